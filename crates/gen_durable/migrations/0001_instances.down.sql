@@ -1,0 +1,8 @@
+-- 0001 undone: everything, the schema included. Nothing is left behind.
+drop table gen_durable.queues;
+drop table gen_durable.workers;
+drop table gen_durable.instances;
+drop type gen_durable.durable_status;
+drop table gen_durable.migrations;
+drop function gen_durable.clock();
+drop schema gen_durable;

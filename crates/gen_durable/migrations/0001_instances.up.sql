@@ -1,0 +1,102 @@
+-- 0001: instances, workers, queues. Runs as it stands in psql (another schema is one replacement of the name).
+-- Frozen once released.
+
+create schema gen_durable;
+
+-- The one clock. Production reads the statement's own time: it is STABLE, so it stays an index condition.
+-- A test schema replaces the body, and with it moves every due time at once. Leases do not use it.
+create function gen_durable.clock() returns timestamptz
+    language sql stable parallel safe
+    as 'select statement_timestamp()';
+
+create table gen_durable.migrations (
+    version       int primary key,
+    name          text not null,
+    -- The oldest schema version that a binary may have been built for and still work with this schema.
+    oldest_served int not null,
+    installed_at  timestamptz not null default statement_timestamp()
+);
+
+create type gen_durable.durable_status as enum (
+    'runnable', 'executing', 'awaiting_signal', 'awaiting_children', 'queued', 'stuck',
+    'done', 'failed', 'cancelled'
+);
+
+-- An instance of a machine is a row. Fixed-width columns first: no padding on the hot path.
+create table gen_durable.instances (
+    id               bigint generated always as identity primary key,
+    claim_epoch      bigint not null default 0,      -- the fence: + 1 on every claim and on every way out of executing
+    step_seq         bigint not null default 0,      -- + 1 by every commit of an owner
+    visit            bigint not null default 0,      -- the step_seq at which the current step was entered: stable over its retries
+    eligible_at      timestamptz not null default gen_durable.clock(),
+    inserted_at      timestamptz not null default gen_durable.clock(),
+    updated_at       timestamptz not null default gen_durable.clock(),
+    finished_at      timestamptz,
+    lease_expires_at timestamptz,                    -- set at the claim, for people: the lease itself is the worker's
+    locked_by        uuid,                           -- for people and the reaper: never a fence
+    fsm_version      int not null default 1,
+    attempt          int not null default 0,         -- failed runs of the current step
+    status           gen_durable.durable_status not null default 'runnable',
+    priority         smallint not null default 0,    -- lower first
+    crash_count      smallint not null default 0,    -- deaths of a process that held it, since its last commit
+    fsm              text not null,
+    step             text not null,
+    queue            text not null default 'default',
+    tenant           text not null default '',
+    state            jsonb not null,
+    data             jsonb,                          -- what only the current step needs
+    result           jsonb,
+    last_error       text,
+    traceparent      text,                           -- carried from the enqueue to every step
+    partition_key    text,
+    lane_key         text,
+    constraint instances_executing_has_an_owner check ((status = 'executing') = (locked_by is not null)),
+    constraint instances_terminal_has_an_end check ((status in ('done', 'failed', 'cancelled')) = (finished_at is not null)),
+    constraint instances_counts_are_not_negative check (attempt >= 0 and crash_count >= 0 and step_seq >= visit),
+    constraint instances_names_have_a_length check (
+        octet_length(fsm) between 1 and 200 and octet_length(step) between 1 and 200
+        and octet_length(queue) between 1 and 63 and octet_length(tenant) <= 200)
+) with (
+    -- Room for the next version of a row on its own page: a run-ahead commit stays off every index.
+    fillfactor = 80,
+    -- Vacuum by amount of work, not by share of the table: a table of finished rows must not wait for its fifth.
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000,
+    autovacuum_analyze_scale_factor = 0.05, autovacuum_analyze_threshold = 5000,
+    autovacuum_vacuum_insert_scale_factor = 0.1,
+    autovacuum_vacuum_cost_delay = 1
+);
+
+-- The picker's range: one (queue, priority), by due time. A row whose process died twice is not in it.
+create index instances_pick on gen_durable.instances (queue, priority, eligible_at, id)
+    where status = 'runnable' and crash_count < 2;
+-- Rows that two processes died with run one at a time in a process.
+create index instances_suspects on gen_durable.instances (queue, eligible_at, id)
+    where status = 'runnable' and crash_count >= 2;
+-- The reaper's: what a dead worker held.
+create index instances_held on gen_durable.instances (locked_by)
+    where status = 'executing';
+-- The collector's: by the time of settling.
+create index instances_finished on gen_durable.instances (finished_at)
+    where finished_at is not null;
+-- Rows that some build could not decode: set aside, never failed.
+create index instances_stuck on gen_durable.instances (fsm, fsm_version)
+    where status = 'stuck';
+
+-- A process that runs steps. Its lease is the lease of all that it holds.
+create table gen_durable.workers (
+    id               uuid primary key,
+    lease_expires_at timestamptz not null,
+    started_at       timestamptz not null default statement_timestamp(),
+    renewed_at       timestamptz not null default statement_timestamp(),
+    host             text not null,
+    pid              int not null,
+    queues           text[] not null,
+    machines         text[] not null                 -- 'name/version', all that it can run
+) with (fillfactor = 50, autovacuum_vacuum_threshold = 50, autovacuum_vacuum_scale_factor = 0);
+
+-- What an operator decided about a queue. A queue without a row is open.
+create table gen_durable.queues (
+    name         text primary key,
+    paused_at    timestamptz,
+    paused_by    text
+);

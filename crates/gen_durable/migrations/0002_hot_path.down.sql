@@ -1,0 +1,3 @@
+-- 0002 undone.
+drop function gen_durable.settle(bigint[], bigint[], bigint[], text[], int[], text[], text[], text[], text[], text[], int[], float8[], text);
+drop function gen_durable.pick(text[], int[], text[], smallint[], timestamptz[], bigint[], text[], uuid, float8, int);

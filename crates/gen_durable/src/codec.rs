@@ -1,0 +1,130 @@
+//! JSON meets types: how a machine's state and step are kept in a row, and what a row refuses to keep.
+
+use serde::{
+    Serialize,
+    de::{DeserializeOwned, IntoDeserializer},
+};
+use serde_json::value::RawValue;
+
+use crate::error::{StepError, fatal};
+
+/// A delay beyond this is cut to it: a hundred years.
+const DELAY_SECONDS_MAX: f64 = 100.0 * 366.0 * 86_400.0;
+
+/// The step's name and what it carries. serde's default form of an enum *is* `"name"` or `{"name": data}`.
+pub(crate) fn encode_step<S: Serialize>(step: &S) -> Result<(String, Option<String>), StepError> {
+    let text = serde_json::to_string(step).map_err(fatal)?;
+    if text.starts_with('"') {
+        return Ok((serde_json::from_str(&text).map_err(fatal)?, None));
+    }
+    let not_an_enum = || fatal("a step must be an enum in serde's default form: \"name\" or {\"name\": …}");
+    let map: std::collections::BTreeMap<String, &RawValue> = serde_json::from_str(&text).map_err(|_| not_an_enum())?;
+    let mut entries = map.into_iter();
+    match (entries.next(), entries.next()) {
+        (Some((name, data)), None) => Ok((name, Some(data.get().to_owned()))),
+        _ => Err(not_an_enum()),
+    }
+}
+
+/// The step of a row.
+pub(crate) fn decode_step<S: DeserializeOwned>(name: &str, data: Option<&str>) -> Result<S, String> {
+    let decoded = match data {
+        None => S::deserialize(IntoDeserializer::<serde::de::value::Error>::into_deserializer(name))
+            .map_err(|error| error.to_string()),
+        Some(data) => serde_json::to_string(name)
+            .and_then(|name| serde_json::from_str(&format!("{{{name}:{data}}}")))
+            .map_err(|error| error.to_string()),
+    };
+    decoded.map_err(|error| format!("step {name:?} cannot be decoded by this build: {error}"))
+}
+
+/// A state or result, as JSON that a row can keep.
+pub(crate) fn encode<T: Serialize>(what: &str, value: &T, bytes_max: usize) -> Result<String, StepError> {
+    let text = serde_json::to_string(value).map_err(|error| fatal(format!("{what} cannot be encoded: {error}")))?;
+    check_json(what, &text, bytes_max)?;
+    Ok(text)
+}
+
+/// What Postgres would refuse is refused here, where it fails one step and not a batch.
+pub(crate) fn check_json(what: &str, text: &str, bytes_max: usize) -> Result<(), StepError> {
+    if text.len() > bytes_max {
+        let message = format!(
+            "{what} is {} bytes of JSON, the limit is {bytes_max}: keep large things elsewhere and their address here, or raise `payload_bytes_max`",
+            text.len()
+        );
+        return Err(fatal(message));
+    }
+    if holds_nul(text) {
+        return Err(fatal(format!("{what} holds a NUL character (\\u0000), which Postgres cannot keep")));
+    }
+    Ok(())
+}
+
+/// A name or key, as a row can keep it.
+pub(crate) fn check_name(what: &str, text: &str, bytes_min: usize, bytes_max: usize) -> Result<(), String> {
+    if text.len() < bytes_min {
+        return Err(format!("{what} must not be empty"));
+    }
+    if text.len() > bytes_max {
+        return Err(format!("{what} is {} bytes long, the limit is {bytes_max}", text.len()));
+    }
+    if text.contains('\0') {
+        return Err(format!("{what} holds a NUL character, which Postgres cannot keep"));
+    }
+    Ok(())
+}
+
+/// Seconds, bounded so that no date overflows.
+pub(crate) fn delay_seconds(delay: std::time::Duration) -> f64 {
+    delay.as_secs_f64().min(DELAY_SECONDS_MAX)
+}
+
+/// Whether JSON text has an escaped NUL: `\u0000` behind an even number of other backslashes.
+fn holds_nul(text: &str) -> bool {
+    text.match_indices("\\u0000").any(|(at, _)| {
+        let before = text.get(..at).unwrap_or_default();
+        before.bytes().rev().take_while(|b| *b == b'\\').count() % 2 == 0
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::Deserialize;
+
+    #[derive(Serialize, Deserialize, Debug, PartialEq)]
+    #[serde(rename_all = "snake_case")]
+    enum Step {
+        Unit,
+        Empty {},
+        Named { a: u64 },
+        Tuple(u8, String),
+        Wrapped(Option<u8>),
+    }
+
+    #[test]
+    fn a_step_comes_back_as_it_went() {
+        let all = [
+            Step::Unit,
+            Step::Empty {},
+            Step::Named { a: u64::MAX },
+            Step::Tuple(1, "\"{".into()),
+            Step::Wrapped(None),
+        ];
+        for step in all {
+            let (name, data) = encode_step(&step).unwrap();
+            assert_eq!(decode_step::<Step>(&name, data.as_deref()).unwrap(), step);
+        }
+        assert_eq!(encode_step(&Step::Unit).unwrap(), ("unit".into(), None));
+        assert_eq!(encode_step(&Step::Wrapped(None)).unwrap(), ("wrapped".into(), Some("null".into())));
+        assert!(decode_step::<Step>("gone", None).unwrap_err().contains("gone"));
+        assert!(encode_step(&5).is_err() && encode_step(&[1]).is_err());
+    }
+
+    #[test]
+    fn an_escaped_nul_is_found_and_an_escaped_backslash_is_not_one() {
+        assert!(holds_nul(&serde_json::to_string("a\0b").unwrap()));
+        assert!(holds_nul(r#""\\\u0000""#));
+        assert!(!holds_nul(&serde_json::to_string("\\u0000").unwrap()));
+    }
+}

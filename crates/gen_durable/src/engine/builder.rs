@@ -1,0 +1,109 @@
+//! Registrations become a checked plan; every wiring mistake is found here.
+
+use std::{fmt, sync::Arc};
+
+use super::{
+    Engine,
+    registry::{Has, Registry},
+};
+use crate::{
+    error::Error,
+    id::Queue,
+    machine::Machine,
+    settings::Settings,
+    store::pool::{Limits, Pool},
+};
+
+/// An engine that is being put together.
+#[must_use = "an engine does nothing until it is built and run"]
+pub struct EngineBuilder<App> {
+    pool: Pool,
+    app: Arc<App>,
+    settings: Settings,
+    registry: Registry,
+    queues: Vec<(Queue, usize)>,
+    /// The first mistake; `build` reports it.
+    mistake: Option<Error>,
+}
+
+impl<App: Send + Sync + 'static> EngineBuilder<App> {
+    pub(super) fn new(pool: Pool, app: App) -> Self {
+        EngineBuilder {
+            pool,
+            app: Arc::new(app),
+            settings: Settings::default(),
+            registry: Registry::default(),
+            queues: Vec::new(),
+            mistake: None,
+        }
+    }
+
+    /// Run this machine or job. Two versions of one machine may be registered side by side.
+    pub fn register<M: Machine>(mut self) -> Self
+    where
+        App: Has<M::App>,
+    {
+        if let Err(error) = self.registry.register::<M, App>(self.app.clone()) {
+            self.mistake.get_or_insert(error);
+        }
+        self
+    }
+
+    /// Work this queue, with at most so many steps at once in this process.
+    pub fn queue(mut self, queue: Queue, workers: usize) -> Self {
+        if workers == 0 {
+            self.mistake.get_or_insert(Error::invalid(format!("the queue {queue:?} needs at least one worker")));
+        }
+        if self.queues.iter().any(|(known, _)| *known == queue) {
+            self.mistake.get_or_insert(Error::invalid(format!("the queue {queue:?} is named twice")));
+        }
+        self.queues.push((queue, workers));
+        self
+    }
+
+    /// Other settings than the default ones.
+    pub fn settings(mut self, settings: Settings) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    /// Check everything. Two machines for the same rows, a queue that nobody works, a heartbeat longer than a third of
+    /// the lease: found here.
+    pub fn build(self) -> Result<Engine, Error> {
+        let EngineBuilder { pool, app: _, settings, registry, mut queues, mistake } = self;
+        if let Some(mistake) = mistake {
+            return Err(mistake);
+        }
+        settings.check()?;
+        if registry.kinds().next().is_none() {
+            return Err(Error::invalid("an engine without machines has nothing to run: register at least one"));
+        }
+        for kind in registry.kinds() {
+            let queue = kind.queue();
+            if queues.iter().any(|(known, _)| *known == queue) {
+                continue;
+            }
+            if queue == Queue::DEFAULT {
+                queues.push((queue, settings.workers));
+                continue;
+            }
+            return Err(Error::invalid(format!(
+                "{} goes to the queue {:?}, which this engine does not work: add `.queue({0}::QUEUE, 16)`, or do not register it here",
+                kind.name(),
+                queue.name(),
+            )));
+        }
+        let limits = Limits { payload_bytes_max: settings.payload_bytes_max, traceparent: settings.traceparent };
+        pool.set_limits(limits, settings.transactions);
+        Ok(Engine { pool, settings, registry, queues, running: Arc::default() })
+    }
+}
+
+impl<App> fmt::Debug for EngineBuilder<App> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineBuilder")
+            .field("machines", &self.registry)
+            .field("queues", &self.queues)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,254 @@
+//! The committer: everything that has ended and waits is written in one transaction. It flushes at once when idle, and
+//! its batch grows only while a flush is under way: latency is one commit, throughput comes from load.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use super::{
+    core::{Core, Ended},
+    local::Run,
+    staff,
+};
+use crate::{
+    engine::execute::Decision,
+    store::{
+        connection::Connection,
+        fault::Fault,
+        row::{Claim, Claimed},
+        settle::{self, Resolved},
+    },
+};
+
+/// At most this many endings in one transaction.
+const BATCH_MAX: usize = 1_000;
+const RETRY_FIRST: Duration = Duration::from_millis(20);
+const RETRY_MAX: Duration = Duration::from_secs(2);
+/// A step whose handler's outcome is refused as well is given up.
+const POISONED_MAX: u8 = 1;
+
+/// Commit until the engine has stopped.
+pub(crate) async fn run(core: Arc<Core>) {
+    let connection = Connection::new(core.target.clone());
+    loop {
+        let batch = core.endings.take(BATCH_MAX);
+        if batch.is_empty() {
+            if core.phase.is_stopped() {
+                return;
+            }
+            tokio::select! {
+                () = core.endings.rung() => {}
+                () = core.phase.stopped() => {}
+            }
+            continue;
+        }
+        metrics::histogram!("durable_commit_size").record(u32::try_from(batch.len()).unwrap_or(u32::MAX));
+        commit(&core, &connection, batch).await;
+    }
+}
+
+/// One try of a batch.
+enum Try {
+    /// All in one statement.
+    Plain,
+    /// First lock what is free; what is not goes aside.
+    Careful,
+}
+
+/// Write a batch, whatever it takes: outages are waited out, a row that somebody holds goes aside, one that the
+/// database refuses is found and handed to its own handler.
+async fn commit(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) {
+    let mut pause = RETRY_FIRST;
+    let mut how = Try::Plain;
+    let mut work = vec![batch];
+    while let Some(batch) = work.pop() {
+        if batch.is_empty() {
+            continue;
+        }
+        // After an outage the lease is renewed first: then what is still ours is ours.
+        tokio::select! {
+            () = core.lease.good() => {}
+            () = core.phase.stopped() => {}
+        }
+        let outcome = match how {
+            Try::Plain => {
+                settle::settle(connection, batch.iter().map(|ended| &ended.ending)).await.map(|ids| (ids, None))
+            }
+            Try::Careful => carefully(connection, &batch).await.map(|(ids, free)| (ids, Some(free))),
+        };
+        match outcome {
+            Ok((written, free)) => {
+                pause = RETRY_FIRST;
+                let (tried, aside) = match free {
+                    Some(free) => batch.into_iter().partition(|ended| free.contains(&ended.ending.claim.id)),
+                    None => (batch, Vec::new()),
+                };
+                aside.into_iter().for_each(|ended| core.blocked.push(ended));
+                how = Try::Plain;
+                answer(core, tried, |claim| written.contains(&claim.id));
+            }
+            Err(Fault::Busy(_)) => {
+                how = Try::Careful;
+                work.push(batch);
+            }
+            Err(Fault::Away(message)) => {
+                if give_up(core) {
+                    return;
+                }
+                tracing::warn!(error = message, waiting = batch.len(), "cannot commit, trying again in {pause:?}");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(RETRY_MAX);
+                work.push(batch);
+            }
+            Err(Fault::Lost(message)) => {
+                tracing::warn!(
+                    error = message,
+                    endings = batch.len(),
+                    "lost the connection during a commit, asking what became of it"
+                );
+                match resolve(core, connection, batch).await {
+                    Some(left) => work.push(left),
+                    None => return,
+                }
+            }
+            Err(Fault::Refused { message, .. }) => {
+                how = Try::Plain;
+                bisect(core, batch, &message, &mut work);
+            }
+        }
+    }
+}
+
+/// An engine that was told to stop and cannot reach its database leaves the rest to the reaper.
+fn give_up(core: &Core) -> bool {
+    core.phase.is_stopped()
+}
+
+/// In one transaction: lock, in order and without waiting, every row of the batch; write those that were free.
+async fn carefully(connection: &Connection, batch: &[Ended]) -> Result<(HashSet<i64>, HashSet<i64>), Fault> {
+    let ids: Vec<i64> = batch.iter().map(|ended| ended.ending.claim.id).collect();
+    let locked_and_written = async {
+        connection.batch("begin").await?;
+        let free = settle::lock_free(connection, &ids).await?;
+        let endings = batch.iter().map(|ended| &ended.ending).filter(|ending| free.contains(&ending.claim.id));
+        let written = settle::settle(connection, endings).await?;
+        connection.batch("commit").await?;
+        Ok((written, free))
+    };
+    let outcome = locked_and_written.await;
+    if outcome.is_err() {
+        // The connection is inside a transaction that failed: it must not serve again as it is.
+        connection.reset();
+    }
+    outcome
+}
+
+/// The answer to a commit was lost. Ask for each row, with its lock: committed, still ours, or another's.
+async fn resolve(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) -> Option<Vec<Ended>> {
+    let claims: Vec<Claim> = batch.iter().map(|ended| ended.ending.claim).collect();
+    let mut pause = RETRY_FIRST;
+    let fates = loop {
+        match settle::resolve(connection, &claims).await {
+            Ok(fates) => break fates,
+            Err(fault) => {
+                if give_up(core) {
+                    return None;
+                }
+                tracing::warn!(
+                    error = fault.message(),
+                    "cannot ask what became of a commit, trying again in {pause:?}"
+                );
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(RETRY_MAX);
+            }
+        }
+    };
+    metrics::counter!("durable_commits_resolved_total").increment(1);
+    let (mut again, mut known, mut committed) = (Vec::new(), Vec::new(), HashSet::new());
+    for (ended, fate) in batch.into_iter().zip(fates) {
+        match fate {
+            Resolved::Ours => again.push(ended),
+            Resolved::Committed => {
+                committed.insert(ended.ending.claim);
+                known.push(ended);
+            }
+            Resolved::Stale => known.push(ended),
+        }
+    }
+    answer(core, known, |claim| committed.contains(claim));
+    Some(again)
+}
+
+/// One poisoned ending must not fail the others: halve until it stands alone, then its own handler gets the error.
+fn bisect(core: &Arc<Core>, mut batch: Vec<Ended>, message: &str, work: &mut Vec<Vec<Ended>>) {
+    if batch.len() > 1 {
+        let later = batch.split_off(batch.len() / 2);
+        work.push(later);
+        work.push(batch);
+        return;
+    }
+    for ended in batch {
+        poisoned(core, ended, message);
+    }
+}
+
+/// The database refused this very ending.
+pub(crate) fn poisoned(core: &Arc<Core>, ended: Ended, message: &str) {
+    let why = format!("the outcome could not be committed: {message}");
+    tracing::warn!(instance.id = ended.ending.claim.id, "{why}");
+    let Ended { mut run, queue, .. } = ended;
+    if run.poisoned >= POISONED_MAX {
+        let decision = Decision::failed(&format!(
+            "{}; and its handler's outcome could not be committed either: {message}",
+            run.poison.unwrap_or_default()
+        ));
+        run.poison = None;
+        core.endings.push(core.ended(run, queue, decision));
+        return;
+    }
+    run.poisoned += 1;
+    run.poison = Some(why);
+    staff(core, queue, vec![run]);
+}
+
+/// Tell everybody what came of it: the next step begins, a place becomes free, or the outcome is dropped.
+pub(crate) fn answer(core: &Arc<Core>, batch: Vec<Ended>, committed: impl Fn(&Claim) -> bool) {
+    let mut ahead: Vec<Vec<Run>> = core.queues.iter().map(|_| Vec::new()).collect();
+    let mut gone: Vec<Vec<i64>> = core.queues.iter().map(|_| Vec::new()).collect();
+    for ended in batch {
+        let Ended { ending, run, queue, outcome, ahead: next } = ended;
+        let ours = committed(&ending.claim);
+        core.let_go_of_suspect(&run.row);
+        count(core, &run.row, if ours { outcome } else { "stale" });
+        if !ours {
+            tracing::info!(instance.id = ending.claim.id, "an outcome came too late: the claim has another owner");
+            metrics::counter!("durable_stale_outcomes_total").increment(1);
+        }
+        match next {
+            Some(row) if ours => {
+                let run = Run { row: Arc::new(row), steps: run.steps + 1, since: run.since, poison: None, poisoned: 0 };
+                if let Some(runs) = ahead.get_mut(queue) {
+                    runs.push(run);
+                }
+            }
+            _ => {
+                if let Some(ids) = gone.get_mut(queue) {
+                    ids.push(ending.claim.id);
+                }
+            }
+        }
+    }
+    for (index, (runs, ids)) in ahead.into_iter().zip(gone).enumerate() {
+        if let Some(queue) = core.queue(index) {
+            queue.let_go(ids);
+        }
+        if !runs.is_empty() {
+            staff(core, index, runs);
+        }
+    }
+    // A place is free, or a row has become due: either way the picker should look.
+    core.wake.ring();
+}
+
+fn count(core: &Core, row: &Claimed, outcome: &'static str) {
+    let machine = core.registry.find(&row.fsm, row.fsm_version).map_or("unknown", |kind| kind.name());
+    metrics::counter!("durable_steps_total", "machine" => machine, "outcome" => outcome).increment(1);
+}

@@ -1,0 +1,300 @@
+//! What the loops of one engine share.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    fmt,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use tokio::sync::Notify;
+
+use super::{
+    execute::{Decision, Environment},
+    local::{LocalQueue, Run},
+    registry::Registry,
+};
+use crate::{
+    id::Status,
+    settings::Settings,
+    store::{
+        lease::Worker,
+        pool::Pool,
+        row::Claimed,
+        settle::{ENTERS, Ending},
+        target::Target,
+    },
+    wake::Wake,
+};
+
+/// The heart of an engine: everything that more than one of its loops touches.
+pub(crate) struct Core {
+    pub(crate) pool: Pool,
+    pub(crate) target: Arc<Target>,
+    pub(crate) settings: Settings,
+    pub(crate) registry: Registry,
+    pub(crate) environment: Arc<Environment>,
+    pub(crate) worker: Worker,
+    pub(crate) queues: Vec<LocalQueue>,
+    by_name: HashMap<String, usize>,
+    /// Steps that have ended and wait to be committed.
+    pub(crate) endings: Endings,
+    /// Endings whose row somebody else's transaction holds: they are committed one by one, aside.
+    pub(crate) blocked: Endings,
+    pub(crate) wake: Arc<Wake>,
+    pub(crate) lease: Lease,
+    /// Priorities in use, by queue: what picks look at. Grows by hints and by the sweep.
+    pub(crate) priorities: Mutex<HashMap<String, BTreeSet<i16>>>,
+    /// Suspects that this process holds: at most one.
+    pub(crate) suspects: AtomicUsize,
+    pub(crate) phase: Phase,
+    /// The host's runtime: steps run there.
+    pub(crate) steps: tokio::runtime::Handle,
+    /// When the picker last came round, for the question whether it lives.
+    pub(crate) picked_at: Mutex<Instant>,
+    /// The worker tasks, for the end of a drain.
+    pub(crate) workers: super::Workers,
+}
+
+/// A step that has ended, and what is to be done when that is committed.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) ending: Ending,
+    pub(crate) run: Run,
+    pub(crate) queue: usize,
+    pub(crate) outcome: &'static str,
+    /// The row as it will stand, if the next step follows on the same claim.
+    pub(crate) ahead: Option<Claimed>,
+}
+
+impl Core {
+    #[allow(clippy::too_many_arguments)] // Called once, by the builder.
+    pub(crate) fn new(
+        pool: Pool,
+        settings: Settings,
+        registry: Registry,
+        worker: Worker,
+        queues: Vec<LocalQueue>,
+        steps: tokio::runtime::Handle,
+    ) -> Core {
+        let by_name = queues.iter().enumerate().map(|(index, queue)| (queue.queue.name().to_owned(), index)).collect();
+        Core {
+            target: pool.inner.target.clone(),
+            environment: Arc::new(Environment::new(pool.clone(), &settings)),
+            lease: Lease::new(settings.lease),
+            pool,
+            settings,
+            registry,
+            worker,
+            queues,
+            by_name,
+            endings: Endings::default(),
+            blocked: Endings::default(),
+            wake: Arc::default(),
+            priorities: Mutex::default(),
+            suspects: AtomicUsize::new(0),
+            phase: Phase::default(),
+            steps,
+            picked_at: Mutex::new(Instant::now()),
+            workers: super::Workers::default(),
+        }
+    }
+
+    pub(crate) fn queue(&self, index: usize) -> Option<&LocalQueue> {
+        self.queues.get(index)
+    }
+
+    pub(crate) fn queue_named(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+
+    pub(crate) fn holds(&self, id: i64) -> bool {
+        self.queues.iter().any(|queue| queue.holds(id))
+    }
+
+    /// A decision becomes an ending; a `next` runs ahead on the same claim if its bounds allow.
+    pub(crate) fn ended(&self, run: Run, queue: usize, decision: Decision) -> Ended {
+        let row = &run.row;
+        let within_bounds =
+            run.steps < self.settings.run_ahead_steps && run.since.elapsed() < self.settings.run_ahead_for;
+        let ahead = decision.outcome == "next" && within_bounds && !self.phase.is_draining();
+        let next = ahead.then(|| Claimed {
+            step: decision.step.clone().unwrap_or_default(),
+            data: decision.data.clone(),
+            state: decision.state.clone().unwrap_or_else(|| row.state.clone()),
+            fsm_version: decision.version.unwrap_or(row.fsm_version),
+            attempt: 0,
+            step_seq: row.step_seq + 1,
+            visit: row.step_seq + 1,
+            crash_count: 0,
+            ..Claimed::clone(row)
+        });
+        let ending = Ending {
+            claim: row.claim(),
+            status: if ahead { Status::Executing } else { decision.status },
+            version: decision.version.map(i32::from),
+            step: decision.step,
+            data: decision.data,
+            state: decision.state,
+            result: decision.result,
+            error: decision.error,
+            rise: decision.rise,
+            delay_seconds: crate::codec::delay_seconds(decision.delay),
+        };
+        debug_assert!(!ahead || ending.rise == ENTERS);
+        Ended { ending, run, queue, outcome: decision.outcome, ahead: next }
+    }
+
+    /// A suspect may be claimed only while none is held.
+    pub(crate) fn suspects_wanted(&self) -> i32 {
+        i32::from(self.suspects.load(Ordering::Relaxed) == 0)
+    }
+
+    pub(crate) fn let_go_of_suspect(&self, row: &Claimed) {
+        if row.crash_count >= super::SUSPECT_DEATHS {
+            self.suspects.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn lease_seconds(&self) -> f64 {
+        self.settings.lease.as_secs_f64()
+    }
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Core")
+            .field("worker", &self.worker.id)
+            .field("registry", &self.registry)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Steps that have ended. Whoever takes them takes all that wait.
+#[derive(Debug, Default)]
+pub(crate) struct Endings {
+    /// Guarded for a moment, never over an await.
+    waiting: Mutex<Vec<Ended>>,
+    bell: Notify,
+}
+
+impl Endings {
+    pub(crate) fn push(&self, ended: Ended) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.push(ended);
+        let first = waiting.len() == 1;
+        drop(waiting);
+        if first {
+            self.bell.notify_one();
+        }
+    }
+
+    pub(crate) fn take(&self, limit: usize) -> Vec<Ended> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.len() <= limit {
+            return std::mem::take(&mut *waiting);
+        }
+        let rest = waiting.split_off(limit);
+        let taken = std::mem::replace(&mut *waiting, rest);
+        drop(waiting);
+        // The bell rings for the first that comes; these were here before.
+        self.bell.notify_one();
+        taken
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    pub(crate) async fn rung(&self) {
+        self.bell.notified().await;
+    }
+
+    pub(crate) fn ring(&self) {
+        self.bell.notify_one();
+    }
+}
+
+/// The worker's lease by its own monotonic clock: it ends a little before the database thinks so.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    period: Duration,
+    /// Until when we may believe that what we hold is ours. Guarded for a moment.
+    until: Mutex<Option<Instant>>,
+    renewed: Notify,
+}
+
+impl Lease {
+    fn new(period: Duration) -> Lease {
+        Lease { period, until: Mutex::default(), renewed: Notify::new() }
+    }
+
+    /// A renewal was acknowledged. Counted from before it was sent: the database's lease began later.
+    pub(crate) fn renewed(&self, sent: Instant) {
+        let margin = self.period / 10;
+        *self.until.lock().unwrap_or_else(PoisonError::into_inner) = Some(sent + self.period.saturating_sub(margin));
+        self.renewed.notify_waiters();
+    }
+
+    pub(crate) fn left(&self) -> Duration {
+        let until = *self.until.lock().unwrap_or_else(PoisonError::into_inner);
+        until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
+    }
+
+    /// Wait until the lease is good: after an outage it is renewed before anything else is said.
+    pub(crate) async fn good(&self) {
+        loop {
+            // Register before we look: a renewal that comes in between must not be missed.
+            let renewed = self.renewed.notified();
+            if !self.left().is_zero() {
+                return;
+            }
+            renewed.await;
+        }
+    }
+}
+
+/// Running, draining, stopped: one way only.
+#[derive(Debug, Default)]
+pub(crate) struct Phase {
+    draining: AtomicBool,
+    stopped: AtomicBool,
+    changed: Notify,
+}
+
+impl Phase {
+    pub(crate) fn drain(&self) {
+        self.draining.store(true, Ordering::SeqCst);
+        self.changed.notify_waiters();
+    }
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::SeqCst);
+        self.changed.notify_waiters();
+    }
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::SeqCst)
+    }
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::SeqCst)
+    }
+    /// Resolves when the engine drains.
+    pub(crate) async fn draining(&self) {
+        self.until(|| self.is_draining()).await;
+    }
+    /// Resolves when the engine has stopped.
+    pub(crate) async fn stopped(&self) {
+        self.until(|| self.is_stopped()).await;
+    }
+    async fn until(&self, is: impl Fn() -> bool) {
+        loop {
+            let changed = self.changed.notified();
+            if is() {
+                return;
+            }
+            changed.await;
+        }
+    }
+}

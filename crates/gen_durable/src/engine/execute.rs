@@ -1,0 +1,238 @@
+//! One claimed instance: decode, step, encode. It catches panics and touches no database.
+
+use std::{any::Any, panic::AssertUnwindSafe, time::Duration};
+
+use futures_util::FutureExt;
+
+use crate::{
+    codec,
+    context::Context,
+    error::{Failure, StepError, storable},
+    id::{Id, Status},
+    machine::{Machine, Stored},
+    settings::Settings,
+    store::{pool::Pool, row::Claimed, settle::ENTERS, tx::Tx},
+    transition::{Ending, Outcome, Transition},
+};
+
+/// What steps of this process have in common.
+#[derive(Debug)]
+pub(crate) struct Environment {
+    pub(crate) pool: Pool,
+    pub(crate) step_timeout: Duration,
+    pub(crate) payload_bytes_max: usize,
+}
+
+impl Environment {
+    pub(crate) fn new(pool: Pool, settings: &Settings) -> Environment {
+        Environment { pool, step_timeout: settings.step_timeout, payload_bytes_max: settings.payload_bytes_max }
+    }
+}
+
+/// What a step came to, as the row will say it.
+#[derive(Debug)]
+pub(crate) struct Decision {
+    pub(crate) status: Status,
+    pub(crate) version: Option<u16>,
+    pub(crate) step: Option<String>,
+    pub(crate) data: Option<String>,
+    pub(crate) state: Option<String>,
+    pub(crate) result: Option<String>,
+    pub(crate) error: Option<String>,
+    pub(crate) rise: i32,
+    pub(crate) delay: Duration,
+    pub(crate) within: Option<Tx>,
+    /// For the metrics: next, sleep, retry, done, stop, failure, stuck.
+    pub(crate) outcome: &'static str,
+}
+
+impl Decision {
+    fn of(status: Status, outcome: &'static str) -> Decision {
+        Decision {
+            status,
+            version: None,
+            step: None,
+            data: None,
+            state: None,
+            result: None,
+            error: None,
+            rise: 0,
+            delay: Duration::ZERO,
+            within: None,
+            outcome,
+        }
+    }
+
+    /// This build cannot decode the row: set it aside, blame nobody.
+    pub(crate) fn stuck(why: &str) -> Decision {
+        Decision { error: Some(storable(why)), ..Decision::of(Status::Stuck, "stuck") }
+    }
+
+    /// Given up by the engine itself.
+    pub(crate) fn failed(why: &str) -> Decision {
+        Decision { error: Some(storable(why)), ..Decision::of(Status::Failed, "failure") }
+    }
+}
+
+/// Run one step of a row. With `poison`, the step ran before and the database refused its outcome: only its handler runs.
+pub(crate) async fn execute<M: Machine>(
+    app: &M::App,
+    row: &Claimed,
+    poison: Option<String>,
+    environment: &Environment,
+) -> Decision {
+    let limit = environment.payload_bytes_max;
+    let failure = match poison {
+        Some(message) => Failure { attempt: row.attempt, message, fatal: true },
+        None => {
+            let (mut machine, step, upgraded) = match decode::<M>(row) {
+                Ok(decoded) => decoded,
+                Err(why) => return Decision::stuck(&why),
+            };
+            // What the state looked like before, to see whether the step changed it. A job's cannot change.
+            let before = M::STATE_CHANGES.then(|| serde_json::to_string(&machine).ok()).flatten();
+            let timeout = guarded(|| machine.policy(&step).timeout).unwrap_or(None).unwrap_or(environment.step_timeout);
+            let mut cx = context::<M>(app, row, environment);
+            let ran = AssertUnwindSafe(async {
+                let outcome = machine.step(step, &mut cx).await?;
+                encode(outcome, &machine, before.as_deref(), upgraded, limit)
+            })
+            .catch_unwind();
+            match tokio::time::timeout(timeout, ran).await {
+                Ok(Ok(Ok(decision))) => return decision,
+                Ok(Ok(Err(error))) => failure(row, &error),
+                Ok(Err(panic)) => Failure { attempt: row.attempt, message: panicked(panic.as_ref()), fatal: false },
+                Err(_) => {
+                    let message = format!("the step ran longer than its timeout of {timeout:?}");
+                    Failure { attempt: row.attempt, message, fatal: false }
+                }
+            }
+        }
+    };
+    handle::<M>(app, row, failure, environment).await
+}
+
+/// What the failed step changed is gone: the handler gets state and step decoded afresh from the row.
+async fn handle<M: Machine>(app: &M::App, row: &Claimed, failure: Failure, environment: &Environment) -> Decision {
+    let (mut machine, step, upgraded) = match decode::<M>(row) {
+        Ok(decoded) => decoded,
+        Err(why) => return Decision::stuck(&why),
+    };
+    tracing::debug!(instance.id = row.id, step = %row.step, attempt = row.attempt, error = %failure.message, "a step failed");
+    let before = M::STATE_CHANGES.then(|| serde_json::to_string(&machine).ok()).flatten();
+    let mut cx = context::<M>(app, row, environment);
+    let ran = AssertUnwindSafe(async {
+        let outcome: Outcome<M> = machine.handle(step, &failure, &mut cx).await;
+        encode(outcome?, &machine, before.as_deref(), upgraded, environment.payload_bytes_max)
+    })
+    .catch_unwind();
+    let why = match tokio::time::timeout(environment.step_timeout, ran).await {
+        Ok(Ok(Ok(decision))) => {
+            let error = decision.error.or_else(|| Some(storable(&failure.message)));
+            // An ending that names a step goes on: the failure is behind it.
+            let error = if decision.rise == ENTERS || decision.status == Status::Done { None } else { error };
+            let outcome = if decision.outcome == "retry" { "failure" } else { decision.outcome };
+            return Decision { error, outcome, ..decision };
+        }
+        Ok(Ok(Err(error))) => error.to_string(),
+        Ok(Err(panic)) => panicked(panic.as_ref()),
+        Err(_) => format!("it ran longer than {:?}", environment.step_timeout),
+    };
+    Decision::failed(&format!("{}; and its handler failed: {why}", failure.message))
+}
+
+fn context<'a, M: Machine>(app: &'a M::App, row: &'a Claimed, environment: &'a Environment) -> Context<'a, M> {
+    Context { app, id: Id::from_raw(row.id), attempt: row.attempt, now: row.now, row, pool: &environment.pool }
+}
+
+/// The step of an upgraded row, in its new shape.
+type Upgraded = Option<(String, Option<String>)>;
+
+fn decode<M: Machine>(row: &Claimed) -> Result<(M, M::Step, Upgraded), String> {
+    let decoded = guarded(|| {
+        if row.fsm_version == M::VERSION {
+            let machine = serde_json::from_str(&row.state)
+                .map_err(|error| format!("the state cannot be decoded by this build: {error}"))?;
+            return Ok((machine, codec::decode_step(&row.step, row.data.as_deref())?, None));
+        }
+        let parse = |text: &str| serde_json::from_str(text).map_err(|error| error.to_string());
+        let stored = Stored {
+            step: row.step.clone(),
+            data: row.data.as_deref().map_or(Ok(serde_json::Value::Null), parse)?,
+            state: parse(&row.state)?,
+        };
+        let stored = M::upgrade(row.fsm_version, stored)
+            .map_err(|error| format!("the upgrade from version {} failed: {error}", row.fsm_version))?;
+        let data = if stored.data.is_null() { None } else { Some(stored.data.to_string()) };
+        let machine = serde_json::from_value(stored.state)
+            .map_err(|error| format!("the upgraded state cannot be decoded: {error}"))?;
+        let step = codec::decode_step(&stored.step, data.as_deref())?;
+        Ok((machine, step, Some((stored.step, data))))
+    });
+    decoded.unwrap_or_else(|panic| Err(format!("decoding {panic}")))
+}
+
+/// An outcome that cannot be encoded is the step's failure, so this runs inside what catches it.
+fn encode<M: Machine>(
+    transition: Transition<M>,
+    machine: &M,
+    before: Option<&str>,
+    upgraded: Upgraded,
+    limit: usize,
+) -> Result<Decision, StepError> {
+    let Transition { ending, within } = transition;
+    let goes_on = matches!(ending, Ending::Next(_) | Ending::Sleep(..) | Ending::Retry(_));
+    let mut decision = match ending {
+        Ending::Next(step) => enters(&step, Decision::of(Status::Runnable, "next"), limit)?,
+        Ending::Sleep(delay, step) => {
+            enters(&step, Decision { delay, ..Decision::of(Status::Runnable, "sleep") }, limit)?
+        }
+        Ending::Retry(delay) => Decision { delay, rise: 1, ..Decision::of(Status::Runnable, "retry") },
+        Ending::Done(output) => {
+            let result = Some(codec::encode("the result", &output, limit)?);
+            Decision { result, ..Decision::of(Status::Done, "done") }
+        }
+        Ending::Stop(reason) => Decision { error: Some(storable(&reason)), ..Decision::of(Status::Failed, "stop") },
+    };
+    decision.within = within;
+    if goes_on && (M::STATE_CHANGES || upgraded.is_some()) {
+        let state = codec::encode("the state", machine, limit)?;
+        // Unchanged state is not written again. An upgraded one is, with its version, and with its step if that stays.
+        if upgraded.is_some() || before != Some(state.as_str()) {
+            decision.state = Some(state);
+        }
+        if let Some((step, data)) = upgraded {
+            decision.version = Some(M::VERSION);
+            if decision.step.is_none() {
+                (decision.step, decision.data) = (Some(step), data);
+            }
+        }
+    }
+    Ok(decision)
+}
+
+fn enters<S: serde::Serialize>(step: &S, decision: Decision, limit: usize) -> Result<Decision, StepError> {
+    let (name, data) = codec::encode_step(step)?;
+    if let Some(data) = &data {
+        codec::check_json("the step's data", data, limit)?;
+    }
+    Ok(Decision { step: Some(name), data, rise: ENTERS, ..decision })
+}
+
+fn failure(row: &Claimed, error: &StepError) -> Failure {
+    Failure { attempt: row.attempt, message: storable(&error.to_string()), fatal: error.is_fatal() }
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> String {
+    let said = panic
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "without a message".to_owned());
+    storable(&format!("the step panicked: {said}"))
+}
+
+/// User code that is not a future (a policy, an upgrade, a `Deserialize`) may panic too.
+fn guarded<T>(act: impl FnOnce() -> T) -> Result<T, String> {
+    std::panic::catch_unwind(AssertUnwindSafe(act)).map_err(|panic| panicked(panic.as_ref()))
+}

@@ -1,0 +1,158 @@
+//! What this process holds of one queue: what is ready, what runs, what waits for its commit.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use tokio::sync::Notify;
+
+use crate::{
+    id::Queue,
+    store::row::{Claim, Claimed},
+};
+
+/// Rows are claimed ahead of the free workers: as many as can begin within this time…
+const AHEAD: Duration = Duration::from_millis(50);
+/// …and never more than this.
+const AHEAD_MAX: usize = 1_000;
+
+/// A claimed row on its way through this process.
+#[derive(Debug, Clone)]
+pub(crate) struct Run {
+    pub(crate) row: Arc<Claimed>,
+    /// How many steps it has done on this claim.
+    pub(crate) steps: u32,
+    /// Since when it has been held.
+    pub(crate) since: Instant,
+    /// The database refused the outcome of its step: the handler is to be told this.
+    pub(crate) poison: Option<String>,
+    /// How often that happened to this step.
+    pub(crate) poisoned: u8,
+}
+
+impl Run {
+    pub(crate) fn new(row: Claimed) -> Run {
+        Run { row: Arc::new(row), steps: 0, since: Instant::now(), poison: None, poisoned: 0 }
+    }
+}
+
+/// One queue as this process sees it.
+#[derive(Debug)]
+pub(crate) struct LocalQueue {
+    pub(crate) queue: Queue,
+    /// How many steps may run at once.
+    workers: usize,
+    /// Guarded for a moment at each hand-over, never over an await.
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    ready: VecDeque<Run>,
+    /// Steps that run now. A keyed one can be told to stop.
+    busy: HashMap<Claim, Option<Arc<Notify>>>,
+    /// Worker tasks that are alive.
+    loops: usize,
+    /// Everything claimed and not yet left: ready, running, or waiting for its commit. By id, with the epoch.
+    held: HashMap<i64, i64>,
+    /// How long a step takes, averaged, in nanoseconds. 0: not known yet.
+    step_nanos: f64,
+    /// The queue's shutdown: nothing more begins.
+    closed: bool,
+}
+
+impl LocalQueue {
+    pub(crate) fn new(queue: Queue, workers: usize) -> LocalQueue {
+        LocalQueue { queue, workers, inner: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many rows to claim now. None while plenty is ready: a pick of many costs little more than a pick of one.
+    pub(crate) fn room(&self) -> usize {
+        let inner = self.lock();
+        let ahead = if inner.step_nanos > 0.0 {
+            // `as` cuts what is too large; the bound is below.
+            let startable = AHEAD.as_secs_f64() * 1e9 / inner.step_nanos * self.workers as f64;
+            (startable as usize).min(AHEAD_MAX)
+        } else {
+            0
+        };
+        let target = self.workers + ahead;
+        if inner.closed || inner.held.len() >= target || inner.ready.len() > target / 4 {
+            return 0;
+        }
+        target - inner.held.len()
+    }
+
+    /// Take in what was claimed. Answers how many worker tasks to start.
+    pub(crate) fn take_in(&self, runs: impl IntoIterator<Item = Run>) -> usize {
+        let mut inner = self.lock();
+        for run in runs {
+            inner.held.insert(run.row.id, run.row.claim_epoch);
+            inner.ready.push_back(run);
+        }
+        let wanted = self.workers.min(inner.loops + inner.ready.len());
+        let start = wanted.saturating_sub(inner.loops);
+        inner.loops += start;
+        start
+    }
+
+    /// A worker has ended one run and wants the next. `None`: there is none, and the worker goes home.
+    pub(crate) fn next(&self, ended: Option<(Claim, Duration)>) -> Option<(Run, Option<Arc<Notify>>)> {
+        let mut inner = self.lock();
+        if let Some((claim, took)) = ended {
+            inner.busy.remove(&claim);
+            let nanos = took.as_secs_f64() * 1e9;
+            inner.step_nanos =
+                if inner.step_nanos > 0.0 { inner.step_nanos * 0.95 + nanos * 0.05 } else { nanos.max(1.0) };
+        }
+        let next = if inner.closed { None } else { inner.ready.pop_front() };
+        let Some(run) = next else {
+            inner.loops -= 1;
+            return None;
+        };
+        let fence = run.row.keyed.then(|| Arc::new(Notify::new()));
+        inner.busy.insert(run.row.claim(), fence.clone());
+        Some((run, fence))
+    }
+
+    /// These rows are no longer ours.
+    pub(crate) fn let_go(&self, ids: impl IntoIterator<Item = i64>) {
+        let mut inner = self.lock();
+        for id in ids {
+            inner.held.remove(&id);
+        }
+    }
+
+    pub(crate) fn holds(&self, id: i64) -> bool {
+        self.lock().held.contains_key(&id)
+    }
+
+    /// Stop every running step that promised exclusion: our lease has run out by our own clock.
+    pub(crate) fn fence(&self) {
+        for fence in self.lock().busy.values().flatten() {
+            fence.notify_one();
+        }
+    }
+
+    /// Begin nothing more. Answers what was ready and never began.
+    pub(crate) fn close(&self) -> Vec<Run> {
+        let mut inner = self.lock();
+        inner.closed = true;
+        inner.ready.drain(..).collect()
+    }
+
+    /// The claims of steps that still run.
+    pub(crate) fn running(&self) -> Vec<Claim> {
+        self.lock().busy.keys().copied().collect()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().held.is_empty()
+    }
+}

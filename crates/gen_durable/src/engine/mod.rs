@@ -1,0 +1,350 @@
+//! The engine: the only room that spawns. Start order, work, drain order.
+
+mod builder;
+mod commit;
+mod core;
+pub(crate) mod execute;
+mod health;
+mod lease;
+mod local;
+mod pick;
+pub(crate) mod registry;
+mod upkeep;
+mod within;
+
+use std::{
+    fmt,
+    future::Future,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::{Duration, Instant},
+};
+
+use tokio::{sync::oneshot, task::AbortHandle};
+use tracing::Instrument;
+
+pub use builder::EngineBuilder;
+pub use health::Health;
+pub use registry::Has;
+
+use self::{
+    core::Core,
+    local::{LocalQueue, Run},
+    registry::Registry,
+};
+use crate::{
+    client::Client,
+    error::{Error, Kind},
+    id::Queue,
+    settings::Settings,
+    store::{inspect, lease::Worker, migrate, pick::give_back, pool::Pool, row::Claim},
+};
+
+/// A row that this many processes died with is a suspect: it runs as the only one of its kind in a process.
+pub(crate) const SUSPECT_DEATHS: i16 = 2;
+/// At this many it has failed.
+pub(crate) const DEATHS_MAX: i16 = 3;
+/// Connections of the engine itself: pick, commit, lease, upkeep, calls.
+const OWN_CONNECTIONS: usize = 5;
+/// How often a drain looks whether everything has left.
+const DRAIN_LOOK: Duration = Duration::from_millis(20);
+
+/// Runs the steps of machines. Built by [`Engine::builder`], run by [`Engine::run`].
+pub struct Engine {
+    pool: Pool,
+    settings: Settings,
+    registry: Registry,
+    queues: Vec<(Queue, usize)>,
+    /// Set while it runs, for whoever asks after its health.
+    running: Arc<OnceLock<Arc<Core>>>,
+}
+
+impl Engine {
+    /// Begin: on this pool, with what every step is handed.
+    pub fn builder<App: Send + Sync + 'static>(pool: Pool, app: App) -> EngineBuilder<App> {
+        EngineBuilder::new(pool, app)
+    }
+
+    /// A client on the engine's own pool: what it enqueues is looked at without waiting for a poll.
+    pub fn client(&self) -> Client {
+        Client::new(self.pool.clone())
+    }
+
+    /// Ask after this engine's health, before, while and after it runs.
+    pub fn health(&self) -> Health {
+        Health::new(self.running.clone())
+    }
+
+    /// Run until `shutdown` resolves, then drain: claim nothing more, let running steps end (bounded), commit, give the
+    /// rest back. When this returns, no lease has to run out.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
+        let core = Arc::new(self.start().await?);
+        let _ = self.running.set(core.clone());
+        self.pool.subscribe(&core.wake);
+        let lease = thread("durable-lease", {
+            let core = core.clone();
+            move || lease::run(core)
+        })?;
+        let commit = thread("durable-commit", {
+            let core = core.clone();
+            move || commit::run(core)
+        })?;
+        let pick = thread("durable-pick", {
+            let core = core.clone();
+            move || pick::run(core)
+        })?;
+        let upkeep = thread("durable-upkeep", {
+            let core = core.clone();
+            move || upkeep::run(core)
+        })?;
+        tracing::info!(worker = core.worker.id, machines = ?core.worker.machines, queues = ?core.worker.queues, "the engine runs");
+
+        shutdown.await;
+        tracing::info!("draining: nothing more is claimed");
+        core.phase.drain();
+        let _ = pick.await;
+        let left = drain(&core).await;
+        core.phase.stop();
+        core.blocked.ring();
+        for ended in [commit, upkeep, lease] {
+            let _ = ended.await;
+        }
+        tracing::info!(given_back = left, "the engine has stopped");
+        Ok(())
+    }
+
+    /// Everything that can be wrong at the start is found here, before anything is claimed.
+    async fn start(&self) -> Result<Core, Error> {
+        migrate::check(&self.pool).await?;
+        let server = self
+            .pool
+            .call(|connection| async move { inspect::server(&connection).await })
+            .await?
+            .map_err(|fault| fault.into_error("ask the server about itself"))?;
+        if server.read_only {
+            return Err(Error::new(
+                Kind::Away,
+                "this server is read-only (a standby, or default_transaction_read_only): connect to the primary, or add target_session_attrs=read-write",
+            ));
+        }
+        if server.synchronous_commit == "off" || server.fsync == "off" {
+            tracing::warn!(
+                "synchronous_commit or fsync is off: what was acknowledged can be lost when the server crashes"
+            );
+        }
+        let connections = OWN_CONNECTIONS + self.settings.transactions;
+        let free = server.max_connections.saturating_sub(server.used_connections);
+        tracing::info!(
+            connections,
+            max_connections = server.max_connections,
+            "this process uses at most {connections} connections"
+        );
+        if i32::try_from(connections).unwrap_or(i32::MAX) > free {
+            tracing::warn!(
+                connections,
+                free,
+                "the server has fewer free connections than this process may use: raise max_connections, or put a pooler in between"
+            );
+        }
+        let worker = Worker {
+            id: server.random_id,
+            host: hostname(),
+            pid: i32::try_from(std::process::id()).unwrap_or_default(),
+            queues: self.queues.iter().map(|(queue, _)| queue.name().to_owned()).collect(),
+            machines: self.registry.machines(),
+        };
+        let queues = self.queues.iter().map(|(queue, workers)| LocalQueue::new(*queue, *workers)).collect();
+        let core = Core::new(
+            self.pool.clone(),
+            self.settings.clone(),
+            self.registry.clone(),
+            worker,
+            queues,
+            tokio::runtime::Handle::current(),
+        );
+        self.boot_check(&core).await?;
+        Ok(core)
+    }
+
+    /// Say which live rows this build does not know, and give those another try that an earlier build set aside.
+    async fn boot_check(&self, core: &Core) -> Result<(), Error> {
+        let machines = core.worker.machines.clone();
+        let (steps, unstuck) = self
+            .pool
+            .call(move |connection| async move {
+                let steps = inspect::live_steps(&connection).await?;
+                Ok((steps, crate::store::queue::unstick(&connection, &machines).await?))
+            })
+            .await?
+            .map_err(|fault: crate::store::fault::Fault| fault.into_error("look at the live rows"))?;
+        for (fsm, version, step, count) in steps {
+            let version = u16::try_from(version).unwrap_or_default();
+            match core.registry.knows_step(&fsm, version, &step) {
+                Some(true) => {}
+                Some(false) => tracing::warn!(
+                    machine = fsm,
+                    step,
+                    count,
+                    "{count} live {fsm} stand at `{step}`, which this build does not know: add the step or an alias"
+                ),
+                None => tracing::info!(
+                    machine = fsm,
+                    version,
+                    count,
+                    "{count} live rows of {fsm} v{version} are not for this build"
+                ),
+            }
+        }
+        if unstuck > 0 {
+            tracing::info!(count = unstuck, "{unstuck} rows that another build could not decode get another try");
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("machines", &self.registry).field("queues", &self.queues).finish_non_exhaustive()
+    }
+}
+
+/// Hand rows to a queue, and start as many workers as it can use.
+pub(crate) fn staff(core: &Arc<Core>, queue: usize, runs: Vec<Run>) {
+    let Some(local) = core.queue(queue) else { return };
+    for _ in 0..local.take_in(runs) {
+        let task = core.steps.spawn(work(core.clone(), queue));
+        core.workers.add(task.abort_handle());
+    }
+}
+
+/// A worker: one step after the other, until nothing is ready.
+async fn work(core: Arc<Core>, queue: usize) {
+    let Some(local) = core.queue(queue) else { return };
+    let mut ended = None;
+    while let Some((run, fence)) = local.next(ended.take()) {
+        let begun = Instant::now();
+        let claim = run.row.claim();
+        step(&core, queue, run, fence).await;
+        ended = Some((claim, begun.elapsed()));
+        // Steps that never wait must not keep a thread of the host's for themselves.
+        tokio::task::consume_budget().await;
+    }
+}
+
+/// One step of one instance, from the row to what is handed to the committer.
+async fn step(core: &Arc<Core>, queue: usize, mut run: Run, fence: Option<Arc<tokio::sync::Notify>>) {
+    let row = run.row.clone();
+    let Some(kind) = core.registry.find(&row.fsm, row.fsm_version).cloned() else {
+        // It was claimed by its name, so this cannot be; if it is, nothing is lost.
+        within::give_up_claim(core, queue, &run, "claimed and not registered").await;
+        return;
+    };
+    let machine = kind.name();
+    let span = tracing::info_span!("step", machine, step = %row.step, id = row.id, attempt = row.attempt, traceparent = row.traceparent.as_deref());
+    let begun = Instant::now();
+    let running = kind.run(row.clone(), run.poison.clone(), core.environment.clone()).instrument(span);
+    let decision = match fence {
+        None => running.await,
+        Some(fence) => tokio::select! {
+            decision = running => decision,
+            () = fence.notified() => {
+                within::give_up_claim(core, queue, &run, "our lease ran out, and it promised exclusion").await;
+                return;
+            }
+        },
+    };
+    metrics::histogram!("durable_step_seconds", "machine" => machine).record(begun.elapsed());
+    let mut decision = decision;
+    let tx = decision.within.take();
+    if run.poison.is_some() && tx.is_none() {
+        run.since = Instant::now();
+    }
+    let ended = core.ended(run, queue, decision);
+    match tx {
+        None => core.endings.push(ended),
+        Some(tx) => within::conclude(core, ended, tx).await,
+    }
+}
+
+/// Wait for what is held to leave; what did not begin is given back, and in the end also what did. Answers how many.
+async fn drain(core: &Arc<Core>) -> usize {
+    let deadline = Instant::now() + core.settings.drain_timeout;
+    let mut given_back = 0;
+    while core.queues.iter().any(|queue| !queue.is_empty()) {
+        let overdue = Instant::now() >= deadline;
+        if overdue {
+            core.workers.abort();
+        }
+        let mut claims: Vec<Claim> = Vec::new();
+        for queue in &core.queues {
+            claims.extend(queue.close().iter().map(|run| run.row.claim()));
+            if overdue {
+                claims.extend(queue.running());
+            }
+        }
+        if !claims.is_empty() {
+            given_back += claims.len();
+            let ids: Vec<i64> = claims.iter().map(|claim| claim.id).collect();
+            let back = core.pool.call(move |connection| async move { give_back(&connection, &claims).await });
+            if let Ok(Err(fault)) = back.await {
+                tracing::warn!(
+                    error = fault.message(),
+                    "could not give claims back: they return when the lease runs out"
+                );
+            }
+            core.queues.iter().for_each(|queue| queue.let_go(ids.iter().copied()));
+        }
+        if overdue {
+            break;
+        }
+        let _ = tokio::time::timeout(DRAIN_LOOK, core.wake.rung()).await;
+    }
+    given_back
+}
+
+/// A thread with a runtime and one loop of its own: neither a blocked host nor a full pool can starve it. The future is
+/// made on its thread, where its connection lives.
+fn thread<F, Fut>(name: &str, make: F) -> Result<oneshot::Receiver<()>, Error>
+where
+    F: FnOnce() -> Fut + Send + 'static,
+    Fut: Future<Output = ()>,
+{
+    let (done, ended) = oneshot::channel();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Error::because(Kind::Broken, "cannot start a runtime", e))?;
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(move || {
+            runtime.block_on(make());
+            let _ = done.send(());
+        })
+        .map_err(|e| Error::because(Kind::Broken, "cannot start a thread", e))?;
+    Ok(ended)
+}
+
+/// The worker tasks that may have to be ended.
+#[derive(Debug, Default)]
+pub(crate) struct Workers(Mutex<Vec<AbortHandle>>);
+
+impl Workers {
+    fn add(&self, task: AbortHandle) {
+        let mut tasks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if tasks.len() == tasks.capacity() {
+            tasks.retain(|task| !task.is_finished());
+        }
+        tasks.push(task);
+    }
+    fn abort(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(AbortHandle::abort);
+    }
+}
+
+fn hostname() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .ok()
+        .map(|name| name.trim().to_owned())
+        .filter(|name| !name.is_empty())
+        .or_else(|| std::env::var("HOSTNAME").ok())
+        .unwrap_or_else(|| "unknown".to_owned())
+}

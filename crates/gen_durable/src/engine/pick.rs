@@ -1,0 +1,198 @@
+//! The picker: where there is room, claim a batch and hand it out. One loop for all queues, on a thread of its own.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, PoisonError, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{core::Core, local::Run, staff};
+use crate::store::{
+    connection::Connection,
+    pick::{self, Mark, Picked, Wanted},
+};
+
+/// A transaction that enqueues commits a little after its due time was written. A watermark stays this far behind now,
+/// so that the usual late-comer is still ahead of it; what commits later yet is found by the sweep.
+const LATE_COMMITS: SignedDuration = SignedDuration::from_millis(50);
+/// After an outage, wait this long before the next try, at first and at last.
+const RETRY_FIRST: Duration = Duration::from_millis(50);
+const RETRY_MAX: Duration = Duration::from_secs(2);
+/// How long after the last work the poll stays busy, and how it slows down after that.
+const BUSY_FOR: Duration = Duration::from_secs(5);
+const CALM_AFTER: Duration = Duration::from_secs(30);
+const CALM_POLL: Duration = Duration::from_millis(50);
+const QUIET_AFTER: Duration = Duration::from_secs(60);
+const QUIET_POLL: Duration = Duration::from_millis(250);
+
+/// Pick until the engine drains.
+pub(crate) async fn run(core: Arc<Core>) {
+    let connection = Connection::new(core.target.clone());
+    let mut picker = Picker { marks: HashMap::new(), worked_at: Instant::now(), retry: RETRY_FIRST };
+    loop {
+        *core.picked_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        if core.phase.is_draining() {
+            return;
+        }
+        picker.listen(&core);
+        let wanted = picker.wanted(&core);
+        if wanted.queues.is_empty() {
+            wait(&core, core.settings.idle_poll).await;
+            continue;
+        }
+        tokio::select! {
+            () = core.phase.draining() => return,
+            () = core.lease.good() => {}
+        }
+        let picked =
+            pick::claim(&connection, &wanted, &core.worker.machines, &core.worker.id, core.lease_seconds()).await;
+        match picked {
+            Ok(picked) => {
+                picker.retry = RETRY_FIRST;
+                let pause = picker.accept(&core, &wanted, picked);
+                if !pause.is_zero() {
+                    wait(&core, pause).await;
+                }
+            }
+            Err(fault) => {
+                tracing::warn!(error = fault.message(), "could not look for work, trying again in {:?}", picker.retry);
+                // What we believed to have seen may not be so on the other side of an outage.
+                picker.marks.clear();
+                wait_out(&core, picker.retry).await;
+                picker.retry = (picker.retry * 2).min(RETRY_MAX);
+            }
+        }
+    }
+}
+
+struct Picker {
+    /// Where the next pick of each priority begins, by queue.
+    marks: HashMap<String, BTreeMap<i16, Mark>>,
+    worked_at: Instant,
+    retry: Duration,
+}
+
+impl Picker {
+    /// What others told: lower the marks, learn new priorities.
+    fn listen(&mut self, core: &Core) {
+        for hint in core.wake.take_hints() {
+            if core.queue_named(&hint.queue).is_none() {
+                continue;
+            }
+            let from = Mark { at: hint.from, id: 0 };
+            let marks = self.marks.entry(hint.queue).or_default();
+            let mark = marks.entry(hint.priority).or_insert(Mark::START);
+            *mark = (*mark).min(from);
+        }
+        let priorities = core.priorities.lock().unwrap_or_else(PoisonError::into_inner);
+        for (queue, used) in priorities.iter() {
+            let marks = self.marks.entry(queue.clone()).or_default();
+            for priority in used {
+                marks.entry(*priority).or_insert(Mark::START);
+            }
+        }
+    }
+
+    fn wanted(&mut self, core: &Core) -> Wanted {
+        let mut wanted = Wanted { suspects: core.suspects_wanted(), ..Wanted::default() };
+        for queue in &core.queues {
+            let room = queue.room();
+            if room == 0 {
+                continue;
+            }
+            let name = queue.queue.name();
+            let marks = self.marks.entry(name.to_owned()).or_default();
+            marks.entry(0).or_insert(Mark::START);
+            wanted.add(name, room, marks.iter().map(|(priority, mark)| (*priority, *mark)));
+        }
+        wanted
+    }
+
+    /// Hand out what came, move the marks, and say how long to wait before the next pick.
+    fn accept(&mut self, core: &Arc<Core>, wanted: &Wanted, picked: Picked) -> Duration {
+        let Picked { rows, now, next_due, paused } = picked;
+        let came = rows.len();
+        let mut by_queue: HashMap<String, Vec<Run>> = HashMap::new();
+        for row in rows {
+            by_queue.entry(row.queue.clone()).or_default().push(Run::new(row));
+        }
+        let mut full = false;
+        for (queue, room) in wanted.queues.iter().zip(&wanted.room) {
+            let runs = by_queue.remove(queue).unwrap_or_default();
+            if !paused.contains(queue) {
+                let was_full = i32::try_from(runs.len()).unwrap_or(i32::MAX) >= *room;
+                full |= was_full;
+                self.move_marks(queue, &runs, was_full, now);
+            }
+            hand_out(core, queue, runs);
+        }
+        metrics::counter!("durable_picked_total").increment(came.try_into().unwrap_or_default());
+        if came > 0 {
+            self.worked_at = Instant::now();
+        }
+        if full {
+            return Duration::ZERO;
+        }
+        let until_due = next_due.map_or(Duration::MAX, |due| {
+            Duration::try_from(due.duration_since(now)).unwrap_or_default() + Duration::from_micros(100)
+        });
+        self.poll(core).min(until_due)
+    }
+
+    fn move_marks(&mut self, queue: &str, runs: &[Run], full: bool, now: Timestamp) {
+        let Some(marks) = self.marks.get_mut(queue) else { return };
+        let seen_to = Mark { at: now - LATE_COMMITS, id: 0 };
+        let last = runs.iter().map(|run| (run.row.priority, run.row.eligible_at, run.row.id)).max();
+        for (priority, mark) in marks.iter_mut() {
+            let reached = match (full, last) {
+                // Everything that was due is taken.
+                (false, _) => seen_to,
+                // More urgent than where the pick had to stop: taken as well.
+                (true, Some((stopped, _, _))) if *priority < stopped => seen_to,
+                (true, Some((stopped, at, id))) if *priority == stopped => Mark { at, id }.min(seen_to),
+                // Not looked at.
+                _ => continue,
+            };
+            *mark = (*mark).max(reached);
+        }
+    }
+
+    /// Fast for a while after work was seen, slower and slower when there is none.
+    fn poll(&self, core: &Core) -> Duration {
+        let idle = self.worked_at.elapsed();
+        let settings = &core.settings;
+        let pause = match idle {
+            idle if idle < BUSY_FOR => settings.busy_poll,
+            idle if idle < CALM_AFTER => CALM_POLL,
+            idle if idle < QUIET_AFTER => QUIET_POLL,
+            _ => settings.idle_poll,
+        };
+        pause.clamp(settings.busy_poll, settings.idle_poll)
+    }
+}
+
+/// Claimed rows go to their queue, and workers are called for them. Also what a sweep found comes this way.
+pub(crate) fn hand_out(core: &Arc<Core>, queue: &str, runs: Vec<Run>) {
+    let Some(index) = core.queue_named(queue) else { return };
+    let suspects = runs.iter().filter(|run| run.row.crash_count >= super::SUSPECT_DEATHS).count();
+    core.suspects.fetch_add(suspects, Ordering::Relaxed);
+    staff(core, index, runs);
+}
+
+async fn wait(core: &Core, pause: Duration) {
+    tokio::select! {
+        () = core.wake.rung() => {}
+        () = core.phase.draining() => {}
+        () = tokio::time::sleep(pause) => {}
+    }
+}
+
+/// During an outage local pokes do not hasten anything.
+async fn wait_out(core: &Core, pause: Duration) {
+    tokio::select! {
+        () = core.phase.draining() => {}
+        () = tokio::time::sleep(pause) => {}
+    }
+}

@@ -1,0 +1,239 @@
+//! Upkeep: what the dead held, what the picker could not see, what is old, and endings that somebody else's lock
+//! keeps waiting. One loop on a thread of its own, every task at its own pace.
+
+use std::{
+    sync::{Arc, PoisonError},
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+
+use super::{DEATHS_MAX, commit, core::Core, local::Run, pick::hand_out};
+use crate::store::{
+    collect::collect,
+    connection::Connection,
+    fault::Fault,
+    lease,
+    pick::{self, Mark, Wanted, give_back},
+    queue, settle,
+};
+
+/// Rows taken back from a dead worker in one statement.
+const REAP_BATCH: i32 = 500;
+/// Rows deleted in one statement.
+const COLLECT_BATCH: i32 = 1_000;
+/// A sweep costs more the more dead entries there are: it takes at most this share of the time…
+const SWEEP_SHARE: u32 = 100;
+/// …and comes at least and at most this often.
+const SWEEP_EVERY_MIN: Duration = Duration::from_millis(250);
+const SWEEP_EVERY_MAX: Duration = Duration::from_secs(5);
+/// How often the depth of the queues is measured.
+const DEPTH_EVERY: Duration = Duration::from_secs(15);
+/// An ending that waits for somebody's lock is tried again this often.
+const BLOCKED_EVERY: Duration = Duration::from_millis(50);
+/// A row that this worker holds by the database and not by its own books, for this long, was lost on the way to us.
+const ORPHAN_AFTER: Duration = Duration::from_secs(10);
+
+/// Keep things up until the engine has stopped.
+pub(crate) async fn run(core: Arc<Core>) {
+    let connection = Connection::new(core.target.clone());
+    let now = Instant::now();
+    let settings = &core.settings;
+    let mut due = Due {
+        reap: now + settings.reap_every,
+        sweep: now,
+        collect: now + settings.collect_every,
+        depth: now,
+        blocked: None,
+    };
+    let mut collected_to = Timestamp::UNIX_EPOCH;
+    loop {
+        let next = due.next();
+        tokio::select! {
+            () = core.phase.stopped() => {
+                settle_blocked(&core, &connection).await;
+                return;
+            }
+            () = core.blocked.rung() => due.blocked = Some(Instant::now()),
+            () = tokio::time::sleep_until(next.into()) => {}
+        }
+        let now = Instant::now();
+        if due.blocked.is_some_and(|at| at <= now) {
+            settle_blocked(&core, &connection).await;
+            due.blocked = (!core.blocked.is_empty()).then(|| Instant::now() + BLOCKED_EVERY);
+        }
+        if core.phase.is_draining() {
+            // Nothing more is claimed; the lock-bound endings above still are.
+            (due.sweep, due.reap) = (now + SWEEP_EVERY_MAX, now + settings.reap_every);
+            continue;
+        }
+        if due.sweep <= now {
+            let (cost, idle) = sweep(&core, &connection).await;
+            let pause = (cost * SWEEP_SHARE).clamp(SWEEP_EVERY_MIN, SWEEP_EVERY_MAX);
+            due.sweep = Instant::now() + if idle { SWEEP_EVERY_MAX } else { pause };
+        }
+        if due.reap <= now {
+            report("reap", reap(&core, &connection).await);
+            report("look for lost claims", return_orphans(&core, &connection).await);
+            due.reap = Instant::now() + settings.reap_every;
+        }
+        if due.collect <= now {
+            let more = collect_some(&core, &connection, &mut collected_to).await;
+            due.collect = Instant::now() + if more { Duration::ZERO } else { settings.collect_every };
+        }
+        if due.depth <= now {
+            report("measure the queues", measure(&core, &connection).await);
+            due.depth = Instant::now() + DEPTH_EVERY;
+        }
+    }
+}
+
+struct Due {
+    reap: Instant,
+    sweep: Instant,
+    collect: Instant,
+    depth: Instant,
+    blocked: Option<Instant>,
+}
+
+impl Due {
+    fn next(&self) -> Instant {
+        let soonest = self.reap.min(self.sweep).min(self.collect).min(self.depth);
+        self.blocked.map_or(soonest, |blocked| soonest.min(blocked))
+    }
+}
+
+/// From the very beginning of the index: what committed late, what was locked when the picker came by, what has a
+/// priority that nobody here knew. Answers what it cost, and whether there was nothing anywhere.
+async fn sweep(core: &Arc<Core>, connection: &Connection) -> (Duration, bool) {
+    let begun = Instant::now();
+    let found = sweep_once(core, connection).await;
+    let cost = begun.elapsed();
+    match found {
+        Ok(idle) => (cost, idle),
+        Err(fault) => {
+            tracing::debug!(error = fault.message(), "a sweep failed");
+            (cost.max(Duration::from_millis(10)), false)
+        }
+    }
+}
+
+async fn sweep_once(core: &Arc<Core>, connection: &Connection) -> Result<bool, Fault> {
+    let used = pick::priorities(connection, &core.worker.queues).await?;
+    let idle = used.is_empty();
+    {
+        let mut priorities = core.priorities.lock().unwrap_or_else(PoisonError::into_inner);
+        for (queue, priority) in &used {
+            priorities.entry(queue.clone()).or_default().insert(*priority);
+        }
+    }
+    let mut wanted = Wanted::default();
+    for queue in &core.queues {
+        let room = queue.room();
+        let name = queue.queue.name();
+        let ranges = used.iter().filter(|(queue, _)| queue == name).map(|(_, priority)| (*priority, Mark::START));
+        if room > 0 {
+            wanted.add(name, room, ranges);
+        }
+    }
+    if idle || wanted.queues.is_empty() || core.lease.left().is_zero() {
+        return Ok(idle);
+    }
+    let picked = pick::claim(connection, &wanted, &core.worker.machines, &core.worker.id, core.lease_seconds()).await?;
+    for row in picked.rows {
+        let queue = row.queue.clone();
+        hand_out(core, &queue, vec![Run::new(row)]);
+    }
+    Ok(false)
+}
+
+/// Rows of workers whose lease ran out become runnable again. Never soon after an outage: everybody must have had the
+/// chance to renew.
+async fn reap(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
+    if core.target.in_contact_for() < core.settings.lease {
+        return Ok(());
+    }
+    for worker in lease::expired(connection, core.lease_seconds()).await? {
+        loop {
+            let reaped = lease::reap(connection, &worker, REAP_BATCH, DEATHS_MAX).await?;
+            for row in &reaped {
+                if row.failed {
+                    tracing::error!(
+                        instance.id = row.id,
+                        machine = row.fsm,
+                        "its process died {DEATHS_MAX} times: it has failed"
+                    );
+                }
+            }
+            metrics::counter!("durable_reaped_total").increment(reaped.len().try_into().unwrap_or_default());
+            if !reaped.is_empty() {
+                tracing::warn!(worker, count = reaped.len(), "took back the rows of a dead worker");
+                core.wake.ring();
+            }
+            if reaped.len() < usize::try_from(REAP_BATCH).unwrap_or_default() {
+                break;
+            }
+        }
+        lease::bury(connection, &worker).await?;
+    }
+    Ok(())
+}
+
+/// A pick whose answer was lost claimed rows that nobody here knows of, and our lease keeps them from everybody else.
+async fn return_orphans(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
+    let held = lease::held(connection, &core.worker.id, ORPHAN_AFTER.as_secs_f64()).await?;
+    let lost: Vec<_> = held.into_iter().filter(|claim| !core.holds(claim.id)).collect();
+    if lost.is_empty() {
+        return Ok(());
+    }
+    let count = give_back(connection, &lost).await?;
+    tracing::warn!(count, "gave back rows whose claim was lost on the way here");
+    core.wake.ring();
+    Ok(())
+}
+
+async fn collect_some(core: &Core, connection: &Connection, from: &mut Timestamp) -> bool {
+    let Some(retention) = core.settings.retention else { return false };
+    match collect(connection, *from, retention.as_secs_f64(), COLLECT_BATCH).await {
+        Ok((0, _)) => {
+            // Once in a while from the beginning: a row that somebody held was passed over.
+            *from = Timestamp::UNIX_EPOCH;
+            false
+        }
+        Ok((count, to)) => {
+            metrics::counter!("durable_collected_total").increment(count.try_into().unwrap_or_default());
+            *from = to.unwrap_or(*from);
+            count >= COLLECT_BATCH.into()
+        }
+        Err(fault) => {
+            tracing::debug!(error = fault.message(), "could not collect");
+            false
+        }
+    }
+}
+
+async fn measure(core: &Core, connection: &Connection) -> Result<(), Fault> {
+    for local in &core.queues {
+        let depth = queue::depth(connection, local.queue.name()).await?;
+        metrics::gauge!("durable_queue_depth", "queue" => local.queue.name()).set(depth as f64);
+    }
+    Ok(())
+}
+
+/// Endings whose row somebody else's transaction holds: each on its own, so that none waits for another.
+async fn settle_blocked(core: &Arc<Core>, connection: &Connection) {
+    for ended in core.blocked.take(usize::MAX) {
+        match settle::settle(connection, [&ended.ending]).await {
+            Ok(written) => commit::answer(core, vec![ended], |claim| written.contains(&claim.id)),
+            Err(Fault::Busy(_) | Fault::Away(_)) => core.blocked.push(ended),
+            // The committer knows what to do with what was lost or refused.
+            Err(Fault::Lost(_) | Fault::Refused { .. }) => core.endings.push(ended),
+        }
+    }
+}
+
+fn report(what: &str, done: Result<(), Fault>) {
+    if let Err(fault) = done {
+        tracing::warn!(error = fault.message(), "could not {what}");
+    }
+}

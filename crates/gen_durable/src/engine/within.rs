@@ -1,0 +1,85 @@
+//! A step's own transaction: what the step wrote and what it decided are one commit. And claims that are given up.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    commit,
+    core::{Core, Ended},
+    local::Run,
+};
+use crate::store::{
+    fault::Fault,
+    pick::give_back,
+    settle::{self, Resolved},
+    tx::Tx,
+};
+
+const RETRY_FIRST: Duration = Duration::from_millis(50);
+const RETRY_MAX: Duration = Duration::from_secs(2);
+
+/// Write the ending into the step's transaction and commit it. If the claim is lost, nothing of it happens.
+pub(crate) async fn conclude(core: &Arc<Core>, ended: Ended, mut tx: Tx) {
+    core.lease.good().await;
+    let claim = ended.ending.claim;
+    let committed = match settle::settle_within(&mut tx, &core.target, &ended.ending).await {
+        Ok(true) => tx.finish("commit").await.map(|()| true),
+        Ok(false) => {
+            drop(tx.finish("rollback").await);
+            Ok(false)
+        }
+        Err(fault) => {
+            drop(tx);
+            Err(fault)
+        }
+    };
+    match committed {
+        Ok(committed) => commit::answer(core, vec![ended], |_| committed),
+        Err(Fault::Refused { message, .. }) => commit::poisoned(core, ended, &message),
+        Err(Fault::Busy(why) | Fault::Away(why)) => {
+            give_up_claim(core, ended.queue, &ended.run, &format!("its transaction could not be committed: {why}"))
+                .await;
+        }
+        Err(Fault::Lost(_)) => match resolve(core, claim).await {
+            Some(Resolved::Committed) => commit::answer(core, vec![ended], |_| true),
+            Some(Resolved::Stale) => commit::answer(core, vec![ended], |_| false),
+            Some(Resolved::Ours) => {
+                give_up_claim(core, ended.queue, &ended.run, "its transaction was lost with its connection").await;
+            }
+            None => {}
+        },
+    }
+}
+
+/// The commit was sent and never answered: take the row's lock (the lost backend may still be at it), then look.
+async fn resolve(core: &Arc<Core>, claim: crate::store::row::Claim) -> Option<Resolved> {
+    let mut pause = RETRY_FIRST;
+    loop {
+        let asked = core.pool.call(move |connection| async move { settle::resolve(&connection, &[claim]).await }).await;
+        match asked {
+            Ok(Ok(fates)) => return fates.into_iter().next(),
+            _ if core.phase.is_stopped() => return None,
+            _ => tokio::time::sleep(pause).await,
+        }
+        pause = (pause * 2).min(RETRY_MAX);
+    }
+}
+
+/// Put a claim back as it was: an outage is not the step's failure, so no attempt is burned.
+pub(crate) async fn give_up_claim(core: &Arc<Core>, queue: usize, run: &Run, why: &str) {
+    let claim = run.row.claim();
+    tracing::info!(instance.id = claim.id, "giving a claim back: {why}");
+    let mut pause = RETRY_FIRST;
+    loop {
+        let back = core.pool.call(move |connection| async move { give_back(&connection, &[claim]).await }).await;
+        if matches!(back, Ok(Ok(_))) || core.phase.is_stopped() {
+            break;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(RETRY_MAX);
+    }
+    core.let_go_of_suspect(&run.row);
+    if let Some(local) = core.queue(queue) {
+        local.let_go([claim.id]);
+    }
+    core.wake.ring();
+}

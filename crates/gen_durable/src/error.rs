@@ -1,0 +1,181 @@
+//! One opaque error for calls, with predicates; one for steps, in which `?` means "try again".
+
+use std::{error::Error as StdError, fmt};
+
+type Source = Box<dyn StdError + Send + Sync>;
+
+/// The longest error text that is kept in a row, in bytes.
+pub(crate) const ERROR_TEXT_BYTES_MAX: usize = 8 * 1024;
+
+/// What can go wrong with a call. Ask it what you can act on; its kinds are private, so that they may grow.
+#[derive(Debug)]
+pub struct Error {
+    kind: Kind,
+    message: String,
+    source: Option<Source>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The caller's input, wiring or configuration.
+    Invalid,
+    /// The database could not be reached, or said "not now".
+    Away,
+    /// The call was sent, and the answer never came.
+    Unknown,
+    /// The schema is missing, too old or too new.
+    Schema,
+    /// What was asked for is not there.
+    NotFound,
+    /// Something that cannot happen did.
+    Broken,
+    /// The database refused a statement.
+    Refused,
+}
+
+impl Error {
+    pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Error {
+        Error { kind, message: message.into(), source: None }
+    }
+    pub(crate) fn because(kind: Kind, message: impl Into<String>, source: impl Into<Source>) -> Error {
+        Error { kind, message: message.into(), source: Some(source.into()) }
+    }
+    pub(crate) fn invalid(message: impl Into<String>) -> Error {
+        Error::new(Kind::Invalid, message)
+    }
+    pub(crate) fn broken(message: impl Into<String>) -> Error {
+        Error::new(Kind::Broken, message)
+    }
+
+    /// The input or the wiring is at fault: the same call will fail again.
+    pub fn is_invalid(&self) -> bool {
+        self.kind == Kind::Invalid
+    }
+    /// The database is away or overloaded: the same call may succeed later. Nothing was done.
+    pub fn is_transient(&self) -> bool {
+        self.kind == Kind::Away
+    }
+    /// The connection died around the commit: it may have been done, or not.
+    pub fn is_unknown(&self) -> bool {
+        self.kind == Kind::Unknown
+    }
+    /// The schema is not the one that this build needs: run `durable migrate up`, or deploy a newer build.
+    pub fn is_schema(&self) -> bool {
+        self.kind == Kind::Schema
+    }
+    /// There is no such instance.
+    pub fn is_not_found(&self) -> bool {
+        self.kind == Kind::NotFound
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        if let Some(source) = &self.source {
+            write!(f, ": {}", chain(source.as_ref()))?;
+        }
+        Ok(())
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_ref().map(|source| -> &(dyn StdError + 'static) { source.as_ref() })
+    }
+}
+
+/// Why a step failed. Any error becomes one by `?`, and means "try again"; giving up is said aloud, by [`fatal`] or
+/// [`or_fatal`](OrFatal::or_fatal).
+///
+/// It does not implement `Error` itself: that is what makes the blanket `From` possible.
+pub struct StepError {
+    source: Source,
+    fatal: bool,
+}
+
+impl StepError {
+    /// Whether it was said that trying again is of no use.
+    pub fn is_fatal(&self) -> bool {
+        self.fatal
+    }
+}
+
+impl fmt::Debug for StepError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StepError").field("fatal", &self.fatal).field("source", &self.source).finish()
+    }
+}
+impl fmt::Display for StepError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&chain(self.source.as_ref()))
+    }
+}
+
+impl<E: Into<Source>> From<E> for StepError {
+    fn from(error: E) -> Self {
+        StepError { source: error.into(), fatal: false }
+    }
+}
+
+/// An error after which the step is not tried again.
+pub fn fatal(error: impl Into<Source>) -> StepError {
+    StepError { source: error.into(), fatal: true }
+}
+
+/// Giving up, as a word at the end of the line: `text.parse().or_fatal()?`.
+pub trait OrFatal<T> {
+    /// The error, if there is one, is not worth another try.
+    fn or_fatal(self) -> Result<T, StepError>;
+}
+impl<T, E: Into<Source>> OrFatal<T> for Result<T, E> {
+    fn or_fatal(self) -> Result<T, StepError> {
+        self.map_err(fatal)
+    }
+}
+
+/// A failed run of a step, as [`Machine::handle`](crate::Machine::handle) sees it and as the row keeps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Failure {
+    /// How many runs of this step had failed before this one.
+    pub attempt: u32,
+    /// What went wrong, with its causes.
+    pub message: String,
+    /// Whether the step said that trying again is of no use.
+    pub fatal: bool,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+impl StdError for Failure {}
+
+/// An error and its causes in one line.
+pub(crate) fn chain(error: &(dyn StdError + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        // Many errors repeat their cause in their own text.
+        if !text.contains(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// Error text as a row can keep it: no NUL (Postgres refuses it, and a failure must be recordable), bounded.
+pub(crate) fn storable(text: &str) -> String {
+    let mut kept: String = text.chars().map(|c| if c == '\0' { '\u{fffd}' } else { c }).collect();
+    if kept.len() > ERROR_TEXT_BYTES_MAX {
+        let cut = kept.floor_char_boundary(ERROR_TEXT_BYTES_MAX - '…'.len_utf8());
+        kept.truncate(cut);
+        kept.push('…');
+    }
+    kept
+}

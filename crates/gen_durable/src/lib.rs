@@ -1,0 +1,47 @@
+#![doc = include_str!("../../../README.md")]
+
+// What a user writes.
+mod context;
+mod error;
+mod id;
+mod job;
+mod machine;
+mod policy;
+mod transition;
+
+// What a user calls.
+mod client;
+mod settings;
+
+// The engine: no SQL here.
+mod codec;
+mod engine;
+mod wake;
+
+// The store: the only SQL.
+mod store;
+
+#[cfg(feature = "testing")]
+mod testing;
+
+#[cfg(feature = "testing")]
+pub use testing::{Lab, Tally};
+
+pub use client::{Client, Enqueue, Enqueued, Settled};
+pub use context::Context;
+pub use engine::{Engine, EngineBuilder, Has, Health};
+pub use error::{Error, Failure, OrFatal, StepError, fatal};
+pub use id::{Id, Queue, Status};
+pub use jiff::Timestamp;
+pub use job::{Job, Run};
+pub use machine::{Data, Machine, Stored, shape, variant_names};
+pub use policy::{DAY, HOUR, MINUTE, Policy, SECOND};
+pub use settings::Settings;
+pub use store::{
+    inspect::{Count, Filter, Inspect, Instance, QueueInfo, Unserved, WorkerInfo},
+    migrate::{MigrationStatus, Migrations},
+    pool::Pool,
+    target::DEFAULT_SCHEMA,
+    tx::{Transaction, Tx},
+};
+pub use transition::{Outcome, Sleep, Transition, done, next, retry_after, sleep, stop};

@@ -1,0 +1,96 @@
+//! What is true of this process: one struct, with defaults that hold for a newcomer.
+
+use std::time::Duration;
+
+use crate::{
+    error::Error,
+    policy::{DAY, MINUTE, SECOND},
+};
+
+/// Settings of an engine. `Settings { lease: 30 * SECOND, ..Settings::default() }`.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How long a silent worker is believed to be alive (60 s).
+    pub lease: Duration,
+    /// How often a worker says that it is alive (20 s): at most a third of the lease.
+    pub heartbeat: Duration,
+    /// How often the dead are looked for (30 s).
+    pub reap_every: Duration,
+    /// How often an engine looks for work while there is some (6 ms).
+    pub busy_poll: Duration,
+    /// How often it looks when there has been none for a minute (1 s).
+    pub idle_poll: Duration,
+    /// How many steps of a queue run at once in this process, unless the queue says otherwise (100).
+    pub workers: usize,
+    /// A step that runs longer has failed, unless its policy says otherwise (5 minutes).
+    pub step_timeout: Duration,
+    /// How long a shutdown waits for running steps (30 s) before it gives them back.
+    pub drain_timeout: Duration,
+    /// How long settled instances are kept (1 day). `None`: for ever.
+    pub retention: Option<Duration>,
+    /// How often settled instances are collected (1 minute).
+    pub collect_every: Duration,
+    /// The largest state, step data or result, in bytes of JSON (1 MiB).
+    pub payload_bytes_max: usize,
+    /// How many connections steps and callers may hold for transactions of their own (1). The engine itself has five.
+    pub transactions: usize,
+    /// How many steps an instance may do on one claim before others get a turn (100).
+    pub run_ahead_steps: u32,
+    /// And for how long (1 s).
+    pub run_ahead_for: Duration,
+    /// Ask the host for the W3C trace context of an enqueue; it is carried to every step.
+    pub traceparent: Option<fn() -> Option<String>>,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            lease: 60 * SECOND,
+            heartbeat: 20 * SECOND,
+            reap_every: 30 * SECOND,
+            busy_poll: Duration::from_millis(6),
+            idle_poll: SECOND,
+            workers: 100,
+            step_timeout: 5 * MINUTE,
+            drain_timeout: 30 * SECOND,
+            retention: Some(DAY),
+            collect_every: MINUTE,
+            payload_bytes_max: 1024 * 1024,
+            transactions: 1,
+            run_ahead_steps: 100,
+            run_ahead_for: SECOND,
+            traceparent: None,
+        }
+    }
+}
+
+impl Settings {
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let wrong = |what: &str| Err(Error::invalid(format!("these settings cannot work: {what}")));
+        if self.lease.is_zero() || self.heartbeat.is_zero() {
+            return wrong("lease and heartbeat must be longer than nothing");
+        }
+        if self.heartbeat > self.lease / 3 {
+            return wrong(&format!(
+                "the heartbeat ({:?}) must be at most a third of the lease ({:?}), or one lost beat loses the lease",
+                self.heartbeat, self.lease
+            ));
+        }
+        if self.busy_poll.is_zero() || self.idle_poll < self.busy_poll {
+            return wrong("the busy poll must be longer than nothing and at most as long as the idle poll");
+        }
+        if self.reap_every.is_zero() || self.collect_every.is_zero() || self.step_timeout.is_zero() {
+            return wrong("reap_every, collect_every and step_timeout must be longer than nothing");
+        }
+        if self.workers == 0 {
+            return wrong("a queue needs at least one worker");
+        }
+        if self.payload_bytes_max == 0 || self.payload_bytes_max > 256 * 1024 * 1024 {
+            return wrong("payload_bytes_max must be between 1 byte and 256 MiB");
+        }
+        if self.transactions == 0 {
+            return wrong("a step's own transaction needs at least one connection");
+        }
+        Ok(())
+    }
+}

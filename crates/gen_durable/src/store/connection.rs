@@ -1,0 +1,174 @@
+//! One connection, owned by one thread: it prepares what it sends, counts it, and comes back after a loss.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::HashMap,
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio_postgres::{
+    Client, Row, Statement,
+    types::{ToSql, Type},
+};
+
+use super::{Sql, fault::Fault, target::Target};
+
+/// A statement that takes longer than this has lost its server: the network is silent, or the machine is gone.
+const STATEMENT_DEADLINE: Duration = Duration::from_secs(60);
+
+/// A parameter of a statement.
+pub(crate) type Param<'a> = &'a (dyn ToSql + Sync);
+
+/// A connection that is made when it is first needed and made again when it broke. Not `Send`: it stays on its thread.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    target: Arc<Target>,
+    /// The live half, if there is one.
+    client: RefCell<Option<Rc<Client>>>,
+    /// What this connection has prepared. Emptied with the connection.
+    prepared: RefCell<HashMap<&'static str, Statement>>,
+    /// Held while connecting, so that concurrent callers make one connection and not several.
+    connecting: tokio::sync::Mutex<()>,
+    /// How long a statement may take.
+    deadline: Cell<Duration>,
+}
+
+impl Connection {
+    pub(crate) fn new(target: Arc<Target>) -> Connection {
+        Connection {
+            target,
+            client: RefCell::default(),
+            prepared: RefCell::default(),
+            connecting: tokio::sync::Mutex::new(()),
+            deadline: Cell::new(STATEMENT_DEADLINE),
+        }
+    }
+
+    /// How long a statement may take on this connection before it counts as lost.
+    pub(crate) fn set_deadline(&self, deadline: Duration) {
+        self.deadline.set(deadline);
+    }
+
+    pub(crate) fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// Send one statement and read all of its answer. It is committed when this returns, unless a transaction is open:
+    /// the answer is complete only with ReadyForQuery, which Postgres sends after its commit.
+    pub(crate) async fn query(&self, sql: &'static Sql, params: &[Param<'_>]) -> Result<Vec<Row>, Fault> {
+        let client = self.client().await?;
+        self.target.count(sql.name);
+        let sent = self.send(&client, sql, params);
+        let Ok(answer) = tokio::time::timeout(self.deadline.get(), sent).await else {
+            self.drop_client(&client);
+            return Err(Fault::Lost(format!("no answer within {:?}", self.deadline.get())));
+        };
+        answer.map_err(|error| {
+            let fault = Fault::of(&error);
+            if client.is_closed() || fault.is_infrastructure() {
+                self.drop_client(&client);
+            }
+            fault
+        })
+    }
+
+    /// Statements without parameters or answer, in the simple protocol: BEGIN, COMMIT, migrations.
+    pub(crate) async fn batch(&self, text: &str) -> Result<(), Fault> {
+        let client = self.client().await?;
+        self.target.count("batch");
+        let Ok(answer) = tokio::time::timeout(self.deadline.get(), client.batch_execute(text)).await else {
+            self.drop_client(&client);
+            return Err(Fault::Lost(format!("no answer within {:?}", self.deadline.get())));
+        };
+        answer.map_err(|error| {
+            let fault = Fault::of(&error);
+            if client.is_closed() || fault.is_infrastructure() {
+                self.drop_client(&client);
+            }
+            fault
+        })
+    }
+
+    /// Give this connection up; the next statement makes a new one.
+    pub(crate) fn reset(&self) {
+        self.client.borrow_mut().take();
+        self.prepared.borrow_mut().clear();
+    }
+
+    async fn send(
+        &self,
+        client: &Client,
+        sql: &'static Sql,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        if sql.prepared && !self.target.is_unnamed() {
+            let sent = match self.statement(client, sql).await {
+                Ok(statement) => client.query(&statement, params).await,
+                Err(error) => Err(error),
+            };
+            match sent {
+                // A pooler between us and Postgres keeps no prepared statements (26000: not there any more,
+                // 42P05: there already, of another client). Nothing ran. From now on they go without a name.
+                Err(error) if error.code().is_some_and(|code| matches!(code.code(), "26000" | "42P05")) => {
+                    tracing::info!("a pooler keeps no prepared statements: sending them without a name from now on");
+                    self.target.set_unnamed();
+                }
+                // The schema was migrated under us: what was prepared before no longer fits. Nothing ran.
+                Err(error) if error.code().is_some_and(|code| code.code() == "0A000") => {
+                    self.prepared.borrow_mut().remove(sql.name);
+                    let statement = self.statement(client, sql).await?;
+                    return client.query(&statement, params).await;
+                }
+                sent => return sent,
+            }
+        }
+        let typed: Vec<(Param<'_>, Type)> = params.iter().copied().zip(sql.types.iter().cloned()).collect();
+        client.query_typed(&self.target.render(sql.text), &typed).await
+    }
+
+    async fn statement(&self, client: &Client, sql: &'static Sql) -> Result<Statement, tokio_postgres::Error> {
+        if let Some(statement) = self.prepared.borrow().get(sql.name) {
+            return Ok(statement.clone());
+        }
+        let statement = client.prepare_typed(&self.target.render(sql.text), sql.types).await?;
+        self.prepared.borrow_mut().insert(sql.name, statement.clone());
+        Ok(statement)
+    }
+
+    async fn client(&self) -> Result<Rc<Client>, Fault> {
+        if let Some(client) = self.live() {
+            return Ok(client);
+        }
+        let _one_at_a_time = self.connecting.lock().await;
+        if let Some(client) = self.live() {
+            return Ok(client);
+        }
+        self.reset();
+        let (client, driver) = self.target.connect().await.map_err(|error| {
+            self.target.lost_contact();
+            match Fault::of(&error) {
+                Fault::Lost(message) => Fault::Away(message),
+                fault => Fault::Away(fault.message().to_owned()),
+            }
+        })?;
+        // The other half of the connection lives on this thread's runtime, and ends with the client.
+        tokio::spawn(driver);
+        let client = Rc::new(client);
+        *self.client.borrow_mut() = Some(client.clone());
+        Ok(client)
+    }
+
+    fn live(&self) -> Option<Rc<Client>> {
+        self.client.borrow().clone().filter(|client| !client.is_closed())
+    }
+
+    fn drop_client(&self, broken: &Rc<Client>) {
+        self.target.lost_contact();
+        let is_current = self.client.borrow().as_ref().is_some_and(|client| Rc::ptr_eq(client, broken));
+        if is_current {
+            self.reset();
+        }
+    }
+}

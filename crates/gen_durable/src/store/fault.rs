@@ -1,0 +1,92 @@
+//! What an error of the database means for whoever called: an outage is not a failure of a step.
+
+use tokio_postgres::error::SqlState;
+
+use crate::error::{Error, Kind};
+
+/// A statement that did not succeed.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// The database could not be reached, or refused before it did anything: nothing happened.
+    Away(String),
+    /// The connection broke while the statement was under way: it happened, or it did not.
+    Lost(String),
+    /// Somebody else holds a lock (or we were the victim of a deadlock): nothing happened, try again.
+    Busy(String),
+    /// The database looked at it and said no: the same again would be refused again.
+    Refused { code: Option<SqlState>, message: String },
+}
+
+impl Fault {
+    pub(crate) fn of(error: &tokio_postgres::Error) -> Fault {
+        let message = describe(error);
+        let Some(code) = error.code() else {
+            // Without a SQLSTATE it is the wire: closed, reset, timed out, or an encoding fault on our side.
+            return if error.is_closed() || std::error::Error::source(error).is_some_and(|e| e.is::<std::io::Error>()) {
+                Fault::Lost(message)
+            } else {
+                Fault::Refused { code: None, message }
+            };
+        };
+        match code.code() {
+            "55P03" | "40P01" | "40001" => Fault::Busy(message),
+            // The server goes down, or our session was ended: it may have been at any point of its work.
+            code if code.starts_with("57P") => Fault::Lost(message),
+            // Cancelled by a timeout of the role, read-only, out of memory, of disk, of connections, still starting,
+            // an I/O error: not the statement's fault.
+            "57014" | "25006" => Fault::Away(message),
+            code if ["08", "53", "58", "F0", "XX"].iter().any(|class| code.starts_with(class)) => Fault::Away(message),
+            _ => Fault::Refused { code: Some(code.clone()), message },
+        }
+    }
+
+    /// Whether waiting and trying again is the right answer.
+    pub(crate) fn is_infrastructure(&self) -> bool {
+        matches!(self, Fault::Away(_) | Fault::Lost(_))
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        match self {
+            Fault::Away(message) | Fault::Lost(message) | Fault::Busy(message) => message,
+            Fault::Refused { message, .. } => message,
+        }
+    }
+
+    /// As the answer to a caller. `doing` reads after "could not": "enqueue 3 instances".
+    pub(crate) fn into_error(self, doing: &str) -> Error {
+        match self {
+            Fault::Away(message) | Fault::Busy(message) => {
+                Error::new(Kind::Away, format!("could not {doing}, nothing was done: {message}"))
+            }
+            Fault::Lost(message) => Error::new(
+                Kind::Unknown,
+                format!("lost the connection while trying to {doing}; it may have been done: {message}"),
+            ),
+            Fault::Refused { code, message } => match code.as_ref().map(SqlState::code) {
+                Some("3F000" | "42P01" | "42883") => Error::new(
+                    Kind::Schema,
+                    format!(
+                        "could not {doing}: the schema is missing or incomplete; run `durable migrate up` ({message})"
+                    ),
+                ),
+                Some("42501") => Error::new(
+                    Kind::Invalid,
+                    format!(
+                        "could not {doing}: this database user lacks the rights; grant it the runtime role ({message})"
+                    ),
+                ),
+                _ => Error::new(Kind::Refused, format!("could not {doing}: {message}")),
+            },
+        }
+    }
+}
+
+fn describe(error: &tokio_postgres::Error) -> String {
+    match error.as_db_error() {
+        Some(db) => {
+            let detail = db.detail().map(|detail| format!(" ({detail})")).unwrap_or_default();
+            format!("{} [{}]{detail}", db.message(), db.code().code())
+        }
+        None => crate::error::chain(error),
+    }
+}

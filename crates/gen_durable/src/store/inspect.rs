@@ -1,0 +1,313 @@
+//! Read-only: lists, counts, one instance. For the CLI and the dashboard, and for a caller who waits.
+
+use jiff::Timestamp;
+use tokio_postgres::Row;
+
+use super::{connection::Connection, fault::Fault, pool::Pool, row::column, sql};
+use crate::{error::Error, id::Status};
+
+sql!(LIST, "list.sql", [TEXT, TEXT, TEXT, INT8, INT4]);
+sql!(SHOW, "show.sql", [INT8]);
+sql!(SETTLED, "settled.sql", [INT8]);
+sql!(COUNTS, "counts.sql", []);
+sql!(WORKERS, "workers.sql", []);
+sql!(UNSERVED, "unserved.sql", []);
+sql!(QUEUES, "queues.sql", []);
+sql!(LIVE_STEPS, "live_steps.sql", []);
+sql!(SERVER, "server.sql", []);
+
+/// An instance, as `durable show` shows it.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+#[allow(missing_docs)] // The columns of the row, by their names.
+pub struct Instance {
+    pub id: i64,
+    pub tenant: String,
+    pub fsm: String,
+    pub fsm_version: i32,
+    pub step: String,
+    pub data: Option<String>,
+    pub state: String,
+    pub status: Status,
+    pub result: Option<String>,
+    pub last_error: Option<String>,
+    pub queue: String,
+    pub priority: i16,
+    pub attempt: i32,
+    pub eligible_at: Timestamp,
+    pub inserted_at: Timestamp,
+    pub updated_at: Timestamp,
+    pub finished_at: Option<Timestamp>,
+    pub lease_expires_at: Option<Timestamp>,
+    pub locked_by: Option<String>,
+    pub claim_epoch: i64,
+    pub step_seq: i64,
+    pub visit: i64,
+    pub crash_count: i16,
+    pub traceparent: Option<String>,
+}
+
+/// Which instances to list: the newest first, from `before` on down.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// Of this machine only.
+    pub machine: Option<String>,
+    /// In this status only.
+    pub status: Option<Status>,
+    /// Of this queue only.
+    pub queue: Option<String>,
+    /// Only ids below this one: the last of the page before.
+    pub before: Option<i64>,
+    /// At most this many (200 at the most).
+    pub limit: usize,
+}
+
+/// How many instances stand where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+#[allow(missing_docs)]
+pub struct Count {
+    pub fsm: String,
+    pub fsm_version: i32,
+    pub step: String,
+    pub status: Status,
+    pub count: i64,
+}
+
+/// A process that runs steps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+#[allow(missing_docs)]
+pub struct WorkerInfo {
+    pub id: String,
+    pub host: String,
+    pub pid: i32,
+    pub queues: Vec<String>,
+    pub machines: Vec<String>,
+    pub started_at: Timestamp,
+    pub lease_expires_at: Timestamp,
+    /// Whether its lease has not run out.
+    pub alive: bool,
+}
+
+/// A queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+#[allow(missing_docs)]
+pub struct QueueInfo {
+    pub name: String,
+    pub paused: bool,
+    /// Due and waiting, counted up to 10,001.
+    pub due: i64,
+    pub executing: i64,
+}
+
+/// Live instances that no live worker can run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+#[allow(missing_docs)]
+pub struct Unserved {
+    pub fsm: String,
+    pub fsm_version: i32,
+    pub count: i64,
+}
+
+/// Looking at a schema without changing it.
+#[derive(Debug, Clone)]
+pub struct Inspect {
+    pool: Pool,
+}
+
+impl Inspect {
+    /// Look through this pool.
+    pub fn new(pool: Pool) -> Inspect {
+        Inspect { pool }
+    }
+
+    /// Instances, the newest first.
+    pub async fn list(&self, filter: Filter) -> Result<Vec<Instance>, Error> {
+        let limit = i32::try_from(filter.limit.clamp(1, 200)).unwrap_or(200);
+        self.read("list instances", move |connection| async move {
+            let status = filter.status.map(Status::name);
+            let params: &[super::connection::Param<'_>] =
+                &[&filter.machine, &status, &filter.queue, &filter.before, &limit];
+            connection.query(&LIST, params).await?.iter().map(instance).collect()
+        })
+        .await
+    }
+
+    /// One instance.
+    pub async fn show(&self, id: i64) -> Result<Option<Instance>, Error> {
+        self.read("show an instance", move |connection| async move {
+            connection.query(&SHOW, &[&id]).await?.first().map(instance).transpose()
+        })
+        .await
+    }
+
+    /// How many stand where. It reads every row: for people, not for loops.
+    pub async fn counts(&self) -> Result<Vec<Count>, Error> {
+        self.read("count instances", |connection| async move {
+            let rows = connection.query(&COUNTS, &[]).await?;
+            rows.iter()
+                .map(|row| {
+                    Ok(Count {
+                        fsm: column(row, 0)?,
+                        fsm_version: column(row, 1)?,
+                        step: column(row, 2)?,
+                        status: status(row, 3)?,
+                        count: column(row, 4)?,
+                    })
+                })
+                .collect()
+        })
+        .await
+    }
+
+    /// The workers, dead ones that nobody has buried yet included.
+    pub async fn workers(&self) -> Result<Vec<WorkerInfo>, Error> {
+        self.read("list workers", |connection| async move {
+            let rows = connection.query(&WORKERS, &[]).await?;
+            rows.iter()
+                .map(|row| {
+                    Ok(WorkerInfo {
+                        id: column(row, 0)?,
+                        host: column(row, 1)?,
+                        pid: column(row, 2)?,
+                        queues: column(row, 3)?,
+                        machines: column(row, 4)?,
+                        started_at: column(row, 5)?,
+                        lease_expires_at: column(row, 6)?,
+                        alive: column(row, 7)?,
+                    })
+                })
+                .collect()
+        })
+        .await
+    }
+
+    /// The queues that hold live work or are paused.
+    pub async fn queues(&self) -> Result<Vec<QueueInfo>, Error> {
+        self.read("list queues", |connection| async move {
+            let rows = connection.query(&QUEUES, &[]).await?;
+            rows.iter()
+                .map(|row| {
+                    Ok(QueueInfo {
+                        name: column(row, 0)?,
+                        paused: column(row, 1)?,
+                        due: column(row, 2)?,
+                        executing: column(row, 3)?,
+                    })
+                })
+                .collect()
+        })
+        .await
+    }
+
+    /// Live instances of machines and versions that no live worker registered: "no live worker runs checkout v3".
+    pub async fn unserved(&self) -> Result<Vec<Unserved>, Error> {
+        self.read("look for work that nobody can run", |connection| async move {
+            let rows = connection.query(&UNSERVED, &[]).await?;
+            rows.iter()
+                .map(|row| Ok(Unserved { fsm: column(row, 0)?, fsm_version: column(row, 1)?, count: column(row, 2)? }))
+                .collect()
+        })
+        .await
+    }
+
+    async fn read<T, F, Fut>(&self, doing: &str, act: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce(std::rc::Rc<Connection>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, Fault>> + 'static,
+    {
+        self.pool.call(act).await?.map_err(|fault| fault.into_error(doing))
+    }
+}
+
+/// The end of an instance, if it has come: status, result, error, attempt. `None` inside: still under way.
+pub(crate) struct End {
+    pub(crate) status: Status,
+    pub(crate) fsm: String,
+    pub(crate) result: Option<String>,
+    pub(crate) error: Option<String>,
+    pub(crate) attempt: i32,
+}
+
+pub(crate) async fn end_of(connection: &Connection, id: i64) -> Result<Option<End>, Fault> {
+    let rows = connection.query(&SETTLED, &[&id]).await?;
+    let read = |row: &Row| -> Result<End, Fault> {
+        Ok(End {
+            status: status(row, 0)?,
+            fsm: column(row, 1)?,
+            result: column(row, 2)?,
+            error: column(row, 3)?,
+            attempt: column(row, 4)?,
+        })
+    };
+    rows.first().map(read).transpose()
+}
+
+/// Where live instances stand, for the check at the start: (machine, version, step, how many).
+pub(crate) async fn live_steps(connection: &Connection) -> Result<Vec<(String, i32, String, i64)>, Fault> {
+    let rows = connection.query(&LIVE_STEPS, &[]).await?;
+    rows.iter().map(|row| Ok((column(row, 0)?, column(row, 1)?, column(row, 2)?, column(row, 3)?))).collect()
+}
+
+/// What the server says of itself.
+#[derive(Debug, Clone)]
+pub(crate) struct Server {
+    pub(crate) max_connections: i32,
+    pub(crate) used_connections: i32,
+    pub(crate) synchronous_commit: String,
+    pub(crate) fsync: String,
+    pub(crate) read_only: bool,
+    /// A fresh random id, for whoever needs one.
+    pub(crate) random_id: String,
+}
+
+pub(crate) async fn server(connection: &Connection) -> Result<Server, Fault> {
+    let rows = connection.query(&SERVER, &[]).await?;
+    let row = rows.first().ok_or(Fault::Refused { code: None, message: "the server said nothing of itself".into() })?;
+    Ok(Server {
+        max_connections: column(row, 0)?,
+        used_connections: column(row, 1)?,
+        synchronous_commit: column(row, 2)?,
+        fsync: column(row, 3)?,
+        read_only: column(row, 4)?,
+        random_id: column(row, 5)?,
+    })
+}
+
+fn instance(row: &Row) -> Result<Instance, Fault> {
+    Ok(Instance {
+        id: column(row, 0)?,
+        tenant: column(row, 1)?,
+        fsm: column(row, 2)?,
+        fsm_version: column(row, 3)?,
+        step: column(row, 4)?,
+        data: column(row, 5)?,
+        state: column(row, 6)?,
+        status: status(row, 7)?,
+        result: column(row, 8)?,
+        last_error: column(row, 9)?,
+        queue: column(row, 10)?,
+        priority: column(row, 11)?,
+        attempt: column(row, 12)?,
+        eligible_at: column(row, 13)?,
+        inserted_at: column(row, 14)?,
+        updated_at: column(row, 15)?,
+        finished_at: column(row, 16)?,
+        lease_expires_at: column(row, 17)?,
+        locked_by: column(row, 18)?,
+        claim_epoch: column(row, 19)?,
+        step_seq: column(row, 20)?,
+        visit: column(row, 21)?,
+        crash_count: column(row, 22)?,
+        traceparent: column(row, 23)?,
+    })
+}
+
+fn status(row: &Row, index: usize) -> Result<Status, Fault> {
+    let name: String = column(row, index)?;
+    Status::named(&name).ok_or_else(|| Fault::Refused { code: None, message: format!("an unknown status {name:?}") })
+}

@@ -1,0 +1,46 @@
+//! What only a test kit needs: a schema of its own, and a clock that the test moves.
+
+use jiff::Timestamp;
+
+use super::{connection::Connection, fault::Fault, row::column, sql};
+
+sql!(CLOCK_SET, "lab_clock_set.sql", [TIMESTAMPTZ]);
+sql!(CLOCK_READ, "lab_clock_read.sql", []);
+sql!(NEXT_DUE, "lab_next_due.sql", [TIMESTAMPTZ]);
+
+const SETUP: &str = include_str!("sql/lab_setup.sql");
+const ROLES: &str = include_str!("sql/lab_roles.sql");
+
+/// Names of the roles that a lab grants to.
+pub(crate) const RUNTIME_ROLE: &str = "gen_durable_runtime";
+pub(crate) const READER_ROLE: &str = "gen_durable_reader";
+
+/// Replace the clock by one that stands still until it is moved.
+pub(crate) async fn freeze_clock(connection: &Connection) -> Result<(), Fault> {
+    connection.batch(&connection.target().render(SETUP)).await
+}
+
+/// Make the two roles, if this user may.
+pub(crate) async fn make_roles(connection: &Connection) -> Result<(), Fault> {
+    connection.batch(ROLES).await
+}
+
+pub(crate) async fn drop_schema(connection: &Connection) -> Result<(), Fault> {
+    connection.batch(&format!("drop schema if exists {} cascade", connection.target().schema())).await
+}
+
+pub(crate) async fn set_clock(connection: &Connection, to: Timestamp) -> Result<(), Fault> {
+    connection.query(&CLOCK_SET, &[&to]).await.map(drop)
+}
+
+pub(crate) async fn clock(connection: &Connection) -> Result<Timestamp, Fault> {
+    let rows = connection.query(&CLOCK_READ, &[]).await?;
+    let row = rows.first().ok_or(Fault::Refused { code: None, message: "there is no clock".into() })?;
+    column(row, 0)
+}
+
+/// The next due time up to `until`, if anything falls due by then.
+pub(crate) async fn next_due(connection: &Connection, until: Timestamp) -> Result<Option<Timestamp>, Fault> {
+    let rows = connection.query(&NEXT_DUE, &[&until]).await?;
+    rows.first().map_or(Ok(None), |row| column(row, 0))
+}

@@ -1,0 +1,81 @@
+//! The worker's lease, and what the dead held.
+
+use tokio_postgres::Row;
+
+use super::{
+    connection::Connection,
+    fault::Fault,
+    row::{Claim, column},
+    sql,
+};
+
+sql!(prepared RENEW, "renew.sql", [TEXT, FLOAT8, TEXT, INT4, TEXT_ARRAY, TEXT_ARRAY]);
+sql!(RETIRE, "retire.sql", [TEXT]);
+sql!(EXPIRED, "expired.sql", [FLOAT8]);
+sql!(REAP, "reap.sql", [TEXT, INT4, INT2]);
+sql!(BURY, "bury.sql", [TEXT]);
+sql!(HELD, "held.sql", [TEXT, FLOAT8]);
+
+/// Who this process is, as the `workers` row says it.
+#[derive(Debug, Clone)]
+pub(crate) struct Worker {
+    pub(crate) id: String,
+    pub(crate) host: String,
+    pub(crate) pid: i32,
+    pub(crate) queues: Vec<String>,
+    pub(crate) machines: Vec<String>,
+}
+
+/// Say that this worker is alive: inserts its row, or renews it, also when it was thought dead.
+pub(crate) async fn renew(connection: &Connection, worker: &Worker, lease_seconds: f64) -> Result<(), Fault> {
+    let params: &[super::connection::Param<'_>] =
+        &[&worker.id, &lease_seconds, &worker.host, &worker.pid, &worker.queues, &worker.machines];
+    connection.query(&RENEW, params).await.map(drop)
+}
+
+/// This worker holds nothing more and goes home.
+pub(crate) async fn retire(connection: &Connection, worker: &str) -> Result<(), Fault> {
+    connection.query(&RETIRE, &[&worker]).await.map(drop)
+}
+
+/// Workers whose lease ran out. Nobody, for one lease period after Postgres itself began.
+pub(crate) async fn expired(connection: &Connection, lease_seconds: f64) -> Result<Vec<String>, Fault> {
+    let rows = connection.query(&EXPIRED, &[&lease_seconds]).await?;
+    rows.iter().map(|row| column(row, 0)).collect()
+}
+
+/// One row of a dead worker, back where it can run.
+#[derive(Debug, Clone)]
+pub(crate) struct Reaped {
+    pub(crate) id: i64,
+    pub(crate) fsm: String,
+    /// Set aside as failed: its process died too often.
+    pub(crate) failed: bool,
+}
+
+/// Take back up to `limit` rows of a dead worker, unless it came back meanwhile.
+pub(crate) async fn reap(
+    connection: &Connection,
+    worker: &str,
+    limit: i32,
+    deaths_max: i16,
+) -> Result<Vec<Reaped>, Fault> {
+    let rows = connection.query(&REAP, &[&worker, &limit, &deaths_max]).await?;
+    rows.iter().map(reaped).collect()
+}
+
+/// Forget a dead worker that holds nothing any more.
+pub(crate) async fn bury(connection: &Connection, worker: &str) -> Result<(), Fault> {
+    connection.query(&BURY, &[&worker]).await.map(drop)
+}
+
+/// What the database says this worker has held for longer than `seconds`. A pick whose answer was lost shows here and
+/// nowhere else: its rows belong to a worker that lives and does not know of them.
+pub(crate) async fn held(connection: &Connection, worker: &str, seconds: f64) -> Result<Vec<Claim>, Fault> {
+    let rows = connection.query(&HELD, &[&worker, &seconds]).await?;
+    rows.iter().map(|row| Ok(Claim { id: column(row, 0)?, epoch: column(row, 1)?, seq: column(row, 2)? })).collect()
+}
+
+fn reaped(row: &Row) -> Result<Reaped, Fault> {
+    Ok(Reaped { id: column(row, 0)?, fsm: column(row, 1)?, failed: column(row, 2)? })
+}

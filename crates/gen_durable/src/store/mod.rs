@@ -1,0 +1,55 @@
+//! The store: the only SQL. It never calls user code, and it knows neither the engine nor the client.
+//!
+//! One statement a file under `sql/`, each headed by who calls it, which index it needs and what it locks. The hot ones
+//! (pick, settle) are functions of the schema, so that they carry their planner settings with them.
+
+pub(crate) mod connection;
+pub(crate) mod fault;
+pub(crate) mod pool;
+pub(crate) mod target;
+pub(crate) mod tx;
+
+pub(crate) mod collect;
+pub(crate) mod enqueue;
+pub(crate) mod inspect;
+#[cfg(feature = "testing")]
+pub(crate) mod lab;
+pub(crate) mod lease;
+pub(crate) mod migrate;
+pub(crate) mod pick;
+pub(crate) mod queue;
+pub(crate) mod row;
+pub(crate) mod settle;
+
+use tokio_postgres::types::Type;
+
+/// A statement: static text, its name (for the count and the cache), and the types of its parameters, so that it can
+/// also be sent without a name through a pooler that keeps no prepared statements.
+#[derive(Debug)]
+pub(crate) struct Sql {
+    pub(crate) name: &'static str,
+    pub(crate) text: &'static str,
+    pub(crate) types: &'static [Type],
+    /// Sent often, and safe to plan once: a function that pins its own plan, or one that reads no table. All others are
+    /// planned each time they are sent, so that none keeps a plan made while its table was empty.
+    pub(crate) prepared: bool,
+}
+
+/// Declare a statement: `sql!(REAP, "reap.sql", [TEXT, INT4])`, or `sql!(prepared CLAIM, …)` for a hot one.
+macro_rules! sql {
+    (prepared $name:ident, $file:literal, [$($kind:ident),* $(,)?]) => {
+        $crate::store::sql!(@ $name, $file, true, [$($kind),*]);
+    };
+    ($name:ident, $file:literal, [$($kind:ident),* $(,)?]) => {
+        $crate::store::sql!(@ $name, $file, false, [$($kind),*]);
+    };
+    (@ $name:ident, $file:literal, $prepared:literal, [$($kind:ident),*]) => {
+        pub(crate) static $name: $crate::store::Sql = $crate::store::Sql {
+            name: $file,
+            text: include_str!(concat!("sql/", $file)),
+            types: &[$(tokio_postgres::types::Type::$kind),*],
+            prepared: $prepared,
+        };
+    };
+}
+pub(crate) use sql;

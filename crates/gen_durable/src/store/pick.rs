@@ -1,0 +1,139 @@
+//! Claim what is runnable; give back what was not begun; learn which priorities are in use.
+
+use jiff::Timestamp;
+use tokio_postgres::Row;
+
+use super::{
+    connection::Connection,
+    fault::Fault,
+    row::{Claim, Claimed, column},
+    sql,
+};
+
+sql!(prepared PICK, "pick.sql", [
+    TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, INT2_ARRAY, TIMESTAMPTZ_ARRAY, INT8_ARRAY, TEXT_ARRAY, TEXT, FLOAT8, INT4
+]);
+sql!(PRIORITIES, "priorities.sql", [TEXT_ARRAY]);
+sql!(GIVE_BACK, "give_back.sql", [INT8_ARRAY, INT8_ARRAY]);
+
+/// Where a pick of one priority begins: everything up to here was looked at before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Mark {
+    pub(crate) at: Timestamp,
+    pub(crate) id: i64,
+}
+
+impl Mark {
+    /// From the beginning of the index.
+    pub(crate) const START: Mark = Mark { at: Timestamp::UNIX_EPOCH, id: 0 };
+}
+
+/// What a pick asks for.
+#[derive(Debug, Default)]
+pub(crate) struct Wanted {
+    pub(crate) queues: Vec<String>,
+    pub(crate) room: Vec<i32>,
+    pub(crate) range_queues: Vec<String>,
+    pub(crate) range_priorities: Vec<i16>,
+    pub(crate) range_from: Vec<Timestamp>,
+    pub(crate) range_from_id: Vec<i64>,
+    /// How many suspects may be claimed too: none while one is held.
+    pub(crate) suspects: i32,
+}
+
+impl Wanted {
+    /// Ask for up to `room` rows of a queue, from each priority's mark on, the most urgent first.
+    pub(crate) fn add(&mut self, queue: &str, room: usize, ranges: impl IntoIterator<Item = (i16, Mark)>) {
+        self.queues.push(queue.to_owned());
+        self.room.push(i32::try_from(room).unwrap_or(i32::MAX));
+        for (priority, mark) in ranges {
+            self.range_queues.push(queue.to_owned());
+            self.range_priorities.push(priority);
+            self.range_from.push(mark.at);
+            self.range_from_id.push(mark.id);
+        }
+    }
+}
+
+/// What a pick brought home.
+#[derive(Debug)]
+pub(crate) struct Picked {
+    pub(crate) rows: Vec<Claimed>,
+    /// The database's clock.
+    pub(crate) now: Timestamp,
+    /// When the next row of these ranges falls due, if everything that was due is taken.
+    pub(crate) next_due: Option<Timestamp>,
+    /// Which of the queues are paused.
+    pub(crate) paused: Vec<String>,
+}
+
+/// Claim a batch: one statement, one round trip, committed when it returns.
+pub(crate) async fn claim(
+    connection: &Connection,
+    wanted: &Wanted,
+    machines: &[String],
+    worker: &str,
+    lease_seconds: f64,
+) -> Result<Picked, Fault> {
+    let answer = connection
+        .query(
+            &PICK,
+            &[
+                &wanted.queues,
+                &wanted.room,
+                &wanted.range_queues,
+                &wanted.range_priorities,
+                &wanted.range_from,
+                &wanted.range_from_id,
+                &machines,
+                &worker,
+                &lease_seconds,
+                &wanted.suspects,
+            ],
+        )
+        .await?;
+    let Some((last, rows)) = answer.split_last() else {
+        return Err(Fault::Refused { code: None, message: "a pick did not say what time it is".into() });
+    };
+    let now: Timestamp = column(last, 12)?;
+    let mut rows = rows.iter().map(|row| claimed(row, now)).collect::<Result<Vec<_>, _>>()?;
+    // The UPDATE answers in no particular order.
+    rows.sort_unstable_by_key(|row| (row.priority, row.eligible_at, row.id));
+    Ok(Picked { rows, now, next_due: column(last, 17)?, paused: column::<Option<_>>(last, 18)?.unwrap_or_default() })
+}
+
+/// The priorities in use, by queue.
+pub(crate) async fn priorities(connection: &Connection, queues: &[String]) -> Result<Vec<(String, i16)>, Fault> {
+    let rows = connection.query(&PRIORITIES, &[&queues]).await?;
+    rows.iter().map(|row| Ok((column(row, 0)?, column(row, 1)?))).collect()
+}
+
+/// Put back what was claimed and not begun: no attempt is burned. Answers how many were still ours.
+pub(crate) async fn give_back(connection: &Connection, claims: &[Claim]) -> Result<usize, Fault> {
+    let (ids, epochs): (Vec<i64>, Vec<i64>) = claims.iter().map(|claim| (claim.id, claim.epoch)).unzip();
+    Ok(connection.query(&GIVE_BACK, &[&ids, &epochs]).await?.len())
+}
+
+fn claimed(row: &Row, now: Timestamp) -> Result<Claimed, Fault> {
+    let number = |n: i32| u32::try_from(n).unwrap_or_default();
+    Ok(Claimed {
+        id: column(row, 0)?,
+        fsm: column(row, 1)?,
+        fsm_version: u16::try_from(column::<i32>(row, 2)?).unwrap_or_default(),
+        step: column(row, 3)?,
+        data: column(row, 4)?,
+        state: column(row, 5)?,
+        attempt: number(column(row, 6)?),
+        claim_epoch: column(row, 7)?,
+        step_seq: column(row, 8)?,
+        visit: column(row, 9)?,
+        queue: column(row, 10)?,
+        priority: column(row, 11)?,
+        eligible_at: column(row, 12)?,
+        tenant: column(row, 13)?,
+        traceparent: column(row, 14)?,
+        keyed: column(row, 15)?,
+        crash_count: column(row, 16)?,
+        now,
+    })
+}

@@ -1,0 +1,51 @@
+//! Rows as Rust sees them.
+
+use jiff::Timestamp;
+use tokio_postgres::{Row, types::FromSql};
+
+use super::fault::Fault;
+
+/// A row that this process holds.
+#[derive(Debug, Clone)]
+pub(crate) struct Claimed {
+    pub(crate) id: i64,
+    pub(crate) fsm: String,
+    pub(crate) fsm_version: u16,
+    pub(crate) step: String,
+    /// What the step carries, as JSON; `None` for a unit variant.
+    pub(crate) data: Option<String>,
+    pub(crate) state: String,
+    pub(crate) attempt: u32,
+    pub(crate) claim_epoch: i64,
+    pub(crate) step_seq: i64,
+    pub(crate) visit: i64,
+    pub(crate) queue: String,
+    pub(crate) priority: i16,
+    pub(crate) eligible_at: Timestamp,
+    pub(crate) tenant: String,
+    pub(crate) traceparent: Option<String>,
+    /// Under a partition key or in a lane: exclusion is promised, so its step ends when the lease does.
+    pub(crate) keyed: bool,
+    pub(crate) crash_count: i16,
+    /// The database's time when it was claimed, or when its last commit was answered.
+    pub(crate) now: Timestamp,
+}
+
+/// What names one claim of one step, and guards every write of its owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Claim {
+    pub(crate) id: i64,
+    pub(crate) epoch: i64,
+    pub(crate) seq: i64,
+}
+
+impl Claimed {
+    pub(crate) fn claim(&self) -> Claim {
+        Claim { id: self.id, epoch: self.claim_epoch, seq: self.step_seq }
+    }
+}
+
+/// A column, or the news that the answer is not what this build expects.
+pub(crate) fn column<'a, T: FromSql<'a>>(row: &'a Row, index: usize) -> Result<T, Fault> {
+    row.try_get(index).map_err(|error| Fault::Refused { code: None, message: format!("an unexpected answer: {error}") })
+}

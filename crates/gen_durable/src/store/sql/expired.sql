@@ -1,0 +1,8 @@
+-- called by: store::lease::expired     index: none (a row a process)
+-- locks: nothing
+-- After a start of Postgres itself nobody has had the chance to renew: wait one lease period.
+select id::text from gen_durable.workers
+where lease_expires_at < statement_timestamp()
+  and pg_postmaster_start_time() < statement_timestamp() - make_interval(secs => $1)
+order by lease_expires_at
+limit 100

@@ -1,0 +1,15 @@
+-- called by: store::pick::give_back     index: instances_pkey
+-- locks: instances by id, in order; they are ours, so nobody else holds them for long
+with held as materialized (
+    select i.id
+    from unnest($1::bigint[], $2::bigint[]) as claim(id, epoch)
+    join gen_durable.instances i on i.id = claim.id and i.claim_epoch = claim.epoch
+    order by i.id
+    for no key update of i
+)
+update gen_durable.instances i
+set status = 'runnable', claim_epoch = i.claim_epoch + 1, locked_by = null, lease_expires_at = null,
+    eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock()
+from held
+where i.id = held.id and i.status = 'executing'
+returning i.id

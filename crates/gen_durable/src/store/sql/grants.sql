@@ -1,0 +1,9 @@
+-- called by: store::migrate::grant     index: none
+-- locks: the catalogue rows of what is granted
+-- The owner of the schema migrates. The runtime role runs steps and makes calls: it can write rows and define nothing.
+-- The reader looks. Run it again after every migration.
+grant usage on schema gen_durable to "the_runtime", "the_reader";
+grant select on all tables in schema gen_durable to "the_runtime", "the_reader";
+grant insert, update, delete on gen_durable.instances, gen_durable.workers, gen_durable.queues to "the_runtime";
+grant usage on all sequences in schema gen_durable to "the_runtime";
+grant execute on all functions in schema gen_durable to "the_runtime", "the_reader";

@@ -1,0 +1,3 @@
+-- called by: store::lab::set_clock     index: none (one row)
+-- locks: that row
+update gen_durable.lab_clock set now = $1

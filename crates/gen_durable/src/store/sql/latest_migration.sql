@@ -1,0 +1,3 @@
+-- called by: store::migrate::installed     index: none (a row a migration)
+-- locks: nothing
+select version, oldest_served from gen_durable.migrations order by version desc limit 1

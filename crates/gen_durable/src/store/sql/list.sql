@@ -1,0 +1,10 @@
+-- called by: store::inspect::Inspect::list     index: instances_pkey, backwards
+-- locks: nothing
+select id, tenant, fsm, fsm_version, step, data::text, state::text, status::text, result::text, last_error, queue, priority,
+    attempt, eligible_at, inserted_at, updated_at, finished_at, lease_expires_at, locked_by::text, claim_epoch, step_seq,
+    visit, crash_count, traceparent
+from gen_durable.instances
+where ($1::text is null or fsm = $1) and ($2::text is null or status = $2::gen_durable.durable_status)
+  and ($3::text is null or queue = $3) and ($4::bigint is null or id < $4)
+order by id desc
+limit $5

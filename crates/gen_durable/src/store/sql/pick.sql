@@ -1,0 +1,3 @@
+-- called by: store::pick::claim     index: instances_pick, instances_suspects, instances_pkey
+-- locks: instances FOR NO KEY UPDATE SKIP LOCKED in (priority, eligible_at, id); waits for nobody
+select * from gen_durable.pick($1, $2, $3, $4, $5, $6, $7, $8::text::uuid, $9, $10)

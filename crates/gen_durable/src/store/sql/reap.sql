@@ -1,0 +1,33 @@
+-- called by: store::lease::reap     index: workers_pkey, instances_held, instances_pkey
+-- locks: the dead worker's row first (so that it cannot come back meanwhile), then instances by id, skipping what is held
+-- The attempt rises; the step's handler is not called. A row that was run alone and took its process with it once more
+-- has failed; a row that was only there goes on.
+with dead as materialized (
+    select w.id from gen_durable.workers w
+    where w.id = $1::text::uuid and w.lease_expires_at < statement_timestamp()
+    for update
+),
+held as materialized (
+    select i.id
+    from gen_durable.instances i
+    where i.locked_by = (select id from dead) and i.status = 'executing'
+    order by i.id
+    limit $2
+    for no key update skip locked
+)
+update gen_durable.instances i
+set status = case when i.crash_count + 1 >= $3 then 'failed' else 'runnable' end::gen_durable.durable_status,
+    claim_epoch = i.claim_epoch + 1,
+    attempt = i.attempt + 1,
+    crash_count = i.crash_count + 1,
+    locked_by = null,
+    lease_expires_at = null,
+    eligible_at = case when i.crash_count + 1 >= $3 then i.eligible_at
+                       else greatest(i.eligible_at, gen_durable.clock()) end,
+    last_error = case when i.crash_count + 1 >= $3
+                      then 'its process died ' || (i.crash_count + 1) || ' times' else i.last_error end,
+    finished_at = case when i.crash_count + 1 >= $3 then gen_durable.clock() end,
+    updated_at = gen_durable.clock()
+from held
+where i.id = held.id
+returning i.id, i.fsm, i.status = 'failed'

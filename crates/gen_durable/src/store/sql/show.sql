@@ -1,0 +1,7 @@
+-- called by: store::inspect::Inspect::show     index: instances_pkey
+-- locks: nothing
+select id, tenant, fsm, fsm_version, step, data::text, state::text, status::text, result::text, last_error, queue, priority,
+    attempt, eligible_at, inserted_at, updated_at, finished_at, lease_expires_at, locked_by::text, claim_epoch, step_seq,
+    visit, crash_count, traceparent
+from gen_durable.instances
+where id = $1

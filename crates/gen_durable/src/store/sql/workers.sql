@@ -1,0 +1,6 @@
+-- called by: store::inspect::Inspect::workers     index: none (a row a process)
+-- locks: nothing
+select id::text, host, pid, queues, machines, started_at, lease_expires_at, lease_expires_at > statement_timestamp()
+from gen_durable.workers
+order by started_at, id
+limit 1000

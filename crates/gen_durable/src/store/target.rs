@@ -1,0 +1,233 @@
+//! Where the database is, and what all connections of this process have in common.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    str::FromStr,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::error::{Error, Kind};
+
+/// The schema that everything lives in unless another is named.
+pub const DEFAULT_SCHEMA: &str = "gen_durable";
+
+/// How long a connection may take to come up.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A silent network is noticed after about this long.
+const NETWORK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A database, a schema in it, and how to get there.
+pub(crate) struct Target {
+    pub(crate) config: tokio_postgres::Config,
+    tls: Option<MakeRustlsConnect>,
+    schema: String,
+    /// Set when a pooler turned out not to keep prepared statements: from then on they go without a name.
+    unnamed: AtomicBool,
+    /// Statements sent, by name: the cost contract is asserted on it. Guarded for a moment, never over an await.
+    sent: Mutex<BTreeMap<&'static str, u64>>,
+    /// When this process last lost contact, in milliseconds since `born`: the reaper keeps still for a lease after it.
+    lost_contact_ms: AtomicU64,
+    born: Instant,
+}
+
+impl Target {
+    pub(crate) fn new(url: &str, schema: &str) -> Result<Target, Error> {
+        check_schema_name(schema)?;
+        let (url, root_certificate) = take_tls_words(url)?;
+        let mut config = tokio_postgres::Config::from_str(&url).map_err(|e| {
+            Error::because(Kind::Invalid, "this is not a connection string that Postgres understands", e)
+        })?;
+        if config.get_application_name().is_none() {
+            config.application_name("gen_durable");
+        }
+        if config.get_connect_timeout().is_none() {
+            config.connect_timeout(CONNECT_TIMEOUT);
+        }
+        config.keepalives_idle(NETWORK_TIMEOUT);
+        if config.get_tcp_user_timeout().is_none() {
+            config.tcp_user_timeout(NETWORK_TIMEOUT);
+        }
+        let over_a_network = config.get_hosts().iter().any(|host| matches!(host, Host::Tcp(_)));
+        let tls = if over_a_network && config.get_ssl_mode() != SslMode::Disable {
+            Some(make_tls(root_certificate.as_deref())?)
+        } else {
+            None
+        };
+        Ok(Target {
+            config,
+            tls,
+            schema: schema.to_owned(),
+            unnamed: AtomicBool::new(false),
+            sent: Mutex::default(),
+            lost_contact_ms: AtomicU64::new(0),
+            born: Instant::now(),
+        })
+    }
+
+    /// The same database as another user.
+    #[cfg(feature = "testing")]
+    pub(crate) fn as_user(mut self, user: &str) -> Target {
+        self.config.user(user);
+        self
+    }
+
+    pub(crate) fn schema(&self) -> &str {
+        &self.schema
+    }
+
+    /// SQL text for this schema. Statements are written for the default one; another is one replacement.
+    pub(crate) fn render(&self, text: &str) -> String {
+        if self.schema == DEFAULT_SCHEMA {
+            return text.to_owned();
+        }
+        text.replace("gen_durable.", &format!("{}.", self.schema))
+            .replace("schema gen_durable;", &format!("schema {};", self.schema))
+            .replace("search_path = gen_durable,", &format!("search_path = {},", self.schema))
+    }
+
+    /// Open a connection. The second half must be polled for the first to make progress.
+    pub(crate) async fn connect(
+        &self,
+    ) -> Result<(tokio_postgres::Client, impl Future<Output = ()> + Send + 'static), tokio_postgres::Error> {
+        let (client, driver): (_, futures_util::future::BoxFuture<'static, ()>) = match &self.tls {
+            Some(tls) => {
+                let (client, connection) = self.config.connect(tls.clone()).await?;
+                (client, Box::pin(async move { drop(connection.await) }))
+            }
+            None => {
+                let (client, connection) = self.config.connect(tokio_postgres::NoTls).await?;
+                (client, Box::pin(async move { drop(connection.await) }))
+            }
+        };
+        Ok((client, driver))
+    }
+
+    pub(crate) fn is_unnamed(&self) -> bool {
+        self.unnamed.load(Ordering::Relaxed)
+    }
+    pub(crate) fn set_unnamed(&self) {
+        self.unnamed.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count(&self, statement: &'static str) {
+        *self.sent.lock().unwrap_or_else(PoisonError::into_inner).entry(statement).or_default() += 1;
+    }
+    #[cfg_attr(not(feature = "testing"), allow(dead_code))]
+    pub(crate) fn sent(&self) -> BTreeMap<&'static str, u64> {
+        self.sent.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn lost_contact(&self) {
+        let ms = u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.lost_contact_ms.store(ms, Ordering::Relaxed);
+    }
+    /// How long contact has been whole: since the last loss, or since this process began.
+    pub(crate) fn in_contact_for(&self) -> Duration {
+        self.born.elapsed().saturating_sub(Duration::from_millis(self.lost_contact_ms.load(Ordering::Relaxed)))
+    }
+}
+
+/// Never the password: the host and the database only.
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Target")
+            .field("hosts", &self.config.get_hosts())
+            .field("database", &self.config.get_dbname())
+            .field("schema", &self.schema)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The one place where an identifier meets SQL text, so the one place where it is checked.
+fn check_schema_name(schema: &str) -> Result<(), Error> {
+    let first = schema.bytes().next().is_some_and(|b| b.is_ascii_lowercase() || b == b'_');
+    let all = schema.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+    if first && all && schema.len() <= 48 {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "{schema:?} cannot be the name of a schema: up to 48 lower-case letters, digits and underscores, not beginning with a digit"
+    )))
+}
+
+/// libpq knows `sslmode=verify-full` and `sslrootcert=FILE`, the driver does not: a server's certificate is always
+/// verified here, so the one means `require`, and the other is read by us.
+fn take_tls_words(url: &str) -> Result<(String, Option<String>), Error> {
+    let url = url.replace("sslmode=verify-full", "sslmode=require").replace("sslmode=verify-ca", "sslmode=require");
+    let Some(start) = url.find("sslrootcert=") else {
+        return Ok((url, None));
+    };
+    let (before, rest) = url.split_at(start);
+    let value = rest.trim_start_matches("sslrootcert=");
+    let end = value.find(['&', ' ']).unwrap_or(value.len());
+    let (file, after) = value.split_at(end);
+    let file = file.trim_matches('\'').replace("%2F", "/").replace("%2f", "/");
+    let left = format!("{}{}", before.trim_end_matches(['&', ' ']), after);
+    let left = left.trim_end_matches('?').replace("?&", "?");
+    Ok((left, Some(file)))
+}
+
+fn make_tls(root_certificate: Option<&str>) -> Result<MakeRustlsConnect, Error> {
+    let mut roots = rustls::RootCertStore::empty();
+    match root_certificate {
+        Some(file) => {
+            use rustls::pki_types::{CertificateDer, pem::PemObject};
+            let read =
+                CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>).map_err(|e| {
+                    Error::because(Kind::Invalid, format!("cannot read the certificates in sslrootcert={file}"), e)
+                })?;
+            roots.add_parsable_certificates(read);
+        }
+        None => {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+    }
+    let config = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|e| Error::because(Kind::Broken, "TLS cannot be set up", e))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(MakeRustlsConnect::new(config))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_schema_name_is_an_identifier_or_refused() {
+        for good in ["gen_durable", "_x", "a1", &"a".repeat(48)] {
+            assert!(Target::new("host=/tmp user=x", good).is_ok(), "{good}");
+        }
+        for bad in ["", "1a", "A", "a b", "a\"; drop schema public; --", "ä", "a.b", &"a".repeat(49), "a\0"] {
+            assert!(Target::new("host=/tmp user=x", bad).is_err_and(|e| e.is_invalid()), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_words_of_libpq_about_tls_are_understood() {
+        let (url, file) = take_tls_words("postgres://h/db?sslmode=verify-full&sslrootcert=%2Fca.pem&connect_timeout=3")
+            .unwrap_or_default();
+        assert_eq!(url, "postgres://h/db?sslmode=require&connect_timeout=3");
+        assert_eq!(file.as_deref(), Some("/ca.pem"));
+        let (url, file) = take_tls_words("postgres://h/db?sslrootcert=/ca.pem").unwrap_or_default();
+        assert_eq!((url.as_str(), file.as_deref()), ("postgres://h/db", Some("/ca.pem")));
+    }
+
+    #[test]
+    fn several_hosts_are_understood_and_a_password_is_not_shown() {
+        let target =
+            Target::new("postgres://u:secret@a,b:5433/db?target_session_attrs=read-write&sslmode=disable", "s");
+        let shown = format!("{target:?}");
+        assert!(shown.contains('a') && !shown.contains("secret"), "{shown}");
+        assert!(Target::new("postgres://u@h:notaport/db", "s").is_err_and(|e| e.is_invalid()));
+    }
+}

@@ -1,0 +1,99 @@
+//! A transaction as an owned value: a step's own, or a caller's.
+
+use std::{fmt, ops::Deref, sync::Arc};
+
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_postgres::{Client, Row, types::Type};
+
+use super::{Sql, connection::Param, fault::Fault, pool::Inner, target::Target};
+use crate::error::Error;
+
+/// A transaction of the pool's own. Everything that a `tokio_postgres::Client` can do is there by deref.
+///
+/// Dropped without [`commit`](Tx::commit), it is rolled back: its connection is closed, never handed on.
+pub struct Tx {
+    client: Option<Client>,
+    pool: Arc<Inner>,
+    /// A place among the pool's transactions, given back when this ends.
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Tx {
+    pub(crate) fn new(client: Client, pool: Arc<Inner>, permit: OwnedSemaphorePermit) -> Tx {
+        Tx { client: Some(client), pool, _permit: permit }
+    }
+
+    /// Make it so. When this has returned, it is durable.
+    pub async fn commit(self) -> Result<(), Error> {
+        self.finish("commit").await.map_err(|fault| fault.into_error("commit a transaction"))
+    }
+
+    /// Undo it. (Dropping it does the same, and costs the connection.)
+    pub async fn rollback(self) -> Result<(), Error> {
+        self.finish("rollback").await.map_err(|fault| fault.into_error("roll a transaction back"))
+    }
+
+    pub(crate) async fn finish(mut self, word: &str) -> Result<(), Fault> {
+        let Some(client) = self.client.take() else {
+            return Ok(());
+        };
+        client.batch_execute(word).await.map_err(|error| Fault::of(&error))?;
+        // Only a connection that is known to be outside any transaction may serve again.
+        self.pool.keep(client);
+        Ok(())
+    }
+}
+
+impl Deref for Tx {
+    type Target = Client;
+    #[allow(clippy::expect_used)] // The client leaves only with `finish`, which takes `self`.
+    fn deref(&self) -> &Client {
+        self.client.as_ref().expect("a transaction has its connection until it ends")
+    }
+}
+
+impl fmt::Debug for Tx {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tx")
+    }
+}
+
+/// Anything that an act can ride in: our own [`Tx`], or a caller's `tokio_postgres::Transaction`.
+pub trait Transaction: sealed::Sealed {}
+impl<T: sealed::Sealed> Transaction for T {}
+
+pub(crate) mod sealed {
+    use super::{Param, Row, Type};
+
+    pub trait Sealed: Send {
+        /// One statement, without a name: it works through every pooler and needs no second trip.
+        fn rows(
+            &mut self,
+            text: &str,
+            params: &[(Param<'_>, Type)],
+        ) -> impl Future<Output = Result<Vec<Row>, tokio_postgres::Error>> + Send;
+    }
+
+    impl Sealed for super::Tx {
+        async fn rows(&mut self, text: &str, params: &[(Param<'_>, Type)]) -> Result<Vec<Row>, tokio_postgres::Error> {
+            self.query_typed(text, params).await
+        }
+    }
+    impl Sealed for tokio_postgres::Transaction<'_> {
+        async fn rows(&mut self, text: &str, params: &[(Param<'_>, Type)]) -> Result<Vec<Row>, tokio_postgres::Error> {
+            self.query_typed(text, params).await
+        }
+    }
+}
+
+/// One of our statements in a transaction that is not ours to end.
+pub(crate) async fn ride<T: Transaction>(
+    tx: &mut T,
+    target: &Target,
+    sql: &'static Sql,
+    params: &[Param<'_>],
+) -> Result<Vec<Row>, Fault> {
+    target.count(sql.name);
+    let typed: Vec<(Param<'_>, Type)> = params.iter().copied().zip(sql.types.iter().cloned()).collect();
+    tx.rows(&target.render(sql.text), &typed).await.map_err(|error| Fault::of(&error))
+}

@@ -1,0 +1,412 @@
+//! `Lab`, the testing kit: a schema of its own, the production path drained inline, a clock that the test moves.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    ops::Deref,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::{
+    client::Client,
+    codec,
+    engine::{
+        Has,
+        execute::{Decision, Environment},
+        registry::Registry,
+    },
+    error::{Error, Failure, Kind},
+    id::{Id, Status},
+    machine::Machine,
+    settings::Settings,
+    store::{
+        fault::Fault,
+        inspect::Instance,
+        lab,
+        lease::{self, Worker},
+        pick::{self, Mark, Wanted},
+        pool::Pool,
+        row::Claimed,
+        settle::{self, Ending},
+        target::Target,
+    },
+};
+
+/// Rows claimed at once while draining.
+const DRAIN_BATCH: usize = 100;
+/// A lab whose machine never ends would drain for ever: past this many steps it is a bug of the test.
+const DRAIN_STEPS_MAX: u32 = 1_000_000;
+
+static LABS: AtomicU64 = AtomicU64::new(0);
+
+/// A test bench: enqueue as a caller would, [`drain`](Lab::drain) what is due, [`skip`](Lab::skip) time. It runs the
+/// statements of production on a real Postgres (`DATABASE_URL`, or a private one that it starts and stops by itself), in
+/// a schema of its own, as the runtime role without DDL.
+///
+/// It panics where a test would only unwrap.
+///
+/// ```
+/// # use gen_durable::{Context, Job, Lab, SECOND, StepError};
+/// # #[derive(serde::Serialize, serde::Deserialize)] struct Flaky;
+/// impl Job for Flaky {
+///     const NAME: &'static str = "flaky";
+///     type App = ();
+///     type Output = u32;
+///     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<u32, StepError> {
+///         if cx.attempt == 0 { Err("not yet")? }
+///         Ok(cx.attempt)
+///     }
+/// }
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// let lab = Lab::new(()).await.register::<Flaky>();
+/// let job = lab.enqueue(Flaky).await.unwrap();
+/// lab.drain().await;                                  // fails, and waits a second
+/// assert_eq!(lab.result_of(job.id).await, None);
+/// lab.skip(SECOND).await;
+/// assert_eq!(lab.result_of(job.id).await, Some(Ok(1)));
+/// # });
+/// ```
+pub struct Lab<App> {
+    app: Arc<App>,
+    client: Client,
+    /// The schema's owner: it made the schema and drops it.
+    owner: Pool,
+    registry: Registry,
+    settings: Settings,
+    worker: Worker,
+    twice: bool,
+    url: String,
+}
+
+/// What a drain did.
+#[derive(Default, Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tally {
+    /// Committed steps.
+    pub steps: u32,
+    /// Instances that settled with a result.
+    pub done: u32,
+    /// Instances that settled as failed.
+    pub failed: u32,
+    /// Rows set aside because they could not be decoded.
+    pub stuck: u32,
+}
+
+impl<App: Send + Sync + 'static> Lab<App> {
+    /// A lab with what its steps are handed.
+    #[allow(clippy::expect_used)] // A test kit panics where a test would unwrap.
+    pub async fn new(app: App) -> Lab<App> {
+        Lab::open(app).await.expect("a lab could not be set up")
+    }
+
+    async fn open(app: App) -> Result<Lab<App>, Error> {
+        let url = url()?;
+        let schema = format!("lab_{}_{}", std::process::id(), LABS.fetch_add(1, Ordering::Relaxed));
+        let owner = Pool::connect_to(&url, &schema).await?;
+        owner.call(|connection| async move { lab::drop_schema(&connection).await }).await?.map_err(set_up)?;
+        owner.migrate().await?;
+        owner.call(|connection| async move { lab::freeze_clock(&connection).await }).await?.map_err(set_up)?;
+        let pool = match as_runtime(&url, &owner).await {
+            Ok(pool) => pool,
+            // A database user that may not make roles: the lab works as that user.
+            Err(_) => owner.clone(),
+        };
+        let worker = Worker {
+            id: format!("00000000-0000-0000-0000-{:012x}", LABS.load(Ordering::Relaxed)),
+            host: "lab".into(),
+            pid: 0,
+            queues: Vec::new(),
+            machines: Vec::new(),
+        };
+        let lab = Lab {
+            app: Arc::new(app),
+            client: Client::new(pool),
+            owner,
+            registry: Registry::default(),
+            settings: Settings::default(),
+            worker,
+            twice: false,
+            url,
+        };
+        Ok(lab)
+    }
+
+    /// Run this machine or job.
+    #[allow(clippy::expect_used)]
+    pub fn register<M: Machine>(mut self) -> Self
+    where
+        App: Has<M::App>,
+    {
+        self.registry.register::<M, App>(self.app.clone()).expect("a machine could not be registered");
+        self
+    }
+
+    /// Other settings: timeouts and limits of steps.
+    pub fn settings(mut self, settings: Settings) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    /// Run every step twice and commit what the second run decided: the engine may, so a step must bear it.
+    pub fn every_step_twice(mut self) -> Self {
+        self.twice = true;
+        self
+    }
+
+    /// Run everything that is due, until nothing is. The clock stands still.
+    pub async fn drain(&self) -> Tally {
+        let mut tally = Tally::default();
+        loop {
+            let rows = self.claim(&self.worker, DRAIN_BATCH).await;
+            if rows.is_empty() {
+                return tally;
+            }
+            let mut endings = Vec::new();
+            for row in rows {
+                let decision = self.run(&row).await;
+                endings.push((row, decision));
+            }
+            self.commit(endings, &mut tally).await;
+            assert!(tally.steps < DRAIN_STEPS_MAX, "a lab did {DRAIN_STEPS_MAX} steps without an end");
+        }
+    }
+
+    /// Move the clock, stopping at every due time on the way to drain what fell due.
+    pub async fn skip(&self, by: Duration) -> Tally {
+        let target = self.now().await + SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX);
+        let mut tally = self.drain().await;
+        loop {
+            let due = self.call(move |connection| async move { lab::next_due(&connection, target).await }).await;
+            let stop = due.unwrap_or(target);
+            self.owner_call(move |connection| async move { lab::set_clock(&connection, stop).await }).await;
+            let more = self.drain().await;
+            tally.steps += more.steps;
+            tally.done += more.done;
+            tally.failed += more.failed;
+            tally.stuck += more.stuck;
+            if due.is_none() {
+                return tally;
+            }
+        }
+    }
+
+    /// The lab's time.
+    pub async fn now(&self) -> Timestamp {
+        self.call(|connection| async move { lab::clock(&connection).await }).await
+    }
+
+    /// Run the next due step, and let its worker die before the commit. The row is runnable again, one attempt later.
+    pub async fn crash_before_commit(&self) {
+        let dead = Worker {
+            id: format!("dead0000-0000-0000-0000-{:012x}", LABS.fetch_add(1, Ordering::Relaxed)),
+            ..self.worker.clone()
+        };
+        for row in self.claim(&dead, 1).await {
+            drop(self.run(&row).await);
+        }
+        self.call(move |connection| async move {
+            lease::renew(&connection, &dead, -1.0).await?;
+            lease::reap(&connection, &dead.id, 1, i16::MAX).await?;
+            lease::bury(&connection, &dead.id).await
+        })
+        .await;
+    }
+
+    /// Where an instance stands.
+    pub async fn step_of<M: Machine>(&self, id: Id<M>) -> M::Step {
+        let row = self.row_of(id).await;
+        codec::decode_step(&row.step, row.data.as_deref()).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// What an instance holds.
+    #[allow(clippy::expect_used)]
+    pub async fn state_of<M: Machine>(&self, id: Id<M>) -> M {
+        serde_json::from_str(&self.row_of(id).await.state).expect("the state cannot be decoded")
+    }
+
+    /// Its status.
+    pub async fn status_of<M>(&self, id: Id<M>) -> Status {
+        self.row_of(id).await.status
+    }
+
+    /// What it settled with; `None`: it has not.
+    #[allow(clippy::expect_used)]
+    pub async fn result_of<M: Machine>(&self, id: Id<M>) -> Option<Result<M::Output, Failure>> {
+        self.client
+            .settled(id, Duration::ZERO)
+            .await
+            .expect("the instance cannot be read")
+            .map(|settled| settled.result)
+    }
+
+    /// The whole row.
+    #[allow(clippy::expect_used)]
+    pub async fn row_of<M>(&self, id: Id<M>) -> Instance {
+        self.client
+            .inspect()
+            .show(id.raw())
+            .await
+            .expect("the instance cannot be read")
+            .expect("there is no such instance")
+    }
+
+    /// The owner's pool, for a test that wants to look with SQL of its own.
+    pub fn owner(&self) -> &Pool {
+        &self.owner
+    }
+
+    /// Where the lab's database is: for a worker process that a test starts.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Statements sent so far through this lab's pools, by the name of their file: for a test of what an act costs.
+    pub fn statements(&self) -> BTreeMap<&'static str, u64> {
+        self.client.pool().inner.target.sent()
+    }
+
+    async fn claim(&self, worker: &Worker, limit: usize) -> Vec<Claimed> {
+        let queues = self.client.inspect().queues().await.unwrap_or_else(|error| panic!("{error}"));
+        let (worker, machines) = (worker.clone(), self.registry.machines());
+        self.call(move |connection| async move {
+            let names: Vec<String> = queues.iter().map(|queue| queue.name.clone()).collect();
+            let used = pick::priorities(&connection, &names).await?;
+            let mut wanted = Wanted { suspects: 1, ..Wanted::default() };
+            for name in &names {
+                let ranges =
+                    used.iter().filter(|(queue, _)| queue == name).map(|(_, priority)| (*priority, Mark::START));
+                wanted.add(name, limit, ranges);
+            }
+            let mut rows = pick::claim(&connection, &wanted, &machines, &worker.id, 3600.0).await?.rows;
+            // One for each queue was asked for; what is too much goes back.
+            let extra = rows.split_off(limit.min(rows.len()));
+            let claims: Vec<_> = extra.iter().map(Claimed::claim).collect();
+            pick::give_back(&connection, &claims).await?;
+            Ok(rows)
+        })
+        .await
+    }
+
+    async fn run(&self, row: &Claimed) -> Decision {
+        let row = Arc::new(row.clone());
+        let environment = Arc::new(Environment::new(self.client.pool().clone(), &self.settings));
+        let Some(kind) = self.registry.find(&row.fsm, row.fsm_version) else {
+            panic!("{} v{} was claimed and is not registered", row.fsm, row.fsm_version);
+        };
+        if self.twice {
+            drop(kind.clone().run(row.clone(), None, environment.clone()).await);
+        }
+        kind.clone().run(row, None, environment).await
+    }
+
+    async fn commit(&self, ended: Vec<(Claimed, Decision)>, tally: &mut Tally) {
+        let mut endings = Vec::new();
+        for (row, mut decision) in ended {
+            tally.steps += 1;
+            match decision.status {
+                Status::Done => tally.done += 1,
+                Status::Failed => tally.failed += 1,
+                Status::Stuck => tally.stuck += 1,
+                _ => {}
+            }
+            let within = decision.within.take();
+            let ending = Ending {
+                claim: row.claim(),
+                status: decision.status,
+                version: decision.version.map(i32::from),
+                step: decision.step,
+                data: decision.data,
+                state: decision.state,
+                result: decision.result,
+                error: decision.error,
+                rise: decision.rise,
+                delay_seconds: codec::delay_seconds(decision.delay),
+            };
+            match within {
+                None => endings.push(ending),
+                Some(mut tx) => {
+                    let target = self.client.pool().inner.target.clone();
+                    let written = settle::settle_within(&mut tx, &target, &ending).await;
+                    assert!(
+                        matches!(written, Ok(true)),
+                        "a step's own transaction could not be committed: {written:?}"
+                    );
+                    tx.commit().await.unwrap_or_else(|error| panic!("{error}"));
+                }
+            }
+        }
+        self.call(move |connection| async move { settle::settle(&connection, &endings).await }).await;
+    }
+
+    async fn call<T, F, Fut>(&self, act: F) -> T
+    where
+        T: Send + 'static,
+        F: FnOnce(std::rc::Rc<crate::store::connection::Connection>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, Fault>> + 'static,
+    {
+        let done = self.client.pool().call(act).await.unwrap_or_else(|error| panic!("{error}"));
+        done.unwrap_or_else(|fault| panic!("{fault:?}"))
+    }
+
+    async fn owner_call<T, F, Fut>(&self, act: F) -> T
+    where
+        T: Send + 'static,
+        F: FnOnce(std::rc::Rc<crate::store::connection::Connection>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, Fault>> + 'static,
+    {
+        let done = self.owner.call(act).await.unwrap_or_else(|error| panic!("{error}"));
+        done.unwrap_or_else(|fault| panic!("{fault:?}"))
+    }
+}
+
+impl<App> Deref for Lab<App> {
+    type Target = Client;
+    fn deref(&self) -> &Client {
+        &self.client
+    }
+}
+
+impl<App> fmt::Debug for Lab<App> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lab")
+            .field("pool", &self.client.pool())
+            .field("machines", &self.registry)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<App> Drop for Lab<App> {
+    fn drop(&mut self) {
+        // Best effort: a private cluster goes away as a whole when the process ends.
+        let _ = self.owner.post(|connection| async move {
+            let _ = lab::drop_schema(&connection).await;
+        });
+    }
+}
+
+/// `DATABASE_URL`, or the private cluster of this process.
+fn url() -> Result<String, Error> {
+    if let Some(url) = std::env::var("DATABASE_URL").ok().filter(|url| !url.is_empty()) {
+        return Ok(url);
+    }
+    let cluster = gen_durable_postgres::shared()
+        .map_err(|e| Error::because(Kind::Away, "no Postgres for the lab", e.to_string()))?;
+    Ok(cluster.url())
+}
+
+async fn as_runtime(url: &str, owner: &Pool) -> Result<Pool, Error> {
+    owner.call(|connection| async move { lab::make_roles(&connection).await }).await?.map_err(set_up)?;
+    owner.migrations().grant(lab::RUNTIME_ROLE, lab::READER_ROLE).await?;
+    let pool = Pool::on(Target::new(url, owner.schema())?.as_user(lab::RUNTIME_ROLE), 4)?;
+    pool.call(|connection| async move { lab::clock(&connection).await }).await?.map_err(set_up)?;
+    Ok(pool)
+}
+
+fn set_up(fault: Fault) -> Error {
+    fault.into_error("set up a lab")
+}

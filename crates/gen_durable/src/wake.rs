@@ -1,0 +1,55 @@
+//! Who should look now. A wake is only a hint: with all of them lost, the poll still finds everything.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError},
+};
+
+use jiff::Timestamp;
+use tokio::sync::Notify;
+
+/// "There is work in this queue at this priority, due from then on."
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Hint {
+    pub(crate) queue: String,
+    pub(crate) priority: i16,
+    pub(crate) from: Timestamp,
+}
+
+/// A bell that the picker of one engine listens to.
+#[derive(Debug, Default)]
+pub(crate) struct Wake {
+    bell: Notify,
+    /// The smallest due time told since the picker last looked, by queue and priority: its watermark is lowered to it.
+    /// Guarded for a moment, never over an await.
+    lowest: Mutex<BTreeMap<(String, i16), Timestamp>>,
+}
+
+impl Wake {
+    /// Look, and look at least from there on.
+    pub(crate) fn hint(&self, hint: Hint) {
+        let mut lowest = self.lowest.lock().unwrap_or_else(PoisonError::into_inner);
+        lowest
+            .entry((hint.queue, hint.priority))
+            .and_modify(|from| *from = (*from).min(hint.from))
+            .or_insert(hint.from);
+        drop(lowest);
+        self.bell.notify_one();
+    }
+
+    /// Look: a place became free.
+    pub(crate) fn ring(&self) {
+        self.bell.notify_one();
+    }
+
+    /// Wait for the bell. A ring that came before is not lost.
+    pub(crate) async fn rung(&self) {
+        self.bell.notified().await;
+    }
+
+    /// What was told since the last time.
+    pub(crate) fn take_hints(&self) -> Vec<Hint> {
+        let taken = std::mem::take(&mut *self.lowest.lock().unwrap_or_else(PoisonError::into_inner));
+        taken.into_iter().map(|((queue, priority), from)| Hint { queue, priority, from }).collect()
+    }
+}

@@ -1,0 +1,176 @@
+//! Where the programs of Postgres may be on this machine.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::user::{self, Account};
+use crate::{Error, Result};
+
+/// The oldest major version we run on.
+pub(crate) const OLDEST: u32 = 15;
+
+/// Installations that keep versions side by side: under the first directory, every entry that
+/// begins with the second, and in it the third.
+const INSTALLATIONS: [(&str, &str, &str); 5] = [
+    ("usr/lib/postgresql", "", "bin"),
+    ("usr", "pgsql-", "bin"),
+    ("opt/homebrew/opt", "postgresql", "bin"),
+    ("usr/local/opt", "postgresql", "bin"),
+    ("Applications/Postgres.app/Contents/Versions", "", "bin"),
+];
+
+/// The programs of one installation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Binaries {
+    pub(crate) dir: PathBuf,
+    /// The major version.
+    pub(crate) version: u32,
+}
+
+/// Where to look. Tests point it at empty places; everyone else takes [`Places::of_this_machine`].
+#[derive(Debug, Clone)]
+pub(crate) struct Places {
+    /// Wins outright, whatever else is there.
+    pub(crate) chosen: Option<PathBuf>,
+    /// The search path of programs.
+    pub(crate) path: OsString,
+    /// Below which the system's installations are.
+    pub(crate) root: PathBuf,
+    /// What we obtained earlier, and where we put what we obtain now. `None` when no place is safe
+    /// to run programs from.
+    pub(crate) cache: Option<PathBuf>,
+    /// Who will run the programs, when that is not us: programs that this account cannot run do not
+    /// count.
+    pub(crate) account: Option<Account>,
+}
+
+impl Places {
+    pub(crate) fn of_this_machine() -> Self {
+        let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
+        let cache = if user::is_root() {
+            // Root's own cache is closed to the account that runs the server.
+            Some(PathBuf::from("/var/cache/gen_durable"))
+        } else {
+            let base = set("XDG_CACHE_HOME").map(PathBuf::from);
+            let base = base.or_else(|| set("HOME").map(|home| PathBuf::from(home).join(".cache")));
+            base.filter(|base| base.is_absolute()).map(|base| base.join("gen_durable"))
+        };
+        Self {
+            chosen: set("PG_BIN").map(PathBuf::from),
+            path: env::var_os("PATH").unwrap_or_default(),
+            root: PathBuf::from("/"),
+            cache,
+            // Without an account nothing can be started, and the start will say so.
+            account: user::server_account(None).ok().flatten(),
+        }
+    }
+
+    /// The programs to use, or `None` when there are none. `wanted` is the version of a data
+    /// directory that exists: it is taken where there is a choice, since no other version can read
+    /// it.
+    pub(crate) fn find(&self, wanted: Option<u32>) -> Result<Option<Binaries>> {
+        if let Some(dir) = &self.chosen {
+            return inspect(dir, self.account.as_ref()).map(Some).map_err(|reason| {
+                Error::new(format!(
+                    "PG_BIN is {}, and {reason}: point it at the directory that holds `initdb` and `postgres` of \
+                     version {OLDEST} or newer, or unset it",
+                    dir.display()
+                ))
+            });
+        }
+        let mut found: Vec<Binaries> = Vec::new();
+        for dir in self.directories() {
+            let known = found.iter().any(|binaries| binaries.dir == dir);
+            found.extend((!known).then(|| inspect(&dir, self.account.as_ref()).ok()).flatten());
+        }
+        let matching = found.iter().find(|binaries| Some(binaries.version) == wanted).cloned();
+        // The first of the newest: the order of `directories` is the order of preference.
+        let newest = found.iter().map(|binaries| binaries.version).max();
+        Ok(matching.or_else(|| found.into_iter().find(|binaries| Some(binaries.version) == newest)))
+    }
+
+    /// A program of the search path.
+    pub(crate) fn program(&self, name: &str) -> Option<PathBuf> {
+        env::split_paths(&self.path)
+            .filter(|dir| dir.is_absolute())
+            .map(|dir| dir.join(name))
+            .find(|file| file.is_file())
+    }
+
+    fn directories(&self) -> Vec<PathBuf> {
+        let mut directories: Vec<PathBuf> = self.bindir_of_pg_config().into_iter().collect();
+        for (parent, prefix, inner) in INSTALLATIONS {
+            directories.extend(entries(&self.root.join(parent), prefix).into_iter().map(|entry| entry.join(inner)));
+        }
+        directories.extend(env::split_paths(&self.path).filter(|dir| dir.is_absolute()));
+        if let Some(cache) = &self.cache {
+            directories.extend(entries(cache, "postgres-").into_iter().map(|entry| entry.join("bin")));
+        }
+        directories
+    }
+
+    fn bindir_of_pg_config(&self) -> Option<PathBuf> {
+        let program = self.program("pg_config")?;
+        let output = Command::new(program).arg("--bindir").stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+        let dir = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+        (!dir.is_empty()).then(|| PathBuf::from(dir))
+    }
+}
+
+/// The programs in a directory, or what is wrong with it.
+pub(crate) fn inspect(dir: &Path, account: Option<&Account>) -> Result<Binaries, String> {
+    for name in ["initdb", "postgres"] {
+        if !dir.join(name).is_file() {
+            return Err(format!("there is no `{name}` in it"));
+        }
+    }
+    let postgres = dir.join("postgres");
+    let output = user::command(&postgres, account).arg("--version").stdin(Stdio::null()).output();
+    let output = output.map_err(|e| {
+        let by = account.map_or(String::new(), |account| format!(" by the user `{}`", account.name));
+        format!("{} cannot be run{by} ({e})", postgres.display())
+    })?;
+    let told = String::from_utf8_lossy(&output.stdout);
+    let Some(version) = major(&told) else {
+        // A missing shared library is told here.
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("`{} --version` said: {}{}", postgres.display(), told.trim(), complaint.trim()));
+    };
+    if version < OLDEST {
+        return Err(format!("it holds version {version}"));
+    }
+    Ok(Binaries { dir: dir.to_owned(), version })
+}
+
+/// `postgres (PostgreSQL) 16.4 (Debian 16.4-1)` is 16; `18beta1` is 18.
+fn major(told: &str) -> Option<u32> {
+    let number = told.split("(PostgreSQL)").nth(1)?.trim_start();
+    let digits = number.split(|c: char| !c.is_ascii_digit()).next()?;
+    digits.parse().ok()
+}
+
+/// The entries of a directory that begin so, in the order of their names, so that every run sees
+/// the same.
+fn entries(parent: &Path, prefix: &str) -> Vec<PathBuf> {
+    let all = fs::read_dir(parent).into_iter().flatten().flatten();
+    let mut matching: Vec<PathBuf> =
+        all.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix)).map(|entry| entry.path()).collect();
+    matching.sort();
+    matching
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_major_version_is_read_from_what_postgres_says() {
+        assert_eq!(major("postgres (PostgreSQL) 15.14 (Debian 15.14-0+deb12u1)\n"), Some(15));
+        assert_eq!(major("postgres (PostgreSQL) 18beta1\n"), Some(18));
+        assert_eq!(major("something else"), None);
+    }
+}

@@ -1,0 +1,154 @@
+//! Who runs the server. Postgres refuses to run as root, so root hands it to an unprivileged
+//! account.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use crate::{Error, Result};
+
+/// Accounts that may run the server for root, best first. Each must exist: `initdb` looks its own
+/// name up.
+const CANDIDATES: [&str; 3] = ["postgres", "_postgres", "nobody"];
+
+/// An account of `/etc/passwd`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Account {
+    pub(crate) name: String,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+}
+
+/// The user id this process acts as.
+pub(crate) fn own_uid() -> u32 {
+    static UID: OnceLock<u32> = OnceLock::new();
+    *UID.get_or_init(|| {
+        let id = Command::new("id").arg("-u").stdin(Stdio::null()).stderr(Stdio::null()).output();
+        let told = id.ok().and_then(|out| String::from_utf8(out.stdout).ok()?.trim().parse().ok());
+        told.or_else(|| fs::metadata("/proc/self").ok().map(|m| m.uid())).unwrap_or(u32::MAX)
+    })
+}
+
+/// Whether this process is root.
+pub(crate) fn is_root() -> bool {
+    own_uid() == 0
+}
+
+/// The account to drop to, or `None` when the server runs as ourselves.
+///
+/// `owner` is the owner of a data directory that exists already: Postgres insists on running as
+/// exactly that user, so a directory made by `nobody` stays with `nobody` even after an account
+/// `postgres` has appeared.
+pub(crate) fn server_account(owner: Option<u32>) -> Result<Option<Account>> {
+    if !is_root() {
+        return Ok(None);
+    }
+    let passwd = fs::read_to_string("/etc/passwd").map_err(|e| Error::io("read", Path::new("/etc/passwd"), &e))?;
+    choose(&passwd, owner).map(Some)
+}
+
+fn choose(passwd: &str, owner: Option<u32>) -> Result<Account> {
+    let accounts: Vec<Account> = passwd.lines().filter_map(parse).filter(|account| account.uid != 0).collect();
+    if let Some(uid) = owner.filter(|uid| *uid != 0) {
+        return accounts.into_iter().find(|account| account.uid == uid).ok_or_else(|| {
+            Error::new(format!(
+                "the data directory belongs to user id {uid}, which has no line in /etc/passwd: add the user, or give \
+                 the directory to one with `chown -R`"
+            ))
+        });
+    }
+    let named = |name: &&str| accounts.iter().find(|account| account.name == *name).cloned();
+    CANDIDATES.iter().find_map(named).ok_or_else(|| {
+        Error::new(
+            "Postgres does not run as root, and there is no user `postgres` or `nobody` to run it: add one \
+             (`useradd --system postgres`), run as another user, or set DATABASE_URL",
+        )
+    })
+}
+
+fn parse(line: &str) -> Option<Account> {
+    let mut fields = line.split(':');
+    let name = fields.next()?.to_owned();
+    let uid = fields.nth(1)?.parse().ok()?;
+    let gid = fields.next()?.parse().ok()?;
+    Some(Account { name, uid, gid })
+}
+
+/// A command that runs as the server's account, with no Postgres setting leaking in from our
+/// environment.
+pub(crate) fn command(program: &Path, account: Option<&Account>) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        // PGPORT, PGDATA, PGOPTIONS and their like would quietly change what we start.
+        if name.to_string_lossy().starts_with("PG") {
+            command.env_remove(name);
+        }
+    }
+    // The account may not be allowed to look at our working directory, and `initdb` gives up when
+    // it cannot.
+    command.env("LC_ALL", "C").current_dir("/");
+    if let Some(account) = account {
+        // Called as root, std also drops the supplementary groups.
+        command.gid(account.gid).uid(account.uid);
+    }
+    command
+}
+
+/// Gives a path to the server's account; nothing to do when the server runs as ourselves.
+pub(crate) fn give(path: &Path, account: Option<&Account>) -> Result<()> {
+    let Some(account) = account else {
+        return Ok(());
+    };
+    std::os::unix::fs::lchown(path, Some(account.uid), Some(account.gid)).map_err(|e| Error::io("chown", path, &e))
+}
+
+/// The first directory on the way to `path` (itself included) that the account may not pass, if
+/// there is one.
+pub(crate) fn first_barrier(path: &Path, account: Option<&Account>) -> Option<PathBuf> {
+    let account = account?;
+    let full = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let mut way: Vec<&Path> = full.ancestors().collect();
+    way.reverse();
+    way.into_iter().find(|step| fs::metadata(step).is_ok_and(|meta| !passes(&meta, account))).map(Path::to_owned)
+}
+
+fn passes(meta: &fs::Metadata, account: &Account) -> bool {
+    let shift = match () {
+        () if meta.uid() == account.uid => 6,
+        () if meta.gid() == account.gid => 3,
+        () => 0,
+    };
+    (meta.permissions().mode() >> shift) & 1 == 1
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534::/:/sbin/nologin\n\
+                          postgres:x:101:104:PostgreSQL,,,:/var/lib/postgresql:/bin/bash\nodd line\n";
+
+    #[test]
+    fn the_postgres_user_is_preferred_to_nobody() {
+        assert_eq!(choose(PASSWD, None).unwrap(), Account { name: "postgres".into(), uid: 101, gid: 104 });
+        let without: String = PASSWD.lines().filter(|l| !l.starts_with("postgres")).map(|l| format!("{l}\n")).collect();
+        assert_eq!(choose(&without, None).unwrap().name, "nobody");
+    }
+
+    #[test]
+    fn the_owner_of_an_existing_data_directory_keeps_it() {
+        assert_eq!(choose(PASSWD, Some(65534)).unwrap().name, "nobody");
+        assert_eq!(choose(PASSWD, Some(0)).unwrap().name, "postgres");
+        assert!(choose(PASSWD, Some(7)).unwrap_err().to_string().contains("user id 7"));
+    }
+
+    #[test]
+    fn root_alone_in_the_house_is_told_what_to_do() {
+        let error = choose("root:x:0:0:root:/root:/bin/sh\n", None).unwrap_err().to_string();
+        assert!(error.contains("useradd") && error.contains("DATABASE_URL"), "{error}");
+    }
+}

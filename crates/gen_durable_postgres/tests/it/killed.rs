@@ -1,0 +1,92 @@
+//! The owner dies without a chance to clean up; the server must not outlive it.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use gen_durable_postgres::{Cluster, Options};
+
+use super::child::Holder;
+use super::{Dir, ask, group_of, lives, send, wait_until};
+
+#[test]
+fn a_killed_owner_takes_a_temporary_cluster_along() {
+    let mut holder = Holder::start("temporary", None);
+    let (pid, base) = (holder.server_pid(), Path::new(&holder.told[1]).parent().unwrap().to_owned());
+    assert!(lives(pid) && base.exists());
+    holder.kill();
+    wait_until("the server is gone", || !lives(pid));
+    wait_until("the directory is gone", || !base.exists());
+}
+
+#[test]
+fn the_shared_cluster_goes_with_its_process() {
+    let holder = Holder::start("shared", None);
+    let (pid, base) = (holder.server_pid(), Path::new(&holder.told[1]).parent().unwrap().to_owned());
+    wait_until("the server is gone", || !lives(pid));
+    wait_until("the directory is gone", || !base.exists());
+}
+
+#[test]
+fn a_killed_owner_leaves_a_kept_cluster_that_starts_again() {
+    let dir = Dir::new("killed");
+    let mut holder = Holder::start("kept", Some(dir.path()));
+    ask(&holder.told[2], "create table kept as select 7 as n");
+    let pid = holder.server_pid();
+    holder.kill();
+    // At once: the old server may still be shutting down, which is to be waited for and not to be
+    // joined.
+    let cluster = Cluster::kept(dir.path()).unwrap();
+    assert!(!cluster.is_joined());
+    assert!(!lives(pid));
+    assert_eq!(ask(&cluster.url(), "select n from kept"), "7");
+}
+
+/// The server of a dead owner is about to stop, however ready it looks: whoever joined it would
+/// lose it in a moment.
+#[test]
+fn a_server_without_its_owner_is_not_joined() {
+    let dir = Dir::new("dying");
+    let mut holder = Holder::start("kept", Some(dir.path()));
+    let pid = holder.server_pid();
+    // Without its watcher it stays for as long as we like.
+    let Some(group) = group_of(pid) else { return };
+    let watchers = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    watchers
+        .filter(|other| *other != pid && group_of(*other) == Some(group))
+        .for_each(|other| assert!(send(other, "KILL")));
+    holder.kill();
+    let error = Options::new().start_timeout(Duration::from_millis(200)).kept(dir.path()).unwrap_err().to_string();
+    assert!(send(pid, "INT"));
+    assert!(error.contains("neither serves nor ends"), "{error}");
+    assert!(!Cluster::kept(dir.path()).unwrap().is_joined());
+}
+
+/// A stopped server makes the kernel hang up on its group when the owner dies; the watcher must
+/// live through that.
+#[test]
+fn a_frozen_server_goes_with_its_owner_too() {
+    let mut holder = Holder::start("temporary", None);
+    let (pid, base) = (holder.server_pid(), Path::new(&holder.told[1]).parent().unwrap().to_owned());
+    assert!(send(pid, "STOP"));
+    holder.kill();
+    send(pid, "CONT");
+    wait_until("the server is gone", || !lives(pid));
+    wait_until("the directory is gone", || !base.exists());
+}
+
+#[test]
+fn an_owner_killed_while_the_data_directory_is_made_is_got_over() {
+    let dir = Dir::new("initdb");
+    let unfinished = || {
+        let names = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        names.filter(|name| name.to_string_lossy().starts_with("data.new-")).count()
+    };
+    let mut holder = Holder::begin("kept", Some(dir.path()));
+    wait_until("the data directory is being made", || unfinished() == 1);
+    holder.kill();
+    let cluster = Cluster::kept(dir.path()).unwrap();
+    assert!(!cluster.is_joined());
+    assert_eq!(ask(&cluster.url(), "select 1"), "1");
+    assert_eq!(unfinished(), 0);
+}

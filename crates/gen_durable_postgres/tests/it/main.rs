@@ -1,0 +1,83 @@
+//! What the crate promises, tried on real servers. One binary, so that it links once.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
+mod child;
+mod kept;
+mod killed;
+mod temporary;
+mod user;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// A directory that goes with the test.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("gd-test-{}-{number}-{name}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        Self(fs::canonicalize(dir).unwrap())
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The first column of the first row, as text.
+fn ask(url: &str, query: &str) -> String {
+    try_ask(url, query).unwrap()
+}
+
+fn try_ask(url: &str, query: &str) -> Result<String, tokio_postgres::Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await?;
+        let connection = tokio::spawn(connection);
+        let messages = client.simple_query(query).await?;
+        drop(client);
+        let _ = connection.await;
+        let row = messages.iter().find_map(|message| match message {
+            tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+            _ => None,
+        });
+        Ok(row.unwrap_or_default())
+    })
+}
+
+/// Whether there is a process of this number, a dead one nobody has waited for included.
+fn lives(pid: u32) -> bool {
+    send(pid, "0")
+}
+
+/// Sends a signal through the shell's own `kill`.
+fn send(pid: u32, signal: &str) -> bool {
+    Command::new("sh").args(["-c", &format!("kill -s {signal} {pid} 2>/dev/null")]).status().unwrap().success()
+}
+
+/// The process group of a process, where the system tells (Linux does).
+fn group_of(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')').next()?.split_whitespace().nth(2)?.parse().ok()
+}
+
+/// Waits for a condition; fails by name when it does not come true.
+fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !condition() {
+        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

@@ -1,0 +1,155 @@
+//! Temporary clusters, their settings and addresses, and where the programs come from.
+
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::time::Duration;
+
+use gen_durable_postgres::{Cluster, Options, shared};
+
+use super::{ask, child, group_of, lives, send, try_ask, wait_until};
+
+#[test]
+fn a_temporary_cluster_serves_and_leaves_nothing_behind() {
+    let mut cluster = Cluster::temporary().unwrap();
+    let (pid, data) = (cluster.pid(), cluster.data_dir().to_owned());
+    let settings = "select concat_ws(' ', current_setting('server_version_num')::int / 10000, current_user, \
+                    current_setting('data_checksums'), current_setting('fsync'), current_setting('listen_addresses'), \
+                    current_setting('server_encoding'), current_setting('max_connections')) \
+                    || (select datcollate from pg_database where datname = 'postgres')";
+    let expected = format!("{} postgres on on  UTF8 200C", cluster.version());
+    assert_eq!(ask(&cluster.url(), settings), expected);
+
+    ask(&cluster.url(), "create database \"other one\"");
+    assert_eq!(ask(&cluster.url_for("other one"), "select current_database()"), "other one");
+
+    cluster.stop().unwrap();
+    assert!(!lives(pid));
+    assert!(!data.parent().unwrap().exists());
+    cluster.stop().expect("stopping twice is nothing");
+    assert!(cluster.start_again().unwrap_err().to_string().contains("removed it"));
+}
+
+#[test]
+fn a_crashed_cluster_comes_back_with_what_was_committed() {
+    let mut cluster = Cluster::temporary().unwrap();
+    let url = cluster.url();
+    ask(&url, "create table kept as select 42 as n");
+    cluster.crash().unwrap();
+    assert!(try_ask(&url, "select 1").is_err());
+    cluster.start_again().unwrap();
+    assert_eq!(cluster.url(), url);
+    assert_eq!(ask(&url, "select n from kept"), "42");
+    let pid = cluster.pid();
+    cluster.restart().unwrap();
+    assert_ne!(cluster.pid(), pid);
+    assert_eq!(ask(&url, "select n from kept"), "42");
+}
+
+/// A session of a killed server may live on for a while. A server beside it would ruin the data, so
+/// the start waits.
+#[test]
+fn a_killed_server_starts_again_only_after_its_last_session() {
+    let mut cluster = Options::new().start_timeout(Duration::from_secs(5)).temporary().unwrap();
+    let url = cluster.url();
+    let busy = std::thread::spawn({
+        let url = url.clone();
+        move || try_ask(&url, "select pg_sleep(60)")
+    });
+    let sleeping = "select pid from pg_stat_activity where wait_event = 'PgSleep'";
+    wait_until("a session sleeps", || !ask(&url, sleeping).is_empty());
+    let session: u32 = ask(&url, sleeping).parse().unwrap();
+    // Frozen, it does not notice that its server is gone.
+    assert!(send(session, "STOP"));
+    let pid = cluster.pid();
+    assert!(send(pid, "KILL"));
+    wait_until("the server is gone", || !lives(pid));
+    let error = cluster.start_again().unwrap_err().to_string();
+    assert!(error.contains("last run"), "{error}");
+    assert!(send(session, "CONT"));
+    cluster.start_again().unwrap();
+    assert_eq!(ask(&url, "select 1"), "1");
+    assert!(busy.join().unwrap().is_err());
+}
+
+#[test]
+fn a_port_asks_for_the_password_that_its_address_holds() {
+    let mut cluster = Options::new().fsync(false).listen_on(0).temporary().unwrap();
+    let tcp = cluster.tcp_url().unwrap();
+    assert_eq!(ask(&tcp, "select current_setting('fsync')"), "off");
+    assert_eq!(ask(&cluster.url(), "select 1"), "1", "the socket works beside it");
+    let (before, after) = tcp.split_once('@').unwrap();
+    assert!(try_ask(&format!("{before}x@{after}"), "select 1").is_err(), "a wrong password is refused");
+    cluster.restart().unwrap();
+    assert_eq!(cluster.tcp_url().unwrap(), tcp, "the address stays over a restart");
+}
+
+#[test]
+fn an_occupied_port_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let error = Options::new().listen_on(port).temporary().unwrap_err().to_string();
+    assert!(error.contains(&format!("127.0.0.1:{port}")) && error.contains("choose another port"), "{error}");
+}
+
+#[test]
+fn a_server_that_does_not_start_shows_its_log() {
+    let error = Options::new().setting("no_such_setting", "1").temporary().unwrap_err().to_string();
+    assert!(error.contains("no_such_setting") && !error.contains("Success."), "{error}");
+}
+
+#[test]
+fn tests_of_one_process_share_a_cluster() {
+    let (one, two) = (shared().unwrap(), shared().unwrap());
+    assert_eq!(one.pid(), two.pid());
+    assert_eq!(ask(&one.url(), "show max_connections"), "300");
+    assert_eq!(ask(&one.url(), "show timezone"), "UTC");
+}
+
+#[test]
+fn the_server_is_out_of_reach_of_the_terminals_interrupt() {
+    let cluster = Cluster::temporary().unwrap();
+    // Ctrl-C reaches a whole process group.
+    if let Some(own) = group_of(std::process::id()) {
+        assert_ne!(group_of(cluster.pid()).unwrap(), own);
+    }
+}
+
+#[test]
+fn what_the_dead_left_is_swept_and_nothing_else() {
+    let make = |name: &str| {
+        let dir = std::env::temp_dir().join(format!("gd-pg-test-{}-{name}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        dir
+    };
+    let (dead, living, young) = (make("dead"), make("living"), make("young"));
+    File::create(dead.join("server.log")).unwrap();
+    let owner = File::create(living.join("owner")).unwrap();
+    owner.lock().unwrap();
+    // Last, since other tests sweep too.
+    File::create(dead.join("owner")).unwrap();
+    drop(Cluster::temporary().unwrap());
+    assert!(!dead.exists(), "its owner is gone");
+    assert!(living.exists(), "its owner holds the lock");
+    assert!(young.exists(), "it is still being made");
+    fs::remove_dir_all(living).unwrap();
+    fs::remove_dir_all(young).unwrap();
+}
+
+#[test]
+fn database_url_wins_and_starts_nothing() {
+    let told = |url: &str| {
+        let mut command = child::command(&std::env::current_exe().unwrap(), "address");
+        let output = command.env("DATABASE_URL", url).env("PG_BIN", "/nonexistent").output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert!(told("postgresql://somewhere/else").contains("ADDRESS postgresql://somewhere/else"));
+    assert!(!told("").contains("ADDRESS"), "an empty one does not count");
+}
+
+#[test]
+fn a_wrong_pg_bin_is_an_error_that_says_so() {
+    let mut command = child::command(&std::env::current_exe().unwrap(), "search");
+    let output = command.env("PG_BIN", "/usr/share").output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(told.contains("ERROR PG_BIN is /usr/share, and there is no `initdb` in it"), "{told}");
+}
