@@ -36,7 +36,6 @@ pub struct Client {
 }
 
 /// What an enqueue answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Enqueued<M> {
     /// The instance.
@@ -46,7 +45,6 @@ pub struct Enqueued<M> {
 }
 
 /// How an instance ended.
-#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Settled<M: Machine> {
     /// The instance.
@@ -161,6 +159,26 @@ impl Client {
         for wake in self.pool.wakes() {
             wake.hint(Hint { queue: queue.name().to_owned(), priority, from });
         }
+    }
+}
+
+// By hand: a derive would ask the machine itself to be `Debug` and `Copy`.
+impl<M> fmt::Debug for Enqueued<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Enqueued").field("id", &self.id).field("is_new", &self.is_new).finish()
+    }
+}
+impl<M> Clone for Enqueued<M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<M> Copy for Enqueued<M> {}
+
+impl<M: Machine> fmt::Debug for Settled<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let failure = self.result.as_ref().err();
+        f.debug_struct("Settled").field("id", &self.id).field("failure", &failure).finish_non_exhaustive()
     }
 }
 

@@ -88,6 +88,7 @@ fn holds_nul(text: &str) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use serde::Deserialize;

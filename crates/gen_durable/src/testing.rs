@@ -176,6 +176,14 @@ impl<App: Send + Sync + 'static> Lab<App> {
         }
     }
 
+    /// Run the next due step, and only that. Answers whether there was one.
+    pub async fn step(&self) -> bool {
+        let Some(row) = self.claim(&self.worker, 1).await.pop() else { return false };
+        let decision = self.run(&row).await;
+        self.commit(vec![(row, decision)], &mut Tally::default()).await;
+        true
+    }
+
     /// Move the clock, stopping at every due time on the way to drain what fell due.
     pub async fn skip(&self, by: Duration) -> Tally {
         let target = self.now().await + SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX);
@@ -402,7 +410,7 @@ fn url() -> Result<String, Error> {
 async fn as_runtime(url: &str, owner: &Pool) -> Result<Pool, Error> {
     owner.call(|connection| async move { lab::make_roles(&connection).await }).await?.map_err(set_up)?;
     owner.migrations().grant(lab::RUNTIME_ROLE, lab::READER_ROLE).await?;
-    let pool = Pool::on(Target::new(url, owner.schema())?.as_user(lab::RUNTIME_ROLE), 4)?;
+    let pool = Pool::on(Target::new(url, owner.schema())?.for_user(lab::RUNTIME_ROLE), 4)?;
     pool.call(|connection| async move { lab::clock(&connection).await }).await?.map_err(set_up)?;
     Ok(pool)
 }

@@ -1,4 +1,11 @@
 //! The engine on a real Postgres, met as a user meets it. One binary: it links once.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
+mod acts;
 mod basics;
+mod cost;
+mod engine;
+mod evolution;
+mod migrations;
+mod plans;
+mod support;

@@ -1,0 +1,312 @@
+//! What each act writes: one test a row of the table in ARCHITECTURE.md, every column compared.
+
+use gen_durable::{
+    Client, Context, DAY, Engine, Failure, Id, Instance, Lab, Machine, Outcome, Policy, Queue, SECOND, Settings,
+    Status, Timestamp, done, next, retry_after, sleep, stop,
+};
+use jiff::SignedDuration;
+use serde::{Deserialize, Serialize};
+
+use crate::support::{Running, eventually, live};
+
+/// Each step ends in one way.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
+struct Acts {
+    seen: Vec<String>,
+}
+
+#[derive(Serialize, Deserialize, Default, Debug, PartialEq, Clone)]
+#[serde(rename_all = "snake_case")]
+enum At {
+    #[default]
+    Next,
+    Sleep,
+    Retry,
+    Fail,
+    Done,
+    Stop,
+    After {
+        note: String,
+    },
+}
+
+impl Machine for Acts {
+    const NAME: &'static str = "acts";
+    const QUEUE: Queue = ACTS;
+    type App = ();
+    type Step = At;
+    type Output = u32;
+
+    async fn step(&mut self, at: At, _: &mut Context<'_, Self>) -> Outcome<Self> {
+        self.seen.push(format!("{at:?}"));
+        match at {
+            At::Next => Ok(next(At::After { note: "n".into() })),
+            At::Sleep => Ok(sleep(DAY).then(At::After { note: "s".into() })),
+            At::Retry => Ok(retry_after(3 * SECOND)),
+            At::Fail => Err("it went\0wrong")?,
+            At::Done => Ok(done(7)),
+            At::Stop => Ok(stop("enough")),
+            At::After { .. } => Ok(sleep(DAY).then(At::Done)),
+        }
+    }
+
+    fn policy(&self, _: &At) -> Policy {
+        Policy { attempts: 5, backoff_first: 2 * SECOND, ..Policy::default() }
+    }
+}
+
+const ACTS: Queue = Queue::new("acts");
+
+async fn lab_with(step: At) -> (Lab<()>, Id<Acts>, Instance) {
+    let lab = Lab::new(()).await.register::<Acts>();
+    let start = lab.enqueue(Acts { seen: vec!["start".into()] }).priority(3).tenant("t1").starting_at(step);
+    let id = start.await.unwrap().id;
+    let before = lab.row_of(id).await;
+    lab.skip(SECOND).await; // No act happens at the very moment of the enqueue: `now` must be told from `kept`.
+    (lab, id, before)
+}
+
+/// As [`lab_with`], but the row is due only after the clock has moved, and the one step has run.
+async fn after_one_step(step: At) -> (Lab<()>, Instance, Instance, Timestamp) {
+    let lab = Lab::new(()).await.register::<Acts>();
+    let enqueue = lab.enqueue(Acts { seen: vec!["start".into()] }).priority(3).tenant("t1").after(SECOND);
+    let id = enqueue.starting_at(step).traceparent("00-ab-cd-01").await.unwrap().id;
+    let before = lab.row_of(id).await;
+    assert!(!lab.step().await, "it is not due yet");
+    // Moved by hand, not by `skip`, which would drain.
+    let now = lab.now().await + SignedDuration::from_secs(2);
+    let mover = crate::support::sql().await;
+    mover
+        .execute(&format!("update {}.lab_clock set now = now + interval '2 s'", lab.pool().schema()), &[])
+        .await
+        .unwrap();
+    assert!(lab.step().await);
+    let after = lab.row_of(id).await;
+    (lab, before, after, now)
+}
+
+/// The row, but for this.
+fn with(row: Instance, change: impl FnOnce(&mut Instance)) -> Instance {
+    let mut row = row;
+    change(&mut row);
+    row
+}
+
+fn state(seen: &str) -> String {
+    format!("{{\"seen\": [\"start\", \"{seen}\"]}}")
+}
+
+/// What a row looks like after its claim was committed with an ending that leaves it.
+fn left(before: &Instance, now: Timestamp) -> Instance {
+    with(before.clone(), |row| {
+        row.claim_epoch = 2;
+        row.step_seq = 1;
+        row.updated_at = now;
+    })
+}
+
+#[tokio::test]
+async fn an_enqueue_writes_every_column() {
+    let lab = Lab::new(()).await.register::<Acts>();
+    let id = lab.enqueue(Acts { seen: vec![] }).priority(-2).tenant("acme").after(5 * SECOND).await.unwrap().id;
+    let row = lab.row_of(id).await;
+    let now = lab.now().await;
+    let shown = format!("{row:?}");
+    assert_eq!(row.status, Status::Runnable);
+    assert_eq!((row.fsm.as_str(), row.fsm_version, row.step.as_str()), ("acts", 1, "next"));
+    assert_eq!((row.queue.as_str(), row.priority, row.tenant.as_str()), ("acts", -2, "acme"));
+    assert_eq!((row.attempt, row.claim_epoch, row.step_seq, row.visit, row.crash_count), (0, 0, 0, 0, 0));
+    assert_eq!((row.eligible_at, row.inserted_at, row.updated_at), (now + SignedDuration::from_secs(5), now, now));
+    assert_eq!((row.state.as_str(), row.data.as_deref(), row.result.as_deref()), ("{\"seen\": []}", None, None));
+    assert!(row.last_error.is_none() && row.finished_at.is_none() && row.locked_by.is_none(), "{shown}");
+}
+
+#[tokio::test]
+async fn a_next_enters_the_named_step_at_once() {
+    let (_lab, before, after, now) = after_one_step(At::Next).await;
+    let expected = with(left(&before, now), |row| {
+        row.step = "after".into();
+        row.data = Some("{\"note\": \"n\"}".into());
+        row.state = state("Next");
+        row.eligible_at = now;
+        row.visit = 1;
+    });
+    assert_eq!(after, expected);
+}
+
+#[tokio::test]
+async fn a_sleep_enters_the_named_step_later() {
+    let (_lab, before, after, now) = after_one_step(At::Sleep).await;
+    let expected = with(left(&before, now), |row| {
+        row.step = "after".into();
+        row.data = Some("{\"note\": \"s\"}".into());
+        row.state = state("Sleep");
+        row.eligible_at = now + SignedDuration::from_hours(24);
+        row.visit = 1;
+    });
+    assert_eq!(after, expected);
+}
+
+#[tokio::test]
+async fn a_retry_from_a_step_keeps_the_step_and_writes_the_state() {
+    let (_lab, before, after, now) = after_one_step(At::Retry).await;
+    let expected = with(left(&before, now), |row| {
+        row.state = state("Retry");
+        row.attempt = 1;
+        row.eligible_at = now + SignedDuration::from_secs(3);
+    });
+    assert_eq!(after, expected);
+}
+
+#[tokio::test]
+async fn a_failure_retried_by_the_handler_keeps_the_state_as_it_was_and_records_the_error() {
+    let (_lab, before, after, now) = after_one_step(At::Fail).await;
+    let expected = with(left(&before, now), |row| {
+        row.attempt = 1;
+        row.eligible_at = now + SignedDuration::from_secs(2);
+        row.last_error = Some("it went\u{fffd}wrong".into());
+    });
+    assert_eq!(after, expected);
+}
+
+#[tokio::test]
+async fn a_done_settles_with_its_result_and_does_not_rewrite_the_state() {
+    let (_lab, before, after, now) = after_one_step(At::Done).await;
+    let expected = with(left(&before, now), |row| {
+        row.status = Status::Done;
+        row.result = Some("7".into());
+        row.finished_at = Some(now);
+    });
+    assert_eq!(after, expected);
+}
+
+#[tokio::test]
+async fn a_stop_settles_as_failed_and_does_not_rewrite_the_state() {
+    let (_lab, before, after, now) = after_one_step(At::Stop).await;
+    let expected = with(left(&before, now), |row| {
+        row.status = Status::Failed;
+        row.last_error = Some("enough".into());
+        row.finished_at = Some(now);
+    });
+    assert_eq!(after, expected);
+}
+
+#[tokio::test]
+async fn a_reap_gives_the_row_back_one_attempt_later_and_changes_nothing_else() {
+    let lab = Lab::new(()).await.register::<Acts>();
+    let id = lab.enqueue(Acts { seen: vec![] }).await.unwrap().id;
+    let before = lab.row_of(id).await;
+    let now = lab.now().await;
+    lab.crash_before_commit().await;
+    let expected = with(before, |row| {
+        row.attempt = 1;
+        row.claim_epoch = 2;
+        row.crash_count = 1;
+        row.updated_at = now;
+    });
+    assert_eq!(lab.row_of(id).await, expected);
+    // Any commit clears the mark.
+    assert!(lab.step().await);
+    assert_eq!(lab.row_of(id).await.crash_count, 0);
+}
+
+#[tokio::test]
+async fn a_failed_run_after_failed_runs_counts_up_and_entering_a_step_counts_anew() {
+    let (lab, id, _) = lab_with(At::Fail).await;
+    for _ in 0..3 {
+        lab.skip(DAY / 24).await;
+    }
+    let row = lab.row_of(id).await;
+    assert_eq!((row.status, row.attempt), (Status::Failed, 4), "at most five runs: {row:?}");
+    assert!(lab.result_of(id).await.unwrap().is_err_and(|failure: Failure| failure.message.contains("went")));
+}
+
+/// A machine that stops at a gate, so that a test can look at the row meanwhile.
+#[derive(Serialize, Deserialize)]
+struct Gated;
+
+#[derive(Serialize, Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+enum GatedAt {
+    #[default]
+    First,
+    Second,
+}
+
+impl Machine for Gated {
+    const NAME: &'static str = "gated";
+    type App = std::sync::Arc<tokio::sync::Semaphore>;
+    type Step = GatedAt;
+    type Output = ();
+    async fn step(&mut self, at: GatedAt, cx: &mut Context<'_, Self>) -> Outcome<Self> {
+        match at {
+            GatedAt::First => Ok(next(GatedAt::Second)),
+            GatedAt::Second => {
+                cx.app.acquire().await?.forget();
+                Ok(done(()))
+            }
+        }
+    }
+}
+
+async fn row(client: &Client, id: Id<Gated>) -> Instance {
+    client.inspect().show(id.raw()).await.unwrap().unwrap()
+}
+
+#[tokio::test]
+async fn a_next_that_runs_ahead_keeps_its_claim_and_leaves_every_indexed_column_alone() {
+    let gate = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
+    let engine = Engine::builder(live().await, gate.clone()).register::<Gated>().build().unwrap();
+    let (client, health) = (engine.client(), engine.health());
+    let running = Running::start(engine);
+    let id = client.enqueue(Gated).await.unwrap().id;
+    eventually("it stands at the second step", async || row(&client, id).await.step == "second").await;
+    let ahead = row(&client, id).await;
+    assert_eq!((ahead.status, ahead.claim_epoch, ahead.step_seq, ahead.visit), (Status::Executing, 1, 1, 1));
+    assert_eq!(ahead.eligible_at, ahead.inserted_at, "eligible_at is indexed");
+    assert_eq!(ahead.locked_by, health.worker_id());
+    assert!(ahead.lease_expires_at.is_some());
+    gate.add_permits(1);
+    eventually("it is done", async || row(&client, id).await.status == Status::Done).await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn what_was_claimed_and_never_begun_is_given_back_as_it_was() {
+    let gate = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
+    // Two wait at the gate of their second step; the third is claimed ahead and finds no worker, for its second step or
+    // already for its first.
+    let settings = Settings { workers: 2, drain_timeout: SECOND / 10, ..Settings::default() };
+    let engine = Engine::builder(live().await, gate).register::<Gated>().settings(settings).build().unwrap();
+    let client = engine.client();
+    let ids = client.enqueue_all([Gated, Gated, Gated]).await.unwrap();
+    let before = row(&client, ids[2].id).await;
+    let running = Running::start(engine);
+    eventually("two run and the third is claimed", async || {
+        let (mut second, mut claimed) = (0, 0);
+        for new in &ids {
+            let row = row(&client, new.id).await;
+            second += u8::from(row.step == "second");
+            claimed += u8::from(row.status == Status::Executing);
+        }
+        second >= 2 && claimed == 3
+    })
+    .await;
+    running.stop().await;
+    for new in &ids {
+        let after = row(&client, new.id).await;
+        assert_eq!((after.status, after.attempt, after.locked_by), (Status::Runnable, 0, None));
+        assert_eq!((after.crash_count, after.lease_expires_at), (0, None));
+    }
+    let after = row(&client, ids[2].id).await;
+    let expected = with(before, |row| {
+        if after.step == "second" {
+            (row.step, row.step_seq, row.visit) = ("second".into(), 1, 1);
+        }
+        row.claim_epoch = 2;
+        row.eligible_at = after.eligible_at;
+        row.updated_at = after.updated_at;
+    });
+    assert_eq!(after, expected);
+    assert!(after.eligible_at > after.inserted_at, "it is due now, and not behind where pickers have looked");
+}

@@ -1,0 +1,64 @@
+//! What tests share: a schema with a running clock, an engine that can be stopped, a way to look with SQL.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+use gen_durable::{Engine, Error, Pool};
+
+static SCHEMAS: AtomicU64 = AtomicU64::new(0);
+
+/// The deadline of everything that a test waits for: generous, since two cores may be busy elsewhere.
+pub(crate) const SOON: Duration = Duration::from_secs(60);
+
+/// The database of this test run.
+pub(crate) fn url() -> String {
+    gen_durable_postgres::database_url().unwrap()
+}
+
+/// A schema that no other test knows, with nothing in it.
+pub(crate) fn schema_name() -> String {
+    format!("it_{}_{}", std::process::id(), SCHEMAS.fetch_add(1, Ordering::Relaxed))
+}
+
+/// A migrated schema of its own, with the clock of production.
+pub(crate) async fn live() -> Pool {
+    let pool = Pool::connect_to(&url(), &schema_name()).await.unwrap();
+    pool.migrate().await.unwrap();
+    pool
+}
+
+/// A connection of the test's own, to look and to interfere with.
+pub(crate) async fn sql() -> tokio_postgres::Client {
+    let (client, connection) = tokio_postgres::connect(&url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+/// An engine that runs beside the test until it is told to stop.
+pub(crate) struct Running {
+    stop: tokio::sync::oneshot::Sender<()>,
+    task: tokio::task::JoinHandle<Result<(), Error>>,
+}
+
+impl Running {
+    pub(crate) fn start(engine: Engine) -> Running {
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        Running { stop, task: tokio::spawn(engine.run(async { drop(stopped.await) })) }
+    }
+
+    pub(crate) async fn stop(self) {
+        let _ = self.stop.send(());
+        self.task.await.unwrap().unwrap();
+    }
+}
+
+/// Look again and again until it is so; a test that waits for ever has failed.
+pub(crate) async fn eventually<F: AsyncFnMut() -> bool>(what: &str, mut is: F) {
+    let begun = Instant::now();
+    while !is().await {
+        assert!(begun.elapsed() < SOON, "it never came to pass: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
