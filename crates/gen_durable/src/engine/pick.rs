@@ -11,6 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::{core::Core, local::Run, staff};
 use crate::store::{
     connection::Connection,
+    fault::Fault,
     pick::{self, Mark, Picked, Wanted},
 };
 
@@ -30,7 +31,8 @@ const QUIET_POLL: Duration = Duration::from_millis(250);
 /// Pick until the engine drains.
 pub(crate) async fn run(core: Arc<Core>) {
     let connection = Connection::new(core.target.clone());
-    let mut picker = Picker { marks: HashMap::new(), worked_at: Instant::now(), retry: RETRY_FIRST };
+    let mut picker =
+        Picker { marks: HashMap::new(), knows_priorities: false, worked_at: Instant::now(), retry: RETRY_FIRST };
     loop {
         *core.picked_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         if core.phase.is_draining() {
@@ -56,13 +58,7 @@ pub(crate) async fn run(core: Arc<Core>) {
                     wait(&core, pause).await;
                 }
             }
-            Err(fault) => {
-                tracing::warn!(error = fault.message(), "could not look for work, trying again in {:?}", picker.retry);
-                // What we believed to have seen may not be so on the other side of an outage.
-                picker.marks.clear();
-                wait_out(&core, picker.retry).await;
-                picker.retry = (picker.retry * 2).min(RETRY_MAX);
-            }
+            Err(fault) => picker.wait_out(&core, &fault).await,
         }
     }
 }
@@ -70,6 +66,8 @@ pub(crate) async fn run(core: Arc<Core>) {
 struct Picker {
     /// Where the next pick of each priority begins, by queue.
     marks: HashMap<String, BTreeMap<i16, Mark>>,
+    /// Whether the priorities in use were asked for since the last start or outage.
+    knows_priorities: bool,
     worked_at: Instant,
     retry: Duration,
 }
@@ -93,6 +91,26 @@ impl Picker {
                 marks.entry(*priority).or_insert(Mark::START);
             }
         }
+    }
+
+    fn learn(&mut self, used: Vec<(String, i16)>) {
+        for (queue, priority) in used {
+            self.marks.entry(queue).or_default().entry(priority).or_insert(Mark::START);
+        }
+        self.knows_priorities = true;
+    }
+
+    /// The database is away. What we believed to have seen may not be so on the other side of an outage, and local pokes
+    /// do not hasten anything.
+    async fn wait_out(&mut self, core: &Core, fault: &Fault) {
+        tracing::warn!(error = fault.message(), "could not look for work, trying again in {:?}", self.retry);
+        self.marks.clear();
+        self.knows_priorities = false;
+        tokio::select! {
+            () = core.phase.draining() => {}
+            () = tokio::time::sleep(self.retry) => {}
+        }
+        self.retry = (self.retry * 2).min(RETRY_MAX);
     }
 
     fn wanted(&mut self, core: &Core) -> Wanted {
@@ -184,14 +202,6 @@ pub(crate) fn hand_out(core: &Arc<Core>, queue: &str, runs: Vec<Run>) {
 async fn wait(core: &Core, pause: Duration) {
     tokio::select! {
         () = core.wake.rung() => {}
-        () = core.phase.draining() => {}
-        () = tokio::time::sleep(pause) => {}
-    }
-}
-
-/// During an outage local pokes do not hasten anything.
-async fn wait_out(core: &Core, pause: Duration) {
-    tokio::select! {
         () = core.phase.draining() => {}
         () = tokio::time::sleep(pause) => {}
     }
