@@ -1,7 +1,7 @@
 //! What this process holds of one queue: what is ready, what runs, what waits for its commit.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -50,7 +50,9 @@ pub(crate) struct LocalQueue {
 
 #[derive(Debug, Default)]
 struct Inner {
-    ready: VecDeque<Run>,
+    /// What can begin, by priority: something urgent that was claimed later begins before what is less so.
+    ready: BTreeMap<i16, VecDeque<Run>>,
+    ready_count: usize,
     /// Steps that run now. A keyed one can be told to stop.
     busy: HashMap<Claim, Option<Arc<Notify>>>,
     /// Worker tasks that are alive.
@@ -61,6 +63,14 @@ struct Inner {
     step_nanos: f64,
     /// The queue's shutdown: nothing more begins.
     closed: bool,
+}
+
+impl Inner {
+    fn pop(&mut self) -> Option<Run> {
+        let run = self.ready.values_mut().find_map(VecDeque::pop_front)?;
+        self.ready_count -= 1;
+        Some(run)
+    }
 }
 
 impl LocalQueue {
@@ -83,7 +93,7 @@ impl LocalQueue {
             0
         };
         let target = self.workers + ahead;
-        if inner.closed || inner.held.len() >= target || inner.ready.len() > target / 4 {
+        if inner.closed || inner.held.len() >= target || inner.ready_count > target / 4 {
             return 0;
         }
         target - inner.held.len()
@@ -94,9 +104,10 @@ impl LocalQueue {
         let mut inner = self.lock();
         for run in runs {
             inner.held.insert(run.row.id, run.row.claim_epoch);
-            inner.ready.push_back(run);
+            inner.ready_count += 1;
+            inner.ready.entry(run.row.priority).or_default().push_back(run);
         }
-        let wanted = self.workers.min(inner.loops + inner.ready.len());
+        let wanted = self.workers.min(inner.loops + inner.ready_count);
         let start = wanted.saturating_sub(inner.loops);
         inner.loops += start;
         start
@@ -111,7 +122,7 @@ impl LocalQueue {
             inner.step_nanos =
                 if inner.step_nanos > 0.0 { inner.step_nanos * 0.95 + nanos * 0.05 } else { nanos.max(1.0) };
         }
-        let next = if inner.closed { None } else { inner.ready.pop_front() };
+        let next = if inner.closed { None } else { inner.pop() };
         let Some(run) = next else {
             inner.loops -= 1;
             return None;
@@ -144,7 +155,7 @@ impl LocalQueue {
     pub(crate) fn close(&self) -> Vec<Run> {
         let mut inner = self.lock();
         inner.closed = true;
-        inner.ready.drain(..).collect()
+        std::iter::from_fn(|| inner.pop()).collect()
     }
 
     /// The claims of steps that still run.

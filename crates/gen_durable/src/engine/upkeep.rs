@@ -41,7 +41,8 @@ pub(crate) async fn run(core: Arc<Core>) {
     let settings = &core.settings;
     let mut due = Due {
         reap: now + settings.reap_every,
-        sweep: now,
+        // The picker itself begins at the beginning.
+        sweep: now + SWEEP_EVERY_MIN,
         collect: now + settings.collect_every,
         depth: now,
         blocked: None,
