@@ -48,6 +48,14 @@ pub(crate) async fn run(core: Arc<Core>) {
             () = core.phase.draining() => return,
             () = core.lease.good() => {}
         }
+        if !picker.knows_priorities {
+            // Before the first pick: the most urgent must not wait behind what happens to be known.
+            match pick::priorities(&connection, &core.worker.queues).await {
+                Ok(used) => picker.learn(used),
+                Err(fault) => picker.wait_out(&core, &fault).await,
+            }
+            continue;
+        }
         let picked =
             pick::claim(&connection, &wanted, &core.worker.machines, &core.worker.id, core.lease_seconds()).await;
         match picked {
