@@ -143,6 +143,10 @@ as $$
 begin
     if p_lock_timeout is not null then
         perform set_config('lock_timeout', p_lock_timeout, true);
+        -- Durable before anything it leads to begins, whatever the role or the database was set to.
+        if current_setting('synchronous_commit') = 'off' then
+            perform set_config('synchronous_commit', 'on', true);
+        end if;
     end if;
     return query
     update gen_durable.instances i

@@ -89,15 +89,6 @@ async fn commit(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) {
                 how = Try::Careful;
                 work.push(batch);
             }
-            Err(Fault::Away(message)) => {
-                if give_up(core) {
-                    return;
-                }
-                tracing::warn!(error = message, waiting = batch.len(), "cannot commit, trying again in {pause:?}");
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(RETRY_MAX);
-                work.push(batch);
-            }
             Err(Fault::Lost(message)) => {
                 tracing::warn!(
                     error = message,
@@ -109,9 +100,23 @@ async fn commit(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) {
                     None => return,
                 }
             }
-            Err(Fault::Refused { message, .. }) => {
+            Err(fault) if fault.blames_the_data() => {
                 how = Try::Plain;
-                bisect(core, batch, &message, &mut work);
+                bisect(core, batch, fault.message(), &mut work);
+            }
+            // The database is away, or it is not what it should be: wait until somebody has mended it.
+            Err(fault) => {
+                if give_up(core) {
+                    return;
+                }
+                tracing::warn!(
+                    error = fault.message(),
+                    waiting = batch.len(),
+                    "cannot commit, trying again in {pause:?}"
+                );
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(RETRY_MAX);
+                work.push(batch);
             }
         }
     }
@@ -142,7 +147,7 @@ async fn carefully(connection: &Connection, batch: &[Ended]) -> Result<(HashSet<
 }
 
 /// The answer to a commit was lost. Ask for each row, with its lock: committed, still ours, or another's.
-async fn resolve(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) -> Option<Vec<Ended>> {
+pub(crate) async fn resolve(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) -> Option<Vec<Ended>> {
     let claims: Vec<Claim> = batch.iter().map(|ended| ended.ending.claim).collect();
     let mut pause = RETRY_FIRST;
     let fates = loop {

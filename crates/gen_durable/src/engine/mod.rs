@@ -102,6 +102,7 @@ impl Engine {
         tracing::info!("draining: nothing more is claimed");
         core.phase.drain();
         let _ = pick.await;
+        drop(core.claiming.lock().await);
         let left = drain(&core).await;
         core.phase.stop();
         core.blocked.ring();

@@ -137,7 +137,9 @@ async fn sweep_once(core: &Arc<Core>, connection: &Connection) -> Result<bool, F
             wanted.add(name, room, ranges);
         }
     }
-    if idle || wanted.queues.is_empty() || core.lease.left().is_zero() {
+    // A drain waits for this lock: what was claimed must be in its queue before the queues are emptied.
+    let _claiming = core.claiming.lock().await;
+    if idle || wanted.queues.is_empty() || core.lease.left().is_zero() || core.phase.is_draining() {
         return Ok(idle);
     }
     let picked = pick::claim(connection, &wanted, &core.worker.machines, &core.worker.id, core.lease_seconds()).await?;
@@ -226,9 +228,13 @@ async fn settle_blocked(core: &Arc<Core>, connection: &Connection) {
     for ended in core.blocked.take(usize::MAX) {
         match settle::settle(connection, [&ended.ending]).await {
             Ok(written) => commit::answer(core, vec![ended], |claim| written.contains(&claim.id)),
-            Err(Fault::Busy(_) | Fault::Away(_)) => core.blocked.push(ended),
-            // The committer knows what to do with what was lost or refused.
-            Err(Fault::Lost(_) | Fault::Refused { .. }) => core.endings.push(ended),
+            Err(Fault::Lost(_)) => {
+                let unsettled = commit::resolve(core, connection, vec![ended]).await.unwrap_or_default();
+                unsettled.into_iter().for_each(|ended| core.blocked.push(ended));
+            }
+            // The committer knows what to do with poison.
+            Err(fault) if fault.blames_the_data() => core.endings.push(ended),
+            Err(_) => core.blocked.push(ended),
         }
     }
 }

@@ -34,6 +34,7 @@ pub(crate) async fn conclude(core: &Arc<Core>, ended: Ended, mut tx: Tx) {
     };
     match committed {
         Ok(committed) => commit::answer(core, vec![ended], |_| committed),
+        // Whatever was refused, the step's own statements share its transaction: its handler should know.
         Err(Fault::Refused { message, .. }) => commit::poisoned(core, ended, &message),
         Err(Fault::Busy(why) | Fault::Away(why)) => {
             give_up_claim(core, ended.queue, &ended.run, &format!("its transaction could not be committed: {why}"))

@@ -45,6 +45,14 @@ impl Fault {
         matches!(self, Fault::Away(_) | Fault::Lost(_))
     }
 
+    /// Whether the database refused *what* was written. Anything else that it refuses (a right that was taken away, a
+    /// function that a migration left out) is not the fault of the ending that happened to meet it.
+    pub(crate) fn blames_the_data(&self) -> bool {
+        let Fault::Refused { code, .. } = self else { return false };
+        // 22: data exception; 23: integrity constraint; 54: a limit of the server. No code: it did not leave our side.
+        code.as_ref().is_none_or(|code| ["22", "23", "54"].iter().any(|class| code.code().starts_with(class)))
+    }
+
     pub(crate) fn message(&self) -> &str {
         match self {
             Fault::Away(message) | Fault::Lost(message) | Fault::Busy(message) => message,
