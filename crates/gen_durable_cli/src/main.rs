@@ -32,7 +32,9 @@ enum Command {
     Ls(ls::Args),
     Show(show::Args),
     Queues(queues::Args),
+    /// Claim nothing more from a queue, in any process, until it is resumed
     Pause(pause::Args),
+    /// Open a paused queue again
     Resume(pause::Args),
     Workers(workers::Args),
     Doctor(doctor::Args),

@@ -8,7 +8,6 @@ use crate::{
     text::safe,
 };
 
-/// Claim nothing more from a queue (pause), or open it again (resume)
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The queue

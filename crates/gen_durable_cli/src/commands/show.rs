@@ -2,6 +2,7 @@
 
 use anyhow::{Context, bail};
 use gen_durable::{Instance, Timestamp};
+use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 
 use crate::{
@@ -70,12 +71,22 @@ fn for_people(row: &Instance) -> String {
     shown
 }
 
+/// An instance for programs.
+#[derive(Debug, Serialize)]
+pub(crate) struct Whole {
+    #[serde(flatten)]
+    columns: Value,
+    state: Box<RawValue>,
+    data: Box<RawValue>,
+    result: Box<RawValue>,
+}
+
 /// The row, by the names of its columns. What is JSON in it is passed on as it stands, number for number.
-pub(crate) fn as_json(row: &Instance) -> anyhow::Result<Box<RawValue>> {
+pub(crate) fn as_json(row: &Instance) -> anyhow::Result<Whole> {
     let body = |text: &Option<String>| -> anyhow::Result<Box<RawValue>> {
         RawValue::from_string(text.clone().unwrap_or_else(|| "null".to_owned())).context("the row holds broken JSON")
     };
-    let mut columns = json!({
+    let columns = json!({
         "id": row.id, "machine": row.fsm, "version": row.fsm_version, "step": row.step, "status": row.status.name(),
         "queue": row.queue, "priority": row.priority, "tenant": row.tenant, "attempt": row.attempt,
         "last_error": row.last_error, "eligible_at": row.eligible_at.to_string(),
@@ -85,20 +96,5 @@ pub(crate) fn as_json(row: &Instance) -> anyhow::Result<Box<RawValue>> {
         "locked_by": row.locked_by, "claim_epoch": row.claim_epoch, "step_seq": row.step_seq, "visit": row.visit,
         "crash_count": row.crash_count, "traceparent": row.traceparent,
     });
-    let _: &mut Value = &mut columns;
-    #[derive(serde::Serialize)]
-    struct Whole<'a> {
-        #[serde(flatten)]
-        columns: &'a Value,
-        state: Box<RawValue>,
-        data: Box<RawValue>,
-        result: Box<RawValue>,
-    }
-    let whole = Whole {
-        columns: &columns,
-        state: body(&Some(row.state.clone()))?,
-        data: body(&row.data)?,
-        result: body(&row.result)?,
-    };
-    Ok(serde_json::value::to_raw_value(&whole)?)
+    Ok(Whole { columns, state: body(&Some(row.state.clone()))?, data: body(&row.data)?, result: body(&row.result)? })
 }

@@ -32,7 +32,7 @@ pub(crate) struct Shop {
 
 /// Fate, the same for every run of the demo: is this one of the `1 in n` to whom `what` happens?
 fn happens(what: &str, number: u64, one_in: u64) -> bool {
-    roll(what, number) % one_in.max(1) == 0
+    roll(what, number).is_multiple_of(one_in.max(1))
 }
 
 /// How long the outside world takes to answer.

@@ -33,6 +33,7 @@ fn as_json(story: &Story) -> anyhow::Result<()> {
 fn for_people(story: &Story) -> anyhow::Result<()> {
     let Story { books, kills, held, took } = story;
     let seconds = took.as_secs_f64();
+    let shipped = books.machines.first().map_or(0, |orders| orders.done);
     let mut rows = Rows::new(["machine", "enqueued", "done", "failed", "retries", "steps/s", "p50", "p99"])
         .right([1, 2, 3, 4, 5, 6, 7]);
     for sums in &books.machines {
@@ -47,19 +48,20 @@ fn for_people(story: &Story) -> anyhow::Result<()> {
             span(sums.p99_seconds),
         ]);
     }
-    let tick = |good: bool| if good { "✓" } else { "✗" };
     let n = |number: usize| thousands(number as u64);
-    print(format!(
-        "\n{rows}\n {} lost: {} of {} enqueued ({} settled, {} of them failed for good: card declined)\n {} charged twice: {} of {} ({} killed with SIGKILL, {} instances in its hands)\n",
-        tick(books.lost == 0),
-        n(books.lost),
-        n(books.enqueued),
-        n(books.settled),
-        n(books.failed),
-        tick(books.charged_twice == 0),
-        n(books.charged_twice),
-        n(books.charges),
-        if *kills == 1 { "one worker".to_owned() } else { format!("{kills} workers") },
-        n(*held),
-    ))
+    let lost = match books.lost {
+        0 => format!("✓ nothing was lost: {} enqueued, {} settled", n(books.enqueued), n(books.settled)),
+        lost => format!("✗ LOST: {} of {}", n(lost), n(books.enqueued)),
+    };
+    let charged = match books.charged_twice {
+        0 => format!(
+            "✓ nobody was charged twice: {} charges in the ledger, {} orders shipped",
+            n(books.charges),
+            n(shipped)
+        ),
+        twice => format!("✗ CHARGED TWICE: {} of {}", n(twice), n(books.charges)),
+    };
+    let killed = format!("  {kills} worker killed with SIGKILL, in the middle of {} instances", n(*held));
+    let declined = format!("  {} orders failed for good, as they should: card declined", n(books.failed));
+    print(format!("\n{rows}\n {lost}\n {charged}\n {killed}\n {declined}\n"))
 }
