@@ -14,7 +14,12 @@ use crate::commands::{bench, demo, dev, doctor, ls, migrate, pause, queues, show
 
 /// Durable execution on nothing but Postgres
 #[derive(Debug, Parser)]
-#[command(name = "durable", version, max_term_width = 100)]
+#[command(
+    name = "durable",
+    version,
+    max_term_width = 100,
+    after_help = "Exit codes: 0 all is well, 1 an error, 2 a command that is not understood"
+)]
 struct Cli {
     /// Print JSON, for programs
     #[arg(long, global = true)]

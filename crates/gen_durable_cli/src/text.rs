@@ -97,7 +97,7 @@ fn new_line(shown: &mut String, depth: usize) {
 }
 
 /// 1234567 as "1,234,567".
-pub(crate) fn thousands(number: impl TryInto<i64>) -> String {
+pub(crate) fn thousands<N: TryInto<i64>>(number: N) -> String {
     let number = number.try_into().unwrap_or(i64::MAX);
     let digits = number.unsigned_abs().to_string();
     let mut shown = String::new();
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn numbers_and_times_read_well() {
-        assert_eq!([0, 999, 1000, -1234567].map(thousands), ["0", "999", "1,000", "-1,234,567"]);
+        assert_eq!([0, 999, 1000, -1234567].map(thousands::<i64>), ["0", "999", "1,000", "-1,234,567"]);
         assert_eq!([0.34, 1.24, 59.0, 600.0, 7200.0].map(span), ["340 ms", "1.2 s", "59 s", "10 min", "2 h"]);
         let now = Timestamp::UNIX_EPOCH;
         let later = Timestamp::from_second(90).unwrap();

@@ -1,6 +1,7 @@
 //! `durable demo`: a shop under load, one of its workers killed half-way, and the proof that nothing was lost.
 
 use std::{
+    pin::pin,
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -52,14 +53,16 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<ExitCode> {
     let mut progress = Progress::new();
+    // One ear for the whole time: what is asked between two waits is not missed.
+    let mut end = pin!(asked_to_end());
     let stage = tokio::select! {
         stage = Stage::set() => stage?,
-        _ = asked_to_end() => bail!("interrupted"),
+        _ = &mut end => bail!("interrupted"),
     };
     let mut staff = Staff::new(&stage.url, &stage.schema);
     let played = tokio::select! {
         played = play(&args, &stage, &mut staff, &mut progress) => played,
-        _ = asked_to_end() => Err(anyhow::anyhow!("interrupted: everything was stopped")),
+        _ = &mut end => Err(anyhow::anyhow!("interrupted: everything was stopped")),
     };
     progress.close();
     staff.dismiss().await;
@@ -104,11 +107,15 @@ async fn play(args: &Args, stage: &Stage, staff: &mut Staff, progress: &mut Prog
     progress.say(&format!("{} orders come in: reserve → charge → pack → ship", thousands(orders)));
     progress.open(orders);
     let begun = Instant::now();
-    let mut arrivals = Arrivals { all: orders, over: length.mul_f64(ARRIVALS_SHARE), ids: Vec::new() };
+    let mut arrivals = Arrivals { all: orders, over: length.mul_f64(ARRIVALS_SHARE), ids: Vec::new(), here: 0 };
     let mut death: Option<Death> = None;
+    let mut killed_by_others = 0;
     let mut last_change = (Instant::now(), 0);
     loop {
-        staff.check()?;
+        for pid in staff.find_killed()? {
+            killed_by_others += 1;
+            progress.say(&format!("somebody killed worker {pid}: worker {} takes its place", staff.hire()?));
+        }
         arrivals.let_in(client, begun.elapsed()).await?;
         let looked = Instant::now();
         let (order, receipt) = how_far(client).await?;
@@ -124,7 +131,7 @@ async fn play(args: &Args, stage: &Stage, staff: &mut Staff, progress: &mut Prog
         if settled != last_change.1 {
             last_change = (Instant::now(), settled);
         }
-        let all_in = arrivals.ids.len() as u64 == orders;
+        let all_in = arrivals.here == orders;
         let done = all_in && order.settled() >= orders && receipt.settled() == receipt.seen;
         if (done && death.is_some()) || (all_in && last_change.0.elapsed() > PATIENCE) {
             break;
@@ -134,14 +141,17 @@ async fn play(args: &Args, stage: &Stage, staff: &mut Staff, progress: &mut Prog
     }
     let took = begun.elapsed();
     let books = books::read(client, &stage.ledger, &arrivals.ids).await?;
-    Ok(Story { books, kills: usize::from(death.is_some()), held: death.map_or(0, |death| death.held), took })
+    let kills = killed_by_others + usize::from(death.is_some());
+    Ok(Story { books, kills, held: death.map_or(0, |death| death.held), took })
 }
 
 /// Workers say that they live in a table; until all do, a worker that fails to start is found here.
 async fn wait_for_workers(client: &Client, staff: &mut Staff) -> anyhow::Result<()> {
     let deadline = Instant::now() + START_PATIENCE;
     while client.inspect().workers().await?.len() < staff.pids().len() {
-        staff.check()?;
+        if let Some(pid) = staff.find_killed()?.first() {
+            bail!("worker {pid} was killed before it could begin");
+        }
         if Instant::now() > deadline {
             bail!("the worker processes did not come up within {START_PATIENCE:?}");
         }
@@ -154,18 +164,18 @@ async fn wait_for_workers(client: &Client, staff: &mut Staff) -> anyhow::Result<
 struct Arrivals {
     all: u64,
     over: Duration,
+    here: u64,
     /// Acknowledged: from here on the shop owes them an end.
     ids: Vec<i64>,
 }
 
 impl Arrivals {
     async fn let_in(&mut self, client: &Client, elapsed: Duration) -> anyhow::Result<()> {
-        let share = (elapsed.as_secs_f64() / self.over.as_secs_f64()).min(1.0);
-        let due = ((self.all as f64 * share).ceil() as u64).min(self.all);
-        let here = self.ids.len() as u64;
-        let new =
-            (here..due).map(|number| Order { number, cents: 500 + i64::try_from(number * 37 % 9000).unwrap_or(0) });
+        let due = u128::from(self.all) * elapsed.as_millis() / self.over.as_millis().max(1) + 1;
+        let due = u64::try_from(due).unwrap_or(u64::MAX).min(self.all);
+        let new = (self.here..due).map(|number| Order { number, cents: 500 + number % 97 * 50 });
         self.ids.extend(client.enqueue_all(new).await?.iter().map(|order| order.id.raw()));
+        self.here = due;
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! `durable dev`: a private Postgres to develop against. It is kept: what is in it is there again tomorrow.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, pin::pin};
 
 use gen_durable::{DEFAULT_SCHEMA, Pool};
 use gen_durable_postgres::{Options, default_dir};
@@ -28,9 +28,11 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         None => default_dir()?,
     };
     let shown = dir.display().to_string();
+    // One ear for the whole time: what is asked between two waits is not missed.
+    let mut end = pin!(asked_to_end());
     let cluster = tokio::select! {
         cluster = start_postgres(move || Options::new().kept(dir)) => cluster?,
-        _ = asked_to_end() => return Ok(()),
+        _ = &mut end => return Ok(()),
     };
     let url = cluster.url();
     let pool = Pool::connect_to(&url, &args.schema).await?;
@@ -51,6 +53,6 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         print(format!("  export DATABASE_URL='{url}'"))?;
         eprintln!("\nCtrl-C stops it.");
     }
-    asked_to_end().await?;
+    end.await?;
     stop_postgres(cluster).await
 }

@@ -16,13 +16,15 @@ pub(crate) mod bench;
 
 use gen_durable_postgres::Cluster;
 
-/// Resolves when somebody asks this process to end: Ctrl-C, or SIGTERM.
+/// Resolves when somebody asks this process to end: Ctrl-C, SIGTERM, or a terminal that closes.
 pub(crate) async fn asked_to_end() -> std::io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut terminate = signal(SignalKind::terminate())?;
+    let mut hangup = signal(SignalKind::hangup())?;
     tokio::select! {
         pressed = tokio::signal::ctrl_c() => pressed,
         _ = terminate.recv() => Ok(()),
+        _ = hangup.recv() => Ok(()),
     }
 }
 

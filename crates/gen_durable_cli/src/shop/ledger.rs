@@ -1,6 +1,6 @@
 //! The shop's own table: who was charged. It has no unique key, so that a second charge would show.
 
-use gen_durable::{Id, Pool, StepError, Tx};
+use gen_durable::{Id, OrFatal, Pool, StepError, Tx};
 
 use super::{order::Order, receipt::Receipt};
 
@@ -49,10 +49,11 @@ impl Ledger {
         &self,
         tx: &Tx,
         order: Id<Order>,
-        cents: i64,
+        cents: u64,
         receipt: Id<Receipt>,
     ) -> Result<(), StepError> {
         let insert = format!("insert into {}.charges (order_id, cents, receipt_id) values ($1, $2, $3)", self.schema);
+        let cents = i64::try_from(cents).or_fatal()?;
         tx.execute(&insert, &[&order.raw(), &cents, &receipt.raw()]).await?;
         Ok(())
     }

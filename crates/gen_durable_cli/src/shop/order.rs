@@ -12,7 +12,7 @@ use super::{Shop, a_moment, happens, receipt::Receipt};
 pub(crate) struct Order {
     /// The customer's number of it: fate hangs on it.
     pub(crate) number: u64,
-    pub(crate) cents: i64,
+    pub(crate) cents: u64,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]

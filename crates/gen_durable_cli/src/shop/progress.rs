@@ -48,6 +48,7 @@ impl Progress {
 
     /// The shop opens: from here on there is something to be far with.
     pub(crate) fn open(&mut self, orders: u64) {
+        self.last_line = Instant::now();
         if !std::io::stderr().is_terminal() {
             return;
         }
@@ -77,10 +78,10 @@ impl Progress {
     pub(crate) fn update(&mut self, orders: Far, receipts: Far) {
         if let Some(bars) = &self.bars {
             for (bar, far) in [(&bars.orders, orders), (&bars.receipts, receipts)] {
-                bar.set_position(far.settled());
                 let under_way = far.seen.saturating_sub(far.settled());
                 let failed = if far.failed > 0 { format!("{} failed for good, ", far.failed) } else { String::new() };
                 bar.set_message(format!("{failed}{under_way} under way"));
+                bar.set_position(far.settled());
             }
             bars.receipts.set_length(receipts.seen);
         } else if self.last_line.elapsed() >= LINE_EVERY {

@@ -14,7 +14,7 @@ pub(crate) const MAIL: Queue = Queue::new("mail");
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Receipt {
     pub(crate) order: Id<Order>,
-    pub(crate) cents: i64,
+    pub(crate) cents: u64,
 }
 
 impl Job for Receipt {

@@ -2,7 +2,7 @@
 
 use std::{
     io::{BufRead, BufReader},
-    os::unix::process::CommandExt,
+    os::unix::process::{CommandExt, ExitStatusExt},
     process::{Child, ChildStderr, Command, Stdio},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
@@ -18,6 +18,8 @@ pub(crate) const WORKER_COMMAND: &str = "demo-worker";
 /// After this long a dismissed worker is killed. (It ends itself before that.)
 const PATIENCE: Duration = Duration::from_secs(8);
 const LOOK: Duration = Duration::from_millis(5);
+/// SIGINT, SIGKILL, SIGTERM: whoever watches may try it, too. (A crash has another number.)
+const KILLED_BY: [i32; 3] = [2, 9, 15];
 
 /// The workers at work.
 #[derive(Debug)]
@@ -78,15 +80,19 @@ impl Staff {
         Ok(true)
     }
 
-    /// An error if a worker has ended that nobody dismissed or killed.
-    pub(crate) fn check(&mut self) -> anyhow::Result<()> {
+    /// Workers that somebody else has killed, and an error if one has ended by itself.
+    pub(crate) fn find_killed(&mut self) -> anyhow::Result<Vec<u32>> {
+        let mut killed = Vec::new();
         for worker in &mut self.workers {
-            if let Some(status) = worker.process.try_wait()? {
+            let Some(status) = worker.process.try_wait()? else { continue };
+            if !status.signal().is_some_and(|signal| KILLED_BY.contains(&signal)) {
                 let said = worker.last_words.lock().unwrap_or_else(PoisonError::into_inner);
                 bail!("worker {} ended by itself ({status}): {}", worker.process.id(), said.trim());
             }
+            killed.push(worker.process.id());
         }
-        Ok(())
+        self.workers.retain(|worker| !killed.contains(&worker.process.id()));
+        Ok(killed)
     }
 
     /// Let all of them finish what they are at and go; whoever does not is killed.

@@ -39,16 +39,16 @@ fn for_people(story: &Story) -> anyhow::Result<()> {
     for sums in &books.machines {
         rows.add([
             sums.machine.to_owned(),
-            thousands(sums.enqueued as u64),
-            thousands(sums.done as u64),
-            thousands(sums.failed as u64),
+            thousands(sums.enqueued),
+            thousands(sums.done),
+            thousands(sums.failed),
             thousands(sums.retried),
             format!("{:.0}", sums.steps as f64 / seconds),
             span(sums.p50_seconds),
             span(sums.p99_seconds),
         ]);
     }
-    let n = |number: usize| thousands(number as u64);
+    let n = thousands::<usize>;
     let lost = match books.lost {
         0 => format!("✓ nothing was lost: {} enqueued, {} settled", n(books.enqueued), n(books.settled)),
         lost => format!("✗ LOST: {} of {}", n(lost), n(books.enqueued)),
@@ -61,7 +61,11 @@ fn for_people(story: &Story) -> anyhow::Result<()> {
         ),
         twice => format!("✗ CHARGED TWICE: {} of {}", n(twice), n(books.charges)),
     };
-    let killed = format!("  {kills} worker killed with SIGKILL, in the middle of {} instances", n(*held));
-    let declined = format!("  {} orders failed for good, as they should: card declined", n(books.failed));
-    print(format!("\n{rows}\n {lost}\n {charged}\n {killed}\n {declined}\n"))
+    let workers = if *kills == 1 { "worker" } else { "workers" };
+    let mut story = format!("\n{rows}\n {lost}\n {charged}\n");
+    story.push_str(&format!("   {kills} {workers} killed with SIGKILL, in the middle of {} instances\n", n(*held)));
+    if books.failed > 0 {
+        story.push_str(&format!("   {} orders failed for good, as they should: card declined\n", n(books.failed)));
+    }
+    print(story)
 }
