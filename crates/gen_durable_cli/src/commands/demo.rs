@@ -132,7 +132,8 @@ async fn play(args: &Args, stage: &Stage, staff: &mut Staff, progress: &mut Prog
             last_change = (Instant::now(), settled);
         }
         let all_in = arrivals.here == orders;
-        let done = all_in && order.settled() >= orders && receipt.settled() == receipt.seen;
+        // Whether that is all that was enqueued, the books will say.
+        let done = all_in && order.settled() == order.seen && receipt.settled() == receipt.seen;
         if (done && death.is_some()) || (all_in && last_change.0.elapsed() > PATIENCE) {
             break;
         }

@@ -38,11 +38,13 @@ async fn an_escape_sequence_in_a_state_or_an_error_does_not_reach_the_terminal()
     let evil = "\u{1b}[2J\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}\u{7f}";
     client.enqueue(note(evil)).tenant("\u{1b}[31mtenant").await.unwrap();
     let tx = client.pool().begin().await.unwrap();
-    tx.execute(&format!("update {}.instances set last_error = $1", place.schema), &[&evil]).await.unwrap();
+    let update = format!("update {}.instances set last_error = $1, fsm = $1, queue = $1, step = $1", place.schema);
+    tx.execute(&update, &[&evil]).await.unwrap();
     tx.commit().await.unwrap();
-    for command in [vec!["ls"], vec!["show", "1"], vec!["ls", "--json"], vec!["show", "1", "--json"]] {
-        let output = place.run(&command);
-        assert!(output.status.success(), "{command:?}: {}", stderr(&output));
+    let commands = ["ls", "show 1", "queues", "doctor", "ls --json", "show 1 --json", "queues --json", "doctor --json"];
+    for command in commands {
+        let output = place.run(&command.split(' ').collect::<Vec<_>>());
+        assert_eq!(stderr(&output), "", "{command}");
         let text = stdout(&output);
         let bad = text.chars().find(|c| (c.is_control() && *c != '\n') || *c == '\u{202e}');
         assert_eq!(bad, None, "{command:?}: {text:?}");
