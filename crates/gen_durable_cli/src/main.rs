@@ -1,1 +1,101 @@
-fn main() {}
+//! `durable`: see and steer gen_durable, and a demo.
+
+mod commands;
+mod connect;
+mod shop;
+mod table;
+mod text;
+
+use std::{process::ExitCode, time::Duration};
+
+use clap::{Parser, Subcommand};
+
+use crate::commands::{bench, demo, dev, doctor, ls, migrate, pause, queues, show, workers};
+
+/// Durable execution on nothing but Postgres
+#[derive(Debug, Parser)]
+#[command(
+    name = "durable",
+    version,
+    max_term_width = 100,
+    after_help = "Exit codes: 0 all is well, 1 an error, 2 a command that is not understood"
+)]
+struct Cli {
+    /// Print JSON, for programs
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Demo(demo::Args),
+    Dev(dev::Args),
+    #[command(subcommand)]
+    Migrate(migrate::Command),
+    Ls(ls::Args),
+    Show(show::Args),
+    Queues(queues::Args),
+    /// Claim nothing more from a queue, in any process, until it is resumed
+    Pause(pause::Args),
+    /// Open a paused queue again
+    Resume(pause::Args),
+    Workers(workers::Args),
+    Doctor(doctor::Args),
+    #[command(hide = true)]
+    Bench(bench::Args),
+    /// A worker process of the demo
+    #[command(name = shop::staff::WORKER_COMMAND, hide = true)]
+    DemoWorker,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into()))
+        .with_writer(std::io::stderr)
+        .init();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&error.into()),
+    };
+    let ended = runtime.block_on(run(cli));
+    // Nothing that still blocks a thread may keep the command from ending.
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    ended.unwrap_or_else(|error| fail(&error))
+}
+
+async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    let json = cli.json;
+    match cli.command {
+        Command::Demo(args) => return demo::run(args, json).await,
+        Command::Doctor(args) => return doctor::run(args, json).await,
+        Command::Dev(args) => dev::run(args, json).await,
+        Command::Migrate(command) => migrate::run(command, json).await,
+        Command::Ls(args) => ls::run(args, json).await,
+        Command::Show(args) => show::run(args, json).await,
+        Command::Queues(args) => queues::run(args, json).await,
+        Command::Pause(args) => pause::pause(args, json).await,
+        Command::Resume(args) => pause::resume(args, json).await,
+        Command::Workers(args) => workers::run(args, json).await,
+        Command::Bench(args) => bench::run(args).await,
+        Command::DemoWorker => shop::worker::run().await,
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// 2: the command was not given what it needs. 1: anything else.
+fn fail(error: &anyhow::Error) -> ExitCode {
+    // The causes stand in the message of ours already; anyhow's own chain is for those of others.
+    let mut message = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !message.contains(&cause) {
+            message = format!("{message}: {cause}");
+        }
+    }
+    // A message of several lines (the end of a log) stays one; each line is made safe.
+    let lines: Vec<String> = message.lines().map(text::safe).collect();
+    eprintln!("error: {}", lines.join("\n"));
+    ExitCode::from(if error.is::<connect::Usage>() { 2 } else { 1 })
+}

@@ -1,0 +1,42 @@
+//! The commands, one a file: what it takes, what it does.
+
+pub(crate) mod demo;
+pub(crate) mod dev;
+pub(crate) mod migrate;
+
+pub(crate) mod doctor;
+pub(crate) mod ls;
+pub(crate) mod show;
+
+pub(crate) mod pause;
+pub(crate) mod queues;
+pub(crate) mod workers;
+
+pub(crate) mod bench;
+
+use gen_durable_postgres::Cluster;
+
+/// Resolves when somebody asks this process to end: Ctrl-C, SIGTERM, or a terminal that closes.
+pub(crate) async fn asked_to_end() -> std::io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    tokio::select! {
+        pressed = tokio::signal::ctrl_c() => pressed,
+        _ = terminate.recv() => Ok(()),
+        _ = hangup.recv() => Ok(()),
+    }
+}
+
+/// Starting a server takes a while and blocks: not on a thread that others need.
+pub(crate) async fn start_postgres<F>(start: F) -> anyhow::Result<Cluster>
+where
+    F: FnOnce() -> gen_durable_postgres::Result<Cluster> + Send + 'static,
+{
+    Ok(tokio::task::spawn_blocking(start).await??)
+}
+
+/// So does stopping one.
+pub(crate) async fn stop_postgres(mut cluster: Cluster) -> anyhow::Result<()> {
+    Ok(tokio::task::spawn_blocking(move || cluster.stop()).await??)
+}

@@ -1,0 +1,38 @@
+//! `durable pause` and `durable resume`: close a queue, open it again.
+
+use serde_json::json;
+
+use crate::{
+    connect::Database,
+    table::{print, print_json},
+    text::safe,
+};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The queue
+    queue: String,
+    #[command(flatten)]
+    database: Database,
+}
+
+pub(crate) async fn pause(args: Args, json: bool) -> anyhow::Result<()> {
+    let Args { queue, database } = args;
+    let by = std::env::var("USER").unwrap_or_else(|_| "durable pause".to_owned());
+    database.client().await?.pause(&queue, &by).await?;
+    if json {
+        return print_json(&json!({"queue": queue, "paused": true}));
+    }
+    let queue = safe(&queue);
+    print(format!("{queue} is paused: what runs, runs on; nothing more is claimed until `durable resume {queue}`"))
+}
+
+pub(crate) async fn resume(args: Args, json: bool) -> anyhow::Result<()> {
+    let Args { queue, database } = args;
+    let was_paused = database.client().await?.resume(&queue).await?;
+    if json {
+        return print_json(&json!({"queue": queue, "paused": false, "was_paused": was_paused}));
+    }
+    let queue = safe(&queue);
+    print(if was_paused { format!("{queue} is open again") } else { format!("{queue} was not paused") })
+}

@@ -1,0 +1,37 @@
+//! `durable queues`: what waits and what runs, by queue.
+
+use serde_json::{Value, json};
+
+use crate::{
+    connect::Database,
+    table::{Rows, print, print_json},
+    text::thousands,
+};
+
+/// Beyond this, due rows are not counted.
+const DUE_COUNTED_MAX: i64 = 10_000;
+
+/// List the queues that hold work or are paused
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    database: Database,
+}
+
+pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
+    let queues = args.database.client().await?.inspect().queues().await?;
+    if json {
+        let rows: Vec<Value> = queues
+            .iter()
+            .map(|q| json!({"name": q.name, "paused": q.paused, "due": q.due, "executing": q.executing}))
+            .collect();
+        return print_json(&rows);
+    }
+    let mut rows = Rows::new(["queue", "due", "executing", ""]).right([1, 2]);
+    for queue in queues {
+        let due = if queue.due > DUE_COUNTED_MAX { "over 10,000".to_owned() } else { thousands(queue.due) };
+        let paused = if queue.paused { "paused" } else { "" };
+        rows.add([queue.name, due, thousands(queue.executing), paused.to_owned()]);
+    }
+    if rows.is_empty() { print("nothing waits, nothing runs, nothing is paused") } else { print(rows) }
+}

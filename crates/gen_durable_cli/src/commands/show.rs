@@ -1,0 +1,100 @@
+//! `durable show`: everything about one instance.
+
+use anyhow::{Context, bail};
+use gen_durable::{Instance, Timestamp};
+use serde::Serialize;
+use serde_json::{Value, json, value::RawValue};
+
+use crate::{
+    connect::Database,
+    table::{print, print_json},
+    text::{indented, relative, safe, safe_json},
+};
+
+/// Show one instance: where it stands, its times, its state
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Its number, as `durable ls` shows it
+    #[arg(value_name = "ID")]
+    id: i64,
+    #[command(flatten)]
+    database: Database,
+}
+
+pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
+    let Args { id, database } = args;
+    let Some(row) = database.client().await?.inspect().show(id).await? else {
+        bail!(
+            "there is no instance {id} in the schema {}: it never was, or it settled long ago and was collected (`durable ls` lists what is there)",
+            database.schema
+        );
+    };
+    if json { print_json(&as_json(&row)?) } else { print(for_people(&row)) }
+}
+
+fn for_people(row: &Instance) -> String {
+    let now = Timestamp::now();
+    let time = |then: Timestamp| format!("{then:.3}  ({})", relative(then, now));
+    let mut lines = vec![
+        ("machine", format!("{} v{}", row.fsm, row.fsm_version)),
+        ("status", row.status.name().to_owned()),
+        ("step", row.step.clone()),
+        ("queue", format!("{}, priority {}", row.queue, row.priority)),
+        ("attempt", format!("{} failed runs of this step", row.attempt)),
+        ("commits", row.step_seq.to_string()),
+        ("enqueued", time(row.inserted_at)),
+        ("due", time(row.eligible_at)),
+        ("changed", time(row.updated_at)),
+    ];
+    lines.extend(row.finished_at.map(|then| ("settled", time(then))));
+    lines.extend(row.locked_by.clone().map(|worker| ("held by", worker)));
+    lines.extend(row.lease_expires_at.map(|then| ("lease", time(then))));
+    if row.crash_count > 0 {
+        lines.push(("deaths", format!("{} processes died with it", row.crash_count)));
+    }
+    if !row.tenant.is_empty() {
+        lines.push(("tenant", row.tenant.clone()));
+    }
+    lines.extend(row.traceparent.clone().map(|trace| ("trace", trace)));
+    lines.extend(row.last_error.clone().map(|error| ("error", error)));
+    let mut shown = format!("instance {}\n", row.id);
+    for (name, value) in &lines {
+        shown.push_str(&format!("  {name:9} {}\n", safe(value)));
+    }
+    let bodies = [("state", Some(&row.state)), ("data", row.data.as_ref()), ("result", row.result.as_ref())];
+    for (name, body) in bodies {
+        if let Some(body) = body {
+            let body = safe_json(&indented(body)).replace('\n', "\n            ");
+            shown.push_str(&format!("  {name:9} {body}\n"));
+        }
+    }
+    shown
+}
+
+/// An instance for programs.
+#[derive(Debug, Serialize)]
+pub(crate) struct Whole {
+    #[serde(flatten)]
+    columns: Value,
+    state: Box<RawValue>,
+    data: Box<RawValue>,
+    result: Box<RawValue>,
+}
+
+/// The row, by the names of its columns. What is JSON in it is passed on as it stands, number for number.
+pub(crate) fn as_json(row: &Instance) -> anyhow::Result<Whole> {
+    let body = |text: &Option<String>| -> anyhow::Result<Box<RawValue>> {
+        RawValue::from_string(text.clone().unwrap_or_else(|| "null".to_owned())).context("the row holds broken JSON")
+    };
+    let columns = json!({
+        "id": row.id, "machine": row.fsm, "version": row.fsm_version, "step": row.step, "status": row.status.name(),
+        "queue": row.queue, "priority": row.priority, "tenant": row.tenant, "attempt": row.attempt,
+        "last_error": row.last_error, "eligible_at": row.eligible_at.to_string(),
+        "inserted_at": row.inserted_at.to_string(), "updated_at": row.updated_at.to_string(),
+        "finished_at": row.finished_at.map(|at| at.to_string()),
+        "lease_expires_at": row.lease_expires_at.map(|at| at.to_string()),
+        "locked_by": row.locked_by, "claim_epoch": row.claim_epoch, "step_seq": row.step_seq, "visit": row.visit,
+        "crash_count": row.crash_count, "traceparent": row.traceparent,
+    });
+    Ok(Whole { columns, state: body(&Some(row.state.clone()))?, data: body(&row.data)?, result: body(&row.result)? })
+}

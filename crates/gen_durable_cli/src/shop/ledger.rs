@@ -1,0 +1,72 @@
+//! The shop's own table: who was charged. It has no unique key, so that a second charge would show.
+
+use gen_durable::{Id, OrFatal, Pool, StepError, Tx};
+
+use super::{order::Order, receipt::Receipt};
+
+/// The ledger, in a schema of the shop's own beside the engine's.
+#[derive(Debug, Clone)]
+pub(crate) struct Ledger {
+    /// A name that we made ourselves: it may stand in SQL.
+    schema: String,
+}
+
+/// What the ledger says at the end.
+#[derive(Debug, Default)]
+pub(crate) struct Entries {
+    /// One for each charge, repeated where an order was charged twice.
+    pub(crate) orders: Vec<i64>,
+    /// The receipts that were enqueued with the charges.
+    pub(crate) receipts: Vec<i64>,
+}
+
+impl Ledger {
+    /// The ledger that belongs to the engine's schema of this name.
+    pub(crate) fn beside(engine_schema: &str) -> Ledger {
+        Ledger { schema: format!("{engine_schema}_shop") }
+    }
+
+    pub(crate) async fn make(&self, pool: &Pool) -> anyhow::Result<()> {
+        let schema = &self.schema;
+        let tx = pool.begin().await?;
+        tx.batch_execute(&format!(
+            "create schema {schema};
+             create table {schema}.charges (
+                 order_id bigint not null, cents bigint not null, receipt_id bigint not null);"
+        ))
+        .await?;
+        Ok(tx.commit().await?)
+    }
+
+    pub(crate) async fn drop(&self, pool: &Pool) -> anyhow::Result<()> {
+        let tx = pool.begin().await?;
+        tx.batch_execute(&format!("drop schema if exists {} cascade", self.schema)).await?;
+        Ok(tx.commit().await?)
+    }
+
+    /// Charge an order, if and only if the transaction commits.
+    pub(crate) async fn charge(
+        &self,
+        tx: &Tx,
+        order: Id<Order>,
+        cents: u64,
+        receipt: Id<Receipt>,
+    ) -> Result<(), StepError> {
+        let insert = format!("insert into {}.charges (order_id, cents, receipt_id) values ($1, $2, $3)", self.schema);
+        let cents = i64::try_from(cents).or_fatal()?;
+        tx.execute(&insert, &[&order.raw(), &cents, &receipt.raw()]).await?;
+        Ok(())
+    }
+
+    pub(crate) async fn read(&self, pool: &Pool) -> anyhow::Result<Entries> {
+        let tx = pool.begin().await?;
+        let rows = tx.query(&format!("select order_id, receipt_id from {}.charges", self.schema), &[]).await?;
+        let mut entries = Entries::default();
+        for row in &rows {
+            entries.orders.push(row.try_get(0)?);
+            entries.receipts.push(row.try_get(1)?);
+        }
+        tx.rollback().await?;
+        Ok(entries)
+    }
+}

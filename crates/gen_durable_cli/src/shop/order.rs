@@ -1,0 +1,82 @@
+//! An order: a machine of four steps, some of which fail now and then.
+
+use std::time::Duration;
+
+use gen_durable::{Context, Instance, Machine, Outcome, Policy, SECOND, Status, done, fatal, next, sleep};
+use serde::{Deserialize, Serialize};
+
+use super::{Shop, a_moment, happens, receipt::Receipt};
+
+/// One order of the shop.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Order {
+    /// The customer's number of it: fate hangs on it.
+    pub(crate) number: u64,
+    pub(crate) cents: u64,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Step {
+    #[default]
+    Reserve,
+    Charge,
+    Pack,
+    Ship,
+}
+
+impl Machine for Order {
+    const NAME: &'static str = "order";
+    type App = Shop;
+    type Step = Step;
+    type Output = String;
+
+    async fn step(&mut self, at: Step, cx: &mut Context<'_, Self>) -> Outcome<Self> {
+        match at {
+            Step::Reserve => {
+                tokio::time::sleep(a_moment("reserve", self.number, 20, 60)).await;
+                if cx.attempt == 0 && happens("the warehouse is busy", self.number, 9) {
+                    return Err("the warehouse is busy".into());
+                }
+                Ok(next(Step::Charge))
+            }
+            Step::Charge => {
+                tokio::time::sleep(a_moment("charge", self.number, 20, 60)).await;
+                if happens("card declined", self.number, 25) {
+                    return Err(fatal("card declined"));
+                }
+                if cx.attempt < 2 && happens("the bank does not answer", self.number, 11) {
+                    return Err("the bank does not answer".into());
+                }
+                // The charge, the receipt that follows from it, and the step to come are one commit: all or nothing,
+                // whichever process dies when.
+                let mut tx = cx.begin().await?;
+                let receipt = Receipt { order: cx.id, cents: self.cents };
+                let receipt = cx.app.client.enqueue(receipt).within(&mut tx).await?;
+                cx.app.ledger.charge(&tx, cx.id, self.cents, receipt.id).await?;
+                Ok(next(Step::Pack).within(tx))
+            }
+            // Nobody waits while it is packed: the timer is a row, not a process.
+            Step::Pack => Ok(sleep(a_moment("pack", self.number, 200, 600)).then(Step::Ship)),
+            Step::Ship => {
+                tokio::time::sleep(a_moment("ship", self.number, 20, 60)).await;
+                if cx.attempt == 0 && happens("the van is full", self.number, 13) {
+                    return Err("the van is full".into());
+                }
+                Ok(done(format!("parcel {:06}", self.number)))
+            }
+        }
+    }
+
+    fn policy(&self, _: &Step) -> Policy {
+        Policy { attempts: 8, backoff_first: Duration::from_millis(200), backoff_max: SECOND, timeout: None }
+    }
+}
+
+/// The commits of a settled order without a retry: what it has more, it has of retries.
+pub(crate) fn straight_steps(order: &Instance) -> i64 {
+    match order.status {
+        Status::Done => 4,
+        _ => 2,
+    }
+}

@@ -1,0 +1,106 @@
+//! What one sees meanwhile: bars where there is a terminal, a line a second where there is none.
+
+use std::{
+    io::IsTerminal,
+    time::{Duration, Instant},
+};
+
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::text::thousands;
+
+const LINE_EVERY: Duration = Duration::from_secs(1);
+
+/// How far a machine is.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Far {
+    pub(crate) seen: u64,
+    pub(crate) done: u64,
+    pub(crate) failed: u64,
+}
+
+impl Far {
+    pub(crate) fn settled(self) -> u64 {
+        self.done + self.failed
+    }
+}
+
+/// The demo's voice, on stderr.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    begun: Instant,
+    bars: Option<Bars>,
+    last_line: Instant,
+}
+
+#[derive(Debug)]
+struct Bars {
+    all: MultiProgress,
+    orders: ProgressBar,
+    receipts: ProgressBar,
+}
+
+impl Progress {
+    pub(crate) fn new() -> Progress {
+        let now = Instant::now();
+        Progress { begun: now, bars: None, last_line: now }
+    }
+
+    /// The shop opens: from here on there is something to be far with.
+    pub(crate) fn open(&mut self, orders: u64) {
+        self.last_line = Instant::now();
+        if !std::io::stderr().is_terminal() {
+            return;
+        }
+        let all = MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(10));
+        let add = |name: &'static str, length: u64| {
+            let bar = all.add(ProgressBar::new(length));
+            if let Ok(style) = ProgressStyle::with_template("  {prefix:9} {bar:36.green/dim} {pos:>6}/{len:6} {msg}") {
+                bar.set_style(style.progress_chars("━━─"));
+            }
+            bar.set_prefix(name);
+            bar
+        };
+        let (orders, receipts) = (add("orders", orders), add("receipts", 0));
+        self.bars = Some(Bars { all, orders, receipts });
+    }
+
+    /// Something happened.
+    pub(crate) fn say(&self, what: &str) {
+        let line = format!("{:>6.1} s  {what}", self.begun.elapsed().as_secs_f64());
+        match &self.bars {
+            Some(bars) => drop(bars.all.println(line)),
+            None => eprintln!("{line}"),
+        }
+    }
+
+    /// So far it is.
+    pub(crate) fn update(&mut self, orders: Far, receipts: Far) {
+        if let Some(bars) = &self.bars {
+            for (bar, far) in [(&bars.orders, orders), (&bars.receipts, receipts)] {
+                let under_way = far.seen.saturating_sub(far.settled());
+                let failed = if far.failed > 0 { format!("{} failed for good, ", far.failed) } else { String::new() };
+                bar.set_message(format!("{failed}{under_way} under way"));
+                bar.set_position(far.settled());
+            }
+            bars.receipts.set_length(receipts.seen);
+        } else if self.last_line.elapsed() >= LINE_EVERY {
+            self.last_line = Instant::now();
+            self.say(&format!(
+                "orders {} of {} settled, receipts {} of {}",
+                thousands(orders.settled()),
+                thousands(orders.seen),
+                thousands(receipts.settled()),
+                thousands(receipts.seen),
+            ));
+        }
+    }
+
+    /// Leave the lines, take the bars away: the table comes next.
+    pub(crate) fn close(&mut self) {
+        if let Some(bars) = self.bars.take() {
+            bars.orders.finish_and_clear();
+            bars.receipts.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! The receipt of a charge: a job, in a queue of its own.
+
+use std::time::Duration;
+
+use gen_durable::{Context, Id, Job, Policy, Queue, SECOND, StepError};
+use serde::{Deserialize, Serialize};
+
+use super::{Shop, a_moment, happens, order::Order};
+
+/// Mail waits for mail servers; it must not keep orders waiting.
+pub(crate) const MAIL: Queue = Queue::new("mail");
+
+/// Mails the receipt of one charge.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Receipt {
+    pub(crate) order: Id<Order>,
+    pub(crate) cents: u64,
+}
+
+impl Job for Receipt {
+    const NAME: &'static str = "receipt";
+    const QUEUE: Queue = MAIL;
+    type App = Shop;
+    type Output = String;
+
+    async fn run(&self, cx: &mut Context<'_, Self>) -> Result<String, StepError> {
+        let number = cx.id.raw().unsigned_abs();
+        tokio::time::sleep(a_moment("mail", number, 10, 40)).await;
+        if cx.attempt == 0 && happens("the mail server is away", number, 15) {
+            return Err("the mail server is away".into());
+        }
+        // A real mail server would be handed this key, and send what it is told twice only once.
+        Ok(cx.idempotency_key())
+    }
+
+    fn policy(&self) -> Policy {
+        Policy { attempts: 8, backoff_first: Duration::from_millis(200), backoff_max: SECOND, timeout: None }
+    }
+}
+
+/// The commits of a receipt without a retry.
+pub(crate) const STRAIGHT_STEPS: i64 = 1;

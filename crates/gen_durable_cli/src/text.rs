@@ -1,0 +1,168 @@
+//! Words for people: numbers, times, and text from outside that must not reach a terminal as it is.
+
+use gen_durable::Timestamp;
+
+/// Text from a row, for a terminal: what could move a cursor, colour or reorder what is shown is written out instead.
+pub(crate) fn safe(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' => shown.push_str("\\n"),
+            '\r' => shown.push_str("\\r"),
+            '\t' => shown.push_str("\\t"),
+            c if is_dangerous(c) => shown.extend(c.escape_unicode()),
+            c => shown.push(c),
+        }
+    }
+    shown
+}
+
+/// JSON text, for a terminal as well as for a program: the same value, with the same characters as escapes of JSON's.
+pub(crate) fn safe_json(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        // Between its strings JSON has line ends and no other control character; all else stands in a string.
+        if is_dangerous(c) && c != '\n' {
+            let mut units = [0_u16; 2];
+            c.encode_utf16(&mut units).iter().for_each(|unit| shown.push_str(&format!("\\u{unit:04x}")));
+        } else {
+            shown.push(c);
+        }
+    }
+    shown
+}
+
+/// Control characters (an escape sequence begins with one), and those that change the direction of what follows or
+/// cannot be seen.
+fn is_dangerous(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+        || matches!(c, '\u{e0000}'..='\u{e007f}')
+}
+
+/// At most so many characters.
+pub(crate) fn short(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    let mut kept: String = text.chars().take(most.saturating_sub(1)).collect();
+    kept.push('…');
+    kept
+}
+
+/// One line of JSON as many, each number and string as it stands.
+pub(crate) fn indented(json: &str) -> String {
+    let mut shown = String::with_capacity(json.len() * 2);
+    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
+    let mut rest = json.chars().peekable();
+    while let Some(c) = rest.next() {
+        if in_string {
+            shown.push(c);
+            in_string = escaped || c != '"';
+            escaped = !escaped && c == '\\';
+            continue;
+        }
+        match c {
+            '"' => {
+                in_string = true;
+                shown.push(c);
+            }
+            '{' | '[' if rest.peek().is_some_and(|next| matches!(next, '}' | ']')) => shown.push(c),
+            '{' | '[' => {
+                depth += 1;
+                shown.push(c);
+                new_line(&mut shown, depth);
+            }
+            '}' | ']' => {
+                if !shown.ends_with(['{', '[']) {
+                    depth = depth.saturating_sub(1);
+                    new_line(&mut shown, depth);
+                }
+                shown.push(c);
+            }
+            ',' => {
+                shown.push(c);
+                new_line(&mut shown, depth);
+            }
+            c if c.is_whitespace() && shown.ends_with([' ', '\n']) => {}
+            c => shown.push(c),
+        }
+    }
+    shown
+}
+
+fn new_line(shown: &mut String, depth: usize) {
+    shown.push('\n');
+    (0..depth).for_each(|_| shown.push_str("  "));
+}
+
+/// 1234567 as "1,234,567".
+pub(crate) fn thousands<N: TryInto<i64>>(number: N) -> String {
+    let number = number.try_into().unwrap_or(i64::MAX);
+    let digits = number.unsigned_abs().to_string();
+    let mut shown = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place) % 3 == 0 {
+            shown.push(',');
+        }
+        shown.push(digit);
+    }
+    if number < 0 { format!("-{shown}") } else { shown }
+}
+
+/// "3 s ago", "in 2 min".
+pub(crate) fn relative(then: Timestamp, now: Timestamp) -> String {
+    let seconds = now.duration_since(then).as_secs_f64();
+    match seconds {
+        s if s.abs() < 1.0 => "now".to_owned(),
+        s if s > 0.0 => format!("{} ago", span(s)),
+        s => format!("in {}", span(-s)),
+    }
+}
+
+/// "340 ms", "1.2 s", "12 s", "5 min", "3 h", "2 d".
+pub(crate) fn span(seconds: f64) -> String {
+    match seconds {
+        s if s < 1.0 => format!("{:.0} ms", s * 1000.0),
+        s if s < 10.0 => format!("{s:.1} s"),
+        s if s < 120.0 => format!("{s:.0} s"),
+        s if s < 2.0 * 3600.0 => format!("{:.0} min", s / 60.0),
+        s if s < 48.0 * 3600.0 => format!("{:.0} h", s / 3600.0),
+        s => format!("{:.0} d", s / 86400.0),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_steers_a_terminal_gets_through() {
+        let evil = "a\u{1b}[31mred\u{9b}2J\r\n\u{202e}x\u{7f}\u{e0041}é";
+        assert_eq!(safe(evil), "a\\u{1b}[31mred\\u{9b}2J\\r\\n\\u{202e}x\\u{7f}\\u{e0041}é");
+        let json = serde_json::to_string(evil).unwrap();
+        let shown = safe_json(&json);
+        assert!(!shown.chars().any(is_dangerous), "{shown:?}");
+        assert_eq!(serde_json::from_str::<String>(&shown).unwrap(), evil);
+    }
+
+    #[test]
+    fn json_is_indented_without_touching_its_values() {
+        let json = r#"{"a": [1, 123456789012345678901234567890], "b": {}, "c": "x{,}\"[", "d": []}"#;
+        let shown = indented(json);
+        let expected = "{\n  \"a\": [\n    1,\n    123456789012345678901234567890\n  ],\n  \"b\": {},\n  \"c\": \"x{,}\\\"[\",\n  \"d\": []\n}";
+        assert_eq!(shown, expected);
+        assert_eq!(indented("null"), "null");
+    }
+
+    #[test]
+    fn numbers_and_times_read_well() {
+        assert_eq!([0, 999, 1000, -1234567].map(thousands::<i64>), ["0", "999", "1,000", "-1,234,567"]);
+        assert_eq!([0.34, 1.24, 59.0, 600.0, 7200.0].map(span), ["340 ms", "1.2 s", "59 s", "10 min", "2 h"]);
+        let now = Timestamp::UNIX_EPOCH;
+        let later = Timestamp::from_second(90).unwrap();
+        assert_eq!((relative(now, later), relative(later, now)), ("90 s ago".into(), "in 90 s".into()));
+        assert_eq!((short("abcdef", 4), short("abc", 4)), ("abc…".into(), "abc".into()));
+    }
+}

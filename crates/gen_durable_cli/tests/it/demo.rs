@@ -1,0 +1,124 @@
+//! The demo, played for real: a worker is killed, nothing is lost, nothing is left behind.
+
+use std::{
+    io::{BufRead, BufReader},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+use super::{durable, stderr, stdout};
+
+#[test]
+fn the_demo_on_a_postgres_of_its_own_kills_a_worker_and_loses_nothing() {
+    let output = durable().args(["demo", "--seconds", "3", "--json"]).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let sums = last_line(&stdout(&output));
+    assert_eq!(sums["lost"], 0, "{sums}");
+    assert_eq!(sums["charged_twice"], 0, "{sums}");
+    assert!(sums["kills"].as_u64().unwrap() >= 1, "{sums}");
+    assert_eq!(sums["enqueued"], sums["settled"], "{sums}");
+    assert!(sums["failed"].as_u64().unwrap() >= 1, "some cards are declined: {sums}");
+    assert_eq!(sums["machines"][0]["enqueued"], 300, "{sums}");
+    assert!(sums["machines"][0]["retried"].as_u64().unwrap() >= 1, "{sums}");
+    gone(&workers_named(&stderr(&output)));
+}
+
+#[tokio::test]
+async fn the_demo_in_a_database_that_is_given_leaves_it_as_it_was() {
+    let url = gen_durable_postgres::shared().unwrap().url();
+    let output =
+        durable().args(["demo", "--seconds", "1", "--instances", "7"]).env("DATABASE_URL", &url).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let said = stdout(&output);
+    assert!(said.contains("✓ nothing was lost") && said.contains("order"), "{said}");
+    let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    // Other demos may run here: only the schema that this one named must be gone.
+    let error = stderr(&output);
+    let schema = error.split("schema of our own (").nth(1).and_then(|rest| rest.split(')').next()).unwrap();
+    let left = "select count(*) from pg_namespace where nspname like $1 || '%'";
+    assert_eq!(client.query_one(left, &[&schema]).await.unwrap().get::<_, i64>(0), 0);
+}
+
+#[test]
+fn when_the_demo_is_killed_its_workers_do_not_outlive_it() {
+    let mut demo = Playing::start();
+    demo.process.kill().unwrap();
+    demo.process.wait().unwrap();
+    gone(&demo.workers);
+}
+
+#[test]
+fn when_the_demo_is_asked_to_end_it_stops_everything() {
+    let mut demo = Playing::start();
+    let pid = demo.process.id().to_string();
+    assert!(Command::new("sh").args(["-c", &format!("kill -s INT {pid}")]).status().unwrap().success());
+    let ended = wait_for(|| demo.process.try_wait().unwrap());
+    assert_eq!(ended.code(), Some(1));
+    gone(&demo.workers);
+}
+
+/// A demo with its workers up.
+struct Playing {
+    process: Child,
+    workers: Vec<u32>,
+    /// Kept open, so that the demo can go on talking.
+    _said: std::io::Lines<BufReader<std::process::ChildStderr>>,
+}
+
+impl Playing {
+    fn start() -> Playing {
+        let mut command = durable();
+        command.args(["demo", "--seconds", "60"]).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut process = command.spawn().unwrap();
+        let mut said = BufReader::new(process.stderr.take().unwrap()).lines();
+        let workers =
+            said.by_ref().map_while(Result::ok).map(|line| workers_named(&line)).find(|pids| !pids.is_empty());
+        Playing { process, workers: workers.expect("the demo ended early"), _said: said }
+    }
+}
+
+impl Drop for Playing {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn workers_named(text: &str) -> Vec<u32> {
+    let Some(list) = text.split("worker processes: ").nth(1).and_then(|rest| rest.lines().next()) else {
+        return Vec::new();
+    };
+    list.split(", ").map(|pid| pid.trim().parse().unwrap()).collect()
+}
+
+fn gone(workers: &[u32]) {
+    assert_eq!(workers.len(), 3);
+    for pid in workers {
+        wait_for(|| (!is_a_worker(*pid)).then_some(()));
+    }
+}
+
+/// Whether this process lives and is a worker: a number may be given again.
+fn is_a_worker(pid: u32) -> bool {
+    let ps = Command::new("ps").args(["-o", "stat=,args=", "-p", &pid.to_string()]).output().unwrap();
+    let line = stdout(&ps);
+    line.contains("demo-worker") && !line.trim_start().starts_with('Z')
+}
+
+fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited in vain");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn last_line(text: &str) -> Value {
+    serde_json::from_str(text.lines().last().unwrap()).unwrap()
+}
