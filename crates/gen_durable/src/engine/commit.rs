@@ -3,6 +3,8 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
+use tracing::Instrument;
+
 use super::{
     core::{Core, Ended},
     local::Run,
@@ -41,7 +43,8 @@ pub(crate) async fn run(core: Arc<Core>) {
             continue;
         }
         metrics::histogram!("durable_commit_size").record(u32::try_from(batch.len()).unwrap_or(u32::MAX));
-        commit(&core, &connection, batch).await;
+        let span = tracing::debug_span!("commit", size = batch.len());
+        commit(&core, &connection, batch).instrument(span).await;
     }
 }
 

@@ -7,6 +7,7 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
+use tracing::Instrument;
 
 use super::{core::Core, local::Run, staff};
 use crate::store::{
@@ -56,8 +57,8 @@ pub(crate) async fn run(core: Arc<Core>) {
             }
             continue;
         }
-        let picked =
-            pick::claim(&connection, &wanted, &core.worker.machines, &core.worker.id, core.lease_seconds()).await;
+        let picking = pick::claim(&connection, &wanted, &core.worker.machines, &core.worker.id, core.lease_seconds());
+        let picked = picking.instrument(tracing::debug_span!("pick", queues = ?wanted.queues)).await;
         match picked {
             Ok(picked) => {
                 picker.retry = RETRY_FIRST;

@@ -3,9 +3,11 @@
 
 mod acts;
 mod basics;
+mod connect;
 mod cost;
 mod engine;
 mod evolution;
 mod migrations;
+mod observe;
 mod plans;
 mod support;

@@ -1,0 +1,120 @@
+//! Getting there: TLS that is verified, several hosts, and how many connections a process takes.
+
+use std::{os::unix::fs::PermissionsExt, path::Path, process::Command};
+
+use gen_durable::{Client, Context, Engine, Job, Pool, SECOND, StepError};
+use serde::{Deserialize, Serialize};
+
+use crate::support::{Running, live, schema_name, sql, url};
+
+#[derive(Serialize, Deserialize)]
+struct Hello;
+impl Job for Hello {
+    const NAME: &'static str = "hello";
+    type App = ();
+    type Output = ();
+    async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
+        // A transaction of its own takes the sixth connection.
+        let tx = cx.begin().await?;
+        tx.execute("select 1", &[]).await?;
+        tx.commit().await?;
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_process_takes_at_most_six_connections() {
+    let name = schema_name();
+    let separator = if url().contains('?') { '&' } else { '?' };
+    let named = format!("{}{separator}application_name={name}", url());
+    let pool = Pool::connect_to(&named, &name).await.unwrap();
+    pool.migrate().await.unwrap();
+    let engine = Engine::builder(pool, ()).register::<Hello>().build().unwrap();
+    let client = engine.client();
+    let running = Running::start(engine);
+    let ids = client.enqueue_all((0..50).map(|_| Hello)).await.unwrap();
+    let looker = sql().await;
+    let mut most = 0_i64;
+    for new in ids {
+        assert!(client.settled(new.id, 60 * SECOND).await.unwrap().is_some());
+        let count = "select count(*) from pg_stat_activity where application_name = $1";
+        most = most.max(looker.query_one(count, &[&name]).await.unwrap().get(0));
+    }
+    running.stop().await;
+    assert!((4..=6).contains(&most), "{most} connections");
+}
+
+#[tokio::test]
+async fn of_several_hosts_the_one_that_answers_and_can_write_is_taken() {
+    let cluster = gen_durable_postgres::Options::for_tests().listen_on(0).temporary().unwrap();
+    let url = cluster.tcp_url().unwrap();
+    let (before, after) = url.split_once('@').unwrap();
+    let (address, path) = after.split_once('/').unwrap();
+    // Nobody listens on port 1.
+    let several = format!("{before}@127.0.0.1:1,{address}/{path}?target_session_attrs=read-write&sslmode=disable");
+    let pool = Pool::connect_to(&several, "several").await.unwrap();
+    pool.migrate().await.unwrap();
+    assert_eq!(pool.migrations().status().await.unwrap().installed, pool.migrations().status().await.unwrap().current);
+}
+
+/// A certificate authority and a certificate for `localhost`, made by the openssl program.
+fn make_certificates(dir: &Path) {
+    let run = |arguments: &str| {
+        let done = Command::new("openssl").args(arguments.split(' ')).current_dir(dir).output().unwrap();
+        assert!(done.status.success(), "{arguments}: {}", String::from_utf8_lossy(&done.stderr));
+    };
+    run("req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=ca");
+    run(
+        "req -newkey rsa:2048 -nodes -keyout server.key -out server.csr -subj /CN=localhost -addext subjectAltName=DNS:localhost",
+    );
+    std::fs::write(dir.join("san"), "subjectAltName=DNS:localhost").unwrap();
+    run("x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out server.pem -days 2 -extfile san");
+}
+
+#[tokio::test]
+async fn tls_is_spoken_and_the_servers_certificate_is_verified() {
+    let dir = std::env::temp_dir().join(format!("durable-tls-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755)).unwrap();
+    make_certificates(&dir);
+    let mut cluster = gen_durable_postgres::Options::for_tests().listen_on(0).temporary().unwrap();
+    // The key must belong to whoever runs the server: copied by the server's own owner, through SQL.
+    let (owner, connection) = tokio_postgres::connect(&cluster.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    for file in ["server.key", "server.pem"] {
+        let text = std::fs::read_to_string(dir.join(file)).unwrap();
+        let line = text.replace('\n', "\\n");
+        owner
+            .batch_execute(&format!(
+                "copy (select unnest(string_to_array(E'{line}', E'\\n'))) to program 'umask 077; cat > {file}'"
+            ))
+            .await
+            .unwrap();
+    }
+    for set in ["ssl = on", "ssl_cert_file = 'server.pem'", "ssl_key_file = 'server.key'"] {
+        owner.batch_execute(&format!("alter system set {set}")).await.unwrap();
+    }
+    cluster.restart().unwrap();
+    let base = cluster.tcp_url().unwrap().replace("127.0.0.1", "localhost");
+    let verified = format!("{base}?sslmode=verify-full&sslrootcert={}", dir.join("ca.pem").display());
+    let pool = Pool::connect_to(&verified, "tls").await.unwrap();
+    let tx = pool.begin().await.unwrap();
+    let spoken = "select ssl from pg_stat_ssl where pid = pg_backend_pid()";
+    assert!(tx.query_one(spoken, &[]).await.unwrap().get::<_, bool>(0));
+    tx.commit().await.unwrap();
+    // Without the authority the same server is a stranger.
+    let error = Client::connect(&format!("{base}?sslmode=require")).await.unwrap_err();
+    assert!(error.is_transient() && error.to_string().to_lowercase().contains("certificate"), "{error}");
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[tokio::test]
+async fn nobody_there_is_an_error_and_not_a_wait() {
+    let error = Client::connect("postgres://nobody@127.0.0.1:1/none?sslmode=disable").await.unwrap_err();
+    assert!(error.is_transient() && error.to_string().contains("could not reach the database"), "{error}");
+    let error = Client::connect("host=/nowhere user=x dbname=\"").await.unwrap_err();
+    assert!(error.is_invalid() || error.is_transient(), "{error}");
+    // A pool can be opened before its database is there.
+    assert!(Pool::open("postgres://nobody@127.0.0.1:1/none?sslmode=disable", "later", 1).is_ok());
+    drop(live().await);
+}

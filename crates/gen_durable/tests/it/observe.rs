@@ -1,0 +1,178 @@
+//! What can be seen from outside: metrics, spans, and what the boot check says.
+
+use std::{
+    collections::BTreeMap,
+    io::Write,
+    sync::{Arc, Mutex},
+};
+
+use gen_durable::{Context, Engine, Job, Policy, SECOND, StepError};
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+use serde::{Deserialize, Serialize};
+use tracing::instrument::WithSubscriber;
+
+use crate::support::{Running, eventually, live, sql};
+
+/// Remembers which metrics were touched, with their labels, and how often.
+#[derive(Clone, Default)]
+struct Seen(Arc<Mutex<BTreeMap<String, u64>>>);
+
+struct One(Seen, String);
+
+impl One {
+    fn note(&self, by: u64) {
+        *self.0.0.lock().unwrap().entry(self.1.clone()).or_default() += by;
+    }
+}
+impl metrics::CounterFn for One {
+    fn increment(&self, value: u64) {
+        self.note(value);
+    }
+    fn absolute(&self, value: u64) {
+        self.note(value);
+    }
+}
+impl metrics::GaugeFn for One {
+    fn increment(&self, _: f64) {
+        self.note(1);
+    }
+    fn decrement(&self, _: f64) {
+        self.note(1);
+    }
+    fn set(&self, _: f64) {
+        self.note(1);
+    }
+}
+impl metrics::HistogramFn for One {
+    fn record(&self, _: f64) {
+        self.note(1);
+    }
+}
+
+impl Seen {
+    fn one(&self, key: &Key) -> Arc<One> {
+        let labels: Vec<String> = key.labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
+        Arc::new(One(self.clone(), format!("{}{{{}}}", key.name(), labels.join(","))))
+    }
+    fn count(&self, name: &str) -> u64 {
+        self.0.lock().unwrap().get(name).copied().unwrap_or_default()
+    }
+}
+
+impl Recorder for Seen {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        Counter::from_arc(self.one(key))
+    }
+    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::from_arc(self.one(key))
+    }
+    fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::from_arc(self.one(key))
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Observed {
+    fails: bool,
+}
+impl Job for Observed {
+    const NAME: &'static str = "observed";
+    type App = ();
+    type Output = ();
+    async fn run(&self, _: &mut Context<'_, Self>) -> Result<(), StepError> {
+        if self.fails { Err("as told")? } else { Ok(()) }
+    }
+    fn policy(&self) -> Policy {
+        Policy::ONCE
+    }
+}
+
+#[tokio::test]
+async fn the_metrics_tell_what_was_done() {
+    // The recorder is the process's: other tests are seen too, so only this test's own machine is looked for.
+    let seen = Seen::default();
+    assert!(metrics::set_global_recorder(seen.clone()).is_ok());
+    let engine = Engine::builder(live().await, ()).register::<Observed>().build().unwrap();
+    let client = engine.client();
+    let running = Running::start(engine);
+    let good = client.enqueue(Observed { fails: false }).await.unwrap().id;
+    let bad = client.enqueue(Observed { fails: true }).await.unwrap().id;
+    assert!(client.settled(good, 60 * SECOND).await.unwrap().unwrap().result.is_ok());
+    assert!(client.settled(bad, 60 * SECOND).await.unwrap().unwrap().result.is_err());
+    eventually("the outcomes are counted", async || {
+        seen.count("durable_steps_total{machine=observed,outcome=done}") == 1
+            && seen.count("durable_steps_total{machine=observed,outcome=stop}") == 1
+    })
+    .await;
+    running.stop().await;
+    assert_eq!(seen.count("durable_step_seconds{machine=observed}"), 2);
+    for name in [
+        "durable_picked_total{}",
+        "durable_commit_size{}",
+        "durable_heartbeat_lag_seconds{}",
+        "durable_queue_depth{queue=default}",
+    ] {
+        assert!(seen.count(name) > 0, "{name} was never touched");
+    }
+}
+
+/// A log that a test can read.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn the_boot_check_says_which_live_rows_this_build_does_not_know() {
+    let pool = live().await;
+    let client = gen_durable::Client::new(pool.clone());
+    client.enqueue(Observed { fails: false }).after(60 * SECOND).await.unwrap();
+    client.enqueue(Observed { fails: false }).after(60 * SECOND).await.unwrap();
+    let direct = sql().await;
+    let stray = format!("update {}.instances set step = 'charge' where id = 1", pool.schema());
+    direct.execute(&stray, &[]).await.unwrap();
+    direct.execute(&format!("update {}.instances set fsm_version = 3 where id = 2", pool.schema()), &[]).await.unwrap();
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
+    let engine = Engine::builder(pool, ()).register::<Observed>().build().unwrap();
+    engine.run(std::future::ready(())).with_subscriber(subscriber).await.unwrap();
+    let said = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    assert!(said.contains("1 live observed stand at `charge`, which this build does not know"), "{said}");
+    assert!(said.contains("1 live rows of observed v3 are not for this build"), "{said}");
+    assert!(said.contains("this process uses at most 6 connections"), "{said}");
+}
+
+#[tokio::test]
+async fn a_step_runs_inside_a_span_that_names_it() {
+    #[derive(Serialize, Deserialize)]
+    struct Spanned;
+    impl Job for Spanned {
+        const NAME: &'static str = "spanned";
+        type App = ();
+        type Output = Option<String>;
+        async fn run(&self, _: &mut Context<'_, Self>) -> Result<Option<String>, StepError> {
+            Ok(tracing::Span::current().metadata().map(|metadata| metadata.name().to_owned()))
+        }
+    }
+    let lab = gen_durable::Lab::new(()).await;
+    let engine = Engine::builder(lab.pool().clone(), ()).register::<Spanned>().build().unwrap();
+    let subscriber = tracing_subscriber::fmt().with_writer(std::io::sink).finish();
+    let _here = tracing::subscriber::set_default(subscriber);
+    let client = engine.client();
+    let running = Running::start(engine);
+    let id = client.enqueue(Spanned).await.unwrap().id;
+    // On the test's own thread: a current-thread runtime runs the steps where the subscriber is set.
+    assert_eq!(client.settled(id, 60 * SECOND).await.unwrap().unwrap().result, Ok(Some("step".into())));
+    running.stop().await;
+}
