@@ -402,7 +402,7 @@ fn url() -> Result<String, Error> {
 async fn as_runtime(url: &str, owner: &Pool) -> Result<Pool, Error> {
     owner.call(|connection| async move { lab::make_roles(&connection).await }).await?.map_err(set_up)?;
     owner.migrations().grant(lab::RUNTIME_ROLE, lab::READER_ROLE).await?;
-    let pool = Pool::on(Target::new(url, owner.schema())?.as_user(lab::RUNTIME_ROLE), 4)?;
+    let pool = Pool::on(Target::new(url, owner.schema())?.with_user(lab::RUNTIME_ROLE), 4)?;
     pool.call(|connection| async move { lab::clock(&connection).await }).await?.map_err(set_up)?;
     Ok(pool)
 }

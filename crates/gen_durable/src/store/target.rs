@@ -74,7 +74,7 @@ impl Target {
 
     /// The same database as another user.
     #[cfg(feature = "testing")]
-    pub(crate) fn as_user(mut self, user: &str) -> Target {
+    pub(crate) fn with_user(mut self, user: &str) -> Target {
         self.config.user(user);
         self
     }
