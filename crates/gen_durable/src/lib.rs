@@ -45,3 +45,20 @@ pub use store::{
     tx::{Transaction, Tx},
 };
 pub use transition::{Outcome, Sleep, Transition, done, next, retry_after, sleep, stop};
+
+/// The guides' programs, compiled and run with the tests of the documentation.
+#[cfg(doctest)]
+mod guides {
+    #[doc = include_str!("../../../docs/guide/jobs.md")]
+    mod jobs {}
+    #[doc = include_str!("../../../docs/guide/machines.md")]
+    mod machines {}
+    #[doc = include_str!("../../../docs/guide/operating.md")]
+    mod operating {}
+    #[doc = include_str!("../../../docs/guide/testing.md")]
+    mod testing {}
+    #[doc = include_str!("../../../docs/guide/transactions.md")]
+    mod transactions {}
+    #[doc = include_str!("../../../docs/guide/upgrading.md")]
+    mod upgrading {}
+}

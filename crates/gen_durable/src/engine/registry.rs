@@ -14,6 +14,10 @@ use crate::{
 };
 
 /// A host's App may hold the App of a machine that comes from a library.
+#[diagnostic::on_unimplemented(
+    message = "an engine that hands out `{Self}` cannot run a machine that wants `{T}`",
+    note = "give the builder a `{T}`, or write `impl Has<{T}> for {Self}`"
+)]
 pub trait Has<T> {
     /// That part of it.
     fn part(&self) -> &T;

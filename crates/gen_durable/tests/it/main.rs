@@ -11,3 +11,5 @@ mod migrations;
 mod observe;
 mod plans;
 mod support;
+mod house;
+mod ui;
