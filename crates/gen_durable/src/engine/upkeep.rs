@@ -31,8 +31,6 @@ const SWEEP_EVERY_MAX: Duration = Duration::from_secs(5);
 const DEPTH_EVERY: Duration = Duration::from_secs(15);
 /// An ending that waits for somebody's lock is tried again this often.
 const BLOCKED_EVERY: Duration = Duration::from_millis(50);
-/// A row that this worker holds by the database and not by its own books, for this long, was lost on the way to us.
-const ORPHAN_AFTER: Duration = Duration::from_secs(10);
 
 /// Keep things up until the engine has stopped.
 pub(crate) async fn run(core: Arc<Core>) {
@@ -181,7 +179,7 @@ async fn reap(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
 
 /// A pick whose answer was lost claimed rows that nobody here knows of, and our lease keeps them from everybody else.
 async fn return_orphans(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
-    let held = lease::held(connection, &core.worker.id, ORPHAN_AFTER.as_secs_f64()).await?;
+    let held = lease::held(connection, &core.worker.id, core.settings.orphan_after().as_secs_f64()).await?;
     let lost: Vec<_> = held.into_iter().filter(|claim| !core.holds(claim.id)).collect();
     if lost.is_empty() {
         return Ok(());

@@ -15,9 +15,6 @@ use tokio_postgres::{
 
 use super::{Sql, fault::Fault, target::Target};
 
-/// A statement that takes longer than this has lost its server: the network is silent, or the machine is gone.
-const STATEMENT_DEADLINE: Duration = Duration::from_secs(60);
-
 /// A parameter of a statement.
 pub(crate) type Param<'a> = &'a (dyn ToSql + Sync);
 
@@ -31,8 +28,8 @@ pub(crate) struct Connection {
     prepared: RefCell<HashMap<&'static str, Statement>>,
     /// Held while connecting, so that concurrent callers make one connection and not several.
     connecting: tokio::sync::Mutex<()>,
-    /// How long a statement may take.
-    deadline: Cell<Duration>,
+    /// How long a statement may take here, if not as long as everywhere.
+    deadline: Cell<Option<Duration>>,
 }
 
 impl Connection {
@@ -42,13 +39,17 @@ impl Connection {
             client: RefCell::default(),
             prepared: RefCell::default(),
             connecting: tokio::sync::Mutex::new(()),
-            deadline: Cell::new(STATEMENT_DEADLINE),
+            deadline: Cell::new(None),
         }
     }
 
     /// How long a statement may take on this connection before it counts as lost.
     pub(crate) fn set_deadline(&self, deadline: Duration) {
-        self.deadline.set(deadline);
+        self.deadline.set(Some(deadline));
+    }
+
+    fn deadline(&self) -> Duration {
+        self.deadline.get().unwrap_or_else(|| self.target.statement_timeout())
     }
 
     pub(crate) fn target(&self) -> &Target {
@@ -61,9 +62,9 @@ impl Connection {
         let client = self.client().await?;
         self.target.count(sql.name);
         let sent = self.send(&client, sql, params);
-        let Ok(answer) = tokio::time::timeout(self.deadline.get(), sent).await else {
+        let Ok(answer) = tokio::time::timeout(self.deadline(), sent).await else {
             self.drop_client(&client);
-            return Err(Fault::Lost(format!("no answer within {:?}", self.deadline.get())));
+            return Err(Fault::Lost(format!("no answer within {:?}", self.deadline())));
         };
         answer.map_err(|error| {
             let fault = Fault::of(&error);
@@ -78,9 +79,9 @@ impl Connection {
     pub(crate) async fn batch(&self, text: &str) -> Result<(), Fault> {
         let client = self.client().await?;
         self.target.count("batch");
-        let Ok(answer) = tokio::time::timeout(self.deadline.get(), client.batch_execute(text)).await else {
+        let Ok(answer) = tokio::time::timeout(self.deadline(), client.batch_execute(text)).await else {
             self.drop_client(&client);
-            return Err(Fault::Lost(format!("no answer within {:?}", self.deadline.get())));
+            return Err(Fault::Lost(format!("no answer within {:?}", self.deadline())));
         };
         answer.map_err(|error| {
             let fault = Fault::of(&error);
@@ -146,13 +147,7 @@ impl Connection {
             return Ok(client);
         }
         self.reset();
-        let (client, driver) = self.target.connect().await.map_err(|error| {
-            self.target.lost_contact();
-            match Fault::of(&error) {
-                Fault::Lost(message) => Fault::Away(message),
-                fault => Fault::Away(fault.message().to_owned()),
-            }
-        })?;
+        let (client, driver) = self.target.connect().await?;
         // The other half of the connection lives on this thread's runtime, and ends with the client.
         tokio::spawn(driver);
         let client = Rc::new(client);

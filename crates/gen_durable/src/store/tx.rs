@@ -37,7 +37,7 @@ impl Tx {
         let Some(client) = self.client.take() else {
             return Ok(());
         };
-        client.batch_execute(word).await.map_err(|error| Fault::of(&error))?;
+        answered(&self.pool.target, client.batch_execute(word)).await?;
         // Only a connection that is known to be outside any transaction may serve again.
         self.pool.keep(client);
         Ok(())
@@ -95,5 +95,18 @@ pub(crate) async fn ride<T: Transaction>(
 ) -> Result<Vec<Row>, Fault> {
     target.count(sql.name);
     let typed: Vec<(Param<'_>, Type)> = params.iter().copied().zip(sql.types.iter().cloned()).collect();
-    tx.rows(&target.render(sql.text), &typed).await.map_err(|error| Fault::of(&error))
+    answered(target, tx.rows(&target.render(sql.text), &typed)).await
+}
+
+/// An answer within the time that every statement has, or the news that the connection is lost: an instance must not hang
+/// on a silent network. Whoever gets that news lets the connection go.
+pub(crate) async fn answered<T>(
+    target: &Target,
+    sent: impl Future<Output = Result<T, tokio_postgres::Error>>,
+) -> Result<T, Fault> {
+    let limit = target.statement_timeout();
+    match tokio::time::timeout(limit, sent).await {
+        Ok(answer) => answer.map_err(|error| Fault::of(&error)),
+        Err(_) => Err(Fault::Lost(format!("no answer within {limit:?}"))),
+    }
 }
