@@ -13,7 +13,7 @@ use tokio_postgres::{
     types::{ToSql, Type},
 };
 
-use super::{Sql, fault::Fault, target::Target};
+use super::{Sql, fault::Fault, link::Link, target::Target};
 
 /// A parameter of a statement.
 pub(crate) type Param<'a> = &'a (dyn ToSql + Sync);
@@ -23,7 +23,7 @@ pub(crate) type Param<'a> = &'a (dyn ToSql + Sync);
 pub(crate) struct Connection {
     target: Arc<Target>,
     /// The live half, if there is one.
-    client: RefCell<Option<Rc<Client>>>,
+    client: RefCell<Option<Rc<Link>>>,
     /// What this connection has prepared. Emptied with the connection.
     prepared: RefCell<HashMap<&'static str, Statement>>,
     /// Held while connecting, so that concurrent callers make one connection and not several.
@@ -63,6 +63,7 @@ impl Connection {
         self.target.count(sql.name);
         let sent = self.send(&client, sql, params);
         let Ok(answer) = tokio::time::timeout(self.deadline(), sent).await else {
+            client.cut();
             self.drop_client(&client);
             return Err(Fault::Lost(format!("no answer within {:?}", self.deadline())));
         };
@@ -80,6 +81,7 @@ impl Connection {
         let client = self.client().await?;
         self.target.count("batch");
         let Ok(answer) = tokio::time::timeout(self.deadline(), client.batch_execute(text)).await else {
+            client.cut();
             self.drop_client(&client);
             return Err(Fault::Lost(format!("no answer within {:?}", self.deadline())));
         };
@@ -138,7 +140,7 @@ impl Connection {
         Ok(statement)
     }
 
-    async fn client(&self) -> Result<Rc<Client>, Fault> {
+    async fn client(&self) -> Result<Rc<Link>, Fault> {
         if let Some(client) = self.live() {
             return Ok(client);
         }
@@ -149,17 +151,17 @@ impl Connection {
         self.reset();
         let (client, driver) = self.target.connect().await?;
         // The other half of the connection lives on this thread's runtime, and ends with the client.
-        tokio::spawn(driver);
-        let client = Rc::new(client);
+        let driver = tokio::spawn(driver);
+        let client = Rc::new(Link::new(client, &driver));
         *self.client.borrow_mut() = Some(client.clone());
         Ok(client)
     }
 
-    fn live(&self) -> Option<Rc<Client>> {
+    fn live(&self) -> Option<Rc<Link>> {
         self.client.borrow().clone().filter(|client| !client.is_closed())
     }
 
-    fn drop_client(&self, broken: &Rc<Client>) {
+    fn drop_client(&self, broken: &Rc<Link>) {
         self.target.lost_contact();
         let is_current = self.client.borrow().as_ref().is_some_and(|client| Rc::ptr_eq(client, broken));
         if is_current {

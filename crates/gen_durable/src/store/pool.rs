@@ -15,6 +15,7 @@ use super::{
     connection::Connection,
     enqueue::Pending,
     fault::Fault,
+    link::Link,
     migrate,
     target::{DEFAULT_SCHEMA, Target},
     tx::{Tx, answered},
@@ -48,7 +49,7 @@ pub(crate) struct Inner {
     /// The runtime of that thread: it also drives the transactions' connections.
     runtime: tokio::runtime::Handle,
     /// Connections outside any transaction, ready to begin one. Guarded for a moment, never over an await.
-    idle: Mutex<Vec<Client>>,
+    idle: Mutex<Vec<Link>>,
     /// Places for transactions.
     permits: Arc<Semaphore>,
     /// Engines of this process that should look when work is enqueued through this pool.
@@ -141,7 +142,7 @@ impl Pool {
         Ok(Tx::new(begun, self.inner.clone(), permit))
     }
 
-    async fn begin_on_a_connection(&self) -> Result<Client, Fault> {
+    async fn begin_on_a_connection(&self) -> Result<Link, Fault> {
         // A kept connection may have died since: then a new one is made, once.
         while let Some(client) = self.inner.take_idle() {
             if !client.is_closed() && begin(&client, &self.inner.target).await.is_ok() {
@@ -149,7 +150,7 @@ impl Pool {
             }
         }
         let (client, driver) = self.inner.target.connect().await?;
-        self.inner.runtime.spawn(driver);
+        let client = Link::new(client, &self.inner.runtime.spawn(driver));
         // Whatever becomes of it, nothing has happened yet: an outage, not an open question.
         begin(&client, &self.inner.target).await.map_err(|fault| Fault::Away(fault.message().to_owned()))?;
         Ok(client)
@@ -208,10 +209,10 @@ async fn begin(client: &Client, target: &Target) -> Result<(), Fault> {
 }
 
 impl Inner {
-    pub(crate) fn keep(&self, client: Client) {
+    pub(crate) fn keep(&self, client: Link) {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(client);
     }
-    fn take_idle(&self) -> Option<Client> {
+    fn take_idle(&self) -> Option<Link> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 }

@@ -5,21 +5,21 @@ use std::{fmt, ops::Deref, sync::Arc};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_postgres::{Client, Row, types::Type};
 
-use super::{Sql, connection::Param, fault::Fault, pool::Inner, target::Target};
+use super::{Sql, connection::Param, fault::Fault, link::Link, pool::Inner, target::Target};
 use crate::error::Error;
 
 /// A transaction of the pool's own. Everything that a `tokio_postgres::Client` can do is there by deref.
 ///
 /// Dropped without [`commit`](Tx::commit), it is rolled back: its connection is closed, never handed on.
 pub struct Tx {
-    client: Option<Client>,
+    client: Option<Link>,
     pool: Arc<Inner>,
     /// A place among the pool's transactions, given back when this ends.
     _permit: OwnedSemaphorePermit,
 }
 
 impl Tx {
-    pub(crate) fn new(client: Client, pool: Arc<Inner>, permit: OwnedSemaphorePermit) -> Tx {
+    pub(crate) fn new(client: Link, pool: Arc<Inner>, permit: OwnedSemaphorePermit) -> Tx {
         Tx { client: Some(client), pool, _permit: permit }
     }
 
