@@ -22,6 +22,8 @@ use crate::{
 const BATCH_MAX: usize = 1_000;
 const RETRY_FIRST: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(2);
+/// A row that was locked this often when we asked what became of its commit goes aside: about 300 ms.
+const HELD_MAX: u32 = 5;
 /// A step whose handler's outcome is refused as well is given up.
 const POISONED_MAX: u8 = 1;
 
@@ -141,40 +143,79 @@ async fn carefully(connection: &Connection, batch: &[Ended]) -> Result<(HashSet<
     outcome
 }
 
-/// The answer to a commit was lost. Ask for each row, with its lock: committed, still ours, or another's.
+/// The answer to a commit was lost. Ask for each row: committed, still ours, or another's. What somebody keeps locked
+/// goes aside, so that nothing else waits for it. Answers what is to be sent again.
 async fn resolve(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) -> Option<Vec<Ended>> {
-    let claims: Vec<Claim> = batch.iter().map(|ended| ended.ending.claim).collect();
+    metrics::counter!("durable_commits_resolved_total").increment(1);
+    let (mut again, mut asked) = (Vec::new(), batch);
     let mut pause = RETRY_FIRST;
-    let fates = loop {
+    let mut held = 0;
+    while !asked.is_empty() {
+        let claims: Vec<Claim> = asked.iter().map(|ended| ended.ending.claim).collect();
         match settle::resolve(connection, &claims).await {
-            Ok(fates) => break fates,
-            Err(fault) => {
-                if give_up(core) {
-                    return None;
+            Ok(fates) => {
+                held += 1;
+                asked = sort_out(core, asked, &fates, &mut again);
+                if held >= HELD_MAX {
+                    asked.drain(..).for_each(|ended| core.blocked.push(Ended { unsure: true, ..ended }));
                 }
-                tracing::warn!(
-                    error = fault.message(),
-                    "cannot ask what became of a commit, trying again in {pause:?}"
-                );
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(RETRY_MAX);
+            }
+            Err(_) if give_up(core) => return None,
+            Err(fault) => {
+                tracing::warn!(error = fault.message(), "cannot ask what became of a commit, trying again in {pause:?}")
             }
         }
-    };
-    metrics::counter!("durable_commits_resolved_total").increment(1);
-    let (mut again, mut known, mut committed) = (Vec::new(), Vec::new(), HashSet::new());
-    for (ended, fate) in batch.into_iter().zip(fates) {
+        if !asked.is_empty() {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(RETRY_MAX);
+        }
+    }
+    Some(again)
+}
+
+/// Answer what is known, gather what is to be sent again, and give back what nobody can tell yet.
+fn sort_out(core: &Arc<Core>, asked: Vec<Ended>, fates: &[Resolved], again: &mut Vec<Ended>) -> Vec<Ended> {
+    let (mut known, mut committed, mut open) = (Vec::new(), HashSet::new(), Vec::new());
+    for (ended, fate) in asked.into_iter().zip(fates) {
         match fate {
             Resolved::Ours => again.push(ended),
+            Resolved::Held => open.push(ended),
+            Resolved::Stale => known.push(ended),
             Resolved::Committed => {
                 committed.insert(ended.ending.claim);
                 known.push(ended);
             }
-            Resolved::Stale => known.push(ended),
         }
     }
     answer(core, known, |claim| committed.contains(claim));
-    Some(again)
+    open
+}
+
+/// One ending whose row somebody else's transaction holds, or held when we last looked. `Some`: it still does.
+pub(crate) async fn settle_alone(core: &Arc<Core>, connection: &Connection, ended: Ended) -> Option<Ended> {
+    match settle::settle(connection, [&ended.ending]).await {
+        Ok(written) if ended.unsure && written.is_empty() => {
+            // Not ours to write any more; perhaps because it was written when the answer was lost.
+            let fate = settle::resolve(connection, &[ended.ending.claim]).await;
+            match fate.ok().and_then(|fates| fates.into_iter().next()) {
+                Some(fate @ (Resolved::Committed | Resolved::Stale)) => {
+                    answer(core, vec![ended], |_| fate == Resolved::Committed);
+                    None
+                }
+                _ => Some(ended),
+            }
+        }
+        Ok(written) => {
+            answer(core, vec![ended], |claim| written.contains(&claim.id));
+            None
+        }
+        Err(Fault::Busy(_) | Fault::Away(_)) => Some(ended),
+        Err(Fault::Lost(_)) => Some(Ended { unsure: true, ..ended }),
+        Err(Fault::Refused { .. }) => {
+            core.endings.push(ended);
+            None
+        }
+    }
 }
 
 /// One poisoned ending must not fail the others: halve until it stands alone, then its own handler gets the error.
@@ -214,7 +255,7 @@ pub(crate) fn answer(core: &Arc<Core>, batch: Vec<Ended>, committed: impl Fn(&Cl
     let mut ahead: Vec<Vec<Run>> = core.queues.iter().map(|_| Vec::new()).collect();
     let mut gone: Vec<Vec<Claim>> = core.queues.iter().map(|_| Vec::new()).collect();
     for ended in batch {
-        let Ended { ending, run, queue, outcome, ahead: next } = ended;
+        let Ended { ending, run, queue, outcome, ahead: next, unsure: _ } = ended;
         let ours = committed(&ending.claim);
         core.let_go_of_suspect(&run.row);
         count(core, &run.row, if ours { outcome } else { "stale" });

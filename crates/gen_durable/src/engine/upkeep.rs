@@ -15,7 +15,7 @@ use crate::store::{
     fault::Fault,
     lease,
     pick::{self, Mark, Wanted, give_back},
-    queue, settle,
+    queue,
 };
 
 /// Rows taken back from a dead worker in one statement.
@@ -221,11 +221,8 @@ async fn measure(core: &Core, connection: &Connection) -> Result<(), Fault> {
 /// Endings whose row somebody else's transaction holds: each on its own, so that none waits for another.
 async fn settle_blocked(core: &Arc<Core>, connection: &Connection) {
     for ended in core.blocked.take(usize::MAX) {
-        match settle::settle(connection, [&ended.ending]).await {
-            Ok(written) => commit::answer(core, vec![ended], |claim| written.contains(&claim.id)),
-            Err(Fault::Busy(_) | Fault::Away(_)) => core.blocked.push(ended),
-            // The committer knows what to do with what was lost or refused.
-            Err(Fault::Lost(_) | Fault::Refused { .. }) => core.endings.push(ended),
+        if let Some(held) = commit::settle_alone(core, connection, ended).await {
+            core.blocked.push(held);
         }
     }
 }

@@ -1,6 +1,16 @@
 //! A commit whose answer was lost: it happened, or it did not, and the engine finds out which.
 
-use gen_durable::{SECOND, Settings};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use gen_durable::{Context, Machine, Outcome, Run, SECOND, Settings, done, retry_after};
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
 
 use super::{
     proxy::Fault,
@@ -83,4 +93,68 @@ async fn a_commit_that_arrives_twice_counts_once() {
         assert_walked_once(&stage, &effects, walker.id.raw(), first, &format!("{first:?}")).await;
     }
     engine.stop().await;
+}
+
+/// Claimed again by the same process while the answer to its last commit is still on the way.
+#[tokio::test]
+async fn a_late_answer_does_not_let_go_of_the_next_claim() {
+    let stage = Stage::new().await;
+    let gate = Gate::default();
+    let settings = Settings { statement_timeout: SECOND, ..quick() };
+    let engine = stage.run(stage.pool(), gate.clone(), |e| e.register::<Gated>().settings(settings));
+    engine.ready().await;
+    let answer = stage.proxy.on(SETTLE, Fault::HoldAnswer);
+    let gated = stage.lab.enqueue(Gated).await.unwrap();
+    gate.runs(2).await;
+    answer.release();
+    // Long enough for a lost claim to be found, and then two searches.
+    let held_long = "select count(*) from S.instances where updated_at < statement_timestamp() - interval '1300 ms'";
+    stage.until(held_long, 1).await;
+    let searches = stage.proxy.done("store::lease::held");
+    let deadline = tokio::time::Instant::now() + LONG;
+    while stage.proxy.done("store::lease::held") < searches + 2 {
+        assert!(tokio::time::Instant::now() < deadline, "nobody looks for lost claims");
+        tokio::time::sleep(SECOND / 100).await;
+    }
+    gate.open();
+    stage.lab.settled(gated.id, LONG).await.unwrap().unwrap();
+    let given_back = "select count(*) from S.audit where old_status = 'executing' and old_seq = new_seq";
+    assert_eq!(stage.number(given_back).await, 0, "it was given back under its running step");
+    assert_eq!(stage.commits(gated.id.raw()).await, [(0, 1), (1, 2)]);
+    engine.stop().await;
+}
+
+/// Fails at once, and then waits to be let through.
+#[derive(Serialize, Deserialize)]
+struct Gated;
+
+#[derive(Clone, Default)]
+struct Gate(Arc<(AtomicUsize, Notify)>);
+
+impl Gate {
+    async fn runs(&self, count: usize) {
+        let deadline = tokio::time::Instant::now() + LONG;
+        while self.0.0.load(Ordering::SeqCst) < count {
+            assert!(tokio::time::Instant::now() < deadline, "it does not run {count} times");
+            tokio::time::sleep(SECOND / 200).await;
+        }
+    }
+    fn open(&self) {
+        self.0.1.notify_one();
+    }
+}
+
+impl Machine for Gated {
+    const NAME: &'static str = "gated";
+    type App = Gate;
+    type Step = Run;
+    type Output = ();
+    async fn step(&mut self, _: Run, cx: &mut Context<'_, Self>) -> Outcome<Self> {
+        cx.app.0.0.fetch_add(1, Ordering::SeqCst);
+        if cx.attempt == 0 {
+            return Ok(retry_after(Duration::ZERO));
+        }
+        cx.app.0.1.notified().await;
+        Ok(done(()))
+    }
 }

@@ -76,6 +76,8 @@ pub(crate) struct Request {
     pub(crate) bytes: Vec<u8>,
     /// The text of what it executes; nothing, if it only prepares.
     pub(crate) text: Option<String>,
+    /// How many elements its first parameter has, if that is an array: the size of a batch.
+    pub(crate) size: Option<usize>,
     /// The names under which it prepares; the empty one is "without a name".
     pub(crate) prepares: Vec<String>,
 }
@@ -96,6 +98,7 @@ impl Request {
                 let portal = next();
                 let text = names.statements.get(&next()).cloned().unwrap_or_default();
                 names.portals.insert(portal, text);
+                self.size = first_array_length(&message.bytes);
             }
             b'E' => self.text = names.portals.get(&next()).cloned(),
             b'Q' => self.text = Some(next()),
@@ -103,4 +106,20 @@ impl Request {
         }
         matches!(message.kind, b'S' | b'Q')
     }
+}
+
+/// Of a Bind message: portal, statement, formats, then the parameters, each with its length.
+fn first_array_length(bind: &[u8]) -> Option<usize> {
+    let mut rest = bind.get(5..)?;
+    for _ in 0..2 {
+        let end = rest.iter().position(|byte| *byte == 0)?;
+        rest = rest.get(end + 1..)?;
+    }
+    let formats = usize::from(u16::from_be_bytes(rest.get(..2)?.try_into().ok()?));
+    // After the formats: the count of parameters, the length of the first, and in a binary array: dimensions, flags,
+    // element type, and the length of the first dimension.
+    let array = rest.get(2 + 2 * formats + 2 + 4..)?;
+    (u32::from_be_bytes(array.get(..4)?.try_into().ok()?) == 1)
+        .then(|| Some(u32::from_be_bytes(array.get(12..16)?.try_into().ok()?)))?
+        .and_then(|length| usize::try_from(length).ok())
 }

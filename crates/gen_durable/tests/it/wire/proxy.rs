@@ -36,6 +36,8 @@ pub(crate) enum Fault {
     DeliverLate,
     /// It waits here until the test lets it go.
     Hold,
+    /// The server has done it; the answer waits here until the test lets it go.
+    HoldAnswer,
     /// The server never sees it; an error with this SQLSTATE comes back.
     Refuse(&'static str),
 }
@@ -96,6 +98,8 @@ struct Shared {
     /// Names under which statements were prepared, and errors that came back, in order.
     prepared: Mutex<Vec<String>>,
     errors: Mutex<Vec<String>>,
+    /// Batches that came by: a statement's text, and how many elements its first parameter had.
+    batches: Mutex<Vec<(String, usize)>>,
     down: AtomicBool,
     /// Raised to break all connections.
     cuts: watch::Sender<usize>,
@@ -116,6 +120,7 @@ impl Proxy {
             done: Mutex::default(),
             prepared: Mutex::default(),
             errors: Mutex::default(),
+            batches: Mutex::default(),
             down: AtomicBool::new(false),
             cuts: watch::Sender::new(0),
         });
@@ -165,6 +170,11 @@ impl Proxy {
     /// How many statements with this text the server has answered.
     pub(crate) fn done(&self, text: &str) -> usize {
         self.shared.done.lock().unwrap().iter().filter(|done| done.contains(text)).count()
+    }
+    /// The sizes of the batches that came by with this text, in order.
+    pub(crate) fn batches(&self, text: &str) -> Vec<usize> {
+        let batches = self.shared.batches.lock().unwrap();
+        batches.iter().filter(|(batch, _)| batch.contains(text)).map(|(_, size)| *size).collect()
     }
     pub(crate) fn prepared(&self) -> Vec<String> {
         self.shared.prepared.lock().unwrap().clone()
@@ -258,8 +268,11 @@ async fn requests(
             }
             continue;
         }
-        let Request { bytes, text, prepares } = std::mem::take(&mut request);
+        let Request { bytes, text, size, prepares } = std::mem::take(&mut request);
         shared.prepared.lock().unwrap().extend(prepares);
+        if let (Some(text), Some(size)) = (&text, size) {
+            shared.batches.lock().unwrap().push((text.clone(), size));
+        }
         let rule = text.as_deref().and_then(|text| shared.matching(text));
         match rule.as_ref().map(|rule| rule.fault) {
             Some(Fault::CutBefore) => return None,
@@ -285,7 +298,7 @@ async fn requests(
                 continue;
             }
             Some(Fault::Hold) => rule.as_ref()?.wait_for_release().await,
-            Some(Fault::CutAfter | Fault::CutAnswer | Fault::SwallowAnswer) | None => {}
+            Some(Fault::CutAfter | Fault::CutAnswer | Fault::SwallowAnswer | Fault::HoldAnswer) | None => {}
         }
         pending.lock().unwrap().push_back((text, rule));
         server.write_all(&bytes).await.ok()?;
@@ -309,7 +322,9 @@ async fn answers(
         let fault = pending.lock().unwrap().front().and_then(|(_, rule)| rule.as_ref().map(|rule| rule.fault));
         let is_last = message.kind == b'Z';
         match fault {
-            Some(Fault::CutAfter | Fault::CutAnswer | Fault::SwallowAnswer | Fault::DeliverLate) => {
+            Some(
+                Fault::CutAfter | Fault::CutAnswer | Fault::SwallowAnswer | Fault::DeliverLate | Fault::HoldAnswer,
+            ) => {
                 kept.extend_from_slice(&message.bytes);
             }
             _ => client.lock().await.write_all(&message.bytes).await.ok()?,
@@ -327,6 +342,10 @@ async fn answers(
                 return None;
             }
             Some(Fault::SwallowAnswer) => std::future::pending().await,
+            Some(Fault::HoldAnswer) => {
+                rule?.wait_for_release().await;
+                client.lock().await.write_all(&std::mem::take(&mut kept)).await.ok()?;
+            }
             Some(Fault::DeliverLate) => {
                 rule?.delivered.send_modify(|count| *count += 1);
                 return None;
