@@ -76,6 +76,7 @@ async fn commit(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) {
             }
             Try::Careful => carefully(connection, &batch).await.map(|(ids, free)| (ids, Some(free))),
         };
+        let blames_the_data = outcome.as_ref().is_err_and(Fault::blames_the_data);
         match outcome {
             Ok((written, free)) => {
                 pause = RETRY_FIRST;
@@ -91,7 +92,11 @@ async fn commit(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) {
                 how = Try::Careful;
                 work.push(batch);
             }
-            Err(Fault::Away(message)) => {
+            Err(Fault::Refused { message, .. }) if blames_the_data => {
+                how = Try::Plain;
+                bisect(core, batch, &message, &mut work);
+            }
+            Err(Fault::Away(message) | Fault::Refused { message, .. }) => {
                 if give_up(core) {
                     return;
                 }
@@ -110,10 +115,6 @@ async fn commit(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) {
                     Some(left) => work.push(left),
                     None => return,
                 }
-            }
-            Err(Fault::Refused { message, .. }) => {
-                how = Try::Plain;
-                bisect(core, batch, &message, &mut work);
             }
         }
     }
@@ -211,10 +212,11 @@ pub(crate) async fn settle_alone(core: &Arc<Core>, connection: &Connection, ende
         }
         Err(Fault::Busy(_) | Fault::Away(_)) => Some(ended),
         Err(Fault::Lost(_)) => Some(Ended { unsure: true, ..ended }),
-        Err(Fault::Refused { .. }) => {
+        Err(fault) if fault.blames_the_data() => {
             core.endings.push(ended);
             None
         }
+        Err(_) => Some(ended),
     }
 }
 
@@ -242,7 +244,11 @@ pub(crate) fn poisoned(core: &Arc<Core>, ended: Ended, message: &str) {
             run.poison.unwrap_or_default()
         ));
         run.poison = None;
-        core.endings.push(core.ended(run, queue, decision));
+        run.poisoned = run.poisoned.saturating_add(1);
+        let refused_again = run.poisoned > POISONED_MAX + 1;
+        let ended = core.ended(run, queue, decision);
+        // If even that is refused (a trigger that somebody put there), it is tried at the pace of what is aside.
+        if refused_again { &core.blocked } else { &core.endings }.push(ended);
         return;
     }
     run.poisoned += 1;

@@ -34,8 +34,8 @@ pub(crate) async fn conclude(core: &Arc<Core>, ended: Ended, mut tx: Tx) {
     };
     match committed {
         Ok(committed) => commit::answer(core, vec![ended], |_| committed),
-        Err(Fault::Refused { message, .. }) => commit::poisoned(core, ended, &message),
-        Err(Fault::Busy(why) | Fault::Away(why)) => {
+        Err(fault) if fault.blames_the_data() => commit::poisoned(core, ended, fault.message()),
+        Err(Fault::Busy(why) | Fault::Away(why) | Fault::Refused { message: why, .. }) => {
             give_up_claim(core, ended.queue, &ended.run, &format!("its transaction could not be committed: {why}"))
                 .await;
         }

@@ -45,6 +45,18 @@ impl Fault {
         matches!(self, Fault::Away(_) | Fault::Lost(_))
     }
 
+    /// Whether it is the data that was refused: a value, a constraint, a limit, a trigger's exception. Anything else that a
+    /// server says no to (rights that are not granted yet, a schema between two migrations) is nobody's outcome's fault.
+    pub(crate) fn blames_the_data(&self) -> bool {
+        match self {
+            Fault::Refused { code: Some(code), .. } => {
+                ["21", "22", "23", "44", "54", "P0"].iter().any(|class| code.code().starts_with(class))
+            }
+            Fault::Refused { code: None, .. } => true,
+            Fault::Away(_) | Fault::Lost(_) | Fault::Busy(_) => false,
+        }
+    }
+
     pub(crate) fn message(&self) -> &str {
         match self {
             Fault::Away(message) | Fault::Lost(message) | Fault::Busy(message) => message,

@@ -4,4 +4,5 @@
 mod basics;
 mod locks;
 mod poison;
+mod pooler;
 mod wire;

@@ -5,6 +5,7 @@ mod enqueues;
 mod picks;
 mod protocol;
 pub(crate) mod proxy;
+mod refusals;
 mod silence;
 pub(crate) mod stage;
 mod walker;
