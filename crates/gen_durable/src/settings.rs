@@ -24,6 +24,9 @@ pub struct Settings {
     pub workers: usize,
     /// A step that runs longer has failed, unless its policy says otherwise (5 minutes).
     pub step_timeout: Duration,
+    /// A statement of the engine's own that is not answered within this time is lost (30 s): the network is silent, or the
+    /// server is gone. The connection is given up, and what became of the statement is asked on another one.
+    pub statement_timeout: Duration,
     /// How long a shutdown waits for running steps (30 s) before it gives them back.
     pub drain_timeout: Duration,
     /// How long settled instances are kept (1 day). `None`: for ever.
@@ -52,6 +55,7 @@ impl Default for Settings {
             idle_poll: SECOND,
             workers: 100,
             step_timeout: 5 * MINUTE,
+            statement_timeout: 30 * SECOND,
             drain_timeout: 30 * SECOND,
             retention: Some(DAY),
             collect_every: MINUTE,
@@ -65,6 +69,12 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// A row that this worker holds by the database and not by its own books, for this long, was lost on the way to us:
+    /// by then every claim under way has been answered or given up.
+    pub(crate) fn orphan_after(&self) -> Duration {
+        self.statement_timeout + self.statement_timeout / 4
+    }
+
     pub(crate) fn check(&self) -> Result<(), Error> {
         let wrong = |what: &str| Err(Error::invalid(format!("these settings cannot work: {what}")));
         if self.lease.is_zero() || self.heartbeat.is_zero() {
@@ -81,6 +91,9 @@ impl Settings {
         }
         if self.reap_every.is_zero() || self.collect_every.is_zero() || self.step_timeout.is_zero() {
             return wrong("reap_every, collect_every and step_timeout must be longer than nothing");
+        }
+        if self.statement_timeout.is_zero() {
+            return wrong("statement_timeout must be longer than nothing, or no statement is ever answered in time");
         }
         if self.workers == 0 {
             return wrong("a queue needs at least one worker");

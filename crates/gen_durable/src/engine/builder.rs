@@ -94,7 +94,7 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
             )));
         }
         let limits = Limits { payload_bytes_max: settings.payload_bytes_max, traceparent: settings.traceparent };
-        pool.set_limits(limits, settings.transactions);
+        pool.set_limits(limits, settings.transactions, settings.statement_timeout);
         Ok(Engine { pool, settings, registry, queues, running: Arc::default() })
     }
 }

@@ -24,6 +24,8 @@ use crate::{
 const BATCH_MAX: usize = 1_000;
 const RETRY_FIRST: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(2);
+/// A row that was locked this often when we asked what became of its commit goes aside: about 300 ms.
+const HELD_MAX: u32 = 5;
 /// A step whose handler's outcome is refused as well is given up.
 const POISONED_MAX: u8 = 1;
 
@@ -77,6 +79,7 @@ async fn commit(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) {
             }
             Try::Careful => carefully(connection, &batch).await.map(|(ids, free)| (ids, Some(free))),
         };
+        let blames_the_data = outcome.as_ref().is_err_and(Fault::blames_the_data);
         match outcome {
             Ok((written, free)) => {
                 pause = RETRY_FIRST;
@@ -92,6 +95,19 @@ async fn commit(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) {
                 how = Try::Careful;
                 work.push(batch);
             }
+            Err(Fault::Refused { message, .. }) if blames_the_data => {
+                how = Try::Plain;
+                bisect(core, batch, &message, &mut work);
+            }
+            Err(Fault::Away(message) | Fault::Refused { message, .. }) => {
+                if give_up(core) {
+                    return;
+                }
+                tracing::warn!(error = message, waiting = batch.len(), "cannot commit, trying again in {pause:?}");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(RETRY_MAX);
+                work.push(batch);
+            }
             Err(Fault::Lost(message)) => {
                 tracing::warn!(
                     error = message,
@@ -102,24 +118,6 @@ async fn commit(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) {
                     Some(left) => work.push(left),
                     None => return,
                 }
-            }
-            Err(fault) if fault.blames_the_data() => {
-                how = Try::Plain;
-                bisect(core, batch, fault.message(), &mut work);
-            }
-            // The database is away, or it is not what it should be: wait until somebody has mended it.
-            Err(fault) => {
-                if give_up(core) {
-                    return;
-                }
-                tracing::warn!(
-                    error = fault.message(),
-                    waiting = batch.len(),
-                    "cannot commit, trying again in {pause:?}"
-                );
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(RETRY_MAX);
-                work.push(batch);
             }
         }
     }
@@ -149,40 +147,80 @@ async fn carefully(connection: &Connection, batch: &[Ended]) -> Result<(HashSet<
     outcome
 }
 
-/// The answer to a commit was lost. Ask for each row, with its lock: committed, still ours, or another's.
-pub(crate) async fn resolve(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) -> Option<Vec<Ended>> {
-    let claims: Vec<Claim> = batch.iter().map(|ended| ended.ending.claim).collect();
+/// The answer to a commit was lost. Ask for each row: committed, still ours, or another's. What somebody keeps locked
+/// goes aside, so that nothing else waits for it. Answers what is to be sent again.
+async fn resolve(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) -> Option<Vec<Ended>> {
+    metrics::counter!("durable_commits_resolved_total").increment(1);
+    let (mut again, mut asked) = (Vec::new(), batch);
     let mut pause = RETRY_FIRST;
-    let fates = loop {
+    let mut held = 0;
+    while !asked.is_empty() {
+        let claims: Vec<Claim> = asked.iter().map(|ended| ended.ending.claim).collect();
         match settle::resolve(connection, &claims).await {
-            Ok(fates) => break fates,
-            Err(fault) => {
-                if give_up(core) {
-                    return None;
+            Ok(fates) => {
+                held += 1;
+                asked = sort_out(core, asked, &fates, &mut again);
+                if held >= HELD_MAX {
+                    asked.drain(..).for_each(|ended| core.blocked.push(Ended { unsure: true, ..ended }));
                 }
-                tracing::warn!(
-                    error = fault.message(),
-                    "cannot ask what became of a commit, trying again in {pause:?}"
-                );
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(RETRY_MAX);
+            }
+            Err(_) if give_up(core) => return None,
+            Err(fault) => {
+                tracing::warn!(error = fault.message(), "cannot ask what became of a commit, trying again in {pause:?}")
             }
         }
-    };
-    metrics::counter!("durable_commits_resolved_total").increment(1);
-    let (mut again, mut known, mut committed) = (Vec::new(), Vec::new(), HashSet::new());
-    for (ended, fate) in batch.into_iter().zip(fates) {
+        if !asked.is_empty() {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(RETRY_MAX);
+        }
+    }
+    Some(again)
+}
+
+/// Answer what is known, gather what is to be sent again, and give back what nobody can tell yet.
+fn sort_out(core: &Arc<Core>, asked: Vec<Ended>, fates: &[Resolved], again: &mut Vec<Ended>) -> Vec<Ended> {
+    let (mut known, mut committed, mut open) = (Vec::new(), HashSet::new(), Vec::new());
+    for (ended, fate) in asked.into_iter().zip(fates) {
         match fate {
             Resolved::Ours => again.push(ended),
+            Resolved::Held => open.push(ended),
+            Resolved::Stale => known.push(ended),
             Resolved::Committed => {
                 committed.insert(ended.ending.claim);
                 known.push(ended);
             }
-            Resolved::Stale => known.push(ended),
         }
     }
     answer(core, known, |claim| committed.contains(claim));
-    Some(again)
+    open
+}
+
+/// One ending whose row somebody else's transaction holds, or held when we last looked. `Some`: it still does.
+pub(crate) async fn settle_alone(core: &Arc<Core>, connection: &Connection, ended: Ended) -> Option<Ended> {
+    match settle::settle(connection, [&ended.ending]).await {
+        Ok(written) if ended.unsure && written.is_empty() => {
+            // Not ours to write any more; perhaps because it was written when the answer was lost.
+            let fate = settle::resolve(connection, &[ended.ending.claim]).await;
+            match fate.ok().and_then(|fates| fates.into_iter().next()) {
+                Some(fate @ (Resolved::Committed | Resolved::Stale)) => {
+                    answer(core, vec![ended], |_| fate == Resolved::Committed);
+                    None
+                }
+                _ => Some(ended),
+            }
+        }
+        Ok(written) => {
+            answer(core, vec![ended], |claim| written.contains(&claim.id));
+            None
+        }
+        Err(Fault::Busy(_) | Fault::Away(_)) => Some(ended),
+        Err(Fault::Lost(_)) => Some(Ended { unsure: true, ..ended }),
+        Err(fault) if fault.blames_the_data() => {
+            core.endings.push(ended);
+            None
+        }
+        Err(_) => Some(ended),
+    }
 }
 
 /// One poisoned ending must not fail the others: halve until it stands alone, then its own handler gets the error.
@@ -209,7 +247,11 @@ pub(crate) fn poisoned(core: &Arc<Core>, ended: Ended, message: &str) {
             run.poison.unwrap_or_default()
         ));
         run.poison = None;
-        core.endings.push(core.ended(run, queue, decision));
+        run.poisoned = run.poisoned.saturating_add(1);
+        let refused_again = run.poisoned > POISONED_MAX + 1;
+        let ended = core.ended(run, queue, decision);
+        // If even that is refused (a trigger that somebody put there), it is tried at the pace of what is aside.
+        if refused_again { &core.blocked } else { &core.endings }.push(ended);
         return;
     }
     run.poisoned += 1;
@@ -220,9 +262,9 @@ pub(crate) fn poisoned(core: &Arc<Core>, ended: Ended, message: &str) {
 /// Tell everybody what came of it: the next step begins, a place becomes free, or the outcome is dropped.
 pub(crate) fn answer(core: &Arc<Core>, batch: Vec<Ended>, committed: impl Fn(&Claim) -> bool) {
     let mut ahead: Vec<Vec<Run>> = core.queues.iter().map(|_| Vec::new()).collect();
-    let mut gone: Vec<Vec<i64>> = core.queues.iter().map(|_| Vec::new()).collect();
+    let mut gone: Vec<Vec<Claim>> = core.queues.iter().map(|_| Vec::new()).collect();
     for ended in batch {
-        let Ended { ending, run, queue, outcome, ahead: next } = ended;
+        let Ended { ending, run, queue, outcome, ahead: next, unsure: _ } = ended;
         let ours = committed(&ending.claim);
         core.let_go_of_suspect(&run.row);
         count(core, &run.row, if ours { outcome } else { "stale" });
@@ -238,15 +280,15 @@ pub(crate) fn answer(core: &Arc<Core>, batch: Vec<Ended>, committed: impl Fn(&Cl
                 }
             }
             _ => {
-                if let Some(ids) = gone.get_mut(queue) {
-                    ids.push(ending.claim.id);
+                if let Some(claims) = gone.get_mut(queue) {
+                    claims.push(ending.claim);
                 }
             }
         }
     }
-    for (index, (runs, ids)) in ahead.into_iter().zip(gone).enumerate() {
+    for (index, (runs, claims)) in ahead.into_iter().zip(gone).enumerate() {
         if let Some(queue) = core.queue(index) {
-            queue.let_go(ids);
+            queue.let_go(claims);
         }
         if !runs.is_empty() {
             staff(core, index, runs);

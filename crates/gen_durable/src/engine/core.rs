@@ -68,6 +68,8 @@ pub(crate) struct Ended {
     pub(crate) run: Run,
     pub(crate) queue: usize,
     pub(crate) outcome: &'static str,
+    /// Its commit was sent and never answered, and the row was locked when we asked: it may be committed already.
+    pub(crate) unsure: bool,
     /// The row as it will stand, if the next step follows on the same claim.
     pub(crate) ahead: Option<Claimed>,
 }
@@ -148,7 +150,7 @@ impl Core {
             delay_seconds: crate::codec::delay_seconds(decision.delay),
         };
         debug_assert!(!ahead || ending.rise == ENTERS);
-        Ended { ending, run, queue, outcome: decision.outcome, ahead: next }
+        Ended { ending, run, queue, outcome: decision.outcome, unsure: false, ahead: next }
     }
 
     /// A suspect may be claimed only while none is held.

@@ -132,11 +132,14 @@ impl LocalQueue {
         Some((run, fence))
     }
 
-    /// These rows are no longer ours.
-    pub(crate) fn let_go(&self, ids: impl IntoIterator<Item = i64>) {
+    /// These claims have left. By claim and not by row: between a commit and its answer the row may have been claimed
+    /// anew by this very process, and that claim stays.
+    pub(crate) fn let_go(&self, claims: impl IntoIterator<Item = Claim>) {
         let mut inner = self.lock();
-        for id in ids {
-            inner.held.remove(&id);
+        for claim in claims {
+            if inner.held.get(&claim.id) == Some(&claim.epoch) {
+                inner.held.remove(&claim.id);
+            }
         }
     }
 

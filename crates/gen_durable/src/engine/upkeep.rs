@@ -15,7 +15,7 @@ use crate::store::{
     fault::Fault,
     lease,
     pick::{self, Mark, Wanted, give_back},
-    queue, settle,
+    queue,
 };
 
 /// Rows taken back from a dead worker in one statement.
@@ -31,8 +31,6 @@ const SWEEP_EVERY_MAX: Duration = Duration::from_secs(5);
 const DEPTH_EVERY: Duration = Duration::from_secs(15);
 /// An ending that waits for somebody's lock is tried again this often.
 const BLOCKED_EVERY: Duration = Duration::from_millis(50);
-/// A row that this worker holds by the database and not by its own books, for this long, was lost on the way to us.
-const ORPHAN_AFTER: Duration = Duration::from_secs(10);
 
 /// Keep things up until the engine has stopped.
 pub(crate) async fn run(core: Arc<Core>) {
@@ -184,7 +182,7 @@ async fn reap(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
 
 /// A pick whose answer was lost claimed rows that nobody here knows of, and our lease keeps them from everybody else.
 async fn return_orphans(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
-    let held = lease::held(connection, &core.worker.id, ORPHAN_AFTER.as_secs_f64()).await?;
+    let held = lease::held(connection, &core.worker.id, core.settings.orphan_after().as_secs_f64()).await?;
     let lost: Vec<_> = held.into_iter().filter(|claim| !core.holds(claim.id)).collect();
     if lost.is_empty() {
         return Ok(());
@@ -226,15 +224,8 @@ async fn measure(core: &Core, connection: &Connection) -> Result<(), Fault> {
 /// Endings whose row somebody else's transaction holds: each on its own, so that none waits for another.
 async fn settle_blocked(core: &Arc<Core>, connection: &Connection) {
     for ended in core.blocked.take(usize::MAX) {
-        match settle::settle(connection, [&ended.ending]).await {
-            Ok(written) => commit::answer(core, vec![ended], |claim| written.contains(&claim.id)),
-            Err(Fault::Lost(_)) => {
-                let unsettled = commit::resolve(core, connection, vec![ended]).await.unwrap_or_default();
-                unsettled.into_iter().for_each(|ended| core.blocked.push(ended));
-            }
-            // The committer knows what to do with poison.
-            Err(fault) if fault.blames_the_data() => core.endings.push(ended),
-            Err(_) => core.blocked.push(ended),
+        if let Some(held) = commit::settle_alone(core, connection, ended).await {
+            core.blocked.push(held);
         }
     }
 }

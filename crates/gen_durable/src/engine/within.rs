@@ -46,18 +46,18 @@ pub(crate) async fn conclude(core: &Arc<Core>, ended: Ended, mut tx: Tx) {
             Some(Resolved::Ours) => {
                 give_up_claim(core, ended.queue, &ended.run, "its transaction was lost with its connection").await;
             }
-            None => {}
+            Some(Resolved::Held) | None => {}
         },
     }
 }
 
-/// The commit was sent and never answered: take the row's lock (the lost backend may still be at it), then look.
+/// The commit was sent and never answered: look, as soon as nobody holds the row (the lost backend may still be at it).
 async fn resolve(core: &Arc<Core>, claim: crate::store::row::Claim) -> Option<Resolved> {
     let mut pause = RETRY_FIRST;
     loop {
         let asked = core.pool.call(move |connection| async move { settle::resolve(&connection, &[claim]).await }).await;
         match asked {
-            Ok(Ok(fates)) => return fates.into_iter().next(),
+            Ok(Ok(fates)) if !matches!(fates.first(), Some(Resolved::Held)) => return fates.into_iter().next(),
             _ if core.phase.is_stopped() => return None,
             _ => tokio::time::sleep(pause).await,
         }
@@ -80,7 +80,7 @@ pub(crate) async fn give_up_claim(core: &Arc<Core>, queue: usize, run: &Run, why
     }
     core.let_go_of_suspect(&run.row);
     if let Some(local) = core.queue(queue) {
-        local.let_go([claim.id]);
+        local.let_go([claim]);
     }
     core.wake.ring();
 }

@@ -13,10 +13,7 @@ use tokio_postgres::{
     types::{ToSql, Type},
 };
 
-use super::{Sql, fault::Fault, target::Target};
-
-/// A statement that takes longer than this has lost its server: the network is silent, or the machine is gone.
-const STATEMENT_DEADLINE: Duration = Duration::from_secs(60);
+use super::{Sql, fault::Fault, link::Link, target::Target};
 
 /// A parameter of a statement.
 pub(crate) type Param<'a> = &'a (dyn ToSql + Sync);
@@ -26,13 +23,13 @@ pub(crate) type Param<'a> = &'a (dyn ToSql + Sync);
 pub(crate) struct Connection {
     target: Arc<Target>,
     /// The live half, if there is one.
-    client: RefCell<Option<Rc<Client>>>,
+    client: RefCell<Option<Rc<Link>>>,
     /// What this connection has prepared. Emptied with the connection.
     prepared: RefCell<HashMap<&'static str, Statement>>,
     /// Held while connecting, so that concurrent callers make one connection and not several.
     connecting: tokio::sync::Mutex<()>,
-    /// How long a statement may take.
-    deadline: Cell<Duration>,
+    /// How long a statement may take here, if not as long as everywhere.
+    deadline: Cell<Option<Duration>>,
 }
 
 impl Connection {
@@ -42,13 +39,17 @@ impl Connection {
             client: RefCell::default(),
             prepared: RefCell::default(),
             connecting: tokio::sync::Mutex::new(()),
-            deadline: Cell::new(STATEMENT_DEADLINE),
+            deadline: Cell::new(None),
         }
     }
 
     /// How long a statement may take on this connection before it counts as lost.
     pub(crate) fn set_deadline(&self, deadline: Duration) {
-        self.deadline.set(deadline);
+        self.deadline.set(Some(deadline));
+    }
+
+    fn deadline(&self) -> Duration {
+        self.deadline.get().unwrap_or_else(|| self.target.statement_timeout())
     }
 
     pub(crate) fn target(&self) -> &Target {
@@ -61,9 +62,10 @@ impl Connection {
         let client = self.client().await?;
         self.target.count(sql.name);
         let sent = self.send(&client, sql, params);
-        let Ok(answer) = tokio::time::timeout(self.deadline.get(), sent).await else {
+        let Ok(answer) = tokio::time::timeout(self.deadline(), sent).await else {
+            client.cut();
             self.drop_client(&client);
-            return Err(Fault::Lost(format!("no answer within {:?}", self.deadline.get())));
+            return Err(Fault::Lost(format!("no answer within {:?}", self.deadline())));
         };
         answer.map_err(|error| {
             let fault = Fault::of(&error);
@@ -78,9 +80,10 @@ impl Connection {
     pub(crate) async fn batch(&self, text: &str) -> Result<(), Fault> {
         let client = self.client().await?;
         self.target.count("batch");
-        let Ok(answer) = tokio::time::timeout(self.deadline.get(), client.batch_execute(text)).await else {
+        let Ok(answer) = tokio::time::timeout(self.deadline(), client.batch_execute(text)).await else {
+            client.cut();
             self.drop_client(&client);
-            return Err(Fault::Lost(format!("no answer within {:?}", self.deadline.get())));
+            return Err(Fault::Lost(format!("no answer within {:?}", self.deadline())));
         };
         answer.map_err(|error| {
             let fault = Fault::of(&error);
@@ -137,7 +140,7 @@ impl Connection {
         Ok(statement)
     }
 
-    async fn client(&self) -> Result<Rc<Client>, Fault> {
+    async fn client(&self) -> Result<Rc<Link>, Fault> {
         if let Some(client) = self.live() {
             return Ok(client);
         }
@@ -146,25 +149,19 @@ impl Connection {
             return Ok(client);
         }
         self.reset();
-        let (client, driver) = self.target.connect().await.map_err(|error| {
-            self.target.lost_contact();
-            match Fault::of(&error) {
-                Fault::Lost(message) => Fault::Away(message),
-                fault => Fault::Away(fault.message().to_owned()),
-            }
-        })?;
+        let (client, driver) = self.target.connect().await?;
         // The other half of the connection lives on this thread's runtime, and ends with the client.
-        tokio::spawn(driver);
-        let client = Rc::new(client);
+        let driver = tokio::spawn(driver);
+        let client = Rc::new(Link::new(client, &driver));
         *self.client.borrow_mut() = Some(client.clone());
         Ok(client)
     }
 
-    fn live(&self) -> Option<Rc<Client>> {
+    fn live(&self) -> Option<Rc<Link>> {
         self.client.borrow().clone().filter(|client| !client.is_closed())
     }
 
-    fn drop_client(&self, broken: &Rc<Client>) {
+    fn drop_client(&self, broken: &Rc<Link>) {
         self.target.lost_contact();
         let is_current = self.client.borrow().as_ref().is_some_and(|client| Rc::ptr_eq(client, broken));
         if is_current {

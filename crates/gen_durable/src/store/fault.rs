@@ -45,12 +45,16 @@ impl Fault {
         matches!(self, Fault::Away(_) | Fault::Lost(_))
     }
 
-    /// Whether the database refused *what* was written. Anything else that it refuses (a right that was taken away, a
-    /// function that a migration left out) is not the fault of the ending that happened to meet it.
+    /// Whether it is the data that was refused: a value, a constraint, a limit, a trigger's exception. Anything else that a
+    /// server says no to (rights that are not granted yet, a schema between two migrations) is nobody's outcome's fault.
     pub(crate) fn blames_the_data(&self) -> bool {
-        let Fault::Refused { code, .. } = self else { return false };
-        // 22: data exception; 23: integrity constraint; 54: a limit of the server. No code: it did not leave our side.
-        code.as_ref().is_none_or(|code| ["22", "23", "54"].iter().any(|class| code.code().starts_with(class)))
+        match self {
+            Fault::Refused { code: Some(code), .. } => {
+                ["21", "22", "23", "44", "54", "P0"].iter().any(|class| code.code().starts_with(class))
+            }
+            Fault::Refused { code: None, .. } => true,
+            Fault::Away(_) | Fault::Lost(_) | Fault::Busy(_) => false,
+        }
     }
 
     pub(crate) fn message(&self) -> &str {

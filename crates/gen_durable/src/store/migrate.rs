@@ -40,6 +40,9 @@ pub(crate) static MIGRATIONS: &[Migration] =
 /// The version that this build was made for.
 pub(crate) const CURRENT: i32 = 2;
 
+/// A migration may have an index to build; it is not lost for being slow.
+const MIGRATION_DEADLINE: std::time::Duration = std::time::Duration::from_secs(3600);
+
 const GRANTS: &str = include_str!("sql/grants.sql");
 
 /// What is installed, and what this build has.
@@ -241,6 +244,7 @@ where
     pool.call(move |_| async move {
         // The calls' connection is shared, so a transaction of several statements gets one of its own.
         let own = std::rc::Rc::new(Connection::new(target.clone()));
+        own.set_deadline(MIGRATION_DEADLINE);
         own.batch("begin; set local lock_timeout = '30s'").await?;
         own.query(&MIGRATION_LOCK, &[&target.schema()]).await?;
         let status = installed(&own, target.schema()).await?;

@@ -5,6 +5,7 @@
 
 pub(crate) mod connection;
 pub(crate) mod fault;
+pub(crate) mod link;
 pub(crate) mod pool;
 pub(crate) mod target;
 pub(crate) mod tx;

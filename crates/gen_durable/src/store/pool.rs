@@ -15,9 +15,10 @@ use super::{
     connection::Connection,
     enqueue::Pending,
     fault::Fault,
+    link::Link,
     migrate,
     target::{DEFAULT_SCHEMA, Target},
-    tx::Tx,
+    tx::{Tx, answered},
 };
 use crate::{
     error::{Error, Kind},
@@ -48,7 +49,7 @@ pub(crate) struct Inner {
     /// The runtime of that thread: it also drives the transactions' connections.
     runtime: tokio::runtime::Handle,
     /// Connections outside any transaction, ready to begin one. Guarded for a moment, never over an await.
-    idle: Mutex<Vec<Client>>,
+    idle: Mutex<Vec<Link>>,
     /// Places for transactions.
     permits: Arc<Semaphore>,
     /// Engines of this process that should look when work is enqueued through this pool.
@@ -141,19 +142,17 @@ impl Pool {
         Ok(Tx::new(begun, self.inner.clone(), permit))
     }
 
-    async fn begin_on_a_connection(&self) -> Result<Client, Fault> {
+    async fn begin_on_a_connection(&self) -> Result<Link, Fault> {
         // A kept connection may have died since: then a new one is made, once.
         while let Some(client) = self.inner.take_idle() {
-            if !client.is_closed() && client.batch_execute("begin").await.is_ok() {
+            if !client.is_closed() && begin(&client, &self.inner.target).await.is_ok() {
                 return Ok(client);
             }
         }
-        let (client, driver) = self.inner.target.connect().await.map_err(|error| {
-            self.inner.target.lost_contact();
-            Fault::Away(Fault::of(&error).message().to_owned())
-        })?;
-        self.inner.runtime.spawn(driver);
-        client.batch_execute("begin").await.map_err(|error| Fault::of(&error))?;
+        let (client, driver) = self.inner.target.connect().await?;
+        let client = Link::new(client, &self.inner.runtime.spawn(driver));
+        // Whatever becomes of it, nothing has happened yet: an outage, not an open question.
+        begin(&client, &self.inner.target).await.map_err(|fault| Fault::Away(fault.message().to_owned()))?;
         Ok(client)
     }
 
@@ -164,12 +163,12 @@ impl Pool {
         F: FnOnce(Rc<Connection>) -> Fut + Send + 'static,
         Fut: Future<Output = T> + 'static,
     {
-        let (answer, answered) = oneshot::channel();
+        let (answer, answer_received) = oneshot::channel();
         self.post(move |connection| async move {
             // A caller who has gone away does not stop what it asked for.
             drop(answer.send(act(connection).await));
         })?;
-        answered.await.map_err(|_| Error::broken("the thread that talks to the database has ended"))
+        answer_received.await.map_err(|_| Error::broken("the thread that talks to the database has ended"))
     }
 
     /// The same, without an answer.
@@ -198,17 +197,22 @@ impl Pool {
         *self.inner.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn set_limits(&self, limits: Limits, transactions: usize) {
+    pub(crate) fn set_limits(&self, limits: Limits, transactions: usize, statement_timeout: Duration) {
+        self.inner.target.set_statement_timeout(statement_timeout);
         *self.inner.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
         self.inner.permits.add_permits(transactions.saturating_sub(self.inner.permits.available_permits()));
     }
 }
 
+async fn begin(client: &Client, target: &Target) -> Result<(), Fault> {
+    answered(target, client.batch_execute("begin")).await
+}
+
 impl Inner {
-    pub(crate) fn keep(&self, client: Client) {
+    pub(crate) fn keep(&self, client: Link) {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(client);
     }
-    fn take_idle(&self) -> Option<Client> {
+    fn take_idle(&self) -> Option<Link> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 }

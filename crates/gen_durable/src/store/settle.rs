@@ -1,6 +1,6 @@
 //! Write what steps decided: a batch of endings, guarded by their claims.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use tokio_postgres::Row;
 
@@ -134,23 +134,27 @@ pub(crate) enum Resolved {
     Ours,
     /// It was not, and the row has another owner (or is gone).
     Stale,
+    /// Somebody holds the row, perhaps the very backend that we lost: ask again.
+    Held,
 }
 
-/// Ask what became of commits whose answer was lost. Waits for the rows' locks: the lost backend may still be at it.
+/// Ask what became of commits whose answer was lost. It waits for nobody: a row that is locked is answered as `Held`.
 pub(crate) async fn resolve(connection: &Connection, claims: &[Claim]) -> Result<Vec<Resolved>, Fault> {
     let ids: Vec<i64> = claims.iter().map(|claim| claim.id).collect();
     let rows = connection.query(&RESOLVE, &[&ids]).await?;
     let found = rows
         .iter()
         .map(|row| Ok((column(row, 0)?, (column(row, 1)?, column(row, 2)?))))
-        .collect::<Result<std::collections::HashMap<i64, (i64, i64)>, Fault>>()?;
+        .collect::<Result<HashMap<i64, (Option<i64>, Option<i64>)>, Fault>>()?;
     Ok(claims
         .iter()
         .map(|claim| match found.get(&claim.id) {
-            Some((epoch, seq)) if (*epoch, *seq) == (claim.epoch, claim.seq) => Resolved::Ours,
+            None => Resolved::Stale,
+            Some((Some(epoch), Some(seq))) if (*epoch, *seq) == (claim.epoch, claim.seq) => Resolved::Ours,
             // Only the owner of the claim can have raised step_seq at this epoch, or left it with the next one.
-            Some((epoch, seq)) if *seq == claim.seq + 1 && *epoch - claim.epoch <= 1 => Resolved::Committed,
-            _ => Resolved::Stale,
+            Some((Some(epoch), Some(seq))) if *seq == claim.seq + 1 && *epoch - claim.epoch <= 1 => Resolved::Committed,
+            Some((Some(_), Some(_))) => Resolved::Stale,
+            Some(_) => Resolved::Held,
         })
         .collect())
 }

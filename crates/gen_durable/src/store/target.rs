@@ -14,6 +14,7 @@ use std::{
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use super::fault::Fault;
 use crate::error::{Error, Kind};
 
 /// The schema that everything lives in unless another is named.
@@ -21,6 +22,8 @@ pub const DEFAULT_SCHEMA: &str = "gen_durable";
 
 /// How long a connection may take to come up.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a statement may take, unless an engine's settings say otherwise.
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
 /// A silent network is noticed after about this long.
 const NETWORK_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -33,6 +36,8 @@ pub(crate) struct Target {
     unnamed: AtomicBool,
     /// Statements sent, by name: the cost contract is asserted on it. Guarded for a moment, never over an await.
     sent: Mutex<BTreeMap<&'static str, u64>>,
+    /// How long a statement may take before it counts as lost, in milliseconds.
+    statement_timeout_ms: AtomicU64,
     /// When this process last lost contact, in milliseconds since `born`: the reaper keeps still for a lease after it.
     lost_contact_ms: AtomicU64,
     born: Instant,
@@ -67,6 +72,7 @@ impl Target {
             schema: schema.to_owned(),
             unnamed: AtomicBool::new(false),
             sent: Mutex::default(),
+            statement_timeout_ms: AtomicU64::new(millis(STATEMENT_TIMEOUT)),
             lost_contact_ms: AtomicU64::new(0),
             born: Instant::now(),
         })
@@ -93,10 +99,25 @@ impl Target {
             .replace("search_path = gen_durable,", &format!("search_path = {},", self.schema))
     }
 
-    /// Open a connection. The second half must be polled for the first to make progress.
+    /// Open a connection, within a bound: the driver's own ends with the socket, and a server can fall silent during the
+    /// greeting too. The second half must be polled for the first to make progress.
     pub(crate) async fn connect(
         &self,
-    ) -> Result<(tokio_postgres::Client, impl Future<Output = ()> + Send + 'static), tokio_postgres::Error> {
+    ) -> Result<(tokio_postgres::Client, impl Future<Output = ()> + Send + 'static), Fault> {
+        let limit = self.statement_timeout().min(CONNECT_TIMEOUT * 2);
+        let connected = match tokio::time::timeout(limit, self.connect_unbounded()).await {
+            Ok(connected) => connected.map_err(|error| Fault::of(&error).message().to_owned()),
+            Err(_) => Err(format!("no connection within {limit:?}")),
+        };
+        connected.map_err(|message| {
+            self.lost_contact();
+            Fault::Away(message)
+        })
+    }
+
+    async fn connect_unbounded(
+        &self,
+    ) -> Result<(tokio_postgres::Client, futures_util::future::BoxFuture<'static, ()>), tokio_postgres::Error> {
         let (client, driver): (_, futures_util::future::BoxFuture<'static, ()>) = match &self.tls {
             Some(tls) => {
                 let (client, connection) = self.config.connect(tls.clone()).await?;
@@ -125,14 +146,25 @@ impl Target {
         self.sent.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// How long a statement may take before it counts as lost.
+    pub(crate) fn statement_timeout(&self) -> Duration {
+        Duration::from_millis(self.statement_timeout_ms.load(Ordering::Relaxed))
+    }
+    pub(crate) fn set_statement_timeout(&self, timeout: Duration) {
+        self.statement_timeout_ms.store(millis(timeout).max(1), Ordering::Relaxed);
+    }
+
     pub(crate) fn lost_contact(&self) {
-        let ms = u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.lost_contact_ms.store(ms, Ordering::Relaxed);
+        self.lost_contact_ms.store(millis(self.born.elapsed()), Ordering::Relaxed);
     }
     /// How long contact has been whole: since the last loss, or since this process began.
     pub(crate) fn in_contact_for(&self) -> Duration {
         self.born.elapsed().saturating_sub(Duration::from_millis(self.lost_contact_ms.load(Ordering::Relaxed)))
     }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Never the password: the host and the database only.

@@ -5,21 +5,21 @@ use std::{fmt, ops::Deref, sync::Arc};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_postgres::{Client, Row, types::Type};
 
-use super::{Sql, connection::Param, fault::Fault, pool::Inner, target::Target};
+use super::{Sql, connection::Param, fault::Fault, link::Link, pool::Inner, target::Target};
 use crate::error::Error;
 
 /// A transaction of the pool's own. Everything that a `tokio_postgres::Client` can do is there by deref.
 ///
 /// Dropped without [`commit`](Tx::commit), it is rolled back: its connection is closed, never handed on.
 pub struct Tx {
-    client: Option<Client>,
+    client: Option<Link>,
     pool: Arc<Inner>,
     /// A place among the pool's transactions, given back when this ends.
     _permit: OwnedSemaphorePermit,
 }
 
 impl Tx {
-    pub(crate) fn new(client: Client, pool: Arc<Inner>, permit: OwnedSemaphorePermit) -> Tx {
+    pub(crate) fn new(client: Link, pool: Arc<Inner>, permit: OwnedSemaphorePermit) -> Tx {
         Tx { client: Some(client), pool, _permit: permit }
     }
 
@@ -37,7 +37,7 @@ impl Tx {
         let Some(client) = self.client.take() else {
             return Ok(());
         };
-        client.batch_execute(word).await.map_err(|error| Fault::of(&error))?;
+        answered(&self.pool.target, client.batch_execute(word)).await?;
         // Only a connection that is known to be outside any transaction may serve again.
         self.pool.keep(client);
         Ok(())
@@ -95,5 +95,18 @@ pub(crate) async fn ride<T: Transaction>(
 ) -> Result<Vec<Row>, Fault> {
     target.count(sql.name);
     let typed: Vec<(Param<'_>, Type)> = params.iter().copied().zip(sql.types.iter().cloned()).collect();
-    tx.rows(&target.render(sql.text), &typed).await.map_err(|error| Fault::of(&error))
+    answered(target, tx.rows(&target.render(sql.text), &typed)).await
+}
+
+/// An answer within the time that every statement has, or the news that the connection is lost: an instance must not hang
+/// on a silent network. Whoever gets that news lets the connection go.
+pub(crate) async fn answered<T>(
+    target: &Target,
+    sent: impl Future<Output = Result<T, tokio_postgres::Error>>,
+) -> Result<T, Fault> {
+    let limit = target.statement_timeout();
+    match tokio::time::timeout(limit, sent).await {
+        Ok(answer) => answer.map_err(|error| Fault::of(&error)),
+        Err(_) => Err(Fault::Lost(format!("no answer within {limit:?}"))),
+    }
 }

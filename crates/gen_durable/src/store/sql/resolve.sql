@@ -1,3 +1,11 @@
 -- called by: store::settle::resolve     index: instances_pkey
--- locks: instances FOR NO KEY UPDATE by id, waiting: the backend that we lost may still be committing
-select id, claim_epoch, step_seq from gen_durable.instances where id = any ($1) order by id for no key update
+-- locks: instances FOR NO KEY UPDATE by id, skipping what is held: the backend that we lost may still be committing, or a
+-- caller's transaction holds the row. Such a row is answered without a claim, and asked for again.
+with free as materialized (
+    select id, claim_epoch, step_seq from gen_durable.instances where id = any ($1) order by id
+    for no key update skip locked
+)
+select i.id, free.claim_epoch, free.step_seq
+from gen_durable.instances i
+left join free on free.id = i.id
+where i.id = any ($1)

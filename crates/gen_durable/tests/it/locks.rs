@@ -1,0 +1,158 @@
+//! Somebody else's transaction holds a row: its own instance waits, and no other does.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use gen_durable::{Context, Id, Job, SECOND, Settings, StepError};
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use crate::wire::{
+    proxy::Fault,
+    stage::{LONG, Running, Stage},
+};
+
+#[derive(Clone)]
+struct App {
+    gate: watch::Sender<bool>,
+    runs: Arc<AtomicUsize>,
+}
+
+#[derive(Serialize, Deserialize, Debug)]
+struct Gated;
+
+impl Job for Gated {
+    const NAME: &'static str = "gated";
+    type App = App;
+    type Output = ();
+    async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
+        cx.app.runs.fetch_add(1, Ordering::SeqCst);
+        let _ = cx.app.gate.subscribe().wait_for(|open| *open).await;
+        Ok(())
+    }
+}
+
+/// An engine with `count` jobs that all run and wait to be let on, and no room for more.
+async fn at_the_gate(stage: &Stage, count: usize) -> (Running, App, Vec<Id<Gated>>) {
+    let app = App { gate: watch::Sender::new(false), runs: Arc::default() };
+    let settings =
+        Settings { statement_timeout: 2 * SECOND, reap_every: SECOND / 10, workers: count, ..Settings::default() };
+    let engine = stage.run(stage.pool(), app.clone(), |e| e.register::<Gated>().settings(settings));
+    let jobs = stage.lab.enqueue_all((0..count).map(|_| Gated)).await.unwrap();
+    let executing = "select count(*) from S.instances where status = 'executing'";
+    stage.until(executing, i64::try_from(count).unwrap()).await;
+    (engine, app, jobs.iter().map(|job| job.id).collect())
+}
+
+async fn hold(stage: &Stage, id: Id<Gated>) -> tokio_postgres::Client {
+    let caller = stage.caller().await;
+    caller.batch_execute("begin").await.unwrap();
+    let text = stage.render(&format!("select from S.instances where id = {id} for update"));
+    caller.batch_execute(&text).await.unwrap();
+    caller
+}
+
+async fn settle_all(stage: &Stage, ids: impl IntoIterator<Item = &Id<Gated>>) {
+    for id in ids {
+        let settled = stage.lab.settled(*id, LONG).await.unwrap();
+        assert!(settled.is_some(), "{id} waits for a lock that is not its own");
+    }
+}
+
+#[tokio::test]
+async fn a_row_that_a_caller_holds_delays_its_own_commit_and_no_other() {
+    let stage = Stage::new().await;
+    let (engine, app, ids) = at_the_gate(&stage, 40).await;
+    let held = ids[20];
+    let caller = hold(&stage, held).await;
+    app.gate.send_replace(true);
+    settle_all(&stage, ids.iter().filter(|id| **id != held)).await;
+    // And what comes later goes on as well.
+    let later = stage.lab.enqueue_all((0..40).map(|_| Gated)).await.unwrap();
+    settle_all(&stage, later.iter().map(|job| &job.id)).await;
+    let waiting = format!("select count(*) from S.instances where id = {held} and status = 'executing'");
+    assert_eq!(stage.number(&waiting).await, 1, "its lock is still held");
+    caller.batch_execute("commit").await.unwrap();
+    settle_all(&stage, [&held]).await;
+    assert_eq!(stage.commits(held.raw()).await, [(0, 1)]);
+    assert_eq!(app.runs.load(Ordering::SeqCst), 80, "nobody ran again");
+    engine.stop().await;
+}
+
+/// The answer to a commit is lost while a row of the batch is held: the question what became of it must not wait either.
+#[tokio::test]
+async fn a_lost_answer_about_a_held_row_delays_no_other_commit() {
+    for fault in [Fault::CutBefore, Fault::CutAfter] {
+        let stage = Stage::new().await;
+        let (engine, app, ids) = at_the_gate(&stage, 10).await;
+        let held = ids[5];
+        let caller = hold(&stage, held).await;
+        let cut = stage.proxy.on(".settle(", fault);
+        app.gate.send_replace(true);
+        cut.fired(1).await;
+        settle_all(&stage, ids.iter().filter(|id| **id != held)).await;
+        let later = stage.lab.enqueue_all((0..10).map(|_| Gated)).await.unwrap();
+        settle_all(&stage, later.iter().map(|job| &job.id)).await;
+        // The engine's own calls go on too.
+        engine.client.enqueue(Gated).await.unwrap();
+        caller.batch_execute("rollback").await.unwrap();
+        settle_all(&stage, [&held]).await;
+        assert_eq!(stage.commits(held.raw()).await, [(0, 1)]);
+        stage.until("select count(*) from S.instances where status <> 'done'", 0).await;
+        assert_eq!(app.runs.load(Ordering::SeqCst), 21, "{fault:?}: nobody ran again");
+        engine.stop().await;
+    }
+}
+
+/// A caller who takes rows in another order than the committer does: a batch that waits holds locks that the caller wants.
+#[tokio::test]
+async fn a_caller_who_locks_in_another_order_meets_no_deadlock() {
+    let stage = Stage::new().await;
+    for _ in 0..5 {
+        let (engine, app, ids) = at_the_gate(&stage, 10).await;
+        let (first, last) = (ids[0], ids[9]);
+        let caller = hold(&stage, last).await;
+        // Longer than Postgres takes to look for a deadlock: if there were one, it would be said.
+        let sent = stage.proxy.done(".settle(");
+        app.gate.send_replace(true);
+        let deadline = tokio::time::Instant::now() + LONG;
+        while stage.proxy.done(".settle(") == sent {
+            assert!(tokio::time::Instant::now() < deadline, "nothing was committed");
+            tokio::task::yield_now().await;
+        }
+        let text = stage.render(&format!("select from S.instances where id = {first} for update"));
+        caller.batch_execute(&text).await.unwrap();
+        caller.batch_execute("commit").await.unwrap();
+        settle_all(&stage, &ids).await;
+        assert!(!stage.proxy.errors().contains(&"40P01".to_owned()), "a deadlock");
+        engine.stop().await;
+    }
+}
+
+/// Two engines whose claims overlap: each was thought dead by the other once, so both write about the same rows.
+#[tokio::test]
+async fn two_engines_on_the_same_rows_meet_no_deadlock_and_lose_nothing() {
+    let stage = Stage::new().await;
+    let (one, app, ids) = at_the_gate(&stage, 100).await;
+    // The first engine's claims are taken from it behind its back, as a reaper would, and go to a second one.
+    stage
+        .sql(
+            "update S.instances set status = 'runnable', claim_epoch = claim_epoch + 1, locked_by = null,
+             lease_expires_at = null where id % 2 = 0",
+        )
+        .await;
+    let settings = Settings { workers: 100, ..Settings::default() };
+    let two = stage.run(stage.pool(), app.clone(), |e| e.register::<Gated>().settings(settings));
+    stage.until("select count(distinct locked_by) from S.instances where status = 'executing'", 2).await;
+    stage.until("select count(*) from S.instances where status = 'executing'", 100).await;
+    app.gate.send_replace(true);
+    settle_all(&stage, &ids).await;
+    for id in &ids {
+        assert_eq!(stage.commits(id.raw()).await, [(0, 1)], "one owner at a time");
+    }
+    assert!(!stage.proxy.errors().contains(&"40P01".to_owned()), "a deadlock");
+    one.stop().await;
+    two.stop().await;
+}

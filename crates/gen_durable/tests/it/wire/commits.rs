@@ -1,0 +1,160 @@
+//! A commit whose answer was lost: it happened, or it did not, and the engine finds out which.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use gen_durable::{Context, Machine, Outcome, Run, SECOND, Settings, done, retry_after};
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+
+use super::{
+    proxy::Fault,
+    stage::{LONG, Stage},
+    walker::{Effects, First, Walker, assert_walked_once, quick},
+};
+
+const SETTLE: &str = ".settle(";
+const RESOLVE: &str = "store::settle::resolve";
+/// Instances that walk together, so that a batch is lost and not only an ending.
+const TOGETHER: u32 = 5;
+
+/// Each way to end a step, each of its commits, each way to lose it.
+async fn lose_every_commit(settings: Settings) {
+    let stage = Stage::new().await;
+    let effects = Effects::default();
+    let engine = stage.run(stage.pool(), effects.clone(), |e| e.register::<Walker>().settings(settings));
+    engine.ready().await;
+    let mut cuts = 0;
+    for first in First::ALL {
+        for skip in 0..first.commits() {
+            for fault in [Fault::CutBefore, Fault::CutRequest, Fault::CutAnswer, Fault::CutAfter] {
+                let what = format!("{first:?}, commit {skip}, {fault:?}");
+                let rule = stage.proxy.on_each(SETTLE, fault, skip, 1);
+                let walkers = (0..TOGETHER).map(|_| Walker { first, steps: 0 });
+                let enqueued = stage.lab.enqueue_all(walkers).await.unwrap();
+                for walker in &enqueued {
+                    let settled = stage.lab.settled(walker.id, LONG).await.unwrap().expect(&what);
+                    match first {
+                        First::Stop => assert_eq!(settled.result.unwrap_err().message, "as it was told", "{what}"),
+                        _ => assert_eq!(settled.result, Ok(u32::try_from(first.commits()).unwrap()), "{what}"),
+                    }
+                }
+                // The batches of several instances are theirs to form: the cut came, at the latest, with the last one.
+                assert_eq!(rule.has_fired(), 1, "{what}");
+                for walker in &enqueued {
+                    assert_walked_once(&stage, &effects, walker.id.raw(), first, &what).await;
+                }
+                cuts += 1;
+            }
+        }
+    }
+    assert_eq!(cuts, 32);
+    assert!(stage.proxy.done(RESOLVE) >= cuts, "every lost answer was asked for");
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn a_commit_whose_answer_was_lost_counts_once_however_the_step_ended() {
+    lose_every_commit(quick()).await;
+}
+
+#[tokio::test]
+async fn a_commit_whose_answer_was_lost_counts_once_without_run_ahead_too() {
+    lose_every_commit(Settings { run_ahead_steps: 0, ..quick() }).await;
+}
+
+/// The client gave up on a statement that the network kept; it was sent again, and then the first one arrives after all.
+/// On a run-ahead commit the epoch stays, so only step_seq tells the two apart.
+#[tokio::test]
+async fn a_commit_that_arrives_twice_counts_once() {
+    let stage = Stage::new().await;
+    let effects = Effects::default();
+    let settings = Settings { statement_timeout: SECOND / 5, ..quick() };
+    let engine = stage.run(stage.pool(), effects.clone(), |e| e.register::<Walker>().settings(settings));
+    engine.ready().await;
+    for first in [First::Next, First::Retry, First::Sleep, First::Done] {
+        let late = stage.proxy.on(SETTLE, Fault::DeliverLate);
+        // The walker stands still after its first commit was sent again, so that the late one finds it there.
+        let second = stage.proxy.on_each(SETTLE, Fault::Hold, 1, usize::MAX);
+        let walker = stage.lab.enqueue(Walker { first, steps: 0 }).await.unwrap();
+        late.fired(1).await;
+        stage.until(&format!("select step_seq from S.instances where id = {}", walker.id), 1).await;
+        late.release();
+        late.delivered().await;
+        assert_eq!(stage.commits(walker.id.raw()).await, [(0, 1)], "{first:?}: the late one changed nothing");
+        stage.proxy.forget();
+        second.release();
+        stage.lab.settled(walker.id, LONG).await.unwrap().unwrap();
+        assert_walked_once(&stage, &effects, walker.id.raw(), first, &format!("{first:?}")).await;
+    }
+    engine.stop().await;
+}
+
+/// Claimed again by the same process while the answer to its last commit is still on the way.
+#[tokio::test]
+async fn a_late_answer_does_not_let_go_of_the_next_claim() {
+    let stage = Stage::new().await;
+    let gate = Gate::default();
+    let settings = Settings { statement_timeout: SECOND, ..quick() };
+    let engine = stage.run(stage.pool(), gate.clone(), |e| e.register::<Gated>().settings(settings));
+    engine.ready().await;
+    let answer = stage.proxy.on(SETTLE, Fault::HoldAnswer);
+    let gated = stage.lab.enqueue(Gated).await.unwrap();
+    gate.runs(2).await;
+    answer.release();
+    // Long enough for a lost claim to be found, and then two searches.
+    let held_long = "select count(*) from S.instances where updated_at < statement_timestamp() - interval '1300 ms'";
+    stage.until(held_long, 1).await;
+    let searches = stage.proxy.done("store::lease::held");
+    let deadline = tokio::time::Instant::now() + LONG;
+    while stage.proxy.done("store::lease::held") < searches + 2 {
+        assert!(tokio::time::Instant::now() < deadline, "nobody looks for lost claims");
+        tokio::time::sleep(SECOND / 100).await;
+    }
+    gate.open();
+    stage.lab.settled(gated.id, LONG).await.unwrap().unwrap();
+    let given_back = "select count(*) from S.audit where old_status = 'executing' and old_seq = new_seq";
+    assert_eq!(stage.number(given_back).await, 0, "it was given back under its running step");
+    assert_eq!(stage.commits(gated.id.raw()).await, [(0, 1), (1, 2)]);
+    engine.stop().await;
+}
+
+/// Fails at once, and then waits to be let through.
+#[derive(Serialize, Deserialize)]
+struct Gated;
+
+#[derive(Clone, Default)]
+struct Gate(Arc<(AtomicUsize, Notify)>);
+
+impl Gate {
+    async fn runs(&self, count: usize) {
+        let deadline = tokio::time::Instant::now() + LONG;
+        while self.0.0.load(Ordering::SeqCst) < count {
+            assert!(tokio::time::Instant::now() < deadline, "it does not run {count} times");
+            tokio::time::sleep(SECOND / 200).await;
+        }
+    }
+    fn open(&self) {
+        self.0.1.notify_one();
+    }
+}
+
+impl Machine for Gated {
+    const NAME: &'static str = "gated";
+    type App = Gate;
+    type Step = Run;
+    type Output = ();
+    async fn step(&mut self, _: Run, cx: &mut Context<'_, Self>) -> Outcome<Self> {
+        cx.app.0.0.fetch_add(1, Ordering::SeqCst);
+        if cx.attempt == 0 {
+            return Ok(retry_after(Duration::ZERO));
+        }
+        cx.app.0.1.notified().await;
+        Ok(done(()))
+    }
+}

@@ -1,0 +1,12 @@
+//! The wire between the engine and Postgres, cut and silenced at every point that matters.
+
+mod commits;
+mod enqueues;
+mod picks;
+mod protocol;
+pub(crate) mod proxy;
+mod refusals;
+mod silence;
+pub(crate) mod stage;
+mod walker;
+mod within;

@@ -1,0 +1,378 @@
+//! A proxy that knows Postgres's protocol: it can lose a statement, or its answer, at a chosen point.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
+    net::{TcpListener, TcpStream, UnixStream},
+    sync::{Notify, oneshot, watch},
+};
+
+use super::protocol::{self, Names, Request};
+
+/// What happens to a statement on its way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The connection breaks, and the server never sees the statement.
+    CutBefore,
+    /// The connection breaks in the middle of the statement.
+    CutRequest,
+    /// The server has done it, and the connection breaks in the middle of the answer.
+    CutAnswer,
+    /// The server has done it (and is ready for more), and the connection breaks before any word of the answer.
+    CutAfter,
+    /// Silence: the server never sees it, and nobody hangs up.
+    SwallowRequest,
+    /// Silence: the server has done it, the answer never comes, and nobody hangs up.
+    SwallowAnswer,
+    /// Silence, and when the client has given up and the test says so, the server gets the statement after all.
+    DeliverLate,
+    /// It waits here until the test lets it go.
+    Hold,
+    /// The server has done it; the answer waits here until the test lets it go.
+    HoldAnswer,
+    /// The server never sees it; an error with this SQLSTATE comes back.
+    Refuse(&'static str),
+}
+
+/// Which address the real server has.
+#[derive(Debug, Clone)]
+pub(crate) enum Server {
+    Unix(std::path::PathBuf),
+    Tcp(String, u16),
+}
+
+/// A fault that waits for its statement.
+#[derive(Debug)]
+pub(crate) struct Rule {
+    /// Part of the statement's text. Empty: the greeting of a new connection.
+    text: String,
+    fault: Fault,
+    /// How many matching statements pass before, and how many are hit.
+    skip: Mutex<usize>,
+    left: Mutex<usize>,
+    fired: watch::Sender<usize>,
+    released: watch::Sender<bool>,
+    /// Requests that were delivered late and done.
+    delivered: watch::Sender<usize>,
+}
+
+impl Rule {
+    /// Until it has hit this many.
+    pub(crate) async fn fired(&self, times: usize) {
+        let mut fired = self.fired.subscribe();
+        within(&format!("{:?} of {:?}", self.fault, self.text), fired.wait_for(|count| *count >= times)).await.unwrap();
+    }
+    pub(crate) fn has_fired(&self) -> usize {
+        *self.fired.borrow()
+    }
+    /// Let go what is held.
+    pub(crate) fn release(&self) {
+        self.released.send_replace(true);
+    }
+    pub(crate) async fn delivered(&self) {
+        let mut delivered = self.delivered.subscribe();
+        within("the late delivery", delivered.wait_for(|count| *count > 0)).await.unwrap();
+    }
+    async fn wait_for_release(&self) {
+        let _ = self.released.subscribe().wait_for(|released| *released).await;
+    }
+}
+
+async fn within<T>(what: &str, wait: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(30), wait).await.unwrap_or_else(|_| panic!("waited too long for {what}"))
+}
+
+struct Shared {
+    server: Server,
+    rules: Mutex<Vec<Arc<Rule>>>,
+    /// Texts of the statements that the server has answered.
+    done: Mutex<Vec<String>>,
+    /// Names under which statements were prepared, and errors that came back, in order.
+    prepared: Mutex<Vec<String>>,
+    errors: Mutex<Vec<String>>,
+    /// Batches that came by: a statement's text, and how many elements its first parameter had.
+    batches: Mutex<Vec<(String, usize)>>,
+    down: AtomicBool,
+    /// Raised to break all connections.
+    cuts: watch::Sender<usize>,
+}
+
+/// The proxy, on a thread of its own. It ends when dropped.
+pub(crate) struct Proxy {
+    pub(crate) port: u16,
+    shared: Arc<Shared>,
+    _stop: oneshot::Sender<()>,
+}
+
+impl Proxy {
+    pub(crate) fn before(server: Server) -> Proxy {
+        let shared = Arc::new(Shared {
+            server,
+            rules: Mutex::default(),
+            done: Mutex::default(),
+            prepared: Mutex::default(),
+            errors: Mutex::default(),
+            batches: Mutex::default(),
+            down: AtomicBool::new(false),
+            cuts: watch::Sender::new(0),
+        });
+        let (stop, stopped) = oneshot::channel::<()>();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let accepting = shared.clone();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async move {
+                let listener = TcpListener::from_std(listener).unwrap();
+                tokio::select! {
+                    () = accept(listener, accepting) => {}
+                    _ = stopped => {}
+                }
+            });
+        });
+        Proxy { port, shared, _stop: stop }
+    }
+
+    /// The next statement with this text meets this fault.
+    pub(crate) fn on(&self, text: &str, fault: Fault) -> Arc<Rule> {
+        self.on_each(text, fault, 0, 1)
+    }
+
+    /// After `skip` of them, the next `times`.
+    pub(crate) fn on_each(&self, text: &str, fault: Fault, skip: usize, times: usize) -> Arc<Rule> {
+        let rule = Arc::new(Rule {
+            text: text.to_owned(),
+            fault,
+            skip: Mutex::new(skip),
+            left: Mutex::new(times),
+            fired: watch::Sender::new(0),
+            released: watch::Sender::new(false),
+            delivered: watch::Sender::new(0),
+        });
+        self.shared.rules.lock().unwrap().push(rule.clone());
+        rule
+    }
+
+    /// No more faults. What is held is let go by its rule.
+    pub(crate) fn forget(&self) {
+        self.shared.rules.lock().unwrap().clear();
+    }
+
+    /// How many statements with this text the server has answered.
+    pub(crate) fn done(&self, text: &str) -> usize {
+        self.shared.done.lock().unwrap().iter().filter(|done| done.contains(text)).count()
+    }
+    /// The sizes of the batches that came by with this text, in order.
+    pub(crate) fn batches(&self, text: &str) -> Vec<usize> {
+        let batches = self.shared.batches.lock().unwrap();
+        batches.iter().filter(|(batch, _)| batch.contains(text)).map(|(_, size)| *size).collect()
+    }
+    pub(crate) fn prepared(&self) -> Vec<String> {
+        self.shared.prepared.lock().unwrap().clone()
+    }
+    pub(crate) fn errors(&self) -> Vec<String> {
+        self.shared.errors.lock().unwrap().clone()
+    }
+
+    /// Break all connections, and refuse new ones.
+    pub(crate) fn go_down(&self) {
+        self.shared.down.store(true, Ordering::SeqCst);
+        self.shared.cuts.send_modify(|count| *count += 1);
+    }
+    pub(crate) fn come_back(&self) {
+        self.shared.down.store(false, Ordering::SeqCst);
+    }
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    loop {
+        let (client, _) = listener.accept().await.unwrap();
+        if shared.down.load(Ordering::SeqCst) {
+            continue;
+        }
+        client.set_nodelay(true).unwrap();
+        let shared = shared.clone();
+        tokio::spawn(async move {
+            let mut cuts = shared.cuts.subscribe();
+            let served = serve(client, shared);
+            tokio::select! {
+                _ = served => {}
+                _ = cuts.changed() => {}
+            }
+        });
+    }
+}
+
+async fn serve(client: TcpStream, shared: Arc<Shared>) -> Option<()> {
+    match shared.server.clone() {
+        Server::Unix(path) => connect(client, UnixStream::connect(path).await.ok()?.into_split(), shared).await,
+        Server::Tcp(host, port) => {
+            connect(client, TcpStream::connect((host, port)).await.ok()?.into_split(), shared).await
+        }
+    }
+}
+
+/// Requests that the server has not answered yet, with what is to happen to the answer.
+type Pending = Mutex<VecDeque<(Option<String>, Option<Arc<Rule>>)>>;
+
+async fn connect<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
+    client: TcpStream,
+    (server_read, mut server_write): (R, W),
+    shared: Arc<Shared>,
+) -> Option<()> {
+    let (mut client_read, client_write) = client.into_split();
+    let client_write = tokio::sync::Mutex::new(client_write);
+    let startup = protocol::read_startup(&mut client_read).await?;
+    if let Some(rule) = shared.matching("") {
+        match rule.fault {
+            Fault::Refuse(code) => client_write.lock().await.write_all(&protocol::error(code, true)).await.ok()?,
+            Fault::SwallowRequest => while protocol::read(&mut client_read).await.is_some() {},
+            _ => {}
+        }
+        return None;
+    }
+    server_write.write_all(&startup).await.ok()?;
+    let pending = Pending::default();
+    let answered = Notify::new();
+    tokio::select! {
+        end = requests(client_read, server_write, &client_write, &pending, &answered, &shared) => end,
+        end = answers(server_read, &client_write, &pending, &answered, &shared) => end,
+    }
+}
+
+/// From the client to the server.
+async fn requests(
+    mut client: impl AsyncRead + Unpin,
+    mut server: impl AsyncWrite + Unpin,
+    client_write: &tokio::sync::Mutex<impl AsyncWrite + Unpin>,
+    pending: &Pending,
+    answered: &Notify,
+    shared: &Shared,
+) -> Option<()> {
+    let mut names = Names::default();
+    let mut request = Request::default();
+    loop {
+        let message = protocol::read(&mut client).await?;
+        if !request.add(&message, &mut names) {
+            if matches!(message.kind, b'p' | b'X') {
+                server.write_all(&std::mem::take(&mut request).bytes).await.ok()?;
+            }
+            continue;
+        }
+        let Request { bytes, text, size, prepares } = std::mem::take(&mut request);
+        shared.prepared.lock().unwrap().extend(prepares);
+        if let (Some(text), Some(size)) = (&text, size) {
+            shared.batches.lock().unwrap().push((text.clone(), size));
+        }
+        let rule = text.as_deref().and_then(|text| shared.matching(text));
+        match rule.as_ref().map(|rule| rule.fault) {
+            Some(Fault::CutBefore) => return None,
+            Some(Fault::CutRequest) => {
+                server.write_all(&bytes[..bytes.len() / 2]).await.ok()?;
+                server.flush().await.ok()?;
+                return None;
+            }
+            Some(Fault::SwallowRequest | Fault::DeliverLate) => {
+                while protocol::read(&mut client).await.is_some() {}
+                let rule = rule.filter(|rule| rule.fault == Fault::DeliverLate)?;
+                rule.wait_for_release().await;
+                pending.lock().unwrap().push_back((text, Some(rule)));
+                server.write_all(&bytes).await.ok()?;
+                // The other half sees the answer and ends this connection.
+                return std::future::pending().await;
+            }
+            Some(Fault::Refuse(code)) => {
+                while !pending.lock().unwrap().is_empty() {
+                    answered.notified().await;
+                }
+                client_write.lock().await.write_all(&protocol::error(code, false)).await.ok()?;
+                continue;
+            }
+            Some(Fault::Hold) => rule.as_ref()?.wait_for_release().await,
+            Some(Fault::CutAfter | Fault::CutAnswer | Fault::SwallowAnswer | Fault::HoldAnswer) | None => {}
+        }
+        pending.lock().unwrap().push_back((text, rule));
+        server.write_all(&bytes).await.ok()?;
+    }
+}
+
+/// From the server to the client.
+async fn answers(
+    mut server: impl AsyncRead + Unpin,
+    client: &tokio::sync::Mutex<impl AsyncWrite + Unpin>,
+    pending: &Pending,
+    answered: &Notify,
+    shared: &Shared,
+) -> Option<()> {
+    let mut kept = Vec::new();
+    loop {
+        let message = protocol::read(&mut server).await?;
+        if message.kind == b'E' {
+            shared.errors.lock().unwrap().extend(message.code());
+        }
+        let fault = pending.lock().unwrap().front().and_then(|(_, rule)| rule.as_ref().map(|rule| rule.fault));
+        let is_last = message.kind == b'Z';
+        match fault {
+            Some(
+                Fault::CutAfter | Fault::CutAnswer | Fault::SwallowAnswer | Fault::DeliverLate | Fault::HoldAnswer,
+            ) => {
+                kept.extend_from_slice(&message.bytes);
+            }
+            _ => client.lock().await.write_all(&message.bytes).await.ok()?,
+        }
+        if !is_last {
+            continue;
+        }
+        let (text, rule) = pending.lock().unwrap().pop_front().unwrap_or_default();
+        shared.done.lock().unwrap().extend(text);
+        answered.notify_one();
+        match fault {
+            Some(Fault::CutAfter) => return None,
+            Some(Fault::CutAnswer) => {
+                client.lock().await.write_all(&kept[..kept.len() / 2]).await.ok()?;
+                return None;
+            }
+            Some(Fault::SwallowAnswer) => std::future::pending().await,
+            Some(Fault::HoldAnswer) => {
+                rule?.wait_for_release().await;
+                client.lock().await.write_all(&std::mem::take(&mut kept)).await.ok()?;
+            }
+            Some(Fault::DeliverLate) => {
+                rule?.delivered.send_modify(|count| *count += 1);
+                return None;
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Shared {
+    fn matching(&self, text: &str) -> Option<Arc<Rule>> {
+        let rules = self.rules.lock().unwrap();
+        let fits = |rule: &&Arc<Rule>| if rule.text.is_empty() { text.is_empty() } else { text.contains(&rule.text) };
+        for rule in rules.iter().filter(fits) {
+            let mut left = rule.left.lock().unwrap();
+            let mut skip = rule.skip.lock().unwrap();
+            if *left == 0 {
+                continue;
+            }
+            if *skip > 0 {
+                *skip -= 1;
+                continue;
+            }
+            *left -= 1;
+            rule.fired.send_modify(|count| *count += 1);
+            return Some(rule.clone());
+        }
+        None
+    }
+}

@@ -1,0 +1,76 @@
+//! Everything that a server can say no with while it is not well: none of it is a step's fault.
+
+use gen_durable::{SECOND, Settings};
+
+use super::{
+    proxy::Fault,
+    stage::{LONG, Stage},
+    walker::{Effects, First, Walker, assert_walked_once, quick},
+};
+
+/// Disk, memory, connections, cancelled, read-only, serialisation, deadlock, lock, I/O, internal; rights, relation, schema
+/// and function gone (between two migrations); a plan that no longer fits, a pooler, a protocol violation; shutting down,
+/// crashed, starting.
+const CODES: [&str; 20] = [
+    "53100", "53200", "53300", "57014", "25006", "40001", "40P01", "55P03", "58030", "XX000", "42501", "42P01",
+    "3F000", "42883", "0A000", "26000", "08P01", "57P01", "57P02", "57P03",
+];
+
+#[tokio::test]
+async fn a_server_that_is_not_well_burns_no_attempt_and_runs_nothing_again() {
+    let stage = Stage::new().await;
+    let effects = Effects::default();
+    let engine = stage.run(stage.pool(), effects.clone(), |e| e.register::<Walker>().settings(quick()));
+    engine.ready().await;
+    let mut refused = 0;
+    for code in CODES {
+        for (statement, times) in [(".settle(", 2), (".pick(", 1), ("store::lease::renew", 1)] {
+            let rule = stage.proxy.on_each(statement, Fault::Refuse(code), 0, times);
+            let what = format!("{code} at {statement}");
+            let walkers = [First::Next, First::Retry, First::Done].map(|first| Walker { first, steps: 0 });
+            let enqueued = stage.lab.enqueue_all(walkers).await.unwrap();
+            for (walker, first) in enqueued.iter().zip([First::Next, First::Retry, First::Done]) {
+                let settled = stage.lab.settled(walker.id, LONG).await.unwrap().expect(&what);
+                assert_eq!(settled.result, Ok(u32::try_from(first.commits()).unwrap()), "{what}");
+                assert_walked_once(&stage, &effects, walker.id.raw(), first, &what).await;
+            }
+            refused += rule.has_fired();
+            stage.proxy.forget();
+        }
+    }
+    assert!(refused >= CODES.len() * 3, "only {refused} statements were refused");
+    engine.stop().await;
+}
+
+/// A database that went away and came back, several times, under work.
+#[tokio::test]
+async fn work_survives_a_database_that_goes_away_and_comes_back() {
+    let stage = Stage::new().await;
+    let effects = Effects::default();
+    let settings = Settings { statement_timeout: SECOND, ..quick() };
+    let engine = stage.run(stage.pool(), effects.clone(), |e| e.register::<Walker>().settings(settings));
+    engine.ready().await;
+    for _ in 0..5 {
+        let walkers = (0..50).map(|n| Walker { first: First::ALL[n % 5], steps: 0 });
+        let enqueued = stage.lab.enqueue_all(walkers).await.unwrap();
+        let begun = stage.proxy.done(".settle(");
+        let deadline = tokio::time::Instant::now() + LONG;
+        while stage.proxy.done(".settle(") == begun {
+            assert!(tokio::time::Instant::now() < deadline, "nothing is committed");
+            tokio::time::sleep(SECOND / 1000).await;
+        }
+        stage.proxy.go_down();
+        stage.proxy.come_back();
+        for (n, walker) in enqueued.iter().enumerate() {
+            let settled = stage.lab.settled(walker.id, LONG).await.unwrap();
+            assert!(settled.is_some(), "{n} was lost");
+            let commits = stage.commits(walker.id.raw()).await;
+            let wanted = i64::try_from(First::ALL[n % 5].commits()).unwrap();
+            assert_eq!(commits, (0..wanted).map(|seq| (seq, seq + 1)).collect::<Vec<_>>());
+        }
+    }
+    let burned =
+        "select count(*) from S.instances where attempt > case when state->>'first' = 'Retry' then 1 else 0 end";
+    assert_eq!(stage.number(burned).await, 0, "an outage is not a step's failure");
+    engine.stop().await;
+}

@@ -1,0 +1,80 @@
+//! A network that falls silent, at each statement: nothing is refused, nothing breaks, no answer ever comes.
+
+use gen_durable::{HOUR, SECOND, Settings};
+
+use super::{
+    proxy::Fault,
+    stage::{LONG, Stage},
+    walker::{Effects, First, Walker, assert_walked_once, quick},
+};
+
+/// Every statement that an engine sends by itself, by a piece of its text; the greeting of a connection has none.
+const STATEMENTS: [&str; 9] = [
+    "",
+    ".settle(",
+    ".pick(",
+    "store::pick::priorities",
+    "store::lease::renew",
+    "store::lease::expired",
+    "store::lease::held",
+    "store::collect::collect",
+    "store::inspect::end_of",
+];
+
+async fn fall_silent_at(statement: &str, fault: Fault) {
+    let what = format!("{fault:?} at {statement:?}");
+    let stage = Stage::new().await;
+    let effects = Effects::default();
+    let settings = Settings {
+        statement_timeout: SECOND / 2,
+        // The reaper keeps still for a lease after an outage, and so does what comes with it.
+        lease: SECOND * 3 / 2,
+        heartbeat: SECOND / 2,
+        ..quick()
+    };
+    let engine = stage.run(stage.pool(), effects.clone(), |e| e.register::<Walker>().settings(settings));
+    engine.ready().await;
+    // Something that waits for its time, so that the sweeps come often.
+    engine.client.enqueue(Walker { first: First::Done, steps: 0 }).after(HOUR).await.unwrap();
+    let rule = stage.proxy.on(statement, fault);
+    if statement.is_empty() {
+        // For a new greeting somebody has to lose a connection first.
+        stage.proxy.on(".settle(", Fault::CutBefore);
+    }
+    let walker = engine.client.enqueue(Walker { first: First::Next, steps: 0 }).await.unwrap();
+    // The caller's own question may be the one that meets silence: it is told so, and asks again.
+    let settled = loop {
+        match engine.client.settled(walker.id, LONG).await {
+            Ok(settled) => break settled,
+            Err(error) => assert!(error.is_unknown() || error.is_transient(), "{what}: {error}"),
+        }
+    };
+    assert_eq!(settled.expect(&what).result, Ok(2), "{what}");
+    assert_walked_once(&stage, &effects, walker.id.raw(), First::Next, &what).await;
+    // The loop that met it goes on: the same statement is answered again.
+    rule.fired(1).await;
+    let seen = stage.proxy.done(statement);
+    let goes_on = !statement.is_empty() && ![".settle(", "store::inspect::end_of"].contains(&statement);
+    let deadline = tokio::time::Instant::now() + LONG;
+    while goes_on && stage.proxy.done(statement) <= seen {
+        assert!(tokio::time::Instant::now() < deadline, "{what}: the loop does not come back");
+        tokio::time::sleep(SECOND / 100).await;
+    }
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn every_loop_comes_back_from_silence_before_the_statement() {
+    futures_util::future::join_all(STATEMENTS.map(|statement| fall_silent_at(statement, Fault::SwallowRequest))).await;
+}
+
+#[tokio::test]
+async fn every_loop_comes_back_from_silence_after_the_statement() {
+    futures_util::future::join_all(
+        STATEMENTS
+            .into_iter()
+            .filter(|s| !s.is_empty())
+            .map(|statement| fall_silent_at(statement, Fault::SwallowAnswer)),
+    )
+    .await;
+}

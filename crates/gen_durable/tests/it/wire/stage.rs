@@ -1,0 +1,169 @@
+//! A schema with a real clock and an audit of every change, and a proxy on the way to it.
+
+use std::{path::Path, str::FromStr, time::Duration};
+
+use gen_durable::{Client, Engine, EngineBuilder, Error, Health, Lab, Pool};
+use tokio::{sync::oneshot, task::JoinHandle};
+use tokio_postgres::{Config, NoTls, config::Host};
+
+use super::proxy::{Proxy, Server};
+
+/// Longer than anything here takes, on the busiest machine.
+pub(crate) const LONG: Duration = Duration::from_secs(40);
+
+const AUDIT: &str = "
+    create table S.audit (
+        n bigint generated always as identity, id bigint, transaction bigint, old_seq bigint, new_seq bigint,
+        old_epoch bigint, new_epoch bigint, old_status text, new_status text, attempt int);
+    create function S.note() returns trigger language plpgsql security definer as $$
+        begin
+            insert into S.audit (id, transaction, old_seq, new_seq, old_epoch, new_epoch, old_status, new_status, attempt)
+            values (new.id, txid_current(), old.step_seq, new.step_seq, old.claim_epoch, new.claim_epoch,
+                    old.status::text, new.status::text, new.attempt);
+            return new;
+        end $$;
+    create trigger note after update on S.instances for each row execute function S.note();
+    create or replace function S.clock() returns timestamptz language sql stable parallel safe
+        as 'select statement_timestamp()';
+    grant select, insert, update, delete on all tables in schema S to public;";
+
+pub(crate) struct Stage {
+    pub(crate) lab: Lab<()>,
+    pub(crate) proxy: Proxy,
+    /// The superuser, past the proxy: to look and to meddle.
+    pub(crate) admin: tokio_postgres::Client,
+    config: Config,
+    driver: JoinHandle<()>,
+}
+
+impl Stage {
+    pub(crate) async fn new() -> Stage {
+        let lab = Lab::new(()).await;
+        let config = Config::from_str(lab.url()).unwrap();
+        let proxy = Proxy::before(server(&config));
+        let (admin, driver) = config.connect(NoTls).await.unwrap();
+        let driver = tokio::spawn(async move { drop(driver.await) });
+        let stage = Stage { lab, proxy, admin, config, driver };
+        stage.sql(AUDIT).await;
+        stage
+    }
+
+    pub(crate) fn schema(&self) -> &str {
+        self.lab.owner().schema()
+    }
+
+    /// A pool through the proxy.
+    pub(crate) fn pool(&self) -> Pool {
+        self.pool_at(self.proxy.port, "gen_durable_runtime")
+    }
+
+    /// A pool through whatever listens on this port.
+    pub(crate) fn pool_at(&self, port: u16, user: &str) -> Pool {
+        Pool::open(&url_at(&self.config, port, user), self.schema(), 4).unwrap()
+    }
+
+    /// Another connection past the proxy, for a caller's own transaction.
+    pub(crate) async fn caller(&self) -> tokio_postgres::Client {
+        let (client, driver) = self.config.connect(NoTls).await.unwrap();
+        tokio::spawn(async move { drop(driver.await) });
+        client
+    }
+
+    /// `S.` stands for the schema.
+    pub(crate) async fn sql(&self, text: &str) {
+        self.admin.batch_execute(&self.render(text)).await.unwrap();
+    }
+
+    pub(crate) fn render(&self, text: &str) -> String {
+        text.replace("S.", &format!("{}.", self.schema())).replace("schema S ", &format!("schema {} ", self.schema()))
+    }
+
+    /// One number.
+    pub(crate) async fn number(&self, text: &str) -> i64 {
+        self.admin.query_one(&self.render(text), &[]).await.unwrap().get(0)
+    }
+
+    /// Wait until a question is answered with this number.
+    pub(crate) async fn until(&self, text: &str, wanted: i64) {
+        let deadline = tokio::time::Instant::now() + LONG;
+        loop {
+            let is = self.number(text).await;
+            if is == wanted {
+                return;
+            }
+            assert!(tokio::time::Instant::now() < deadline, "{text} stays {is}, not {wanted}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// What the audit says of an instance's commits: each (step_seq before, step_seq after), in order.
+    pub(crate) async fn commits(&self, id: i64) -> Vec<(i64, i64)> {
+        let text = self.render("select old_seq, new_seq from S.audit where id = $1 and old_seq <> new_seq order by n");
+        self.admin.query(&text, &[&id]).await.unwrap().iter().map(|row| (row.get(0), row.get(1))).collect()
+    }
+
+    /// Run an engine on this pool.
+    pub(crate) fn run<App: Send + Sync + 'static>(
+        &self,
+        pool: Pool,
+        app: App,
+        build: impl FnOnce(EngineBuilder<App>) -> EngineBuilder<App>,
+    ) -> Running {
+        let engine = build(Engine::builder(pool, app)).build().unwrap();
+        let (client, health) = (engine.client(), engine.health());
+        let (stop, stopped) = oneshot::channel::<()>();
+        let task = tokio::spawn(engine.run(async { drop(stopped.await) }));
+        Running { client, health, stop, task }
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+/// An engine that runs until it is told to stop.
+pub(crate) struct Running {
+    pub(crate) client: Client,
+    pub(crate) health: Health,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<Result<(), Error>>,
+}
+
+impl Running {
+    pub(crate) async fn stop(self) {
+        drop(self.stop);
+        tokio::time::timeout(LONG, self.task).await.expect("the engine does not stop").unwrap().unwrap();
+    }
+
+    pub(crate) async fn ready(&self) {
+        let deadline = tokio::time::Instant::now() + LONG;
+        while !self.health.is_ready() {
+            assert!(tokio::time::Instant::now() < deadline, "the engine is not ready");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
+
+pub(crate) fn server(config: &Config) -> Server {
+    let port = config.get_ports().first().copied().unwrap_or(5432);
+    match config.get_hosts().first() {
+        Some(Host::Unix(dir)) => Server::Unix(dir.join(Path::new(&format!(".s.PGSQL.{port}")))),
+        Some(Host::Tcp(host)) => Server::Tcp(host.clone(), port),
+        None => panic!("a database without a host"),
+    }
+}
+
+fn url_at(config: &Config, port: u16, user: &str) -> String {
+    let database = config.get_dbname().unwrap_or("postgres");
+    match config.get_password() {
+        // A server that wants a password knows one user only.
+        Some(password) => {
+            let password = String::from_utf8_lossy(password);
+            let user = config.get_user().unwrap();
+            format!("host=127.0.0.1 port={port} user={user} password='{password}' dbname={database} sslmode=disable")
+        }
+        None => format!("host=127.0.0.1 port={port} user={user} dbname={database} sslmode=disable"),
+    }
+}

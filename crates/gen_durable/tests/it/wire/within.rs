@@ -1,0 +1,80 @@
+//! A step's own transaction: what it wrote and what it decided are one commit, also when nobody hears of it.
+
+use gen_durable::{Context, Machine, Outcome, SECOND, Settings, done, next};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    proxy::Fault,
+    stage::{LONG, Stage},
+    walker::quick,
+};
+
+#[derive(Serialize, Deserialize)]
+struct Writer {
+    table: String,
+}
+
+#[derive(Serialize, Deserialize, Default, Debug)]
+enum At {
+    #[default]
+    Write,
+    WriteAndEnd,
+}
+
+impl Machine for Writer {
+    const NAME: &'static str = "writer";
+    type App = ();
+    type Step = At;
+    type Output = ();
+    async fn step(&mut self, at: At, cx: &mut Context<'_, Self>) -> Outcome<Self> {
+        let tx = cx.begin().await?;
+        tx.execute(&format!("insert into {} values ($1, $2)", self.table), &[&cx.id.raw(), &format!("{at:?}")]).await?;
+        Ok(match at {
+            At::Write => next(At::WriteAndEnd),
+            At::WriteAndEnd => done(()),
+        }
+        .within(tx))
+    }
+}
+
+async fn lose(statement: &str, faults: &[Fault], settings: Settings) {
+    let stage = Stage::new().await;
+    stage.sql("create table S.written (id bigint, step text); grant all on S.written to public").await;
+    let engine = stage.run(stage.pool(), (), |e| e.register::<Writer>().settings(settings));
+    engine.ready().await;
+    for fault in faults {
+        for skip in [0, 1] {
+            let what = format!("{fault:?} of the {}th {statement}", skip + 1);
+            let rule = stage.proxy.on_each(statement, *fault, skip, 1);
+            let writer = stage.lab.enqueue(Writer { table: stage.render("S.written") }).await.unwrap();
+            let settled = stage.lab.settled(writer.id, LONG).await.unwrap().expect(&what);
+            assert_eq!(settled.result, Ok(()), "{what}");
+            assert_eq!(rule.has_fired(), 1, "{what}");
+            let id = writer.id;
+            let count = stage.number(&format!("select count(*) from S.written where id = {id}")).await;
+            assert_eq!(count, 2, "{what}: both steps wrote exactly once");
+            assert_eq!(stage.commits(id.raw()).await, [(0, 1), (1, 2)], "{what}");
+            let burned = stage.number(&format!("select max(attempt)::bigint from S.audit where id = {id}")).await;
+            assert_eq!(burned, 0, "{what}: an outage is not the step's failure");
+        }
+    }
+    engine.stop().await;
+}
+
+const CUTS: [Fault; 4] = [Fault::CutBefore, Fault::CutRequest, Fault::CutAnswer, Fault::CutAfter];
+
+#[tokio::test]
+async fn a_steps_own_commit_that_was_lost_counts_once() {
+    lose("commit", &CUTS, quick()).await;
+}
+
+#[tokio::test]
+async fn a_steps_own_transaction_that_was_lost_before_its_commit_is_done_again() {
+    lose(".settle(", &CUTS, quick()).await;
+}
+
+#[tokio::test]
+async fn a_steps_own_commit_that_met_silence_counts_once() {
+    let settings = Settings { statement_timeout: SECOND / 4, ..quick() };
+    lose("commit", &[Fault::SwallowRequest, Fault::SwallowAnswer], settings.clone()).await;
+}
