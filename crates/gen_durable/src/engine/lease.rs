@@ -16,15 +16,24 @@ const RETRY: Duration = Duration::from_millis(200);
 pub(crate) async fn run(core: Arc<Core>) {
     let connection = Connection::new(core.target.clone());
     connection.set_deadline(core.settings.heartbeat);
-    let mut fenced = false;
+    tokio::select! {
+        () = renew(&core, &connection) => {}
+        () = watch(&core) => {}
+    }
+    if let Err(fault) = lease::retire(&connection, &core.worker.id).await {
+        tracing::warn!(
+            error = fault.message(),
+            "could not say goodbye: this worker's row stays until the reaper finds it"
+        );
+    }
+}
+
+async fn renew(core: &Core, connection: &Connection) {
     loop {
         let sent = Instant::now();
-        let pause = match lease::renew(&connection, &core.worker, core.lease_seconds()).await {
+        let pause = match lease::renew(connection, &core.worker, core.lease_seconds()).await {
             Ok(()) => {
                 core.lease.renewed(sent);
-                if std::mem::take(&mut fenced) {
-                    tracing::info!("the lease is renewed");
-                }
                 metrics::gauge!("durable_heartbeat_lag_seconds").set(sent.elapsed().as_secs_f64());
                 core.settings.heartbeat
             }
@@ -33,21 +42,29 @@ pub(crate) async fn run(core: Arc<Core>) {
                 RETRY.min(core.settings.heartbeat)
             }
         };
-        if core.lease.left().is_zero() && !std::mem::replace(&mut fenced, true) {
-            // Somebody else may think us dead by now. What promised exclusion ends; everything else runs on, and its
-            // outcome is committed if nobody took it meanwhile.
-            tracing::warn!("the lease ran out by our own clock: steps under a key are stopped");
-            core.queues.iter().for_each(super::local::LocalQueue::fence);
-        }
         tokio::select! {
-            () = core.phase.stopped() => break,
+            () = core.phase.stopped() => return,
             () = tokio::time::sleep(pause) => {}
         }
     }
-    if let Err(fault) = lease::retire(&connection, &core.worker.id).await {
-        tracing::warn!(
-            error = fault.message(),
-            "could not say goodbye: this worker's row stays until the reaper finds it"
-        );
+}
+
+/// By the clock, and not by the answer to a renewal: one that hangs must not hide that the lease has run out.
+async fn watch(core: &Core) {
+    loop {
+        core.lease.good().await;
+        loop {
+            let left = core.lease.left();
+            if left.is_zero() {
+                break;
+            }
+            tokio::time::sleep(left).await;
+        }
+        // Somebody else may think us dead by now. What promised exclusion ends; everything else runs on, and its
+        // outcome is committed if nobody took it meanwhile.
+        tracing::warn!("the lease ran out by our own clock: steps under a key are stopped");
+        core.queues.iter().for_each(super::local::LocalQueue::fence);
+        core.lease.good().await;
+        tracing::info!("the lease is renewed");
     }
 }

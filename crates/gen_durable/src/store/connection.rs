@@ -146,7 +146,13 @@ impl Connection {
             return Ok(client);
         }
         self.reset();
-        let (client, driver) = self.target.connect().await.map_err(|error| {
+        // The driver's own timeout ends with the socket: a server that accepts and then says nothing (stopped, swapped
+        // out, behind a dead proxy) would keep us for ever.
+        let Ok(connected) = tokio::time::timeout(self.deadline.get(), self.target.connect()).await else {
+            self.target.lost_contact();
+            return Err(Fault::Away(format!("no connection within {:?}", self.deadline.get())));
+        };
+        let (client, driver) = connected.map_err(|error| {
             self.target.lost_contact();
             match Fault::of(&error) {
                 Fault::Lost(message) => Fault::Away(message),
