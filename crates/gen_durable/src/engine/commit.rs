@@ -212,7 +212,7 @@ pub(crate) fn poisoned(core: &Arc<Core>, ended: Ended, message: &str) {
 /// Tell everybody what came of it: the next step begins, a place becomes free, or the outcome is dropped.
 pub(crate) fn answer(core: &Arc<Core>, batch: Vec<Ended>, committed: impl Fn(&Claim) -> bool) {
     let mut ahead: Vec<Vec<Run>> = core.queues.iter().map(|_| Vec::new()).collect();
-    let mut gone: Vec<Vec<i64>> = core.queues.iter().map(|_| Vec::new()).collect();
+    let mut gone: Vec<Vec<Claim>> = core.queues.iter().map(|_| Vec::new()).collect();
     for ended in batch {
         let Ended { ending, run, queue, outcome, ahead: next } = ended;
         let ours = committed(&ending.claim);
@@ -230,15 +230,15 @@ pub(crate) fn answer(core: &Arc<Core>, batch: Vec<Ended>, committed: impl Fn(&Cl
                 }
             }
             _ => {
-                if let Some(ids) = gone.get_mut(queue) {
-                    ids.push(ending.claim.id);
+                if let Some(claims) = gone.get_mut(queue) {
+                    claims.push(ending.claim);
                 }
             }
         }
     }
-    for (index, (runs, ids)) in ahead.into_iter().zip(gone).enumerate() {
+    for (index, (runs, claims)) in ahead.into_iter().zip(gone).enumerate() {
         if let Some(queue) = core.queue(index) {
-            queue.let_go(ids);
+            queue.let_go(claims);
         }
         if !runs.is_empty() {
             staff(core, index, runs);

@@ -121,16 +121,18 @@ impl LocalQueue {
         Some((run, fence))
     }
 
-    /// These rows are no longer ours.
-    pub(crate) fn let_go(&self, ids: impl IntoIterator<Item = i64>) {
+    /// These claims are no longer ours. By claim and not by row: who lost a row and has claimed it again still holds it.
+    pub(crate) fn let_go(&self, claims: impl IntoIterator<Item = Claim>) {
         let mut inner = self.lock();
-        for id in ids {
-            inner.held.remove(&id);
+        for claim in claims {
+            if inner.held.get(&claim.id) == Some(&claim.epoch) {
+                inner.held.remove(&claim.id);
+            }
         }
     }
 
-    pub(crate) fn holds(&self, id: i64) -> bool {
-        self.lock().held.contains_key(&id)
+    pub(crate) fn holds(&self, claim: &Claim) -> bool {
+        self.lock().held.get(&claim.id) == Some(&claim.epoch)
     }
 
     /// Stop every running step that promised exclusion: our lease has run out by our own clock.

@@ -283,7 +283,7 @@ async fn drain(core: &Arc<Core>) -> usize {
         }
         if !claims.is_empty() {
             given_back += claims.len();
-            let ids: Vec<i64> = claims.iter().map(|claim| claim.id).collect();
+            let gone = claims.clone();
             let back = core.pool.call(move |connection| async move { give_back(&connection, &claims).await });
             if let Ok(Err(fault)) = back.await {
                 tracing::warn!(
@@ -291,7 +291,7 @@ async fn drain(core: &Arc<Core>) -> usize {
                     "could not give claims back: they return when the lease runs out"
                 );
             }
-            core.queues.iter().for_each(|queue| queue.let_go(ids.iter().copied()));
+            core.queues.iter().for_each(|queue| queue.let_go(gone.iter().copied()));
         }
         if overdue {
             break;

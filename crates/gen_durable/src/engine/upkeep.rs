@@ -182,7 +182,7 @@ async fn reap(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
 /// A pick whose answer was lost claimed rows that nobody here knows of, and our lease keeps them from everybody else.
 async fn return_orphans(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
     let held = lease::held(connection, &core.worker.id, ORPHAN_AFTER.as_secs_f64()).await?;
-    let lost: Vec<_> = held.into_iter().filter(|claim| !core.holds(claim.id)).collect();
+    let lost: Vec<_> = held.into_iter().filter(|claim| !core.holds(claim)).collect();
     if lost.is_empty() {
         return Ok(());
     }

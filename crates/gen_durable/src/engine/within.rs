@@ -79,7 +79,7 @@ pub(crate) async fn give_up_claim(core: &Arc<Core>, queue: usize, run: &Run, why
     }
     core.let_go_of_suspect(&run.row);
     if let Some(local) = core.queue(queue) {
-        local.let_go([claim.id]);
+        local.let_go([claim]);
     }
     core.wake.ring();
 }
