@@ -47,6 +47,6 @@ async fn instances_survive_the_killing_of_their_workers() {
     let torture =
         Torture { instances: number("DURABLE_INSTANCES", 2_000), kills: number("DURABLE_KILLS", 20), workers: 4 };
     let report = torture.run(&place, &plan).await;
-    println!("{report:?}");
+    println!("{report}");
     assert!(report.executions > report.transitions, "no kill hit a step: {report:?}");
 }

@@ -72,11 +72,12 @@ async fn after_an_outage_only_what_a_worker_that_died_in_it_held_runs_again() {
 /// Two workers, each in the middle of steps: half of those can end during the outage, half only after it.
 async fn in_the_middle(place: &Place) -> [Worker; 2] {
     let mut plan = place.plan();
-    plan.slots = EACH;
     let mut started = Vec::new();
     for number in 1..=2 {
         let gates = ["during", "after"].into_iter().cycle().take(EACH);
         place.client.enqueue_all(gates.map(|gate| Gated::new(gate, Way::Done))).await.unwrap();
+        // The first has room for its own, the second could take over everything.
+        plan.slots = number * EACH;
         started.push(plan.start());
         place.until_done("begin", number * EACH).await;
     }

@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    fmt,
     time::{Duration, Instant},
 };
 
@@ -28,6 +29,14 @@ pub(crate) struct Report {
     pub(crate) transitions: usize,
     pub(crate) kills: usize,
     pub(crate) took: Duration,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Report { executions, transitions, kills, took } = self;
+        let again = executions - transitions;
+        write!(f, "{transitions} transitions, {kills} kills, {again} steps run again, in {took:.1?}")
+    }
 }
 
 /// Every change of `step_seq` leaves a line: who committed what, told by the table itself.
@@ -71,6 +80,13 @@ impl Torture {
         let mut victim = turn % workers.len();
         loop {
             workers[victim].stop();
+            // What it had asked for when it was stopped is still being answered: a claim may be under way.
+            let stopped_at = &place.sql("select clock_timestamp()").await[0][0];
+            let under_way = format!(
+                "select count(*) from pg_stat_activity
+                 where state = 'active' and position('%.pick' in query) > 0 and query_start <= '{stopped_at}'"
+            );
+            place.until_count(&under_way, 0).await;
             let pid = workers[victim].pid();
             let suspects = format!(
                 "select count(*) from %.instances i join %.workers w on w.id = i.locked_by where w.pid = {pid} and i.crash_count >= 2"
