@@ -7,12 +7,16 @@ use std::{
 };
 
 use super::core::Core;
-use crate::store::{connection::Connection, lease};
+use crate::store::{connection::Connection, lease, pick::give_back};
 
 /// After a lost beat, try again this soon: most of a lease is left.
 const RETRY: Duration = Duration::from_millis(200);
+/// How long a goodbye may take: somebody may hold a row of ours.
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Seconds since a row was claimed, before any.
+const ANY_AGE: f64 = -60.0;
 
-/// Say that we live, until the engine has stopped; then go home.
+/// Say that we live, until the engine has stopped.
 pub(crate) async fn run(core: Arc<Core>) {
     let connection = Connection::new(core.target.clone());
     connection.set_deadline(core.settings.heartbeat);
@@ -20,12 +24,28 @@ pub(crate) async fn run(core: Arc<Core>) {
         () = renew(&core, &connection) => {}
         () = watch(&core) => {}
     }
-    if let Err(fault) = lease::retire(&connection, &core.worker.id).await {
-        tracing::warn!(
-            error = fault.message(),
-            "could not say goodbye: this worker's row stays until the reaper finds it"
-        );
-    }
+}
+
+/// Nothing of this engine runs any more. What the database still thinks ours (a claim whose answer came too late to be
+/// handed out) goes back, and the worker goes home: no lease has to run out.
+pub(crate) async fn leave(core: &Core) {
+    let worker = core.worker.id.clone();
+    let goodbye = core.pool.call(move |connection| async move {
+        let held = lease::held(&connection, &worker, ANY_AGE).await?;
+        let count = give_back(&connection, &held).await?;
+        lease::retire(&connection, &worker).await.map(|()| count)
+    });
+    let why = match tokio::time::timeout(GOODBYE_TIMEOUT, goodbye).await {
+        Ok(Ok(Ok(0))) => return,
+        Ok(Ok(Ok(count))) => {
+            tracing::info!(count, "gave back what was claimed too late");
+            return;
+        }
+        Ok(Ok(Err(fault))) => fault.message().to_owned(),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => format!("no answer within {GOODBYE_TIMEOUT:?}"),
+    };
+    tracing::warn!(error = why, "could not say goodbye: this worker's row stays until the reaper finds it");
 }
 
 async fn renew(core: &Core, connection: &Connection) {

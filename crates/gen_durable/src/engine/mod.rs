@@ -108,6 +108,7 @@ impl Engine {
         for ended in [commit, upkeep, lease] {
             let _ = ended.await;
         }
+        lease::leave(&core).await;
         tracing::info!(given_back = left, "the engine has stopped");
         Ok(())
     }

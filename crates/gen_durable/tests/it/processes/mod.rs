@@ -12,6 +12,7 @@ mod torture;
 mod worker;
 
 // The faults.
+mod asleep;
 mod blocked;
 mod crash;
 mod drain;

@@ -93,6 +93,21 @@ impl Place {
         rows
     }
 
+    /// A transaction of the test's own that has done this and stays open until what is answered is dropped.
+    pub(crate) async fn hold(&self, text: &str) -> tokio_postgres::Client {
+        let client = connect(&self.url).await.unwrap();
+        client.batch_execute(&format!("begin; {}", text.replace('%', &self.schema))).await.unwrap();
+        client
+    }
+
+    /// How many statements of workers wait for a lock, by a word of their text.
+    pub(crate) async fn until_waiting(&self, word: &str, wanted: i64) {
+        let waiting = format!(
+            "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and position('%.{word}' in query) > 0"
+        );
+        self.until_count(&waiting, wanted).await;
+    }
+
     /// One number.
     pub(crate) async fn count(&self, text: &str) -> i64 {
         self.sql(text).await[0][0].parse().unwrap()
