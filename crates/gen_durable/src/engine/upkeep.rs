@@ -153,7 +153,10 @@ async fn reap(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
     if core.target.in_contact_for() < core.settings.lease {
         return Ok(());
     }
-    for worker in lease::expired(connection, core.lease_seconds()).await? {
+    for worker in lease::adopt(connection, core.lease_seconds()).await? {
+        tracing::warn!(worker, "somebody holds rows and has no lease: believed to live for one more");
+    }
+    for worker in lease::expired(connection, core.lease_seconds(), &core.worker.id).await? {
         loop {
             let reaped = lease::reap(connection, &worker, REAP_BATCH, DEATHS_MAX).await?;
             for row in &reaped {
