@@ -100,12 +100,12 @@ impl Place {
         client
     }
 
-    /// How many statements of workers wait for a lock, by a word of their text.
-    pub(crate) async fn until_waiting(&self, word: &str, wanted: i64) {
-        let waiting = format!(
-            "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and position('%.{word}' in query) > 0"
-        );
-        self.until_count(&waiting, wanted).await;
+    /// Wait until so many claims are under way and wait for a lock. Then make what is enqueued due for the
+    /// last of them: a statement sees as due what was due when it began.
+    pub(crate) async fn until_claims_wait(&self, wanted: i64) {
+        let waiting = "from pg_stat_activity where wait_event_type = 'Lock' and position('%.pick' in query) > 0";
+        self.until_count(&format!("select count(*) {waiting}"), wanted).await;
+        self.sql(&format!("update %.instances set eligible_at = (select max(query_start) {waiting}) where fsm = 'gated'")).await;
     }
 
     /// One number.
