@@ -86,7 +86,7 @@ create index instances_stuck on gen_durable.instances (fsm, fsm_version)
 create table gen_durable.workers (
     id               uuid primary key,
     lease_expires_at timestamptz not null,
-    started_at       timestamptz not null default statement_timestamp(),
+    started_at       timestamptz not null default statement_timestamp(), -- since when its lease has been good without a gap
     renewed_at       timestamptz not null default statement_timestamp(),
     host             text not null,
     pid              int not null,

@@ -23,7 +23,7 @@ use crate::{
     store::{
         lease::Worker,
         pool::Pool,
-        row::Claimed,
+        row::{Claim, Claimed},
         settle::{ENTERS, Ending},
         target::Target,
     },
@@ -116,8 +116,8 @@ impl Core {
         self.by_name.get(name).copied()
     }
 
-    pub(crate) fn holds(&self, id: i64) -> bool {
-        self.queues.iter().any(|queue| queue.holds(id))
+    pub(crate) fn holds(&self, claim: &Claim) -> bool {
+        self.queues.iter().any(|queue| queue.holds(claim))
     }
 
     /// A decision becomes an ending; a `next` runs ahead on the same claim if its bounds allow.

@@ -7,24 +7,53 @@ use std::{
 };
 
 use super::core::Core;
-use crate::store::{connection::Connection, lease};
+use crate::store::{connection::Connection, lease, pick::give_back};
 
 /// After a lost beat, try again this soon: most of a lease is left.
 const RETRY: Duration = Duration::from_millis(200);
+/// How long a goodbye may take: somebody may hold a row of ours.
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Seconds since a row was claimed, before any.
+const ANY_AGE: f64 = -60.0;
 
-/// Say that we live, until the engine has stopped; then go home.
+/// Say that we live, until the engine has stopped.
 pub(crate) async fn run(core: Arc<Core>) {
     let connection = Connection::new(core.target.clone());
     connection.set_deadline(core.settings.heartbeat);
-    let mut fenced = false;
+    tokio::select! {
+        () = renew(&core, &connection) => {}
+        () = watch(&core) => {}
+    }
+}
+
+/// Nothing of this engine runs any more. What the database still thinks ours (a claim whose answer came too late to be
+/// handed out) goes back, and the worker goes home: no lease has to run out.
+pub(crate) async fn leave(core: &Core) {
+    let worker = core.worker.id.clone();
+    let goodbye = core.pool.call(move |connection| async move {
+        let held = lease::held(&connection, &worker, ANY_AGE).await?;
+        let count = if held.is_empty() { 0 } else { give_back(&connection, &held).await? };
+        lease::retire(&connection, &worker).await.map(|()| count)
+    });
+    let why = match tokio::time::timeout(GOODBYE_TIMEOUT, goodbye).await {
+        Ok(Ok(Ok(0))) => return,
+        Ok(Ok(Ok(count))) => {
+            tracing::info!(count, "gave back what was claimed too late");
+            return;
+        }
+        Ok(Ok(Err(fault))) => fault.message().to_owned(),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => format!("no answer within {GOODBYE_TIMEOUT:?}"),
+    };
+    tracing::warn!(error = why, "could not say goodbye: this worker's row stays until the reaper finds it");
+}
+
+async fn renew(core: &Core, connection: &Connection) {
     loop {
         let sent = Instant::now();
-        let pause = match lease::renew(&connection, &core.worker, core.lease_seconds()).await {
+        let pause = match lease::renew(connection, &core.worker, core.lease_seconds()).await {
             Ok(()) => {
                 core.lease.renewed(sent);
-                if std::mem::take(&mut fenced) {
-                    tracing::info!("the lease is renewed");
-                }
                 metrics::gauge!("durable_heartbeat_lag_seconds").set(sent.elapsed().as_secs_f64());
                 core.settings.heartbeat
             }
@@ -33,21 +62,29 @@ pub(crate) async fn run(core: Arc<Core>) {
                 RETRY.min(core.settings.heartbeat)
             }
         };
-        if core.lease.left().is_zero() && !std::mem::replace(&mut fenced, true) {
-            // Somebody else may think us dead by now. What promised exclusion ends; everything else runs on, and its
-            // outcome is committed if nobody took it meanwhile.
-            tracing::warn!("the lease ran out by our own clock: steps under a key are stopped");
-            core.queues.iter().for_each(super::local::LocalQueue::fence);
-        }
         tokio::select! {
-            () = core.phase.stopped() => break,
+            () = core.phase.stopped() => return,
             () = tokio::time::sleep(pause) => {}
         }
     }
-    if let Err(fault) = lease::retire(&connection, &core.worker.id).await {
-        tracing::warn!(
-            error = fault.message(),
-            "could not say goodbye: this worker's row stays until the reaper finds it"
-        );
+}
+
+/// By the clock, and not by the answer to a renewal: one that hangs must not hide that the lease has run out.
+async fn watch(core: &Core) {
+    loop {
+        core.lease.good().await;
+        loop {
+            let left = core.lease.left();
+            if left.is_zero() {
+                break;
+            }
+            tokio::time::sleep(left).await;
+        }
+        // Somebody else may think us dead by now. What promised exclusion ends; everything else runs on, and its
+        // outcome is committed if nobody took it meanwhile.
+        tracing::warn!("the lease ran out by our own clock: steps under a key are stopped");
+        core.queues.iter().for_each(super::local::LocalQueue::fence);
+        core.lease.good().await;
+        tracing::info!("the lease is renewed");
     }
 }

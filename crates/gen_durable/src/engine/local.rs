@@ -143,8 +143,8 @@ impl LocalQueue {
         }
     }
 
-    pub(crate) fn holds(&self, id: i64) -> bool {
-        self.lock().held.contains_key(&id)
+    pub(crate) fn holds(&self, claim: &Claim) -> bool {
+        self.lock().held.get(&claim.id) == Some(&claim.epoch)
     }
 
     /// Stop every running step that promised exclusion: our lease has run out by our own clock.

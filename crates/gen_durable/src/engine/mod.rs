@@ -109,6 +109,7 @@ impl Engine {
         for ended in [commit, upkeep, lease] {
             let _ = ended.await;
         }
+        lease::leave(&core).await;
         tracing::info!(given_back = left, "the engine has stopped");
         Ok(())
     }
@@ -239,6 +240,11 @@ async fn step(core: &Arc<Core>, queue: usize, mut run: Run, fence: Option<Arc<to
         within::give_up_claim(core, queue, &run, "claimed and not registered").await;
         return;
     };
+    // It is in the books already: either we see here that the lease has run out, or the fence finds it there.
+    if fence.is_some() && core.lease.left().is_zero() {
+        within::give_up_claim(core, queue, &run, "our lease ran out before it began, and it promised exclusion").await;
+        return;
+    }
     let machine = kind.name();
     let span = tracing::info_span!("step", machine, step = %row.step, id = row.id, attempt = row.attempt, traceparent = row.traceparent.as_deref());
     let begun = Instant::now();

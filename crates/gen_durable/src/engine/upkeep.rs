@@ -154,7 +154,10 @@ async fn reap(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
     if core.target.in_contact_for() < core.settings.lease {
         return Ok(());
     }
-    for worker in lease::expired(connection, core.lease_seconds()).await? {
+    for worker in lease::adopt(connection, core.lease_seconds()).await? {
+        tracing::warn!(worker, "somebody holds rows and has no lease: believed to live for one more");
+    }
+    for worker in lease::expired(connection, core.lease_seconds(), &core.worker.id).await? {
         loop {
             let reaped = lease::reap(connection, &worker, REAP_BATCH, DEATHS_MAX).await?;
             for row in &reaped {
@@ -183,7 +186,7 @@ async fn reap(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
 /// A pick whose answer was lost claimed rows that nobody here knows of, and our lease keeps them from everybody else.
 async fn return_orphans(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
     let held = lease::held(connection, &core.worker.id, core.settings.orphan_after().as_secs_f64()).await?;
-    let lost: Vec<_> = held.into_iter().filter(|claim| !core.holds(claim.id)).collect();
+    let lost: Vec<_> = held.into_iter().filter(|claim| !core.holds(claim)).collect();
     if lost.is_empty() {
         return Ok(());
     }

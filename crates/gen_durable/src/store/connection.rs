@@ -149,7 +149,12 @@ impl Connection {
             return Ok(client);
         }
         self.reset();
-        let (client, driver) = self.target.connect().await?;
+        // This connection's own deadline may be shorter than the common one: a lease must notice silence before it ends.
+        let Ok(connected) = tokio::time::timeout(self.deadline(), self.target.connect()).await else {
+            self.target.lost_contact();
+            return Err(Fault::Away(format!("no connection within {:?}", self.deadline())));
+        };
+        let (client, driver) = connected?;
         // The other half of the connection lives on this thread's runtime, and ends with the client.
         let driver = tokio::spawn(driver);
         let client = Rc::new(Link::new(client, &driver));

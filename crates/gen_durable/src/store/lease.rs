@@ -11,7 +11,8 @@ use super::{
 
 sql!(prepared RENEW, "renew.sql", [TEXT, FLOAT8, TEXT, INT4, TEXT_ARRAY, TEXT_ARRAY]);
 sql!(RETIRE, "retire.sql", [TEXT]);
-sql!(EXPIRED, "expired.sql", [FLOAT8]);
+sql!(EXPIRED, "expired.sql", [FLOAT8, TEXT]);
+sql!(ADOPT, "adopt.sql", [FLOAT8]);
 sql!(REAP, "reap.sql", [TEXT, INT4, INT2]);
 sql!(BURY, "bury.sql", [TEXT]);
 sql!(HELD, "held.sql", [TEXT, FLOAT8]);
@@ -26,7 +27,8 @@ pub(crate) struct Worker {
     pub(crate) machines: Vec<String>,
 }
 
-/// Say that this worker is alive: inserts its row, or renews it, also when it was thought dead.
+/// Say that this worker is alive: inserts its row, or renews it, also when it was thought dead. If its lease had
+/// run out, it begins anew.
 pub(crate) async fn renew(connection: &Connection, worker: &Worker, lease_seconds: f64) -> Result<(), Fault> {
     let params: &[super::connection::Param<'_>] =
         &[&worker.id, &lease_seconds, &worker.host, &worker.pid, &worker.queues, &worker.machines];
@@ -38,9 +40,16 @@ pub(crate) async fn retire(connection: &Connection, worker: &str) -> Result<(), 
     connection.query(&RETIRE, &[&worker]).await.map(drop)
 }
 
-/// Workers whose lease ran out. Nobody, for one lease period after Postgres itself began.
-pub(crate) async fn expired(connection: &Connection, lease_seconds: f64) -> Result<Vec<String>, Fault> {
-    let rows = connection.query(&EXPIRED, &[&lease_seconds]).await?;
+/// Workers whose lease ran out. Nobody, for one lease period after Postgres itself began, or after the asker's own lease
+/// was good again.
+pub(crate) async fn expired(connection: &Connection, lease_seconds: f64, asker: &str) -> Result<Vec<String>, Fault> {
+    let rows = connection.query(&EXPIRED, &[&lease_seconds, &asker]).await?;
+    rows.iter().map(|row| column(row, 0)).collect()
+}
+
+/// Give those a worker's row who hold something and have none. Answers who they are.
+pub(crate) async fn adopt(connection: &Connection, lease_seconds: f64) -> Result<Vec<String>, Fault> {
+    let rows = connection.query(&ADOPT, &[&lease_seconds]).await?;
     rows.iter().map(|row| column(row, 0)).collect()
 }
 

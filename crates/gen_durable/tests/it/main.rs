@@ -14,6 +14,7 @@ mod observe;
 mod plans;
 mod poison;
 mod pooler;
+mod processes;
 mod support;
 mod ui;
 mod wire;
