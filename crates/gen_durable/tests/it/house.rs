@@ -249,7 +249,7 @@ fn files() -> Vec<File> {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if path.is_dir() && !["target", "ui", "node_modules"].contains(&name.as_str()) {
                 folders.push(path);
-            } else if (name.ends_with(".rs") || name.ends_with(".sql")) && name != "house.rs" && name != "pooler.rs" {
+            } else if (name.ends_with(".rs") || name.ends_with(".sql")) && name != "house.rs" {
                 let text = fs::read_to_string(&path).unwrap();
                 files.push(File { path: path.strip_prefix(&top).unwrap().to_string_lossy().replace('\\', "/"), text });
             }
