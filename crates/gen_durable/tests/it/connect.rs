@@ -73,6 +73,11 @@ fn make_certificates(dir: &Path) {
 
 #[tokio::test]
 async fn tls_is_spoken_and_the_servers_certificate_is_verified() {
+    if Command::new("openssl").arg("version").output().is_err() {
+        assert!(std::env::var_os("CI").is_none(), "the openssl program must be there in CI");
+        eprintln!("skipped: there is no openssl program to make certificates with");
+        return;
+    }
     let dir = std::env::temp_dir().join(format!("durable-tls-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755)).unwrap();
