@@ -50,9 +50,23 @@ create table gen_durable.instances (
     traceparent      text,                           -- carried from the enqueue to every step
     partition_key    text,
     lane_key         text,
+    awaits           text[],                         -- the signals that its step waits for, or was woken for
+    deadline_at      timestamptz,                    -- when a wait or a join gives up…
+    deadline_step    text,                           -- …and where it goes then
+    deadline_data    jsonb,
+    parent_id        bigint,                         -- no foreign key: a parent's end must not rewrite its children
+    parent_generation int,                           -- which spawn of its parent it counts for
+    join_generation  int not null default 0,         -- + 1 by every spawn: a late child of an older one counts no more
+    children_pending int not null default 0,
+    join_any         boolean not null default false, -- the first child that settles releases the join
+    correlation_key   text,                          -- its business key: unique while its status is in the scope, and an address
+    correlation_scope gen_durable.durable_status[],
+    correlation_guard text generated always as (
+        case when correlation_key is not null and status = any (correlation_scope) then correlation_key end) stored,
     constraint instances_executing_has_an_owner check ((status = 'executing') = (locked_by is not null)),
     constraint instances_terminal_has_an_end check ((status in ('done', 'failed', 'cancelled')) = (finished_at is not null)),
-    constraint instances_counts_are_not_negative check (attempt >= 0 and crash_count >= 0 and step_seq >= visit),
+    constraint instances_counts_are_not_negative check (
+        attempt >= 0 and crash_count >= 0 and step_seq >= visit and children_pending >= 0),
     constraint instances_names_have_a_length check (
         octet_length(fsm) between 1 and 200 and octet_length(step) between 1 and 200
         and octet_length(queue) between 1 and 63 and octet_length(tenant) <= 200)
@@ -81,6 +95,16 @@ create index instances_finished on gen_durable.instances (finished_at)
 -- Rows that some build could not decode: set aside, never failed.
 create index instances_stuck on gen_durable.instances (fsm, fsm_version)
     where status = 'stuck';
+
+-- One index, two jobs: a key is unique among those that occupy it, and it is found by it. Keys carry their tenant.
+create unique index instances_key on gen_durable.instances (tenant, correlation_guard)
+    where correlation_guard is not null;
+-- A parent's children, by spawn.
+create index instances_children on gen_durable.instances (parent_id, parent_generation, id)
+    where parent_id is not null;
+-- Waits and joins that give up at a time.
+create index instances_deadlines on gen_durable.instances (deadline_at)
+    where deadline_at is not null;
 
 -- A process that runs steps. Its lease is the lease of all that it holds.
 create table gen_durable.workers (

@@ -1,5 +1,45 @@
--- 0002: the hot path as functions. A function carries its planner settings with it: a statement that was prepared while
--- the table was empty would keep a sequential scan and a hash join for ever; these can only go by the index they name.
+-- 0002: the inbox, and the hot path as functions. A function carries its planner settings with it: a statement that was
+-- prepared while the table was empty would keep a sequential scan and a hash join for ever; these can only go by the index
+-- they name.
+
+-- The inbox of an instance: a letter stays until a step has progressed with it in hand. One with a dedup key stays as long
+-- as its instance, without its payload, so that the same letter is never presented twice.
+create table gen_durable.signals (
+    id          bigint generated always as identity primary key,
+    target_id   bigint not null references gen_durable.instances on delete cascade,
+    inserted_at timestamptz not null default gen_durable.clock(),
+    consumed_at timestamptz,
+    name        text not null,
+    dedup_key   text,
+    payload     jsonb not null,
+    constraint signals_names_have_a_length check (octet_length(name) between 1 and 200 and octet_length(dedup_key) <= 512)
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000);
+
+create index signals_inbox on gen_durable.signals (target_id, id) where consumed_at is null;
+create unique index signals_dedup on gen_durable.signals (target_id, dedup_key) where dedup_key is not null;
+
+-- The letters that a step may see, as JSON: [[id, name, payload], …], the oldest first; null when there are none.
+create function gen_durable.inbox_of(p_id bigint) returns text
+    language sql stable
+    as $$
+        select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
+        from gen_durable.signals s
+        where s.target_id = p_id and s.consumed_at is null
+    $$;
+
+-- The children of one spawn, up to a thousand, as JSON.
+create function gen_durable.children_of(p_id bigint, p_generation int) returns text
+    language sql stable
+    as $$
+        select jsonb_agg(jsonb_build_object('id', c.id, 'fsm', c.fsm, 'status', c.status, 'state', c.state,
+            'result', c.result, 'error', c.last_error, 'attempt', c.attempt) order by c.id)::text
+        from (
+            select * from gen_durable.instances c
+            where c.parent_id = p_id and c.parent_generation = p_generation
+            order by c.id
+            limit 1000
+        ) c
+    $$;
 
 -- Claim what is runnable, for every queue that has room, in one statement.
 --   called by: store::pick::claim           index: instances_pick, then instances_pkey
@@ -14,7 +54,8 @@ create function gen_durable.pick(
 ) returns table (
     id bigint, fsm text, fsm_version int, step text, data text, state text, attempt int,
     claim_epoch bigint, step_seq bigint, visit bigint, queue text, priority smallint, eligible_at timestamptz,
-    tenant text, traceparent text, keyed boolean, crash_count smallint, next_due timestamptz, paused text[]
+    tenant text, traceparent text, keyed boolean, crash_count smallint, next_due timestamptz, paused text[],
+    awaits text[], inbox text, children text, parent_id bigint
 )
 language plpgsql
 set search_path = gen_durable, pg_temp
@@ -68,7 +109,9 @@ begin
     returning i.id, i.fsm, i.fsm_version, i.step, i.data::text, i.state::text, i.attempt,
         i.claim_epoch, i.step_seq, i.visit, i.queue, i.priority, i.eligible_at,
         i.tenant, i.traceparent, i.partition_key is not null or i.lane_key is not null, i.crash_count,
-        null::timestamptz, null::text[];
+        null::timestamptz, null::text[],
+        i.awaits, gen_durable.inbox_of(i.id), case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
+        i.parent_id;
     get diagnostics claimed = row_count;
 
     -- At most one suspect at a time in a process: if it dies, we know who it was.
@@ -99,7 +142,9 @@ begin
         returning i.id, i.fsm, i.fsm_version, i.step, i.data::text, i.state::text, i.attempt,
             i.claim_epoch, i.step_seq, i.visit, i.queue, i.priority, i.eligible_at,
             i.tenant, i.traceparent, i.partition_key is not null or i.lane_key is not null, i.crash_count,
-        null::timestamptz, null::text[];
+        null::timestamptz, null::text[],
+        i.awaits, gen_durable.inbox_of(i.id), case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
+        i.parent_id;
     end if;
 
     -- The time; the next due time of these ranges when everything that was due is taken; and which queues are shut.
@@ -118,7 +163,8 @@ begin
                 limit 1
             ) due
         ) end,
-        (select array_agg(q.name) from gen_durable.queues q where q.name = any (p_queues) and q.paused_at is not null);
+        (select array_agg(q.name) from gen_durable.queues q where q.name = any (p_queues) and q.paused_at is not null),
+        null::text[], null, null, null::bigint;
 end $$;
 
 -- Write what steps decided: one entry an ending, all in one transaction.
@@ -130,7 +176,7 @@ create function gen_durable.settle(
     p_ids bigint[], p_epochs bigint[], p_seqs bigint[], p_statuses text[], p_versions int[],
     p_steps text[], p_data text[], p_states text[], p_results text[], p_errors text[],
     p_rises int[], p_delays float8[], p_lock_timeout text
-) returns setof bigint
+) returns table (id bigint, inbox text, children text)
 language plpgsql
 set search_path = gen_durable, pg_temp
 set enable_seqscan = off
@@ -140,6 +186,7 @@ set enable_mergejoin = off
 set jit = off
 set plan_cache_mode = force_generic_plan
 as $$
+#variable_conflict use_column
 begin
     if p_lock_timeout is not null then
         perform set_config('lock_timeout', p_lock_timeout, true);
@@ -161,6 +208,8 @@ begin
                           else i.last_error end,
         attempt = case when e.rise < 0 then 0 else i.attempt + e.rise end,
         visit = case when e.rise < 0 then i.step_seq + 1 else i.visit end,
+        -- A retry sees the same letters again; an ending that enters a step or settles leaves the wait behind.
+        awaits = case when e.rise < 0 or e.status in ('done', 'failed', 'cancelled') then null else i.awaits end,
         -- A run-ahead commit leaves every indexed column alone, so that it stays on its page and off the indexes.
         eligible_at = case when e.status = 'runnable'
                            then gen_durable.clock() + make_interval(secs => e.delay) else i.eligible_at end,
@@ -175,5 +224,9 @@ begin
                 p_results, p_errors, p_rises, p_delays)
         as e(id, epoch, seq, status, version, step, data, state, result, error, rise, delay)
     where i.id = e.id and i.claim_epoch = e.epoch and i.step_seq = e.seq
-    returning i.id;
+    -- What runs ahead sees the letters that arrived during its last step.
+    returning i.id,
+        case when e.status = 'executing' then gen_durable.inbox_of(i.id) end,
+        case when e.status = 'executing' and i.join_generation > 0
+             then gen_durable.children_of(i.id, i.join_generation) end;
 end $$;

@@ -3,6 +3,7 @@
 use std::{
     fmt,
     future::IntoFuture,
+    marker::PhantomData,
     pin::Pin,
     time::{Duration, Instant},
 };
@@ -10,18 +11,23 @@ use std::{
 use jiff::Timestamp;
 
 use crate::{
+    birth::{self, New},
     codec,
-    error::{Error, Failure, Kind, StepError},
+    error::{Error, Failure, Kind, StepError, storable},
     id::{Id, NAME_BYTES_MAX, Queue, Status},
     machine::Machine,
+    signal::{Address, Signal},
     store::{
-        enqueue::{self, Inserted, New},
+        enqueue::{self, Inserted},
+        fault::Fault,
         inspect::{self, End, Inspect},
         migrate,
         pool::Pool,
         queue,
+        signal::{self, Answer, Whom},
         tx::Transaction,
     },
+    transition::Sent,
     wake::Hint,
 };
 
@@ -131,6 +137,43 @@ impl Client {
         }
     }
 
+    /// Tell an instance something: `client.signal(id, Payment { … }).await?`, `.once("evt-7")`, `.within(&mut tx)`.
+    pub fn signal<S: Signal>(&self, to: impl Into<Address<S::To>>, signal: S) -> SendSignal<'_, S> {
+        SendSignal { client: self, sent: Sent::new(to.into(), &signal), dedup: None, kind: PhantomData }
+    }
+
+    /// End an instance, at once, whatever it waits for. A step that runs loses its claim: its outcome is dropped. Answers
+    /// whether it came in time; nobody there is an error.
+    pub async fn cancel<M: Machine>(&self, to: impl Into<Address<M>>, why: &str) -> Result<bool, Error> {
+        self.cancel_with(to.into(), why, false).await
+    }
+
+    /// The same for an instance and everything below it that still lives.
+    pub async fn cancel_subtree<M: Machine>(&self, to: impl Into<Address<M>>, why: &str) -> Result<bool, Error> {
+        self.cancel_with(to.into(), why, true).await
+    }
+
+    async fn cancel_with<M: Machine>(&self, to: Address<M>, why: &str, subtree: bool) -> Result<bool, Error> {
+        let whom = format!("{to:?}");
+        let (id, key, tenant) = match to {
+            Address::Id(id) => (Some(id.raw()), None, String::new()),
+            Address::Key { key, tenant } => (None, Some(key), tenant),
+        };
+        let machines = Some(std::iter::once(M::NAME).chain(M::FORMER_NAMES.iter().copied()).collect());
+        let target = Whom { id, tenant, key, machines };
+        let why = storable(why);
+        let answer = self
+            .pool
+            .call(move |connection| async move { signal::cancel(&connection, &target, &why, subtree).await })
+            .await?
+            .map_err(|fault| fault.into_error("cancel an instance"))?;
+        match answer {
+            Answer::Done => Ok(true),
+            Answer::NoTarget => Err(Error::new(Kind::NoTarget, format!("nobody is there to be cancelled: {whom}"))),
+            _ => Ok(false),
+        }
+    }
+
     /// Claim nothing more from this queue, in any process, until it is resumed. What runs, runs on.
     pub async fn pause(&self, queue: &str, by: &str) -> Result<(), Error> {
         codec::check_name("a queue's name", queue, 1, 63).map_err(Error::invalid)?;
@@ -184,7 +227,7 @@ impl<M: Machine> fmt::Debug for Settled<M> {
 
 impl<M> Enqueued<M> {
     fn of(inserted: Inserted) -> Enqueued<M> {
-        Enqueued { id: Id::from_raw(inserted.id), is_new: true }
+        Enqueued { id: Id::from_raw(inserted.id), is_new: inserted.is_new }
     }
 }
 
@@ -266,28 +309,19 @@ impl<'c, M: Machine> Enqueue<'c, M> {
 
     fn prepare(self) -> Result<New, Error> {
         let limits = self.client.pool.limits();
-        codec::check_name("a machine's name", M::NAME, 1, NAME_BYTES_MAX).map_err(Error::invalid)?;
         codec::check_name("a tenant's name", &self.tenant, 0, NAME_BYTES_MAX).map_err(Error::invalid)?;
         let refused = |error: StepError| Error::invalid(format!("cannot enqueue {}: {error}", M::NAME));
-        let (step, data) = codec::encode_step(&self.step.unwrap_or_default()).map_err(refused)?;
-        codec::check_name("a step's name", &step, 1, NAME_BYTES_MAX).map_err(Error::invalid)?;
-        if let Some(data) = &data {
-            codec::check_json("the step's data", data, limits.payload_bytes_max).map_err(refused)?;
-        }
-        let state = codec::encode("its state", &self.machine, limits.payload_bytes_max).map_err(refused)?;
+        let new = birth::encode::<M>(self.machine, self.step).map_err(refused)?;
+        new.check(limits.payload_bytes_max).map_err(refused)?;
         let traceparent = self.traceparent.or_else(|| limits.traceparent.and_then(|current| current()));
         Ok(New {
-            fsm: M::NAME,
-            fsm_version: M::VERSION.into(),
-            step,
-            data,
-            state,
             queue: self.queue.name().to_owned(),
             priority: self.priority,
             tenant: self.tenant,
             at: self.at,
             delay_seconds: codec::delay_seconds(self.delay),
             traceparent: traceparent.filter(|text| text.len() <= NAME_BYTES_MAX && !text.contains('\0')),
+            ..new
         })
     }
 }
@@ -304,6 +338,89 @@ impl<'c, M: Machine> IntoFuture for Enqueue<'c, M> {
             client.hint(queue, priority, inserted.eligible_at);
             Ok(Enqueued::of(inserted))
         })
+    }
+}
+
+/// A signal that has not been sent yet.
+#[must_use = "nothing is sent until this is awaited"]
+pub struct SendSignal<'c, S: Signal> {
+    client: &'c Client,
+    sent: Result<Sent, StepError>,
+    dedup: Option<String>,
+    kind: PhantomData<fn() -> S>,
+}
+
+impl<'c, S: Signal> SendSignal<'c, S> {
+    /// However often it is sent with this key, the instance is told once, for the whole of its life.
+    pub fn once(mut self, key: impl fmt::Display) -> Self {
+        self.dedup = Some(key.to_string());
+        self
+    }
+
+    /// In the caller's transaction: it is sent if and only if the rest of the transaction commits. The target's row stays
+    /// locked until then. Answers whether it is new to its target.
+    pub async fn within<T: Transaction>(self, tx: &mut T) -> Result<bool, Error> {
+        let client = self.client;
+        let (sent, dedup) = self.prepare()?;
+        let answer = signal::deliver_within(tx, &client.pool.inner.target, &sent, dedup.as_deref()).await;
+        told(answer, sent.name)
+    }
+
+    fn prepare(self) -> Result<(Sent, Option<String>), Error> {
+        let refused = |error: StepError| Error::invalid(format!("cannot send {}: {error}", S::NAME));
+        let sent = self.sent.map_err(refused)?;
+        codec::check_name("a signal's name", sent.name, 1, NAME_BYTES_MAX).map_err(Error::invalid)?;
+        if let Some(key) = &sent.key {
+            codec::check_name("a key", key, 1, birth::KEY_BYTES_MAX).map_err(Error::invalid)?;
+        }
+        if let Some(dedup) = &self.dedup {
+            codec::check_name("a dedup key", dedup, 1, birth::KEY_BYTES_MAX).map_err(Error::invalid)?;
+        }
+        codec::check_json("the signal", sent.payload.get(), self.client.pool.limits().payload_bytes_max)
+            .map_err(refused)?;
+        Ok((sent, self.dedup))
+    }
+}
+
+impl<'c, S: Signal> IntoFuture for SendSignal<'c, S> {
+    type Output = Result<bool, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'c>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let client = self.client;
+        let prepared = self.prepare();
+        Box::pin(async move {
+            let (sent, dedup) = prepared?;
+            let name = sent.name;
+            let answer = client
+                .pool
+                .call(move |connection| async move { signal::deliver(&connection, &sent, dedup.as_deref()).await })
+                .await?;
+            client.pool.wakes().iter().for_each(|wake| wake.ring());
+            told(answer, name)
+        })
+    }
+}
+
+fn told(answer: Result<Answer, Fault>, name: &str) -> Result<bool, Error> {
+    match answer.map_err(|fault| fault.into_error("send a signal"))? {
+        Answer::Done => Ok(true),
+        Answer::Duplicate => Ok(false),
+        Answer::InboxFull => {
+            let message =
+                format!("the inbox is full: {} letters wait there, {name} was not delivered", signal::INBOX_MAX);
+            Err(Error::new(Kind::InboxFull, message))
+        }
+        Answer::NoTarget | Answer::TooLate => Err(Error::new(
+            Kind::NoTarget,
+            format!("nobody is there to be told {name}: no such instance, or it has settled"),
+        )),
+    }
+}
+
+impl<S: Signal> fmt::Debug for SendSignal<'_, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendSignal").field("signal", &S::NAME).finish_non_exhaustive()
     }
 }
 

@@ -1,13 +1,16 @@
 //! What a step is handed.
 
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
 use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use crate::{
-    error::Error,
-    id::Id,
+    error::{Error, Failure, Kind},
+    id::{Id, Status},
     machine::Machine,
+    signal::{Letter, Signal},
     store::{pool::Pool, row::Claimed, tx::Tx},
 };
 
@@ -24,6 +27,8 @@ pub struct Context<'a, M: Machine> {
     pub now: Timestamp,
     pub(crate) row: &'a Claimed,
     pub(crate) pool: &'a Pool,
+    /// The inbox as it was when this run began.
+    pub(crate) letters: &'a [Letter],
 }
 
 impl<M: Machine> Context<'_, M> {
@@ -49,6 +54,44 @@ impl<M: Machine> Context<'_, M> {
         self.row.traceparent.as_deref()
     }
 
+    /// The awaited signals of this kind, the oldest first, as they were when this run began. An ending that progresses or
+    /// settles consumes all that were awaited, read or not; a retry and another wait consume none.
+    pub fn awaited<S: Signal<To = M>>(&self) -> Result<Vec<S>, Error> {
+        let awaited = self.row.awaits.as_deref().unwrap_or_default();
+        if !awaited.iter().any(|name| name == S::NAME) {
+            return Ok(Vec::new());
+        }
+        let of_this_kind = self.letters.iter().filter(|letter| letter.name == S::NAME);
+        of_this_kind
+            .map(|letter| {
+                serde_json::from_value(letter.payload.clone()).map_err(|e| {
+                    Error::because(
+                        Kind::Invalid,
+                        format!("the signal {} of {} is of another shape", letter.id, S::NAME),
+                        e,
+                    )
+                })
+            })
+            .collect()
+    }
+
+    /// All letters, awaited or not. Looking consumes nothing.
+    pub fn inbox(&self) -> &[Letter] {
+        self.letters
+    }
+
+    /// The children of this kind of the last spawn, up to a thousand of all kinds; after `any` or a deadline some of them
+    /// may still run.
+    pub fn children<C: Machine>(&self) -> Result<Vec<Child<C>>, Error> {
+        let Some(text) = &self.row.children else { return Ok(Vec::new()) };
+        let rows: Vec<ChildRow<'_>> =
+            serde_json::from_str(text).map_err(|e| Error::because(Kind::Broken, "the children cannot be read", e))?;
+        rows.into_iter()
+            .filter(|row| row.fsm == C::NAME || C::FORMER_NAMES.contains(&row.fsm.as_ref()))
+            .map(ChildRow::into_child)
+            .collect()
+    }
+
     /// Begin a transaction of the step's own, to write in and to end the step with: `next(…).within(tx)`.
     pub async fn begin(&self) -> Result<Tx, Error> {
         self.pool.begin().await
@@ -62,5 +105,63 @@ impl<M: Machine> fmt::Debug for Context<'_, M> {
             .field("id", &self.id)
             .field("attempt", &self.attempt)
             .finish()
+    }
+}
+
+/// A child of the last spawn.
+#[non_exhaustive]
+pub struct Child<C: Machine> {
+    /// The child.
+    pub id: Id<C>,
+    /// Where it stands.
+    pub status: Status,
+    /// What it holds.
+    pub state: C,
+    /// What it settled with; `None`: it has not.
+    pub result: Option<Result<C::Output, Failure>>,
+}
+
+impl<C: Machine> fmt::Debug for Child<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Child").field("id", &self.id).field("status", &self.status).finish_non_exhaustive()
+    }
+}
+
+/// As `gen_durable.children_of` says it.
+#[derive(Deserialize)]
+struct ChildRow<'a> {
+    id: i64,
+    #[serde(borrow)]
+    fsm: Cow<'a, str>,
+    status: Cow<'a, str>,
+    #[serde(borrow)]
+    state: &'a RawValue,
+    #[serde(borrow)]
+    result: Option<&'a RawValue>,
+    error: Option<String>,
+    attempt: u32,
+}
+
+impl ChildRow<'_> {
+    fn into_child<C: Machine>(self) -> Result<Child<C>, Error> {
+        let shape = |e| Error::because(Kind::Invalid, format!("child {} is of another shape", self.id), e);
+        let status = Status::named(&self.status).ok_or_else(|| Error::broken("a child has an unknown status"))?;
+        let result = match status {
+            Status::Done => {
+                let text = self.result.map_or("null", RawValue::get);
+                Some(Ok(serde_json::from_str(text).map_err(shape)?))
+            }
+            status if status.is_terminal() => {
+                let message = self.error.unwrap_or_else(|| status.name().to_owned());
+                Some(Err(Failure { attempt: self.attempt, message, fatal: true }))
+            }
+            _ => None,
+        };
+        Ok(Child {
+            id: Id::from_raw(self.id),
+            status,
+            state: serde_json::from_str(self.state.get()).map_err(shape)?,
+            result,
+        })
     }
 }

@@ -27,6 +27,10 @@ pub(crate) enum Kind {
     Schema,
     /// What was asked for is not there.
     NotFound,
+    /// Nobody is there to be told.
+    NoTarget,
+    /// Too many letters wait there already.
+    InboxFull,
     /// Something that cannot happen did.
     Broken,
     /// The database refused a statement.
@@ -62,6 +66,14 @@ impl Error {
     /// The schema is not the one that this build needs: run `durable migrate up`, or deploy a newer build.
     pub fn is_schema(&self) -> bool {
         self.kind == Kind::Schema
+    }
+    /// Nobody is there to be told or cancelled: no such instance, or it has settled.
+    pub fn is_no_target(&self) -> bool {
+        self.kind == Kind::NoTarget
+    }
+    /// The target has more letters waiting than it may.
+    pub fn is_inbox_full(&self) -> bool {
+        self.kind == Kind::InboxFull
     }
     /// There is no such instance.
     pub fn is_not_found(&self) -> bool {

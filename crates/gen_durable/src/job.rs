@@ -10,6 +10,7 @@ use crate::{
     id::Queue,
     machine::{Data, Machine},
     policy::Policy,
+    signal::Scope,
     transition::{Outcome, done},
 };
 
@@ -56,6 +57,13 @@ pub trait Job: Data {
     fn policy(&self) -> Policy {
         Policy::default()
     }
+
+    /// See [`Machine::key`].
+    fn key(&self) -> Option<String> {
+        None
+    }
+    /// See [`Machine::KEY_SCOPE`].
+    const KEY_SCOPE: Scope = Scope::Live;
 }
 
 /// The one step of a job.
@@ -83,5 +91,10 @@ impl<J: Job> Machine for J {
 
     fn policy(&self, Run::Run: &Run) -> Policy {
         Job::policy(self)
+    }
+
+    const KEY_SCOPE: Scope = <J as Job>::KEY_SCOPE;
+    fn key(&self) -> Option<String> {
+        Job::key(self)
     }
 }

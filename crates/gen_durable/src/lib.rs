@@ -1,12 +1,14 @@
 #![doc = include_str!("../../../README.md")]
 
 // What a user writes.
+mod birth;
 mod context;
 mod error;
 mod id;
 mod job;
 mod machine;
 mod policy;
+mod signal;
 mod transition;
 
 // What a user calls.
@@ -27,8 +29,9 @@ mod testing;
 #[cfg(feature = "testing")]
 pub use testing::{Lab, Tally};
 
-pub use client::{Client, Enqueue, Enqueued, Settled};
-pub use context::Context;
+pub use birth::{Birth, IntoBirth, birth, birth_at};
+pub use client::{Client, Enqueue, Enqueued, SendSignal, Settled};
+pub use context::{Child, Context};
 pub use engine::{Engine, EngineBuilder, Has, Health};
 pub use error::{Error, Failure, OrFatal, StepError, fatal};
 pub use id::{Id, Queue, Status};
@@ -37,6 +40,7 @@ pub use job::{Job, Run};
 pub use machine::{Data, Machine, Stored, shape, variant_names};
 pub use policy::{DAY, HOUR, MINUTE, Policy, SECOND};
 pub use settings::Settings;
+pub use signal::{Address, Letter, Scope, Signal, Signals};
 pub use store::{
     inspect::{Count, Filter, Inspect, Instance, QueueInfo, Unserved, WorkerInfo},
     migrate::{MigrationStatus, Migrations},
@@ -44,7 +48,9 @@ pub use store::{
     target::DEFAULT_SCHEMA,
     tx::{Transaction, Tx},
 };
-pub use transition::{Outcome, Sleep, Transition, done, next, retry_after, sleep, stop};
+pub use transition::{
+    Outcome, Sleep, Spawn, Transition, WaitFor, Waiting, done, next, retry_after, sleep, spawn, stop, wait_for,
+};
 
 /// The guides' programs, compiled and run with the tests of the documentation.
 #[cfg(doctest)]

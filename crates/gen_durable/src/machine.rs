@@ -9,6 +9,7 @@ use crate::{
     error::{Failure, StepError, fatal},
     id::Queue,
     policy::Policy,
+    signal::{Address, Scope},
     transition::{Outcome, retry_after, stop},
 };
 
@@ -99,6 +100,19 @@ pub trait Machine: Data {
     fn policy(&self, at: &Self::Step) -> Policy {
         let _ = at;
         Policy::default()
+    }
+
+    /// The business key: unique among the instances that [`KEY_SCOPE`](Machine::KEY_SCOPE) names, of all machines of its
+    /// tenant, and the address for signals.
+    fn key(&self) -> Option<String> {
+        None
+    }
+    /// How long the key is taken.
+    const KEY_SCOPE: Scope = Scope::Live;
+
+    /// Whoever holds this key now, as an address: `client.signal(Checkout::keyed("order:42"), Paid)`.
+    fn keyed(key: impl fmt::Display) -> Address<Self> {
+        Address::Key { key: key.to_string(), tenant: String::new() }
     }
 
     /// A row written by an older version (one of [`UPGRADES_FROM`](Machine::UPGRADES_FROM)), before serde looks at it.

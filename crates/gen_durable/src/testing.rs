@@ -192,6 +192,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
             let due = self.call(move |connection| async move { lab::next_due(&connection, target).await }).await;
             let stop = due.unwrap_or(target);
             self.owner_call(move |connection| async move { lab::set_clock(&connection, stop).await }).await;
+            self.call(|connection| async move { crate::store::signal::expire(&connection, i32::MAX).await }).await;
             let more = self.drain().await;
             tally.steps += more.steps;
             tally.done += more.done;
@@ -334,6 +335,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
                 error: decision.error,
                 rise: decision.rise,
                 delay_seconds: codec::delay_seconds(decision.delay),
+                more: crate::engine::more(decision.more, row.parent_id, decision.status),
             };
             match within {
                 None => endings.push(ending),
@@ -341,14 +343,19 @@ impl<App: Send + Sync + 'static> Lab<App> {
                     let target = self.client.pool().inner.target.clone();
                     let written = settle::settle_within(&mut tx, &target, &ending).await;
                     assert!(
-                        matches!(written, Ok(true)),
+                        matches!(written, Ok(Some(_))),
                         "a step's own transaction could not be committed: {written:?}"
                     );
                     tx.commit().await.unwrap_or_else(|error| panic!("{error}"));
                 }
             }
         }
-        self.call(move |connection| async move { settle::settle(&connection, &endings).await }).await;
+        let (more, plain): (Vec<_>, Vec<_>) = endings.into_iter().partition(|ending: &Ending| ending.more.is_some());
+        for batch in [plain, more] {
+            if !batch.is_empty() {
+                self.call(move |connection| async move { settle::settle(&connection, &batch).await }).await;
+            }
+        }
     }
 
     async fn call<T, F, Fut>(&self, act: F) -> T

@@ -1,8 +1,14 @@
-//! How a step ends.
+//! How a step ends, and what rides along with its commit.
 
-use std::{fmt, time::Duration};
+use std::{fmt, marker::PhantomData, time::Duration};
 
-use crate::{error::StepError, machine::Machine, store::tx::Tx};
+use crate::{
+    birth::{Birth, IntoBirth},
+    error::{StepError, fatal},
+    machine::Machine,
+    signal::{Address, Signal, Signals},
+    store::tx::Tx,
+};
 
 /// What a step returns: how it ends, or an error. `?` on any error means "try again".
 pub type Outcome<M> = Result<Transition<M>, StepError>;
@@ -11,6 +17,10 @@ pub type Outcome<M> = Result<Transition<M>, StepError>;
 #[must_use = "a transition does nothing until the step returns it"]
 pub struct Transition<M: Machine> {
     pub(crate) ending: Ending<M>,
+    /// Enqueued in the same commit.
+    pub(crate) births: Vec<Birth>,
+    /// Sent in the same commit.
+    pub(crate) letters: Vec<Result<Sent, StepError>>,
     /// The step's own transaction, in which the ending is to be written.
     pub(crate) within: Option<Tx>,
 }
@@ -19,13 +29,54 @@ pub(crate) enum Ending<M: Machine> {
     Next(M::Step),
     Sleep(Duration, M::Step),
     Retry(Duration),
+    Wait { names: Vec<&'static str>, then: M::Step, deadline: Deadline<M> },
+    Spawn { children: Vec<Birth>, any: bool, fail_if_taken: bool, then: M::Step, deadline: Deadline<M> },
     Done(M::Output),
     Stop(String),
 }
 
+/// When a wait gives up, and where it goes then.
+pub(crate) type Deadline<M> = Option<(Duration, <M as Machine>::Step)>;
+
+/// A signal that rides along.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    pub(crate) id: Option<i64>,
+    pub(crate) key: Option<String>,
+    pub(crate) tenant: String,
+    pub(crate) machines: Vec<&'static str>,
+    pub(crate) name: &'static str,
+    pub(crate) payload: Box<serde_json::value::RawValue>,
+}
+
+impl Sent {
+    pub(crate) fn new<S: Signal>(to: Address<S::To>, signal: &S) -> Result<Sent, StepError> {
+        let payload = serde_json::value::to_raw_value(signal)
+            .map_err(|error| fatal(format!("the signal {} cannot be encoded: {error}", S::NAME)))?;
+        let (id, key, tenant) = match to {
+            Address::Id(id) => (Some(id.raw()), None, String::new()),
+            Address::Key { key, tenant } => (None, Some(key), tenant),
+        };
+        let machines = std::iter::once(S::To::NAME).chain(S::To::FORMER_NAMES.iter().copied()).collect();
+        Ok(Sent { id, key, tenant, machines, name: S::NAME, payload })
+    }
+}
+
 impl<M: Machine> Transition<M> {
     fn of(ending: Ending<M>) -> Self {
-        Transition { ending, within: None }
+        Transition { ending, births: Vec::new(), letters: Vec::new(), within: None }
+    }
+
+    /// An outbox: enqueue this in the same commit.
+    pub fn and_enqueue(mut self, also: impl IntoBirth) -> Self {
+        self.births.push(also.into_birth());
+        self
+    }
+
+    /// An outbox: send this in the same commit. Nobody there is this step's error.
+    pub fn and_signal<S: Signal>(mut self, to: impl Into<Address<S::To>>, signal: S) -> Self {
+        self.letters.push(Sent::new(to.into(), &signal));
+        self
     }
 
     /// Commit this transition inside the step's own transaction (from [`Context::begin`](crate::Context::begin)): what the
@@ -44,6 +95,8 @@ impl<M: Machine> fmt::Debug for Transition<M> {
             Ending::Next(_) => "next",
             Ending::Sleep(..) => "sleep",
             Ending::Retry(_) => "retry_after",
+            Ending::Wait { .. } => "wait_for",
+            Ending::Spawn { .. } => "spawn",
             Ending::Done(_) => "done",
             Ending::Stop(_) => "stop",
         })
@@ -84,5 +137,88 @@ impl Sleep {
     /// Go to `step` when the time has passed.
     pub fn then<M: Machine>(self, step: M::Step) -> Transition<M> {
         Transition::of(Ending::Sleep(self.0, step))
+    }
+}
+
+/// Park until one of these signals is in the inbox: `wait_for::<(Payment, Abandon)>().then(Step::Paid)`.
+///
+/// A matching letter that is there already means: at once. Letters that this step has already seen do not count, so a step
+/// can gather a pack by waiting again.
+pub fn wait_for<S>() -> WaitFor<S> {
+    WaitFor(PhantomData)
+}
+
+/// A wait that has not yet said where a signal leads.
+#[must_use = "say where a signal leads: `.then(step)`"]
+#[derive(Debug)]
+pub struct WaitFor<S>(PhantomData<S>);
+
+impl<S> WaitFor<S> {
+    /// Where a signal leads.
+    pub fn then<M: Machine>(self, step: M::Step) -> Waiting<M>
+    where
+        S: Signals<M>,
+    {
+        Waiting(Transition::of(Ending::Wait { names: S::names(), then: step, deadline: None }))
+    }
+}
+
+/// Fan out: `spawn(items).then(Step::Join)` runs `Join` when every child has settled, failed ones included.
+pub fn spawn<C: IntoBirth>(children: impl IntoIterator<Item = C>) -> Spawn {
+    let children = children.into_iter().map(IntoBirth::into_birth).collect();
+    Spawn { children, any: false, fail_if_taken: false }
+}
+
+/// Children that have not yet said where they join.
+#[must_use = "say where they join: `.then(step)`"]
+#[derive(Debug)]
+pub struct Spawn {
+    children: Vec<Birth>,
+    any: bool,
+    fail_if_taken: bool,
+}
+
+impl Spawn {
+    /// More children, of another kind.
+    pub fn and<C: IntoBirth>(mut self, more: impl IntoIterator<Item = C>) -> Spawn {
+        self.children.extend(more.into_iter().map(IntoBirth::into_birth));
+        self
+    }
+    /// Join as soon as any one of them has settled; the others run on.
+    pub fn any(mut self) -> Spawn {
+        self.any = true;
+        self
+    }
+    /// A child whose key is taken is this step's error. Unless this is said, it is left out.
+    pub fn fail_if_taken(mut self) -> Spawn {
+        self.fail_if_taken = true;
+        self
+    }
+    /// Where they join. Without any child: at once.
+    pub fn then<M: Machine>(self, join: M::Step) -> Waiting<M> {
+        let Spawn { children, any, fail_if_taken } = self;
+        Waiting(Transition::of(Ending::Spawn { children, any, fail_if_taken, then: join, deadline: None }))
+    }
+}
+
+/// A wait or a join that can be given a deadline: `Ok(wait_for::<Paid>().then(Step::Ship).or_after(DAY, Step::Release))`, or
+/// `.forever()`. Only these have one: `done(…).or_after(…)` does not compile.
+#[must_use = "say how long: `.or_after(delay, step)` or `.forever()`"]
+#[derive(Debug)]
+pub struct Waiting<M: Machine>(Transition<M>);
+
+impl<M: Machine> Waiting<M> {
+    /// Give up after this long, and go to `step` instead.
+    pub fn or_after(self, delay: Duration, step: M::Step) -> Transition<M> {
+        let Waiting(mut transition) = self;
+        if let Ending::Wait { deadline, .. } | Ending::Spawn { deadline, .. } = &mut transition.ending {
+            *deadline = Some((delay, step));
+        }
+        transition
+    }
+
+    /// However long it takes.
+    pub fn forever(self) -> Transition<M> {
+        self.0
     }
 }

@@ -3,6 +3,7 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
+use jiff::Timestamp;
 use tracing::Instrument;
 
 use super::{
@@ -16,8 +17,9 @@ use crate::{
         connection::Connection,
         fault::Fault,
         row::{Claim, Claimed},
-        settle::{self, Resolved},
+        settle::{self, Found, More, Resolved, Written},
     },
+    wake::Hint,
 };
 
 /// At most this many endings in one transaction.
@@ -46,7 +48,14 @@ pub(crate) async fn run(core: Arc<Core>) {
         }
         metrics::histogram!("durable_commit_size").record(u32::try_from(batch.len()).unwrap_or(u32::MAX));
         let span = tracing::debug_span!("commit", size = batch.len());
-        commit(&core, &connection, batch).instrument(span).await;
+        // Plain endings are one statement of arrays; those that do more go as a document of their own.
+        let (more, plain) = batch.into_iter().partition(|ended: &Ended| ended.ending.more.is_some());
+        async {
+            commit(&core, &connection, plain).await;
+            commit(&core, &connection, more).await;
+        }
+        .instrument(span)
+        .await;
     }
 }
 
@@ -89,7 +98,7 @@ async fn commit(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) {
                 };
                 aside.into_iter().for_each(|ended| core.blocked.push(ended));
                 how = Try::Plain;
-                answer(core, tried, |claim| written.contains(&claim.id));
+                answer(core, tried, |claim| written.get(&claim.id).cloned());
             }
             Err(Fault::Busy(_)) => {
                 how = Try::Careful;
@@ -129,11 +138,17 @@ fn give_up(core: &Core) -> bool {
 }
 
 /// In one transaction: lock, in order and without waiting, every row of the batch; write those that were free.
-async fn carefully(connection: &Connection, batch: &[Ended]) -> Result<(HashSet<i64>, HashSet<i64>), Fault> {
-    let ids: Vec<i64> = batch.iter().map(|ended| ended.ending.claim.id).collect();
+async fn carefully(connection: &Connection, batch: &[Ended]) -> Result<(Written, HashSet<i64>), Fault> {
+    let ids: Vec<i64> = batch.iter().flat_map(touched).collect();
     let locked_and_written = async {
         connection.batch("begin").await?;
         let free = settle::lock_free(connection, &ids).await?;
+        // An ending goes only if all that it touches is free.
+        let free: HashSet<i64> = batch
+            .iter()
+            .filter(|ended| touched(ended).all(|id| free.contains(&id)))
+            .map(|ended| ended.ending.claim.id)
+            .collect();
         let endings = batch.iter().map(|ended| &ended.ending).filter(|ending| free.contains(&ending.claim.id));
         let written = settle::settle(connection, endings).await?;
         connection.batch("commit").await?;
@@ -145,6 +160,14 @@ async fn carefully(connection: &Connection, batch: &[Ended]) -> Result<(HashSet<
         connection.reset();
     }
     outcome
+}
+
+/// The rows that an ending will lock: its own, its parent's, those of the signals that ride along.
+fn touched(ended: &Ended) -> impl Iterator<Item = i64> + '_ {
+    let more = ended.ending.more.as_deref();
+    let parent = more.and_then(|more| more.parent);
+    let targets = more.into_iter().flat_map(|more| more.letters.iter().filter_map(|letter| letter.id));
+    std::iter::once(ended.ending.claim.id).chain(parent).chain(targets)
 }
 
 /// The answer to a commit was lost. Ask for each row: committed, still ours, or another's. What somebody keeps locked
@@ -191,7 +214,8 @@ fn sort_out(core: &Arc<Core>, asked: Vec<Ended>, fates: &[Resolved], again: &mut
             }
         }
     }
-    answer(core, known, |claim| committed.contains(claim));
+    // What runs ahead finds its letters at the next pick, if it was committed and nobody could say what it would find.
+    answer(core, known, |claim| committed.contains(claim).then(Found::default));
     open
 }
 
@@ -203,14 +227,14 @@ pub(crate) async fn settle_alone(core: &Arc<Core>, connection: &Connection, ende
             let fate = settle::resolve(connection, &[ended.ending.claim]).await;
             match fate.ok().and_then(|fates| fates.into_iter().next()) {
                 Some(fate @ (Resolved::Committed | Resolved::Stale)) => {
-                    answer(core, vec![ended], |_| fate == Resolved::Committed);
+                    answer(core, vec![ended], |_| (fate == Resolved::Committed).then(Found::default));
                     None
                 }
                 _ => Some(ended),
             }
         }
         Ok(written) => {
-            answer(core, vec![ended], |claim| written.contains(&claim.id));
+            answer(core, vec![ended], |claim| written.get(&claim.id).cloned());
             None
         }
         Err(Fault::Busy(_) | Fault::Away(_)) => Some(ended),
@@ -260,26 +284,31 @@ pub(crate) fn poisoned(core: &Arc<Core>, ended: Ended, message: &str) {
 }
 
 /// Tell everybody what came of it: the next step begins, a place becomes free, or the outcome is dropped.
-pub(crate) fn answer(core: &Arc<Core>, batch: Vec<Ended>, committed: impl Fn(&Claim) -> bool) {
+pub(crate) fn answer(core: &Arc<Core>, batch: Vec<Ended>, committed: impl Fn(&Claim) -> Option<Found>) {
     let mut ahead: Vec<Vec<Run>> = core.queues.iter().map(|_| Vec::new()).collect();
     let mut gone: Vec<Vec<Claim>> = core.queues.iter().map(|_| Vec::new()).collect();
     for ended in batch {
         let Ended { ending, run, queue, outcome, ahead: next, unsure: _ } = ended;
-        let ours = committed(&ending.claim);
+        let found = committed(&ending.claim);
+        let ours = found.is_some();
         core.let_go_of_suspect(&run.row);
         count(core, &run.row, if ours { outcome } else { "stale" });
         if !ours {
             tracing::info!(instance.id = ending.claim.id, "an outcome came too late: the claim has another owner");
             metrics::counter!("durable_stale_outcomes_total").increment(1);
         }
-        match next {
-            Some(row) if ours => {
+        match (next, found) {
+            (Some(row), Some(Found { inbox, children })) => {
+                let row = Claimed { inbox, children, ..row };
                 let run = Run { row: Arc::new(row), steps: run.steps + 1, since: run.since, poison: None, poisoned: 0 };
                 if let Some(runs) = ahead.get_mut(queue) {
                     runs.push(run);
                 }
             }
-            _ => {
+            (_, found) => {
+                if let (Some(more), Some(_)) = (&ending.more, found) {
+                    hint_births(core, more, run.row.now);
+                }
                 if let Some(claims) = gone.get_mut(queue) {
                     claims.push(ending.claim);
                 }
@@ -296,6 +325,18 @@ pub(crate) fn answer(core: &Arc<Core>, batch: Vec<Ended>, committed: impl Fn(&Cl
     }
     // A place is free, or a row has become due: either way the picker should look.
     core.wake.ring();
+}
+
+/// What was born with this commit is due since the commit began, which may be a while ago, and may have a priority that
+/// nobody here has seen: the picker looks again from where the step was claimed.
+fn hint_births(core: &Core, more: &More, from: Timestamp) {
+    let children = more.spawn.iter().flat_map(|spawn| &spawn.children);
+    for new in children.chain(&more.births) {
+        core.wake.hint(Hint { queue: new.queue.clone(), priority: new.priority, from });
+    }
+    if more.deadline.is_some() {
+        core.deadlines.notify_one();
+    }
 }
 
 fn count(core: &Core, row: &Claimed, outcome: &'static str) {

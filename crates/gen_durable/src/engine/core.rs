@@ -24,7 +24,7 @@ use crate::{
         lease::Worker,
         pool::Pool,
         row::{Claim, Claimed},
-        settle::{ENTERS, Ending},
+        settle::{ENTERS, Ending, More},
         target::Target,
     },
     wake::Wake,
@@ -55,6 +55,8 @@ pub(crate) struct Core {
     pub(crate) steps: tokio::runtime::Handle,
     /// When the picker last came round, for the question whether it lives.
     pub(crate) picked_at: Mutex<Instant>,
+    /// A deadline was armed here: whoever keeps them should look when the next one is due.
+    pub(crate) deadlines: Notify,
     /// Held while a sweep claims: a drain must not look past what is on its way into a queue.
     pub(crate) claiming: tokio::sync::Mutex<()>,
     /// The worker tasks, for the end of a drain.
@@ -103,6 +105,7 @@ impl Core {
             phase: Phase::default(),
             steps,
             picked_at: Mutex::new(Instant::now()),
+            deadlines: Notify::new(),
             claiming: tokio::sync::Mutex::new(()),
             workers: super::Workers::default(),
         }
@@ -135,6 +138,9 @@ impl Core {
             step_seq: row.step_seq + 1,
             visit: row.step_seq + 1,
             crash_count: 0,
+            awaits: None,
+            inbox: None,
+            children: None,
             ..Claimed::clone(row)
         });
         let ending = Ending {
@@ -148,6 +154,7 @@ impl Core {
             error: decision.error,
             rise: decision.rise,
             delay_seconds: crate::codec::delay_seconds(decision.delay),
+            more: more(decision.more, row.parent_id, decision.status),
         };
         debug_assert!(!ahead || ending.rise == ENTERS);
         Ended { ending, run, queue, outcome: decision.outcome, unsure: false, ahead: next }
@@ -167,6 +174,12 @@ impl Core {
     pub(crate) fn lease_seconds(&self) -> f64 {
         self.settings.lease.as_secs_f64()
     }
+}
+
+/// What an ending does besides, if it does anything. The end of a child, however it came about, is told to its parent.
+pub(crate) fn more(mut more: More, parent: Option<i64>, status: Status) -> Option<Box<More>> {
+    more.parent = parent.filter(|_| status.is_terminal());
+    (!more.is_nothing()).then(|| Box::new(more))
 }
 
 impl fmt::Debug for Core {

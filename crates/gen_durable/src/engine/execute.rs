@@ -5,14 +5,21 @@ use std::{any::Any, panic::AssertUnwindSafe, time::Duration};
 use futures_util::FutureExt;
 
 use crate::{
+    birth::{Birth, New},
     codec,
     context::Context,
     error::{Failure, StepError, storable},
     id::{Id, Status},
     machine::{Machine, Stored},
     settings::Settings,
-    store::{pool::Pool, row::Claimed, settle::ENTERS, tx::Tx},
-    transition::{Ending, Outcome, Transition},
+    signal::Letter,
+    store::{
+        pool::Pool,
+        row::Claimed,
+        settle::{Deadline, ENTERS, More, Rider, Spawn},
+        tx::Tx,
+    },
+    transition::{Ending, Outcome, Sent, Transition},
 };
 
 /// What steps of this process have in common.
@@ -41,6 +48,8 @@ pub(crate) struct Decision {
     pub(crate) error: Option<String>,
     pub(crate) rise: i32,
     pub(crate) delay: Duration,
+    /// What it does besides ending.
+    pub(crate) more: More,
     pub(crate) within: Option<Tx>,
     /// For the metrics: next, sleep, retry, done, stop, failure, stuck.
     pub(crate) outcome: &'static str,
@@ -58,6 +67,7 @@ impl Decision {
             error: None,
             rise: 0,
             delay: Duration::ZERO,
+            more: More::default(),
             within: None,
             outcome,
         }
@@ -92,10 +102,14 @@ pub(crate) async fn execute<M: Machine>(
             // What the state looked like before, to see whether the step changed it. A job's cannot change.
             let before = M::STATE_CHANGES.then(|| serde_json::to_string(&machine).ok()).flatten();
             let timeout = guarded(|| machine.policy(&step).timeout).unwrap_or(None).unwrap_or(environment.step_timeout);
-            let mut cx = context::<M>(app, row, environment);
+            let letters = match letters(row) {
+                Ok(letters) => letters,
+                Err(why) => return Decision::stuck(&why),
+            };
+            let mut cx = context::<M>(app, row, environment, &letters);
             let ran = AssertUnwindSafe(async {
                 let outcome = machine.step(step, &mut cx).await?;
-                encode(outcome, &machine, before.as_deref(), upgraded, limit)
+                encode(outcome, &machine, before.as_deref(), upgraded, Inputs { row, letters: &letters, limit })
             })
             .catch_unwind();
             match tokio::time::timeout(timeout, ran).await {
@@ -120,10 +134,20 @@ async fn handle<M: Machine>(app: &M::App, row: &Claimed, failure: Failure, envir
     };
     tracing::debug!(instance.id = row.id, step = %row.step, attempt = row.attempt, error = %failure.message, "a step failed");
     let before = M::STATE_CHANGES.then(|| serde_json::to_string(&machine).ok()).flatten();
-    let mut cx = context::<M>(app, row, environment);
+    let letters = match letters(row) {
+        Ok(letters) => letters,
+        Err(why) => return Decision::stuck(&why),
+    };
+    let mut cx = context::<M>(app, row, environment, &letters);
     let ran = AssertUnwindSafe(async {
         let outcome: Outcome<M> = machine.handle(step, &failure, &mut cx).await;
-        encode(outcome?, &machine, before.as_deref(), upgraded, environment.payload_bytes_max)
+        encode(
+            outcome?,
+            &machine,
+            before.as_deref(),
+            upgraded,
+            Inputs { row, letters: &letters, limit: environment.payload_bytes_max },
+        )
     })
     .catch_unwind();
     let why = match tokio::time::timeout(environment.step_timeout, ran).await {
@@ -141,8 +165,36 @@ async fn handle<M: Machine>(app: &M::App, row: &Claimed, failure: Failure, envir
     Decision::failed(&format!("{}; and its handler failed: {why}", failure.message))
 }
 
-fn context<'a, M: Machine>(app: &'a M::App, row: &'a Claimed, environment: &'a Environment) -> Context<'a, M> {
-    Context { app, id: Id::from_raw(row.id), attempt: row.attempt, now: row.now, row, pool: &environment.pool }
+fn context<'a, M: Machine>(
+    app: &'a M::App,
+    row: &'a Claimed,
+    environment: &'a Environment,
+    letters: &'a [Letter],
+) -> Context<'a, M> {
+    Context { app, id: Id::from_raw(row.id), attempt: row.attempt, now: row.now, row, pool: &environment.pool, letters }
+}
+
+/// The inbox as it was when the row was claimed.
+fn letters(row: &Claimed) -> Result<Vec<Letter>, String> {
+    let Some(text) = &row.inbox else { return Ok(Vec::new()) };
+    let letters: Vec<(i64, String, serde_json::Value)> =
+        serde_json::from_str(text).map_err(|error| format!("the inbox cannot be decoded: {error}"))?;
+    Ok(letters.into_iter().map(|(id, name, payload)| Letter { id, name, payload }).collect())
+}
+
+/// What a run was handed, and what an ending is judged by.
+struct Inputs<'a> {
+    row: &'a Claimed,
+    letters: &'a [Letter],
+    limit: usize,
+}
+
+impl Inputs<'_> {
+    /// The letters of the awaited set: what an ending that progresses consumes.
+    fn awaited(&self) -> Vec<i64> {
+        let names = self.row.awaits.as_deref().unwrap_or_default();
+        self.letters.iter().filter(|letter| names.contains(&letter.name)).map(|letter| letter.id).collect()
+    }
 }
 
 /// The step of an upgraded row, in its new shape.
@@ -178,16 +230,33 @@ fn encode<M: Machine>(
     machine: &M,
     before: Option<&str>,
     upgraded: Upgraded,
-    limit: usize,
+    inputs: Inputs<'_>,
 ) -> Result<Decision, StepError> {
-    let Transition { ending, within } = transition;
-    let goes_on = matches!(ending, Ending::Next(_) | Ending::Sleep(..) | Ending::Retry(_));
+    let Transition { ending, births, letters, within } = transition;
+    let limit = inputs.limit;
+    let settles = matches!(ending, Ending::Done(_) | Ending::Stop(_));
+    // A retry and another wait consume nothing, so that a pack accumulates; everything else has used what it was handed.
+    let consumes = !matches!(ending, Ending::Retry(_) | Ending::Wait { .. });
     let mut decision = match ending {
         Ending::Next(step) => enters(&step, Decision::of(Status::Runnable, "next"), limit)?,
         Ending::Sleep(delay, step) => {
             enters(&step, Decision { delay, ..Decision::of(Status::Runnable, "sleep") }, limit)?
         }
         Ending::Retry(delay) => Decision { delay, rise: 1, ..Decision::of(Status::Runnable, "retry") },
+        Ending::Wait { names, then, deadline } => {
+            let mut decision = enters(&then, Decision::of(Status::AwaitingSignal, "wait"), limit)?;
+            decision.more.awaits = Some(names);
+            decision.more.seen = inputs.awaited();
+            decision.more.deadline = gives_up(deadline, limit)?;
+            decision
+        }
+        Ending::Spawn { children, any, fail_if_taken, then, deadline } => {
+            let mut decision = enters(&then, Decision::of(Status::AwaitingChildren, "spawn"), limit)?;
+            let taken = if fail_if_taken { "fail" } else { "skip" };
+            decision.more.spawn = Some(Spawn { any, taken, children: born(children, inputs.row, limit)? });
+            decision.more.deadline = gives_up(deadline, limit)?;
+            decision
+        }
         Ending::Done(output) => {
             let result = Some(codec::encode("the result", &output, limit)?);
             Decision { result, ..Decision::of(Status::Done, "done") }
@@ -195,7 +264,15 @@ fn encode<M: Machine>(
         Ending::Stop(reason) => Decision { error: Some(storable(&reason)), ..Decision::of(Status::Failed, "stop") },
     };
     decision.within = within;
-    if goes_on && (M::STATE_CHANGES || upgraded.is_some()) {
+    decision.more.births = born(births, inputs.row, limit)?;
+    decision.more.letters = letters.into_iter().map(|sent| rides(sent?, limit)).collect::<Result<_, StepError>>()?;
+    if consumes {
+        decision.more.consumed = inputs.awaited();
+    }
+    if settles {
+        decision.more.parent = inputs.row.parent_id;
+    }
+    if !settles && (M::STATE_CHANGES || upgraded.is_some()) {
         let state = codec::encode("the state", machine, limit)?;
         // Unchanged state is not written again. An upgraded one is, with its version, and with its step if that stays.
         if upgraded.is_some() || before != Some(state.as_str()) {
@@ -209,6 +286,40 @@ fn encode<M: Machine>(
         }
     }
     Ok(decision)
+}
+
+/// Children and riders belong to the tenant and the trace of whoever makes them, unless they say otherwise.
+fn born(births: Vec<Birth>, row: &Claimed, limit: usize) -> Result<Vec<New>, StepError> {
+    births
+        .into_iter()
+        .map(|birth| {
+            let mut new = birth.new?;
+            new.check(limit)?;
+            if new.tenant.is_empty() {
+                new.tenant.clone_from(&row.tenant);
+            }
+            if new.traceparent.is_none() {
+                new.traceparent.clone_from(&row.traceparent);
+            }
+            Ok(new)
+        })
+        .collect()
+}
+
+fn rides(sent: Sent, limit: usize) -> Result<Rider, StepError> {
+    let Sent { id, key, tenant, machines, name, payload } = sent;
+    codec::check_json("a signal", payload.get(), limit)?;
+    Ok(Rider { id, key, tenant, machines, name, payload })
+}
+
+fn gives_up<S: serde::Serialize>(deadline: Option<(Duration, S)>, limit: usize) -> Result<Option<Deadline>, StepError> {
+    let Some((delay, step)) = deadline else { return Ok(None) };
+    let (step, data) = codec::encode_step(&step)?;
+    if let Some(data) = &data {
+        codec::check_json("the step's data", data, limit)?;
+    }
+    let data = data.map(serde_json::value::RawValue::from_string).transpose()?;
+    Ok(Some(Deadline { after: codec::delay_seconds(delay), step, data }))
 }
 
 fn enters<S: serde::Serialize>(step: &S, decision: Decision, limit: usize) -> Result<Decision, StepError> {

@@ -22,6 +22,9 @@ use std::{
 use tokio::{sync::oneshot, task::AbortHandle};
 use tracing::Instrument;
 
+#[cfg(feature = "testing")]
+pub(crate) use self::core::more;
+
 pub use builder::EngineBuilder;
 pub use health::Health;
 pub use registry::Has;

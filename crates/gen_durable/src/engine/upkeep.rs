@@ -9,13 +9,16 @@ use std::{
 use jiff::Timestamp;
 
 use super::{DEATHS_MAX, commit, core::Core, local::Run, pick::hand_out};
-use crate::store::{
-    collect::collect,
-    connection::Connection,
-    fault::Fault,
-    lease,
-    pick::{self, Mark, Wanted, give_back},
-    queue,
+use crate::{
+    store::{
+        collect::collect,
+        connection::Connection,
+        fault::Fault,
+        lease,
+        pick::{self, Mark, Wanted, give_back},
+        queue, signal,
+    },
+    wake::Hint,
 };
 
 /// Rows taken back from a dead worker in one statement.
@@ -27,6 +30,11 @@ const SWEEP_SHARE: u32 = 100;
 /// …and comes at least and at most this often.
 const SWEEP_EVERY_MIN: Duration = Duration::from_millis(250);
 const SWEEP_EVERY_MAX: Duration = Duration::from_secs(5);
+/// Waits that give up in one statement.
+const EXPIRE_BATCH: i32 = 500;
+/// How often deadlines are looked for, at least and at most.
+const DEADLINES_EVERY: Duration = Duration::from_secs(1);
+const DEADLINES_EVERY_MIN: Duration = Duration::from_millis(2);
 /// How often the depth of the queues is measured.
 const DEPTH_EVERY: Duration = Duration::from_secs(15);
 /// An ending that waits for somebody's lock is tried again this often.
@@ -44,6 +52,7 @@ pub(crate) async fn run(core: Arc<Core>) {
         collect: now + settings.collect_every,
         depth: now,
         blocked: None,
+        deadlines: now,
     };
     let mut collected_to = Timestamp::UNIX_EPOCH;
     loop {
@@ -54,6 +63,7 @@ pub(crate) async fn run(core: Arc<Core>) {
                 return;
             }
             () = core.blocked.rung() => due.blocked = Some(Instant::now()),
+            () = core.deadlines.notified() => due.deadlines = Instant::now(),
             () = tokio::time::sleep_until(next.into()) => {}
         }
         let now = Instant::now();
@@ -65,6 +75,9 @@ pub(crate) async fn run(core: Arc<Core>) {
             // Nothing more is claimed; the lock-bound endings above still are.
             (due.sweep, due.reap) = (now + SWEEP_EVERY_MAX, now + settings.reap_every);
             continue;
+        }
+        if due.deadlines <= now {
+            due.deadlines = Instant::now() + expire(&core, &connection).await;
         }
         if due.sweep <= now {
             let (cost, idle) = sweep(&core, &connection).await;
@@ -93,11 +106,12 @@ struct Due {
     collect: Instant,
     depth: Instant,
     blocked: Option<Instant>,
+    deadlines: Instant,
 }
 
 impl Due {
     fn next(&self) -> Instant {
-        let soonest = self.reap.min(self.sweep).min(self.collect).min(self.depth);
+        let soonest = self.reap.min(self.sweep).min(self.collect).min(self.depth).min(self.deadlines);
         self.blocked.map_or(soonest, |blocked| soonest.min(blocked))
     }
 }
@@ -142,6 +156,8 @@ async fn sweep_once(core: &Arc<Core>, connection: &Connection) -> Result<bool, F
     }
     let picked = pick::claim(connection, &wanted, &core.worker.machines, &core.worker.id, core.lease_seconds()).await?;
     for row in picked.rows {
+        // Where one was overlooked there may be many (a large transaction that committed late): the picker goes back there.
+        core.wake.hint(Hint { queue: row.queue.clone(), priority: row.priority, from: row.eligible_at });
         let queue = row.queue.clone();
         hand_out(core, &queue, vec![Run::new(row)]);
     }
@@ -194,6 +210,25 @@ async fn return_orphans(core: &Arc<Core>, connection: &Connection) -> Result<(),
     tracing::warn!(count, "gave back rows whose claim was lost on the way here");
     core.wake.ring();
     Ok(())
+}
+
+/// Waits and joins whose time has come. Answers how long to the next look: what this process armed is known to the
+/// moment, what another one armed is found within a second.
+async fn expire(core: &Core, connection: &Connection) -> Duration {
+    match signal::expire(connection, EXPIRE_BATCH).await {
+        Ok((expired, next)) => {
+            let full = expired.len() >= usize::try_from(EXPIRE_BATCH).unwrap_or_default();
+            for (queue, priority) in expired {
+                core.wake.hint(Hint { queue, priority, from: Timestamp::MAX });
+            }
+            let until_next = next.unwrap_or(DEADLINES_EVERY);
+            if full { Duration::ZERO } else { until_next.clamp(DEADLINES_EVERY_MIN, DEADLINES_EVERY) }
+        }
+        Err(fault) => {
+            tracing::debug!(error = fault.message(), "could not look for deadlines");
+            DEADLINES_EVERY
+        }
+    }
 }
 
 async fn collect_some(core: &Core, connection: &Connection, from: &mut Timestamp) -> bool {

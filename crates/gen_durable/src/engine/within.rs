@@ -10,7 +10,7 @@ use super::{
 use crate::store::{
     fault::Fault,
     pick::give_back,
-    settle::{self, Resolved},
+    settle::{self, Found, Resolved},
     tx::Tx,
 };
 
@@ -22,10 +22,10 @@ pub(crate) async fn conclude(core: &Arc<Core>, ended: Ended, mut tx: Tx) {
     core.lease.good().await;
     let claim = ended.ending.claim;
     let committed = match settle::settle_within(&mut tx, &core.target, &ended.ending).await {
-        Ok(true) => tx.finish("commit").await.map(|()| true),
-        Ok(false) => {
+        Ok(Some(found)) => tx.finish("commit").await.map(|()| Some(found)),
+        Ok(None) => {
             drop(tx.finish("rollback").await);
-            Ok(false)
+            Ok(None)
         }
         Err(fault) => {
             drop(tx);
@@ -33,7 +33,7 @@ pub(crate) async fn conclude(core: &Arc<Core>, ended: Ended, mut tx: Tx) {
         }
     };
     match committed {
-        Ok(committed) => commit::answer(core, vec![ended], |_| committed),
+        Ok(committed) => commit::answer(core, vec![ended], |_| committed.clone()),
         // Whatever was refused, the step's own statements share its transaction: its handler should know.
         Err(Fault::Refused { message, .. }) => commit::poisoned(core, ended, &message),
         Err(Fault::Busy(why) | Fault::Away(why)) => {
@@ -41,8 +41,8 @@ pub(crate) async fn conclude(core: &Arc<Core>, ended: Ended, mut tx: Tx) {
                 .await;
         }
         Err(Fault::Lost(_)) => match resolve(core, claim).await {
-            Some(Resolved::Committed) => commit::answer(core, vec![ended], |_| true),
-            Some(Resolved::Stale) => commit::answer(core, vec![ended], |_| false),
+            Some(Resolved::Committed) => commit::answer(core, vec![ended], |_| Some(Found::default())),
+            Some(Resolved::Stale) => commit::answer(core, vec![ended], |_| None),
             Some(Resolved::Ours) => {
                 give_up_claim(core, ended.queue, &ended.run, "its transaction was lost with its connection").await;
             }

@@ -1,6 +1,7 @@
 //! Insert instances: one, many, or the caller's own in the caller's transaction.
 
 use jiff::Timestamp;
+use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio_postgres::Row;
 
@@ -13,38 +14,25 @@ use super::{
     target::Target,
     tx::{Transaction, ride},
 };
-use crate::error::Error;
+use crate::{birth::New, error::Error};
 
 sql!(prepared INSERT, "enqueue.sql", [
     TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, INT2_ARRAY, TEXT_ARRAY, TIMESTAMPTZ_ARRAY,
     FLOAT8_ARRAY, TEXT_ARRAY
 ]);
 
+sql!(KEYED, "enqueue_all.sql", [TEXT]);
+
 /// At most this much JSON goes into one statement; what is larger goes in several, in one transaction.
 const STATEMENT_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Single enqueues that wait go together in one statement, up to this many.
 const GATHERED_MAX: usize = 1_000;
 
-/// An instance that is to be.
-#[derive(Debug, Clone)]
-pub(crate) struct New {
-    pub(crate) fsm: &'static str,
-    pub(crate) fsm_version: i32,
-    pub(crate) step: String,
-    pub(crate) data: Option<String>,
-    pub(crate) state: String,
-    pub(crate) queue: String,
-    pub(crate) priority: i16,
-    pub(crate) tenant: String,
-    pub(crate) at: Option<Timestamp>,
-    pub(crate) delay_seconds: f64,
-    pub(crate) traceparent: Option<String>,
-}
-
 /// What came of it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Inserted {
     pub(crate) id: i64,
+    pub(crate) is_new: bool,
     pub(crate) eligible_at: Timestamp,
 }
 
@@ -76,8 +64,8 @@ impl<'a> Columns<'a> {
             fsms: news.clone().map(|n| n.fsm).collect(),
             versions: news.clone().map(|n| n.fsm_version).collect(),
             steps: news.clone().map(|n| n.step.as_str()).collect(),
-            data: news.clone().map(|n| n.data.as_deref()).collect(),
-            states: news.clone().map(|n| n.state.as_str()).collect(),
+            data: news.clone().map(|n| n.data.as_deref().map(RawValue::get)).collect(),
+            states: news.clone().map(|n| n.state.get()).collect(),
             queues: news.clone().map(|n| n.queue.as_str()).collect(),
             priorities: news.clone().map(|n| n.priority).collect(),
             tenants: news.clone().map(|n| n.tenant.as_str()).collect(),
@@ -162,7 +150,7 @@ async fn flush(pool: &Pool, connection: &Connection) {
 /// Many instances, of any number, all or none: one statement, or several in one transaction when they are very large.
 pub(crate) async fn many(pool: &Pool, news: Vec<New>) -> Result<Vec<Inserted>, Error> {
     let count = news.len();
-    let bytes: usize = news.iter().map(|new| new.state.len()).sum();
+    let bytes: usize = news.iter().map(|new| new.state.get().len()).sum();
     let done = if bytes <= STATEMENT_BYTES_MAX {
         pool.call(move |connection| async move { insert(&connection, news.iter()).await }).await?
     } else {
@@ -186,7 +174,7 @@ async fn in_chunks(connection: &Connection, news: &[New]) -> Result<Vec<Inserted
         let count = rest
             .iter()
             .take_while(|new| {
-                bytes += new.state.len();
+                bytes += new.state.get().len();
                 bytes <= STATEMENT_BYTES_MAX
             })
             .count()
@@ -201,6 +189,10 @@ async fn in_chunks(connection: &Connection, news: &[New]) -> Result<Vec<Inserted
 
 /// In the caller's transaction: it exists if and only if the rest of it does.
 pub(crate) async fn within<T: Transaction>(tx: &mut T, target: &Target, new: &New) -> Result<Inserted, Error> {
+    if new.key.is_some() {
+        let rows = ride(tx, target, &KEYED, &[&document(std::iter::once(new))]).await;
+        return first(rows.and_then(|rows| read_keyed(&rows, 1)));
+    }
     let columns = Columns::of(std::iter::once(new));
     let rows = ride(tx, target, &INSERT, &columns.params()).await;
     first(rows.and_then(|rows| read(&rows, 1)))
@@ -210,9 +202,27 @@ async fn insert<'a>(
     connection: &Connection,
     news: impl Iterator<Item = &'a New> + Clone,
 ) -> Result<Vec<Inserted>, Fault> {
+    if news.clone().any(|new| new.key.is_some()) {
+        let rows = connection.query(&KEYED, &[&document(news.clone())]).await?;
+        return read_keyed(&rows, news.count());
+    }
     let columns = Columns::of(news);
     let rows = connection.query(&INSERT, &columns.params()).await?;
     read(&rows, columns.fsms.len())
+}
+
+/// Instances with keys go as a document: each asks who holds its key.
+fn document<'a>(news: impl Iterator<Item = &'a New>) -> String {
+    serde_json::to_string(&news.collect::<Vec<_>>()).unwrap_or_default()
+}
+
+fn read_keyed(rows: &[Row], expected: usize) -> Result<Vec<Inserted>, Fault> {
+    if rows.len() != expected {
+        let message = format!("{expected} instances were sent, {} were answered", rows.len());
+        return Err(Fault::Refused { code: None, message });
+    }
+    let read = |row: &Row| Ok(Inserted { id: column(row, 1)?, is_new: column(row, 2)?, eligible_at: column(row, 3)? });
+    rows.iter().map(read).collect()
 }
 
 fn read(rows: &[Row], expected: usize) -> Result<Vec<Inserted>, Fault> {
@@ -220,7 +230,7 @@ fn read(rows: &[Row], expected: usize) -> Result<Vec<Inserted>, Fault> {
         let message = format!("{expected} instances were sent, {} were answered", rows.len());
         return Err(Fault::Refused { code: None, message });
     }
-    rows.iter().map(|row| Ok(Inserted { id: column(row, 0)?, eligible_at: column(row, 1)? })).collect()
+    rows.iter().map(|row| Ok(Inserted { id: column(row, 0)?, is_new: true, eligible_at: column(row, 1)? })).collect()
 }
 
 fn first(inserted: Result<Vec<Inserted>, Fault>) -> Result<Inserted, Error> {

@@ -21,6 +21,7 @@ pub(crate) mod pick;
 pub(crate) mod queue;
 pub(crate) mod row;
 pub(crate) mod settle;
+pub(crate) mod signal;
 
 use tokio_postgres::types::Type;
 

@@ -134,6 +134,10 @@ fn claimed(row: &Row, now: Timestamp) -> Result<Claimed, Fault> {
         traceparent: column(row, 14)?,
         keyed: column(row, 15)?,
         crash_count: column(row, 16)?,
+        awaits: column(row, 19)?,
+        inbox: column(row, 20)?,
+        children: column(row, 21)?,
+        parent_id: column(row, 22)?,
         now,
     })
 }

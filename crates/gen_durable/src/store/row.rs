@@ -27,6 +27,13 @@ pub(crate) struct Claimed {
     /// Under a partition key or in a lane: exclusion is promised, so its step ends when the lease does.
     pub(crate) keyed: bool,
     pub(crate) crash_count: i16,
+    /// The signals that its step waited for.
+    pub(crate) awaits: Option<Vec<String>>,
+    /// Its letters, as JSON: [[id, name, payload], …].
+    pub(crate) inbox: Option<String>,
+    /// The children of its last spawn, as JSON.
+    pub(crate) children: Option<String>,
+    pub(crate) parent_id: Option<i64>,
     /// The database's time when it was claimed, or when its last commit was answered.
     pub(crate) now: Timestamp,
 }

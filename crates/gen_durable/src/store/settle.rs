@@ -2,6 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
+use serde::Serialize;
+use serde_json::value::RawValue;
 use tokio_postgres::Row;
 
 use super::{
@@ -12,12 +14,13 @@ use super::{
     target::Target,
     tx::{Tx, ride},
 };
-use crate::id::Status;
+use crate::{birth::New, id::Status};
 
 sql!(prepared SETTLE, "settle.sql", [
     INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
     TEXT_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT
 ]);
+sql!(prepared CONCLUDE, "conclude.sql", [TEXT, TEXT]);
 sql!(LOCK, "lock.sql", [INT8_ARRAY]);
 sql!(RESOLVE, "resolve.sql", [INT8_ARRAY]);
 
@@ -29,7 +32,7 @@ const BATCH_LOCK_TIMEOUT: &str = "20ms";
 pub(crate) const ENTERS: i32 = -1;
 
 /// How a step ended, as the row will say it.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub(crate) struct Ending {
     pub(crate) claim: Claim,
     pub(crate) status: Status,
@@ -45,6 +48,137 @@ pub(crate) struct Ending {
     /// What the attempts rise by; [`ENTERS`]: a step is entered, and they begin anew.
     pub(crate) rise: i32,
     pub(crate) delay_seconds: f64,
+    /// What it does besides ending.
+    pub(crate) more: Option<Box<More>>,
+}
+
+/// What an ending may do besides: wait, spawn, consume letters, carry riders. In the words of `gen_durable.conclude`.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct More {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) awaits: Option<Vec<&'static str>>,
+    /// Letters that the step has already seen: they do not wake it again.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) seen: Vec<i64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) consumed: Vec<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) deadline: Option<Deadline>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) spawn: Option<Spawn>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) births: Vec<New>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) letters: Vec<Rider>,
+    /// Its parent, whose row the end of a child touches.
+    #[serde(rename = "child", skip_serializing_if = "Option::is_none")]
+    pub(crate) parent: Option<i64>,
+}
+
+impl More {
+    /// Whether there is anything besides the ending.
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.awaits.is_none()
+            && self.spawn.is_none()
+            && self.consumed.is_empty()
+            && self.births.is_empty()
+            && self.letters.is_empty()
+            && self.parent.is_none()
+    }
+}
+
+/// When a wait gives up, and where it goes then.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Deadline {
+    pub(crate) after: f64,
+    pub(crate) step: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) data: Option<Box<RawValue>>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Spawn {
+    pub(crate) any: bool,
+    pub(crate) taken: &'static str,
+    pub(crate) children: Vec<New>,
+}
+
+/// A signal that rides along.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Rider {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) id: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<String>,
+    pub(crate) tenant: String,
+    pub(crate) machines: Vec<&'static str>,
+    pub(crate) name: &'static str,
+    pub(crate) payload: Box<RawValue>,
+}
+
+/// What an instance that runs ahead finds: its letters and its children, as JSON.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Found {
+    pub(crate) inbox: Option<String>,
+    pub(crate) children: Option<String>,
+}
+
+/// The endings that were written, by id.
+pub(crate) type Written = HashMap<i64, Found>;
+
+/// An ending and all that it does, as JSON for `gen_durable.conclude`.
+#[derive(Serialize)]
+struct Conclusion<'a> {
+    id: i64,
+    epoch: i64,
+    seq: i64,
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    step: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
+    rise: i32,
+    delay: f64,
+    #[serde(flatten)]
+    more: Option<&'a More>,
+}
+
+/// The batch as one document. JSON that is not JSON is the fault of the ending that brought it.
+fn document<'a>(endings: impl IntoIterator<Item = &'a Ending>) -> Result<String, Fault> {
+    let raw = |text: &'a Option<String>| -> Result<Option<&'a RawValue>, serde_json::Error> {
+        text.as_deref().map(serde_json::from_str::<&'a RawValue>).transpose()
+    };
+    let mut sorted: Vec<&Ending> = endings.into_iter().collect();
+    sorted.sort_unstable_by_key(|ending| ending.claim.id);
+    let conclusions = sorted.into_iter().map(|e| {
+        Ok(Conclusion {
+            id: e.claim.id,
+            epoch: e.claim.epoch,
+            seq: e.claim.seq,
+            status: e.status.name(),
+            version: e.version,
+            step: e.step.as_deref(),
+            data: raw(&e.data)?,
+            state: raw(&e.state)?,
+            result: raw(&e.result)?,
+            error: e.error.as_deref(),
+            rise: e.rise,
+            delay: e.delay_seconds,
+            more: e.more.as_deref(),
+        })
+    });
+    conclusions
+        .collect::<Result<Vec<_>, serde_json::Error>>()
+        .and_then(|conclusions| serde_json::to_string(&conclusions))
+        .map_err(|error| Fault::Refused { code: None, message: format!("an ending cannot be written: {error}") })
 }
 
 /// The arrays of a batch, in the order of ids: the order in which it takes its locks.
@@ -104,25 +238,36 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// The whole batch in one statement, which is one transaction. It waits a moment for locks, then gives up as `Busy`.
-/// Answers the ids that were written; the others had another owner.
+/// The whole batch in one statement, which is one transaction: all of them plain, or all of them with more to do. It waits a
+/// moment for locks, then gives up as `Busy`. Answers what was written; the others had another owner.
 pub(crate) async fn settle<'a>(
     connection: &Connection,
     endings: impl IntoIterator<Item = &'a Ending>,
-) -> Result<HashSet<i64>, Fault> {
-    let columns = Columns::of(endings, Some(BATCH_LOCK_TIMEOUT));
+) -> Result<Written, Fault> {
+    let endings: Vec<&Ending> = endings.into_iter().collect();
+    if endings.iter().any(|ending| ending.more.is_some()) {
+        let document = document(endings.iter().copied())?;
+        return written(&connection.query(&CONCLUDE, &[&document, &Some(BATCH_LOCK_TIMEOUT)]).await?);
+    }
+    let columns = Columns::of(endings.iter().copied(), Some(BATCH_LOCK_TIMEOUT));
     written(&connection.query(&SETTLE, &columns.params()).await?)
 }
 
 /// Which of these rows nobody else has locked. Locked by us until the open transaction ends.
 pub(crate) async fn lock_free(connection: &Connection, ids: &[i64]) -> Result<HashSet<i64>, Fault> {
-    written(&connection.query(&LOCK, &[&ids]).await?)
+    connection.query(&LOCK, &[&ids]).await?.iter().map(|row| column(row, 0)).collect()
 }
 
-/// One ending inside the step's own transaction. `false`: the claim was lost, and the transaction must not commit.
-pub(crate) async fn settle_within(tx: &mut Tx, target: &Target, ending: &Ending) -> Result<bool, Fault> {
-    let columns = Columns::of([ending], None);
-    Ok(!ride(tx, target, &SETTLE, &columns.params()).await?.is_empty())
+/// One ending inside the step's own transaction. `None`: the claim was lost, and the transaction must not commit.
+pub(crate) async fn settle_within(tx: &mut Tx, target: &Target, ending: &Ending) -> Result<Option<Found>, Fault> {
+    let rows = if ending.more.is_some() {
+        let document = document([ending])?;
+        ride(tx, target, &CONCLUDE, &[&document, &None::<&str>]).await?
+    } else {
+        let columns = Columns::of([ending], None);
+        ride(tx, target, &SETTLE, &columns.params()).await?
+    };
+    Ok(written(&rows)?.into_values().next())
 }
 
 /// What became of a claim whose commit was sent and never answered.
@@ -159,6 +304,6 @@ pub(crate) async fn resolve(connection: &Connection, claims: &[Claim]) -> Result
         .collect())
 }
 
-fn written(rows: &[Row]) -> Result<HashSet<i64>, Fault> {
-    rows.iter().map(|row| column(row, 0)).collect()
+fn written(rows: &[Row]) -> Result<Written, Fault> {
+    rows.iter().map(|row| Ok((column(row, 0)?, Found { inbox: column(row, 1)?, children: column(row, 2)? }))).collect()
 }

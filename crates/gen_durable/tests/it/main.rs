@@ -3,6 +3,7 @@
 
 mod acts;
 mod basics;
+mod children;
 mod connect;
 mod cost;
 mod engine;
@@ -15,6 +16,7 @@ mod plans;
 mod poison;
 mod pooler;
 mod processes;
+mod signals;
 mod support;
 mod ui;
 mod wire;

@@ -5,6 +5,10 @@ with old as materialized (
     select i.id, i.finished_at
     from gen_durable.instances i
     where i.finished_at >= $1 and i.finished_at < gen_durable.clock() - make_interval(secs => $2)
+      -- A parent that lives may still read what its children settled with.
+      and (i.parent_id is null or not exists (
+        select from gen_durable.instances p
+        where p.id = i.parent_id and p.finished_at is null and p.join_generation = i.parent_generation))
     order by i.finished_at
     limit $3
     for update skip locked

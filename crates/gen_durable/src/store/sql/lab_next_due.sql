@@ -1,4 +1,8 @@
 -- called by: store::lab::next_due     index: none: a lab is small
 -- locks: nothing
-select min(eligible_at) from gen_durable.instances
-where status = 'runnable' and eligible_at > gen_durable.clock() and eligible_at <= $1
+select min(due) from (
+    select eligible_at as due from gen_durable.instances where status = 'runnable'
+    union all
+    select deadline_at from gen_durable.instances
+) later
+where due > gen_durable.clock() and due <= $1

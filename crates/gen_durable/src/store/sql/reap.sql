@@ -14,20 +14,25 @@ held as materialized (
     order by i.id
     limit $2
     for no key update skip locked
+),
+reaped as (
+    update gen_durable.instances i
+    set status = case when i.crash_count + 1 >= $3 then 'failed' else 'runnable' end::gen_durable.durable_status,
+        claim_epoch = i.claim_epoch + 1,
+        attempt = i.attempt + 1,
+        crash_count = i.crash_count + 1,
+        locked_by = null,
+        lease_expires_at = null,
+        eligible_at = case when i.crash_count + 1 >= $3 then i.eligible_at
+                           else greatest(i.eligible_at, gen_durable.clock()) end,
+        last_error = case when i.crash_count + 1 >= $3
+                          then 'its process died ' || (i.crash_count + 1) || ' times' else i.last_error end,
+        finished_at = case when i.crash_count + 1 >= $3 then gen_durable.clock() end,
+        updated_at = gen_durable.clock()
+    from held
+    where i.id = held.id
+    returning i.id, i.fsm, i.status = 'failed' as failed, i.parent_id
 )
-update gen_durable.instances i
-set status = case when i.crash_count + 1 >= $3 then 'failed' else 'runnable' end::gen_durable.durable_status,
-    claim_epoch = i.claim_epoch + 1,
-    attempt = i.attempt + 1,
-    crash_count = i.crash_count + 1,
-    locked_by = null,
-    lease_expires_at = null,
-    eligible_at = case when i.crash_count + 1 >= $3 then i.eligible_at
-                       else greatest(i.eligible_at, gen_durable.clock()) end,
-    last_error = case when i.crash_count + 1 >= $3
-                      then 'its process died ' || (i.crash_count + 1) || ' times' else i.last_error end,
-    finished_at = case when i.crash_count + 1 >= $3 then gen_durable.clock() end,
-    updated_at = gen_durable.clock()
-from held
-where i.id = held.id
-returning i.id, i.fsm, i.status = 'failed'
+select reaped.id, reaped.fsm, reaped.failed,
+    case when reaped.failed and reaped.parent_id is not null then gen_durable.tell_parents(array[reaped.id]) end
+from reaped

@@ -1,0 +1,7 @@
+-- 0003 undone.
+drop function gen_durable.cancel(bigint, text, text, text[], text, boolean);
+drop function gen_durable.expire(int);
+drop function gen_durable.conclude(jsonb, text);
+drop function gen_durable.enqueue_all(jsonb, bigint, int);
+drop function gen_durable.signal(bigint, text, text, text[], text, jsonb, text, int);
+drop function gen_durable.tell_parents(bigint[]);

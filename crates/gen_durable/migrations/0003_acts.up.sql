@@ -1,0 +1,382 @@
+-- 0003: what instances do to one another: signals, spawns and joins, keys, deadlines, cancelling.
+
+-- Some children have settled: count them off at their parents, and release the joins that are complete.
+--   called by: conclude, cancel, store::lease::reap      index: instances_pkey
+--   locks: the parents by id, in order, after the children's own rows
+-- Only a child of the parent's present spawn counts: one of an older spawn changes nothing.
+create function gen_durable.tell_parents(p_children bigint[]) returns void
+language plpgsql
+set search_path = gen_durable, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+    parents bigint[];
+begin
+    parents := array(select distinct c.parent_id from gen_durable.instances c
+                     where c.id = any (p_children) and c.parent_generation is not null);
+    perform p.id from gen_durable.instances p where p.id = any (parents) order by p.id for no key update;
+
+    with told as materialized (
+        select c.parent_id, c.parent_generation, count(*)::int as count
+        from gen_durable.instances c
+        where c.id = any (p_children) and c.parent_generation is not null
+        group by c.parent_id, c.parent_generation
+    )
+    update gen_durable.instances p
+    set children_pending = p.children_pending - told.count,
+        status = case when p.status = 'awaiting_children' and (p.children_pending - told.count = 0 or p.join_any)
+                      then 'runnable' else p.status end,
+        eligible_at = case when p.status = 'awaiting_children' and (p.children_pending - told.count = 0 or p.join_any)
+                           then gen_durable.clock() else p.eligible_at end,
+        deadline_at = case when p.status = 'awaiting_children' and (p.children_pending - told.count = 0 or p.join_any)
+                           then null else p.deadline_at end,
+        updated_at = gen_durable.clock()
+    from told
+    where p.id = told.parent_id and p.join_generation = told.parent_generation;
+end $$;
+
+-- Deliver a letter, by id or by key.
+--   called by: store::signal, conclude, SQL      index: instances_pkey or instances_key; signals_dedup
+--   locks: the target's row, always and first: a park and a delivery that meet wait for one another
+-- Answers 'delivered', 'duplicate', 'no_target' or 'inbox_full'.
+create function gen_durable.signal(
+    p_id bigint, p_tenant text, p_key text, p_machines text[], p_name text, p_payload jsonb, p_dedup text default null,
+    p_inbox_max int default 1000
+) returns text
+language plpgsql
+set search_path = gen_durable, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+declare
+    target record;
+begin
+    -- Locked unconditionally: a test of the status here would skip a row that is about to park, without waiting for it.
+    if p_id is not null then
+        select i.id, i.status, i.awaits, i.fsm into target
+        from gen_durable.instances i where i.id = p_id
+        for no key update;
+    else
+        select i.id, i.status, i.awaits, i.fsm into target
+        from gen_durable.instances i where i.tenant = coalesce(p_tenant, '') and i.correlation_guard = p_key
+        for no key update;
+    end if;
+    if target.id is null or target.status in ('done', 'failed', 'cancelled')
+       or (p_machines is not null and target.fsm <> all (p_machines)) then
+        return 'no_target';
+    end if;
+    if p_inbox_max <= (select count(*) from (
+            select from gen_durable.signals s where s.target_id = target.id and s.consumed_at is null limit p_inbox_max) held) then
+        return 'inbox_full';
+    end if;
+    insert into gen_durable.signals (target_id, name, payload, dedup_key)
+    values (target.id, p_name, p_payload, p_dedup)
+    on conflict (target_id, dedup_key) where dedup_key is not null do nothing;
+    if not found then
+        return 'duplicate';
+    end if;
+    -- By what the lock returned, never by the table: the snapshot may be older than the lock.
+    if target.status = 'awaiting_signal' and p_name = any (target.awaits) then
+        update gen_durable.instances i
+        set status = 'runnable', eligible_at = gen_durable.clock(), deadline_at = null, updated_at = gen_durable.clock()
+        where i.id = target.id;
+    end if;
+    return 'delivered';
+end $$;
+
+-- Insert instances that may carry a key. Rows are taken in the order of their keys, so that two batches in opposite order
+-- wait for one another and do not deadlock.
+--   called by: store::enqueue, conclude, SQL      index: instances_key
+--   locks: nothing that exists; waits for a transaction that is about to take the same key
+-- Answers one row an entry: its place, the id (of the holder, if the key is taken), and whether it is new.
+create function gen_durable.enqueue_all(p_entries jsonb, p_parent bigint default null, p_generation int default null)
+returns table (place int, id bigint, is_new boolean, eligible_at timestamptz)
+language plpgsql
+set search_path = gen_durable, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+#variable_conflict use_column
+declare
+    entry record;
+    made record;
+    tries int;
+begin
+    -- Without keys: one statement for all of them.
+    if not jsonb_path_exists(p_entries, '$[*].key') then
+        return query
+        with made as (
+            insert into gen_durable.instances as i
+                (fsm, fsm_version, step, data, state, queue, priority, tenant, eligible_at, traceparent, parent_id, parent_generation)
+            select e.value->>'fsm', coalesce((e.value->>'version')::int, 1), e.value->>'step', e.value->'data', e.value->'state',
+                coalesce(e.value->>'queue', 'default'), coalesce((e.value->>'priority')::smallint, 0::smallint),
+                coalesce(e.value->>'tenant', ''),
+                greatest(coalesce((e.value->>'at')::timestamptz,
+                    gen_durable.clock() + make_interval(secs => coalesce((e.value->>'delay')::float8, 0))), gen_durable.clock()),
+                e.value->>'traceparent', p_parent, p_generation
+            from jsonb_array_elements(p_entries) with ordinality e(value, place)
+            order by e.place
+            returning i.id, i.eligible_at
+        )
+        select (row_number() over (order by made.id))::int, made.id, true, made.eligible_at from made;
+        return;
+    end if;
+    for entry in
+        select e.value, e.place
+        from jsonb_array_elements(p_entries) with ordinality e(value, place)
+        order by coalesce(e.value->>'tenant', ''), e.value->>'key', e.place
+    loop
+        tries := 0;
+        loop
+            insert into gen_durable.instances as i
+                (fsm, fsm_version, step, data, state, queue, priority, tenant, eligible_at, traceparent,
+                 correlation_key, correlation_scope, parent_id, parent_generation)
+            values (
+                entry.value->>'fsm', coalesce((entry.value->>'version')::int, 1), entry.value->>'step', entry.value->'data',
+                entry.value->'state', coalesce(entry.value->>'queue', 'default'),
+                coalesce((entry.value->>'priority')::smallint, 0::smallint), coalesce(entry.value->>'tenant', ''),
+                greatest(coalesce((entry.value->>'at')::timestamptz,
+                    gen_durable.clock() + make_interval(secs => coalesce((entry.value->>'delay')::float8, 0))), gen_durable.clock()),
+                entry.value->>'traceparent', entry.value->>'key',
+                case coalesce(entry.value->>'scope', 'live')
+                    when 'live' then array['runnable', 'executing', 'awaiting_signal', 'awaiting_children', 'queued', 'stuck']::gen_durable.durable_status[]
+                    when 'ever' then enum_range(null::gen_durable.durable_status)
+                    else '{}'::gen_durable.durable_status[] end,
+                p_parent, p_generation)
+            on conflict (tenant, correlation_guard) where correlation_guard is not null do nothing
+            returning i.id, i.eligible_at into made;
+            if made.id is not null then
+                return query select entry.place::int, made.id, true, made.eligible_at;
+                exit;
+            end if;
+            -- Taken: by whom? The holder may settle between the two looks; then the key is free again.
+            select i.id, i.eligible_at into made
+            from gen_durable.instances i
+            where i.tenant = coalesce(entry.value->>'tenant', '') and i.correlation_guard = entry.value->>'key';
+            if made.id is not null then
+                return query select entry.place::int, made.id, false, made.eligible_at;
+                exit;
+            end if;
+            tries := tries + 1;
+            if tries > 100 then
+                raise exception 'the key % is taken by an instance that this transaction cannot see', entry.value->>'key'
+                    using errcode = 'serialization_failure';
+            end if;
+        end loop;
+    end loop;
+end $$;
+
+-- Write endings that do more than end: they wait, spawn, consume letters, carry riders, or settle a child.
+--   called by: store::settle::conclude      index: instances_pkey, signals_pkey, signals_inbox, instances_key
+--   locks: the endings' own rows by id, then parents by id, then the targets of riding signals
+-- Everything after the first statement goes by the ids that it wrote: an owner that lost its claim changes nothing.
+create function gen_durable.conclude(p_endings jsonb, p_lock_timeout text)
+returns table (id bigint, status text, inbox text, children text)
+language plpgsql
+set search_path = gen_durable, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    written bigint[];
+    settled bigint[];
+    ending jsonb;
+    spawned int;
+    taken int;
+    rider jsonb;
+    answer text;
+begin
+    select array_agg(w.id) into written
+    from (
+        select array_agg((e->>'id')::bigint order by o) ids, array_agg((e->>'epoch')::bigint order by o) epochs,
+            array_agg((e->>'seq')::bigint order by o) seqs, array_agg(e->>'status' order by o) statuses,
+            array_agg((e->>'version')::int order by o) versions, array_agg(e->>'step' order by o) steps,
+            array_agg((e->'data')::text order by o) datas, array_agg((e->'state')::text order by o) states,
+            array_agg((e->'result')::text order by o) results, array_agg(e->>'error' order by o) errors,
+            array_agg((e->>'rise')::int order by o) rises, array_agg((e->>'delay')::float8 order by o) delays
+        from jsonb_array_elements(p_endings) with ordinality x(e, o)
+    ) a
+    cross join lateral gen_durable.settle(a.ids, a.epochs, a.seqs, a.statuses, a.versions, a.steps, a.datas, a.states,
+        a.results, a.errors, a.rises, a.delays, p_lock_timeout) w;
+    if written is null then
+        return;
+    end if;
+
+    -- Letters that the step had in hand when it progressed or settled. One with a dedup key is remembered, without its payload.
+    with used as (
+        select x.value::bigint as id
+        from jsonb_array_elements(p_endings) e
+        cross join lateral jsonb_array_elements_text(e->'consumed') x
+        where e ? 'consumed' and (e->>'id')::bigint = any (written)
+    ), gone as (
+        delete from gen_durable.signals s using used where s.id = used.id and s.dedup_key is null
+    )
+    update gen_durable.signals s set consumed_at = gen_durable.clock(), payload = 'null'
+    from used where s.id = used.id and s.dedup_key is not null;
+
+    for ending in
+        select e from jsonb_array_elements(p_endings) e
+        where (e ? 'awaits' or e ? 'spawn' or e ? 'births' or e ? 'letters') and (e->>'id')::bigint = any (written)
+        order by (e->>'id')::bigint
+    loop
+        if ending ? 'awaits' or ending ? 'spawn' then
+            update gen_durable.instances i
+            set awaits = case when ending ? 'awaits' then array(select jsonb_array_elements_text(ending->'awaits')) end,
+                deadline_at = gen_durable.clock() + make_interval(secs => (ending->'deadline'->>'after')::float8),
+                deadline_step = ending->'deadline'->>'step',
+                deadline_data = ending->'deadline'->'data',
+                join_generation = i.join_generation + (ending ? 'spawn')::int,
+                join_any = coalesce((ending->'spawn'->>'any')::boolean, false)
+            where i.id = (ending->>'id')::bigint;
+        end if;
+        if ending ? 'awaits' then
+            -- Again, with a snapshot that is newer than our lock on the row: a letter that came while we parked is here
+            -- or its sender waits for us. Letters that the step had already seen do not wake it: by their ids, since ids
+            -- commit out of order.
+            update gen_durable.instances i
+            set status = 'runnable', deadline_at = null, eligible_at = gen_durable.clock()
+            where i.id = (ending->>'id')::bigint and exists (
+                select from gen_durable.signals s
+                where s.target_id = i.id and s.consumed_at is null and s.name = any (i.awaits)
+                  and s.id <> all (array(select jsonb_array_elements_text(coalesce(ending->'seen', '[]'))::bigint)));
+        end if;
+        if ending ? 'spawn' then
+            select count(*) filter (where c.is_new), count(*) filter (where not c.is_new) into spawned, taken
+            from gen_durable.instances i
+            cross join lateral gen_durable.enqueue_all(ending->'spawn'->'children', i.id, i.join_generation) c
+            where i.id = (ending->>'id')::bigint;
+            if taken > 0 and (ending->'spawn'->>'taken') = 'fail' then
+                raise exception '% of the children have a key that is taken', taken using errcode = 'unique_violation';
+            end if;
+            update gen_durable.instances i
+            set children_pending = spawned,
+                status = case when spawned = 0 then 'runnable' else i.status end,
+                deadline_at = case when spawned = 0 then null else i.deadline_at end,
+                eligible_at = gen_durable.clock()
+            where i.id = (ending->>'id')::bigint;
+        end if;
+        if ending ? 'births' then
+            perform gen_durable.enqueue_all(ending->'births');
+        end if;
+    end loop;
+
+    -- Children that settled, told to their parents: all of the batch at once. By the endings and not by a predicate on the
+    -- table, which would lead the planner to the index of all that has ever finished.
+    settled := array(select (e->>'id')::bigint from jsonb_array_elements(p_endings) e
+                     where e ? 'child' and (e->>'id')::bigint = any (written));
+    if cardinality(settled) > 0 then
+        perform gen_durable.tell_parents(settled);
+    end if;
+
+    -- Letters that ride along, last: their targets are other instances' rows.
+    for rider in
+        select l from jsonb_array_elements(p_endings) e
+        cross join lateral jsonb_array_elements(e->'letters') l
+        where e ? 'letters' and (e->>'id')::bigint = any (written)
+        order by (l->>'id')::bigint, l->>'key'
+    loop
+        answer := gen_durable.signal((rider->>'id')::bigint, rider->>'tenant', rider->>'key',
+            case when rider ? 'machines' then array(select jsonb_array_elements_text(rider->'machines')) end,
+            rider->>'name', rider->'payload', rider->>'dedup');
+        if answer in ('no_target', 'inbox_full') then
+            raise exception 'a signal % that rides along: %', rider->>'name', answer using errcode = 'foreign_key_violation';
+        end if;
+    end loop;
+
+    return query
+    select i.id, i.status::text,
+        case when i.status = 'executing' then gen_durable.inbox_of(i.id) end,
+        case when i.status = 'executing' and i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end
+    from gen_durable.instances i
+    where i.id = any (written);
+end $$;
+
+-- Waits and joins whose time has come give up, and go where they said.
+--   called by: store::deadline::expire      index: instances_deadlines
+--   locks: the waiting rows, skipping what somebody holds: a signal that is being delivered comes first
+create function gen_durable.expire(p_limit int) returns table (id bigint, queue text, priority smallint, seconds_to_next float8)
+language plpgsql
+set search_path = gen_durable, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+begin
+    return query
+    with due as materialized (
+        select i.id from gen_durable.instances i
+        where i.deadline_at <= gen_durable.clock()
+        order by i.deadline_at
+        limit p_limit
+        for no key update skip locked
+    )
+    update gen_durable.instances i
+    set status = 'runnable', step = i.deadline_step, data = i.deadline_data, awaits = null, attempt = 0,
+        step_seq = i.step_seq + 1, visit = i.step_seq + 1, eligible_at = gen_durable.clock(),
+        deadline_at = null, deadline_step = null, deadline_data = null, updated_at = gen_durable.clock()
+    from due
+    where i.id = due.id and i.status in ('awaiting_signal', 'awaiting_children')
+    returning i.id, i.queue, i.priority, null::float8;
+    return query
+    select null::bigint, null::text, null::smallint,
+        (select extract(epoch from min(i.deadline_at) - gen_durable.clock())::float8
+         from gen_durable.instances i where i.deadline_at is not null);
+end $$;
+
+-- End an instance from outside, at once, whatever it waits for; with p_subtree also everything below it that still lives.
+--   called by: store::cancel, SQL      index: instances_pkey or instances_key; instances_children
+--   locks: the instances by id, in order; then their parents
+-- A step that runs has lost its claim: its outcome is dropped. Answers 'cancelled', 'too_late' or 'no_target'.
+create function gen_durable.cancel(
+    p_id bigint, p_tenant text, p_key text, p_machines text[], p_reason text, p_subtree boolean default false
+) returns text
+language plpgsql
+set search_path = gen_durable, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+declare
+    target record;
+    ids bigint[];
+begin
+    select i.id, i.fsm into target from gen_durable.instances i
+    where i.id = coalesce(p_id, (select k.id from gen_durable.instances k
+                                 where k.tenant = coalesce(p_tenant, '') and k.correlation_guard = p_key));
+    if target.id is null or (p_machines is not null and target.fsm <> all (p_machines)) then
+        return 'no_target';
+    end if;
+    ids := array[target.id];
+    if p_subtree then
+        ids := array(
+            with recursive below(id) as (
+                select target.id
+                union all
+                select c.id from below join gen_durable.instances c on c.parent_id = below.id
+            )
+            select id from below);
+    end if;
+    perform i.id from gen_durable.instances i where i.id = any (ids) order by i.id for no key update;
+    with ended as (
+        update gen_durable.instances i
+        set status = 'cancelled', claim_epoch = i.claim_epoch + 1, locked_by = null, lease_expires_at = null,
+            awaits = null, deadline_at = null, deadline_step = null, deadline_data = null,
+            last_error = coalesce(p_reason, 'cancelled'), finished_at = gen_durable.clock(), updated_at = gen_durable.clock()
+        where i.id = any (ids) and i.finished_at is null
+        returning i.id
+    )
+    select array_agg(ended.id) into ids from ended;
+    if ids is null then
+        return 'too_late';
+    end if;
+    perform gen_durable.tell_parents(ids);
+    return case when target.id = any (ids) then 'cancelled' else 'too_late' end;
+end $$;

@@ -1,0 +1,122 @@
+//! Something a machine can be told, and how it is addressed.
+
+use std::fmt;
+
+use crate::{
+    id::Id,
+    machine::{Data, Machine},
+};
+
+/// Something a machine can be told. Bound to its machine: a signal to another one does not compile.
+pub trait Signal: Data {
+    /// The name in the row; see [`Machine::NAME`].
+    const NAME: &'static str;
+    /// Who can be told.
+    type To: Machine;
+}
+
+/// One signal, or a tuple of them, all of one machine: what a step waits for.
+pub trait Signals<M: Machine> {
+    /// Their names.
+    fn names() -> Vec<&'static str>;
+}
+
+impl<M: Machine, A: Signal<To = M>> Signals<M> for A {
+    fn names() -> Vec<&'static str> {
+        vec![A::NAME]
+    }
+}
+
+macro_rules! signals {
+    ($($name:ident),+) => {
+        impl<M: Machine, $($name: Signal<To = M>),+> Signals<M> for ($($name,)+) {
+            fn names() -> Vec<&'static str> {
+                vec![$($name::NAME),+]
+            }
+        }
+    };
+}
+signals!(A, B);
+signals!(A, B, C);
+signals!(A, B, C, D);
+signals!(A, B, C, D, E);
+signals!(A, B, C, D, E, F);
+
+/// Whom a call means: an instance by its id, or whoever holds a key now.
+pub enum Address<M: ?Sized> {
+    /// By id.
+    Id(Id<M>),
+    /// By its business key, and its tenant (empty unless said).
+    Key {
+        /// The key.
+        key: String,
+        /// Whose.
+        tenant: String,
+    },
+}
+
+impl<M: ?Sized> Address<M> {
+    /// The holder of the key that belongs to this tenant.
+    pub fn of(self, tenant: impl fmt::Display) -> Address<M> {
+        match self {
+            Address::Key { key, .. } => Address::Key { key, tenant: tenant.to_string() },
+            by_id => by_id,
+        }
+    }
+}
+
+impl<M: ?Sized> From<Id<M>> for Address<M> {
+    fn from(id: Id<M>) -> Self {
+        Address::Id(id)
+    }
+}
+impl<M: ?Sized> Clone for Address<M> {
+    fn clone(&self) -> Self {
+        match self {
+            Address::Id(id) => Address::Id(*id),
+            Address::Key { key, tenant } => Address::Key { key: key.clone(), tenant: tenant.clone() },
+        }
+    }
+}
+impl<M: ?Sized> fmt::Debug for Address<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Id(id) => id.fmt(f),
+            Address::Key { key, tenant } => write!(f, "Key({key:?} of {tenant:?})"),
+        }
+    }
+}
+
+/// A letter in the inbox.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Letter {
+    /// Its number: they are presented in this order.
+    pub id: i64,
+    /// The signal's name.
+    pub name: String,
+    /// What it says.
+    pub payload: serde_json::Value,
+}
+
+/// How long a business key is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Scope {
+    /// While the instance lives; settled, it is free again.
+    #[default]
+    Live,
+    /// For as long as the row is kept, also after it has settled.
+    Ever,
+    /// Not at all: the key is a label, neither unique nor an address.
+    None,
+}
+
+impl Scope {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Scope::Live => "live",
+            Scope::Ever => "ever",
+            Scope::None => "none",
+        }
+    }
+}
