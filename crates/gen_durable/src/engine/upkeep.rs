@@ -9,13 +9,16 @@ use std::{
 use jiff::Timestamp;
 
 use super::{DEATHS_MAX, commit, core::Core, local::Run, pick::hand_out};
-use crate::store::{
-    collect::collect,
-    connection::Connection,
-    fault::Fault,
-    lease,
-    pick::{self, Mark, Wanted, give_back},
-    queue,
+use crate::{
+    store::{
+        collect::collect,
+        connection::Connection,
+        fault::Fault,
+        lease,
+        pick::{self, Mark, Wanted, give_back},
+        queue,
+    },
+    wake::Hint,
 };
 
 /// Rows taken back from a dead worker in one statement.
@@ -142,6 +145,8 @@ async fn sweep_once(core: &Arc<Core>, connection: &Connection) -> Result<bool, F
     }
     let picked = pick::claim(connection, &wanted, &core.worker.machines, &core.worker.id, core.lease_seconds()).await?;
     for row in picked.rows {
+        // Where one was overlooked there may be many (a large transaction that committed late): the picker goes back there.
+        core.wake.hint(Hint { queue: row.queue.clone(), priority: row.priority, from: row.eligible_at });
         let queue = row.queue.clone();
         hand_out(core, &queue, vec![Run::new(row)]);
     }
