@@ -89,20 +89,19 @@ pub(crate) async fn execute<M: Machine>(
                 Ok(decoded) => decoded,
                 Err(why) => return Decision::stuck(&why),
             };
-            // What the state looked like before, to see whether the step changed it. A job's cannot change.
-            let before = M::STATE_CHANGES.then(|| serde_json::to_string(&machine).ok()).flatten();
+            let before = unchanged(&machine);
             let timeout = guarded(|| machine.policy(&step).timeout).unwrap_or(None).unwrap_or(environment.step_timeout);
             let mut cx = context::<M>(app, row, environment);
-            let ran = AssertUnwindSafe(async {
+            // All that is the user's lives and is dropped in here: a `Drop` may panic too.
+            let ran = within(timeout, async move {
                 let outcome = machine.step(step, &mut cx).await?;
                 encode(outcome, &machine, before.as_deref(), upgraded, limit)
-            })
-            .catch_unwind();
-            match tokio::time::timeout(timeout, ran).await {
-                Ok(Ok(Ok(decision))) => return decision,
-                Ok(Ok(Err(error))) => failure(row, &error),
-                Ok(Err(panic)) => Failure { attempt: row.attempt, message: panicked(panic.as_ref()), fatal: false },
-                Err(_) => {
+            });
+            match ran.await {
+                Ran::Ended(Ok(decision)) => return decision,
+                Ran::Ended(Err(error)) => failure(row, &error),
+                Ran::Panicked(message) => Failure { attempt: row.attempt, message, fatal: false },
+                Ran::TimedOut => {
                     let message = format!("the step ran longer than its timeout of {timeout:?}");
                     Failure { attempt: row.attempt, message, fatal: false }
                 }
@@ -112,6 +111,27 @@ pub(crate) async fn execute<M: Machine>(
     handle::<M>(app, row, failure, environment).await
 }
 
+/// How user code came to its end.
+enum Ran {
+    Ended(Result<Decision, StepError>),
+    Panicked(String),
+    TimedOut,
+}
+
+async fn within(timeout: Duration, code: impl Future<Output = Result<Decision, StepError>>) -> Ran {
+    let bounded = AssertUnwindSafe(async move { tokio::time::timeout(timeout, code).await }).catch_unwind();
+    match bounded.await {
+        Ok(Ok(ended)) => Ran::Ended(ended),
+        Ok(Err(_)) => Ran::TimedOut,
+        Err(panic) => Ran::Panicked(panicked(panic.as_ref())),
+    }
+}
+
+/// What the state looks like before the step, to see whether that changes it. A job's cannot change.
+fn unchanged<M: Machine>(machine: &M) -> Option<String> {
+    M::STATE_CHANGES.then(|| guarded(|| serde_json::to_string(machine).ok()).ok().flatten()).flatten()
+}
+
 /// What the failed step changed is gone: the handler gets state and step decoded afresh from the row.
 async fn handle<M: Machine>(app: &M::App, row: &Claimed, failure: Failure, environment: &Environment) -> Decision {
     let (mut machine, step, upgraded) = match decode::<M>(row) {
@@ -119,24 +139,24 @@ async fn handle<M: Machine>(app: &M::App, row: &Claimed, failure: Failure, envir
         Err(why) => return Decision::stuck(&why),
     };
     tracing::debug!(instance.id = row.id, step = %row.step, attempt = row.attempt, error = %failure.message, "a step failed");
-    let before = M::STATE_CHANGES.then(|| serde_json::to_string(&machine).ok()).flatten();
+    let before = unchanged(&machine);
     let mut cx = context::<M>(app, row, environment);
-    let ran = AssertUnwindSafe(async {
-        let outcome: Outcome<M> = machine.handle(step, &failure, &mut cx).await;
+    let failed = &failure;
+    let ran = within(environment.step_timeout, async move {
+        let outcome: Outcome<M> = machine.handle(step, failed, &mut cx).await;
         encode(outcome?, &machine, before.as_deref(), upgraded, environment.payload_bytes_max)
-    })
-    .catch_unwind();
-    let why = match tokio::time::timeout(environment.step_timeout, ran).await {
-        Ok(Ok(Ok(decision))) => {
+    });
+    let why = match ran.await {
+        Ran::Ended(Ok(decision)) => {
             let error = decision.error.or_else(|| Some(storable(&failure.message)));
             // An ending that names a step goes on: the failure is behind it.
             let error = if decision.rise == ENTERS || decision.status == Status::Done { None } else { error };
             let outcome = if decision.outcome == "retry" { "failure" } else { decision.outcome };
             return Decision { error, outcome, ..decision };
         }
-        Ok(Ok(Err(error))) => error.to_string(),
-        Ok(Err(panic)) => panicked(panic.as_ref()),
-        Err(_) => format!("it ran longer than {:?}", environment.step_timeout),
+        Ran::Ended(Err(error)) => error.to_string(),
+        Ran::Panicked(message) => message,
+        Ran::TimedOut => format!("it ran longer than {:?}", environment.step_timeout),
     };
     Decision::failed(&format!("{}; and its handler failed: {why}", failure.message))
 }
