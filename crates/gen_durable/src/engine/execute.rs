@@ -9,7 +9,7 @@ use crate::{
     context::Context,
     error::{Failure, StepError, storable},
     id::{Id, Status},
-    machine::{Machine, Stored},
+    machine::{Data, Machine, Stored},
     settings::Settings,
     store::{pool::Pool, row::Claimed, settle::ENTERS, tx::Tx},
     transition::{Ending, Outcome, Transition},
@@ -231,10 +231,11 @@ fn encode<M: Machine>(
     Ok(decision)
 }
 
-fn enters<S: serde::Serialize>(step: &S, decision: Decision, limit: usize) -> Result<Decision, StepError> {
+fn enters<S: Data>(step: &S, decision: Decision, limit: usize) -> Result<Decision, StepError> {
     let (name, data) = codec::encode_step(step)?;
     if let Some(data) = &data {
         codec::check_json("the step's data", data, limit)?;
+        codec::check_nulls("the step's data", data, || codec::decode_step::<S>(&name, Some(data)).map(drop))?;
     }
     Ok(Decision { step: Some(name), data, rise: ENTERS, ..decision })
 }

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use crate::wire::{
     proxy::Fault,
     stage::{LONG, Running, Stage},
+    walker::{Effects, First, Walker, assert_walked_once, quick},
 };
 
 #[derive(Clone)]
@@ -104,6 +105,36 @@ async fn a_lost_answer_about_a_held_row_delays_no_other_commit() {
         assert_eq!(app.runs.load(Ordering::SeqCst), 21, "{fault:?}: nobody ran again");
         engine.stop().await;
     }
+}
+
+/// The commit was made, its answer was lost, and before we could ask, a caller took the row: the next step follows all the
+/// same when the row is free, on the same claim.
+#[tokio::test]
+async fn a_commit_that_was_made_is_known_as_made_after_its_row_was_held() {
+    let stage = Stage::new().await;
+    let effects = Effects::default();
+    let settings = Settings { statement_timeout: 2 * SECOND, ..quick() };
+    let engine = stage.run(stage.pool(), effects.clone(), |e| e.register::<Walker>().settings(settings));
+    engine.ready().await;
+    stage.proxy.on(".settle(", Fault::SwallowAnswer);
+    let walker = stage.lab.enqueue(Walker { first: First::Next, steps: 0 }).await.unwrap();
+    let seq = format!("select step_seq from S.instances where id = {}", walker.id);
+    stage.until(&seq, 1).await;
+    let caller = hold(&stage, Id::from_raw(walker.id.raw())).await;
+    // It was asked for and found held, more often than the committer waits for.
+    let asked = "store::settle::resolve";
+    let deadline = tokio::time::Instant::now() + LONG;
+    while stage.proxy.done(asked) < 5 {
+        assert!(tokio::time::Instant::now() < deadline, "nobody asks what became of the commit");
+        tokio::time::sleep(SECOND / 100).await;
+    }
+    assert_eq!(stage.number(&seq).await, 1);
+    caller.batch_execute("commit").await.unwrap();
+    stage.lab.settled(walker.id, LONG).await.unwrap().unwrap();
+    assert_walked_once(&stage, &effects, walker.id.raw(), First::Next, "a held row").await;
+    let given_back = "select count(*) from S.audit where old_status = 'executing' and old_seq = new_seq";
+    assert_eq!(stage.number(given_back).await, 0, "its claim was good all the while");
+    engine.stop().await;
 }
 
 /// A caller who takes rows in another order than the committer does: a batch that waits holds locks that the caller wants.

@@ -2,7 +2,9 @@
 
 use std::{sync::Mutex, time::Duration};
 
-use gen_durable::{Context, Failure, Job, Machine, Outcome, Policy, Run, Settings, StepError, Status, done, fatal, next, stop};
+use gen_durable::{
+    Context, Failure, Job, Machine, Outcome, Policy, Run, Settings, Status, StepError, done, fatal, next, stop,
+};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::wire::stage::{LONG, Stage};
@@ -216,7 +218,11 @@ async fn an_error_of_a_megabyte_with_a_nul_is_recorded_cut_and_clean() {
         let fails = engine.client.enqueue(Fails { how }).await.unwrap();
         let failure = engine.client.settled(fails.id, LONG).await.unwrap().unwrap().result.unwrap_err();
         assert!(failure.message.contains("begins\u{fffd}€€"), "{how}");
-        assert!(failure.message.ends_with('…') && failure.message.len() <= 8 * 1024, "{how}: {}", failure.message.len());
+        assert!(
+            failure.message.ends_with('…') && failure.message.len() <= 8 * 1024,
+            "{how}: {}",
+            failure.message.len()
+        );
     }
     engine.stop().await;
 }

@@ -1,6 +1,8 @@
 //! Names, tenants and payloads that a row cannot keep, or nearly.
 
-use gen_durable::{Context, Engine, Job, Lab, Machine, Outcome, Policy, Queue, Run, Settings, Status, StepError, done, next, stop};
+use gen_durable::{
+    Context, Engine, Job, Lab, Machine, Outcome, Policy, Queue, Run, Settings, Status, StepError, done, next, stop,
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json, value::RawValue};
 
@@ -114,7 +116,10 @@ async fn one_refused_enqueue_does_not_fail_those_that_share_its_statement() {
             Ok(_) => assert_ne!(n, 20),
             Err(error) => {
                 assert_eq!(n, 20, "{error}");
-                assert!(!error.is_transient() && !error.is_unknown() && error.to_string().contains("surrogate"), "{error}");
+                assert!(
+                    !error.is_transient() && !error.is_unknown() && error.to_string().contains("surrogate"),
+                    "{error}"
+                );
             }
         }
     }
@@ -187,7 +192,9 @@ async fn ten_megabytes_are_refused_by_default_and_kept_when_the_limit_says_so() 
 }
 
 /// Carries a value through a state, a step and a result.
-async fn carried<T: Serialize + DeserializeOwned + PartialEq + Clone + std::fmt::Debug + Send + Sync + 'static>(value: T) {
+async fn carried<T: Serialize + DeserializeOwned + PartialEq + Clone + std::fmt::Debug + Send + Sync + 'static>(
+    value: T,
+) {
     #[derive(Serialize, Deserialize, Debug)]
     struct Carrier<T> {
         value: T,
