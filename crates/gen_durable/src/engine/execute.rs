@@ -1,19 +1,27 @@
 //! One claimed instance: decode, step, encode. It catches panics and touches no database.
 
-use std::{any::Any, panic::AssertUnwindSafe, time::Duration};
+use std::{
+    any::Any,
+    panic::AssertUnwindSafe,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use futures_util::FutureExt;
 
 use crate::{
     codec,
     context::Context,
-    error::{Failure, StepError, storable},
+    error::{Error, Failure, StepError, storable},
     id::{Id, Status},
     machine::{Data, Machine, Stored},
     settings::Settings,
-    store::{pool::Pool, row::Claimed, settle::ENTERS, tx::Tx},
-    transition::{Ending, Outcome, Transition},
+    store::{fault::Fault, pool::Pool, row::Claimed, settle::ENTERS, tx::Tx},
+    transition::{Ending, Transition},
 };
+
+/// A step that met an outage of our own database is tried again after this long.
+const OUTAGE_PAUSE: Duration = Duration::from_secs(1);
 
 /// What steps of this process have in common.
 #[derive(Debug)]
@@ -42,7 +50,7 @@ pub(crate) struct Decision {
     pub(crate) rise: i32,
     pub(crate) delay: Duration,
     pub(crate) within: Option<Tx>,
-    /// For the metrics: next, sleep, retry, done, stop, failure, stuck.
+    /// For the metrics: next, sleep, retry, done, stop, failure, outage, stuck.
     pub(crate) outcome: &'static str,
 }
 
@@ -66,6 +74,12 @@ impl Decision {
     /// This build cannot decode the row: set it aside, blame nobody.
     pub(crate) fn stuck(why: &str) -> Decision {
         Decision { error: Some(storable(why)), ..Decision::of(Status::Stuck, "stuck") }
+    }
+
+    /// Our own database was away while the step ran: the same step again, and no attempt is burned.
+    fn outage(error: &StepError) -> Decision {
+        let error = Some(storable(&error.to_string()));
+        Decision { error, delay: OUTAGE_PAUSE, ..Decision::of(Status::Runnable, "outage") }
     }
 
     /// Given up by the engine itself.
@@ -94,8 +108,10 @@ pub(crate) async fn execute<M: Machine>(
             let mut cx = context::<M>(app, row, environment);
             // All that is the user's lives and is dropped in here: a `Drop` may panic too.
             let ran = within(timeout, async move {
-                let outcome = machine.step(step, &mut cx).await?;
-                encode(outcome, &machine, before.as_deref(), upgraded, limit)
+                match machine.step(step, &mut cx).await {
+                    Err(error) if is_outage(&error, &cx) => Ok(Decision::outage(&error)),
+                    outcome => encode(outcome?, &machine, before.as_deref(), upgraded, limit),
+                }
             });
             match ran.await {
                 Ran::Ended(Ok(decision)) => return decision,
@@ -112,6 +128,7 @@ pub(crate) async fn execute<M: Machine>(
 }
 
 /// How user code came to its end.
+#[allow(clippy::large_enum_variant)] // It lives for one match.
 enum Ran {
     Ended(Result<Decision, StepError>),
     Panicked(String),
@@ -143,8 +160,10 @@ async fn handle<M: Machine>(app: &M::App, row: &Claimed, failure: Failure, envir
     let mut cx = context::<M>(app, row, environment);
     let failed = &failure;
     let ran = within(environment.step_timeout, async move {
-        let outcome: Outcome<M> = machine.handle(step, failed, &mut cx).await;
-        encode(outcome?, &machine, before.as_deref(), upgraded, environment.payload_bytes_max)
+        match machine.handle(step, failed, &mut cx).await {
+            Err(error) if is_outage(&error, &cx) => Ok(Decision::outage(&error)),
+            outcome => encode(outcome?, &machine, before.as_deref(), upgraded, environment.payload_bytes_max),
+        }
     });
     let why = match ran.await {
         Ran::Ended(Ok(decision)) => {
@@ -161,8 +180,27 @@ async fn handle<M: Machine>(app: &M::App, row: &Claimed, failure: Failure, envir
     Decision::failed(&format!("{}; and its handler failed: {why}", failure.message))
 }
 
+/// Whether a step's error is news of an outage of our own database: from one of our calls, or from the driver under a
+/// transaction that the step began through us. An error of any other database is the step's own affair.
+fn is_outage<M: Machine>(error: &StepError, cx: &Context<'_, M>) -> bool {
+    let ours = cx.began.load(Ordering::Relaxed);
+    !error.is_fatal()
+        && error.causes().any(|cause| {
+            cause.downcast_ref::<Error>().is_some_and(|error| error.is_transient() || error.is_unknown())
+                || ours && cause.downcast_ref().is_some_and(|error| Fault::of(error).is_infrastructure())
+        })
+}
+
 fn context<'a, M: Machine>(app: &'a M::App, row: &'a Claimed, environment: &'a Environment) -> Context<'a, M> {
-    Context { app, id: Id::from_raw(row.id), attempt: row.attempt, now: row.now, row, pool: &environment.pool }
+    Context {
+        app,
+        id: Id::from_raw(row.id),
+        attempt: row.attempt,
+        now: row.now,
+        row,
+        began: AtomicBool::new(false),
+        pool: &environment.pool,
+    }
 }
 
 /// The step of an upgraded row, in its new shape.

@@ -173,12 +173,11 @@ async fn flush_together(poisons: &[(usize, In, bool)]) {
         assert_eq!((row.attempt, row.crash_count), (0, 0), "nobody is blamed with an attempt");
         assert!(matches!(row.status, Status::Done | Status::Failed));
     }
-    let runs = app.runs.lock().unwrap();
+    let runs = app.runs.lock().unwrap().clone();
     assert!(runs.values().all(|count| *count == 1), "somebody ran again: {runs:?}");
     let transactions = poisons.iter().filter(|(_, poison, _)| *poison == In::Transaction).count();
     let batches = stage.proxy.batches(".settle(");
     assert!(batches.iter().any(|size| *size >= 100 - transactions), "they were not in one batch: {batches:?}");
-    drop(runs);
     engine.stop().await;
 }
 

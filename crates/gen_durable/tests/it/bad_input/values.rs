@@ -199,15 +199,11 @@ async fn carried<T: Serialize + DeserializeOwned + PartialEq + Clone + std::fmt:
     struct Carrier<T> {
         value: T,
     }
-    #[derive(Serialize, Deserialize)]
+    #[derive(Serialize, Deserialize, Default)]
     enum At<T> {
+        #[default]
         Begin,
         Carry(T),
-    }
-    impl<T> Default for At<T> {
-        fn default() -> Self {
-            At::Begin
-        }
     }
     impl<T: Serialize + DeserializeOwned + PartialEq + Clone + Send + Sync + 'static> Machine for Carrier<T> {
         const NAME: &'static str = "carrier";
