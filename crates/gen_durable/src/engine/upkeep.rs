@@ -152,6 +152,10 @@ async fn reap(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
         return Ok(());
     }
     for worker in lease::expired(connection, core.lease_seconds()).await? {
+        if worker == core.worker.id {
+            // We were stopped, or cut off, for longer than a lease; and we live. The next beat says so.
+            continue;
+        }
         loop {
             let reaped = lease::reap(connection, &worker, REAP_BATCH, DEATHS_MAX).await?;
             for row in &reaped {

@@ -118,14 +118,15 @@ async fn a_lost_answer_about_a_held_row_delays_no_other_commit() {
 async fn a_commit_that_was_made_is_known_as_made_after_its_row_was_held() {
     let stage = Stage::new().await;
     let effects = Effects::default();
-    let settings = Settings { statement_timeout: 2 * SECOND, ..quick() };
-    let engine = stage.run(stage.pool(), effects.clone(), |e| e.register::<Walker>().settings(settings));
+    let engine = stage.run(stage.pool(), effects.clone(), |e| e.register::<Walker>().settings(quick()));
     engine.ready().await;
-    stage.proxy.on(".settle(", Fault::SwallowAnswer);
+    stage.proxy.on(".settle(", Fault::HoldAnswer);
     let walker = stage.lab.enqueue(Walker { first: First::Next, steps: 0 }).await.unwrap();
     let seq = format!("select step_seq from S.instances where id = {}", walker.id);
     stage.until(&seq, 1).await;
     let caller = hold(&stage, Id::from_raw(walker.id.raw())).await;
+    stage.proxy.go_down();
+    stage.proxy.come_back();
     // It was asked for and found held, more often than the committer waits for.
     let asked = "store::settle::resolve";
     let deadline = tokio::time::Instant::now() + LONG;

@@ -126,20 +126,20 @@ async fn a_late_answer_does_not_let_go_of_the_next_claim() {
 
 /// Fails at once, and then waits to be let through.
 #[derive(Serialize, Deserialize)]
-struct Gated;
+pub(super) struct Gated;
 
 #[derive(Clone, Default)]
-struct Gate(Arc<(AtomicUsize, Notify)>);
+pub(super) struct Gate(Arc<(AtomicUsize, Notify)>);
 
 impl Gate {
-    async fn runs(&self, count: usize) {
+    pub(super) async fn runs(&self, count: usize) {
         let deadline = tokio::time::Instant::now() + LONG;
         while self.0.0.load(Ordering::SeqCst) < count {
             assert!(tokio::time::Instant::now() < deadline, "it does not run {count} times");
             tokio::time::sleep(SECOND / 200).await;
         }
     }
-    fn open(&self) {
+    pub(super) fn open(&self) {
         self.0.1.notify_one();
     }
 }
