@@ -273,6 +273,8 @@ impl<'c, M: Machine> Enqueue<'c, M> {
         codec::check_name("a step's name", &step, 1, NAME_BYTES_MAX).map_err(Error::invalid)?;
         if let Some(data) = &data {
             codec::check_json("the step's data", data, limits.payload_bytes_max).map_err(refused)?;
+            let read_back = || codec::decode_step::<M::Step>(&step, Some(data)).map(drop);
+            codec::check_nulls("the step's data", data, read_back).map_err(refused)?;
         }
         let state = codec::encode("its state", &self.machine, limits.payload_bytes_max).map_err(refused)?;
         let traceparent = self.traceparent.or_else(|| limits.traceparent.and_then(|current| current()));

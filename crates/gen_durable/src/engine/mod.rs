@@ -36,7 +36,7 @@ use crate::{
     error::{Error, Kind},
     id::Queue,
     settings::Settings,
-    store::{inspect, lease::Worker, migrate, pick::give_back, pool::Pool, row::Claim},
+    store::{inspect, lease::Worker, migrate, pool::Pool, row::Claim},
 };
 
 /// A row that this many processes died with is a suspect: it runs as the only one of its kind in a process.
@@ -45,6 +45,8 @@ pub(crate) const SUSPECT_DEATHS: i16 = 2;
 pub(crate) const DEATHS_MAX: i16 = 3;
 /// Connections of the engine itself: pick, commit, lease, upkeep, calls.
 const OWN_CONNECTIONS: usize = 5;
+/// How long a drain tries to give back a row that somebody holds, or while the database is away.
+const GIVE_BACK_PATIENCE: Duration = Duration::from_secs(1);
 /// How often a drain looks whether everything has left.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
 
@@ -291,12 +293,10 @@ async fn drain(core: &Arc<Core>) -> usize {
         if !claims.is_empty() {
             given_back += claims.len();
             let gone = claims.clone();
-            let back = core.pool.call(move |connection| async move { give_back(&connection, &claims).await });
-            if let Ok(Err(fault)) = back.await {
-                tracing::warn!(
-                    error = fault.message(),
-                    "could not give claims back: they return when the lease runs out"
-                );
+            let patience = Instant::now() + GIVE_BACK_PATIENCE;
+            let left = within::give_back_all(core, claims, || Instant::now() >= patience).await;
+            if left > 0 {
+                tracing::warn!(left, "could not give all claims back: they return when the lease runs out");
             }
             core.queues.iter().for_each(|queue| queue.let_go(gone.iter().copied()));
         }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod acts;
+mod bad_input;
 mod basics;
 mod connect;
 mod cost;

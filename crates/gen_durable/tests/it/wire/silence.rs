@@ -28,7 +28,7 @@ async fn fall_silent_at(statement: &str, fault: Fault) {
     let settings = Settings {
         statement_timeout: SECOND / 2,
         // The reaper keeps still for a lease after an outage, and so does what comes with it.
-        lease: SECOND * 3 / 2,
+        lease: 4 * SECOND,
         heartbeat: SECOND / 2,
         ..quick()
     };
