@@ -150,13 +150,19 @@ async fn sweep_once(core: &Arc<Core>, connection: &Connection) -> Result<bool, F
 /// Rows of workers whose lease ran out become runnable again. Never soon after an outage: everybody must have had the
 /// chance to renew.
 async fn reap(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
-    if core.target.in_contact_for() < core.settings.lease {
+    let in_contact = || core.target.in_contact_for() >= core.settings.lease;
+    if !in_contact() {
         return Ok(());
     }
     for worker in lease::adopt(connection, core.lease_seconds()).await? {
         tracing::warn!(worker, "somebody holds rows and has no lease: believed to live for one more");
     }
-    for worker in lease::expired(connection, core.lease_seconds(), &core.worker.id).await? {
+    let expired = lease::expired(connection, core.lease_seconds(), &core.worker.id).await?;
+    // Asked before an outage and answered after it, it is the answer of after.
+    if !in_contact() {
+        return Ok(());
+    }
+    for worker in expired {
         loop {
             let reaped = lease::reap(connection, &worker, REAP_BATCH, DEATHS_MAX).await?;
             for row in &reaped {
