@@ -24,7 +24,9 @@ async fn a_worker_told_to_go_under_load_leaves_nothing_that_a_lease_must_free() 
         worker.terminate();
         assert!(worker.ends().await.success());
     }
-    let left = place.sql("select status, max(attempt), max(crash_count) from %.instances where finished_at is null group by 1").await;
+    let left = place
+        .sql("select status, max(attempt), max(crash_count) from %.instances where finished_at is null group by 1")
+        .await;
     assert_eq!(left, [["runnable", "0", "0"]]);
     assert_eq!(place.count("select count(*) from %.workers").await, 0);
 

@@ -31,7 +31,8 @@ async fn a_keyed_step_ends_with_the_lease_and_the_one_beside_it_goes_on() {
     place.until_done("begin", 3).await;
     place.open("keyed", 0);
     place.until_all_settled().await;
-    let ended = place.sql("select id, status, attempt, crash_count, claim_epoch, step_seq from %.instances order by id").await;
+    let ended =
+        place.sql("select id, status, attempt, crash_count, claim_epoch, step_seq from %.instances order by id").await;
     let row = |id: String, epoch: &str| [id, "done".into(), "0".into(), "0".into(), epoch.into(), "1".into()];
     assert_eq!(ended, [row(keyed.to_string(), "4"), row(plain.to_string(), "2")]);
 }
@@ -49,9 +50,8 @@ async fn a_keyed_step_does_not_begin_after_the_lease_has_run_out() {
     let plain = place.client.enqueue(Gated::new("plain", Way::Done)).await.unwrap().id;
     place.until_count("select count(*) from %.instances where fsm = 'gated' and status = 'executing'", 1).await;
     let keyed = place.client.enqueue(Gated::new("keyed", Way::Done)).after(HOUR).await.unwrap().id;
-    let due = format!(
-        "update %.instances set partition_key = 'one', eligible_at = statement_timestamp() where id = {keyed}"
-    );
+    let due =
+        format!("update %.instances set partition_key = 'one', eligible_at = statement_timestamp() where id = {keyed}");
     place.sql(&due).await;
     // Claimed, and it waits for its turn.
     place.until_count("select count(*) from %.instances where fsm = 'gated' and status = 'executing'", 2).await;
@@ -68,6 +68,10 @@ async fn a_keyed_step_does_not_begin_after_the_lease_has_run_out() {
     place.open("keyed", 0);
     place.until_all_settled().await;
     assert_eq!(begun(), 1);
-    let ended = place.sql(&format!("select status, attempt, claim_epoch from %.instances where id in ({plain}, {keyed}) order by id")).await;
+    let ended = place
+        .sql(&format!(
+            "select status, attempt, claim_epoch from %.instances where id in ({plain}, {keyed}) order by id"
+        ))
+        .await;
     assert_eq!(ended, [["done", "0", "2"], ["done", "0", "4"]]);
 }

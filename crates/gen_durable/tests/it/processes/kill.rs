@@ -26,7 +26,8 @@ async fn what_a_dead_worker_held_runs_again_within_a_lease_and_a_reap() {
     let died_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
     dead.kill();
     place.until_done("begin", 16).await;
-    let again = place.done("begin").iter().filter(|effect| effect.pid == living.pid()).map(|effect| effect.unix_ms).max();
+    let again =
+        place.done("begin").iter().filter(|effect| effect.pid == living.pid()).map(|effect| effect.unix_ms).max();
     let took_ms = again.unwrap() - died_ms;
     let slack_ms = 1_000;
     assert!(took_ms <= plan.lease_ms + plan.reap_ms + slack_ms, "{took_ms} ms");

@@ -53,7 +53,8 @@ async fn after_an_outage_only_what_a_worker_that_died_in_it_held_runs_again() {
     place.until_done("begin", 3 * EACH).await;
     let begun = place.done("begin");
     let (first, again) = begun.split_at(2 * EACH);
-    let mut held: Vec<i64> = first.iter().filter(|effect| effect.pid == dead_pid).map(|effect| effect.instance).collect();
+    let mut held: Vec<i64> =
+        first.iter().filter(|effect| effect.pid == dead_pid).map(|effect| effect.instance).collect();
     let mut taken: Vec<i64> = again.iter().map(|effect| effect.instance).collect();
     (held.sort_unstable(), taken.sort_unstable());
     assert_eq!(taken, held);

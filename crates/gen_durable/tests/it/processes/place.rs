@@ -105,7 +105,10 @@ impl Place {
     pub(crate) async fn until_claims_wait(&self, wanted: i64) {
         let waiting = "from pg_stat_activity where wait_event_type = 'Lock' and position('%.pick' in query) > 0";
         self.until_count(&format!("select count(*) {waiting}"), wanted).await;
-        self.sql(&format!("update %.instances set eligible_at = (select max(query_start) {waiting}) where fsm = 'gated'")).await;
+        self.sql(&format!(
+            "update %.instances set eligible_at = (select max(query_start) {waiting}) where fsm = 'gated'"
+        ))
+        .await;
     }
 
     /// One number.

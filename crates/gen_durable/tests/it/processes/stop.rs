@@ -62,22 +62,13 @@ async fn a_worker_that_claims_its_own_lost_row_again_commits_it_once() {
     let place = Place::new().await;
     let first = place.client.enqueue(Gated::new("gate", Way::Stop)).await.unwrap().id;
     let patient = Settings { lease: HOUR, heartbeat: MINUTE, ..Settings::default() };
-    let (owner, stop_owner) = run(&place, patient, |client, world| {
-        Engine::builder(client, world).register::<Gated>()
-    })
-    .await;
+    let (owner, stop_owner) =
+        run(&place, patient, |client, world| Engine::builder(client, world).register::<Gated>()).await;
     place.until_done("begin", 1).await;
     // Somebody else, who cannot run the row, thinks the owner dead. The owner does not notice: its own clock is good.
-    let hasty = Settings {
-        lease: SECOND / 2,
-        heartbeat: SECOND / 10,
-        reap_every: SECOND / 20,
-        ..Settings::default()
-    };
-    let (reaper, stop_reaper) = run(&place, hasty, |client, world| {
-        Engine::builder(client, world).register::<Five>()
-    })
-    .await;
+    let hasty = Settings { lease: SECOND / 2, heartbeat: SECOND / 10, reap_every: SECOND / 20, ..Settings::default() };
+    let (reaper, stop_reaper) =
+        run(&place, hasty, |client, world| Engine::builder(client, world).register::<Five>()).await;
     place
         .sql("update %.workers set lease_expires_at = statement_timestamp() - interval '1 s' where 'gated/1' = any (machines)")
         .await;
@@ -111,8 +102,7 @@ async fn run(
     settings: Settings,
     build: impl FnOnce(Pool, World) -> gen_durable::EngineBuilder<World>,
 ) -> (JoinHandle<Result<(), Error>>, oneshot::Sender<()>) {
-    let world =
-        World { dir: place.dir.clone(), pause: Duration::ZERO, slots: 8, running: AtomicUsize::new(0) };
+    let world = World { dir: place.dir.clone(), pause: Duration::ZERO, slots: 8, running: AtomicUsize::new(0) };
     let pool = Pool::connect_to(&place.url, &place.schema).await.unwrap();
     let engine = build(pool, world).settings(settings).build().unwrap();
     let health = engine.health();
@@ -121,4 +111,3 @@ async fn run(
     until("the engine is ready", async || health.is_ready()).await;
     (running, stop)
 }
-

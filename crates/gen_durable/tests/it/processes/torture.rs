@@ -102,7 +102,11 @@ impl Torture {
     async fn check(self, place: &Place) {
         let (instances, steps) = (self.instances as i64, FiveStep::NAMES.len());
         let ended = place.sql("select status, result, step_seq, count(*) from %.instances group by 1, 2, 3").await;
-        assert_eq!(ended, [["done", "5", "5", &instances.to_string()]], "every instance is done, each step counted once");
+        assert_eq!(
+            ended,
+            [["done", "5", "5", &instances.to_string()]],
+            "every instance is done, each step counted once"
+        );
 
         // Committed transitions: for every instance 1, 2, 3, 4, 5, each once and each from the one before.
         let odd = "select count(*) from (select id from %.audit group by id

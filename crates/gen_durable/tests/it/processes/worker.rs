@@ -83,7 +83,8 @@ impl Worker {
 
     /// Wait until it has logged this so often.
     pub(crate) async fn says(&self, what: &str, times: usize) {
-        until(&format!("worker {} has said {times} times: {what}", self.pid()), async || self.said(what) >= times).await;
+        until(&format!("worker {} has said {times} times: {what}", self.pid()), async || self.said(what) >= times)
+            .await;
     }
 
     /// Wait until its engine runs.
@@ -156,7 +157,8 @@ fn worker_process() {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(3);
     });
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(plan.threads).enable_all().build().unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(plan.threads).enable_all().build().unwrap();
     runtime.block_on(run(plan));
 }
 
@@ -165,12 +167,8 @@ async fn run(plan: Plan) {
     let mut terminated = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).unwrap();
     let milliseconds = Duration::from_millis;
     let pool = Pool::connect_to(&plan.url, &plan.schema).await.unwrap();
-    let world = World {
-        dir: plan.dir,
-        pause: milliseconds(plan.pause_ms),
-        slots: plan.slots,
-        running: AtomicUsize::new(0),
-    };
+    let world =
+        World { dir: plan.dir, pause: milliseconds(plan.pause_ms), slots: plan.slots, running: AtomicUsize::new(0) };
     let settings = Settings {
         lease: milliseconds(plan.lease_ms),
         heartbeat: milliseconds(plan.heartbeat_ms),
