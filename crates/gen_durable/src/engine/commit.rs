@@ -274,7 +274,7 @@ pub(crate) fn answer(core: &Arc<Core>, batch: Vec<Ended>, committed: impl Fn(&Cl
         }
         match next {
             Some(row) if ours => {
-                let run = Run { row: Arc::new(row), steps: run.steps + 1, since: run.since, poison: None, poisoned: 0 };
+                let run = Run { row: Arc::new(row), steps: run.steps + 1, poison: None, poisoned: 0, ..run };
                 if let Some(runs) = ahead.get_mut(queue) {
                     runs.push(run);
                 }
