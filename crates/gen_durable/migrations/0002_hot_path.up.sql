@@ -113,7 +113,8 @@ begin
                 select i.eligible_at
                 from gen_durable.instances i
                 where i.queue = range.queue and i.priority = range.priority
-                  and i.status = 'runnable' and i.crash_count < 2 and i.eligible_at > gen_durable.clock()
+                  and i.status = 'runnable' and i.crash_count < 2
+                  and i.eligible_at > gen_durable.clock() and i.eligible_at < 'infinity'
                 order by i.eligible_at
                 limit 1
             ) due
@@ -143,10 +144,11 @@ as $$
 begin
     if p_lock_timeout is not null then
         perform set_config('lock_timeout', p_lock_timeout, true);
-        -- Durable before anything it leads to begins, whatever the role or the database was set to.
-        if current_setting('synchronous_commit') = 'off' then
-            perform set_config('synchronous_commit', 'on', true);
-        end if;
+    end if;
+    -- Durable before anything it leads to begins, whatever the role or the database was set to; also in a step's own
+    -- transaction.
+    if current_setting('synchronous_commit') = 'off' then
+        perform set_config('synchronous_commit', 'on', true);
     end if;
     return query
     update gen_durable.instances i

@@ -15,10 +15,12 @@ mod within;
 use std::{
     fmt,
     future::Future,
+    panic::AssertUnwindSafe,
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::{Duration, Instant},
 };
 
+use futures_util::FutureExt;
 use tokio::{sync::oneshot, task::AbortHandle};
 use tracing::Instrument;
 
@@ -81,6 +83,8 @@ impl Engine {
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
         let core = Arc::new(self.start().await?);
         let _ = self.running.set(core.clone());
+        // If this future is dropped, nobody is left to drain: the threads end, and the lease runs out.
+        let _gone = Gone(core.clone());
         self.pool.subscribe(&core.wake);
         let lease = thread("durable-lease", {
             let core = core.clone();
@@ -100,7 +104,20 @@ impl Engine {
         })?;
         tracing::info!(worker = core.worker.id, machines = ?core.worker.machines, queues = ?core.worker.queues, "the engine runs");
 
-        shutdown.await;
+        let (mut lease, mut commit, mut pick, mut upkeep) = (lease, commit, pick, upkeep);
+        let broke = tokio::select! {
+            () = shutdown => None,
+            _ = &mut lease => Some("lease"),
+            _ = &mut commit => Some("commit"),
+            _ = &mut pick => Some("pick"),
+            _ = &mut upkeep => Some("upkeep"),
+        };
+        if let Some(name) = broke {
+            // A loop that panicked: an engine that only seems to run is worse than one that says so.
+            return Err(Error::broken(format!(
+                "the engine's {name} loop has ended: this is a bug; start the engine anew"
+            )));
+        }
         tracing::info!("draining: nothing more is claimed");
         core.phase.drain();
         let _ = pick.await;
@@ -165,7 +182,9 @@ impl Engine {
             queues,
             tokio::runtime::Handle::current(),
         );
-        self.boot_check(&core).await?;
+        if let Err(error) = self.boot_check(&core).await {
+            tracing::warn!(%error, "could not look at the live rows; going on without");
+        }
         Ok(core)
     }
 
@@ -211,6 +230,17 @@ impl fmt::Debug for Engine {
     }
 }
 
+/// The end of an engine's future, however it came.
+struct Gone(Arc<Core>);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.0.phase.drain();
+        self.0.phase.stop();
+        self.0.blocked.ring();
+    }
+}
+
 /// Hand rows to a queue, and start as many workers as it can use.
 pub(crate) fn staff(core: &Arc<Core>, queue: usize, runs: Vec<Run>) {
     let Some(local) = core.queue(queue) else { return };
@@ -251,6 +281,10 @@ async fn step(core: &Arc<Core>, queue: usize, mut run: Run, fence: Option<Arc<to
     let span = tracing::info_span!("step", machine, step = %row.step, id = row.id, attempt = row.attempt, traceparent = row.traceparent.as_deref());
     let begun = Instant::now();
     let running = kind.run(row.clone(), run.poison.clone(), core.environment.clone()).instrument(span);
+    // What a step does is caught where it runs. This is for the rest that is the user's: how an error is shown, say.
+    let running = AssertUnwindSafe(running).catch_unwind().map(|ran| {
+        ran.unwrap_or_else(|_| execute::Decision::failed("the step panicked while it was being cleared away"))
+    });
     let decision = match fence {
         None => running.await,
         Some(fence) => tokio::select! {

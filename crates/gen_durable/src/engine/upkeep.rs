@@ -29,6 +29,7 @@ const COLLECT_BATCH: i32 = 1_000;
 const SWEEP_SHARE: u32 = 100;
 /// …and comes at least and at most this often.
 const SWEEP_EVERY_MIN: Duration = Duration::from_millis(250);
+const SWEEP_EVERY_IDLE: Duration = Duration::from_secs(2);
 const SWEEP_EVERY_MAX: Duration = Duration::from_secs(5);
 /// How often the depth of the queues is measured.
 const DEPTH_EVERY: Duration = Duration::from_secs(15);
@@ -70,6 +71,7 @@ pub(crate) async fn run(core: Arc<Core>) {
         if core.phase.is_draining() {
             // Nothing more is claimed; the lock-bound endings above still are.
             (due.sweep, due.reap) = (now + SWEEP_EVERY_MAX, now + settings.reap_every);
+            (due.collect, due.depth) = (now + settings.collect_every, now + DEPTH_EVERY);
             due.overdue = now + OVERDUE_EVERY;
             continue;
         }
@@ -80,7 +82,7 @@ pub(crate) async fn run(core: Arc<Core>) {
         if due.sweep <= now {
             let (cost, idle) = sweep(&core, &connection).await;
             let pause = (cost * SWEEP_SHARE).clamp(SWEEP_EVERY_MIN, SWEEP_EVERY_MAX);
-            due.sweep = Instant::now() + if idle { SWEEP_EVERY_MAX } else { pause };
+            due.sweep = Instant::now() + if idle { SWEEP_EVERY_IDLE.max(pause) } else { pause };
         }
         if due.reap <= now {
             report("reap", reap(&core, &connection).await);
@@ -256,7 +258,11 @@ async fn collect_some(core: &Core, connection: &Connection, from: &mut Timestamp
 
 async fn measure(core: &Core, connection: &Connection) -> Result<(), Fault> {
     for local in &core.queues {
-        let depth = queue::depth(connection, local.queue.name()).await?;
+        let used: Vec<i16> = {
+            let priorities = core.priorities.lock().unwrap_or_else(PoisonError::into_inner);
+            priorities.get(local.queue.name()).into_iter().flatten().copied().collect()
+        };
+        let depth = queue::depth(connection, local.queue.name(), &used).await?;
         metrics::gauge!("durable_queue_depth", "queue" => local.queue.name()).set(depth as f64);
     }
     Ok(())
@@ -264,7 +270,7 @@ async fn measure(core: &Core, connection: &Connection) -> Result<(), Fault> {
 
 /// Endings whose row somebody else's transaction holds: each on its own, so that none waits for another.
 async fn settle_blocked(core: &Arc<Core>, connection: &Connection) {
-    for ended in core.blocked.take(usize::MAX) {
+    for ended in core.blocked.take(usize::MAX, usize::MAX) {
         if let Some(held) = commit::settle_alone(core, connection, ended).await {
             core.blocked.push(held);
         }

@@ -69,7 +69,8 @@ impl Connection {
         };
         answer.map_err(|error| {
             let fault = Fault::of(&error);
-            if client.is_closed() || fault.is_infrastructure() {
+            // A statement that was only cancelled, or refused for the state of the server, leaves the connection whole.
+            if client.is_closed() || matches!(fault, Fault::Lost(_)) {
                 self.drop_client(&client);
             }
             fault
@@ -87,7 +88,8 @@ impl Connection {
         };
         answer.map_err(|error| {
             let fault = Fault::of(&error);
-            if client.is_closed() || fault.is_infrastructure() {
+            // A statement that was only cancelled, or refused for the state of the server, leaves the connection whole.
+            if client.is_closed() || matches!(fault, Fault::Lost(_)) {
                 self.drop_client(&client);
             }
             fault

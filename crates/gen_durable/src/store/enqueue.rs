@@ -127,6 +127,8 @@ async fn flush(pool: &Pool, connection: &Connection) {
                 pending.under_way = false;
                 return;
             }
+            // Who has gone away does not enqueue any more: after an outage they would all come at once.
+            pending.waiting.retain(|(_, answer)| !answer.is_closed());
             let count = pending.waiting.len().min(GATHERED_MAX);
             pending.waiting.drain(..count).collect::<Vec<_>>()
         };

@@ -47,6 +47,13 @@ pub(crate) struct Ending {
     pub(crate) delay_seconds: f64,
 }
 
+impl Ending {
+    /// About how much it weighs in a statement.
+    pub(crate) fn bytes(&self) -> usize {
+        [&self.data, &self.state, &self.result, &self.error].into_iter().flatten().map(String::len).sum()
+    }
+}
+
 /// The arrays of a batch, in the order of ids: the order in which it takes its locks.
 struct Columns<'a> {
     ids: Vec<i64>,
