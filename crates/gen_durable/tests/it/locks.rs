@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use gen_durable::{Context, Id, Job, SECOND, Settings, StepError};
+use gen_durable::{Context, Id, Job, Queue, SECOND, Settings, StepError};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
@@ -188,15 +188,18 @@ async fn a_caller_who_locks_in_another_order_meets_no_deadlock() {
 async fn two_engines_on_the_same_rows_meet_no_deadlock_and_lose_nothing() {
     let stage = Stage::new().await;
     let (one, app, ids) = at_the_gate(&stage, 100).await;
-    // The first engine's claims are taken from it behind its back, as a reaper would, and go to a second one.
+    // Half of the first engine's claims are taken from it behind its back, as a reaper would, and go to a second one: by
+    // way of a queue that only that one works, so that the first cannot have them back.
     stage
         .sql(
             "update S.instances set status = 'runnable', claim_epoch = claim_epoch + 1, locked_by = null,
-             lease_expires_at = null where id % 2 = 0",
+             lease_expires_at = null, queue = 'other' where id % 2 = 0",
         )
         .await;
     let settings = Settings { workers: 100, ..Settings::default() };
-    let two = stage.run(stage.pool(), app.clone(), |e| e.register::<Gated>().settings(settings));
+    let two = stage.run(stage.pool(), app.clone(), |e| {
+        e.register::<Gated>().queue(Queue::DEFAULT, 100).queue(Queue::new("other"), 100).settings(settings)
+    });
     stage.until("select count(distinct locked_by) from S.instances where status = 'executing'", 2).await;
     stage.until("select count(*) from S.instances where status = 'executing'", 100).await;
     app.gate.send_replace(true);
