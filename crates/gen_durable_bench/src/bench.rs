@@ -15,6 +15,8 @@ use tokio_postgres::NoTls;
 use crate::{
     Args,
     jobs::{Noop, Ping, Probe, WALK_STEPS, Walk},
+    process,
+    statistics::rounded,
 };
 
 /// The schema that is measured. Never the one that an application lives in.
@@ -38,7 +40,7 @@ pub(crate) struct Bench {
     /// A connection of the bench's own, besides those that are measured.
     pub(crate) sql: tokio_postgres::Client,
     /// Stops when the bench ends.
-    _cluster: Option<Cluster>,
+    cluster: Option<Cluster>,
 }
 
 /// To whoever waits. Stdout is for the result.
@@ -67,7 +69,7 @@ impl Bench {
             caller: args.caller.clone(),
             scale: args.scale,
             sql,
-            _cluster: cluster,
+            cluster,
         };
         bench.drop_schema(SCHEMA).await?;
         Pool::connect_to(&bench.url, SCHEMA).await?.migrate().await?;
@@ -96,6 +98,13 @@ impl Bench {
     /// A duration as this run wants it.
     pub(crate) fn duration(&self, full: Duration) -> Duration {
         full.mul_f64(self.scale).max(Duration::from_millis(20))
+    }
+
+    /// What has been used so far.
+    pub(crate) fn cpu(&self) -> Cpu {
+        let server = self.cluster.as_ref().and_then(|cluster| i32::try_from(cluster.pid()).ok());
+        let own = i32::try_from(std::process::id()).unwrap_or_default();
+        Cpu { own: process::cpu_seconds(&[own]), postgres: server.map_or(0.0, process::server_cpu_seconds) }
     }
 
     /// A pool of its own, as a process has one.
@@ -162,6 +171,22 @@ impl Bench {
         let (stop, stopped) = oneshot::channel::<()>();
         let task = tokio::spawn(engine.run(async move { drop(stopped.await) }));
         Ok(Running { client, stop, task })
+    }
+}
+
+/// Seconds of CPU: of this process, and of the Postgres that was started for it. They say what work costs also on a
+/// machine that has other things to do.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Cpu {
+    own: f64,
+    postgres: f64,
+}
+
+impl Cpu {
+    /// What was used since then, of each, in microseconds for one of so many.
+    pub(crate) fn since(self, before: Cpu, count: u64) -> [f64; 2] {
+        let micros = |seconds: f64| rounded(seconds * 1e6 / count.max(1) as f64, 1);
+        [micros(self.own - before.own), micros(self.postgres - before.postgres)]
     }
 }
 

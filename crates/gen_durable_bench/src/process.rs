@@ -32,15 +32,32 @@ pub(crate) fn memory() -> Memory {
 
 /// Seconds of CPU that these processes have used so far.
 pub(crate) fn cpu_seconds(pids: &[i32]) -> f64 {
-    pids.iter().map(|pid| ticks(*pid).unwrap_or_default() / TICKS_PER_SECOND).sum()
+    pids.iter().filter_map(|pid| stat(*pid)).map(|stat| stat.own).sum()
 }
 
-fn ticks(pid: i32) -> Option<f64> {
+/// Seconds of CPU that a server has used so far: it, its children that live, and those that have ended.
+pub(crate) fn server_cpu_seconds(server: i32) -> f64 {
+    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let children = pids.filter_map(|entry| stat(entry.file_name().to_str()?.parse().ok()?));
+    let living: f64 = children.filter(|child| child.parent == server).map(|child| child.own).sum();
+    living + stat(server).map_or(0.0, |stat| stat.own + stat.ended_children)
+}
+
+struct Stat {
+    parent: i32,
+    own: f64,
+    ended_children: f64,
+}
+
+fn stat(pid: i32) -> Option<Stat> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name stands in brackets and may hold anything; what counts comes after the last one.
     let (_, fields) = stat.rsplit_once(')')?;
-    let mut fields = fields.split_ascii_whitespace().skip(11);
-    let user: f64 = fields.next()?.parse().ok()?;
-    let system: f64 = fields.next()?.parse().ok()?;
-    Some(user + system)
+    let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
+    let seconds = |index: usize| Some(fields.get(index)?.parse::<f64>().ok()? / TICKS_PER_SECOND);
+    Some(Stat {
+        parent: fields.get(1)?.parse().ok()?,
+        own: seconds(11)? + seconds(12)?,
+        ended_children: seconds(13)? + seconds(14)?,
+    })
 }

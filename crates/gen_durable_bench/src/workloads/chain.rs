@@ -7,7 +7,7 @@ use crate::{
     floors::{self, loops},
     jobs::{Probe, WALK_STEPS},
     report::Measured,
-    statistics::median,
+    statistics::{median, medians},
 };
 
 const INSTANCES: u64 = 5_000;
@@ -15,14 +15,23 @@ const INSTANCES: u64 = 5_000;
 pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     let instances = bench.count(INSTANCES);
     let (mut rates, mut floors, mut sql_floors) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut cpu, mut floor_cpu) = (Vec::new(), Vec::new());
     for round in 1..=bench.rounds {
         fill(bench, instances).await?;
+        let before = bench.cpu();
         let floor = loops::drain(bench, true).await?;
+        floor_cpu.push(bench.cpu().since(before, instances * WALK_STEPS));
         fill(bench, instances).await?;
+        let before = bench.cpu();
         let rate = ours(bench, instances).await?;
+        cpu.push(bench.cpu().since(before, instances * WALK_STEPS));
         fill(bench, instances).await?;
         let sql_floor = floors::sql_chain(bench, instances).await?;
-        say(&format!("  round {round}: {rate:.0} steps/s, bare loop {floor:.0}, SQL alone {sql_floor:.0}"));
+        say(&format!(
+            "  round {round}: {rate:.0} steps/s, bare loop {floor:.0}, SQL alone {sql_floor:.0}; CPU µs a step (here, Postgres) {:?}, bare loop {:?}",
+            cpu.last(),
+            floor_cpu.last()
+        ));
         rates.push(rate);
         floors.push(floor);
         sql_floors.push(sql_floor);
@@ -31,6 +40,8 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
         .with("sql_floor", median(&sql_floors).round())
         .with("instances", instances)
         .with("steps", WALK_STEPS)
+        .with("cpu_us", medians(&cpu))
+        .with("floor_cpu_us", medians(&floor_cpu))
         .with("best", rates.iter().copied().fold(0.0, f64::max).round()))
 }
 

@@ -8,7 +8,7 @@ use crate::{
     jobs::Probe,
     process::{self, Memory},
     report::Measured,
-    statistics::{median, rounded},
+    statistics::{median, medians, rounded},
 };
 
 const JOBS: u64 = 100_000;
@@ -16,15 +16,23 @@ const JOBS: u64 = 100_000;
 pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     let jobs = bench.count(JOBS);
     let (mut rates, mut floors, mut sql_floors) = (Vec::new(), Vec::new(), Vec::new());
-    let mut memory = Memory::default();
+    let (mut memory, mut cpu, mut floor_cpu) = (Memory::default(), Vec::new(), Vec::new());
     for round in 1..=bench.rounds {
         fill(bench, jobs).await?;
+        let before = bench.cpu();
         let floor = loops::drain(bench, false).await?;
+        floor_cpu.push(bench.cpu().since(before, jobs));
         fill(bench, jobs).await?;
+        let before = bench.cpu();
         let (rate, used) = ours(bench, jobs).await?;
+        cpu.push(bench.cpu().since(before, jobs));
         fill(bench, jobs).await?;
         let sql_floor = floors::sql_drain(bench, jobs).await?;
-        say(&format!("  round {round}: {rate:.0} jobs/s, bare loop {floor:.0}, SQL alone {sql_floor:.0}"));
+        say(&format!(
+            "  round {round}: {rate:.0} jobs/s, bare loop {floor:.0}, SQL alone {sql_floor:.0}; CPU µs a job (here, Postgres) {:?}, bare loop {:?}",
+            cpu.last(),
+            floor_cpu.last()
+        ));
         memory = if used.peak_mb > memory.peak_mb { used } else { memory };
         rates.push(rate);
         floors.push(floor);
@@ -34,6 +42,8 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
         .with("sql_floor", median(&sql_floors).round())
         .with("jobs", jobs)
         .with("best", rates.iter().copied().fold(0.0, f64::max).round())
+        .with("cpu_us", medians(&cpu))
+        .with("floor_cpu_us", medians(&floor_cpu))
         .with("memory_peak_mb", rounded(memory.peak_mb, 1))
         .with("memory_mb", rounded(memory.now_mb, 1)))
 }
