@@ -16,7 +16,7 @@ use crate::{
     Args,
     jobs::{Noop, Ping, Probe, WALK_STEPS, Walk},
     process,
-    statistics::rounded,
+    statistics::{median, rounded},
 };
 
 /// The schema that is measured. Never the one that an application lives in.
@@ -104,7 +104,12 @@ impl Bench {
     pub(crate) fn cpu(&self) -> Cpu {
         let server = self.cluster.as_ref().and_then(|cluster| i32::try_from(cluster.pid()).ok());
         let own = i32::try_from(std::process::id()).unwrap_or_default();
-        Cpu { own: process::cpu_seconds(&[own]), postgres: server.map_or(0.0, process::server_cpu_seconds) }
+        Cpu {
+            at: Instant::now(),
+            own: process::cpu_seconds(&[own]),
+            postgres: server.map_or(0.0, process::server_cpu_seconds),
+            machine: process::machine_cpu_seconds(),
+        }
     }
 
     /// A pool of its own, as a process has one.
@@ -176,17 +181,49 @@ impl Bench {
 
 /// Seconds of CPU: of this process, and of the Postgres that was started for it. They say what work costs also on a
 /// machine that has other things to do.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Cpu {
+    at: Instant,
     own: f64,
     postgres: f64,
+    machine: f64,
 }
 
 impl Cpu {
-    /// What was used since then, of each, in microseconds for one of so many.
-    pub(crate) fn since(self, before: Cpu, count: u64) -> [f64; 2] {
+    /// What was used since then.
+    pub(crate) fn since(self, before: Cpu, count: u64) -> Used {
         let micros = |seconds: f64| rounded(seconds * 1e6 / count.max(1) as f64, 1);
-        [micros(self.own - before.own), micros(self.postgres - before.postgres)]
+        let (own, postgres) = (self.own - before.own, self.postgres - before.postgres);
+        let others = (self.machine - before.machine - own - postgres).max(0.0);
+        let elapsed = self.at.saturating_duration_since(before.at).as_secs_f64().max(1e-6);
+        Used { own_us: micros(own), postgres_us: micros(postgres), others_percent: (others / elapsed * 100.0).round() }
+    }
+}
+
+/// CPU for one of many, in microseconds; and how much of a core others used meanwhile.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Used {
+    pub(crate) own_us: f64,
+    pub(crate) postgres_us: f64,
+    pub(crate) others_percent: f64,
+}
+
+impl Used {
+    /// The medians, for the report.
+    pub(crate) fn medians(all: &[Used]) -> serde_json::Value {
+        let median_of = |field: fn(&Used) -> f64| median(&all.iter().map(field).collect::<Vec<_>>());
+        serde_json::json!({
+            "own": median_of(|used| used.own_us),
+            "postgres": median_of(|used| used.postgres_us),
+            "others_percent": median_of(|used| used.others_percent),
+        })
+    }
+}
+
+impl std::fmt::Display for Used {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Used { own_us, postgres_us, others_percent } = self;
+        write!(f, "{own_us} + {postgres_us} µs (others {others_percent} %)")
     }
 }
 

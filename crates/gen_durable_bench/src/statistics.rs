@@ -5,12 +5,6 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     percentile(values, 50.0)
 }
 
-/// The medians of each, apart.
-pub(crate) fn medians(pairs: &[[f64; 2]]) -> Vec<f64> {
-    let (first, second): (Vec<f64>, Vec<f64>) = pairs.iter().map(|[first, second]| (*first, *second)).unzip();
-    vec![median(&first), median(&second)]
-}
-
 /// The smallest value that at least this share of all is not above; 0 of nothing.
 pub(crate) fn percentile(values: &[f64], percent: f64) -> f64 {
     let mut sorted = values.to_vec();

@@ -3,11 +3,11 @@
 use anyhow::Result;
 
 use crate::{
-    bench::{Bench, SCHEMA, say},
+    bench::{Bench, SCHEMA, Used, say},
     floors::{self, loops},
     jobs::{Probe, WALK_STEPS},
     report::Measured,
-    statistics::{median, medians},
+    statistics::median,
 };
 
 const INSTANCES: u64 = 5_000;
@@ -20,18 +20,18 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
         fill(bench, instances).await?;
         let before = bench.cpu();
         let floor = loops::drain(bench, true).await?;
-        floor_cpu.push(bench.cpu().since(before, instances * WALK_STEPS));
+        let floor_used = bench.cpu().since(before, instances * WALK_STEPS);
         fill(bench, instances).await?;
         let before = bench.cpu();
         let rate = ours(bench, instances).await?;
-        cpu.push(bench.cpu().since(before, instances * WALK_STEPS));
+        let used = bench.cpu().since(before, instances * WALK_STEPS);
         fill(bench, instances).await?;
         let sql_floor = floors::sql_chain(bench, instances).await?;
         say(&format!(
-            "  round {round}: {rate:.0} steps/s, bare loop {floor:.0}, SQL alone {sql_floor:.0}; CPU µs a step (here, Postgres) {:?}, bare loop {:?}",
-            cpu.last(),
-            floor_cpu.last()
+            "  round {round}: {rate:.0} steps/s with {used}; bare loop {floor:.0} with {floor_used}; SQL alone {sql_floor:.0}"
         ));
+        cpu.push(used);
+        floor_cpu.push(floor_used);
         rates.push(rate);
         floors.push(floor);
         sql_floors.push(sql_floor);
@@ -40,8 +40,8 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
         .with("sql_floor", median(&sql_floors).round())
         .with("instances", instances)
         .with("steps", WALK_STEPS)
-        .with("cpu_us", medians(&cpu))
-        .with("floor_cpu_us", medians(&floor_cpu))
+        .with("cpu_us", Used::medians(&cpu))
+        .with("floor_cpu_us", Used::medians(&floor_cpu))
         .with("best", rates.iter().copied().fold(0.0, f64::max).round()))
 }
 

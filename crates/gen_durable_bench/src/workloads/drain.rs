@@ -3,12 +3,12 @@
 use anyhow::Result;
 
 use crate::{
-    bench::{Bench, SCHEMA, say},
+    bench::{Bench, SCHEMA, Used, say},
     floors::{self, loops},
     jobs::Probe,
     process::{self, Memory},
     report::Measured,
-    statistics::{median, medians, rounded},
+    statistics::{median, rounded},
 };
 
 const JOBS: u64 = 100_000;
@@ -21,19 +21,19 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
         fill(bench, jobs).await?;
         let before = bench.cpu();
         let floor = loops::drain(bench, false).await?;
-        floor_cpu.push(bench.cpu().since(before, jobs));
+        let floor_used = bench.cpu().since(before, jobs);
         fill(bench, jobs).await?;
         let before = bench.cpu();
-        let (rate, used) = ours(bench, jobs).await?;
-        cpu.push(bench.cpu().since(before, jobs));
+        let (rate, memory_used) = ours(bench, jobs).await?;
+        let used = bench.cpu().since(before, jobs);
         fill(bench, jobs).await?;
         let sql_floor = floors::sql_drain(bench, jobs).await?;
         say(&format!(
-            "  round {round}: {rate:.0} jobs/s, bare loop {floor:.0}, SQL alone {sql_floor:.0}; CPU µs a job (here, Postgres) {:?}, bare loop {:?}",
-            cpu.last(),
-            floor_cpu.last()
+            "  round {round}: {rate:.0} jobs/s with {used}; bare loop {floor:.0} with {floor_used}; SQL alone {sql_floor:.0}"
         ));
-        memory = if used.peak_mb > memory.peak_mb { used } else { memory };
+        cpu.push(used);
+        floor_cpu.push(floor_used);
+        memory = if memory_used.peak_mb > memory.peak_mb { memory_used } else { memory };
         rates.push(rate);
         floors.push(floor);
         sql_floors.push(sql_floor);
@@ -42,8 +42,8 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
         .with("sql_floor", median(&sql_floors).round())
         .with("jobs", jobs)
         .with("best", rates.iter().copied().fold(0.0, f64::max).round())
-        .with("cpu_us", medians(&cpu))
-        .with("floor_cpu_us", medians(&floor_cpu))
+        .with("cpu_us", Used::medians(&cpu))
+        .with("floor_cpu_us", Used::medians(&floor_cpu))
         .with("memory_peak_mb", rounded(memory.peak_mb, 1))
         .with("memory_mb", rounded(memory.now_mb, 1)))
 }
