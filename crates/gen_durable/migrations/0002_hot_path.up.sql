@@ -126,7 +126,9 @@ end $$;
 --   called by: store::settle                index: instances_pkey, and nothing else
 --   locks: instances by id, in the order of the arrays (the caller sorts them), for at most p_lock_timeout.
 -- The guard is (id, claim_epoch, step_seq) and no word about status: the epoch implies executing, and a literal would
--- let the planner walk the index of executing rows. A rise below 0 enters a step: its attempts begin anew. Answers the ids that were written; the others were not ours any more.
+-- let the planner walk the index of executing rows. A rise below 0 enters a step: its attempts begin anew. An array may
+-- be empty where every value is null (or 0): each one that is not costs a copy of its values. Answers the ids that were
+-- written; the others were not ours any more.
 create function gen_durable.settle(
     p_ids bigint[], p_epochs bigint[], p_seqs bigint[], p_statuses text[], p_versions int[],
     p_steps text[], p_data text[], p_states text[], p_results text[], p_errors text[],
@@ -161,11 +163,11 @@ begin
         last_error = case when e.error is not null then e.error
                           when e.rise < 0 or e.status = 'done' then null
                           else i.last_error end,
-        attempt = case when e.rise < 0 then 0 else i.attempt + e.rise end,
+        attempt = case when e.rise < 0 then 0 else i.attempt + coalesce(e.rise, 0) end,
         visit = case when e.rise < 0 then i.step_seq + 1 else i.visit end,
         -- A run-ahead commit leaves every indexed column alone, so that it stays on its page and off the indexes.
         eligible_at = case when e.status = 'runnable'
-                           then gen_durable.clock() + make_interval(secs => e.delay) else i.eligible_at end,
+                           then gen_durable.clock() + make_interval(secs => coalesce(e.delay, 0)) else i.eligible_at end,
         step_seq = i.step_seq + 1,
         claim_epoch = case when e.status = 'executing' then i.claim_epoch else i.claim_epoch + 1 end,
         crash_count = 0,

@@ -4,6 +4,7 @@
 mod acts;
 mod bad_input;
 mod basics;
+mod batches;
 mod connect;
 mod cost;
 mod engine;
