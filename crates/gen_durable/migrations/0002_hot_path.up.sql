@@ -158,7 +158,8 @@ begin
                 select i.eligible_at
                 from gen_durable.instances i
                 where i.queue = range.queue and i.priority = range.priority
-                  and i.status = 'runnable' and i.crash_count < 2 and i.eligible_at > gen_durable.clock()
+                  and i.status = 'runnable' and i.crash_count < 2
+                  and i.eligible_at > gen_durable.clock() and i.eligible_at < 'infinity'
                 order by i.eligible_at
                 limit 1
             ) due
@@ -171,7 +172,9 @@ end $$;
 --   called by: store::settle                index: instances_pkey, and nothing else
 --   locks: instances by id, in the order of the arrays (the caller sorts them), for at most p_lock_timeout.
 -- The guard is (id, claim_epoch, step_seq) and no word about status: the epoch implies executing, and a literal would
--- let the planner walk the index of executing rows. A rise below 0 enters a step: its attempts begin anew. Answers the ids that were written; the others were not ours any more.
+-- let the planner walk the index of executing rows. A rise below 0 enters a step: its attempts begin anew. An array may
+-- be empty where every value is null (or 0): each one that is not costs a copy of its values. Answers the ids that were
+-- written; the others were not ours any more.
 create function gen_durable.settle(
     p_ids bigint[], p_epochs bigint[], p_seqs bigint[], p_statuses text[], p_versions int[],
     p_steps text[], p_data text[], p_states text[], p_results text[], p_errors text[],
@@ -190,10 +193,11 @@ as $$
 begin
     if p_lock_timeout is not null then
         perform set_config('lock_timeout', p_lock_timeout, true);
-        -- Durable before anything it leads to begins, whatever the role or the database was set to.
-        if current_setting('synchronous_commit') = 'off' then
-            perform set_config('synchronous_commit', 'on', true);
-        end if;
+    end if;
+    -- Durable before anything it leads to begins, whatever the role or the database was set to; also in a step's own
+    -- transaction.
+    if current_setting('synchronous_commit') = 'off' then
+        perform set_config('synchronous_commit', 'on', true);
     end if;
     return query
     update gen_durable.instances i
@@ -206,13 +210,13 @@ begin
         last_error = case when e.error is not null then e.error
                           when e.rise < 0 or e.status = 'done' then null
                           else i.last_error end,
-        attempt = case when e.rise < 0 then 0 else i.attempt + e.rise end,
+        attempt = case when e.rise < 0 then 0 else i.attempt + coalesce(e.rise, 0) end,
         visit = case when e.rise < 0 then i.step_seq + 1 else i.visit end,
         -- A retry sees the same letters again; an ending that enters a step or settles leaves the wait behind.
         awaits = case when e.rise < 0 or e.status in ('done', 'failed', 'cancelled') then null else i.awaits end,
         -- A run-ahead commit leaves every indexed column alone, so that it stays on its page and off the indexes.
         eligible_at = case when e.status = 'runnable'
-                           then gen_durable.clock() + make_interval(secs => e.delay) else i.eligible_at end,
+                           then gen_durable.clock() + make_interval(secs => coalesce(e.delay, 0)) else i.eligible_at end,
         step_seq = i.step_seq + 1,
         claim_epoch = case when e.status = 'executing' then i.claim_epoch else i.claim_epoch + 1 end,
         crash_count = 0,

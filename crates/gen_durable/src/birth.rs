@@ -79,8 +79,11 @@ pub(crate) fn encode<M: Machine>(machine: M, step: Option<M::Step>) -> Result<Ne
     if let Some(key) = &key {
         named("a key", key, 1, KEY_BYTES_MAX)?;
     }
-    let state = serde_json::value::to_raw_value(&machine)
-        .map_err(|error| fatal(format!("the state of {} cannot be encoded: {error}", M::NAME)))?;
+    if let Some(data) = &data {
+        codec::check_nulls("the step's data", data, || codec::decode_step::<M::Step>(&step, Some(data)).map(drop))?;
+    }
+    // The limit of a payload is known to whoever writes it.
+    let state = RawValue::from_string(codec::encode("its state", &machine, usize::MAX)?).map_err(fatal)?;
     Ok(New {
         fsm: M::NAME,
         fsm_version: M::VERSION.into(),

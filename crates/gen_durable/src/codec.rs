@@ -11,6 +11,9 @@ use crate::error::{StepError, fatal};
 /// A delay beyond this is cut to it: a hundred years.
 const DELAY_SECONDS_MAX: f64 = 100.0 * 366.0 * 86_400.0;
 
+/// JSON that is nested deeper than 127 levels is not read; a step's data stands one level down.
+const NESTING_MAX: usize = 120;
+
 /// The step's name and what it carries. serde's default form of an enum *is* `"name"` or `{"name": data}`.
 pub(crate) fn encode_step<S: Serialize>(step: &S) -> Result<(String, Option<String>), StepError> {
     let text = serde_json::to_string(step).map_err(fatal)?;
@@ -39,10 +42,30 @@ pub(crate) fn decode_step<S: DeserializeOwned>(name: &str, data: Option<&str>) -
 }
 
 /// A state or result, as JSON that a row can keep.
-pub(crate) fn encode<T: Serialize>(what: &str, value: &T, bytes_max: usize) -> Result<String, StepError> {
+pub(crate) fn encode<T: Serialize + DeserializeOwned>(
+    what: &str,
+    value: &T,
+    bytes_max: usize,
+) -> Result<String, StepError> {
     let text = serde_json::to_string(value).map_err(|error| fatal(format!("{what} cannot be encoded: {error}")))?;
     check_json(what, &text, bytes_max)?;
+    check_nulls(what, &text, || serde_json::from_str::<T>(&text).map(drop).map_err(|error| error.to_string()))?;
     Ok(text)
+}
+
+/// JSON has no NaN and no infinity: they are written as null, and a number cannot be read from that. What holds a null is
+/// read once before it is kept, so that this is the failure of the step that did it and not of the next one.
+pub(crate) fn check_nulls(
+    what: &str,
+    text: &str,
+    read_back: impl FnOnce() -> Result<(), String>,
+) -> Result<(), StepError> {
+    if !text.contains("null") {
+        return Ok(());
+    }
+    read_back().map_err(|error| {
+        fatal(format!("{what} cannot be read back (a NaN or an infinity is written as null, for one): {error}"))
+    })
 }
 
 /// What Postgres would refuse is refused here, where it fails one step and not a batch.
@@ -53,6 +76,9 @@ pub(crate) fn check_json(what: &str, text: &str, bytes_max: usize) -> Result<(),
             text.len()
         );
         return Err(fatal(message));
+    }
+    if nesting(text) > NESTING_MAX {
+        return Err(fatal(format!("{what} is nested deeper than {NESTING_MAX} levels, and could not be read back")));
     }
     if holds_nul(text) {
         return Err(fatal(format!("{what} holds a NUL character (\\u0000), which Postgres cannot keep")));
@@ -77,6 +103,28 @@ pub(crate) fn check_name(what: &str, text: &str, bytes_min: usize, bytes_max: us
 /// Seconds, bounded so that no date overflows.
 pub(crate) fn delay_seconds(delay: std::time::Duration) -> f64 {
     delay.as_secs_f64().min(DELAY_SECONDS_MAX)
+}
+
+/// How deep JSON is nested. Short text cannot be deep: every level takes two characters.
+fn nesting(text: &str) -> usize {
+    if text.len() <= 2 * NESTING_MAX {
+        return 0;
+    }
+    let (mut depth, mut deepest, mut in_string, mut escaped) = (0_usize, 0, false, false);
+    for byte in text.bytes() {
+        match (in_string, byte) {
+            (true, _) if escaped => escaped = false,
+            (true, b'\\') => escaped = true,
+            (_, b'"') => in_string = !in_string,
+            (false, b'[' | b'{') => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            (false, b']' | b'}') => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
 }
 
 /// Whether JSON text has an escaped NUL: `\u0000` behind an even number of other backslashes.
@@ -120,6 +168,13 @@ mod tests {
         assert_eq!(encode_step(&Step::Wrapped(None)).unwrap(), ("wrapped".into(), Some("null".into())));
         assert!(decode_step::<Step>("gone", None).unwrap_err().contains("gone"));
         assert!(encode_step(&5).is_err() && encode_step(&[1]).is_err());
+    }
+
+    #[test]
+    fn nesting_is_counted_outside_strings() {
+        let filler = " ".repeat(2 * NESTING_MAX);
+        assert_eq!(nesting(&format!(r#"{{"a": [[], "[[[\"[[["], "b": {{"c": [1]}}}}{filler}"#)), 3);
+        assert_eq!(nesting(&format!("{}{}", "[".repeat(130), "]".repeat(130))), 130);
     }
 
     #[test]

@@ -1,6 +1,10 @@
 //! What a step is handed.
 
-use std::{borrow::Cow, fmt};
+use std::{
+    borrow::Cow,
+    fmt,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -26,6 +30,8 @@ pub struct Context<'a, M: Machine> {
     /// The database's time when the step was claimed. The one clock: tests move it.
     pub now: Timestamp,
     pub(crate) row: &'a Claimed,
+    /// Whether it began a transaction of its own: then an error of the driver is news of our own database.
+    pub(crate) began: AtomicBool,
     pub(crate) pool: &'a Pool,
     /// The inbox as it was when this run began.
     pub(crate) letters: &'a [Letter],
@@ -94,6 +100,7 @@ impl<M: Machine> Context<'_, M> {
 
     /// Begin a transaction of the step's own, to write in and to end the step with: `next(…).within(tx)`.
     pub async fn begin(&self) -> Result<Tx, Error> {
+        self.began.store(true, Ordering::Relaxed);
         self.pool.begin().await
     }
 }

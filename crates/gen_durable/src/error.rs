@@ -111,6 +111,12 @@ impl StepError {
     pub fn is_fatal(&self) -> bool {
         self.fatal
     }
+
+    /// What it was made from, and the causes of that.
+    pub(crate) fn causes(&self) -> impl Iterator<Item = &(dyn StdError + 'static)> {
+        let first: &(dyn StdError + 'static) = self.source.as_ref();
+        std::iter::successors(Some(first), |error| (*error).source())
+    }
 }
 
 impl fmt::Debug for StepError {

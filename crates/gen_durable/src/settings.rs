@@ -7,6 +7,9 @@ use crate::{
     policy::{DAY, MINUTE, SECOND},
 };
 
+/// Clocks overflow where durations have no bound.
+const DURATION_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+
 /// Settings of an engine. `Settings { lease: 30 * SECOND, ..Settings::default() }`.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -77,6 +80,21 @@ impl Settings {
 
     pub(crate) fn check(&self) -> Result<(), Error> {
         let wrong = |what: &str| Err(Error::invalid(format!("these settings cannot work: {what}")));
+        let durations = [
+            self.lease,
+            self.heartbeat,
+            self.reap_every,
+            self.busy_poll,
+            self.idle_poll,
+            self.step_timeout,
+            self.drain_timeout,
+            self.collect_every,
+            self.statement_timeout,
+            self.run_ahead_for,
+        ];
+        if durations.iter().any(|duration| *duration > DURATION_MAX) {
+            return wrong("a duration is longer than a year; say a year for as good as never");
+        }
         if self.lease.is_zero() || self.heartbeat.is_zero() {
             return wrong("lease and heartbeat must be longer than nothing");
         }

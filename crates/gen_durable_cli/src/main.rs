@@ -43,7 +43,7 @@ enum Command {
     Resume(pause::Args),
     Workers(workers::Args),
     Doctor(doctor::Args),
-    #[command(hide = true)]
+    /// Measure what this machine can do, beside what plain SQL can
     Bench(bench::Args),
     /// A worker process of the demo
     #[command(name = shop::staff::WORKER_COMMAND, hide = true)]

@@ -24,6 +24,8 @@ use crate::{
 
 /// At most this many endings in one transaction.
 const BATCH_MAX: usize = 1_000;
+/// And about this many bytes: a statement must be answered in time also over a slow line.
+const BATCH_BYTES_MAX: usize = 16 * 1024 * 1024;
 const RETRY_FIRST: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 /// A row that was locked this often when we asked what became of its commit goes aside: about 300 ms.
@@ -35,7 +37,7 @@ const POISONED_MAX: u8 = 1;
 pub(crate) async fn run(core: Arc<Core>) {
     let connection = Connection::new(core.target.clone());
     loop {
-        let batch = core.endings.take(BATCH_MAX);
+        let batch = core.endings.take(BATCH_MAX, BATCH_BYTES_MAX);
         if batch.is_empty() {
             if core.phase.is_stopped() {
                 return;
@@ -98,7 +100,13 @@ async fn commit(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) {
                 };
                 aside.into_iter().for_each(|ended| core.blocked.push(ended));
                 how = Try::Plain;
-                answer(core, tried, |claim| written.get(&claim.id).cloned());
+                let is_written = |ended: &Ended| written.contains_key(&ended.ending.claim.id);
+                let (ask, told) = tried.into_iter().partition(|ended: &Ended| ended.unsure && !is_written(ended));
+                answer(core, told, |claim| written.get(&claim.id).cloned());
+                match resolve(core, connection, ask).await {
+                    Some(left) => work.push(left),
+                    None => return,
+                }
             }
             Err(Fault::Busy(_)) => {
                 how = Try::Careful;
@@ -205,7 +213,8 @@ fn sort_out(core: &Arc<Core>, asked: Vec<Ended>, fates: &[Resolved], again: &mut
     let (mut known, mut committed, mut open) = (Vec::new(), HashSet::new(), Vec::new());
     for (ended, fate) in asked.into_iter().zip(fates) {
         match fate {
-            Resolved::Ours => again.push(ended),
+            // The backend that we lost may not even have begun: what it writes after our question looks like another's work.
+            Resolved::Ours => again.push(Ended { unsure: true, ..ended }),
             Resolved::Held => open.push(ended),
             Resolved::Stale => known.push(ended),
             Resolved::Committed => {
@@ -300,7 +309,7 @@ pub(crate) fn answer(core: &Arc<Core>, batch: Vec<Ended>, committed: impl Fn(&Cl
         match (next, found) {
             (Some(row), Some(Found { inbox, children })) => {
                 let row = Claimed { inbox, children, ..row };
-                let run = Run { row: Arc::new(row), steps: run.steps + 1, since: run.since, poison: None, poisoned: 0 };
+                let run = Run { row: Arc::new(row), steps: run.steps + 1, poison: None, poisoned: 0, ..run };
                 if let Some(runs) = ahead.get_mut(queue) {
                     runs.push(run);
                 }

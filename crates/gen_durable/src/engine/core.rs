@@ -210,12 +210,19 @@ impl Endings {
         }
     }
 
-    pub(crate) fn take(&self, limit: usize) -> Vec<Ended> {
+    /// What waits, up to so many endings and about so many bytes; at least one, if there is one.
+    pub(crate) fn take(&self, limit: usize, bytes_max: usize) -> Vec<Ended> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if waiting.len() <= limit {
+        let mut bytes = 0_usize;
+        let fits = |ended: &&Ended| {
+            bytes = bytes.saturating_add(ended.ending.bytes());
+            bytes <= bytes_max
+        };
+        let count = waiting.iter().take(limit).take_while(fits).count().max(1);
+        if waiting.len() <= count {
             return std::mem::take(&mut *waiting);
         }
-        let rest = waiting.split_off(limit);
+        let rest = waiting.split_off(count);
         let taken = std::mem::replace(&mut *waiting, rest);
         drop(waiting);
         // The bell rings for the first that comes; these were here before.

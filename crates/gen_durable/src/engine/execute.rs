@@ -1,6 +1,11 @@
 //! One claimed instance: decode, step, encode. It catches panics and touches no database.
 
-use std::{any::Any, panic::AssertUnwindSafe, time::Duration};
+use std::{
+    any::Any,
+    panic::AssertUnwindSafe,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use futures_util::FutureExt;
 
@@ -8,19 +13,23 @@ use crate::{
     birth::{Birth, New},
     codec,
     context::Context,
-    error::{Failure, StepError, storable},
+    error::{Error, Failure, StepError, storable},
     id::{Id, Status},
-    machine::{Machine, Stored},
+    machine::{Data, Machine, Stored},
     settings::Settings,
     signal::Letter,
     store::{
+        fault::Fault,
         pool::Pool,
         row::Claimed,
         settle::{Deadline, ENTERS, More, Rider, Spawn},
         tx::Tx,
     },
-    transition::{Ending, Outcome, Sent, Transition},
+    transition::{Ending, Sent, Transition},
 };
+
+/// A step that met an outage of our own database is tried again after this long.
+const OUTAGE_PAUSE: Duration = Duration::from_secs(1);
 
 /// What steps of this process have in common.
 #[derive(Debug)]
@@ -51,7 +60,7 @@ pub(crate) struct Decision {
     /// What it does besides ending.
     pub(crate) more: More,
     pub(crate) within: Option<Tx>,
-    /// For the metrics: next, sleep, retry, done, stop, failure, stuck.
+    /// For the metrics: next, sleep, retry, done, stop, failure, outage, stuck.
     pub(crate) outcome: &'static str,
 }
 
@@ -78,6 +87,12 @@ impl Decision {
         Decision { error: Some(storable(why)), ..Decision::of(Status::Stuck, "stuck") }
     }
 
+    /// Our own database was away while the step ran: the same step again, and no attempt is burned.
+    fn outage(error: &StepError) -> Decision {
+        let error = Some(storable(&error.to_string()));
+        Decision { error, delay: OUTAGE_PAUSE, ..Decision::of(Status::Runnable, "outage") }
+    }
+
     /// Given up by the engine itself.
     pub(crate) fn failed(why: &str) -> Decision {
         Decision { error: Some(storable(why)), ..Decision::of(Status::Failed, "failure") }
@@ -99,24 +114,27 @@ pub(crate) async fn execute<M: Machine>(
                 Ok(decoded) => decoded,
                 Err(why) => return Decision::stuck(&why),
             };
-            // What the state looked like before, to see whether the step changed it. A job's cannot change.
-            let before = M::STATE_CHANGES.then(|| serde_json::to_string(&machine).ok()).flatten();
+            let before = unchanged(&machine);
             let timeout = guarded(|| machine.policy(&step).timeout).unwrap_or(None).unwrap_or(environment.step_timeout);
             let letters = match letters(row) {
                 Ok(letters) => letters,
                 Err(why) => return Decision::stuck(&why),
             };
-            let mut cx = context::<M>(app, row, environment, &letters);
-            let ran = AssertUnwindSafe(async {
-                let outcome = machine.step(step, &mut cx).await?;
-                encode(outcome, &machine, before.as_deref(), upgraded, Inputs { row, letters: &letters, limit })
-            })
-            .catch_unwind();
-            match tokio::time::timeout(timeout, ran).await {
-                Ok(Ok(Ok(decision))) => return decision,
-                Ok(Ok(Err(error))) => failure(row, &error),
-                Ok(Err(panic)) => Failure { attempt: row.attempt, message: panicked(panic.as_ref()), fatal: false },
-                Err(_) => {
+            let letters = letters.as_slice();
+            let mut cx = context::<M>(app, row, environment, letters);
+            // All that is the user's lives and is dropped in here: a `Drop` may panic too.
+            let ran = within(timeout, async move {
+                let inputs = Inputs { row, letters, limit };
+                match machine.step(step, &mut cx).await {
+                    Err(error) if is_outage(&error, &cx) => Ok(Decision::outage(&error)),
+                    outcome => encode(outcome?, &machine, before.as_deref(), upgraded, inputs),
+                }
+            });
+            match ran.await {
+                Ran::Ended(Ok(decision)) => return decision,
+                Ran::Ended(Err(error)) => failure(row, &error),
+                Ran::Panicked(message) => Failure { attempt: row.attempt, message, fatal: false },
+                Ran::TimedOut => {
                     let message = format!("the step ran longer than its timeout of {timeout:?}");
                     Failure { attempt: row.attempt, message, fatal: false }
                 }
@@ -126,6 +144,28 @@ pub(crate) async fn execute<M: Machine>(
     handle::<M>(app, row, failure, environment).await
 }
 
+/// How user code came to its end.
+#[allow(clippy::large_enum_variant)] // It lives for one match.
+enum Ran {
+    Ended(Result<Decision, StepError>),
+    Panicked(String),
+    TimedOut,
+}
+
+async fn within(timeout: Duration, code: impl Future<Output = Result<Decision, StepError>>) -> Ran {
+    let bounded = AssertUnwindSafe(async move { tokio::time::timeout(timeout, code).await }).catch_unwind();
+    match bounded.await {
+        Ok(Ok(ended)) => Ran::Ended(ended),
+        Ok(Err(_)) => Ran::TimedOut,
+        Err(panic) => Ran::Panicked(panicked(panic.as_ref())),
+    }
+}
+
+/// What the state looks like before the step, to see whether that changes it. A job's cannot change.
+fn unchanged<M: Machine>(machine: &M) -> Option<String> {
+    M::STATE_CHANGES.then(|| guarded(|| serde_json::to_string(machine).ok()).ok().flatten()).flatten()
+}
+
 /// What the failed step changed is gone: the handler gets state and step decoded afresh from the row.
 async fn handle<M: Machine>(app: &M::App, row: &Claimed, failure: Failure, environment: &Environment) -> Decision {
     let (mut machine, step, upgraded) = match decode::<M>(row) {
@@ -133,36 +173,45 @@ async fn handle<M: Machine>(app: &M::App, row: &Claimed, failure: Failure, envir
         Err(why) => return Decision::stuck(&why),
     };
     tracing::debug!(instance.id = row.id, step = %row.step, attempt = row.attempt, error = %failure.message, "a step failed");
-    let before = M::STATE_CHANGES.then(|| serde_json::to_string(&machine).ok()).flatten();
     let letters = match letters(row) {
         Ok(letters) => letters,
         Err(why) => return Decision::stuck(&why),
     };
-    let mut cx = context::<M>(app, row, environment, &letters);
-    let ran = AssertUnwindSafe(async {
-        let outcome: Outcome<M> = machine.handle(step, &failure, &mut cx).await;
-        encode(
-            outcome?,
-            &machine,
-            before.as_deref(),
-            upgraded,
-            Inputs { row, letters: &letters, limit: environment.payload_bytes_max },
-        )
-    })
-    .catch_unwind();
-    let why = match tokio::time::timeout(environment.step_timeout, ran).await {
-        Ok(Ok(Ok(decision))) => {
+    let letters = letters.as_slice();
+    let before = unchanged(&machine);
+    let mut cx = context::<M>(app, row, environment, letters);
+    let failed = &failure;
+    let ran = within(environment.step_timeout, async move {
+        let inputs = Inputs { row, letters, limit: environment.payload_bytes_max };
+        match machine.handle(step, failed, &mut cx).await {
+            Err(error) if is_outage(&error, &cx) => Ok(Decision::outage(&error)),
+            outcome => encode(outcome?, &machine, before.as_deref(), upgraded, inputs),
+        }
+    });
+    let why = match ran.await {
+        Ran::Ended(Ok(decision)) => {
             let error = decision.error.or_else(|| Some(storable(&failure.message)));
             // An ending that names a step goes on: the failure is behind it.
             let error = if decision.rise == ENTERS || decision.status == Status::Done { None } else { error };
             let outcome = if decision.outcome == "retry" { "failure" } else { decision.outcome };
             return Decision { error, outcome, ..decision };
         }
-        Ok(Ok(Err(error))) => error.to_string(),
-        Ok(Err(panic)) => panicked(panic.as_ref()),
-        Err(_) => format!("it ran longer than {:?}", environment.step_timeout),
+        Ran::Ended(Err(error)) => error.to_string(),
+        Ran::Panicked(message) => message,
+        Ran::TimedOut => format!("it ran longer than {:?}", environment.step_timeout),
     };
     Decision::failed(&format!("{}; and its handler failed: {why}", failure.message))
+}
+
+/// Whether a step's error is news of an outage of our own database: from one of our calls, or from the driver under a
+/// transaction that the step began through us. An error of any other database is the step's own affair.
+fn is_outage<M: Machine>(error: &StepError, cx: &Context<'_, M>) -> bool {
+    let ours = cx.began.load(Ordering::Relaxed);
+    !error.is_fatal()
+        && error.causes().any(|cause| {
+            cause.downcast_ref::<Error>().is_some_and(|error| error.is_transient() || error.is_unknown())
+                || ours && cause.downcast_ref().is_some_and(|error| Fault::of(error).is_infrastructure())
+        })
 }
 
 fn context<'a, M: Machine>(
@@ -171,7 +220,16 @@ fn context<'a, M: Machine>(
     environment: &'a Environment,
     letters: &'a [Letter],
 ) -> Context<'a, M> {
-    Context { app, id: Id::from_raw(row.id), attempt: row.attempt, now: row.now, row, pool: &environment.pool, letters }
+    Context {
+        app,
+        id: Id::from_raw(row.id),
+        attempt: row.attempt,
+        now: row.now,
+        row,
+        began: AtomicBool::new(false),
+        pool: &environment.pool,
+        letters,
+    }
 }
 
 /// The inbox as it was when the row was claimed.
@@ -312,7 +370,7 @@ fn rides(sent: Sent, limit: usize) -> Result<Rider, StepError> {
     Ok(Rider { id, key, tenant, machines, name, payload })
 }
 
-fn gives_up<S: serde::Serialize>(deadline: Option<(Duration, S)>, limit: usize) -> Result<Option<Deadline>, StepError> {
+fn gives_up<S: Data>(deadline: Option<(Duration, S)>, limit: usize) -> Result<Option<Deadline>, StepError> {
     let Some((delay, step)) = deadline else { return Ok(None) };
     let (step, data) = codec::encode_step(&step)?;
     if let Some(data) = &data {
@@ -322,10 +380,11 @@ fn gives_up<S: serde::Serialize>(deadline: Option<(Duration, S)>, limit: usize) 
     Ok(Some(Deadline { after: codec::delay_seconds(delay), step, data }))
 }
 
-fn enters<S: serde::Serialize>(step: &S, decision: Decision, limit: usize) -> Result<Decision, StepError> {
+fn enters<S: Data>(step: &S, decision: Decision, limit: usize) -> Result<Decision, StepError> {
     let (name, data) = codec::encode_step(step)?;
     if let Some(data) = &data {
         codec::check_json("the step's data", data, limit)?;
+        codec::check_nulls("the step's data", data, || codec::decode_step::<S>(&name, Some(data)).map(drop))?;
     }
     Ok(Decision { step: Some(name), data, rise: ENTERS, ..decision })
 }

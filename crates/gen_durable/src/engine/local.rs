@@ -17,6 +17,8 @@ use crate::{
 const AHEAD: Duration = Duration::from_millis(50);
 /// …and never more than this.
 const AHEAD_MAX: usize = 1_000;
+/// What has not begun after this long was claimed by mistake: steps take longer than they did.
+const READY_MAX: Duration = Duration::from_secs(1);
 
 /// A claimed row on its way through this process.
 #[derive(Debug, Clone)]
@@ -30,11 +32,14 @@ pub(crate) struct Run {
     pub(crate) poison: Option<String>,
     /// How often that happened to this step.
     pub(crate) poisoned: u8,
+    /// Since when it has waited for its turn.
+    pub(crate) ready_at: Instant,
 }
 
 impl Run {
     pub(crate) fn new(row: Claimed) -> Run {
-        Run { row: Arc::new(row), steps: 0, since: Instant::now(), poison: None, poisoned: 0 }
+        let now = Instant::now();
+        Run { row: Arc::new(row), steps: 0, since: now, poison: None, poisoned: 0, ready_at: now }
     }
 }
 
@@ -102,7 +107,8 @@ impl LocalQueue {
     /// Take in what was claimed. Answers how many worker tasks to start.
     pub(crate) fn take_in(&self, runs: impl IntoIterator<Item = Run>) -> usize {
         let mut inner = self.lock();
-        for run in runs {
+        for mut run in runs {
+            run.ready_at = Instant::now();
             inner.held.insert(run.row.id, run.row.claim_epoch);
             inner.ready_count += 1;
             inner.ready.entry(run.row.priority).or_default().push_back(run);
@@ -159,6 +165,22 @@ impl LocalQueue {
         let mut inner = self.lock();
         inner.closed = true;
         std::iter::from_fn(|| inner.pop()).collect()
+    }
+
+    /// What was claimed and has waited for its turn for longer than it should have: all places are taken by steps that
+    /// take long. Others may have room.
+    pub(crate) fn overdue(&self) -> Vec<Run> {
+        let mut inner = self.lock();
+        let is_overdue = |run: &Run| run.poison.is_none() && run.ready_at.elapsed() > READY_MAX;
+        let mut overdue = Vec::new();
+        for ready in inner.ready.values_mut() {
+            let (late, in_time): (VecDeque<Run>, VecDeque<Run>) =
+                std::mem::take(ready).into_iter().partition(is_overdue);
+            *ready = in_time;
+            overdue.extend(late);
+        }
+        inner.ready_count -= overdue.len();
+        overdue
     }
 
     /// The claims of steps that still run.

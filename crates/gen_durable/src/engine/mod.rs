@@ -15,10 +15,12 @@ mod within;
 use std::{
     fmt,
     future::Future,
+    panic::AssertUnwindSafe,
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::{Duration, Instant},
 };
 
+use futures_util::FutureExt;
 use tokio::{sync::oneshot, task::AbortHandle};
 use tracing::Instrument;
 
@@ -39,7 +41,7 @@ use crate::{
     error::{Error, Kind},
     id::Queue,
     settings::Settings,
-    store::{inspect, lease::Worker, migrate, pick::give_back, pool::Pool, row::Claim},
+    store::{inspect, lease::Worker, migrate, pool::Pool, row::Claim},
 };
 
 /// A row that this many processes died with is a suspect: it runs as the only one of its kind in a process.
@@ -48,6 +50,8 @@ pub(crate) const SUSPECT_DEATHS: i16 = 2;
 pub(crate) const DEATHS_MAX: i16 = 3;
 /// Connections of the engine itself: pick, commit, lease, upkeep, calls.
 const OWN_CONNECTIONS: usize = 5;
+/// How long a drain tries to give back a row that somebody holds, or while the database is away.
+const GIVE_BACK_PATIENCE: Duration = Duration::from_secs(1);
 /// How often a drain looks whether everything has left.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
 
@@ -82,6 +86,8 @@ impl Engine {
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
         let core = Arc::new(self.start().await?);
         let _ = self.running.set(core.clone());
+        // If this future is dropped, nobody is left to drain: the threads end, and the lease runs out.
+        let _gone = Gone(core.clone());
         self.pool.subscribe(&core.wake);
         let lease = thread("durable-lease", {
             let core = core.clone();
@@ -101,7 +107,20 @@ impl Engine {
         })?;
         tracing::info!(worker = core.worker.id, machines = ?core.worker.machines, queues = ?core.worker.queues, "the engine runs");
 
-        shutdown.await;
+        let (mut lease, mut commit, mut pick, mut upkeep) = (lease, commit, pick, upkeep);
+        let broke = tokio::select! {
+            () = shutdown => None,
+            _ = &mut lease => Some("lease"),
+            _ = &mut commit => Some("commit"),
+            _ = &mut pick => Some("pick"),
+            _ = &mut upkeep => Some("upkeep"),
+        };
+        if let Some(name) = broke {
+            // A loop that panicked: an engine that only seems to run is worse than one that says so.
+            return Err(Error::broken(format!(
+                "the engine's {name} loop has ended: this is a bug; start the engine anew"
+            )));
+        }
         tracing::info!("draining: nothing more is claimed");
         core.phase.drain();
         let _ = pick.await;
@@ -166,7 +185,9 @@ impl Engine {
             queues,
             tokio::runtime::Handle::current(),
         );
-        self.boot_check(&core).await?;
+        if let Err(error) = self.boot_check(&core).await {
+            tracing::warn!(%error, "could not look at the live rows; going on without");
+        }
         Ok(core)
     }
 
@@ -212,6 +233,17 @@ impl fmt::Debug for Engine {
     }
 }
 
+/// The end of an engine's future, however it came.
+struct Gone(Arc<Core>);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.0.phase.drain();
+        self.0.phase.stop();
+        self.0.blocked.ring();
+    }
+}
+
 /// Hand rows to a queue, and start as many workers as it can use.
 pub(crate) fn staff(core: &Arc<Core>, queue: usize, runs: Vec<Run>) {
     let Some(local) = core.queue(queue) else { return };
@@ -252,6 +284,10 @@ async fn step(core: &Arc<Core>, queue: usize, mut run: Run, fence: Option<Arc<to
     let span = tracing::info_span!("step", machine, step = %row.step, id = row.id, attempt = row.attempt, traceparent = row.traceparent.as_deref());
     let begun = Instant::now();
     let running = kind.run(row.clone(), run.poison.clone(), core.environment.clone()).instrument(span);
+    // What a step does is caught where it runs. This is for the rest that is the user's: how an error is shown, say.
+    let running = AssertUnwindSafe(running).catch_unwind().map(|ran| {
+        ran.unwrap_or_else(|_| execute::Decision::failed("the step panicked while it was being cleared away"))
+    });
     let decision = match fence {
         None => running.await,
         Some(fence) => tokio::select! {
@@ -294,12 +330,10 @@ async fn drain(core: &Arc<Core>) -> usize {
         if !claims.is_empty() {
             given_back += claims.len();
             let gone = claims.clone();
-            let back = core.pool.call(move |connection| async move { give_back(&connection, &claims).await });
-            if let Ok(Err(fault)) = back.await {
-                tracing::warn!(
-                    error = fault.message(),
-                    "could not give claims back: they return when the lease runs out"
-                );
+            let patience = Instant::now() + GIVE_BACK_PATIENCE;
+            let left = within::give_back_all(core, claims, || Instant::now() >= patience).await;
+            if left > 0 {
+                tracing::warn!(left, "could not give all claims back: they return when the lease runs out");
             }
             core.queues.iter().for_each(|queue| queue.let_go(gone.iter().copied()));
         }

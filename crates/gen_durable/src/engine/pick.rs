@@ -16,9 +16,15 @@ use crate::store::{
     pick::{self, Mark, Picked, Wanted},
 };
 
-/// A transaction that enqueues commits a little after its due time was written. A watermark stays this far behind now,
-/// so that the usual late-comer is still ahead of it; what commits later yet is found by the sweep.
-const LATE_COMMITS: SignedDuration = SignedDuration::from_millis(50);
+/// A transaction that enqueues commits a little after its due time was written. A watermark stays behind now, so that the
+/// usual late-comer is still ahead of it: by seconds while little happens, by this much under load. What commits later yet
+/// is found by the sweep.
+const LATE_COMMITS_MIN: Duration = Duration::from_millis(50);
+const LATE_COMMITS_MAX: Duration = Duration::from_secs(5);
+/// How many rows that are already taken a pick may have to pass: this, by the rate of work, is how far it stays behind.
+const PASSED_MAX: f64 = 200.0;
+/// A pick after one whose answer did not come asks for half of this, and for half again.
+const ROOM_AFTER_LOSS: usize = 1_024;
 /// After an outage, wait this long before the next try, at first and at last.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
@@ -32,8 +38,15 @@ const QUIET_POLL: Duration = Duration::from_millis(250);
 /// Pick until the engine drains.
 pub(crate) async fn run(core: Arc<Core>) {
     let connection = Connection::new(core.target.clone());
-    let mut picker =
-        Picker { marks: HashMap::new(), knows_priorities: false, worked_at: Instant::now(), retry: RETRY_FIRST };
+    let mut picker = Picker {
+        marks: HashMap::new(),
+        knows_priorities: false,
+        worked_at: Instant::now(),
+        looked_at: Instant::now(),
+        rate: 0.0,
+        retry: RETRY_FIRST,
+        room_max: usize::MAX,
+    };
     loop {
         *core.picked_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         if core.phase.is_draining() {
@@ -48,6 +61,8 @@ pub(crate) async fn run(core: Arc<Core>) {
         tokio::select! {
             () = core.phase.draining() => return,
             () = core.lease.good() => {}
+            // Come round all the same: a probe must see that this loop turns, also during an outage.
+            () = tokio::time::sleep(core.settings.idle_poll) => continue,
         }
         if !picker.knows_priorities {
             // Before the first pick: the most urgent must not wait behind what happens to be known.
@@ -62,6 +77,7 @@ pub(crate) async fn run(core: Arc<Core>) {
         match picked {
             Ok(picked) => {
                 picker.retry = RETRY_FIRST;
+                picker.room_max = picker.room_max.saturating_mul(2);
                 let pause = picker.accept(&core, &wanted, picked);
                 if !pause.is_zero() {
                     wait(&core, pause).await;
@@ -78,7 +94,12 @@ struct Picker {
     /// Whether the priorities in use were asked for since the last start or outage.
     knows_priorities: bool,
     worked_at: Instant,
+    looked_at: Instant,
+    /// Rows a second that came by, lately.
+    rate: f64,
     retry: Duration,
+    /// At most this many rows a pick: halved when an answer did not come, since it may have been too large to come in time.
+    room_max: usize,
 }
 
 impl Picker {
@@ -115,6 +136,9 @@ impl Picker {
         tracing::warn!(error = fault.message(), "could not look for work, trying again in {:?}", self.retry);
         self.marks.clear();
         self.knows_priorities = false;
+        if matches!(fault, Fault::Lost(_)) {
+            self.room_max = (self.room_max.min(ROOM_AFTER_LOSS) / 2).max(1);
+        }
         tokio::select! {
             () = core.phase.draining() => {}
             () = tokio::time::sleep(self.retry) => {}
@@ -125,7 +149,7 @@ impl Picker {
     fn wanted(&mut self, core: &Core) -> Wanted {
         let mut wanted = Wanted { suspects: core.suspects_wanted(), ..Wanted::default() };
         for queue in &core.queues {
-            let room = queue.room();
+            let room = queue.room().min(self.room_max);
             if room == 0 {
                 continue;
             }
@@ -149,13 +173,21 @@ impl Picker {
         for (queue, room) in wanted.queues.iter().zip(&wanted.room) {
             let runs = by_queue.remove(queue).unwrap_or_default();
             if !paused.contains(queue) {
-                let was_full = i32::try_from(runs.len()).unwrap_or(i32::MAX) >= *room;
+                // A suspect comes by an index of its own: it says nothing about where the ranges were left.
+                let plain = runs.iter().filter(|run| run.row.crash_count < super::SUSPECT_DEATHS);
+                let was_full = i32::try_from(plain.clone().count()).unwrap_or(i32::MAX) >= *room;
+                let last = plain.map(|run| (run.row.priority, run.row.eligible_at, run.row.id)).max();
                 full |= was_full;
-                self.move_marks(queue, &runs, was_full, now);
+                self.move_marks(queue, last, was_full, now);
             }
             hand_out(core, queue, runs);
         }
         metrics::counter!("durable_picked_total").increment(came.try_into().unwrap_or_default());
+        let since = self.looked_at.elapsed().as_secs_f64().max(1e-6);
+        self.looked_at = Instant::now();
+        // A short memory, over about a second of picks.
+        let weight = since.min(1.0);
+        self.rate = self.rate * (1.0 - weight) + came as f64 / since * weight;
         if came > 0 {
             self.worked_at = Instant::now();
         }
@@ -168,10 +200,11 @@ impl Picker {
         self.poll(core).min(until_due)
     }
 
-    fn move_marks(&mut self, queue: &str, runs: &[Run], full: bool, now: Timestamp) {
+    fn move_marks(&mut self, queue: &str, last: Option<(i16, Timestamp, i64)>, full: bool, now: Timestamp) {
+        let late = Duration::try_from_secs_f64(PASSED_MAX / self.rate.max(1.0)).unwrap_or(LATE_COMMITS_MAX);
+        let late = late.clamp(LATE_COMMITS_MIN, LATE_COMMITS_MAX);
         let Some(marks) = self.marks.get_mut(queue) else { return };
-        let seen_to = Mark { at: now - LATE_COMMITS, id: 0 };
-        let last = runs.iter().map(|run| (run.row.priority, run.row.eligible_at, run.row.id)).max();
+        let seen_to = Mark { at: now - SignedDuration::try_from(late).unwrap_or_default(), id: 0 };
         for (priority, mark) in marks.iter_mut() {
             let reached = match (full, last) {
                 // Everything that was due is taken.

@@ -29,6 +29,7 @@ const COLLECT_BATCH: i32 = 1_000;
 const SWEEP_SHARE: u32 = 100;
 /// …and comes at least and at most this often.
 const SWEEP_EVERY_MIN: Duration = Duration::from_millis(250);
+const SWEEP_EVERY_IDLE: Duration = Duration::from_secs(2);
 const SWEEP_EVERY_MAX: Duration = Duration::from_secs(5);
 /// Waits that give up in one statement.
 const EXPIRE_BATCH: i32 = 500;
@@ -37,6 +38,8 @@ const DEADLINES_EVERY: Duration = Duration::from_secs(1);
 const DEADLINES_EVERY_MIN: Duration = Duration::from_millis(2);
 /// How often the depth of the queues is measured.
 const DEPTH_EVERY: Duration = Duration::from_secs(15);
+/// How often is looked for what was claimed and cannot begin.
+const OVERDUE_EVERY: Duration = Duration::from_millis(500);
 /// An ending that waits for somebody's lock is tried again this often.
 const BLOCKED_EVERY: Duration = Duration::from_millis(50);
 
@@ -51,6 +54,7 @@ pub(crate) async fn run(core: Arc<Core>) {
         sweep: now + SWEEP_EVERY_MIN,
         collect: now + settings.collect_every,
         depth: now,
+        overdue: now + OVERDUE_EVERY,
         blocked: None,
         deadlines: now,
     };
@@ -74,15 +78,21 @@ pub(crate) async fn run(core: Arc<Core>) {
         if core.phase.is_draining() {
             // Nothing more is claimed; the lock-bound endings above still are.
             (due.sweep, due.reap) = (now + SWEEP_EVERY_MAX, now + settings.reap_every);
+            (due.collect, due.depth) = (now + settings.collect_every, now + DEPTH_EVERY);
+            due.overdue = now + OVERDUE_EVERY;
             continue;
         }
         if due.deadlines <= now {
             due.deadlines = Instant::now() + expire(&core, &connection).await;
         }
+        if due.overdue <= now {
+            report("give back what waits too long", return_overdue(&core, &connection).await);
+            due.overdue = Instant::now() + OVERDUE_EVERY;
+        }
         if due.sweep <= now {
             let (cost, idle) = sweep(&core, &connection).await;
             let pause = (cost * SWEEP_SHARE).clamp(SWEEP_EVERY_MIN, SWEEP_EVERY_MAX);
-            due.sweep = Instant::now() + if idle { SWEEP_EVERY_MAX } else { pause };
+            due.sweep = Instant::now() + if idle { SWEEP_EVERY_IDLE.max(pause) } else { pause };
         }
         if due.reap <= now {
             report("reap", reap(&core, &connection).await);
@@ -105,13 +115,14 @@ struct Due {
     sweep: Instant,
     collect: Instant,
     depth: Instant,
+    overdue: Instant,
     blocked: Option<Instant>,
     deadlines: Instant,
 }
 
 impl Due {
     fn next(&self) -> Instant {
-        let soonest = self.reap.min(self.sweep).min(self.collect).min(self.depth).min(self.deadlines);
+        let soonest = self.reap.min(self.sweep).min(self.collect).min(self.depth).min(self.overdue).min(self.deadlines);
         self.blocked.map_or(soonest, |blocked| soonest.min(blocked))
     }
 }
@@ -167,13 +178,19 @@ async fn sweep_once(core: &Arc<Core>, connection: &Connection) -> Result<bool, F
 /// Rows of workers whose lease ran out become runnable again. Never soon after an outage: everybody must have had the
 /// chance to renew.
 async fn reap(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
-    if core.target.in_contact_for() < core.settings.lease {
+    let in_contact = || core.target.in_contact_for() >= core.settings.lease;
+    if !in_contact() {
         return Ok(());
     }
     for worker in lease::adopt(connection, core.lease_seconds()).await? {
         tracing::warn!(worker, "somebody holds rows and has no lease: believed to live for one more");
     }
-    for worker in lease::expired(connection, core.lease_seconds(), &core.worker.id).await? {
+    let expired = lease::expired(connection, core.lease_seconds(), &core.worker.id).await?;
+    // Asked before an outage and answered after it, it is the answer of after.
+    if !in_contact() {
+        return Ok(());
+    }
+    for worker in expired {
         loop {
             let reaped = lease::reap(connection, &worker, REAP_BATCH, DEATHS_MAX).await?;
             for row in &reaped {
@@ -195,6 +212,24 @@ async fn reap(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
             }
         }
         lease::bury(connection, &worker).await?;
+    }
+    Ok(())
+}
+
+/// Rows are claimed ahead by how long steps took so far. When they take longer of a sudden, what was claimed would wait
+/// here for its turn while others are idle: it goes back.
+async fn return_overdue(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
+    for queue in &core.queues {
+        let overdue = queue.overdue();
+        if overdue.is_empty() {
+            continue;
+        }
+        let claims: Vec<_> = overdue.iter().map(|run| run.row.claim()).collect();
+        // Whatever comes of it, they are not here any more: what could not be given back is found as a lost claim.
+        queue.let_go(claims.iter().copied());
+        overdue.iter().for_each(|run| core.let_go_of_suspect(&run.row));
+        give_back(connection, &claims).await?;
+        tracing::debug!(count = claims.len(), "gave back what could not begin");
     }
     Ok(())
 }
@@ -253,7 +288,11 @@ async fn collect_some(core: &Core, connection: &Connection, from: &mut Timestamp
 
 async fn measure(core: &Core, connection: &Connection) -> Result<(), Fault> {
     for local in &core.queues {
-        let depth = queue::depth(connection, local.queue.name()).await?;
+        let used: Vec<i16> = {
+            let priorities = core.priorities.lock().unwrap_or_else(PoisonError::into_inner);
+            priorities.get(local.queue.name()).into_iter().flatten().copied().collect()
+        };
+        let depth = queue::depth(connection, local.queue.name(), &used).await?;
         metrics::gauge!("durable_queue_depth", "queue" => local.queue.name()).set(depth as f64);
     }
     Ok(())
@@ -261,7 +300,7 @@ async fn measure(core: &Core, connection: &Connection) -> Result<(), Fault> {
 
 /// Endings whose row somebody else's transaction holds: each on its own, so that none waits for another.
 async fn settle_blocked(core: &Arc<Core>, connection: &Connection) {
-    for ended in core.blocked.take(usize::MAX) {
+    for ended in core.blocked.take(usize::MAX, usize::MAX) {
         if let Some(held) = commit::settle_alone(core, connection, ended).await {
             core.blocked.push(held);
         }

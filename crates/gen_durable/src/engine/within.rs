@@ -10,6 +10,7 @@ use super::{
 use crate::store::{
     fault::Fault,
     pick::give_back,
+    row::Claim,
     settle::{self, Found, Resolved},
     tx::Tx,
 };
@@ -52,7 +53,7 @@ pub(crate) async fn conclude(core: &Arc<Core>, ended: Ended, mut tx: Tx) {
 }
 
 /// The commit was sent and never answered: look, as soon as nobody holds the row (the lost backend may still be at it).
-async fn resolve(core: &Arc<Core>, claim: crate::store::row::Claim) -> Option<Resolved> {
+async fn resolve(core: &Arc<Core>, claim: Claim) -> Option<Resolved> {
     let mut pause = RETRY_FIRST;
     loop {
         let asked = core.pool.call(move |connection| async move { settle::resolve(&connection, &[claim]).await }).await;
@@ -69,18 +70,42 @@ async fn resolve(core: &Arc<Core>, claim: crate::store::row::Claim) -> Option<Re
 pub(crate) async fn give_up_claim(core: &Arc<Core>, queue: usize, run: &Run, why: &str) {
     let claim = run.row.claim();
     tracing::info!(instance.id = claim.id, "giving a claim back: {why}");
-    let mut pause = RETRY_FIRST;
-    loop {
-        let back = core.pool.call(move |connection| async move { give_back(&connection, &[claim]).await }).await;
-        if matches!(back, Ok(Ok(_))) || core.phase.is_stopped() {
-            break;
-        }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(RETRY_MAX);
-    }
+    give_back_all(core, vec![claim], || core.phase.is_stopped()).await;
     core.let_go_of_suspect(&run.row);
     if let Some(local) = core.queue(queue) {
         local.let_go([claim]);
     }
     core.wake.ring();
+}
+
+/// Give claims back until none is ours any more, or patience ends. A row that somebody holds is skipped, and tried again.
+/// Answers how many are left.
+pub(crate) async fn give_back_all(core: &Arc<Core>, mut claims: Vec<Claim>, ends: impl Fn() -> bool) -> usize {
+    let mut pause = RETRY_FIRST;
+    loop {
+        let asked = claims.clone();
+        let tried = core.pool.call(move |connection| async move {
+            let given = give_back(&connection, &asked).await?;
+            if given >= asked.len() {
+                return Ok(Vec::new());
+            }
+            // The rest went to somebody else, or was locked.
+            let fates = settle::resolve(&connection, &asked).await?;
+            let ours = |fate: &Resolved| matches!(fate, Resolved::Ours | Resolved::Held);
+            Ok(asked.into_iter().zip(fates).filter(|(_, fate)| ours(fate)).map(|(claim, _)| claim).collect())
+        });
+        match tried.await {
+            Ok(Ok(left)) => claims = left,
+            Ok(Err(fault)) => {
+                let fault: Fault = fault;
+                tracing::warn!(error = fault.message(), "could not give claims back");
+            }
+            Err(error) => tracing::warn!(%error, "could not give claims back"),
+        }
+        if claims.is_empty() || ends() {
+            return claims.len();
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(RETRY_MAX);
+    }
 }

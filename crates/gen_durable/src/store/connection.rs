@@ -69,7 +69,8 @@ impl Connection {
         };
         answer.map_err(|error| {
             let fault = Fault::of(&error);
-            if client.is_closed() || fault.is_infrastructure() {
+            // A statement that was only cancelled, or refused for the state of the server, leaves the connection whole.
+            if client.is_closed() || matches!(fault, Fault::Lost(_)) {
                 self.drop_client(&client);
             }
             fault
@@ -87,7 +88,8 @@ impl Connection {
         };
         answer.map_err(|error| {
             let fault = Fault::of(&error);
-            if client.is_closed() || fault.is_infrastructure() {
+            // A statement that was only cancelled, or refused for the state of the server, leaves the connection whole.
+            if client.is_closed() || matches!(fault, Fault::Lost(_)) {
                 self.drop_client(&client);
             }
             fault
@@ -113,8 +115,9 @@ impl Connection {
             };
             match sent {
                 // A pooler between us and Postgres keeps no prepared statements (26000: not there any more,
-                // 42P05: there already, of another client). Nothing ran. From now on they go without a name.
-                Err(error) if error.code().is_some_and(|code| matches!(code.code(), "26000" | "42P05")) => {
+                // 42P05: there already, of another client; 08P01: another client's, with other parameters). Nothing
+                // ran. From now on they go without a name.
+                Err(error) if error.code().is_some_and(|code| matches!(code.code(), "26000" | "42P05" | "08P01")) => {
                     tracing::info!("a pooler keeps no prepared statements: sending them without a name from now on");
                     self.target.set_unnamed();
                 }

@@ -9,7 +9,7 @@ use super::{
     connection::{Connection, Param},
     fault::Fault,
     pool::Pool,
-    row::column,
+    row::{column, unless_all},
     sql,
     target::Target,
     tx::{Transaction, ride},
@@ -64,14 +64,14 @@ impl<'a> Columns<'a> {
             fsms: news.clone().map(|n| n.fsm).collect(),
             versions: news.clone().map(|n| n.fsm_version).collect(),
             steps: news.clone().map(|n| n.step.as_str()).collect(),
-            data: news.clone().map(|n| n.data.as_deref().map(RawValue::get)).collect(),
+            data: unless_all(None, news.clone().map(|n| n.data.as_deref().map(RawValue::get))),
             states: news.clone().map(|n| n.state.get()).collect(),
             queues: news.clone().map(|n| n.queue.as_str()).collect(),
-            priorities: news.clone().map(|n| n.priority).collect(),
-            tenants: news.clone().map(|n| n.tenant.as_str()).collect(),
-            ats: news.clone().map(|n| n.at).collect(),
-            delays: news.clone().map(|n| n.delay_seconds).collect(),
-            traceparents: news.map(|n| n.traceparent.as_deref()).collect(),
+            priorities: unless_all(0, news.clone().map(|n| n.priority)),
+            tenants: unless_all("", news.clone().map(|n| n.tenant.as_str())),
+            ats: unless_all(None, news.clone().map(|n| n.at)),
+            delays: unless_all(0.0, news.clone().map(|n| n.delay_seconds)),
+            traceparents: unless_all(None, news.map(|n| n.traceparent.as_deref())),
         }
     }
 
@@ -115,6 +115,8 @@ async fn flush(pool: &Pool, connection: &Connection) {
                 pending.under_way = false;
                 return;
             }
+            // Who has gone away does not enqueue any more: after an outage they would all come at once.
+            pending.waiting.retain(|(_, answer)| !answer.is_closed());
             let count = pending.waiting.len().min(GATHERED_MAX);
             pending.waiting.drain(..count).collect::<Vec<_>>()
         };

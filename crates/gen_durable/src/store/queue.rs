@@ -4,7 +4,7 @@ use super::{connection::Connection, fault::Fault, row::column, sql};
 
 sql!(PAUSE, "pause.sql", [TEXT, TEXT]);
 sql!(RESUME, "resume.sql", [TEXT]);
-sql!(DEPTH, "depth.sql", [TEXT]);
+sql!(DEPTH, "depth.sql", [TEXT, INT2_ARRAY]);
 sql!(UNSTICK, "unstick.sql", [TEXT_ARRAY]);
 
 /// Nothing more is claimed from this queue until it is resumed.
@@ -18,8 +18,8 @@ pub(crate) async fn resume(connection: &Connection, queue: &str) -> Result<bool,
 }
 
 /// How many rows of a queue are due, counted up to 10,001.
-pub(crate) async fn depth(connection: &Connection, queue: &str) -> Result<i64, Fault> {
-    let rows = connection.query(&DEPTH, &[&queue]).await?;
+pub(crate) async fn depth(connection: &Connection, queue: &str, priorities: &[i16]) -> Result<i64, Fault> {
+    let rows = connection.query(&DEPTH, &[&queue, &priorities]).await?;
     rows.first().map_or(Ok(0), |row| column(row, 0))
 }
 

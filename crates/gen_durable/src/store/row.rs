@@ -56,3 +56,10 @@ impl Claimed {
 pub(crate) fn column<'a, T: FromSql<'a>>(row: &'a Row, index: usize) -> Result<T, Fault> {
     row.try_get(index).map_err(|error| Fault::Refused { code: None, message: format!("an unexpected answer: {error}") })
 }
+
+/// A column of a batch, or nothing at all if every value is the usual one: `unnest` fills a shorter array up with nulls,
+/// and one that is empty costs the server nothing, where every other one costs it a copy of each value.
+pub(crate) fn unless_all<T: PartialEq>(usual: T, values: impl Iterator<Item = T>) -> Vec<T> {
+    let values: Vec<T> = values.collect();
+    if values.iter().all(|value| *value == usual) { Vec::new() } else { values }
+}

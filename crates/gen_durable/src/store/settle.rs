@@ -9,7 +9,7 @@ use tokio_postgres::Row;
 use super::{
     connection::{Connection, Param},
     fault::Fault,
-    row::{Claim, column},
+    row::{Claim, column, unless_all},
     sql,
     target::Target,
     tx::{Tx, ride},
@@ -76,6 +76,12 @@ pub(crate) struct More {
 }
 
 impl More {
+    fn bytes(&self) -> usize {
+        let born = self.spawn.iter().flat_map(|spawn| &spawn.children).chain(&self.births);
+        let born: usize = born.map(|new| new.state.get().len()).sum();
+        born + self.letters.iter().map(|letter| letter.payload.get().len()).sum::<usize>()
+    }
+
     /// Whether there is anything besides the ending.
     pub(crate) fn is_nothing(&self) -> bool {
         self.awaits.is_none()
@@ -181,6 +187,15 @@ fn document<'a>(endings: impl IntoIterator<Item = &'a Ending>) -> Result<String,
         .map_err(|error| Fault::Refused { code: None, message: format!("an ending cannot be written: {error}") })
 }
 
+impl Ending {
+    /// About how much it weighs in a statement.
+    pub(crate) fn bytes(&self) -> usize {
+        let own: usize =
+            [&self.data, &self.state, &self.result, &self.error].into_iter().flatten().map(String::len).sum();
+        own + self.more.as_deref().map_or(0, More::bytes)
+    }
+}
+
 /// The arrays of a batch, in the order of ids: the order in which it takes its locks.
 struct Columns<'a> {
     ids: Vec<i64>,
@@ -207,14 +222,14 @@ impl<'a> Columns<'a> {
             epochs: sorted.iter().map(|e| e.claim.epoch).collect(),
             seqs: sorted.iter().map(|e| e.claim.seq).collect(),
             statuses: sorted.iter().map(|e| e.status.name()).collect(),
-            versions: sorted.iter().map(|e| e.version).collect(),
-            steps: sorted.iter().map(|e| e.step.as_deref()).collect(),
-            data: sorted.iter().map(|e| e.data.as_deref()).collect(),
-            states: sorted.iter().map(|e| e.state.as_deref()).collect(),
-            results: sorted.iter().map(|e| e.result.as_deref()).collect(),
-            errors: sorted.iter().map(|e| e.error.as_deref()).collect(),
-            rises: sorted.iter().map(|e| e.rise).collect(),
-            delays: sorted.iter().map(|e| e.delay_seconds).collect(),
+            versions: unless_all(None, sorted.iter().map(|e| e.version)),
+            steps: unless_all(None, sorted.iter().map(|e| e.step.as_deref())),
+            data: unless_all(None, sorted.iter().map(|e| e.data.as_deref())),
+            states: unless_all(None, sorted.iter().map(|e| e.state.as_deref())),
+            results: unless_all(None, sorted.iter().map(|e| e.result.as_deref())),
+            errors: unless_all(None, sorted.iter().map(|e| e.error.as_deref())),
+            rises: unless_all(0, sorted.iter().map(|e| e.rise)),
+            delays: unless_all(0.0, sorted.iter().map(|e| e.delay_seconds)),
             lock_timeout,
         }
     }

@@ -37,7 +37,9 @@ impl Tx {
         let Some(client) = self.client.take() else {
             return Ok(());
         };
-        answered(&self.pool.target, client.batch_execute(word)).await?;
+        // A transaction in which a statement failed answers COMMIT with a rollback and no error: so it is asked first.
+        let text = if word == "commit" { "select 1; commit" } else { word };
+        answered(&self.pool.target, client.batch_execute(text)).await?;
         // Only a connection that is known to be outside any transaction may serve again.
         self.pool.keep(client);
         Ok(())

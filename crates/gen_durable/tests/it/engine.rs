@@ -365,3 +365,63 @@ async fn every_step_may_run_twice_and_the_second_run_counts() {
     assert_eq!((tally.steps, tally.done), (1, 1));
     assert_eq!(said(&log), ["x", "x"]);
 }
+
+#[tokio::test]
+async fn a_large_transaction_that_commits_late_is_worked_off_at_full_speed() {
+    let log = Log::default();
+    let pool = live().await;
+    let (client, running) = start(pool.clone(), &log, quick()).await;
+    // By another process: nobody pokes this engine. The rows are due long before they are there.
+    let text = format!(
+        "insert into {}.instances (fsm, step, state, eligible_at)
+         select 'note', 'run', jsonb_build_object('text', g::text), statement_timestamp() - interval '1 h'
+         from generate_series(1, 5000) g",
+        pool.schema()
+    );
+    client.enqueue(Note::new("first")).await.unwrap();
+    eventually("the engine has looked past the hour", async || said(&log).len() == 1).await;
+    let begun = std::time::Instant::now();
+    sql().await.execute(&text, &[]).await.unwrap();
+    eventually("all of them ran", async || said(&log).len() == 5_001).await;
+    // A sweep brings a thousand and comes every few seconds at worst; one that sends the picker back is enough.
+    assert!(begun.elapsed() < 15 * SECOND, "it took {:?}", begun.elapsed());
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn an_engine_whose_future_is_dropped_claims_nothing_more() {
+    let log = Log::default();
+    let pool = live().await;
+    let engine = Engine::builder(pool.clone(), log.clone()).register::<Note>().settings(quick()).build().unwrap();
+    let (client, health) = (engine.client(), engine.health());
+    let task = tokio::spawn(engine.run(std::future::pending()));
+    eventually("it is ready", async || health.is_ready()).await;
+    task.abort();
+    assert!(task.await.unwrap_err().is_cancelled());
+    assert!(!health.is_ready());
+    // Others go on with what comes.
+    let id = client.enqueue(Note::new("later")).await.unwrap().id;
+    let (_, running) = start(pool, &log, quick()).await;
+    assert!(client.settled(id, 60 * SECOND).await.unwrap().is_some());
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_failed_transaction_does_not_say_that_it_was_committed() {
+    let pool = live().await;
+    let tx = pool.begin().await.unwrap();
+    assert!(tx.execute("select 1 / 0", &[]).await.is_err());
+    assert!(tx.commit().await.is_err(), "Postgres would answer with a rollback and no error");
+}
+
+#[tokio::test]
+async fn settings_without_a_bound_are_refused() {
+    for settings in [
+        Settings { drain_timeout: std::time::Duration::MAX, ..Settings::default() },
+        Settings { collect_every: std::time::Duration::MAX, ..Settings::default() },
+    ] {
+        let pool = live().await;
+        let built = Engine::builder(pool, Log::default()).register::<Note>().settings(settings).build();
+        assert!(built.unwrap_err().to_string().contains("longer than a year"));
+    }
+}

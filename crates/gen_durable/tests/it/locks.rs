@@ -5,13 +5,14 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use gen_durable::{Context, Id, Job, SECOND, Settings, StepError};
+use gen_durable::{Context, Id, Job, Queue, SECOND, Settings, StepError};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::wire::{
     proxy::Fault,
     stage::{LONG, Running, Stage},
+    walker::{Effects, First, Walker, assert_walked_once, quick},
 };
 
 #[derive(Clone)]
@@ -37,8 +38,13 @@ impl Job for Gated {
 /// An engine with `count` jobs that all run and wait to be let on, and no room for more.
 async fn at_the_gate(stage: &Stage, count: usize) -> (Running, App, Vec<Id<Gated>>) {
     let app = App { gate: watch::Sender::new(false), runs: Arc::default() };
-    let settings =
-        Settings { statement_timeout: 2 * SECOND, reap_every: SECOND / 10, workers: count, ..Settings::default() };
+    let settings = Settings {
+        statement_timeout: 2 * SECOND,
+        drain_timeout: SECOND,
+        reap_every: SECOND / 10,
+        workers: count,
+        ..Settings::default()
+    };
     let engine = stage.run(stage.pool(), app.clone(), |e| e.register::<Gated>().settings(settings));
     let jobs = stage.lab.enqueue_all((0..count).map(|_| Gated)).await.unwrap();
     let executing = "select count(*) from S.instances where status = 'executing'";
@@ -106,6 +112,52 @@ async fn a_lost_answer_about_a_held_row_delays_no_other_commit() {
     }
 }
 
+/// The commit was made, its answer was lost, and before we could ask, a caller took the row: the next step follows all the
+/// same when the row is free, on the same claim.
+#[tokio::test]
+async fn a_commit_that_was_made_is_known_as_made_after_its_row_was_held() {
+    let stage = Stage::new().await;
+    let effects = Effects::default();
+    let engine = stage.run(stage.pool(), effects.clone(), |e| e.register::<Walker>().settings(quick()));
+    engine.ready().await;
+    stage.proxy.on(".settle(", Fault::HoldAnswer);
+    let walker = stage.lab.enqueue(Walker { first: First::Next, steps: 0 }).await.unwrap();
+    let seq = format!("select step_seq from S.instances where id = {}", walker.id);
+    stage.until(&seq, 1).await;
+    let caller = hold(&stage, Id::from_raw(walker.id.raw())).await;
+    stage.proxy.go_down();
+    stage.proxy.come_back();
+    // It was asked for and found held, more often than the committer waits for.
+    let asked = "store::settle::resolve";
+    let deadline = tokio::time::Instant::now() + LONG;
+    while stage.proxy.done(asked) < 5 {
+        assert!(tokio::time::Instant::now() < deadline, "nobody asks what became of the commit");
+        tokio::time::sleep(SECOND / 100).await;
+    }
+    assert_eq!(stage.number(&seq).await, 1);
+    caller.batch_execute("commit").await.unwrap();
+    stage.lab.settled(walker.id, LONG).await.unwrap().unwrap();
+    assert_walked_once(&stage, &effects, walker.id.raw(), First::Next, "a held row").await;
+    let given_back = "select count(*) from S.audit where old_status = 'executing' and old_seq = new_seq";
+    assert_eq!(stage.number(given_back).await, 0, "its claim was good all the while");
+    engine.stop().await;
+}
+
+/// A shutdown gives back what still runs. A row that a caller holds must not keep the others from their way home.
+#[tokio::test]
+async fn a_shutdown_gives_back_all_but_the_row_that_somebody_holds() {
+    let stage = Stage::new().await;
+    let (engine, _app, ids) = at_the_gate(&stage, 10).await;
+    let caller = hold(&stage, ids[5]).await;
+    engine.stop().await;
+    let back = "select count(*) from S.instances where status = 'runnable' and attempt = 0";
+    assert_eq!(stage.number(back).await, 9, "they came home without a burned attempt");
+    // The held one stays with its worker's row, for the reaper.
+    let kept = "select count(*) from S.workers w join S.instances i on i.locked_by = w.id where i.status = 'executing'";
+    assert_eq!(stage.number(kept).await, 1);
+    caller.batch_execute("commit").await.unwrap();
+}
+
 /// A caller who takes rows in another order than the committer does: a batch that waits holds locks that the caller wants.
 #[tokio::test]
 async fn a_caller_who_locks_in_another_order_meets_no_deadlock() {
@@ -136,15 +188,18 @@ async fn a_caller_who_locks_in_another_order_meets_no_deadlock() {
 async fn two_engines_on_the_same_rows_meet_no_deadlock_and_lose_nothing() {
     let stage = Stage::new().await;
     let (one, app, ids) = at_the_gate(&stage, 100).await;
-    // The first engine's claims are taken from it behind its back, as a reaper would, and go to a second one.
+    // Half of the first engine's claims are taken from it behind its back, as a reaper would, and go to a second one: by
+    // way of a queue that only that one works, so that the first cannot have them back.
     stage
         .sql(
             "update S.instances set status = 'runnable', claim_epoch = claim_epoch + 1, locked_by = null,
-             lease_expires_at = null where id % 2 = 0",
+             lease_expires_at = null, queue = 'other' where id % 2 = 0",
         )
         .await;
     let settings = Settings { workers: 100, ..Settings::default() };
-    let two = stage.run(stage.pool(), app.clone(), |e| e.register::<Gated>().settings(settings));
+    let two = stage.run(stage.pool(), app.clone(), |e| {
+        e.register::<Gated>().queue(Queue::DEFAULT, 100).queue(Queue::new("other"), 100).settings(settings)
+    });
     stage.until("select count(distinct locked_by) from S.instances where status = 'executing'", 2).await;
     stage.until("select count(*) from S.instances where status = 'executing'", 100).await;
     app.gate.send_replace(true);

@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod acts;
+mod bad_input;
 mod basics;
+mod batches;
 mod children;
 mod connect;
 mod cost;

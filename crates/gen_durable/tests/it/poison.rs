@@ -178,7 +178,6 @@ async fn flush_together(poisons: &[(usize, In, bool)]) {
     let transactions = poisons.iter().filter(|(_, poison, _)| *poison == In::Transaction).count();
     let batches = stage.proxy.batches(".settle(");
     assert!(batches.iter().any(|size| *size >= 100 - transactions), "they were not in one batch: {batches:?}");
-    drop(runs);
     engine.stop().await;
 }
 

@@ -1,8 +1,14 @@
 -- called by: store::queue::depth     index: instances_pick
 -- locks: nothing
 -- Counted up to a bound: a gauge must not cost more the worse things are.
+-- By the priorities in use, so that what is due later is not read.
 select count(*) from (
-    select from gen_durable.instances
-    where queue = $1 and status = 'runnable' and crash_count < 2 and eligible_at <= gen_durable.clock()
+    select from unnest($2::smallint[]) as used(priority)
+    cross join lateral (
+        select from gen_durable.instances i
+        where i.queue = $1 and i.priority = used.priority and i.status = 'runnable' and i.crash_count < 2
+          and i.eligible_at <= gen_durable.clock()
+        limit 10001
+    ) due
     limit 10001
 ) due

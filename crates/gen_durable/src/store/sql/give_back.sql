@@ -1,11 +1,11 @@
 -- called by: store::pick::give_back     index: instances_pkey
--- locks: instances by id, in order; they are ours, so nobody else holds them for long
+-- locks: instances by id, in order, skipping what somebody holds: one row of many must not keep the others
 with held as materialized (
     select i.id
     from unnest($1::bigint[], $2::bigint[]) as claim(id, epoch)
     join gen_durable.instances i on i.id = claim.id and i.claim_epoch = claim.epoch
     order by i.id
-    for no key update of i
+    for no key update of i skip locked
 )
 update gen_durable.instances i
 set status = 'runnable', claim_epoch = i.claim_epoch + 1, locked_by = null, lease_expires_at = null,

@@ -1,6 +1,11 @@
 //! Steps that block every thread of the host's runtime.
 
-use super::{machines::Blocking, place::Place};
+use gen_durable::MINUTE;
+
+use super::{
+    machines::{Blocking, Five, Gated, Way},
+    place::Place,
+};
 
 #[tokio::test]
 async fn a_blocked_runtime_loses_no_lease() {
@@ -15,7 +20,27 @@ async fn a_blocked_runtime_loses_no_lease() {
     // Somebody who looks for the dead ten times a second.
     let _other = plan.start();
     place.until_all_settled().await;
-    let ended = place.sql("select distinct status, attempt, crash_count, claim_epoch from %.instances").await;
-    assert_eq!(ended, [["done", "0", "0", "2"]]);
+    let ended = place.sql("select distinct status, attempt, crash_count from %.instances").await;
+    assert_eq!(ended, [["done", "0", "0"]]);
     assert_eq!(place.done("begin").len(), blocking);
+}
+
+#[tokio::test]
+async fn what_was_claimed_ahead_does_not_wait_behind_a_step_that_takes_long() {
+    let place = Place::new().await;
+    let mut plan = place.plan().lease(60_000);
+    plan.slots = 1;
+    let _busy = plan.start();
+    // Quick ones first: then a worker claims ahead of its free places.
+    let quick = place.client.enqueue(Five::default()).await.unwrap().id;
+    place.client.settled(quick, MINUTE).await.unwrap().unwrap();
+    place.client.enqueue(Gated::new("gate", Way::Done)).await.unwrap();
+    place.until_done("begin", 6).await;
+    let behind = place.client.enqueue(Five::default()).await.unwrap().id;
+    let claimed = format!("select count(*) from %.instances where id = {behind} and status = 'executing'");
+    place.until_count(&claimed, 1).await;
+    // Somebody with room comes. The long step still runs.
+    let _idle = plan.start();
+    assert_eq!(place.client.settled(behind, MINUTE / 3).await.unwrap().map(|settled| settled.result), Some(Ok(5)));
+    assert_eq!(place.count("select count(*) from %.instances where attempt > 0").await, 0);
 }

@@ -1,5 +1,7 @@
 //! Steps that take their process with them.
 
+use gen_durable::MINUTE;
+
 use super::{
     machines::{Five, Gated, Killer, Way},
     place::{Place, until},
@@ -46,12 +48,16 @@ async fn two_suspects_never_share_a_process() {
     place.sql("update %.instances set crash_count = 2, attempt = 2").await;
     let mut worker = place.plan().start();
     place.until_done("begin", 1).await;
-    // The second begins when the first has ended and not before, so its death is its own.
+    // Others go on beside the suspect, so the worker has looked for more; the second suspect has not begun.
+    let other = place.client.enqueue(Five::default()).await.unwrap().id;
+    place.client.settled(other, MINUTE).await.unwrap().unwrap();
+    assert!(place.done("begin").iter().all(|effect| effect.step != "run"), "two suspects run beside each other");
+    // It does when the first has ended, so its death is its own.
     place.open("gate", 2);
-    place.until_count("select count(*) from %.instances where status = 'done'", 1).await;
+    place.until_count("select count(*) from %.instances where status = 'done'", 2).await;
     worker.ends().await;
     let _next = place.plan().start();
     place.until_all_settled().await;
-    let ended = place.sql("select fsm, status, attempt from %.instances order by id").await;
+    let ended = place.sql("select fsm, status, attempt from %.instances where fsm <> 'five' order by id").await;
     assert_eq!(ended, [["gated", "done", "2"], ["killer", "failed", "3"]]);
 }

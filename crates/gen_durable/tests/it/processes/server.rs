@@ -20,13 +20,11 @@ pub(crate) struct Frozen(Vec<u32>);
 impl Frozen {
     pub(crate) fn freeze(cluster: &Cluster) -> Frozen {
         let postmaster = cluster.pid();
-        assert!(signal("STOP", postmaster), "the server could not be stopped");
-        // The parent stands still, so no further child appears.
-        let mut frozen = Frozen(vec![postmaster]);
-        for child in children(postmaster) {
-            signal("STOP", child);
-            frozen.0.push(child);
-        }
+        assert!(signal("STOP", &[postmaster]), "the server could not be stopped");
+        // The parent stands still, so no further child appears; one may end by itself meanwhile.
+        let mut frozen = Frozen(children(postmaster));
+        signal("STOP", &frozen.0);
+        frozen.0.push(postmaster);
         frozen
     }
 
@@ -35,9 +33,7 @@ impl Frozen {
 
 impl Drop for Frozen {
     fn drop(&mut self) {
-        for pid in self.0.iter().rev() {
-            signal("CONT", *pid);
-        }
+        signal("CONT", &self.0);
     }
 }
 

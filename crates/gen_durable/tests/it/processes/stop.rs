@@ -66,13 +66,16 @@ async fn a_worker_that_claims_its_own_lost_row_again_commits_it_once() {
         run(&place, patient, |client, world| Engine::builder(client, world).register::<Gated>()).await;
     place.until_done("begin", 1).await;
     // Somebody else, who cannot run the row, thinks the owner dead. The owner does not notice: its own clock is good.
-    let hasty = Settings { lease: SECOND / 2, heartbeat: SECOND / 10, reap_every: SECOND / 20, ..Settings::default() };
+    let hasty = Settings { lease: 2 * SECOND, heartbeat: SECOND / 5, reap_every: SECOND / 20, ..Settings::default() };
     let (reaper, stop_reaper) =
         run(&place, hasty, |client, world| Engine::builder(client, world).register::<Five>()).await;
     place
         .sql("update %.workers set lease_expires_at = statement_timestamp() - interval '1 s' where 'gated/1' = any (machines)")
         .await;
     place.until_done("begin", 2).await;
+    // It has done its part; it would take the owner for dead once more.
+    stop_reaper.send(()).unwrap();
+    reaper.await.unwrap().unwrap();
     let held = place.rows().await;
 
     // The first task ends while the second is in the step. What commits after it shows that its turn has passed.
@@ -92,8 +95,6 @@ async fn a_worker_that_claims_its_own_lost_row_again_commits_it_once() {
     assert_eq!(place.client.settled(first, MINUTE).await.unwrap().unwrap().result, Ok(1));
     let ended = place.sql("select status, attempt, claim_epoch, step_seq from %.instances order by id limit 1").await;
     assert_eq!(ended, [["done", "1", "4", "1"]]);
-    stop_reaper.send(()).unwrap();
-    reaper.await.unwrap().unwrap();
 }
 
 /// An engine in this process.

@@ -60,7 +60,7 @@ impl Plan {
                 said.push('\n');
             }
         });
-        Worker { process, said, stopped: false }
+        Worker { process, said }
     }
 }
 
@@ -68,7 +68,6 @@ impl Plan {
 pub(crate) struct Worker {
     process: Child,
     said: Arc<Mutex<String>>,
-    stopped: bool,
 }
 
 impl Worker {
@@ -94,17 +93,15 @@ impl Worker {
     }
 
     pub(crate) fn stop(&mut self) {
-        assert!(signal("STOP", self.pid()), "a worker could not be stopped");
-        self.stopped = true;
+        assert!(signal("STOP", &[self.pid()]), "a worker could not be stopped");
     }
 
     pub(crate) fn resume(&mut self) {
-        assert!(signal("CONT", self.pid()), "a worker could not be resumed");
-        self.stopped = false;
+        assert!(signal("CONT", &[self.pid()]), "a worker could not be resumed");
     }
 
     pub(crate) fn terminate(&self) {
-        assert!(signal("TERM", self.pid()), "a worker could not be terminated");
+        assert!(signal("TERM", &[self.pid()]), "a worker could not be terminated");
     }
 
     /// SIGKILL: nothing of its own runs after this.
@@ -140,9 +137,10 @@ impl Drop for Worker {
     }
 }
 
-/// Send a signal through the `kill` program. Answers whether there was somebody to take it.
-pub(crate) fn signal(name: &str, pid: u32) -> bool {
-    Command::new("kill").args(["-s", name, &pid.to_string()]).stderr(Stdio::null()).status().unwrap().success()
+/// Send a signal through the `kill` program. Answers whether all were there to take it.
+pub(crate) fn signal(name: &str, pids: &[u32]) -> bool {
+    let pids = pids.iter().map(u32::to_string);
+    Command::new("kill").args(["-s", name]).args(pids).stderr(Stdio::null()).status().unwrap().success()
 }
 
 /// What runs in a worker process. Without a plan, as in every ordinary test run, there is nothing to do.

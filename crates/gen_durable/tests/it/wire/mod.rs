@@ -8,5 +8,5 @@ pub(crate) mod proxy;
 mod refusals;
 mod silence;
 pub(crate) mod stage;
-mod walker;
+pub(crate) mod walker;
 mod within;

@@ -137,6 +137,19 @@ impl Running {
         tokio::time::timeout(LONG, self.task).await.expect("the engine does not stop").unwrap().unwrap();
     }
 
+    /// Until it is ready; or why it could not start.
+    pub(crate) async fn ready_or_ended(self) -> Result<Running, Error> {
+        let deadline = tokio::time::Instant::now() + LONG;
+        while !self.health.is_ready() {
+            if self.task.is_finished() {
+                return Err(self.task.await.unwrap().unwrap_err());
+            }
+            assert!(tokio::time::Instant::now() < deadline, "the engine is not ready");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        Ok(self)
+    }
+
     pub(crate) async fn ready(&self) {
         let deadline = tokio::time::Instant::now() + LONG;
         while !self.health.is_ready() {

@@ -37,7 +37,7 @@ impl Machine for Writer {
     }
 }
 
-async fn lose(statement: &str, faults: &[Fault], settings: Settings) {
+async fn lose(statement: &str, faults: &[Fault], outages: usize, settings: Settings) {
     let stage = Stage::new().await;
     stage.sql("create table S.written (id bigint, step text); grant all on S.written to public").await;
     let engine = stage.run(stage.pool(), (), |e| e.register::<Writer>().settings(settings));
@@ -53,7 +53,16 @@ async fn lose(statement: &str, faults: &[Fault], settings: Settings) {
             let id = writer.id;
             let count = stage.number(&format!("select count(*) from S.written where id = {id}")).await;
             assert_eq!(count, 2, "{what}: both steps wrote exactly once");
-            assert_eq!(stage.commits(id.raw()).await, [(0, 1), (1, 2)], "{what}");
+            // A step that met the outage itself is set to run again, which is a commit too. A connection that was kept is
+            // replaced without a word.
+            let commits = stage.commits(id.raw()).await;
+            assert!((2..=2 + outages).contains(&commits.len()), "{what}: {commits:?}");
+            if matches!(fault, Fault::CutAnswer | Fault::CutAfter | Fault::SwallowAnswer) && statement == "commit" {
+                let text = format!(
+                    "select count(*) from S.audit where id = {id} and old_status = 'executing' and old_seq = new_seq"
+                );
+                assert_eq!(stage.number(&text).await, 0, "{what}: it was committed, so its claim goes on");
+            }
             let burned = stage.number(&format!("select max(attempt)::bigint from S.audit where id = {id}")).await;
             assert_eq!(burned, 0, "{what}: an outage is not the step's failure");
         }
@@ -65,16 +74,24 @@ const CUTS: [Fault; 4] = [Fault::CutBefore, Fault::CutRequest, Fault::CutAnswer,
 
 #[tokio::test]
 async fn a_steps_own_commit_that_was_lost_counts_once() {
-    lose("commit", &CUTS, quick()).await;
+    lose("commit", &CUTS, 0, quick()).await;
 }
 
 #[tokio::test]
 async fn a_steps_own_transaction_that_was_lost_before_its_commit_is_done_again() {
-    lose(".settle(", &CUTS, quick()).await;
+    lose(".settle(", &CUTS, 0, quick()).await;
 }
 
 #[tokio::test]
 async fn a_steps_own_commit_that_met_silence_counts_once() {
-    let settings = Settings { statement_timeout: SECOND / 4, ..quick() };
-    lose("commit", &[Fault::SwallowRequest, Fault::SwallowAnswer], settings.clone()).await;
+    // On a busy machine another statement may be that slow, and is then an outage as well.
+    let settings = Settings { statement_timeout: SECOND, ..quick() };
+    lose("commit", &[Fault::SwallowRequest, Fault::SwallowAnswer], 2, settings).await;
+}
+
+/// The outage falls into the step's own code: it gets an error, and hands it on by `?`.
+#[tokio::test]
+async fn a_step_that_meets_the_outage_in_its_own_transaction_burns_no_attempt() {
+    lose("insert into", &[Fault::CutBefore, Fault::Refuse("53100")], 1, quick()).await;
+    lose("begin", &[Fault::CutBefore, Fault::Refuse("57P03")], 1, quick()).await;
 }

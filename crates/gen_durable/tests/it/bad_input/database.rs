@@ -1,0 +1,138 @@
+//! Databases that cannot be worked with: away, full, read-only, out of connections, of another version.
+
+use gen_durable::{Client, Context, Engine, Job, Lab, Pool, SECOND, StepError};
+use serde::{Deserialize, Serialize};
+
+use crate::wire::{
+    proxy::Fault,
+    stage::{LONG, Stage},
+};
+
+#[derive(Serialize, Deserialize, Debug)]
+struct Ping;
+
+impl Job for Ping {
+    const NAME: &'static str = "ping";
+    type App = ();
+    type Output = u32;
+    async fn run(&self, cx: &mut Context<'_, Self>) -> Result<u32, StepError> {
+        Ok(cx.attempt)
+    }
+}
+
+async fn start(pool: Pool) -> Result<(), gen_durable::Error> {
+    let engine = Engine::builder(pool, ()).register::<Ping>().build().unwrap();
+    tokio::time::timeout(LONG, engine.run(std::future::ready(()))).await.expect("it neither starts nor says why not")
+}
+
+#[tokio::test]
+async fn a_schema_that_is_missing_too_old_or_too_new_says_what_to_do() {
+    let lab = Lab::new(()).await;
+    let missing = Pool::connect_to(lab.url(), "no_such_schema_here").await.unwrap();
+    let error = start(missing.clone()).await.unwrap_err();
+    assert!(error.is_schema() && error.to_string().contains("durable migrate up"), "{error}");
+    let error = Client::new(missing).enqueue(Ping).await.unwrap_err();
+    assert!(error.is_schema() && error.to_string().contains("durable migrate up"), "{error}");
+
+    let name = format!("{}_versions", lab.owner().schema());
+    let pool = Pool::connect_to(lab.url(), &name).await.unwrap();
+    pool.migrations().up(Some(1)).await.unwrap();
+    let error = start(pool.clone()).await.unwrap_err();
+    assert!(error.is_schema() && error.to_string().contains("durable migrate up"), "{error}");
+    pool.migrate().await.unwrap();
+    start(pool.clone()).await.unwrap();
+
+    let (admin, driver) = tokio_postgres::connect(lab.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(driver);
+    let set = |oldest: i32| {
+        format!(
+            "delete from {name}.migrations where version = 99;
+             insert into {name}.migrations (version, name, oldest_served) values (99, 'from the future', {oldest})"
+        )
+    };
+    admin.batch_execute(&set(99)).await.unwrap();
+    let error = start(pool.clone()).await.unwrap_err();
+    assert!(error.is_schema() && error.to_string().contains("deploy a newer build"), "{error}");
+    // A newer schema that still serves this build is no reason to stop.
+    admin.batch_execute(&set(1)).await.unwrap();
+    start(pool.clone()).await.unwrap();
+    admin.batch_execute(&format!("drop schema {name} cascade")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_read_only_database_is_said_at_the_start_and_waited_out_later() {
+    let stage = Stage::new().await;
+    let separator = if stage.lab.url().contains('?') { '&' } else { '?' };
+    let url = format!("{}{separator}options=-c%20default_transaction_read_only%3Don", stage.lab.url());
+    let pool = Pool::connect_to(&url, stage.schema()).await.unwrap();
+    let error = start(pool.clone()).await.unwrap_err();
+    assert!(error.is_transient() && error.to_string().contains("read-only"), "{error}");
+    let error = Client::new(pool).enqueue(Ping).await.unwrap_err();
+    assert!(error.is_transient(), "{error}");
+
+    // The database becomes read-only under a running engine, for all connections that come: as after a failover.
+    let engine = stage.run(stage.pool(), (), |e| e.register::<Ping>());
+    engine.ready().await;
+    let settle = stage.proxy.on_each(".settle(", Fault::Refuse("25006"), 0, 3);
+    let pick = stage.proxy.on_each(".pick(", Fault::Refuse("25006"), 0, 2);
+    let ping = stage.lab.enqueue(Ping).await.unwrap();
+    assert_eq!(stage.lab.settled(ping.id, LONG).await.unwrap().unwrap().result, Ok(0));
+    assert_eq!((settle.has_fired(), pick.has_fired()), (3, 2));
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn a_database_that_is_not_there_at_the_start_is_said_and_one_that_comes_back_is_used() {
+    let stage = Stage::new().await;
+    stage.proxy.go_down();
+    let pool = stage.pool();
+    let error = start(pool.clone()).await.unwrap_err();
+    assert!(error.is_transient() && error.to_string().contains("nothing was done"), "{error}");
+    stage.proxy.come_back();
+    start(pool.clone()).await.unwrap();
+
+    let engine = stage.run(pool, (), |e| e.register::<Ping>());
+    engine.ready().await;
+    stage.proxy.go_down();
+    let error = engine.client.enqueue(Ping).await.unwrap_err();
+    assert!(error.is_transient() || error.is_unknown(), "{error}");
+    let ping = stage.lab.enqueue(Ping).await.unwrap();
+    stage.proxy.come_back();
+    assert_eq!(stage.lab.settled(ping.id, LONG).await.unwrap().unwrap().result, Ok(0), "an outage burns no attempt");
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn a_database_without_a_free_connection_or_a_free_byte_is_waited_out() {
+    let stage = Stage::new().await;
+    let engine = stage.run(stage.pool(), (), |e| e.register::<Ping>());
+    engine.ready().await;
+    // Every connection is lost, and the next ones are refused: too many clients.
+    let refused = stage.proxy.on_each("", Fault::Refuse("53300"), 0, 5);
+    stage.proxy.go_down();
+    stage.proxy.come_back();
+    let ping = stage.lab.enqueue(Ping).await.unwrap();
+    assert_eq!(stage.lab.settled(ping.id, LONG).await.unwrap().unwrap().result, Ok(0));
+    assert!(refused.has_fired() >= 1);
+    stage.proxy.on_each("", Fault::Refuse("53300"), 0, usize::MAX);
+    let error = Client::new(stage.pool()).enqueue(Ping).await.unwrap_err();
+    assert!(error.is_transient() && error.to_string().contains("53300"), "{error}");
+    stage.proxy.forget();
+    // The disk is full for a while.
+    let full = stage.proxy.on_each(".settle(", Fault::Refuse("53100"), 0, 4);
+    let ping = stage.lab.enqueue(Ping).await.unwrap();
+    full.fired(4).await;
+    assert_eq!(stage.lab.settled(ping.id, LONG).await.unwrap().unwrap().result, Ok(0));
+    stage.proxy.on("store::enqueue", Fault::Refuse("53100"));
+    let deadline = tokio::time::Instant::now() + LONG;
+    let error = loop {
+        match engine.client.enqueue(Ping).await {
+            Err(error) if !error.is_unknown() => break error,
+            // The calls' connection was among those that were lost.
+            other => assert!(other.is_err() && tokio::time::Instant::now() < deadline, "{other:?}"),
+        }
+        tokio::time::sleep(SECOND / 100).await;
+    };
+    assert!(error.is_transient(), "{error}");
+    engine.stop().await;
+}

@@ -1,0 +1,6 @@
+//! Bad input, bad code, bad databases: an error that says what to do, nothing lost, no attempt burned.
+
+mod code;
+mod database;
+mod rows;
+mod values;

@@ -1,0 +1,97 @@
+//! Rows that this build cannot run: set aside or left alone, never failed, and taken up by a build that can.
+
+use gen_durable::{Context, Machine, Outcome, Run, Status, done};
+use serde::{Deserialize, Serialize};
+
+use crate::wire::stage::{LONG, Stage};
+
+/// The same machine in two builds: the second one also reads what the first one cannot.
+macro_rules! build {
+    ($module:ident, $state:ty, { $($variant:ident),* }) => {
+        mod $module {
+            use super::*;
+            #[derive(Serialize, Deserialize, Debug)]
+            pub(super) struct Parcel {
+                pub(super) weight: $state,
+            }
+            #[derive(Serialize, Deserialize, Default)]
+            #[serde(rename_all = "snake_case")]
+            pub(super) enum At { #[default] Pack, $($variant),* }
+            impl Machine for Parcel {
+                const NAME: &'static str = "parcel";
+                type App = ();
+                type Step = At;
+                type Output = String;
+                async fn step(&mut self, _: At, _: &mut Context<'_, Self>) -> Outcome<Self> {
+                    Ok(done(format!("{:?}", self.weight)))
+                }
+            }
+        }
+    };
+}
+build!(before, u32, {});
+build!(after, serde_json::Value, { Label });
+
+#[tokio::test]
+async fn what_a_build_cannot_decode_is_set_aside_and_goes_on_when_one_comes_that_can() {
+    let stage = Stage::new().await;
+    stage
+        .sql(
+            "insert into S.instances (fsm, step, state, attempt) values
+             ('parcel', 'pack', '{\"weight\": \"heavy\"}', 3), ('parcel', 'label', '{\"weight\": 1}', 3),
+             ('parcel', 'pack', '[1, 2]', 3), ('parcel', 'pack', '{\"weight\": 2}', 3)",
+        )
+        .await;
+    let engine = stage.run(stage.pool(), (), |e| e.register::<before::Parcel>());
+    stage.until("select count(*) from S.instances where status = 'stuck'", 3).await;
+    stage.until("select count(*) from S.instances where status = 'done'", 1).await;
+    for (id, said) in [(1, "the state cannot be decoded"), (2, "step \"label\" cannot be decoded"), (3, "decoded")] {
+        let row = engine.client.inspect().show(id).await.unwrap().unwrap();
+        assert!(row.last_error.as_deref().unwrap().contains(said), "{row:?}");
+        assert_eq!((row.attempt, row.crash_count, row.status), (3, 0, Status::Stuck), "no attempt is burned");
+        assert_eq!(row.finished_at, None);
+    }
+    engine.stop().await;
+
+    let engine = stage.run(stage.pool(), (), |e| e.register::<after::Parcel>());
+    for (id, result) in [(1, "String(\"heavy\")"), (2, "Number(1)")] {
+        let settled = engine.client.settled(gen_durable::Id::<after::Parcel>::from_raw(id), LONG).await.unwrap();
+        assert_eq!(settled.expect("it stays stuck").result, Ok(result.to_owned()));
+    }
+    // What this build cannot read either is aside again, and nothing is lost.
+    stage.until("select count(*) from S.instances where id = 3 and status = 'stuck' and attempt = 3", 1).await;
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn a_machine_or_a_version_that_nobody_runs_is_never_claimed_and_can_be_seen() {
+    #[derive(Serialize, Deserialize, Debug)]
+    struct Served;
+    impl Machine for Served {
+        const NAME: &'static str = "served";
+        const VERSION: u16 = 2;
+        type App = ();
+        type Step = Run;
+        type Output = ();
+        async fn step(&mut self, _: Run, _: &mut Context<'_, Self>) -> Outcome<Self> {
+            Ok(done(()))
+        }
+    }
+    let stage = Stage::new().await;
+    stage
+        .sql(
+            "insert into S.instances (fsm, fsm_version, step, state) values
+             ('gone', 1, 'run', 'null'), ('served', 1, 'run', 'null'), ('served', 3, 'run', 'null')",
+        )
+        .await;
+    let engine = stage.run(stage.pool(), (), |e| e.register::<Served>());
+    engine.ready().await;
+    // Whatever the engine would have claimed wrongly comes before this one.
+    let served = engine.client.enqueue(Served).await.unwrap();
+    assert!(engine.client.settled(served.id, LONG).await.unwrap().is_some());
+    assert_eq!(stage.number("select count(*) from S.audit where id <= 3").await, 0, "they were touched");
+    let unserved = engine.client.inspect().unserved().await.unwrap();
+    let seen: Vec<_> = unserved.iter().map(|row| (row.fsm.as_str(), row.fsm_version, row.count)).collect();
+    assert_eq!(seen, [("gone", 1, 1), ("served", 1, 1), ("served", 3, 1)]);
+    engine.stop().await;
+}

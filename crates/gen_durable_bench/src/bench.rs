@@ -1,0 +1,275 @@
+//! What every workload stands on: a Postgres set up for measuring, schemas of our own, rows, an engine.
+
+use std::{
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use gen_durable::{Client, Engine, Pool};
+use gen_durable_postgres::{Cluster, Options};
+use tokio::{sync::oneshot, task::JoinHandle};
+use tokio_postgres::NoTls;
+
+use crate::{
+    Args,
+    jobs::{Noop, Ping, Probe, WALK_STEPS, Walk},
+    process,
+    statistics::{median, rounded},
+};
+
+/// The schema that is measured. Never the one that an application lives in.
+pub(crate) const SCHEMA: &str = "gen_durable_bench";
+/// A second one, for a backlog that stays while the first is emptied.
+pub(crate) const LARGE_SCHEMA: &str = "gen_durable_bench_large";
+
+/// Rows are filled in statements of this many, as callers would.
+const FILL_BATCH: u64 = 1_000;
+const SETTLED_POLL: Duration = Duration::from_millis(1);
+/// Nothing that is measured takes this long.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// A database to measure on.
+pub(crate) struct Bench {
+    pub(crate) url: String,
+    pub(crate) long: bool,
+    pub(crate) rounds: u32,
+    pub(crate) caller: Option<PathBuf>,
+    scale: f64,
+    /// A connection of the bench's own, besides those that are measured.
+    pub(crate) sql: tokio_postgres::Client,
+    /// Stops when the bench ends.
+    cluster: Option<Cluster>,
+}
+
+/// To whoever waits. Stdout is for the result.
+pub(crate) fn say(text: &str) {
+    eprintln!("{text}");
+}
+
+impl Bench {
+    pub(crate) async fn open(args: &Args) -> Result<Bench> {
+        if !(args.scale > 0.0 && args.scale <= 100.0) {
+            bail!("--scale must be above 0 and at most 100");
+        }
+        let (url, cluster) = match &args.database_url {
+            Some(url) => (url.clone(), None),
+            None => {
+                say("starting a Postgres to measure on");
+                let cluster = tokio::task::spawn_blocking(start_postgres).await??;
+                (cluster.url(), Some(cluster))
+            }
+        };
+        let sql = connect(&url).await?;
+        let bench = Bench {
+            url,
+            long: args.long,
+            rounds: args.rounds,
+            caller: args.caller.clone(),
+            scale: args.scale,
+            sql,
+            cluster,
+        };
+        bench.drop_schema(SCHEMA).await?;
+        Pool::connect_to(&bench.url, SCHEMA).await?.migrate().await?;
+        Ok(bench)
+    }
+
+    /// Leave nothing behind.
+    pub(crate) async fn close(self) -> Result<()> {
+        self.drop_schema(SCHEMA).await
+    }
+
+    pub(crate) async fn drop_schema(&self, schema: &str) -> Result<()> {
+        Ok(self.sql.batch_execute(&format!("drop schema if exists {schema} cascade")).await?)
+    }
+
+    pub(crate) async fn server_version(&self) -> Result<String> {
+        let row = self.sql.query_one("select current_setting('server_version')", &[]).await?;
+        Ok(row.try_get(0)?)
+    }
+
+    /// A count as this run wants it.
+    pub(crate) fn count(&self, full: u64) -> u64 {
+        ((full as f64 * self.scale) as u64).max(1)
+    }
+
+    /// A duration as this run wants it.
+    pub(crate) fn duration(&self, full: Duration) -> Duration {
+        full.mul_f64(self.scale).max(Duration::from_millis(20))
+    }
+
+    /// What has been used so far.
+    pub(crate) fn cpu(&self) -> Cpu {
+        let server = self.cluster.as_ref().and_then(|cluster| i32::try_from(cluster.pid()).ok());
+        let own = i32::try_from(std::process::id()).unwrap_or_default();
+        Cpu {
+            at: Instant::now(),
+            own: process::cpu_seconds(&[own]),
+            postgres: server.map_or(0.0, process::server_cpu_seconds),
+            machine: process::machine_cpu_seconds(),
+        }
+    }
+
+    /// A pool of its own, as a process has one.
+    pub(crate) async fn pool(&self, schema: &str) -> Result<Pool> {
+        Ok(Pool::connect_to(&self.url, schema).await?)
+    }
+
+    /// No rows, and nothing of earlier ones.
+    pub(crate) async fn empty(&self, schema: &str) -> Result<()> {
+        Ok(self.sql.batch_execute(&format!("truncate {schema}.instances")).await?)
+    }
+
+    /// Jobs of one step that wait.
+    pub(crate) async fn fill_jobs(&self, schema: &str, count: u64) -> Result<()> {
+        let state = serde_json::to_string(&Noop::new(1))?;
+        self.fill(schema, count, "noop", "run", &state).await
+    }
+
+    /// Machines that wait for their first step.
+    pub(crate) async fn fill_walks(&self, schema: &str, count: u64) -> Result<()> {
+        let state = format!(r#"{{"left": {WALK_STEPS}, "note": "hello world"}}"#);
+        self.fill(schema, count, "walk", "walking", &state).await
+    }
+
+    /// By SQL: the memory of filling must not show in what is measured afterwards.
+    async fn fill(&self, schema: &str, count: u64, fsm: &str, step: &str, state: &str) -> Result<()> {
+        let insert = format!(
+            "insert into {schema}.instances (fsm, step, state)
+             select $1, $2, $3::text::jsonb from generate_series(1, $4::bigint)"
+        );
+        let insert = self.sql.prepare(&insert).await?;
+        let mut left = count;
+        while left > 0 {
+            let batch = left.min(FILL_BATCH);
+            self.sql.execute(&insert, &[&fsm, &step, &state, &i64::try_from(batch)?]).await?;
+            left -= batch;
+        }
+        Ok(self.sql.batch_execute(&format!("vacuum (analyze) {schema}.instances")).await?)
+    }
+
+    /// Waits until every row has settled.
+    pub(crate) async fn all_settled(&self, schema: &str) -> Result<()> {
+        let open = format!(
+            "select exists (select from {schema}.instances where status = 'executing')
+                 or exists (select from {schema}.instances where status = 'runnable' and crash_count < 2)"
+        );
+        let open = self.sql.prepare(&open).await?;
+        let begun = Instant::now();
+        while self.sql.query_one(&open, &[]).await?.try_get(0)? {
+            if begun.elapsed() > PATIENCE {
+                bail!("not everything settled within {PATIENCE:?}");
+            }
+            tokio::time::sleep(SETTLED_POLL).await;
+        }
+        Ok(())
+    }
+
+    /// An engine as a newcomer has it: default settings, on a pool of its own.
+    pub(crate) async fn start_engine(&self, schema: &str, probe: &Arc<Probe>) -> Result<Running> {
+        let pool = self.pool(schema).await?;
+        let engine =
+            Engine::builder(pool, probe.clone()).register::<Noop>().register::<Walk>().register::<Ping>().build()?;
+        let client = engine.client();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let task = tokio::spawn(engine.run(async move { drop(stopped.await) }));
+        Ok(Running { client, stop, task })
+    }
+}
+
+/// Seconds of CPU: of this process, and of the Postgres that was started for it. They say what work costs also on a
+/// machine that has other things to do.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Cpu {
+    at: Instant,
+    own: f64,
+    postgres: f64,
+    machine: f64,
+}
+
+impl Cpu {
+    /// What was used since then.
+    pub(crate) fn since(self, before: Cpu, count: u64) -> Used {
+        let micros = |seconds: f64| rounded(seconds * 1e6 / count.max(1) as f64, 1);
+        let (own, postgres) = (self.own - before.own, self.postgres - before.postgres);
+        let others = (self.machine - before.machine - own - postgres).max(0.0);
+        let elapsed = self.at.saturating_duration_since(before.at).as_secs_f64().max(1e-6);
+        Used { own_us: micros(own), postgres_us: micros(postgres), others_percent: (others / elapsed * 100.0).round() }
+    }
+}
+
+/// CPU for one of many, in microseconds; and how much of a core others used meanwhile.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Used {
+    pub(crate) own_us: f64,
+    pub(crate) postgres_us: f64,
+    pub(crate) others_percent: f64,
+}
+
+impl Used {
+    /// The medians, for the report.
+    pub(crate) fn medians(all: &[Used]) -> serde_json::Value {
+        let median_of = |field: fn(&Used) -> f64| median(&all.iter().map(field).collect::<Vec<_>>());
+        serde_json::json!({
+            "own": median_of(|used| used.own_us),
+            "postgres": median_of(|used| used.postgres_us),
+            "others_percent": median_of(|used| used.others_percent),
+        })
+    }
+}
+
+impl std::fmt::Display for Used {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Used { own_us, postgres_us, others_percent } = self;
+        write!(f, "{own_us} + {postgres_us} µs (others {others_percent} %)")
+    }
+}
+
+/// An engine that runs.
+pub(crate) struct Running {
+    pub(crate) client: Client,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<Result<(), gen_durable::Error>>,
+}
+
+impl Running {
+    pub(crate) async fn stop(self) -> Result<()> {
+        drop(self.stop);
+        Ok(self.task.await??)
+    }
+
+    /// Waits for something that this engine does; if the engine ends instead, that is the answer.
+    pub(crate) async fn until<T>(&mut self, done: impl Future<Output = T>) -> Result<T> {
+        tokio::select! {
+            done = done => Ok(done),
+            ended = &mut self.task => {
+                ended??;
+                bail!("the engine stopped by itself")
+            }
+            () = tokio::time::sleep(PATIENCE) => bail!("nothing came of it within {PATIENCE:?}"),
+        }
+    }
+}
+
+/// A connection whose other half runs on this runtime.
+pub(crate) async fn connect(url: &str) -> Result<tokio_postgres::Client> {
+    let mut config: tokio_postgres::Config = url.parse().context("the database's address cannot be read")?;
+    config.application_name("gen_durable_bench");
+    let (client, driver) = config.connect(NoTls).await.context("no Postgres answers")?;
+    tokio::spawn(driver);
+    Ok(client)
+}
+
+/// The configuration that all numbers are told for.
+fn start_postgres() -> Result<Cluster> {
+    Ok(Options::new()
+        .setting("shared_buffers", "1GB")
+        .setting("max_wal_size", "4GB")
+        .setting("checkpoint_timeout", "15min")
+        .setting("synchronous_commit", "on")
+        .setting("max_connections", "300")
+        .fsync(true)
+        .temporary()?)
+}

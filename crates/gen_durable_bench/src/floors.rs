@@ -1,0 +1,143 @@
+//! Floors: the least that the same work costs in plain SQL, on the same table with the same indexes and checks, without
+//! an engine around it. All SQL of the bench that is measured is here.
+
+pub(crate) mod loops;
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use futures_util::future::try_join_all;
+
+use crate::{
+    bench::{Bench, SCHEMA, connect},
+    jobs::WALK_STEPS,
+};
+
+/// Rows of one batch inside Postgres.
+const SQL_BATCH: i32 = 200;
+
+/// Drain inside Postgres, one connection: claim by UPDATE, end by UPDATE, a commit each. Rows a second.
+pub(crate) async fn sql_drain(bench: &Bench, rows: u64) -> Result<f64> {
+    sql_procedure(bench, 0).await?;
+    let begun = Instant::now();
+    bench.sql.batch_execute(&format!("call {SCHEMA}.floor({SQL_BATCH})")).await?;
+    Ok(rows as f64 / begun.elapsed().as_secs_f64())
+}
+
+/// The chain inside Postgres: claimed once, then an UPDATE a step. Steps a second.
+pub(crate) async fn sql_chain(bench: &Bench, rows: u64) -> Result<f64> {
+    sql_procedure(bench, WALK_STEPS).await?;
+    let begun = Instant::now();
+    bench.sql.batch_execute(&format!("call {SCHEMA}.floor({SQL_BATCH})")).await?;
+    Ok((rows * WALK_STEPS) as f64 / begun.elapsed().as_secs_f64())
+}
+
+async fn sql_procedure(bench: &Bench, nexts: u64) -> Result<()> {
+    let text = format!(
+        "create or replace procedure {SCHEMA}.floor(batch int) language plpgsql as $$
+         declare ids bigint[];
+         begin
+             set enable_seqscan = off; set enable_bitmapscan = off; set enable_hashjoin = off; set enable_mergejoin = off;
+             loop
+                 with picked as materialized (
+                     select id from {SCHEMA}.instances
+                     where queue = 'default' and priority = 0 and status = 'runnable' and crash_count < 2
+                       and eligible_at <= statement_timestamp()
+                     order by eligible_at, id limit batch for no key update skip locked
+                 ), claimed as (
+                     update {SCHEMA}.instances i
+                     set status = 'executing', locked_by = '00000000-0000-0000-0000-000000000001',
+                         lease_expires_at = now() + interval '60 s', claim_epoch = claim_epoch + 1, updated_at = now()
+                     from picked where i.id = picked.id returning i.id
+                 )
+                 select array_agg(id) into ids from claimed;
+                 exit when ids is null;
+                 commit;
+                 for k in 1..{nexts} loop
+                     update {SCHEMA}.instances i
+                     set state = jsonb_build_object('left', {nexts} - k, 'note', 'hello world'),
+                         step_seq = step_seq + 1, visit = step_seq + 1, attempt = 0, updated_at = now()
+                     from unnest(ids) as o(id) where i.id = o.id;
+                     commit;
+                 end loop;
+                 update {SCHEMA}.instances i
+                 set status = 'done', result = 'null', locked_by = null, lease_expires_at = null,
+                     claim_epoch = claim_epoch + 1, step_seq = step_seq + 1, finished_at = now(), updated_at = now()
+                 from unnest(ids) as o(id) where i.id = o.id;
+                 commit;
+             end loop;
+         end $$"
+    );
+    Ok(bench.sql.batch_execute(&text).await?)
+}
+
+/// Single-row INSERTs by so many connections, each on its own, two threads of them. Rows a second.
+pub(crate) async fn insert_one(bench: &Bench, callers: usize, lasting: Duration) -> Result<f64> {
+    let lanes = 2;
+    let mut threads = Vec::new();
+    for _ in 0..lanes {
+        let url = bench.url.clone();
+        threads.push(loops::on_a_thread(move || async move {
+            let inserting = (0..callers / lanes).map(|_| insert_until(url.clone(), lasting));
+            Ok(try_join_all(inserting).await?.iter().sum::<u64>())
+        }));
+    }
+    let rows: u64 = try_join_all(threads).await?.iter().sum();
+    Ok(rows as f64 / lasting.as_secs_f64())
+}
+
+async fn insert_until(url: String, lasting: Duration) -> Result<u64> {
+    let client = connect(&url).await?;
+    let insert = format!("insert into {SCHEMA}.instances (fsm, step, state) values ('noop', 'run', $1::text::jsonb)");
+    let insert = client.prepare(&insert).await?;
+    let state = r#"{"n": 1, "note": "hello world"}"#;
+    let begun = Instant::now();
+    let mut rows = 0;
+    while begun.elapsed() < lasting {
+        client.execute(&insert, &[&state]).await?;
+        rows += 1;
+    }
+    Ok(rows)
+}
+
+/// INSERTs of so many rows in one statement, by one connection. Rows a second.
+pub(crate) async fn insert_many(bench: &Bench, batches: u64, size: u64) -> Result<f64> {
+    let url = bench.url.clone();
+    loops::on_a_thread(move || async move {
+        let client = connect(&url).await?;
+        let insert = format!(
+            "insert into {SCHEMA}.instances (fsm, step, state) select 'noop', 'run', s::jsonb from unnest($1::text[]) as s
+             returning id"
+        );
+        let insert = client.prepare(&insert).await?;
+        let begun = Instant::now();
+        for _ in 0..batches {
+            let states: Vec<String> = (0..size).map(|n| format!(r#"{{"n": {n}, "note": "hello world"}}"#)).collect();
+            client.query(&insert, &[&states]).await?;
+        }
+        Ok((batches * size) as f64 / begun.elapsed().as_secs_f64())
+    })
+    .await
+}
+
+/// One claim of one row that is there: from its sending to its answer, in milliseconds, several times.
+pub(crate) async fn claim_one(bench: &Bench, times: u64) -> Result<Vec<f64>> {
+    let url = bench.url.clone();
+    loops::on_a_thread(move || async move {
+        let client = connect(&url).await?;
+        client.batch_execute(loops::PLANS).await?;
+        let insert = format!("insert into {SCHEMA}.instances (fsm, step, state) values ('floor', 'run', '1')");
+        let insert = client.prepare(&insert).await?;
+        let claim = client.prepare(&loops::claim_statement(SCHEMA)).await?;
+        let mut took = Vec::new();
+        for _ in 0..times {
+            client.execute(&insert, &[]).await?;
+            let begun = Instant::now();
+            client.query(&claim, &[&1i64]).await?;
+            took.push(begun.elapsed().as_secs_f64() * 1e3);
+        }
+        client.batch_execute(&format!("delete from {SCHEMA}.instances where fsm = 'floor'")).await?;
+        Ok(took)
+    })
+    .await
+}

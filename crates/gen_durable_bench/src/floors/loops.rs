@@ -1,0 +1,205 @@
+//! Bare loops: the least that a worker process can be. One thread claims 500 at a time while it holds fewer than 1,000
+//! rows, decodes, steps and encodes; another writes all that has ended in one UPDATE. No watermarks, no leases, no fences
+//! but the epoch, no timeouts, nobody else's locks.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Instant,
+};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Notify, oneshot};
+
+use crate::bench::{Bench, SCHEMA, connect};
+
+/// What the loops are, for the report.
+pub(crate) const KIND: &str =
+    "bare loop on the engine's own table: plain claim of 500, 1,000 slots, 1 committer, tokio-postgres";
+
+/// Rows claimed at once, and held at most.
+const CLAIM: usize = 500;
+const SLOTS: usize = 1_000;
+const COMMIT_MAX: usize = 1_000;
+
+/// No plan but by index, also for what is prepared on an empty table.
+pub(crate) const PLANS: &str = "set enable_seqscan = off; set enable_bitmapscan = off; set enable_hashjoin = off;
+    set enable_mergejoin = off; set jit = off; set plan_cache_mode = force_generic_plan";
+
+/// State as both kinds of rows have it.
+#[derive(Serialize, Deserialize)]
+struct State {
+    #[serde(default)]
+    left: u64,
+    #[serde(default)]
+    n: u64,
+    note: String,
+}
+
+struct Ended {
+    id: i64,
+    epoch: i64,
+    /// `None`: it is done.
+    state: Option<String>,
+}
+
+struct Shared {
+    waiting: Mutex<Vec<Ended>>,
+    bell: Notify,
+    held: AtomicUsize,
+    room: Notify,
+    steps: AtomicU64,
+    drained: AtomicBool,
+}
+
+/// Run everything that waits in the schema. Answers commits of steps a second, ends of walks not counted.
+pub(crate) async fn drain(bench: &Bench, is_chain: bool) -> Result<f64> {
+    let shared = Arc::new(Shared {
+        waiting: Mutex::default(),
+        bell: Notify::new(),
+        held: AtomicUsize::new(0),
+        room: Notify::new(),
+        steps: AtomicU64::new(0),
+        drained: AtomicBool::new(false),
+    });
+    let begun = Instant::now();
+    let picker = on_a_thread({
+        let (url, shared) = (bench.url.clone(), shared.clone());
+        move || async move { pick(&url, &shared).await }
+    });
+    let committer = on_a_thread({
+        let (url, shared) = (bench.url.clone(), shared.clone());
+        move || async move { commit(&url, &shared, is_chain).await }
+    });
+    tokio::try_join!(picker, committer)?;
+    Ok(shared.steps.load(Ordering::Relaxed) as f64 / begun.elapsed().as_secs_f64())
+}
+
+pub(crate) fn claim_statement(schema: &str) -> String {
+    format!(
+        "with picked as materialized (
+             select id from {schema}.instances
+             where queue = 'default' and priority = 0 and status = 'runnable' and crash_count < 2
+               and eligible_at <= statement_timestamp()
+             order by eligible_at, id limit $1 for no key update skip locked
+         )
+         update {schema}.instances i
+         set status = 'executing', locked_by = '00000000-0000-0000-0000-000000000001',
+             lease_expires_at = now() + interval '60 s', claim_epoch = claim_epoch + 1, updated_at = now()
+         from picked where i.id = picked.id
+         returning i.id, i.claim_epoch, i.state::text"
+    )
+}
+
+fn settle_statement(schema: &str) -> String {
+    format!(
+        "update {schema}.instances i
+         set status = case when e.state is null then 'done' else i.status end,
+             state = coalesce(e.state::jsonb, i.state),
+             result = case when e.state is null then 'null'::jsonb end,
+             step_seq = i.step_seq + 1, visit = i.step_seq + 1,
+             claim_epoch = case when e.state is null then i.claim_epoch + 1 else i.claim_epoch end,
+             locked_by = case when e.state is not null then i.locked_by end,
+             lease_expires_at = case when e.state is not null then i.lease_expires_at end,
+             finished_at = case when e.state is null then now() end,
+             updated_at = now()
+         from unnest($1::bigint[], $2::bigint[], $3::text[]) as e(id, epoch, state)
+         where i.id = e.id and i.claim_epoch = e.epoch
+         returning i.id"
+    )
+}
+
+async fn pick(url: &str, shared: &Shared) -> Result<()> {
+    let client = connect(url).await?;
+    client.batch_execute(PLANS).await?;
+    let claim = client.prepare(&claim_statement(SCHEMA)).await?;
+    loop {
+        let free = SLOTS.saturating_sub(shared.held.load(Ordering::Acquire));
+        if free < CLAIM {
+            shared.room.notified().await;
+            continue;
+        }
+        let rows = client.query(&claim, &[&i64::try_from(CLAIM)?]).await?;
+        if rows.is_empty() {
+            shared.drained.store(true, Ordering::Release);
+            shared.bell.notify_one();
+            return Ok(());
+        }
+        shared.held.fetch_add(rows.len(), Ordering::AcqRel);
+        let mut ended = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let state: &str = row.try_get(2)?;
+            ended.push(Ended { id: row.try_get(0)?, epoch: row.try_get(1)?, state: step(state)? });
+        }
+        shared.waiting.lock().unwrap_or_else(PoisonError::into_inner).append(&mut ended);
+        shared.bell.notify_one();
+    }
+}
+
+/// A step: what is left becomes one less, nothing left is the end.
+fn step(state: &str) -> Result<Option<String>> {
+    let mut state: State = serde_json::from_str(state)?;
+    if state.left == 0 {
+        return Ok(None);
+    }
+    state.left -= 1;
+    Ok(Some(serde_json::to_string(&state)?))
+}
+
+async fn commit(url: &str, shared: &Shared, is_chain: bool) -> Result<()> {
+    let client = connect(url).await?;
+    client.batch_execute(PLANS).await?;
+    let settle = client.prepare(&settle_statement(SCHEMA)).await?;
+    loop {
+        let mut batch = {
+            let mut waiting = shared.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            let count = waiting.len().min(COMMIT_MAX);
+            waiting.drain(..count).collect::<Vec<_>>()
+        };
+        if batch.is_empty() {
+            if shared.drained.load(Ordering::Acquire) && shared.held.load(Ordering::Acquire) == 0 {
+                return Ok(());
+            }
+            shared.bell.notified().await;
+            continue;
+        }
+        batch.sort_unstable_by_key(|ended| ended.id);
+        let ids: Vec<i64> = batch.iter().map(|ended| ended.id).collect();
+        let epochs: Vec<i64> = batch.iter().map(|ended| ended.epoch).collect();
+        let states: Vec<Option<&str>> = batch.iter().map(|ended| ended.state.as_deref()).collect();
+        client.query(&settle, &[&ids, &epochs, &states]).await?;
+        let mut ahead = Vec::new();
+        let mut gone = 0;
+        for ended in &batch {
+            match &ended.state {
+                Some(state) => ahead.push(Ended { state: step(state)?, ..*ended }),
+                None => gone += 1,
+            }
+        }
+        let counted = if is_chain { ahead.len() } else { batch.len() };
+        shared.steps.fetch_add(counted.try_into()?, Ordering::Relaxed);
+        if gone > 0 {
+            shared.held.fetch_sub(gone, Ordering::AcqRel);
+            shared.room.notify_one();
+        }
+        shared.waiting.lock().unwrap_or_else(PoisonError::into_inner).append(&mut ahead);
+    }
+}
+
+/// A thread with a runtime of its own: the cheapest place for one connection.
+pub(crate) async fn on_a_thread<T, F, Fut>(make: F) -> Result<T>
+where
+    T: Send + 'static,
+    F: FnOnce() -> Fut + Send + 'static,
+    Fut: Future<Output = Result<T>>,
+{
+    let (answer, answered) = oneshot::channel();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    std::thread::Builder::new().name("bench-floor".into()).spawn(move || {
+        let _ = answer.send(runtime.block_on(make()));
+    })?;
+    answered.await.context("a floor's thread ended without an answer")?
+}

@@ -1,0 +1,152 @@
+//! The machines that are run, and the probe that watches them. Their steps do nothing: what is measured is the engine.
+
+use std::{
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use gen_durable::{Context, Job, Machine, Outcome, StepError, done, next};
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+
+/// How many `next`s a walk has.
+pub(crate) const WALK_STEPS: u64 = 10;
+
+/// A job that does nothing.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Noop {
+    pub(crate) n: u64,
+    pub(crate) note: String,
+}
+
+impl Noop {
+    pub(crate) fn new(n: u64) -> Noop {
+        Noop { n, note: "hello world".into() }
+    }
+}
+
+impl Job for Noop {
+    const NAME: &'static str = "noop";
+    type App = Arc<Probe>;
+    type Output = ();
+    async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
+        cx.app.ran();
+        Ok(())
+    }
+}
+
+/// A machine of [`WALK_STEPS`] `next`s and an end.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Walk {
+    left: u64,
+    note: String,
+}
+
+/// The one step of a walk, again and again.
+#[derive(Serialize, Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum At {
+    #[default]
+    Walking,
+}
+
+impl Machine for Walk {
+    const NAME: &'static str = "walk";
+    type App = Arc<Probe>;
+    type Step = At;
+    type Output = ();
+    async fn step(&mut self, at: At, cx: &mut Context<'_, Self>) -> Outcome<Self> {
+        cx.app.ran();
+        if self.left == 0 {
+            return Ok(done(()));
+        }
+        self.left -= 1;
+        Ok(next(at))
+    }
+}
+
+/// A job that says when it began.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Ping {
+    pub(crate) n: u64,
+}
+
+impl Job for Ping {
+    const NAME: &'static str = "ping";
+    type App = Arc<Probe>;
+    type Output = ();
+    async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
+        let now = now_nanos();
+        cx.app.started.lock().unwrap_or_else(PoisonError::into_inner).push((self.n, now));
+        cx.app.ran();
+        Ok(())
+    }
+}
+
+/// What the steps of one engine report to.
+#[derive(Debug)]
+pub(crate) struct Probe {
+    steps: AtomicU64,
+    first: OnceLock<Instant>,
+    /// How many steps are waited for.
+    wanted: u64,
+    reached: OnceLock<Instant>,
+    bell: Notify,
+    /// Which ping began when.
+    started: Mutex<Vec<(u64, u64)>>,
+}
+
+impl Probe {
+    /// Waits for this many steps.
+    pub(crate) fn waiting_for(wanted: u64) -> Arc<Probe> {
+        Arc::new(Probe {
+            steps: AtomicU64::new(0),
+            first: OnceLock::new(),
+            wanted,
+            reached: OnceLock::new(),
+            bell: Notify::new(),
+            started: Mutex::default(),
+        })
+    }
+
+    fn ran(&self) {
+        let before = self.steps.fetch_add(1, Ordering::Relaxed);
+        if before == 0 {
+            let _ = self.first.set(Instant::now());
+        }
+        if before + 1 == self.wanted {
+            let _ = self.reached.set(Instant::now());
+            self.bell.notify_one();
+        }
+    }
+
+    /// When the first step began; now, if none has.
+    pub(crate) fn first(&self) -> Instant {
+        self.first.get().copied().unwrap_or_else(Instant::now)
+    }
+
+    /// Waits until all have begun. Answers how long that took since the first one.
+    pub(crate) async fn all(&self) -> Duration {
+        loop {
+            let rung = self.bell.notified();
+            if let Some(reached) = self.reached.get() {
+                return reached.saturating_duration_since(self.first());
+            }
+            rung.await;
+        }
+    }
+
+    /// Which pings began when, so far.
+    pub(crate) fn started(&self) -> Vec<(u64, u64)> {
+        self.started.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// The one clock that two processes of one machine share.
+pub(crate) fn now_nanos() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,97 @@
+//! What was found, for people and for programs.
+
+use std::collections::BTreeMap;
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::{Args, statistics::rounded};
+
+/// One workload's numbers.
+#[derive(Debug, Serialize)]
+pub(crate) struct Measured {
+    pub(crate) workload: &'static str,
+    pub(crate) value: f64,
+    pub(crate) unit: &'static str,
+    /// The floor, in the same unit.
+    pub(crate) floor: f64,
+    /// Value to floor. Of a rate, more is better; of a time, less is.
+    pub(crate) ratio: f64,
+    /// What the floor is.
+    pub(crate) floor_kind: &'static str,
+    /// Whatever else this workload has to say, by name.
+    #[serde(flatten)]
+    pub(crate) more: BTreeMap<&'static str, Value>,
+}
+
+impl Measured {
+    pub(crate) fn new(
+        workload: &'static str,
+        unit: &'static str,
+        value: f64,
+        floor: f64,
+        floor_kind: &'static str,
+    ) -> Measured {
+        // A rate of thousands has no use for decimals, a time of milliseconds has.
+        let digits = if value.abs() >= 1_000.0 { 0 } else { 3 };
+        let ratio = if floor == 0.0 { 0.0 } else { rounded(value / floor, 3) };
+        let (value, floor) = (rounded(value, digits), rounded(floor, digits));
+        Measured { workload, value, unit, floor, ratio, floor_kind, more: BTreeMap::new() }
+    }
+
+    /// One more thing to say.
+    pub(crate) fn with(mut self, name: &'static str, value: impl Into<Value>) -> Measured {
+        self.more.insert(name, value.into());
+        self
+    }
+}
+
+/// Everything that was measured in one run.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    long: bool,
+    rounds: u32,
+    scale: f64,
+    cores: usize,
+    postgres: String,
+    results: Vec<Measured>,
+}
+
+impl Report {
+    pub(crate) fn new(args: &Args, postgres: String, results: Vec<Measured>) -> Report {
+        let cores = std::thread::available_parallelism().map_or(0, usize::from);
+        Report { long: args.long, rounds: args.rounds, scale: args.scale, cores, postgres, results }
+    }
+
+    /// For people.
+    pub(crate) fn table(&self) -> String {
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING).set_header(["workload", "value", "floor", "ratio", "unit", "and"]);
+        for measured in &self.results {
+            let more: Vec<String> = measured.more.iter().map(|(name, value)| format!("{name} {value}")).collect();
+            table.add_row([
+                measured.workload.to_owned(),
+                measured.value.to_string(),
+                measured.floor.to_string(),
+                format!("{:.2}", measured.ratio),
+                measured.unit.to_owned(),
+                more.join("\n"),
+            ]);
+        }
+        for index in 1..=3 {
+            if let Some(column) = table.column_mut(index) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        let floors: Vec<String> =
+            self.results.iter().map(|measured| format!("  {}: {}", measured.workload, measured.floor_kind)).collect();
+        format!(
+            "{} cores shared with Postgres {}; medians of {} rounds\n\n{table}\n\nFloors\n{}",
+            self.cores,
+            self.postgres,
+            self.rounds,
+            floors.join("\n")
+        )
+    }
+}

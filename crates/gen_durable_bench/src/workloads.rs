@@ -1,0 +1,78 @@
+//! The workloads, by name. A later one is a file, a variant and a line in each table below.
+
+mod chain;
+mod drain;
+mod growth;
+mod insert;
+mod insert_many;
+mod pickup;
+mod xmin;
+
+use anyhow::Result;
+use clap::ValueEnum;
+
+use crate::{bench::Bench, report::Measured};
+
+/// What can be measured.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+#[value(rename_all = "snake_case")]
+pub enum Workload {
+    /// 100,000 one-step jobs that wait: jobs a second
+    Drain,
+    /// 5,000 instances of 10 `next` steps: steps a second
+    Chain,
+    /// Single enqueues by 10 callers: rows a second
+    Insert,
+    /// Enqueues of 1,000 in one call: rows a second
+    InsertMany,
+    /// From the commit of an enqueue to the start of its step; and what an idle engine costs
+    Pickup,
+    /// The first 10,000 jobs of a large backlog: their rate against that of a small one
+    Growth,
+    /// Pickup at 2,000 jobs a second while another connection holds an old snapshot, against the same without
+    Xmin,
+}
+
+impl Workload {
+    /// All of them, in the order in which they are measured.
+    pub const ALL: [Workload; 7] = [
+        Workload::Drain,
+        Workload::Chain,
+        Workload::Insert,
+        Workload::InsertMany,
+        Workload::Pickup,
+        Workload::Growth,
+        Workload::Xmin,
+    ];
+
+    /// Its name, on the command line and in the results.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Workload::Drain => "drain",
+            Workload::Chain => "chain",
+            Workload::Insert => "insert",
+            Workload::InsertMany => "insert_many",
+            Workload::Pickup => "pickup",
+            Workload::Growth => "growth",
+            Workload::Xmin => "xmin",
+        }
+    }
+
+    /// What it is, in a line.
+    pub(crate) fn about(self) -> String {
+        let help = self.to_possible_value().and_then(|value| value.get_help().map(ToString::to_string));
+        help.unwrap_or_default()
+    }
+
+    pub(crate) async fn measure(self, bench: &Bench) -> Result<Measured> {
+        match self {
+            Workload::Drain => drain::measure(bench).await,
+            Workload::Chain => chain::measure(bench).await,
+            Workload::Insert => insert::measure(bench).await,
+            Workload::InsertMany => insert_many::measure(bench).await,
+            Workload::Pickup => pickup::measure(bench).await,
+            Workload::Growth => growth::measure(bench).await,
+            Workload::Xmin => xmin::measure(bench).await,
+        }
+    }
+}
