@@ -55,12 +55,16 @@ pub use transition::{
 /// The guides' programs, compiled and run with the tests of the documentation.
 #[cfg(doctest)]
 mod guides {
+    #[doc = include_str!("../../../docs/guide/children.md")]
+    mod children {}
     #[doc = include_str!("../../../docs/guide/jobs.md")]
     mod jobs {}
     #[doc = include_str!("../../../docs/guide/machines.md")]
     mod machines {}
     #[doc = include_str!("../../../docs/guide/operating.md")]
     mod operating {}
+    #[doc = include_str!("../../../docs/guide/signals.md")]
+    mod signals {}
     #[doc = include_str!("../../../docs/guide/testing.md")]
     mod testing {}
     #[doc = include_str!("../../../docs/guide/transactions.md")]
