@@ -17,6 +17,7 @@ mod poison;
 mod pooler;
 mod processes;
 mod signals;
+mod sql_surface;
 mod support;
 mod ui;
 mod wire;
