@@ -13,6 +13,7 @@ mod transition;
 
 // What a user calls.
 mod client;
+mod operate;
 mod settings;
 
 // The engine: no SQL here.
@@ -38,10 +39,12 @@ pub use id::{Id, Queue, Status};
 pub use jiff::Timestamp;
 pub use job::{Job, Run};
 pub use machine::{Data, Machine, Stored, shape, variant_names};
+pub use operate::{Anyone, NewInstance, Operate};
 pub use policy::{DAY, HOUR, MINUTE, Policy, SECOND};
 pub use settings::Settings;
 pub use signal::{Address, Letter, Scope, Signal, Signals};
 pub use store::{
+    explain::{Blocker, Explanation, PendingChild, Relations},
     inspect::{Count, Filter, Inspect, Instance, QueueInfo, Unserved, WorkerInfo},
     migrate::{MigrationStatus, Migrations},
     pool::Pool,

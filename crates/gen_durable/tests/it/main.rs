@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod acts;
+mod acts_between;
 mod basics;
 mod children;
 mod connect;
@@ -12,6 +13,7 @@ mod house;
 mod locks;
 mod migrations;
 mod observe;
+mod operate;
 mod plans;
 mod poison;
 mod pooler;

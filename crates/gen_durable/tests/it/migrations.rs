@@ -109,7 +109,9 @@ async fn the_runtime_role_works_without_ddl_and_the_reader_only_looks() {
     let id = lab.enqueue(Ping).after(SECOND).await.unwrap().id;
     for act in [
         format!(r#"select * from {schema}.enqueue_all('[{{"fsm": "ping", "step": "run", "state": null}}]')"#),
-        format!(r#"select * from {schema}.enqueue_all('[{{"fsm": "ping", "step": "run", "state": null, "key": "k"}}]')"#),
+        format!(
+            r#"select * from {schema}.enqueue_all('[{{"fsm": "ping", "step": "run", "state": null, "key": "k"}}]')"#
+        ),
         format!("select {schema}.signal({id}, null, null, null, 'x', '1')"),
         format!("select {schema}.cancel({id}, null, null, null, 'x')"),
         format!("select {schema}.tell_parents(array[{id}]::bigint[])"),
