@@ -227,6 +227,37 @@ async fn what_waits_says_for_what_and_what_has_settled_says_so() {
     assert_eq!(lab.inspect().relations(order.raw()).await.unwrap().letters, [("noise".to_owned(), 1)]);
 }
 
+#[tokio::test]
+async fn a_cancelled_subtree_holds_the_children_that_a_racing_commit_has_just_spawned() {
+    let lab = lab().await;
+    let schema = lab.pool().schema().to_owned();
+    let parent = lab.enqueue(Order { number: 5 }).after(HOUR).await.unwrap().id;
+    // The parent's commit is under way: it holds the row, and its child is not there for others yet.
+    let committing = sql().await;
+    committing
+        .batch_execute(&format!(
+            "begin; select from {schema}.instances where id = {parent} for no key update;
+             insert into {schema}.instances (fsm, step, state, parent_id, parent_generation)
+             values ('picky', 'run', '{{\"fail\": false}}', {parent}, 1)"
+        ))
+        .await
+        .unwrap();
+    let operate = lab.operate();
+    let cancel = tokio::spawn(async move { operate.cancel(by_id(parent.raw()), "all of it", true).await });
+    let waits = format!(
+        "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like '%{schema}.cancel%'"
+    );
+    let looker = sql().await;
+    eventually("the cancel waits for the commit", async || {
+        looker.query_one(&waits, &[]).await.unwrap().get::<_, i64>(0) == 1
+    })
+    .await;
+    committing.batch_execute("commit").await.unwrap();
+    assert!(cancel.await.unwrap().unwrap());
+    let children = lab.inspect().relations(parent.raw()).await.unwrap().children;
+    assert_eq!(children, [(Status::Cancelled, 1)]);
+}
+
 /// Stops at a gate.
 #[derive(Serialize, Deserialize)]
 struct Slow;
