@@ -16,13 +16,13 @@ pub(crate) struct Args {
     /// The machine's or job's name
     machine: String,
     /// Its state, as JSON
-    #[arg(long, value_name = "JSON")]
+    #[arg(long, value_name = "JSON", allow_negative_numbers = true)]
     state: String,
     /// Where it begins: a machine needs it, a job has only this one
     #[arg(long, default_value = "run")]
     step: String,
     /// What that step carries, as JSON
-    #[arg(long, value_name = "JSON")]
+    #[arg(long, value_name = "JSON", allow_negative_numbers = true)]
     data: Option<String>,
     /// The machine's version
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     priority: i16,
     /// Not before so many seconds have passed
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     after: Option<Duration>,
     /// Not before then: 2026-11-15T10:00:00Z
     #[arg(long, value_name = "TIME", conflicts_with = "after")]

@@ -32,7 +32,10 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     let head = format!("instance {} ({} v{}, step {}) is {}", row.id, row.fsm, row.fsm_version, row.step, row.status);
     let mut lines = vec![safe(&head)];
     match explanation.blockers.split_first() {
-        None => lines.push("  nothing is in its way: it is due, and the next pick takes it".to_owned()),
+        None => lines.push(
+            "  nothing is in its way: it is due, and the next pick takes it (unless a transaction holds its row)"
+                .to_owned(),
+        ),
         Some((first, others)) => {
             lines.push(format!("  {}", safe(&said(first, explanation.now))));
             lines.extend(others.iter().map(|other| format!("  besides: {}", safe(&said(other, explanation.now)))));
@@ -63,7 +66,7 @@ fn said(blocker: &Blocker, now: Timestamp) -> String {
             }
         }
         Blocker::AwaitingSignal { names, since, deadline: at, letters } => {
-            let mut text = format!("it waits for {}, since {}", names.join(" or "), relative(*since, now));
+            let mut text = format!("it waits for {}, parked {}", names.join(" or "), relative(*since, now));
             text.push_str(&format!("; {}", deadline(*at, now)));
             if !letters.is_empty() {
                 let there: Vec<String> = letters.iter().map(|(name, count)| format!("{count} {name}")).collect();

@@ -18,7 +18,7 @@ pub(crate) struct Args {
     #[arg(long)]
     step: Option<String>,
     /// What that step carries, as JSON
-    #[arg(long, value_name = "JSON", requires = "step")]
+    #[arg(long, value_name = "JSON", requires = "step", allow_negative_numbers = true)]
     data: Option<String>,
     #[command(flatten)]
     database: Database,
