@@ -147,7 +147,7 @@ async fn a_plan_made_while_the_table_was_empty_still_goes_by_the_primary_key() {
          and proname = 'settle' loop execute 'alter function ' || f || ' reset all'; end loop; end $$"
     );
     client.batch_execute(&unpinned).await.unwrap();
-    client.batch_execute(&format!("truncate {schema}.instances")).await.unwrap();
+    client.batch_execute(&format!("truncate {schema}.instances cascade")).await.unwrap();
     let mut fresh = sql().await;
     for _ in 0..7 {
         fresh.query(&settles, &[&Vec::<i64>::new()]).await.unwrap();
