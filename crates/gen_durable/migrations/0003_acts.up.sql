@@ -347,6 +347,7 @@ as $$
 declare
     target record;
     ids bigint[];
+    below bigint[];
 begin
     select i.id, i.fsm into target from gen_durable.instances i
     where i.id = coalesce(p_id, (select k.id from gen_durable.instances k
@@ -355,16 +356,21 @@ begin
         return 'no_target';
     end if;
     ids := array[target.id];
-    if p_subtree then
-        ids := array(
-            with recursive below(id) as (
+    perform i.id from gen_durable.instances i where i.id = target.id for no key update;
+    -- What is below is looked for again after it was locked: a commit that was under way may have spawned more. What is
+    -- locked spawns no more, so when nothing new is found, that is all.
+    while p_subtree loop
+        below := array(
+            with recursive tree(id) as (
                 select target.id
                 union all
-                select c.id from below join gen_durable.instances c on c.parent_id = below.id
+                select c.id from tree join gen_durable.instances c on c.parent_id = tree.id
             )
-            select id from below);
-    end if;
-    perform i.id from gen_durable.instances i where i.id = any (ids) order by i.id for no key update;
+            select id from tree order by id);
+        exit when below = ids;
+        ids := below;
+        perform i.id from gen_durable.instances i where i.id = any (ids) order by i.id for no key update;
+    end loop;
     with ended as (
         update gen_durable.instances i
         set status = 'cancelled', claim_epoch = i.claim_epoch + 1, locked_by = null, lease_expires_at = null,

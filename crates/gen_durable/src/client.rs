@@ -16,6 +16,7 @@ use crate::{
     error::{Error, Failure, Kind, StepError, storable},
     id::{Id, NAME_BYTES_MAX, Queue, Status},
     machine::Machine,
+    operate::Operate,
     signal::{Address, Signal},
     store::{
         enqueue::{self, Inserted},
@@ -80,6 +81,11 @@ impl Client {
     /// Look around without changing anything.
     pub fn inspect(&self) -> Inspect {
         Inspect::new(self.pool.clone())
+    }
+
+    /// Act on instances whose Rust types are not at hand: for tools.
+    pub fn operate(&self) -> Operate {
+        Operate::new(self.pool.clone())
     }
 
     /// Enqueue an instance: `client.enqueue(job).after(2 * HOUR).await?`, or `.within(&mut tx)`.
@@ -402,7 +408,7 @@ impl<'c, S: Signal> IntoFuture for SendSignal<'c, S> {
     }
 }
 
-fn told(answer: Result<Answer, Fault>, name: &str) -> Result<bool, Error> {
+pub(crate) fn told(answer: Result<Answer, Fault>, name: &str) -> Result<bool, Error> {
     match answer.map_err(|fault| fault.into_error("send a signal"))? {
         Answer::Done => Ok(true),
         Answer::Duplicate => Ok(false),

@@ -13,6 +13,7 @@ mod transition;
 
 // What a user calls.
 mod client;
+mod operate;
 mod settings;
 
 // The engine: no SQL here.
@@ -38,10 +39,12 @@ pub use id::{Id, Queue, Status};
 pub use jiff::Timestamp;
 pub use job::{Job, Run};
 pub use machine::{Data, Machine, Stored, shape, variant_names};
+pub use operate::{Anyone, NewInstance, Operate};
 pub use policy::{DAY, HOUR, MINUTE, Policy, SECOND};
 pub use settings::Settings;
 pub use signal::{Address, Letter, Scope, Signal, Signals};
 pub use store::{
+    explain::{Blocker, Explanation, PendingChild, Relations},
     inspect::{Count, Filter, Inspect, Instance, QueueInfo, Unserved, WorkerInfo},
     migrate::{MigrationStatus, Migrations},
     pool::Pool,
@@ -55,12 +58,16 @@ pub use transition::{
 /// The guides' programs, compiled and run with the tests of the documentation.
 #[cfg(doctest)]
 mod guides {
+    #[doc = include_str!("../../../docs/guide/children.md")]
+    mod children {}
     #[doc = include_str!("../../../docs/guide/jobs.md")]
     mod jobs {}
     #[doc = include_str!("../../../docs/guide/machines.md")]
     mod machines {}
     #[doc = include_str!("../../../docs/guide/operating.md")]
     mod operating {}
+    #[doc = include_str!("../../../docs/guide/signals.md")]
+    mod signals {}
     #[doc = include_str!("../../../docs/guide/testing.md")]
     mod testing {}
     #[doc = include_str!("../../../docs/guide/transactions.md")]

@@ -10,7 +10,9 @@ use std::{process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{bench, demo, dev, doctor, ls, migrate, pause, queues, show, workers};
+use crate::commands::{
+    bench, cancel, demo, dev, doctor, enqueue, explain, ls, migrate, pause, queues, retry, show, signal, workers,
+};
 
 /// Durable execution on nothing but Postgres
 #[derive(Debug, Parser)]
@@ -36,6 +38,11 @@ enum Command {
     Migrate(migrate::Command),
     Ls(ls::Args),
     Show(show::Args),
+    Explain(explain::Args),
+    Enqueue(enqueue::Args),
+    Signal(signal::Args),
+    Cancel(cancel::Args),
+    Retry(retry::Args),
     Queues(queues::Args),
     /// Claim nothing more from a queue, in any process, until it is resumed
     Pause(pause::Args),
@@ -75,6 +82,11 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Migrate(command) => migrate::run(command, json).await,
         Command::Ls(args) => ls::run(args, json).await,
         Command::Show(args) => show::run(args, json).await,
+        Command::Explain(args) => explain::run(args, json).await,
+        Command::Enqueue(args) => enqueue::run(args, json).await,
+        Command::Signal(args) => signal::run(args, json).await,
+        Command::Cancel(args) => cancel::run(args, json).await,
+        Command::Retry(args) => retry::run(args, json).await,
         Command::Queues(args) => queues::run(args, json).await,
         Command::Pause(args) => pause::pause(args, json).await,
         Command::Resume(args) => pause::resume(args, json).await,

@@ -218,7 +218,7 @@ fn document<'a>(news: impl Iterator<Item = &'a New>) -> String {
     serde_json::to_string(&news.collect::<Vec<_>>()).unwrap_or_default()
 }
 
-fn read_keyed(rows: &[Row], expected: usize) -> Result<Vec<Inserted>, Fault> {
+pub(super) fn read_keyed(rows: &[Row], expected: usize) -> Result<Vec<Inserted>, Fault> {
     if rows.len() != expected {
         let message = format!("{expected} instances were sent, {} were answered", rows.len());
         return Err(Fault::Refused { code: None, message });

@@ -57,6 +57,11 @@ impl Fault {
         }
     }
 
+    /// Whether a key is taken.
+    pub(crate) fn is_taken_key(&self) -> bool {
+        matches!(self, Fault::Refused { code: Some(code), .. } if *code == SqlState::UNIQUE_VIOLATION)
+    }
+
     pub(crate) fn message(&self) -> &str {
         match self {
             Fault::Away(message) | Fault::Lost(message) | Fault::Busy(message) => message,

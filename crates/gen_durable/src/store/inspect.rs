@@ -45,6 +45,16 @@ pub struct Instance {
     pub visit: i64,
     pub crash_count: i16,
     pub traceparent: Option<String>,
+    pub correlation_key: Option<String>,
+    pub awaits: Option<Vec<String>>,
+    pub deadline_at: Option<Timestamp>,
+    pub deadline_step: Option<String>,
+    pub deadline_data: Option<String>,
+    pub parent_id: Option<i64>,
+    pub parent_generation: Option<i32>,
+    pub join_generation: i32,
+    pub join_any: bool,
+    pub children_pending: i32,
 }
 
 /// Which instances to list: the newest first, from `before` on down.
@@ -138,10 +148,7 @@ impl Inspect {
 
     /// One instance.
     pub async fn show(&self, id: i64) -> Result<Option<Instance>, Error> {
-        self.read("show an instance", move |connection| async move {
-            connection.query(&SHOW, &[&id]).await?.first().map(instance).transpose()
-        })
-        .await
+        self.read("show an instance", move |connection| async move { one(&connection, id).await }).await
     }
 
     /// How many stand where. It reads every row: for people, not for loops.
@@ -214,7 +221,7 @@ impl Inspect {
         .await
     }
 
-    async fn read<T, F, Fut>(&self, doing: &str, act: F) -> Result<T, Error>
+    pub(crate) async fn read<T, F, Fut>(&self, doing: &str, act: F) -> Result<T, Error>
     where
         T: Send + 'static,
         F: FnOnce(std::rc::Rc<Connection>) -> Fut + Send + 'static,
@@ -278,6 +285,11 @@ pub(crate) async fn server(connection: &Connection) -> Result<Server, Fault> {
     })
 }
 
+/// One instance, if it is there.
+pub(crate) async fn one(connection: &Connection, id: i64) -> Result<Option<Instance>, Fault> {
+    connection.query(&SHOW, &[&id]).await?.first().map(instance).transpose()
+}
+
 fn instance(row: &Row) -> Result<Instance, Fault> {
     Ok(Instance {
         id: column(row, 0)?,
@@ -304,10 +316,20 @@ fn instance(row: &Row) -> Result<Instance, Fault> {
         visit: column(row, 21)?,
         crash_count: column(row, 22)?,
         traceparent: column(row, 23)?,
+        correlation_key: column(row, 24)?,
+        awaits: column(row, 25)?,
+        deadline_at: column(row, 26)?,
+        deadline_step: column(row, 27)?,
+        deadline_data: column(row, 28)?,
+        parent_id: column(row, 29)?,
+        parent_generation: column(row, 30)?,
+        join_generation: column(row, 31)?,
+        join_any: column(row, 32)?,
+        children_pending: column(row, 33)?,
     })
 }
 
-fn status(row: &Row, index: usize) -> Result<Status, Fault> {
+pub(crate) fn status(row: &Row, index: usize) -> Result<Status, Fault> {
     let name: String = column(row, index)?;
     Status::named(&name).ok_or_else(|| Fault::Refused { code: None, message: format!("an unknown status {name:?}") })
 }

@@ -12,11 +12,13 @@ pub(crate) mod tx;
 
 pub(crate) mod collect;
 pub(crate) mod enqueue;
+pub(crate) mod explain;
 pub(crate) mod inspect;
 #[cfg(feature = "testing")]
 pub(crate) mod lab;
 pub(crate) mod lease;
 pub(crate) mod migrate;
+pub(crate) mod operate;
 pub(crate) mod pick;
 pub(crate) mod queue;
 pub(crate) mod row;

@@ -29,7 +29,7 @@ pub(crate) enum Answer {
     InboxFull,
 }
 
-fn answer(rows: &[tokio_postgres::Row]) -> Result<Answer, Fault> {
+pub(super) fn answer(rows: &[tokio_postgres::Row]) -> Result<Answer, Fault> {
     let word: String = match rows.first() {
         Some(row) => column(row, 0)?,
         None => String::new(),

@@ -3,6 +3,7 @@
 
 mod acts;
 mod bad_input;
+mod acts_between;
 mod basics;
 mod batches;
 mod children;
@@ -14,11 +15,13 @@ mod house;
 mod locks;
 mod migrations;
 mod observe;
+mod operate;
 mod plans;
 mod poison;
 mod pooler;
 mod processes;
 mod signals;
+mod sql_surface;
 mod support;
 mod ui;
 mod wire;

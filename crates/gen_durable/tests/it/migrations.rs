@@ -105,6 +105,22 @@ async fn the_runtime_role_works_without_ddl_and_the_reader_only_looks() {
         let refused = reader.batch_execute(&write.replace("{s}", &schema)).await.unwrap_err();
         assert_eq!(refused.code().unwrap().code(), "42501", "{write}");
     }
+    // The functions run with the caller's rights: what they write, the reader may not.
+    let id = lab.enqueue(Ping).after(SECOND).await.unwrap().id;
+    for act in [
+        format!(r#"select * from {schema}.enqueue_all('[{{"fsm": "ping", "step": "run", "state": null}}]')"#),
+        format!(
+            r#"select * from {schema}.enqueue_all('[{{"fsm": "ping", "step": "run", "state": null, "key": "k"}}]')"#
+        ),
+        format!("select {schema}.signal({id}, null, null, null, 'x', '1')"),
+        format!("select {schema}.cancel({id}, null, null, null, 'x')"),
+        format!("select {schema}.tell_parents(array[{id}]::bigint[])"),
+        format!("select * from {schema}.expire(10)"),
+    ] {
+        let refused = reader.batch_execute(&act).await.unwrap_err();
+        assert_eq!(refused.code().unwrap().code(), "42501", "{act}");
+    }
+    assert_eq!(lab.status_of(id).await, gen_durable::Status::Runnable);
     assert!(lab.pool().migrations().grants_sql("a\"; drop", "b").unwrap_err().is_invalid());
 }
 

@@ -8,6 +8,13 @@ pub(crate) mod doctor;
 pub(crate) mod ls;
 pub(crate) mod show;
 
+pub(crate) mod cancel;
+pub(crate) mod enqueue;
+pub(crate) mod explain;
+pub(crate) mod retry;
+pub(crate) mod signal;
+pub(crate) mod whom;
+
 pub(crate) mod pause;
 pub(crate) mod queues;
 pub(crate) mod workers;

@@ -1,7 +1,9 @@
 //! `durable show`: everything about one instance.
 
+use std::fmt::Display;
+
 use anyhow::{Context, bail};
-use gen_durable::{Instance, Timestamp};
+use gen_durable::{Instance, Relations, Timestamp};
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 
@@ -23,16 +25,24 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     let Args { id, database } = args;
-    let Some(row) = database.client().await?.inspect().show(id).await? else {
+    let inspect = database.client().await?.inspect();
+    let Some(row) = inspect.show(id).await? else {
         bail!(
             "there is no instance {id} in the schema {}: it never was, or it settled long ago and was collected (`durable ls` lists what is there)",
             database.schema
         );
     };
-    if json { print_json(&as_json(&row)?) } else { print(for_people(&row)) }
+    let relations = inspect.relations(id).await?;
+    if json { print_json(&whole(&row, &relations)?) } else { print(for_people(&row, &relations)) }
 }
 
-fn for_people(row: &Instance) -> String {
+/// "2 paid, 1 noise".
+fn counted<N: Display>(counts: &[(N, i64)]) -> String {
+    let counts: Vec<String> = counts.iter().map(|(name, count)| format!("{count} {name}")).collect();
+    counts.join(", ")
+}
+
+fn for_people(row: &Instance, relations: &Relations) -> String {
     let now = Timestamp::now();
     let time = |then: Timestamp| format!("{then:.3}  ({})", relative(then, now));
     let mut lines = vec![
@@ -55,17 +65,36 @@ fn for_people(row: &Instance) -> String {
     if !row.tenant.is_empty() {
         lines.push(("tenant", row.tenant.clone()));
     }
+    lines.extend(row.correlation_key.clone().map(|key| ("key", key)));
+    lines.extend(row.parent_id.map(|parent| ("parent", parent.to_string())));
+    if let (Some(names), false) = (&row.awaits, row.status.is_terminal()) {
+        lines.push(("awaits", names.join(" or ")));
+    }
+    if let (Some(then), Some(step)) = (row.deadline_at, &row.deadline_step) {
+        lines.push(("deadline", format!("{}, then {step}", time(then))));
+    }
+    if !relations.letters.is_empty() {
+        let name = if row.status.is_terminal() { "undelivered" } else { "letters" };
+        lines.push((name, counted(&relations.letters)));
+    }
+    if !relations.children.is_empty() {
+        let pending = match row.children_pending {
+            0 => String::new(),
+            pending => format!("; {pending} of its last spawn have not settled"),
+        };
+        lines.push(("children", format!("{}{pending}", counted(&relations.children))));
+    }
     lines.extend(row.traceparent.clone().map(|trace| ("trace", trace)));
     lines.extend(row.last_error.clone().map(|error| ("error", error)));
     let mut shown = format!("instance {}\n", row.id);
     for (name, value) in &lines {
-        shown.push_str(&format!("  {name:9} {}\n", safe(value)));
+        shown.push_str(&format!("  {name:11} {}\n", safe(value)));
     }
     let bodies = [("state", Some(&row.state)), ("data", row.data.as_ref()), ("result", row.result.as_ref())];
     for (name, body) in bodies {
         if let Some(body) = body {
-            let body = safe_json(&indented(body)).replace('\n', "\n            ");
-            shown.push_str(&format!("  {name:9} {body}\n"));
+            let body = safe_json(&indented(body)).replace('\n', "\n              ");
+            shown.push_str(&format!("  {name:11} {body}\n"));
         }
     }
     shown
@@ -81,6 +110,19 @@ pub(crate) struct Whole {
     result: Box<RawValue>,
 }
 
+/// The row and what hangs on it. Letters of a settled instance are undelivered.
+fn whole(row: &Instance, relations: &Relations) -> anyhow::Result<Whole> {
+    let mut whole = as_json(row)?;
+    if let Value::Object(columns) = &mut whole.columns {
+        let letters = relations.letters.iter().map(|(name, count)| (name.clone(), json!(count)));
+        let children = relations.children.iter().map(|(status, count)| (status.name().to_owned(), json!(count)));
+        let name = if row.status.is_terminal() { "undelivered" } else { "letters" };
+        columns.insert(name.to_owned(), Value::Object(letters.collect()));
+        columns.insert("children".to_owned(), Value::Object(children.collect()));
+    }
+    Ok(whole)
+}
+
 /// The row, by the names of its columns. What is JSON in it is passed on as it stands, number for number.
 pub(crate) fn as_json(row: &Instance) -> anyhow::Result<Whole> {
     let body = |text: &Option<String>| -> anyhow::Result<Box<RawValue>> {
@@ -94,7 +136,10 @@ pub(crate) fn as_json(row: &Instance) -> anyhow::Result<Whole> {
         "finished_at": row.finished_at.map(|at| at.to_string()),
         "lease_expires_at": row.lease_expires_at.map(|at| at.to_string()),
         "locked_by": row.locked_by, "claim_epoch": row.claim_epoch, "step_seq": row.step_seq, "visit": row.visit,
-        "crash_count": row.crash_count, "traceparent": row.traceparent,
+        "crash_count": row.crash_count, "traceparent": row.traceparent, "key": row.correlation_key,
+        "awaits": row.awaits, "deadline_at": row.deadline_at.map(|at| at.to_string()), "deadline_step": row.deadline_step,
+        "parent_id": row.parent_id, "parent_generation": row.parent_generation,
+        "join_generation": row.join_generation, "join_any": row.join_any, "children_pending": row.children_pending,
     });
     Ok(Whole { columns, state: body(&Some(row.state.clone()))?, data: body(&row.data)?, result: body(&row.result)? })
 }

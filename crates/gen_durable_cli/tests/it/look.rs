@@ -41,8 +41,10 @@ async fn an_escape_sequence_in_a_state_or_an_error_does_not_reach_the_terminal()
     let update = format!("update {}.instances set last_error = $1, fsm = $1, queue = $1, step = $1", place.schema);
     tx.execute(&update, &[&evil]).await.unwrap();
     tx.commit().await.unwrap();
-    let commands = ["ls", "show 1", "queues", "doctor", "ls --json", "show 1 --json", "queues --json", "doctor --json"];
-    for command in commands {
+    client.operate().signal(gen_durable::Address::Id(gen_durable::Id::from_raw(1)), evil, "1", None).await.unwrap();
+    for command in
+        ["ls", "show 1", "explain 1", "queues", "doctor"].iter().flat_map(|c| [(*c).to_owned(), format!("{c} --json")])
+    {
         let output = place.run(&command.split(' ').collect::<Vec<_>>());
         assert_eq!(stderr(&output), "", "{command}");
         let text = stdout(&output);

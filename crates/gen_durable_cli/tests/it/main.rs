@@ -6,6 +6,7 @@ mod demo;
 mod dev;
 mod look;
 mod migrate;
+mod steer;
 
 use std::{
     process::{Command, Output},

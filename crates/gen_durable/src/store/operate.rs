@@ -1,0 +1,69 @@
+//! Acts on instances by the names in their rows: for tools that do not know the Rust types.
+
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::{
+    connection::{Connection, Param},
+    enqueue::{Inserted, KEYED, read_keyed},
+    fault::Fault,
+    row::column,
+    signal::{Answer, INBOX_MAX, SIGNAL, Whom, answer},
+    sql,
+};
+
+sql!(RETRY, "retry.sql", [INT8, TEXT, TEXT]);
+
+/// A row that is to be, in the words of `gen_durable.enqueue_all`.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Entry {
+    pub(crate) fsm: String,
+    pub(crate) version: u16,
+    pub(crate) step: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) data: Option<Box<RawValue>>,
+    pub(crate) state: Box<RawValue>,
+    pub(crate) queue: String,
+    pub(crate) priority: i16,
+    pub(crate) tenant: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) at: Option<Timestamp>,
+    pub(crate) delay: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<String>,
+    pub(crate) scope: &'static str,
+}
+
+/// Enqueue one.
+pub(crate) async fn enqueue(connection: &Connection, entry: &Entry) -> Result<Option<Inserted>, Fault> {
+    let document = serde_json::to_string(&[entry]).unwrap_or_default();
+    let rows = connection.query(&KEYED, &[&document]).await?;
+    Ok(read_keyed(&rows, 1)?.into_iter().next())
+}
+
+/// Deliver a letter to whoever it is, of whatever machine.
+pub(crate) async fn deliver(
+    connection: &Connection,
+    to: &Whom,
+    name: &str,
+    payload: &str,
+    dedup: Option<&str>,
+) -> Result<Answer, Fault> {
+    let params: &[Param<'_>] = &[&to.id, &to.tenant, &to.key, &to.machines, &name, &payload, &dedup, &INBOX_MAX];
+    answer(&connection.query(&SIGNAL, params).await?)
+}
+
+/// Where to look for an instance that runs again.
+pub(crate) type Again = (String, i16, Timestamp);
+
+/// A failed, cancelled or stuck instance runs again. `None`: it is not there, or it is none of these.
+pub(crate) async fn retry(
+    connection: &Connection,
+    id: i64,
+    step: Option<&str>,
+    data: Option<&str>,
+) -> Result<Option<Again>, Fault> {
+    let rows = connection.query(&RETRY, &[&id, &step, &data]).await?;
+    rows.first().map(|row| Ok((column(row, 0)?, column(row, 1)?, column(row, 2)?))).transpose()
+}

@@ -1,0 +1,21 @@
+-- called by: store::operate::retry     index: instances_pkey, instances_key
+-- locks: the instance's row; waits for a transaction that is about to take its key
+-- From its own step it is the same visit, so the idempotency key stays; another step is entered anew. One that has settled
+-- was counted off at its parent and counts for no join again; a stuck one never was, and still does.
+update gen_durable.instances i
+set status = 'runnable',
+    step = coalesce($2, i.step),
+    data = case when $2 is null then i.data else $3::text::jsonb end,
+    awaits = case when $2 is null then i.awaits end,
+    visit = case when $2 is null then i.visit else i.step_seq + 1 end,
+    step_seq = i.step_seq + 1,
+    claim_epoch = i.claim_epoch + 1,
+    attempt = 0,
+    crash_count = 0,
+    eligible_at = gen_durable.clock(),
+    result = null, last_error = null, finished_at = null,
+    deadline_at = null, deadline_step = null, deadline_data = null,
+    parent_generation = case when i.finished_at is null then i.parent_generation end,
+    updated_at = gen_durable.clock()
+where i.id = $1 and i.status in ('failed', 'cancelled', 'stuck')
+returning i.queue, i.priority, i.eligible_at

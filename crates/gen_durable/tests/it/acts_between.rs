@@ -1,0 +1,255 @@
+//! What the acts between instances write: wait, signal, deadline, spawn, last child, cancel, retry. Every column compared.
+
+use gen_durable::{
+    Client, Context, Filter, HOUR, Id, Instance, Job, Lab, Machine, Outcome, SECOND, Signal, Status, StepError,
+    Timestamp, done, spawn, stop, wait_for,
+};
+use jiff::SignedDuration;
+use serde::{Deserialize, Serialize};
+
+#[derive(Serialize, Deserialize)]
+struct Between {
+    runs: u32,
+}
+
+#[derive(Serialize, Deserialize, Default, Debug, PartialEq)]
+#[serde(rename_all = "snake_case")]
+enum At {
+    #[default]
+    Wait,
+    Fan,
+    Fail,
+    Told {
+        note: u8,
+    },
+    Late {
+        note: u8,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+struct Go;
+impl Signal for Go {
+    const NAME: &'static str = "go";
+    type To = Between;
+}
+
+#[derive(Serialize, Deserialize)]
+struct Child;
+impl Job for Child {
+    const NAME: &'static str = "child";
+    type App = ();
+    type Output = ();
+    async fn run(&self, _: &mut Context<'_, Self>) -> Result<(), StepError> {
+        Ok(())
+    }
+}
+
+impl Machine for Between {
+    const NAME: &'static str = "between";
+    type App = ();
+    type Step = At;
+    type Output = usize;
+    async fn step(&mut self, at: At, cx: &mut Context<'_, Self>) -> Outcome<Self> {
+        self.runs += 1;
+        match at {
+            At::Wait => Ok(wait_for::<Go>().then(At::Told { note: 1 }).or_after(HOUR, At::Late { note: 2 })),
+            At::Fan => Ok(spawn([Child, Child]).then(At::Told { note: 3 }).or_after(HOUR, At::Late { note: 4 })),
+            At::Fail => Ok(stop("no")),
+            At::Told { .. } | At::Late { .. } => Ok(done(cx.awaited::<Go>()?.len())),
+        }
+    }
+    fn key(&self) -> Option<String> {
+        Some("the-one".into())
+    }
+}
+
+fn with(row: &Instance, change: impl FnOnce(&mut Instance)) -> Instance {
+    let mut row = row.clone();
+    change(&mut row);
+    row
+}
+
+/// The clock by hand: `skip` would drain, and expire.
+async fn tick(lab: &Lab<()>) -> Timestamp {
+    let clock = format!("update {}.lab_clock set now = now + interval '1 s'", lab.pool().schema());
+    crate::support::sql().await.execute(&clock, &[]).await.unwrap();
+    lab.now().await
+}
+
+async fn children(client: &Client) -> Vec<Instance> {
+    let filter = Filter { machine: Some("child".into()), limit: 9, ..Filter::default() };
+    client.inspect().list(filter).await.unwrap()
+}
+
+/// It stood at this step, and ran it one second after its enqueue.
+async fn after(step: At) -> (Lab<()>, Id<Between>, Instance, Instance, Timestamp) {
+    let lab = Lab::new(()).await.register::<Between>().register::<Child>();
+    let enqueue = lab.enqueue(Between { runs: 0 }).priority(2).tenant("t").starting_at(step);
+    let id = enqueue.traceparent("00-ab-cd-01").await.unwrap().id;
+    let before = lab.row_of(id).await;
+    assert_eq!(before.correlation_key.as_deref(), Some("the-one"));
+    let now = tick(&lab).await;
+    assert!(lab.step().await);
+    let row = lab.row_of(id).await;
+    (lab, id, before, row, now)
+}
+
+fn in_an_hour(now: Timestamp) -> Option<Timestamp> {
+    Some(now + SignedDuration::from_hours(1))
+}
+
+#[tokio::test]
+async fn a_wait_parks_at_the_named_step_and_arms_its_deadline() {
+    let (_lab, _, before, parked, now) = after(At::Wait).await;
+    let expected = with(&before, |row| {
+        row.status = Status::AwaitingSignal;
+        (row.step, row.data) = ("told".into(), Some("{\"note\": 1}".into()));
+        row.state = "{\"runs\": 1}".into();
+        (row.step_seq, row.visit, row.claim_epoch, row.updated_at) = (1, 1, 2, now);
+        row.awaits = Some(vec!["go".into()]);
+        row.deadline_at = in_an_hour(now);
+        (row.deadline_step, row.deadline_data) = (Some("late".into()), Some("{\"note\": 2}".into()));
+    });
+    assert_eq!(parked, expected);
+}
+
+#[tokio::test]
+async fn a_wait_for_a_letter_that_is_there_is_runnable_at_once() {
+    let lab = Lab::new(()).await.register::<Between>();
+    let id = lab.enqueue(Between { runs: 0 }).await.unwrap().id;
+    lab.signal(id, Go).await.unwrap();
+    let before = lab.row_of(id).await;
+    let now = tick(&lab).await;
+    assert!(lab.step().await);
+    let expected = with(&before, |row| {
+        (row.step, row.data) = ("told".into(), Some("{\"note\": 1}".into()));
+        row.state = "{\"runs\": 1}".into();
+        (row.step_seq, row.visit, row.claim_epoch) = (1, 1, 2);
+        (row.updated_at, row.eligible_at) = (now, now);
+        row.awaits = Some(vec!["go".into()]);
+        (row.deadline_step, row.deadline_data) = (Some("late".into()), Some("{\"note\": 2}".into()));
+    });
+    assert_eq!(lab.row_of(id).await, expected);
+}
+
+#[tokio::test]
+async fn a_signal_that_matches_makes_it_runnable_now_and_takes_the_deadline_away() {
+    let (lab, id, _, parked, _) = after(At::Wait).await;
+    let now = tick(&lab).await;
+    assert!(lab.signal(id, Go).await.unwrap());
+    let expected = with(&parked, |row| {
+        row.status = Status::Runnable;
+        (row.eligible_at, row.updated_at, row.deadline_at) = (now, now, None);
+    });
+    assert_eq!(lab.row_of(id).await, expected);
+}
+
+#[tokio::test]
+async fn a_deadline_enters_the_step_that_it_named() {
+    for (step, status) in [(At::Wait, Status::AwaitingSignal), (At::Fan, Status::AwaitingChildren)] {
+        let (lab, id, _, parked, _) = after(step).await;
+        assert_eq!(parked.status, status);
+        // Nobody runs anything: the clock and the expiry alone.
+        let clock = format!("update {}.lab_clock set now = now + interval '1 h'", lab.pool().schema());
+        let sql = crate::support::sql().await;
+        sql.execute(&clock, &[]).await.unwrap();
+        sql.batch_execute(&format!("select * from {}.expire(10)", lab.pool().schema())).await.unwrap();
+        let now = lab.now().await;
+        let expected = with(&parked, |row| {
+            row.status = Status::Runnable;
+            (row.step, row.data) = (row.deadline_step.take().unwrap(), row.deadline_data.take());
+            (row.step_seq, row.visit) = (2, 2);
+            (row.eligible_at, row.updated_at) = (now, now);
+            (row.awaits, row.deadline_at) = (None, None);
+        });
+        assert_eq!(lab.row_of(id).await, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_spawn_parks_its_parent_and_makes_its_children() {
+    let (lab, id, before, parked, now) = after(At::Fan).await;
+    let expected = with(&before, |row| {
+        row.status = Status::AwaitingChildren;
+        (row.step, row.data) = ("told".into(), Some("{\"note\": 3}".into()));
+        row.state = "{\"runs\": 1}".into();
+        (row.step_seq, row.visit, row.claim_epoch) = (1, 1, 2);
+        (row.eligible_at, row.updated_at) = (now, now);
+        (row.join_generation, row.children_pending) = (1, 2);
+        row.deadline_at = in_an_hour(now);
+        (row.deadline_step, row.deadline_data) = (Some("late".into()), Some("{\"note\": 4}".into()));
+    });
+    assert_eq!(parked, expected);
+    for child in children(&lab).await {
+        let expected = with(&before, |row| {
+            row.id = child.id;
+            (row.fsm, row.step, row.state) = ("child".into(), "run".into(), "null".into());
+            (row.eligible_at, row.inserted_at, row.updated_at) = (now, now, now);
+            (row.parent_id, row.parent_generation) = (Some(id.raw()), Some(1));
+            (row.priority, row.correlation_key) = (0, None); // the tenant and the trace are the parent's
+        });
+        assert_eq!(child, expected);
+    }
+}
+
+#[tokio::test]
+async fn the_last_child_makes_its_parent_runnable_and_the_others_only_count() {
+    let (lab, id, _, parked, _) = after(At::Fan).await;
+    let now = tick(&lab).await;
+    assert!(lab.step().await);
+    let counted = with(&parked, |row| (row.children_pending, row.updated_at) = (1, now));
+    assert_eq!(lab.row_of(id).await, counted);
+    let now = tick(&lab).await;
+    assert!(lab.step().await);
+    let released = with(&counted, |row| {
+        row.status = Status::Runnable;
+        row.children_pending = 0;
+        (row.eligible_at, row.updated_at, row.deadline_at) = (now, now, None);
+    });
+    assert_eq!(lab.row_of(id).await, released);
+}
+
+#[tokio::test]
+async fn a_cancel_ends_it_as_it_stands() {
+    let (lab, id, _, parked, _) = after(At::Wait).await;
+    let now = tick(&lab).await;
+    assert!(lab.cancel(id, "enough").await.unwrap());
+    let expected = with(&parked, |row| {
+        row.status = Status::Cancelled;
+        row.claim_epoch = 3;
+        row.last_error = Some("enough".into());
+        (row.finished_at, row.updated_at) = (Some(now), now);
+        (row.awaits, row.deadline_at, row.deadline_step, row.deadline_data) = (None, None, None, None);
+    });
+    assert_eq!(lab.row_of(id).await, expected);
+}
+
+#[tokio::test]
+async fn a_retry_begins_the_same_visit_anew_or_enters_another_step() {
+    let (lab, id, _, failed, _) = after(At::Fail).await;
+    assert_eq!((failed.status, failed.claim_epoch, failed.step_seq), (Status::Failed, 2, 1));
+    let now = tick(&lab).await;
+    lab.operate().retry(id.raw(), None).await.unwrap();
+    let again = with(&failed, |row| {
+        row.status = Status::Runnable;
+        (row.claim_epoch, row.step_seq) = (3, 2);
+        (row.finished_at, row.last_error) = (None, None);
+        (row.eligible_at, row.updated_at) = (now, now);
+    });
+    assert_eq!(lab.row_of(id).await, again);
+    assert!(lab.step().await);
+    let failed = lab.row_of(id).await;
+    let now = tick(&lab).await;
+    lab.operate().retry(id.raw(), Some(("told", Some("{\"note\": 9}")))).await.unwrap();
+    let elsewhere = with(&failed, |row| {
+        row.status = Status::Runnable;
+        (row.step, row.data) = ("told".into(), Some("{\"note\": 9}".into()));
+        (row.claim_epoch, row.step_seq, row.visit) = (6, 4, 4);
+        (row.finished_at, row.last_error) = (None, None);
+        (row.eligible_at, row.updated_at) = (now, now);
+    });
+    assert_eq!(lab.row_of(id).await, elsewhere);
+    lab.skip(SECOND).await;
+    assert_eq!(lab.result_of(id).await, Some(Ok(0)));
+}

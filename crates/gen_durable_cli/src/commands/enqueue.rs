@@ -1,0 +1,75 @@
+//! `durable enqueue`: an instance by the names in its row.
+
+use std::time::Duration;
+
+use gen_durable::{NewInstance, Timestamp};
+use serde_json::json;
+
+use crate::{
+    connect::Database,
+    table::{print, print_json},
+};
+
+/// Enqueue an instance: `durable enqueue checkout --step reserve --state '{"order": 42}'`
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The machine's or job's name
+    machine: String,
+    /// Its state, as JSON
+    #[arg(long, value_name = "JSON", allow_negative_numbers = true)]
+    state: String,
+    /// Where it begins: a machine needs it, a job has only this one
+    #[arg(long, default_value = "run")]
+    step: String,
+    /// What that step carries, as JSON
+    #[arg(long, value_name = "JSON", allow_negative_numbers = true)]
+    data: Option<String>,
+    /// The machine's version
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    machine_version: u16,
+    /// Which queue
+    #[arg(long, default_value = "default")]
+    queue: String,
+    /// Lower goes first
+    #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
+    priority: i16,
+    /// Not before so many seconds have passed
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
+    after: Option<Duration>,
+    /// Not before then: 2026-11-15T10:00:00Z
+    #[arg(long, value_name = "TIME", conflicts_with = "after")]
+    at: Option<Timestamp>,
+    /// Whose work it is
+    #[arg(long, value_name = "NAME", default_value = "")]
+    tenant: String,
+    /// Its business key: taken while it lives
+    #[arg(long)]
+    key: Option<String>,
+    #[command(flatten)]
+    database: Database,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+}
+
+pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
+    let mut new = NewInstance::new(args.machine, args.step, args.state);
+    new.data = args.data;
+    new.version = args.machine_version;
+    new.queue = args.queue;
+    new.priority = args.priority;
+    new.after = args.after.unwrap_or_default();
+    new.at = args.at;
+    new.tenant = args.tenant;
+    new.key = args.key;
+    let (id, is_new) = args.database.client().await?.operate().enqueue(new).await?;
+    if json {
+        return print_json(&json!({"id": id, "is_new": is_new}));
+    }
+    print(match is_new {
+        true => format!("instance {id} is enqueued"),
+        false => format!("its key is taken by instance {id}: nothing is done"),
+    })
+}

@@ -1,0 +1,136 @@
+//! `durable explain`: why an instance does not run.
+
+use anyhow::bail;
+use gen_durable::{Blocker, Explanation, Timestamp};
+use serde_json::{Value, json};
+
+use crate::{
+    connect::Database,
+    table::{print, print_json},
+    text::{relative, safe, thousands},
+};
+
+/// Say why an instance does not run: the first thing in its way, and what stands behind it
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Its number
+    #[arg(value_name = "ID")]
+    id: i64,
+    #[command(flatten)]
+    database: Database,
+}
+
+pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
+    let Args { id, database } = args;
+    let Some(explanation) = database.client().await?.inspect().explain(id).await? else {
+        bail!("there is no instance {id} in the schema {}", database.schema);
+    };
+    if json {
+        return print_json(&as_json(&explanation));
+    }
+    let row = &explanation.instance;
+    let head = format!("instance {} ({} v{}, step {}) is {}", row.id, row.fsm, row.fsm_version, row.step, row.status);
+    let mut lines = vec![safe(&head)];
+    match explanation.blockers.split_first() {
+        None => lines.push(
+            "  nothing is in its way: it is due, and the next pick takes it (unless a transaction holds its row)"
+                .to_owned(),
+        ),
+        Some((first, others)) => {
+            lines.push(format!("  {}", safe(&said(first, explanation.now))));
+            lines.extend(others.iter().map(|other| format!("  besides: {}", safe(&said(other, explanation.now)))));
+        }
+    }
+    print(lines.join("\n"))
+}
+
+fn deadline(at: Option<Timestamp>, now: Timestamp) -> String {
+    at.map_or("without a deadline".to_owned(), |at| format!("gives up {}", relative(at, now)))
+}
+
+/// In the words of a person.
+fn said(blocker: &Blocker, now: Timestamp) -> String {
+    match blocker {
+        Blocker::Settled { error: None, .. } => "it has settled".to_owned(),
+        Blocker::Settled { error: Some(error), .. } => format!("it has settled: {error}"),
+        Blocker::Executing { worker, host, pid, alive } => {
+            let place = match (host, pid) {
+                (Some(host), Some(pid)) => format!(" ({host}, process {pid})"),
+                _ => String::new(),
+            };
+            match alive {
+                true => format!("it runs, on the live worker {worker}{place}"),
+                false => format!(
+                    "the worker {worker}{place} that holds it is dead: any live engine takes it back within a lease"
+                ),
+            }
+        }
+        Blocker::AwaitingSignal { names, since, deadline: at, letters } => {
+            let mut text = format!("it waits for {}, parked {}", names.join(" or "), relative(*since, now));
+            text.push_str(&format!("; {}", deadline(*at, now)));
+            if !letters.is_empty() {
+                let there: Vec<String> = letters.iter().map(|(name, count)| format!("{count} {name}")).collect();
+                text.push_str(&format!("; in its inbox: {}", there.join(", ")));
+            }
+            text
+        }
+        Blocker::AwaitingChildren { pending, any, deadline: at, children } => {
+            let which = if *any { "any of" } else { "all of" };
+            let mut text = format!("it waits for {which} {pending} children; {}", deadline(*at, now));
+            for child in children {
+                text.push_str(&format!("; {} ({}, step {}) is {}", child.id, child.fsm, child.step, child.status));
+            }
+            text
+        }
+        Blocker::Queued => "it waits in a lane, behind its head".to_owned(),
+        Blocker::Stuck { error } => format!(
+            "no build that claimed it could decode it: {} (deploy one that can, or `durable retry`)",
+            error.as_deref().unwrap_or("no error was recorded")
+        ),
+        Blocker::QueueNotWorked { queue } => format!("no live worker works the queue {queue}"),
+        Blocker::QueuePaused { queue, since, by } => {
+            let by = by.as_deref().unwrap_or("somebody");
+            format!("the queue {queue} is paused, by {by}, {} (`durable resume {queue}`)", relative(*since, now))
+        }
+        Blocker::NotDue { at } => format!("it is due {}", relative(*at, now)),
+        Blocker::MachineNotServed { fsm, fsm_version, queue } => {
+            format!("no live worker of the queue {queue} runs {fsm} v{fsm_version}")
+        }
+        Blocker::Suspect { deaths } => {
+            format!("{deaths} processes died with it: a worker runs such an instance only one at a time")
+        }
+        Blocker::Behind { count } if *count > 10_000 => "over 10,000 are due before it in its queue".to_owned(),
+        Blocker::Behind { count } => format!("{} are due before it in its queue", thousands(*count)),
+        _ => "something that this program does not know".to_owned(),
+    }
+}
+
+fn as_json(explanation: &Explanation) -> Value {
+    let blockers: Vec<Value> = explanation
+        .blockers
+        .iter()
+        .map(|blocker| json!({"kind": kind(blocker), "text": said(blocker, explanation.now)}))
+        .collect();
+    let row = &explanation.instance;
+    json!({"id": row.id, "machine": row.fsm, "step": row.step, "status": row.status.name(), "blockers": blockers})
+}
+
+/// A word for programs.
+fn kind(blocker: &Blocker) -> &'static str {
+    match blocker {
+        Blocker::Settled { .. } => "settled",
+        Blocker::Executing { alive: true, .. } => "executing",
+        Blocker::Executing { .. } => "held_by_the_dead",
+        Blocker::AwaitingSignal { .. } => "awaiting_signal",
+        Blocker::AwaitingChildren { .. } => "awaiting_children",
+        Blocker::Queued => "queued",
+        Blocker::Stuck { .. } => "stuck",
+        Blocker::QueueNotWorked { .. } => "queue_not_worked",
+        Blocker::QueuePaused { .. } => "queue_paused",
+        Blocker::NotDue { .. } => "not_due",
+        Blocker::MachineNotServed { .. } => "machine_not_served",
+        Blocker::Suspect { .. } => "suspect",
+        Blocker::Behind { .. } => "behind",
+        _ => "unknown",
+    }
+}

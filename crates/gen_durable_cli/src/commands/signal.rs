@@ -1,0 +1,51 @@
+//! `durable signal`: tell an instance something.
+
+use serde_json::json;
+
+use super::whom::Whom;
+use crate::{
+    connect::{Database, Usage},
+    table::{print, print_json},
+    text::safe,
+};
+
+/// Tell an instance something: `durable signal 42 paid '{"cents": 990}'`
+#[derive(Debug, clap::Args)]
+#[command(override_usage = "durable signal [OPTIONS] <ID|--key KEY> <NAME> [PAYLOAD]")]
+pub(crate) struct Args {
+    /// The instance (left out with --key), the signal's name, and its payload as JSON (null unless given)
+    #[arg(value_name = "ID NAME PAYLOAD", num_args = 1..=3, required = true, allow_negative_numbers = true)]
+    words: Vec<String>,
+    #[command(flatten)]
+    whom: Whom,
+    /// However often it is sent with this key, the instance is told once
+    #[arg(long, value_name = "KEY")]
+    once: Option<String>,
+    #[command(flatten)]
+    database: Database,
+}
+
+pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
+    let Args { words, whom, once, database } = args;
+    let mut words = words.into_iter();
+    let id = match whom.is_by_key() {
+        true => None,
+        false => words.next().map(|word| number(&word)).transpose()?,
+    };
+    let (name, payload, more) = (words.next(), words.next(), words.next());
+    let (Some(name), None) = (name, more) else {
+        return Err(Usage::new("a signal needs an instance (its id, or --key), its name, and at most a payload").into());
+    };
+    let to = whom.address(id).ok_or_else(|| Usage::new("which instance? Give its id, or --key KEY"))?;
+    let payload = payload.unwrap_or_else(|| "null".to_owned());
+    let is_new = database.client().await?.operate().signal(to, &name, &payload, once.as_deref()).await?;
+    if json {
+        return print_json(&json!({"signal": name, "is_new": is_new}));
+    }
+    let name = safe(&name);
+    print(if is_new { format!("{name} is delivered") } else { format!("{name} was delivered before: nothing is done") })
+}
+
+fn number(word: &str) -> Result<i64, Usage> {
+    word.parse().map_err(|_| Usage::new(format!("{word:?} is not the id of an instance (by its key: --key KEY)")))
+}
