@@ -9,6 +9,7 @@ mod cost;
 mod engine;
 mod evolution;
 mod house;
+mod iso;
 mod locks;
 mod migrations;
 mod observe;

@@ -1,0 +1,169 @@
+//! The isolation kit: the statements of production on a real Postgres, in every order in which two or three sessions can
+//! meet, with each commit held back as its own step and, in the gated cases, with a release point between the inner
+//! statements of the functions. After each case the invariants are asked with SQL.
+//!
+//! The kit has to be able to see: the last tests take a guard out of the schema and want it to turn red.
+
+mod acts;
+mod driver;
+mod gates;
+mod invariants;
+mod worlds;
+
+use std::sync::{
+    Arc, LazyLock, Mutex,
+    atomic::{AtomicI32, Ordering},
+};
+
+use gen_durable::Pool;
+use gen_durable_postgres::{Cluster, Options};
+
+use self::{
+    acts::Act,
+    driver::{End, Lane, others, render},
+    worlds::{WORLDS, World},
+};
+
+/// A server of its own: what is tested is isolation, not the disk. A deadlock is told soon.
+static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
+    let options = Options::for_tests().fsync(false).setting("deadlock_timeout", "100ms").setting("autovacuum", "off");
+    options.setting("full_page_writes", "off").setting("synchronous_commit", "off").temporary().unwrap()
+});
+
+static LANES: AtomicI32 = AtomicI32::new(0);
+const LANES_AT_ONCE: usize = 4;
+
+/// A meeting: a world, the acts, and how their transactions end. Its cases are all orders.
+struct Meeting {
+    world: &'static World,
+    acts: Vec<(Act, End)>,
+}
+
+impl Meeting {
+    fn of(world: &'static World, acts: impl IntoIterator<Item = Act>) -> Meeting {
+        Meeting { world, acts: acts.into_iter().map(|act| (act, End::Commit)).collect() }
+    }
+
+    fn named(world: &str, acts: &[&str]) -> Meeting {
+        Meeting::of(World::named(world), acts.iter().map(|name| Act::named(name)))
+    }
+
+    fn name(&self, order: &[usize]) -> String {
+        let acts: Vec<String> = self.acts.iter().map(|(act, end)| format!("{} ({end:?})", act.name)).collect();
+        format!("{}: {}: {order:?}", self.world.name, acts.join(" × "))
+    }
+
+    /// Play every order. Answers how many there were; what is wrong goes to the list.
+    async fn play(&self, lane: &Lane, wrong: &Mutex<Vec<String>>) -> usize {
+        let setup = self.world.sql();
+        let (mut open, mut count) = (vec![Vec::new()], 0);
+        while let Some(choices) = open.pop() {
+            let played = lane.play(&setup, &self.acts, &choices).await;
+            open.extend(others(choices.len(), &played));
+            count += 1;
+            let order: Vec<usize> = played.moves.iter().map(|(who, _)| *who).collect();
+            let had_letters = self.world.name.contains("letters");
+            let broken = invariants::broken(lane, &self.acts, &played.answers, had_letters).await;
+            let said = broken.into_iter().map(|what| format!("{}: {what}", self.name(&order)));
+            wrong.lock().unwrap().extend(said);
+        }
+        count
+    }
+}
+
+/// A fresh schema with witnesses, as it is after the migrations.
+async fn schema(url: &str) -> (String, i32, tokio_postgres::Client) {
+    let number = LANES.fetch_add(1, Ordering::Relaxed);
+    let schema = format!("iso_{number}");
+    Pool::connect_to(url, &schema).await.unwrap().migrate().await.unwrap();
+    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client.batch_execute(&render(invariants::WITNESSES, &schema)).await.unwrap();
+    let first = "select setval(pg_get_serial_sequence('S.instances', 'id'), 1000),
+                 setval(pg_get_serial_sequence('S.signals', 'id'), 1000)";
+    client.batch_execute(&render(first, &schema)).await.unwrap();
+    (schema, number, client)
+}
+
+/// Play meetings on several schemas at once. Answers how many cases there were, and what was wrong.
+async fn play_all(meetings: Vec<Meeting>, gated: bool) -> (usize, Vec<String>) {
+    let url = CLUSTER.url();
+    let (meetings, wrong) = (Arc::new(Mutex::new(meetings)), Arc::new(Mutex::new(Vec::new())));
+    let mut lanes = Vec::new();
+    for _ in 0..LANES_AT_ONCE {
+        let (url, meetings, wrong) = (url.clone(), meetings.clone(), wrong.clone());
+        lanes.push(tokio::spawn(async move {
+            let (schema, number, client) = schema(&url).await;
+            if gated {
+                assert!(gates::install(&client, &schema).await > 10, "the gates were not put in");
+            }
+            let lane = Lane::open(&url, &schema, number, 3, gated).await;
+            let mut count = 0;
+            loop {
+                let Some(meeting) = meetings.lock().unwrap().pop() else { return count };
+                count += meeting.play(&lane, &wrong).await;
+            }
+        }));
+    }
+    let mut count = 0;
+    for lane in lanes {
+        count += lane.await.unwrap();
+    }
+    let wrong = std::mem::take(&mut *wrong.lock().unwrap());
+    (count, wrong)
+}
+
+fn assert_nothing_wrong(cases: usize, wrong: &[String]) {
+    let some: Vec<&str> = wrong.iter().take(40).map(String::as_str).collect();
+    assert!(wrong.is_empty(), "{} things are wrong in {cases} interleavings:\n{}", wrong.len(), some.join("\n"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_pairs_of_acts_keep_the_invariants_in_every_order() {
+    let begun = std::time::Instant::now();
+    let mut meetings = Vec::new();
+    for world in &WORLDS {
+        for pair in world.pairs() {
+            meetings.push(Meeting::of(world, pair));
+        }
+    }
+    // An act that is taken back leaves nothing, and those that waited for it go on as if it had not been.
+    for world in &WORLDS {
+        for [one, two] in world.pairs() {
+            let back = vec![(one, End::Rollback), (two, End::Commit)];
+            meetings.push(Meeting { world, acts: back });
+        }
+    }
+    let (cases, wrong) = play_all(meetings, false).await;
+    println!("{cases} interleavings of pairs in {:.1?}", begun.elapsed());
+    assert_nothing_wrong(cases, &wrong);
+    assert!(cases >= 2_000, "only {cases} interleavings");
+}
+
+/// Pairs whose inner statements are release points as well.
+const GATED: [(&str, &[&str]); 14] = [
+    ("running", &["wait", "signal a"]),
+    ("running", &["wait", "signal z"]),
+    ("running", &["wait", "signal by key"]),
+    ("running", &["wait", "cancel"]),
+    ("running", &["spawn 2", "cancel all"]),
+    ("running", &["signal once", "signal once"]),
+    ("running, with letters", &["wait seen", "signal a"]),
+    ("running, with letters", &["wait seen", "signal once"]),
+    ("running, with letters", &["done with letters", "signal a"]),
+    ("parked", &["signal a", "signal by key"]),
+    ("parked", &["signal a", "cancel"]),
+    ("joining", &["11 done", "12 done"]),
+    ("joining", &["11 done", "cancel"]),
+    ("joining again", &["11 done", "12 done"]),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acts_keep_the_invariants_when_they_meet_between_their_inner_statements() {
+    let begun = std::time::Instant::now();
+    let meetings = GATED.iter().map(|(world, acts)| Meeting::named(world, acts)).collect();
+    let (cases, wrong) = play_all(meetings, true).await;
+    println!("{cases} interleavings of inner statements in {:.1?}", begun.elapsed());
+    assert_nothing_wrong(cases, &wrong);
+    assert!(cases >= 200, "only {cases} interleavings");
+}
