@@ -85,15 +85,21 @@ async fn schema(url: &str) -> (String, i32, tokio_postgres::Client) {
     (schema, number, client)
 }
 
+/// A guard: the function, its text there, and what stands there without it.
+type Guard = (&'static str, &'static str, &'static str);
+
 /// Play meetings on several schemas at once. Answers how many cases there were, and what was wrong.
-async fn play_all(meetings: Vec<Meeting>, gated: bool) -> (usize, Vec<String>) {
+async fn play_all(meetings: Vec<Meeting>, gated: bool, without: &'static [Guard]) -> (usize, Vec<String>) {
     let url = CLUSTER.url();
     let (meetings, wrong) = (Arc::new(Mutex::new(meetings)), Arc::new(Mutex::new(Vec::new())));
     let mut lanes = Vec::new();
-    for _ in 0..LANES_AT_ONCE {
+    for _ in 0..LANES_AT_ONCE.min(meetings.lock().unwrap().len()) {
         let (url, meetings, wrong) = (url.clone(), meetings.clone(), wrong.clone());
         lanes.push(tokio::spawn(async move {
             let (schema, number, client) = schema(&url).await;
+            for (function, guard, instead) in without {
+                gates::remove(&client, &schema, function, guard, instead).await;
+            }
             if gated {
                 assert!(gates::install(&client, &schema).await > 10, "the gates were not put in");
             }
@@ -134,14 +140,24 @@ async fn all_pairs_of_acts_keep_the_invariants_in_every_order() {
             meetings.push(Meeting { world, acts: back });
         }
     }
-    let (cases, wrong) = play_all(meetings, false).await;
+    let (cases, wrong) = play_all(meetings, false, &[]).await;
     println!("{cases} interleavings of pairs in {:.1?}", begun.elapsed());
     assert_nothing_wrong(cases, &wrong);
     assert!(cases >= 2_000, "only {cases} interleavings");
 }
 
 /// Pairs whose inner statements are release points as well.
-const GATED: [(&str, &[&str]); 14] = [
+const GATED: [(&str, &[&str]); 24] = [
+    ("running", &["wait", "reap"]),
+    ("running", &["spawn 1", "reap"]),
+    ("parked", &["signal a", "expire"]),
+    ("joining", &["11 done", "cancel all"]),
+    ("joining", &["11 and 12 done", "cancel all"]),
+    ("joining", &["12 done", "cancel 11"]),
+    ("joining", &["11 done", "expire"]),
+    ("joining", &["12 spawns", "cancel all"]),
+    ("joining any", &["11 done", "12 done"]),
+    ("joined and running", &["spawn 2", "11 done"]),
     ("running", &["wait", "signal a"]),
     ("running", &["wait", "signal z"]),
     ("running", &["wait", "signal by key"]),
@@ -162,8 +178,84 @@ const GATED: [(&str, &[&str]); 14] = [
 async fn acts_keep_the_invariants_when_they_meet_between_their_inner_statements() {
     let begun = std::time::Instant::now();
     let meetings = GATED.iter().map(|(world, acts)| Meeting::named(world, acts)).collect();
-    let (cases, wrong) = play_all(meetings, true).await;
+    let (cases, wrong) = play_all(meetings, true, &[]).await;
     println!("{cases} interleavings of inner statements in {:.1?}", begun.elapsed());
     assert_nothing_wrong(cases, &wrong);
     assert!(cases >= 200, "only {cases} interleavings");
+}
+
+/// Three at once: each blocks or releases one of the others.
+const TRIPLES: [(&str, [&str; 3]); 8] = [
+    ("running", ["wait", "signal a", "reap"]),
+    ("running", ["done", "reap", "pick"]),
+    ("running", ["wait", "signal a", "cancel"]),
+    ("running", ["spawn 1", "cancel all", "reap"]),
+    ("parked", ["signal a", "expire", "pick"]),
+    ("joining", ["11 done", "12 done", "expire"]),
+    ("joining", ["11 done", "12 done", "cancel all"]),
+    ("over", ["collect", "enqueue k", "signal by key"]),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_acts_at_once_keep_the_invariants_in_every_order() {
+    let begun = std::time::Instant::now();
+    let meetings = TRIPLES.iter().map(|(world, acts)| Meeting::named(world, acts)).collect();
+    let (cases, wrong) = play_all(meetings, false, &[]).await;
+    println!("{cases} interleavings of three in {:.1?}", begun.elapsed());
+    assert_nothing_wrong(cases, &wrong);
+    assert!(cases >= 300, "only {cases} interleavings");
+}
+
+/// Guards of the SQL, a meeting that needs each, and what the kit says of it without the guard.
+const GUARDS: [(&str, &[Guard], &str, [&str; 2], &str); 5] = [
+    (
+        "the unconditional lock in delivery",
+        &[
+            ("signal", "for no key update", ""),
+            ("signal", "where i.id = target.id;", "where i.id = target.id and i.status = 'awaiting_signal';"),
+        ],
+        "running",
+        ["wait", "signal a"],
+        "is parked with a letter that it waits for",
+    ),
+    (
+        "the re-check after parking",
+        &[("conclude", "where s.target_id = i.id and s.consumed_at is null", "where false and s.consumed_at is null")],
+        "running",
+        ["wait", "signal a"],
+        "is parked with a letter that it waits for",
+    ),
+    (
+        "the epoch guard",
+        &[("settle", "and i.claim_epoch = e.epoch and", "and")],
+        "running",
+        ["done", "give back"],
+        "a commit was acknowledged to one that had lost its claim",
+    ),
+    (
+        "the generation guard of the join",
+        &[("tell_parents", "and p.join_generation = told.parent_generation", "")],
+        "joining again",
+        ["11 done", "12 done"],
+        "children, and",
+    ),
+    (
+        "the second look at what is below",
+        &[("cancel", "exit when not exists (select unnest(wanted) except select unnest(ids))", "exit when ids <> '{}'")],
+        "running",
+        ["spawn 2", "cancel all"],
+        "was cancelled with all above it and lives",
+    ),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_any_one_of_its_guards_the_sql_breaks_an_invariant() {
+    for (name, guard, world, acts, complaint) in GUARDS {
+        let (cases, wrong) = play_all(vec![Meeting::named(world, &acts)], false, guard).await;
+        let seen = wrong.iter().filter(|what| what.contains(complaint)).count();
+        println!("without {name}: {seen} of {cases} interleavings are wrong");
+        assert!(seen > 0, "the kit does not see that {name} is missing: {wrong:?}");
+        let (cases, wrong) = play_all(vec![Meeting::named(world, &acts)], false, &[]).await;
+        assert_nothing_wrong(cases, &wrong);
+    }
 }

@@ -92,8 +92,9 @@ pub(super) const WORLDS: [World; 9] = [
     },
     World {
         name: "joined and running",
-        rows: "(10, 'executing', 5, 3, null::bigint, null::int, 1, 1, true),
-               (11, 'executing', 5, 3, 10, 1, 0, 0, false), (12, 'done', 6, 4, 10, 1, 0, 0, false)",
+        // The child lies before its parent: a reaper that goes by the place of a row meets it first.
+        rows: "(11, 'executing', 5, 3, 10, 1, 0, 0, false),
+               (10, 'executing', 5, 3, null::bigint, null::int, 1, 1, true), (12, 'done', 6, 4, 10, 1, 0, 0, false)",
         acts: &[
             "next", "done", "spawn 0", "spawn 2", "wait", "11 done", "11 failed", "cancel", "cancel all", "reap", "reap to death",
             "collect", "give back", "retry",
