@@ -56,9 +56,19 @@ fn fill(text: &str, values: &[&str]) -> String {
 fn settle(status: &str, step: &str, error: &str, rise: i32, delay: u32) -> (String, Claims) {
     let (rise, delay) = (format!("array[{rise}]"), format!("array[{delay}::float8]"));
     let values = [
-        "array[10::bigint]", "array[5::bigint]", "array[3::bigint]", &format!("array['{status}']"), "array[null::int]",
-        &format!("array[{step}::text]"), "array[null::text]", "array['{}'::text]", "array[null::text]",
-        &format!("array[{error}::text]"), &rise, &delay, "null::text",
+        "array[10::bigint]",
+        "array[5::bigint]",
+        "array[3::bigint]",
+        &format!("array['{status}']"),
+        "array[null::int]",
+        &format!("array[{step}::text]"),
+        "array[null::text]",
+        "array['{}'::text]",
+        "array[null::text]",
+        &format!("array[{error}::text]"),
+        &rise,
+        &delay,
+        "null::text",
     ];
     (fill(SETTLE, &values), Claims { commits: true, ..Claims::default() })
 }
@@ -103,8 +113,7 @@ fn reap(deaths: &str) -> (String, Claims) {
 }
 
 fn child(endings: &[(i64, &str)]) -> (String, Claims) {
-    let endings: Vec<String> =
-        endings.iter().map(|(id, status)| ending(*id, status, r#","child":10"#)).collect();
+    let endings: Vec<String> = endings.iter().map(|(id, status)| ending(*id, status, r#","child":10"#)).collect();
     conclude(&endings, Claims::default())
 }
 
@@ -113,9 +122,16 @@ impl Act {
         let (sql, claims) = match name {
             "pick" => {
                 let values = [
-                    "array['default']", "array[10]", "array['default']", "array[0::smallint]",
-                    "array['-infinity'::timestamptz]", "array[0::bigint]", "array['m/1']",
-                    "'00000000-0000-0000-0000-00000000000b'", "60", "1",
+                    "array['default']",
+                    "array[10]",
+                    "array['default']",
+                    "array[0::smallint]",
+                    "array['-infinity'::timestamptz]",
+                    "array[0::bigint]",
+                    "array['m/1']",
+                    "'00000000-0000-0000-0000-00000000000b'",
+                    "60",
+                    "1",
                 ];
                 (fill(PICK, &values), Claims { claims: true, ..Claims::default() })
             }

@@ -83,9 +83,15 @@ pub(super) async fn broken(lane: &Lane, acts: &[(Act, End)], answers: &[Answer],
     let (mut commits, mut swept, mut claimed) = (Vec::new(), Vec::new(), Vec::new());
     let mut queries = Vec::new();
     let mut consumed = false;
-    for (who, ((act, _), answer)) in acts.iter().zip(answers).enumerate() {
-        // A step that was refused is a fault of the SQL: nothing here is to be refused.
-        wrong.extend(answer.error.iter().map(|error| format!("{} failed: {error}", act.name)));
+    for (who, ((act, end), answer)) in acts.iter().zip(answers).enumerate() {
+        // An act that was refused is a fault of the SQL: nothing here is to be refused. One whose backend dies says so.
+        wrong.extend(
+            answer
+                .error
+                .iter()
+                .filter(|_| !matches!(end, End::Killed(_)))
+                .map(|error| format!("{} failed: {error}", act.name)),
+        );
         let ids: Vec<i64> = answer.rows.iter().filter_map(|row| row[0].as_deref()?.parse().ok()).collect();
         let said = answer.rows.first().and_then(|row| row[0].clone()).unwrap_or_default();
         let done = answer.committed;
@@ -102,7 +108,8 @@ pub(super) async fn broken(lane: &Lane, acts: &[(Act, End)], answers: &[Answer],
             swept.extend(ids.iter().copied());
         }
         if done && claims.claims {
-            claimed.extend(answer.rows.iter().filter(|row| row[0].is_some()).map(|row| (row[0].clone(), row[7].clone())));
+            claimed
+                .extend(answer.rows.iter().filter(|row| row[0].is_some()).map(|row| (row[0].clone(), row[7].clone())));
         }
         let children = if acknowledged { claims.children } else { 0 };
         queries.push(format!(
@@ -144,7 +151,8 @@ pub(super) async fn broken(lane: &Lane, acts: &[(Act, End)], answers: &[Answer],
             "select 'of the two letters there are ' || count(*) || ' left, not {left}' from S.signals
              where id in (100, 101) and consumed_at is null having count(*) <> {left}"
         ));
-        queries.push("select 'a dedup key was forgotten' where not exists (select from S.signals where id = 101)".into());
+        queries
+            .push("select 'a dedup key was forgotten' where not exists (select from S.signals where id = 101)".into());
     }
     let list = |ids: &[i64]| ids.iter().map(i64::to_string).collect::<Vec<_>>().join(",");
     queries.push(format!(
