@@ -334,7 +334,7 @@ end $$;
 
 -- End an instance from outside, at once, whatever it waits for; with p_subtree also everything below it that still lives.
 --   called by: store::cancel, SQL      index: instances_pkey or instances_key; instances_children
---   locks: the instances by id, in order; then their parents
+--   locks: the instances by id, from the youngest; then their parents
 -- A step that runs has lost its claim: its outcome is dropped. Answers 'cancelled', 'too_late' or 'no_target'.
 create function gen_durable.cancel(
     p_id bigint, p_tenant text, p_key text, p_machines text[], p_reason text, p_subtree boolean default false
@@ -346,8 +346,8 @@ set enable_bitmapscan = off
 as $$
 declare
     target record;
-    ids bigint[];
-    below bigint[];
+    ids bigint[] := '{}';
+    wanted bigint[];
 begin
     select i.id, i.fsm into target from gen_durable.instances i
     where i.id = coalesce(p_id, (select k.id from gen_durable.instances k
@@ -355,21 +355,19 @@ begin
     if target.id is null or (p_machines is not null and target.fsm <> all (p_machines)) then
         return 'no_target';
     end if;
-    ids := array[target.id];
-    perform i.id from gen_durable.instances i where i.id = target.id for no key update;
-    -- What is below is looked for again after it was locked: a commit that was under way may have spawned more. What is
-    -- locked spawns no more, so when nothing new is found, that is all.
-    while p_subtree loop
-        below := array(
-            with recursive tree(id) as (
+    -- Below first, in the order in which the end of a child takes itself and then its parent. And once more under the locks,
+    -- until nothing is new: a spawn that committed while we waited for its row has added to what is below.
+    loop
+        wanted := array(
+            with recursive below(id) as (
                 select target.id
                 union all
-                select c.id from tree join gen_durable.instances c on c.parent_id = tree.id
+                select c.id from below join gen_durable.instances c on c.parent_id = below.id where p_subtree
             )
-            select id from tree order by id);
-        exit when below = ids;
-        ids := below;
-        perform i.id from gen_durable.instances i where i.id = any (ids) order by i.id for no key update;
+            select id from below);
+        exit when not exists (select unnest(wanted) except select unnest(ids));
+        ids := wanted;
+        perform i.id from gen_durable.instances i where i.id = any (ids) order by i.id desc for no key update;
     end loop;
     with ended as (
         update gen_durable.instances i

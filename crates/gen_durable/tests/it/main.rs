@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod acts;
-mod bad_input;
 mod acts_between;
+mod bad_input;
 mod basics;
 mod batches;
 mod children;
@@ -12,6 +12,7 @@ mod cost;
 mod engine;
 mod evolution;
 mod house;
+mod iso;
 mod locks;
 mod migrations;
 mod observe;

@@ -1,0 +1,183 @@
+//! The statements of production, as production sends them, with their parameters written out.
+
+const PICK: &str = include_str!("../../../src/store/sql/pick.sql");
+const SETTLE: &str = include_str!("../../../src/store/sql/settle.sql");
+const CONCLUDE: &str = include_str!("../../../src/store/sql/conclude.sql");
+const SIGNAL: &str = include_str!("../../../src/store/sql/signal.sql");
+const CANCEL: &str = include_str!("../../../src/store/sql/cancel.sql");
+const REAP: &str = include_str!("../../../src/store/sql/reap.sql");
+const EXPIRE: &str = include_str!("../../../src/store/sql/expire.sql");
+const COLLECT: &str = include_str!("../../../src/store/sql/collect.sql");
+const GIVE_BACK: &str = include_str!("../../../src/store/sql/give_back.sql");
+const ENQUEUE_ALL: &str = include_str!("../../../src/store/sql/enqueue_all.sql");
+
+/// What an act claims to have done when it answers, so that it can be held to it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Claims {
+    /// An owner's commit: it was at epoch 5, with three commits behind it. Every row that it answers is one commit.
+    pub(super) commits: bool,
+    /// How many children it makes, if it is acknowledged.
+    pub(super) children: usize,
+    /// Letters that it takes with it, if it is acknowledged.
+    pub(super) consumes: &'static [i64],
+    /// Letters that it had seen before it parked.
+    pub(super) seen: &'static [i64],
+    /// A letter that says who sent it.
+    pub(super) sends: bool,
+    /// Rows that it answers are claimed by it.
+    pub(super) claims: bool,
+    /// Rows that it answers have gone on by themselves: one more commit.
+    pub(super) expires: bool,
+    /// Ids that are over when it says so.
+    pub(super) ends: Option<i64>,
+    /// And everything below them.
+    pub(super) ends_below: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Act {
+    pub(super) name: String,
+    /// `WHO` stands for the session.
+    pub(super) sql: String,
+    pub(super) claims: Claims,
+}
+
+/// Put literals where a statement has parameters. From the last on, so that `$1` leaves `$10` alone.
+fn fill(text: &str, values: &[&str]) -> String {
+    let code: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with("--")).collect();
+    let mut filled = code.join("\n");
+    for (n, value) in values.iter().enumerate().rev() {
+        filled = filled.replace(&format!("${}", n + 1), value);
+    }
+    filled.replace("gen_durable.", "S.")
+}
+
+/// A plain ending of instance 10.
+fn settle(status: &str, step: &str, error: &str, rise: i32, delay: u32) -> (String, Claims) {
+    let (rise, delay) = (format!("array[{rise}]"), format!("array[{delay}::float8]"));
+    let values = [
+        "array[10::bigint]",
+        "array[5::bigint]",
+        "array[3::bigint]",
+        &format!("array['{status}']"),
+        "array[null::int]",
+        &format!("array[{step}::text]"),
+        "array[null::text]",
+        "array['{}'::text]",
+        "array[null::text]",
+        &format!("array[{error}::text]"),
+        &rise,
+        &delay,
+        "null::text",
+    ];
+    (fill(SETTLE, &values), Claims { commits: true, ..Claims::default() })
+}
+
+/// Endings that do more, as documents.
+fn conclude(endings: &[String], claims: Claims) -> (String, Claims) {
+    let document = format!("'[{}]'", endings.join(","));
+    (fill(CONCLUDE, &[&document, "null::text"]), Claims { commits: true, ..claims })
+}
+
+/// One of them, of any instance.
+fn ending(id: i64, status: &str, more: &str) -> String {
+    let step = if matches!(status, "done" | "failed") { "" } else { r#""step":"t","# };
+    let rise = if matches!(status, "done" | "failed") { 0 } else { -1 };
+    format!(r#"{{"id":{id},"epoch":5,"seq":3,"status":"{status}",{step}"rise":{rise},"delay":0{more}}}"#)
+}
+
+fn wait(more: &str, seen: &'static [i64]) -> (String, Claims) {
+    let more = format!(r#","awaits":["a","b"]{more}"#);
+    conclude(&[ending(10, "awaiting_signal", &more)], Claims { seen, ..Claims::default() })
+}
+
+fn spawn(id: i64, children: usize) -> (String, Claims) {
+    let list = vec![r#"{"fsm":"child of WHO","step":"s","state":{}}"#; children].join(",");
+    let more = format!(r#","spawn":{{"any":false,"taken":"skip","children":[{list}]}}"#);
+    conclude(&[ending(id, "awaiting_children", &more)], Claims { children, ..Claims::default() })
+}
+
+fn signal(id: &str, key: &str, name: &str, dedup: &str) -> (String, Claims) {
+    let values = [id, "''", key, "null::text[]", name, r#"'"of WHO"'"#, dedup, "1000"];
+    (fill(SIGNAL, &values), Claims { sends: true, ..Claims::default() })
+}
+
+fn cancel(id: i64, by_key: bool, subtree: bool) -> (String, Claims) {
+    let (address, key) = if by_key { ("null::bigint".into(), "'k'") } else { (id.to_string(), "null::text") };
+    let values: [&str; 6] = [&address, "''", key, "null::text[]", "'enough'", if subtree { "true" } else { "false" }];
+    (fill(CANCEL, &values), Claims { ends: Some(id), ends_below: subtree, ..Claims::default() })
+}
+
+fn reap(deaths: &str) -> (String, Claims) {
+    (fill(REAP, &["'00000000-0000-0000-0000-00000000000a'", "100", deaths]), Claims::default())
+}
+
+fn child(endings: &[(i64, &str)]) -> (String, Claims) {
+    let endings: Vec<String> = endings.iter().map(|(id, status)| ending(*id, status, r#","child":10"#)).collect();
+    conclude(&endings, Claims::default())
+}
+
+impl Act {
+    pub(super) fn named(name: &str) -> Act {
+        let (sql, claims) = match name {
+            "pick" => {
+                let values = [
+                    "array['default']",
+                    "array[10]",
+                    "array['default']",
+                    "array[0::smallint]",
+                    "array['-infinity'::timestamptz]",
+                    "array[0::bigint]",
+                    "array['m/1']",
+                    "'00000000-0000-0000-0000-00000000000b'",
+                    "60",
+                    "1",
+                ];
+                (fill(PICK, &values), Claims { claims: true, ..Claims::default() })
+            }
+            "next" => settle("runnable", "'t'", "null", -1, 0),
+            "ahead" => settle("executing", "'t'", "null", -1, 0),
+            "retry" => settle("runnable", "null", "'no'", 1, 1),
+            "sleep" => settle("runnable", "'t'", "null", -1, 3600),
+            "done" => settle("done", "null", "null", 0, 0),
+            "stop" => settle("failed", "null", "'no'", 1, 0),
+            "wait" => wait("", &[]),
+            "wait seen" => wait(r#","seen":[100,101]"#, &[100, 101]),
+            "next with letters" => {
+                let claims = Claims { consumes: &[100, 101], ..Claims::default() };
+                conclude(&[ending(10, "runnable", r#","consumed":[100,101]"#)], claims)
+            }
+            "done with letters" => {
+                let claims = Claims { consumes: &[100, 101], ..Claims::default() };
+                conclude(&[ending(10, "done", r#","consumed":[100,101]"#)], claims)
+            }
+            "spawn 0" => spawn(10, 0),
+            "spawn 1" => spawn(10, 1),
+            "spawn 2" => spawn(10, 2),
+            "12 spawns" => spawn(12, 1),
+            "signal a" => signal("10", "null::text", "'a'", "null::text"),
+            "signal z" => signal("10", "null::text", "'z'", "null::text"),
+            "signal once" => signal("10", "null::text", "'b'", "'once'"),
+            "signal by key" => signal("null::bigint", "'k'", "'a'", "null::text"),
+            "cancel" => cancel(10, false, false),
+            "cancel by key" => cancel(10, true, false),
+            "cancel all" => cancel(10, false, true),
+            "cancel 11" => cancel(11, false, false),
+            "reap" => reap("3::smallint"),
+            "reap to death" => reap("1::smallint"),
+            "expire" => (fill(EXPIRE, &["100"]), Claims { expires: true, ..Claims::default() }),
+            "collect" => (fill(COLLECT, &["'-infinity'::timestamptz", "60", "100"]), Claims::default()),
+            "give back" => (fill(GIVE_BACK, &["array[10,11]", "array[5,5]"]), Claims::default()),
+            "enqueue k" => {
+                let entry = r#"'[{"fsm":"m","step":"s","state":{},"key":"k"}]'"#;
+                (fill(ENQUEUE_ALL, &[entry]), Claims::default())
+            }
+            "11 done" => child(&[(11, "done")]),
+            "11 failed" => child(&[(11, "failed")]),
+            "12 done" => child(&[(12, "done")]),
+            "11 and 12 done" => child(&[(11, "done"), (12, "done")]),
+            other => panic!("there is no act {other:?}"),
+        };
+        Act { name: name.into(), sql, claims }
+    }
+}

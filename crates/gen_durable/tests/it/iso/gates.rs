@@ -1,0 +1,72 @@
+//! Release points inside the functions of production: a gate before each of their inner statements, put there by working on
+//! the text that the schema holds.
+
+use tokio_postgres::Client;
+
+use super::driver::render;
+
+/// A gate: the k-th that a transaction comes to is shut as long as the driver holds its lock. The first stands where the act
+/// begins, and is open: the driver lets acts begin itself.
+const GATE: &str = "
+    create function S.iso_gate() returns void language plpgsql as $$
+    declare
+        passed int := coalesce(nullif(current_setting('iso.gate', true), ''), '0')::int;
+    begin
+        if coalesce(current_setting('iso.session', true), '') <> '' then
+            perform set_config('iso.gate', (passed + 1)::text, true);
+            if passed > 0 then
+                perform pg_advisory_xact_lock(current_setting('iso.lane')::int,
+                    current_setting('iso.session')::int * 20 + passed);
+            end if;
+        end if;
+    end $$;";
+
+const GATED: [&str; 4] = ["conclude", "signal", "cancel", "tell_parents"];
+
+/// The words that an inner statement begins with. `perform set_config` and control flow are no release points.
+const STATEMENTS: [&str; 7] = ["select ", "with ", "update ", "insert ", "delete ", "perform i.id", "perform p.id"];
+
+fn with_gates(definition: &str, schema: &str) -> String {
+    let mut gated = String::new();
+    let (mut in_body, mut at_start) = (false, false);
+    for line in definition.lines() {
+        let code = line.split("--").next().unwrap_or_default().trim();
+        if in_body && at_start && STATEMENTS.iter().any(|word| code.starts_with(word)) {
+            gated.push_str(&format!("perform {schema}.iso_gate();\n"));
+        }
+        gated.push_str(line);
+        gated.push('\n');
+        in_body |= code == "begin";
+        if !code.is_empty() {
+            let ends = [";", " then", "loop", "begin", "else"];
+            at_start = in_body && (ends.iter().any(|end| code.ends_with(end)) || code == "else");
+        }
+    }
+    gated
+}
+
+async fn definition(client: &Client, schema: &str, function: &str) -> String {
+    let text = "select pg_get_functiondef(p.oid) from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+                where n.nspname = $1 and p.proname = $2";
+    client.query_one(text, &[&schema, &function]).await.unwrap().get(0)
+}
+
+/// Put the gates in. Answers how many.
+pub(super) async fn install(client: &Client, schema: &str) -> usize {
+    client.batch_execute(&render(GATE, schema)).await.unwrap();
+    let mut count = 0;
+    for function in GATED {
+        let gated = with_gates(&definition(client, schema, function).await, schema);
+        count += gated.matches("iso_gate()").count();
+        client.batch_execute(&gated).await.unwrap();
+    }
+    count
+}
+
+/// Take a guard out of a function: this text becomes that one. It has to be there.
+pub(super) async fn remove(client: &Client, schema: &str, function: &str, guard: &str, instead: &str) {
+    let before = definition(client, schema, function).await;
+    let guard = guard.replace("gen_durable.", &format!("{schema}."));
+    assert!(before.contains(&guard), "{function} has no {guard:?} to take out:\n{before}");
+    client.batch_execute(&before.replace(&guard, instead)).await.unwrap();
+}

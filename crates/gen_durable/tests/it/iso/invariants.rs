@@ -1,0 +1,177 @@
+//! What must be so after every case, whatever the order was. Asked with SQL: each line of the answer is one thing that is not.
+
+use super::{
+    acts::Act,
+    driver::{Answer, End, Lane},
+};
+
+/// Witnesses: every committed change of an instance, and what a letter's target was when the letter was put in its box.
+pub(super) const WITNESSES: &str = "
+    create table S.iso_audit (
+        n bigint generated always as identity, what text, id bigint, old_status text, new_status text,
+        old_epoch bigint, new_epoch bigint, old_seq bigint, new_seq bigint, generation int);
+    create function S.iso_changed() returns trigger language plpgsql as $$
+    begin
+        insert into S.iso_audit (what, id, old_status, new_status, old_epoch, new_epoch, old_seq, new_seq, generation)
+        values ('change', old.id, old.status, new.status, old.claim_epoch, new.claim_epoch, old.step_seq, new.step_seq,
+            new.join_generation);
+        return null;
+    end $$;
+    create trigger iso_changed after update on S.instances for each row execute function S.iso_changed();
+    create function S.iso_lettered() returns trigger language plpgsql as $$
+    begin
+        insert into S.iso_audit (what, id, new_status)
+        select 'letter', i.id, i.status from S.instances i where i.id = new.target_id;
+        return null;
+    end $$;
+    create trigger iso_lettered after insert on S.signals for each row execute function S.iso_lettered();";
+
+/// Everything that can be said without knowing who did what. SEEN: letters that a wait had seen before it parked.
+const STATE: &str = "
+    select 'is parked with a letter that it waits for: ' || i.id from S.instances i
+    where i.status = 'awaiting_signal' and exists (
+        select from S.signals s where s.target_id = i.id and s.consumed_at is null and s.name = any (i.awaits)
+          and s.id <> all (SEEN))
+    union all
+    select 'counts ' || p.children_pending || ' children, and ' || live.count || ' live: ' || p.id
+    from S.instances p cross join lateral (
+        select count(*) from S.instances c
+        where c.parent_id = p.id and c.parent_generation = p.join_generation and c.finished_at is null) live
+    where p.children_pending <> live.count
+    union all
+    select 'waits for children that it does not have: ' || id from S.instances
+    where status = 'awaiting_children' and children_pending = 0
+    union all
+    select 'waits for nothing: ' || id from S.instances where status = 'awaiting_signal' and awaits is null
+    union all
+    select 'does not wait, and has a deadline: ' || id from S.instances
+    where deadline_at is not null and status not in ('awaiting_signal', 'awaiting_children')
+    union all
+    select 'a claim went back: ' || id from S.iso_audit where what = 'change' and new_epoch < old_epoch
+    union all
+    select 'left executing, and its claim is still good: ' || id from S.iso_audit
+    where what = 'change' and old_status = 'executing' and new_status <> 'executing' and new_epoch = old_epoch
+    union all
+    select 'commits went back or skipped: ' || id from S.iso_audit
+    where what = 'change' and new_seq not in (old_seq, old_seq + 1)
+    union all
+    select 'came back from its end: ' || id from S.iso_audit
+    where what = 'change' and old_status in ('done', 'failed', 'cancelled') and new_status <> old_status
+    union all
+    select 'ended twice: ' || id from S.iso_audit
+    where what = 'change' and new_status in ('done', 'failed', 'cancelled') and new_status <> old_status
+    group by id having count(*) > 1
+    union all
+    select 'one join was released twice: ' || id from S.iso_audit
+    where what = 'change' and old_status = 'awaiting_children' and new_status = 'runnable'
+    group by id, generation having count(*) > 1
+    union all
+    select 'a letter was put into the box of one that was over: ' || id from S.iso_audit
+    where what = 'letter' and new_status in ('done', 'failed', 'cancelled')
+    union all
+    select 'one letter twice: ' || target_id from S.signals where dedup_key is not null
+    group by target_id, dedup_key having count(*) > 1
+    union all
+    select 'a letter of nobody: ' || s.id from S.signals s
+    where not exists (select from S.instances i where i.id = s.target_id)";
+
+/// All that is wrong after a case.
+pub(super) async fn broken(lane: &Lane, acts: &[(Act, End)], answers: &[Answer], had_letters: bool) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut seen: Vec<i64> = Vec::new();
+    // Commits that were acknowledged, by id; and those of the sweep, which has no claim.
+    let (mut commits, mut swept, mut claimed) = (Vec::new(), Vec::new(), Vec::new());
+    let mut queries = Vec::new();
+    let mut consumed = false;
+    for (who, ((act, end), answer)) in acts.iter().zip(answers).enumerate() {
+        // An act that was refused is a fault of the SQL: nothing here is to be refused. One whose backend dies says so.
+        wrong.extend(
+            answer
+                .error
+                .iter()
+                .filter(|_| !matches!(end, End::Killed(_)))
+                .map(|error| format!("{} failed: {error}", act.name)),
+        );
+        let ids: Vec<i64> = answer.rows.iter().filter_map(|row| row[0].as_deref()?.parse().ok()).collect();
+        let said = answer.rows.first().and_then(|row| row[0].clone()).unwrap_or_default();
+        let done = answer.committed;
+        let claims = &act.claims;
+        let acknowledged = done && claims.commits && !ids.is_empty();
+        if done && claims.commits {
+            commits.extend(ids.iter().copied());
+        }
+        if acknowledged {
+            seen.extend(claims.seen);
+            consumed |= !claims.consumes.is_empty();
+        }
+        if done && claims.expires {
+            swept.extend(ids.iter().copied());
+        }
+        if done && claims.claims {
+            claimed
+                .extend(answer.rows.iter().filter(|row| row[0].is_some()).map(|row| (row[0].clone(), row[7].clone())));
+        }
+        let children = if acknowledged { claims.children } else { 0 };
+        queries.push(format!(
+            "select 'session {who} made ' || count(*) || ' children, not {children}' from S.instances
+             where fsm = 'child of {who}' having count(*) <> {children}"
+        ));
+        if claims.sends {
+            let delivered = i32::from(done && said == "delivered");
+            queries.push(format!(
+                "select 'session {who} was told {said:?}, and there are ' || count(*) || ' of its letters' from S.signals
+                 where payload = '\"of {who}\"' having count(*) <> {delivered}
+                   and not (count(*) = 0 and not exists (select from S.instances where id = 10))"
+            ));
+        }
+        if let (true, "cancelled", Some(id)) = (done, said.as_str(), claims.ends) {
+            queries.push(format!(
+                "select 'was cancelled and lives: ' || id from S.instances where id = {id} and finished_at is null"
+            ));
+            if claims.ends_below {
+                queries.push(format!(
+                    "select * from (with recursive below(id) as (select {id}::bigint union all
+                        select c.id from below join S.instances c on c.parent_id = below.id)
+                     select 'was cancelled with all above it and lives: ' || i.id from S.instances i join below using (id)
+                     where i.finished_at is null) lives"
+                ));
+            }
+        }
+    }
+    let twice = claimed.len();
+    claimed.sort();
+    claimed.dedup();
+    if claimed.len() != twice {
+        wrong.push("two picks brought home the same claim".into());
+    }
+    if had_letters {
+        // Two letters were there: they are both in hand, or both used. The one with a dedup key is remembered.
+        let left = if consumed { 0 } else { 2 };
+        queries.push(format!(
+            "select 'of the two letters there are ' || count(*) || ' left, not {left}' from S.signals
+             where id in (100, 101) and consumed_at is null having count(*) <> {left}"
+        ));
+        queries
+            .push("select 'a dedup key was forgotten' where not exists (select from S.signals where id = 101)".into());
+    }
+    let list = |ids: &[i64]| ids.iter().map(i64::to_string).collect::<Vec<_>>().join(",");
+    queries.push(format!(
+        "select 'an instance has ' || committed || ' commits, and ' || acknowledged || ' were acknowledged: ' || id
+         from (select id, sum(new_seq - old_seq) as committed from S.iso_audit where what = 'change' group by id) c
+         full join (select id, count(*) as acknowledged from unnest('{{{}}}'::bigint[]) as a(id) group by id) a using (id)
+         where coalesce(committed, 0) <> coalesce(acknowledged, 0)",
+        list(&[commits.clone(), swept].concat())
+    ));
+    queries.push(format!(
+        "select 'a commit was acknowledged to one that had lost its claim: ' || a.id
+         from unnest('{{{}}}'::bigint[]) as a(id)
+         where not exists (select from S.iso_audit c where c.what = 'change' and c.id = a.id and c.old_epoch = 5
+             and c.old_seq = 3 and c.new_seq = 4 and c.old_status = 'executing')",
+        list(&commits)
+    ));
+    let text = format!("{STATE} union all {}", queries.join(" union all "));
+    let text = text.replace("SEEN", &format!("'{{{}}}'::bigint[]", list(&seen)));
+    let rows = lane.control.query(&lane.render(&text), &[]).await.unwrap();
+    wrong.extend(rows.iter().map(|row| row.get::<_, Option<String>>(0).unwrap_or_default()));
+    wrong
+}

@@ -1,0 +1,314 @@
+//! The isolation kit: the statements of production on a real Postgres, in every order in which two or three sessions can
+//! meet, with each commit held back as its own step and, in the gated cases, with a release point between the inner
+//! statements of the functions. After each case the invariants are asked with SQL.
+//!
+//! The kit has to be able to see: the last tests take a guard out of the schema and want it to turn red.
+
+mod acts;
+mod driver;
+mod gates;
+mod invariants;
+mod worlds;
+
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc, LazyLock, Mutex,
+        atomic::{AtomicI32, Ordering},
+    },
+};
+
+use gen_durable::Pool;
+use gen_durable_postgres::{Cluster, Options};
+
+use self::{
+    acts::Act,
+    driver::{End, Lane, others, render},
+    worlds::{WORLDS, World},
+};
+
+/// A server of its own: what is tested is isolation, not the disk. A deadlock is told soon.
+static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
+    let options = Options::for_tests().fsync(false).setting("deadlock_timeout", "100ms").setting("autovacuum", "off");
+    options.setting("full_page_writes", "off").setting("synchronous_commit", "off").temporary().unwrap()
+});
+
+static LANES: AtomicI32 = AtomicI32::new(0);
+const LANES_AT_ONCE: usize = 4;
+
+/// A meeting: a world, the acts, and how their transactions end. Its cases are all orders.
+struct Meeting {
+    world: &'static World,
+    acts: Vec<(Act, End)>,
+}
+
+impl Meeting {
+    fn of(world: &'static World, acts: impl IntoIterator<Item = Act>) -> Meeting {
+        Meeting { world, acts: acts.into_iter().map(|act| (act, End::Commit)).collect() }
+    }
+
+    fn named(world: &str, acts: &[&str]) -> Meeting {
+        Meeting::of(World::named(world), acts.iter().map(|name| Act::named(name)))
+    }
+
+    fn name(&self, order: &[usize]) -> String {
+        let acts: Vec<String> = self.acts.iter().map(|(act, end)| format!("{} ({end:?})", act.name)).collect();
+        format!("{}: {}: {order:?}", self.world.name, acts.join(" × "))
+    }
+
+    /// Play every order. Answers how many there were; what is wrong goes to the list.
+    async fn play(&self, lane: &mut Lane, wrong: &Mutex<Vec<String>>) -> usize {
+        let setup = self.world.sql();
+        let (mut open, mut distinct) = (vec![Vec::new()], HashSet::new());
+        while let Some(choices) = open.pop() {
+            let played = lane.play(&setup, &self.acts, &choices).await;
+            open.extend(others(choices.len(), &played));
+            let order: Vec<usize> = played.moves.iter().map(|(who, _)| *who).collect();
+            let had_letters = self.world.name.contains("letters");
+            let broken = invariants::broken(lane, &self.acts, &played.answers, had_letters).await;
+            let said = broken.into_iter().map(|what| format!("{}: {what}", self.name(&order)));
+            wrong.lock().unwrap().extend(said);
+            distinct.insert(order);
+        }
+        distinct.len()
+    }
+}
+
+/// A fresh schema with witnesses, as it is after the migrations.
+async fn schema(url: &str) -> (String, i32, tokio_postgres::Client) {
+    let number = LANES.fetch_add(1, Ordering::Relaxed);
+    let schema = format!("iso_{number}");
+    Pool::connect_to(url, &schema).await.unwrap().migrate().await.unwrap();
+    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client.batch_execute(&render(invariants::WITNESSES, &schema)).await.unwrap();
+    let first = "select setval(pg_get_serial_sequence('S.instances', 'id'), 1000),
+                 setval(pg_get_serial_sequence('S.signals', 'id'), 1000)";
+    client.batch_execute(&render(first, &schema)).await.unwrap();
+    (schema, number, client)
+}
+
+/// A guard: the function, its text there, and what stands there without it.
+type Guard = (&'static str, &'static str, &'static str);
+
+/// Play meetings on several schemas at once. Answers how many cases there were, and what was wrong.
+async fn play_all(meetings: Vec<Meeting>, gated: bool, without: &'static [Guard]) -> (usize, Vec<String>) {
+    let url = CLUSTER.url();
+    let (meetings, wrong) = (Arc::new(Mutex::new(meetings)), Arc::new(Mutex::new(Vec::new())));
+    let mut lanes = Vec::new();
+    for _ in 0..LANES_AT_ONCE.min(meetings.lock().unwrap().len()) {
+        let (url, meetings, wrong) = (url.clone(), meetings.clone(), wrong.clone());
+        lanes.push(tokio::spawn(async move {
+            let (schema, number, client) = schema(&url).await;
+            for (function, guard, instead) in without {
+                gates::remove(&client, &schema, function, guard, instead).await;
+            }
+            if gated {
+                assert!(gates::install(&client, &schema).await > 10, "the gates were not put in");
+            }
+            let mut lane = Lane::open(&url, &schema, number, 3, gated).await;
+            let mut count = 0;
+            loop {
+                let Some(meeting) = meetings.lock().unwrap().pop() else { return count };
+                count += meeting.play(&mut lane, &wrong).await;
+            }
+        }));
+    }
+    let mut count = 0;
+    for lane in lanes {
+        count += lane.await.unwrap();
+    }
+    let wrong = std::mem::take(&mut *wrong.lock().unwrap());
+    (count, wrong)
+}
+
+fn assert_nothing_wrong(cases: usize, wrong: &[String]) {
+    let some: Vec<&str> = wrong.iter().take(40).map(String::as_str).collect();
+    assert!(wrong.is_empty(), "{} things are wrong in {cases} interleavings:\n{}", wrong.len(), some.join("\n"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_pairs_of_acts_keep_the_invariants_in_every_order() {
+    let begun = std::time::Instant::now();
+    let pairs = WORLDS.iter().flat_map(|world| world.pairs().into_iter().map(|pair| Meeting::of(world, pair)));
+    let mut meetings: Vec<Meeting> = pairs.collect();
+    meetings.extend(taken_back(World::named("parked")));
+    let (cases, wrong) = play_all(meetings, false, &[]).await;
+    println!("{cases} interleavings of pairs in {:.1?}", begun.elapsed());
+    assert_nothing_wrong(cases, &wrong);
+    assert!(cases >= 2_000, "only {cases} interleavings");
+}
+
+/// The pairs of a world, the first of each taken back: it leaves nothing, and what waited for it goes on as if it had not been.
+fn taken_back(world: &'static World) -> impl Iterator<Item = Meeting> {
+    let ends = |[one, two]: [Act; 2]| vec![(one, End::Rollback), (two, End::Commit)];
+    world.pairs().into_iter().map(move |pair| Meeting { world, acts: ends(pair) })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "by command: as many cases again as all pairs"]
+async fn an_act_that_is_taken_back_leaves_nothing_in_any_order() {
+    let (cases, wrong) = play_all(WORLDS.iter().flat_map(taken_back).collect(), false, &[]).await;
+    println!("{cases} interleavings of pairs of which one is taken back");
+    assert_nothing_wrong(cases, &wrong);
+}
+
+/// Pairs whose inner statements are release points as well.
+const GATED: [(&str, &[&str]); 24] = [
+    ("running", &["wait", "reap"]),
+    ("running", &["spawn 1", "reap"]),
+    ("parked", &["signal a", "expire"]),
+    ("joining", &["11 done", "cancel all"]),
+    ("joining", &["11 and 12 done", "cancel all"]),
+    ("joining", &["12 done", "cancel 11"]),
+    ("joining", &["11 done", "expire"]),
+    ("joining", &["12 spawns", "cancel all"]),
+    ("joining any", &["11 done", "12 done"]),
+    ("joined and running", &["spawn 2", "11 done"]),
+    ("running", &["wait", "signal a"]),
+    ("running", &["wait", "signal z"]),
+    ("running", &["wait", "signal by key"]),
+    ("running", &["wait", "cancel"]),
+    ("running", &["spawn 2", "cancel all"]),
+    ("running", &["signal once", "signal once"]),
+    ("running, with letters", &["wait seen", "signal a"]),
+    ("running, with letters", &["wait seen", "signal once"]),
+    ("running, with letters", &["done with letters", "signal a"]),
+    ("parked", &["signal a", "signal by key"]),
+    ("parked", &["signal a", "cancel"]),
+    ("joining", &["11 done", "12 done"]),
+    ("joining", &["11 done", "cancel"]),
+    ("joining again", &["11 done", "12 done"]),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acts_keep_the_invariants_when_they_meet_between_their_inner_statements() {
+    let begun = std::time::Instant::now();
+    let meetings = GATED.iter().map(|(world, acts)| Meeting::named(world, acts)).collect();
+    let (cases, wrong) = play_all(meetings, true, &[]).await;
+    println!("{cases} interleavings of inner statements in {:.1?}", begun.elapsed());
+    assert_nothing_wrong(cases, &wrong);
+    assert!(cases >= 200, "only {cases} interleavings");
+}
+
+/// Three at once: each blocks or releases one of the others.
+const TRIPLES: [(&str, [&str; 3]); 8] = [
+    ("running", ["wait", "signal a", "reap"]),
+    ("running", ["done", "reap", "pick"]),
+    ("running", ["wait", "signal a", "cancel"]),
+    ("running", ["spawn 1", "cancel all", "reap"]),
+    ("parked", ["signal a", "expire", "pick"]),
+    ("joining", ["11 done", "12 done", "expire"]),
+    ("joining", ["11 done", "12 done", "cancel all"]),
+    ("over", ["collect", "enqueue k", "signal by key"]),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_acts_at_once_keep_the_invariants_in_every_order() {
+    let begun = std::time::Instant::now();
+    let meetings = TRIPLES.iter().map(|(world, acts)| Meeting::named(world, acts)).collect();
+    let (cases, wrong) = play_all(meetings, false, &[]).await;
+    println!("{cases} interleavings of three in {:.1?}", begun.elapsed());
+    assert_nothing_wrong(cases, &wrong);
+    assert!(cases >= 300, "only {cases} interleavings");
+}
+
+/// Guards of the SQL, whether it takes gates to see them, a meeting that needs each, and what the kit says of it without the guard.
+const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 6] = [
+    (
+        "the unconditional lock in delivery",
+        false,
+        &[
+            ("signal", "for no key update", ""),
+            ("signal", "where i.id = target.id;", "where i.id = target.id and i.status = 'awaiting_signal';"),
+        ],
+        "running",
+        ["wait", "signal a"],
+        "is parked with a letter that it waits for",
+    ),
+    (
+        "the re-check after parking",
+        false,
+        &[("conclude", "where s.target_id = i.id and s.consumed_at is null", "where false and s.consumed_at is null")],
+        "running",
+        ["wait", "signal a"],
+        "is parked with a letter that it waits for",
+    ),
+    (
+        "the epoch guard",
+        false,
+        &[("settle", "and i.claim_epoch = e.epoch and", "and")],
+        "running",
+        ["done", "give back"],
+        "a commit was acknowledged to one that had lost its claim",
+    ),
+    (
+        "the generation guard of the join",
+        false,
+        &[("tell_parents", "and p.join_generation = told.parent_generation", "")],
+        "joining again",
+        ["11 done", "12 done"],
+        "children, and",
+    ),
+    (
+        "the second look at what is below",
+        false,
+        &[(
+            "cancel",
+            "exit when not exists (select unnest(wanted) except select unnest(ids))",
+            "exit when ids <> '{}'",
+        )],
+        "running",
+        ["spawn 2", "cancel all"],
+        "was cancelled with all above it and lives",
+    ),
+    (
+        "the order of locks in a cancelled tree",
+        true,
+        &[("cancel", "order by i.id desc", "order by i.id")],
+        "joining",
+        ["11 done", "cancel all"],
+        "40P01",
+    ),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_any_one_of_its_guards_the_sql_breaks_an_invariant() {
+    for (name, gated, guard, world, acts, complaint) in GUARDS {
+        let (cases, wrong) = play_all(vec![Meeting::named(world, &acts)], gated, guard).await;
+        let seen = wrong.iter().filter(|what| what.contains(complaint)).count();
+        println!("without {name}: {seen} of {cases} interleavings are wrong");
+        assert!(seen > 0, "the kit does not see that {name} is missing: {wrong:?}");
+        let (cases, wrong) = play_all(vec![Meeting::named(world, &acts)], gated, &[]).await;
+        assert_nothing_wrong(cases, &wrong);
+    }
+}
+
+/// Acts whose backend dies at each of their inner statements, and who meets them meanwhile: the same act, sent again by an
+/// owner that does not know what became of it, or another.
+const KILLED: [(&str, [&str; 2]); 8] = [
+    ("running", ["wait", "wait"]),
+    ("running", ["wait", "signal a"]),
+    ("running", ["signal a", "wait"]),
+    ("running", ["spawn 2", "spawn 2"]),
+    ("running, with letters", ["done with letters", "done with letters"]),
+    ("parked", ["signal once", "signal once"]),
+    ("joining", ["11 done", "11 done"]),
+    ("joining", ["cancel all", "11 done"]),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backend_that_dies_at_any_inner_statement_leaves_nothing_and_lets_the_others_on() {
+    let begun = std::time::Instant::now();
+    let mut meetings = Vec::new();
+    for (world, [dies, lives]) in KILLED {
+        for gate in 0..5 {
+            let acts = vec![(Act::named(dies), End::Killed(gate)), (Act::named(lives), End::Commit)];
+            meetings.push(Meeting { world: World::named(world), acts });
+        }
+    }
+    let (cases, wrong) = play_all(meetings, true, &[]).await;
+    println!("{cases} interleavings with the death of a backend in {:.1?}", begun.elapsed());
+    assert_nothing_wrong(cases, &wrong);
+    assert!(cases >= 200, "only {cases} interleavings");
+}

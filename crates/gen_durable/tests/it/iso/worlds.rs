@@ -1,0 +1,246 @@
+//! Where a case begins: a few rows, always with the same ids.
+//!
+//! What executes is at epoch 5 with three commits behind it, and is held by a worker whose lease has run out, so that the
+//! reaper may come. What waits has a deadline that is due, so that the sweep may come. What has settled did so an hour ago.
+
+use super::acts::Act;
+
+/// The rows before, and the acts that meet there.
+pub(super) struct World {
+    pub(super) name: &'static str,
+    rows: &'static str,
+    pub(super) acts: &'static [&'static str],
+}
+
+const CLEAR: &str = "
+    delete from S.signals; delete from S.instances; delete from S.workers; delete from S.iso_audit;
+    insert into S.workers (id, lease_expires_at, host, pid, queues, machines)
+    values ('00000000-0000-0000-0000-00000000000a', statement_timestamp() - interval '1 hour', 'h', 1, '{}', '{}');";
+
+/// An instance: id, status, epoch, commits, parent, its generation, own generation, children pending, any.
+const MAKE: &str = "
+    insert into S.instances (id, status, claim_epoch, step_seq, parent_id, parent_generation, join_generation, children_pending,
+        join_any, fsm, step, state, locked_by, lease_expires_at, finished_at, awaits, deadline_at, deadline_step,
+        eligible_at, correlation_key, correlation_scope)
+    overriding system value
+    select id, status::S.durable_status, epoch, seq, parent, of, own, pending, any_of, 'm', 's', '{}',
+        case when status = 'executing' then '00000000-0000-0000-0000-00000000000a'::uuid end,
+        case when status = 'executing' then statement_timestamp() - interval '1 hour' end,
+        case when status = 'done' then S.clock() - interval '1 hour' end,
+        case when status = 'awaiting_signal' then array['a', 'b'] end,
+        case when status in ('awaiting_signal', 'awaiting_children') then S.clock() - interval '1 second' end,
+        case when status in ('awaiting_signal', 'awaiting_children') then 'late' end,
+        S.clock() - interval '1 minute', case when id = 10 then 'k' end,
+        case when id = 10 then array['runnable', 'executing', 'awaiting_signal', 'awaiting_children', 'queued', 'stuck']::S.durable_status[] end
+    from (values ROWS) as v(id, status, epoch, seq, parent, of, own, pending, any_of);";
+
+const OWNER: [&str; 6] = ["next", "ahead", "retry", "sleep", "done", "stop"];
+
+pub(super) const WORLDS: [World; 9] = [
+    World {
+        name: "due",
+        rows: "(10, 'runnable', 6, 3, null::bigint, null::int, 0, 0, false)",
+        acts: &[
+            "pick",
+            "done",
+            "wait",
+            "signal a",
+            "signal once",
+            "cancel",
+            "cancel all",
+            "reap",
+            "give back",
+            "enqueue k",
+            "collect",
+        ],
+    },
+    World {
+        name: "running",
+        rows: "(10, 'executing', 5, 3, null::bigint, null::int, 0, 0, false)",
+        acts: &[
+            "pick",
+            "next",
+            "ahead",
+            "retry",
+            "sleep",
+            "done",
+            "stop",
+            "wait",
+            "wait seen",
+            "spawn 0",
+            "spawn 1",
+            "spawn 2",
+            "signal a",
+            "signal z",
+            "signal once",
+            "signal by key",
+            "cancel",
+            "cancel all",
+            "reap",
+            "expire",
+            "collect",
+            "give back",
+            "enqueue k",
+            "done with letters",
+        ],
+    },
+    World {
+        name: "running, with letters",
+        rows: "(10, 'executing', 5, 3, null::bigint, null::int, 0, 0, false);
+               insert into S.signals (id, target_id, name, payload, dedup_key) overriding system value
+               values (100, 10, 'a', '\"first\"', null), (101, 10, 'b', '\"second\"', 'once')",
+        acts: &[
+            "wait",
+            "wait seen",
+            "next with letters",
+            "done with letters",
+            "retry",
+            "signal a",
+            "signal once",
+            "cancel",
+            "reap",
+            "expire",
+            "give back",
+            "pick",
+        ],
+    },
+    World {
+        name: "parked",
+        rows: "(10, 'awaiting_signal', 6, 4, null::bigint, null::int, 0, 0, false)",
+        acts: &[
+            "signal a",
+            "signal z",
+            "signal once",
+            "signal by key",
+            "expire",
+            "cancel",
+            "cancel by key",
+            "pick",
+            "wait",
+            "done",
+            "spawn 1",
+            "reap",
+            "give back",
+            "collect",
+            "enqueue k",
+            "done with letters",
+        ],
+    },
+    World {
+        name: "joining",
+        rows: "(10, 'awaiting_children', 6, 4, null::bigint, null::int, 1, 2, false),
+               (11, 'executing', 5, 3, 10, 1, 0, 0, false), (12, 'executing', 5, 3, 10, 1, 0, 0, false)",
+        acts: &[
+            "11 done",
+            "11 failed",
+            "12 done",
+            "11 and 12 done",
+            "reap",
+            "reap to death",
+            "expire",
+            "cancel",
+            "cancel all",
+            "cancel 11",
+            "signal a",
+            "collect",
+            "pick",
+            "12 spawns",
+            "wait",
+        ],
+    },
+    World {
+        name: "joining again",
+        rows: "(10, 'awaiting_children', 8, 6, null::bigint, null::int, 2, 1, false),
+               (11, 'executing', 5, 3, 10, 1, 0, 0, false), (12, 'executing', 5, 3, 10, 2, 0, 0, false)",
+        acts: &[
+            "11 done",
+            "11 failed",
+            "12 done",
+            "11 and 12 done",
+            "cancel 11",
+            "cancel all",
+            "expire",
+            "reap to death",
+            "collect",
+        ],
+    },
+    World {
+        name: "joining any",
+        rows: "(10, 'awaiting_children', 6, 4, null::bigint, null::int, 1, 2, true),
+               (11, 'executing', 5, 3, 10, 1, 0, 0, false), (12, 'executing', 5, 3, 10, 1, 0, 0, false)",
+        acts: &[
+            "11 done",
+            "12 done",
+            "11 and 12 done",
+            "expire",
+            "cancel",
+            "cancel 11",
+            "cancel all",
+            "reap to death",
+            "pick",
+        ],
+    },
+    World {
+        name: "joined and running",
+        // The child lies before its parent: a reaper that goes by the place of a row meets it first.
+        rows: "(11, 'executing', 5, 3, 10, 1, 0, 0, false),
+               (10, 'executing', 5, 3, null::bigint, null::int, 1, 1, true), (12, 'done', 6, 4, 10, 1, 0, 0, false)",
+        acts: &[
+            "next",
+            "done",
+            "spawn 0",
+            "spawn 2",
+            "wait",
+            "11 done",
+            "11 failed",
+            "cancel",
+            "cancel all",
+            "reap",
+            "reap to death",
+            "collect",
+            "give back",
+            "retry",
+        ],
+    },
+    World {
+        name: "over",
+        rows: "(10, 'done', 6, 4, null::bigint, null::int, 0, 0, false), (11, 'executing', 5, 3, 10, 1, 0, 0, false)",
+        acts: &[
+            "collect",
+            "signal a",
+            "signal once",
+            "signal by key",
+            "cancel",
+            "cancel all",
+            "done",
+            "wait",
+            "11 done",
+            "enqueue k",
+            "reap",
+        ],
+    },
+];
+
+impl World {
+    /// The statements that make it.
+    pub(super) fn sql(&self) -> String {
+        let (rows, letters) = self.rows.split_once(';').unwrap_or((self.rows, ""));
+        format!("{CLEAR}{}{letters}", MAKE.replace("ROWS", rows))
+    }
+
+    /// Every act of this world with every other and with itself.
+    pub(super) fn pairs(&self) -> Vec<[Act; 2]> {
+        let acts: Vec<Act> = self.acts.iter().map(|name| Act::named(name)).collect();
+        let later = |first: usize| acts.iter().skip(first).cloned();
+        acts.iter().enumerate().flat_map(|(n, one)| later(n).map(|two| [one.clone(), two])).collect()
+    }
+
+    pub(super) fn named(name: &str) -> &'static World {
+        WORLDS.iter().find(|world| world.name == name).unwrap()
+    }
+}
+
+#[test]
+fn the_owner_of_a_running_instance_tries_every_plain_ending() {
+    assert!(OWNER.iter().all(|ending| World::named("running").acts.contains(ending)));
+}
