@@ -214,6 +214,7 @@ async fn three_acts_at_once_keep_the_invariants_in_every_order() {
 }
 
 /// Guards of the SQL, whether it takes gates to see them, a meeting that needs each, and what the kit says of it without the guard.
+#[allow(clippy::type_complexity)] // A table: name, gated, what is taken out, where, who meets, why.
 const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 6] = [
     (
         "the unconditional lock in delivery",
