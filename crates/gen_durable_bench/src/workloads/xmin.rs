@@ -3,6 +3,7 @@
 
 use std::{
     collections::HashMap,
+    ops::Range,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -21,6 +22,8 @@ use crate::{
 const RATE: u64 = 2_000;
 const LASTING: Duration = Duration::from_secs(180);
 const LASTING_SHORT: Duration = Duration::from_secs(20);
+/// An engine that has just been started is not what is measured.
+const WARM_UP: Duration = Duration::from_secs(1);
 const WINDOWS: u64 = 6;
 /// Jobs are offered in ticks of this many milliseconds.
 const TICK_MS: u64 = 2;
@@ -63,9 +66,10 @@ impl std::fmt::Display for Offered {
 
 async fn offer(bench: &Bench, lasting: Duration) -> Result<Offered> {
     let per_tick = RATE * TICK_MS / 1_000;
-    let ticks = (u64::try_from(lasting.as_millis())? / TICK_MS).max(1);
-    let jobs = ticks * per_tick;
-    let probe = Probe::waiting_for(jobs);
+    let ticks_in = |duration: Duration| anyhow::Ok((u64::try_from(duration.as_millis())? / TICK_MS).max(1));
+    let warm = ticks_in(bench.duration(WARM_UP))?;
+    let ticks = warm + ticks_in(lasting)?;
+    let probe = Probe::waiting_for(ticks * per_tick);
     let mut engine = bench.start_engine(SCHEMA, &probe).await?;
     let committed: Arc<Mutex<Vec<(u64, u64)>>> = Arc::default();
     let mut every = tokio::time::interval(Duration::from_millis(TICK_MS));
@@ -98,17 +102,20 @@ async fn offer(bench: &Bench, lasting: Duration) -> Result<Offered> {
     engine.until(probe.all()).await?;
     engine.stop().await?;
     let committed = committed.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    Ok(of_windows(&committed, &probe.started(), jobs))
+    Ok(of_windows(&committed, &probe.started(), warm * per_tick..ticks * per_tick))
 }
 
-fn of_windows(committed: &[(u64, u64)], started: &[(u64, u64)], jobs: u64) -> Offered {
+fn of_windows(committed: &[(u64, u64)], started: &[(u64, u64)], counted: Range<u64>) -> Offered {
     let started: HashMap<u64, u64> = started.iter().copied().collect();
     let (mut all, mut windows) = (Vec::new(), vec![Vec::new(); WINDOWS.try_into().unwrap_or(1)]);
-    for (n, committed) in committed {
+    let count = counted.end - counted.start;
+    for (n, committed) in committed.iter().filter(|(n, _)| counted.contains(n)) {
         let Some(started) = started.get(n) else { continue };
         let took = started.saturating_sub(*committed) as f64 / 1e6;
         all.push(took);
-        if let Some(window) = windows.get_mut(usize::try_from(n * WINDOWS / jobs).unwrap_or_default()) {
+        if let Some(window) =
+            windows.get_mut(usize::try_from((n - counted.start) * WINDOWS / count).unwrap_or_default())
+        {
             window.push(took);
         }
     }
