@@ -11,16 +11,16 @@ use super::{
     worker::Worker,
 };
 
-/// Longer than the lease of a second.
-const SLEEP: Duration = Duration::from_millis(2_000);
+/// Longer than the lease of a second and a half.
+const SLEEP: Duration = Duration::from_millis(2_500);
 /// A lease that outlasts it.
-const LONG_LEASE_MS: u64 = 4_000;
+const LONG_LEASE_MS: u64 = 5_000;
 
 #[tokio::test]
 async fn after_the_whole_machine_slept_the_first_to_wake_does_not_rob_the_others() {
     let cluster = own_cluster();
     let place = Place::at(cluster.url()).await;
-    let (mut slow, mut quick) = two(&place, 1_000).await;
+    let (mut slow, mut quick) = two(&place, 1_500).await;
     slow.stop();
     quick.stop();
     let frozen = Frozen::freeze(&cluster);
@@ -132,7 +132,7 @@ async fn wake_one_after_the_other(place: &Place, mut slow: Worker, mut quick: Wo
     quick.resume();
     place.until_count(&since(quick.pid(), "0.3 s"), 1).await;
     slow.resume();
-    place.until_count(&since(slow.pid(), "2 s"), 1).await;
+    place.until_count(&since(slow.pid(), "2.5 s"), 1).await;
     place.open("gate", 0);
     place.open("gate", 1);
     place.until_all_settled().await;

@@ -18,8 +18,9 @@ async fn what_a_dead_worker_held_runs_again_within_a_lease_and_a_reap() {
     let living = plan.start();
     // A worker reaps nobody before it has itself been in contact for a lease.
     let in_contact = format!(
-        "select count(*) from %.workers where pid = {} and renewed_at > started_at + interval '1.2 s'",
-        living.pid()
+        "select count(*) from %.workers where pid = {} and renewed_at > started_at + interval '{} ms'",
+        living.pid(),
+        plan.lease_ms + 200
     );
     place.until_count(&in_contact, 1).await;
 

@@ -9,8 +9,8 @@ use super::{
     worker::Worker,
 };
 
-/// How long the outages here take: longer than the lease of a second, by the server's clock too.
-const OUTAGE: Duration = Duration::from_millis(2_500);
+/// How long the outages here take: longer than the lease of a second and a half, by the server's clock too.
+const OUTAGE: Duration = Duration::from_millis(3_500);
 /// How many steps each of the two workers is in the middle of.
 const EACH: usize = 10;
 
@@ -101,7 +101,7 @@ async fn sit_out(place: &Place, workers: &[Worker]) {
 /// Wait until every worker has been back for longer than a reaper keeps still after an outage.
 async fn reapers_have_looked(place: &Place, workers: i64) {
     let back = &place.sql("select statement_timestamp()").await[0][0];
-    let renewed = format!("select count(*) from %.workers where renewed_at > timestamptz '{back}' + interval '1.6 s'");
+    let renewed = format!("select count(*) from %.workers where renewed_at > timestamptz '{back}' + interval '2.3 s'");
     place.until_count(&renewed, workers).await;
 }
 

@@ -48,14 +48,14 @@ impl Place {
         Place { url, schema: name, client: Client::new(pool), dir, looking: tokio::sync::Mutex::default() }
     }
 
-    /// A worker here, with a lease of a second.
+    /// A worker here. Its lease is short for a quick test, and longer than a living worker is silent on a busy machine.
     pub(crate) fn plan(&self) -> Plan {
         Plan {
             url: self.url.clone(),
             schema: self.schema.clone(),
             dir: self.dir.clone(),
-            lease_ms: 1_000,
-            heartbeat_ms: 200,
+            lease_ms: 1_500,
+            heartbeat_ms: 300,
             reap_ms: 100,
             drain_ms: 30_000,
             slots: 8,
