@@ -119,7 +119,7 @@ impl Bench {
 
     /// No rows, and nothing of earlier ones.
     pub(crate) async fn empty(&self, schema: &str) -> Result<()> {
-        Ok(self.sql.batch_execute(&format!("truncate {schema}.instances")).await?)
+        Ok(self.sql.batch_execute(&format!("truncate {schema}.instances cascade")).await?)
     }
 
     /// Jobs of one step that wait.
