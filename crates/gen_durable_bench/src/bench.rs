@@ -14,7 +14,7 @@ use tokio_postgres::NoTls;
 
 use crate::{
     Args,
-    jobs::{Noop, Ping, Probe, WALK_STEPS, Walk},
+    jobs::{FanOut, Listener, Noop, Ping, Probe, WALK_STEPS, Walk},
     process,
     statistics::{median, rounded},
 };
@@ -167,15 +167,45 @@ impl Bench {
         Ok(())
     }
 
+    /// Waits until so many machines are parked.
+    pub(crate) async fn all_parked(&self, schema: &str, count: u64) -> Result<()> {
+        let parked = format!("select count(*) from {schema}.instances where status = 'awaiting_signal'");
+        let begun = Instant::now();
+        while self.sql.query_one(&parked, &[]).await?.try_get::<_, i64>(0)? < i64::try_from(count)? {
+            if begun.elapsed() > PATIENCE {
+                bail!("not everything parked within {PATIENCE:?}");
+            }
+            tokio::time::sleep(SETTLED_POLL).await;
+        }
+        Ok(())
+    }
+
+    /// Waits until an engine claims work.
+    pub(crate) async fn ready(&self, engine: &Running) -> Result<()> {
+        let begun = Instant::now();
+        while !engine.health.is_ready() {
+            if begun.elapsed() > PATIENCE {
+                bail!("the engine was not ready within {PATIENCE:?}");
+            }
+            tokio::time::sleep(SETTLED_POLL).await;
+        }
+        Ok(())
+    }
+
     /// An engine as a newcomer has it: default settings, on a pool of its own.
     pub(crate) async fn start_engine(&self, schema: &str, probe: &Arc<Probe>) -> Result<Running> {
         let pool = self.pool(schema).await?;
-        let engine =
-            Engine::builder(pool, probe.clone()).register::<Noop>().register::<Walk>().register::<Ping>().build()?;
-        let client = engine.client();
+        let engine = Engine::builder(pool, probe.clone())
+            .register::<Noop>()
+            .register::<Walk>()
+            .register::<Ping>()
+            .register::<Listener>()
+            .register::<FanOut>()
+            .build()?;
+        let (client, health) = (engine.client(), engine.health());
         let (stop, stopped) = oneshot::channel::<()>();
         let task = tokio::spawn(engine.run(async move { drop(stopped.await) }));
-        Ok(Running { client, stop, task })
+        Ok(Running { client, health, stop, task })
     }
 }
 
@@ -230,6 +260,7 @@ impl std::fmt::Display for Used {
 /// An engine that runs.
 pub(crate) struct Running {
     pub(crate) client: Client,
+    pub(crate) health: gen_durable::Health,
     stop: oneshot::Sender<()>,
     task: JoinHandle<Result<(), gen_durable::Error>>,
 }

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use gen_durable::{Context, Job, Machine, Outcome, StepError, done, next};
+use gen_durable::{Context, Job, Machine, Outcome, Signal, StepError, done, next, spawn, wait_for};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
@@ -83,6 +83,80 @@ impl Job for Ping {
         cx.app.started.lock().unwrap_or_else(PoisonError::into_inner).push((self.n, now));
         cx.app.ran();
         Ok(())
+    }
+}
+
+/// A machine that waits to be told, and says when it was.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Listener {
+    pub(crate) n: u64,
+}
+
+/// First it waits, then it was told.
+#[derive(Serialize, Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Listening {
+    #[default]
+    Begin,
+    Told,
+}
+
+/// What it waits for.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Wake;
+
+impl Signal for Wake {
+    const NAME: &'static str = "wake";
+    type To = Listener;
+}
+
+impl Machine for Listener {
+    const NAME: &'static str = "listener";
+    type App = Arc<Probe>;
+    type Step = Listening;
+    type Output = ();
+    async fn step(&mut self, at: Listening, cx: &mut Context<'_, Self>) -> Outcome<Self> {
+        match at {
+            Listening::Begin => {
+                cx.app.ran();
+                Ok(wait_for::<Wake>().then(Listening::Told).forever())
+            }
+            Listening::Told => {
+                let now = now_nanos();
+                cx.app.started.lock().unwrap_or_else(PoisonError::into_inner).push((self.n, now));
+                cx.app.ran();
+                Ok(done(()))
+            }
+        }
+    }
+}
+
+/// A parent of many.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct FanOut {
+    pub(crate) children: u64,
+}
+
+/// It spawns, and joins.
+#[derive(Serialize, Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Fanning {
+    #[default]
+    Out,
+    In,
+}
+
+impl Machine for FanOut {
+    const NAME: &'static str = "fan_out";
+    type App = Arc<Probe>;
+    type Step = Fanning;
+    type Output = ();
+    async fn step(&mut self, at: Fanning, cx: &mut Context<'_, Self>) -> Outcome<Self> {
+        cx.app.ran();
+        match at {
+            Fanning::Out => Ok(spawn((0..self.children).map(Noop::new)).then(Fanning::In).forever()),
+            Fanning::In => Ok(done(())),
+        }
     }
 }
 

@@ -2,10 +2,12 @@
 
 mod chain;
 mod drain;
+mod fan_out;
 mod growth;
 mod insert;
 mod insert_many;
 mod pickup;
+mod signal;
 mod xmin;
 
 use anyhow::Result;
@@ -31,11 +33,15 @@ pub enum Workload {
     Growth,
     /// Pickup at 2,000 jobs a second while another connection holds an old snapshot, against the same without
     Xmin,
+    /// From the commit of a signal to the start of the step that it wakes
+    Signal,
+    /// One parent, 1,000 children (100,000 too in the long form) and their join
+    FanOut,
 }
 
 impl Workload {
     /// All of them, in the order in which they are measured.
-    pub const ALL: [Workload; 7] = [
+    pub const ALL: [Workload; 9] = [
         Workload::Drain,
         Workload::Chain,
         Workload::Insert,
@@ -43,6 +49,8 @@ impl Workload {
         Workload::Pickup,
         Workload::Growth,
         Workload::Xmin,
+        Workload::Signal,
+        Workload::FanOut,
     ];
 
     /// Its name, on the command line and in the results.
@@ -55,6 +63,8 @@ impl Workload {
             Workload::Pickup => "pickup",
             Workload::Growth => "growth",
             Workload::Xmin => "xmin",
+            Workload::Signal => "signal",
+            Workload::FanOut => "fan_out",
         }
     }
 
@@ -73,6 +83,8 @@ impl Workload {
             Workload::Pickup => pickup::measure(bench).await,
             Workload::Growth => growth::measure(bench).await,
             Workload::Xmin => xmin::measure(bench).await,
+            Workload::Signal => signal::measure(bench).await,
+            Workload::FanOut => fan_out::measure(bench).await,
         }
     }
 }
