@@ -15,8 +15,12 @@ use crate::{
 
 /// Rows are claimed ahead of the free workers: as many as can begin within this time…
 const AHEAD: Duration = Duration::from_millis(50);
-/// …and never more than this.
-const AHEAD_MAX: usize = 1_000;
+/// …and never more than this: about two commits' worth, so that the next pick runs while a commit is under way…
+const AHEAD_MAX: usize = 2_000;
+/// …nor more than about so many bytes.
+const AHEAD_BYTES_MAX: f64 = 32.0 * 1024.0 * 1024.0;
+/// At most this many in one pick: while it runs, what it will bring cannot begin.
+const PICK_MAX: usize = 1_000;
 /// What has not begun after this long was claimed by mistake: steps take longer than they did.
 const READY_MAX: Duration = Duration::from_secs(1);
 
@@ -66,6 +70,8 @@ struct Inner {
     held: HashMap<i64, i64>,
     /// How long a step takes, averaged, in nanoseconds. 0: not known yet.
     step_nanos: f64,
+    /// How large a row is, averaged, in bytes of JSON.
+    row_bytes: f64,
     /// The queue's shutdown: nothing more begins.
     closed: bool,
 }
@@ -93,7 +99,8 @@ impl LocalQueue {
         let ahead = if inner.step_nanos > 0.0 {
             // `as` cuts what is too large; the bound is below.
             let startable = AHEAD.as_secs_f64() * 1e9 / inner.step_nanos * self.workers as f64;
-            (startable as usize).min(AHEAD_MAX)
+            let bearable = AHEAD_BYTES_MAX / inner.row_bytes.max(1.0);
+            (startable.min(bearable) as usize).min(AHEAD_MAX)
         } else {
             0
         };
@@ -101,7 +108,7 @@ impl LocalQueue {
         if inner.closed || inner.held.len() >= target || inner.ready_count > target / 4 {
             return 0;
         }
-        target - inner.held.len()
+        (target - inner.held.len()).min(PICK_MAX)
     }
 
     /// Take in what was claimed. Answers how many worker tasks to start.
@@ -110,6 +117,7 @@ impl LocalQueue {
         for mut run in runs {
             run.ready_at = Instant::now();
             inner.held.insert(run.row.id, run.row.claim_epoch);
+            inner.row_bytes = inner.row_bytes * 0.95 + run.row.bytes() as f64 * 0.05;
             inner.ready_count += 1;
             inner.ready.entry(run.row.priority).or_default().push_back(run);
         }

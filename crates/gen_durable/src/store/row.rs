@@ -47,6 +47,12 @@ pub(crate) struct Claim {
 }
 
 impl Claimed {
+    /// About how much it weighs.
+    pub(crate) fn bytes(&self) -> usize {
+        let more = [&self.data, &self.inbox, &self.children].into_iter().flatten().map(String::len).sum::<usize>();
+        self.state.len() + more
+    }
+
     pub(crate) fn claim(&self) -> Claim {
         Claim { id: self.id, epoch: self.claim_epoch, seq: self.step_seq }
     }

@@ -367,7 +367,7 @@ async fn every_step_may_run_twice_and_the_second_run_counts() {
 }
 
 #[tokio::test]
-async fn a_large_transaction_that_commits_late_is_worked_off_at_full_speed() {
+async fn a_large_transaction_that_commits_late_is_not_left_to_the_sweeps() {
     let log = Log::default();
     let pool = live().await;
     let (client, running) = start(pool.clone(), &log, quick()).await;
@@ -375,16 +375,14 @@ async fn a_large_transaction_that_commits_late_is_worked_off_at_full_speed() {
     let text = format!(
         "insert into {}.instances (fsm, step, state, eligible_at)
          select 'note', 'run', jsonb_build_object('text', g::text), statement_timestamp() - interval '1 h'
-         from generate_series(1, 5000) g",
+         from generate_series(1, 20000) g",
         pool.schema()
     );
     client.enqueue(Note::new("first")).await.unwrap();
     eventually("the engine has looked past the hour", async || said(&log).len() == 1).await;
-    let begun = std::time::Instant::now();
     sql().await.execute(&text, &[]).await.unwrap();
-    eventually("all of them ran", async || said(&log).len() == 5_001).await;
-    // A sweep brings a thousand and comes every few seconds at worst; one that sends the picker back is enough.
-    assert!(begun.elapsed() < 15 * SECOND, "it took {:?}", begun.elapsed());
+    // A sweep brings a thousand at most, and comes every few seconds: twenty of them would take longer than a test waits.
+    eventually("all of them ran", async || said(&log).len() == 20_001).await;
     running.stop().await;
 }
 
