@@ -20,7 +20,9 @@ const AHEAD_MAX: usize = 2_000;
 /// …nor more than about so many bytes.
 const AHEAD_BYTES_MAX: f64 = 32.0 * 1024.0 * 1024.0;
 /// At most this many in one pick: while it runs, what it will bring cannot begin.
-const PICK_MAX: usize = 1_000;
+const PICK_MAX: usize = 500;
+/// How fast steps end is measured over windows of at least this.
+const WINDOW: Duration = Duration::from_millis(20);
 /// What has not begun after this long was claimed by mistake: steps take longer than they did.
 const READY_MAX: Duration = Duration::from_secs(1);
 
@@ -68,8 +70,11 @@ struct Inner {
     loops: usize,
     /// Everything claimed and not yet left: ready, running, or waiting for its commit. By id, with the epoch.
     held: HashMap<i64, i64>,
-    /// How long a step takes, averaged, in nanoseconds. 0: not known yet.
-    step_nanos: f64,
+    /// Steps that end in a second, lately.
+    rate: f64,
+    /// Those of the present window, and when it began.
+    ended: u32,
+    window: Option<Instant>,
     /// How large a row is, averaged, in bytes of JSON.
     row_bytes: f64,
     /// The queue's shutdown: nothing more begins.
@@ -77,6 +82,16 @@ struct Inner {
 }
 
 impl Inner {
+    fn count_end(&mut self) {
+        self.ended += 1;
+        let elapsed = self.window.get_or_insert_with(Instant::now).elapsed();
+        if elapsed >= WINDOW {
+            let now = f64::from(self.ended) / elapsed.as_secs_f64();
+            self.rate = if self.rate > 0.0 { self.rate * 0.7 + now * 0.3 } else { now };
+            (self.ended, self.window) = (0, Some(Instant::now()));
+        }
+    }
+
     fn pop(&mut self) -> Option<Run> {
         let run = self.ready.values_mut().find_map(VecDeque::pop_front)?;
         self.ready_count -= 1;
@@ -96,13 +111,12 @@ impl LocalQueue {
     /// How many rows to claim now. None while plenty is ready: a pick of many costs little more than a pick of one.
     pub(crate) fn room(&self) -> usize {
         let inner = self.lock();
-        let ahead = if inner.step_nanos > 0.0 {
-            // `as` cuts what is too large; the bound is below.
-            let startable = AHEAD.as_secs_f64() * 1e9 / inner.step_nanos * self.workers as f64;
+        let ahead = {
+            // By how fast steps end here, and not by how long one takes: workers share the cores. `as` cuts what is too
+            // large; the bound is below.
+            let startable = AHEAD.as_secs_f64() * inner.rate;
             let bearable = AHEAD_BYTES_MAX / inner.row_bytes.max(1.0);
             (startable.min(bearable) as usize).min(AHEAD_MAX)
-        } else {
-            0
         };
         let target = self.workers + ahead;
         if inner.closed || inner.held.len() >= target || inner.ready_count > target / 4 {
@@ -119,7 +133,9 @@ impl LocalQueue {
             inner.held.insert(run.row.id, run.row.claim_epoch);
             inner.row_bytes = inner.row_bytes * 0.95 + run.row.bytes() as f64 * 0.05;
             inner.ready_count += 1;
-            inner.ready.entry(run.row.priority).or_default().push_back(run);
+            let ready = inner.ready.entry(run.row.priority).or_default();
+            // What a process died with goes first: its next commit clears it, and it should not be there at the next death.
+            if run.row.crash_count > 0 { ready.push_front(run) } else { ready.push_back(run) }
         }
         let wanted = self.workers.min(inner.loops + inner.ready_count);
         let start = wanted.saturating_sub(inner.loops);
@@ -128,13 +144,11 @@ impl LocalQueue {
     }
 
     /// A worker has ended one run and wants the next. `None`: there is none, and the worker goes home.
-    pub(crate) fn next(&self, ended: Option<(Claim, Duration)>) -> Option<(Run, Option<Arc<Notify>>)> {
+    pub(crate) fn next(&self, ended: Option<Claim>) -> Option<(Run, Option<Arc<Notify>>)> {
         let mut inner = self.lock();
-        if let Some((claim, took)) = ended {
+        if let Some(claim) = ended {
             inner.busy.remove(&claim);
-            let nanos = took.as_secs_f64() * 1e9;
-            inner.step_nanos =
-                if inner.step_nanos > 0.0 { inner.step_nanos * 0.95 + nanos * 0.05 } else { nanos.max(1.0) };
+            inner.count_end();
         }
         let next = if inner.closed { None } else { inner.pop() };
         let Some(run) = next else {

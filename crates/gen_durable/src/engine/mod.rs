@@ -258,10 +258,9 @@ async fn work(core: Arc<Core>, queue: usize) {
     let Some(local) = core.queue(queue) else { return };
     let mut ended = None;
     while let Some((run, fence)) = local.next(ended.take()) {
-        let begun = Instant::now();
         let claim = run.row.claim();
         step(&core, queue, run, fence).await;
-        ended = Some((claim, begun.elapsed()));
+        ended = Some(claim);
         // Steps that never wait must not keep a thread of the host's for themselves.
         tokio::task::consume_budget().await;
     }
