@@ -114,7 +114,8 @@ impl LocalQueue {
         let ahead = {
             // By how fast steps end here, and not by how long one takes: workers share the cores. `as` cuts what is too
             // large; the bound is below.
-            let startable = AHEAD.as_secs_f64() * inner.rate;
+            let first = f64::from(inner.ended) / WINDOW.as_secs_f64();
+            let startable = AHEAD.as_secs_f64() * if inner.rate > 0.0 { inner.rate } else { first };
             let bearable = AHEAD_BYTES_MAX / inner.row_bytes.max(1.0);
             (startable.min(bearable) as usize).min(AHEAD_MAX)
         };
