@@ -191,7 +191,7 @@ async fn in_chunks(connection: &Connection, news: &[New]) -> Result<Vec<Inserted
 
 /// In the caller's transaction: it exists if and only if the rest of it does.
 pub(crate) async fn within<T: Transaction>(tx: &mut T, target: &Target, new: &New) -> Result<Inserted, Error> {
-    if new.key.is_some() {
+    if new.is_keyed() {
         let rows = ride(tx, target, &KEYED, &[&document(std::iter::once(new))]).await;
         return first(rows.and_then(|rows| read_keyed(&rows, 1)));
     }
@@ -204,7 +204,7 @@ async fn insert<'a>(
     connection: &Connection,
     news: impl Iterator<Item = &'a New> + Clone,
 ) -> Result<Vec<Inserted>, Fault> {
-    if news.clone().any(|new| new.key.is_some()) {
+    if news.clone().any(New::is_keyed) {
         let rows = connection.query(&KEYED, &[&document(news.clone())]).await?;
         return read_keyed(&rows, news.count());
     }

@@ -16,6 +16,7 @@ pub(crate) mod explain;
 pub(crate) mod inspect;
 #[cfg(feature = "testing")]
 pub(crate) mod lab;
+pub(crate) mod lane;
 pub(crate) mod lease;
 pub(crate) mod migrate;
 pub(crate) mod operate;

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio_postgres::Row;
@@ -9,7 +10,8 @@ use tokio_postgres::Row;
 use super::{
     connection::{Connection, Param},
     fault::Fault,
-    row::{Claim, column, unless_all},
+    pick::claimed,
+    row::{Claim, Claimed, column, unless_all},
     sql,
     target::Target,
     tx::{Tx, ride},
@@ -19,6 +21,10 @@ use crate::{birth::New, id::Status};
 sql!(prepared SETTLE, "settle.sql", [
     INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
     TEXT_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT
+]);
+sql!(prepared SETTLE_KEYED, "settle_keyed.sql", [
+    INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
+    TEXT_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT, INT8_ARRAY, TEXT, FLOAT8, TEXT_ARRAY
 ]);
 sql!(prepared CONCLUDE, "conclude.sql", [TEXT, TEXT]);
 sql!(LOCK, "lock.sql", [INT8_ARRAY]);
@@ -48,6 +54,10 @@ pub(crate) struct Ending {
     /// What the attempts rise by; [`ENTERS`]: a step is entered, and they begin anew.
     pub(crate) rise: i32,
     pub(crate) delay_seconds: f64,
+    /// It stands in a lane or under a partition key: its end lets somebody else go on.
+    pub(crate) keyed: bool,
+    /// Who is next there may be claimed in the same commit.
+    pub(crate) takes: bool,
     /// What it does besides ending.
     pub(crate) more: Option<Box<More>>,
 }
@@ -129,8 +139,28 @@ pub(crate) struct Found {
     pub(crate) children: Option<String>,
 }
 
-/// The endings that were written, by id.
-pub(crate) type Written = HashMap<i64, Found>;
+/// What a commit came to.
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    /// The endings that were written, by id.
+    pub(crate) found: HashMap<i64, Found>,
+    /// Who was claimed in the stead of one of them: with its id.
+    pub(crate) handed: Vec<(i64, Claimed)>,
+}
+
+/// For whom the next in a lane or under a partition key is claimed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Taker<'a> {
+    pub(crate) worker: &'a str,
+    pub(crate) lease_seconds: f64,
+    pub(crate) machines: &'a [String],
+}
+
+impl Taker<'_> {
+    /// Nobody takes; who is next is left to the pickers.
+    const NOBODY: Taker<'static> =
+        Taker { worker: "00000000-0000-0000-0000-000000000000", lease_seconds: 0.0, machines: &[] };
+}
 
 /// An ending and all that it does, as JSON for `gen_durable.conclude`.
 #[derive(Serialize)]
@@ -153,6 +183,8 @@ struct Conclusion<'a> {
     error: Option<&'a str>,
     rise: i32,
     delay: f64,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    keyed: bool,
     #[serde(flatten)]
     more: Option<&'a More>,
 }
@@ -178,6 +210,7 @@ fn document<'a>(endings: impl IntoIterator<Item = &'a Ending>) -> Result<String,
             error: e.error.as_deref(),
             rise: e.rise,
             delay: e.delay_seconds,
+            keyed: e.keyed,
             more: e.more.as_deref(),
         })
     });
@@ -234,6 +267,11 @@ impl<'a> Columns<'a> {
         }
     }
 
+    /// The columns, and what else a statement takes.
+    fn params_and<'p>(&'p self, more: &[Param<'p>]) -> Vec<Param<'p>> {
+        self.params().into_iter().chain(more.iter().copied()).collect()
+    }
+
     fn params(&self) -> [Param<'_>; 13] {
         [
             &self.ids,
@@ -255,9 +293,12 @@ impl<'a> Columns<'a> {
 
 /// The whole batch in one statement, which is one transaction: all of them plain, or all of them with more to do. It waits a
 /// moment for locks, then gives up as `Busy`. Answers what was written; the others had another owner.
+///
+/// Where an ending frees a lane or a partition key, who is next is claimed for the taker, if there is one.
 pub(crate) async fn settle<'a>(
     connection: &Connection,
     endings: impl IntoIterator<Item = &'a Ending>,
+    taker: Option<Taker<'_>>,
 ) -> Result<Written, Fault> {
     let endings: Vec<&Ending> = endings.into_iter().collect();
     if endings.iter().any(|ending| ending.more.is_some()) {
@@ -265,6 +306,14 @@ pub(crate) async fn settle<'a>(
         return written(&connection.query(&CONCLUDE, &[&document, &Some(BATCH_LOCK_TIMEOUT)]).await?);
     }
     let columns = Columns::of(endings.iter().copied(), Some(BATCH_LOCK_TIMEOUT));
+    if endings.iter().any(|ending| ending.keyed) {
+        let taking = endings.iter().filter(|ending| ending.takes && taker.is_some()).map(|ending| ending.claim.id);
+        let taker = taker.unwrap_or(Taker::NOBODY);
+        let taking: Vec<i64> = taking.collect();
+        let more: [Param<'_>; 4] = [&taking, &taker.worker, &taker.lease_seconds, &taker.machines];
+        let params = columns.params_and(&more);
+        return written_keyed(&connection.query(&SETTLE_KEYED, &params).await?);
+    }
     written(&connection.query(&SETTLE, &columns.params()).await?)
 }
 
@@ -278,11 +327,18 @@ pub(crate) async fn settle_within(tx: &mut Tx, target: &Target, ending: &Ending)
     let rows = if ending.more.is_some() {
         let document = document([ending])?;
         ride(tx, target, &CONCLUDE, &[&document, &None::<&str>]).await?
+    } else if ending.keyed {
+        let columns = Columns::of([ending], None);
+        let nobody = Taker::NOBODY;
+        let taking: Vec<i64> = Vec::new();
+        let more: [Param<'_>; 4] = [&taking, &nobody.worker, &nobody.lease_seconds, &nobody.machines];
+        let rows = ride(tx, target, &SETTLE_KEYED, &columns.params_and(&more)).await?;
+        return Ok(written_keyed(&rows)?.found.into_values().next());
     } else {
         let columns = Columns::of([ending], None);
         ride(tx, target, &SETTLE, &columns.params()).await?
     };
-    Ok(written(&rows)?.into_values().next())
+    Ok(written(&rows)?.found.into_values().next())
 }
 
 /// What became of a claim whose commit was sent and never answered.
@@ -320,5 +376,22 @@ pub(crate) async fn resolve(connection: &Connection, claims: &[Claim]) -> Result
 }
 
 fn written(rows: &[Row]) -> Result<Written, Fault> {
-    rows.iter().map(|row| Ok((column(row, 0)?, Found { inbox: column(row, 1)?, children: column(row, 2)? }))).collect()
+    let found = |row: &Row| Ok((column(row, 0)?, Found { inbox: column(row, 1)?, children: column(row, 2)? }));
+    Ok(Written { found: rows.iter().map(found).collect::<Result<_, Fault>>()?, handed: Vec::new() })
+}
+
+/// Some rows are endings that were written, the others were claimed in their stead: those say who made way.
+fn written_keyed(rows: &[Row]) -> Result<Written, Fault> {
+    let mut written = Written::default();
+    let mut now = Timestamp::UNIX_EPOCH;
+    for row in rows {
+        match column::<Option<i64>>(row, 23)? {
+            None => {
+                now = column(row, 12)?;
+                written.found.insert(column(row, 0)?, Found { inbox: column(row, 20)?, children: column(row, 21)? });
+            }
+            Some(freed_by) => written.handed.push((freed_by, claimed(row, now)?)),
+        }
+    }
+    Ok(written)
 }

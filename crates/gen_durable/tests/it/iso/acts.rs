@@ -132,6 +132,7 @@ impl Act {
                     "'00000000-0000-0000-0000-00000000000b'",
                     "60",
                     "1",
+                    "0",
                 ];
                 (fill(PICK, &values), Claims { claims: true, ..Claims::default() })
             }
