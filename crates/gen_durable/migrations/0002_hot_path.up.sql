@@ -71,7 +71,6 @@ as $$
 declare
     claimed bigint;
     room bigint := (select coalesce(sum(free), 0) from unnest(p_room) as free);
-    suspects bigint[];
     arrived bigint;
     over bigint;
     begun bigint;
@@ -131,7 +130,8 @@ begin
 
     -- At most one suspect at a time in a process: if it dies, we know who it was.
     if p_suspects > 0 then
-        suspects := array(
+        return query
+        with candidate as materialized (
             select found.id
             from unnest(p_queues) as wanted(queue)
             cross join lateral (
@@ -145,10 +145,20 @@ begin
                 for no key update skip locked
             ) found
             where not exists (select from gen_durable.queues q where q.name = wanted.queue and q.paused_at is not null)
-            limit 1);
-        if cardinality(suspects) > 0 then
-            return query select c.* from gen_durable.claim(suspects, null, p_worker, p_lease_seconds) c;
-        end if;
+            limit 1
+        )
+        update gen_durable.instances i
+        set status = 'executing', locked_by = p_worker,
+            lease_expires_at = statement_timestamp() + make_interval(secs => p_lease_seconds),
+            claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock()
+        from candidate
+        where i.id = candidate.id
+        returning i.id, i.fsm, i.fsm_version, i.step, i.data::text, i.state::text, i.attempt,
+            i.claim_epoch, i.step_seq, i.visit, i.queue, i.priority, i.eligible_at,
+            i.tenant, i.traceparent, i.partition_key is not null or i.lane_key is not null, i.crash_count,
+            null::timestamptz, null::text[], i.awaits, gen_durable.inbox_of(i.id),
+            case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
+            i.parent_id, null::bigint, null::bigint[];
     end if;
 
     -- The time; the next due time of these ranges when everything that was due is taken; which queues are shut. And the

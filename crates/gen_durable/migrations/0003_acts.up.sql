@@ -122,10 +122,12 @@ end $$;
 
 -- Insert instances that may carry a key. Rows are taken in the order of their keys, so that two batches in opposite order
 -- wait for one another and do not deadlock.
---   called by: store::enqueue, conclude, SQL      index: instances_key
---   locks: nothing that exists; waits for a transaction that is about to take the same key
+--   called by: store::enqueue, conclude, SQL      index: instances_key; as place, if at once
+--   locks: nothing that exists; waits for a transaction that is about to take the same key. At once: the placer and lanes
 -- Answers one row an entry: its place, the id (of the holder, if the key is taken), and whether it is new.
-create function gen_durable.enqueue_all(p_entries jsonb, p_parent bigint default null, p_generation int default null)
+create function gen_durable.enqueue_all(
+    p_entries jsonb, p_parent bigint default null, p_generation int default null, p_at_once boolean default false
+)
 returns table (place int, id bigint, is_new boolean, eligible_at timestamptz)
 language plpgsql
 set search_path = gen_durable, pg_temp
@@ -137,6 +139,10 @@ declare
     entry record;
     made record;
     tries int;
+    lane_tenants text[];
+    lane_keys text[];
+    lane_taken boolean[];
+    round bigint;
 begin
     if jsonb_path_exists(p_entries, '$[*].lane') or jsonb_path_exists(p_entries, '$[*].partition') then
         -- This transaction has begun before it draws a number of arrival: see `pick`.
@@ -145,6 +151,16 @@ begin
         if p_parent is not null then
             perform gen_durable.refuse_own_lane(p_entries, p_parent);
         end if;
+        -- In a transaction that ends with this statement, places in lanes may be given at once: by whoever holds the placer,
+        -- and after all that arrived before has its place.
+        if p_at_once and not jsonb_path_exists(p_entries, '$[*].key') and jsonb_path_exists(p_entries, '$[*].lane') then
+            perform from gen_durable.placer for update skip locked;
+            if found and gen_durable.place(0, 1000) is null then
+                select array_agg(l.tenant), array_agg(l.key), array_agg(l.taken) into lane_tenants, lane_keys, lane_taken
+                from gen_durable.enter_lanes(p_entries) l;
+                round := nextval('gen_durable.rounds') << 20;
+            end if;
+        end if;
     end if;
     -- Without keys: one statement for all of them.
     if not jsonb_path_exists(p_entries, '$[*].key') then
@@ -152,7 +168,7 @@ begin
         with made as (
             insert into gen_durable.instances as i
                 (fsm, fsm_version, step, data, state, queue, priority, tenant, eligible_at, traceparent, parent_id, parent_generation,
-                 partition_key, lane_key, lane_blocks, status, held_back, arrival)
+                 partition_key, lane_key, lane_blocks, status, held_back, in_lane, lane_position, arrival)
             select e.value->>'fsm', coalesce((e.value->>'version')::int, 1), e.value->>'step', e.value->'data', e.value->'state',
                 coalesce(e.value->>'queue', 'default'), coalesce((e.value->>'priority')::smallint, 0::smallint),
                 coalesce(e.value->>'tenant', ''),
@@ -160,10 +176,16 @@ begin
                     gen_durable.clock() + make_interval(secs => coalesce((e.value->>'delay')::float8, 0))), gen_durable.clock()),
                 e.value->>'traceparent', p_parent, p_generation,
                 e.value->>'partition', e.value->>'lane', coalesce((e.value->>'lane_blocks')::boolean, false),
-                case when e.value ? 'lane' then 'queued' else 'runnable' end::gen_durable.durable_status,
+                case when not e.value ? 'lane' or (e.nth = 1 and not l.taken) then 'runnable' else 'queued' end::gen_durable.durable_status,
                 e.value ? 'partition' and not e.value ? 'lane',
-                case when e.value ?| array['partition', 'lane'] then nextval('gen_durable.arrivals') end
-            from jsonb_array_elements(p_entries) with ordinality e(value, place)
+                l.taken is not null,
+                case when l.taken is not null then round + e.place end,
+                case when e.value ?| array['partition', 'lane'] and l.taken is null then nextval('gen_durable.arrivals') end
+            from (select e.value, e.place, row_number() over (
+                      partition by coalesce(e.value->>'tenant', ''), e.value->>'lane' order by e.place) as nth
+                  from jsonb_array_elements(p_entries) with ordinality e(value, place)) e
+            left join unnest(lane_tenants, lane_keys, lane_taken) as l(tenant, key, taken)
+                on l.tenant = coalesce(e.value->>'tenant', '') and l.key = e.value->>'lane' and not e.value ? 'partition'
             order by e.place
             returning i.id, i.eligible_at
         )

@@ -4,34 +4,6 @@
 -- and whoever picks next gives out places and turns (`place`). The commit that frees a lane or a key hands it over itself
 -- (`hand_over`). So a caller's transaction that stays open keeps nobody waiting.
 
--- Take these rows for a worker, whatever made them its own. The same answer as a pick's, with who made way.
---   called by: hand_over, pick      index: instances_pkey      locks: the rows, which the caller holds already
-create function gen_durable.claim(p_ids bigint[], p_freed_by bigint[], p_worker uuid, p_lease_seconds float8)
-returns table (
-    id bigint, fsm text, fsm_version int, step text, data text, state text, attempt int,
-    claim_epoch bigint, step_seq bigint, visit bigint, queue text, priority smallint, eligible_at timestamptz,
-    tenant text, traceparent text, keyed boolean, crash_count smallint, next_due timestamptz, paused text[],
-    awaits text[], inbox text, children text, parent_id bigint, freed_by bigint, marks bigint[]
-)
-language plpgsql
-as $$
-#variable_conflict use_column
-begin
-    return query
-    update gen_durable.instances i
-    set status = 'executing', locked_by = p_worker, held_back = false,
-        lease_expires_at = statement_timestamp() + make_interval(secs => p_lease_seconds),
-        claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock()
-    from unnest(p_ids, p_freed_by) as c(id, freed_by)
-    where i.id = c.id
-    returning i.id, i.fsm, i.fsm_version, i.step, i.data::text, i.state::text, i.attempt,
-        i.claim_epoch, i.step_seq, i.visit, i.queue, i.priority, i.eligible_at,
-        i.tenant, i.traceparent, i.partition_key is not null or i.lane_key is not null, i.crash_count,
-        null::timestamptz, null::text[], i.awaits, gen_durable.inbox_of(i.id),
-        case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
-        i.parent_id, c.freed_by, null::bigint[];
-end $$;
-
 -- Who is next under a partition key, of those that wait: the first that is due, by the order of the picker; if none is, the
 -- one that will be first.
 --   called by: deal, hand_over      index: instances_waiting, one probe for each priority      locks: nothing
@@ -241,6 +213,39 @@ begin
     return least(reached, first_left - 1);
 end $$;
 
+-- The lanes of these entries, locked: is somebody in them?
+--   called by: enqueue_all, at once      index: lanes_pkey, instances_lane      locks: the lanes, in order
+create function gen_durable.enter_lanes(p_entries jsonb) returns table (tenant text, key text, taken boolean)
+language plpgsql
+set search_path = gen_durable, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+    tenants text[];
+    keys text[];
+begin
+    select array_agg(l.tenant order by l.tenant, l.key), array_agg(l.key order by l.tenant, l.key) into tenants, keys
+    from (select distinct coalesce(e->>'tenant', '') as tenant, e->>'lane' as key
+          from jsonb_array_elements(p_entries) e where e ? 'lane') l;
+    insert into gen_durable.lanes (tenant, key) select * from unnest(tenants, keys) on conflict do nothing;
+    perform from unnest(tenants, keys) as k(tenant, key)
+    join gen_durable.lanes l on l.tenant = k.tenant and l.key = k.key
+    order by l.tenant, l.key
+    for update of l;
+    -- From the end of the lane, down to its floor.
+    return query
+    select l.tenant, l.key, exists (
+        select from gen_durable.instances i
+        where i.tenant = l.tenant and i.lane_key = l.key and i.in_lane and i.lane_position > l.floor)
+    from unnest(tenants, keys) as k(tenant, key)
+    join gen_durable.lanes l on l.tenant = k.tenant and l.key = k.key;
+end $$;
+
 -- Instances of this transaction's have just left a lane, or made way under a partition key: who is next, goes on. What is in
 -- p_taking may be followed at once by a claim for its own worker.
 --   called by: settle_keyed, conclude      index: instances_lane, instances_waiting, instances_pkey, lanes_pkey
@@ -269,28 +274,32 @@ declare
     freed_keys text[];
     freed_positions bigint[];
     freed_queues text[];
+    has_partitions boolean;
     nexts bigint[] := '{}';
     next_freed bigint[] := '{}';
     next_queues text[] := '{}';
     found_ids bigint[];
     found_freed bigint[];
     found_queues text[];
-    taken bigint[];
-    taken_freed bigint[];
     free_ids bigint[];
+    claimed bigint := 0;
 begin
-    select array_agg(i.id), array_agg(i.tenant), array_agg(i.lane_key), array_agg(i.lane_position), array_agg(i.queue)
-    into freed, freed_tenants, freed_keys, freed_positions, freed_queues
+    select array_agg(i.id) filter (where lane.is_free), array_agg(i.tenant) filter (where lane.is_free),
+        array_agg(i.lane_key) filter (where lane.is_free), array_agg(i.lane_position) filter (where lane.is_free),
+        array_agg(i.queue) filter (where lane.is_free),
+        bool_or(i.partition_key is not null and i.status <> 'executing')
+    into freed, freed_tenants, freed_keys, freed_positions, freed_queues, has_partitions
     from gen_durable.instances i
-    where i.id = any (p_ids) and i.lane_key is not null and i.lane_position is not null and not i.in_lane
-      and i.status in ('done', 'failed', 'cancelled');
+    cross join lateral (select i.lane_position is not null and not i.in_lane
+                               and i.status in ('done', 'failed', 'cancelled') as is_free) lane
+    where i.id = any (p_ids);
     if freed is not null then
         -- The lock of the lane, and only then a look at who is in it: `place` may be about to put somebody there.
         perform from unnest(freed_tenants, freed_keys) as k(tenant, key)
         join gen_durable.lanes l on l.tenant = k.tenant and l.key = k.key
         order by l.tenant, l.key
         for update of l;
-        select array_agg(n.id), array_agg(l.id), array_agg(l.queue) into found_ids, found_freed, found_queues
+        select array_agg(n.id), array_agg(l.id), array_agg(l.queue) into nexts, next_freed, next_queues
         from unnest(freed, freed_tenants, freed_keys, freed_positions, freed_queues) as l(id, tenant, key, position, queue)
         cross join lateral (
             select i.id, i.status from gen_durable.instances i
@@ -299,9 +308,6 @@ begin
             limit 1
         ) n
         where n.status = 'queued';
-        nexts := nexts || found_ids;
-        next_freed := next_freed || found_freed;
-        next_queues := next_queues || found_queues;
         -- Now and then: where to begin to look, so that nobody wades through all that was here before.
         if random() < 0.02 then
             update gen_durable.lanes l set floor = k.position
@@ -309,16 +315,20 @@ begin
             where l.tenant = k.tenant and l.key = k.key and l.floor < k.position;
         end if;
     end if;
-
-    select array_agg(n.id), array_agg(n.freed), array_agg(n.queue) into found_ids, found_freed, found_queues
-    from (select i.id as freed, i.queue, gen_durable.next_turn(i.tenant, i.partition_key) as id
-          from gen_durable.instances i
-          where i.id = any (p_ids) and i.partition_key is not null and i.status <> 'executing') n
-    where n.id is not null;
-    nexts := nexts || found_ids;
-    next_freed := next_freed || found_freed;
-    next_queues := next_queues || found_queues;
-    if cardinality(nexts) = 0 then
+    if has_partitions then
+        with next_one as materialized (
+            select i.id as freed, i.queue, gen_durable.next_turn(i.tenant, i.partition_key) as id
+            from gen_durable.instances i
+            where i.id = any (p_ids) and i.partition_key is not null and i.status <> 'executing'
+        )
+        select array_agg(n.id), array_agg(n.freed), array_agg(n.queue) into found_ids, found_freed, found_queues
+        from next_one n
+        where n.id is not null;
+        nexts := nexts || found_ids;
+        next_freed := next_freed || found_freed;
+        next_queues := next_queues || found_queues;
+    end if;
+    if nexts is null or cardinality(nexts) = 0 then
         return;
     end if;
 
@@ -332,19 +342,33 @@ begin
         update gen_durable.instances i set arrival = nextval('gen_durable.arrivals')
         from unnest(nexts, next_freed) as n(id, freed)
         where i.id = n.freed and n.id <> all (free_ids);
+        select array_agg(n.id), array_agg(n.freed), array_agg(n.queue) into nexts, next_freed, next_queues
+        from unnest(nexts, next_freed, next_queues) as n(id, freed, queue)
+        where n.id = any (free_ids);
     end if;
 
     if cardinality(p_taking) > 0 then
-        select array_agg(n.id), array_agg(n.freed) into taken, taken_freed
+        return query
+        update gen_durable.instances i
+        set status = 'executing', locked_by = p_worker, held_back = false,
+            lease_expires_at = statement_timestamp() + make_interval(secs => p_lease_seconds),
+            claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock()
         from unnest(nexts, next_freed, next_queues) as n(id, freed, queue)
-        join gen_durable.instances i on i.id = n.id
-        where n.id = any (free_ids) and n.freed = any (p_taking)
+        where i.id = n.id and n.freed = any (p_taking)
           and i.queue = n.queue and i.eligible_at <= gen_durable.clock() and i.crash_count < 2
           and (i.held_back or i.partition_key is null)
           and i.fsm || '/' || i.fsm_version = any (p_machines)
-          and not exists (select from gen_durable.queues q where q.name = i.queue and q.paused_at is not null);
+          and not exists (select from gen_durable.queues q where q.name = n.queue and q.paused_at is not null)
+        returning i.id, i.fsm, i.fsm_version, i.step, i.data::text, i.state::text, i.attempt,
+            i.claim_epoch, i.step_seq, i.visit, i.queue, i.priority, i.eligible_at,
+            i.tenant, i.traceparent, true, i.crash_count, null::timestamptz, null::text[], i.awaits,
+            (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
+             from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null),
+            case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
+            i.parent_id, n.freed, null::bigint[];
+        get diagnostics claimed = row_count;
     end if;
-    if cardinality(taken) is distinct from cardinality(free_ids) then
+    if claimed < cardinality(free_ids) then
         -- One that comes to the head of its lane and has a partition key as well waits for its turn there.
         update gen_durable.instances i
         set status = 'runnable',
@@ -352,10 +376,7 @@ begin
             arrival = case when i.status = 'queued' and i.partition_key is not null
                            then nextval('gen_durable.arrivals') else i.arrival end,
             eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock()
-        where i.id = any (free_ids) and (taken is null or i.id <> all (taken));
-    end if;
-    if cardinality(taken) > 0 then
-        return query select c.* from gen_durable.claim(taken, taken_freed, p_worker, p_lease_seconds) c;
+        where i.id = any (free_ids) and i.status in ('queued', 'runnable');
     end if;
 end $$;
 

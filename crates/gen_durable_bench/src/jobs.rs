@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use gen_durable::{Context, Job, Machine, Outcome, Signal, StepError, done, next, spawn, wait_for};
+use gen_durable::{Context, Job, Lane, Machine, Outcome, Signal, StepError, done, next, spawn, wait_for};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
@@ -157,6 +157,44 @@ impl Machine for FanOut {
             Fanning::Out => Ok(spawn((0..self.children).map(Noop::new)).then(Fanning::In).forever()),
             Fanning::In => Ok(done(())),
         }
+    }
+}
+
+/// A job that does nothing, in a lane.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct InLane {
+    pub(crate) key: u64,
+}
+
+impl Job for InLane {
+    const NAME: &'static str = "in_lane";
+    type App = Arc<Probe>;
+    type Output = ();
+    fn lane(&self) -> Option<Lane> {
+        Some(Lane::new("bench", self.key))
+    }
+    async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
+        cx.app.ran();
+        Ok(())
+    }
+}
+
+/// A job that does nothing, under a partition key.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct InPartition {
+    pub(crate) key: u64,
+}
+
+impl Job for InPartition {
+    const NAME: &'static str = "in_partition";
+    type App = Arc<Probe>;
+    type Output = ();
+    fn partition(&self) -> Option<String> {
+        Some(format!("bench:{}", self.key))
+    }
+    async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
+        cx.app.ran();
+        Ok(())
     }
 }
 

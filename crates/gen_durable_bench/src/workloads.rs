@@ -6,6 +6,8 @@ mod fan_out;
 mod growth;
 mod insert;
 mod insert_many;
+mod lanes;
+mod partitions;
 mod pickup;
 mod signal;
 mod xmin;
@@ -37,11 +39,15 @@ pub enum Workload {
     Signal,
     /// One parent, 1,000 children (100,000 too in the long form) and their join
     FanOut,
+    /// 100 lanes of 100 jobs each, in two layouts; in the long form also 1,000 lanes beside one of a million entries
+    Lanes,
+    /// 100 partition keys of 100 jobs each; in the long form also beside a key with a backlog of a million
+    Partitions,
 }
 
 impl Workload {
     /// All of them, in the order in which they are measured.
-    pub const ALL: [Workload; 9] = [
+    pub const ALL: [Workload; 11] = [
         Workload::Drain,
         Workload::Chain,
         Workload::Insert,
@@ -51,6 +57,8 @@ impl Workload {
         Workload::Xmin,
         Workload::Signal,
         Workload::FanOut,
+        Workload::Lanes,
+        Workload::Partitions,
     ];
 
     /// Its name, on the command line and in the results.
@@ -65,6 +73,8 @@ impl Workload {
             Workload::Xmin => "xmin",
             Workload::Signal => "signal",
             Workload::FanOut => "fan_out",
+            Workload::Lanes => "lanes",
+            Workload::Partitions => "partitions",
         }
     }
 
@@ -85,6 +95,8 @@ impl Workload {
             Workload::Xmin => xmin::measure(bench).await,
             Workload::Signal => signal::measure(bench).await,
             Workload::FanOut => fan_out::measure(bench).await,
+            Workload::Lanes => lanes::measure(bench).await,
+            Workload::Partitions => partitions::measure(bench).await,
         }
     }
 }
