@@ -96,7 +96,7 @@ impl Timeline {
             table.add([
                 format!("{:.3}", line.at),
                 waited(line, ready).map(span).unwrap_or_default(),
-                line.took.map(|took| span(took.as_secs_f64())).unwrap_or_default(),
+                line.took.map(|took| ran(took.as_secs_f64())).unwrap_or_default(),
                 outcome(line),
                 if line.from == line.to { line.from.clone() } else { format!("{} → {}", line.from, line.to) },
                 if line.attempt > 0 { line.attempt.to_string() } else { String::new() },
@@ -112,6 +112,11 @@ impl Timeline {
             None => format!("{shown}that is its beginning\n"),
         }
     }
+}
+
+/// How long a step ran: most are over in no time.
+fn ran(seconds: f64) -> String {
+    if seconds < 0.001 { "< 1 ms".to_owned() } else { span(seconds) }
 }
 
 /// Seconds between what made it ready and the start of this step, if the line before is of the commit before.

@@ -2,7 +2,7 @@
 
 use gen_durable::{
     Context, DAY, Engine, Failure, Job, Lab, MINUTE, Machine, Outcome, Policy, SECOND, Settings, Status, StepError,
-    Story, StoryMark, done, next, retry_after, sleep,
+    Story, StoryMark, done, next, retry_after, sleep, spawn,
 };
 use serde::{Deserialize, Serialize};
 
@@ -188,6 +188,45 @@ async fn a_step_in_its_own_transaction_tells_in_that_transaction() {
     let id = lab.enqueue(Round::<ALL> { left: 0 }).starting_at(At::Own).await.unwrap().id.raw();
     assert!(lab.step().await);
     assert_eq!(told(&lab, id).await, ["next: own > rescued, runnable, by lab/0"]);
+}
+
+/// The first child releases the join, the second finds it released.
+#[tokio::test]
+async fn who_was_woken_is_not_woken_again_by_the_next() {
+    #[derive(Serialize, Deserialize)]
+    struct Any;
+    #[derive(Serialize, Deserialize, Default)]
+    #[serde(rename_all = "snake_case")]
+    enum AnyAt {
+        #[default]
+        Fan,
+        Joined,
+    }
+    impl Machine for Any {
+        const NAME: &'static str = "any";
+        type App = ();
+        type Step = AnyAt;
+        type Output = ();
+        async fn step(&mut self, at: AnyAt, _: &mut Context<'_, Self>) -> Outcome<Self> {
+            match at {
+                AnyAt::Fan => Ok(spawn([Chatty, Chatty]).any().then(AnyAt::Joined).forever()),
+                AnyAt::Joined => Ok(done(())),
+            }
+        }
+    }
+    let lab = lab().await.register::<Any>();
+    let id = lab.enqueue(Any).priority(9).await.unwrap().id;
+    let tick = format!("update {}.lab_clock set now = now + interval '1 s'", lab.pool().schema());
+    let clock = sql().await;
+    assert!(lab.step().await);
+    clock.execute(&tick, &[]).await.unwrap();
+    let first = lab.now().await;
+    assert!(lab.step().await, "the first child");
+    clock.execute(&tick, &[]).await.unwrap();
+    assert!(lab.step().await, "the second one");
+    assert_eq!((lab.status_of(id).await, lab.row_of(id).await.step_seq), (Status::Runnable, 1));
+    let lines = story(&lab, id.raw()).await;
+    assert_eq!((lines.len(), lines[0].woken_at), (1, Some(first)), "{lines:?}");
 }
 
 /// Both statements that commit, told that their owner has lost its claim: one row is still its own, the other is not.

@@ -80,7 +80,7 @@ async fn what_happened_to_an_instance_is_shown_line_by_line() {
     has(5, &["wait", "ask → told", "woken by signal paid after"]);
     has(6, &["done", "told"]);
     assert_eq!(story.len(), 7, "{shown}");
-    assert!(!stdout(&place.run(&["show", "1", "--story", "0"])).contains("enqueued  "), "{shown}");
+    assert!(!stdout(&place.run(&["show", "1", "--story", "0"])).contains("outcome"), "{shown}");
 }
 
 #[tokio::test]
@@ -107,7 +107,7 @@ async fn a_story_is_for_programs_too_and_has_pages() {
     assert_eq!(oldest["story_before"], Value::Null);
     let page = stdout(&place.run(&["show", "1", "--story", "3"]));
     assert!(
-        page.contains(&format!("older: durable show 1 --before {before}")) && !page.contains("enqueued  b"),
+        page.contains(&format!("older: durable show 1 --before {before}")) && !page.contains("begin\n"),
         "{page}"
     );
 }
