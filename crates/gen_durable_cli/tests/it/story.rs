@@ -106,10 +106,7 @@ async fn a_story_is_for_programs_too_and_has_pages() {
     assert_eq!(words(&oldest, "outcome"), ["failure"]);
     assert_eq!(oldest["story_before"], Value::Null);
     let page = stdout(&place.run(&["show", "1", "--story", "3"]));
-    assert!(
-        page.contains(&format!("older: durable show 1 --before {before}")) && !page.contains("begin\n"),
-        "{page}"
-    );
+    assert!(page.contains(&format!("older: durable show 1 --before {before}")) && !page.contains("begin\n"), "{page}");
 }
 
 #[tokio::test]
