@@ -183,6 +183,23 @@ async fn a_third_death_is_told_with_its_error() {
 }
 
 #[tokio::test]
+async fn one_that_was_set_aside_says_so_and_when_it_got_another_try() {
+    let lab = lab().await;
+    let id = lab.enqueue(Round::<FAILURES> { left: 0 }).await.unwrap().id;
+    let (sql, schema) = (sql().await, lab.pool().schema());
+    sql.batch_execute(&format!("update {schema}.instances set state = '[]'")).await.unwrap();
+    assert_eq!(lab.drain().await.stuck, 1);
+    let lines = story(&lab, id.raw()).await;
+    assert!(in_words(&lines[0]).starts_with("stuck: round > round, stuck, error the state cannot"), "{lines:?}");
+    assert_eq!((lines.len(), lines[0].woken_at), (1, None));
+    let unstick = include_str!("../../src/store/sql/unstick.sql").replace("gen_durable.", &format!("{schema}."));
+    assert_eq!(sql.query(&unstick, &[&vec!["round_failures/1"]]).await.unwrap().len(), 1);
+    let lines = story(&lab, id.raw()).await;
+    assert_eq!((lines.len(), lines[0].woken_at), (1, Some(lab.now().await)));
+    assert_eq!(lines[0].cause.as_deref(), Some("another build"));
+}
+
+#[tokio::test]
 async fn a_step_in_its_own_transaction_tells_in_that_transaction() {
     let lab = lab().await;
     let id = lab.enqueue(Round::<ALL> { left: 0 }).starting_at(At::Own).await.unwrap().id.raw();
