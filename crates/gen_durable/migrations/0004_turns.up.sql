@@ -95,10 +95,7 @@ end $$;
 create function gen_durable.place(p_from bigint, p_limit int) returns bigint
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 set jit = off
 set plan_cache_mode = force_generic_plan
 as $$
@@ -218,10 +215,7 @@ end $$;
 create function gen_durable.enter_lanes(p_entries jsonb) returns table (tenant text, key text, taken boolean)
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
@@ -260,10 +254,7 @@ create function gen_durable.hand_over(
 )
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 set jit = off
 set plan_cache_mode = force_generic_plan
 as $$
@@ -426,10 +417,7 @@ create function gen_durable.repair(p_lane_tenant text, p_lane_key text, p_tenant
 returns table (lane_tenant text, lane_key text, tenant text, key text, repaired int)
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare

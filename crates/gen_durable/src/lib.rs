@@ -10,6 +10,7 @@ mod lane;
 mod machine;
 mod policy;
 mod signal;
+mod story;
 mod transition;
 
 // What a user calls.
@@ -50,9 +51,11 @@ pub use store::{
     inspect::{Count, Filter, Inspect, Instance, QueueInfo, Unserved, WorkerInfo},
     migrate::{MigrationStatus, Migrations},
     pool::Pool,
+    story::{StoryLine, StoryMark},
     target::DEFAULT_SCHEMA,
     tx::{Transaction, Tx},
 };
+pub use story::Story;
 pub use transition::{
     Outcome, Sleep, Spawn, Transition, WaitFor, Waiting, done, next, retry_after, sleep, spawn, stop, wait_for,
 };

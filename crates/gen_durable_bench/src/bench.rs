@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use gen_durable::{Client, Engine, Pool};
+use gen_durable::{Client, Engine, Machine, Pool};
 use gen_durable_postgres::{Cluster, Options};
 use tokio::{sync::oneshot, task::JoinHandle};
 use tokio_postgres::NoTls;
@@ -128,10 +128,11 @@ impl Bench {
         self.fill(schema, count, "noop", "run", &state).await
     }
 
-    /// Machines that wait for their first step.
-    pub(crate) async fn fill_walks(&self, schema: &str, count: u64) -> Result<()> {
+    /// Machines that wait for their first step; with `told`, those that tell their story.
+    pub(crate) async fn fill_walks(&self, schema: &str, count: u64, told: bool) -> Result<()> {
         let state = format!(r#"{{"left": {WALK_STEPS}, "note": "hello world"}}"#);
-        self.fill(schema, count, "walk", "walking", &state).await
+        let fsm = if told { <Walk<true> as Machine>::NAME } else { <Walk<false> as Machine>::NAME };
+        self.fill(schema, count, fsm, "walking", &state).await
     }
 
     /// Jobs with a key each, as callers enqueue them: a document in a statement.
@@ -255,7 +256,8 @@ impl Bench {
         let pool = self.pool(schema).await?;
         let engine = Engine::builder(pool, probe.clone())
             .register::<Noop>()
-            .register::<Walk>()
+            .register::<Walk<false>>()
+            .register::<Walk<true>>()
             .register::<Ping>()
             .register::<Listener>()
             .register::<FanOut>()

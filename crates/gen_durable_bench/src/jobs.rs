@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use gen_durable::{Context, Job, Lane, Machine, Outcome, Signal, StepError, done, next, spawn, wait_for};
+use gen_durable::{Context, Job, Lane, Machine, Outcome, Signal, StepError, Story, done, next, spawn, wait_for};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
@@ -38,9 +38,9 @@ impl Job for Noop {
     }
 }
 
-/// A machine of [`WALK_STEPS`] `next`s and an end.
+/// A machine of [`WALK_STEPS`] `next`s and an end. Whether each is told is its type's affair.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Walk {
+pub(crate) struct Walk<const TOLD: bool> {
     left: u64,
     note: String,
 }
@@ -53,8 +53,9 @@ pub(crate) enum At {
     Walking,
 }
 
-impl Machine for Walk {
-    const NAME: &'static str = "walk";
+impl<const TOLD: bool> Machine for Walk<TOLD> {
+    const NAME: &'static str = if TOLD { "told_walk" } else { "walk" };
+    const STORY: Story = if TOLD { Story::All } else { Story::Off };
     type App = Arc<Probe>;
     type Step = At;
     type Output = ();
@@ -112,6 +113,8 @@ impl Signal for Wake {
 
 impl Machine for Listener {
     const NAME: &'static str = "listener";
+    /// As a newcomer has it.
+    const STORY: Story = Story::All;
     type App = Arc<Probe>;
     type Step = Listening;
     type Output = ();
@@ -148,6 +151,8 @@ pub(crate) enum Fanning {
 
 impl Machine for FanOut {
     const NAME: &'static str = "fan_out";
+    /// As a newcomer has it.
+    const STORY: Story = Story::All;
     type App = Arc<Probe>;
     type Step = Fanning;
     type Output = ();

@@ -23,8 +23,10 @@ use crate::{bench::Bench, report::Measured};
 pub enum Workload {
     /// 100,000 one-step jobs that wait: jobs a second
     Drain,
-    /// 5,000 instances of 10 `next` steps: steps a second
+    /// 5,000 instances of 10 `next` steps, without their story: steps a second
     Chain,
+    /// The same with their story: a line written with every commit
+    ChainTold,
     /// Single enqueues by 10 callers: rows a second
     Insert,
     /// Enqueues of 1,000 in one call: rows a second
@@ -47,9 +49,10 @@ pub enum Workload {
 
 impl Workload {
     /// All of them, in the order in which they are measured.
-    pub const ALL: [Workload; 11] = [
+    pub const ALL: [Workload; 12] = [
         Workload::Drain,
         Workload::Chain,
+        Workload::ChainTold,
         Workload::Insert,
         Workload::InsertMany,
         Workload::Pickup,
@@ -66,6 +69,7 @@ impl Workload {
         match self {
             Workload::Drain => "drain",
             Workload::Chain => "chain",
+            Workload::ChainTold => "chain_told",
             Workload::Insert => "insert",
             Workload::InsertMany => "insert_many",
             Workload::Pickup => "pickup",
@@ -87,7 +91,8 @@ impl Workload {
     pub(crate) async fn measure(self, bench: &Bench) -> Result<Measured> {
         match self {
             Workload::Drain => drain::measure(bench).await,
-            Workload::Chain => chain::measure(bench).await,
+            Workload::Chain => chain::measure(bench, false).await,
+            Workload::ChainTold => chain::measure(bench, true).await,
             Workload::Insert => insert::measure(bench).await,
             Workload::InsertMany => insert_many::measure(bench).await,
             Workload::Pickup => pickup::measure(bench).await,

@@ -52,6 +52,8 @@ pub(crate) async fn run(core: Arc<Core>) {
             }
             continue;
         }
+        let (batch, again) = once_each(batch, |ended| ended.ending.claim.id);
+        again.into_iter().for_each(|ended| core.endings.push(ended));
         metrics::histogram!("durable_commit_size").record(u32::try_from(batch.len()).unwrap_or(u32::MAX));
         let span = tracing::debug_span!("commit", size = batch.len());
         // Plain endings are one statement of arrays, those that hand a lane or a key over another one; those that do more
@@ -66,6 +68,18 @@ pub(crate) async fn run(core: Arc<Core>) {
         .instrument(span)
         .await;
     }
+}
+
+/// One ending of an instance in a batch: a process may hold a row twice, lost and claimed again, and what a batch answers
+/// names rows and not claims. The others wait for the next one, where their own claim decides.
+fn once_each<T>(batch: Vec<T>, id: impl Fn(&T) -> i64) -> (Vec<T>, Vec<T>) {
+    let mut ids: Vec<i64> = batch.iter().map(&id).collect();
+    ids.sort_unstable();
+    if ids.windows(2).all(|pair| pair.first() != pair.last()) {
+        return (batch, Vec::new());
+    }
+    let mut seen = HashSet::new();
+    batch.into_iter().partition(|ended| seen.insert(id(ended)))
 }
 
 /// One try of a batch.
@@ -377,4 +391,17 @@ fn hint_births(core: &Core, more: &More, from: Timestamp) {
 fn count(core: &Core, row: &Claimed, outcome: &'static str) {
     let machine = core.registry.find(&row.fsm, row.fsm_version).map_or("unknown", |kind| kind.name());
     metrics::counter!("durable_steps_total", "machine" => machine, "outcome" => outcome).increment(1);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::once_each;
+
+    #[test]
+    fn a_batch_holds_one_ending_of_an_instance() {
+        assert_eq!(once_each(vec![3, 1, 2], |id| *id), (vec![3, 1, 2], vec![]));
+        let (now, later) = once_each(vec![(3, 'a'), (1, 'b'), (3, 'c'), (3, 'd'), (1, 'e')], |(id, _)| *id);
+        assert_eq!((now, later), (vec![(3, 'a'), (1, 'b')], vec![(3, 'c'), (3, 'd'), (1, 'e')]));
+        assert_eq!(once_each(Vec::<i64>::new(), |id| *id), (vec![], vec![]));
+    }
 }

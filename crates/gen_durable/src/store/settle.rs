@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 use tokio_postgres::Row;
 
 use super::{
+    Sql,
     connection::{Connection, Param},
     fault::Fault,
     pick::claimed,
@@ -16,7 +17,7 @@ use super::{
     target::Target,
     tx::{Tx, ride},
 };
-use crate::{birth::New, id::Status};
+use crate::{birth::New, id::Status, story::Tale};
 
 sql!(prepared SETTLE, "settle.sql", [
     INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
@@ -25,6 +26,16 @@ sql!(prepared SETTLE, "settle.sql", [
 sql!(prepared SETTLE_KEYED, "settle_keyed.sql", [
     INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
     TEXT_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT, INT8_ARRAY, TEXT, FLOAT8, TEXT_ARRAY
+]);
+sql!(prepared SETTLE_TOLD, "settle_told.sql", [
+    INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
+    TEXT_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT,
+    TEXT_ARRAY, TEXT_ARRAY, INT4_ARRAY, FLOAT4_ARRAY, TEXT_ARRAY, TEXT
+]);
+sql!(prepared SETTLE_KEYED_TOLD, "settle_keyed_told.sql", [
+    INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
+    TEXT_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT,
+    TEXT_ARRAY, TEXT_ARRAY, INT4_ARRAY, FLOAT4_ARRAY, TEXT_ARRAY, TEXT, INT8_ARRAY, TEXT, FLOAT8, TEXT_ARRAY
 ]);
 sql!(prepared CONCLUDE, "conclude.sql", [TEXT, TEXT]);
 sql!(LOCK, "lock.sql", [INT8_ARRAY]);
@@ -60,6 +71,8 @@ pub(crate) struct Ending {
     pub(crate) takes: bool,
     /// What it does besides ending.
     pub(crate) more: Option<Box<More>>,
+    /// What is told of it.
+    pub(crate) tale: Option<Box<Tale>>,
 }
 
 /// What an ending may do besides: wait, spawn, consume letters, carry riders. In the words of `gen_durable.conclude`.
@@ -185,6 +198,8 @@ struct Conclusion<'a> {
     delay: f64,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     keyed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    story: Option<&'a Tale>,
     #[serde(flatten)]
     more: Option<&'a More>,
 }
@@ -211,6 +226,7 @@ fn document<'a>(endings: impl IntoIterator<Item = &'a Ending>) -> Result<String,
             rise: e.rise,
             delay: e.delay_seconds,
             keyed: e.keyed,
+            story: e.tale.as_deref(),
             more: e.more.as_deref(),
         })
     });
@@ -267,11 +283,6 @@ impl<'a> Columns<'a> {
         }
     }
 
-    /// The columns, and what else a statement takes.
-    fn params_and<'p>(&'p self, more: &[Param<'p>]) -> Vec<Param<'p>> {
-        self.params().into_iter().chain(more.iter().copied()).collect()
-    }
-
     fn params(&self) -> [Param<'_>; 13] {
         [
             &self.ids,
@@ -291,6 +302,59 @@ impl<'a> Columns<'a> {
     }
 }
 
+/// What is told of a batch, in the same order. A batch of which nothing is told does without: it costs what it always did.
+struct Told<'a> {
+    froms: Vec<Option<&'a str>>,
+    outcomes: Vec<Option<&'a str>>,
+    attempts: Vec<i32>,
+    took: Vec<f32>,
+    failures: Vec<Option<&'a str>>,
+    worker: &'a str,
+}
+
+impl<'a> Told<'a> {
+    fn of(endings: &[&'a Ending]) -> Option<Told<'a>> {
+        let worker = &endings.iter().find_map(|ending| ending.tale.as_deref())?.worker;
+        let mut sorted = endings.to_vec();
+        sorted.sort_unstable_by_key(|ending| ending.claim.id);
+        let tales = || sorted.iter().map(|ending| ending.tale.as_deref());
+        Some(Told {
+            froms: tales().map(|tale| tale?.from.as_deref()).collect(),
+            outcomes: tales().map(|tale| Some(tale?.outcome)).collect(),
+            attempts: unless_all(
+                0,
+                tales().map(|tale| tale.map_or(0, |tale| i32::try_from(tale.attempt).unwrap_or(i32::MAX))),
+            ),
+            took: tales().map(|tale| tale.map_or(0.0, |tale| tale.took)).collect(),
+            failures: unless_all(None, tales().map(|tale| tale?.failure.as_deref())),
+            worker,
+        })
+    }
+
+    fn params<'b>(&'b self, columns: &'b Columns<'_>) -> Vec<Param<'b>> {
+        let told: [Param<'b>; 6] =
+            [&self.froms, &self.outcomes, &self.attempts, &self.took, &self.failures, &self.worker];
+        columns.params().into_iter().chain(told).collect()
+    }
+}
+
+/// Which of a batch let their own worker go on with who is next, and who that is.
+struct Takes<'a> {
+    taking: Vec<i64>,
+    taker: Taker<'a>,
+}
+
+impl Takes<'_> {
+    fn statement<'b>(&'b self, columns: &'b Columns<'_>, told: Option<&'b Told<'_>>) -> (&'static Sql, Vec<Param<'b>>) {
+        let Takes { taking, taker } = self;
+        let more: [Param<'b>; 4] = [taking, &taker.worker, &taker.lease_seconds, &taker.machines];
+        match told {
+            None => (&SETTLE_KEYED, columns.params().into_iter().chain(more).collect()),
+            Some(told) => (&SETTLE_KEYED_TOLD, told.params(columns).into_iter().chain(more).collect()),
+        }
+    }
+}
+
 /// The whole batch in one statement, which is one transaction: all of them plain, or all of them with more to do. It waits a
 /// moment for locks, then gives up as `Busy`. Answers what was written; the others had another owner.
 ///
@@ -306,15 +370,17 @@ pub(crate) async fn settle<'a>(
         return written(&connection.query(&CONCLUDE, &[&document, &Some(BATCH_LOCK_TIMEOUT)]).await?);
     }
     let columns = Columns::of(endings.iter().copied(), Some(BATCH_LOCK_TIMEOUT));
+    let told = Told::of(&endings);
     if endings.iter().any(|ending| ending.keyed) {
         let taking = endings.iter().filter(|ending| ending.takes && taker.is_some()).map(|ending| ending.claim.id);
-        let taker = taker.unwrap_or(Taker::NOBODY);
-        let taking: Vec<i64> = taking.collect();
-        let more: [Param<'_>; 4] = [&taking, &taker.worker, &taker.lease_seconds, &taker.machines];
-        let params = columns.params_and(&more);
-        return written_keyed(&connection.query(&SETTLE_KEYED, &params).await?);
+        let takes = Takes { taking: taking.collect(), taker: taker.unwrap_or(Taker::NOBODY) };
+        let (statement, params) = takes.statement(&columns, told.as_ref());
+        return written_keyed(&connection.query(statement, &params).await?);
     }
-    written(&connection.query(&SETTLE, &columns.params()).await?)
+    match &told {
+        None => written(&connection.query(&SETTLE, &columns.params()).await?),
+        Some(told) => written(&connection.query(&SETTLE_TOLD, &told.params(&columns)).await?),
+    }
 }
 
 /// Which of these rows nobody else has locked. Locked by us until the open transaction ends.
@@ -329,14 +395,17 @@ pub(crate) async fn settle_within(tx: &mut Tx, target: &Target, ending: &Ending)
         ride(tx, target, &CONCLUDE, &[&document, &None::<&str>]).await?
     } else if ending.keyed {
         let columns = Columns::of([ending], None);
-        let nobody = Taker::NOBODY;
-        let taking: Vec<i64> = Vec::new();
-        let more: [Param<'_>; 4] = [&taking, &nobody.worker, &nobody.lease_seconds, &nobody.machines];
-        let rows = ride(tx, target, &SETTLE_KEYED, &columns.params_and(&more)).await?;
+        let told = Told::of(&[ending]);
+        let takes = Takes { taking: Vec::new(), taker: Taker::NOBODY };
+        let (statement, params) = takes.statement(&columns, told.as_ref());
+        let rows = ride(tx, target, statement, &params).await?;
         return Ok(written_keyed(&rows)?.found.into_values().next());
     } else {
         let columns = Columns::of([ending], None);
-        ride(tx, target, &SETTLE, &columns.params()).await?
+        match Told::of(&[ending]) {
+            None => ride(tx, target, &SETTLE, &columns.params()).await?,
+            Some(told) => ride(tx, target, &SETTLE_TOLD, &told.params(&columns)).await?,
+        }
     };
     Ok(written(&rows)?.found.into_values().next())
 }

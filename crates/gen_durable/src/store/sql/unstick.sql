@@ -13,4 +13,4 @@ set status = 'runnable', eligible_at = greatest(i.eligible_at, gen_durable.clock
     arrival = case when i.partition_key is not null then nextval('gen_durable.arrivals') else i.arrival end
 from able
 where i.id = able.id
-returning i.id
+returning i.id, gen_durable.tell_woken(array[i.id], 'another build')
