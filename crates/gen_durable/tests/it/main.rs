@@ -15,6 +15,7 @@ mod house;
 mod iso;
 mod locks;
 mod migrations;
+mod model;
 mod observe;
 mod operate;
 mod plans;
