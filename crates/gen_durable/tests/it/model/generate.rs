@@ -154,9 +154,18 @@ const SETS: [&[&str]; 3] = [&["a"], &["b"], &["a", "b"]];
 const KEYS: u64 = 5;
 const TENANTS: [&str; 4] = ["", "", "", "acme"];
 
+/// What a sequence is mostly about: some things only meet when they are many.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Theme {
+    Everything,
+    Families,
+    Letters,
+}
+
 pub(super) fn sequence(seed: u64, length: usize) -> Vec<Act> {
     let mut random = Random::new(seed);
-    let mut acts: Vec<Act> = (0..length).map(|_| act(&mut random)).collect();
+    let theme = random.of(&[Theme::Everything, Theme::Everything, Theme::Families, Theme::Letters]);
+    let mut acts: Vec<Act> = (0..length).map(|_| act(&mut random, theme)).collect();
     // Something to act on.
     acts.truncate(length.saturating_sub(2));
     for _ in 0..2 {
@@ -165,16 +174,22 @@ pub(super) fn sequence(seed: u64, length: usize) -> Vec<Act> {
     acts
 }
 
-fn act(random: &mut Random) -> Act {
-    match random.below(100) {
+fn act(random: &mut Random, theme: Theme) -> Act {
+    let drawn = match (random.below(100), theme) {
+        // Steps instead of letters, letters instead of newcomers.
+        (60..70, Theme::Families) => 40,
+        (0..6 | 92..95, Theme::Letters) => 60,
+        (drawn, _) => drawn,
+    };
+    match drawn {
         0..8 => Act::Enqueue { new: newborn(random), tenant: random.of(&TENANTS) },
         8..11 => {
             let keys = (0..=random.below(4)).map(|_| key(random, 2)).collect();
             Act::EnqueueAll { kind: random.index(3), keys }
         }
         11..32 => Act::Claim,
-        32..56 => Act::End { which: random.index(8), ending: ending(random) },
-        56..60 => Act::Drain { endings: (0..random.below(8)).map(|_| ending(random)).collect() },
+        32..56 => Act::End { which: random.index(8), ending: ending(random, theme) },
+        56..60 => Act::Drain { endings: (0..random.below(8)).map(|_| ending(random, theme)).collect() },
         60..73 => Act::Signal {
             to: choice(random),
             name: random.of(&NAMES),
@@ -193,8 +208,13 @@ fn act(random: &mut Random) -> Act {
     }
 }
 
-fn ending(random: &mut Random) -> Ending {
-    let how = match random.below(100) {
+fn ending(random: &mut Random, theme: Theme) -> Ending {
+    let drawn = match (random.below(200), theme) {
+        (0..70, Theme::Families) => 70,
+        (0..70, Theme::Letters) => 50,
+        (drawn, _) => drawn % 100,
+    };
+    let how = match drawn {
         0..12 => Way::Next,
         12..18 => Way::Sleep(1 + random.below(5) as u32),
         18..26 => Way::Retry(random.below(4) as u32),
@@ -203,7 +223,7 @@ fn ending(random: &mut Random) -> Ending {
         36..60 => Way::Wait { names: random.of(&SETS), deadline: deadline(random) },
         60..80 => Way::Spawn {
             children: (0..random.below(4)).map(|_| newborn(random)).collect(),
-            any: random.one_in(3),
+            any: random.one_in(if theme == Theme::Families { 2 } else { 3 }),
             fail_if_taken: random.one_in(3),
             deadline: deadline(random),
         },
