@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::{
     endings::REFUSED,
-    model::{Model, Row},
     robot::{KINDS, QUEUES},
+    rows::{Model, Row},
 };
 
 /// Every column of the row but those that only mean something together with another (a deadline's step without a deadline)

@@ -9,8 +9,8 @@ use tokio_postgres::{Row, Statement, types::ToSql};
 use super::{
     compare::{LOOK, SETUP, compare},
     generate::{Act, Among, Choice, Newborn},
-    model::{Answer, Claim, DEATHS_MAX, Model},
     robot::{A, Arrival, B, Born, KINDS, QUEUES, Robot, Sent, Stage, To, seconds},
+    rows::{Answer, Claim, DEATHS_MAX, Model},
     steps::Standing,
 };
 

@@ -1,8 +1,8 @@
 //! The model, second part: how steps end.
 
 use super::{
-    model::{Claim, Model, Row, Time},
     robot::{ATTEMPTS, BACKOFF_SECONDS, How, Script},
+    rows::{Claim, Model, Row, Time},
 };
 
 /// What the error of an ending begins with that could not be committed.
@@ -126,7 +126,7 @@ impl Model {
         let settled: Vec<u32> = written.iter().filter(|e| e.settles()).map(|ended| ended.claim.n).collect();
         self.tell_parents(&settled);
         let mut letters = written.iter().flat_map(|ended| &ended.script.letters);
-        letters.all(|letter| self.signal(letter, None, 1000) == super::model::Answer::Done)
+        letters.all(|letter| self.signal(letter, None, 1000) == super::rows::Answer::Done)
     }
 
     /// The row of an ending.

@@ -8,15 +8,15 @@
 //! - A failure prints its seed and the shortest sequence that was found for it. Again:
 //!   `DURABLE_MODEL_SEED=… DURABLE_MODEL_CASES=1 cargo test -p gen_durable --test it model:: -- --nocapture`.
 //!
-//! Another act is a variant in `generate.rs`, a method in `model.rs` and one in `drive.rs`; another column is a line in each
+//! Another act is a variant in `generate.rs`, a method in `rows.rs` and one in `drive.rs`; another column is a line in each
 //! half of `compare.rs`.
 
 mod compare;
 mod drive;
 mod endings;
 mod generate;
-mod model;
 mod robot;
+mod rows;
 mod steps;
 
 use std::sync::{

@@ -7,8 +7,8 @@ use tokio::{sync::oneshot, task::JoinHandle};
 use super::{
     drive::{Said, World, agree},
     generate::{Ending, Way},
-    model::Claim,
     robot::{Arrival, How, Script},
+    rows::Claim,
 };
 
 /// An endless drain is cut: from then on every step is the last.
