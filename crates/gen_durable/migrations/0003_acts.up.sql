@@ -76,7 +76,9 @@ begin
     end if;
     if p_inbox_max <= (select count(*) from (
             select from gen_durable.signals s where s.target_id = target.id and s.consumed_at is null limit p_inbox_max) held) then
-        return 'inbox_full';
+        -- A sender who repeats himself is told so, also when there is no room for another: he need not come again.
+        return case when exists (select from gen_durable.signals s where s.target_id = target.id and s.dedup_key = p_dedup)
+                    then 'duplicate' else 'inbox_full' end;
     end if;
     insert into gen_durable.signals (target_id, name, payload, dedup_key)
     values (target.id, p_name, p_payload, p_dedup)

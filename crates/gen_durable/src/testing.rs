@@ -98,6 +98,18 @@ pub struct Tally {
     pub stuck: u32,
 }
 
+impl Tally {
+    fn count(&mut self, status: Status) {
+        self.steps += 1;
+        match status {
+            Status::Done => self.done += 1,
+            Status::Failed => self.failed += 1,
+            Status::Stuck => self.stuck += 1,
+            _ => {}
+        }
+    }
+}
+
 impl<App: Send + Sync + 'static> Lab<App> {
     /// A lab with what its steps are handed.
     #[allow(clippy::expect_used)] // A test kit panics where a test would unwrap.
@@ -297,72 +309,110 @@ impl<App: Send + Sync + 'static> Lab<App> {
             // One for each queue was asked for; what is too much goes back.
             let extra = rows.split_off(limit.min(rows.len()));
             let claims: Vec<_> = extra.iter().map(Claimed::claim).collect();
-            pick::give_back(&connection, &claims).await?;
+            if !claims.is_empty() {
+                pick::give_back(&connection, &claims).await?;
+            }
             Ok(rows)
         })
         .await
     }
 
     async fn run(&self, row: &Claimed) -> Decision {
+        if self.twice {
+            drop(self.run_again(row, None).await);
+        }
+        self.run_again(row, None).await
+    }
+
+    /// With `poison`, only the handler runs.
+    async fn run_again(&self, row: &Claimed, poison: Option<String>) -> Decision {
         let row = Arc::new(row.clone());
         let environment = Arc::new(Environment::new(self.client.pool().clone(), &self.settings));
         let Some(kind) = self.registry.find(&row.fsm, row.fsm_version) else {
             panic!("{} v{} was claimed and is not registered", row.fsm, row.fsm_version);
         };
-        if self.twice {
-            drop(kind.clone().run(row.clone(), None, environment.clone()).await);
-        }
-        kind.clone().run(row, None, environment).await
+        kind.clone().run(row, poison, environment).await
     }
 
     async fn commit(&self, ended: Vec<(Claimed, Decision)>, tally: &mut Tally) {
-        let mut endings = Vec::new();
-        for (row, mut decision) in ended {
-            tally.steps += 1;
-            match decision.status {
-                Status::Done => tally.done += 1,
-                Status::Failed => tally.failed += 1,
-                Status::Stuck => tally.stuck += 1,
-                _ => {}
-            }
-            let within = decision.within.take();
-            let tale = Tale::of(&row, &decision, &self.worker.who());
-            let ending = Ending {
-                claim: row.claim(),
-                status: decision.status,
-                version: decision.version.map(i32::from),
-                step: decision.step,
-                data: decision.data,
-                state: decision.state,
-                result: decision.result,
-                error: decision.error,
-                rise: decision.rise,
-                delay_seconds: codec::delay_seconds(decision.delay),
-                keyed: row.keyed,
-                takes: false,
-                more: crate::engine::more(decision.more, row.parent_id, decision.status),
-                tale,
-            };
-            match within {
-                None => endings.push(ending),
-                Some(mut tx) => {
-                    let target = self.client.pool().inner.target.clone();
-                    let written = settle::settle_within(&mut tx, &target, &ending).await;
-                    assert!(
-                        matches!(written, Ok(Some(_))),
-                        "a step's own transaction could not be committed: {written:?}"
-                    );
-                    tx.commit().await.unwrap_or_else(|error| panic!("{error}"));
-                }
+        let (mut plain, mut keyed, mut more) = (Vec::new(), Vec::new(), Vec::new());
+        for (row, decision) in ended {
+            if let Some(ending) = self.write_within(&row, decision, tally).await {
+                let batch = match &ending {
+                    Ending { more: Some(_), .. } => &mut more,
+                    Ending { keyed: true, .. } => &mut keyed,
+                    _ => &mut plain,
+                };
+                batch.push((row, ending));
             }
         }
-        let (more, plain): (Vec<_>, Vec<_>) = endings.into_iter().partition(|ending: &Ending| ending.more.is_some());
-        let (keyed, plain): (Vec<_>, Vec<_>) = plain.into_iter().partition(|ending: &Ending| ending.keyed);
-        for batch in [plain, keyed, more] {
-            if !batch.is_empty() {
-                self.call(move |connection| async move { settle::settle(&connection, &batch, None).await }).await;
+        for mut batch in [plain, keyed, more] {
+            let endings: Vec<Ending> = batch.iter().map(|(_, ending)| ending.clone()).collect();
+            if endings.is_empty() || self.write(endings, tally).await.is_none() {
+                continue;
+            }
+            // One that the database refuses must not fail the others: each on its own.
+            batch.sort_by_key(|(row, _)| row.id);
+            for (row, ending) in batch {
+                self.commit_alone(&row, ending, tally).await;
             }
         }
+    }
+
+    /// An ending that the database refuses goes to its machine's handler, as the engine does it.
+    async fn commit_alone(&self, row: &Claimed, ending: Ending, tally: &mut Tally) {
+        let Some(refused) = self.write(vec![ending], tally).await else { return };
+        let why = format!("the outcome could not be committed: {refused}");
+        let handled = self.run_again(row, Some(why.clone())).await;
+        let Some(ending) = self.write_within(row, handled, tally).await else { return };
+        let Some(refused) = self.write(vec![ending], tally).await else { return };
+        let failed =
+            Decision::failed(&format!("{why}; and its handler's outcome could not be committed either: {refused}"));
+        let ending = self.write_within(row, failed, tally).await;
+        let refused = self.write(ending.into_iter().collect(), tally).await;
+        assert!(refused.is_none(), "not even a failure could be committed: {refused:?}");
+    }
+
+    /// What a decision writes; or nothing, if it was written in the step's own transaction.
+    async fn write_within(&self, row: &Claimed, mut decision: Decision, tally: &mut Tally) -> Option<Ending> {
+        let within = decision.within.take();
+        let tale = Tale::of(row, &decision, &self.worker.who());
+        let ending = Ending {
+            claim: row.claim(),
+            status: decision.status,
+            version: decision.version.map(i32::from),
+            step: decision.step,
+            data: decision.data,
+            state: decision.state,
+            result: decision.result,
+            error: decision.error,
+            rise: decision.rise,
+            delay_seconds: codec::delay_seconds(decision.delay),
+            keyed: row.keyed,
+            takes: false,
+            more: crate::engine::more(decision.more, row.parent_id, decision.status),
+            tale,
+        };
+        let Some(mut tx) = within else { return Some(ending) };
+        let target = self.client.pool().inner.target.clone();
+        let written = settle::settle_within(&mut tx, &target, &ending).await;
+        assert!(matches!(written, Ok(Some(_))), "a step's own transaction could not be committed: {written:?}");
+        tx.commit().await.unwrap_or_else(|error| panic!("{error}"));
+        tally.count(ending.status);
+        None
+    }
+
+    /// All of them or none. Answers why the database refuses them.
+    async fn write(&self, endings: Vec<Ending>, tally: &mut Tally) -> Option<String> {
+        let statuses: Vec<Status> = endings.iter().map(|ending| ending.status).collect();
+        let written =
+            self.client.pool().call(move |connection| async move { settle::settle(&connection, &endings, None).await });
+        match written.await.unwrap_or_else(|error| panic!("{error}")) {
+            Ok(_) => statuses.into_iter().for_each(|status| tally.count(status)),
+            Err(fault) if fault.blames_the_data() => return Some(fault.message().to_owned()),
+            Err(fault) => panic!("{fault:?}"),
+        }
+        None
     }
 
     async fn call<T, F, Fut>(&self, act: F) -> T

@@ -397,10 +397,12 @@ async fn an_engine_whose_future_is_dropped_claims_nothing_more() {
     task.abort();
     assert!(task.await.unwrap_err().is_cancelled());
     assert!(!health.is_ready());
-    // Others go on with what comes.
+    // Others go on with what comes. Its own client pokes it, so that it would be the first to look.
     let id = client.enqueue(Note::new("later")).await.unwrap().id;
-    let (_, running) = start(pool, &log, quick()).await;
+    let others = Log::default();
+    let (_, running) = start(pool, &others, quick()).await;
     assert!(client.settled(id, 60 * SECOND).await.unwrap().is_some());
+    assert_eq!((said(&log).len(), said(&others).len()), (0, 1), "nobody is there who would run it");
     running.stop().await;
 }
 

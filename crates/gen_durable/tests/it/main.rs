@@ -16,6 +16,7 @@ mod iso;
 mod lanes;
 mod locks;
 mod migrations;
+mod model;
 mod observe;
 mod operate;
 mod partitions;

@@ -1,5 +1,6 @@
--- called by: store::inspect::Inspect::queues     index: instances_pick (a loose scan over the queues), instances_held
+-- called by: store::inspect::Inspect::queues     index: instances_pick (a loose scan over the queues), instances_suspects, instances_held
 -- locks: nothing
+-- Suspects are in an index of their own, and few: a queue that holds nothing else is a queue with work all the same.
 with recursive used(queue) as (
     (select queue from gen_durable.instances where status = 'runnable' and crash_count < 2 and not held_back order by queue limit 1)
     union all
@@ -10,18 +11,23 @@ with recursive used(queue) as (
         order by i.queue limit 1
     ) later
 ),
+suspects as (
+    select queue, count(*) filter (where eligible_at <= gen_durable.clock()) as due from gen_durable.instances
+    where status = 'runnable' and crash_count >= 2 and not held_back group by queue
+),
 executing as (
     select queue, count(*) as count from gen_durable.instances where status = 'executing' group by queue
 ),
 named as (
     select queue as name from used union select name from gen_durable.queues union select queue from executing
+    union select queue from suspects
 )
 select named.name,
     exists (select from gen_durable.queues q where q.name = named.name and q.paused_at is not null),
     (select count(*) from (
         select from gen_durable.instances i
         where i.queue = named.name and i.status = 'runnable' and i.crash_count < 2 and not i.held_back and i.eligible_at <= gen_durable.clock()
-        limit 10001) due),
+        limit 10001) due) + coalesce((select suspects.due from suspects where suspects.queue = named.name), 0),
     coalesce((select executing.count from executing where executing.queue = named.name), 0)
 from named
 order by named.name
