@@ -48,6 +48,7 @@ pub use store::{
     inspect::{Count, Filter, Inspect, Instance, QueueInfo, Unserved, WorkerInfo},
     migrate::{MigrationStatus, Migrations},
     pool::Pool,
+    step_tx::StepTx,
     target::DEFAULT_SCHEMA,
     tx::{Transaction, Tx},
 };

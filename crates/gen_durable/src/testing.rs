@@ -339,14 +339,12 @@ impl<App: Send + Sync + 'static> Lab<App> {
             };
             match within {
                 None => endings.push(ending),
-                Some(mut tx) => {
-                    let target = self.client.pool().inner.target.clone();
-                    let written = settle::settle_within(&mut tx, &target, &ending).await;
+                Some(tx) => {
+                    let written = tx.conclude(&self.client.pool().inner.target, &ending).await;
                     assert!(
                         matches!(written, Ok(Some(_))),
                         "a step's own transaction could not be committed: {written:?}"
                     );
-                    tx.commit().await.unwrap_or_else(|error| panic!("{error}"));
                 }
             }
         }

@@ -7,7 +7,7 @@ use crate::{
     error::{StepError, fatal},
     machine::Machine,
     signal::{Address, Signal, Signals},
-    store::tx::Tx,
+    store::step_tx::StepTx,
 };
 
 /// What a step returns: how it ends, or an error. `?` on any error means "try again".
@@ -22,7 +22,7 @@ pub struct Transition<M: Machine> {
     /// Sent in the same commit.
     pub(crate) letters: Vec<Result<Sent, StepError>>,
     /// The step's own transaction, in which the ending is to be written.
-    pub(crate) within: Option<Tx>,
+    pub(crate) within: Option<StepTx>,
 }
 
 pub(crate) enum Ending<M: Machine> {
@@ -79,12 +79,13 @@ impl<M: Machine> Transition<M> {
         self
     }
 
-    /// Commit this transition inside the step's own transaction (from [`Context::begin`](crate::Context::begin)): what the
-    /// step wrote through it and what it decided are one commit. For that database: exactly once.
+    /// Commit this transition inside the step's own transaction (from [`Context::begin`](crate::Context::begin), or with the
+    /// feature `sqlx` from the host's own pool): what the step wrote through it and what it decided are one commit. For that
+    /// database: exactly once.
     ///
     /// If the claim was lost meanwhile, the transaction is rolled back.
-    pub fn within(mut self, tx: Tx) -> Self {
-        self.within = Some(tx);
+    pub fn within(mut self, tx: impl Into<StepTx>) -> Self {
+        self.within = Some(tx.into());
         self
     }
 }

@@ -23,7 +23,7 @@ use crate::{
         pool::Pool,
         row::Claimed,
         settle::{Deadline, ENTERS, More, Rider, Spawn},
-        tx::Tx,
+        step_tx::StepTx,
     },
     transition::{Ending, Sent, Transition},
 };
@@ -59,7 +59,7 @@ pub(crate) struct Decision {
     pub(crate) delay: Duration,
     /// What it does besides ending.
     pub(crate) more: More,
-    pub(crate) within: Option<Tx>,
+    pub(crate) within: Option<StepTx>,
     /// For the metrics: next, sleep, retry, done, stop, failure, outage, stuck.
     pub(crate) outcome: &'static str,
 }

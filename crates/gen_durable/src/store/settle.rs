@@ -4,15 +4,14 @@ use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
 use serde_json::value::RawValue;
-use tokio_postgres::Row;
 
 use super::{
     connection::{Connection, Param},
     fault::Fault,
-    row::{Claim, column, unless_all},
+    row::{Claim, Fields, column, unless_all},
     sql,
     target::Target,
-    tx::{Tx, ride},
+    tx::{Transaction, ride},
 };
 use crate::{birth::New, id::Status};
 
@@ -21,6 +20,27 @@ sql!(prepared SETTLE, "settle.sql", [
     TEXT_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT
 ]);
 sql!(prepared CONCLUDE, "conclude.sql", [TEXT, TEXT]);
+sql!(
+    SETTLE_WITHIN,
+    "settle_within.sql",
+    [
+        INT8_ARRAY,
+        INT8_ARRAY,
+        INT8_ARRAY,
+        TEXT_ARRAY,
+        INT4_ARRAY,
+        TEXT_ARRAY,
+        TEXT_ARRAY,
+        TEXT_ARRAY,
+        TEXT_ARRAY,
+        TEXT_ARRAY,
+        INT4_ARRAY,
+        FLOAT8_ARRAY,
+        TEXT,
+        TEXT
+    ]
+);
+sql!(CONCLUDE_WITHIN, "conclude_within.sql", [TEXT, TEXT]);
 sql!(LOCK, "lock.sql", [INT8_ARRAY]);
 sql!(RESOLVE, "resolve.sql", [INT8_ARRAY]);
 
@@ -274,13 +294,20 @@ pub(crate) async fn lock_free(connection: &Connection, ids: &[i64]) -> Result<Ha
 }
 
 /// One ending inside the step's own transaction. `None`: the claim was lost, and the transaction must not commit.
-pub(crate) async fn settle_within(tx: &mut Tx, target: &Target, ending: &Ending) -> Result<Option<Found>, Fault> {
+pub(crate) async fn settle_within<T: Transaction>(
+    tx: &mut T,
+    target: &Target,
+    ending: &Ending,
+) -> Result<Option<Found>, Fault> {
+    let commit_within = format!("{}ms", target.statement_timeout().as_millis());
     let rows = if ending.more.is_some() {
         let document = document([ending])?;
-        ride(tx, target, &CONCLUDE, &[&document, &None::<&str>]).await?
+        ride(tx, target, &CONCLUDE_WITHIN, &[&document, &commit_within]).await?
     } else {
         let columns = Columns::of([ending], None);
-        ride(tx, target, &SETTLE, &columns.params()).await?
+        let mut params = columns.params().to_vec();
+        params.push(&commit_within);
+        ride(tx, target, &SETTLE_WITHIN, &params).await?
     };
     Ok(written(&rows)?.into_values().next())
 }
@@ -319,6 +346,6 @@ pub(crate) async fn resolve(connection: &Connection, claims: &[Claim]) -> Result
         .collect())
 }
 
-fn written(rows: &[Row]) -> Result<Written, Fault> {
+fn written(rows: &[impl Fields]) -> Result<Written, Fault> {
     rows.iter().map(|row| Ok((column(row, 0)?, Found { inbox: column(row, 1)?, children: column(row, 2)? }))).collect()
 }

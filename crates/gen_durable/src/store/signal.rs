@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{
     connection::{Connection, Param},
     fault::Fault,
-    row::column,
+    row::{Fields, column},
     sql,
     target::Target,
     tx::{Transaction, ride},
@@ -29,7 +29,7 @@ pub(crate) enum Answer {
     InboxFull,
 }
 
-pub(super) fn answer(rows: &[tokio_postgres::Row]) -> Result<Answer, Fault> {
+pub(super) fn answer(rows: &[impl Fields]) -> Result<Answer, Fault> {
     let word: String = match rows.first() {
         Some(row) => column(row, 0)?,
         None => String::new(),

@@ -23,6 +23,7 @@ mod pooler;
 mod processes;
 mod signals;
 mod sql_surface;
+mod sqlx_driver;
 mod support;
 mod ui;
 mod wire;
