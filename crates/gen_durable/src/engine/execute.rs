@@ -22,10 +22,10 @@ use crate::{
         fault::Fault,
         pool::Pool,
         row::Claimed,
-        settle::{Deadline, ENTERS, More, Rider, Spawn},
+        settle::{Deadline, ENTERS, More, Spawn},
         step_tx::StepTx,
     },
-    transition::{Ending, Sent, Transition},
+    transition::{Ending, Transition},
 };
 
 /// A step that met an outage of our own database is tried again after this long.
@@ -323,7 +323,8 @@ fn encode<M: Machine>(
     };
     decision.within = within;
     decision.more.births = born(births, inputs.row, limit)?;
-    decision.more.letters = letters.into_iter().map(|sent| rides(sent?, limit)).collect::<Result<_, StepError>>()?;
+    decision.more.letters =
+        letters.into_iter().map(|letter| letter.into_sent(limit)).collect::<Result<_, StepError>>()?;
     if consumes {
         decision.more.consumed = inputs.awaited();
     }
@@ -362,12 +363,6 @@ fn born(births: Vec<Birth>, row: &Claimed, limit: usize) -> Result<Vec<New>, Ste
             Ok(new)
         })
         .collect()
-}
-
-fn rides(sent: Sent, limit: usize) -> Result<Rider, StepError> {
-    let Sent { id, key, tenant, machines, name, payload } = sent;
-    codec::check_json("a signal", payload.get(), limit)?;
-    Ok(Rider { id, key, tenant, machines, name, payload })
 }
 
 fn gives_up<S: Data>(deadline: Option<(Duration, S)>, limit: usize) -> Result<Option<Deadline>, StepError> {

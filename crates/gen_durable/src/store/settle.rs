@@ -13,7 +13,7 @@ use super::{
     target::Target,
     tx::{Transaction, ride},
 };
-use crate::{birth::New, id::Status};
+use crate::{birth::New, id::Status, letter::Sent};
 
 sql!(prepared SETTLE, "settle.sql", [
     INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
@@ -89,7 +89,7 @@ pub(crate) struct More {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) births: Vec<New>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) letters: Vec<Rider>,
+    pub(crate) letters: Vec<Sent>,
     /// Its parent, whose row the end of a child touches.
     #[serde(rename = "child", skip_serializing_if = "Option::is_none")]
     pub(crate) parent: Option<i64>,
@@ -127,19 +127,6 @@ pub(crate) struct Spawn {
     pub(crate) any: bool,
     pub(crate) taken: &'static str,
     pub(crate) children: Vec<New>,
-}
-
-/// A signal that rides along.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct Rider {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) id: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) key: Option<String>,
-    pub(crate) tenant: String,
-    pub(crate) machines: Vec<&'static str>,
-    pub(crate) name: &'static str,
-    pub(crate) payload: Box<RawValue>,
 }
 
 /// What an instance that runs ahead finds: its letters and its children, as JSON.

@@ -13,6 +13,7 @@ mod engine;
 mod evolution;
 mod house;
 mod iso;
+mod letters;
 mod locks;
 mod migrations;
 mod observe;

@@ -114,6 +114,10 @@ async fn the_runtime_role_works_without_ddl_and_the_reader_only_looks() {
         ),
         format!("select {schema}.enqueue('ping', 'null', key => 'k')"),
         format!("select {schema}.signal({id}, null, null, null, 'x', '1')"),
+        format!(r#"select * from {schema}.signal_all('[{{"id": {id}, "name": "x"}}]')"#),
+        format!(
+            r#"select * from {schema}.signal_or_start('{{"fsm": "p", "step": "s", "state": 1, "key": "k"}}', 'x', '1')"#
+        ),
         format!("select {schema}.cancel({id}, null, null, null, 'x')"),
         format!("select {schema}.tell_parents(array[{id}]::bigint[])"),
         format!("select * from {schema}.expire(10)"),

@@ -30,8 +30,21 @@ async fn the_statements_of_the_guide_do_what_it_says() {
     let lab = Lab::new(()).await;
     let schema = lab.pool().schema().to_owned();
     let statements = guide(&schema);
-    let [one, with_options, enqueue, by_id, by_key, cancel, cancel_all, result, look, function, trigger] =
-        statements.as_slice()
+    let [
+        one,
+        with_options,
+        enqueue,
+        by_id,
+        by_key,
+        many,
+        or_start,
+        cancel,
+        cancel_all,
+        result,
+        look,
+        function,
+        trigger,
+    ] = statements.as_slice()
     else {
         panic!("the guide has other statements: {statements:#?}");
     };
@@ -68,6 +81,13 @@ async fn the_statements_of_the_guide_do_what_it_says() {
     assert_eq!(word(by_id).await, "delivered");
     assert_eq!(word(by_key).await, "delivered");
     assert_eq!(word(by_key).await, "duplicate");
+    let answers = client.query(many, &[]).await.unwrap();
+    let answers: Vec<(i32, &str)> = answers.iter().map(|row| (row.get(0), row.get(1))).collect();
+    assert_eq!(answers, [(1, "delivered"), (2, "duplicate"), (3, "no_target")]);
+    for (word, is_new) in [("delivered", true), ("duplicate", false)] {
+        let told = client.query_one(or_start, &[]).await.unwrap();
+        assert_eq!((told.get::<_, &str>(0), told.get::<_, bool>(2)), (word, is_new));
+    }
     assert_eq!(word(cancel).await, "cancelled");
     assert_eq!(word(cancel).await, "too_late");
     assert_eq!(word(by_id).await, "no_target");
@@ -119,6 +139,8 @@ async fn a_caller_with_the_rights_that_the_guide_names_can_do_every_act() {
         "select S.enqueue('m', '1', key => 'k')",
         r#"select * from S.enqueue_all('[{"fsm": "m", "step": "s", "state": null, "key": "l"}]')"#,
         "select S.signal(null, '', 'k', null, 'a', '1', 'once')",
+        r#"select * from S.signal_all('[{"key": "k", "name": "b"}]')"#,
+        r#"select * from S.signal_or_start('{"fsm": "m", "step": "s", "state": 1, "key": "n"}', 'a', '1')"#,
         "select * from S.result(1)",
         "select S.cancel(1, null, null, null, 'enough', true)",
     ] {
@@ -145,6 +167,9 @@ async fn what_psql_sends_that_cannot_be_kept_is_refused_and_says_why() {
         ("select S.enqueue('m', delay => 'soon')", "22007"),
         ("select S.enqueue('m', '{\"a\": \"\\u0000\"}')", "22P05"),
         ("select S.enqueue('m', colour => 'red')", "42883"),
+        ("select * from S.signal_all('{}')", "22023"),
+        (r#"select * from S.signal_all('[{"id": "seven", "name": "a"}]')"#, "22P02"),
+        (r#"select * from S.signal_or_start('{"fsm": "m", "step": "s", "state": 1}', 'a', '1')"#, "22004"),
     ] {
         let refused = client.query(&act.replace("S.", &format!("{schema}.")), &[]).await.unwrap_err();
         assert_eq!(refused.code().unwrap().code(), code, "{act}: {refused:?}");
