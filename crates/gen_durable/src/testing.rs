@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    convert::Infallible,
     fmt,
     ops::Deref,
     sync::{
@@ -20,6 +21,7 @@ use crate::{
         Has,
         execute::{Decision, Environment},
         registry::Registry,
+        watch::Watch,
     },
     error::{Error, Failure, Kind},
     id::{Id, Status},
@@ -42,6 +44,9 @@ use crate::{
 const DRAIN_BATCH: usize = 100;
 /// A lab whose machine never ends would drain for ever: past this many steps it is a bug of the test.
 const DRAIN_STEPS_MAX: u32 = 1_000_000;
+
+/// How often a lab looks whether a running step that asks was cancelled.
+const WATCH_EVERY: Duration = Duration::from_millis(20);
 
 static LABS: AtomicU64 = AtomicU64::new(0);
 
@@ -307,10 +312,27 @@ impl<App: Send + Sync + 'static> Lab<App> {
         let Some(kind) = self.registry.find(&row.fsm, row.fsm_version) else {
             panic!("{} v{} was claimed and is not registered", row.fsm, row.fsm_version);
         };
-        if self.twice {
-            drop(kind.clone().run(row.clone(), None, environment.clone()).await);
+        let runs = async {
+            if self.twice {
+                drop(kind.clone().run(row.clone(), None, environment.clone()).await);
+            }
+            kind.clone().run(row.clone(), None, environment.clone()).await
+        };
+        tokio::select! {
+            decision = runs => decision,
+            never = self.watch(&environment.watch) => match never {},
         }
-        kind.clone().run(row, None, environment).await
+    }
+
+    /// A step that asks is told when it was cancelled.
+    async fn watch(&self, watch: &Arc<Watch>) -> Infallible {
+        loop {
+            tokio::time::sleep(WATCH_EVERY).await;
+            if !watch.is_empty() {
+                let watch = watch.clone();
+                self.call(move |connection| async move { watch.look(&connection).await }).await;
+            }
+        }
     }
 
     async fn commit(&self, ended: Vec<(Claimed, Decision)>, tally: &mut Tally) {

@@ -3,12 +3,16 @@
 use std::{
     any::Any,
     panic::AssertUnwindSafe,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use futures_util::FutureExt;
 
+use super::watch::Watch;
 use crate::{
     birth::{Birth, New},
     codec,
@@ -37,11 +41,14 @@ pub(crate) struct Environment {
     pub(crate) pool: Pool,
     pub(crate) step_timeout: Duration,
     pub(crate) payload_bytes_max: usize,
+    /// Those that want to know whether they were cancelled.
+    pub(crate) watch: Arc<Watch>,
 }
 
 impl Environment {
     pub(crate) fn new(pool: Pool, settings: &Settings) -> Environment {
-        Environment { pool, step_timeout: settings.step_timeout, payload_bytes_max: settings.payload_bytes_max }
+        let Settings { step_timeout, payload_bytes_max, .. } = *settings;
+        Environment { pool, step_timeout, payload_bytes_max, watch: Arc::default() }
     }
 }
 
@@ -229,6 +236,7 @@ fn context<'a, M: Machine>(
         began: AtomicBool::new(false),
         pool: &environment.pool,
         letters,
+        token: environment.watch.token(row.claim()),
     }
 }
 

@@ -6,6 +6,7 @@ mod acts_between;
 mod bad_input;
 mod basics;
 mod batches;
+mod cancel_token;
 mod children;
 mod connect;
 mod cost;
