@@ -271,7 +271,8 @@ declare
     ending jsonb;
     spawned int;
     taken int;
-    rider jsonb;
+    riders jsonb;
+    rider text;
     answer text;
 begin
     select array_agg(w.id) into written
@@ -366,20 +367,17 @@ begin
         perform gen_durable.hand_over(freeing, '{}', null, 0, '{}');
     end if;
 
-    -- Letters that ride along, last: their targets are other instances' rows.
-    for rider in
-        select l from jsonb_array_elements(p_endings) e
-        cross join lateral jsonb_array_elements(e->'letters') l
-        where e ? 'letters' and (e->>'id')::bigint = any (written)
-        order by (l->>'id')::bigint, l->>'key'
-    loop
-        answer := gen_durable.signal((rider->>'id')::bigint, rider->>'tenant', rider->>'key',
-            case when rider ? 'machines' then array(select jsonb_array_elements_text(rider->'machines')) end,
-            rider->>'name', rider->'payload', rider->>'dedup');
-        if answer in ('no_target', 'inbox_full') then
-            raise exception 'a signal % that rides along: %', rider->>'name', answer using errcode = 'foreign_key_violation';
+    -- Letters that ride along, last: their targets are other instances' rows, which signal_all takes in one order.
+    riders := (select jsonb_agg(l) from jsonb_array_elements(p_endings) e
+               cross join lateral jsonb_array_elements(e->'letters') l
+               where e ? 'letters' and (e->>'id')::bigint = any (written));
+    if riders is not null then
+        select riders->(a.place - 1)->>'name', a.answer into rider, answer
+        from gen_durable.signal_all(riders) a where a.answer in ('no_target', 'inbox_full') limit 1;
+        if found then
+            raise exception 'a signal % that rides along: %', rider, answer using errcode = 'foreign_key_violation';
         end if;
-    end loop;
+    end if;
 
     return query
     select i.id, i.status::text,

@@ -41,13 +41,20 @@ set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
+declare
+    woken record;
 begin
-    update gen_durable.transitions t
-    set woken_at = gen_durable.clock(), cause = p_cause
-    from gen_durable.instances i
-    where i.id = any (p_ids) and i.status = 'runnable'
-      and t.instance_id = i.id and t.step_seq = i.step_seq and t.claim_epoch = i.claim_epoch
-      and t.status in ('awaiting_signal', 'awaiting_children', 'stuck') and t.woken_at is null;
+    -- One by one: a join that was planned while there were no stories would read all of them.
+    for woken in
+        -- As text: a literal of the status would lead to an index of all that are runnable.
+        select i.id, i.step_seq, i.claim_epoch from gen_durable.instances i
+        where i.id = any (p_ids) and i.status::text = 'runnable'
+    loop
+        update gen_durable.transitions t
+        set woken_at = gen_durable.clock(), cause = p_cause
+        where t.instance_id = woken.id and t.step_seq = woken.step_seq and t.claim_epoch = woken.claim_epoch
+          and t.status in ('awaiting_signal', 'awaiting_children', 'stuck') and t.woken_at is null;
+    end loop;
 end $$;
 
 -- A wait or a join gave up. Told if its beginning was.

@@ -15,6 +15,7 @@ use crate::{
     codec,
     error::{Error, Failure, Kind, StepError, storable},
     id::{Id, NAME_BYTES_MAX, Queue, Status},
+    letter::{LetterTo, Sent, letter_to},
     machine::Machine,
     operate::Operate,
     signal::{Address, Signal},
@@ -28,7 +29,6 @@ use crate::{
         signal::{self, Answer, Whom},
         tx::Transaction,
     },
-    transition::Sent,
     wake::Hint,
 };
 
@@ -145,7 +145,7 @@ impl Client {
 
     /// Tell an instance something: `client.signal(id, Payment { … }).await?`, `.once("evt-7")`, `.within(&mut tx)`.
     pub fn signal<S: Signal>(&self, to: impl Into<Address<S::To>>, signal: S) -> SendSignal<'_, S> {
-        SendSignal { client: self, sent: Sent::new(to.into(), &signal), dedup: None, kind: PhantomData }
+        SendSignal { client: self, letter: letter_to(to, signal), kind: PhantomData }
     }
 
     /// End an instance, at once, whatever it waits for. A step that runs loses its claim: its outcome is dropped. Answers
@@ -173,6 +173,7 @@ impl Client {
             .call(move |connection| async move { signal::cancel(&connection, &target, &why, subtree).await })
             .await?
             .map_err(|fault| fault.into_error("cancel an instance"))?;
+        self.pool.wakes().iter().for_each(|wake| wake.doubt());
         match answer {
             Answer::Done => Ok(true),
             Answer::NoTarget => Err(Error::new(Kind::NoTarget, format!("nobody is there to be cancelled: {whom}"))),
@@ -313,7 +314,7 @@ impl<'c, M: Machine> Enqueue<'c, M> {
         Ok(Enqueued::of(inserted))
     }
 
-    fn prepare(self) -> Result<New, Error> {
+    pub(crate) fn prepare(self) -> Result<New, Error> {
         let limits = self.client.pool.limits();
         codec::check_name("a tenant's name", &self.tenant, 0, NAME_BYTES_MAX).map_err(Error::invalid)?;
         let refused = |error: StepError| Error::invalid(format!("cannot enqueue {}: {error}", M::NAME));
@@ -351,15 +352,14 @@ impl<'c, M: Machine> IntoFuture for Enqueue<'c, M> {
 #[must_use = "nothing is sent until this is awaited"]
 pub struct SendSignal<'c, S: Signal> {
     client: &'c Client,
-    sent: Result<Sent, StepError>,
-    dedup: Option<String>,
+    letter: LetterTo,
     kind: PhantomData<fn() -> S>,
 }
 
 impl<'c, S: Signal> SendSignal<'c, S> {
     /// However often it is sent with this key, the instance is told once, for the whole of its life.
     pub fn once(mut self, key: impl fmt::Display) -> Self {
-        self.dedup = Some(key.to_string());
+        self.letter = self.letter.once(key);
         self
     }
 
@@ -367,24 +367,13 @@ impl<'c, S: Signal> SendSignal<'c, S> {
     /// locked until then. Answers whether it is new to its target.
     pub async fn within<T: Transaction>(self, tx: &mut T) -> Result<bool, Error> {
         let client = self.client;
-        let (sent, dedup) = self.prepare()?;
-        let answer = signal::deliver_within(tx, &client.pool.inner.target, &sent, dedup.as_deref()).await;
-        told(answer, sent.name)
+        let sent = self.prepare()?;
+        told(signal::deliver_within(tx, &client.pool.inner.target, &sent).await, sent.name)
     }
 
-    fn prepare(self) -> Result<(Sent, Option<String>), Error> {
-        let refused = |error: StepError| Error::invalid(format!("cannot send {}: {error}", S::NAME));
-        let sent = self.sent.map_err(refused)?;
-        codec::check_name("a signal's name", sent.name, 1, NAME_BYTES_MAX).map_err(Error::invalid)?;
-        if let Some(key) = &sent.key {
-            codec::check_name("a key", key, 1, birth::KEY_BYTES_MAX).map_err(Error::invalid)?;
-        }
-        if let Some(dedup) = &self.dedup {
-            codec::check_name("a dedup key", dedup, 1, birth::KEY_BYTES_MAX).map_err(Error::invalid)?;
-        }
-        codec::check_json("the signal", sent.payload.get(), self.client.pool.limits().payload_bytes_max)
-            .map_err(refused)?;
-        Ok((sent, self.dedup))
+    fn prepare(self) -> Result<Sent, Error> {
+        let sent = self.letter.into_sent(self.client.pool.limits().payload_bytes_max);
+        sent.map_err(|error| Error::invalid(format!("cannot send {}: {error}", S::NAME)))
     }
 }
 
@@ -396,12 +385,10 @@ impl<'c, S: Signal> IntoFuture for SendSignal<'c, S> {
         let client = self.client;
         let prepared = self.prepare();
         Box::pin(async move {
-            let (sent, dedup) = prepared?;
+            let sent = prepared?;
             let name = sent.name;
-            let answer = client
-                .pool
-                .call(move |connection| async move { signal::deliver(&connection, &sent, dedup.as_deref()).await })
-                .await?;
+            let answer =
+                client.pool.call(move |connection| async move { signal::deliver(&connection, &sent).await }).await?;
             client.pool.wakes().iter().for_each(|wake| wake.ring());
             told(answer, name)
         })
@@ -412,16 +399,18 @@ pub(crate) fn told(answer: Result<Answer, Fault>, name: &str) -> Result<bool, Er
     match answer.map_err(|fault| fault.into_error("send a signal"))? {
         Answer::Done => Ok(true),
         Answer::Duplicate => Ok(false),
-        Answer::InboxFull => {
-            let message =
-                format!("the inbox is full: {} letters wait there, {name} was not delivered", signal::INBOX_MAX);
-            Err(Error::new(Kind::InboxFull, message))
-        }
-        Answer::NoTarget | Answer::TooLate => Err(Error::new(
-            Kind::NoTarget,
-            format!("nobody is there to be told {name}: no such instance, or it has settled"),
-        )),
+        Answer::InboxFull => Err(inbox_full(name)),
+        Answer::NoTarget | Answer::TooLate => Err(nobody(name, "no such instance, or it has settled")),
     }
+}
+
+pub(crate) fn inbox_full(name: &str) -> Error {
+    let message = format!("the inbox is full: {} letters wait there, {name} was not delivered", signal::INBOX_MAX);
+    Error::new(Kind::InboxFull, message)
+}
+
+pub(crate) fn nobody(name: &str, why: &str) -> Error {
+    Error::new(Kind::NoTarget, format!("nobody is there to be told {name}: {why}"))
 }
 
 impl<S: Signal> fmt::Debug for SendSignal<'_, S> {

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::{
+    engine::watch::Token,
     error::{Error, Failure, Kind},
     id::{Id, Status},
     machine::Machine,
@@ -35,6 +36,8 @@ pub struct Context<'a, M: Machine> {
     pub(crate) pool: &'a Pool,
     /// The inbox as it was when this run began.
     pub(crate) letters: &'a [Letter],
+    /// Whether it still has its claim, for a step that asks.
+    pub(crate) token: Token,
 }
 
 impl<M: Machine> Context<'_, M> {
@@ -96,6 +99,35 @@ impl<M: Machine> Context<'_, M> {
             .filter(|row| row.fsm == C::NAME || C::FORMER_NAMES.contains(&row.fsm.as_ref()))
             .map(ChildRow::into_child)
             .collect()
+    }
+
+    /// Resolves when what this run decides no longer counts: somebody cancelled the instance, or its claim is lost. A long step
+    /// races its work against it, and stops. A cancel by this process is noticed at once, one by another process within about a
+    /// second. For a task that the step left behind it also resolves when the run is over, however it ended.
+    ///
+    /// ```
+    /// # use gen_durable::{Context, Job, StepError};
+    /// # #[derive(serde::Serialize, serde::Deserialize)] struct Render;
+    /// # async fn render() {}
+    /// impl Job for Render {
+    /// #   const NAME: &'static str = "render"; type App = (); type Output = ();
+    ///     // …
+    ///     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
+    ///         tokio::select! {
+    ///             () = render() => Ok(()),
+    ///             () = cx.cancelled() => Err("cancelled")?, // nobody hears it: the claim is gone
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    pub fn cancelled(&self) -> impl Future<Output = ()> + Send + 'static + use<M> {
+        self.token.lost()
+    }
+
+    /// Whether [`cancelled`](Context::cancelled) has resolved, for a loop that looks now and then. The first look only begins
+    /// to watch.
+    pub fn is_cancelled(&self) -> bool {
+        self.token.is_lost()
     }
 
     /// Begin a transaction of the step's own, to write in and to end the step with: `next(…).within(tx)`.

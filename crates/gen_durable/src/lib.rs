@@ -7,6 +7,7 @@ mod error;
 mod id;
 mod job;
 mod lane;
+mod letter;
 mod machine;
 mod policy;
 mod signal;
@@ -41,6 +42,7 @@ pub use id::{Id, Queue, Status};
 pub use jiff::Timestamp;
 pub use job::{Job, Run};
 pub use lane::Lane;
+pub use letter::{Delivery, LetterTo, SignalAll, SignalOrStart, Told, letter_to};
 pub use machine::{Data, Machine, Stored, shape, variant_names};
 pub use operate::{Anyone, NewInstance, Operate};
 pub use policy::{DAY, HOUR, MINUTE, Policy, SECOND};
@@ -51,6 +53,7 @@ pub use store::{
     inspect::{Count, Filter, Inspect, Instance, QueueInfo, Unserved, WorkerInfo},
     migrate::{MigrationStatus, Migrations},
     pool::Pool,
+    step_tx::StepTx,
     story::{StoryLine, StoryMark},
     target::DEFAULT_SCHEMA,
     tx::{Transaction, Tx},

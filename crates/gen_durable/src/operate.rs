@@ -117,6 +117,7 @@ impl Operate {
             .call(move |connection| async move { signal::cancel(&connection, &to, &why, subtree).await })
             .await?
             .map_err(|fault| fault.into_error("cancel an instance"))?;
+        self.pool.wakes().iter().for_each(|wake| wake.doubt());
         match answer {
             Answer::Done => Ok(true),
             Answer::NoTarget => Err(Error::new(Kind::NoTarget, format!("nobody is there to be cancelled: {called}"))),

@@ -1,7 +1,11 @@
 //! `Lab`, the testing kit: a schema of its own, the production path drained inline, a clock that the test moves.
 
+mod commit;
+mod tally;
+
 use std::{
     collections::BTreeMap,
+    convert::Infallible,
     fmt,
     ops::Deref,
     sync::{
@@ -13,6 +17,8 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 
+pub use tally::Tally;
+
 use crate::{
     client::Client,
     codec,
@@ -20,6 +26,7 @@ use crate::{
         Has,
         execute::{Decision, Environment},
         registry::Registry,
+        watch::Watch,
     },
     error::{Error, Failure, Kind},
     id::{Id, Status},
@@ -33,16 +40,17 @@ use crate::{
         pick::{self, Mark, Wanted},
         pool::Pool,
         row::Claimed,
-        settle::{self, Ending},
         target::Target,
     },
-    story::Tale,
 };
 
 /// Rows claimed at once while draining.
 const DRAIN_BATCH: usize = 100;
 /// A lab whose machine never ends would drain for ever: past this many steps it is a bug of the test.
 const DRAIN_STEPS_MAX: u32 = 1_000_000;
+
+/// How often a lab looks whether a running step that asks was cancelled.
+const WATCH_EVERY: Duration = Duration::from_millis(20);
 
 static LABS: AtomicU64 = AtomicU64::new(0);
 
@@ -83,31 +91,6 @@ pub struct Lab<App> {
     worker: Worker,
     twice: bool,
     url: String,
-}
-
-/// What a drain did.
-#[derive(Default, Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tally {
-    /// Committed steps.
-    pub steps: u32,
-    /// Instances that settled with a result.
-    pub done: u32,
-    /// Instances that settled as failed.
-    pub failed: u32,
-    /// Rows set aside because they could not be decoded.
-    pub stuck: u32,
-}
-
-impl Tally {
-    fn count(&mut self, status: Status) {
-        self.steps += 1;
-        match status {
-            Status::Done => self.done += 1,
-            Status::Failed => self.failed += 1,
-            Status::Stuck => self.stuck += 1,
-            _ => {}
-        }
-    }
 }
 
 impl<App: Send + Sync + 'static> Lab<App> {
@@ -331,88 +314,22 @@ impl<App: Send + Sync + 'static> Lab<App> {
         let Some(kind) = self.registry.find(&row.fsm, row.fsm_version) else {
             panic!("{} v{} was claimed and is not registered", row.fsm, row.fsm_version);
         };
-        kind.clone().run(row, poison, environment).await
-    }
-
-    async fn commit(&self, ended: Vec<(Claimed, Decision)>, tally: &mut Tally) {
-        let (mut plain, mut keyed, mut more) = (Vec::new(), Vec::new(), Vec::new());
-        for (row, decision) in ended {
-            if let Some(ending) = self.write_within(&row, decision, tally).await {
-                let batch = match &ending {
-                    Ending { more: Some(_), .. } => &mut more,
-                    Ending { keyed: true, .. } => &mut keyed,
-                    _ => &mut plain,
-                };
-                batch.push((row, ending));
-            }
-        }
-        for mut batch in [plain, keyed, more] {
-            let endings: Vec<Ending> = batch.iter().map(|(_, ending)| ending.clone()).collect();
-            if endings.is_empty() || self.write(endings, tally).await.is_none() {
-                continue;
-            }
-            // One that the database refuses must not fail the others: each on its own.
-            batch.sort_by_key(|(row, _)| row.id);
-            for (row, ending) in batch {
-                self.commit_alone(&row, ending, tally).await;
-            }
+        let runs = kind.clone().run(row, poison, environment.clone());
+        tokio::select! {
+            decision = runs => decision,
+            never = self.watch(&environment.watch) => match never {},
         }
     }
 
-    /// An ending that the database refuses goes to its machine's handler, as the engine does it.
-    async fn commit_alone(&self, row: &Claimed, ending: Ending, tally: &mut Tally) {
-        let Some(refused) = self.write(vec![ending], tally).await else { return };
-        let why = format!("the outcome could not be committed: {refused}");
-        let handled = self.run_again(row, Some(why.clone())).await;
-        let Some(ending) = self.write_within(row, handled, tally).await else { return };
-        let Some(refused) = self.write(vec![ending], tally).await else { return };
-        let failed =
-            Decision::failed(&format!("{why}; and its handler's outcome could not be committed either: {refused}"));
-        let ending = self.write_within(row, failed, tally).await;
-        let refused = self.write(ending.into_iter().collect(), tally).await;
-        assert!(refused.is_none(), "not even a failure could be committed: {refused:?}");
-    }
-
-    /// What a decision writes; or nothing, if it was written in the step's own transaction.
-    async fn write_within(&self, row: &Claimed, mut decision: Decision, tally: &mut Tally) -> Option<Ending> {
-        let within = decision.within.take();
-        let tale = Tale::of(row, &decision, &self.worker.who());
-        let ending = Ending {
-            claim: row.claim(),
-            status: decision.status,
-            version: decision.version.map(i32::from),
-            step: decision.step,
-            data: decision.data,
-            state: decision.state,
-            result: decision.result,
-            error: decision.error,
-            rise: decision.rise,
-            delay_seconds: codec::delay_seconds(decision.delay),
-            keyed: row.keyed,
-            takes: false,
-            more: crate::engine::more(decision.more, row.parent_id, decision.status),
-            tale,
-        };
-        let Some(mut tx) = within else { return Some(ending) };
-        let target = self.client.pool().inner.target.clone();
-        let written = settle::settle_within(&mut tx, &target, &ending).await;
-        assert!(matches!(written, Ok(Some(_))), "a step's own transaction could not be committed: {written:?}");
-        tx.commit().await.unwrap_or_else(|error| panic!("{error}"));
-        tally.count(ending.status);
-        None
-    }
-
-    /// All of them or none. Answers why the database refuses them.
-    async fn write(&self, endings: Vec<Ending>, tally: &mut Tally) -> Option<String> {
-        let statuses: Vec<Status> = endings.iter().map(|ending| ending.status).collect();
-        let written =
-            self.client.pool().call(move |connection| async move { settle::settle(&connection, &endings, None).await });
-        match written.await.unwrap_or_else(|error| panic!("{error}")) {
-            Ok(_) => statuses.into_iter().for_each(|status| tally.count(status)),
-            Err(fault) if fault.blames_the_data() => return Some(fault.message().to_owned()),
-            Err(fault) => panic!("{fault:?}"),
+    /// A step that asks is told when it was cancelled.
+    async fn watch(&self, watch: &Arc<Watch>) -> Infallible {
+        loop {
+            tokio::time::sleep(WATCH_EVERY).await;
+            if !watch.is_empty() {
+                let watch = watch.clone();
+                self.call(move |connection| async move { watch.look(&connection).await }).await;
+            }
         }
-        None
     }
 
     async fn call<T, F, Fut>(&self, act: F) -> T

@@ -4,10 +4,11 @@ use std::{fmt, marker::PhantomData, time::Duration};
 
 use crate::{
     birth::{Birth, IntoBirth},
-    error::{StepError, fatal},
+    error::StepError,
+    letter::{LetterTo, letter_to},
     machine::Machine,
     signal::{Address, Signal, Signals},
-    store::tx::Tx,
+    store::step_tx::StepTx,
 };
 
 /// What a step returns: how it ends, or an error. `?` on any error means "try again".
@@ -20,9 +21,9 @@ pub struct Transition<M: Machine> {
     /// Enqueued in the same commit.
     pub(crate) births: Vec<Birth>,
     /// Sent in the same commit.
-    pub(crate) letters: Vec<Result<Sent, StepError>>,
+    pub(crate) letters: Vec<LetterTo>,
     /// The step's own transaction, in which the ending is to be written.
-    pub(crate) within: Option<Tx>,
+    pub(crate) within: Option<StepTx>,
 }
 
 pub(crate) enum Ending<M: Machine> {
@@ -38,30 +39,6 @@ pub(crate) enum Ending<M: Machine> {
 /// When a wait gives up, and where it goes then.
 pub(crate) type Deadline<M> = Option<(Duration, <M as Machine>::Step)>;
 
-/// A signal that rides along.
-#[derive(Debug)]
-pub(crate) struct Sent {
-    pub(crate) id: Option<i64>,
-    pub(crate) key: Option<String>,
-    pub(crate) tenant: String,
-    pub(crate) machines: Vec<&'static str>,
-    pub(crate) name: &'static str,
-    pub(crate) payload: Box<serde_json::value::RawValue>,
-}
-
-impl Sent {
-    pub(crate) fn new<S: Signal>(to: Address<S::To>, signal: &S) -> Result<Sent, StepError> {
-        let payload = serde_json::value::to_raw_value(signal)
-            .map_err(|error| fatal(format!("the signal {} cannot be encoded: {error}", S::NAME)))?;
-        let (id, key, tenant) = match to {
-            Address::Id(id) => (Some(id.raw()), None, String::new()),
-            Address::Key { key, tenant } => (None, Some(key), tenant),
-        };
-        let machines = std::iter::once(S::To::NAME).chain(S::To::FORMER_NAMES.iter().copied()).collect();
-        Ok(Sent { id, key, tenant, machines, name: S::NAME, payload })
-    }
-}
-
 impl<M: Machine> Transition<M> {
     fn of(ending: Ending<M>) -> Self {
         Transition { ending, births: Vec::new(), letters: Vec::new(), within: None }
@@ -74,17 +51,23 @@ impl<M: Machine> Transition<M> {
     }
 
     /// An outbox: send this in the same commit. Nobody there is this step's error.
-    pub fn and_signal<S: Signal>(mut self, to: impl Into<Address<S::To>>, signal: S) -> Self {
-        self.letters.push(Sent::new(to.into(), &signal));
+    pub fn and_signal<S: Signal>(self, to: impl Into<Address<S::To>>, signal: S) -> Self {
+        self.and_letter(letter_to(to, signal))
+    }
+
+    /// The same with options: `done(()).and_letter(letter_to(order, Paid { cents }).once("evt-7"))`. A duplicate is no error.
+    pub fn and_letter(mut self, letter: LetterTo) -> Self {
+        self.letters.push(letter);
         self
     }
 
-    /// Commit this transition inside the step's own transaction (from [`Context::begin`](crate::Context::begin)): what the
-    /// step wrote through it and what it decided are one commit. For that database: exactly once.
+    /// Commit this transition inside the step's own transaction (from [`Context::begin`](crate::Context::begin), or with the
+    /// feature `sqlx` from the host's own pool): what the step wrote through it and what it decided are one commit. For that
+    /// database: exactly once.
     ///
     /// If the claim was lost meanwhile, the transaction is rolled back.
-    pub fn within(mut self, tx: Tx) -> Self {
-        self.within = Some(tx);
+    pub fn within(mut self, tx: impl Into<StepTx>) -> Self {
+        self.within = Some(tx.into());
         self
     }
 }

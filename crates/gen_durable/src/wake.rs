@@ -20,6 +20,8 @@ pub(crate) struct Hint {
 #[derive(Debug, Default)]
 pub(crate) struct Wake {
     bell: Notify,
+    /// Somebody was cancelled through this process: running steps may have lost their claim.
+    doubt: Notify,
     /// The smallest due time told since the picker last looked, by queue and priority: its watermark is lowered to it.
     /// Guarded for a moment, never over an await.
     lowest: Mutex<BTreeMap<(String, i16), Timestamp>>,
@@ -40,6 +42,16 @@ impl Wake {
     /// Look: a place became free.
     pub(crate) fn ring(&self) {
         self.bell.notify_one();
+    }
+
+    /// Running steps may have lost their claim: whoever asks for it should be told.
+    pub(crate) fn doubt(&self) {
+        self.doubt.notify_one();
+    }
+
+    /// Wait for a doubt. One that came before is not lost.
+    pub(crate) async fn doubted(&self) {
+        self.doubt.notified().await;
     }
 
     /// Wait for the bell. A ring that came before is not lost.

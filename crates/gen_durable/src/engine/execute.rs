@@ -3,12 +3,16 @@
 use std::{
     any::Any,
     panic::AssertUnwindSafe,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use futures_util::FutureExt;
 
+use super::watch::Watch;
 use crate::{
     birth::{Birth, New},
     codec,
@@ -22,11 +26,11 @@ use crate::{
         fault::Fault,
         pool::Pool,
         row::Claimed,
-        settle::{Deadline, ENTERS, More, Rider, Spawn},
-        tx::Tx,
+        settle::{Deadline, ENTERS, More, Spawn},
+        step_tx::StepTx,
     },
     story::Story,
-    transition::{Ending, Sent, Transition},
+    transition::{Ending, Transition},
 };
 
 /// A step that met an outage of our own database is tried again after this long.
@@ -38,11 +42,14 @@ pub(crate) struct Environment {
     pub(crate) pool: Pool,
     pub(crate) step_timeout: Duration,
     pub(crate) payload_bytes_max: usize,
+    /// Those that want to know whether they were cancelled.
+    pub(crate) watch: Arc<Watch>,
 }
 
 impl Environment {
     pub(crate) fn new(pool: Pool, settings: &Settings) -> Environment {
-        Environment { pool, step_timeout: settings.step_timeout, payload_bytes_max: settings.payload_bytes_max }
+        let Settings { step_timeout, payload_bytes_max, .. } = *settings;
+        Environment { pool, step_timeout, payload_bytes_max, watch: Arc::default() }
     }
 }
 
@@ -60,7 +67,7 @@ pub(crate) struct Decision {
     pub(crate) delay: Duration,
     /// What it does besides ending.
     pub(crate) more: More,
-    pub(crate) within: Option<Tx>,
+    pub(crate) within: Option<StepTx>,
     /// For the metrics and the story: next, sleep, wait, spawn, retry, done, stop, failure, outage, stuck.
     pub(crate) outcome: &'static str,
     /// What went wrong, also if the handler led on from it.
@@ -238,6 +245,7 @@ fn context<'a, M: Machine>(
         began: AtomicBool::new(false),
         pool: &environment.pool,
         letters,
+        token: environment.watch.token(row.claim()),
     }
 }
 
@@ -332,7 +340,8 @@ fn encode<M: Machine>(
     };
     decision.within = within;
     decision.more.births = born(births, inputs.row, limit)?;
-    decision.more.letters = letters.into_iter().map(|sent| rides(sent?, limit)).collect::<Result<_, StepError>>()?;
+    decision.more.letters =
+        letters.into_iter().map(|letter| letter.into_sent(limit)).collect::<Result<_, StepError>>()?;
     if consumes {
         decision.more.consumed = inputs.awaited();
     }
@@ -371,12 +380,6 @@ fn born(births: Vec<Birth>, row: &Claimed, limit: usize) -> Result<Vec<New>, Ste
             Ok(new)
         })
         .collect()
-}
-
-fn rides(sent: Sent, limit: usize) -> Result<Rider, StepError> {
-    let Sent { id, key, tenant, machines, name, payload } = sent;
-    codec::check_json("a signal", payload.get(), limit)?;
-    Ok(Rider { id, key, tenant, machines, name, payload })
 }
 
 fn gives_up<S: Data>(deadline: Option<(Duration, S)>, limit: usize) -> Result<Option<Deadline>, StepError> {

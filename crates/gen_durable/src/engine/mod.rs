@@ -10,6 +10,7 @@ mod local;
 mod pick;
 pub(crate) mod registry;
 mod upkeep;
+pub(crate) mod watch;
 mod within;
 
 use std::{

@@ -43,6 +43,8 @@ const OVERDUE_EVERY: Duration = Duration::from_millis(500);
 /// How often lanes and partition keys are looked after, and how many of them at a time.
 const REPAIR_EVERY: Duration = Duration::from_secs(5);
 const REPAIR_BATCH: i32 = 500;
+/// How often running steps that ask are told whether they were cancelled: one statement for all of them.
+const CLAIMS_EVERY: Duration = Duration::from_secs(1);
 /// An ending that waits for somebody's lock is tried again this often.
 const BLOCKED_EVERY: Duration = Duration::from_millis(50);
 
@@ -59,6 +61,7 @@ pub(crate) async fn run(core: Arc<Core>) {
         depth: now,
         overdue: now + OVERDUE_EVERY,
         blocked: None,
+        claims: None,
         deadlines: now,
         repair: now,
     };
@@ -72,6 +75,10 @@ pub(crate) async fn run(core: Arc<Core>) {
                 return;
             }
             () = core.blocked.rung() => due.blocked = Some(Instant::now()),
+            () = core.environment.watch.rung() => {
+                due.claims.get_or_insert_with(|| Instant::now() + CLAIMS_EVERY);
+            }
+            () = core.wake.doubted() => due.claims = Some(Instant::now()),
             () = core.deadlines.notified() => due.deadlines = Instant::now(),
             () = tokio::time::sleep_until(next.into()) => {}
         }
@@ -79,6 +86,10 @@ pub(crate) async fn run(core: Arc<Core>) {
         if due.blocked.is_some_and(|at| at <= now) {
             settle_blocked(&core, &connection).await;
             due.blocked = (!core.blocked.is_empty()).then(|| Instant::now() + BLOCKED_EVERY);
+        }
+        if due.claims.is_some_and(|at| at <= now) {
+            report("look for lost claims of running steps", core.environment.watch.look(&connection).await);
+            due.claims = (!core.environment.watch.is_empty()).then(|| Instant::now() + CLAIMS_EVERY);
         }
         if core.phase.is_draining() {
             // Nothing more is claimed; the lock-bound endings above still are.
@@ -126,6 +137,7 @@ struct Due {
     depth: Instant,
     overdue: Instant,
     blocked: Option<Instant>,
+    claims: Option<Instant>,
     deadlines: Instant,
     repair: Instant,
 }
@@ -134,7 +146,7 @@ impl Due {
     fn next(&self) -> Instant {
         let soonest = self.reap.min(self.sweep).min(self.collect).min(self.depth).min(self.overdue);
         let soonest = soonest.min(self.deadlines).min(self.repair);
-        self.blocked.map_or(soonest, |blocked| soonest.min(blocked))
+        [self.blocked, self.claims].into_iter().flatten().fold(soonest, Instant::min)
     }
 }
 

@@ -12,28 +12,17 @@ use crate::store::{
     pick::give_back,
     row::Claim,
     settle::{self, Found, Resolved},
-    tx::Tx,
+    step_tx::StepTx,
 };
 
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
 /// Write the ending into the step's transaction and commit it. If the claim is lost, nothing of it happens.
-pub(crate) async fn conclude(core: &Arc<Core>, ended: Ended, mut tx: Tx) {
+pub(crate) async fn conclude(core: &Arc<Core>, ended: Ended, tx: StepTx) {
     core.lease.good().await;
     let claim = ended.ending.claim;
-    let committed = match settle::settle_within(&mut tx, &core.target, &ended.ending).await {
-        Ok(Some(found)) => tx.finish("commit").await.map(|()| Some(found)),
-        Ok(None) => {
-            drop(tx.finish("rollback").await);
-            Ok(None)
-        }
-        Err(fault) => {
-            drop(tx);
-            Err(fault)
-        }
-    };
-    match committed {
+    match tx.conclude(&core.target, &ended.ending).await {
         Ok(committed) => commit::answer(core, vec![ended], |_| committed.clone()),
         // Whatever was refused, the step's own statements share its transaction: its handler should know.
         Err(Fault::Refused { message, .. }) => commit::poisoned(core, ended, &message),

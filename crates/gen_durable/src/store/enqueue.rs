@@ -3,14 +3,13 @@
 use jiff::Timestamp;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
-use tokio_postgres::Row;
 
 use super::{
     Sql,
     connection::{Connection, Param},
     fault::Fault,
     pool::Pool,
-    row::{column, unless_all},
+    row::{Fields, column, unless_all},
     sql,
     target::Target,
     tx::{Transaction, ride},
@@ -222,16 +221,16 @@ fn document<'a>(news: impl Iterator<Item = &'a New>) -> String {
     serde_json::to_string(&news.collect::<Vec<_>>()).unwrap_or_default()
 }
 
-pub(super) fn read_keyed(rows: &[Row], expected: usize) -> Result<Vec<Inserted>, Fault> {
+pub(super) fn read_keyed<R: Fields>(rows: &[R], expected: usize) -> Result<Vec<Inserted>, Fault> {
     if rows.len() != expected {
         let message = format!("{expected} instances were sent, {} were answered", rows.len());
         return Err(Fault::Refused { code: None, message });
     }
-    let read = |row: &Row| Ok(Inserted { id: column(row, 1)?, is_new: column(row, 2)?, eligible_at: column(row, 3)? });
+    let read = |row: &R| Ok(Inserted { id: column(row, 1)?, is_new: column(row, 2)?, eligible_at: column(row, 3)? });
     rows.iter().map(read).collect()
 }
 
-fn read(rows: &[Row], expected: usize) -> Result<Vec<Inserted>, Fault> {
+fn read(rows: &[impl Fields], expected: usize) -> Result<Vec<Inserted>, Fault> {
     if rows.len() != expected {
         let message = format!("{expected} instances were sent, {} were answered", rows.len());
         return Err(Fault::Refused { code: None, message });

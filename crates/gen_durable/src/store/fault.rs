@@ -6,7 +6,7 @@ use crate::error::{Error, Kind};
 
 /// A statement that did not succeed.
 #[derive(Debug)]
-pub(crate) enum Fault {
+pub enum Fault {
     /// The database could not be reached, or refused before it did anything: nothing happened.
     Away(String),
     /// The connection broke while the statement was under way: it happened, or it did not.
@@ -28,15 +28,20 @@ impl Fault {
                 Fault::Refused { code: None, message }
             };
         };
-        match code.code() {
+        Fault::by_code(code.code(), message)
+    }
+
+    /// By what the server said.
+    pub(crate) fn by_code(code: &str, message: String) -> Fault {
+        match code {
             "55P03" | "40P01" | "40001" => Fault::Busy(message),
             // The server goes down, or our session was ended: it may have been at any point of its work.
             code if code.starts_with("57P") => Fault::Lost(message),
             // Cancelled by a timeout of the role, read-only, out of memory, of disk, of connections, still starting,
-            // an I/O error: not the statement's fault.
-            "57014" | "25006" => Fault::Away(message),
+            // an I/O error, a transaction that was left idle for too long: not the statement's fault.
+            "57014" | "25006" | "25P03" => Fault::Away(message),
             code if ["08", "53", "58", "F0", "XX"].iter().any(|class| code.starts_with(class)) => Fault::Away(message),
-            _ => Fault::Refused { code: Some(code.clone()), message },
+            _ => Fault::Refused { code: Some(SqlState::from_code(code)), message },
         }
     }
 
@@ -95,6 +100,12 @@ impl Fault {
                 _ => Error::new(Kind::Refused, format!("could not {doing}: {message}")),
             },
         }
+    }
+}
+
+impl From<tokio_postgres::Error> for Fault {
+    fn from(error: tokio_postgres::Error) -> Fault {
+        Fault::of(&error)
     }
 }
 

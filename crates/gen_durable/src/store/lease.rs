@@ -1,6 +1,6 @@
 //! The worker's lease, and what the dead held.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use tokio_postgres::Row;
 
@@ -18,6 +18,7 @@ sql!(ADOPT, "adopt.sql", [FLOAT8]);
 sql!(REAP, "reap.sql", [TEXT, INT4, INT2]);
 sql!(BURY, "bury.sql", [TEXT]);
 sql!(HELD, "held.sql", [TEXT, FLOAT8]);
+sql!(LOST, "lost.sql", [INT8_ARRAY, INT8_ARRAY]);
 
 /// Who this process is, as the `workers` row says it.
 #[derive(Debug, Clone)]
@@ -92,6 +93,14 @@ pub(crate) async fn bury(connection: &Connection, worker: &str) -> Result<(), Fa
 pub(crate) async fn held(connection: &Connection, worker: &str, seconds: f64) -> Result<Vec<Claim>, Fault> {
     let rows = connection.query(&HELD, &[&worker, &seconds]).await?;
     rows.iter().map(|row| Ok(Claim { id: column(row, 0)?, epoch: column(row, 1)?, seq: column(row, 2)? })).collect()
+}
+
+/// Which of these claims are good no more: (id, epoch).
+pub(crate) async fn lost(connection: &Connection, claims: &[Claim]) -> Result<HashSet<(i64, i64)>, Fault> {
+    let ids: Vec<i64> = claims.iter().map(|claim| claim.id).collect();
+    let epochs: Vec<i64> = claims.iter().map(|claim| claim.epoch).collect();
+    let rows = connection.query(&LOST, &[&ids, &epochs]).await?;
+    rows.iter().map(|row| Ok((column(row, 0)?, column(row, 1)?))).collect()
 }
 
 fn reaped(row: &Row) -> Result<Reaped, Fault> {

@@ -40,10 +40,11 @@ pub(crate) static MIGRATIONS: &[Migration] = &[
     migration!(3, "0003_acts", serves 3),
     migration!(4, "0004_turns", serves 4),
     migration!(5, "0005_story", serves 5),
+    migration!(6, "0006_letters", serves 6),
 ];
 
 /// The version that this build was made for.
-pub(crate) const CURRENT: i32 = 5;
+pub(crate) const CURRENT: i32 = 6;
 
 /// A migration may have an index to build; it is not lost for being slow.
 const MIGRATION_DEADLINE: std::time::Duration = std::time::Duration::from_secs(3600);

@@ -7,6 +7,9 @@ pub(crate) mod connection;
 pub(crate) mod fault;
 pub(crate) mod link;
 pub(crate) mod pool;
+#[cfg(feature = "sqlx")]
+mod sqlx;
+pub(crate) mod step_tx;
 pub(crate) mod target;
 pub(crate) mod tx;
 

@@ -58,9 +58,21 @@ impl Claimed {
     }
 }
 
+/// A row of an answer, whichever driver brought it.
+pub trait Fields {
+    /// A column, or why it cannot be read.
+    fn field<'a, T: FromSql<'a>>(&'a self, index: usize) -> Result<T, String>;
+}
+
+impl Fields for Row {
+    fn field<'a, T: FromSql<'a>>(&'a self, index: usize) -> Result<T, String> {
+        self.try_get(index).map_err(|error| error.to_string())
+    }
+}
+
 /// A column, or the news that the answer is not what this build expects.
-pub(crate) fn column<'a, T: FromSql<'a>>(row: &'a Row, index: usize) -> Result<T, Fault> {
-    row.try_get(index).map_err(|error| Fault::Refused { code: None, message: format!("an unexpected answer: {error}") })
+pub(crate) fn column<'a, T: FromSql<'a>>(row: &'a impl Fields, index: usize) -> Result<T, Fault> {
+    row.field(index).map_err(|error| Fault::Refused { code: None, message: format!("an unexpected answer: {error}") })
 }
 
 /// A column of a batch, or nothing at all if every value is the usual one: `unnest` fills a shorter array up with nulls,

@@ -12,12 +12,12 @@ use super::{
     connection::{Connection, Param},
     fault::Fault,
     pick::claimed,
-    row::{Claim, Claimed, column, unless_all},
+    row::{Claim, Claimed, Fields, column, unless_all},
     sql,
     target::Target,
-    tx::{Tx, ride},
+    tx::{Transaction, ride},
 };
-use crate::{birth::New, id::Status, story::Tale};
+use crate::{birth::New, id::Status, letter::Sent, story::Tale};
 
 sql!(prepared SETTLE, "settle.sql", [
     INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
@@ -38,6 +38,27 @@ sql!(prepared SETTLE_KEYED_TOLD, "settle_keyed_told.sql", [
     TEXT_ARRAY, TEXT_ARRAY, INT4_ARRAY, FLOAT4_ARRAY, TEXT_ARRAY, TEXT, INT8_ARRAY, TEXT, FLOAT8, TEXT_ARRAY
 ]);
 sql!(prepared CONCLUDE, "conclude.sql", [TEXT, TEXT]);
+sql!(
+    SETTLE_WITHIN,
+    "settle_within.sql",
+    [
+        INT8_ARRAY,
+        INT8_ARRAY,
+        INT8_ARRAY,
+        TEXT_ARRAY,
+        INT4_ARRAY,
+        TEXT_ARRAY,
+        TEXT_ARRAY,
+        TEXT_ARRAY,
+        TEXT_ARRAY,
+        TEXT_ARRAY,
+        INT4_ARRAY,
+        FLOAT8_ARRAY,
+        TEXT,
+        TEXT
+    ]
+);
+sql!(CONCLUDE_WITHIN, "conclude_within.sql", [TEXT, TEXT]);
 sql!(LOCK, "lock.sql", [INT8_ARRAY]);
 sql!(RESOLVE, "resolve.sql", [INT8_ARRAY]);
 
@@ -92,7 +113,7 @@ pub(crate) struct More {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) births: Vec<New>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) letters: Vec<Rider>,
+    pub(crate) letters: Vec<Sent>,
     /// Its parent, whose row the end of a child touches.
     #[serde(rename = "child", skip_serializing_if = "Option::is_none")]
     pub(crate) parent: Option<i64>,
@@ -130,19 +151,6 @@ pub(crate) struct Spawn {
     pub(crate) any: bool,
     pub(crate) taken: &'static str,
     pub(crate) children: Vec<New>,
-}
-
-/// A signal that rides along.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct Rider {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) id: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) key: Option<String>,
-    pub(crate) tenant: String,
-    pub(crate) machines: Vec<&'static str>,
-    pub(crate) name: &'static str,
-    pub(crate) payload: Box<RawValue>,
 }
 
 /// What an instance that runs ahead finds: its letters and its children, as JSON.
@@ -389,23 +397,21 @@ pub(crate) async fn lock_free(connection: &Connection, ids: &[i64]) -> Result<Ha
 }
 
 /// One ending inside the step's own transaction. `None`: the claim was lost, and the transaction must not commit.
-pub(crate) async fn settle_within(tx: &mut Tx, target: &Target, ending: &Ending) -> Result<Option<Found>, Fault> {
-    let rows = if ending.more.is_some() {
+pub(crate) async fn settle_within<T: Transaction>(
+    tx: &mut T,
+    target: &Target,
+    ending: &Ending,
+) -> Result<Option<Found>, Fault> {
+    let commit_within = format!("{}ms", target.statement_timeout().as_millis());
+    // What is told, and what frees a lane, is for `conclude` too: one statement more for each would be one too many.
+    let rows = if ending.more.is_some() || ending.keyed || ending.tale.is_some() {
         let document = document([ending])?;
-        ride(tx, target, &CONCLUDE, &[&document, &None::<&str>]).await?
-    } else if ending.keyed {
-        let columns = Columns::of([ending], None);
-        let told = Told::of(&[ending]);
-        let takes = Takes { taking: Vec::new(), taker: Taker::NOBODY };
-        let (statement, params) = takes.statement(&columns, told.as_ref());
-        let rows = ride(tx, target, statement, &params).await?;
-        return Ok(written_keyed(&rows)?.found.into_values().next());
+        ride(tx, target, &CONCLUDE_WITHIN, &[&document, &commit_within]).await?
     } else {
         let columns = Columns::of([ending], None);
-        match Told::of(&[ending]) {
-            None => ride(tx, target, &SETTLE, &columns.params()).await?,
-            Some(told) => ride(tx, target, &SETTLE_TOLD, &told.params(&columns)).await?,
-        }
+        let mut params = columns.params().to_vec();
+        params.push(&commit_within);
+        ride(tx, target, &SETTLE_WITHIN, &params).await?
     };
     Ok(written(&rows)?.found.into_values().next())
 }
@@ -444,8 +450,8 @@ pub(crate) async fn resolve(connection: &Connection, claims: &[Claim]) -> Result
         .collect())
 }
 
-fn written(rows: &[Row]) -> Result<Written, Fault> {
-    let found = |row: &Row| Ok((column(row, 0)?, Found { inbox: column(row, 1)?, children: column(row, 2)? }));
+fn written(rows: &[impl Fields]) -> Result<Written, Fault> {
+    let found = |row| Ok((column(row, 0)?, Found { inbox: column(row, 1)?, children: column(row, 2)? }));
     Ok(Written { found: rows.iter().map(found).collect::<Result<_, Fault>>()?, handed: Vec::new() })
 }
 

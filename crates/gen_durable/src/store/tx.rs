@@ -5,7 +5,7 @@ use std::{fmt, ops::Deref, sync::Arc};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_postgres::{Client, Row, types::Type};
 
-use super::{Sql, connection::Param, fault::Fault, link::Link, pool::Inner, target::Target};
+use super::{Sql, connection::Param, fault::Fault, link::Link, pool::Inner, row::Fields, target::Target};
 use crate::error::Error;
 
 /// A transaction of the pool's own. Everything that a `tokio_postgres::Client` can do is there by deref.
@@ -60,30 +60,36 @@ impl fmt::Debug for Tx {
     }
 }
 
-/// Anything that an act can ride in: our own [`Tx`], or a caller's `tokio_postgres::Transaction`.
+/// Anything that an act can ride in: our own [`Tx`], or a caller's `tokio_postgres::Transaction`. With the feature `sqlx` also
+/// a caller's `sqlx::Transaction`, `PgConnection` or `PoolConnection`.
 pub trait Transaction: sealed::Sealed {}
 impl<T: sealed::Sealed> Transaction for T {}
 
 pub(crate) mod sealed {
-    use super::{Param, Row, Type};
+    use super::{Fault, Fields, Param, Row, Type};
 
     pub trait Sealed: Send {
-        /// One statement, without a name: it works through every pooler and needs no second trip.
+        /// A row of its driver's answers.
+        type Row: Fields;
+
+        /// One statement, without a name: it works through every pooler and leaves nothing behind.
         fn rows(
             &mut self,
-            text: &str,
+            text: String,
             params: &[(Param<'_>, Type)],
-        ) -> impl Future<Output = Result<Vec<Row>, tokio_postgres::Error>> + Send;
+        ) -> impl Future<Output = Result<Vec<Self::Row>, Fault>> + Send;
     }
 
     impl Sealed for super::Tx {
-        async fn rows(&mut self, text: &str, params: &[(Param<'_>, Type)]) -> Result<Vec<Row>, tokio_postgres::Error> {
-            self.query_typed(text, params).await
+        type Row = Row;
+        async fn rows(&mut self, text: String, params: &[(Param<'_>, Type)]) -> Result<Vec<Row>, Fault> {
+            Ok(self.query_typed(&text, params).await?)
         }
     }
     impl Sealed for tokio_postgres::Transaction<'_> {
-        async fn rows(&mut self, text: &str, params: &[(Param<'_>, Type)]) -> Result<Vec<Row>, tokio_postgres::Error> {
-            self.query_typed(text, params).await
+        type Row = Row;
+        async fn rows(&mut self, text: String, params: &[(Param<'_>, Type)]) -> Result<Vec<Row>, Fault> {
+            Ok(self.query_typed(&text, params).await?)
         }
     }
 }
@@ -94,21 +100,21 @@ pub(crate) async fn ride<T: Transaction>(
     target: &Target,
     sql: &'static Sql,
     params: &[Param<'_>],
-) -> Result<Vec<Row>, Fault> {
+) -> Result<Vec<T::Row>, Fault> {
     target.count(sql.name);
     let typed: Vec<(Param<'_>, Type)> = params.iter().copied().zip(sql.types.iter().cloned()).collect();
-    answered(target, tx.rows(&target.render(sql.text), &typed)).await
+    answered(target, tx.rows(target.render(sql.text), &typed)).await
 }
 
 /// An answer within the time that every statement has, or the news that the connection is lost: an instance must not hang
 /// on a silent network. Whoever gets that news lets the connection go.
-pub(crate) async fn answered<T>(
+pub(crate) async fn answered<T, E: Into<Fault>>(
     target: &Target,
-    sent: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    sent: impl Future<Output = Result<T, E>>,
 ) -> Result<T, Fault> {
     let limit = target.statement_timeout();
     match tokio::time::timeout(limit, sent).await {
-        Ok(answer) => answer.map_err(|error| Fault::of(&error)),
+        Ok(answer) => answer.map_err(Into::into),
         Err(_) => Err(Fault::Lost(format!("no answer within {limit:?}"))),
     }
 }

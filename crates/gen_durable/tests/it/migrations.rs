@@ -112,7 +112,12 @@ async fn the_runtime_role_works_without_ddl_and_the_reader_only_looks() {
         format!(
             r#"select * from {schema}.enqueue_all('[{{"fsm": "ping", "step": "run", "state": null, "key": "k"}}]')"#
         ),
+        format!("select {schema}.enqueue('ping', 'null', key => 'k')"),
         format!("select {schema}.signal({id}, null, null, null, 'x', '1')"),
+        format!(r#"select * from {schema}.signal_all('[{{"id": {id}, "name": "x"}}]')"#),
+        format!(
+            r#"select * from {schema}.signal_or_start('{{"fsm": "p", "step": "s", "state": 1, "key": "k"}}', 'x', '1')"#
+        ),
         format!("select {schema}.cancel({id}, null, null, null, 'x')"),
         format!("select {schema}.tell_parents(array[{id}]::bigint[])"),
         format!("select * from {schema}.expire(10)"),
@@ -120,6 +125,8 @@ async fn the_runtime_role_works_without_ddl_and_the_reader_only_looks() {
         let refused = reader.batch_execute(&act).await.unwrap_err();
         assert_eq!(refused.code().unwrap().code(), "42501", "{act}");
     }
+    let looked = reader.query_one(&format!("select status from {schema}.result({id})"), &[]).await.unwrap();
+    assert_eq!(looked.get::<_, &str>(0), "runnable", "what it may see, it may ask");
     assert_eq!(lab.status_of(id).await, gen_durable::Status::Runnable);
     assert!(lab.pool().migrations().grants_sql("a\"; drop", "b").unwrap_err().is_invalid());
 }

@@ -2,7 +2,7 @@
 
 use gen_durable::{Lab, Status};
 
-use crate::support::url;
+use crate::support::{live, sql, url};
 
 /// The statements of the guide, in their order, in the schema of this test.
 fn guide(schema: &str) -> Vec<String> {
@@ -30,7 +30,22 @@ async fn the_statements_of_the_guide_do_what_it_says() {
     let lab = Lab::new(()).await;
     let schema = lab.pool().schema().to_owned();
     let statements = guide(&schema);
-    let [enqueue, by_id, by_key, cancel, cancel_all, look, function, trigger] = statements.as_slice() else {
+    let [
+        one,
+        with_options,
+        enqueue,
+        by_id,
+        by_key,
+        many,
+        or_start,
+        cancel,
+        cancel_all,
+        result,
+        look,
+        function,
+        trigger,
+    ] = statements.as_slice()
+    else {
         panic!("the guide has other statements: {statements:#?}");
     };
     let mut config: tokio_postgres::Config = url().parse().unwrap();
@@ -39,31 +54,51 @@ async fn the_statements_of_the_guide_do_what_it_says() {
     tokio::spawn(connection);
     let word = async |statement: &str| client.query_one(statement, &[]).await.unwrap().get::<_, String>(0);
 
+    let number = async |statement: &str| client.query_one(statement, &[]).await.unwrap().get::<_, i64>(0);
+    assert_eq!((number(one).await, number(with_options).await), (1, 2));
     let rows = client.query(enqueue, &[]).await.unwrap();
     let mut made: Vec<(i32, i64, bool)> = rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect();
     made.sort_unstable();
-    assert_eq!(made, [(1, 1, true), (2, 2, true)]);
+    assert_eq!(made, [(1, 3, true), (2, 4, true)]);
     let show = async |id| lab.inspect().show(id).await.unwrap().unwrap();
-    let (first, second) = (show(1).await, show(2).await);
+    let (receipt, checkout) = (show(1).await, show(2).await);
+    assert_eq!(
+        (receipt.fsm.as_str(), receipt.step.as_str(), receipt.state.as_str()),
+        ("send_receipt", "run", r#"{"order": 42}"#)
+    );
+    assert_eq!((checkout.step.as_str(), checkout.priority), ("reserve", -1));
+    assert_eq!(checkout.eligible_at.duration_since(receipt.eligible_at).as_secs(), 7200);
+    let (first, second) = (show(3).await, show(4).await);
     assert_eq!((first.fsm.as_str(), first.step.as_str(), first.queue.as_str()), ("checkout", "reserve", "default"));
     assert_eq!((second.queue.as_str(), second.priority, second.tenant.as_str()), ("shop", -1, "acme"));
     assert_eq!(second.eligible_at.duration_since(first.eligible_at).as_secs(), 3600);
     let again = client.query(enqueue, &[]).await.unwrap();
     let taken = again.iter().find(|row| row.get::<_, i32>(0) == 2).unwrap();
-    assert_eq!((taken.get::<_, i64>(1), taken.get::<_, bool>(2)), (2, false), "the key is taken");
+    assert_eq!((taken.get::<_, i64>(1), taken.get::<_, bool>(2)), (4, false), "the key is taken");
+
+    assert_eq!(number(with_options).await, 2, "the key is taken");
 
     assert_eq!(word(by_id).await, "delivered");
     assert_eq!(word(by_key).await, "delivered");
     assert_eq!(word(by_key).await, "duplicate");
+    let answers = client.query(many, &[]).await.unwrap();
+    let answers: Vec<(i32, &str)> = answers.iter().map(|row| (row.get(0), row.get(1))).collect();
+    assert_eq!(answers, [(1, "delivered"), (2, "duplicate"), (3, "no_target")]);
+    for (word, is_new) in [("delivered", true), ("duplicate", false)] {
+        let told = client.query_one(or_start, &[]).await.unwrap();
+        assert_eq!((told.get::<_, &str>(0), told.get::<_, bool>(2)), (word, is_new));
+    }
     assert_eq!(word(cancel).await, "cancelled");
     assert_eq!(word(cancel).await, "too_late");
     assert_eq!(word(by_id).await, "no_target");
     assert_eq!(word(cancel_all).await, "cancelled");
     assert_eq!(word(cancel_all).await, "no_target", "a settled one holds its key no more");
+    let end = client.query_one(result, &[]).await.unwrap();
+    assert_eq!((end.get::<_, &str>("status"), end.get::<_, &str>("error")), ("cancelled", "the customer called"));
     let end = client.query_one(&look.replace("status,", "status::text,"), &[]).await.unwrap();
     assert_eq!(end.get::<_, String>("status"), "cancelled");
     assert_eq!(end.get::<_, String>("last_error"), "the customer called");
-    assert_eq!(show(2).await.status, Status::Cancelled);
+    assert_eq!(show(4).await.status, Status::Cancelled);
 
     // A trigger of a caller's own: the order and its checkout are one commit. A temporary table needs no rights.
     client.batch_execute("create temporary table orders (id bigint, cents bigint)").await.unwrap();
@@ -77,4 +112,76 @@ async fn the_statements_of_the_guide_do_what_it_says() {
     assert_eq!(client.query_one(&count, &[]).await.unwrap().get::<_, i64>(0), 0);
     client.batch_execute("insert into orders values (77, 5)").await.unwrap();
     assert_eq!(client.query_one(&count, &[]).await.unwrap().get::<_, i64>(0), 1);
+}
+
+/// Somebody with this and no more than what the guide says a caller needs.
+async fn caller(schema: &str) -> tokio_postgres::Client {
+    let text = include_str!("../../../../docs/guide/sql.md");
+    let grants = text.split("```text\n").find(|block| block.starts_with("grant usage")).unwrap();
+    let grants = grants.split("```").next().unwrap().replace(" to app;", &format!(" to {schema}_app;"));
+    let grants = grants
+        .replace("gen_durable.", &format!("{schema}."))
+        .replace("schema gen_durable", &format!("schema {schema}"));
+    sql().await.batch_execute(&format!("create role {schema}_app login; {grants}")).await.unwrap();
+    let mut config: tokio_postgres::Config = url().parse().unwrap();
+    config.user(format!("{schema}_app"));
+    let (client, connection) = config.connect(tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+#[tokio::test]
+async fn a_caller_with_the_rights_that_the_guide_names_can_do_every_act() {
+    let pool = live().await;
+    let schema = pool.schema().to_owned();
+    let caller = caller(&schema).await;
+    for act in [
+        "select S.enqueue('m', '1', key => 'k')",
+        r#"select * from S.enqueue_all('[{"fsm": "m", "step": "s", "state": null, "key": "l"}]')"#,
+        r#"select * from S.enqueue_all('[{"fsm": "m", "step": "s", "state": null, "lane": "l"}]')"#,
+        r#"select * from S.enqueue_all('[{"fsm": "m", "step": "s", "state": null, "partition": "p"}]')"#,
+        "select S.signal(null, '', 'k', null, 'a', '1', 'once')",
+        r#"select * from S.signal_all('[{"key": "k", "name": "b"}]')"#,
+        r#"select * from S.signal_or_start('{"fsm": "m", "step": "s", "state": 1, "key": "n"}', 'a', '1')"#,
+        "select * from S.result(1)",
+        "select S.cancel(1, null, null, null, 'enough', true)",
+    ] {
+        let done = caller.query(&act.replace("S.", &format!("{schema}.")), &[]).await;
+        assert_eq!(done.unwrap_or_else(|error| panic!("{act}: {error:?}")).len(), 1, "{act}");
+    }
+    let refused = caller.batch_execute(&format!("delete from {schema}.instances")).await.unwrap_err();
+    assert_eq!(refused.code().unwrap().code(), "42501");
+    drop(caller);
+    sql().await.batch_execute(&format!("drop owned by {schema}_app; drop role {schema}_app")).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_psql_sends_that_cannot_be_kept_is_refused_and_says_why() {
+    let lab = Lab::new(()).await;
+    let schema = lab.pool().schema().to_owned();
+    let client = sql().await;
+    for (act, code) in [
+        ("select S.enqueue(null)", "23502"),
+        ("select S.enqueue('')", "23514"),
+        ("select S.enqueue('m', step => '')", "23514"),
+        ("select S.enqueue('m', queue => repeat('q', 64))", "23514"),
+        ("select S.enqueue('m', priority => 40000)", "22003"),
+        ("select S.enqueue('m', delay => 'soon')", "22007"),
+        ("select S.enqueue('m', '{\"a\": \"\\u0000\"}')", "22P05"),
+        ("select S.enqueue('m', colour => 'red')", "42883"),
+        ("select * from S.signal_all('{}')", "22023"),
+        (r#"select * from S.signal_all('[{"id": "seven", "name": "a"}]')"#, "22P02"),
+        (r#"select * from S.signal_or_start('{"fsm": "m", "step": "s", "state": 1}', 'a', '1')"#, "22004"),
+    ] {
+        let refused = client.query(&act.replace("S.", &format!("{schema}.")), &[]).await.unwrap_err();
+        assert_eq!(refused.code().unwrap().code(), code, "{act}: {refused:?}");
+    }
+    assert!(lab.inspect().counts().await.unwrap().is_empty());
+    // What is null inside of a state stays there, and a time in the past is now.
+    let keep = r#"select S.enqueue('m', '{"a": null}', data => '{"b": null}', at => '2001-01-01')"#;
+    let id: i64 = client.query_one(&keep.replace("S.", &format!("{schema}.")), &[]).await.unwrap().get(0);
+    let row = lab.inspect().show(id).await.unwrap().unwrap();
+    assert_eq!((row.state.as_str(), row.data.as_deref()), (r#"{"a": null}"#, Some(r#"{"b": null}"#)));
+    assert_eq!(row.eligible_at, lab.now().await);
+    assert!(client.query(&format!("select * from {schema}.result(999)"), &[]).await.unwrap().is_empty());
 }

@@ -9,6 +9,8 @@ const REAP: &str = include_str!("../../../src/store/sql/reap.sql");
 const EXPIRE: &str = include_str!("../../../src/store/sql/expire.sql");
 const COLLECT: &str = include_str!("../../../src/store/sql/collect.sql");
 const GIVE_BACK: &str = include_str!("../../../src/store/sql/give_back.sql");
+const SIGNAL_ALL: &str = include_str!("../../../src/store/sql/signal_all.sql");
+const SIGNAL_OR_START: &str = include_str!("../../../src/store/sql/signal_or_start.sql");
 const ENQUEUE_ALL: &str = include_str!("../../../src/store/sql/enqueue_all.sql");
 
 /// What an act claims to have done when it answers, so that it can be held to it.
@@ -24,6 +26,14 @@ pub(super) struct Claims {
     pub(super) seen: &'static [i64],
     /// A letter that says who sent it.
     pub(super) sends: bool,
+    /// Letters, each with its own answer.
+    pub(super) sends_all: bool,
+    /// Letters that ride along: they are there if its commit is acknowledged.
+    pub(super) rides: usize,
+    /// Its letters may have been sent by another before.
+    pub(super) once: bool,
+    /// What it may be refused with, when others came first. Then it has done nothing.
+    pub(super) refusals: &'static [&'static str],
     /// Rows that it answers are claimed by it.
     pub(super) claims: bool,
     /// Rows that it answers have gone on by themselves: one more commit.
@@ -109,6 +119,32 @@ fn signal(id: &str, key: &str, name: &str, dedup: &str) -> (String, Claims) {
     (fill(SIGNAL, &values), Claims { sends: true, ..Claims::default() })
 }
 
+/// Letters to these, in this order.
+fn signal_all(targets: &[&str]) -> (String, Claims) {
+    let letters: Vec<String> = targets.iter().map(|to| format!(r#"{{{to},"name":"a","payload":"of WHO"}}"#)).collect();
+    let values = [format!("'[{}]'", letters.join(",")), "1000".into()];
+    let values: Vec<&str> = values.iter().map(String::as_str).collect();
+    (fill(SIGNAL_ALL, &values), Claims { sends_all: true, ..Claims::default() })
+}
+
+/// A letter by key, which starts its target if nobody is there.
+fn start(dedup: &str) -> (String, Claims) {
+    let entry = r#"'{"fsm":"m","step":"s","state":{},"key":"k"}'"#;
+    let values = [entry, "'a'", r#"'"of WHO"'"#, dedup, "array['m']", "1000"];
+    (fill(SIGNAL_OR_START, &values), Claims { sends: true, ..Claims::default() })
+}
+
+/// The end of one, with letters to these.
+fn tells(id: i64, targets: &[&str], dedup: &str) -> (String, Claims) {
+    let letter = |to: &&str| format!(r#"{{{to},"name":"a","payload":"of WHO"{dedup}}}"#);
+    let letters: Vec<String> = targets.iter().map(letter).collect();
+    let more = format!(r#","letters":[{}]"#, letters.join(","));
+    let once = !dedup.is_empty();
+    // Nobody is there: the whole commit is refused.
+    let claims = Claims { rides: targets.len(), once, refusals: &["23503"], ..Claims::default() };
+    conclude(&[ending(id, "done", &more)], claims)
+}
+
 fn cancel(id: i64, by_key: bool, subtree: bool) -> (String, Claims) {
     let (address, key) = if by_key { ("null::bigint".into(), "'k'") } else { (id.to_string(), "null::text") };
     let values: [&str; 6] = [&address, "''", key, "null::text[]", "'enough'", if subtree { "true" } else { "false" }];
@@ -167,10 +203,21 @@ impl Act {
             "signal z" => signal("10", "null::text", "'z'", "null::text"),
             "signal once" => signal("10", "null::text", "'b'", "'once'"),
             "signal by key" => signal("null::bigint", "'k'", "'a'", "null::text"),
+            "signal all" => signal_all(&[r#""id":11"#, r#""id":13"#]),
+            "signal all back" => signal_all(&[r#""id":13"#, r#""key":"k11""#]),
+            "signal all of k" => signal_all(&[r#""key":"k""#]),
+            "start k" => start("null::text"),
+            "start k once" => start("'once'"),
+            "10 tells" => tells(10, &[r#""id":13"#, r#""key":"k11""#], ""),
+            "12 tells" => tells(12, &[r#""id":11"#], ""),
+            "10 tells once" => tells(10, &[r#""id":11"#], r#","dedup":"once""#),
+            "12 tells once" => tells(12, &[r#""id":11"#], r#","dedup":"once""#),
+            "signal 11" => signal("11", "null::text", "'a'", "null::text"),
             "cancel" => cancel(10, false, false),
             "cancel by key" => cancel(10, true, false),
             "cancel all" => cancel(10, false, true),
             "cancel 11" => cancel(11, false, false),
+            "cancel 13" => cancel(13, false, false),
             "reap" => reap("3::smallint"),
             "reap to death" => reap("1::smallint"),
             "expire" => (fill(EXPIRE, &["100"]), Claims { expires: true, ..Claims::default() }),

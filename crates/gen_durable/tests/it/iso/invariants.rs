@@ -110,6 +110,7 @@ pub(super) async fn broken(lane: &Lane, acts: &[(Act, End)], answers: &[Answer],
                 .error
                 .iter()
                 .filter(|_| !matches!(end, End::Killed(_)))
+                .filter(|error| !act.claims.refusals.iter().any(|refusal| error.starts_with(refusal)))
                 .map(|error| format!("{} failed: {error}", act.name)),
         );
         let ids: Vec<i64> = answer.rows.iter().filter_map(|row| row[0].as_deref()?.parse().ok()).collect();
@@ -144,6 +145,32 @@ pub(super) async fn broken(lane: &Lane, acts: &[(Act, End)], answers: &[Answer],
                    and not (count(*) = 0 and not exists (select from S.instances where id = 10))"
             ));
         }
+        if claims.sends_all || claims.rides > 0 {
+            let said =
+                answer.rows.iter().filter(|row| row.get(1).is_some_and(|word| word.as_deref() == Some("delivered")));
+            let delivered = match claims.sends_all {
+                true => {
+                    if done {
+                        said.count()
+                    } else {
+                        0
+                    }
+                }
+                false => {
+                    if acknowledged {
+                        claims.rides
+                    } else {
+                        0
+                    }
+                }
+            };
+            let fewer = if claims.once { "and count(*) <> 0" } else { "" };
+            queries.push(format!(
+                "select 'session {who} sent {delivered} letters, and there are ' || count(*) from S.signals
+                 where payload = '\"of {who}\"' having count(*) <> {delivered} {fewer}
+                   and not (count(*) = 0 and not exists (select from S.instances where id = 10))"
+            ));
+        }
         if let (true, "cancelled", Some(id)) = (done, said.as_str(), claims.ends) {
             queries.push(format!(
                 "select 'was cancelled and lives: ' || id from S.instances where id = {id} and finished_at is null"
@@ -174,6 +201,17 @@ pub(super) async fn broken(lane: &Lane, acts: &[(Act, End)], answers: &[Answer],
         queries
             .push("select 'a dedup key was forgotten' where not exists (select from S.signals where id = 101)".into());
     }
+    // One instance for each start that was acknowledged, and no other.
+    let started = acts.iter().zip(answers).filter(|((act, _), answer)| {
+        answer.committed
+            && ["start k", "start k once", "enqueue k"].contains(&act.name.as_str())
+            && answer.rows.first().is_some_and(|row| row.get(2).is_some_and(|new| new.as_deref() == Some("t")))
+    });
+    queries.push(format!(
+        "select 'there are ' || count(*) || ' new holders of the key, not {0}' from S.instances
+         where id > 1000 and correlation_key = 'k' having count(*) <> {0}",
+        started.count()
+    ));
     let list = |ids: &[i64]| ids.iter().map(i64::to_string).collect::<Vec<_>>().join(",");
     queries.push(format!(
         "select 'an instance has ' || committed || ' commits, and ' || acknowledged || ' were acknowledged: ' || id

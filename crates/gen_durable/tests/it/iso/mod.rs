@@ -155,7 +155,7 @@ async fn an_act_that_is_taken_back_leaves_nothing_in_any_order() {
 }
 
 /// Pairs whose inner statements are release points as well.
-const GATED: [(&str, &[&str]); 24] = [
+const GATED: [(&str, &[&str]); 33] = [
     ("running", &["wait", "reap"]),
     ("running", &["spawn 1", "reap"]),
     ("parked", &["signal a", "expire"]),
@@ -180,6 +180,15 @@ const GATED: [(&str, &[&str]); 24] = [
     ("joining", &["11 done", "12 done"]),
     ("joining", &["11 done", "cancel"]),
     ("joining again", &["11 done", "12 done"]),
+    ("telling", &["signal all", "signal all back"]),
+    ("telling", &["12 tells", "signal 11"]),
+    ("telling", &["12 tells", "cancel 11"]),
+    ("telling", &["12 tells once", "signal all"]),
+    ("over", &["start k", "start k"]),
+    ("over", &["start k", "enqueue k"]),
+    ("running", &["start k", "cancel"]),
+    ("running", &["start k", "done"]),
+    ("parked", &["start k", "signal all of k"]),
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -193,7 +202,9 @@ async fn acts_keep_the_invariants_when_they_meet_between_their_inner_statements(
 }
 
 /// Three at once: each blocks or releases one of the others.
-const TRIPLES: [(&str, [&str; 3]); 8] = [
+const TRIPLES: [(&str, [&str; 3]); 10] = [
+    ("over", ["start k", "start k", "start k once"]),
+    ("running", ["start k", "start k", "done"]),
     ("running", ["wait", "signal a", "reap"]),
     ("running", ["done", "reap", "pick"]),
     ("running", ["wait", "signal a", "cancel"]),
@@ -216,7 +227,7 @@ async fn three_acts_at_once_keep_the_invariants_in_every_order() {
 
 /// Guards of the SQL, whether it takes gates to see them, a meeting that needs each, and what the kit says of it without the guard.
 #[allow(clippy::type_complexity)] // A table: name, gated, what is taken out, where, who meets, why.
-const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 7] = [
+const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 9] = [
     (
         "the unconditional lock in delivery",
         false,
@@ -280,6 +291,22 @@ const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 7] = [
         ["11 and 12 done", "cancel 11"],
         "transitions_pkey",
     ),
+    (
+        "the second try of a letter that starts its target",
+        false,
+        &[("signal_or_start", "for tries in 1..100 loop", "for tries in 1..1 loop")],
+        "over",
+        ["start k", "start k"],
+        "40001",
+    ),
+    (
+        "the end of the riders that nobody gets",
+        false,
+        &[("conclude", "where a.answer in ('no_target', 'inbox_full') limit 1", "where a.answer = 'never' limit 1")],
+        "telling",
+        ["10 tells", "cancel 11"],
+        "letters, and there are",
+    ),
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -296,7 +323,9 @@ async fn without_any_one_of_its_guards_the_sql_breaks_an_invariant() {
 
 /// Acts whose backend dies at each of their inner statements, and who meets them meanwhile: the same act, sent again by an
 /// owner that does not know what became of it, or another.
-const KILLED: [(&str, [&str; 2]); 8] = [
+const KILLED: [(&str, [&str; 2]); 10] = [
+    ("over", ["start k", "start k"]),
+    ("telling", ["12 tells", "signal 11"]),
     ("running", ["wait", "wait"]),
     ("running", ["wait", "signal a"]),
     ("running", ["signal a", "wait"]),

@@ -30,17 +30,18 @@ const MAKE: &str = "
         case when status = 'awaiting_signal' then array['a', 'b'] end,
         case when status in ('awaiting_signal', 'awaiting_children') then S.clock() - interval '1 second' end,
         case when status in ('awaiting_signal', 'awaiting_children') then 'late' end,
-        S.clock() - interval '1 minute', case when id = 10 then 'k' end,
-        case when id = 10 then array['runnable', 'executing', 'awaiting_signal', 'awaiting_children', 'queued', 'stuck']::S.durable_status[] end
+        S.clock() - interval '1 minute', case id when 10 then 'k' when 11 then 'k11' end,
+        case when id in (10, 11) then array['runnable', 'executing', 'awaiting_signal', 'awaiting_children', 'queued', 'stuck']::S.durable_status[] end
     from (values ROWS) as v(id, status, epoch, seq, parent, of, own, pending, any_of);";
 
 const OWNER: [&str; 6] = ["next", "ahead", "retry", "sleep", "done", "stop"];
 
-pub(super) const WORLDS: [World; 9] = [
+pub(super) const WORLDS: [World; 10] = [
     World {
         name: "due",
         rows: "(10, 'runnable', 6, 3, null::bigint, null::int, 0, 0, false)",
         acts: &[
+            "start k",
             "pick",
             "done",
             "wait",
@@ -58,6 +59,9 @@ pub(super) const WORLDS: [World; 9] = [
         name: "running",
         rows: "(10, 'executing', 5, 3, null::bigint, null::int, 0, 0, false)",
         acts: &[
+            "start k",
+            "start k once",
+            "signal all of k",
             "pick",
             "next",
             "ahead",
@@ -85,6 +89,26 @@ pub(super) const WORLDS: [World; 9] = [
         ],
     },
     World {
+        name: "telling",
+        rows: "(10, 'executing', 5, 3, null::bigint, null::int, 0, 0, false), (11, 'awaiting_signal', 6, 4, null::bigint, null::int, 0, 0, false),
+               (12, 'executing', 5, 3, null::bigint, null::int, 0, 0, false), (13, 'awaiting_signal', 6, 4, null::bigint, null::int, 0, 0, false)",
+        acts: &[
+            "10 tells",
+            "12 tells",
+            "10 tells once",
+            "12 tells once",
+            "signal all",
+            "signal all back",
+            "signal 11",
+            "cancel 11",
+            "cancel 13",
+            "expire",
+            "reap",
+            "pick",
+            "give back",
+        ],
+    },
+    World {
         name: "running, with letters",
         rows: "(10, 'executing', 5, 3, null::bigint, null::int, 0, 0, false);
                insert into S.signals (id, target_id, name, payload, dedup_key) overriding system value
@@ -108,6 +132,8 @@ pub(super) const WORLDS: [World; 9] = [
         name: "parked",
         rows: "(10, 'awaiting_signal', 6, 4, null::bigint, null::int, 0, 0, false)",
         acts: &[
+            "start k",
+            "signal all of k",
             "signal a",
             "signal z",
             "signal once",
@@ -206,6 +232,9 @@ pub(super) const WORLDS: [World; 9] = [
         name: "over",
         rows: "(10, 'done', 6, 4, null::bigint, null::int, 0, 0, false), (11, 'executing', 5, 3, 10, 1, 0, 0, false)",
         acts: &[
+            "start k",
+            "start k once",
+            "signal all of k",
             "collect",
             "signal a",
             "signal once",

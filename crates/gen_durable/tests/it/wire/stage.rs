@@ -62,6 +62,20 @@ impl Stage {
         Pool::open(&url_at(&self.config, port, user), self.schema(), 4).unwrap()
     }
 
+    /// The way through the proxy for another driver.
+    pub(crate) fn sqlx_options(&self) -> sqlx::postgres::PgConnectOptions {
+        let options = sqlx::postgres::PgConnectOptions::new_without_pgpass().host("127.0.0.1").port(self.proxy.port);
+        let options = options
+            .database(self.config.get_dbname().unwrap_or("postgres"))
+            .ssl_mode(sqlx::postgres::PgSslMode::Disable);
+        match self.config.get_password() {
+            Some(password) => {
+                options.username(self.config.get_user().unwrap()).password(&String::from_utf8_lossy(password))
+            }
+            None => options.username("gen_durable_runtime"),
+        }
+    }
+
     /// Another connection past the proxy, for a caller's own transaction.
     pub(crate) async fn caller(&self) -> tokio_postgres::Client {
         let (client, driver) = self.config.connect(NoTls).await.unwrap();

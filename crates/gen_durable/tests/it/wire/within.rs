@@ -9,6 +9,12 @@ use super::{
     walker::quick,
 };
 
+/// Where a step's own transaction comes from.
+enum Driver {
+    Ours,
+    Sqlx(sqlx::PgPool),
+}
+
 #[derive(Serialize, Deserialize)]
 struct Writer {
     table: String,
@@ -23,24 +29,46 @@ enum At {
 
 impl Machine for Writer {
     const NAME: &'static str = "writer";
-    type App = ();
+    type App = Driver;
     type Step = At;
     type Output = ();
     async fn step(&mut self, at: At, cx: &mut Context<'_, Self>) -> Outcome<Self> {
-        let tx = cx.begin().await?;
-        tx.execute(&format!("insert into {} values ($1, $2)", self.table), &[&cx.id.raw(), &format!("{at:?}")]).await?;
-        Ok(match at {
+        let (insert, word) = (format!("insert into {} values ($1, $2)", self.table), format!("{at:?}"));
+        let ending = match at {
             At::Write => next(At::WriteAndEnd),
             At::WriteAndEnd => done(()),
+        };
+        match cx.app {
+            Driver::Ours => {
+                let tx = cx.begin().await?;
+                tx.execute(&insert, &[&cx.id.raw(), &word]).await?;
+                Ok(ending.within(tx))
+            }
+            Driver::Sqlx(pool) => {
+                let mut tx = pool.begin().await?;
+                let query = sqlx::query(sqlx::AssertSqlSafe(insert)).bind(cx.id.raw()).bind(word);
+                query.execute(&mut *tx).await?;
+                Ok(ending.within(tx))
+            }
         }
-        .within(tx))
     }
 }
 
 async fn lose(statement: &str, faults: &[Fault], outages: usize, settings: Settings) {
     let stage = Stage::new().await;
+    lose_on(&stage, Driver::Ours, statement, faults, outages, settings).await;
+}
+
+/// The same with a pool of the host's own, of another driver, through the same wire.
+async fn lose_of_sqlx(statement: &str, faults: &[Fault], settings: Settings) {
+    let stage = Stage::new().await;
+    let pool = sqlx::PgPool::connect_lazy_with(stage.sqlx_options());
+    lose_on(&stage, Driver::Sqlx(pool), statement, faults, 0, settings).await;
+}
+
+async fn lose_on(stage: &Stage, driver: Driver, statement: &str, faults: &[Fault], outages: usize, settings: Settings) {
     stage.sql("create table S.written (id bigint, step text); grant all on S.written to public").await;
-    let engine = stage.run(stage.pool(), (), |e| e.register::<Writer>().settings(settings));
+    let engine = stage.run(stage.pool(), driver, |e| e.register::<Writer>().settings(settings));
     engine.ready().await;
     for fault in faults {
         for skip in [0, 1] {
@@ -57,7 +85,9 @@ async fn lose(statement: &str, faults: &[Fault], outages: usize, settings: Setti
             // replaced without a word.
             let commits = stage.commits(id.raw()).await;
             assert!((2..=2 + outages).contains(&commits.len()), "{what}: {commits:?}");
-            if matches!(fault, Fault::CutAnswer | Fault::CutAfter | Fault::SwallowAnswer) && statement == "commit" {
+            if matches!(fault, Fault::CutAnswer | Fault::CutAfter | Fault::SwallowAnswer)
+                && statement.eq_ignore_ascii_case("commit")
+            {
                 let text = format!(
                     "select count(*) from S.audit where id = {id} and old_status = 'executing' and old_seq = new_seq"
                 );
@@ -79,7 +109,7 @@ async fn a_steps_own_commit_that_was_lost_counts_once() {
 
 #[tokio::test]
 async fn a_steps_own_transaction_that_was_lost_before_its_commit_is_done_again() {
-    lose(".settle(", &CUTS, 0, quick()).await;
+    lose(".conclude(", &CUTS, 0, quick()).await;
 }
 
 #[tokio::test]
@@ -94,4 +124,22 @@ async fn a_steps_own_commit_that_met_silence_counts_once() {
 async fn a_step_that_meets_the_outage_in_its_own_transaction_burns_no_attempt() {
     lose("insert into", &[Fault::CutBefore, Fault::Refuse("53100")], 1, quick()).await;
     lose("begin", &[Fault::CutBefore, Fault::Refuse("57P03")], 1, quick()).await;
+}
+
+#[tokio::test]
+async fn a_commit_through_the_hosts_own_pool_that_was_lost_counts_once() {
+    lose_of_sqlx("COMMIT", &CUTS, quick()).await;
+}
+
+#[tokio::test]
+async fn a_transaction_of_the_hosts_own_pool_that_was_lost_before_its_commit_is_done_again() {
+    lose_of_sqlx(".conclude(", &CUTS, quick()).await;
+}
+
+/// The host's driver does not hang up on a server that has fallen silent. So the server lets go by itself, and what became
+/// of the commit can be asked.
+#[tokio::test]
+async fn a_commit_through_the_hosts_own_pool_that_met_silence_counts_once() {
+    let settings = Settings { statement_timeout: 3 * SECOND, ..quick() };
+    lose_of_sqlx("COMMIT", &[Fault::SwallowRequest, Fault::SwallowAnswer], settings).await;
 }

@@ -1,0 +1,119 @@
+//! Running steps that want to know whether they still have their claim: one look for all of them.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use tokio::sync::Notify;
+
+use crate::store::{connection::Connection, fault::Fault, lease, row::Claim};
+
+/// The steps of this process that asked. Whoever keeps it looks while there are any.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    /// Guarded for a moment, never over an await.
+    asked: Mutex<HashMap<u64, (Claim, Arc<Flag>)>>,
+    serial: AtomicU64,
+    bell: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Flag {
+    lost: AtomicBool,
+    changed: Notify,
+}
+
+impl Flag {
+    fn lose(&self) {
+        self.lost.store(true, Ordering::SeqCst);
+        self.changed.notify_waiters();
+    }
+
+    async fn lost(&self) {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            // Registered before we look: what comes in between must not be missed.
+            changed.as_mut().enable();
+            if self.lost.load(Ordering::SeqCst) {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+impl Watch {
+    /// For one run of one step, on this claim.
+    pub(crate) fn token(self: &Arc<Watch>, claim: Claim) -> Token {
+        Token { watch: self.clone(), claim, flag: Arc::default(), serial: self.serial.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    fn asked(&self) -> MutexGuard<'_, HashMap<u64, (Claim, Arc<Flag>)>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.asked().is_empty()
+    }
+
+    /// Somebody has asked who had not before.
+    pub(crate) async fn rung(&self) {
+        self.bell.notified().await;
+    }
+
+    /// Look once, for all that asked: one statement, or none.
+    pub(crate) async fn look(&self, connection: &Connection) -> Result<(), Fault> {
+        let claims: HashSet<Claim> = self.asked().values().map(|(claim, _)| *claim).collect();
+        if claims.is_empty() {
+            return Ok(());
+        }
+        let claims: Vec<Claim> = claims.into_iter().collect();
+        let lost = lease::lost(connection, &claims).await?;
+        if !lost.is_empty() {
+            let is_lost = |claim: &Claim| lost.contains(&(claim.id, claim.epoch));
+            self.asked().values().filter(|(claim, _)| is_lost(claim)).for_each(|(_, flag)| flag.lose());
+        }
+        Ok(())
+    }
+}
+
+/// What a step asks whether it still has its claim. It costs nothing until it is asked.
+#[derive(Debug)]
+pub(crate) struct Token {
+    watch: Arc<Watch>,
+    claim: Claim,
+    flag: Arc<Flag>,
+    serial: u64,
+}
+
+impl Token {
+    fn ask(&self) {
+        let first = self.watch.asked().insert(self.serial, (self.claim, self.flag.clone())).is_none();
+        if first {
+            self.watch.bell.notify_one();
+        }
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.ask();
+        self.flag.lost.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn lost(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.ask();
+        let flag = self.flag.clone();
+        async move { flag.lost().await }
+    }
+}
+
+impl Drop for Token {
+    /// The run is over, however it ended: what it left behind should not go on.
+    fn drop(&mut self) {
+        self.watch.asked().remove(&self.serial);
+        self.flag.lose();
+    }
+}

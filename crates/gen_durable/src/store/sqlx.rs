@@ -1,0 +1,149 @@
+//! A caller's `sqlx` transaction, and a step's own: our statements as they are, sent by another driver.
+
+use bytes::BytesMut;
+use futures_util::future::BoxFuture;
+use sqlx::{
+    AssertSqlSafe, Encode, PgConnection, Postgres, Row, TypeInfo, ValueRef,
+    encode::IsNull,
+    error::BoxDynError,
+    pool::PoolConnection,
+    postgres::{PgArgumentBuffer, PgRow, PgTypeInfo, PgValueFormat, types::Oid},
+};
+use tokio_postgres::types::{FromSql, Type};
+
+use super::{
+    connection::Param,
+    fault::Fault,
+    row::Fields,
+    settle::{Ending, Found, settle_within},
+    step_tx::{Owned, StepTx},
+    target::Target,
+    tx::{answered, sealed::Sealed},
+};
+
+/// A parameter as the wire will carry it. Both drivers speak the binary format of Postgres, so one encoding does for both.
+struct Encoded {
+    kind: Type,
+    bytes: Option<BytesMut>,
+}
+
+impl Encoded {
+    fn of(param: Param<'_>, kind: &Type) -> Result<Encoded, Fault> {
+        let mut bytes = BytesMut::new();
+        let is_null = param
+            .to_sql_checked(kind, &mut bytes)
+            .map_err(|error| Fault::Refused { code: None, message: format!("a value cannot be sent: {error}") })?;
+        let bytes = matches!(is_null, tokio_postgres::types::IsNull::No).then_some(bytes);
+        Ok(Encoded { kind: kind.clone(), bytes })
+    }
+}
+
+impl sqlx::Type<Postgres> for Encoded {
+    fn type_info() -> PgTypeInfo {
+        PgTypeInfo::with_oid(Oid(Type::TEXT.oid()))
+    }
+}
+
+impl Encode<'_, Postgres> for Encoded {
+    fn encode_by_ref(&self, buffer: &mut PgArgumentBuffer) -> Result<IsNull, BoxDynError> {
+        Ok(match &self.bytes {
+            None => IsNull::Yes,
+            Some(bytes) => {
+                buffer.extend_from_slice(bytes);
+                IsNull::No
+            }
+        })
+    }
+    fn produces(&self) -> Option<PgTypeInfo> {
+        Some(PgTypeInfo::with_oid(Oid(self.kind.oid())))
+    }
+    fn size_hint(&self) -> usize {
+        self.bytes.as_ref().map_or(0, BytesMut::len)
+    }
+}
+
+impl Fields for PgRow {
+    fn field<'a, T: FromSql<'a>>(&'a self, index: usize) -> Result<T, String> {
+        let value = self.try_get_raw(index).map_err(|error| error.to_string())?;
+        let info = value.type_info();
+        let kind = info.oid().and_then(|oid| Type::from_oid(oid.0));
+        let kind = kind.filter(T::accepts).ok_or_else(|| format!("column {index} is a {}", info.name()))?;
+        if value.format() != PgValueFormat::Binary {
+            return Err(format!("column {index} came as text"));
+        }
+        let read = if value.is_null() {
+            T::from_sql_null(&kind)
+        } else {
+            T::from_sql(&kind, value.as_bytes().map_err(|e| e.to_string())?)
+        };
+        read.map_err(|error| format!("column {index}: {error}"))
+    }
+}
+
+/// One statement, without a name: a pooler between us and Postgres may keep none.
+async fn rows(connection: &mut PgConnection, text: String, params: &[(Param<'_>, Type)]) -> Result<Vec<PgRow>, Fault> {
+    let encoded: Vec<Encoded> =
+        params.iter().map(|(param, kind)| Encoded::of(*param, kind)).collect::<Result<_, Fault>>()?;
+    // Static text of ours, in which the schema's checked name was put.
+    let mut query = sqlx::query(AssertSqlSafe(text)).persistent(false);
+    for value in encoded {
+        query = query.bind(value);
+    }
+    Ok(query.fetch_all(connection).await?)
+}
+
+impl Sealed for PgConnection {
+    type Row = PgRow;
+    async fn rows(&mut self, text: String, params: &[(Param<'_>, Type)]) -> Result<Vec<PgRow>, Fault> {
+        rows(self, text, params).await
+    }
+}
+impl Sealed for PoolConnection<Postgres> {
+    type Row = PgRow;
+    async fn rows(&mut self, text: String, params: &[(Param<'_>, Type)]) -> Result<Vec<PgRow>, Fault> {
+        rows(self, text, params).await
+    }
+}
+impl Sealed for sqlx::Transaction<'_, Postgres> {
+    type Row = PgRow;
+    async fn rows(&mut self, text: String, params: &[(Param<'_>, Type)]) -> Result<Vec<PgRow>, Fault> {
+        rows(self, text, params).await
+    }
+}
+
+impl Owned for sqlx::Transaction<'static, Postgres> {
+    fn settle<'a>(&'a mut self, target: &'a Target, ending: &'a Ending) -> BoxFuture<'a, Result<Option<Found>, Fault>> {
+        Box::pin(settle_within(self, target, ending))
+    }
+    // The ending was written in it a moment ago: it is no transaction that answers COMMIT with a silent rollback.
+    fn commit(self: Box<Self>, target: &Target) -> BoxFuture<'_, Result<(), Fault>> {
+        Box::pin(answered(target, (*self).commit()))
+    }
+    fn rollback(self: Box<Self>, target: &Target) -> BoxFuture<'_, Result<(), Fault>> {
+        Box::pin(answered(target, (*self).rollback()))
+    }
+}
+
+impl From<sqlx::Transaction<'static, Postgres>> for StepTx {
+    fn from(tx: sqlx::Transaction<'static, Postgres>) -> StepTx {
+        StepTx::new(tx)
+    }
+}
+
+impl From<sqlx::Error> for Fault {
+    fn from(error: sqlx::Error) -> Fault {
+        let message = crate::error::chain(&error);
+        match &error {
+            sqlx::Error::Database(said) => match said.code() {
+                Some(code) => Fault::by_code(&code, format!("{} [{code}]", said.message())),
+                None => Fault::Refused { code: None, message },
+            },
+            // The wire: it happened, or it did not.
+            sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed => {
+                Fault::Lost(message)
+            }
+            sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed => Fault::Away(message),
+            _ => Fault::Refused { code: None, message },
+        }
+    }
+}
