@@ -149,6 +149,20 @@ async fn a_signal_starts_its_target_if_nobody_is_there_and_tells_it_if_somebody_
 }
 
 #[tokio::test]
+async fn what_a_letter_starts_is_the_row_of_an_enqueue_in_every_column() {
+    let lab = lab().await;
+    lab.enqueue(counter("a")).tenant("acme").priority(4).await.unwrap();
+    lab.signal_or_start(counter("b"), Add { n: 1 }).tenant("acme").priority(4).await.unwrap();
+    let text = format!(
+        "select (to_jsonb(i) - '{{id,correlation_key,correlation_guard,state}}'::text[])::text from {}.instances i order by id",
+        lab.pool().schema()
+    );
+    let rows: Vec<String> = sql().await.query(&text, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
+    assert_eq!(rows.len(), 2);
+    assert_eq!(rows[0], rows[1]);
+}
+
+#[tokio::test]
 async fn it_is_there_and_told_if_and_only_if_the_callers_transaction_commits() {
     let lab = lab().await;
     let mut tx = lab.pool().begin().await.unwrap();
