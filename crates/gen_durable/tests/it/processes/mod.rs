@@ -16,6 +16,7 @@ mod asleep;
 mod blocked;
 mod crash;
 mod drain;
+mod family;
 mod fence;
 mod kill;
 mod outage;

@@ -12,6 +12,7 @@ use gen_durable::{Engine, Pool, Queue, Settings};
 use serde::{Deserialize, Serialize};
 
 use super::{
+    family::{Member, Parent},
     machines::{Blocking, Five, Gated, Killer, World},
     place::until,
 };
@@ -179,6 +180,8 @@ async fn run(plan: Plan) {
         .register::<Five>()
         .register::<Killer>()
         .register::<Blocking>()
+        .register::<Parent>()
+        .register::<Member>()
         .queue(Queue::DEFAULT, plan.slots)
         .settings(settings)
         .build()

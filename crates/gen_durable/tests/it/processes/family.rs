@@ -1,0 +1,102 @@
+//! A parent of many children in many processes, some of which are killed: it joins once, and no end of a child is lost.
+
+use gen_durable::{Context, Job, Machine, Outcome, StepError, done, spawn};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    machines::World,
+    place::{Place, until},
+    torture::{AUDIT, choose},
+    worker::Worker,
+};
+
+const PROCESSES: usize = 8;
+const KILLS: usize = 4;
+/// What a step can see of its children.
+const SEEN_MAX: usize = 1_000;
+
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Parent {
+    children: u64,
+}
+
+#[derive(Serialize, Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ParentStep {
+    #[default]
+    Spawn,
+    Join,
+}
+
+impl Machine for Parent {
+    const NAME: &'static str = "parent";
+    type App = World;
+    type Step = ParentStep;
+    type Output = usize;
+
+    async fn step(&mut self, at: ParentStep, cx: &mut Context<'_, Self>) -> Outcome<Self> {
+        match at {
+            ParentStep::Spawn => {
+                Ok(spawn((0..self.children).map(|number| Member { number })).then(ParentStep::Join).forever())
+            }
+            ParentStep::Join => {
+                let ended = cx.children::<Member>()?.into_iter().filter(|child| matches!(child.result, Some(Ok(_))));
+                Ok(done(ended.count()))
+            }
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Member {
+    number: u64,
+}
+
+impl Job for Member {
+    const NAME: &'static str = "member";
+    type App = World;
+    type Output = u64;
+
+    async fn run(&self, cx: &mut Context<'_, Self>) -> Result<u64, StepError> {
+        tokio::time::sleep(cx.app.pause).await;
+        Ok(self.number)
+    }
+}
+
+/// By command, the full measure: `DURABLE_CHILDREN=100000`.
+#[tokio::test]
+async fn a_parent_of_many_children_joins_once_whatever_dies_meanwhile() {
+    let children: usize = std::env::var("DURABLE_CHILDREN").map_or(2_000, |text| text.parse().unwrap());
+    let place = Place::new().await;
+    let mut plan = place.plan().lease(3_000);
+    (plan.slots, plan.pause_ms) = (8, 5);
+    place.sql(AUDIT).await;
+    let parent = place.client.enqueue(Parent { children: children as u64 }).await.unwrap().id;
+    let mut workers: Vec<Worker> = (0..PROCESSES).map(|_| plan.start()).collect();
+    let settled = "select count(*) from %.instances where fsm = 'member' and finished_at is not null";
+    // A part at a time, so that a large family has the time that it needs.
+    let parts = 20.max(children / 1_000);
+    for part in 1..=parts {
+        let wanted = (children * part / parts) as i64;
+        until(&format!("{wanted} children have settled"), async || place.count(settled).await >= wanted).await;
+        if part % (parts / (KILLS + 1)) == 0 && part < parts {
+            let victim = choose(&place, &mut workers, part).await;
+            workers.remove(victim).kill();
+            workers.push(plan.start());
+        }
+    }
+    place.until_all_settled().await;
+
+    let row =
+        "select status, step_seq, join_generation, children_pending, result from %.instances where fsm = 'parent'";
+    let seen = children.min(SEEN_MAX).to_string();
+    assert_eq!(place.sql(row).await, [["done", "2", "1", "0", seen.as_str()]], "instance {parent}");
+    let ended =
+        "select status, count(*), count(distinct result), sum(result::text::bigint), min(step_seq), max(step_seq)
+                 from %.instances where fsm = 'member' group by status";
+    let (count, sum) = (children.to_string(), (children * (children - 1) / 2).to_string());
+    assert_eq!(place.sql(ended).await, [["done", &count, &count, &sum, "1", "1"]]);
+    let left = "select count(*), count(distinct (id, step_seq)) from %.audit";
+    let commits = (children + 2).to_string();
+    assert_eq!(place.sql(left).await, [[commits.clone(), commits]]);
+}
