@@ -39,7 +39,7 @@ pub use error::{Error, Failure, OrFatal, StepError, fatal};
 pub use id::{Id, Queue, Status};
 pub use jiff::Timestamp;
 pub use job::{Job, Run};
-pub use lane::Lane;
+pub use lane::{Lane, LaneKey};
 pub use machine::{Data, Machine, Stored, shape, variant_names};
 pub use operate::{Anyone, NewInstance, Operate};
 pub use policy::{DAY, HOUR, MINUTE, Policy, SECOND};
@@ -51,6 +51,7 @@ pub use store::{
     migrate::{MigrationStatus, Migrations},
     pool::Pool,
     target::DEFAULT_SCHEMA,
+    turns::{KeyFilter, LaneInfo, PartitionInfo},
     tx::{Transaction, Tx},
 };
 pub use transition::{
@@ -64,6 +65,8 @@ mod guides {
     mod children {}
     #[doc = include_str!("../../../docs/guide/jobs.md")]
     mod jobs {}
+    #[doc = include_str!("../../../docs/guide/lanes.md")]
+    mod lanes {}
     #[doc = include_str!("../../../docs/guide/machines.md")]
     mod machines {}
     #[doc = include_str!("../../../docs/guide/operating.md")]

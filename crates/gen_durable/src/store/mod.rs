@@ -25,6 +25,7 @@ pub(crate) mod queue;
 pub(crate) mod row;
 pub(crate) mod settle;
 pub(crate) mod signal;
+pub(crate) mod turns;
 
 use tokio_postgres::types::Type;
 
