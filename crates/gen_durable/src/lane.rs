@@ -24,7 +24,8 @@ impl Lane {
     }
 
     /// When this instance fails for good, the lane does not go on behind it: it waits until somebody retries it, skips it or
-    /// discards it (`durable lanes`). By default a lane goes on.
+    /// discards it (`durable lanes`, or [`Operate::lane_retry`](crate::Operate::lane_retry) and its like). By default a lane goes
+    /// on.
     pub fn block_on_failure(mut self) -> Lane {
         self.blocks = true;
         self

@@ -58,7 +58,6 @@ pub struct PartitionInfo {
 
 /// Which lanes or partition keys to list: by tenant and key, page by page.
 #[derive(Debug, Clone, Default)]
-#[non_exhaustive]
 pub struct KeyFilter {
     /// Of this tenant only; the empty one is that of work without a tenant.
     pub tenant: Option<String>,

@@ -26,5 +26,6 @@ mod processes;
 mod signals;
 mod sql_surface;
 mod support;
+mod turns;
 mod ui;
 mod wire;
