@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 
 /// Who is in, by key; the most that ever were; and everybody in order.
 #[derive(Default, Clone)]
-struct Room(Arc<Mutex<(HashMap<String, usize>, usize, Vec<u64>)>>);
+struct Room(Arc<Mutex<Present>>);
+type Present = (HashMap<String, usize>, usize, Vec<u64>);
 
 impl Room {
     fn enter(&self, key: &str, n: u64) {
