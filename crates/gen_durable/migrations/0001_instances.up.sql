@@ -115,6 +115,9 @@ create index instances_stuck on gen_durable.instances (fsm, fsm_version)
 -- A lane, in order: what waits in it and what has it. What has left the lane is not in here.
 create unique index instances_lane on gen_durable.instances (tenant, lane_key, lane_position)
     where in_lane;
+-- Lanes that stand still: their head failed for good and was to keep its place. One entry a lane, and none most of the time.
+create index instances_blocked on gen_durable.instances (tenant, lane_key)
+    where in_lane and status = 'failed';
 -- Whose turn it is under a partition key: at most one, whatever anybody's code believes.
 create unique index instances_turn on gen_durable.instances (tenant, partition_key)
     where partition_key is not null and not held_back and status in ('runnable', 'executing');

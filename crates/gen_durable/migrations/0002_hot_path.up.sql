@@ -78,7 +78,10 @@ declare
 begin
     -- How far numbers of arrival have been drawn, before anything is looked at: see `marks` below.
     select case when a.is_called then a.last_value else a.last_value - 1 end into arrived from gen_durable.arrivals a;
-    select pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmax(s)::text::bigint into over, begun from pg_current_snapshot() s;
+    -- A snapshot's xmax is one past the last transaction that is over: what has begun since is beyond it, up to its age.
+    select pg_snapshot_xmin(s)::text::bigint,
+        pg_snapshot_xmax(s)::text::bigint + greatest(age(pg_snapshot_xmax(s)::xid), 0)
+    into over, begun from pg_current_snapshot() s;
     -- Who waits in a lane or for a turn is given a place before anybody is claimed.
     if exists (select from gen_durable.instances i where i.arrival > p_place_from) then
         placed_to := gen_durable.place(p_place_from, 1000);

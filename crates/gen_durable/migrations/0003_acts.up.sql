@@ -467,7 +467,7 @@ begin
             last_error = coalesce(p_reason, 'cancelled'), finished_at = gen_durable.clock(), updated_at = gen_durable.clock(),
             -- It leaves its lane and makes way under its key. If anybody waited for that, `place` lets them go on.
             held_back = false, in_lane = false,
-            arrival = case when i.in_lane and i.status <> 'queued'
+            arrival = case when i.in_lane and (i.status <> 'queued' or i.arrival is not null)
                                 or i.partition_key is not null and not i.held_back and i.status in ('runnable', 'executing')
                            then nextval('gen_durable.arrivals') end
         where i.id = any (ids) and i.finished_at is null

@@ -41,7 +41,7 @@ pub use error::{Error, Failure, OrFatal, StepError, fatal};
 pub use id::{Id, Queue, Status};
 pub use jiff::Timestamp;
 pub use job::{Job, Run};
-pub use lane::Lane;
+pub use lane::{Lane, LaneKey};
 pub use letter::{Delivery, LetterTo, SignalAll, SignalOrStart, Told, letter_to};
 pub use machine::{Data, Machine, Stored, shape, variant_names};
 pub use operate::{Anyone, NewInstance, Operate};
@@ -56,6 +56,7 @@ pub use store::{
     step_tx::StepTx,
     story::{StoryLine, StoryMark},
     target::DEFAULT_SCHEMA,
+    turns::{KeyFilter, LaneInfo, PartitionInfo},
     tx::{Transaction, Tx},
 };
 pub use story::Story;
@@ -70,6 +71,8 @@ mod guides {
     mod children {}
     #[doc = include_str!("../../../docs/guide/jobs.md")]
     mod jobs {}
+    #[doc = include_str!("../../../docs/guide/lanes.md")]
+    mod lanes {}
     #[doc = include_str!("../../../docs/guide/machines.md")]
     mod machines {}
     #[doc = include_str!("../../../docs/guide/operating.md")]

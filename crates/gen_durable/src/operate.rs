@@ -1,5 +1,7 @@
 //! Acts by the names in the rows, for tools that do not know the Rust types: `durable signal`, `cancel`, `enqueue`, `retry`.
 
+mod lanes;
+
 use std::{fmt, time::Duration};
 
 use jiff::Timestamp;
@@ -61,6 +63,12 @@ pub struct NewInstance {
     pub key: Option<String>,
     /// How long the key is taken.
     pub scope: Scope,
+    /// The lane that it stands in: see [`Machine::lane`](crate::Machine::lane).
+    pub lane: Option<String>,
+    /// If it fails for good, its lane stands still behind it.
+    pub lane_blocks: bool,
+    /// Its partition key: see [`Machine::partition`](crate::Machine::partition).
+    pub partition: Option<String>,
 }
 
 impl NewInstance {
@@ -79,6 +87,9 @@ impl NewInstance {
             at: None,
             key: None,
             scope: Scope::Live,
+            lane: None,
+            lane_blocks: false,
+            partition: None,
         }
     }
 }
@@ -134,6 +145,14 @@ impl Operate {
         if let Some(key) = &new.key {
             named("a key", key, KEY_BYTES_MAX)?;
         }
+        if let Some(lane) = &new.lane {
+            named("a lane's key", lane, KEY_BYTES_MAX)?;
+        } else if new.lane_blocks {
+            return Err(Error::invalid("only what stands in a lane can block it: say which lane"));
+        }
+        if let Some(partition) = &new.partition {
+            named("a partition key", partition, KEY_BYTES_MAX)?;
+        }
         let (queue, priority) = (new.queue.clone(), new.priority);
         let entry = Entry {
             data: new.data.map(|data| self.json("the step's data", &data)).transpose()?,
@@ -148,6 +167,9 @@ impl Operate {
             delay: codec::delay_seconds(new.after),
             key: new.key,
             scope: new.scope.name(),
+            lane: new.lane,
+            lane_blocks: new.lane_blocks,
+            partition: new.partition,
         };
         let Inserted { id, is_new, eligible_at } = self
             .pool

@@ -12,7 +12,8 @@ use std::{process::ExitCode, time::Duration};
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    bench, cancel, demo, dev, doctor, enqueue, explain, ls, migrate, pause, queues, retry, show, signal, workers,
+    bench, cancel, demo, dev, doctor, enqueue, explain, lanes, ls, migrate, partitions, pause, queues, retry, show,
+    signal, workers,
 };
 
 /// Durable execution on nothing but Postgres
@@ -45,6 +46,8 @@ enum Command {
     Cancel(cancel::Args),
     Retry(retry::Args),
     Queues(queues::Args),
+    Lanes(lanes::Args),
+    Partitions(partitions::Args),
     /// Claim nothing more from a queue, in any process, until it is resumed
     Pause(pause::Args),
     /// Open a paused queue again
@@ -89,6 +92,8 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Cancel(args) => cancel::run(args, json).await,
         Command::Retry(args) => retry::run(args, json).await,
         Command::Queues(args) => queues::run(args, json).await,
+        Command::Lanes(args) => lanes::run(args, json).await,
+        Command::Partitions(args) => partitions::run(args, json).await,
         Command::Pause(args) => pause::pause(args, json).await,
         Command::Resume(args) => pause::resume(args, json).await,
         Command::Workers(args) => workers::run(args, json).await,

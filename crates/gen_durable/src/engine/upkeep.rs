@@ -329,6 +329,9 @@ async fn measure(core: &Core, connection: &Connection) -> Result<(), Fault> {
         let depth = queue::depth(connection, local.queue.name(), &used).await?;
         metrics::gauge!("durable_queue_depth", "queue" => local.queue.name()).set(depth as f64);
     }
+    let (depth, blocked) = lane::depth(connection).await?;
+    metrics::gauge!("durable_lanes_depth").set(depth as f64);
+    metrics::gauge!("durable_lanes_blocked").set(blocked as f64);
     Ok(())
 }
 

@@ -1,5 +1,9 @@
-//! Why an instance does not run: the picker's own conditions, in the order in which the picker meets them.
+//! Why an instance does not run: the picker's own conditions, in the order in which the picker meets them. For one that waits
+//! in a lane or for its turn, why the one before it does not end.
 
+use std::collections::HashMap;
+
+use futures_util::future::LocalBoxFuture;
 use jiff::Timestamp;
 
 use super::{
@@ -11,12 +15,16 @@ use super::{
 };
 use crate::{error::Error, id::Status};
 
-sql!(EXPLAIN, "explain.sql", [INT8]);
+sql!(EXPLAIN, "explain.sql", [INT8_ARRAY, BOOL]);
+sql!(TURNS, "turns.sql", [INT8_ARRAY]);
 sql!(RELATIONS, "relations.sql", [INT8]);
 sql!(PENDING_CHILDREN, "pending_children.sql", [INT8, INT4, INT4]);
 
 /// So many of the children that a join waits for are named.
 const CHILDREN_NAMED_MAX: i32 = 10;
+
+/// One that waits in a lane, its head, and who has the turn for which that head waits: nobody waits for more than that.
+const LEVELS_MAX: u8 = 3;
 
 /// From so many deaths on a row is a suspect, as the predicate of `instances_suspects` says.
 const SUSPECT_DEATHS: i16 = 2;
@@ -68,8 +76,17 @@ pub enum Blocker {
     AwaitingSignal { names: Vec<String>, since: Timestamp, deadline: Option<Timestamp>, letters: Vec<(String, i64)> },
     /// It waits for children. The first few of them are named.
     AwaitingChildren { pending: i32, any: bool, deadline: Option<Timestamp>, children: Vec<PendingChild> },
-    /// In a lane, behind its head.
-    Queued,
+    /// It stands in a lane behind so many others, counted up to 10,001. The first of them has the lane: it says why it has
+    /// not ended.
+    Queued { lane: String, ahead: i64, head: Box<Explanation> },
+    /// It has arrived at its lane or under its partition key, and no pick has seen to it: the next pick of any live worker
+    /// does.
+    NotPlaced { live_workers: i64 },
+    /// It is another's turn under its partition key.
+    HeldBack { partition: String, holder: Box<Explanation> },
+    /// It failed for good, and its lane stands still behind it until somebody retries, skips or discards it. So many wait,
+    /// counted up to 10,001.
+    BlocksLane { lane: String, tenant: String, behind: i64 },
     /// Set aside: the build that claimed it could not decode it.
     Stuck { error: Option<String> },
     /// No live worker works its queue.
@@ -94,7 +111,10 @@ impl Inspect {
 
     /// Why an instance does not run. `None`: there is no such instance.
     pub async fn explain(&self, id: i64) -> Result<Option<Explanation>, Error> {
-        self.read("explain an instance", move |connection| async move { explain(&connection, id).await }).await
+        self.read("explain an instance", move |connection| async move {
+            Ok(explain(&connection, &[id], true, 0).await?.remove(&id))
+        })
+        .await
     }
 }
 
@@ -130,38 +150,116 @@ struct Facts {
     paused_by: Option<String>,
     workers_of_queue: i64,
     workers_able: i64,
+    workers_alive: i64,
     host: Option<String>,
     pid: Option<i32>,
     alive: Option<bool>,
     before: i64,
 }
 
-async fn facts(connection: &Connection, id: i64) -> Result<Option<Facts>, Fault> {
-    let rows = connection.query(&EXPLAIN, &[&id]).await?;
-    let read = |row: &tokio_postgres::Row| -> Result<Facts, Fault> {
-        Ok(Facts {
-            now: column(row, 0)?,
-            paused_at: column(row, 1)?,
-            paused_by: column(row, 2)?,
-            workers_of_queue: column(row, 3)?,
-            workers_able: column(row, 4)?,
-            host: column(row, 5)?,
-            pid: column(row, 6)?,
-            alive: column(row, 7)?,
-            before: column(row, 8)?,
-        })
+/// `closely`: also how many are due before it, which costs something.
+async fn facts(connection: &Connection, ids: &[i64], closely: bool) -> Result<HashMap<i64, Facts>, Fault> {
+    let rows = connection.query(&EXPLAIN, &[&ids, &closely]).await?;
+    let read = |row: &tokio_postgres::Row| -> Result<(i64, Facts), Fault> {
+        let facts = Facts {
+            now: column(row, 1)?,
+            paused_at: column(row, 2)?,
+            paused_by: column(row, 3)?,
+            workers_of_queue: column(row, 4)?,
+            workers_able: column(row, 5)?,
+            workers_alive: column(row, 6)?,
+            host: column(row, 7)?,
+            pid: column(row, 8)?,
+            alive: column(row, 9)?,
+            before: column(row, 10)?,
+        };
+        Ok((column(row, 0)?, facts))
     };
-    rows.first().map(read).transpose()
+    rows.iter().map(read).collect()
 }
 
-/// Several statements, so the row may move on between them: it is an answer for people.
-async fn explain(connection: &Connection, id: i64) -> Result<Option<Explanation>, Fault> {
-    let (Some(instance), Some(facts)) = (inspect::one(connection, id).await?, facts(connection, id).await?) else {
-        return Ok(None);
+/// Where a row stands in its lane and under its partition key.
+#[derive(Debug, Default, Clone, Copy)]
+struct Turn {
+    head: Option<i64>,
+    ahead: i64,
+    behind: i64,
+    holder: Option<i64>,
+}
+
+impl Turn {
+    /// Whom this one waits for.
+    fn waits_for(self, row: &Instance) -> Option<i64> {
+        let before = match row.status {
+            Status::Queued => self.head,
+            Status::Runnable if row.held_back => self.holder,
+            _ => None,
+        };
+        before.filter(|id| *id != row.id)
+    }
+}
+
+async fn turns(connection: &Connection, rows: &[Instance]) -> Result<HashMap<i64, Turn>, Fault> {
+    let keyed = rows.iter().filter(|row| row.lane_key.is_some() || row.partition_key.is_some());
+    let ids: Vec<i64> = keyed.map(|row| row.id).collect();
+    if ids.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let read = |row: &tokio_postgres::Row| -> Result<(i64, Turn), Fault> {
+        let turn =
+            Turn { head: column(row, 1)?, ahead: column(row, 2)?, behind: column(row, 3)?, holder: column(row, 4)? };
+        Ok((column(row, 0)?, turn))
     };
-    let row = &instance;
-    let now = facts.now;
-    let blockers = match row.status {
+    connection.query(&TURNS, &[&ids]).await?.iter().map(read).collect()
+}
+
+/// Several statements, so a row may move on between them: it is an answer for people. `closely`: with letters, children and
+/// how many are due before it. As many statements for many as for one, but for what is asked closely.
+pub(super) fn explain<'a>(
+    connection: &'a Connection,
+    ids: &'a [i64],
+    closely: bool,
+    level: u8,
+) -> LocalBoxFuture<'a, Result<HashMap<i64, Explanation>, Fault>> {
+    Box::pin(async move {
+        let rows = inspect::many(connection, ids).await?;
+        let mut facts = facts(connection, ids, closely).await?;
+        let turns = turns(connection, &rows).await?;
+        let turn_of = |row: &Instance| turns.get(&row.id).copied().unwrap_or_default();
+        let before: Vec<i64> = rows.iter().filter_map(|row| turn_of(row).waits_for(row)).collect();
+        let before = match before.as_slice() {
+            [_, ..] if level + 1 < LEVELS_MAX => explain(connection, &before, closely, level + 1).await?,
+            _ => HashMap::new(),
+        };
+        let mut explanations = HashMap::new();
+        for row in rows {
+            let Some(facts) = facts.remove(&row.id) else { continue };
+            let now = facts.now;
+            let mut blockers = blockers(&row, facts, turn_of(&row), &before);
+            if closely {
+                look_closely(connection, &row, &mut blockers).await?;
+            }
+            explanations.insert(row.id, Explanation { now, blockers, instance: row });
+        }
+        Ok(explanations)
+    })
+}
+
+/// What a wait has in its inbox, and which children a join waits for.
+async fn look_closely(connection: &Connection, row: &Instance, blockers: &mut [Blocker]) -> Result<(), Fault> {
+    for blocker in blockers {
+        match blocker {
+            Blocker::AwaitingSignal { letters, .. } => *letters = relations(connection, row.id).await?.letters,
+            Blocker::AwaitingChildren { children, .. } => *children = pending(connection, row).await?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn blockers(row: &Instance, facts: Facts, turn: Turn, before: &HashMap<i64, Explanation>) -> Vec<Blocker> {
+    match row.status {
+        Status::Runnable if row.held_back => held_back(row, facts, turn, before),
         Status::Runnable => runnable(row, facts),
         Status::Executing => vec![Blocker::Executing {
             worker: row.locked_by.clone().unwrap_or_default(),
@@ -170,23 +268,55 @@ async fn explain(connection: &Connection, id: i64) -> Result<Option<Explanation>
             alive: facts.alive == Some(true),
         }],
         Status::AwaitingSignal => {
-            let letters = relations(connection, id).await?.letters;
             let names = row.awaits.clone().unwrap_or_default();
-            vec![Blocker::AwaitingSignal { names, since: row.updated_at, deadline: row.deadline_at, letters }]
+            let (since, deadline) = (row.updated_at, row.deadline_at);
+            vec![Blocker::AwaitingSignal { names, since, deadline, letters: Vec::new() }]
         }
-        Status::AwaitingChildren => vec![Blocker::AwaitingChildren {
-            pending: row.children_pending,
-            any: row.join_any,
-            deadline: row.deadline_at,
-            children: pending(connection, row).await?,
-        }],
-        Status::Queued => vec![Blocker::Queued],
+        Status::AwaitingChildren => {
+            let (pending, any, deadline) = (row.children_pending, row.join_any, row.deadline_at);
+            vec![Blocker::AwaitingChildren { pending, any, deadline, children: Vec::new() }]
+        }
+        Status::Queued => queued(row, &facts, turn, before),
         Status::Stuck => vec![Blocker::Stuck { error: row.last_error.clone() }],
         Status::Done | Status::Failed | Status::Cancelled => {
-            vec![Blocker::Settled { status: row.status, error: row.last_error.clone() }]
+            let settled = Blocker::Settled { status: row.status, error: row.last_error.clone() };
+            let blocks = row.blocks_its_lane().then(|| Blocker::BlocksLane {
+                lane: row.lane_key.clone().unwrap_or_default(),
+                tenant: row.tenant.clone(),
+                behind: turn.behind,
+            });
+            std::iter::once(settled).chain(blocks).collect()
         }
+    }
+}
+
+/// In a lane. While workers live, one without a place gets it with the next pick: what keeps it is the head.
+fn queued(row: &Instance, facts: &Facts, turn: Turn, before: &HashMap<i64, Explanation>) -> Vec<Blocker> {
+    let head = turn.waits_for(row).and_then(|id| before.get(&id));
+    let behind = head.map(|head| Blocker::Queued {
+        lane: row.lane_key.clone().unwrap_or_default(),
+        ahead: turn.ahead,
+        head: Box::new(head.clone()),
+    });
+    let not_placed =
+        (!row.in_lane || head.is_none()).then_some(Blocker::NotPlaced { live_workers: facts.workers_alive });
+    match facts.workers_alive {
+        0 => not_placed.into_iter().chain(behind).collect(),
+        _ => behind.into_iter().chain(not_placed).collect(),
+    }
+}
+
+/// Under a partition key, not in the picker's index at all; then whatever else would keep it.
+fn held_back(row: &Instance, facts: Facts, turn: Turn, before: &HashMap<i64, Explanation>) -> Vec<Blocker> {
+    let first = match turn.waits_for(row).and_then(|id| before.get(&id)) {
+        Some(holder) => Blocker::HeldBack {
+            partition: row.partition_key.clone().unwrap_or_default(),
+            holder: Box::new(holder.clone()),
+        },
+        None => Blocker::NotPlaced { live_workers: facts.workers_alive },
     };
-    Ok(Some(Explanation { now, blockers, instance }))
+    let others = runnable(row, Facts { before: 0, ..facts });
+    std::iter::once(first).chain(others).collect()
 }
 
 /// As `gen_durable.pick` goes: a process asks for its own queues, leaves out the paused ones, reads what is due, the first

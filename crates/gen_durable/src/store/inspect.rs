@@ -6,8 +6,8 @@ use tokio_postgres::Row;
 use super::{connection::Connection, fault::Fault, pool::Pool, row::column, sql};
 use crate::{error::Error, id::Status};
 
-sql!(LIST, "list.sql", [TEXT, TEXT, TEXT, INT8, INT4]);
-sql!(SHOW, "show.sql", [INT8]);
+sql!(LIST, "list.sql", [TEXT, TEXT, TEXT, INT8, INT4, TEXT, TEXT, TEXT]);
+sql!(SHOW, "show.sql", [INT8_ARRAY]);
 sql!(SETTLED, "settled.sql", [INT8]);
 sql!(COUNTS, "counts.sql", []);
 sql!(WORKERS, "workers.sql", []);
@@ -55,6 +55,26 @@ pub struct Instance {
     pub join_generation: i32,
     pub join_any: bool,
     pub children_pending: i32,
+    pub partition_key: Option<String>,
+    pub lane_key: Option<String>,
+    pub lane_position: Option<i64>,
+    pub in_lane: bool,
+    pub lane_blocks: bool,
+    pub held_back: bool,
+    pub arrival: Option<i64>,
+}
+
+impl Instance {
+    /// Whether it has its lane: it runs, or will, or waits for something, or has failed and was to keep its place; and all
+    /// others in the lane wait for it.
+    pub fn is_lane_head(&self) -> bool {
+        self.in_lane && self.status != Status::Queued
+    }
+
+    /// Whether its lane stands still behind it: it failed for good, and was to keep its place.
+    pub fn blocks_its_lane(&self) -> bool {
+        self.in_lane && self.status == Status::Failed
+    }
 }
 
 /// Which instances to list: the newest first, from `before` on down.
@@ -66,6 +86,12 @@ pub struct Filter {
     pub status: Option<Status>,
     /// Of this queue only.
     pub queue: Option<String>,
+    /// Of this tenant only.
+    pub tenant: Option<String>,
+    /// Of this lane only, whether they have left it or not. A lane belongs to a tenant.
+    pub lane: Option<String>,
+    /// Under this partition key only. A key belongs to a tenant.
+    pub partition: Option<String>,
     /// Only ids below this one: the last of the page before.
     pub before: Option<i64>,
     /// At most this many (200 at the most).
@@ -110,6 +136,10 @@ pub struct QueueInfo {
     /// Due and waiting, counted up to 10,001.
     pub due: i64,
     pub executing: i64,
+    /// Waiting in a lane behind its head, among the first 10,001 of all queues that do.
+    pub queued: i64,
+    /// Waiting for a turn under a partition key, among the first 10,001 of all queues that do.
+    pub held_back: i64,
 }
 
 /// Live instances that no live worker can run.
@@ -139,8 +169,16 @@ impl Inspect {
         let limit = i32::try_from(filter.limit.clamp(1, 200)).unwrap_or(200);
         self.read("list instances", move |connection| async move {
             let status = filter.status.map(Status::name);
-            let params: &[super::connection::Param<'_>] =
-                &[&filter.machine, &status, &filter.queue, &filter.before, &limit];
+            let params: &[super::connection::Param<'_>] = &[
+                &filter.machine,
+                &status,
+                &filter.queue,
+                &filter.before,
+                &limit,
+                &filter.tenant,
+                &filter.lane,
+                &filter.partition,
+            ];
             connection.query(&LIST, params).await?.iter().map(instance).collect()
         })
         .await
@@ -203,6 +241,8 @@ impl Inspect {
                         paused: column(row, 1)?,
                         due: column(row, 2)?,
                         executing: column(row, 3)?,
+                        queued: column(row, 4)?,
+                        held_back: column(row, 5)?,
                     })
                 })
                 .collect()
@@ -287,7 +327,12 @@ pub(crate) async fn server(connection: &Connection) -> Result<Server, Fault> {
 
 /// One instance, if it is there.
 pub(crate) async fn one(connection: &Connection, id: i64) -> Result<Option<Instance>, Fault> {
-    connection.query(&SHOW, &[&id]).await?.first().map(instance).transpose()
+    Ok(many(connection, &[id]).await?.pop())
+}
+
+/// These instances, as far as they are there.
+pub(crate) async fn many(connection: &Connection, ids: &[i64]) -> Result<Vec<Instance>, Fault> {
+    connection.query(&SHOW, &[&ids]).await?.iter().map(instance).collect()
 }
 
 fn instance(row: &Row) -> Result<Instance, Fault> {
@@ -326,6 +371,13 @@ fn instance(row: &Row) -> Result<Instance, Fault> {
         join_generation: column(row, 31)?,
         join_any: column(row, 32)?,
         children_pending: column(row, 33)?,
+        partition_key: column(row, 34)?,
+        lane_key: column(row, 35)?,
+        lane_position: column(row, 36)?,
+        in_lane: column(row, 37)?,
+        lane_blocks: column(row, 38)?,
+        held_back: column(row, 39)?,
+        arrival: column(row, 40)?,
     })
 }
 

@@ -29,6 +29,7 @@ pub(crate) mod row;
 pub(crate) mod settle;
 pub(crate) mod signal;
 pub(crate) mod story;
+pub(crate) mod turns;
 
 use tokio_postgres::types::Type;
 

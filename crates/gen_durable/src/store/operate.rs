@@ -33,6 +33,12 @@ pub(crate) struct Entry {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<String>,
     pub(crate) scope: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) lane: Option<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) lane_blocks: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) partition: Option<String>,
 }
 
 /// Enqueue one.

@@ -11,6 +11,8 @@ use gen_durable::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::support::{live, sql};
+
 /// What ran, in the order in which it began.
 #[derive(Default, Clone)]
 struct Book(Arc<Mutex<Vec<(String, u64)>>>);
@@ -232,4 +234,23 @@ async fn an_engine_drains_many_lanes_each_in_order() {
     }
     stop.send(()).unwrap();
     running.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_number_is_not_taken_for_final_while_the_transaction_that_drew_it_runs() {
+    let pool = live().await;
+    let (producer, picker) = (sql().await, sql().await);
+    producer.batch_execute("begin").await.unwrap();
+    let begun: i64 = producer.query_one("select pg_current_xact_id()::text::bigint", &[]).await.unwrap().get(0);
+    let draw = format!("select nextval('{}.arrivals')", pool.schema());
+    let number: i64 = producer.query_one(&draw, &[]).await.unwrap().get(0);
+    let pick = format!(
+        "select marks from {}.pick('{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', gen_random_uuid(), 60, 0, 0)",
+        pool.schema()
+    );
+    let marks = async || picker.query_one(&pick, &[]).await.unwrap().get::<_, Vec<Option<i64>>>(0);
+    let open = marks().await;
+    assert!(open[1] >= Some(number), "{open:?}");
+    assert!(open[2] <= Some(begun) && Some(begun) < open[3], "transaction {begun} has begun and is not over: {open:?}");
+    producer.batch_execute("commit").await.unwrap();
 }

@@ -31,5 +31,6 @@ mod sql_surface;
 mod sqlx_driver;
 mod story;
 mod support;
+mod turns;
 mod ui;
 mod wire;

@@ -114,6 +114,8 @@ async fn the_metrics_tell_what_was_done() {
         "durable_commit_size{}",
         "durable_heartbeat_lag_seconds{}",
         "durable_queue_depth{queue=default}",
+        "durable_lanes_depth{}",
+        "durable_lanes_blocked{}",
     ] {
         assert!(seen.count(name) > 0, "{name} was never touched");
     }

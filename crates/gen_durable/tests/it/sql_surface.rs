@@ -185,3 +185,29 @@ async fn what_psql_sends_that_cannot_be_kept_is_refused_and_says_why() {
     assert_eq!(row.eligible_at, lab.now().await);
     assert!(client.query(&format!("select * from {schema}.result(999)"), &[]).await.unwrap().is_empty());
 }
+
+#[tokio::test]
+async fn an_entry_says_its_lane_whether_it_blocks_and_its_partition_key() {
+    let lab = Lab::new(()).await;
+    let (client, schema) = (crate::support::sql().await, lab.pool().schema().to_owned());
+    // With a business key in the batch it goes another way.
+    for key in ["", r#", "key": "k""#] {
+        let entries = format!(
+            r#"[{{"fsm": "deploy", "step": "run", "state": 1, "lane": "server:7", "lane_blocks": true{key}}},
+                {{"fsm": "call", "step": "run", "state": 1, "partition": "account:7"}}]"#
+        );
+        let text = format!("select id from {schema}.enqueue_all($1::text::jsonb) order by place");
+        let rows = client.query(&text, &[&entries]).await.unwrap();
+        let show = async |row: usize| lab.inspect().show(rows[row].get(0)).await.unwrap().unwrap();
+        let (deploy, call) = (show(0).await, show(1).await);
+        assert_eq!(
+            (deploy.lane_key.as_deref(), deploy.lane_blocks, deploy.status),
+            (Some("server:7"), true, Status::Queued)
+        );
+        assert_eq!(
+            (call.partition_key.as_deref(), call.held_back, call.status),
+            (Some("account:7"), true, Status::Runnable)
+        );
+        assert!(deploy.arrival < call.arrival);
+    }
+}

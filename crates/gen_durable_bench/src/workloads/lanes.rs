@@ -24,7 +24,7 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     for round in 1..=bench.rounds {
         bench.empty(SCHEMA).await?;
         bench.fill_jobs(SCHEMA, jobs).await?;
-        floors.push(loops::drain(bench, false).await?);
+        floors.push(loops::drain(bench, loops::Work::Jobs).await?);
         alternating.push(drain(bench, (0..jobs).map(|n| n % LANES)).await?);
         together.push(drain(bench, (0..jobs).map(|n| n / each)).await?);
         let last = |rates: &[f64]| rates.last().copied().unwrap_or_default();

@@ -20,7 +20,7 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     for round in 1..=bench.rounds {
         bench.empty(SCHEMA).await?;
         bench.fill_jobs(SCHEMA, jobs).await?;
-        floors.push(loops::drain(bench, false).await?);
+        floors.push(loops::drain(bench, loops::Work::Jobs).await?);
         bench.empty(SCHEMA).await?;
         bench.fill_keyed(SCHEMA, "in_partition", "partition", (0..jobs).map(|n| n % KEYS)).await?;
         rates.push(drain(bench, None).await?);

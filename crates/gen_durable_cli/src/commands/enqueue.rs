@@ -45,6 +45,15 @@ pub(crate) struct Args {
     /// Its business key: taken while it lives
     #[arg(long)]
     key: Option<String>,
+    /// The lane that it stands in: one after the other, in order of enqueueing
+    #[arg(long, value_name = "KEY")]
+    lane: Option<String>,
+    /// If it fails for good, its lane stands still behind it
+    #[arg(long, requires = "lane")]
+    lane_blocks: bool,
+    /// Its partition key: one step at a time
+    #[arg(long, value_name = "KEY")]
+    partition: Option<String>,
     #[command(flatten)]
     database: Database,
 }
@@ -64,6 +73,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     new.at = args.at;
     new.tenant = args.tenant;
     new.key = args.key;
+    (new.lane, new.lane_blocks, new.partition) = (args.lane, args.lane_blocks, args.partition);
     let (id, is_new) = args.database.client().await?.operate().enqueue(new).await?;
     if json {
         return print_json(&json!({"id": id, "is_new": is_new}));

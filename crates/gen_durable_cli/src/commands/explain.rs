@@ -10,6 +10,9 @@ use crate::{
     text::{relative, safe, thousands},
 };
 
+/// Beyond this, rows are not counted.
+const COUNTED_MAX: i64 = 10_000;
+
 /// Say why an instance does not run: the first thing in its way, and what stands behind it
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -42,6 +45,44 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         }
     }
     print(lines.join("\n"))
+}
+
+/// Another instance that this one waits for, and what keeps that one.
+fn because_of(other: &Explanation) -> String {
+    let row = &other.instance;
+    let who = format!("instance {} ({} v{}, step {}), {}", row.id, row.fsm, row.fsm_version, row.step, row.status);
+    let why: Vec<String> = other.blockers.iter().map(|blocker| said(blocker, other.now)).collect();
+    match why.is_empty() {
+        true => format!("{who}: it is due, and the next pick takes it"),
+        false => format!("{who}: {}", why.join("; ")),
+    }
+}
+
+/// What keeps a head or whoever has the turn, in one line.
+pub(crate) fn reason(explanation: &Explanation) -> String {
+    match explanation.blockers.as_slice() {
+        // What to do about it stands in the second.
+        [Blocker::Settled { error, .. }, Blocker::BlocksLane { .. }] => {
+            format!("blocked: {}", error.as_deref().unwrap_or("it has failed"))
+        }
+        [first, ..] => said(first, explanation.now),
+        [] => "it is due, and the next pick takes it".to_owned(),
+    }
+}
+
+/// What to type for a lane, as a shell reads it.
+pub(crate) fn lane_words(tenant: &str, lane: &str) -> String {
+    let tenant = if tenant.is_empty() { String::new() } else { format!(" --tenant {}", quoted(tenant)) };
+    format!("{}{tenant}", quoted(lane))
+}
+
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-:./@+,=".contains(c);
+    if !word.is_empty() && !word.starts_with('-') && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
 }
 
 fn deadline(at: Option<Timestamp>, now: Timestamp) -> String {
@@ -82,7 +123,27 @@ fn said(blocker: &Blocker, now: Timestamp) -> String {
             }
             text
         }
-        Blocker::Queued => "it waits in a lane, behind its head".to_owned(),
+        Blocker::Queued { lane, ahead, head } => {
+            let ahead = if *ahead > COUNTED_MAX { "over 10,000".to_owned() } else { thousands(*ahead) };
+            format!("it stands in the lane {lane} with {ahead} before it; its head is {}", because_of(head))
+        }
+        Blocker::NotPlaced { live_workers: 0 } => {
+            "no live worker: nobody gives out places in lanes and turns under partition keys".to_owned()
+        }
+        Blocker::NotPlaced { .. } => {
+            "it has just arrived: the next pick of a live worker gives it its place (unless a transaction holds its row)"
+                .to_owned()
+        }
+        Blocker::HeldBack { partition, holder } => {
+            format!("it waits for its turn under the partition key {partition}, which has {}", because_of(holder))
+        }
+        Blocker::BlocksLane { lane, tenant, behind } => {
+            let behind = if *behind > COUNTED_MAX { "over 10,000".to_owned() } else { thousands(*behind) };
+            let words = lane_words(tenant, lane);
+            format!(
+                "the lane {lane} stands still behind it, {behind} wait: `durable lanes retry {words}` runs it again in its place, `durable lanes skip {words}` leaves it failed and goes on, `durable lanes discard {words}` cancels it and goes on"
+            )
+        }
         Blocker::Stuck { error } => format!(
             "no build that claimed it could decode it: {} (deploy one that can, or `durable retry`)",
             error.as_deref().unwrap_or("no error was recorded")
@@ -105,14 +166,33 @@ fn said(blocker: &Blocker, now: Timestamp) -> String {
     }
 }
 
-fn as_json(explanation: &Explanation) -> Value {
+pub(crate) fn as_json(explanation: &Explanation) -> Value {
     let blockers: Vec<Value> = explanation
         .blockers
         .iter()
-        .map(|blocker| json!({"kind": kind(blocker), "text": said(blocker, explanation.now)}))
+        .map(|blocker| {
+            let value = json!({"kind": kind(blocker), "text": said(blocker, explanation.now)});
+            match blocker {
+                Blocker::Queued { lane, ahead, head } => {
+                    and(value, json!({"lane": lane, "ahead": ahead, "head": as_json(head)}))
+                }
+                Blocker::HeldBack { partition, holder } => {
+                    and(value, json!({"partition": partition, "holder": as_json(holder)}))
+                }
+                _ => value,
+            }
+        })
         .collect();
     let row = &explanation.instance;
     json!({"id": row.id, "machine": row.fsm, "step": row.step, "status": row.status.name(), "blockers": blockers})
+}
+
+/// One object of both.
+pub(crate) fn and(mut value: Value, more: Value) -> Value {
+    if let (Value::Object(fields), Value::Object(more)) = (&mut value, more) {
+        fields.extend(more);
+    }
+    value
 }
 
 /// A word for programs.
@@ -123,7 +203,10 @@ fn kind(blocker: &Blocker) -> &'static str {
         Blocker::Executing { .. } => "held_by_the_dead",
         Blocker::AwaitingSignal { .. } => "awaiting_signal",
         Blocker::AwaitingChildren { .. } => "awaiting_children",
-        Blocker::Queued => "queued",
+        Blocker::Queued { .. } => "queued",
+        Blocker::NotPlaced { .. } => "not_placed",
+        Blocker::HeldBack { .. } => "held_back",
+        Blocker::BlocksLane { .. } => "blocks_lane",
         Blocker::Stuck { .. } => "stuck",
         Blocker::QueueNotWorked { .. } => "queue_not_worked",
         Blocker::QueuePaused { .. } => "queue_paused",

@@ -25,6 +25,15 @@ pub(crate) struct Args {
     /// Of this queue only
     #[arg(long)]
     queue: Option<String>,
+    /// Of this tenant only
+    #[arg(long, value_name = "NAME")]
+    tenant: Option<String>,
+    /// Of this lane only, whether they have left it or not
+    #[arg(long, value_name = "KEY")]
+    lane: Option<String>,
+    /// Under this partition key only
+    #[arg(long, value_name = "KEY")]
+    partition: Option<String>,
     /// At most this many, up to 200
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=200))]
     limit: u16,
@@ -42,8 +51,8 @@ fn statuses() -> impl TypedValueParser<Value = Status> {
 
 pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     let limit = usize::from(args.limit);
-    let Args { machine, status, queue, before, .. } = args;
-    let filter = Filter { machine, status, queue, before, limit };
+    let Args { machine, status, queue, tenant, lane, partition, before, .. } = args;
+    let filter = Filter { machine, status, queue, tenant, lane, partition, before, limit };
     let instances = args.database.client().await?.inspect().list(filter).await?;
     if json {
         let rows = instances.iter().map(as_json).collect::<Result<Vec<_>, _>>()?;

@@ -15,6 +15,8 @@ pub(crate) mod retry;
 pub(crate) mod signal;
 pub(crate) mod whom;
 
+pub(crate) mod lanes;
+pub(crate) mod partitions;
 pub(crate) mod pause;
 pub(crate) mod queues;
 pub(crate) mod workers;

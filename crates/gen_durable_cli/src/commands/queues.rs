@@ -23,15 +23,21 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     if json {
         let rows: Vec<Value> = queues
             .iter()
-            .map(|q| json!({"name": q.name, "paused": q.paused, "due": q.due, "executing": q.executing}))
+            .map(|q| {
+                json!({
+                    "name": q.name, "paused": q.paused, "due": q.due, "executing": q.executing,
+                    "queued": q.queued, "held_back": q.held_back,
+                })
+            })
             .collect();
         return print_json(&rows);
     }
-    let mut rows = Rows::new(["queue", "due", "executing", ""]).right([1, 2]);
+    let mut rows = Rows::new(["queue", "due", "executing", "in lanes", "held back", ""]).right([1, 2, 3, 4]);
     for queue in queues {
-        let due = if queue.due > DUE_COUNTED_MAX { "over 10,000".to_owned() } else { thousands(queue.due) };
+        let counted = |count| if count > DUE_COUNTED_MAX { "over 10,000".to_owned() } else { thousands(count) };
+        let (due, queued, held_back) = (counted(queue.due), counted(queue.queued), counted(queue.held_back));
         let paused = if queue.paused { "paused" } else { "" };
-        rows.add([queue.name, due, thousands(queue.executing), paused.to_owned()]);
+        rows.add([queue.name, due, thousands(queue.executing), queued, held_back, paused.to_owned()]);
     }
     if rows.is_empty() { print("nothing waits, nothing runs, nothing is paused") } else { print(rows) }
 }

@@ -78,6 +78,11 @@ fn for_people(row: &Instance, relations: &Relations) -> String {
         lines.push(("tenant", row.tenant.clone()));
     }
     lines.extend(row.correlation_key.clone().map(|key| ("key", key)));
+    lines.extend(row.lane_key.clone().map(|lane| ("lane", format!("{lane}, {}", stands(row)))));
+    if let Some(key) = &row.partition_key {
+        let turn = if row.held_back { ", held back: it is another's turn" } else { "" };
+        lines.push(("partition", format!("{key}{turn}")));
+    }
     lines.extend(row.parent_id.map(|parent| ("parent", parent.to_string())));
     if let (Some(names), false) = (&row.awaits, row.status.is_terminal()) {
         lines.push(("awaits", names.join(" or ")));
@@ -110,6 +115,18 @@ fn for_people(row: &Instance, relations: &Relations) -> String {
         }
     }
     shown
+}
+
+/// Where it stands in its lane.
+fn stands(row: &Instance) -> String {
+    let place = row.lane_position.map_or_else(String::new, |position| format!(", position {position}"));
+    match (row.is_lane_head(), row.in_lane) {
+        _ if row.blocks_its_lane() => format!("which stands still behind it{place}"),
+        (true, _) => format!("its head{place}"),
+        (_, true) => format!("behind its head{place}"),
+        _ if row.status.is_terminal() => "which it has left".to_owned(),
+        _ => "where it has no place yet".to_owned(),
+    }
 }
 
 /// An instance for programs.
@@ -154,6 +171,9 @@ pub(crate) fn as_json(row: &Instance) -> anyhow::Result<Whole> {
         "awaits": row.awaits, "deadline_at": row.deadline_at.map(|at| at.to_string()), "deadline_step": row.deadline_step,
         "parent_id": row.parent_id, "parent_generation": row.parent_generation,
         "join_generation": row.join_generation, "join_any": row.join_any, "children_pending": row.children_pending,
+        "lane": row.lane_key, "lane_position": row.lane_position, "in_lane": row.in_lane,
+        "lane_head": row.is_lane_head(), "lane_blocks": row.lane_blocks,
+        "partition": row.partition_key, "held_back": row.held_back,
     });
     Ok(Whole { columns, state: body(&Some(row.state.clone()))?, data: body(&row.data)?, result: body(&row.result)? })
 }

@@ -4,6 +4,7 @@
 mod bad_input;
 mod demo;
 mod dev;
+mod lanes;
 mod look;
 mod migrate;
 mod steer;

@@ -1,6 +1,7 @@
--- called by: store::inspect::Inspect::queues     index: instances_pick (a loose scan over the queues), instances_suspects, instances_held
+-- called by: store::inspect::Inspect::queues     index: instances_pick (a loose scan over the queues), instances_suspects, instances_held, instances_lane, instances_waiting, instances_arrivals
 -- locks: nothing
 -- Suspects are in an index of their own, and few: a queue that holds nothing else is a queue with work all the same.
+-- What waits in lanes and for turns is counted up to a bound, over all queues together.
 with recursive used(queue) as (
     (select queue from gen_durable.instances where status = 'runnable' and crash_count < 2 and not held_back order by queue limit 1)
     union all
@@ -18,9 +19,26 @@ suspects as (
 executing as (
     select queue, count(*) as count from gen_durable.instances where status = 'executing' group by queue
 ),
+waiting as materialized (
+    select w.queue, count(*) filter (where w.status = 'queued') as queued, count(*) filter (where w.held_back) as held_back
+    from (
+        (select i.queue, i.status, i.held_back from gen_durable.instances i
+         where i.in_lane and i.status = 'queued' limit 10001)
+        union all
+        (select i.queue, i.status, i.held_back from gen_durable.instances i where i.held_back limit 10001)
+        union all
+        -- What no pick has given a place in its lane yet.
+        (select a.queue, a.status, a.held_back
+         from (select i.queue, i.status, i.held_back, i.in_lane from gen_durable.instances i
+               where i.arrival is not null order by i.arrival limit 10001) a
+         where a.status = 'queued' and not a.in_lane)
+    ) w
+    group by w.queue
+),
 named as (
     select queue as name from used union select name from gen_durable.queues union select queue from executing
     union select queue from suspects
+    union select queue from waiting
 )
 select named.name,
     exists (select from gen_durable.queues q where q.name = named.name and q.paused_at is not null),
@@ -28,6 +46,8 @@ select named.name,
         select from gen_durable.instances i
         where i.queue = named.name and i.status = 'runnable' and i.crash_count < 2 and not i.held_back and i.eligible_at <= gen_durable.clock()
         limit 10001) due) + coalesce((select suspects.due from suspects where suspects.queue = named.name), 0),
-    coalesce((select executing.count from executing where executing.queue = named.name), 0)
+    coalesce((select executing.count from executing where executing.queue = named.name), 0),
+    coalesce((select waiting.queued from waiting where waiting.queue = named.name), 0),
+    coalesce((select waiting.held_back from waiting where waiting.queue = named.name), 0)
 from named
 order by named.name

@@ -2,9 +2,12 @@
 -- locks: the instance's row; waits for a transaction that is about to take its key
 -- From its own step it is the same visit, so the idempotency key stays; another step is entered anew. One that has settled
 -- was counted off at its parent and counts for no join again; a stuck one never was, and still does. One
--- that has left its lane stands in it again as the last; one that blocks its lane goes on where it is.
+-- that has left its lane stands in it again as the last; one that blocks its lane goes on where it is. Locked before a number
+-- is drawn: see `pick`.
 with stood as materialized (
-    select i.step from gen_durable.instances i where i.id = $1
+    select i.id, i.step from gen_durable.instances i
+    where i.id = $1 and i.status in ('failed', 'cancelled', 'stuck')
+    for no key update
 ),
 again as (
     update gen_durable.instances i
@@ -25,7 +28,8 @@ again as (
         deadline_at = null, deadline_step = null, deadline_data = null,
         parent_generation = case when i.finished_at is null then i.parent_generation end,
         updated_at = gen_durable.clock()
-    where i.id = $1 and i.status in ('failed', 'cancelled', 'stuck')
+    from stood
+    where i.id = stood.id
     returning i.id, i.step_seq, i.claim_epoch, i.status, i.step, i.queue, i.priority, i.eligible_at
 ),
 told as (

@@ -1,0 +1,15 @@
+-- called by: store::lane::depth     index: lanes_pkey, instances_lane, instances_blocked
+-- locks: nothing
+-- How many stand in lanes, and how many lanes stand still; each counted up to a bound, over at most so many lanes: a gauge must
+-- not cost more the worse things are.
+select
+    (select count(*) from (
+        select from (select * from gen_durable.lanes limit 10001) l
+        cross join lateral (
+            select from gen_durable.instances i
+            where i.tenant = l.tenant and i.lane_key = l.key and i.in_lane and i.lane_position > l.floor
+            limit 10001
+        ) stands
+        limit 10001) depth),
+    (select count(*) from (
+        select from gen_durable.instances i where i.in_lane and i.status = 'failed' limit 10001) blocked)

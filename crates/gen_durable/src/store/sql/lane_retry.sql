@@ -1,0 +1,24 @@
+-- called by: store::lane::retry     index: instances_blocked, instances_pkey, instances_key
+-- locks: the head of the lane, if it failed and blocks it; waits for a transaction that is about to take its key
+-- It runs again where it stands, as `retry.sql` says, and keeps its place. Locked before a number is drawn: see `pick`.
+with held as materialized (
+    select i.id from gen_durable.instances i
+    where i.tenant = $1 and i.lane_key = $2 and i.in_lane and i.status = 'failed'
+    for no key update
+)
+update gen_durable.instances i
+set status = 'runnable',
+    held_back = i.partition_key is not null,
+    arrival = case when i.partition_key is not null then nextval('gen_durable.arrivals') else i.arrival end,
+    step_seq = i.step_seq + 1,
+    claim_epoch = i.claim_epoch + 1,
+    attempt = 0,
+    crash_count = 0,
+    eligible_at = gen_durable.clock(),
+    result = null, last_error = null, finished_at = null,
+    deadline_at = null, deadline_step = null, deadline_data = null,
+    parent_generation = null,
+    updated_at = gen_durable.clock()
+from held
+where i.id = held.id
+returning i.id, i.queue, i.priority, i.eligible_at

@@ -1,0 +1,54 @@
+-- called by: store::turns::lanes     index: lanes_pkey, instances_lane, instances_blocked, instances_arrivals
+-- locks: nothing
+-- A page of the lanes that somebody stands in, by tenant and key, after ($4, $5). From the lanes' own rows, since a floor says
+-- where to begin to look: neither a long lane nor all that was in it before costs more than its head. Those that nobody has
+-- placed yet are found among the first 10,001 arrivals. With $3 only lanes that stand still. Depths are counted up to 10,001.
+with placed as materialized (
+    (select l.tenant, l.key
+     from gen_durable.lanes l
+     cross join lateral (
+        select from gen_durable.instances i
+        where i.tenant = l.tenant and i.lane_key = l.key and i.in_lane and i.lane_position > l.floor
+        order by i.tenant, i.lane_key, i.lane_position
+        limit 1
+     ) head
+     where not $3 and (l.tenant, l.key) > ($4, $5)
+       and ($1::text is null or l.tenant = $1) and ($2::text is null or l.key = $2)
+     order by l.tenant, l.key
+     limit $6)
+    union all
+    (select i.tenant, i.lane_key
+     from gen_durable.instances i
+     where $3 and i.in_lane and i.status = 'failed' and (i.tenant, i.lane_key) > ($4, $5)
+       and ($1::text is null or i.tenant = $1) and ($2::text is null or i.lane_key = $2)
+     order by i.tenant, i.lane_key
+     limit $6)
+),
+arrived as materialized (
+    select a.tenant, a.lane_key as key, count(*) as count
+    from (select i.tenant, i.lane_key, i.status, i.in_lane from gen_durable.instances i
+          where i.arrival is not null order by i.arrival limit 10001) a
+    where a.status = 'queued' and not a.in_lane
+    group by a.tenant, a.lane_key
+),
+page as materialized (
+    select tenant, key from placed
+    union
+    select tenant, key from arrived
+    where not $3 and (tenant, key) > ($4, $5) and ($1::text is null or tenant = $1) and ($2::text is null or key = $2)
+    order by tenant, key
+    limit $6
+)
+select page.tenant, page.key,
+    (select count(*) from (
+        select from gen_durable.instances i
+        where i.tenant = page.tenant and i.lane_key = page.key and i.in_lane and i.lane_position > coalesce(l.floor, 0)
+        limit 10001) depth),
+    coalesce((select arrived.count from arrived where arrived.tenant = page.tenant and arrived.key = page.key), 0),
+    (select i.id from gen_durable.instances i
+     where i.tenant = page.tenant and i.lane_key = page.key and i.in_lane and i.lane_position > coalesce(l.floor, 0)
+     order by i.tenant, i.lane_key, i.lane_position
+     limit 1)
+from page
+left join gen_durable.lanes l on l.tenant = page.tenant and l.key = page.key
+order by page.tenant, page.key

@@ -1,0 +1,45 @@
+-- called by: store::turns::partitions     index: instances_turn, instances_waiting (a loose scan over the keys)
+-- locks: nothing
+-- A page of the partition keys under which somebody has the turn or waits for it, by tenant and key, after ($3, $4). Who waits
+-- is counted up to 10,001.
+with recursive waiting(tenant, key, place) as (
+    (select i.tenant, i.partition_key, 1
+     from gen_durable.instances i
+     where i.held_back and (i.tenant, i.partition_key) > ($3, $4)
+       and ($1::text is null or i.tenant = $1) and ($2::text is null or i.partition_key = $2)
+     order by i.tenant, i.partition_key
+     limit 1)
+    union all
+    select later.tenant, later.partition_key, waiting.place + 1
+    from waiting
+    cross join lateral (
+        select i.tenant, i.partition_key from gen_durable.instances i
+        where i.held_back and (i.tenant, i.partition_key) > (waiting.tenant, waiting.key)
+          and ($1::text is null or i.tenant = $1) and ($2::text is null or i.partition_key = $2)
+        order by i.tenant, i.partition_key
+        limit 1
+    ) later
+    where waiting.place < $5
+),
+turns as materialized (
+    select i.tenant, i.partition_key as key
+    from gen_durable.instances i
+    where i.partition_key is not null and not i.held_back and i.status in ('runnable', 'executing')
+      and (i.tenant, i.partition_key) > ($3, $4)
+      and ($1::text is null or i.tenant = $1) and ($2::text is null or i.partition_key = $2)
+    order by i.tenant, i.partition_key
+    limit $5
+),
+page as materialized (
+    select tenant, key from waiting union select tenant, key from turns order by tenant, key limit $5
+)
+select page.tenant, page.key,
+    (select count(*) from (
+        select from gen_durable.instances i
+        where i.tenant = page.tenant and i.partition_key = page.key and i.held_back
+        limit 10001) waits),
+    (select i.id from gen_durable.instances i
+     where i.tenant = page.tenant and i.partition_key = page.key and not i.held_back
+       and i.status in ('runnable', 'executing'))
+from page
+order by page.tenant, page.key

@@ -1,0 +1,26 @@
+-- called by: store::explain::turns     index: instances_pkey, lanes_pkey, instances_lane, instances_turn
+-- locks: nothing
+-- Where some rows stand in their lanes: who has the lane, how many stand before it (all, while it has no place of its own);
+-- how many wait behind one that failed and blocks; and who has the turn under its partition key. Counted up to 10,001.
+select i.id, head.id,
+    case when i.status = 'queued' then (select count(*) from (
+        select from gen_durable.instances a
+        where a.tenant = i.tenant and a.lane_key = i.lane_key and a.in_lane and a.lane_position > coalesce(l.floor, 0)
+          and a.lane_position < case when i.in_lane then i.lane_position else 9223372036854775807 end
+        limit 10001) ahead) else 0 end,
+    case when i.status = 'failed' and i.in_lane then (select count(*) from (
+        select from gen_durable.instances b
+        where b.tenant = i.tenant and b.lane_key = i.lane_key and b.in_lane and b.lane_position > i.lane_position
+        limit 10001) behind) else 0 end,
+    (select t.id from gen_durable.instances t
+     where t.tenant = i.tenant and t.partition_key = i.partition_key and not t.held_back
+       and t.status in ('runnable', 'executing'))
+from gen_durable.instances i
+left join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
+left join lateral (
+    select h.id from gen_durable.instances h
+    where h.tenant = i.tenant and h.lane_key = i.lane_key and h.in_lane and h.lane_position > coalesce(l.floor, 0)
+    order by h.tenant, h.lane_key, h.lane_position
+    limit 1
+) head on true
+where i.id = any ($1::bigint[])

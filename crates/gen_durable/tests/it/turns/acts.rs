@@ -1,0 +1,226 @@
+//! What the acts on lanes and partition keys write: one test a row of the table in ARCHITECTURE.md, every column compared.
+
+use gen_durable::{HOUR, Id, Instance, Lab, Status, Timestamp};
+use jiff::SignedDuration;
+
+use super::{At, Book, Walk, blocking, enqueue, in_lane, lab, run, statement, under};
+use crate::support::sql;
+
+fn with(row: &Instance, change: impl FnOnce(&mut Instance)) -> Instance {
+    let mut row = row.clone();
+    change(&mut row);
+    row
+}
+
+/// The clock by hand: no act happens at the very moment of another.
+async fn tick(lab: &Lab<Book>) -> Timestamp {
+    run(lab, "update S.lab_clock set now = now + interval '1 s'").await;
+    lab.now().await
+}
+
+/// Give out places and turns, and claim nobody.
+async fn place(lab: &Lab<Book>) {
+    sql().await.query(&statement(lab, "select gen_durable.place(0, 1000)"), &[]).await.unwrap();
+}
+
+async fn rows(lab: &Lab<Book>, ids: [Id<Walk>; 2]) -> (Instance, Instance) {
+    (lab.row_of(ids[0]).await, lab.row_of(ids[1]).await)
+}
+
+#[tokio::test]
+async fn an_enqueue_into_a_lane_waits_without_a_place_and_one_under_a_key_without_a_turn() {
+    let (lab, _) = lab().await;
+    let plain = lab.row_of(lab.enqueue(Walk { lane: None, ..in_lane("a", 1) }).await.unwrap().id).await;
+    let lane = lab.row_of(lab.enqueue(blocking("a", 1)).await.unwrap().id).await;
+    let key = lab.row_of(lab.enqueue(under("k", 1)).await.unwrap().id).await;
+    let both = lab.enqueue(Walk { partition: Some("k".into()), ..in_lane("a", 1) }).await.unwrap().id;
+    let both = lab.row_of(both).await;
+    let same = |row: &Instance| {
+        with(&plain, |plain| (plain.id, plain.state, plain.arrival) = (row.id, row.state.clone(), row.arrival))
+    };
+    assert_eq!(plain.arrival, None);
+    assert!(lane.arrival < key.arrival && key.arrival < both.arrival, "in the order of arrival");
+    let expected = with(&same(&lane), |row| {
+        (row.status, row.lane_key, row.lane_blocks) = (Status::Queued, Some("server:a".into()), true);
+    });
+    assert_eq!(lane, expected);
+    let expected = with(&same(&key), |row| (row.held_back, row.partition_key) = (true, Some("k".into())));
+    assert_eq!(key, expected);
+    let expected = with(&same(&both), |row| {
+        (row.status, row.lane_key, row.partition_key) = (Status::Queued, Some("server:a".into()), Some("k".into()));
+    });
+    assert_eq!(both, expected, "it waits for its lane first");
+}
+
+#[tokio::test]
+async fn places_are_given_in_the_order_of_arrival_and_the_first_is_let_go_on() {
+    let (lab, _) = lab().await;
+    let ids = [enqueue(&lab, in_lane("a", 1), At::Good).await, enqueue(&lab, in_lane("a", 2), At::Good).await];
+    let (first, second) = rows(&lab, ids).await;
+    let now = tick(&lab).await;
+    place(&lab).await;
+    let (head, behind) = rows(&lab, ids).await;
+    let expected = with(&first, |row| {
+        (row.status, row.in_lane, row.lane_position, row.arrival) = (Status::Runnable, true, head.lane_position, None);
+        (row.eligible_at, row.updated_at) = (now, now);
+    });
+    assert_eq!(head, expected);
+    let expected = with(&second, |row| {
+        (row.in_lane, row.lane_position, row.arrival) = (true, head.lane_position.map(|position| position + 1), None);
+    });
+    assert_eq!(behind, expected, "it only has a place");
+}
+
+#[tokio::test]
+async fn the_end_of_a_head_takes_it_from_its_lane_and_lets_the_next_go_on_in_the_same_commit() {
+    let (lab, _) = lab().await;
+    let ids =
+        [enqueue(&lab, in_lane("a", 1), At::Good).await, lab.enqueue(in_lane("a", 2)).after(HOUR).await.unwrap().id];
+    place(&lab).await;
+    let (head, behind) = rows(&lab, ids).await;
+    let now = tick(&lab).await;
+    // Only the head's own commit happens here: the next is not due, so nobody claims it.
+    assert!(lab.step().await);
+    let (ended, next) = rows(&lab, ids).await;
+    let expected = with(&head, |row| {
+        (row.status, row.in_lane) = (Status::Done, false);
+        (row.result, row.finished_at) = (Some("null".into()), Some(now));
+        (row.claim_epoch, row.step_seq, row.updated_at) = (2, 1, now);
+    });
+    assert_eq!(ended, expected, "its position stays, as a record");
+    let expected = with(&behind, |row| {
+        row.status = Status::Runnable;
+        (row.eligible_at, row.updated_at) = (now + SignedDuration::from_secs(3599), now);
+    });
+    assert_eq!(next, expected, "its own time is kept");
+}
+
+#[tokio::test]
+async fn a_failure_that_blocks_keeps_its_place_and_changes_nobody_else() {
+    let (lab, _) = lab().await;
+    let ids = [enqueue(&lab, blocking("a", 1), At::Fail).await, enqueue(&lab, in_lane("a", 2), At::Good).await];
+    place(&lab).await;
+    let (head, behind) = rows(&lab, ids).await;
+    let now = tick(&lab).await;
+    assert!(lab.step().await);
+    let expected = with(&head, |row| {
+        row.status = Status::Failed;
+        (row.last_error, row.finished_at) = (Some("it cannot be".into()), Some(now));
+        (row.claim_epoch, row.step_seq, row.updated_at) = (2, 1, now);
+    });
+    assert_eq!(rows(&lab, ids).await, (expected, behind));
+}
+
+#[tokio::test]
+async fn retry_skip_and_discard_write_every_column() {
+    let (lab, _) = lab().await;
+    let head = enqueue(&lab, blocking("a", 1), At::Fail).await;
+    let failed = async || {
+        lab.drain().await;
+        let row = lab.row_of(head).await;
+        assert!(row.blocks_its_lane());
+        row
+    };
+    let before = failed().await;
+    let now = tick(&lab).await;
+    lab.operate().lane_retry("server:a").await.unwrap();
+    let expected = with(&before, |row| {
+        row.status = Status::Runnable;
+        (row.claim_epoch, row.step_seq) = (row.claim_epoch + 1, row.step_seq + 1);
+        (row.last_error, row.finished_at) = (None, None);
+        (row.eligible_at, row.updated_at) = (now, now);
+    });
+    assert_eq!(lab.row_of(head).await, expected);
+
+    let before = failed().await;
+    let now = tick(&lab).await;
+    lab.operate().lane_skip("server:a").await.unwrap();
+    let skipped = lab.row_of(head).await;
+    let expected = with(&before, |row| {
+        (row.in_lane, row.arrival, row.updated_at) = (false, skipped.arrival, now);
+    });
+    assert!(skipped.arrival.is_some());
+    assert_eq!(skipped, expected);
+
+    lab.operate().retry(head.raw(), None).await.unwrap();
+    let before = failed().await;
+    let now = tick(&lab).await;
+    lab.operate().lane_discard("server:a", "enough").await.unwrap();
+    let discarded = lab.row_of(head).await;
+    let expected = with(&before, |row| {
+        (row.status, row.in_lane, row.arrival) = (Status::Cancelled, false, discarded.arrival);
+        row.last_error = Some("enough; it had failed: it cannot be".into());
+        row.claim_epoch += 1;
+        (row.finished_at, row.updated_at) = (Some(now), now);
+    });
+    assert!(discarded.arrival.is_some());
+    assert_eq!(discarded, expected);
+}
+
+#[tokio::test]
+async fn a_turn_is_given_and_handed_over_and_nothing_else_changes() {
+    let (lab, _) = lab().await;
+    let ids = [enqueue(&lab, under("k", 1), At::Wait).await, enqueue(&lab, under("k", 2), At::Good).await];
+    let (first, second) = rows(&lab, ids).await;
+    let now = tick(&lab).await;
+    place(&lab).await;
+    let given = with(&first, |row| {
+        (row.held_back, row.arrival) = (false, None);
+        (row.eligible_at, row.updated_at) = (now, now);
+    });
+    let waits = with(&second, |row| row.arrival = None);
+    assert_eq!(rows(&lab, ids).await, (given.clone(), waits.clone()));
+    // The one with the turn parks: it makes way in that commit.
+    let now = tick(&lab).await;
+    assert!(lab.step().await);
+    let (parked, next) = rows(&lab, ids).await;
+    let expected = with(&given, |row| {
+        (row.status, row.step) = (Status::AwaitingSignal, "good".into());
+        (row.step_seq, row.visit, row.claim_epoch, row.updated_at) = (1, 1, 2, now);
+        row.awaits = Some(vec!["go".into()]);
+    });
+    assert_eq!(parked, expected);
+    let expected = with(&waits, |row| {
+        row.held_back = false;
+        (row.eligible_at, row.updated_at) = (now, now);
+    });
+    assert_eq!(next, expected);
+    // Woken, it waits for a turn.
+    let now = tick(&lab).await;
+    assert!(lab.signal(ids[0], super::Go).await.unwrap());
+    let woken = lab.row_of(ids[0]).await;
+    let expected = with(&parked, |row| {
+        (row.status, row.held_back, row.arrival) = (Status::Runnable, true, woken.arrival);
+        (row.eligible_at, row.updated_at) = (now, now);
+    });
+    assert!(woken.arrival.is_some());
+    assert_eq!(woken, expected);
+}
+
+#[tokio::test]
+async fn a_cancelled_head_leaves_its_lane_and_a_number_by_which_the_next_is_let_go_on() {
+    let (lab, _) = lab().await;
+    let ids = [enqueue(&lab, in_lane("a", 1), At::Wait).await, enqueue(&lab, in_lane("a", 2), At::Good).await];
+    place(&lab).await;
+    assert!(lab.step().await);
+    let (head, behind) = rows(&lab, ids).await;
+    let now = tick(&lab).await;
+    assert!(lab.cancel(ids[0], "enough").await.unwrap());
+    let (cancelled, untouched) = rows(&lab, ids).await;
+    let expected = with(&head, |row| {
+        (row.status, row.in_lane, row.arrival) = (Status::Cancelled, false, cancelled.arrival);
+        (row.last_error, row.awaits, row.finished_at) = (Some("enough".into()), None, Some(now));
+        row.claim_epoch += 1;
+        row.updated_at = now;
+    });
+    assert!(cancelled.arrival.is_some());
+    assert_eq!((cancelled.clone(), &untouched), (expected, &behind));
+    let now = tick(&lab).await;
+    place(&lab).await;
+    let seen_to = with(&cancelled, |row| row.arrival = None);
+    let released = with(&behind, |row| {
+        row.status = Status::Runnable;
+        (row.eligible_at, row.updated_at) = (now, now);
+    });
+    assert_eq!(rows(&lab, ids).await, (seen_to, released));
+}

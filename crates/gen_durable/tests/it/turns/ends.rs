@@ -1,0 +1,189 @@
+//! Whatever ends the head of a lane, who waits behind it goes on; unless it failed and was to block. Every terminal path.
+
+use gen_durable::{Id, Lab, Status};
+
+use super::{At, Book, Walk, blocking, enqueue, in_lane, lab, run, statement, under};
+use crate::support::sql;
+
+const DEAD: &str = "dead0000-0000-0000-0000-000000000001";
+
+/// The process that runs this one has died, for the third time.
+async fn third_death(lab: &Lab<Book>, id: Id<Walk>) {
+    run(
+        lab,
+        &format!(
+            "update S.instances set status = 'executing', locked_by = '{DEAD}', claim_epoch = claim_epoch + 1,
+             crash_count = 2 where id = {id}"
+        ),
+    )
+    .await;
+    let worker = format!(
+        "insert into S.workers (id, lease_expires_at, host, pid, queues, machines)
+         values ('{DEAD}', statement_timestamp() - interval '1 s', 'h', 1, '{{}}', '{{}}') on conflict do nothing"
+    );
+    run(lab, &worker).await;
+    let reap = statement(lab, include_str!("../../../src/store/sql/reap.sql"));
+    let text = reap.replace("$1", &format!("'{DEAD}'")).replace("$2", "10").replace("$3", "3");
+    let reaped = sql().await.query(&text, &[]).await.unwrap();
+    assert_eq!(reaped.len(), 1);
+    assert_eq!(lab.status_of(id).await, Status::Failed);
+}
+
+/// A head that got as far as this step leads, and a follower.
+async fn world(lab: &Lab<Book>, walk: Walk, at: At) -> (Id<Walk>, Id<Walk>) {
+    let follower = Walk { blocks: false, n: 2, ..walk.clone() };
+    let head = enqueue(lab, walk, at).await;
+    let follower = enqueue(lab, follower, At::Good).await;
+    lab.drain().await;
+    (head, follower)
+}
+
+#[tokio::test]
+async fn an_end_by_its_own_step_lets_the_lane_go_on_unless_it_blocks() {
+    let (lab, _) = lab().await;
+    for (walk, at, then) in [
+        (in_lane("done", 1), At::Good, Status::Done),
+        (in_lane("failed", 1), At::Fail, Status::Done),
+        (blocking("blocks and is done", 1), At::Good, Status::Done),
+        (blocking("blocks", 1), At::Fail, Status::Queued),
+        (in_lane("backs off", 1), At::Backoff, Status::Queued),
+        (in_lane("waits", 1), At::Wait, Status::Queued),
+        (in_lane("joins", 1), At::Fan, Status::Queued),
+    ] {
+        let lane = walk.lane.clone();
+        let (_, follower) = world(&lab, walk, at).await;
+        assert_eq!(lab.status_of(follower).await, then, "{lane:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_cancel_of_the_head_lets_the_lane_go_on_wherever_the_head_stands() {
+    let (lab, _) = lab().await;
+    for (name, at) in [("backs off", At::Backoff), ("waits", At::Wait), ("joins", At::Fan)] {
+        // Also one that was to block: it was cancelled and has not failed.
+        let (head, follower) = world(&lab, blocking(name, 1), at).await;
+        assert!(lab.cancel(head, "enough").await.unwrap());
+        assert_eq!(lab.status_of(follower).await, Status::Queued, "{name}: it is the next pick's to let it go on");
+        lab.drain().await;
+        assert_eq!(lab.status_of(follower).await, Status::Done, "{name}");
+    }
+    for (name, becomes) in
+        [("runs", "status = 'executing', locked_by = gen_random_uuid()"), ("stuck", "status = 'stuck'")]
+    {
+        let (head, follower) = world(&lab, in_lane(name, 1), At::Backoff).await;
+        run(&lab, &format!("update S.instances set {becomes} where id = {head}")).await;
+        lab.drain().await;
+        assert_eq!(lab.status_of(follower).await, Status::Queued, "{name}");
+        assert!(lab.cancel_subtree(head, "enough").await.unwrap());
+        lab.drain().await;
+        assert_eq!(lab.status_of(follower).await, Status::Done, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_third_death_lets_the_lane_go_on_unless_it_blocks() {
+    let (lab, book) = lab().await;
+    let (head, follower) = world(&lab, in_lane("a", 1), At::Backoff).await;
+    third_death(&lab, head).await;
+    lab.drain().await;
+    assert_eq!(lab.status_of(follower).await, Status::Done);
+    let (head, follower) = world(&lab, blocking("b", 1), At::Backoff).await;
+    third_death(&lab, head).await;
+    lab.drain().await;
+    assert_eq!(lab.status_of(follower).await, Status::Queued);
+    let lane = lab.inspect().lane("server:b").await.unwrap().unwrap();
+    assert!(lane.is_blocked() && lane.head.unwrap().instance.last_error.unwrap().contains("died 3 times"));
+    lab.operate().lane_retry("server:b").await.unwrap();
+    assert_eq!(lab.row_of(head).await.crash_count, 0);
+    lab.skip(2 * gen_durable::HOUR).await;
+    assert_eq!((lab.status_of(head).await, lab.status_of(follower).await), (Status::Done, Status::Done));
+    assert_eq!(book.read(), [1, 2, 1, 1, 1, 2]);
+}
+
+#[tokio::test]
+async fn a_stuck_head_keeps_its_lane_until_it_is_unstuck_or_retried() {
+    let (lab, _) = lab().await;
+    let unstick = statement(&lab, include_str!("../../../src/store/sql/unstick.sql"));
+    for retried in [true, false] {
+        let (head, follower) = world(&lab, in_lane(&format!("{retried}"), 1), At::Backoff).await;
+        run(&lab, &format!("update S.instances set status = 'stuck', eligible_at = S.clock() where id = {head}")).await;
+        lab.drain().await;
+        assert_eq!(lab.status_of(follower).await, Status::Queued);
+        let position = lab.row_of(head).await.lane_position;
+        if retried {
+            lab.operate().retry(head.raw(), Some(("good", None))).await.unwrap();
+        } else {
+            sql().await.query(&unstick, &[&vec!["walk/1"]]).await.unwrap();
+        }
+        let row = lab.row_of(head).await;
+        assert_eq!((row.status, row.lane_position, row.is_lane_head()), (Status::Runnable, position, true));
+        lab.drain().await;
+        assert_eq!((lab.status_of(head).await, lab.status_of(follower).await), (Status::Done, Status::Done));
+    }
+}
+
+#[tokio::test]
+async fn a_head_that_was_deleted_by_hand_is_found_out_by_the_repair() {
+    let (lab, _) = lab().await;
+    let (head, follower) = world(&lab, in_lane("a", 1), At::Wait).await;
+    run(&lab, &format!("delete from S.instances where id = {head}")).await;
+    lab.drain().await;
+    assert_eq!(lab.status_of(follower).await, Status::Queued, "nobody knows yet");
+    let lane = lab.inspect().lane("server:a").await.unwrap().unwrap();
+    assert_eq!(lane.head.unwrap().instance.status, Status::Queued);
+    let repair = statement(&lab, "select repaired from gen_durable.repair('', '', '', '', 500)");
+    assert_eq!(sql().await.query_one(&repair, &[]).await.unwrap().get::<_, i32>(0), 1);
+    lab.drain().await;
+    assert_eq!(lab.status_of(follower).await, Status::Done);
+}
+
+#[tokio::test]
+async fn one_that_carries_the_number_of_its_lane_passes_it_on_when_it_is_cancelled() {
+    let (lab, _) = lab().await;
+    let (head, follower) = world(&lab, in_lane("a", 1), At::Wait).await;
+    let last = enqueue(&lab, in_lane("a", 3), At::Good).await;
+    lab.drain().await;
+    // The head is gone and a repair has found it out: the follower carries the number by which the next pick comes here.
+    run(&lab, &format!("delete from S.instances where id = {head}")).await;
+    run(&lab, &format!("update S.instances set arrival = nextval('S.arrivals') where id = {follower}")).await;
+    assert!(lab.cancel(follower, "enough").await.unwrap());
+    lab.drain().await;
+    assert_eq!(lab.status_of(last).await, Status::Done);
+}
+
+#[tokio::test]
+async fn whatever_ends_one_that_has_the_turn_the_next_under_its_key_goes_on() {
+    let (lab, _) = lab().await;
+    for name in ["cancelled", "died", "stuck"] {
+        let (head, follower) = (enqueue(&lab, under(name, 1), At::Wait).await, under(name, 2));
+        lab.drain().await;
+        // It has the turn and is about to run.
+        let holds = if name == "died" { "'runnable'" } else { "'executing', locked_by = gen_random_uuid()" };
+        run(&lab, &format!("update S.instances set status = {holds} where id = {head}")).await;
+        let follower = enqueue(&lab, follower, At::Good).await;
+        match name {
+            "died" => {
+                run(
+                    &lab,
+                    &format!("update S.instances set eligible_at = S.clock() - interval '1 s' where id = {head}"),
+                )
+                .await;
+                third_death(&lab, head).await;
+            }
+            "cancelled" => assert!(lab.cancel(head, "enough").await.unwrap()),
+            _ => {
+                lab.drain().await;
+                assert_eq!(lab.status_of(follower).await, Status::Runnable, "held back");
+                let settle = "select written.id from gen_durable.instances i,
+                     lateral gen_durable.settle_keyed(array[i.id], array[i.claim_epoch], array[i.step_seq], array['stuck'],
+                        array[null::int], array[null::text], array[null::text], array[null::text], array[null::text],
+                        array['no build knows it'], array[0], array[0::float8], null, '{}', null, 0, '{}') written
+                     where i.id = $1";
+                assert!(!sql().await.query(&statement(&lab, settle), &[&head.raw()]).await.unwrap().is_empty());
+                assert_eq!(lab.status_of(head).await, Status::Stuck);
+            }
+        }
+        lab.drain().await;
+        assert_eq!(lab.status_of(follower).await, Status::Done, "{name}");
+    }
+}

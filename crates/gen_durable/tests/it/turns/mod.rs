@@ -1,0 +1,126 @@
+//! Lanes and partition keys from outside: what can be seen of them, what can be done about them, and that whatever ends a
+//! head lets its lane go on.
+
+mod acts;
+mod ends;
+mod pages;
+mod seen;
+mod steer;
+
+use std::sync::{Arc, Mutex};
+
+use gen_durable::{
+    Context, HOUR, Id, Job, Lab, Lane, Machine, Outcome, Policy, Signal, StepError, birth, done, spawn, stop, wait_for,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::support::sql;
+
+/// What ran, in the order in which it began.
+#[derive(Default, Clone)]
+pub(super) struct Book(Arc<Mutex<Vec<u64>>>);
+
+impl Book {
+    fn read(&self) -> Vec<u64> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+/// How it goes is where it begins.
+#[derive(Serialize, Deserialize, Clone)]
+pub(super) struct Walk {
+    lane: Option<String>,
+    blocks: bool,
+    partition: Option<String>,
+    n: u64,
+}
+
+#[derive(Serialize, Deserialize, Default, Clone, Copy, Debug, PartialEq)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum At {
+    #[default]
+    Good,
+    Fail,
+    Backoff,
+    Wait,
+    Fan,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct Go;
+impl Signal for Go {
+    const NAME: &'static str = "go";
+    type To = Walk;
+}
+
+/// In no lane.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Child;
+impl Job for Child {
+    const NAME: &'static str = "child";
+    type App = Book;
+    type Output = ();
+    async fn run(&self, _: &mut Context<'_, Self>) -> Result<(), StepError> {
+        Ok(())
+    }
+}
+
+impl Machine for Walk {
+    const NAME: &'static str = "walk";
+    type App = Book;
+    type Step = At;
+    type Output = ();
+    fn lane(&self) -> Option<Lane> {
+        let lane = self.lane.as_ref().map(|lane| Lane::new("server", lane));
+        lane.map(|lane| if self.blocks { lane.block_on_failure() } else { lane })
+    }
+    fn partition(&self) -> Option<String> {
+        self.partition.clone()
+    }
+    fn policy(&self, _: &At) -> Policy {
+        Policy { backoff_first: HOUR, backoff_max: HOUR, ..Policy::default() }
+    }
+    async fn step(&mut self, at: At, cx: &mut Context<'_, Self>) -> Outcome<Self> {
+        cx.app.0.lock().unwrap().push(self.n);
+        match at {
+            At::Good => Ok(done(())),
+            At::Fail => Ok(stop("it cannot be")),
+            At::Backoff if cx.attempt == 0 => Err("not yet")?,
+            At::Backoff => Ok(done(())),
+            At::Wait => Ok(wait_for::<Go>().then(At::Good).forever()),
+            At::Fan => Ok(spawn([birth(Child).after(HOUR)]).then(At::Good).forever()),
+        }
+    }
+}
+
+pub(super) fn in_lane(lane: &str, n: u64) -> Walk {
+    Walk { lane: Some(lane.into()), blocks: false, partition: None, n }
+}
+
+pub(super) fn blocking(lane: &str, n: u64) -> Walk {
+    Walk { blocks: true, ..in_lane(lane, n) }
+}
+
+pub(super) fn under(partition: &str, n: u64) -> Walk {
+    Walk { lane: None, blocks: false, partition: Some(partition.into()), n }
+}
+
+pub(super) async fn lab() -> (Lab<Book>, Book) {
+    let book = Book::default();
+    (Lab::new(book.clone()).await.register::<Walk>().register::<Child>(), book)
+}
+
+pub(super) async fn enqueue(lab: &Lab<Book>, walk: Walk, at: At) -> Id<Walk> {
+    lab.enqueue(walk).starting_at(at).await.unwrap().id
+}
+
+/// A statement of the test's own, with `S` for the schema.
+pub(super) async fn run(lab: &Lab<Book>, text: &str) -> u64 {
+    let text = text.replace("S.", &format!("{}.", lab.pool().schema()));
+    sql().await.execute(&text, &[]).await.unwrap()
+}
+
+/// A statement of the engine's, in the lab's schema.
+pub(super) fn statement(lab: &Lab<Book>, text: &str) -> String {
+    text.replace("gen_durable.", &format!("{}.", lab.pool().schema()))
+}

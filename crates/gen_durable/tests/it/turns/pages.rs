@@ -1,0 +1,132 @@
+//! What it costs to look, in pages: neither a long lane nor many of them make it dear. (`DURABLE_PLAN_ROWS=1000000` for the
+//! long form.)
+
+use gen_durable::Pool;
+use tokio_postgres::Client;
+
+use crate::support::{live, sql};
+
+fn ballast() -> i64 {
+    std::env::var("DURABLE_PLAN_ROWS").ok().and_then(|rows| rows.parse().ok()).unwrap_or(50_000)
+}
+
+/// Pages that a statement touches, and rows that it brings. Planned once more before, which also costs.
+async fn pages(client: &Client, pool: &Pool, text: &str, values: &[&str]) -> (f64, u64) {
+    let mut text = text.replace("gen_durable.", &format!("{}.", pool.schema()));
+    for (index, value) in values.iter().enumerate().rev() {
+        text = text.replace(&format!("${}", index + 1), value);
+    }
+    let mut seen = (0.0, 0);
+    for _ in 0..2 {
+        let plan = client.query(&format!("explain (analyze, buffers, timing off) {text}"), &[]).await.unwrap();
+        let lines: Vec<String> = plan.iter().map(|row| row.get(0)).collect();
+        let number = |line: &str, of: &str| -> f64 {
+            let rest = line.split_once(of).map(|(_, rest)| rest).unwrap_or("0");
+            let digits: String = rest.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
+            digits.parse().unwrap()
+        };
+        let actual = lines[0].split_once("(actual").unwrap().1;
+        let buffers = lines.iter().find(|line| line.trim_start().starts_with("Buffers:")).unwrap();
+        let touched = number(buffers, "hit=") + number(buffers, "read=");
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let touched = touched as u64;
+        seen = (number(actual, "rows="), touched);
+    }
+    seen
+}
+
+/// Lanes `lane 000001` and on, of so many entries each: the first is runnable.
+async fn load(client: &Client, pool: &Pool, name: &str, lanes: i64, entries: i64) {
+    let schema = pool.schema();
+    client
+        .batch_execute(&format!(
+            "insert into {schema}.instances (fsm, step, state, lane_key, lane_position, in_lane, status)
+             select 'plan', 'run', '{{}}', '{name} ' || lpad(l::text, 6, '0'), e, true,
+                 case when e = 1 then 'runnable' else 'queued' end::{schema}.durable_status
+             from generate_series(1, {lanes}) l, generate_series(1, {entries}) e;
+             insert into {schema}.lanes (tenant, key)
+             select '', '{name} ' || lpad(l::text, 6, '0') from generate_series(1, {lanes}) l"
+        ))
+        .await
+        .unwrap();
+}
+
+const LANES: &str = include_str!("../../../src/store/sql/lanes.sql");
+const PARTITIONS: &str = include_str!("../../../src/store/sql/partitions.sql");
+const DEPTH: &str = include_str!("../../../src/store/sql/lane_depth.sql");
+const TURNS: &str = include_str!("../../../src/store/sql/turns.sql");
+
+/// tenant, key, blocked, after, limit
+const PAGE: [&str; 6] = ["null", "null", "false", "''", "''", "50"];
+const BLOCKED: [&str; 6] = ["null", "null", "true", "''", "''", "50"];
+
+#[tokio::test]
+async fn a_page_of_lanes_costs_the_same_however_many_lanes_there_are_and_however_long_they_are() {
+    let (pool, client) = (live().await, sql().await);
+    let schema = pool.schema().to_owned();
+    load(&client, &pool, "lane", 200, 3).await;
+    client.batch_execute(&format!("vacuum analyze {schema}.instances, {schema}.lanes")).await.unwrap();
+    let (rows, base) = pages(&client, &pool, LANES, &PAGE).await;
+    assert!((rows - 50.0).abs() < 0.1, "{rows}");
+    // Behind the page: a long lane and many lanes.
+    load(&client, &pool, "m long", 1, ballast()).await;
+    load(&client, &pool, "n many", ballast() / 5, 1).await;
+    for helped in [false, true] {
+        if helped {
+            client.batch_execute(&format!("vacuum analyze {schema}.instances, {schema}.lanes")).await.unwrap();
+        }
+        let (_, now) = pages(&client, &pool, LANES, &PAGE).await;
+        assert!(now < base * 2 + 100, "{base} pages alone, {now} before many others (analyzed: {helped})");
+    }
+    // The page that holds the long lane counts it up to its bound and no further.
+    let long = ["null", "null", "false", "''", "'lane 000200'", "50"];
+    let (_, counted) = pages(&client, &pool, LANES, &long).await;
+    assert!(counted < base + 25_000, "{counted} pages to count up to 10,001");
+    let inspect = gen_durable::Client::new(pool.clone()).inspect();
+    let lane = inspect.lane("m long 000001").await.unwrap().unwrap();
+    assert_eq!(lane.depth, 10_001, "and no further");
+    // Where an entry of it stands is counted up to the same bound.
+    let last = format!("(select array[max(id)] from {schema}.instances where lane_key like 'm long%')");
+    let (_, place) = pages(&client, &pool, TURNS, &[&last]).await;
+    assert!(place < 25_000 + 2_000, "{place} pages to say where it stands");
+    let id: i64 = client.query_one(&format!("select ({last})[1]"), &[]).await.unwrap().get(0);
+    let explained = inspect.explain(id).await.unwrap().unwrap();
+    assert!(matches!(explained.blockers[0], gen_durable::Blocker::Queued { ahead: 10_001, .. }), "{explained:?}");
+    // Blocked lanes are found without looking at the others.
+    let block = format!(
+        "update {schema}.instances set status = 'failed', finished_at = statement_timestamp()
+         where lane_key = 'm long 000001' and lane_position = 1"
+    );
+    client.batch_execute(&block).await.unwrap();
+    client.batch_execute(&format!("vacuum analyze {schema}.instances")).await.unwrap();
+    let (rows, blocked) = pages(&client, &pool, LANES, &BLOCKED).await;
+    assert!((rows - 1.0).abs() < 0.1 && blocked < 25_000, "{rows} rows, {blocked} pages");
+    let (_, gauge) = pages(&client, &pool, DEPTH, &[]).await;
+    assert!(gauge < 60_000, "{gauge} pages for the gauges, whatever there is");
+}
+
+#[tokio::test]
+async fn a_page_of_partition_keys_costs_the_same_however_many_wait_under_the_keys_behind_it() {
+    let (pool, client) = (live().await, sql().await);
+    let schema = pool.schema().to_owned();
+    let load = async |name: &str, keys: i64, waiting: i64| {
+        client
+            .batch_execute(&format!(
+                "insert into {schema}.instances (fsm, step, state, partition_key, held_back)
+                 select 'plan', 'run', '{{}}', '{name} ' || lpad(k::text, 6, '0'), e > 1
+                 from generate_series(1, {keys}) k, generate_series(1, {waiting}) e"
+            ))
+            .await
+            .unwrap();
+    };
+    let page = ["null", "null", "''", "''", "50"];
+    load("key", 200, 3).await;
+    client.batch_execute(&format!("vacuum analyze {schema}.instances")).await.unwrap();
+    let (rows, base) = pages(&client, &pool, PARTITIONS, &page).await;
+    assert!((rows - 50.0).abs() < 0.1, "{rows}");
+    load("m hot", 1, ballast()).await;
+    load("n many", ballast() / 5, 2).await;
+    client.batch_execute(&format!("vacuum analyze {schema}.instances")).await.unwrap();
+    let (_, now) = pages(&client, &pool, PARTITIONS, &page).await;
+    assert!(now < base * 2 + 100, "{base} pages alone, {now} before many others");
+}

@@ -1,0 +1,174 @@
+//! `durable lanes`: who stands in which lane, and how one that stands still goes on.
+
+use gen_durable::{KeyFilter, LaneInfo, LaneKey, Operate, Timestamp};
+use serde_json::{Value, json};
+
+use super::explain::{and, as_json, lane_words, reason};
+use crate::{
+    connect::Database,
+    table::{Rows, print, print_json},
+    text::{relative, safe, short, thousands},
+};
+
+/// Beyond this, depths are not counted.
+const COUNTED_MAX: i64 = 10_000;
+/// The most that is shown of a reason in a row of a table.
+const REASON_CHARS: usize = 90;
+
+/// List the lanes that somebody stands in: their depth, their head, and why it has not ended
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    act: Option<Act>,
+    /// Of this tenant only; '' is that of work without a tenant
+    #[arg(long, value_name = "NAME")]
+    tenant: Option<String>,
+    /// Only lanes that stand still because their head failed for good
+    #[arg(long)]
+    blocked: bool,
+    /// At most this many, up to 200
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=200))]
+    limit: u16,
+    /// Only those after this lane: the next page
+    #[arg(long, value_name = "KEY")]
+    after: Option<String>,
+    /// The tenant of that lane
+    #[arg(long, value_name = "NAME", requires = "after", default_value = "")]
+    after_tenant: String,
+    #[command(flatten)]
+    database: Database,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Act {
+    /// Run the head of a blocked lane again, in its place
+    Retry(One),
+    /// Leave the head of a blocked lane failed, and go on with the next
+    Skip(One),
+    /// Cancel the head of a blocked lane, and go on with the next
+    Discard {
+        #[command(flatten)]
+        one: One,
+        /// Why, for its record
+        #[arg(long, default_value = "discarded from its lane")]
+        reason: String,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct One {
+    /// The lane's key, as `durable lanes` shows it
+    key: String,
+    /// The tenant that it belongs to
+    #[arg(long, value_name = "NAME", default_value = "")]
+    tenant: String,
+    #[command(flatten)]
+    database: Database,
+}
+
+impl One {
+    async fn open(self) -> anyhow::Result<(Operate, LaneKey)> {
+        let operate = self.database.client().await?.operate();
+        Ok((operate, LaneKey::new(self.key).of(self.tenant)))
+    }
+}
+
+pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
+    let (lane, id, word, done) = match args.act {
+        None => return list(args, json).await,
+        Some(Act::Retry(one)) => {
+            let (operate, lane) = one.open().await?;
+            let id = operate.lane_retry(lane.clone()).await?;
+            (lane, id, "retried", "runs again in its place")
+        }
+        Some(Act::Skip(one)) => {
+            let (operate, lane) = one.open().await?;
+            let id = operate.lane_skip(lane.clone()).await?;
+            (lane, id, "skipped", "stays failed, and the lane goes on")
+        }
+        Some(Act::Discard { one, reason }) => {
+            let (operate, lane) = one.open().await?;
+            let id = operate.lane_discard(lane.clone(), &reason).await?;
+            (lane, id, "discarded", "is cancelled, and the lane goes on")
+        }
+    };
+    if json {
+        return print_json(&json!({"lane": lane.key(), "tenant": lane.tenant(), "id": id, "act": word}));
+    }
+    print(safe(&format!("lane {lane}: instance {id} {done}")))
+}
+
+async fn list(args: Args, json: bool) -> anyhow::Result<()> {
+    let limit = usize::from(args.limit);
+    let after = args.after.map(|key| (args.after_tenant, key));
+    let filter = KeyFilter { tenant: args.tenant, key: None, blocked: args.blocked, after, limit };
+    let lanes = args.database.client().await?.inspect().lanes(filter).await?;
+    if json {
+        let rows: Vec<Value> = lanes.iter().map(for_programs).collect();
+        return print_json(&rows);
+    }
+    if lanes.is_empty() {
+        return print(if args.blocked { "no lane stands still" } else { "nobody stands in a lane" });
+    }
+    let now = Timestamp::now();
+    let headings = ["lane", "tenant", "depth", "head", "machine", "step", "status", "attempt", "since", "why"];
+    let mut rows = Rows::new(headings).right([2, 3, 7]);
+    for lane in &lanes {
+        rows.add(row(lane, now));
+    }
+    let mut after = String::new();
+    if let Some(blocked) = lanes.iter().find(|lane| lane.is_blocked()) {
+        let words = lane_words(&blocked.tenant, &blocked.key);
+        after.push_str(&format!("\na blocked lane goes on by: durable lanes retry|skip|discard {}", safe(&words)));
+    }
+    if let Some(last) = lanes.last().filter(|_| lanes.len() == limit) {
+        let words = lane_words("", &last.key);
+        let tenant = lane_words("", &last.tenant);
+        let of = if last.tenant.is_empty() { String::new() } else { format!(" --after-tenant {}", safe(&tenant)) };
+        after.push_str(&format!("\nmore: --after {}{of}", safe(&words)));
+    }
+    print(format!("{rows}{after}"))
+}
+
+fn row(lane: &LaneInfo, now: Timestamp) -> [String; 10] {
+    let depth = match (lane.depth, lane.unplaced) {
+        (depth, _) if depth > COUNTED_MAX => "over 10,000".to_owned(),
+        (depth, 0) => thousands(depth),
+        (depth, arrived) => format!("{} + {}", thousands(depth), thousands(arrived)),
+    };
+    let (key, tenant) = (lane.key.clone(), lane.tenant.clone());
+    let Some(head) = &lane.head else {
+        let [none, why] = ["", "no pick has given out its places yet"].map(str::to_owned);
+        let [head, machine, step, status, attempt, since] = std::array::from_fn(|_| none.clone());
+        return [key, tenant, depth, head, machine, step, status, attempt, since, why];
+    };
+    let row = &head.instance;
+    [
+        key,
+        tenant,
+        depth,
+        row.id.to_string(),
+        row.fsm.clone(),
+        row.step.clone(),
+        row.status.name().to_owned(),
+        row.attempt.to_string(),
+        relative(row.updated_at, now),
+        short(&safe(&reason(head)), REASON_CHARS),
+    ]
+}
+
+fn for_programs(lane: &LaneInfo) -> Value {
+    let head = lane.head.as_ref().map(|head| {
+        let row = &head.instance;
+        let more = json!({
+            "attempt": row.attempt, "since": row.updated_at.to_string(), "queue": row.queue,
+            "eligible_at": row.eligible_at.to_string(), "last_error": row.last_error, "why": reason(head),
+        });
+        and(as_json(head), more)
+    });
+    json!({
+        "tenant": lane.tenant, "key": lane.key, "depth": lane.depth, "unplaced": lane.unplaced,
+        "blocked": lane.is_blocked(), "head": head,
+    })
+}

@@ -1,0 +1,80 @@
+//! `durable partitions`: whose turn it is under which partition key, and how many wait.
+
+use gen_durable::{KeyFilter, Timestamp};
+use serde_json::{Value, json};
+
+use super::explain::{as_json, lane_words, reason};
+use crate::{
+    connect::Database,
+    table::{Rows, print, print_json},
+    text::{relative, safe, short, thousands},
+};
+
+/// Beyond this, who waits is not counted.
+const COUNTED_MAX: i64 = 10_000;
+/// The most that is shown of a reason in a row of a table.
+const REASON_CHARS: usize = 90;
+
+/// List the partition keys under which somebody has the turn or waits for it
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Of this tenant only; '' is that of work without a tenant
+    #[arg(long, value_name = "NAME")]
+    tenant: Option<String>,
+    /// At most this many, up to 200
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=200))]
+    limit: u16,
+    /// Only those after this key: the next page
+    #[arg(long, value_name = "KEY")]
+    after: Option<String>,
+    /// The tenant of that key
+    #[arg(long, value_name = "NAME", requires = "after", default_value = "")]
+    after_tenant: String,
+    #[command(flatten)]
+    database: Database,
+}
+
+pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
+    let limit = usize::from(args.limit);
+    let after = args.after.map(|key| (args.after_tenant, key));
+    let filter = KeyFilter { tenant: args.tenant, after, limit, ..KeyFilter::default() };
+    let keys = args.database.client().await?.inspect().partitions(filter).await?;
+    if json {
+        let rows: Vec<Value> = keys
+            .iter()
+            .map(|key| {
+                let turn = key.turn.as_ref().map(as_json);
+                json!({"tenant": key.tenant, "key": key.key, "waiting": key.waiting, "turn": turn})
+            })
+            .collect();
+        return print_json(&rows);
+    }
+    if keys.is_empty() {
+        return print("nobody runs or waits under a partition key");
+    }
+    let now = Timestamp::now();
+    let mut rows =
+        Rows::new(["key", "tenant", "waiting", "turn", "machine", "step", "status", "since", "why"]).right([2, 3]);
+    for key in &keys {
+        let waiting = if key.waiting > COUNTED_MAX { "over 10,000".to_owned() } else { thousands(key.waiting) };
+        let [id, machine, step, status, since, why] = match &key.turn {
+            Some(turn) => {
+                let row = &turn.instance;
+                let why = short(&safe(&reason(turn)), REASON_CHARS);
+                let since = relative(row.updated_at, now);
+                [row.id.to_string(), row.fsm.clone(), row.step.clone(), row.status.name().to_owned(), since, why]
+            }
+            None => ["", "", "", "", "", "no pick has given out the turn yet"].map(str::to_owned),
+        };
+        rows.add([key.key.clone(), key.tenant.clone(), waiting, id, machine, step, status, since, why]);
+    }
+    let more = match keys.last() {
+        Some(last) if keys.len() == limit => {
+            let tenant = lane_words("", &last.tenant);
+            let of = if last.tenant.is_empty() { String::new() } else { format!(" --after-tenant {}", safe(&tenant)) };
+            format!("\nmore: --after {}{of}", safe(&lane_words("", &last.key)))
+        }
+        _ => String::new(),
+    };
+    print(format!("{rows}{more}"))
+}
