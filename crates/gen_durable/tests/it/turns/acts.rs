@@ -31,9 +31,9 @@ async fn rows(lab: &Lab<Book>, ids: [Id<Walk>; 2]) -> (Instance, Instance) {
 async fn an_enqueue_into_a_lane_waits_without_a_place_and_one_under_a_key_without_a_turn() {
     let (lab, _) = lab().await;
     let plain = lab.row_of(lab.enqueue(Walk { lane: None, ..in_lane("a", 1) }).await.unwrap().id).await;
-    let lane = lab.row_of(lab.enqueue(blocking("a", 1)).await.unwrap().id).await;
-    let key = lab.row_of(lab.enqueue(under("k", 1)).await.unwrap().id).await;
-    let both = lab.enqueue(Walk { partition: Some("k".into()), ..in_lane("a", 1) }).await.unwrap().id;
+    let lane = lab.row_of(enqueue(&lab, blocking("a", 1), At::Good).await).await;
+    let key = lab.row_of(enqueue(&lab, under("k", 1), At::Good).await).await;
+    let both = enqueue(&lab, Walk { partition: Some("k".into()), ..in_lane("a", 1) }, At::Good).await;
     let both = lab.row_of(both).await;
     let same = |row: &Instance| {
         with(&plain, |plain| (plain.id, plain.state, plain.arrival) = (row.id, row.state.clone(), row.arrival))
@@ -69,6 +69,21 @@ async fn places_are_given_in_the_order_of_arrival_and_the_first_is_let_go_on() {
         (row.in_lane, row.lane_position, row.arrival) = (true, head.lane_position.map(|position| position + 1), None);
     });
     assert_eq!(behind, expected, "it only has a place");
+}
+
+#[tokio::test]
+async fn an_enqueue_that_is_a_transaction_of_its_own_gets_its_place_at_once_behind_all_that_arrived() {
+    let (lab, _) = lab().await;
+    let arrived = enqueue(&lab, in_lane("a", 1), At::Good).await;
+    let made = lab.enqueue_all([in_lane("a", 2), in_lane("b", 3), in_lane("a", 4)]).await.unwrap();
+    let head = lab.row_of(arrived).await;
+    assert_eq!((head.status, head.in_lane, head.arrival), (Status::Runnable, true, None), "it was here before");
+    let (behind, own, last) =
+        (lab.row_of(made[0].id).await, lab.row_of(made[1].id).await, lab.row_of(made[2].id).await);
+    assert_eq!((behind.status, behind.in_lane, behind.arrival), (Status::Queued, true, None));
+    assert_eq!((own.status, own.in_lane, own.arrival), (Status::Runnable, true, None), "its lane was empty");
+    assert_eq!((last.status, last.in_lane, last.arrival), (Status::Queued, true, None));
+    assert!(head.lane_position < behind.lane_position && behind.lane_position < last.lane_position);
 }
 
 #[tokio::test]

@@ -110,8 +110,12 @@ pub(super) async fn lab() -> (Lab<Book>, Book) {
     (Lab::new(book.clone()).await.register::<Walk>().register::<Child>(), book)
 }
 
-pub(super) async fn enqueue(lab: &Lab<Book>, walk: Walk, at: At) -> Id<Walk> {
-    lab.enqueue(walk).starting_at(at).await.unwrap().id
+/// In a transaction of the caller's, so that whoever picks gives out the places.
+async fn enqueue(lab: &Lab<Book>, walk: Walk, at: At) -> Id<Walk> {
+    let mut tx = lab.pool().begin().await.unwrap();
+    let id = lab.enqueue(walk).starting_at(at).within(&mut tx).await.unwrap().id;
+    tx.commit().await.unwrap();
+    id
 }
 
 /// A statement of the test's own, with `S` for the schema.
