@@ -28,6 +28,7 @@ use crate::{
         signal::{self, Answer, Whom},
         tx::Transaction,
     },
+    timetable::{Schedules, Timers},
     transition::Sent,
     wake::Hint,
 };
@@ -86,6 +87,16 @@ impl Client {
     /// Act on instances whose Rust types are not at hand: for tools.
     pub fn operate(&self) -> Operate {
         Operate::new(self.pool.clone())
+    }
+
+    /// What falls due: look, forecast, cancel.
+    pub fn timers(&self) -> Timers {
+        Timers::new(self.pool.clone())
+    }
+
+    /// The schedules: look, pause, resume, change, run.
+    pub fn schedules(&self) -> Schedules {
+        Schedules::new(self.pool.clone())
     }
 
     /// Enqueue an instance: `client.enqueue(job).after(2 * HOUR).await?`, or `.within(&mut tx)`.

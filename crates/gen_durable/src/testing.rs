@@ -14,12 +14,15 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 
 use crate::{
+    birth::IntoBirth,
+    calendar::{Cycle, Occurrence},
     client::Client,
     codec,
     engine::{
-        Has,
+        Has, clockwork,
         execute::{Decision, Environment},
         registry::Registry,
+        schedules::Schedules,
     },
     error::{Error, Failure, Kind},
     id::{Id, Status},
@@ -35,6 +38,7 @@ use crate::{
         row::Claimed,
         settle::{self, Ending},
         target::Target,
+        timer::{self, Range},
     },
 };
 
@@ -78,6 +82,9 @@ pub struct Lab<App> {
     /// The schema's owner: it made the schema and drops it.
     owner: Pool,
     registry: Registry,
+    schedules: Schedules,
+    /// The schedules are registered when they are first needed.
+    registered: tokio::sync::OnceCell<()>,
     settings: Settings,
     worker: Worker,
     twice: bool,
@@ -122,12 +129,15 @@ impl<App: Send + Sync + 'static> Lab<App> {
             pid: 0,
             queues: Vec::new(),
             machines: Vec::new(),
+            schedules: Vec::new(),
         };
         let lab = Lab {
             app: Arc::new(app),
             client: Client::new(pool),
             owner,
             registry: Registry::default(),
+            schedules: Schedules::default(),
+            registered: tokio::sync::OnceCell::new(),
             settings: Settings::default(),
             worker,
             twice: false,
@@ -146,6 +156,19 @@ impl<App: Send + Sync + 'static> Lab<App> {
         self
     }
 
+    /// Start an instance at every occurrence of a cycle, as [`EngineBuilder::schedule`](crate::EngineBuilder::schedule) does.
+    #[allow(clippy::expect_used)]
+    pub fn schedule<B: IntoBirth>(
+        mut self,
+        name: &str,
+        cycle: Cycle,
+        make: impl Fn(Occurrence) -> B + Send + Sync + 'static,
+    ) -> Self {
+        self.schedules.add(name, cycle, make).expect("a schedule could not be registered");
+        self.registered = tokio::sync::OnceCell::new();
+        self
+    }
+
     /// Other settings: timeouts and limits of steps.
     pub fn settings(mut self, settings: Settings) -> Self {
         self.settings = settings;
@@ -161,10 +184,14 @@ impl<App: Send + Sync + 'static> Lab<App> {
     /// Run everything that is due, until nothing is. The clock stands still.
     pub async fn drain(&self) -> Tally {
         let mut tally = Tally::default();
+        self.register_schedules().await;
         loop {
             let rows = self.claim(&self.worker, DRAIN_BATCH).await;
             if rows.is_empty() {
-                return tally;
+                if self.ring().await == 0 {
+                    return tally;
+                }
+                continue;
             }
             let mut endings = Vec::new();
             for row in rows {
@@ -189,10 +216,11 @@ impl<App: Send + Sync + 'static> Lab<App> {
         let target = self.now().await + SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX);
         let mut tally = self.drain().await;
         loop {
-            let due = self.call(move |connection| async move { lab::next_due(&connection, target).await }).await;
+            let names = self.schedules.names();
+            let due =
+                self.call(move |connection| async move { lab::next_due(&connection, target, &names).await }).await;
             let stop = due.unwrap_or(target);
             self.owner_call(move |connection| async move { lab::set_clock(&connection, stop).await }).await;
-            self.call(|connection| async move { crate::store::signal::expire(&connection, i32::MAX).await }).await;
             let more = self.drain().await;
             tally.steps += more.steps;
             tally.done += more.done;
@@ -202,6 +230,26 @@ impl<App: Send + Sync + 'static> Lab<App> {
                 return tally;
             }
         }
+    }
+
+    async fn register_schedules(&self) {
+        let schedules = self.schedules.clone();
+        let register = || self.call(move |connection| async move { schedules.register(&connection).await });
+        self.registered.get_or_init(register).await;
+    }
+
+    /// Fire the timers and deadlines that are due. Answers how many.
+    async fn ring(&self) -> usize {
+        let (schedules, limit) = (self.schedules.clone(), self.settings.payload_bytes_max);
+        self.call(move |connection| async move {
+            let (expired, _) = timer::expire(&connection, i32::MAX, Range::ALL).await?;
+            let names = schedules.names();
+            let (due, now) = timer::due(&connection, i32::MAX, Range::ALL, &names, &[]).await?;
+            let done = clockwork::fire_all(&connection, &schedules, &due, now, limit).await?;
+            assert!(done.broken.is_empty(), "a timer cannot be fired: {:?}", done.broken);
+            Ok(expired.len() + done.ended())
+        })
+        .await
     }
 
     /// The lab's time.

@@ -1,7 +1,11 @@
 //! The committer: everything that has ended and waits is written in one transaction. It flushes at once when idle, and
 //! its batch grows only while a flush is under way: latency is one commit, throughput comes from load.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use jiff::Timestamp;
 use tracing::Instrument;
@@ -19,7 +23,7 @@ use crate::{
         row::{Claim, Claimed},
         settle::{self, Found, More, Resolved, Written},
     },
-    wake::Hint,
+    wake::{Armed, ArmedFor, Hint},
 };
 
 /// At most this many endings in one transaction.
@@ -343,8 +347,15 @@ fn hint_births(core: &Core, more: &More, from: Timestamp) {
     for new in children.chain(&more.births) {
         core.wake.hint(Hint { queue: new.queue.clone(), priority: new.priority, from });
     }
-    if more.deadline.is_some() {
-        core.deadlines.notify_one();
+    if let Some(deadline) = &more.deadline {
+        let due = match (deadline.at, deadline.after) {
+            (Some(at), _) => ArmedFor::At(at),
+            (None, after) => ArmedFor::After(Duration::from_secs_f64(after.unwrap_or_default()), Instant::now()),
+        };
+        core.wake.arm(Armed { due, is_timer: false });
+    }
+    for repeat in &more.repeats {
+        core.wake.arm(Armed { due: ArmedFor::At(repeat.due), is_timer: true });
     }
 }
 

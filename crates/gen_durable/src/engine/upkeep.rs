@@ -16,7 +16,7 @@ use crate::{
         fault::Fault,
         lease,
         pick::{self, Mark, Wanted, give_back},
-        queue, signal,
+        queue, timer,
     },
     wake::Hint,
 };
@@ -31,11 +31,6 @@ const SWEEP_SHARE: u32 = 100;
 const SWEEP_EVERY_MIN: Duration = Duration::from_millis(250);
 const SWEEP_EVERY_IDLE: Duration = Duration::from_secs(2);
 const SWEEP_EVERY_MAX: Duration = Duration::from_secs(5);
-/// Waits that give up in one statement.
-const EXPIRE_BATCH: i32 = 500;
-/// How often deadlines are looked for, at least and at most.
-const DEADLINES_EVERY: Duration = Duration::from_secs(1);
-const DEADLINES_EVERY_MIN: Duration = Duration::from_millis(2);
 /// How often the depth of the queues is measured.
 const DEPTH_EVERY: Duration = Duration::from_secs(15);
 /// How often is looked for what was claimed and cannot begin.
@@ -56,9 +51,8 @@ pub(crate) async fn run(core: Arc<Core>) {
         depth: now,
         overdue: now + OVERDUE_EVERY,
         blocked: None,
-        deadlines: now,
     };
-    let mut collected_to = Timestamp::UNIX_EPOCH;
+    let mut collected_to = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH);
     loop {
         let next = due.next();
         tokio::select! {
@@ -67,7 +61,6 @@ pub(crate) async fn run(core: Arc<Core>) {
                 return;
             }
             () = core.blocked.rung() => due.blocked = Some(Instant::now()),
-            () = core.deadlines.notified() => due.deadlines = Instant::now(),
             () = tokio::time::sleep_until(next.into()) => {}
         }
         let now = Instant::now();
@@ -81,9 +74,6 @@ pub(crate) async fn run(core: Arc<Core>) {
             (due.collect, due.depth) = (now + settings.collect_every, now + DEPTH_EVERY);
             due.overdue = now + OVERDUE_EVERY;
             continue;
-        }
-        if due.deadlines <= now {
-            due.deadlines = Instant::now() + expire(&core, &connection).await;
         }
         if due.overdue <= now {
             report("give back what waits too long", return_overdue(&core, &connection).await);
@@ -100,7 +90,9 @@ pub(crate) async fn run(core: Arc<Core>) {
             due.reap = Instant::now() + settings.reap_every;
         }
         if due.collect <= now {
-            let more = collect_some(&core, &connection, &mut collected_to).await;
+            let instances = collect_some(&core, &connection, &mut collected_to.0).await;
+            let timers = collect_timers(&core, &connection, &mut collected_to.1).await;
+            let more = instances || timers;
             due.collect = Instant::now() + if more { Duration::ZERO } else { settings.collect_every };
         }
         if due.depth <= now {
@@ -117,12 +109,11 @@ struct Due {
     depth: Instant,
     overdue: Instant,
     blocked: Option<Instant>,
-    deadlines: Instant,
 }
 
 impl Due {
     fn next(&self) -> Instant {
-        let soonest = self.reap.min(self.sweep).min(self.collect).min(self.depth).min(self.overdue).min(self.deadlines);
+        let soonest = self.reap.min(self.sweep).min(self.collect).min(self.depth).min(self.overdue);
         self.blocked.map_or(soonest, |blocked| soonest.min(blocked))
     }
 }
@@ -247,25 +238,6 @@ async fn return_orphans(core: &Arc<Core>, connection: &Connection) -> Result<(),
     Ok(())
 }
 
-/// Waits and joins whose time has come. Answers how long to the next look: what this process armed is known to the
-/// moment, what another one armed is found within a second.
-async fn expire(core: &Core, connection: &Connection) -> Duration {
-    match signal::expire(connection, EXPIRE_BATCH).await {
-        Ok((expired, next)) => {
-            let full = expired.len() >= usize::try_from(EXPIRE_BATCH).unwrap_or_default();
-            for (queue, priority) in expired {
-                core.wake.hint(Hint { queue, priority, from: Timestamp::MAX });
-            }
-            let until_next = next.unwrap_or(DEADLINES_EVERY);
-            if full { Duration::ZERO } else { until_next.clamp(DEADLINES_EVERY_MIN, DEADLINES_EVERY) }
-        }
-        Err(fault) => {
-            tracing::debug!(error = fault.message(), "could not look for deadlines");
-            DEADLINES_EVERY
-        }
-    }
-}
-
 async fn collect_some(core: &Core, connection: &Connection, from: &mut Timestamp) -> bool {
     let Some(retention) = core.settings.retention else { return false };
     match collect(connection, *from, retention.as_secs_f64(), COLLECT_BATCH).await {
@@ -286,6 +258,25 @@ async fn collect_some(core: &Core, connection: &Connection, from: &mut Timestamp
     }
 }
 
+/// Fired, missed and cancelled timers, by their own end.
+async fn collect_timers(core: &Core, connection: &Connection, from: &mut Timestamp) -> bool {
+    let Some(retention) = core.settings.timer_retention else { return false };
+    match timer::collect(connection, *from, retention.as_secs_f64(), COLLECT_BATCH).await {
+        Ok((0, _)) => {
+            *from = Timestamp::UNIX_EPOCH;
+            false
+        }
+        Ok((count, to)) => {
+            *from = to.unwrap_or(*from);
+            count >= COLLECT_BATCH.into()
+        }
+        Err(fault) => {
+            tracing::debug!(error = fault.message(), "could not collect timers");
+            false
+        }
+    }
+}
+
 async fn measure(core: &Core, connection: &Connection) -> Result<(), Fault> {
     for local in &core.queues {
         let used: Vec<i16> = {
@@ -295,6 +286,8 @@ async fn measure(core: &Core, connection: &Connection) -> Result<(), Fault> {
         let depth = queue::depth(connection, local.queue.name(), &used).await?;
         metrics::gauge!("durable_queue_depth", "queue" => local.queue.name()).set(depth as f64);
     }
+    let overdue = timer::overdue(connection, super::clockwork::FRESH.as_secs_f64()).await?;
+    metrics::gauge!("durable_timers_overdue").set(overdue as f64);
     Ok(())
 }
 

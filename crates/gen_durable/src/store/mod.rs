@@ -22,8 +22,10 @@ pub(crate) mod operate;
 pub(crate) mod pick;
 pub(crate) mod queue;
 pub(crate) mod row;
+pub(crate) mod schedule;
 pub(crate) mod settle;
 pub(crate) mod signal;
+pub(crate) mod timer;
 
 use tokio_postgres::types::Type;
 
