@@ -123,7 +123,9 @@ impl Settings {
             return wrong("reap_every, collect_every and step_timeout must be longer than nothing");
         }
         if self.timer_refill.is_zero() || self.overdue_per_second == 0 {
-            return wrong("timer_refill must be longer than nothing and overdue_per_second at least 1, or no timer of the dead fires");
+            return wrong(
+                "timer_refill must be longer than nothing and overdue_per_second at least 1, or no timer of the dead fires",
+            );
         }
         if self.statement_timeout.is_zero() {
             return wrong("statement_timeout must be longer than nothing, or no statement is ever answered in time");

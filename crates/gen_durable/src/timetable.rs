@@ -121,7 +121,9 @@ impl Timers {
         match said.as_str() {
             "cancelled" => Ok(true),
             "too_late" => Ok(false),
-            "schedule" => Err(Error::invalid(format!("timer {id} is the next occurrence of a schedule: pause that instead"))),
+            "schedule" => {
+                Err(Error::invalid(format!("timer {id} is the next occurrence of a schedule: pause that instead")))
+            }
             _ => Err(Error::new(Kind::NotFound, format!("there is no timer {id}"))),
         }
     }

@@ -24,7 +24,6 @@ sql!(LIST, "schedules.sql", [TEXT, INT4]);
 #[derive(Debug, Clone)]
 pub(crate) struct Known {
     pub(crate) cycle: String,
-    pub(crate) missed: String,
     pub(crate) anchor: Timestamp,
     pub(crate) remaining: Option<u32>,
 }
@@ -33,10 +32,10 @@ pub(crate) struct Known {
 pub(crate) async fn known(connection: &Connection, name: &str) -> Result<(Timestamp, Option<Known>), Fault> {
     let rows = connection.query(&KNOWN, &[&name]).await?;
     let row = rows.first().ok_or_else(silent)?;
-    let known = match (column(row, 1)?, column(row, 2)?, column(row, 3)?) {
-        (Some(cycle), Some(missed), Some(anchor)) => {
-            let remaining = column::<Option<i32>>(row, 4)?.and_then(|remaining| u32::try_from(remaining).ok());
-            Some(Known { cycle, missed, anchor, remaining })
+    let known = match (column(row, 1)?, column(row, 2)?) {
+        (Some(cycle), Some(anchor)) => {
+            let remaining = column::<Option<i32>>(row, 3)?.and_then(|remaining| u32::try_from(remaining).ok());
+            Some(Known { cycle, anchor, remaining })
         }
         _ => None,
     };

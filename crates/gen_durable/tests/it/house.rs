@@ -18,9 +18,9 @@ const REAL_CLOCK: [&str; 14] = [
     "store/sql/adopt.sql",
     "store/sql/bury.sql",
     "store/sql/expired.sql",
-    "store/sql/explain.sql",   // who is alive
+    "store/sql/explain.sql",     // who is alive
     "store/sql/list_timers.sql", // who is alive
-    "store/sql/lab_setup.sql", // where a test's clock begins
+    "store/sql/lab_setup.sql",   // where a test's clock begins
     "store/sql/pause.sql",
     "store/sql/reap.sql",
     "store/sql/renew.sql",
