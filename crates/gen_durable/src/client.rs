@@ -24,7 +24,7 @@ use crate::{
         inspect::{self, End, Inspect},
         migrate,
         pool::Pool,
-        queue,
+        queue, schedule,
         signal::{self, Answer, Whom},
         tx::Transaction,
     },
@@ -87,6 +87,15 @@ impl Client {
     /// Act on instances whose Rust types are not at hand: for tools.
     pub fn operate(&self) -> Operate {
         Operate::new(self.pool.clone())
+    }
+
+    /// The database's time: the one clock that counts.
+    pub async fn clock(&self) -> Result<Timestamp, Error> {
+        self.pool
+            .call(|connection| async move { schedule::known(&connection, "").await })
+            .await?
+            .map(|(now, _)| now)
+            .map_err(|fault| fault.into_error("ask the database for its time"))
     }
 
     /// What falls due: look, forecast, cancel.

@@ -75,6 +75,8 @@ mod guides {
     mod signals {}
     #[doc = include_str!("../../../docs/guide/testing.md")]
     mod testing {}
+    #[doc = include_str!("../../../docs/guide/timers.md")]
+    mod timers {}
     #[doc = include_str!("../../../docs/guide/transactions.md")]
     mod transactions {}
     #[doc = include_str!("../../../docs/guide/upgrading.md")]

@@ -14,7 +14,7 @@ use tokio_postgres::NoTls;
 
 use crate::{
     Args,
-    jobs::{FanOut, Listener, Noop, Ping, Probe, WALK_STEPS, Walk},
+    jobs::{Alarm, FanOut, Listener, Noop, Ping, Probe, WALK_STEPS, Walk},
     process,
     statistics::{median, rounded},
 };
@@ -201,6 +201,7 @@ impl Bench {
             .register::<Ping>()
             .register::<Listener>()
             .register::<FanOut>()
+            .register::<Alarm>()
             .build()?;
         let (client, health) = (engine.client(), engine.health());
         let (stop, stopped) = oneshot::channel::<()>();

@@ -8,6 +8,7 @@ mod basics;
 mod batches;
 mod calendar;
 mod children;
+mod clockwork;
 mod connect;
 mod cost;
 mod engine;

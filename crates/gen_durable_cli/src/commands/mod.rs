@@ -17,6 +17,8 @@ pub(crate) mod whom;
 
 pub(crate) mod pause;
 pub(crate) mod queues;
+pub(crate) mod schedules;
+pub(crate) mod timers;
 pub(crate) mod workers;
 
 pub(crate) mod bench;

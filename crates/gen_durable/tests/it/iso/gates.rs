@@ -21,7 +21,7 @@ const GATE: &str = "
         end if;
     end $$;";
 
-const GATED: [&str; 4] = ["conclude", "signal", "cancel", "tell_parents"];
+const GATED: [&str; 7] = ["conclude", "signal", "cancel", "tell_parents", "fire", "cancel_timer", "pause_schedule"];
 
 /// The words that an inner statement begins with. `perform set_config` and control flow are no release points.
 const STATEMENTS: [&str; 7] = ["select ", "with ", "update ", "insert ", "delete ", "perform i.id", "perform p.id"];
