@@ -33,6 +33,7 @@ pub(crate) struct Range {
     pub(crate) from: Timestamp,
 }
 
+#[cfg(feature = "testing")]
 impl Range {
     /// All that is due.
     pub(crate) const ALL: Range = Range { since: f64::INFINITY, until: 0.0, from: Timestamp::MIN };
