@@ -64,7 +64,7 @@ pub struct Cycle {
 #[derive(Clone, PartialEq)]
 enum Rule {
     Period { start: Option<DateTime>, period: Period },
-    Cron(Cron),
+    Cron(Box<Cron>),
 }
 
 /// The first occurrence of a cycle that begins now.
@@ -91,7 +91,7 @@ impl Cycle {
     /// seconds first.
     pub fn cron(line: &str, time_zone: &str) -> Result<Cycle, Error> {
         let zone = zone::zone(time_zone).map_err(Error::invalid)?;
-        Ok(Cycle::of(Ok(Rule::Cron(Cron::parse(line, zone).map_err(Error::invalid)?))))
+        Ok(Cycle::of(Ok(Rule::Cron(Box::new(Cron::parse(line, zone).map_err(Error::invalid)?)))))
     }
 
     /// At most so many times.
@@ -205,8 +205,8 @@ impl Rule {
     /// Occurrence `number`: 0 is the anchor itself, which happens only if it is a written start.
     fn numbered(&self, anchor: Timestamp, number: i64) -> Option<Timestamp> {
         match self {
-            Rule::Period { start: Some(start), period } => period.from_civil(*start, number),
-            Rule::Period { start: None, period } => period.from_moment(anchor, number),
+            Rule::Period { start: Some(start), period } => period.after_civil(*start, number),
+            Rule::Period { start: None, period } => period.after_moment(anchor, number),
             Rule::Cron(_) => None,
         }
     }
@@ -308,7 +308,7 @@ impl FromStr for Cycle {
         let cron = Cron::parse(line, zone).map_err(|why| {
             Error::invalid(format!("{why}; or an ISO 8601 cycle like `R/2026-01-05T08:00:00[Europe/Madrid]/P1W`"))
         })?;
-        Ok(Cycle { times, ..Cycle::of(Ok(Rule::Cron(cron))) })
+        Ok(Cycle { times, ..Cycle::of(Ok(Rule::Cron(Box::new(cron)))) })
     }
 }
 

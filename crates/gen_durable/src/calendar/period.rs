@@ -86,18 +86,18 @@ impl Period {
     }
 
     /// So many periods after an anchor on the wall of the zone.
-    pub(super) fn from_civil(&self, anchor: DateTime, count: i64) -> Option<Timestamp> {
+    pub(super) fn after_civil(&self, anchor: DateTime, count: i64) -> Option<Timestamp> {
         let civil = anchor.checked_add(self.calendar.checked_mul(count).ok()?).ok()?;
         self.passed(&zone::moment(civil, &self.zone)?, count)
     }
 
     /// So many periods after a moment.
-    pub(super) fn from_moment(&self, anchor: Timestamp, count: i64) -> Option<Timestamp> {
+    pub(super) fn after_moment(&self, anchor: Timestamp, count: i64) -> Option<Timestamp> {
         let anchor = anchor.to_zoned(self.zone.clone());
         if self.calendar.is_zero() {
             return self.passed(&anchor, count);
         }
-        self.from_civil(anchor.datetime(), count)
+        self.after_civil(anchor.datetime(), count)
     }
 
     fn passed(&self, from: &Zoned, count: i64) -> Option<Timestamp> {
@@ -108,7 +108,7 @@ impl Period {
 
     /// One period from now.
     pub(super) fn after(&self, now: Timestamp) -> Option<Timestamp> {
-        self.from_moment(now, 1)
+        self.after_moment(now, 1)
     }
 
     /// About how long it is.

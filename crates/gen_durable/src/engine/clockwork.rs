@@ -180,8 +180,13 @@ impl<'a> Clockwork<'a> {
             let cost = now.elapsed();
             self.sweep_at = Instant::now() + (cost * SWEEP_SHARE).clamp(OVERDUE_EVERY_IDLE, SWEEP_EVERY_MAX);
         }
-        let none = expired == 0 && fired == 0;
-        self.overdue_at = Instant::now() + if none { OVERDUE_EVERY_IDLE } else { OVERDUE_EVERY };
+        let pause = match (expired, fired) {
+            (0, 0) => OVERDUE_EVERY_IDLE,
+            // What follows one another is fired one by one.
+            (0, _) if self.allowance >= 1.0 => Duration::ZERO,
+            _ => OVERDUE_EVERY,
+        };
+        self.overdue_at = Instant::now() + pause;
         Ok(())
     }
 
@@ -252,6 +257,8 @@ impl<'a> Clockwork<'a> {
         }
         if let Some(next) = fired.next {
             self.memory.arm(Armed { due: ArmedFor::At(next), is_timer: true });
+            // The next may be long overdue as well: it is not behind us, and not for the next sweep.
+            self.marks.1 = self.marks.1.min(next);
         }
     }
 }

@@ -248,3 +248,39 @@ async fn wiring_mistakes_are_found_by_the_builder() {
         assert!(error.is_invalid() && error.to_string().contains(says), "{error}");
     }
 }
+
+#[tokio::test]
+async fn an_engine_that_comes_back_works_off_what_was_missed_by_the_policy() {
+    let pool = live().await;
+    let engine = || {
+        let builder = Engine::builder(pool.clone(), ()).register::<Report>();
+        let builder = builder.schedule("all", every("R/PT1M").missed(Missed::All), report);
+        builder.schedule("latest", every("R/PT1H").missed(Missed::Latest), report).build().unwrap()
+    };
+    let schedules = Client::new(pool.clone()).schedules();
+    let running = Running::start(engine());
+    eventually("they are there", async || {
+        schedules.list().await.unwrap().iter().filter(|info| info.served).count() == 2
+    })
+    .await;
+    running.stop().await;
+    // Ten hours later.
+    let client = sql().await;
+    let back = format!(
+        "update {0}.timers set due_at = due_at - interval '10 hours', anchor_at = anchor_at - interval '10 hours';
+         update {0}.schedules set anchor_at = anchor_at - interval '10 hours'",
+        pool.schema()
+    );
+    client.batch_execute(&back).await.unwrap();
+    let running = Running::start(engine());
+    eventually("all of the one, and one of the other", async || {
+        let infos = schedules.list().await.unwrap();
+        infos.iter().all(|info| info.next.first().is_some_and(|next| *next > info.now))
+    })
+    .await;
+    running.stop().await;
+    let found = reports(&pool).await;
+    let latest: Vec<_> = found.iter().filter(|(_, missed, _)| *missed > 0).collect();
+    assert_eq!((latest.len(), latest[0].1), (1, 9), "{latest:?}");
+    assert!((599..=603).contains(&(found.len() - 1)), "{} of 600", found.len() - 1);
+}

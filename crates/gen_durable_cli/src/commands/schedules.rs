@@ -91,7 +91,9 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
 
 fn told(as_json: bool, name: &str, mut value: Value, said: &str) -> anyhow::Result<()> {
     if as_json {
-        value["name"] = name.into();
+        if let Some(fields) = value.as_object_mut() {
+            fields.insert("name".to_owned(), name.into());
+        }
         return print_json(&value);
     }
     print(format!("{} {said}", safe(name)))
