@@ -144,6 +144,7 @@ pub(crate) struct Alarm {
 pub(crate) enum Ringing {
     #[default]
     Set,
+    Told,
     Late,
 }
 
@@ -163,8 +164,8 @@ impl Machine for Alarm {
     type Output = ();
     async fn step(&mut self, at: Ringing, _: &mut Context<'_, Self>) -> Outcome<Self> {
         match at {
-            Ringing::Set => Ok(wait_for::<Rung>().then(Ringing::Late).or_after(self.due, Ringing::Late)),
-            Ringing::Late => Ok(done(())),
+            Ringing::Set => Ok(wait_for::<Rung>().then(Ringing::Told).or_after(self.due, Ringing::Late)),
+            Ringing::Told | Ringing::Late => Ok(done(())),
         }
     }
 }

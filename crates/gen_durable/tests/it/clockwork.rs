@@ -406,3 +406,39 @@ async fn what_is_overdue_is_worked_off_while_what_is_fresh_fires_and_the_start_r
     let lasted: f64 = client.query_one(&text, &[]).await.unwrap().get(0);
     assert!(lasted >= (count - 500).max(0) as f64 / 500.0 * 0.5, "{count} were worked off in {lasted} s");
 }
+
+#[tokio::test]
+async fn a_timer_that_cannot_be_fired_stops_no_other() {
+    let pool = live().await;
+    let schema = pool.schema().to_owned();
+    let client = sql().await;
+    let build = || Engine::builder(pool.clone(), ()).register::<Wait>().register::<Tick>().build().unwrap();
+    let caller = Client::new(pool.clone());
+    let wait = caller.enqueue(Wait { cycle: "R/P1D".into() }).await.unwrap().id;
+    let running = Running::start(build());
+    let count = async |which: &str| -> i64 {
+        client.query_one(&format!("select count(*) from {schema}.timers where {which}"), &[]).await.unwrap().get(0)
+    };
+    eventually("it is armed", async || count("state = 'pending'").await == 1).await;
+    running.stop().await;
+    // One that no row can keep, one whose cycle no build can read, and three that are as they should be: all due at once.
+    let arm = |cycle: &str, birth: &str| {
+        format!(
+            "insert into {schema}.timers (instance_id, await_seq, due_at, anchor_at, cycle, missed, birth)
+             select id, step_seq, statement_timestamp(), statement_timestamp(), '{cycle}', 'all', '{birth}'
+             from {schema}.instances where id = {wait};"
+        )
+    };
+    let good = r#"{"fsm": "tick", "step": "run", "state": {"of": 1}}"#;
+    let all = [arm("R/P1D", "{}"), arm("gibberish", good)].join("") + &arm("R/P1D", good).repeat(3);
+    client.batch_execute(&all).await.unwrap();
+    let running = Running::start(build());
+    eventually("the others fire", async || count("state = 'fired'").await == 3).await;
+    running.stop().await;
+    assert_eq!(
+        count("state = 'pending' and (birth = '{}' or cycle = 'gibberish')").await,
+        2,
+        "and these are still there"
+    );
+    assert_eq!(count("state = 'pending'").await, 6, "beside the next of each, and the first");
+}

@@ -117,7 +117,7 @@ async fn armed_here(bench: &Bench, count: u64) -> Result<Lateness> {
 async fn park(bench: &Bench, name: &str, count: u64, from: &str, apart_ms: f64) -> Result<()> {
     let park = format!(
         "insert into {SCHEMA}.instances (fsm, step, state, status, awaits, deadline_at, deadline_step)
-         select 'alarm', 'set', jsonb_build_object('name', $1::text, 'due', to_char(due at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')),
+         select 'alarm', 'told', jsonb_build_object('name', $1::text, 'due', to_char(due at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')),
              'awaiting_signal', '{{rung}}', due, 'late'
          from (select statement_timestamp() + $3::text::interval + g * $4::float8 * interval '1 ms' as due
                from generate_series(1, $2::bigint) g) x"
