@@ -30,7 +30,22 @@ async fn the_statements_of_the_guide_do_what_it_says() {
     let lab = Lab::new(()).await;
     let schema = lab.pool().schema().to_owned();
     let statements = guide(&schema);
-    let [enqueue, by_id, by_key, cancel, cancel_all, look, function, trigger] = statements.as_slice() else {
+    let [
+        enqueue,
+        by_id,
+        by_key,
+        cancel,
+        cancel_all,
+        cancel_timer,
+        pause,
+        run,
+        schedules,
+        runs,
+        look,
+        function,
+        trigger,
+    ] = statements.as_slice()
+    else {
         panic!("the guide has other statements: {statements:#?}");
     };
     let mut config: tokio_postgres::Config = url().parse().unwrap();
@@ -52,6 +67,16 @@ async fn the_statements_of_the_guide_do_what_it_says() {
     let taken = again.iter().find(|row| row.get::<_, i32>(0) == 2).unwrap();
     assert_eq!((taken.get::<_, i64>(1), taken.get::<_, bool>(2)), (2, false), "the key is taken");
 
+    assert_eq!(word(cancel_timer).await, "no_target");
+    assert_eq!(word(pause).await, "no_target");
+    assert_eq!(client.query_one(run, &[]).await.unwrap().get::<_, Option<i64>>(0), None);
+    let register =
+        format!("select {schema}.register_schedule('nightly', 'R/PT1H', 'all', '2020-01-01', '2999-01-01', null)");
+    assert_eq!(word(&register).await, "new");
+    assert_eq!((word(pause).await, word(pause).await), ("done".into(), "too_late".into()));
+    assert!(client.query_one(run, &[]).await.unwrap().get::<_, Option<i64>>(0).is_some());
+    assert_eq!(client.query(schedules, &[]).await.unwrap().len(), 1);
+    assert_eq!(client.query(runs, &[]).await.unwrap().len(), 2);
     assert_eq!(word(by_id).await, "delivered");
     assert_eq!(word(by_key).await, "delivered");
     assert_eq!(word(by_key).await, "duplicate");
