@@ -1,5 +1,7 @@
 //! `Lab`, the testing kit: a schema of its own, the production path drained inline, a clock that the test moves.
 
+mod timers;
+
 use std::{
     collections::BTreeMap,
     fmt,
@@ -14,12 +16,10 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 
 use crate::{
-    birth::IntoBirth,
-    calendar::{Cycle, Occurrence},
     client::Client,
     codec,
     engine::{
-        Has, clockwork,
+        Has,
         execute::{Decision, Environment},
         registry::Registry,
         schedules::Schedules,
@@ -38,7 +38,6 @@ use crate::{
         row::Claimed,
         settle::{self, Ending},
         target::Target,
-        timer::{self, Range},
     },
 };
 
@@ -156,19 +155,6 @@ impl<App: Send + Sync + 'static> Lab<App> {
         self
     }
 
-    /// Start an instance at every occurrence of a cycle, as [`EngineBuilder::schedule`](crate::EngineBuilder::schedule) does.
-    #[allow(clippy::expect_used)]
-    pub fn schedule<B: IntoBirth>(
-        mut self,
-        name: &str,
-        cycle: Cycle,
-        make: impl Fn(Occurrence) -> B + Send + Sync + 'static,
-    ) -> Self {
-        self.schedules.add(name, cycle, make).expect("a schedule could not be registered");
-        self.registered = tokio::sync::OnceCell::new();
-        self
-    }
-
     /// Other settings: timeouts and limits of steps.
     pub fn settings(mut self, settings: Settings) -> Self {
         self.settings = settings;
@@ -230,26 +216,6 @@ impl<App: Send + Sync + 'static> Lab<App> {
                 return tally;
             }
         }
-    }
-
-    async fn register_schedules(&self) {
-        let schedules = self.schedules.clone();
-        let register = || self.call(move |connection| async move { schedules.register(&connection).await });
-        self.registered.get_or_init(register).await;
-    }
-
-    /// Fire the timers and deadlines that are due. Answers how many.
-    async fn ring(&self) -> usize {
-        let (schedules, limit) = (self.schedules.clone(), self.settings.payload_bytes_max);
-        self.call(move |connection| async move {
-            let (expired, _) = timer::expire(&connection, i32::MAX, Range::ALL).await?;
-            let names = schedules.names();
-            let (due, now) = timer::due(&connection, i32::MAX, Range::ALL, &names, &[]).await?;
-            let done = clockwork::fire_all(&connection, &schedules, &due, now, limit).await?;
-            assert!(done.broken.is_empty(), "a timer cannot be fired: {:?}", done.broken);
-            Ok(expired.len() + done.ended())
-        })
-        .await
     }
 
     /// The lab's time.

@@ -265,7 +265,7 @@ impl Schedules {
             .call(move |connection| async move {
                 let (now, _) = schedule::known(&connection, &called).await?;
                 let (text, missed) = (cycle.to_string(), missed.map(crate::Missed::name));
-                schedule::set(&connection, &called, (&text, missed), now, cycle.first(now), &by).await
+                schedule::set(&connection, &called, (&text, missed), now, cycle.first_later(now), &by).await
             })
             .await?
             .map_err(|fault| fault.into_error("set a schedule's cycle"))?;

@@ -144,6 +144,12 @@ impl Cycle {
         }
     }
 
+    /// The same, but not now itself: a schedule that is set in the very moment of its last occurrence begins with the next.
+    pub(crate) fn first_later(&self, now: Timestamp) -> Option<First> {
+        let later = Timestamp::from_microsecond(now.as_microsecond().saturating_add(1)).unwrap_or(now);
+        self.first(now).filter(|first| first.due > now).or_else(|| self.first(later))
+    }
+
     /// The first occurrence later than `after` of a cycle that began at `anchor`, however often it may happen.
     pub(crate) fn after(&self, anchor: Timestamp, after: Timestamp) -> Option<Timestamp> {
         match self.rule.as_ref().ok()? {

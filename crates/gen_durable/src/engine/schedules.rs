@@ -59,7 +59,7 @@ impl Schedules {
         for (name, plan) in &self.0 {
             let (now, _) = schedule::known(connection, name).await?;
             let (cycle, missed) = (plan.cycle.to_string(), plan.cycle.missed_policy().name());
-            let said = schedule::register(connection, name, (&cycle, missed), now, plan.cycle.first(now)).await?;
+            let said = schedule::register(connection, name, (&cycle, missed), now, plan.cycle.first_later(now)).await?;
             if said != "known" {
                 tracing::info!(schedule = name, cycle, "the schedule is {said}");
             }

@@ -149,6 +149,10 @@ async fn a_schedule_is_paused_resumed_changed_and_run_by_hand() {
         (info.cycle.as_str(), info.code_cycle.as_str(), info.set_by.as_deref(), info.missed.as_str()),
         ("R/PT10M", "R/PT1H", Some("me"), "all")
     );
+    // Set anew in the very moment of its last occurrence: that has been, and the next comes.
+    let now = lab.now().await;
+    schedules.set("nightly", every(&format!("R/{now}/PT10M")), None, "me").await.unwrap();
+    assert_eq!(schedules.show("nightly").await.unwrap().unwrap().next[0], now + 10 * MINUTE);
     for error in [
         schedules.pause("unknown", "me").await.unwrap_err(),
         schedules.resume("unknown").await.unwrap_err(),
