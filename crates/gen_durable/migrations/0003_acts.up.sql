@@ -305,13 +305,15 @@ begin
 
     for ending in
         select e from jsonb_array_elements(p_endings) e
-        where (e ? 'awaits' or e ? 'spawn' or e ? 'births' or e ? 'letters') and (e->>'id')::bigint = any (written)
+        where (e ? 'awaits' or e ? 'spawn' or e ? 'births' or e ? 'letters' or e ? 'at') and (e->>'id')::bigint = any (written)
         order by (e->>'id')::bigint
     loop
         if ending ? 'awaits' or ending ? 'spawn' then
             update gen_durable.instances i
             set awaits = case when ending ? 'awaits' then array(select jsonb_array_elements_text(ending->'awaits')) end,
-                deadline_at = gen_durable.clock() + make_interval(secs => (ending->'deadline'->>'after')::float8),
+                deadline_at = case when ending->'deadline' ? 'at'
+                    then greatest((ending->'deadline'->>'at')::timestamptz, gen_durable.clock())
+                    else gen_durable.clock() + make_interval(secs => (ending->'deadline'->>'after')::float8) end,
                 deadline_step = ending->'deadline'->>'step',
                 deadline_data = ending->'deadline'->'data',
                 join_generation = i.join_generation + (ending ? 'spawn')::int,
@@ -348,6 +350,13 @@ begin
         end if;
         if ending ? 'births' then
             perform gen_durable.enqueue_all(ending->'births');
+        end if;
+        if ending ? 'repeats' then
+            perform gen_durable.arm((ending->>'id')::bigint, ending->'repeats');
+        end if;
+        if ending ? 'at' then
+            update gen_durable.instances i set eligible_at = greatest((ending->>'at')::timestamptz, gen_durable.clock())
+            where i.id = (ending->>'id')::bigint and i.status = 'runnable';
         end if;
     end loop;
     perform gen_durable.tell_endings(p_endings, written);
@@ -388,9 +397,13 @@ begin
 end $$;
 
 -- Waits and joins whose time has come give up, and go where they said.
---   called by: store::deadline::expire      index: instances_deadlines
+--   called by: store::timer::expire      index: instances_deadlines
 --   locks: the waiting rows, skipping what somebody holds: a signal that is being delivered comes first
-create function gen_durable.expire(p_limit int) returns table (id bigint, queue text, priority smallint, seconds_to_next float8)
+-- From so many seconds before now up to so many before now: the front of the index is full of what has been, and what is
+-- long overdue is worked off at a rate of its own. The last row has no id: it says what time it is.
+create function gen_durable.expire(
+    p_limit int, p_since float8 default 'infinity', p_until float8 default 0, p_from timestamptz default '-infinity'
+) returns table (id bigint, queue text, priority smallint, due_at timestamptz, now timestamptz)
 language plpgsql
 set search_path = gen_durable, pg_temp
 set enable_seqscan = off
@@ -402,8 +415,9 @@ as $$
 begin
     return query
     with due as materialized (
-        select i.id from gen_durable.instances i
-        where i.deadline_at <= gen_durable.clock()
+        select i.id, i.deadline_at from gen_durable.instances i
+        where i.deadline_at <= gen_durable.clock() - make_interval(secs => p_until)
+          and i.deadline_at >= greatest(p_from, case when p_since < 'infinity' then gen_durable.clock() - make_interval(secs => p_since) end)
         order by i.deadline_at
         limit p_limit
         for no key update skip locked
@@ -416,11 +430,10 @@ begin
         arrival = case when i.partition_key is not null then nextval('gen_durable.arrivals') else i.arrival end
     from due
     where i.id = due.id and i.status in ('awaiting_signal', 'awaiting_children')
-    returning i.id, i.queue, i.priority, gen_durable.tell_deadline(i.id, i.step_seq, i.claim_epoch, i.step);
-    return query
-    select null::bigint, null::text, null::smallint,
-        (select extract(epoch from min(i.deadline_at) - gen_durable.clock())::float8
-         from gen_durable.instances i where i.deadline_at is not null);
+    returning i.id, i.queue, i.priority,
+        due.deadline_at + make_interval(secs => coalesce(gen_durable.tell_deadline(i.id, i.step_seq, i.claim_epoch, i.step), 0)),
+        gen_durable.clock();
+    return query select null::bigint, null::text, null::smallint, null::timestamptz, gen_durable.clock();
 end $$;
 
 -- End an instance from outside, at once, whatever it waits for; with p_subtree also everything below it that still lives.

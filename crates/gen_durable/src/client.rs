@@ -25,10 +25,11 @@ use crate::{
         inspect::{self, End, Inspect},
         migrate,
         pool::Pool,
-        queue,
+        queue, schedule,
         signal::{self, Answer, Whom},
         tx::Transaction,
     },
+    timetable::{Schedules, Timers},
     wake::Hint,
 };
 
@@ -86,6 +87,25 @@ impl Client {
     /// Act on instances whose Rust types are not at hand: for tools.
     pub fn operate(&self) -> Operate {
         Operate::new(self.pool.clone())
+    }
+
+    /// The database's time: the one clock that counts.
+    pub async fn clock(&self) -> Result<Timestamp, Error> {
+        self.pool
+            .call(|connection| async move { schedule::known(&connection, "").await })
+            .await?
+            .map(|(now, _)| now)
+            .map_err(|fault| fault.into_error("ask the database for its time"))
+    }
+
+    /// What falls due: look, forecast, cancel.
+    pub fn timers(&self) -> Timers {
+        Timers::new(self.pool.clone())
+    }
+
+    /// The schedules: look, pause, resume, change, run.
+    pub fn schedules(&self) -> Schedules {
+        Schedules::new(self.pool.clone())
     }
 
     /// Enqueue an instance: `client.enqueue(job).after(2 * HOUR).await?`, or `.within(&mut tx)`.

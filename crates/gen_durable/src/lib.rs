@@ -2,6 +2,7 @@
 
 // What a user writes.
 mod birth;
+mod calendar;
 mod context;
 mod error;
 mod id;
@@ -18,6 +19,7 @@ mod transition;
 mod client;
 mod operate;
 mod settings;
+mod timetable;
 
 // The engine: no SQL here.
 mod codec;
@@ -34,6 +36,7 @@ mod testing;
 pub use testing::{Lab, Tally};
 
 pub use birth::{Birth, IntoBirth, birth, birth_at};
+pub use calendar::{Cycle, Due, Missed, Occurrence, Period};
 pub use client::{Client, Enqueue, Enqueued, SendSignal, Settled};
 pub use context::{Child, Context};
 pub use engine::{Engine, EngineBuilder, Has, Health};
@@ -60,8 +63,10 @@ pub use store::{
     tx::{Transaction, Tx},
 };
 pub use story::Story;
+pub use timetable::{Forecast, ScheduleInfo, ScheduleRun, Schedules, TimerInfo, Timers};
 pub use transition::{
-    Outcome, Sleep, Spawn, Transition, WaitFor, Waiting, done, next, retry_after, sleep, spawn, stop, wait_for,
+    Outcome, Sleep, Spawn, Transition, WaitFor, Waiting, done, next, retry_after, sleep, sleep_until, spawn, stop,
+    wait_for,
 };
 
 /// The guides' programs, compiled and run with the tests of the documentation.
@@ -81,6 +86,8 @@ mod guides {
     mod signals {}
     #[doc = include_str!("../../../docs/guide/testing.md")]
     mod testing {}
+    #[doc = include_str!("../../../docs/guide/timers.md")]
+    mod timers {}
     #[doc = include_str!("../../../docs/guide/transactions.md")]
     mod transactions {}
     #[doc = include_str!("../../../docs/guide/upgrading.md")]

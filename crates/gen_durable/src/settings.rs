@@ -34,6 +34,14 @@ pub struct Settings {
     pub drain_timeout: Duration,
     /// How long settled instances are kept (1 day). `None`: for ever.
     pub retention: Option<Duration>,
+    /// How often timers that other processes armed are looked for (1 s): one that its own process did not live to fire is at most
+    /// that late.
+    pub timer_refill: Duration,
+    /// How many timers that are long overdue, after an outage say, a process fires in a second (1,000). Fresh ones are on time
+    /// meanwhile.
+    pub overdue_per_second: u32,
+    /// How long fired, missed and cancelled timers are kept (30 days). `None`: for ever.
+    pub timer_retention: Option<Duration>,
     /// How often settled instances are collected (1 minute).
     pub collect_every: Duration,
     /// The largest state, step data or result, in bytes of JSON (1 MiB).
@@ -61,6 +69,9 @@ impl Default for Settings {
             statement_timeout: 30 * SECOND,
             drain_timeout: 30 * SECOND,
             retention: Some(DAY),
+            timer_refill: SECOND,
+            overdue_per_second: 1_000,
+            timer_retention: Some(30 * DAY),
             collect_every: MINUTE,
             payload_bytes_max: 1024 * 1024,
             transactions: 1,
@@ -89,6 +100,7 @@ impl Settings {
             self.step_timeout,
             self.drain_timeout,
             self.collect_every,
+            self.timer_refill,
             self.statement_timeout,
             self.run_ahead_for,
         ];
@@ -109,6 +121,11 @@ impl Settings {
         }
         if self.reap_every.is_zero() || self.collect_every.is_zero() || self.step_timeout.is_zero() {
             return wrong("reap_every, collect_every and step_timeout must be longer than nothing");
+        }
+        if self.timer_refill.is_zero() || self.overdue_per_second == 0 {
+            return wrong(
+                "timer_refill must be longer than nothing and overdue_per_second at least 1, or no timer of the dead fires",
+            );
         }
         if self.statement_timeout.is_zero() {
             return wrong("statement_timeout must be longer than nothing, or no statement is ever answered in time");

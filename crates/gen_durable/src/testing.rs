@@ -2,6 +2,7 @@
 
 mod commit;
 mod tally;
+mod timers;
 
 use std::{
     collections::BTreeMap,
@@ -26,6 +27,7 @@ use crate::{
         Has,
         execute::{Decision, Environment},
         registry::Registry,
+        schedules::Schedules,
         watch::Watch,
     },
     error::{Error, Failure, Kind},
@@ -87,6 +89,9 @@ pub struct Lab<App> {
     /// The schema's owner: it made the schema and drops it.
     owner: Pool,
     registry: Registry,
+    schedules: Schedules,
+    /// The schedules are registered when they are first needed.
+    registered: tokio::sync::OnceCell<()>,
     settings: Settings,
     worker: Worker,
     twice: bool,
@@ -118,12 +123,15 @@ impl<App: Send + Sync + 'static> Lab<App> {
             pid: 0,
             queues: Vec::new(),
             machines: Vec::new(),
+            schedules: Vec::new(),
         };
         let lab = Lab {
             app: Arc::new(app),
             client: Client::new(pool),
             owner,
             registry: Registry::default(),
+            schedules: Schedules::default(),
+            registered: tokio::sync::OnceCell::new(),
             settings: Settings::default(),
             worker,
             twice: false,
@@ -157,10 +165,14 @@ impl<App: Send + Sync + 'static> Lab<App> {
     /// Run everything that is due, until nothing is. The clock stands still.
     pub async fn drain(&self) -> Tally {
         let mut tally = Tally::default();
+        self.register_schedules().await;
         loop {
             let rows = self.claim(&self.worker, DRAIN_BATCH).await;
             if rows.is_empty() {
-                return tally;
+                if self.ring().await == 0 {
+                    return tally;
+                }
+                continue;
             }
             let mut endings = Vec::new();
             for row in rows {
@@ -185,10 +197,11 @@ impl<App: Send + Sync + 'static> Lab<App> {
         let target = self.now().await + SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX);
         let mut tally = self.drain().await;
         loop {
-            let due = self.call(move |connection| async move { lab::next_due(&connection, target).await }).await;
+            let names = self.schedules.names();
+            let due =
+                self.call(move |connection| async move { lab::next_due(&connection, target, &names).await }).await;
             let stop = due.unwrap_or(target);
             self.owner_call(move |connection| async move { lab::set_clock(&connection, stop).await }).await;
-            self.call(|connection| async move { crate::store::signal::expire(&connection, i32::MAX).await }).await;
             let more = self.drain().await;
             tally.steps += more.steps;
             tally.done += more.done;

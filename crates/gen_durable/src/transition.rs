@@ -2,8 +2,11 @@
 
 use std::{fmt, marker::PhantomData, time::Duration};
 
+use jiff::Timestamp;
+
 use crate::{
     birth::{Birth, IntoBirth},
+    calendar::{Cycle, Due},
     error::StepError,
     letter::{LetterTo, letter_to},
     machine::Machine,
@@ -22,13 +25,15 @@ pub struct Transition<M: Machine> {
     pub(crate) births: Vec<Birth>,
     /// Sent in the same commit.
     pub(crate) letters: Vec<LetterTo>,
+    /// Repeated beside the wait, for as long as it lasts.
+    pub(crate) repeats: Vec<(Cycle, Birth)>,
     /// The step's own transaction, in which the ending is to be written.
     pub(crate) within: Option<StepTx>,
 }
 
 pub(crate) enum Ending<M: Machine> {
     Next(M::Step),
-    Sleep(Duration, M::Step),
+    Sleep(Due, M::Step),
     Retry(Duration),
     Wait { names: Vec<&'static str>, then: M::Step, deadline: Deadline<M> },
     Spawn { children: Vec<Birth>, any: bool, fail_if_taken: bool, then: M::Step, deadline: Deadline<M> },
@@ -37,11 +42,11 @@ pub(crate) enum Ending<M: Machine> {
 }
 
 /// When a wait gives up, and where it goes then.
-pub(crate) type Deadline<M> = Option<(Duration, <M as Machine>::Step)>;
+pub(crate) type Deadline<M> = Option<(Due, <M as Machine>::Step)>;
 
 impl<M: Machine> Transition<M> {
     fn of(ending: Ending<M>) -> Self {
-        Transition { ending, births: Vec::new(), letters: Vec::new(), within: None }
+        Transition { ending, births: Vec::new(), letters: Vec::new(), repeats: Vec::new(), within: None }
     }
 
     /// An outbox: enqueue this in the same commit.
@@ -106,15 +111,22 @@ pub fn stop<M: Machine>(reason: impl Into<String>) -> Transition<M> {
     Transition::of(Ending::Stop(reason.into()))
 }
 
-/// A timer that no process holds: `sleep(3 * DAY).then(Step::Remind)`.
-pub fn sleep(delay: Duration) -> Sleep {
-    Sleep(delay)
+/// A timer that no process holds: `sleep(3 * DAY).then(Step::Remind)`. A duration counts from the commit; a
+/// [`Period`](crate::Period) from the time at which the step began, on the calendar of its zone; a date is what it is, and one in
+/// the past is now.
+pub fn sleep(due: impl Into<Due>) -> Sleep {
+    Sleep(due.into())
+}
+
+/// The same until a date: `sleep_until(invoice.due).then(Step::Dun)`. One in the past is now.
+pub fn sleep_until(at: Timestamp) -> Sleep {
+    Sleep(at.into())
 }
 
 /// A sleep that has not yet said where it leads.
 #[must_use = "say what comes after: `.then(step)`"]
-#[derive(Debug, Clone, Copy)]
-pub struct Sleep(Duration);
+#[derive(Debug, Clone)]
+pub struct Sleep(Due);
 
 impl Sleep {
     /// Go to `step` when the time has passed.
@@ -191,13 +203,20 @@ impl Spawn {
 pub struct Waiting<M: Machine>(Transition<M>);
 
 impl<M: Machine> Waiting<M> {
-    /// Give up after this long, and go to `step` instead.
-    pub fn or_after(self, delay: Duration, step: M::Step) -> Transition<M> {
+    /// Give up after this long (or a period on a calendar, or at a date), and go to `step` instead.
+    pub fn or_after(self, due: impl Into<Due>, step: M::Step) -> Transition<M> {
         let Waiting(mut transition) = self;
         if let Ending::Wait { deadline, .. } | Ending::Spawn { deadline, .. } = &mut transition.ending {
-            *deadline = Some((delay, step));
+            *deadline = Some((due.into(), step));
         }
         transition
+    }
+
+    /// Enqueue `job` again and again beside the wait, for as long as it lasts: `.meanwhile(Cycle::every(DAY).times(2),
+    /// Remind { order })`. What ends the wait ends this, in the same commit; a wait that is satisfied at once never begins it.
+    pub fn meanwhile(mut self, cycle: Cycle, job: impl IntoBirth) -> Waiting<M> {
+        self.0.repeats.push((cycle, job.into_birth()));
+        self
     }
 
     /// However long it takes.

@@ -5,6 +5,8 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
+use std::time::{Duration, Instant};
+
 use jiff::Timestamp;
 use tokio::sync::Notify;
 
@@ -16,9 +18,31 @@ pub(crate) struct Hint {
     pub(crate) from: Timestamp,
 }
 
-/// A bell that the picker of one engine listens to.
+/// A timer that was armed here.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Armed {
+    pub(crate) due: ArmedFor,
+    /// A row of `timers`; otherwise the deadline of a wait.
+    pub(crate) is_timer: bool,
+}
+
+/// When it falls due.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum ArmedFor {
+    At(Timestamp),
+    /// So long after a commit that was answered then.
+    After(Duration, Instant),
+}
+
+/// At most so many armed timers are told to the clockwork at once; it finds the rest by itself.
+const ARMED_MAX: usize = 100_000;
+
+/// A bell that the picker of one engine listens to, and one for its clockwork.
 #[derive(Debug, Default)]
 pub(crate) struct Wake {
+    armed_bell: Notify,
+    /// Timers that were armed here since the clockwork last looked. Guarded for a moment, never over an await.
+    armed: Mutex<Vec<Armed>>,
     bell: Notify,
     /// Somebody was cancelled through this process: running steps may have lost their claim.
     doubt: Notify,
@@ -37,6 +61,25 @@ impl Wake {
             .or_insert(hint.from);
         drop(lowest);
         self.bell.notify_one();
+    }
+
+    /// A timer was armed here: it is known at once.
+    pub(crate) fn arm(&self, armed: Armed) {
+        let mut waiting = self.armed.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.len() < ARMED_MAX {
+            waiting.push(armed);
+        }
+        drop(waiting);
+        self.armed_bell.notify_one();
+    }
+
+    /// Wait until a timer is armed.
+    pub(crate) async fn has_armed(&self) {
+        self.armed_bell.notified().await;
+    }
+
+    pub(crate) fn take_armed(&self) -> Vec<Armed> {
+        std::mem::take(&mut *self.armed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Look: a place became free.

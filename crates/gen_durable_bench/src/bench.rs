@@ -14,7 +14,7 @@ use tokio_postgres::NoTls;
 
 use crate::{
     Args,
-    jobs::{FanOut, InLane, InPartition, Listener, Noop, Ping, Probe, WALK_STEPS, Walk},
+    jobs::{Alarm, FanOut, InLane, InPartition, Listener, Noop, Ping, Probe, WALK_STEPS, Walk},
     process,
     statistics::{median, rounded},
 };
@@ -263,6 +263,7 @@ impl Bench {
             .register::<FanOut>()
             .register::<InLane>()
             .register::<InPartition>()
+            .register::<Alarm>()
             .build()?;
         let (client, health) = (engine.client(), engine.health());
         let (stop, stopped) = oneshot::channel::<()>();

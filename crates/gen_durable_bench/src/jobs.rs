@@ -8,7 +8,9 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use gen_durable::{Context, Job, Lane, Machine, Outcome, Signal, StepError, Story, done, next, spawn, wait_for};
+use gen_durable::{
+    Context, Job, Lane, Machine, Outcome, Signal, StepError, Story, Timestamp, done, next, spawn, wait_for,
+};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
@@ -130,6 +132,45 @@ impl Machine for Listener {
                 cx.app.ran();
                 Ok(done(()))
             }
+        }
+    }
+}
+
+/// A wait that gives up at a date.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Alarm {
+    pub(crate) name: String,
+    pub(crate) due: Timestamp,
+}
+
+/// It is set, and goes off.
+#[derive(Serialize, Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Ringing {
+    #[default]
+    Set,
+    Told,
+    Late,
+}
+
+/// What never comes.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Rung;
+
+impl Signal for Rung {
+    const NAME: &'static str = "rung";
+    type To = Alarm;
+}
+
+impl Machine for Alarm {
+    const NAME: &'static str = "alarm";
+    type App = Arc<Probe>;
+    type Step = Ringing;
+    type Output = ();
+    async fn step(&mut self, at: Ringing, _: &mut Context<'_, Self>) -> Outcome<Self> {
+        match at {
+            Ringing::Set => Ok(wait_for::<Rung>().then(Ringing::Told).or_after(self.due, Ringing::Late)),
+            Ringing::Told | Ringing::Late => Ok(done(())),
         }
     }
 }

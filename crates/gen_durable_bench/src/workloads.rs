@@ -10,6 +10,7 @@ mod lanes;
 mod partitions;
 mod pickup;
 mod signal;
+mod timers;
 mod xmin;
 
 use anyhow::Result;
@@ -45,11 +46,13 @@ pub enum Workload {
     Lanes,
     /// 100 partition keys of 100 jobs each; in the long form also beside a key with a backlog of a million
     Partitions,
+    /// How late 1,000 timers a second fire, armed here and elsewhere; with many pending, and many overdue
+    Timers,
 }
 
 impl Workload {
     /// All of them, in the order in which they are measured.
-    pub const ALL: [Workload; 12] = [
+    pub const ALL: [Workload; 13] = [
         Workload::Drain,
         Workload::Chain,
         Workload::ChainTold,
@@ -62,6 +65,7 @@ impl Workload {
         Workload::FanOut,
         Workload::Lanes,
         Workload::Partitions,
+        Workload::Timers,
     ];
 
     /// Its name, on the command line and in the results.
@@ -79,6 +83,7 @@ impl Workload {
             Workload::FanOut => "fan_out",
             Workload::Lanes => "lanes",
             Workload::Partitions => "partitions",
+            Workload::Timers => "timers",
         }
     }
 
@@ -102,6 +107,7 @@ impl Workload {
             Workload::FanOut => fan_out::measure(bench).await,
             Workload::Lanes => lanes::measure(bench).await,
             Workload::Partitions => partitions::measure(bench).await,
+            Workload::Timers => timers::measure(bench).await,
         }
     }
 }

@@ -12,8 +12,8 @@ use std::{process::ExitCode, time::Duration};
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    bench, cancel, demo, dev, doctor, enqueue, explain, lanes, ls, migrate, partitions, pause, queues, retry, show,
-    signal, workers,
+    bench, cancel, demo, dev, doctor, enqueue, explain, lanes, ls, migrate, partitions, pause, queues, retry,
+    schedules, show, signal, timers, workers,
 };
 
 /// Durable execution on nothing but Postgres
@@ -52,6 +52,8 @@ enum Command {
     Pause(pause::Args),
     /// Open a paused queue again
     Resume(pause::Args),
+    Timers(timers::Args),
+    Schedules(schedules::Args),
     Workers(workers::Args),
     Doctor(doctor::Args),
     /// Measure what this machine can do, beside what plain SQL can
@@ -96,6 +98,8 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Partitions(args) => partitions::run(args, json).await,
         Command::Pause(args) => pause::pause(args, json).await,
         Command::Resume(args) => pause::resume(args, json).await,
+        Command::Timers(args) => timers::run(args, json).await,
+        Command::Schedules(args) => schedules::run(args, json).await,
         Command::Workers(args) => workers::run(args, json).await,
         Command::Bench(args) => bench::run(args).await,
         Command::DemoWorker => shop::worker::run().await,

@@ -5,8 +5,11 @@ use std::{fmt, sync::Arc};
 use super::{
     Engine,
     registry::{Has, Registry},
+    schedules::Schedules,
 };
 use crate::{
+    birth::IntoBirth,
+    calendar::{Cycle, Occurrence},
     error::Error,
     id::Queue,
     machine::Machine,
@@ -21,6 +24,7 @@ pub struct EngineBuilder<App> {
     app: Arc<App>,
     settings: Settings,
     registry: Registry,
+    schedules: Schedules,
     queues: Vec<(Queue, usize)>,
     /// The first mistake; `build` reports it.
     mistake: Option<Error>,
@@ -33,6 +37,7 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
             app: Arc::new(app),
             settings: Settings::default(),
             registry: Registry::default(),
+            schedules: Schedules::default(),
             queues: Vec::new(),
             mistake: None,
         }
@@ -61,6 +66,24 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
         self
     }
 
+    /// Start an instance at every occurrence of a cycle: `.schedule("nightly", Cycle::cron("30 2 * * *", "Europe/Madrid")?, |at|
+    /// Report { day: at.due })`. What it starts is made by whichever process fires it, once an occurrence.
+    ///
+    /// The name is what the schedule is in the database: it is paused, resumed, changed and run by hand under it
+    /// ([`Client::schedules`](crate::Client::schedules), `durable schedules`). A cycle that an operator has set stays until the
+    /// code's own changes.
+    pub fn schedule<B: IntoBirth>(
+        mut self,
+        name: &str,
+        cycle: Cycle,
+        make: impl Fn(Occurrence) -> B + Send + Sync + 'static,
+    ) -> Self {
+        if let Err(error) = self.schedules.add(name, cycle, make) {
+            self.mistake.get_or_insert(error);
+        }
+        self
+    }
+
     /// Other settings than the default ones.
     pub fn settings(mut self, settings: Settings) -> Self {
         self.settings = settings;
@@ -70,7 +93,7 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
     /// Check everything. Two machines for the same rows, a queue that nobody works, a heartbeat longer than a third of
     /// the lease: found here.
     pub fn build(self) -> Result<Engine, Error> {
-        let EngineBuilder { pool, app: _, settings, registry, mut queues, mistake } = self;
+        let EngineBuilder { pool, app: _, settings, registry, schedules, mut queues, mistake } = self;
         if let Some(mistake) = mistake {
             return Err(mistake);
         }
@@ -95,7 +118,7 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
         }
         let limits = Limits { payload_bytes_max: settings.payload_bytes_max, traceparent: settings.traceparent };
         pool.set_limits(limits, settings.transactions, settings.statement_timeout);
-        Ok(Engine { pool, settings, registry, queues, running: Arc::default() })
+        Ok(Engine { pool, settings, registry, schedules, queues, running: Arc::default() })
     }
 }
 

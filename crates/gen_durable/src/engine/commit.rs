@@ -4,7 +4,7 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
@@ -23,7 +23,7 @@ use crate::{
         row::{Claim, Claimed},
         settle::{self, Found, More, Resolved, Written},
     },
-    wake::Hint,
+    wake::{Armed, ArmedFor, Hint},
 };
 
 /// At most this many endings in one transaction.
@@ -383,8 +383,15 @@ fn hint_births(core: &Core, more: &More, from: Timestamp) {
     for new in children.chain(&more.births) {
         core.wake.hint(Hint { queue: new.queue.clone(), priority: new.priority, from });
     }
-    if more.deadline.is_some() {
-        core.deadlines.notify_one();
+    if let Some(deadline) = &more.deadline {
+        let due = match (deadline.at, deadline.after) {
+            (Some(at), _) => ArmedFor::At(at),
+            (None, after) => ArmedFor::After(Duration::from_secs_f64(after.unwrap_or_default()), Instant::now()),
+        };
+        core.wake.arm(Armed { due, is_timer: false });
+    }
+    for repeat in &more.repeats {
+        core.wake.arm(Armed { due: ArmedFor::At(repeat.due), is_timer: true });
     }
 }
 

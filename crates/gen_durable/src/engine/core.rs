@@ -16,6 +16,7 @@ use super::{
     execute::{Decision, Environment},
     local::{LocalQueue, Run},
     registry::Registry,
+    schedules::Schedules,
 };
 use crate::{
     id::Status,
@@ -37,6 +38,7 @@ pub(crate) struct Core {
     pub(crate) target: Arc<Target>,
     pub(crate) settings: Settings,
     pub(crate) registry: Registry,
+    pub(crate) schedules: Schedules,
     pub(crate) environment: Arc<Environment>,
     pub(crate) worker: Worker,
     /// Who that is, in a story: host/pid.
@@ -58,8 +60,6 @@ pub(crate) struct Core {
     pub(crate) steps: tokio::runtime::Handle,
     /// When the picker last came round, for the question whether it lives.
     pub(crate) picked_at: Mutex<Instant>,
-    /// A deadline was armed here: whoever keeps them should look when the next one is due.
-    pub(crate) deadlines: Notify,
     /// Held while a sweep claims: a drain must not look past what is on its way into a queue.
     pub(crate) claiming: tokio::sync::Mutex<()>,
     /// The worker tasks, for the end of a drain.
@@ -85,6 +85,7 @@ impl Core {
         pool: Pool,
         settings: Settings,
         registry: Registry,
+        schedules: Schedules,
         worker: Worker,
         queues: Vec<LocalQueue>,
         steps: tokio::runtime::Handle,
@@ -98,6 +99,7 @@ impl Core {
             settings,
             registry,
             who: worker.who(),
+            schedules,
             worker,
             queues,
             by_name,
@@ -109,7 +111,6 @@ impl Core {
             phase: Phase::default(),
             steps,
             picked_at: Mutex::new(Instant::now()),
-            deadlines: Notify::new(),
             claiming: tokio::sync::Mutex::new(()),
             workers: super::Workers::default(),
         }

@@ -15,9 +15,10 @@ use futures_util::FutureExt;
 use super::watch::Watch;
 use crate::{
     birth::{Birth, New},
+    calendar::{Cycle, Due, Moment},
     codec,
     context::Context,
-    error::{Error, Failure, StepError, storable},
+    error::{Error, Failure, StepError, fatal, storable},
     id::{Id, Status},
     machine::{Data, Machine, Stored},
     settings::Settings,
@@ -26,7 +27,7 @@ use crate::{
         fault::Fault,
         pool::Pool,
         row::Claimed,
-        settle::{Deadline, ENTERS, More, Spawn},
+        settle::{Deadline, ENTERS, More, Repeat, Spawn},
         step_tx::StepTx,
     },
     story::Story,
@@ -307,29 +308,34 @@ fn encode<M: Machine>(
     upgraded: Upgraded,
     inputs: Inputs<'_>,
 ) -> Result<Decision, StepError> {
-    let Transition { ending, births, letters, within } = transition;
+    let Transition { ending, births, letters, repeats, within } = transition;
     let limit = inputs.limit;
     let settles = matches!(ending, Ending::Done(_) | Ending::Stop(_));
     // A retry and another wait consume nothing, so that a pack accumulates; everything else has used what it was handed.
     let consumes = !matches!(ending, Ending::Retry(_) | Ending::Wait { .. });
     let mut decision = match ending {
         Ending::Next(step) => enters(&step, Decision::of(Status::Runnable, "next"), limit)?,
-        Ending::Sleep(delay, step) => {
-            enters(&step, Decision { delay, ..Decision::of(Status::Runnable, "sleep") }, limit)?
+        Ending::Sleep(due, step) => {
+            let mut decision = enters(&step, Decision::of(Status::Runnable, "sleep"), limit)?;
+            match due.moment(inputs.row.now).map_err(fatal)? {
+                Moment::After(delay) => decision.delay = delay,
+                Moment::At(at) => decision.more.at = Some(at),
+            }
+            decision
         }
         Ending::Retry(delay) => Decision { delay, rise: 1, ..Decision::of(Status::Runnable, "retry") },
         Ending::Wait { names, then, deadline } => {
             let mut decision = enters(&then, Decision::of(Status::AwaitingSignal, "wait"), limit)?;
             decision.more.awaits = Some(names);
             decision.more.seen = inputs.awaited();
-            decision.more.deadline = gives_up(deadline, limit)?;
+            decision.more.deadline = gives_up(deadline, &inputs)?;
             decision
         }
         Ending::Spawn { children, any, fail_if_taken, then, deadline } => {
             let mut decision = enters(&then, Decision::of(Status::AwaitingChildren, "spawn"), limit)?;
             let taken = if fail_if_taken { "fail" } else { "skip" };
             decision.more.spawn = Some(Spawn { any, taken, children: born(children, inputs.row, limit)? });
-            decision.more.deadline = gives_up(deadline, limit)?;
+            decision.more.deadline = gives_up(deadline, &inputs)?;
             decision
         }
         Ending::Done(output) => {
@@ -340,6 +346,7 @@ fn encode<M: Machine>(
     };
     decision.within = within;
     decision.more.births = born(births, inputs.row, limit)?;
+    decision.more.repeats = repeated(repeats, &inputs)?;
     decision.more.letters =
         letters.into_iter().map(|letter| letter.into_sent(limit)).collect::<Result<_, StepError>>()?;
     if consumes {
@@ -382,14 +389,33 @@ fn born(births: Vec<Birth>, row: &Claimed, limit: usize) -> Result<Vec<New>, Ste
         .collect()
 }
 
-fn gives_up<S: Data>(deadline: Option<(Duration, S)>, limit: usize) -> Result<Option<Deadline>, StepError> {
-    let Some((delay, step)) = deadline else { return Ok(None) };
+fn gives_up<S: Data>(deadline: Option<(Due, S)>, inputs: &Inputs<'_>) -> Result<Option<Deadline>, StepError> {
+    let Some((due, step)) = deadline else { return Ok(None) };
+    let limit = inputs.limit;
     let (step, data) = codec::encode_step(&step)?;
     if let Some(data) = &data {
         codec::check_json("the step's data", data, limit)?;
     }
     let data = data.map(serde_json::value::RawValue::from_string).transpose()?;
-    Ok(Some(Deadline { after: codec::delay_seconds(delay), step, data }))
+    let (after, at) = match due.moment(inputs.row.now).map_err(fatal)? {
+        Moment::After(delay) => (Some(codec::delay_seconds(delay)), None),
+        Moment::At(at) => (None, Some(at)),
+    };
+    Ok(Some(Deadline { after, at, step, data }))
+}
+
+/// What is enqueued again and again beside the wait. A cycle that has no occurrence left is none.
+fn repeated(repeats: Vec<(Cycle, Birth)>, inputs: &Inputs<'_>) -> Result<Vec<Repeat>, StepError> {
+    let mut found = Vec::new();
+    for (cycle, birth) in repeats {
+        cycle.check().map_err(fatal)?;
+        let Some(birth) = born(vec![birth], inputs.row, inputs.limit)?.pop() else { continue };
+        let anchor = inputs.row.now;
+        let Some(first) = cycle.first(anchor) else { continue };
+        let (cycle, missed) = (cycle.to_string(), cycle.missed_policy().name());
+        found.push(Repeat { due: first.due, remaining: first.remaining, anchor, cycle, missed, birth });
+    }
+    Ok(found)
 }
 
 fn enters<S: Data>(step: &S, decision: Decision, limit: usize) -> Result<Decision, StepError> {

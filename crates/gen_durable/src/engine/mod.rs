@@ -1,14 +1,17 @@
 //! The engine: the only room that spawns. Start order, work, drain order.
 
 mod builder;
+pub(crate) mod clockwork;
 mod commit;
 mod core;
 pub(crate) mod execute;
 mod health;
 mod lease;
 mod local;
+mod memory;
 mod pick;
 pub(crate) mod registry;
+pub(crate) mod schedules;
 mod upkeep;
 pub(crate) mod watch;
 mod within;
@@ -36,6 +39,7 @@ use self::{
     core::Core,
     local::{LocalQueue, Run},
     registry::Registry,
+    schedules::Schedules,
 };
 use crate::{
     client::Client,
@@ -49,8 +53,8 @@ use crate::{
 pub(crate) const SUSPECT_DEATHS: i16 = 2;
 /// At this many it has failed.
 pub(crate) const DEATHS_MAX: i16 = 3;
-/// Connections of the engine itself: pick, commit, lease, upkeep, calls.
-const OWN_CONNECTIONS: usize = 5;
+/// Connections of the engine itself: pick, commit, lease, clockwork, upkeep, calls.
+const OWN_CONNECTIONS: usize = 6;
 /// How long a drain tries to give back a row that somebody holds, or while the database is away.
 const GIVE_BACK_PATIENCE: Duration = Duration::from_secs(1);
 /// How often a drain looks whether everything has left.
@@ -61,6 +65,7 @@ pub struct Engine {
     pool: Pool,
     settings: Settings,
     registry: Registry,
+    schedules: Schedules,
     queues: Vec<(Queue, usize)>,
     /// Set while it runs, for whoever asks after its health.
     running: Arc<OnceLock<Arc<Core>>>,
@@ -106,15 +111,20 @@ impl Engine {
             let core = core.clone();
             move || upkeep::run(core)
         })?;
+        let clockwork = thread("durable-clock", {
+            let core = core.clone();
+            move || clockwork::run(core)
+        })?;
         tracing::info!(worker = core.worker.id, machines = ?core.worker.machines, queues = ?core.worker.queues, "the engine runs");
 
-        let (mut lease, mut commit, mut pick, mut upkeep) = (lease, commit, pick, upkeep);
+        let (mut lease, mut commit, mut pick, mut upkeep, mut clockwork) = (lease, commit, pick, upkeep, clockwork);
         let broke = tokio::select! {
             () = shutdown => None,
             _ = &mut lease => Some("lease"),
             _ = &mut commit => Some("commit"),
             _ = &mut pick => Some("pick"),
             _ = &mut upkeep => Some("upkeep"),
+            _ = &mut clockwork => Some("clockwork"),
         };
         if let Some(name) = broke {
             // A loop that panicked: an engine that only seems to run is worse than one that says so.
@@ -129,7 +139,7 @@ impl Engine {
         let left = drain(&core).await;
         core.phase.stop();
         core.blocked.ring();
-        for ended in [commit, upkeep, lease] {
+        for ended in [commit, clockwork, upkeep, lease] {
             let _ = ended.await;
         }
         lease::leave(&core).await;
@@ -176,16 +186,23 @@ impl Engine {
             pid: i32::try_from(std::process::id()).unwrap_or_default(),
             queues: self.queues.iter().map(|(queue, _)| queue.name().to_owned()).collect(),
             machines: self.registry.machines(),
+            schedules: self.schedules.names(),
         };
         let queues = self.queues.iter().map(|(queue, workers)| LocalQueue::new(*queue, *workers)).collect();
         let core = Core::new(
             self.pool.clone(),
             self.settings.clone(),
             self.registry.clone(),
+            self.schedules.clone(),
             worker,
             queues,
             tokio::runtime::Handle::current(),
         );
+        let schedules = self.schedules.clone();
+        self.pool
+            .call(move |connection| async move { schedules.register(&connection).await })
+            .await?
+            .map_err(|fault| fault.into_error("register the schedules"))?;
         if let Err(error) = self.boot_check(&core).await {
             tracing::warn!(%error, "could not look at the live rows; going on without");
         }

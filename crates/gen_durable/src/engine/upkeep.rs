@@ -16,7 +16,7 @@ use crate::{
         fault::Fault,
         lane, lease,
         pick::{self, Mark, Wanted, give_back},
-        queue, signal,
+        queue, timer,
     },
     wake::Hint,
 };
@@ -31,11 +31,6 @@ const SWEEP_SHARE: u32 = 100;
 const SWEEP_EVERY_MIN: Duration = Duration::from_millis(250);
 const SWEEP_EVERY_IDLE: Duration = Duration::from_secs(2);
 const SWEEP_EVERY_MAX: Duration = Duration::from_secs(5);
-/// Waits that give up in one statement.
-const EXPIRE_BATCH: i32 = 500;
-/// How often deadlines are looked for, at least and at most.
-const DEADLINES_EVERY: Duration = Duration::from_secs(1);
-const DEADLINES_EVERY_MIN: Duration = Duration::from_millis(2);
 /// How often the depth of the queues is measured.
 const DEPTH_EVERY: Duration = Duration::from_secs(15);
 /// How often is looked for what was claimed and cannot begin.
@@ -62,11 +57,10 @@ pub(crate) async fn run(core: Arc<Core>) {
         overdue: now + OVERDUE_EVERY,
         blocked: None,
         claims: None,
-        deadlines: now,
         repair: now,
     };
     let mut rounds = lane::Rounds::default();
-    let mut collected_to = Timestamp::UNIX_EPOCH;
+    let mut collected_to = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH);
     loop {
         let next = due.next();
         tokio::select! {
@@ -79,7 +73,6 @@ pub(crate) async fn run(core: Arc<Core>) {
                 due.claims.get_or_insert_with(|| Instant::now() + CLAIMS_EVERY);
             }
             () = core.wake.doubted() => due.claims = Some(Instant::now()),
-            () = core.deadlines.notified() => due.deadlines = Instant::now(),
             () = tokio::time::sleep_until(next.into()) => {}
         }
         let now = Instant::now();
@@ -97,9 +90,6 @@ pub(crate) async fn run(core: Arc<Core>) {
             (due.collect, due.depth) = (now + settings.collect_every, now + DEPTH_EVERY);
             (due.overdue, due.repair) = (now + OVERDUE_EVERY, now + REPAIR_EVERY);
             continue;
-        }
-        if due.deadlines <= now {
-            due.deadlines = Instant::now() + expire(&core, &connection).await;
         }
         if due.overdue <= now {
             report("give back what waits too long", return_overdue(&core, &connection).await);
@@ -120,7 +110,9 @@ pub(crate) async fn run(core: Arc<Core>) {
             due.repair = Instant::now() + REPAIR_EVERY;
         }
         if due.collect <= now {
-            let more = collect_some(&core, &connection, &mut collected_to).await;
+            let instances = collect_some(&core, &connection, &mut collected_to.0).await;
+            let timers = collect_timers(&core, &connection, &mut collected_to.1).await;
+            let more = instances || timers;
             due.collect = Instant::now() + if more { Duration::ZERO } else { settings.collect_every };
         }
         if due.depth <= now {
@@ -138,14 +130,13 @@ struct Due {
     overdue: Instant,
     blocked: Option<Instant>,
     claims: Option<Instant>,
-    deadlines: Instant,
     repair: Instant,
 }
 
 impl Due {
     fn next(&self) -> Instant {
         let soonest = self.reap.min(self.sweep).min(self.collect).min(self.depth).min(self.overdue);
-        let soonest = soonest.min(self.deadlines).min(self.repair);
+        let soonest = soonest.min(self.repair);
         [self.blocked, self.claims].into_iter().flatten().fold(soonest, Instant::min)
     }
 }
@@ -270,25 +261,6 @@ async fn return_orphans(core: &Arc<Core>, connection: &Connection) -> Result<(),
     Ok(())
 }
 
-/// Waits and joins whose time has come. Answers how long to the next look: what this process armed is known to the
-/// moment, what another one armed is found within a second.
-async fn expire(core: &Core, connection: &Connection) -> Duration {
-    match signal::expire(connection, EXPIRE_BATCH).await {
-        Ok((expired, next)) => {
-            let full = expired.len() >= usize::try_from(EXPIRE_BATCH).unwrap_or_default();
-            for (queue, priority) in expired {
-                core.wake.hint(Hint { queue, priority, from: Timestamp::MAX });
-            }
-            let until_next = next.unwrap_or(DEADLINES_EVERY);
-            if full { Duration::ZERO } else { until_next.clamp(DEADLINES_EVERY_MIN, DEADLINES_EVERY) }
-        }
-        Err(fault) => {
-            tracing::debug!(error = fault.message(), "could not look for deadlines");
-            DEADLINES_EVERY
-        }
-    }
-}
-
 /// A lane or a partition key that has somebody waiting and nobody who could go on has lost its head: by hand, most likely.
 /// A part of them is looked at each time.
 async fn repair(connection: &Connection, rounds: &mut lane::Rounds) -> Result<(), Fault> {
@@ -320,6 +292,25 @@ async fn collect_some(core: &Core, connection: &Connection, from: &mut Timestamp
     }
 }
 
+/// Fired, missed and cancelled timers, by their own end.
+async fn collect_timers(core: &Core, connection: &Connection, from: &mut Timestamp) -> bool {
+    let Some(retention) = core.settings.timer_retention else { return false };
+    match timer::collect(connection, *from, retention.as_secs_f64(), COLLECT_BATCH).await {
+        Ok((0, _)) => {
+            *from = Timestamp::UNIX_EPOCH;
+            false
+        }
+        Ok((count, to)) => {
+            *from = to.unwrap_or(*from);
+            count >= COLLECT_BATCH.into()
+        }
+        Err(fault) => {
+            tracing::debug!(error = fault.message(), "could not collect timers");
+            false
+        }
+    }
+}
+
 async fn measure(core: &Core, connection: &Connection) -> Result<(), Fault> {
     for local in &core.queues {
         let used: Vec<i16> = {
@@ -332,6 +323,8 @@ async fn measure(core: &Core, connection: &Connection) -> Result<(), Fault> {
     let (depth, blocked) = lane::depth(connection).await?;
     metrics::gauge!("durable_lanes_depth").set(depth as f64);
     metrics::gauge!("durable_lanes_blocked").set(blocked as f64);
+    let overdue = timer::overdue(connection, super::clockwork::FRESH.as_secs_f64()).await?;
+    metrics::gauge!("durable_timers_overdue").set(overdue as f64);
     Ok(())
 }
 

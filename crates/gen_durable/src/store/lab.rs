@@ -6,7 +6,7 @@ use super::{connection::Connection, fault::Fault, row::column, sql};
 
 sql!(CLOCK_SET, "lab_clock_set.sql", [TIMESTAMPTZ]);
 sql!(CLOCK_READ, "lab_clock_read.sql", []);
-sql!(NEXT_DUE, "lab_next_due.sql", [TIMESTAMPTZ]);
+sql!(NEXT_DUE, "lab_next_due.sql", [TIMESTAMPTZ, TEXT_ARRAY]);
 
 const SETUP: &str = include_str!("sql/lab_setup.sql");
 const ROLES: &str = include_str!("sql/lab_roles.sql");
@@ -40,7 +40,11 @@ pub(crate) async fn clock(connection: &Connection) -> Result<Timestamp, Fault> {
 }
 
 /// The next due time up to `until`, if anything falls due by then.
-pub(crate) async fn next_due(connection: &Connection, until: Timestamp) -> Result<Option<Timestamp>, Fault> {
-    let rows = connection.query(&NEXT_DUE, &[&until]).await?;
+pub(crate) async fn next_due(
+    connection: &Connection,
+    until: Timestamp,
+    schedules: &[String],
+) -> Result<Option<Timestamp>, Fault> {
+    let rows = connection.query(&NEXT_DUE, &[&until, &schedules]).await?;
     rows.first().map_or(Ok(None), |row| column(row, 0))
 }

@@ -11,7 +11,7 @@ use super::{
     sql,
 };
 
-sql!(prepared RENEW, "renew.sql", [TEXT, FLOAT8, TEXT, INT4, TEXT_ARRAY, TEXT_ARRAY]);
+sql!(prepared RENEW, "renew.sql", [TEXT, FLOAT8, TEXT, INT4, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY]);
 sql!(RETIRE, "retire.sql", [TEXT]);
 sql!(EXPIRED, "expired.sql", [FLOAT8, TEXT]);
 sql!(ADOPT, "adopt.sql", [FLOAT8]);
@@ -28,6 +28,8 @@ pub(crate) struct Worker {
     pub(crate) pid: i32,
     pub(crate) queues: Vec<String>,
     pub(crate) machines: Vec<String>,
+    /// The schedules that it can fire.
+    pub(crate) schedules: Vec<String>,
 }
 
 impl Worker {
@@ -41,7 +43,7 @@ impl Worker {
 /// run out, it begins anew.
 pub(crate) async fn renew(connection: &Connection, worker: &Worker, lease_seconds: f64) -> Result<(), Fault> {
     let params: &[super::connection::Param<'_>] =
-        &[&worker.id, &lease_seconds, &worker.host, &worker.pid, &worker.queues, &worker.machines];
+        &[&worker.id, &lease_seconds, &worker.host, &worker.pid, &worker.queues, &worker.machines, &worker.schedules];
     connection.query(&RENEW, params).await.map(drop)
 }
 

@@ -26,9 +26,11 @@ pub(crate) mod operate;
 pub(crate) mod pick;
 pub(crate) mod queue;
 pub(crate) mod row;
+pub(crate) mod schedule;
 pub(crate) mod settle;
 pub(crate) mod signal;
 pub(crate) mod story;
+pub(crate) mod timer;
 pub(crate) mod turns;
 
 use tokio_postgres::types::Type;

@@ -108,6 +108,12 @@ pub(crate) struct More {
     pub(crate) consumed: Vec<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) deadline: Option<Deadline>,
+    /// A sleep until a date.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) at: Option<Timestamp>,
+    /// Timers that are armed beside the wait.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) repeats: Vec<Repeat>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) spawn: Option<Spawn>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -123,12 +129,14 @@ impl More {
     fn bytes(&self) -> usize {
         let born = self.spawn.iter().flat_map(|spawn| &spawn.children).chain(&self.births);
         let born: usize = born.map(|new| new.state.get().len()).sum();
-        born + self.letters.iter().map(|letter| letter.payload.get().len()).sum::<usize>()
+        let repeated: usize = self.repeats.iter().map(|repeat| repeat.birth.state.get().len()).sum();
+        born + repeated + self.letters.iter().map(|letter| letter.payload.get().len()).sum::<usize>()
     }
 
     /// Whether there is anything besides the ending.
     pub(crate) fn is_nothing(&self) -> bool {
         self.awaits.is_none()
+            && self.at.is_none()
             && self.spawn.is_none()
             && self.consumed.is_empty()
             && self.births.is_empty()
@@ -140,10 +148,25 @@ impl More {
 /// When a wait gives up, and where it goes then.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Deadline {
-    pub(crate) after: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) after: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) at: Option<Timestamp>,
     pub(crate) step: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) data: Option<Box<RawValue>>,
+}
+
+/// What is enqueued again and again beside a wait. In the words of `gen_durable.arm`.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Repeat {
+    pub(crate) due: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) remaining: Option<u32>,
+    pub(crate) anchor: Timestamp,
+    pub(crate) cycle: String,
+    pub(crate) missed: &'static str,
+    pub(crate) birth: New,
 }
 
 #[derive(Debug, Clone, Serialize)]

@@ -1,6 +1,4 @@
-//! Acts on other instances: deliver a letter, cancel, give up waits whose time has come.
-
-use std::time::Duration;
+//! Acts on other instances: deliver a letter, cancel.
 
 use jiff::Timestamp;
 
@@ -18,7 +16,6 @@ sql!(prepared SIGNAL, "signal.sql", [INT8, TEXT, TEXT, TEXT_ARRAY, TEXT, TEXT, T
 sql!(prepared SIGNAL_ALL, "signal_all.sql", [TEXT, INT4]);
 sql!(prepared SIGNAL_OR_START, "signal_or_start.sql", [TEXT, TEXT, TEXT, TEXT, TEXT_ARRAY, INT4]);
 sql!(CANCEL, "cancel.sql", [INT8, TEXT, TEXT, TEXT_ARRAY, TEXT, BOOL]);
-sql!(prepared EXPIRE, "expire.sql", [INT4]);
 
 /// The most letters that an instance may have waiting.
 pub(crate) const INBOX_MAX: i32 = 1_000;
@@ -138,16 +135,4 @@ pub(crate) struct Whom {
 pub(crate) async fn cancel(connection: &Connection, whom: &Whom, reason: &str, subtree: bool) -> Result<Answer, Fault> {
     let params: &[Param<'_>] = &[&whom.id, &whom.tenant, &whom.key, &whom.machines, &reason, &subtree];
     answer(&connection.query(&CANCEL, params).await?)
-}
-
-/// A wait that gave up: where to look for it.
-pub(crate) type Expired = (String, i16);
-
-/// Waits and joins whose time has come. Answers which, and how long it is to the next one.
-pub(crate) async fn expire(connection: &Connection, limit: i32) -> Result<(Vec<Expired>, Option<Duration>), Fault> {
-    let rows = connection.query(&EXPIRE, &[&limit]).await?;
-    let Some((last, rows)) = rows.split_last() else { return Ok((Vec::new(), None)) };
-    let expired = rows.iter().map(|row| Ok((column(row, 1)?, column(row, 2)?))).collect::<Result<_, Fault>>()?;
-    let seconds: Option<f64> = column(last, 3)?;
-    Ok((expired, seconds.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default())))
 }

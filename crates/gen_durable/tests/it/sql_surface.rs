@@ -41,6 +41,11 @@ async fn the_statements_of_the_guide_do_what_it_says() {
         cancel,
         cancel_all,
         result,
+        cancel_timer,
+        pause,
+        run,
+        schedules,
+        runs,
         look,
         function,
         trigger,
@@ -78,6 +83,16 @@ async fn the_statements_of_the_guide_do_what_it_says() {
 
     assert_eq!(number(with_options).await, 2, "the key is taken");
 
+    assert_eq!(word(cancel_timer).await, "no_target");
+    assert_eq!(word(pause).await, "no_target");
+    assert_eq!(client.query_one(run, &[]).await.unwrap().get::<_, Option<i64>>(0), None);
+    let register =
+        format!("select {schema}.register_schedule('nightly', 'R/PT1H', 'all', '2020-01-01', '2999-01-01', null)");
+    assert_eq!(word(&register).await, "new");
+    assert_eq!((word(pause).await, word(pause).await), ("done".into(), "too_late".into()));
+    assert!(client.query_one(run, &[]).await.unwrap().get::<_, Option<i64>>(0).is_some());
+    assert_eq!(client.query(schedules, &[]).await.unwrap().len(), 1);
+    assert_eq!(client.query(runs, &[]).await.unwrap().len(), 2);
     assert_eq!(word(by_id).await, "delivered");
     assert_eq!(word(by_key).await, "delivered");
     assert_eq!(word(by_key).await, "duplicate");

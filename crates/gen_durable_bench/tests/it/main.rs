@@ -34,7 +34,8 @@ async fn every_workload_reports_its_value_and_its_floor_under_its_name() {
             "signal",
             "fan_out",
             "lanes",
-            "partitions"
+            "partitions",
+            "timers"
         ]
     );
     for result in &results {

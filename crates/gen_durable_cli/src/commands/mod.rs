@@ -19,6 +19,8 @@ pub(crate) mod lanes;
 pub(crate) mod partitions;
 pub(crate) mod pause;
 pub(crate) mod queues;
+pub(crate) mod schedules;
+pub(crate) mod timers;
 pub(crate) mod workers;
 
 pub(crate) mod bench;

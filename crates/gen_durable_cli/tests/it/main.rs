@@ -9,6 +9,7 @@ mod look;
 mod migrate;
 mod steer;
 mod story;
+mod timers;
 
 use std::{
     process::{Command, Output},

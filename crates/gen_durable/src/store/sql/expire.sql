@@ -1,3 +1,3 @@
--- called by: store::signal::expire     index: instances_deadlines
+-- called by: store::timer::expire     index: instances_deadlines
 -- locks: the waiting rows, skipping what somebody holds
-select id, queue, priority, seconds_to_next from gen_durable.expire($1)
+select id, queue, priority, due_at, now from gen_durable.expire($1, $2, $3, $4)

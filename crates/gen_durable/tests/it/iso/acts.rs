@@ -7,6 +7,13 @@ const SIGNAL: &str = include_str!("../../../src/store/sql/signal.sql");
 const CANCEL: &str = include_str!("../../../src/store/sql/cancel.sql");
 const REAP: &str = include_str!("../../../src/store/sql/reap.sql");
 const EXPIRE: &str = include_str!("../../../src/store/sql/expire.sql");
+const FIRE: &str = include_str!("../../../src/store/sql/fire.sql");
+const CANCEL_TIMER: &str = include_str!("../../../src/store/sql/cancel_timer.sql");
+const REGISTER_SCHEDULE: &str = include_str!("../../../src/store/sql/register_schedule.sql");
+const SET_SCHEDULE: &str = include_str!("../../../src/store/sql/set_schedule.sql");
+const PAUSE_SCHEDULE: &str = include_str!("../../../src/store/sql/pause_schedule.sql");
+const RESUME_SCHEDULE: &str = include_str!("../../../src/store/sql/resume_schedule.sql");
+const RUN_SCHEDULE: &str = include_str!("../../../src/store/sql/run_schedule.sql");
 const COLLECT: &str = include_str!("../../../src/store/sql/collect.sql");
 const GIVE_BACK: &str = include_str!("../../../src/store/sql/give_back.sql");
 const SIGNAL_ALL: &str = include_str!("../../../src/store/sql/signal_all.sql");
@@ -42,6 +49,8 @@ pub(super) struct Claims {
     pub(super) ends: Option<i64>,
     /// And everything below them.
     pub(super) ends_below: bool,
+    /// A timer that has fired if it says so, or is cancelled if it says so.
+    pub(super) timer: Option<i64>,
 }
 
 #[derive(Clone, Debug)]
@@ -160,6 +169,13 @@ fn child(endings: &[(i64, &str)]) -> (String, Claims) {
     conclude(&endings, Claims::default())
 }
 
+/// Fire a timer, with the next occurrence a day later.
+fn fire(id: i64, due: &str, birth: &str) -> (String, Claims) {
+    let next = due.replace("-01T", "-02T");
+    let entry = format!(r#"'[{{"id":{id},"due":"{due}","happens":true,"next":"{next}","missed":0{birth}}}]'"#);
+    (fill(FIRE, &[&entry]), Claims { timer: Some(id), ..Claims::default() })
+}
+
 impl Act {
     pub(super) fn named(name: &str) -> Act {
         let (sql, claims) = match name {
@@ -220,7 +236,30 @@ impl Act {
             "cancel 13" => cancel(13, false, false),
             "reap" => reap("3::smallint"),
             "reap to death" => reap("1::smallint"),
-            "expire" => (fill(EXPIRE, &["100"]), Claims { expires: true, ..Claims::default() }),
+            "expire" => {
+                let values = ["100", "'infinity'::float8", "0::float8", "'-infinity'::timestamptz"];
+                (fill(EXPIRE, &values), Claims { expires: true, ..Claims::default() })
+            }
+            "fire" => fire(500, "2020-01-01T00:00:00Z", ""),
+            "fire early" => fire(501, "2999-01-01T00:00:00Z", ""),
+            "fire schedule" => {
+                fire(600, "2020-01-01T00:00:00Z", r#","birth":{"fsm":"reminder","step":"s","state":{}}"#)
+            }
+            "cancel timer" => (fill(CANCEL_TIMER, &["500"]), Claims { timer: Some(500), ..Claims::default() }),
+            "register schedule" => {
+                let values = ["'s'", "'R/PT2H'", "'all'", "'2020-01-01'", "'2020-01-01T05:00:00Z'", "null"];
+                (fill(REGISTER_SCHEDULE, &values), Claims::default())
+            }
+            "set schedule" => {
+                let values = ["'s'", "'R/PT3H'", "null", "'2020-01-01'", "'2020-01-01T06:00:00Z'", "null", "'me'"];
+                (fill(SET_SCHEDULE, &values), Claims::default())
+            }
+            "pause schedule" => (fill(PAUSE_SCHEDULE, &["'s'", "'me'"]), Claims::default()),
+            "resume schedule" => {
+                let values = ["'s'", "'R/PT1H'", "'2020-01-01T00:00:00Z'", "'2020-01-01T07:00:00Z'", "null"];
+                (fill(RESUME_SCHEDULE, &values), Claims::default())
+            }
+            "run schedule" => (fill(RUN_SCHEDULE, &["'s'"]), Claims::default()),
             "collect" => (fill(COLLECT, &["'-infinity'::timestamptz", "60", "100"]), Claims::default()),
             "give back" => (fill(GIVE_BACK, &["array[10,11]", "array[5,5]"]), Claims::default()),
             "enqueue k" => {

@@ -21,7 +21,17 @@ const GATE: &str = "
         end if;
     end $$;";
 
-const GATED: [&str; 6] = ["conclude", "signal", "cancel", "tell_parents", "signal_all", "signal_or_start"];
+const GATED: [&str; 9] = [
+    "conclude",
+    "signal",
+    "cancel",
+    "tell_parents",
+    "signal_all",
+    "signal_or_start",
+    "fire",
+    "cancel_timer",
+    "pause_schedule",
+];
 
 /// The words that an inner statement begins with. `perform set_config` and control flow are no release points.
 const STATEMENTS: [&str; 7] = ["select ", "with ", "update ", "insert ", "delete ", "perform i.id", "perform p.id"];

@@ -72,6 +72,29 @@ const STATE: &str = "
     select 'one letter twice: ' || target_id from S.signals where dedup_key is not null
     group by target_id, dedup_key having count(*) > 1
     union all
+    select 'repeats beside a wait that is over: ' || t.id from S.timers t
+    where t.state = 'pending' and t.instance_id is not null and not exists (
+        select from S.instances i where i.id = t.instance_id and i.step_seq = t.await_seq
+          and i.status in ('awaiting_signal', 'awaiting_children'))
+    union all
+    select 'fired before its time: ' || id from S.timers where state = 'fired' and ended_at < due_at
+    union all
+    select 'timers started ' || fired.count || ' instances, and there are ' || made.count
+    from (select count(*) from S.timers where state = 'fired') fired,
+         (select count(*) from S.instances where fsm = 'reminder') made
+    where fired.count <> made.count
+    union all
+    select 'fired and started nothing: ' || t.id from S.timers t
+    where t.state = 'fired' and not exists (select from S.instances i where i.id = t.started_id)
+    union all
+    select 'a schedule that ' || case when s.paused_at is null then 'runs' else 'is paused' end || ' has ' || ahead.count || ' ahead'
+    from S.schedules s cross join lateral (
+        select count(*) from S.timers t where t.schedule = s.name and t.state = 'pending' and not t.by_hand) ahead
+    where ahead.count <> (s.paused_at is null)::int
+    union all
+    select 'an occurrence is of a cycle that is not in force: ' || t.id from S.timers t join S.schedules s on s.name = t.schedule
+    where t.state = 'pending' and not t.by_hand and t.cycle <> s.cycle
+    union all
     select 'a letter of nobody: ' || s.id from S.signals s
     where not exists (select from S.instances i where i.id = s.target_id)
     union all
@@ -131,6 +154,15 @@ pub(super) async fn broken(lane: &Lane, acts: &[(Act, End)], answers: &[Answer],
         if done && claims.claims {
             claimed
                 .extend(answer.rows.iter().filter(|row| row[0].is_some()).map(|row| (row[0].clone(), row[7].clone())));
+        }
+        if let (true, Some(id)) = (done, claims.timer) {
+            let state =
+                answer.rows.first().and_then(|row| row.get(1).cloned().flatten()).unwrap_or_else(|| said.clone());
+            if matches!(state.as_str(), "fired" | "cancelled") {
+                queries.push(format!(
+                    "select 'a timer was said to be {state} and is ' || state from S.timers where id = {id} and state <> '{state}'"
+                ));
+            }
         }
         let children = if acknowledged { claims.children } else { 0 };
         queries.push(format!(

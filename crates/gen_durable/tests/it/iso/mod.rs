@@ -155,7 +155,14 @@ async fn an_act_that_is_taken_back_leaves_nothing_in_any_order() {
 }
 
 /// Pairs whose inner statements are release points as well.
-const GATED: [(&str, &[&str]); 33] = [
+const GATED: [(&str, &[&str]); 40] = [
+    ("parked, with a timer", &["fire", "signal a"]),
+    ("parked, with a timer", &["fire", "fire"]),
+    ("parked, with a timer", &["fire", "cancel"]),
+    ("parked, with a timer", &["fire", "cancel timer"]),
+    ("joining, with a timer", &["fire", "11 and 12 done"]),
+    ("scheduled", &["fire schedule", "fire schedule"]),
+    ("scheduled", &["fire schedule", "pause schedule"]),
     ("running", &["wait", "reap"]),
     ("running", &["spawn 1", "reap"]),
     ("parked", &["signal a", "expire"]),
@@ -202,7 +209,11 @@ async fn acts_keep_the_invariants_when_they_meet_between_their_inner_statements(
 }
 
 /// Three at once: each blocks or releases one of the others.
-const TRIPLES: [(&str, [&str; 3]); 10] = [
+const TRIPLES: [(&str, [&str; 3]); 14] = [
+    ("parked, with a timer", ["fire", "fire", "cancel timer"]),
+    ("parked, with a timer", ["fire", "signal a", "expire"]),
+    ("scheduled", ["fire schedule", "fire schedule", "pause schedule"]),
+    ("scheduled", ["fire schedule", "set schedule", "register schedule"]),
     ("over", ["start k", "start k", "start k once"]),
     ("running", ["start k", "start k", "done"]),
     ("running", ["wait", "signal a", "reap"]),
@@ -227,7 +238,47 @@ async fn three_acts_at_once_keep_the_invariants_in_every_order() {
 
 /// Guards of the SQL, whether it takes gates to see them, a meeting that needs each, and what the kit says of it without the guard.
 #[allow(clippy::type_complexity)] // A table: name, gated, what is taken out, where, who meets, why.
-const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 9] = [
+const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 13] = [
+    (
+        "the lock on the wait in firing",
+        false,
+        &[(
+            "fire",
+            "where i.id = timer.instance_id\n            for no key update skip locked",
+            "where i.id = timer.instance_id",
+        )],
+        "parked, with a timer",
+        ["fire", "signal a"],
+        "repeats beside a wait that is over",
+    ),
+    (
+        "the lock on the schedule in firing",
+        false,
+        &[(
+            "fire",
+            "where s.name = timer.schedule\n            for no key update skip locked",
+            "where s.name = timer.schedule",
+        )],
+        "scheduled",
+        ["fire schedule", "pause schedule"],
+        "a schedule that is paused has 1 ahead",
+    ),
+    (
+        "the database's clock in firing",
+        false,
+        &[("fire", "and t.due_at <= gen_durable.clock()", "")],
+        "parked, with a timer",
+        ["fire early", "signal z"],
+        "fired before its time",
+    ),
+    (
+        "the end of what repeats with its wait",
+        false,
+        &[("end_repeats", "and t.state = 'pending'", "and false")],
+        "parked, with a timer",
+        ["signal a", "pick"],
+        "repeats beside a wait that is over",
+    ),
     (
         "the unconditional lock in delivery",
         false,

@@ -13,7 +13,7 @@ pub(super) struct World {
 }
 
 const CLEAR: &str = "
-    delete from S.signals; delete from S.instances; delete from S.workers; delete from S.iso_audit;
+    delete from S.timers; delete from S.schedules; delete from S.signals; delete from S.instances; delete from S.workers; delete from S.iso_audit;
     insert into S.workers (id, lease_expires_at, host, pid, queues, machines)
     values ('00000000-0000-0000-0000-00000000000a', statement_timestamp() - interval '1 hour', 'h', 1, '{}', '{}');";
 
@@ -36,7 +36,7 @@ const MAKE: &str = "
 
 const OWNER: [&str; 6] = ["next", "ahead", "retry", "sleep", "done", "stop"];
 
-pub(super) const WORLDS: [World; 10] = [
+pub(super) const WORLDS: [World; 14] = [
     World {
         name: "due",
         rows: "(10, 'runnable', 6, 3, null::bigint, null::int, 0, 0, false)",
@@ -227,6 +227,60 @@ pub(super) const WORLDS: [World; 10] = [
             "give back",
             "retry",
         ],
+    },
+    World {
+        name: "parked, with a timer",
+        rows: "(10, 'awaiting_signal', 6, 4, null::bigint, null::int, 0, 0, false);
+               update S.instances set repeats = true where id = 10;
+               insert into S.timers (id, instance_id, await_seq, due_at, anchor_at, cycle, missed, birth) overriding system value
+               select id, 10, 4, due, '2020-01-01', 'R/P1D', 'all', '{\"fsm\":\"reminder\",\"step\":\"s\",\"state\":{}}'
+               from (values (500, timestamptz '2020-01-01T00:00:00Z'), (501, '2999-01-01T00:00:00Z')) v(id, due)",
+        acts: &[
+            "fire",
+            "fire early",
+            "cancel timer",
+            "signal a",
+            "signal z",
+            "signal once",
+            "expire",
+            "cancel",
+            "cancel all",
+            "pick",
+            "collect",
+        ],
+    },
+    World {
+        name: "joining, with a timer",
+        rows: "(10, 'awaiting_children', 6, 4, null::bigint, null::int, 1, 2, false),
+               (11, 'executing', 5, 3, 10, 1, 0, 0, false), (12, 'executing', 5, 3, 10, 1, 0, 0, false);
+               update S.instances set repeats = true where id = 10;
+               insert into S.timers (id, instance_id, await_seq, due_at, anchor_at, cycle, missed, birth) overriding system value
+               values (500, 10, 4, '2020-01-01T00:00:00Z', '2020-01-01', 'R/P1D', 'all',
+                   '{\"fsm\":\"reminder\",\"step\":\"s\",\"state\":{}}')",
+        acts: &["fire", "cancel timer", "11 done", "12 done", "11 and 12 done", "expire", "cancel", "cancel all", "signal a"],
+    },
+    World {
+        name: "scheduled",
+        rows: "(10, 'runnable', 6, 4, null::bigint, null::int, 0, 0, false);
+               insert into S.schedules (name, cycle, missed, code_cycle, code_missed, anchor_at)
+               values ('s', 'R/PT1H', 'all', 'R/PT1H', 'all', '2020-01-01T00:00:00Z');
+               insert into S.timers (id, schedule, due_at, anchor_at, cycle, missed) overriding system value
+               values (600, 's', '2020-01-01T00:00:00Z', '2020-01-01T00:00:00Z', 'R/PT1H', 'all')",
+        acts: &[
+            "fire schedule",
+            "register schedule",
+            "set schedule",
+            "pause schedule",
+            "resume schedule",
+            "run schedule",
+        ],
+    },
+    World {
+        name: "scheduled, and paused",
+        rows: "(10, 'runnable', 6, 4, null::bigint, null::int, 0, 0, false);
+               insert into S.schedules (name, cycle, missed, code_cycle, code_missed, anchor_at, paused_at)
+               values ('s', 'R/PT1H', 'all', 'R/PT1H', 'all', '2020-01-01T00:00:00Z', '2020-01-01')",
+        acts: &["fire schedule", "register schedule", "set schedule", "pause schedule", "resume schedule", "run schedule"],
     },
     World {
         name: "over",

@@ -1,0 +1,54 @@
+//! A cron line on the wall of a zone.
+
+use std::{fmt, str::FromStr};
+
+use jiff::{Timestamp, tz::TimeZone};
+
+use super::zone;
+
+/// A line that has no occurrence in the years after this moment has none at all.
+const LOOKED_FROM: Timestamp = Timestamp::UNIX_EPOCH;
+
+/// A cron line: five fields, or six with seconds, or one of `@hourly @daily @weekly @monthly @yearly`.
+#[derive(Clone, PartialEq)]
+pub(super) struct Cron {
+    line: String,
+    cron: croner::Cron,
+    pub(super) zone: TimeZone,
+}
+
+impl Cron {
+    pub(super) fn parse(line: &str, zone: TimeZone) -> Result<Cron, String> {
+        let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
+        let example = "write it like `30 2 * * MON-FRI` (minute, hour, day of month, month, day of week)";
+        let cron = croner::Cron::from_str(&line)
+            .map_err(|error| format!("{line:?} is not a cron line ({error}): {example}"))?;
+        let cron = Cron { line, cron, zone };
+        if cron.after(LOOKED_FROM).is_none() {
+            return Err(format!("the cron line {:?} never comes to pass: {example}", cron.line));
+        }
+        Ok(cron)
+    }
+
+    /// The first occurrence later than this.
+    pub(super) fn after(&self, after: Timestamp) -> Option<Timestamp> {
+        let found = self.cron.find_next_occurrence(&after.to_zoned(self.zone.clone()), false).ok()?;
+        // A cron library that finds what has been would let us fire for ever.
+        Some(found.timestamp()).filter(|found| *found > after)
+    }
+
+    /// The last occurrence up to this.
+    pub(super) fn until(&self, until: Timestamp) -> Option<Timestamp> {
+        let found = self.cron.find_previous_occurrence(&until.to_zoned(self.zone.clone()), true).ok()?;
+        Some(found.timestamp()).filter(|found| *found <= until)
+    }
+}
+
+impl fmt::Display for Cron {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.zone == TimeZone::UTC {
+            return f.write_str(&self.line);
+        }
+        write!(f, "{} [{}]", self.line, zone::name_of(&self.zone))
+    }
+}

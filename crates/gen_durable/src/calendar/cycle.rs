@@ -1,0 +1,340 @@
+//! What happens again and again: every so often, by a period on a calendar, or by a cron line.
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use jiff::{Timestamp, civil::DateTime};
+
+use super::{Period, cron::Cron, zone};
+use crate::error::Error;
+
+/// Around the estimated occurrence so many are looked at: a month differs by days, a day by an hour.
+const NEIGHBOURS_MAX: usize = 64;
+/// Missed occurrences of a cron line are counted up to this many.
+const MISSED_COUNTED_MAX: u32 = 10_000;
+
+/// What becomes of occurrences that nobody was there for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Missed {
+    /// Each of them happens, late, in order.
+    All,
+    /// The latest happens, once, and knows how many stand behind it.
+    #[default]
+    Latest,
+    /// What is more than a minute late does not happen, nor one that the next has overtaken.
+    Skip,
+}
+
+impl Missed {
+    /// Its name in a row.
+    pub fn name(self) -> &'static str {
+        match self {
+            Missed::All => "all",
+            Missed::Latest => "latest",
+            Missed::Skip => "skip",
+        }
+    }
+
+    /// By its name.
+    pub fn named(name: &str) -> Option<Missed> {
+        [Missed::All, Missed::Latest, Missed::Skip].into_iter().find(|missed| missed.name() == name)
+    }
+}
+
+/// What happens again and again.
+///
+/// ```
+/// use gen_durable::{Cycle, DAY, Missed};
+///
+/// let reminders = Cycle::every(DAY).times(2);
+/// let retries = Cycle::iso("R3/PT10M")?;                                        // three times, ten minutes apart
+/// let weekly = Cycle::iso("R/2026-01-05T08:00:00[Europe/Madrid]/P1W")?;         // Mondays at eight, in Madrid
+/// let nightly = Cycle::cron("30 2 * * *", "America/New_York")?.missed(Missed::Skip);
+/// assert!(Cycle::cron("61 * * * *", "UTC").is_err());
+/// # Ok::<(), gen_durable::Error>(())
+/// ```
+#[derive(Clone, PartialEq)]
+pub struct Cycle {
+    /// A mistake is told by whoever is handed the cycle: a step, or the builder of an engine.
+    rule: Result<Rule, String>,
+    times: Option<u32>,
+    missed: Missed,
+}
+
+#[derive(Clone, PartialEq)]
+enum Rule {
+    Period { start: Option<DateTime>, period: Period },
+    Cron(Box<Cron>),
+}
+
+/// The first occurrence of a cycle that begins now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct First {
+    pub(crate) due: Timestamp,
+    /// How many may follow; `None`: without end.
+    pub(crate) remaining: Option<u32>,
+}
+
+impl Cycle {
+    /// Every so often, for the first time after that long: `Cycle::every(DAY)`.
+    pub fn every(every: Duration) -> Cycle {
+        Cycle::of(Period::every(every).map(|period| Rule::Period { start: None, period }))
+    }
+
+    /// By an ISO 8601 cycle: `R3/PT10M`, `R/P1D[Europe/Madrid]`, `R/2026-01-05T08:00:00[Europe/Madrid]/P1W`. With a start it
+    /// happens then for the first time; without one, after one period. Without a zone, the calendar is UTC's.
+    pub fn iso(text: &str) -> Result<Cycle, Error> {
+        parse_iso(text.trim()).map_err(Error::invalid)
+    }
+
+    /// By a cron line on the wall of a zone: `Cycle::cron("30 2 * * MON-FRI", "Europe/Madrid")`. Five fields, or six with the
+    /// seconds first.
+    pub fn cron(line: &str, time_zone: &str) -> Result<Cycle, Error> {
+        let zone = zone::zone(time_zone).map_err(Error::invalid)?;
+        Ok(Cycle::of(Ok(Rule::Cron(Box::new(Cron::parse(line, zone).map_err(Error::invalid)?)))))
+    }
+
+    /// At most so many times.
+    pub fn times(mut self, times: u32) -> Cycle {
+        if times == 0 && self.rule.is_ok() {
+            self.rule = Err("a cycle that happens 0 times does not happen: say at least 1".into());
+        }
+        self.times = Some(times);
+        self
+    }
+
+    /// What becomes of occurrences that nobody was there for; the latest happens unless this says otherwise.
+    pub fn missed(mut self, missed: Missed) -> Cycle {
+        self.missed = missed;
+        self
+    }
+
+    /// The next few occurrences of a cycle that begins now.
+    pub fn upcoming(&self, now: Timestamp, count: usize) -> Vec<Timestamp> {
+        self.following(now, now, None, count)
+    }
+
+    fn of(rule: Result<Rule, String>) -> Cycle {
+        Cycle { rule, times: None, missed: Missed::default() }
+    }
+
+    /// What is wrong with it, if anything is.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        self.rule.as_ref().map(drop).map_err(Clone::clone)
+    }
+
+    pub(crate) fn missed_policy(&self) -> Missed {
+        self.missed
+    }
+
+    /// Where a cycle that begins now begins. `None`: all of it has been.
+    pub(crate) fn first(&self, now: Timestamp) -> Option<First> {
+        let rest = |used: i64| match self.times {
+            None => Some(None),
+            Some(times) => i64::from(times).checked_sub(used).and_then(|rest| u32::try_from(rest).ok()).map(Some),
+        };
+        match self.rule.as_ref().ok()? {
+            Rule::Cron(cron) => Some(First { due: cron.after(now)?, remaining: rest(1)? }),
+            rule @ Rule::Period { start, .. } => {
+                let just_before = Timestamp::from_nanosecond(now.as_nanosecond() - 1).unwrap_or(now);
+                let (number, due) = rule.numbered_after(now, just_before)?;
+                let used = if start.is_some() { number + 1 } else { number };
+                Some(First { due, remaining: rest(used)? })
+            }
+        }
+    }
+
+    /// The same, but not now itself: a schedule that is set in the very moment of its last occurrence begins with the next.
+    pub(crate) fn first_later(&self, now: Timestamp) -> Option<First> {
+        let later = Timestamp::from_microsecond(now.as_microsecond().saturating_add(1)).unwrap_or(now);
+        self.first(now).filter(|first| first.due > now).or_else(|| self.first(later))
+    }
+
+    /// The first occurrence later than `after` of a cycle that began at `anchor`, however often it may happen.
+    pub(crate) fn after(&self, anchor: Timestamp, after: Timestamp) -> Option<Timestamp> {
+        match self.rule.as_ref().ok()? {
+            Rule::Cron(cron) => cron.after(after),
+            rule @ Rule::Period { .. } => rule.numbered_after(anchor, after).map(|(_, due)| due),
+        }
+    }
+
+    /// The last occurrence up to `until`, from `due` on, and how many lie between: `(due, 0)` if there is no later one.
+    pub(crate) fn latest(&self, anchor: Timestamp, due: Timestamp, until: Timestamp) -> (Timestamp, u32) {
+        match &self.rule {
+            Ok(Rule::Cron(cron)) => {
+                let Some(latest) = cron.until(until).filter(|latest| *latest > due) else { return (due, 0) };
+                let mut count = 0;
+                let mut at = due;
+                while at < latest && count < MISSED_COUNTED_MAX {
+                    let Some(next) = cron.after(at) else { break };
+                    (at, count) = (next, count + 1);
+                }
+                (latest, count)
+            }
+            Ok(rule @ Rule::Period { .. }) => {
+                let (Some((first, _)), Some((next, _))) =
+                    (rule.numbered_after(anchor, due), rule.numbered_after(anchor, until))
+                else {
+                    return (due, 0);
+                };
+                let count = u32::try_from(next - first).unwrap_or_default();
+                match rule.numbered(anchor, next - 1) {
+                    Some(latest) if count > 0 && latest > due => (latest, count),
+                    _ => (due, 0),
+                }
+            }
+            Err(_) => (due, 0),
+        }
+    }
+
+    /// The next few occurrences after a moment.
+    pub(crate) fn following(
+        &self,
+        anchor: Timestamp,
+        after: Timestamp,
+        remaining: Option<u32>,
+        count: usize,
+    ) -> Vec<Timestamp> {
+        let most = remaining.or(self.times).map_or(count, |times| count.min(usize::try_from(times).unwrap_or(count)));
+        let mut at = after;
+        let mut found = Vec::new();
+        while found.len() < most {
+            let Some(next) = self.after(anchor, at) else { break };
+            found.push(next);
+            at = next;
+        }
+        found
+    }
+}
+
+impl Rule {
+    /// Occurrence `number`: 0 is the anchor itself, which happens only if it is a written start.
+    fn numbered(&self, anchor: Timestamp, number: i64) -> Option<Timestamp> {
+        match self {
+            Rule::Period { start: Some(start), period } => period.after_civil(*start, number),
+            Rule::Period { start: None, period } => period.after_moment(anchor, number),
+            Rule::Cron(_) => None,
+        }
+    }
+
+    /// The first occurrence later than `after`, and its number. Estimated, then found: what is estimated wrong by a
+    /// short month or an hour of summer time is a few steps away.
+    fn numbered_after(&self, anchor: Timestamp, after: Timestamp) -> Option<(i64, Timestamp)> {
+        let Rule::Period { start, period } = self else { return None };
+        let smallest = i64::from(start.is_none());
+        let origin = self.numbered(anchor, 0)?;
+        let apart = after.duration_since(origin).as_secs_f64();
+        let mut number = ((apart / period.about_seconds()) as i64).max(smallest);
+        let mut looked = 0;
+        while number > smallest && looked < NEIGHBOURS_MAX {
+            match self.numbered(anchor, number - 1) {
+                Some(before) if before <= after => break,
+                _ => number -= 1,
+            }
+            looked += 1;
+        }
+        for _ in 0..NEIGHBOURS_MAX {
+            let at = self.numbered(anchor, number)?;
+            if at > after {
+                return Some((number, at));
+            }
+            number += 1;
+        }
+        None
+    }
+}
+
+fn parse_iso(text: &str) -> Result<Cycle, String> {
+    let example = "write it like `R3/PT10M`, `R/P1D[Europe/Madrid]` or `R/2026-01-05T08:00:00[Europe/Madrid]/P1W`";
+    let wrong = |why: &str| format!("{text:?} is not a cycle: {why}; {example}");
+    let (times, rest) = repeats(text).ok_or_else(|| wrong("it does not begin with R and a slash"))?;
+    let times = times.map_err(|why| wrong(&why))?;
+    // A zone's name has a slash of its own: the period is what follows the last one outside brackets.
+    let split = rest.char_indices().rev().scan(0_i32, |depth, (at, c)| {
+        *depth += i32::from(c == ']') - i32::from(c == '[');
+        Some((at, c, *depth))
+    });
+    let slash = split.filter(|(_, c, depth)| *c == '/' && *depth == 0).map(|(at, ..)| at).next();
+    let (start, period) = match slash.and_then(|at| rest.split_at_checked(at)) {
+        Some((start, period)) => (Some(start), period.trim_start_matches('/')),
+        None => (None, rest),
+    };
+    if start.is_some_and(|start| start.trim_start().starts_with(['P', 'p'])) {
+        return Err(wrong("the start comes before the period"));
+    }
+    if !period.trim_start().starts_with(['P', 'p']) {
+        return Err(wrong("its last part is the period, and begins with P"));
+    }
+    let mut period = Period::parse(period)?;
+    let start = match start {
+        None => None,
+        Some(start) => {
+            let (civil, zone) = zone::dated(start)?;
+            if *period.time_zone() != jiff::tz::TimeZone::UTC && *period.time_zone() != zone {
+                return Err(wrong("its start and its period are in different zones"));
+            }
+            period.set_zone(zone);
+            Some(civil)
+        }
+    };
+    Ok(Cycle { times, ..Cycle::of(Ok(Rule::Period { start, period })) })
+}
+
+/// `R5/rest`, `R/rest`: how often, and the rest. `None`: it does not begin like that.
+#[allow(clippy::type_complexity)] // How often, or what is wrong with it; and the rest.
+fn repeats(text: &str) -> Option<(Result<Option<u32>, String>, &str)> {
+    let (head, rest) = text.split_once('/')?;
+    let count = head.strip_prefix(['R', 'r'])?;
+    let times = match count {
+        "" | "-1" => Ok(None),
+        count => match count.parse::<u32>() {
+            Ok(0) => Err("it happens 0 times; say at least R1".into()),
+            Ok(times) => Ok(Some(times)),
+            Err(_) => Err(format!("{count:?} is not how often")),
+        },
+    };
+    Some((times, rest))
+}
+
+/// As it is kept in a row: an ISO 8601 cycle, or a cron line with its zone in brackets.
+impl FromStr for Cycle {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Cycle, Error> {
+        let text = text.trim();
+        let (times, line) = match repeats(text) {
+            Some((times, line)) if !line.contains(' ') && !line.starts_with('@') => {
+                drop(times);
+                return Cycle::iso(text);
+            }
+            Some((times, line)) => (times.map_err(Error::invalid)?, line),
+            None => (None, text),
+        };
+        let (line, zone) = zone::bracketed(line).map_err(Error::invalid)?;
+        let zone = zone.unwrap_or(jiff::tz::TimeZone::UTC);
+        let cron = Cron::parse(line, zone).map_err(|why| {
+            Error::invalid(format!("{why}; or an ISO 8601 cycle like `R/2026-01-05T08:00:00[Europe/Madrid]/P1W`"))
+        })?;
+        Ok(Cycle { times, ..Cycle::of(Ok(Rule::Cron(Box::new(cron)))) })
+    }
+}
+
+impl fmt::Display for Cycle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let times = self.times.map(|times| times.to_string()).unwrap_or_default();
+        match &self.rule {
+            Err(why) => write!(f, "({why})"),
+            Ok(Rule::Period { start: None, period }) => write!(f, "R{times}/{period}"),
+            Ok(Rule::Period { start: Some(start), period }) => {
+                write!(f, "R{times}/{start}[{}]/{}", zone::name_of(period.time_zone()), period.text())
+            }
+            Ok(Rule::Cron(cron)) if self.times.is_some() => write!(f, "R{times}/{cron}"),
+            Ok(Rule::Cron(cron)) => cron.fmt(f),
+        }
+    }
+}
+
+impl fmt::Debug for Cycle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cycle({self})")
+    }
+}

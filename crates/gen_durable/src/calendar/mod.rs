@@ -1,0 +1,47 @@
+//! Dates, periods and cycles: when something falls due. Pure: no database, and no clock but the one that is handed in.
+//!
+//! The rules, each with a test against Postgres's own arithmetic:
+//!
+//! - Years, months, weeks and days are counted on the calendar of a zone; hours, minutes and seconds are time that passes.
+//! - Occurrence `k` of a cycle is its anchor plus `k` periods, never the last occurrence plus one: the 31st comes back.
+//! - A day that a month does not have is its last one.
+//! - A local time that the clocks skip is as much later as they skip; one that comes twice is the first of the two.
+
+mod cron;
+mod cycle;
+mod due;
+mod judge;
+mod period;
+mod zone;
+
+pub use cycle::{Cycle, Missed};
+pub use due::Due;
+pub use period::Period;
+
+pub(crate) use cycle::First;
+pub(crate) use due::Moment;
+pub(crate) use judge::{Judgement, judge};
+
+use jiff::Timestamp;
+
+/// An occurrence of a schedule, for whoever makes what it starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Occurrence {
+    /// When it was due: by this, and not by the clock, should what it starts be named.
+    pub due: Timestamp,
+    /// How many occurrences before it were missed and stand behind this one ([`Missed::Latest`]).
+    pub missed: u32,
+    /// Whether somebody asked for it by hand.
+    pub by_hand: bool,
+}
+
+/// Postgres keeps microseconds: a time is rounded up to the next, so that nothing is ever early.
+pub(crate) fn to_micros(at: Timestamp) -> Timestamp {
+    let down = at.as_microsecond();
+    match Timestamp::from_microsecond(down) {
+        Ok(kept) if kept < at => Timestamp::from_microsecond(down.saturating_add(1)).unwrap_or(at),
+        Ok(kept) => kept,
+        Err(_) => at,
+    }
+}

@@ -1,0 +1,324 @@
+//! The clockwork: timers and deadlines fire when they are due. The table is the truth; what is kept here is when to look.
+//!
+//! Any process may fire any timer that it can build, and the row decides who did: there is no leader. What was armed here is
+//! looked at in its moment; what was armed elsewhere a little later, in case that process is gone. What is long overdue is
+//! worked off at a rate of its own, in small statements between which whatever is fresh comes first.
+
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{
+    core::Core,
+    memory::{KEPT_MAX, Memory, lateness},
+    schedules::Schedules,
+};
+use crate::{
+    store::{
+        connection::Connection,
+        fault::Fault,
+        schedule,
+        timer::{self, DueTimer, Fired, Range, Verdict},
+    },
+    wake::{Armed, ArmedFor, Hint},
+};
+
+/// What is late by more than this is overdue: it is worked off at a rate of its own.
+pub(crate) const FRESH: Duration = Duration::from_secs(5);
+/// Looking ahead covers so many refills.
+const HORIZON_REFILLS: u32 = 5;
+/// Rows fired in one statement.
+const BATCH: i32 = 200;
+/// A timer that somebody holds is looked at again after this long.
+const HELD_PAUSE: Duration = Duration::from_millis(20);
+/// One that cannot be fired, after this long.
+const BROKEN_PAUSE: Duration = Duration::from_secs(60);
+/// At most so many that cannot be fired are kept in mind.
+const BROKEN_MAX: usize = 1_000;
+/// How often is looked for what is overdue: while there is some, and while there is none.
+const OVERDUE_EVERY: Duration = Duration::from_millis(50);
+const OVERDUE_EVERY_IDLE: Duration = Duration::from_secs(5);
+/// What is overdue is looked for from where the last look ended, less this much; and once in a while from the beginning, which
+/// costs more the more dead entries there are: at most this share of the time.
+const OVERDUE_LAG: SignedDuration = SignedDuration::from_secs(60);
+const SWEEP_SHARE: u32 = 100;
+const SWEEP_EVERY_MAX: Duration = Duration::from_secs(60);
+
+/// Fire what falls due until the engine has stopped.
+pub(crate) async fn run(core: Arc<Core>) {
+    let connection = Connection::new(core.target.clone());
+    let mut clockwork = Clockwork::new(&core, connection);
+    loop {
+        let next = clockwork.next();
+        tokio::select! {
+            () = core.phase.stopped() => return,
+            () = core.wake.has_armed() => {}
+            () = tokio::time::sleep_until(next.into()) => {}
+        }
+        for armed in core.wake.take_armed() {
+            clockwork.memory.arm(armed);
+        }
+        if core.phase.is_draining() {
+            // Nothing more is started here; others fire, or we do when we are back.
+            clockwork.memory.clear();
+            clockwork.refill_at = Instant::now() + core.settings.timer_refill;
+            clockwork.overdue_at = clockwork.refill_at;
+            continue;
+        }
+        if let Err(fault) = clockwork.turn().await {
+            tracing::debug!(error = fault.message(), "could not look for timers");
+            clockwork.forget();
+        }
+    }
+}
+
+struct Clockwork<'a> {
+    core: &'a Core,
+    connection: Connection,
+    memory: Memory,
+    refill_at: Instant,
+    overdue_at: Instant,
+    sweep_at: Instant,
+    /// Where looking for what is overdue begins: deadlines, timers.
+    marks: (Timestamp, Timestamp),
+    /// How many overdue ones may be fired by now, and since when that is counted.
+    allowance: f64,
+    counted: Instant,
+    names: Vec<String>,
+    /// Timers that cannot be fired here, and until when that is believed.
+    broken: HashMap<i64, Instant>,
+}
+
+impl<'a> Clockwork<'a> {
+    fn new(core: &'a Core, connection: Connection) -> Clockwork<'a> {
+        let now = Instant::now();
+        Clockwork {
+            core,
+            connection,
+            memory: Memory::new(),
+            refill_at: now,
+            overdue_at: now,
+            sweep_at: now,
+            marks: (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH),
+            allowance: 0.0,
+            counted: now,
+            names: core.schedules.names(),
+            broken: HashMap::new(),
+        }
+    }
+
+    fn next(&self) -> Instant {
+        let soonest = self.refill_at.min(self.overdue_at);
+        self.memory.next().map_or(soonest, |due| soonest.min(due))
+    }
+
+    /// After an outage everything is looked for anew.
+    fn forget(&mut self) {
+        self.memory.clear();
+        self.marks = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH);
+        self.refill_at = Instant::now() + self.core.settings.timer_refill;
+        self.overdue_at = self.refill_at;
+    }
+
+    /// What is fresh first; then what is ahead; then a little of what is overdue.
+    async fn turn(&mut self) -> Result<(), Fault> {
+        let (deadlines, timers) = self.memory.due();
+        let fresh = Range { since: FRESH.as_secs_f64(), until: 0.0, from: Timestamp::MIN };
+        if deadlines {
+            while self.expire(fresh, BATCH).await? >= BATCH {}
+        }
+        if timers {
+            while self.fire(fresh, BATCH).await? >= BATCH {}
+        }
+        if self.refill_at <= Instant::now() {
+            self.refill().await?;
+            self.refill_at = Instant::now() + self.core.settings.timer_refill;
+        }
+        if self.overdue_at <= Instant::now() {
+            self.backfill().await?;
+        }
+        Ok(())
+    }
+
+    async fn refill(&mut self) -> Result<(), Fault> {
+        let horizon = (self.core.settings.timer_refill * HORIZON_REFILLS).as_secs_f64();
+        let limit = i32::try_from(KEPT_MAX / 2).unwrap_or(i32::MAX);
+        let (due, now) = timer::upcoming(&self.connection, FRESH.as_secs_f64(), horizon, limit).await?;
+        self.memory.tell(now);
+        self.memory.refill(due);
+        let begun = Instant::now();
+        self.broken.retain(|_, until| *until > begun);
+        metrics::gauge!("durable_timers_in_mind").set(self.memory.len() as f64);
+        Ok(())
+    }
+
+    /// Some of what is overdue, as much as its rate allows.
+    async fn backfill(&mut self) -> Result<(), Fault> {
+        let now = Instant::now();
+        let rate = f64::from(self.core.settings.overdue_per_second);
+        let earned = now.duration_since(self.counted).as_secs_f64() * rate;
+        self.allowance = (self.allowance + earned).min(rate.max(1.0));
+        self.counted = now;
+        if self.sweep_at <= now {
+            self.marks = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH);
+        }
+        let limit = BATCH.min(self.allowance as i32);
+        if limit < 1 {
+            self.overdue_at = now + OVERDUE_EVERY;
+            return Ok(());
+        }
+        let overdue = |from| Range { since: f64::INFINITY, until: FRESH.as_secs_f64(), from };
+        let expired = self.expire(overdue(self.marks.0), limit).await?;
+        let limit = (limit - expired).max(1);
+        let fired = self.fire(overdue(self.marks.1), limit).await?;
+        self.allowance -= f64::from(expired) + f64::from(fired);
+        if self.sweep_at <= now {
+            let cost = now.elapsed();
+            self.sweep_at = Instant::now() + (cost * SWEEP_SHARE).clamp(OVERDUE_EVERY_IDLE, SWEEP_EVERY_MAX);
+        }
+        let pause = match (expired, fired) {
+            (0, 0) => OVERDUE_EVERY_IDLE,
+            // What follows one another is fired one by one.
+            (0, _) if self.allowance >= 1.0 => Duration::ZERO,
+            _ => OVERDUE_EVERY,
+        };
+        self.overdue_at = Instant::now() + pause;
+        Ok(())
+    }
+
+    /// Waits and joins whose time has come give up. Answers how many.
+    async fn expire(&mut self, range: Range, limit: i32) -> Result<i32, Fault> {
+        let (expired, now) = timer::expire(&self.connection, limit, range).await?;
+        self.memory.tell(now);
+        if range.until > 0.0 {
+            let reached = expired.iter().map(|expired| expired.due).max();
+            let idle = now - SignedDuration::try_from(FRESH).unwrap_or_default() - OVERDUE_LAG;
+            self.marks.0 = if count(&expired) >= limit { reached.unwrap_or(self.marks.0) } else { idle };
+        }
+        for expired in &expired {
+            metrics::histogram!("durable_timer_lateness_seconds", "kind" => "deadline")
+                .record(lateness(expired.due, now));
+            self.hint(&expired.queue, expired.priority, Timestamp::MAX);
+        }
+        Ok(count(&expired))
+    }
+
+    fn hint(&self, queue: &str, priority: i16, from: Timestamp) {
+        self.core.wake.hint(Hint { queue: queue.to_owned(), priority, from });
+    }
+
+    /// Timers that are due fire. Answers how many were.
+    async fn fire(&mut self, range: Range, limit: i32) -> Result<i32, Fault> {
+        let except: Vec<i64> = self.broken.keys().copied().collect();
+        let (due, now) = timer::due(&self.connection, limit, range, &self.names, &except).await?;
+        self.memory.tell(now);
+        if range.until > 0.0 {
+            let idle = now - SignedDuration::try_from(FRESH).unwrap_or_default() - OVERDUE_LAG;
+            let reached = due.iter().map(|timer| timer.due).max();
+            self.marks.1 = if count(&due) >= limit { reached.unwrap_or(self.marks.1) } else { idle };
+        }
+        if due.is_empty() {
+            return Ok(0);
+        }
+        let limits = self.core.settings.payload_bytes_max;
+        let done = fire_all(&self.connection, &self.core.schedules, &due, now, limits).await?;
+        for fired in &done.fired {
+            self.answered(fired, &due);
+        }
+        for (id, why) in &done.broken {
+            let schedule = due.iter().find(|timer| timer.id == *id).and_then(|timer| timer.schedule.as_deref());
+            tracing::error!(timer = id, schedule, error = why, "a timer cannot be fired");
+            if self.broken.len() < BROKEN_MAX {
+                self.broken.insert(*id, Instant::now() + BROKEN_PAUSE);
+            }
+        }
+        // What is held or broken must not keep this loop busy.
+        Ok(i32::try_from(done.ended()).unwrap_or(i32::MAX))
+    }
+
+    fn answered(&mut self, fired: &Fired, due: &[DueTimer]) {
+        let schedule = due.iter().find(|timer| timer.id == fired.id).and_then(|timer| timer.schedule.as_deref());
+        let kind = if schedule.is_some() { "schedule" } else { "repeat" };
+        match (fired.answer.as_str(), fired.late_seconds) {
+            ("held", _) => self.memory.again(true, HELD_PAUSE),
+            ("fired", Some(late)) => {
+                metrics::histogram!("durable_timer_lateness_seconds", "kind" => kind).record(late);
+                tracing::debug!(timer = fired.id, schedule, late, "a timer fired");
+            }
+            ("missed", _) => metrics::counter!("durable_timers_missed_total", "kind" => kind).increment(1),
+            _ => {}
+        }
+        if let Some((queue, priority, from)) = &fired.started {
+            self.hint(queue, *priority, *from);
+        }
+        if let Some(next) = fired.next {
+            self.memory.arm(Armed { due: ArmedFor::At(next), is_timer: true });
+            // The next may be long overdue as well: it is not behind us, and not for the next sweep.
+            self.marks.1 = self.marks.1.min(next);
+        }
+    }
+}
+
+fn count<T>(rows: &[T]) -> i32 {
+    i32::try_from(rows.len()).unwrap_or(i32::MAX)
+}
+
+/// What became of timers that were due.
+#[derive(Debug, Default)]
+pub(crate) struct Done {
+    pub(crate) fired: Vec<Fired>,
+    /// Those that cannot be fired, and why.
+    pub(crate) broken: Vec<(i64, String)>,
+}
+
+impl Done {
+    /// How many are not pending any more.
+    pub(crate) fn ended(&self) -> usize {
+        self.fired.iter().filter(|fired| fired.answer != "held").count()
+    }
+}
+
+/// Fire timers in one transaction; if the database refuses one of them, each in its own.
+pub(crate) async fn fire_all(
+    connection: &Connection,
+    schedules: &Schedules,
+    due: &[DueTimer],
+    now: Timestamp,
+    payload_bytes_max: usize,
+) -> Result<Done, Fault> {
+    let mut done = Done::default();
+    let mut verdicts: Vec<Verdict> = Vec::with_capacity(due.len());
+    for timer in due {
+        match schedules.judge(timer, now, payload_bytes_max) {
+            Ok(verdict) => verdicts.push(verdict),
+            Err(why) => done.broken.push((timer.id, why)),
+        }
+    }
+    if !verdicts.is_empty() {
+        match timer::fire(connection, &verdicts).await {
+            Ok(fired) => done.fired = fired,
+            Err(Fault::Refused { .. } | Fault::Busy(_)) => {
+                for verdict in verdicts {
+                    match timer::fire(connection, std::slice::from_ref(&verdict)).await {
+                        Ok(fired) => done.fired.extend(fired),
+                        Err(Fault::Refused { message, .. }) => done.broken.push((verdict.id, message)),
+                        Err(Fault::Busy(_)) => done.fired.push(Fired::held(verdict.id)),
+                        Err(fault) => return Err(fault),
+                    }
+                }
+            }
+            Err(fault) => return Err(fault),
+        }
+    }
+    for (id, why) in &done.broken {
+        let name = due.iter().find(|timer| timer.id == *id).and_then(|timer| timer.schedule.as_deref());
+        if let Some(name) = name {
+            schedule::failed(connection, name, &crate::error::storable(why)).await?;
+        }
+    }
+    Ok(done)
+}

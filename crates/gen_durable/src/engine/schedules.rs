@@ -1,0 +1,118 @@
+//! The schedules of an engine: by name, what they start. And what becomes of a timer whose time has come.
+
+use std::{collections::BTreeMap, fmt, panic::AssertUnwindSafe, sync::Arc};
+
+use jiff::Timestamp;
+
+use crate::{
+    birth::{Birth, IntoBirth},
+    calendar::{Cycle, Judgement, Missed, Occurrence, judge},
+    codec,
+    error::Error,
+    id::NAME_BYTES_MAX,
+    store::{
+        connection::Connection,
+        fault::Fault,
+        schedule,
+        timer::{DueTimer, Verdict},
+    },
+};
+
+/// The longest text of a cycle, in bytes.
+const CYCLE_BYTES_MAX: usize = 1000;
+
+type Make = Arc<dyn Fn(Occurrence) -> Birth + Send + Sync>;
+
+#[derive(Clone)]
+struct Plan {
+    cycle: Cycle,
+    make: Make,
+}
+
+/// All schedules that this engine can fire.
+#[derive(Default, Clone)]
+pub(crate) struct Schedules(BTreeMap<String, Plan>);
+
+impl Schedules {
+    pub(crate) fn add<B: IntoBirth>(
+        &mut self,
+        name: &str,
+        cycle: Cycle,
+        make: impl Fn(Occurrence) -> B + Send + Sync + 'static,
+    ) -> Result<(), Error> {
+        codec::check_name("a schedule's name", name, 1, NAME_BYTES_MAX).map_err(Error::invalid)?;
+        cycle.check().map_err(|why| Error::invalid(format!("the schedule {name:?} cannot work: {why}")))?;
+        check_length(&cycle)?;
+        let make: Make = Arc::new(move |occurrence| make(occurrence).into_birth());
+        if self.0.insert(name.to_owned(), Plan { cycle, make }).is_some() {
+            return Err(Error::invalid(format!("the schedule {name:?} is named twice")));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.0.keys().cloned().collect()
+    }
+
+    /// Say what the code says. Whatever an operator has set since stays, unless the code has changed.
+    pub(crate) async fn register(&self, connection: &Connection) -> Result<(), Fault> {
+        for (name, plan) in &self.0 {
+            let (now, _) = schedule::known(connection, name).await?;
+            let (cycle, missed) = (plan.cycle.to_string(), plan.cycle.missed_policy().name());
+            let said = schedule::register(connection, name, (&cycle, missed), now, plan.cycle.first_later(now)).await?;
+            if said != "known" {
+                tracing::info!(schedule = name, cycle, "the schedule is {said}");
+            }
+        }
+        Ok(())
+    }
+
+    /// What is to become of a timer, by the database's time. An error is told and the timer stays.
+    pub(crate) fn judge(&self, timer: &DueTimer, now: Timestamp, payload_bytes_max: usize) -> Result<Verdict, String> {
+        let mut verdict = Verdict {
+            id: timer.id,
+            due: timer.due,
+            happens: true,
+            next: None,
+            remaining: None,
+            missed: 0,
+            birth: None,
+        };
+        if !timer.by_hand {
+            let cycle: Cycle = timer.cycle.parse().map_err(|error| format!("this build cannot read it: {error}"))?;
+            let missed = Missed::named(&timer.missed).ok_or_else(|| format!("{:?} is no policy", timer.missed))?;
+            let cycle = cycle.missed(missed);
+            let Judgement { happens, next, missed } =
+                judge(&cycle, timer.anchor, timer.due, timer.remaining, timer.missed_count, now);
+            verdict.happens = happens;
+            verdict.next = next.map(|next| next.due);
+            verdict.remaining = next.and_then(|next| next.remaining);
+            verdict.missed = missed;
+        }
+        if let (Some(name), true) = (&timer.schedule, verdict.happens) {
+            let plan = self.0.get(name).ok_or("it is not registered here")?;
+            let occurrence = Occurrence { due: timer.due, missed: timer.missed_count, by_hand: timer.by_hand };
+            let made = std::panic::catch_unwind(AssertUnwindSafe(|| (plan.make)(occurrence)));
+            let birth = made.map_err(|_| "what it starts could not be made: its function panicked".to_owned())?;
+            let new = birth.new.map_err(|error| error.to_string())?;
+            new.check(payload_bytes_max).map_err(|error| error.to_string())?;
+            verdict.birth = Some(new);
+        }
+        Ok(verdict)
+    }
+}
+
+/// What a row can keep.
+pub(crate) fn check_length(cycle: &Cycle) -> Result<(), Error> {
+    let bytes = cycle.to_string().len();
+    if bytes > CYCLE_BYTES_MAX {
+        return Err(Error::invalid(format!("a cycle of {bytes} bytes is too long: {CYCLE_BYTES_MAX} is the most")));
+    }
+    Ok(())
+}
+
+impl fmt::Debug for Schedules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.0.iter().map(|(name, plan)| (name, &plan.cycle))).finish()
+    }
+}

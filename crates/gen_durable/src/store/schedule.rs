@@ -1,0 +1,115 @@
+//! Schedules: what the code says, what an operator says, and what is in force.
+
+use jiff::Timestamp;
+use tokio_postgres::Row;
+
+use super::{
+    connection::{Connection, Param},
+    fault::Fault,
+    row::column,
+    sql,
+};
+use crate::calendar::First;
+
+sql!(REGISTER, "register_schedule.sql", [TEXT, TEXT, TEXT, TIMESTAMPTZ, TIMESTAMPTZ, INT4]);
+sql!(SET, "set_schedule.sql", [TEXT, TEXT, TEXT, TIMESTAMPTZ, TIMESTAMPTZ, INT4, TEXT]);
+sql!(PAUSE, "pause_schedule.sql", [TEXT, TEXT]);
+sql!(RESUME, "resume_schedule.sql", [TEXT, TEXT, TIMESTAMPTZ, TIMESTAMPTZ, INT4]);
+sql!(RUN, "run_schedule.sql", [TEXT]);
+sql!(FAILED, "schedule_failed.sql", [TEXT, TEXT]);
+sql!(KNOWN, "known_schedule.sql", [TEXT]);
+sql!(LIST, "schedules.sql", [TEXT, INT4]);
+
+/// A schedule as it is in force.
+#[derive(Debug, Clone)]
+pub(crate) struct Known {
+    pub(crate) cycle: String,
+    pub(crate) anchor: Timestamp,
+    pub(crate) remaining: Option<u32>,
+}
+
+/// What time it is, and the schedule of this name, if there is one.
+pub(crate) async fn known(connection: &Connection, name: &str) -> Result<(Timestamp, Option<Known>), Fault> {
+    let rows = connection.query(&KNOWN, &[&name]).await?;
+    let row = rows.first().ok_or_else(silent)?;
+    let known = match (column(row, 1)?, column(row, 2)?) {
+        (Some(cycle), Some(anchor)) => {
+            let remaining = column::<Option<i32>>(row, 3)?.and_then(|remaining| u32::try_from(remaining).ok());
+            Some(Known { cycle, anchor, remaining })
+        }
+        _ => None,
+    };
+    Ok((column(row, 0)?, known))
+}
+
+/// What the code says: in force if it is new.
+pub(crate) async fn register(
+    connection: &Connection,
+    name: &str,
+    (cycle, missed): (&str, &str),
+    anchor: Timestamp,
+    first: Option<First>,
+) -> Result<String, Fault> {
+    let (due, remaining) = parts(first);
+    let params: &[Param<'_>] = &[&name, &cycle, &missed, &anchor, &due, &remaining];
+    word(&connection.query(&REGISTER, params).await?)
+}
+
+/// What an operator says: in force until the code changes.
+pub(crate) async fn set(
+    connection: &Connection,
+    name: &str,
+    (cycle, missed): (&str, Option<&str>),
+    anchor: Timestamp,
+    first: Option<First>,
+    by: &str,
+) -> Result<String, Fault> {
+    let (due, remaining) = parts(first);
+    let params: &[Param<'_>] = &[&name, &cycle, &missed, &anchor, &due, &remaining, &by];
+    word(&connection.query(&SET, params).await?)
+}
+
+pub(crate) async fn pause(connection: &Connection, name: &str, by: &str) -> Result<String, Fault> {
+    word(&connection.query(&PAUSE, &[&name, &by]).await?)
+}
+
+/// Go on with the next occurrence; `known` is what that was reckoned from.
+pub(crate) async fn resume(
+    connection: &Connection,
+    name: &str,
+    known: &Known,
+    next: Option<First>,
+) -> Result<String, Fault> {
+    let (due, remaining) = parts(next);
+    let params: &[Param<'_>] = &[&name, &known.cycle, &known.anchor, &due, &remaining];
+    word(&connection.query(&RESUME, params).await?)
+}
+
+/// Once more, now. Answers the timer; `None`: there is no such schedule.
+pub(crate) async fn run(connection: &Connection, name: &str) -> Result<Option<i64>, Fault> {
+    let rows = connection.query(&RUN, &[&name]).await?;
+    column(rows.first().ok_or_else(silent)?, 0)
+}
+
+/// Its occurrence could not be started: why, for people.
+pub(crate) async fn failed(connection: &Connection, name: &str, why: &str) -> Result<(), Fault> {
+    connection.query(&FAILED, &[&name, &why]).await.map(drop)
+}
+
+/// All schedules, or one, with their last runs.
+pub(crate) async fn list(connection: &Connection, name: Option<&str>, runs: i32) -> Result<Vec<Row>, Fault> {
+    connection.query(&LIST, &[&name, &runs]).await
+}
+
+fn parts(first: Option<First>) -> (Option<Timestamp>, Option<i32>) {
+    let remaining = first.and_then(|first| first.remaining);
+    (first.map(|first| first.due), remaining.map(|remaining| i32::try_from(remaining).unwrap_or(i32::MAX)))
+}
+
+fn word(rows: &[Row]) -> Result<String, Fault> {
+    column(rows.first().ok_or_else(silent)?, 0)
+}
+
+fn silent() -> Fault {
+    Fault::Refused { code: None, message: "an answer without a row".into() }
+}

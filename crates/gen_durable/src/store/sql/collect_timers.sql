@@ -1,0 +1,15 @@
+-- called by: store::timer::collect     index: timers_ended, timers_pkey
+-- locks: ended timers, skipping what is held, in the order of their end
+-- Begins where the last batch ended: the front of the index is full of what was deleted before.
+with old as materialized (
+    select t.id, t.ended_at
+    from gen_durable.timers t
+    where t.ended_at >= $1 and t.ended_at < gen_durable.clock() - make_interval(secs => $2)
+    order by t.ended_at
+    limit $3
+    for update skip locked
+),
+gone as (
+    delete from gen_durable.timers t using old where t.id = old.id returning old.ended_at
+)
+select count(*), max(ended_at) from gone

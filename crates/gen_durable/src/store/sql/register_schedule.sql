@@ -1,0 +1,3 @@
+-- called by: store::schedule::register     index: schedules_pkey, timers_ahead
+-- locks: the schedule's row, then its occurrence
+select gen_durable.register_schedule($1, $2, $3, $4, $5, $6)

@@ -1,0 +1,18 @@
+-- called by: store::schedule::list     index: timers_ahead, timers_once, instances_pkey
+-- locks: nothing
+select s.name, s.cycle, s.missed, s.code_cycle, s.anchor_at, s.set_at, s.set_by, s.paused_at, s.paused_by, s.ended_at,
+    s.last_error, ahead.due_at, ahead.remaining,
+    exists (select from gen_durable.workers w
+        where w.lease_expires_at > statement_timestamp() and s.name = any (w.schedules)),
+    gen_durable.clock(),
+    (select jsonb_agg(jsonb_build_object('due', run.due_at, 'state', run.state, 'ended', run.ended_at, 'instance', run.started_id,
+            'status', i.status, 'missed', run.missed_count, 'by_hand', run.by_hand) order by run.due_at desc)::text
+     from (select * from gen_durable.timers t
+           where t.schedule = s.name and t.state <> 'cancelled' and t.ended_at is not null
+           order by t.due_at desc limit $2) run
+     left join gen_durable.instances i on i.id = run.started_id)
+from gen_durable.schedules s
+left join gen_durable.timers ahead on ahead.schedule = s.name and ahead.state = 'pending' and not ahead.by_hand
+where $1::text is null or s.name = $1
+order by s.name
+limit 1000

@@ -1,0 +1,44 @@
+//! Timers and schedules of a lab: the statements of production, fired when the lab's clock says so.
+
+use super::Lab;
+use crate::{
+    birth::IntoBirth,
+    calendar::{Cycle, Occurrence},
+    engine::clockwork,
+    store::timer::{self, Range},
+};
+
+impl<App: Send + Sync + 'static> Lab<App> {
+    /// Start an instance at every occurrence of a cycle, as [`EngineBuilder::schedule`](crate::EngineBuilder::schedule) does.
+    #[allow(clippy::expect_used)]
+    pub fn schedule<B: IntoBirth>(
+        mut self,
+        name: &str,
+        cycle: Cycle,
+        make: impl Fn(Occurrence) -> B + Send + Sync + 'static,
+    ) -> Self {
+        self.schedules.add(name, cycle, make).expect("a schedule could not be registered");
+        self.registered = tokio::sync::OnceCell::new();
+        self
+    }
+
+    pub(super) async fn register_schedules(&self) {
+        let schedules = self.schedules.clone();
+        let register = || self.call(move |connection| async move { schedules.register(&connection).await });
+        self.registered.get_or_init(register).await;
+    }
+
+    /// Fire the timers and deadlines that are due. Answers how many.
+    pub(super) async fn ring(&self) -> usize {
+        let (schedules, limit) = (self.schedules.clone(), self.settings.payload_bytes_max);
+        self.call(move |connection| async move {
+            let (expired, _) = timer::expire(&connection, i32::MAX, Range::ALL).await?;
+            let names = schedules.names();
+            let (due, now) = timer::due(&connection, i32::MAX, Range::ALL, &names, &[]).await?;
+            let done = clockwork::fire_all(&connection, &schedules, &due, now, limit).await?;
+            assert!(done.broken.is_empty(), "a timer cannot be fired: {:?}", done.broken);
+            Ok(expired.len() + done.ended())
+        })
+        .await
+    }
+}

@@ -1,0 +1,444 @@
+//! The clockwork as a whole: a simulated year with outages, concurrent nodes, cancels and changed schedules; clocks that are
+//! wrong; what a look costs, whatever the table holds.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use gen_durable::{
+    Client, Context, Cycle, DAY, Engine, HOUR, Id, Job, Lab, Machine, Missed, Outcome, Settings, Signal, StepError,
+    Timestamp, done, wait_for,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::support::{Running, eventually, live, sql};
+
+#[derive(Serialize, Deserialize)]
+struct Wait {
+    cycle: String,
+}
+
+#[derive(Serialize, Deserialize, Default, Debug, PartialEq)]
+#[serde(rename_all = "snake_case")]
+enum Step {
+    #[default]
+    Begin,
+    Over,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Over;
+impl Signal for Over {
+    const NAME: &'static str = "over";
+    type To = Wait;
+}
+
+impl Machine for Wait {
+    const NAME: &'static str = "wait";
+    type App = ();
+    type Step = Step;
+    type Output = ();
+    async fn step(&mut self, at: Step, cx: &mut Context<'_, Self>) -> Outcome<Self> {
+        match at {
+            Step::Begin => {
+                let cycle = self.cycle.parse::<Cycle>()?.missed(Missed::All);
+                Ok(wait_for::<Over>().then(Step::Over).meanwhile(cycle, Tick { of: cx.id.raw() }).forever())
+            }
+            Step::Over => Ok(done(())),
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Tick {
+    of: i64,
+}
+impl Job for Tick {
+    const NAME: &'static str = "tick";
+    type App = ();
+    type Output = ();
+    async fn run(&self, _: &mut Context<'_, Self>) -> Result<(), StepError> {
+        Ok(())
+    }
+}
+
+/// Numbers that look random and can be had again.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+/// A wait, as the test knows it.
+struct Known {
+    id: Id<Wait>,
+    begun: Timestamp,
+    period: Duration,
+    times: Option<u64>,
+    /// When it was over.
+    over: Option<Timestamp>,
+}
+
+impl Known {
+    /// How many occurrences were due by then.
+    fn due_by(&self, then: Timestamp) -> u64 {
+        let passed = u64::try_from(then.duration_since(self.begun).as_secs()).unwrap_or_default();
+        let count = passed / self.period.as_secs();
+        self.times.map_or(count, |times| count.min(times))
+    }
+}
+
+const SCHEDULES: [&str; 3] = ["one", "two", "three"];
+const CYCLES: [&str; 5] = ["R/P3D", "R/P1M", "0 6 * * MON [Europe/Madrid]", "R/P1W[America/New_York]", "R/PT100H"];
+
+#[tokio::test]
+async fn over_a_simulated_year_nothing_is_early_nothing_is_lost_and_nothing_happens_twice() {
+    let seed = std::env::var("DURABLE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20_261_115_u64);
+    println!("DURABLE_SEED={seed}");
+    let mut dice = Dice(seed.max(1));
+    let mut lab = Lab::new(()).await.register::<Wait>().register::<Tick>();
+    for (name, cycle) in SCHEDULES.iter().zip(CYCLES) {
+        let cycle: Cycle = cycle.parse().unwrap();
+        lab = lab.schedule(name, cycle.missed(Missed::All), |_| Tick { of: 0 });
+    }
+    lab.drain().await;
+    let year_end = lab.now().await + 365 * DAY;
+    let mut waits: Vec<Known> = Vec::new();
+    loop {
+        let now = lab.now().await;
+        if now >= year_end {
+            break;
+        }
+        match dice.below(8) {
+            0 | 1 if waits.len() < 40 => {
+                let period = HOUR * u32::try_from(24 + dice.below(60 * 24)).unwrap();
+                let times = (dice.below(2) == 0).then(|| 1 + dice.below(6));
+                let count = times.map(|times| times.to_string()).unwrap_or_default();
+                let cycle = format!("R{count}/PT{}S", period.as_secs());
+                let id = lab.enqueue(Wait { cycle }).await.unwrap().id;
+                lab.drain().await;
+                waits.push(Known { id, begun: now, period, times, over: None });
+            }
+            2 => {
+                // Over, while two nodes look for what is due: whoever is first, the rows agree with one another.
+                let open: Vec<usize> = (0..waits.len()).filter(|n| waits[*n].over.is_none()).collect();
+                if let Some(n) = open.get(usize::try_from(dice.below(64)).unwrap() % open.len().max(1)) {
+                    let id = waits[*n].id;
+                    // Everything that was due before has had its chance, so that the count is known.
+                    lab.drain().await;
+                    let end = async {
+                        match n % 2 {
+                            0 => drop(lab.signal(id, Over).await.unwrap()),
+                            _ => drop(lab.cancel(id, "enough").await.unwrap()),
+                        }
+                    };
+                    tokio::join!(lab.drain(), end, lab.drain());
+                    waits[*n].over = Some(now);
+                }
+            }
+            3 => {
+                // A schedule is changed, while two nodes look.
+                let name = SCHEDULES[usize::try_from(dice.below(3)).unwrap()];
+                let cycle: Cycle = CYCLES[usize::try_from(dice.below(5)).unwrap()].parse().unwrap();
+                let (act, schedules) = (dice.below(4), lab.schedules());
+                let change = async {
+                    match act {
+                        0 => drop(schedules.pause(name, "test").await.unwrap()),
+                        1 => drop(schedules.resume(name).await.unwrap()),
+                        2 => schedules.set(name, cycle, Some(Missed::All), "test").await.unwrap(),
+                        _ => drop(schedules.run(name).await.unwrap()),
+                    }
+                };
+                tokio::join!(lab.drain(), change, lab.drain());
+            }
+            4 => {
+                // An outage: nobody looks for up to ten days.
+                let later = now + HOUR * u32::try_from(1 + dice.below(240)).unwrap();
+                let client = sql().await;
+                let text = format!("update {}.lab_clock set now = $1", lab.pool().schema());
+                client.execute(&text, &[&later]).await.unwrap();
+                if dice.below(2) == 0 {
+                    tokio::join!(lab.drain(), lab.drain(), lab.drain());
+                    lab.drain().await;
+                }
+            }
+            _ => {
+                lab.skip(HOUR * u32::try_from(1 + dice.below(96)).unwrap()).await;
+            }
+        }
+    }
+    lab.drain().await;
+    let end = lab.now().await;
+    let client = sql().await;
+    let schema = lab.pool().schema().to_owned();
+    for known in &waits {
+        let text =
+            format!("select due_at from {schema}.timers where instance_id = $1 and state = 'fired' order by due_at");
+        let fired: Vec<Timestamp> =
+            client.query(&text, &[&known.id.raw()]).await.unwrap().iter().map(|row| row.get(0)).collect();
+        let count = known.due_by(known.over.unwrap_or(end));
+        let expected: Vec<Timestamp> =
+            (1..=count).map(|n| known.begun + known.period * u32::try_from(n).unwrap()).collect();
+        assert_eq!(fired, expected, "the wait {}: each at its time, none lost, none twice", known.id);
+        let ticks =
+            format!("select count(*) from {schema}.instances where fsm = 'tick' and (state->>'of')::bigint = $1");
+        let ticks: i64 = client.query_one(&ticks, &[&known.id.raw()]).await.unwrap().get(0);
+        assert_eq!(u64::try_from(ticks).unwrap(), count);
+    }
+    for (what, text) in [
+        ("fired before its time", "select count(*) from S.timers where state = 'fired' and ended_at < due_at"),
+        (
+            "beside a wait that is over",
+            "select count(*) from S.timers t left join S.instances i on i.id = t.instance_id
+             where t.state = 'pending' and t.instance_id is not null and i.status is distinct from 'awaiting_signal'",
+        ),
+        (
+            "a schedule without exactly one ahead",
+            "select count(*) from S.schedules s where (s.paused_at is null)::int <> (select count(*) from S.timers t
+                where t.schedule = s.name and t.state = 'pending' and not t.by_hand)",
+        ),
+        (
+            "an occurrence that fired and is not one instance",
+            "select count(*) from (select count(t.started_id) - count(distinct t.started_id) as twice from S.timers t
+                where t.state = 'fired' group by t.schedule having count(t.started_id) <> count(distinct t.started_id)) x",
+        ),
+    ] {
+        let count: i64 = client.query_one(&text.replace("S.", &format!("{schema}.")), &[]).await.unwrap().get(0);
+        assert_eq!(count, 0, "{what}");
+    }
+    let fired: i64 = client
+        .query_one(&format!("select count(*) from {schema}.timers where state = 'fired'"), &[])
+        .await
+        .unwrap()
+        .get(0);
+    println!("{} waits and {fired} timers fired", waits.len());
+    assert!(waits.len() >= 20 && fired >= 100);
+}
+
+/// Replace the clock of a schema: the database's own, off by so much.
+async fn skew(schema: &str, by: &str) {
+    let client = sql().await;
+    let text = format!(
+        "create or replace function {schema}.clock() returns timestamptz language sql stable parallel safe
+         as $$select statement_timestamp() + interval '{by}'$$"
+    );
+    client.batch_execute(&text).await.unwrap();
+}
+
+#[tokio::test]
+async fn workers_whose_clock_is_an_hour_off_fire_by_the_databases_clock() {
+    for by in ["1 hour", "-1 hour"] {
+        let pool = live().await;
+        skew(pool.schema(), by).await;
+        let engine = || {
+            let settings = Settings { timer_refill: Duration::from_millis(100), ..Settings::default() };
+            let builder = Engine::builder(pool.clone(), ()).register::<Wait>().register::<Tick>().settings(settings);
+            Running::start(builder.build().unwrap())
+        };
+        let running = [engine(), engine()];
+        let client = Client::new(pool.clone());
+        let wait = client.enqueue(Wait { cycle: "R5/PT0.3S".into() }).await.unwrap().id;
+        let watch = sql().await;
+        let schema = pool.schema().to_owned();
+        let fired = async || -> i64 {
+            let text = format!("select count(*) from {schema}.timers where state = 'fired'");
+            watch.query_one(&text, &[]).await.unwrap().get(0)
+        };
+        eventually("all five fire", async || fired().await == 5).await;
+        client.signal(wait, Over).await.unwrap();
+        for engine in running {
+            engine.stop().await;
+        }
+        let wrong = format!(
+            "select count(*) from {schema}.timers t join {schema}.instances i on i.id = t.started_id
+             where t.ended_at < t.due_at or i.inserted_at < t.due_at"
+        );
+        assert_eq!(watch.query_one(&wrong, &[]).await.unwrap().get::<_, i64>(0), 0, "{by}: never early");
+        assert_eq!(fired().await, 5, "{by}: and each once");
+    }
+}
+
+/// Statements sent between two looks, by name.
+fn between(before: &BTreeMap<&'static str, u64>, after: &BTreeMap<&'static str, u64>) -> BTreeMap<&'static str, u64> {
+    let grown = |(name, count): (&&'static str, &u64)| (*name, count - before.get(name).unwrap_or(&0));
+    after.iter().map(grown).filter(|(_, count)| *count > 0).collect()
+}
+
+#[tokio::test]
+async fn a_hundred_timers_that_are_due_take_two_statements() {
+    let lab = Lab::new(()).await.register::<Wait>().register::<Tick>();
+    lab.enqueue_all((0..100).map(|_| Wait { cycle: "R1/PT1H".into() })).await.unwrap();
+    lab.drain().await;
+    let before = lab.statements();
+    lab.skip(HOUR).await;
+    let sent = between(&before, &lab.statements());
+    // One look that finds them, one that finds nothing more; the same for deadlines.
+    assert_eq!(sent["fire.sql"], 1, "{sent:?}");
+    assert!(sent["due_timers.sql"] <= 4, "{sent:?}");
+}
+
+#[tokio::test]
+async fn a_wait_with_something_beside_it_is_still_one_commit() {
+    let lab = Lab::new(()).await.register::<Wait>().register::<Tick>();
+    lab.enqueue(Wait { cycle: "R/PT1H".into() }).await.unwrap();
+    let before = lab.statements();
+    lab.drain().await;
+    let sent = between(&before, &lab.statements());
+    assert_eq!((sent.get("conclude.sql"), sent.get("settle.sql")), (Some(&1), None), "{sent:?}");
+}
+
+/// A million by command (`DURABLE_TIMER_ROWS=1000000`), a hundredth of it otherwise.
+fn rows() -> i64 {
+    std::env::var("DURABLE_TIMER_ROWS").ok().and_then(|rows| rows.parse().ok()).unwrap_or(10_000)
+}
+
+/// Pages that a statement touches, the second time.
+async fn pages(client: &tokio_postgres::Client, text: &str) -> u64 {
+    let mut pages = 0;
+    for _ in 0..2 {
+        let rows = client.simple_query(&format!("begin; explain (analyze, buffers) {text}; rollback")).await.unwrap();
+        let lines = rows.iter().filter_map(|message| match message {
+            tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+            _ => None,
+        });
+        let buffers = lines.into_iter().find(|line| line.contains("Buffers: shared")).unwrap_or_default();
+        let number = |name: &str| -> u64 {
+            buffers.split(name).nth(1).and_then(|rest| rest.split(' ').next()).and_then(|n| n.parse().ok()).unwrap_or(0)
+        };
+        pages = number("hit=") + number("read=");
+    }
+    pages
+}
+
+/// Timers beside nobody's wait, due from then on.
+fn load(schema: &str, count: i64, from: &str, state: &str) -> String {
+    format!(
+        "insert into {schema}.timers (instance_id, await_seq, due_at, anchor_at, cycle, missed, birth, state, ended_at)
+         select 1, 1, statement_timestamp() + interval '{from}' + g * interval '1 ms', statement_timestamp(), 'R/PT1H', 'all',
+             '{{}}', '{state}', case when '{state}' <> 'pending' then statement_timestamp() end
+         from generate_series(1, {count}) g"
+    )
+}
+
+#[tokio::test]
+async fn a_look_costs_the_same_whatever_is_pending_has_ended_or_was_due_before() {
+    let pool = live().await;
+    let schema = pool.schema().to_owned();
+    let client = sql().await;
+    client.batch_execute(&load(&schema, 100, "1 second", "pending")).await.unwrap();
+    client.batch_execute(&load(&schema, 100, "-1 second", "pending")).await.unwrap();
+    let looks = [
+        format!("select * from {schema}.upcoming(5, 5, 1000)"),
+        format!("select * from {schema}.due_timers(200, 5, 0, '-infinity', '{{}}', '{{}}')"),
+        format!("select * from {schema}.expire(200, 5, 0, '-infinity')"),
+    ];
+    let mut before = Vec::new();
+    for look in &looks {
+        before.push(pages(&client, look).await);
+    }
+    // Somebody holds an old snapshot: what has ended stays in the indexes as dead entries.
+    let old = sql().await;
+    old.batch_execute("begin isolation level repeatable read; select 1 from pg_class limit 1").await.unwrap();
+    client.batch_execute(&load(&schema, rows(), "1 day", "pending")).await.unwrap();
+    client.batch_execute(&load(&schema, rows(), "-30 days", "fired")).await.unwrap();
+    client.batch_execute(&load(&schema, rows(), "-2 days", "pending")).await.unwrap();
+    let fire = format!(
+        "update {schema}.timers set state = 'fired', ended_at = statement_timestamp()
+         where state = 'pending' and due_at < statement_timestamp() - interval '1 hour'"
+    );
+    client.batch_execute(&fire).await.unwrap();
+    client
+        .batch_execute(&format!(
+            "insert into {schema}.instances (fsm, step, state, status, awaits, deadline_at, deadline_step)
+             select 'm', 's', '{{}}', 'awaiting_signal', '{{a}}', statement_timestamp() - interval '2 days' + g * interval '1 ms', 'l'
+             from generate_series(1, {rows}) g;
+             update {schema}.instances set deadline_at = null, status = 'runnable', awaits = null;
+             analyze {schema}.timers; analyze {schema}.instances",
+            rows = rows()
+        ))
+        .await
+        .unwrap();
+    for (look, before) in looks.iter().zip(before) {
+        let after = pages(&client, look).await;
+        // The trees are a level or two deeper.
+        assert!(after <= before * 2 + 20, "{look}: {before} pages before, {after} after");
+    }
+    old.batch_execute("rollback").await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_overdue_is_worked_off_while_what_is_fresh_fires_and_the_start_reads_none_of_it() {
+    let pool = live().await;
+    let schema = pool.schema().to_owned();
+    let client = sql().await;
+    let count = rows() / 10;
+    client
+        .batch_execute(&format!(
+            "insert into {schema}.instances (fsm, step, state, status, awaits, deadline_at, deadline_step)
+             select 'wait', 'begin', '{{\"cycle\": \"R/PT1H\"}}', 'awaiting_signal', '{{over}}',
+                 statement_timestamp() - interval '1 day' + g * interval '1 ms', 'over'
+             from generate_series(1, {count}) g"
+        ))
+        .await
+        .unwrap();
+    let settings = Settings { overdue_per_second: 500, ..Settings::default() };
+    let builder = Engine::builder(pool.clone(), ()).register::<Wait>().register::<Tick>().settings(settings);
+    let running = Running::start(builder.build().unwrap());
+    let caller = Client::new(pool.clone());
+    caller.enqueue(Wait { cycle: "R3/PT0.1S".into() }).await.unwrap();
+    let ask = async |what: &str| -> i64 {
+        client.query_one(&format!("select count(*) from {schema}.{what}"), &[]).await.unwrap().get(0)
+    };
+    let still_overdue = "instances where deadline_at < statement_timestamp() - interval '1 hour'";
+    eventually("the fresh ones fire", async || ask("timers where state = 'fired'").await == 3).await;
+    eventually("the overdue ones are worked off", async || ask(still_overdue).await == 0).await;
+    eventually("and have gone on", async || ask("instances where fsm = 'wait' and status = 'done'").await >= count)
+        .await;
+    running.stop().await;
+    // At most a second's worth at once, the rest at the rate.
+    let text = format!(
+        "select extract(epoch from max(updated_at) - min(updated_at))::float8 from {schema}.instances where deadline_step is null
+         and step = 'over' and visit = 1"
+    );
+    let lasted: f64 = client.query_one(&text, &[]).await.unwrap().get(0);
+    assert!(lasted >= (count - 500).max(0) as f64 / 500.0 * 0.5, "{count} were worked off in {lasted} s");
+}
+
+#[tokio::test]
+async fn a_timer_that_cannot_be_fired_stops_no_other() {
+    let pool = live().await;
+    let schema = pool.schema().to_owned();
+    let client = sql().await;
+    let build = || Engine::builder(pool.clone(), ()).register::<Wait>().register::<Tick>().build().unwrap();
+    let caller = Client::new(pool.clone());
+    let wait = caller.enqueue(Wait { cycle: "R/P1D".into() }).await.unwrap().id;
+    let running = Running::start(build());
+    let count = async |which: &str| -> i64 {
+        client.query_one(&format!("select count(*) from {schema}.timers where {which}"), &[]).await.unwrap().get(0)
+    };
+    eventually("it is armed", async || count("state = 'pending'").await == 1).await;
+    running.stop().await;
+    // One that no row can keep, one whose cycle no build can read, and three that are as they should be: all due at once.
+    let arm = |cycle: &str, birth: &str| {
+        format!(
+            "insert into {schema}.timers (instance_id, await_seq, due_at, anchor_at, cycle, missed, birth)
+             select id, step_seq, statement_timestamp(), statement_timestamp(), '{cycle}', 'all', '{birth}'
+             from {schema}.instances where id = {wait};"
+        )
+    };
+    let good = r#"{"fsm": "tick", "step": "run", "state": {"of": 1}}"#;
+    let all = [arm("R/P1D", "{}"), arm("gibberish", good)].join("") + &arm("R/P1D", good).repeat(3);
+    client.batch_execute(&all).await.unwrap();
+    let running = Running::start(build());
+    eventually("the others fire", async || count("state = 'fired'").await == 3).await;
+    running.stop().await;
+    assert_eq!(
+        count("state = 'pending' and (birth = '{}' or cycle = 'gibberish')").await,
+        2,
+        "and these are still there"
+    );
+    assert_eq!(count("state = 'pending'").await, 6, "beside the next of each, and the first");
+}

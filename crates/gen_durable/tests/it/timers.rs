@@ -1,0 +1,356 @@
+//! Sleeps, deadlines and what repeats beside a wait: never early, never lost, never twice.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use gen_durable::{
+    Context, Cycle, DAY, Due, Engine, HOUR, Id, Job, Lab, MINUTE, Machine, Missed, Outcome, Period, SECOND, Settings,
+    Signal, Status, StepError, Timestamp, birth, done, sleep, sleep_until, spawn, stop, wait_for,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::support::{Running, eventually, live, sql};
+
+/// What a test wants its machine to do.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+enum Wish {
+    SleepUntil(Timestamp),
+    SleepPeriod(String),
+    WaitUntil(String),
+    Remind { cycle: String, missed: String, give_up: Option<u64> },
+    Join { cycle: String },
+}
+
+#[derive(Serialize, Deserialize)]
+struct Patient {
+    wish: Wish,
+}
+
+#[derive(Serialize, Deserialize, Default, Debug, PartialEq)]
+#[serde(rename_all = "snake_case")]
+enum Step {
+    #[default]
+    Begin,
+    Told,
+    Late,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Told;
+impl Signal for Told {
+    const NAME: &'static str = "told";
+    type To = Patient;
+}
+
+impl Machine for Patient {
+    const NAME: &'static str = "patient";
+    type App = ();
+    type Step = Step;
+    type Output = String;
+    async fn step(&mut self, at: Step, cx: &mut Context<'_, Self>) -> Outcome<Self> {
+        let remind = || Remind { of: cx.id.raw() };
+        match at {
+            Step::Begin => Ok(match self.wish.clone() {
+                Wish::SleepUntil(at) => sleep_until(at).then(Step::Told),
+                Wish::SleepPeriod(period) => sleep(Period::iso(&period)?).then(Step::Told),
+                Wish::WaitUntil(due) => wait_for::<Told>().then(Step::Told).or_after(Due::iso(&due)?, Step::Late),
+                Wish::Remind { cycle, missed, give_up } => {
+                    let cycle: Cycle = cycle.parse()?;
+                    let cycle = cycle.missed(Missed::named(&missed).unwrap());
+                    let wait = wait_for::<Told>().then(Step::Told).meanwhile(cycle, remind());
+                    match give_up {
+                        Some(seconds) => wait.or_after(Duration::from_secs(seconds), Step::Late),
+                        None => wait.forever(),
+                    }
+                }
+                Wish::Join { cycle } => {
+                    let child = birth(Remind { of: -cx.id.raw() }).after(5 * HOUR);
+                    spawn([child]).then(Step::Told).meanwhile(cycle.parse()?, remind()).forever()
+                }
+            }),
+            Step::Told => Ok(done(cx.now.to_string())),
+            Step::Late => Ok(stop("late")),
+        }
+    }
+}
+
+/// What repeats.
+#[derive(Serialize, Deserialize)]
+struct Remind {
+    of: i64,
+}
+impl Job for Remind {
+    const NAME: &'static str = "remind";
+    type App = ();
+    type Output = Timestamp;
+    async fn run(&self, cx: &mut Context<'_, Self>) -> Result<Timestamp, StepError> {
+        Ok(cx.now)
+    }
+}
+
+async fn lab() -> Lab<()> {
+    Lab::new(()).await.register::<Patient>().register::<Remind>()
+}
+
+async fn begun(lab: &Lab<()>, wish: Wish) -> Id<Patient> {
+    let id = lab.enqueue(Patient { wish }).await.unwrap().id;
+    lab.drain().await;
+    id
+}
+
+fn remind(cycle: &str) -> Wish {
+    Wish::Remind { cycle: cycle.into(), missed: "latest".into(), give_up: None }
+}
+
+/// Timers by their state.
+async fn states(lab: &Lab<()>) -> BTreeMap<String, i64> {
+    let client = sql().await;
+    let text = format!("select state, count(*) from {}.timers group by state", lab.pool().schema());
+    client.query(&text, &[]).await.unwrap().iter().map(|row| (row.get(0), row.get(1))).collect()
+}
+
+fn of<const N: usize>(states: [(&str, i64); N]) -> BTreeMap<String, i64> {
+    states.map(|(name, count)| (name.to_owned(), count)).into()
+}
+
+/// How many reminders have been made.
+async fn reminders(lab: &Lab<()>) -> i64 {
+    let client = sql().await;
+    let text =
+        format!("select count(*) from {}.instances where fsm = 'remind' and parent_id is null", lab.pool().schema());
+    client.query_one(&text, &[]).await.unwrap().get(0)
+}
+
+#[tokio::test]
+async fn a_sleep_until_a_date_ends_then_and_one_in_the_past_at_once() {
+    let lab = lab().await;
+    let now = lab.now().await;
+    let id = begun(&lab, Wish::SleepUntil(now + 90 * MINUTE)).await;
+    assert_eq!(lab.row_of(id).await.eligible_at, now + 90 * MINUTE);
+    lab.skip(90 * MINUTE - SECOND).await;
+    assert_eq!(lab.status_of(id).await, Status::Runnable);
+    lab.skip(SECOND).await;
+    assert_eq!(lab.result_of(id).await.unwrap().unwrap(), (now + 90 * MINUTE).to_string());
+    let past = begun(&lab, Wish::SleepUntil(Timestamp::UNIX_EPOCH)).await;
+    assert_eq!(lab.status_of(past).await, Status::Done);
+}
+
+#[tokio::test]
+async fn a_sleep_by_a_period_goes_by_the_calendar_of_its_zone() {
+    let lab = lab().await;
+    let id = begun(&lab, Wish::SleepPeriod("P1M[Europe/Madrid]".into())).await;
+    let now = lab.now().await;
+    let client = sql().await;
+    let expected: Timestamp = client
+        .query_one(
+            "select ($1::timestamptz at time zone 'Europe/Madrid' + interval '1 month') at time zone 'Europe/Madrid'",
+            &[&now],
+        )
+        .await
+        .unwrap()
+        .get(0);
+    assert_eq!(lab.row_of(id).await.eligible_at, expected);
+    let beyond = begun(&lab, Wish::SleepPeriod("P9000Y".into())).await;
+    let error = lab.row_of(beyond).await.last_error.unwrap();
+    assert!(error.contains("beyond the year 9999"), "{error}");
+}
+
+#[tokio::test]
+async fn a_wait_gives_up_at_a_date_and_a_past_one_gives_up_at_once() {
+    let lab = lab().await;
+    let due = lab.now().await + DAY;
+    let id = begun(&lab, Wish::WaitUntil(due.to_string())).await;
+    assert_eq!(lab.row_of(id).await.deadline_at, Some(due));
+    lab.skip(DAY - SECOND).await;
+    assert_eq!(lab.status_of(id).await, Status::AwaitingSignal);
+    lab.skip(SECOND).await;
+    assert_eq!(lab.status_of(id).await, Status::Failed);
+    let past = begun(&lab, Wish::WaitUntil("2001-01-01T00:00:00Z".into())).await;
+    assert_eq!(lab.status_of(past).await, Status::Failed);
+}
+
+#[tokio::test]
+async fn what_repeats_beside_a_wait_happens_at_its_times_and_ends_with_its_count() {
+    let lab = lab().await;
+    let begun_at = lab.now().await;
+    let id = begun(&lab, remind("R3/PT1H")).await;
+    assert_eq!(states(&lab).await, of([("pending", 1)]));
+    for hour in 1..=4_i64 {
+        lab.skip(HOUR - SECOND).await;
+        assert_eq!(reminders(&lab).await, (hour - 1).min(3), "not before its time");
+        lab.skip(SECOND).await;
+        assert_eq!(reminders(&lab).await, hour.min(3));
+    }
+    assert_eq!(states(&lab).await, of([("fired", 3)]));
+    assert_eq!(lab.status_of(id).await, Status::AwaitingSignal, "it does not end the wait");
+    // Each occurrence is a row of its own, due without drift.
+    let client = sql().await;
+    let text = format!("select due_at, remaining from {}.timers order by id", lab.pool().schema());
+    let rows = client.query(&text, &[]).await.unwrap();
+    let expected = [(HOUR, 2), (2 * HOUR, 1), (3 * HOUR, 0)].map(|(after, left)| (begun_at + after, Some(left)));
+    assert_eq!(rows.iter().map(|row| (row.get(0), row.get(1))).collect::<Vec<(Timestamp, Option<i32>)>>(), expected);
+}
+
+#[tokio::test]
+async fn whatever_ends_a_wait_ends_what_repeats_beside_it_in_the_same_commit() {
+    let lab = lab().await;
+    // A letter.
+    let id = begun(&lab, remind("R/PT1H")).await;
+    lab.skip(2 * HOUR).await;
+    lab.signal(id, Told).await.unwrap();
+    assert_eq!(states(&lab).await, of([("fired", 2), ("cancelled", 1)]), "before anything else has run");
+    // A cancel.
+    let id = begun(&lab, remind("R/PT1H")).await;
+    assert!(lab.cancel(id, "enough").await.unwrap());
+    assert_eq!(states(&lab).await["cancelled"], 2);
+    // A deadline.
+    begun(&lab, Wish::Remind { cycle: "R/PT1H".into(), missed: "latest".into(), give_up: Some(90 * 60) }).await;
+    lab.skip(2 * HOUR).await;
+    assert_eq!(states(&lab).await, of([("fired", 3), ("cancelled", 3)]));
+    // The last child.
+    let id = begun(&lab, Wish::Join { cycle: "R/PT2H".into() }).await;
+    lab.skip(5 * HOUR).await;
+    assert_eq!(lab.status_of(id).await, Status::Done);
+    assert_eq!(states(&lab).await, of([("fired", 5), ("cancelled", 4)]));
+    let made = reminders(&lab).await;
+    lab.skip(30 * DAY).await;
+    assert_eq!(reminders(&lab).await, made, "nothing goes on");
+}
+
+#[tokio::test]
+async fn a_wait_that_is_satisfied_at_once_arms_nothing() {
+    let lab = lab().await;
+    let id = lab.enqueue(Patient { wish: remind("R/PT1H") }).await.unwrap().id;
+    lab.signal(id, Told).await.unwrap();
+    lab.drain().await;
+    assert_eq!(lab.status_of(id).await, Status::Done);
+    assert_eq!(states(&lab).await, of([]));
+}
+
+#[tokio::test]
+async fn a_cycle_that_cannot_be_is_the_error_of_the_step_that_said_it() {
+    let lab = lab().await;
+    let id = begun(&lab, remind("R/PT0S")).await;
+    assert!(lab.row_of(id).await.last_error.unwrap().contains("too short"));
+    assert_eq!(states(&lab).await, of([]));
+}
+
+#[tokio::test]
+async fn missed_reminders_are_one_unless_all_of_them_are_wanted() {
+    for (missed, expected) in [("latest", 1), ("all", 5), ("skip", 0)] {
+        let lab = lab().await;
+        begun(&lab, Wish::Remind { cycle: "R/PT1H".into(), missed: missed.into(), give_up: None }).await;
+        // Nobody was there for five and a half hours.
+        let now = lab.now().await + 5 * HOUR + 30 * MINUTE;
+        set_clock(&lab, now).await;
+        lab.drain().await;
+        assert_eq!(reminders(&lab).await, expected, "{missed}");
+        lab.skip(30 * MINUTE).await;
+        assert_eq!(reminders(&lab).await, expected + 1, "{missed}: then it goes on without drift");
+        assert_eq!(states(&lab).await["pending"], 1, "{missed}");
+    }
+}
+
+/// Move the clock without stopping anywhere: nobody was there.
+async fn set_clock(lab: &Lab<()>, to: Timestamp) {
+    let client = sql().await;
+    client.execute(&format!("update {}.lab_clock set now = $1", lab.pool().schema()), &[&to]).await.unwrap();
+}
+
+#[tokio::test]
+async fn cancelling_a_timer_says_whether_it_came_in_time_and_ends_what_would_follow() {
+    let lab = lab().await;
+    begun(&lab, remind("R/PT1H")).await;
+    let first = lab.timers().next(10).await.unwrap();
+    assert_eq!((first.len(), first[0].kind.as_str(), first[0].overdue), (1, "repeat", false));
+    lab.skip(HOUR).await;
+    assert!(!lab.timers().cancel(first[0].id.unwrap()).await.unwrap(), "it has fired");
+    let second = lab.timers().next(10).await.unwrap()[0].id.unwrap();
+    assert!(lab.timers().cancel(second).await.unwrap());
+    assert!(!lab.timers().cancel(second).await.unwrap());
+    assert!(lab.timers().cancel(77_777).await.unwrap_err().is_not_found());
+    lab.skip(DAY).await;
+    assert_eq!(reminders(&lab).await, 1);
+}
+
+#[tokio::test]
+async fn everything_that_falls_due_is_listed_and_forecast() {
+    let lab = lab().await;
+    let now = lab.now().await;
+    begun(&lab, Wish::SleepUntil(now + 5 * MINUTE)).await;
+    begun(&lab, Wish::WaitUntil((now + 30 * MINUTE).to_string())).await;
+    begun(&lab, remind("R/PT10M")).await;
+    let kinds: Vec<String> = lab.timers().next(10).await.unwrap().into_iter().map(|timer| timer.kind).collect();
+    assert_eq!(kinds, ["sleep", "repeat", "deadline"]);
+    let forecast = lab.timers().forecast(HOUR, 60).await.unwrap();
+    let found: Vec<(usize, &str, i64)> =
+        forecast.iter().map(|part| (part.part, part.kind.as_str(), part.count)).collect();
+    assert_eq!(found, [(5, "sleep", 1), (10, "repeat", 1), (30, "deadline", 1)]);
+    set_clock(&lab, now + 20 * MINUTE).await;
+    let overdue = lab.timers().overdue(10).await.unwrap();
+    assert_eq!(overdue.iter().map(|timer| timer.kind.as_str()).collect::<Vec<_>>(), ["repeat"]);
+}
+
+#[tokio::test]
+async fn ended_timers_are_kept_for_a_while_and_then_collected_by_their_own_end() {
+    let pool = live().await;
+    let client = sql().await;
+    let schema = pool.schema().to_owned();
+    client
+        .batch_execute(&format!(
+            "insert into {schema}.schedules (name, cycle, missed, code_cycle, code_missed, anchor_at)
+             values ('s', 'R/PT1H', 'all', 'R/PT1H', 'all', statement_timestamp());
+             insert into {schema}.timers (due_at, anchor_at, ended_at, state, missed, cycle, schedule)
+             select statement_timestamp() - interval '60 days' + g * interval '1 minute', statement_timestamp(),
+                 statement_timestamp() - d * interval '1 day', s, 'all', 'R/PT1H', 's'
+             from (values (1, 31, 'fired'), (2, 31, 'missed'), (3, 31, 'cancelled'), (4, 29, 'fired'), (5, 29, 'cancelled')) v(g, d, s);
+             insert into {schema}.timers (due_at, anchor_at, missed, cycle, schedule)
+             values (statement_timestamp() - interval '90 days', statement_timestamp(), 'all', 'R/PT1H', 's')"
+        ))
+        .await
+        .unwrap();
+    let settings = Settings { collect_every: Duration::from_millis(20), ..Settings::default() };
+    let engine = Engine::builder(pool, ()).register::<Remind>().settings(settings).build().unwrap();
+    let running = Running::start(engine);
+    let count = async || -> i64 {
+        client.query_one(&format!("select count(*) from {schema}.timers"), &[]).await.unwrap().get(0)
+    };
+    eventually("the old ones are gone", async || count().await == 3).await;
+    running.stop().await;
+    let left = client.query(&format!("select state from {schema}.timers order by state"), &[]).await.unwrap();
+    let left: Vec<String> = left.iter().map(|row| row.get(0)).collect();
+    assert_eq!(left, ["cancelled", "fired", "pending"], "and what nobody registers is not fired");
+}
+
+#[tokio::test]
+async fn a_running_engine_fires_what_it_armed_and_what_another_left_behind() {
+    let pool = live().await;
+    let client = sql().await;
+    let schema = pool.schema().to_owned();
+    let build = || {
+        let settings = Settings { timer_refill: Duration::from_millis(100), ..Settings::default() };
+        Engine::builder(pool.clone(), ()).register::<Patient>().register::<Remind>().settings(settings).build().unwrap()
+    };
+    let engine = build();
+    let caller = engine.client();
+    let running = Running::start(engine);
+    let wait = caller.enqueue(Patient { wish: remind("R/PT0.2S") }).await.unwrap().id;
+    let made = async |at_least: i64| {
+        let text = format!("select count(*) from {schema}.instances where fsm = 'remind' and status = 'done'");
+        client.query_one(&text, &[]).await.unwrap().get::<_, i64>(0) >= at_least
+    };
+    eventually("it repeats", async || made(3).await).await;
+    running.stop().await;
+    // Armed by the one that is gone.
+    let running = Running::start(build());
+    eventually("it goes on", async || made(6).await).await;
+    caller.signal(wait, Told).await.unwrap();
+    assert!(caller.settled(wait, 60 * SECOND).await.unwrap().is_some());
+    running.stop().await;
+    let early = format!(
+        "select count(*) from {schema}.timers t join {schema}.instances i on i.id = t.started_id
+         where i.inserted_at < t.due_at or t.ended_at < t.due_at"
+    );
+    assert_eq!(client.query_one(&early, &[]).await.unwrap().get::<_, i64>(0), 0, "never early");
+    let pending = format!("select count(*) from {schema}.timers where state = 'pending'");
+    assert_eq!(client.query_one(&pending, &[]).await.unwrap().get::<_, i64>(0), 0);
+}

@@ -1,0 +1,179 @@
+//! How late do timers fire? A thousand a second that this process armed; as many that another one armed; while a large number
+//! is pending, from a restart on; and while a large backlog is overdue.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use crate::{
+    bench::{Bench, SCHEMA, say},
+    floors,
+    jobs::{Alarm, Probe},
+    process,
+    report::Measured,
+    statistics::{percentile, rounded},
+};
+
+/// Timers a second, and for how long.
+const PER_SECOND: u64 = 1_000;
+const SECONDS: u64 = 30;
+const SECONDS_SHORT: u64 = 10;
+/// Pending and overdue rows.
+const ROWS: u64 = 1_000_000;
+const ROWS_SHORT: u64 = 100_000;
+/// How long the overdue backlog is watched: at its rate, this is not all of it.
+const WATCHED: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(600);
+const FLOOR: &str = "one plain claim of one row, from its sending to its answer, tokio-postgres";
+
+pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
+    bench.empty(SCHEMA).await?;
+    let floor = floors::claim_one(bench, bench.count(200).max(5)).await?;
+    let seconds = if bench.long { SECONDS } else { SECONDS_SHORT };
+    let count = bench.count(PER_SECOND * seconds).max(20);
+    let own = armed_here(bench, count).await?;
+    say(&format!("  armed here: {own}"));
+    let other = armed_elsewhere(bench, count).await?;
+    say(&format!("  armed elsewhere: {other}"));
+    let rows = bench.count(if bench.long { ROWS } else { ROWS_SHORT });
+    let restart = after_a_restart(bench, rows).await?;
+    say(&format!("  first fired {:.0} ms after a start, with {rows} pending; {:.1} MB more", restart.0, restart.1));
+    let storm = overdue(bench, rows).await?;
+    say(&format!("  with {rows} overdue: {:.0} of them a second; fresh ones: {}", storm.0, storm.1));
+    Ok(Measured::new("timers", "ms", own.p50.max(0.001), percentile(&floor, 50.0), FLOOR)
+        .with("count", count)
+        .with("armed_here_p50_ms", own.p50)
+        .with("armed_here_p99_ms", own.p99)
+        .with("armed_elsewhere_p50_ms", other.p50)
+        .with("armed_elsewhere_p99_ms", other.p99)
+        .with("rows", rows)
+        .with("first_after_start_ms", rounded(restart.0, 1))
+        .with("memory_more_mb", rounded(restart.1, 1))
+        .with("overdue_per_second", rounded(storm.0, 0))
+        .with("fresh_while_overdue_p50_ms", storm.1.p50)
+        .with("fresh_while_overdue_p99_ms", storm.1.p99))
+}
+
+/// How late, in milliseconds, by the database's clock. Earlier than its time would be below 0.
+struct Lateness {
+    p50: f64,
+    p99: f64,
+    most: f64,
+}
+
+impl std::fmt::Display for Lateness {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "p50 {:.2} ms, p99 {:.2} ms, most {:.2} ms late", self.p50, self.p99, self.most)
+    }
+}
+
+/// Waits until all alarms of this name have gone off, and asks how late they were.
+async fn lateness(bench: &Bench, name: &str, count: u64) -> Result<Lateness> {
+    let rung = format!("select count(*) from {SCHEMA}.instances where state->>'name' = $1 and step = 'late'");
+    let begun = Instant::now();
+    while bench.sql.query_one(&rung, &[&name]).await?.try_get::<_, i64>(0)? < i64::try_from(count)? {
+        if begun.elapsed() > PATIENCE {
+            bail!("not all alarms went off within {PATIENCE:?}");
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let late = format!(
+        "select extract(epoch from eligible_at - (state->>'due')::timestamptz)::float8 * 1000 from {SCHEMA}.instances
+         where state->>'name' = $1"
+    );
+    let late = bench.sql.query(&late, &[&name]).await?;
+    let late = late.iter().map(|row| row.try_get(0)).collect::<Result<Vec<f64>, _>>()?;
+    if late.iter().any(|late| *late < 0.0) {
+        bail!("an alarm went off before its time");
+    }
+    let at = |percent| rounded(percentile(&late, percent), 3);
+    Ok(Lateness { p50: at(50.0), p99: at(99.0), most: at(100.0) })
+}
+
+async fn now(bench: &Bench) -> Result<gen_durable::Timestamp> {
+    let text: String = bench
+        .sql
+        .query_one("select to_char(statement_timestamp() at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')", &[])
+        .await?
+        .try_get(0)?;
+    Ok(text.parse()?)
+}
+
+async fn armed_here(bench: &Bench, count: u64) -> Result<Lateness> {
+    let probe = Probe::waiting_for(u64::MAX);
+    let engine = bench.start_engine(SCHEMA, &probe).await?;
+    bench.ready(&engine).await?;
+    // Time to park them all.
+    let first = now(bench).await? + Duration::from_secs(2 + count / 1_000);
+    let due = |n: u64| first + Duration::from_millis(n);
+    let alarms = (0..count).map(|n| Alarm { name: "here".into(), due: due(n) });
+    engine.client.enqueue_all(alarms).await?;
+    let late = lateness(bench, "here", count).await?;
+    engine.stop().await?;
+    Ok(late)
+}
+
+/// Alarms that were parked by another process, due from then on.
+async fn park(bench: &Bench, name: &str, count: u64, from: &str, apart_ms: f64) -> Result<()> {
+    let park = format!(
+        "insert into {SCHEMA}.instances (fsm, step, state, status, awaits, deadline_at, deadline_step)
+         select 'alarm', 'told', jsonb_build_object('name', $1::text, 'due', to_char(due at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')),
+             'awaiting_signal', '{{rung}}', due, 'late'
+         from (select statement_timestamp() + $3::text::interval + g * $4::float8 * interval '1 ms' as due
+               from generate_series(1, $2::bigint) g) x"
+    );
+    bench.sql.execute(&park, &[&name, &i64::try_from(count)?, &from, &apart_ms]).await?;
+    Ok(())
+}
+
+async fn armed_elsewhere(bench: &Bench, count: u64) -> Result<Lateness> {
+    let probe = Probe::waiting_for(u64::MAX);
+    let engine = bench.start_engine(SCHEMA, &probe).await?;
+    bench.ready(&engine).await?;
+    park(bench, "elsewhere", count, "2 seconds", 1.0).await?;
+    let late = lateness(bench, "elsewhere", count).await?;
+    engine.stop().await?;
+    Ok(late)
+}
+
+/// With many pending: milliseconds from the start of an engine until it has fired what was due, and megabytes more.
+async fn after_a_restart(bench: &Bench, rows: u64) -> Result<(f64, f64)> {
+    bench.empty(SCHEMA).await?;
+    park(bench, "pending", rows, "1 day", 1.0).await?;
+    bench.sql.batch_execute(&format!("analyze {SCHEMA}.instances")).await?;
+    park(bench, "restart", 1, "-1 second", 1.0).await?;
+    let probe = Probe::waiting_for(u64::MAX);
+    let before = process::memory().now_mb;
+    let begun = now(bench).await?;
+    let engine = bench.start_engine(SCHEMA, &probe).await?;
+    lateness(bench, "restart", 1).await?;
+    let fired = format!(
+        "select extract(epoch from eligible_at - $1::text::timestamptz)::float8 * 1000 from {SCHEMA}.instances where state->>'name' = 'restart'"
+    );
+    let took: f64 = bench.sql.query_one(&fired, &[&begun.to_string()]).await?.try_get(0)?;
+    let more = (process::memory().now_mb - before).max(0.0);
+    engine.stop().await?;
+    Ok((took, more))
+}
+
+/// With many overdue: how many of them a second, and how late what is fresh is meanwhile.
+async fn overdue(bench: &Bench, rows: u64) -> Result<(f64, Lateness)> {
+    bench.empty(SCHEMA).await?;
+    park(bench, "overdue", rows, "-1 day", 1.0).await?;
+    bench.sql.batch_execute(&format!("analyze {SCHEMA}.instances")).await?;
+    let probe = Probe::waiting_for(u64::MAX);
+    let engine = bench.start_engine(SCHEMA, &probe).await?;
+    bench.ready(&engine).await?;
+    let watched = bench.duration(WATCHED);
+    let fresh = bench.count(1_000).max(10);
+    let worked_off =
+        format!("select count(*) from {SCHEMA}.instances where state->>'name' = 'overdue' and step = 'late'");
+    let (before, begun) = (bench.sql.query_one(&worked_off, &[]).await?.try_get::<_, i64>(0)?, Instant::now());
+    park(bench, "fresh", fresh, "1 second", watched.as_secs_f64() * 1_000.0 / fresh as f64).await?;
+    tokio::time::sleep(watched).await;
+    let done = bench.sql.query_one(&worked_off, &[]).await?.try_get::<_, i64>(0)? - before;
+    let rate = done as f64 / begun.elapsed().as_secs_f64();
+    let late = lateness(bench, "fresh", fresh).await?;
+    engine.stop().await?;
+    Ok((rate, late))
+}

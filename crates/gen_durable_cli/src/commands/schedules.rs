@@ -1,0 +1,197 @@
+//! `durable schedules`: look at them; pause, resume, run, set.
+
+use gen_durable::{Client, Cycle, Missed, ScheduleInfo, Timestamp};
+use serde_json::{Value, json};
+
+use crate::{
+    connect::Database,
+    table::{Rows, print, print_json},
+    text::{relative, safe},
+};
+
+/// Show the schedules: their next occurrences and last runs; pause, resume, run, set
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    act: Option<Act>,
+    #[command(flatten)]
+    database: Database,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Act {
+    /// One schedule, with its next five occurrences and its last runs
+    Show(Named),
+    /// Nothing of it happens until it is resumed
+    Pause(Named),
+    /// It goes on with its next occurrence; what fell into the pause does not happen
+    Resume(Named),
+    /// Once more, now, also while it is paused
+    Run(Named),
+    /// Set its cycle: `durable schedules set nightly '30 3 * * * [Europe/Madrid]'`; it holds until the code's own changes
+    Set {
+        #[command(flatten)]
+        named: Named,
+        /// An ISO 8601 cycle (R/2026-01-05T08:00:00[Europe/Madrid]/P1W), or a cron line with its zone in brackets
+        cycle: String,
+        /// What becomes of occurrences that nobody was there for
+        #[arg(long, value_parser = ["all", "latest", "skip"])]
+        missed: Option<String>,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Named {
+    /// The schedule's name
+    name: String,
+    #[command(flatten)]
+    database: Database,
+}
+
+impl Named {
+    async fn client(&self) -> anyhow::Result<Client> {
+        self.database.client().await
+    }
+}
+
+pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
+    let by = std::env::var("USER").unwrap_or_else(|_| "durable schedules".to_owned());
+    match args.act {
+        None => list(&args.database.client().await?, json).await,
+        Some(Act::Show(named)) => {
+            let info = named.client().await?.schedules().show(&named.name).await?;
+            let info = info.ok_or_else(|| anyhow::anyhow!("there is no schedule {:?}", named.name))?;
+            if json { print_json(&as_json(&info)) } else { print(shown(&info)) }
+        }
+        Some(Act::Pause(named)) => {
+            let was_running = named.client().await?.schedules().pause(&named.name, &by).await?;
+            let said = if was_running { "is paused" } else { "was paused before" };
+            told(json, &named.name, json!({"paused": true, "was_paused": !was_running}), said)
+        }
+        Some(Act::Resume(named)) => {
+            let was_paused = named.client().await?.schedules().resume(&named.name).await?;
+            let said = if was_paused { "goes on" } else { "was not paused" };
+            told(json, &named.name, json!({"paused": false, "was_paused": was_paused}), said)
+        }
+        Some(Act::Run(named)) => {
+            let timer = named.client().await?.schedules().run(&named.name).await?;
+            let said = format!("runs once more, as timer {timer}, as soon as a live worker registers it");
+            told(json, &named.name, json!({"timer": timer}), &said)
+        }
+        Some(Act::Set { named, cycle, missed }) => {
+            let cycle: Cycle = cycle.parse()?;
+            let missed = missed.as_deref().and_then(Missed::named);
+            named.client().await?.schedules().set(&named.name, cycle.clone(), missed, &by).await?;
+            let said = format!("has the cycle {cycle} until its code changes");
+            told(json, &named.name, json!({"cycle": cycle.to_string()}), &said)
+        }
+    }
+}
+
+fn told(as_json: bool, name: &str, mut value: Value, said: &str) -> anyhow::Result<()> {
+    if as_json {
+        if let Some(fields) = value.as_object_mut() {
+            fields.insert("name".to_owned(), name.into());
+        }
+        return print_json(&value);
+    }
+    print(format!("{} {said}", safe(name)))
+}
+
+async fn list(client: &Client, json: bool) -> anyhow::Result<()> {
+    let schedules = client.schedules().list().await?;
+    if json {
+        return print_json(&schedules.iter().map(as_json).collect::<Vec<_>>());
+    }
+    if schedules.is_empty() {
+        return print("no schedules: an engine makes them when it starts with `.schedule(name, cycle, make)`");
+    }
+    let mut rows = Rows::new(["schedule", "cycle", "missed", "next", "last", ""]);
+    for info in &schedules {
+        rows.add([
+            info.name.clone(),
+            info.cycle.clone(),
+            info.missed.clone(),
+            info.next.first().map(|next| when(*next, info.now)).unwrap_or_default(),
+            info.runs.first().map(|run| when(run.due, info.now)).unwrap_or_default(),
+            state(info),
+        ]);
+    }
+    print(rows)
+}
+
+fn when(at: Timestamp, now: Timestamp) -> String {
+    format!("{at} ({})", relative(at, now))
+}
+
+/// Why it does not fire, if it does not.
+fn state(info: &ScheduleInfo) -> String {
+    let mut said = Vec::new();
+    match &info.paused_by {
+        Some(by) => said.push(format!("paused by {by}")),
+        None if info.paused_at.is_some() => said.push("paused".to_owned()),
+        None => {}
+    }
+    if info.ended_at.is_some() {
+        said.push("has ended".to_owned());
+    }
+    if !info.served {
+        said.push("no live worker registers it".to_owned());
+    }
+    if let Some(by) = &info.set_by {
+        said.push(format!("set by {by}"));
+    }
+    if let Some(error) = &info.last_error {
+        said.push(format!("cannot be started: {error}"));
+    }
+    said.join("; ")
+}
+
+fn shown(info: &ScheduleInfo) -> String {
+    let mut said = format!("{}\n  cycle   {}\n  missed  {}\n", safe(&info.name), safe(&info.cycle), info.missed);
+    if info.set_at.is_some() {
+        said.push_str(&format!("  code    {}\n", safe(&info.code_cycle)));
+    }
+    let state = state(info);
+    if !state.is_empty() {
+        said.push_str(&format!("  state   {}\n", safe(&state)));
+    }
+    for (n, next) in info.next.iter().enumerate() {
+        said.push_str(&format!("  {}  {}\n", if n == 0 { "next  " } else { "      " }, when(*next, info.now)));
+    }
+    for (n, run) in info.runs.iter().enumerate() {
+        let head = if n == 0 { "last  " } else { "      " };
+        let mut what = match (run.instance, &run.status) {
+            (Some(id), Some(status)) => format!("instance {id}, {}", safe(status)),
+            (Some(id), None) => format!("instance {id}, collected"),
+            (None, _) => safe(&run.state),
+        };
+        if run.missed > 0 {
+            what.push_str(&format!("; {} before it were missed", run.missed));
+        }
+        if run.by_hand {
+            what.push_str("; by hand");
+        }
+        said.push_str(&format!("  {head}  {}: {what}\n", when(run.due, info.now)));
+    }
+    said
+}
+
+fn as_json(info: &ScheduleInfo) -> Value {
+    let runs: Vec<Value> = info
+        .runs
+        .iter()
+        .map(|run| {
+            json!({
+                "due": run.due, "state": run.state, "ended": run.ended, "instance": run.instance,
+                "status": run.status, "missed": run.missed, "by_hand": run.by_hand,
+            })
+        })
+        .collect();
+    json!({
+        "name": info.name, "cycle": info.cycle, "missed": info.missed, "code_cycle": info.code_cycle,
+        "set_at": info.set_at, "set_by": info.set_by, "paused_at": info.paused_at, "paused_by": info.paused_by,
+        "ended_at": info.ended_at, "last_error": info.last_error, "served": info.served, "next": info.next, "runs": runs,
+    })
+}

@@ -1,0 +1,155 @@
+//! `durable timers`: what falls due next, what is overdue, and how much in the next hour.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use gen_durable::{Forecast, TimerInfo};
+use serde_json::{Value, json};
+
+use crate::{
+    connect::Database,
+    table::{Rows, print, print_json},
+    text::{relative, thousands},
+};
+
+/// The forecast: so far ahead, in so many parts.
+const AHEAD: Duration = Duration::from_secs(3600);
+const PARTS: usize = 12;
+/// The longest bar, in characters.
+const BAR_WIDTH: usize = 50;
+
+/// Show what falls due: sleeps, deadlines of waits, what repeats beside them, schedules
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    act: Option<Act>,
+    /// Only those whose time has passed
+    #[arg(long)]
+    overdue: bool,
+    /// At most this many, up to 1000
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    limit: u16,
+    #[command(flatten)]
+    database: Database,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Act {
+    /// Cancel what repeats beside a wait, this occurrence and all that would follow
+    Cancel {
+        /// The timer's number, from the list
+        id: i64,
+        #[command(flatten)]
+        database: Database,
+    },
+}
+
+pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
+    if let Some(Act::Cancel { id, database }) = args.act {
+        let cancelled = database.client().await?.timers().cancel(id).await?;
+        if json {
+            return print_json(&json!({"id": id, "cancelled": cancelled}));
+        }
+        let said = if cancelled { "is cancelled" } else { "has ended before: too late" };
+        return print(format!("timer {id} {said}"));
+    }
+    let timers = args.database.client().await?.timers();
+    let limit = usize::from(args.limit);
+    let due = if args.overdue { timers.overdue(limit).await? } else { timers.next(limit).await? };
+    let forecast = timers.forecast(AHEAD, PARTS).await?;
+    if json {
+        return print_json(&as_json(&due, &forecast));
+    }
+    let mut said = String::new();
+    if due.is_empty() {
+        said.push_str(if args.overdue { "nothing is overdue\n" } else { "nothing falls due\n" });
+    } else {
+        said.push_str(&table(&due).to_string());
+    }
+    if !args.overdue {
+        said.push_str(&histogram(&forecast));
+    }
+    print(said)
+}
+
+fn table(due: &[TimerInfo]) -> Rows {
+    let mut rows = Rows::new(["timer", "kind", "due", "instance", "what", "cycle", ""]).right([0, 3]);
+    for timer in due {
+        let what = match (&timer.schedule, &timer.step) {
+            (Some(schedule), _) => schedule.clone(),
+            (None, Some(step)) => format!("{} → {step}", timer.machine),
+            (None, None) => timer.machine.clone(),
+        };
+        let state = match (timer.served, timer.overdue) {
+            (false, _) => "no live worker registers it",
+            (true, true) => "overdue",
+            (true, false) => "",
+        };
+        rows.add([
+            timer.id.map(|id| id.to_string()).unwrap_or_default(),
+            timer.kind.clone(),
+            format!("{} ({})", timer.due_at, relative(timer.due_at, timer.now)),
+            timer.instance.map(|id| id.to_string()).unwrap_or_default(),
+            what,
+            timer.cycle.clone().unwrap_or_default(),
+            state.to_owned(),
+        ]);
+    }
+    rows
+}
+
+/// Bars, one for every five minutes.
+fn histogram(forecast: &[Forecast]) -> String {
+    let mut counts: BTreeMap<usize, i64> = (0..PARTS).map(|part| (part, 0)).collect();
+    for part in forecast {
+        *counts.entry(part.part).or_default() += part.count;
+    }
+    let total: i64 = counts.values().sum();
+    let most = counts.values().copied().max().unwrap_or_default();
+    let mut said = format!("\nin the next hour: {}\n", thousands(total));
+    if most == 0 {
+        return said;
+    }
+    let minutes = AHEAD.as_secs() as usize / 60 / PARTS;
+    for (part, count) in counts {
+        // What is not nothing shows.
+        let width = (count as f64 / most as f64 * BAR_WIDTH as f64).ceil() as usize;
+        let bar = "█".repeat(width);
+        said.push_str(&format!("{:>3}–{:<3} min {bar} {}\n", part * minutes, (part + 1) * minutes, thousands(count)));
+    }
+    said
+}
+
+fn as_json(due: &[TimerInfo], forecast: &[Forecast]) -> Value {
+    let timers: Vec<Value> = due
+        .iter()
+        .map(|timer| {
+            json!({
+                "id": timer.id, "kind": timer.kind, "due_at": timer.due_at, "instance": timer.instance,
+                "machine": timer.machine, "schedule": timer.schedule, "cycle": timer.cycle, "step": timer.step,
+                "overdue": timer.overdue, "served": timer.served,
+            })
+        })
+        .collect();
+    let seconds = AHEAD.as_secs() / PARTS as u64;
+    let parts: Vec<Value> = forecast
+        .iter()
+        .map(|part| {
+            json!({
+                "from_seconds": part.part as u64 * seconds, "to_seconds": (part.part as u64 + 1) * seconds,
+                "kind": part.kind, "count": part.count,
+            })
+        })
+        .collect();
+    json!({"timers": timers, "forecast": parts})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_histogram_of_nothing_says_so() {
+        assert_eq!(histogram(&[]), "\nin the next hour: 0\n");
+    }
+}
