@@ -109,6 +109,10 @@ impl World {
                 batch.push((claim, script));
             }
             if due.is_empty() {
+                // Waits whose time has come give up when nothing else is due.
+                if self.model.expire() > 0 {
+                    continue;
+                }
                 break;
             }
             self.model.commit(batch);
