@@ -3,6 +3,12 @@
 -- From its own step it is the same visit, so the idempotency key stays; another step is entered anew. One that has settled
 -- was counted off at its parent and counts for no join again; a stuck one never was, and still does. One
 -- that has left its lane stands in it again as the last; one that blocks its lane goes on where it is.
+with it as materialized (
+    -- The lock gives this transaction its id before a number of arrival is drawn: see `pick`.
+    select i.id from gen_durable.instances i
+    where i.id = $1 and i.status in ('failed', 'cancelled', 'stuck')
+    for no key update
+)
 update gen_durable.instances i
 set status = case when i.lane_key is null or i.in_lane then 'runnable' else 'queued' end::gen_durable.durable_status,
     held_back = i.partition_key is not null and (i.lane_key is null or i.in_lane),
@@ -21,5 +27,6 @@ set status = case when i.lane_key is null or i.in_lane then 'runnable' else 'que
     deadline_at = null, deadline_step = null, deadline_data = null,
     parent_generation = case when i.finished_at is null then i.parent_generation end,
     updated_at = gen_durable.clock()
-where i.id = $1 and i.status in ('failed', 'cancelled', 'stuck')
+from it
+where i.id = it.id
 returning i.queue, i.priority, i.eligible_at
