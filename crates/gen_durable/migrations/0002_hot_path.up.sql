@@ -42,6 +42,34 @@ create function gen_durable.children_of(p_id bigint, p_generation int) returns t
         ) c
     $$;
 
+-- Take these rows for a worker, whatever made them its own. The same answer as a pick's, with who made way.
+--   called by: hand_over, pick      index: instances_pkey      locks: the rows, which the caller holds already
+create function gen_durable.claim(p_ids bigint[], p_freed_by bigint[], p_worker uuid, p_lease_seconds float8)
+returns table (
+    id bigint, fsm text, fsm_version int, step text, data text, state text, attempt int,
+    claim_epoch bigint, step_seq bigint, visit bigint, queue text, priority smallint, eligible_at timestamptz,
+    tenant text, traceparent text, keyed boolean, crash_count smallint, next_due timestamptz, paused text[],
+    awaits text[], inbox text, children text, parent_id bigint, freed_by bigint, marks bigint[]
+)
+language plpgsql
+as $$
+#variable_conflict use_column
+begin
+    return query
+    update gen_durable.instances i
+    set status = 'executing', locked_by = p_worker, held_back = false,
+        lease_expires_at = statement_timestamp() + make_interval(secs => p_lease_seconds),
+        claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock()
+    from unnest(p_ids, p_freed_by) as c(id, freed_by)
+    where i.id = c.id
+    returning i.id, i.fsm, i.fsm_version, i.step, i.data::text, i.state::text, i.attempt,
+        i.claim_epoch, i.step_seq, i.visit, i.queue, i.priority, i.eligible_at,
+        i.tenant, i.traceparent, i.partition_key is not null or i.lane_key is not null, i.crash_count,
+        null::timestamptz, null::text[], i.awaits, gen_durable.inbox_of(i.id),
+        case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
+        i.parent_id, c.freed_by, null::bigint[];
+end $$;
+
 -- Claim what is runnable, for every queue that has room, in one statement.
 --   called by: store::pick::claim           index: instances_pick, then instances_pkey
 --   locks: instances, FOR NO KEY UPDATE SKIP LOCKED, in (priority, eligible_at, id): it waits for nobody.

@@ -4,6 +4,5 @@ drop function gen_durable.settle_keyed(bigint[], bigint[], bigint[], text[], int
     int[], float8[], text, bigint[], uuid, float8, text[]);
 drop function gen_durable.hand_over(bigint[], bigint[], uuid, float8, text[]);
 drop function gen_durable.place(bigint, int);
-drop function gen_durable.deal(text, text);
+drop function gen_durable.deal(text, text, bigint[]);
 drop function gen_durable.next_turn(text, text);
-drop function gen_durable.claim(bigint[], bigint[], uuid, float8);

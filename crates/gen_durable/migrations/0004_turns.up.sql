@@ -4,37 +4,9 @@
 -- and whoever picks next gives out places and turns (`place`). The commit that frees a lane or a key hands it over itself
 -- (`hand_over`). So a caller's transaction that stays open keeps nobody waiting.
 
--- Take these rows for a worker, whatever made them its own. The same answer as a pick's, with who made way.
---   called by: hand_over, pick      index: instances_pkey      locks: the rows, which the caller holds already
-create function gen_durable.claim(p_ids bigint[], p_freed_by bigint[], p_worker uuid, p_lease_seconds float8)
-returns table (
-    id bigint, fsm text, fsm_version int, step text, data text, state text, attempt int,
-    claim_epoch bigint, step_seq bigint, visit bigint, queue text, priority smallint, eligible_at timestamptz,
-    tenant text, traceparent text, keyed boolean, crash_count smallint, next_due timestamptz, paused text[],
-    awaits text[], inbox text, children text, parent_id bigint, freed_by bigint, marks bigint[]
-)
-language plpgsql
-as $$
-#variable_conflict use_column
-begin
-    return query
-    update gen_durable.instances i
-    set status = 'executing', locked_by = p_worker, held_back = false,
-        lease_expires_at = statement_timestamp() + make_interval(secs => p_lease_seconds),
-        claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock()
-    from unnest(p_ids, p_freed_by) as c(id, freed_by)
-    where i.id = c.id
-    returning i.id, i.fsm, i.fsm_version, i.step, i.data::text, i.state::text, i.attempt,
-        i.claim_epoch, i.step_seq, i.visit, i.queue, i.priority, i.eligible_at,
-        i.tenant, i.traceparent, i.partition_key is not null or i.lane_key is not null, i.crash_count,
-        null::timestamptz, null::text[], i.awaits, gen_durable.inbox_of(i.id),
-        case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
-        i.parent_id, c.freed_by, null::bigint[];
-end $$;
-
 -- Who is next under a partition key, of those that wait: the first that is due, by the order of the picker; if none is, the
 -- one that will be first.
---   called by: deal, hand_over      index: instances_waiting, one probe for each priority      locks: nothing
+--   called by: deal, hand_over, repair      index: turns_pkey; instances_waiting, one probe for each priority      locks: nothing
 create function gen_durable.next_turn(p_tenant text, p_key text) returns bigint
 language plpgsql stable
 as $$
@@ -43,11 +15,17 @@ declare
     first_id bigint;
     first_at timestamptz := 'infinity';
     above int := -40000;
+    floor_priority smallint;
+    floor_at timestamptz;
+    floor_id bigint;
 begin
+    select coalesce(min(t.priority), -32768), coalesce(min(t.at), '-infinity'), coalesce(min(t.id), 0)
+    into floor_priority, floor_at, floor_id from gen_durable.turns t where t.tenant = p_tenant and t.key = p_key;
     loop
         select i.id, i.priority, i.eligible_at into found_one
         from gen_durable.instances i
         where i.tenant = p_tenant and i.partition_key = p_key and i.held_back and i.priority > above
+          and (i.priority, i.eligible_at, i.id) >= (floor_priority, floor_at, floor_id)
         order by i.tenant, i.partition_key, i.priority, i.eligible_at, i.id
         limit 1;
         exit when found_one.id is null;
@@ -67,7 +45,7 @@ end $$;
 -- matters, so come again.
 --   called by: place      index: instances_turn, instances_waiting
 --   locks: the row whose turn it is and the row that gets it, skipping what somebody holds. The caller holds the placer.
-create function gen_durable.deal(p_tenant text, p_key text) returns boolean
+create function gen_durable.deal(p_tenant text, p_key text, p_came bigint[]) returns boolean
 language plpgsql
 as $$
 declare
@@ -87,6 +65,14 @@ begin
         if holder.id is null then
             return false;
         end if;
+    end if;
+    -- Who came late stands before where we begin to look.
+    update gen_durable.turns t set priority = f.priority, at = f.eligible_at, id = f.id
+    from (select i.priority, i.eligible_at, i.id from gen_durable.instances i
+          where i.id = any (p_came) and i.tenant = p_tenant and i.partition_key = p_key and i.held_back
+          order by i.priority, i.eligible_at, i.id limit 1) f
+    where t.tenant = p_tenant and t.key = p_key and (t.priority, t.at, t.id) > (f.priority, f.eligible_at, f.id);
+    if holder.id is not null then
         if holder.status = 'executing' or holder.eligible_at <= gen_durable.clock() then
             return true;
         end if;
@@ -156,8 +142,9 @@ begin
     if seen is null then
         return null;
     end if;
+    -- By id: a plain `is not null` would lead the planner to the index of arrivals, and through all that ever came.
     mine := array(select i.id from gen_durable.instances i
-                  where i.id = any (seen) and i.arrival is not null order by i.id for no key update skip locked);
+                  where i.id = any (seen) and coalesce(i.arrival, 0) > 0 order by i.id for no key update skip locked);
     passed_over := array(select unnest(seen) except select unnest(mine));
 
     -- Lanes. One that has an arrival which somebody holds is left alone: what came later must not get there first.
@@ -226,24 +213,24 @@ begin
         group by i.tenant, i.partition_key
         order by i.tenant, i.partition_key
     loop
-        if not gen_durable.deal(dealt.tenant, dealt.key) then
+        if not gen_durable.deal(dealt.tenant, dealt.key, mine || released) then
             again := again || dealt.id;
         end if;
     end loop;
     update gen_durable.instances i set arrival = null
-    where i.id = any (mine) and i.lane_key is null and i.arrival is not null;
+    where i.id = any (mine) and i.lane_key is null;
 
     -- What could not be done now keeps a number, and is looked at again.
     if cardinality(again) > 0 then
         update gen_durable.instances i set arrival = nextval('gen_durable.arrivals') where i.id = any (again);
     end if;
-    first_left := (select min(i.arrival) from gen_durable.instances i where i.id = any (passed_over));
+    first_left := (select min(i.arrival + 0) from gen_durable.instances i where i.id = any (passed_over));
     return least(reached, first_left - 1);
 end $$;
 
 -- Instances of this transaction's have just left a lane, or made way under a partition key: who is next, goes on. What is in
 -- p_taking may be followed at once by a claim for its own worker.
---   called by: settle_keyed, conclude      index: instances_lane, instances_waiting, instances_pkey, lanes_pkey
+--   called by: settle_keyed, conclude      index: instances_lane, instances_waiting, instances_pkey, lanes_pkey, turns_pkey
 --   locks: the lanes in order; then who is next, skipping what somebody holds: `place` sees to that one later
 create function gen_durable.hand_over(
     p_ids bigint[], p_taking bigint[], p_worker uuid, p_lease_seconds float8, p_machines text[]
@@ -278,6 +265,7 @@ declare
     taken bigint[];
     taken_freed bigint[];
     free_ids bigint[];
+    keyed_ids bigint[];
 begin
     select array_agg(i.id), array_agg(i.tenant), array_agg(i.lane_key), array_agg(i.lane_position), array_agg(i.queue)
     into freed, freed_tenants, freed_keys, freed_positions, freed_queues
@@ -310,14 +298,39 @@ begin
         end if;
     end if;
 
-    select array_agg(n.id), array_agg(n.freed), array_agg(n.queue) into found_ids, found_freed, found_queues
-    from (select i.id as freed, i.queue, gen_durable.next_turn(i.tenant, i.partition_key) as id
-          from gen_durable.instances i
-          where i.id = any (p_ids) and i.partition_key is not null and i.status <> 'executing') n
-    where n.id is not null;
-    nexts := nexts || found_ids;
-    next_freed := next_freed || found_freed;
-    next_queues := next_queues || found_queues;
+    -- Under a partition key, all who ended a step made way; some of them for themselves.
+    keyed_ids := array(select i.id from gen_durable.instances i
+                       where i.id = any (p_ids) and i.partition_key is not null and i.status <> 'executing');
+    if cardinality(keyed_ids) > 0 then
+        select array_agg(n.id), array_agg(n.freed), array_agg(n.queue) into found_ids, found_freed, found_queues
+        from (select i.id as freed, i.queue, gen_durable.next_turn(i.tenant, i.partition_key) as id
+              from gen_durable.instances i where i.id = any (keyed_ids)) n
+        where n.id is not null;
+        nexts := nexts || found_ids;
+        next_freed := next_freed || found_freed;
+        next_queues := next_queues || found_queues;
+        if cardinality(keyed_ids) > coalesce(cardinality(found_ids), 0) then
+            -- A key for which nobody waits any more is forgotten.
+            delete from gen_durable.turns t using gen_durable.instances i
+            where i.id = any (keyed_ids) and (found_freed is null or i.id <> all (found_freed))
+              and t.tenant = i.tenant and t.key = i.partition_key;
+        end if;
+        if found_ids is not null and random() < 0.05 then
+            -- Now and then, as for lanes: nothing waits before who is first in line.
+            insert into gen_durable.turns as t (tenant, key, priority, at, id)
+            select i.tenant, i.partition_key, first.priority, first.eligible_at, first.id
+            from gen_durable.instances i
+            left join gen_durable.turns f on f.tenant = i.tenant and f.key = i.partition_key
+            cross join lateral (
+                select w.priority, w.eligible_at, w.id from gen_durable.instances w
+                where w.tenant = i.tenant and w.partition_key = i.partition_key and w.held_back
+                  and (w.priority, w.eligible_at, w.id) >= (coalesce(f.priority, '-32768'::smallint), coalesce(f.at, '-infinity'), coalesce(f.id, 0))
+                order by w.tenant, w.partition_key, w.priority, w.eligible_at, w.id
+                limit 1) first
+            where i.id = any (found_freed)
+            on conflict (tenant, key) do update set priority = excluded.priority, at = excluded.at, id = excluded.id;
+        end if;
+    end if;
     if cardinality(nexts) = 0 then
         return;
     end if;
@@ -339,6 +352,8 @@ begin
         from unnest(nexts, next_freed, next_queues) as n(id, freed, queue)
         join gen_durable.instances i on i.id = n.id
         where n.id = any (free_ids) and n.freed = any (p_taking)
+          -- One in the stead of one: where a lane and a key are freed at once, both are left to the pickers.
+          and n.freed <> all (array(select f from unnest(next_freed) f group by f having count(*) > 1))
           and i.queue = n.queue and i.eligible_at <= gen_durable.clock() and i.crash_count < 2
           and (i.held_back or i.partition_key is null)
           and i.fsm || '/' || i.fsm_version = any (p_machines)
@@ -468,6 +483,7 @@ begin
         if not exists (select from gen_durable.instances i
                        where i.tenant = next_tenant and i.partition_key = next_key and not i.held_back
                          and i.status in ('runnable', 'executing')) then
+            delete from gen_durable.turns t where t.tenant = next_tenant and t.key = next_key;
             update gen_durable.instances i set arrival = nextval('gen_durable.arrivals')
             where i.id = (select h.id from gen_durable.instances h
                           where h.id = gen_durable.next_turn(next_tenant, next_key) and h.arrival is null

@@ -55,6 +55,8 @@ pub(crate) struct Core {
     pub(crate) steps: tokio::runtime::Handle,
     /// When the picker last came round, for the question whether it lives.
     pub(crate) picked_at: Mutex<Instant>,
+    /// When a commit last brought somebody who follows in a lane or under a key: work that no pick has seen.
+    pub(crate) followed_at: Mutex<Instant>,
     /// A deadline was armed here: whoever keeps them should look when the next one is due.
     pub(crate) deadlines: Notify,
     /// Held while a sweep claims: a drain must not look past what is on its way into a queue.
@@ -105,6 +107,7 @@ impl Core {
             phase: Phase::default(),
             steps,
             picked_at: Mutex::new(Instant::now()),
+            followed_at: Mutex::new(Instant::now()),
             deadlines: Notify::new(),
             claiming: tokio::sync::Mutex::new(()),
             workers: super::Workers::default(),

@@ -249,7 +249,8 @@ impl Picker {
 
     /// Fast for a while after work was seen, slower and slower when there is none.
     fn poll(&self, core: &Core) -> Duration {
-        let idle = self.worked_at.elapsed();
+        let followed_at = *core.followed_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let idle = self.worked_at.max(followed_at).elapsed();
         let settings = &core.settings;
         let pause = match idle {
             idle if idle < BUSY_FOR => settings.busy_poll,
