@@ -7,7 +7,7 @@ use tokio_postgres::Client;
 use crate::support::{live, sql};
 
 /// Rows of each kind of ballast. (`DURABLE_PLAN_ROWS=1000000` for the long form.)
-fn ballast() -> i64 {
+pub(crate) fn ballast() -> i64 {
     std::env::var("DURABLE_PLAN_ROWS").ok().and_then(|rows| rows.parse().ok()).unwrap_or(100_000)
 }
 
@@ -55,6 +55,19 @@ async fn pages(client: &mut Client, text: &str) -> u64 {
     pages
 }
 
+/// Pages that a statement touches after another has run, both undone.
+pub(crate) async fn pages_of(client: &mut Client, before: Option<&str>, text: &str) -> u64 {
+    let tx = client.transaction().await.unwrap();
+    if let Some(before) = before {
+        tx.batch_execute(before).await.unwrap();
+    }
+    let plan = tx.query_one(&format!("explain (analyze, buffers, format json) {text}"), &[]).await.unwrap();
+    let plan: serde_json::Value = serde_json::from_str(plan.get::<_, Json>(0).0.as_str()).unwrap();
+    let root = &plan[0]["Plan"];
+    tx.rollback().await.unwrap();
+    root["Shared Hit Blocks"].as_u64().unwrap() + root["Shared Read Blocks"].as_u64().unwrap()
+}
+
 /// EXPLAIN answers as `json`, which the driver reads as bytes.
 struct Json(String);
 impl<'a> tokio_postgres::types::FromSql<'a> for Json {
@@ -75,7 +88,7 @@ async fn settled_pages(client: &mut Client, text: &str) -> u64 {
     pages(client, text).await
 }
 
-fn within_half(base: u64, now: u64) -> bool {
+pub(crate) fn within_half(base: u64, now: u64) -> bool {
     now * 2 <= base * 3 && base <= now * 2
 }
 

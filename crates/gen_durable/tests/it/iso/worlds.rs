@@ -8,7 +8,9 @@ use super::acts::Act;
 /// The rows before, and the acts that meet there.
 pub(super) struct World {
     pub(super) name: &'static str,
-    rows: &'static str,
+    /// Of lanes and partition keys: see `keyed`.
+    pub(super) keyed: bool,
+    pub(super) rows: &'static str,
     pub(super) acts: &'static [&'static str],
 }
 
@@ -39,6 +41,7 @@ const OWNER: [&str; 6] = ["next", "ahead", "retry", "sleep", "done", "stop"];
 pub(super) const WORLDS: [World; 9] = [
     World {
         name: "due",
+        keyed: false,
         rows: "(10, 'runnable', 6, 3, null::bigint, null::int, 0, 0, false)",
         acts: &[
             "pick",
@@ -56,6 +59,7 @@ pub(super) const WORLDS: [World; 9] = [
     },
     World {
         name: "running",
+        keyed: false,
         rows: "(10, 'executing', 5, 3, null::bigint, null::int, 0, 0, false)",
         acts: &[
             "pick",
@@ -86,6 +90,7 @@ pub(super) const WORLDS: [World; 9] = [
     },
     World {
         name: "running, with letters",
+        keyed: false,
         rows: "(10, 'executing', 5, 3, null::bigint, null::int, 0, 0, false);
                insert into S.signals (id, target_id, name, payload, dedup_key) overriding system value
                values (100, 10, 'a', '\"first\"', null), (101, 10, 'b', '\"second\"', 'once')",
@@ -106,6 +111,7 @@ pub(super) const WORLDS: [World; 9] = [
     },
     World {
         name: "parked",
+        keyed: false,
         rows: "(10, 'awaiting_signal', 6, 4, null::bigint, null::int, 0, 0, false)",
         acts: &[
             "signal a",
@@ -128,6 +134,7 @@ pub(super) const WORLDS: [World; 9] = [
     },
     World {
         name: "joining",
+        keyed: false,
         rows: "(10, 'awaiting_children', 6, 4, null::bigint, null::int, 1, 2, false),
                (11, 'executing', 5, 3, 10, 1, 0, 0, false), (12, 'executing', 5, 3, 10, 1, 0, 0, false)",
         acts: &[
@@ -150,6 +157,7 @@ pub(super) const WORLDS: [World; 9] = [
     },
     World {
         name: "joining again",
+        keyed: false,
         rows: "(10, 'awaiting_children', 8, 6, null::bigint, null::int, 2, 1, false),
                (11, 'executing', 5, 3, 10, 1, 0, 0, false), (12, 'executing', 5, 3, 10, 2, 0, 0, false)",
         acts: &[
@@ -166,6 +174,7 @@ pub(super) const WORLDS: [World; 9] = [
     },
     World {
         name: "joining any",
+        keyed: false,
         rows: "(10, 'awaiting_children', 6, 4, null::bigint, null::int, 1, 2, true),
                (11, 'executing', 5, 3, 10, 1, 0, 0, false), (12, 'executing', 5, 3, 10, 1, 0, 0, false)",
         acts: &[
@@ -182,6 +191,7 @@ pub(super) const WORLDS: [World; 9] = [
     },
     World {
         name: "joined and running",
+        keyed: false,
         // The child lies before its parent: a reaper that goes by the place of a row meets it first.
         rows: "(11, 'executing', 5, 3, 10, 1, 0, 0, false),
                (10, 'executing', 5, 3, null::bigint, null::int, 1, 1, true), (12, 'done', 6, 4, 10, 1, 0, 0, false)",
@@ -204,6 +214,7 @@ pub(super) const WORLDS: [World; 9] = [
     },
     World {
         name: "over",
+        keyed: false,
         rows: "(10, 'done', 6, 4, null::bigint, null::int, 0, 0, false), (11, 'executing', 5, 3, 10, 1, 0, 0, false)",
         acts: &[
             "collect",
@@ -224,6 +235,9 @@ pub(super) const WORLDS: [World; 9] = [
 impl World {
     /// The statements that make it.
     pub(super) fn sql(&self) -> String {
+        if self.keyed {
+            return super::keyed::world(self.rows);
+        }
         let (rows, letters) = self.rows.split_once(';').unwrap_or((self.rows, ""));
         format!("{CLEAR}{}{letters}", MAKE.replace("ROWS", rows))
     }
@@ -236,7 +250,7 @@ impl World {
     }
 
     pub(super) fn named(name: &str) -> &'static World {
-        WORLDS.iter().find(|world| world.name == name).unwrap()
+        WORLDS.iter().chain(&super::keyed::WORLDS).find(|world| world.name == name).unwrap()
     }
 }
 

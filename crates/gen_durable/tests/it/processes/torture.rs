@@ -59,7 +59,7 @@ impl Torture {
             // Spread over the work, not over time: every kill finds some under way.
             let share = self.instances * steps * kill / (self.kills + 1);
             until(&format!("there is progress before kill {kill}"), async || transitions(place).await >= share).await;
-            let victim = self.choose(place, &mut workers, kill).await;
+            let victim = choose(place, &mut workers, kill).await;
             workers.remove(victim).kill();
             workers.push(plan.start());
         }
@@ -71,31 +71,6 @@ impl Torture {
             transitions: transitions(place).await,
             kills: self.kills,
             took: begun.elapsed(),
-        }
-    }
-
-    /// Whose turn it is, stopped and about to die. Somebody who holds a row that two processes died with is spared: a
-    /// third death in a row fails the instance, rightly, and is another test's business.
-    async fn choose(self, place: &Place, workers: &mut [Worker], turn: usize) -> usize {
-        let mut victim = turn % workers.len();
-        loop {
-            workers[victim].stop();
-            // What it had asked for when it was stopped is still being answered: a claim may be under way.
-            let stopped_at = &place.sql("select clock_timestamp()").await[0][0];
-            let under_way = format!(
-                "select count(*) from pg_stat_activity
-                 where state = 'active' and position('%.pick' in query) > 0 and query_start <= '{stopped_at}'"
-            );
-            place.until_count(&under_way, 0).await;
-            let pid = workers[victim].pid();
-            let suspects = format!(
-                "select count(*) from %.instances i join %.workers w on w.id = i.locked_by where w.pid = {pid} and i.crash_count >= 2"
-            );
-            if place.count(&suspects).await == 0 {
-                return victim;
-            }
-            workers[victim].resume();
-            victim = (victim + 1) % workers.len();
         }
     }
 
@@ -124,4 +99,29 @@ impl Torture {
 
 async fn transitions(place: &Place) -> usize {
     place.count("select count(*) from %.audit").await as usize
+}
+
+/// Whose turn it is, stopped and about to die. Somebody who holds a row that two processes died with is spared: a
+/// third death in a row fails the instance, rightly, and is another test's business.
+pub(crate) async fn choose(place: &Place, workers: &mut [Worker], turn: usize) -> usize {
+    let mut victim = turn % workers.len();
+    loop {
+        workers[victim].stop();
+        // What it had asked for when it was stopped is still being answered: a claim may be under way.
+        let stopped_at = &place.sql("select clock_timestamp()").await[0][0];
+        let under_way = format!(
+            "select count(*) from pg_stat_activity
+             where state = 'active' and position('%.pick' in query) > 0 and query_start <= '{stopped_at}'"
+        );
+        place.until_count(&under_way, 0).await;
+        let pid = workers[victim].pid();
+        let suspects = format!(
+            "select count(*) from %.instances i join %.workers w on w.id = i.locked_by where w.pid = {pid} and i.crash_count >= 2"
+        );
+        if place.count(&suspects).await == 0 {
+            return victim;
+        }
+        workers[victim].resume();
+        victim = (victim + 1) % workers.len();
+    }
 }
