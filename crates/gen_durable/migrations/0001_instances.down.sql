@@ -1,5 +1,6 @@
 -- 0001 undone: everything, the schema included. Nothing is left behind.
 drop table gen_durable.placer;
+drop table gen_durable.turns;
 drop table gen_durable.lanes;
 drop table gen_durable.queues;
 drop table gen_durable.workers;

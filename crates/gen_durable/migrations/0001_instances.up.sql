@@ -166,6 +166,18 @@ create table gen_durable.lanes (
     primary key (tenant, key)
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.02);
 
+-- Where to begin to look for who waits under a partition key: nothing that waits stands below. Without a row: at the beginning.
+-- `hand_over` raises it now and then, `deal` lowers it for one that comes late; both hold the row that has the turn. That one
+-- is never below: it was among those that waited when the floor was last raised, and goes to the back when it ends a step.
+create table gen_durable.turns (
+    tenant   text not null,
+    key      text not null,
+    priority smallint not null,
+    at       timestamptz not null,
+    id       bigint not null,
+    primary key (tenant, key)
+) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.02);
+
 -- Whoever gives out places and turns holds this row: one at a time, for the length of a statement.
 create table gen_durable.placer (one boolean primary key default true check (one));
 insert into gen_durable.placer default values;

@@ -51,7 +51,8 @@ create function gen_durable.children_of(p_id bigint, p_generation int) returns t
 create function gen_durable.pick(
     p_queues text[], p_room int[],
     p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[],
-    p_machines text[], p_worker uuid, p_lease_seconds float8, p_suspects int, p_place_from bigint default 0
+    p_machines text[], p_worker uuid, p_lease_seconds float8, p_suspects int, p_place_from bigint default 0,
+    p_place_bound boolean default true
 ) returns table (
     id bigint, fsm text, fsm_version int, step text, data text, state text, attempt int,
     claim_epoch bigint, step_seq bigint, visit bigint, queue text, priority smallint, eligible_at timestamptz,
@@ -76,12 +77,13 @@ declare
     begun bigint;
     placed_to bigint;
 begin
-    -- How far numbers of arrival have been drawn, before anything is looked at: see `marks` below.
+    -- How far numbers of arrival have been drawn, before anything is looked at: see `marks` below. The bound is a transaction id
+    -- of our own: the end of a snapshot would not do, it is one past the last that is over, and who draws may be beyond it.
     select case when a.is_called then a.last_value else a.last_value - 1 end into arrived from gen_durable.arrivals a;
-    -- A snapshot's xmax is one past the last transaction that is over: what has begun since is beyond it, up to its age.
-    select pg_snapshot_xmin(s)::text::bigint,
-        pg_snapshot_xmax(s)::text::bigint + greatest(age(pg_snapshot_xmax(s)::xid), 0)
-    into over, begun from pg_current_snapshot() s;
+    if p_place_bound and arrived > p_place_from then
+        begun := pg_current_xact_id()::text::bigint;
+    end if;
+    over := pg_snapshot_xmin(pg_current_snapshot())::text::bigint;
     -- Who waits in a lane or for a turn is given a place before anybody is claimed.
     if exists (select from gen_durable.instances i where i.arrival > p_place_from) then
         placed_to := gen_durable.place(p_place_from, 1000);
@@ -165,9 +167,9 @@ begin
     end if;
 
     -- The time; the next due time of these ranges when everything that was due is taken; which queues are shut. And the
-    -- marks: up to where arrivals were seen to (null: all of them), how far they had been drawn when we began, and which
-    -- transactions were over and which had not begun. Whoever draws a number has begun before, so once all that had begun
-    -- then are over, nothing below that number can come any more.
+    -- marks: up to where arrivals were seen to (null: all of them), how far they had been drawn when we began, below which
+    -- transaction all were over, and our own (null: not asked for, or nothing was drawn). Whoever draws a number has a
+    -- transaction id before, so once all below ours are over, nothing below what was drawn then can come any more.
     return query
     select null::bigint, null, null::int, null, null, null, null::int, null::bigint, null::bigint, null::bigint, null,
         null::smallint, gen_durable.clock(), null, null, false, null::smallint,

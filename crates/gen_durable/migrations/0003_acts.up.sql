@@ -478,11 +478,12 @@ begin
         set status = 'cancelled', claim_epoch = i.claim_epoch + 1, locked_by = null, lease_expires_at = null,
             awaits = null, deadline_at = null, deadline_step = null, deadline_data = null,
             last_error = coalesce(p_reason, 'cancelled'), finished_at = gen_durable.clock(), updated_at = gen_durable.clock(),
-            -- It leaves its lane and makes way under its key. If anybody waited for that, `place` lets them go on.
+            -- It leaves its lane and makes way under its key. If anybody waited for that, `place` lets them go on. A number
+            -- that it has stays: it may be the one by which the lane or the key of others is looked at again.
             held_back = false, in_lane = false,
             arrival = case when i.in_lane and (i.status <> 'queued' or i.arrival is not null)
                                 or i.partition_key is not null and not i.held_back and i.status in ('runnable', 'executing')
-                           then nextval('gen_durable.arrivals') end
+                           then nextval('gen_durable.arrivals') else i.arrival end
         where i.id = any (ids) and i.finished_at is null
         returning i.id
     )

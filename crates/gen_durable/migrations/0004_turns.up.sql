@@ -6,7 +6,7 @@
 
 -- Who is next under a partition key, of those that wait: the first that is due, by the order of the picker; if none is, the
 -- one that will be first.
---   called by: deal, hand_over      index: instances_waiting, one probe for each priority      locks: nothing
+--   called by: deal, hand_over, repair      index: turns_pkey; instances_waiting, one probe for each priority      locks: nothing
 create function gen_durable.next_turn(p_tenant text, p_key text) returns bigint
 language plpgsql stable
 as $$
@@ -15,11 +15,17 @@ declare
     first_id bigint;
     first_at timestamptz := 'infinity';
     above int := -40000;
+    floor_priority smallint;
+    floor_at timestamptz;
+    floor_id bigint;
 begin
+    select coalesce(min(t.priority), -32768), coalesce(min(t.at), '-infinity'), coalesce(min(t.id), 0)
+    into floor_priority, floor_at, floor_id from gen_durable.turns t where t.tenant = p_tenant and t.key = p_key;
     loop
         select i.id, i.priority, i.eligible_at into found_one
         from gen_durable.instances i
         where i.tenant = p_tenant and i.partition_key = p_key and i.held_back and i.priority > above
+          and (i.priority, i.eligible_at, i.id) >= (floor_priority, floor_at, floor_id)
         order by i.tenant, i.partition_key, i.priority, i.eligible_at, i.id
         limit 1;
         exit when found_one.id is null;
@@ -39,7 +45,7 @@ end $$;
 -- matters, so come again.
 --   called by: place      index: instances_turn, instances_waiting
 --   locks: the row whose turn it is and the row that gets it, skipping what somebody holds. The caller holds the placer.
-create function gen_durable.deal(p_tenant text, p_key text) returns boolean
+create function gen_durable.deal(p_tenant text, p_key text, p_came bigint[]) returns boolean
 language plpgsql
 as $$
 declare
@@ -59,6 +65,14 @@ begin
         if holder.id is null then
             return false;
         end if;
+    end if;
+    -- Who came late stands before where we begin to look.
+    update gen_durable.turns t set priority = f.priority, at = f.eligible_at, id = f.id
+    from (select i.priority, i.eligible_at, i.id from gen_durable.instances i
+          where i.id = any (p_came) and i.tenant = p_tenant and i.partition_key = p_key and i.held_back
+          order by i.priority, i.eligible_at, i.id limit 1) f
+    where t.tenant = p_tenant and t.key = p_key and (t.priority, t.at, t.id) > (f.priority, f.eligible_at, f.id);
+    if holder.id is not null then
         if holder.status = 'executing' or holder.eligible_at <= gen_durable.clock() then
             return true;
         end if;
@@ -125,8 +139,9 @@ begin
     if seen is null then
         return null;
     end if;
+    -- By id: a plain `is not null` would lead the planner to the index of arrivals, and through all that ever came.
     mine := array(select i.id from gen_durable.instances i
-                  where i.id = any (seen) and i.arrival is not null order by i.id for no key update skip locked);
+                  where i.id = any (seen) and coalesce(i.arrival, 0) > 0 order by i.id for no key update skip locked);
     passed_over := array(select unnest(seen) except select unnest(mine));
 
     -- Lanes. One that has an arrival which somebody holds is left alone: what came later must not get there first.
@@ -195,18 +210,18 @@ begin
         group by i.tenant, i.partition_key
         order by i.tenant, i.partition_key
     loop
-        if not gen_durable.deal(dealt.tenant, dealt.key) then
+        if not gen_durable.deal(dealt.tenant, dealt.key, mine || released) then
             again := again || dealt.id;
         end if;
     end loop;
     update gen_durable.instances i set arrival = null
-    where i.id = any (mine) and i.lane_key is null and i.arrival is not null;
+    where i.id = any (mine) and i.lane_key is null;
 
     -- What could not be done now keeps a number, and is looked at again.
     if cardinality(again) > 0 then
         update gen_durable.instances i set arrival = nextval('gen_durable.arrivals') where i.id = any (again);
     end if;
-    first_left := (select min(i.arrival) from gen_durable.instances i where i.id = any (passed_over));
+    first_left := (select min(i.arrival + 0) from gen_durable.instances i where i.id = any (passed_over));
     return least(reached, first_left - 1);
 end $$;
 
@@ -238,174 +253,6 @@ begin
         where i.tenant = l.tenant and i.lane_key = l.key and i.in_lane and i.lane_position > l.floor)
     from unnest(tenants, keys) as k(tenant, key)
     join gen_durable.lanes l on l.tenant = k.tenant and l.key = k.key;
-end $$;
-
--- Instances of this transaction's have just left a lane, or made way under a partition key: who is next, goes on. What is in
--- p_taking may be followed at once by a claim for its own worker.
---   called by: settle_keyed, conclude      index: instances_lane, instances_waiting, instances_pkey, lanes_pkey
---   locks: the lanes in order; then who is next, skipping what somebody holds: `place` sees to that one later
-create function gen_durable.hand_over(
-    p_ids bigint[], p_taking bigint[], p_worker uuid, p_lease_seconds float8, p_machines text[]
-) returns table (
-    id bigint, fsm text, fsm_version int, step text, data text, state text, attempt int,
-    claim_epoch bigint, step_seq bigint, visit bigint, queue text, priority smallint, eligible_at timestamptz,
-    tenant text, traceparent text, keyed boolean, crash_count smallint, next_due timestamptz, paused text[],
-    awaits text[], inbox text, children text, parent_id bigint, freed_by bigint, marks bigint[]
-)
-language plpgsql
-set search_path = gen_durable, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
-set jit = off
-set plan_cache_mode = force_generic_plan
-as $$
-#variable_conflict use_column
-declare
-    freed bigint[];
-    freed_tenants text[];
-    freed_keys text[];
-    freed_positions bigint[];
-    freed_queues text[];
-    has_partitions boolean;
-    nexts bigint[] := '{}';
-    next_freed bigint[] := '{}';
-    next_queues text[] := '{}';
-    found_ids bigint[];
-    found_freed bigint[];
-    found_queues text[];
-    free_ids bigint[];
-    claimed bigint := 0;
-begin
-    select array_agg(i.id) filter (where lane.is_free), array_agg(i.tenant) filter (where lane.is_free),
-        array_agg(i.lane_key) filter (where lane.is_free), array_agg(i.lane_position) filter (where lane.is_free),
-        array_agg(i.queue) filter (where lane.is_free),
-        bool_or(i.partition_key is not null and i.status <> 'executing')
-    into freed, freed_tenants, freed_keys, freed_positions, freed_queues, has_partitions
-    from gen_durable.instances i
-    cross join lateral (select i.lane_position is not null and not i.in_lane
-                               and i.status in ('done', 'failed', 'cancelled') as is_free) lane
-    where i.id = any (p_ids);
-    if freed is not null then
-        -- The lock of the lane, and only then a look at who is in it: `place` may be about to put somebody there.
-        perform from unnest(freed_tenants, freed_keys) as k(tenant, key)
-        join gen_durable.lanes l on l.tenant = k.tenant and l.key = k.key
-        order by l.tenant, l.key
-        for update of l;
-        select array_agg(n.id), array_agg(l.id), array_agg(l.queue) into nexts, next_freed, next_queues
-        from unnest(freed, freed_tenants, freed_keys, freed_positions, freed_queues) as l(id, tenant, key, position, queue)
-        cross join lateral (
-            select i.id, i.status from gen_durable.instances i
-            where i.tenant = l.tenant and i.lane_key = l.key and i.in_lane and i.lane_position > l.position
-            order by i.tenant, i.lane_key, i.lane_position
-            limit 1
-        ) n
-        where n.status = 'queued';
-        -- Now and then: where to begin to look, so that nobody wades through all that was here before.
-        if random() < 0.02 then
-            update gen_durable.lanes l set floor = k.position
-            from unnest(freed_tenants, freed_keys, freed_positions) as k(tenant, key, position)
-            where l.tenant = k.tenant and l.key = k.key and l.floor < k.position;
-        end if;
-    end if;
-    if has_partitions then
-        with next_one as materialized (
-            select i.id as freed, i.queue, gen_durable.next_turn(i.tenant, i.partition_key) as id
-            from gen_durable.instances i
-            where i.id = any (p_ids) and i.partition_key is not null and i.status <> 'executing'
-        )
-        select array_agg(n.id), array_agg(n.freed), array_agg(n.queue) into found_ids, found_freed, found_queues
-        from next_one n
-        where n.id is not null;
-        nexts := nexts || found_ids;
-        next_freed := next_freed || found_freed;
-        next_queues := next_queues || found_queues;
-    end if;
-    if nexts is null or cardinality(nexts) = 0 then
-        return;
-    end if;
-
-    -- Whom somebody holds is not overtaken: the lane or key keeps a number, and is looked at again.
-    free_ids := array(
-        select i.id from gen_durable.instances i
-        where i.id = any (nexts) and (i.held_back or (i.status = 'queued' and i.in_lane))
-        order by i.id
-        for no key update skip locked);
-    if cardinality(free_ids) < cardinality(nexts) then
-        update gen_durable.instances i set arrival = nextval('gen_durable.arrivals')
-        from unnest(nexts, next_freed) as n(id, freed)
-        where i.id = n.freed and n.id <> all (free_ids);
-        select array_agg(n.id), array_agg(n.freed), array_agg(n.queue) into nexts, next_freed, next_queues
-        from unnest(nexts, next_freed, next_queues) as n(id, freed, queue)
-        where n.id = any (free_ids);
-    end if;
-
-    if cardinality(p_taking) > 0 then
-        return query
-        update gen_durable.instances i
-        set status = 'executing', locked_by = p_worker, held_back = false,
-            lease_expires_at = statement_timestamp() + make_interval(secs => p_lease_seconds),
-            claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock()
-        from unnest(nexts, next_freed, next_queues) as n(id, freed, queue)
-        where i.id = n.id and n.freed = any (p_taking)
-          and i.queue = n.queue and i.eligible_at <= gen_durable.clock() and i.crash_count < 2
-          and (i.held_back or i.partition_key is null)
-          and i.fsm || '/' || i.fsm_version = any (p_machines)
-          and not exists (select from gen_durable.queues q where q.name = n.queue and q.paused_at is not null)
-        returning i.id, i.fsm, i.fsm_version, i.step, i.data::text, i.state::text, i.attempt,
-            i.claim_epoch, i.step_seq, i.visit, i.queue, i.priority, i.eligible_at,
-            i.tenant, i.traceparent, true, i.crash_count, null::timestamptz, null::text[], i.awaits,
-            (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
-             from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null),
-            case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
-            i.parent_id, n.freed, null::bigint[];
-        get diagnostics claimed = row_count;
-    end if;
-    if claimed < cardinality(free_ids) then
-        -- One that comes to the head of its lane and has a partition key as well waits for its turn there.
-        update gen_durable.instances i
-        set status = 'runnable',
-            held_back = i.status = 'queued' and i.partition_key is not null,
-            arrival = case when i.status = 'queued' and i.partition_key is not null
-                           then nextval('gen_durable.arrivals') else i.arrival end,
-            eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock()
-        where i.id = any (free_ids) and i.status in ('queued', 'runnable');
-    end if;
-end $$;
-
--- Write endings of instances that stand in a lane or under a partition key, and hand over what they free.
---   called by: store::settle      index: instances_pkey; as hand_over
---   locks: as settle, then as hand_over
--- Answers what was written (an id, and what it finds if it runs ahead), and who was claimed in its stead, with who made way.
-create function gen_durable.settle_keyed(
-    p_ids bigint[], p_epochs bigint[], p_seqs bigint[], p_statuses text[], p_versions int[],
-    p_steps text[], p_data text[], p_states text[], p_results text[], p_errors text[],
-    p_rises int[], p_delays float8[], p_lock_timeout text,
-    p_taking bigint[], p_worker uuid, p_lease_seconds float8, p_machines text[]
-) returns table (
-    id bigint, fsm text, fsm_version int, step text, data text, state text, attempt int,
-    claim_epoch bigint, step_seq bigint, visit bigint, queue text, priority smallint, eligible_at timestamptz,
-    tenant text, traceparent text, keyed boolean, crash_count smallint, next_due timestamptz, paused text[],
-    awaits text[], inbox text, children text, parent_id bigint, freed_by bigint, marks bigint[]
-)
-language plpgsql
-as $$
-#variable_conflict use_column
-declare
-    written bigint[];
-    inboxes text[];
-    broods text[];
-begin
-    select array_agg(w.id), array_agg(w.inbox), array_agg(w.children) into written, inboxes, broods
-    from gen_durable.settle(p_ids, p_epochs, p_seqs, p_statuses, p_versions, p_steps, p_data, p_states, p_results, p_errors,
-        p_rises, p_delays, p_lock_timeout) w;
-    if written is null then
-        return;
-    end if;
-    return query
-    select w.id, null, null::int, null, null, null, null::int, null::bigint, null::bigint, null::bigint, null,
-        null::smallint, gen_durable.clock(), null, null, true, null::smallint, null::timestamptz, null::text[],
-        null::text[], w.inbox, w.children, null::bigint, null::bigint, null::bigint[]
-    from unnest(written, inboxes, broods) as w(id, inbox, children);
-    return query select h.* from gen_durable.hand_over(written, p_taking, p_worker, p_lease_seconds, p_machines) h;
 end $$;
 
 -- Look after lanes and partition keys, a part of them at a time: one that has somebody waiting and nobody at its head gets
@@ -477,6 +324,7 @@ begin
         if not exists (select from gen_durable.instances i
                        where i.tenant = next_tenant and i.partition_key = next_key and not i.held_back
                          and i.status in ('runnable', 'executing')) then
+            delete from gen_durable.turns t where t.tenant = next_tenant and t.key = next_key;
             update gen_durable.instances i set arrival = nextval('gen_durable.arrivals')
             where i.id = (select h.id from gen_durable.instances h
                           where h.id = gen_durable.next_turn(next_tenant, next_key) and h.arrival is null

@@ -3,7 +3,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::Arc,
+    sync::{Arc, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -124,8 +124,14 @@ async fn commit(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) {
                 let is_written = |ended: &Ended| written.found.contains_key(&ended.ending.claim.id);
                 let (ask, told): (Vec<Ended>, Vec<Ended>) =
                     tried.into_iter().partition(|ended: &Ended| ended.unsure && !is_written(ended));
+                let followed: HashSet<i64> = written.handed.iter().map(|(freed_by, _)| *freed_by).collect();
                 follow(core, &told, written.handed);
-                answer(core, told, |claim| written.found.get(&claim.id).cloned());
+                // Where somebody follows in the place of each, there is neither room nor anything new for the picker.
+                let is_quiet = !told.is_empty() && told.iter().all(|ended| followed.contains(&ended.ending.claim.id));
+                tell(core, told, |claim| written.found.get(&claim.id).cloned());
+                if !is_quiet {
+                    core.wake.ring();
+                }
                 match resolve(core, connection, ask).await {
                     Some(left) => work.push(left),
                     None => return,
@@ -321,6 +327,8 @@ fn follow(core: &Arc<Core>, told: &[Ended], handed: Vec<(i64, Claimed)>) {
     if handed.is_empty() {
         return;
     }
+    // It counts as work for the picker as well: it must not believe that there is none, and look less and less often.
+    *core.followed_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     let before: HashMap<i64, &Ended> = told.iter().map(|ended| (ended.ending.claim.id, ended)).collect();
     for (freed_by, row) in handed {
         let Some(index) = core.queue_named(&row.queue) else { continue };
@@ -332,8 +340,14 @@ fn follow(core: &Arc<Core>, told: &[Ended], handed: Vec<(i64, Claimed)>) {
     }
 }
 
-/// Tell everybody what came of it: the next step begins, a place becomes free, or the outcome is dropped.
+/// Tell everybody what came of it, and the picker to look: a place is free, or a row has become due.
 pub(crate) fn answer(core: &Arc<Core>, batch: Vec<Ended>, committed: impl Fn(&Claim) -> Option<Found>) {
+    tell(core, batch, committed);
+    core.wake.ring();
+}
+
+/// The next step begins, a place becomes free, or the outcome is dropped.
+fn tell(core: &Arc<Core>, batch: Vec<Ended>, committed: impl Fn(&Claim) -> Option<Found>) {
     let mut ahead: Vec<Vec<Run>> = core.queues.iter().map(|_| Vec::new()).collect();
     let mut gone: Vec<Vec<Claim>> = core.queues.iter().map(|_| Vec::new()).collect();
     for ended in batch {
@@ -372,8 +386,6 @@ pub(crate) fn answer(core: &Arc<Core>, batch: Vec<Ended>, committed: impl Fn(&Cl
             staff(core, index, runs);
         }
     }
-    // A place is free, or a row has become due: either way the picker should look.
-    core.wake.ring();
 }
 
 /// What was born with this commit is due since the commit began, which may be a while ago, and may have a priority that

@@ -60,6 +60,8 @@ pub(crate) struct Core {
     pub(crate) steps: tokio::runtime::Handle,
     /// When the picker last came round, for the question whether it lives.
     pub(crate) picked_at: Mutex<Instant>,
+    /// When a commit last brought somebody who follows in a lane or under a key: work that no pick has seen.
+    pub(crate) followed_at: Mutex<Instant>,
     /// Held while a sweep claims: a drain must not look past what is on its way into a queue.
     pub(crate) claiming: tokio::sync::Mutex<()>,
     /// The worker tasks, for the end of a drain.
@@ -111,6 +113,7 @@ impl Core {
             phase: Phase::default(),
             steps,
             picked_at: Mutex::new(Instant::now()),
+            followed_at: Mutex::new(Instant::now()),
             claiming: tokio::sync::Mutex::new(()),
             workers: super::Workers::default(),
         }

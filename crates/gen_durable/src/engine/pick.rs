@@ -116,8 +116,10 @@ struct Placed {
 
 impl Placed {
     fn look(&mut self, arrivals: Arrivals) {
-        let (drawn, begun) = *self.next.get_or_insert((arrivals.drawn, arrivals.begun));
-        if arrivals.over >= begun {
+        self.next = self.next.or(arrivals.begun.map(|begun| (arrivals.drawn, begun)));
+        if let Some((drawn, begun)) = self.next
+            && arrivals.over >= begun
+        {
             let bound = arrivals.placed_to.unwrap_or(i64::MAX);
             self.to = self.to.max(drawn.min(bound));
             self.next = None;
@@ -172,6 +174,7 @@ impl Picker {
 
     fn wanted(&mut self, core: &Core) -> Wanted {
         let mut wanted = Wanted { suspects: core.suspects_wanted(), placed_to: self.placed.to, ..Wanted::default() };
+        wanted.bound = self.placed.next.is_none();
         for queue in &core.queues {
             let room = queue.room().min(self.room_max);
             if room == 0 {
@@ -246,7 +249,8 @@ impl Picker {
 
     /// Fast for a while after work was seen, slower and slower when there is none.
     fn poll(&self, core: &Core) -> Duration {
-        let idle = self.worked_at.elapsed();
+        let followed_at = *core.followed_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let idle = self.worked_at.max(followed_at).elapsed();
         let settings = &core.settings;
         let pause = match idle {
             idle if idle < BUSY_FOR => settings.busy_poll,

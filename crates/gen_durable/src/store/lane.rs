@@ -28,12 +28,14 @@ pub(crate) struct Rounds {
 /// Give out places and turns to all that arrived. A pick does that by itself; this is for who does not pick.
 #[cfg(feature = "testing")]
 pub(crate) async fn place(connection: &Connection) -> Result<(), Fault> {
+    let mut before = 0;
     loop {
         let rows = connection.query(&PLACE, &[]).await?;
         let more: Option<i64> = rows.first().map_or(Ok(None), |row| column(row, 0))?;
-        // Zero: somebody else is at it, or the very first is held by somebody.
-        if more.is_none_or(|reached| reached == 0) {
-            return Ok(());
+        // No further than before: somebody else is at it, or the first that is left is held by somebody.
+        match more {
+            Some(reached) if reached > before => before = reached,
+            _ => return Ok(()),
         }
     }
 }

@@ -42,10 +42,11 @@ pub(crate) static MIGRATIONS: &[Migration] = &[
     migration!(5, "0005_story", serves 5),
     migration!(6, "0006_letters", serves 6),
     migration!(7, "0007_timers", serves 7),
+    migration!(8, "0008_hand_over", serves 8),
 ];
 
 /// The version that this build was made for.
-pub(crate) const CURRENT: i32 = 7;
+pub(crate) const CURRENT: i32 = 8;
 
 /// A migration may have an index to build; it is not lost for being slow.
 const MIGRATION_DEADLINE: std::time::Duration = std::time::Duration::from_secs(3600);

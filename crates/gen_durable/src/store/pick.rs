@@ -11,7 +11,8 @@ use super::{
 };
 
 sql!(prepared PICK, "pick.sql", [
-    TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, INT2_ARRAY, TIMESTAMPTZ_ARRAY, INT8_ARRAY, TEXT_ARRAY, TEXT, FLOAT8, INT4, INT8
+    TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, INT2_ARRAY, TIMESTAMPTZ_ARRAY, INT8_ARRAY, TEXT_ARRAY, TEXT, FLOAT8, INT4, INT8,
+    BOOL
 ]);
 sql!(PRIORITIES, "priorities.sql", [TEXT_ARRAY]);
 sql!(GIVE_BACK, "give_back.sql", [INT8_ARRAY, INT8_ARRAY]);
@@ -41,6 +42,8 @@ pub(crate) struct Wanted {
     pub(crate) suspects: i32,
     /// Up to which number of arrival lanes and partition keys have been seen to.
     pub(crate) placed_to: i64,
+    /// Whether to say before which transaction all must be over for what is drawn by now to be final.
+    pub(crate) bound: bool,
 }
 
 impl Wanted {
@@ -77,10 +80,10 @@ pub(crate) struct Arrivals {
     pub(crate) placed_to: Option<i64>,
     /// How far numbers had been drawn when the pick began.
     pub(crate) drawn: i64,
-    /// All transactions below this one are over…
+    /// All transactions below this one are over.
     pub(crate) over: i64,
-    /// …and from this one on none had begun.
-    pub(crate) begun: i64,
+    /// Who has drawn by then stands below this transaction; `None`: it was not asked for, or nothing was drawn.
+    pub(crate) begun: Option<i64>,
 }
 
 /// Claim a batch: one statement, one round trip, committed when it returns.
@@ -106,6 +109,7 @@ pub(crate) async fn claim(
                 &lease_seconds,
                 &wanted.suspects,
                 &wanted.placed_to,
+                &wanted.bound,
             ],
         )
         .await?;
@@ -127,7 +131,7 @@ pub(crate) async fn claim(
             placed_to: mark(0),
             drawn: mark(1).unwrap_or_default(),
             over: mark(2).unwrap_or_default(),
-            begun: mark(3).unwrap_or(i64::MAX),
+            begun: mark(3),
         },
     })
 }

@@ -15,7 +15,7 @@ const LINES_MAX: usize = 500;
 const REAL_CLOCK: [&str; 15] = [
     "migrations/0001_instances.up.sql", // the clock itself; the defaults of `workers` and `migrations`
     "migrations/0002_hot_path.up.sql",  // the lease of a claim, for people
-    "migrations/0004_turns.up.sql",     // likewise
+    "migrations/0008_hand_over.up.sql", // likewise
     "store/sql/adopt.sql",
     "store/sql/bury.sql",
     "store/sql/expired.sql",

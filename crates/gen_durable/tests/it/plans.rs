@@ -7,7 +7,7 @@ use tokio_postgres::Client;
 use crate::support::{live, sql};
 
 /// Rows of each kind of ballast. (`DURABLE_PLAN_ROWS=1000000` for the long form.)
-fn ballast() -> i64 {
+pub(crate) fn ballast() -> i64 {
     std::env::var("DURABLE_PLAN_ROWS").ok().and_then(|rows| rows.parse().ok()).unwrap_or(100_000)
 }
 
@@ -45,10 +45,10 @@ fn settle(schema: &str) -> String {
 
 /// Pages that a statement touches that brings a hundred rows; undone afterwards.
 async fn pages(client: &mut Client, text: &str) -> u64 {
-    pages_of(client, text, 100.0).await
+    pages_with(client, text, 100.0).await
 }
 
-async fn pages_of(client: &mut Client, text: &str, rows: f64) -> u64 {
+async fn pages_with(client: &mut Client, text: &str, rows: f64) -> u64 {
     let tx = client.transaction().await.unwrap();
     let plan = tx.query_one(&format!("explain (analyze, buffers, format json) {text}"), &[]).await.unwrap();
     let plan: serde_json::Value = serde_json::from_str(plan.get::<_, Json>(0).0.as_str()).unwrap();
@@ -57,6 +57,19 @@ async fn pages_of(client: &mut Client, text: &str, rows: f64) -> u64 {
     let pages = root["Shared Hit Blocks"].as_u64().unwrap() + root["Shared Read Blocks"].as_u64().unwrap();
     tx.rollback().await.unwrap();
     pages
+}
+
+/// Pages that a statement touches after another has run, both undone.
+pub(crate) async fn pages_of(client: &mut Client, before: Option<&str>, text: &str) -> u64 {
+    let tx = client.transaction().await.unwrap();
+    if let Some(before) = before {
+        tx.batch_execute(before).await.unwrap();
+    }
+    let plan = tx.query_one(&format!("explain (analyze, buffers, format json) {text}"), &[]).await.unwrap();
+    let plan: serde_json::Value = serde_json::from_str(plan.get::<_, Json>(0).0.as_str()).unwrap();
+    let root = &plan[0]["Plan"];
+    tx.rollback().await.unwrap();
+    root["Shared Hit Blocks"].as_u64().unwrap() + root["Shared Read Blocks"].as_u64().unwrap()
 }
 
 /// EXPLAIN answers as `json`, which the driver reads as bytes.
@@ -79,7 +92,7 @@ async fn settled_pages(client: &mut Client, text: &str) -> u64 {
     pages(client, text).await
 }
 
-fn within_half(base: u64, now: u64) -> bool {
+pub(crate) fn within_half(base: u64, now: u64) -> bool {
     now * 2 <= base * 3 && base <= now * 2
 }
 
@@ -202,7 +215,7 @@ async fn what_a_story_costs_does_not_depend_on_other_stories_nor_on_its_own_leng
         .await
         .unwrap();
     for act in &acts {
-        let touched = pages_of(&mut client, act, 1.0).await;
+        let touched = pages_with(&mut client, act, 1.0).await;
         // A trim takes a thousand lines away, each with a look at the index; the others one, or fifty.
         let most = if act.contains("trim_story") { 2_500 } else { 200 };
         assert!(touched < most, "{act}: {touched} pages");

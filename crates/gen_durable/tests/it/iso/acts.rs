@@ -2,8 +2,8 @@
 
 const PICK: &str = include_str!("../../../src/store/sql/pick.sql");
 const SETTLE: &str = include_str!("../../../src/store/sql/settle_told.sql");
-const CONCLUDE: &str = include_str!("../../../src/store/sql/conclude.sql");
-const SIGNAL: &str = include_str!("../../../src/store/sql/signal.sql");
+pub(super) const CONCLUDE: &str = include_str!("../../../src/store/sql/conclude.sql");
+pub(super) const SIGNAL: &str = include_str!("../../../src/store/sql/signal.sql");
 const CANCEL: &str = include_str!("../../../src/store/sql/cancel.sql");
 const REAP: &str = include_str!("../../../src/store/sql/reap.sql");
 const EXPIRE: &str = include_str!("../../../src/store/sql/expire.sql");
@@ -18,7 +18,7 @@ const COLLECT: &str = include_str!("../../../src/store/sql/collect.sql");
 const GIVE_BACK: &str = include_str!("../../../src/store/sql/give_back.sql");
 const SIGNAL_ALL: &str = include_str!("../../../src/store/sql/signal_all.sql");
 const SIGNAL_OR_START: &str = include_str!("../../../src/store/sql/signal_or_start.sql");
-const ENQUEUE_ALL: &str = include_str!("../../../src/store/sql/enqueue_all.sql");
+pub(super) const ENQUEUE_ALL: &str = include_str!("../../../src/store/sql/enqueue_all.sql");
 
 /// What an act claims to have done when it answers, so that it can be held to it.
 #[derive(Clone, Debug, Default)]
@@ -62,7 +62,7 @@ pub(super) struct Act {
 }
 
 /// Put literals where a statement has parameters. From the last on, so that `$1` leaves `$10` alone.
-fn fill(text: &str, values: &[&str]) -> String {
+pub(super) fn fill(text: &str, values: &[&str]) -> String {
     let code: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with("--")).collect();
     let mut filled = code.join("\n");
     for (n, value) in values.iter().enumerate().rev() {
@@ -154,7 +154,7 @@ fn tells(id: i64, targets: &[&str], dedup: &str) -> (String, Claims) {
     conclude(&[ending(id, "done", &more)], claims)
 }
 
-fn cancel(id: i64, by_key: bool, subtree: bool) -> (String, Claims) {
+pub(super) fn cancel(id: i64, by_key: bool, subtree: bool) -> (String, Claims) {
     let (address, key) = if by_key { ("null::bigint".into(), "'k'") } else { (id.to_string(), "null::text") };
     let values: [&str; 6] = [&address, "''", key, "null::text[]", "'enough'", if subtree { "true" } else { "false" }];
     (fill(CANCEL, &values), Claims { ends: Some(id), ends_below: subtree, ..Claims::default() })
@@ -192,6 +192,7 @@ impl Act {
                     "60",
                     "1",
                     "0",
+                    "true",
                 ];
                 (fill(PICK, &values), Claims { claims: true, ..Claims::default() })
             }
@@ -270,7 +271,7 @@ impl Act {
             "11 failed" => child(&[(11, "failed")]),
             "12 done" => child(&[(12, "done")]),
             "11 and 12 done" => child(&[(11, "done"), (12, "done")]),
-            other => panic!("there is no act {other:?}"),
+            other => super::keyed::act(other).unwrap_or_else(|| panic!("there is no act {other:?}")),
         };
         Act { name: name.into(), sql, claims }
     }

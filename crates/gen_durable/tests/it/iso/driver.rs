@@ -62,7 +62,7 @@ enum At {
 }
 
 /// Gates that an act may pass.
-const GATES: i32 = 20;
+const GATES: i32 = 80;
 
 async fn connect(url: &str) -> (Client, i32) {
     let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();

@@ -16,12 +16,12 @@ const GATE: &str = "
             perform set_config('iso.gate', (passed + 1)::text, true);
             if passed > 0 then
                 perform pg_advisory_xact_lock(current_setting('iso.lane')::int,
-                    current_setting('iso.session')::int * 20 + passed);
+                    current_setting('iso.session')::int * 80 + passed);
             end if;
         end if;
     end $$;";
 
-const GATED: [&str; 9] = [
+const GATED: [&str; 14] = [
     "conclude",
     "signal",
     "cancel",
@@ -31,10 +31,31 @@ const GATED: [&str; 9] = [
     "fire",
     "cancel_timer",
     "pause_schedule",
+    "place",
+    "deal",
+    "hand_over",
+    "settle_keyed",
+    "repair",
 ];
 
 /// The words that an inner statement begins with. `perform set_config` and control flow are no release points.
-const STATEMENTS: [&str; 7] = ["select ", "with ", "update ", "insert ", "delete ", "perform i.id", "perform p.id"];
+const STATEMENTS: [&str; 15] = [
+    "select ",
+    "with ",
+    "update ",
+    "insert ",
+    "delete ",
+    "perform i.id",
+    "perform p.id",
+    "perform from",
+    "mine := array(select i",
+    "heads := ",
+    "released := ",
+    "free_ids := ",
+    "best := ",
+    "round := ",
+    "return query select h",
+];
 
 fn with_gates(definition: &str, schema: &str) -> String {
     let mut gated = String::new();
@@ -78,5 +99,6 @@ pub(super) async fn remove(client: &Client, schema: &str, function: &str, guard:
     let before = definition(client, schema, function).await;
     let guard = guard.replace("gen_durable.", &format!("{schema}."));
     assert!(before.contains(&guard), "{function} has no {guard:?} to take out:\n{before}");
-    client.batch_execute(&before.replace(&guard, instead)).await.unwrap();
+    let instead = instead.replace("gen_durable.", &format!("{schema}."));
+    client.batch_execute(&before.replace(&guard, &instead)).await.unwrap();
 }

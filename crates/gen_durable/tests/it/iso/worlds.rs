@@ -8,7 +8,9 @@ use super::acts::Act;
 /// The rows before, and the acts that meet there.
 pub(super) struct World {
     pub(super) name: &'static str,
-    rows: &'static str,
+    /// Of lanes and partition keys: see `keyed`.
+    pub(super) keyed: bool,
+    pub(super) rows: &'static str,
     pub(super) acts: &'static [&'static str],
 }
 
@@ -39,6 +41,7 @@ const OWNER: [&str; 6] = ["next", "ahead", "retry", "sleep", "done", "stop"];
 pub(super) const WORLDS: [World; 14] = [
     World {
         name: "due",
+        keyed: false,
         rows: "(10, 'runnable', 6, 3, null::bigint, null::int, 0, 0, false)",
         acts: &[
             "start k",
@@ -57,6 +60,7 @@ pub(super) const WORLDS: [World; 14] = [
     },
     World {
         name: "running",
+        keyed: false,
         rows: "(10, 'executing', 5, 3, null::bigint, null::int, 0, 0, false)",
         acts: &[
             "start k",
@@ -90,6 +94,7 @@ pub(super) const WORLDS: [World; 14] = [
     },
     World {
         name: "telling",
+        keyed: false,
         rows: "(10, 'executing', 5, 3, null::bigint, null::int, 0, 0, false), (11, 'awaiting_signal', 6, 4, null::bigint, null::int, 0, 0, false),
                (12, 'executing', 5, 3, null::bigint, null::int, 0, 0, false), (13, 'awaiting_signal', 6, 4, null::bigint, null::int, 0, 0, false)",
         acts: &[
@@ -110,6 +115,7 @@ pub(super) const WORLDS: [World; 14] = [
     },
     World {
         name: "running, with letters",
+        keyed: false,
         rows: "(10, 'executing', 5, 3, null::bigint, null::int, 0, 0, false);
                insert into S.signals (id, target_id, name, payload, dedup_key) overriding system value
                values (100, 10, 'a', '\"first\"', null), (101, 10, 'b', '\"second\"', 'once')",
@@ -130,6 +136,7 @@ pub(super) const WORLDS: [World; 14] = [
     },
     World {
         name: "parked",
+        keyed: false,
         rows: "(10, 'awaiting_signal', 6, 4, null::bigint, null::int, 0, 0, false)",
         acts: &[
             "start k",
@@ -154,6 +161,7 @@ pub(super) const WORLDS: [World; 14] = [
     },
     World {
         name: "joining",
+        keyed: false,
         rows: "(10, 'awaiting_children', 6, 4, null::bigint, null::int, 1, 2, false),
                (11, 'executing', 5, 3, 10, 1, 0, 0, false), (12, 'executing', 5, 3, 10, 1, 0, 0, false)",
         acts: &[
@@ -176,6 +184,7 @@ pub(super) const WORLDS: [World; 14] = [
     },
     World {
         name: "joining again",
+        keyed: false,
         rows: "(10, 'awaiting_children', 8, 6, null::bigint, null::int, 2, 1, false),
                (11, 'executing', 5, 3, 10, 1, 0, 0, false), (12, 'executing', 5, 3, 10, 2, 0, 0, false)",
         acts: &[
@@ -192,6 +201,7 @@ pub(super) const WORLDS: [World; 14] = [
     },
     World {
         name: "joining any",
+        keyed: false,
         rows: "(10, 'awaiting_children', 6, 4, null::bigint, null::int, 1, 2, true),
                (11, 'executing', 5, 3, 10, 1, 0, 0, false), (12, 'executing', 5, 3, 10, 1, 0, 0, false)",
         acts: &[
@@ -208,6 +218,7 @@ pub(super) const WORLDS: [World; 14] = [
     },
     World {
         name: "joined and running",
+        keyed: false,
         // The child lies before its parent: a reaper that goes by the place of a row meets it first.
         rows: "(11, 'executing', 5, 3, 10, 1, 0, 0, false),
                (10, 'executing', 5, 3, null::bigint, null::int, 1, 1, true), (12, 'done', 6, 4, 10, 1, 0, 0, false)",
@@ -230,6 +241,7 @@ pub(super) const WORLDS: [World; 14] = [
     },
     World {
         name: "parked, with a timer",
+        keyed: false,
         rows: "(10, 'awaiting_signal', 6, 4, null::bigint, null::int, 0, 0, false);
                update S.instances set repeats = true where id = 10;
                insert into S.timers (id, instance_id, await_seq, due_at, anchor_at, cycle, missed, birth) overriding system value
@@ -251,6 +263,7 @@ pub(super) const WORLDS: [World; 14] = [
     },
     World {
         name: "joining, with a timer",
+        keyed: false,
         rows: "(10, 'awaiting_children', 6, 4, null::bigint, null::int, 1, 2, false),
                (11, 'executing', 5, 3, 10, 1, 0, 0, false), (12, 'executing', 5, 3, 10, 1, 0, 0, false);
                update S.instances set repeats = true where id = 10;
@@ -261,6 +274,7 @@ pub(super) const WORLDS: [World; 14] = [
     },
     World {
         name: "scheduled",
+        keyed: false,
         rows: "(10, 'runnable', 6, 4, null::bigint, null::int, 0, 0, false);
                insert into S.schedules (name, cycle, missed, code_cycle, code_missed, anchor_at)
                values ('s', 'R/PT1H', 'all', 'R/PT1H', 'all', '2020-01-01T00:00:00Z');
@@ -277,6 +291,7 @@ pub(super) const WORLDS: [World; 14] = [
     },
     World {
         name: "scheduled, and paused",
+        keyed: false,
         rows: "(10, 'runnable', 6, 4, null::bigint, null::int, 0, 0, false);
                insert into S.schedules (name, cycle, missed, code_cycle, code_missed, anchor_at, paused_at)
                values ('s', 'R/PT1H', 'all', 'R/PT1H', 'all', '2020-01-01T00:00:00Z', '2020-01-01')",
@@ -284,6 +299,7 @@ pub(super) const WORLDS: [World; 14] = [
     },
     World {
         name: "over",
+        keyed: false,
         rows: "(10, 'done', 6, 4, null::bigint, null::int, 0, 0, false), (11, 'executing', 5, 3, 10, 1, 0, 0, false)",
         acts: &[
             "start k",
@@ -307,6 +323,9 @@ pub(super) const WORLDS: [World; 14] = [
 impl World {
     /// The statements that make it.
     pub(super) fn sql(&self) -> String {
+        if self.keyed {
+            return super::keyed::world(self.rows);
+        }
         let (rows, letters) = self.rows.split_once(';').unwrap_or((self.rows, ""));
         format!("{CLEAR}{}{letters}", MAKE.replace("ROWS", rows))
     }
@@ -319,7 +338,7 @@ impl World {
     }
 
     pub(super) fn named(name: &str) -> &'static World {
-        WORLDS.iter().find(|world| world.name == name).unwrap()
+        WORLDS.iter().chain(&super::keyed::WORLDS).find(|world| world.name == name).unwrap()
     }
 }
 

@@ -21,6 +21,8 @@ pub(crate) struct World {
     pub(crate) slots: usize,
     /// How many run.
     pub(crate) running: AtomicUsize,
+    /// Books in the database, for those who write them.
+    pub(crate) books: Option<super::audit::Books>,
 }
 
 impl World {

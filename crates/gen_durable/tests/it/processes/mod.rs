@@ -13,6 +13,7 @@ mod worker;
 
 // The faults.
 mod asleep;
+mod audit;
 mod blocked;
 mod crash;
 mod drain;

@@ -61,6 +61,7 @@ impl Place {
             slots: 8,
             threads: 2,
             pause_ms: 0,
+            books: false,
         }
     }
 

@@ -103,7 +103,8 @@ async fn run(
     settings: Settings,
     build: impl FnOnce(Pool, World) -> gen_durable::EngineBuilder<World>,
 ) -> (JoinHandle<Result<(), Error>>, oneshot::Sender<()>) {
-    let world = World { dir: place.dir.clone(), pause: Duration::ZERO, slots: 8, running: AtomicUsize::new(0) };
+    let world =
+        World { books: None, dir: place.dir.clone(), pause: Duration::ZERO, slots: 8, running: AtomicUsize::new(0) };
     let pool = Pool::connect_to(&place.url, &place.schema).await.unwrap();
     let engine = build(pool, world).settings(settings).build().unwrap();
     let health = engine.health();

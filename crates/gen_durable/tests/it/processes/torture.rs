@@ -103,7 +103,7 @@ async fn transitions(place: &Place) -> usize {
 
 /// Whose turn it is, stopped and about to die. Somebody who holds a row that two processes died with is spared: a
 /// third death in a row fails the instance, rightly, and is another test's business.
-pub(super) async fn choose(place: &Place, workers: &mut [Worker], turn: usize) -> usize {
+pub(crate) async fn choose(place: &Place, workers: &mut [Worker], turn: usize) -> usize {
     let mut victim = turn % workers.len();
     loop {
         workers[victim].stop();

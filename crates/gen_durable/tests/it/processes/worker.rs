@@ -12,6 +12,7 @@ use gen_durable::{Engine, Pool, Queue, Settings};
 use serde::{Deserialize, Serialize};
 
 use super::{
+    audit::{Books, Stand},
     family::{Member, Parent},
     machines::{Blocking, Five, Gated, Killer, World},
     place::until,
@@ -33,6 +34,8 @@ pub(crate) struct Plan {
     pub(crate) slots: usize,
     pub(crate) threads: usize,
     pub(crate) pause_ms: u64,
+    /// Whether steps write books of their own into the database.
+    pub(crate) books: bool,
 }
 
 impl Plan {
@@ -166,8 +169,14 @@ async fn run(plan: Plan) {
     let mut terminated = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).unwrap();
     let milliseconds = Duration::from_millis;
     let pool = Pool::connect_to(&plan.url, &plan.schema).await.unwrap();
-    let world =
-        World { dir: plan.dir, pause: milliseconds(plan.pause_ms), slots: plan.slots, running: AtomicUsize::new(0) };
+    let books = if plan.books { Some(Books::open(&plan.url, &plan.schema).await) } else { None };
+    let world = World {
+        books,
+        dir: plan.dir,
+        pause: milliseconds(plan.pause_ms),
+        slots: plan.slots,
+        running: AtomicUsize::new(0),
+    };
     let settings = Settings {
         lease: milliseconds(plan.lease_ms),
         heartbeat: milliseconds(plan.heartbeat_ms),
@@ -182,6 +191,7 @@ async fn run(plan: Plan) {
         .register::<Blocking>()
         .register::<Parent>()
         .register::<Member>()
+        .register::<Stand>()
         .queue(Queue::DEFAULT, plan.slots)
         .settings(settings)
         .build()

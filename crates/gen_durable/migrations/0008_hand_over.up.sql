@@ -1,0 +1,196 @@
+-- 0008: the commit that frees a lane or a partition key lets the next go on.
+
+-- Instances of this transaction's have just left a lane, or made way under a partition key: who is next, goes on. What is in
+-- p_taking may be followed at once by a claim for its own worker.
+--   called by: settle_keyed, conclude      index: instances_lane, instances_waiting, instances_pkey, lanes_pkey, turns_pkey
+--   locks: the lanes in order; then who is next, skipping what somebody holds: `place` sees to that one later
+create function gen_durable.hand_over(
+    p_ids bigint[], p_taking bigint[], p_worker uuid, p_lease_seconds float8, p_machines text[]
+) returns table (
+    id bigint, fsm text, fsm_version int, step text, data text, state text, attempt int,
+    claim_epoch bigint, step_seq bigint, visit bigint, queue text, priority smallint, eligible_at timestamptz,
+    tenant text, traceparent text, keyed boolean, crash_count smallint, next_due timestamptz, paused text[],
+    awaits text[], inbox text, children text, parent_id bigint, freed_by bigint, marks bigint[]
+)
+language plpgsql
+set search_path = gen_durable, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off
+set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+    freed bigint[];
+    freed_tenants text[];
+    freed_keys text[];
+    freed_positions bigint[];
+    freed_queues text[];
+    has_partitions boolean;
+    nexts bigint[] := '{}';
+    next_freed bigint[] := '{}';
+    next_queues text[] := '{}';
+    found_ids bigint[];
+    found_freed bigint[];
+    found_queues text[];
+    free_ids bigint[];
+    claimed bigint := 0;
+    keyed_ids bigint[];
+begin
+    select array_agg(i.id) filter (where lane.is_free), array_agg(i.tenant) filter (where lane.is_free),
+        array_agg(i.lane_key) filter (where lane.is_free), array_agg(i.lane_position) filter (where lane.is_free),
+        array_agg(i.queue) filter (where lane.is_free),
+        bool_or(i.partition_key is not null and i.status <> 'executing')
+    into freed, freed_tenants, freed_keys, freed_positions, freed_queues, has_partitions
+    from gen_durable.instances i
+    cross join lateral (select i.lane_position is not null and not i.in_lane
+                               and i.status in ('done', 'failed', 'cancelled') as is_free) lane
+    where i.id = any (p_ids);
+    if freed is not null then
+        -- The lock of the lane, and only then a look at who is in it: `place` may be about to put somebody there.
+        perform from unnest(freed_tenants, freed_keys) as k(tenant, key)
+        join gen_durable.lanes l on l.tenant = k.tenant and l.key = k.key
+        order by l.tenant, l.key
+        for update of l;
+        select array_agg(n.id), array_agg(l.id), array_agg(l.queue) into nexts, next_freed, next_queues
+        from unnest(freed, freed_tenants, freed_keys, freed_positions, freed_queues) as l(id, tenant, key, position, queue)
+        cross join lateral (
+            select i.id, i.status from gen_durable.instances i
+            where i.tenant = l.tenant and i.lane_key = l.key and i.in_lane and i.lane_position > l.position
+            order by i.tenant, i.lane_key, i.lane_position
+            limit 1
+        ) n
+        where n.status = 'queued';
+        -- Now and then: where to begin to look, so that nobody wades through all that was here before.
+        if random() < 0.02 then
+            update gen_durable.lanes l set floor = k.position
+            from unnest(freed_tenants, freed_keys, freed_positions) as k(tenant, key, position)
+            where l.tenant = k.tenant and l.key = k.key and l.floor < k.position;
+        end if;
+    end if;
+    -- Under a partition key, all who ended a step made way; some of them for themselves.
+    if has_partitions then
+        keyed_ids := array(select i.id from gen_durable.instances i
+                           where i.id = any (p_ids) and i.partition_key is not null and i.status <> 'executing');
+        with next_one as materialized (
+            select i.id as freed, i.queue, gen_durable.next_turn(i.tenant, i.partition_key) as id
+            from gen_durable.instances i where i.id = any (keyed_ids)
+        )
+        select array_agg(n.id), array_agg(n.freed), array_agg(n.queue) into found_ids, found_freed, found_queues
+        from next_one n
+        where n.id is not null;
+        nexts := nexts || found_ids;
+        next_freed := next_freed || found_freed;
+        next_queues := next_queues || found_queues;
+        if cardinality(keyed_ids) > coalesce(cardinality(found_ids), 0) then
+            -- A key for which nobody waits any more is forgotten.
+            delete from gen_durable.turns t using gen_durable.instances i
+            where i.id = any (keyed_ids) and (found_freed is null or i.id <> all (found_freed))
+              and t.tenant = i.tenant and t.key = i.partition_key;
+        end if;
+        if found_ids is not null and random() < 0.05 then
+            -- Now and then, as for lanes: nothing waits before who is first in line.
+            insert into gen_durable.turns as t (tenant, key, priority, at, id)
+            select i.tenant, i.partition_key, first.priority, first.eligible_at, first.id
+            from gen_durable.instances i
+            left join gen_durable.turns f on f.tenant = i.tenant and f.key = i.partition_key
+            cross join lateral (
+                select w.priority, w.eligible_at, w.id from gen_durable.instances w
+                where w.tenant = i.tenant and w.partition_key = i.partition_key and w.held_back
+                  and (w.priority, w.eligible_at, w.id) >= (coalesce(f.priority, '-32768'::smallint), coalesce(f.at, '-infinity'), coalesce(f.id, 0))
+                order by w.tenant, w.partition_key, w.priority, w.eligible_at, w.id
+                limit 1) first
+            where i.id = any (found_freed)
+            on conflict (tenant, key) do update set priority = excluded.priority, at = excluded.at, id = excluded.id;
+        end if;
+    end if;
+    if nexts is null or cardinality(nexts) = 0 then
+        return;
+    end if;
+
+    -- Whom somebody holds is not overtaken: the lane or key keeps a number, and is looked at again.
+    free_ids := array(
+        select i.id from gen_durable.instances i
+        where i.id = any (nexts) and (i.held_back or (i.status = 'queued' and i.in_lane))
+        order by i.id
+        for no key update skip locked);
+    if cardinality(free_ids) < cardinality(nexts) then
+        update gen_durable.instances i set arrival = nextval('gen_durable.arrivals')
+        from unnest(nexts, next_freed) as n(id, freed)
+        where i.id = n.freed and n.id <> all (free_ids);
+        select array_agg(n.id), array_agg(n.freed), array_agg(n.queue) into nexts, next_freed, next_queues
+        from unnest(nexts, next_freed, next_queues) as n(id, freed, queue)
+        where n.id = any (free_ids);
+    end if;
+
+    if cardinality(p_taking) > 0 then
+        return query
+        update gen_durable.instances i
+        set status = 'executing', locked_by = p_worker, held_back = false,
+            lease_expires_at = statement_timestamp() + make_interval(secs => p_lease_seconds),
+            claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock()
+        from unnest(nexts, next_freed, next_queues) as n(id, freed, queue)
+        where i.id = n.id and n.freed = any (p_taking)
+          -- One in the stead of one: where a lane and a key are freed at once, both are left to the pickers.
+          and (not has_partitions or freed is null
+               or n.freed <> all (array(select f from unnest(next_freed) f group by f having count(*) > 1)))
+          and i.queue = n.queue and i.eligible_at <= gen_durable.clock() and i.crash_count < 2
+          and (i.held_back or i.partition_key is null)
+          and i.fsm || '/' || i.fsm_version = any (p_machines)
+          and not exists (select from gen_durable.queues q where q.name = n.queue and q.paused_at is not null)
+        returning i.id, i.fsm, i.fsm_version, i.step, i.data::text, i.state::text, i.attempt,
+            i.claim_epoch, i.step_seq, i.visit, i.queue, i.priority, i.eligible_at,
+            i.tenant, i.traceparent, true, i.crash_count, null::timestamptz, null::text[], i.awaits,
+            (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
+             from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null),
+            case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
+            i.parent_id, n.freed, null::bigint[];
+        get diagnostics claimed = row_count;
+    end if;
+    if claimed < cardinality(free_ids) then
+        -- One that comes to the head of its lane and has a partition key as well waits for its turn there.
+        update gen_durable.instances i
+        set status = 'runnable',
+            held_back = i.status = 'queued' and i.partition_key is not null,
+            arrival = case when i.status = 'queued' and i.partition_key is not null
+                           then nextval('gen_durable.arrivals') else i.arrival end,
+            eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock()
+        where i.id = any (free_ids) and i.status in ('queued', 'runnable');
+    end if;
+end $$;
+
+-- Write endings of instances that stand in a lane or under a partition key, and hand over what they free.
+--   called by: store::settle      index: instances_pkey; as hand_over
+--   locks: as settle, then as hand_over
+-- Answers what was written (an id, and what it finds if it runs ahead), and who was claimed in its stead, with who made way.
+create function gen_durable.settle_keyed(
+    p_ids bigint[], p_epochs bigint[], p_seqs bigint[], p_statuses text[], p_versions int[],
+    p_steps text[], p_data text[], p_states text[], p_results text[], p_errors text[],
+    p_rises int[], p_delays float8[], p_lock_timeout text,
+    p_taking bigint[], p_worker uuid, p_lease_seconds float8, p_machines text[]
+) returns table (
+    id bigint, fsm text, fsm_version int, step text, data text, state text, attempt int,
+    claim_epoch bigint, step_seq bigint, visit bigint, queue text, priority smallint, eligible_at timestamptz,
+    tenant text, traceparent text, keyed boolean, crash_count smallint, next_due timestamptz, paused text[],
+    awaits text[], inbox text, children text, parent_id bigint, freed_by bigint, marks bigint[]
+)
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+    written bigint[];
+    inboxes text[];
+    broods text[];
+begin
+    select array_agg(w.id), array_agg(w.inbox), array_agg(w.children) into written, inboxes, broods
+    from gen_durable.settle(p_ids, p_epochs, p_seqs, p_statuses, p_versions, p_steps, p_data, p_states, p_results, p_errors,
+        p_rises, p_delays, p_lock_timeout) w;
+    if written is null then
+        return;
+    end if;
+    return query
+    select w.id, null, null::int, null, null, null, null::int, null::bigint, null::bigint, null::bigint, null,
+        null::smallint, gen_durable.clock(), null, null, true, null::smallint, null::timestamptz, null::text[],
+        null::text[], w.inbox, w.children, null::bigint, null::bigint, null::bigint[]
+    from unnest(written, inboxes, broods) as w(id, inbox, children);
+    return query select h.* from gen_durable.hand_over(written, p_taking, p_worker, p_lease_seconds, p_machines) h;
+end $$;

@@ -1,0 +1,160 @@
+//! What must be so in lanes and under partition keys after every case: at once, when places have been given out, and when
+//! everything has run to its end.
+
+use super::{
+    acts::Act,
+    driver::{Answer, End, Lane},
+};
+
+/// A start that overtakes leaves a line. And a worker that runs all there is, to see that it can.
+pub(super) const WITNESSES: &str = "
+    create function S.iso_started() returns trigger language plpgsql as $$
+    begin
+        insert into S.iso_audit (what, id)
+        select 'overtook ' || i.id, new.id from S.instances i
+        where i.tenant = new.tenant and i.lane_key = new.lane_key and i.in_lane and i.lane_position < new.lane_position
+        union all
+        select 'ran beside ' || i.id, new.id from S.instances i
+        where i.tenant = new.tenant and i.id <> new.id and i.status = 'executing'
+          and (i.lane_key = new.lane_key or i.partition_key = new.partition_key);
+        return null;
+    end $$;
+    create trigger iso_started after update on S.instances for each row
+        when (new.status = 'executing' and old.status <> 'executing') execute function S.iso_started();
+
+    create function S.iso_drain() returns int language plpgsql as $$
+    declare
+        one record;
+        rounds int := 0;
+    begin
+        loop
+            perform S.place(0, 1000);
+            for one in select i.id from S.instances i where i.status = 'awaiting_signal' loop
+                perform S.signal(one.id, null, null, null, 'a', '1');
+            end loop;
+            update S.instances i set eligible_at = S.clock() where i.status = 'runnable' and i.eligible_at > S.clock();
+            perform from S.pick(array['default'], array[10], array['default', 'default'], array[-1, 0]::smallint[],
+                array['-infinity', '-infinity']::timestamptz[], array[0, 0]::bigint[], array['m/1'],
+                '00000000-0000-0000-0000-00000000000b', 60, 1);
+            for one in select i.id, i.claim_epoch, i.step_seq from S.instances i where i.status = 'executing' order by i.id loop
+                perform from S.settle_keyed(array[one.id], array[one.claim_epoch], array[one.step_seq], array['done'], '{}', '{}',
+                    '{}', '{}', array['1'], '{}', '{}', '{}', null, array[one.id],
+                    '00000000-0000-0000-0000-00000000000b', 60, array['m/1']);
+            end loop;
+            rounds := rounds + 1;
+            exit when rounds > 12 or not exists (
+                select from S.instances i where i.finished_at is null and not exists (
+                    select from S.instances b where b.lane_key = i.lane_key and b.in_lane and b.status = 'failed'));
+        end loop;
+        return rounds;
+    end $$;";
+
+/// When places have been given out.
+const PLACED: &str = "
+    select 'has a number left: ' || id from S.instances where arrival is not null
+    union all
+    select 'is queued and has no place: ' || id from S.instances where status = 'queued' and not in_lane
+    union all
+    select 'nobody is at the head of the lane, and this one waits: ' || head.id from (
+        select distinct on (tenant, lane_key) id, status from S.instances where in_lane order by tenant, lane_key, lane_position) head
+    where head.status = 'queued'
+    union all
+    select 'waits for a turn that nobody has: ' || w.id from S.instances w
+    where w.held_back and not exists (
+        select from S.instances h where h.tenant = w.tenant and h.partition_key = w.partition_key and not h.held_back
+          and h.status in ('runnable', 'executing'))
+    union all
+    select 'is due and waits for one that is not: ' || w.id from S.instances w
+    join S.instances h on h.tenant = w.tenant and h.partition_key = w.partition_key and not h.held_back and h.status = 'runnable'
+    where w.held_back and w.eligible_at <= S.clock() and h.eligible_at > S.clock()
+    union all
+    select 'is out of the lane and has it: ' || id from S.instances
+    where lane_key is not null and finished_at is null and not in_lane
+    union all
+    select 'is over and has the lane: ' || id from S.instances
+    where in_lane and finished_at is not null and not (status = 'failed' and lane_blocks)
+    union all
+    select 'is in a lane without a lock, or below its floor: ' || i.id from S.instances i
+    where i.in_lane and not exists (
+        select from S.lanes l where l.tenant = i.tenant and l.key = i.lane_key and l.floor < i.lane_position)
+    union all
+    select 'stands before one that came before it: ' || later.id from S.instances later join S.instances sooner
+        on sooner.lane_key = later.lane_key and sooner.id < later.id and sooner.lane_position > later.lane_position
+    where sooner.id <> 10 and (sooner.id < 1000 or sooner.state->>'of' = later.state->>'of')
+    union all
+    ";
+
+/// At any time.
+const ALWAYS: &str = "
+    select 'two have the lane: ' || lane_key from S.instances where in_lane and status <> 'queued'
+    group by tenant, lane_key having count(*) > 1
+    union all
+    select 'has the lane before its turn: ' || i.id from S.instances i join S.instances b
+        on b.tenant = i.tenant and b.lane_key = i.lane_key and b.in_lane and b.lane_position < i.lane_position
+    where i.in_lane and i.status <> 'queued'
+    union all
+    select what || ': ' || id from S.iso_audit where what like 'overtook%' or what like 'ran beside%'
+    union all
+    select 'a claim went back: ' || id from S.iso_audit where what = 'change' and new_epoch < old_epoch
+    union all
+    select 'left executing, and its claim is still good: ' || id from S.iso_audit
+    where what = 'change' and old_status = 'executing' and new_status <> 'executing' and new_epoch = old_epoch
+    union all
+    select 'commits went back or skipped: ' || id from S.iso_audit
+    where what = 'change' and new_seq not in (old_seq, old_seq + 1)";
+
+/// When everything has run.
+const DRAINED: &str = "
+    union all
+    select 'never ran to its end: ' || i.id || ' ' || i.status from S.instances i
+    where i.finished_at is null and not exists (
+        select from S.instances b where b.lane_key = i.lane_key and b.in_lane and b.status = 'failed')
+    union all
+    select 'has a number left in the end: ' || id from S.instances where arrival is not null";
+
+async fn ask(lane: &Lane, text: &str) -> Vec<String> {
+    let rows = lane.control.query(&lane.render(text), &[]).await.unwrap();
+    rows.iter().map(|row| row.get::<_, Option<String>>(0).unwrap_or_default()).collect()
+}
+
+/// All that is wrong after a case.
+pub(super) async fn broken(lane: &Lane, acts: &[(Act, End)], answers: &[Answer], headless: bool) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let (mut claimed, mut acknowledged) = (Vec::new(), 0);
+    for ((act, end), answer) in acts.iter().zip(answers) {
+        let errors = answer.error.iter().filter(|_| !matches!(end, End::Killed(_)));
+        wrong.extend(errors.map(|error| format!("{} failed: {error}", act.name)));
+        if !answer.committed {
+            continue;
+        }
+        // An answer of claims is long; a claim has an epoch, an ending that was written has none.
+        let claims = answer.rows.iter().filter(|row| row.len() > 20 && row[7].is_some());
+        claimed.extend(claims.map(|row| (row[0].clone(), row[7].clone())));
+        let written =
+            answer.rows.iter().any(|row| row[0].as_deref() == Some("10") && (row.len() < 20 || row[7].is_none()));
+        acknowledged += usize::from(act.claims.commits && written);
+    }
+    let count = claimed.len();
+    claimed.sort();
+    claimed.dedup();
+    if claimed.len() != count {
+        wrong.push("one claim was answered to two".into());
+    }
+    let others = |(act, _): &(Act, End)| act.claims.expires || act.name == "retry 10";
+    if !acts.iter().any(others) {
+        let committed = format!(
+            "select '10 has ' || sum(new_seq - old_seq) || ' commits, and {acknowledged} were acknowledged' from S.iso_audit
+             where what = 'change' and id = 10 having coalesce(sum(new_seq - old_seq), 0) <> {acknowledged}"
+        );
+        wrong.extend(ask(lane, &committed).await);
+    }
+    // Nothing is to need a repair, save where the world itself does.
+    if headless {
+        ask(lane, "select S.repair('', '', '', '', 100)::text").await;
+    }
+    ask(lane, "select S.place(0, 1000)::text from generate_series(1, 2)").await;
+    wrong.extend(ask(lane, &format!("{PLACED}{ALWAYS}")).await);
+    ask(lane, "select S.iso_drain()::text").await;
+    wrong.extend(ask(lane, &format!("{ALWAYS}{DRAINED}")).await);
+    wrong
+}

@@ -1,0 +1,197 @@
+//! Lanes and partition keys under fire: worker processes are killed while they drain them, and the steps themselves keep the
+//! books, in the database and on connections of their own: when each run began and ended, by the database's clock.
+
+use std::time::{Duration, Instant};
+
+use gen_durable::{Context, Job, Lane, Policy, StepError};
+use gen_durable_postgres::Options;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    machines::World,
+    place::Place,
+    torture::choose,
+    worker::{Plan, Worker},
+};
+
+/// Where runs are written down.
+pub(crate) struct Books {
+    client: tokio_postgres::Client,
+    begin: tokio_postgres::Statement,
+    end: tokio_postgres::Statement,
+}
+
+impl Books {
+    pub(crate) async fn open(url: &str, schema: &str) -> Books {
+        let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client.batch_execute("set synchronous_commit = off").await.unwrap();
+        let begin = format!(
+            "insert into {schema}.runs (instance, lane, key, n, began) values ($1, $2, $3, $4, clock_timestamp()) returning run"
+        );
+        let end = format!("update {schema}.runs set ended = clock_timestamp() where run = $1");
+        let (begin, end) = (client.prepare(&begin).await.unwrap(), client.prepare(&end).await.unwrap());
+        Books { client, begin, end }
+    }
+}
+
+const TABLES: &str = "
+    create table %.runs (run bigint generated always as identity primary key, instance bigint not null, lane int, key int,
+        n int not null, began timestamptz not null, ended timestamptz);
+    create table %.commits (id bigint not null, before bigint not null, step_seq bigint not null, status text not null);
+    create function %.committed() returns trigger language plpgsql as
+        'begin insert into %.commits values (new.id, old.step_seq, new.step_seq, new.status); return null; end';
+    create trigger committed after update on %.instances for each row
+        when (old.step_seq is distinct from new.step_seq) execute function %.committed()";
+
+/// One that stands in a lane, under a key, or both. A fifth of them fail twice before they succeed.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Stand {
+    n: i32,
+    lane: Option<i32>,
+    key: Option<i32>,
+}
+
+impl Stand {
+    fn new(n: usize, lanes: usize) -> Stand {
+        let of = |salt: usize| Some(i32::try_from((n * 7 + salt) % lanes).unwrap());
+        let (lane, key) = match n % 10 {
+            0..7 => (of(0), None),
+            7..9 => (None, of(3)),
+            _ => (of(0), of(3)),
+        };
+        Stand { n: i32::try_from(n).unwrap(), lane, key }
+    }
+}
+
+impl Job for Stand {
+    const NAME: &'static str = "stand";
+    type App = World;
+    type Output = i32;
+
+    fn lane(&self) -> Option<Lane> {
+        self.lane.map(|lane| Lane::new("lane", lane))
+    }
+
+    fn partition(&self) -> Option<String> {
+        self.key.map(|key| format!("key {key}"))
+    }
+
+    async fn run(&self, cx: &mut Context<'_, Self>) -> Result<i32, StepError> {
+        let books = cx.app.books.as_ref().unwrap();
+        let instance = cx.id.raw();
+        let begun = books.client.query_one(&books.begin, &[&instance, &self.lane, &self.key, &self.n]).await.unwrap();
+        if !cx.app.pause.is_zero() {
+            tokio::time::sleep(cx.app.pause).await;
+        }
+        books.client.execute(&books.end, &[&begun.get::<_, i64>(0)]).await.unwrap();
+        if self.n % 5 == 0 && cx.attempt < 2 { Err("not yet".into()) } else { Ok(self.n) }
+    }
+
+    fn policy(&self) -> Policy {
+        let backoff = Duration::from_millis(10);
+        Policy { attempts: 50, backoff_first: backoff, backoff_max: backoff, ..Policy::default() }
+    }
+}
+
+/// What may not be in the books: each is a count of what is.
+const WRONG: [(&str, &str); 7] = [
+    ("runs of a lane that began before the one before it had ended, or out of order",
+     "select count(*) from (
+        select n, began, lag(n) over w as before, max(ended) over (partition by lane order by began, run
+            rows between unbounded preceding and 1 preceding) as until
+        from %.runs where lane is not null window w as (partition by lane order by began, run)) r
+      where n < before or began < until"),
+    ("runs of a key that began before another had ended",
+     "select count(*) from (
+        select began, max(ended) over (partition by key order by began, run
+            rows between unbounded preceding and 1 preceding) as until
+        from %.runs where key is not null) r
+      where began < until"),
+    ("instances that are not done", "select count(*) from %.instances where status <> 'done' or result <> (state->'n')"),
+    ("instances that are done and never ran to their end",
+     "select count(*) from %.instances i where not exists (select from %.runs r where r.instance = i.id and r.ended is not null)"),
+    ("instances that were done twice, or never",
+     "select count(*) from (select i.id from %.instances i left join %.commits c on c.id = i.id and c.status = 'done'
+        group by i.id having count(c.id) <> 1) odd"),
+    ("commits that are there twice, or skip one",
+     "select count(*) from (select id from %.commits group by id, step_seq having count(*) > 1 or bool_or(before <> step_seq - 1)) odd"),
+    ("rows that are still in a lane, wait for a turn or have a number",
+     "select count(*) from %.instances where in_lane or held_back or arrival is not null"),
+];
+
+/// How long nothing may happen.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Wait until so many are done. As long as there is progress there is hope.
+async fn until_done(place: &Place, wanted: usize) {
+    let (mut seen, mut since) = (-1, Instant::now());
+    while (seen as usize) < wanted || seen < 0 {
+        let now = place.count("select count(*) from %.commits where status = 'done'").await;
+        if now != seen {
+            (seen, since) = (now, Instant::now());
+        }
+        if since.elapsed() > PATIENCE {
+            let left = "select id::text, status::text, lane_key, lane_position::text, in_lane::text, partition_key, held_back::text,
+                arrival::text, eligible_at::text, locked_by::text from %.instances where finished_at is null order by id limit 30";
+            panic!("{seen} of {wanted} are done, and no more: {:#?}", place.sql(left).await);
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// By command, the full measure: `DURABLE_LANE_WORKERS=8 DURABLE_LANES=1000 DURABLE_LANE_JOBS=100000 DURABLE_LANE_KILLS=50`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lanes_and_keys_keep_their_order_while_their_workers_are_killed() {
+    let number = |name: &str, usual: usize| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
+    let (lanes, jobs) = (number("DURABLE_LANES", 100), number("DURABLE_LANE_JOBS", 3_000));
+    let (count, kills) = (number("DURABLE_LANE_WORKERS", 4), number("DURABLE_LANE_KILLS", 5));
+    let begun = Instant::now();
+    let options = Options::for_tests().fsync(false).setting("max_connections", "200");
+    let cluster = options.temporary().unwrap();
+    let place = Place::at(cluster.url()).await;
+    place.sql(TABLES).await;
+    // Longer than a living worker is ever silent on a busy machine.
+    let plan = Plan { books: true, slots: 16, pause_ms: 1, ..place.plan().lease(3_000) };
+
+    // One producer, in order; while the first are worked on.
+    let producer = place.client.clone();
+    let producing = tokio::spawn(async move {
+        let mut n = 0;
+        while n < jobs {
+            let some = if n % 3 == 0 { 1 } else { 200 }.min(jobs - n);
+            producer.enqueue_all((n..n + some).map(|n| Stand::new(n, lanes))).await.unwrap();
+            n += some;
+        }
+    });
+    let mut workers: Vec<Worker> = (0..count).map(|_| plan.start()).collect();
+    for kill in 1..=kills {
+        until_done(&place, jobs * kill / (kills + 1)).await;
+        let victim = choose(&place, &mut workers, kill).await;
+        workers.remove(victim).kill();
+        workers.push(plan.start());
+    }
+    producing.await.unwrap();
+    until_done(&place, jobs).await;
+    let said = |what: &str| workers.iter().map(|worker| worker.said(what)).sum::<usize>();
+    let repaired = said("had somebody waiting and nobody at their head");
+    drop(workers);
+
+    let runs = place.count("select count(*) from %.runs").await;
+    let cut = place.count("select count(*) from %.runs where ended is null").await;
+    println!(
+        "{jobs} jobs in {lanes} lanes and keys, {count} processes, {kills} kills: {runs} runs, {cut} of them cut off, {repaired} repairs, {:.1?}",
+        begun.elapsed()
+    );
+    let mut wrong = Vec::new();
+    for (what, text) in WRONG {
+        let found = place.count(text).await;
+        if found > 0 {
+            wrong.push(format!("{found} {what}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:?}");
+    assert_eq!(place.count("select count(*) from %.instances").await, jobs as i64, "something was lost");
+    assert!(runs as usize >= jobs + jobs / 5, "a fifth was to fail twice");
+    assert_eq!(repaired, 0, "a lane or a key lost its head, and only the repair found it");
+}
