@@ -6,7 +6,7 @@ drop function gen_durable.set_schedule(text, text, text, timestamptz, timestampt
 drop function gen_durable.register_schedule(text, text, text, timestamptz, timestamptz, int);
 drop function gen_durable.put_ahead(text, timestamptz, int);
 drop function gen_durable.cancel_timer(bigint);
-drop function gen_durable.fire(jsonb);
+drop function gen_durable.fire(jsonb, text);
 drop function gen_durable.due_timers(int, float8, float8, timestamptz, text[], bigint[]);
 drop function gen_durable.upcoming(float8, float8, int);
 drop function gen_durable.arm(bigint, jsonb);

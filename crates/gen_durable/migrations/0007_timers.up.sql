@@ -163,9 +163,9 @@ end $$;
 -- it has fired: one commit. An occurrence that was missed only makes way for the next.
 --   called by: store::timer::fire      index: timers_pkey, schedules_pkey, instances_pkey, instances_key
 --   locks: the schedule's row, or that of the instance whose wait it stands beside; then the timer; none of them waited for.
---          What takes a key waits for whoever is about to take the same, for a moment
+--          What takes a key waits for whoever is about to take the same, for at most p_lock_timeout
 -- Answers one row a timer: 'fired', 'missed', 'cancelled' (the wait was over), or 'held' (somebody is at it: look again).
-create function gen_durable.fire(p_entries jsonb)
+create function gen_durable.fire(p_entries jsonb, p_lock_timeout text)
 returns table (
     id bigint, answer text, late float8, started_id bigint, queue text, priority smallint, eligible_at timestamptz,
     next_due timestamptz
@@ -187,7 +187,9 @@ declare
     birth jsonb;
     begun bigint;
 begin
-    perform set_config('lock_timeout', '100ms', true);
+    if p_lock_timeout is not null then
+        perform set_config('lock_timeout', p_lock_timeout, true);
+    end if;
     for entry in select e from jsonb_array_elements(p_entries) with ordinality x(e, o) order by o loop
         id := (entry->>'id')::bigint;
         select t.* into timer from gen_durable.timers t where t.id = (entry->>'id')::bigint;

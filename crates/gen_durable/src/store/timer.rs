@@ -15,12 +15,15 @@ use crate::birth::New;
 sql!(prepared EXPIRE, "expire.sql", [INT4, FLOAT8, FLOAT8, TIMESTAMPTZ]);
 sql!(prepared UPCOMING, "upcoming.sql", [FLOAT8, FLOAT8, INT4]);
 sql!(prepared DUE, "due_timers.sql", [INT4, FLOAT8, FLOAT8, TIMESTAMPTZ, TEXT_ARRAY, INT8_ARRAY]);
-sql!(prepared FIRE, "fire.sql", [TEXT]);
+sql!(prepared FIRE, "fire.sql", [TEXT, TEXT]);
 sql!(CANCEL, "cancel_timer.sql", [INT8]);
 sql!(COLLECT, "collect_timers.sql", [TIMESTAMPTZ, FLOAT8, INT4]);
 sql!(OVERDUE, "overdue_timers.sql", [FLOAT8]);
 sql!(LIST, "list_timers.sql", [INT4, BOOL]);
 sql!(FORECAST, "forecast_timers.sql", [FLOAT8, INT4]);
+
+/// A batch of timers waits no longer than this for a key that somebody is about to take.
+const FIRE_LOCK_TIMEOUT: &str = "100ms";
 
 /// Which due times are looked at, counted back from now by the database's clock.
 #[derive(Debug, Clone, Copy)]
@@ -163,7 +166,7 @@ impl Fired {
 pub(crate) async fn fire(connection: &Connection, verdicts: &[Verdict]) -> Result<Vec<Fired>, Fault> {
     let document = serde_json::to_string(verdicts)
         .map_err(|error| Fault::Refused { code: None, message: format!("timers cannot be encoded: {error}") })?;
-    let rows = connection.query(&FIRE, &[&document]).await?;
+    let rows = connection.query(&FIRE, &[&document, &FIRE_LOCK_TIMEOUT]).await?;
     let read = |row: &Row| {
         let (queue, priority, from) = (column(row, 4)?, column(row, 5)?, column(row, 6)?);
         Ok(Fired {

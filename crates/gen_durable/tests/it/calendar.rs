@@ -177,7 +177,8 @@ const ORACLE: &str = "
 async fn occurrences_are_those_that_postgres_reckons_in_every_zone_from_1970_to_2037() {
     let client = sql().await;
     let mut compared = 0;
-    for zone in ZONES {
+    // Half of them; all by command.
+    for zone in ZONES.into_iter().skip(usize::from(!all())).step_by(if all() { 1 } else { 2 }) {
         for (start, calendar, time, count) in [
             // Each night at half past two and at half past midnight, over all the changes of the clocks there were.
             ("1970-01-01T02:30:00", "P1D", "PT0S", 24_800_i32),
@@ -207,7 +208,7 @@ async fn occurrences_are_those_that_postgres_reckons_in_every_zone_from_1970_to_
             compared += found.len();
         }
     }
-    assert!(compared > 600_000, "only {compared} were compared");
+    assert!(compared > 300_000, "only {compared} were compared");
 }
 
 fn jiff_civil(text: &str) -> jiff::civil::DateTime {

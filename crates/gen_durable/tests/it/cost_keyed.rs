@@ -50,7 +50,7 @@ async fn drained(turns: Vec<Turn>) -> BTreeMap<&'static str, u64> {
 #[tokio::test]
 async fn places_are_given_out_by_the_pick_itself_and_keyed_endings_share_a_commit() {
     let sent = drained((0..100).map(|n| Turn { n, lane: Some(n), key: None }).collect()).await;
-    assert_eq!(sent["enqueue_all.sql"], 1, "{sent:?}");
+    assert_eq!(sent["enqueue_at_once.sql"], 1, "{sent:?}");
     assert_eq!(sent.get("place.sql"), None, "{sent:?}");
     assert_eq!(sent.get("settle.sql"), None, "{sent:?}");
     assert!(sent["settle_keyed.sql"] <= 30, "100 endings in 100 lanes: {sent:?}");

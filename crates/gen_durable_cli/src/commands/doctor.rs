@@ -44,6 +44,16 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<ExitCode> {
         let (name, due) = (safe(&queue.name), thousands(queue.due));
         findings.push(format!("the queue {name} is paused, and {due} wait in it: `durable resume {name}` opens it"));
     }
+    for schedule in client.schedules().list().await? {
+        let name = safe(&schedule.name);
+        if let Some(error) = &schedule.last_error {
+            findings.push(format!("the schedule {name} cannot be started: {}", safe(error)));
+        } else if !schedule.served && schedule.paused_at.is_none() && schedule.ended_at.is_none() {
+            findings.push(format!(
+                "no live worker registers the schedule {name}, so it does not happen: start one, or pause it"
+            ));
+        }
+    }
     if json {
         print_json(&json!({"schema_version": version, "live_workers": alive, "findings": findings}))?;
     } else {

@@ -55,7 +55,12 @@ async fn schedules_are_shown_paused_resumed_set_and_run() {
     assert!(stdout(&place.run(&["schedules", "show", "nightly"])).contains("next    2"));
     assert!(stdout(&place.run(&["timers"])).contains("no live worker registers it"));
 
+    let sick = place.run(&["doctor"]);
+    assert_eq!(sick.status.code(), Some(1));
+    assert!(stdout(&sick).contains("no live worker registers the schedule nightly"), "{}", stdout(&sick));
+
     assert_eq!(place.json(&["schedules", "pause", "nightly"])["was_paused"], false);
+    assert!(place.run(&["doctor"]).status.success(), "somebody has seen to it");
     assert_eq!(place.json(&["schedules", "pause", "nightly"])["was_paused"], true);
     assert_eq!(place.json(&["schedules"])[0]["next"], json!([]));
     assert!(stdout(&place.run(&["schedules", "resume", "nightly"])).contains("goes on"));

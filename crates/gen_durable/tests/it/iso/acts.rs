@@ -173,7 +173,7 @@ fn child(endings: &[(i64, &str)]) -> (String, Claims) {
 fn fire(id: i64, due: &str, birth: &str) -> (String, Claims) {
     let next = due.replace("-01T", "-02T");
     let entry = format!(r#"'[{{"id":{id},"due":"{due}","happens":true,"next":"{next}","missed":0{birth}}}]'"#);
-    (fill(FIRE, &[&entry]), Claims { timer: Some(id), ..Claims::default() })
+    (fill(FIRE, &[&entry, "null::text"]), Claims { timer: Some(id), ..Claims::default() })
 }
 
 impl Act {
