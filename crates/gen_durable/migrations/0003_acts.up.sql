@@ -290,6 +290,11 @@ begin
         end if;
     end loop;
 
+    -- Events that ride along, last of all: the heads of their tenants' logs are held until the commit.
+    if jsonb_path_exists(p_endings, '$[*].events') then
+        perform gen_durable.record_riders(p_endings, written, p_lock_timeout is null);
+    end if;
+
     return query
     select i.id, i.status::text,
         case when i.status = 'executing' then gen_durable.inbox_of(i.id) end,

@@ -4,15 +4,19 @@
 mod birth;
 mod context;
 mod error;
+mod event;
 mod id;
 mod job;
 mod machine;
 mod policy;
+mod projection;
 mod signal;
 mod transition;
 
 // What a user calls.
+mod admin;
 mod client;
+mod log;
 mod operate;
 mod settings;
 
@@ -30,17 +34,21 @@ mod testing;
 #[cfg(feature = "testing")]
 pub use testing::{Lab, Tally};
 
+pub use admin::{Projections, RunRequest};
 pub use birth::{Birth, IntoBirth, birth, birth_at};
 pub use client::{Client, Enqueue, Enqueued, SendSignal, Settled};
 pub use context::{Child, Context};
 pub use engine::{Engine, EngineBuilder, Has, Health};
 pub use error::{Error, Failure, OrFatal, StepError, fatal};
+pub use event::{Event, EventRow, Events, Record, Recorded};
 pub use id::{Id, Queue, Status};
 pub use jiff::Timestamp;
 pub use job::{Job, Run};
+pub use log::Log;
 pub use machine::{Data, Machine, Stored, shape, variant_names};
 pub use operate::{Anyone, NewInstance, Operate};
 pub use policy::{DAY, HOUR, MINUTE, Policy, SECOND};
+pub use projection::{Digest, NewVersion, Poison, Projecting, Projection};
 pub use settings::Settings;
 pub use signal::{Address, Letter, Scope, Signal, Signals};
 pub use store::{
@@ -48,6 +56,8 @@ pub use store::{
     inspect::{Count, Filter, Inspect, Instance, QueueInfo, Unserved, WorkerInfo},
     migrate::{MigrationStatus, Migrations},
     pool::Pool,
+    projections::{ProjectionFailure, ProjectionInfo},
+    runs::{ProjectionRun, RunKind},
     target::DEFAULT_SCHEMA,
     tx::{Transaction, Tx},
 };

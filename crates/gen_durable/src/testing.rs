@@ -19,11 +19,13 @@ use crate::{
     engine::{
         Has,
         execute::{Decision, Environment},
+        projector::{self, Projector, Reader},
         registry::Registry,
     },
     error::{Error, Failure, Kind},
     id::{Id, Status},
     machine::Machine,
+    projection::Projection,
     settings::Settings,
     store::{
         fault::Fault,
@@ -78,6 +80,7 @@ pub struct Lab<App> {
     /// The schema's owner: it made the schema and drops it.
     owner: Pool,
     registry: Registry,
+    readers: Vec<Arc<dyn Reader>>,
     settings: Settings,
     worker: Worker,
     twice: bool,
@@ -128,6 +131,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
             client: Client::new(pool),
             owner,
             registry: Registry::default(),
+            readers: Vec::new(),
             settings: Settings::default(),
             worker,
             twice: false,
@@ -143,6 +147,13 @@ impl<App: Send + Sync + 'static> Lab<App> {
         App: Has<M::App>,
     {
         self.registry.register::<M, App>(self.app.clone()).expect("a machine could not be registered");
+        self
+    }
+
+    /// Keep this read model: a drain projects what has been recorded.
+    #[allow(clippy::expect_used)]
+    pub fn project<P: Projection>(mut self, projection: P) -> Self {
+        self.readers.push(projector::erased(projection).expect("a projection could not be registered"));
         self
     }
 
@@ -164,6 +175,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
         loop {
             let rows = self.claim(&self.worker, DRAIN_BATCH).await;
             if rows.is_empty() {
+                self.project_all().await;
                 return tally;
             }
             let mut endings = Vec::new();
@@ -174,6 +186,16 @@ impl<App: Send + Sync + 'static> Lab<App> {
             self.commit(endings, &mut tally).await;
             assert!(tally.steps < DRAIN_STEPS_MAX, "a lab did {DRAIN_STEPS_MAX} steps without an end");
         }
+    }
+
+    /// Place what waits for a position, project all that is there, and do the runs that were asked for.
+    async fn project_all(&self) {
+        if self.readers.is_empty() {
+            return;
+        }
+        let worker = self.worker.id.clone();
+        let projector = Projector::new(self.client.pool().clone(), worker, self.readers.clone(), &self.settings);
+        projector::settle(&Arc::new(projector)).await.unwrap_or_else(|fault| panic!("{fault:?}"));
     }
 
     /// Run the next due step, and only that. Answers whether there was one.

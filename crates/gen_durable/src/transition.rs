@@ -5,6 +5,7 @@ use std::{fmt, marker::PhantomData, time::Duration};
 use crate::{
     birth::{Birth, IntoBirth},
     error::{StepError, fatal},
+    event::{Event, Fact},
     machine::Machine,
     signal::{Address, Signal, Signals},
     store::tx::Tx,
@@ -21,6 +22,8 @@ pub struct Transition<M: Machine> {
     pub(crate) births: Vec<Birth>,
     /// Sent in the same commit.
     pub(crate) letters: Vec<Result<Sent, StepError>>,
+    /// Recorded in the same commit.
+    pub(crate) events: Vec<Result<Fact, StepError>>,
     /// The step's own transaction, in which the ending is to be written.
     pub(crate) within: Option<Tx>,
 }
@@ -64,7 +67,7 @@ impl Sent {
 
 impl<M: Machine> Transition<M> {
     fn of(ending: Ending<M>) -> Self {
-        Transition { ending, births: Vec::new(), letters: Vec::new(), within: None }
+        Transition { ending, births: Vec::new(), letters: Vec::new(), events: Vec::new(), within: None }
     }
 
     /// An outbox: enqueue this in the same commit.
@@ -76,6 +79,18 @@ impl<M: Machine> Transition<M> {
     /// An outbox: send this in the same commit. Nobody there is this step's error.
     pub fn and_signal<S: Signal>(mut self, to: impl Into<Address<S::To>>, signal: S) -> Self {
         self.letters.push(Sent::new(to.into(), &signal));
+        self
+    }
+
+    /// Record this event in the same commit, in the log of the instance's tenant.
+    pub fn and_record<E: Event>(mut self, event: E) -> Self {
+        self.events.push(Fact::new(String::new(), &event));
+        self
+    }
+
+    /// The same, in the log of another tenant.
+    pub fn and_record_for<E: Event>(mut self, tenant: impl fmt::Display, event: E) -> Self {
+        self.events.push(Fact::new(tenant.to_string(), &event));
         self
     }
 

@@ -306,6 +306,9 @@ pub(crate) fn answer(core: &Arc<Core>, batch: Vec<Ended>, committed: impl Fn(&Cl
             tracing::info!(instance.id = ending.claim.id, "an outcome came too late: the claim has another owner");
             metrics::counter!("durable_stale_outcomes_total").increment(1);
         }
+        if let (Some(more), true) = (&ending.more, ours) {
+            core.pool.inner.log.poke(more.events.iter().map(|event| event.tenant.as_str()));
+        }
         match (next, found) {
             (Some(row), Some(Found { inbox, children })) => {
                 let row = Claimed { inbox, children, ..row };

@@ -14,6 +14,7 @@ use crate::{
     codec,
     context::Context,
     error::{Error, Failure, StepError, storable},
+    event::Fact,
     id::{Id, Status},
     machine::{Data, Machine, Stored},
     settings::Settings,
@@ -290,7 +291,7 @@ fn encode<M: Machine>(
     upgraded: Upgraded,
     inputs: Inputs<'_>,
 ) -> Result<Decision, StepError> {
-    let Transition { ending, births, letters, within } = transition;
+    let Transition { ending, births, letters, events, within } = transition;
     let limit = inputs.limit;
     let settles = matches!(ending, Ending::Done(_) | Ending::Stop(_));
     // A retry and another wait consume nothing, so that a pack accumulates; everything else has used what it was handed.
@@ -324,6 +325,7 @@ fn encode<M: Machine>(
     decision.within = within;
     decision.more.births = born(births, inputs.row, limit)?;
     decision.more.letters = letters.into_iter().map(|sent| rides(sent?, limit)).collect::<Result<_, StepError>>()?;
+    decision.more.events = recorded(events, inputs.row, limit)?;
     if consumes {
         decision.more.consumed = inputs.awaited();
     }
@@ -360,6 +362,22 @@ fn born(births: Vec<Birth>, row: &Claimed, limit: usize) -> Result<Vec<New>, Ste
                 new.traceparent.clone_from(&row.traceparent);
             }
             Ok(new)
+        })
+        .collect()
+}
+
+/// Events belong to the log of the instance's tenant, unless they say otherwise, and name the step that recorded them.
+fn recorded(events: Vec<Result<Fact, StepError>>, row: &Claimed, limit: usize) -> Result<Vec<Fact>, StepError> {
+    events
+        .into_iter()
+        .map(|fact| {
+            let mut fact = fact?;
+            if fact.tenant.is_empty() {
+                fact.tenant.clone_from(&row.tenant);
+            }
+            fact.step = Some(row.step.clone());
+            fact.check(limit)?;
+            Ok(fact)
         })
         .collect()
 }

@@ -8,6 +8,7 @@ mod health;
 mod lease;
 mod local;
 mod pick;
+pub(crate) mod projector;
 pub(crate) mod registry;
 mod upkeep;
 mod within;
@@ -42,6 +43,7 @@ use crate::{
     id::Queue,
     settings::Settings,
     store::{inspect, lease::Worker, migrate, pool::Pool, row::Claim},
+    wake::LogBell,
 };
 
 /// A row that this many processes died with is a suspect: it runs as the only one of its kind in a process.
@@ -61,6 +63,7 @@ pub struct Engine {
     settings: Settings,
     registry: Registry,
     queues: Vec<(Queue, usize)>,
+    readers: Vec<Arc<dyn projector::Reader>>,
     /// Set while it runs, for whoever asks after its health.
     running: Arc<OnceLock<Arc<Core>>>,
 }
@@ -105,6 +108,11 @@ impl Engine {
             let core = core.clone();
             move || upkeep::run(core)
         })?;
+        let bell = Arc::new(LogBell::default());
+        self.pool.inner.log.subscribe(&bell);
+        let projector =
+            projector::Projector::new(self.pool.clone(), core.worker.id.clone(), self.readers.clone(), &core.settings);
+        let mut project = tokio::spawn(projector::run(core.clone(), Arc::new(projector), bell));
         tracing::info!(worker = core.worker.id, machines = ?core.worker.machines, queues = ?core.worker.queues, "the engine runs");
 
         let (mut lease, mut commit, mut pick, mut upkeep) = (lease, commit, pick, upkeep);
@@ -114,6 +122,7 @@ impl Engine {
             _ = &mut commit => Some("commit"),
             _ = &mut pick => Some("pick"),
             _ = &mut upkeep => Some("upkeep"),
+            _ = &mut project => Some("projector"),
         };
         if let Some(name) = broke {
             // A loop that panicked: an engine that only seems to run is worse than one that says so.
@@ -126,6 +135,7 @@ impl Engine {
         let _ = pick.await;
         drop(core.claiming.lock().await);
         let left = drain(&core).await;
+        let _ = project.await;
         core.phase.stop();
         core.blocked.ring();
         for ended in [commit, upkeep, lease] {
@@ -155,7 +165,8 @@ impl Engine {
                 "synchronous_commit or fsync is off: what was acknowledged can be lost when the server crashes"
             );
         }
-        let connections = OWN_CONNECTIONS + self.settings.transactions;
+        let projectors = if self.readers.is_empty() { 0 } else { self.settings.projectors };
+        let connections = OWN_CONNECTIONS + self.settings.transactions + projectors;
         let free = server.max_connections.saturating_sub(server.used_connections);
         tracing::info!(
             connections,
@@ -242,6 +253,12 @@ impl Drop for Gone {
         self.0.phase.stop();
         self.0.blocked.ring();
     }
+}
+
+/// Start a batch of a projection on the host's runtime.
+pub(crate) fn start(core: &Arc<Core>, work: impl Future<Output = ()> + Send + 'static) {
+    let task = core.steps.spawn(work);
+    core.workers.add(task.abort_handle());
 }
 
 /// Hand rows to a queue, and start as many workers as it can use.

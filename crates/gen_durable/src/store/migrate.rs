@@ -38,10 +38,23 @@ pub(crate) static MIGRATIONS: &[Migration] = &[
     migration!(1, "0001_instances", serves 1),
     migration!(2, "0002_hot_path", serves 2),
     migration!(3, "0003_acts", serves 3),
+    Migration {
+        version: 7,
+        name: "0007_events",
+        oldest_served: 7,
+        up: concat!(
+            include_str!("../../migrations/0007_events.up.sql"),
+            include_str!("../../migrations/0007_projections.up.sql")
+        ),
+        down: concat!(
+            include_str!("../../migrations/0007_projections.down.sql"),
+            include_str!("../../migrations/0007_events.down.sql")
+        ),
+    },
 ];
 
 /// The version that this build was made for.
-pub(crate) const CURRENT: i32 = 3;
+pub(crate) const CURRENT: i32 = 7;
 
 /// A migration may have an index to build; it is not lost for being slow.
 const MIGRATION_DEADLINE: std::time::Duration = std::time::Duration::from_secs(3600);

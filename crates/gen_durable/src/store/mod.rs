@@ -12,6 +12,7 @@ pub(crate) mod tx;
 
 pub(crate) mod collect;
 pub(crate) mod enqueue;
+pub(crate) mod events;
 pub(crate) mod explain;
 pub(crate) mod inspect;
 #[cfg(feature = "testing")]
@@ -21,7 +22,9 @@ pub(crate) mod migrate;
 pub(crate) mod operate;
 pub(crate) mod pick;
 pub(crate) mod queue;
+pub(crate) mod projections;
 pub(crate) mod row;
+pub(crate) mod runs;
 pub(crate) mod settle;
 pub(crate) mod signal;
 

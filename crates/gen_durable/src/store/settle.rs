@@ -14,7 +14,7 @@ use super::{
     target::Target,
     tx::{Tx, ride},
 };
-use crate::{birth::New, id::Status};
+use crate::{birth::New, event::Fact, id::Status};
 
 sql!(prepared SETTLE, "settle.sql", [
     INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
@@ -70,6 +70,9 @@ pub(crate) struct More {
     pub(crate) births: Vec<New>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) letters: Vec<Rider>,
+    /// Facts for the log, recorded last.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) events: Vec<Fact>,
     /// Its parent, whose row the end of a child touches.
     #[serde(rename = "child", skip_serializing_if = "Option::is_none")]
     pub(crate) parent: Option<i64>,
@@ -79,7 +82,8 @@ impl More {
     fn bytes(&self) -> usize {
         let born = self.spawn.iter().flat_map(|spawn| &spawn.children).chain(&self.births);
         let born: usize = born.map(|new| new.state.get().len()).sum();
-        born + self.letters.iter().map(|letter| letter.payload.get().len()).sum::<usize>()
+        let recorded: usize = self.events.iter().map(|event| event.payload.get().len()).sum();
+        born + recorded + self.letters.iter().map(|letter| letter.payload.get().len()).sum::<usize>()
     }
 
     /// Whether there is anything besides the ending.
@@ -89,6 +93,7 @@ impl More {
             && self.consumed.is_empty()
             && self.births.is_empty()
             && self.letters.is_empty()
+            && self.events.is_empty()
             && self.parent.is_none()
     }
 }

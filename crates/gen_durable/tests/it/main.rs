@@ -14,6 +14,7 @@ mod evolution;
 mod house;
 mod iso;
 mod locks;
+mod log;
 mod migrations;
 mod observe;
 mod operate;

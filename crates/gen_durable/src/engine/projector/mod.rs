@@ -1,0 +1,425 @@
+//! Who projects what when: a schedule of scopes over a few connections. It places what waits for a position, finds out which
+//! logs have grown, and gives every scope its turn; a thousand tenants are a thousand entries in a map, and cost nothing while nothing happens.
+
+mod reader;
+mod run;
+mod turn;
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::sync::mpsc;
+
+pub(crate) use self::{
+    reader::{Reader, erased},
+    turn::{Projector, Turn},
+};
+use super::core::Core;
+use crate::{
+    store::{
+        events::{self, Looked, News},
+        fault::Fault,
+        projections,
+        runs::{self, Due},
+    },
+    wake::LogBell,
+};
+
+/// After something was seen, the log is looked at in the pace of a busy engine for this long.
+const BUSY_FOR: Duration = Duration::from_secs(1);
+/// A poll looks again at what arrived this long before the last one: numbers of arrival commit out of order.
+const ARRIVAL_LAG: Duration = Duration::from_millis(100);
+/// From the beginning: at most this share of the time, and within these bounds.
+const SWEEP_SHARE: u32 = 100;
+const SWEEP_EVERY_MIN: Duration = Duration::from_millis(500);
+const SWEEP_EVERY_MAX: Duration = Duration::from_secs(5);
+/// Scopes that one sweep may find.
+const BACKLOG_MAX: i32 = 10_000;
+/// How often runs are looked for that somebody elsewhere asked for.
+const RUNS_EVERY: Duration = Duration::from_millis(500);
+/// How often old events are looked for.
+const TRIM_BATCH: i32 = 5_000;
+
+/// What has its turn: a scope (the number of its projection, and its tenant), or a run.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Key {
+    Scope(usize, String),
+    Run(i64),
+}
+
+/// What is known of a scope that is not idle.
+#[derive(Debug)]
+struct Entry {
+    limit: i32,
+    /// Told of something while it was under way.
+    again: bool,
+    under_way: bool,
+    run: Option<Due>,
+}
+
+/// What is remembered of a scope.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    /// Its cursor has come at least so far.
+    position: i64,
+    /// Somebody else is at it: we are not, until then, unless the sweep finds it abandoned.
+    theirs_until: Instant,
+}
+
+struct Schedule {
+    projector: Arc<Projector>,
+    entries: HashMap<Key, Entry>,
+    known: HashMap<Key, Known>,
+    /// Whose turn it is, in order.
+    ready: VecDeque<Key>,
+    /// Whose turn comes later.
+    later: Vec<(Instant, Key)>,
+    running: usize,
+    places: usize,
+}
+
+/// Place and project until the engine drains.
+pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, bell: Arc<LogBell>) {
+    let (report, mut reports) = mpsc::unbounded_channel();
+    let mut look = Look::new(projector.clone());
+    let places = core.settings.projectors;
+    let mut schedule = Schedule {
+        projector: projector.clone(),
+        entries: HashMap::new(),
+        known: HashMap::new(),
+        ready: VecDeque::new(),
+        later: Vec::new(),
+        running: 0,
+        places,
+    };
+    let settings = &core.settings;
+    let (mut poll, mut sweep, mut seek) = (Instant::now(), Instant::now(), Instant::now());
+    let mut trim = Instant::now() + settings.collect_every;
+    let mut busy_until = Instant::now() + BUSY_FOR;
+    let mut pace = settings.busy_poll;
+    loop {
+        let next = schedule.later.iter().map(|(at, _)| *at).chain([poll, sweep, seek, trim]).min().unwrap_or(poll);
+        tokio::select! {
+            biased;
+            () = core.phase.draining() => break,
+            Some((key, ended)) = reports.recv() => schedule.ended(key, ended),
+            () = bell.rung() => {
+                schedule.told(bell.take().into_iter().map(|tenant| (tenant, i64::MAX)));
+                if projector.pool.inner.log.take_expected() {
+                    // A caller's transaction is about to commit: from now on we look often.
+                    busy_until = Instant::now() + BUSY_FOR;
+                    (poll, pace) = (Instant::now(), settings.busy_poll);
+                }
+                if bell.take_runs() {
+                    seek = Instant::now();
+                }
+            }
+            () = tokio::time::sleep_until(next.into()) => {}
+        }
+        let now = Instant::now();
+        schedule.ripen(now);
+        if sweep <= now {
+            schedule.told_scopes(look.sweep().await);
+            sweep = Instant::now() + (now.elapsed() * SWEEP_SHARE).clamp(SWEEP_EVERY_MIN, SWEEP_EVERY_MAX);
+        }
+        if poll <= now {
+            let grown = look.poll().await;
+            if !grown.is_empty() {
+                busy_until = Instant::now() + BUSY_FOR;
+            }
+            schedule.told(grown);
+            let busy = Instant::now() < busy_until || look.waits();
+            pace = if busy { settings.busy_poll } else { (pace * 2).min(settings.idle_poll) };
+            poll = Instant::now() + pace;
+        }
+        if seek <= now && !projector.readers.is_empty() {
+            schedule.seek().await;
+            seek = Instant::now() + RUNS_EVERY;
+        }
+        if trim <= now {
+            look.trim(settings.event_retention).await;
+            trim = Instant::now() + settings.collect_every;
+        }
+        while let Some((key, work)) = schedule.next() {
+            let report = report.clone();
+            super::start(&core, async move {
+                let ended = work.await;
+                let _ = report.send((key, ended));
+            });
+        }
+    }
+    drop(report);
+    // What is under way ends, or is ended with the rest of the engine's tasks.
+    let patience = tokio::time::sleep(settings.drain_timeout);
+    tokio::pin!(patience);
+    while schedule.running > 0 {
+        tokio::select! {
+            ended = reports.recv() => match ended {
+                Some((key, ended)) => schedule.ended(key, ended),
+                None => return,
+            },
+            () = &mut patience => return,
+        }
+    }
+}
+
+/// What came of a turn, how large the next batch may be, and how far the cursor has come.
+type Ended = (Turn, i32, i64);
+type Work = futures_util::future::BoxFuture<'static, Ended>;
+
+impl Schedule {
+    /// These logs have grown, at least to there.
+    fn told(&mut self, tenants: impl IntoIterator<Item = (String, i64)>) {
+        let now = Instant::now();
+        for (tenant, position) in tenants {
+            for index in 0..self.projector.readers.len() {
+                let key = Key::Scope(index, tenant.clone());
+                let news = self.known.get(&key).is_none_or(|known| known.position < position && known.theirs_until <= now);
+                if news {
+                    self.wanted(key, None);
+                }
+            }
+        }
+    }
+
+    fn told_scopes(&mut self, scopes: Vec<(String, String)>) {
+        for (tenant, projection) in scopes {
+            let index = self.projector.readers.iter().position(|reader| reader.name() == projection);
+            if let Some(index) = index {
+                self.wanted(Key::Scope(index, tenant), None);
+            }
+        }
+    }
+
+    /// Give it a turn, unless it has one coming.
+    fn wanted(&mut self, key: Key, run: Option<Due>) {
+        match self.entries.get_mut(&key) {
+            Some(entry) => entry.again = true,
+            None => {
+                let limit = self.projector.batch;
+                self.entries.insert(key.clone(), Entry { limit, again: false, under_way: false, run });
+                self.ready.push_back(key);
+            }
+        }
+    }
+
+    fn ripen(&mut self, now: Instant) {
+        let (ripe, later) = std::mem::take(&mut self.later).into_iter().partition(|(at, _)| *at <= now);
+        self.later = later;
+        let ripe: Vec<(Instant, Key)> = ripe;
+        self.ready.extend(ripe.into_iter().map(|(_, key)| key));
+    }
+
+    fn ended(&mut self, key: Key, (turn, limit, position): Ended) {
+        self.running -= 1;
+        if matches!(key, Key::Scope(..)) {
+            let theirs_until = Instant::now() + if turn == Turn::Theirs { turn::OWNED } else { Duration::ZERO };
+            self.known.insert(key.clone(), Known { position, theirs_until });
+        }
+        let Some(entry) = self.entries.get_mut(&key) else { return };
+        (entry.limit, entry.under_way) = (limit, false);
+        let again = std::mem::replace(&mut entry.again, false);
+        match turn {
+            Turn::More => self.ready.push_back(key),
+            // Told of more while it was at it: what it read may have been read before that.
+            Turn::Idle if again && matches!(key, Key::Scope(..)) => self.ready.push_back(key),
+            Turn::Idle | Turn::Theirs => drop(self.entries.remove(&key)),
+            Turn::Wait(pause) => self.later.push((Instant::now() + pause, key)),
+        }
+    }
+
+    /// The next turn, if there is one and a place for it.
+    fn next(&mut self) -> Option<(Key, Work)> {
+        if self.running >= self.places {
+            return None;
+        }
+        let key = self.ready.pop_front()?;
+        let entry = self.entries.get_mut(&key)?;
+        entry.under_way = true;
+        let (projector, mut limit) = (self.projector.clone(), entry.limit);
+        let work: Work = match (&key, entry.run.clone()) {
+            (Key::Scope(index, tenant), _) => {
+                let reader = projector.readers.get(*index)?.clone();
+                let tenant = tenant.clone();
+                Box::pin(async move {
+                    let (turn, position) = projector.turn(&reader, &tenant, &mut limit, false).await;
+                    (turn, limit, position)
+                })
+            }
+            (Key::Run(_), Some(due)) => {
+                Box::pin(async move { (projector.run_turn(&due, &mut limit).await, limit, 0) })
+            }
+            (Key::Run(_), None) => return None,
+        };
+        self.running += 1;
+        Some((key, work))
+    }
+
+    /// Runs and parked events that somebody asked for.
+    async fn seek(&mut self) {
+        let (names, worker) = (self.projector.names(), self.projector.worker.clone());
+        let found = self
+            .projector
+            .call(move |connection| async move {
+                Ok((runs::due(&connection, &names, &worker).await?, projections::redrives(&connection, &names).await?))
+            })
+            .await;
+        match found {
+            Ok((due, redrives)) => {
+                for run in due {
+                    self.wanted(Key::Run(run.id), Some(run));
+                }
+                for (tenant, projection, position) in redrives {
+                    let Some(reader) = self.projector.reader(&projection).cloned() else { continue };
+                    if let Err(fault) = self.projector.redrive(&reader, &tenant, position).await {
+                        tracing::debug!(error = fault.message(), "could not try a parked event again");
+                    }
+                }
+            }
+            Err(fault) => tracing::debug!(error = fault.message(), "could not look for runs"),
+        }
+    }
+}
+
+/// What was looked at, and what could not be placed yet.
+pub(crate) struct Look {
+    projector: Arc<Projector>,
+    since: Looked,
+    /// Arrivals seen, and when: a poll begins a little before the last one.
+    seen: VecDeque<(Instant, i64)>,
+    /// Tenants whose head was held when we came to place.
+    waiting: HashSet<String>,
+}
+
+impl Look {
+    pub(crate) fn new(projector: Arc<Projector>) -> Look {
+        Look { projector, since: Looked::default(), seen: VecDeque::new(), waiting: HashSet::new() }
+    }
+
+    fn waits(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// What has grown since the last look. A failure is an outage: the next one looks from the same place.
+    async fn poll(&mut self) -> BTreeMap<String, i64> {
+        let mut since = self.since.clone();
+        if self.projector.readers.is_empty() {
+            since.arrival = None;
+        }
+        match self.look(since, false).await {
+            Ok(grown) => grown,
+            Err(fault) => {
+                tracing::debug!(error = fault.message(), "could not look at the log");
+                BTreeMap::new()
+            }
+        }
+    }
+
+    async fn look(&mut self, since: Looked, all: bool) -> Result<BTreeMap<String, i64>, Fault> {
+        let News { unplaced, placed, looked } =
+            self.projector.call(move |connection| async move { events::discover(&connection, &since).await }).await?;
+        let mut grown: BTreeMap<String, i64> = placed.into_iter().collect();
+        self.waiting.extend(unplaced);
+        if !self.waiting.is_empty() {
+            let tenants: Vec<String> = self.waiting.iter().cloned().collect();
+            let done =
+                self.projector.call(move |connection| async move { events::place(&connection, &tenants, all).await });
+            for (tenant, count) in done.await? {
+                self.waiting.remove(&tenant);
+                if count > 0 {
+                    grown.insert(tenant, i64::MAX);
+                }
+            }
+        }
+        let now = Instant::now();
+        self.since.snapshot = looked.snapshot;
+        if let Some(arrival) = looked.arrival {
+            self.seen.push_back((now, arrival));
+            while self.seen.get(1).is_some_and(|(then, _)| now.duration_since(*then) >= ARRIVAL_LAG) {
+                self.seen.pop_front();
+            }
+            self.since.arrival = self.seen.front().map(|(_, arrival)| *arrival);
+        }
+        Ok(grown)
+    }
+
+    /// From the beginning: what waits for a position, whoever left it there, and every scope that is behind.
+    pub(crate) async fn sweep(&mut self) -> Vec<(String, String)> {
+        let (names, worker) = (self.projector.names(), self.projector.worker.clone());
+        let since = Looked { snapshot: None, arrival: self.since.arrival };
+        let placed = self.look(since, true).await;
+        let behind = self
+            .projector
+            .call(move |connection| async move {
+                if names.is_empty() {
+                    return Ok(Vec::new());
+                }
+                projections::backlog(&connection, &names, &worker, BACKLOG_MAX).await
+            })
+            .await;
+        match placed.and(behind) {
+            Ok(behind) => behind,
+            Err(fault) => {
+                tracing::debug!(error = fault.message(), "could not sweep the log");
+                Vec::new()
+            }
+        }
+    }
+
+    /// Old events that everybody has read.
+    async fn trim(&self, retention: Option<Duration>) {
+        let Some(retention) = retention else { return };
+        let seconds = crate::codec::delay_seconds(retention);
+        let trimmed = self.projector.call(move |connection| async move {
+            let mut after: Option<String> = None;
+            loop {
+                let tenants = events::tenants(&connection, after.as_deref(), 1_000).await?;
+                let Some((last, _)) = tenants.last() else { return Ok(()) };
+                after = Some(last.clone());
+                for (tenant, height) in &tenants {
+                    let batch = TRIM_BATCH;
+                    while events::trim(&connection, tenant, *height, Some(seconds), false, batch).await? >= batch.into() {}
+                }
+            }
+        });
+        if let Err(fault) = trimmed.await {
+            tracing::debug!(error = fault.message(), "could not trim the logs");
+        }
+    }
+}
+
+/// Inline, until nothing is left to do: for a test bench.
+#[cfg(feature = "testing")]
+pub(crate) async fn settle(projector: &Arc<Projector>) -> Result<(), Fault> {
+    let mut look = Look::new(projector.clone());
+    loop {
+        let mut moved = false;
+        for (tenant, projection) in look.sweep().await {
+            let Some(reader) = projector.reader(&projection) else { continue };
+            let mut limit = projector.batch;
+            while projector.turn(reader, &tenant, &mut limit, true).await.0 == Turn::More {
+                moved = true;
+            }
+        }
+        let names = projector.names();
+        let asked = names.clone();
+        let redrives = projector.call(move |connection| async move { projections::redrives(&connection, &asked).await });
+        for (tenant, projection, position) in redrives.await? {
+            let Some(reader) = projector.reader(&projection) else { continue };
+            projector.redrive(reader, &tenant, position).await?;
+        }
+        let worker = projector.worker.clone();
+        let due = projector.call(move |connection| async move { runs::due(&connection, &names, &worker).await });
+        for run in due.await? {
+            let mut limit = projector.batch;
+            while projector.run_turn(&run, &mut limit).await == Turn::More {}
+            moved = true;
+        }
+        if !moved {
+            return Ok(());
+        }
+    }
+}
