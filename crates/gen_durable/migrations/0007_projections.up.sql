@@ -205,13 +205,16 @@ end $$;
 --   called by: store::projections::fail      index: projections_pkey, projection_failures_pkey
 --   locks: the scope's row
 create function gen_durable.project_fail(
-    p_tenant text, p_projection text, p_old bigint, p_error text, p_state text, p_delay float8, p_worker uuid
+    p_tenant text, p_projection text, p_old bigint, p_error text, p_state text, p_delay float8, p_version int
 ) returns boolean
 language plpgsql
 set search_path = gen_durable, pg_temp
 set enable_seqscan = off
 as $$
 begin
+    -- The row may have been rolled back with the batch that made it.
+    insert into gen_durable.projections (tenant, projection, version) values (p_tenant, p_projection, p_version)
+    on conflict do nothing;
     update gen_durable.projections p
     set status = case p_state when 'parked' then 'running' else p_state end,
         position = p.position + (p_state = 'parked')::int,

@@ -103,27 +103,27 @@ impl Projections {
     }
 
     /// Clear the rows and apply everything again, in place: readers see it happen. Awaited, it answers the number of the run.
-    pub fn rebuild(&self, tenant: &str, projection: &str) -> RunRequest<'_> {
+    pub fn rebuild(&self, tenant: &str, projection: &str) -> RunRequest {
         self.ask(RunKind::Rebuild, tenant, projection)
     }
 
     /// Apply everything again to rows of another generation while the old ones are read; compare the digests; swap. Where the digests
     /// differ although the version is the same, it does not swap, unless [`anyway`](RunRequest::anyway) is said.
-    pub fn rebuild_in_a_shadow(&self, tenant: &str, projection: &str) -> RunRequest<'_> {
+    pub fn rebuild_in_a_shadow(&self, tenant: &str, projection: &str) -> RunRequest {
         self.ask(RunKind::Shadow, tenant, projection)
     }
 
     /// Apply events again to the rows that are there: for a projection to which that makes no difference, or is meant to.
-    pub fn replay(&self, tenant: &str, projection: &str) -> RunRequest<'_> {
+    pub fn replay(&self, tenant: &str, projection: &str) -> RunRequest {
         self.ask(RunKind::Replay, tenant, projection)
     }
 
     /// Apply everything to rows of another generation, compare, say whether they are equal, and forget them.
-    pub fn verify(&self, tenant: &str, projection: &str) -> RunRequest<'_> {
+    pub fn verify(&self, tenant: &str, projection: &str) -> RunRequest {
         self.ask(RunKind::Verify, tenant, projection)
     }
 
-    fn ask(&self, kind: RunKind, tenant: &str, projection: &str) -> RunRequest<'_> {
+    fn ask(&self, kind: RunKind, tenant: &str, projection: &str) -> RunRequest {
         let request = Request {
             tenant: tenant.to_owned(),
             projection: projection.to_owned(),
@@ -133,7 +133,7 @@ impl Projections {
             anyway: false,
             by: String::new(),
         };
-        RunRequest { projections: self, request }
+        RunRequest { projections: self.clone(), request }
     }
 
     /// End a run. Answers whether it came in time. A rebuild in place that has cleared its rows goes on as live: there is no way back.
@@ -214,12 +214,12 @@ impl Projections {
 /// A run that has not been asked for yet.
 #[must_use = "nothing is asked for until this is awaited"]
 #[derive(Debug, Clone)]
-pub struct RunRequest<'p> {
-    projections: &'p Projections,
+pub struct RunRequest {
+    projections: Projections,
     request: Request,
 }
 
-impl<'p> RunRequest<'p> {
+impl RunRequest {
     /// Of a replay: only events after this position.
     pub fn after(mut self, position: i64) -> Self {
         self.request.from = position.max(0);
@@ -242,10 +242,10 @@ impl<'p> RunRequest<'p> {
     }
 }
 
-impl<'p> IntoFuture for RunRequest<'p> {
+impl IntoFuture for RunRequest {
     /// The number of the run.
     type Output = Result<i64, Error>;
-    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'p>>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
         let RunRequest { projections, request } = self;

@@ -76,6 +76,8 @@ mod guides {
     mod machines {}
     #[doc = include_str!("../../../docs/guide/operating.md")]
     mod operating {}
+    #[doc = include_str!("../../../docs/guide/projections.md")]
+    mod projections {}
     #[doc = include_str!("../../../docs/guide/signals.md")]
     mod signals {}
     #[doc = include_str!("../../../docs/guide/testing.md")]

@@ -157,6 +157,12 @@ impl<App: Send + Sync + 'static> Lab<App> {
         self
     }
 
+    /// Another build of the projections: only this one from now on.
+    pub fn project_instead<P: Projection>(mut self, projection: P) -> Self {
+        self.readers.clear();
+        self.project(projection)
+    }
+
     /// Other settings: timeouts and limits of steps.
     pub fn settings(mut self, settings: Settings) -> Self {
         self.settings = settings;

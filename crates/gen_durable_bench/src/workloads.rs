@@ -7,6 +7,7 @@ mod growth;
 mod insert;
 mod insert_many;
 mod pickup;
+pub(crate) mod projections;
 mod signal;
 mod xmin;
 
@@ -37,11 +38,13 @@ pub enum Workload {
     Signal,
     /// One parent, 1,000 children (100,000 too in the long form) and their join
     FanOut,
+    /// The event log and a projection of it: appends, catching up, lag, a rebuild while events arrive
+    Projections,
 }
 
 impl Workload {
     /// All of them, in the order in which they are measured.
-    pub const ALL: [Workload; 9] = [
+    pub const ALL: [Workload; 10] = [
         Workload::Drain,
         Workload::Chain,
         Workload::Insert,
@@ -51,6 +54,7 @@ impl Workload {
         Workload::Xmin,
         Workload::Signal,
         Workload::FanOut,
+        Workload::Projections,
     ];
 
     /// Its name, on the command line and in the results.
@@ -65,6 +69,7 @@ impl Workload {
             Workload::Xmin => "xmin",
             Workload::Signal => "signal",
             Workload::FanOut => "fan_out",
+            Workload::Projections => "projections",
         }
     }
 
@@ -85,6 +90,7 @@ impl Workload {
             Workload::Xmin => xmin::measure(bench).await,
             Workload::Signal => signal::measure(bench).await,
             Workload::FanOut => fan_out::measure(bench).await,
+            Workload::Projections => projections::measure(bench).await,
         }
     }
 }

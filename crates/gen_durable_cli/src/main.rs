@@ -11,7 +11,7 @@ use std::{process::ExitCode, time::Duration};
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    bench, cancel, demo, dev, doctor, enqueue, explain, ls, migrate, pause, queues, retry, show, signal, workers,
+    bench, cancel, demo, dev, doctor, enqueue, explain, ls, migrate, pause, projections, queues, retry, show, signal, workers,
 };
 
 /// Durable execution on nothing but Postgres
@@ -49,6 +49,7 @@ enum Command {
     /// Open a paused queue again
     Resume(pause::Args),
     Workers(workers::Args),
+    Projections(projections::Args),
     Doctor(doctor::Args),
     /// Measure what this machine can do, beside what plain SQL can
     Bench(bench::Args),
@@ -91,6 +92,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Pause(args) => pause::pause(args, json).await,
         Command::Resume(args) => pause::resume(args, json).await,
         Command::Workers(args) => workers::run(args, json).await,
+        Command::Projections(args) => projections::run(args, json).await,
         Command::Bench(args) => bench::run(args).await,
         Command::DemoWorker => shop::worker::run().await,
     }?;

@@ -1,9 +1,6 @@
 //! The event log: append, place, look what is new, read, trim.
 
-use std::sync::{
-    Mutex, PoisonError, Weak,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::{Mutex, PoisonError, Weak};
 
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
@@ -48,8 +45,6 @@ pub(crate) struct LogSide {
     pending: Mutex<Pending>,
     /// Engines of this process that place and project. Guarded for a moment.
     bells: Mutex<Vec<Weak<LogBell>>>,
-    /// A caller of this process has recorded in a transaction of its own, whose end we do not see.
-    unplaced: AtomicBool,
 }
 
 impl LogSide {
@@ -69,7 +64,6 @@ impl LogSide {
 
     /// Something will have to be placed soon.
     pub(crate) fn expect_unplaced(&self) {
-        self.unplaced.store(true, Ordering::Relaxed);
         let bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);
         bells.iter().filter_map(Weak::upgrade).for_each(|bell| bell.ring());
     }
@@ -78,10 +72,6 @@ impl LogSide {
     pub(crate) fn poke_runs(&self) {
         let bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);
         bells.iter().filter_map(Weak::upgrade).for_each(|bell| bell.poke_runs());
-    }
-
-    pub(crate) fn take_expected(&self) -> bool {
-        self.unplaced.swap(false, Ordering::Relaxed)
     }
 }
 

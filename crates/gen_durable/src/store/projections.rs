@@ -15,8 +15,8 @@ use crate::error::Error;
 
 sql!(OPEN, "project_open.sql", [TEXT, TEXT, INT4, TEXT, TEXT_ARRAY, INT4, INT8, INT8, BOOL]);
 sql!(CLOSE, "project_close.sql", [TEXT, TEXT, INT4, INT8, INT8, INT8, TEXT, FLOAT8]);
-sql!(FAIL, "project_fail.sql", [TEXT, TEXT, INT8, TEXT, TEXT, FLOAT8, TEXT]);
-sql!(BACKLOG, "backlog.sql", [TEXT_ARRAY, TEXT, INT4]);
+sql!(FAIL, "project_fail.sql", [TEXT, TEXT, INT8, TEXT, TEXT, FLOAT8, INT4]);
+sql!(BACKLOG, "backlog.sql", [TEXT_ARRAY, TEXT, INT4, INT4_ARRAY, BOOL_ARRAY]);
 sql!(LIST, "projections.sql", [TEXT, TEXT, TEXT, TEXT, INT4]);
 sql!(CURSOR, "cursor.sql", [TEXT, TEXT]);
 sql!(FAILURES, "failures.sql", [TEXT, TEXT, BOOL, INT4]);
@@ -180,25 +180,31 @@ pub(crate) async fn fail(
     old: i64,
     error: &str,
     fate: Fate,
-    worker: &str,
+    version: i32,
 ) -> Result<bool, Fault> {
     let (state, delay) = match fate {
         Fate::Retry(delay) => ("retrying", delay),
         Fate::Halt => ("halted", 0.0),
         Fate::Park => ("parked", 0.0),
     };
-    let rows = connection.query(&FAIL, &[&tenant, &projection, &old, &error, &state, &delay, &worker]).await?;
+    let rows = connection.query(&FAIL, &[&tenant, &projection, &old, &error, &state, &delay, &version]).await?;
     rows.first().map_or(Ok(false), |row| column(row, 0))
 }
+
+/// A projection as the sweep asks for it: its name, its version, and whether it does something about older rows by itself.
+pub(crate) type Swept = (&'static str, i32, bool);
 
 /// Scopes of these projections that have something to do and that nobody else is at: tenant and projection.
 pub(crate) async fn backlog(
     connection: &Connection,
-    projections: &[&'static str],
+    swept: &[Swept],
     worker: &str,
     limit: i32,
 ) -> Result<Vec<(String, String)>, Fault> {
-    let rows = connection.query(&BACKLOG, &[&projections, &worker, &limit]).await?;
+    let names: Vec<&str> = swept.iter().map(|(name, ..)| *name).collect();
+    let versions: Vec<i32> = swept.iter().map(|(_, version, _)| *version).collect();
+    let eager: Vec<bool> = swept.iter().map(|(.., eager)| *eager).collect();
+    let rows = connection.query(&BACKLOG, &[&names, &worker, &limit, &versions, &eager]).await?;
     rows.iter().map(|row| Ok((column(row, 0)?, column(row, 1)?))).collect()
 }
 

@@ -56,7 +56,7 @@ async fn pages(client: &mut Client, text: &str) -> u64 {
 }
 
 /// EXPLAIN answers as `json`, which the driver reads as bytes.
-struct Json(String);
+pub(crate) struct Json(pub(crate) String);
 impl<'a> tokio_postgres::types::FromSql<'a> for Json {
     fn from_sql(
         _: &tokio_postgres::types::Type,

@@ -16,6 +16,7 @@ pub(crate) mod signal;
 pub(crate) mod whom;
 
 pub(crate) mod pause;
+pub(crate) mod projections;
 pub(crate) mod queues;
 pub(crate) mod workers;
 

@@ -6,6 +6,7 @@ mod demo;
 mod dev;
 mod look;
 mod migrate;
+mod projections;
 mod steer;
 
 use std::{

@@ -35,12 +35,13 @@ const ARRIVAL_LAG: Duration = Duration::from_millis(100);
 /// From the beginning: at most this share of the time, and within these bounds.
 const SWEEP_SHARE: u32 = 100;
 const SWEEP_EVERY_MIN: Duration = Duration::from_millis(500);
+const SWEEP_EVERY_IDLE: Duration = Duration::from_secs(2);
 const SWEEP_EVERY_MAX: Duration = Duration::from_secs(5);
 /// Scopes that one sweep may find.
 const BACKLOG_MAX: i32 = 10_000;
 /// How often runs are looked for that somebody elsewhere asked for.
-const RUNS_EVERY: Duration = Duration::from_millis(500);
-/// How often old events are looked for.
+const RUNS_EVERY: Duration = Duration::from_secs(1);
+/// Old events deleted in one statement.
 const TRIM_BATCH: i32 = 5_000;
 
 /// What has its turn: a scope (the number of its projection, and its tenant), or a run.
@@ -54,8 +55,8 @@ enum Key {
 #[derive(Debug)]
 struct Entry {
     limit: i32,
-    /// Told of something while it was under way.
-    again: bool,
+    /// The highest position told of while it was under way.
+    again: i64,
     under_way: bool,
     run: Option<Due>,
 }
@@ -108,11 +109,10 @@ pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, bell: Arc<Lo
             Some((key, ended)) = reports.recv() => schedule.ended(key, ended),
             () = bell.rung() => {
                 schedule.told(bell.take().into_iter().map(|tenant| (tenant, i64::MAX)));
-                if projector.pool.inner.log.take_expected() {
-                    // A caller's transaction is about to commit: from now on we look often.
-                    busy_until = Instant::now() + BUSY_FOR;
-                    (poll, pace) = (Instant::now(), settings.busy_poll);
-                }
+                // Something was recorded here, perhaps without a position, or is about to be: from now on we look often.
+                let now = Instant::now();
+                (busy_until, pace) = (now + BUSY_FOR, settings.busy_poll);
+                poll = poll.min(now + pace);
                 if bell.take_runs() {
                     seek = Instant::now();
                 }
@@ -122,8 +122,10 @@ pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, bell: Arc<Lo
         let now = Instant::now();
         schedule.ripen(now);
         if sweep <= now {
-            schedule.told_scopes(look.sweep().await);
-            sweep = Instant::now() + (now.elapsed() * SWEEP_SHARE).clamp(SWEEP_EVERY_MIN, SWEEP_EVERY_MAX);
+            let behind = look.sweep().await;
+            let least = if behind.is_empty() { SWEEP_EVERY_IDLE } else { SWEEP_EVERY_MIN };
+            schedule.told_scopes(behind);
+            sweep = Instant::now() + (now.elapsed() * SWEEP_SHARE).clamp(least, SWEEP_EVERY_MAX);
         }
         if poll <= now {
             let grown = look.poll().await;
@@ -179,7 +181,7 @@ impl Schedule {
                 let key = Key::Scope(index, tenant.clone());
                 let news = self.known.get(&key).is_none_or(|known| known.position < position && known.theirs_until <= now);
                 if news {
-                    self.wanted(key, None);
+                    self.wanted(key, position, None);
                 }
             }
         }
@@ -189,21 +191,30 @@ impl Schedule {
         for (tenant, projection) in scopes {
             let index = self.projector.readers.iter().position(|reader| reader.name() == projection);
             if let Some(index) = index {
-                self.wanted(Key::Scope(index, tenant), None);
+                self.hasten(&Key::Scope(index, tenant.clone()));
+                self.wanted(Key::Scope(index, tenant), i64::MAX, None);
             }
         }
     }
 
     /// Give it a turn, unless it has one coming.
-    fn wanted(&mut self, key: Key, run: Option<Due>) {
+    fn wanted(&mut self, key: Key, position: i64, run: Option<Due>) {
         match self.entries.get_mut(&key) {
-            Some(entry) => entry.again = true,
+            // What begins later sees it anyway.
+            Some(entry) if !entry.under_way => {}
+            Some(entry) => entry.again = entry.again.max(position),
             None => {
                 let limit = self.projector.batch;
-                self.entries.insert(key.clone(), Entry { limit, again: false, under_way: false, run });
+                self.entries.insert(key.clone(), Entry { limit, again: 0, under_way: false, run });
                 self.ready.push_back(key);
             }
         }
+    }
+
+    /// The rows say that its time has come, whatever we thought: an operator has let it go on, say.
+    fn hasten(&mut self, key: &Key) {
+        let now = Instant::now();
+        self.later.iter_mut().filter(|(_, later)| later == key).for_each(|(at, _)| *at = now);
     }
 
     fn ripen(&mut self, now: Instant) {
@@ -221,11 +232,11 @@ impl Schedule {
         }
         let Some(entry) = self.entries.get_mut(&key) else { return };
         (entry.limit, entry.under_way) = (limit, false);
-        let again = std::mem::replace(&mut entry.again, false);
+        let again = std::mem::take(&mut entry.again);
         match turn {
             Turn::More => self.ready.push_back(key),
             // Told of more while it was at it: what it read may have been read before that.
-            Turn::Idle if again && matches!(key, Key::Scope(..)) => self.ready.push_back(key),
+            Turn::Idle if again > position && matches!(key, Key::Scope(..)) => self.ready.push_back(key),
             Turn::Idle | Turn::Theirs => drop(self.entries.remove(&key)),
             Turn::Wait(pause) => self.later.push((Instant::now() + pause, key)),
         }
@@ -270,7 +281,7 @@ impl Schedule {
         match found {
             Ok((due, redrives)) => {
                 for run in due {
-                    self.wanted(Key::Run(run.id), Some(run));
+                    self.wanted(Key::Run(run.id), 0, Some(run));
                 }
                 for (tenant, projection, position) in redrives {
                     let Some(reader) = self.projector.reader(&projection).cloned() else { continue };
@@ -348,16 +359,16 @@ impl Look {
 
     /// From the beginning: what waits for a position, whoever left it there, and every scope that is behind.
     pub(crate) async fn sweep(&mut self) -> Vec<(String, String)> {
-        let (names, worker) = (self.projector.names(), self.projector.worker.clone());
+        let (swept, worker) = (self.projector.swept(), self.projector.worker.clone());
         let since = Looked { snapshot: None, arrival: self.since.arrival };
         let placed = self.look(since, true).await;
         let behind = self
             .projector
             .call(move |connection| async move {
-                if names.is_empty() {
+                if swept.is_empty() {
                     return Ok(Vec::new());
                 }
-                projections::backlog(&connection, &names, &worker, BACKLOG_MAX).await
+                projections::backlog(&connection, &swept, &worker, BACKLOG_MAX).await
             })
             .await;
         match placed.and(behind) {

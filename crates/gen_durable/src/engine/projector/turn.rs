@@ -15,7 +15,7 @@ use crate::{
         connection::Connection,
         fault::Fault,
         pool::Pool,
-        projections::{self, Ask, Fate, LogRow, Move, Opened, Verdict},
+        projections::{self, Ask, Fate, LogRow, Move, Opened, Swept, Verdict},
         runs::{self, Request, RunKind},
         target::Target,
         tx::Tx,
@@ -29,7 +29,7 @@ pub(crate) const OWNED: Duration = Duration::from_secs(2);
 /// After an outage.
 const OUTAGE_PAUSE: Duration = Duration::from_millis(500);
 /// A scope that waits for an operator, or for another build.
-const LONG_PAUSE: Duration = Duration::from_secs(5);
+const LONG_PAUSE: Duration = Duration::from_secs(30);
 
 /// What all batches of a process have in common.
 pub(crate) struct Projector {
@@ -72,6 +72,11 @@ impl Projector {
 
     pub(crate) fn names(&self) -> Vec<&'static str> {
         self.readers.iter().map(|reader| reader.name()).collect()
+    }
+
+    pub(crate) fn swept(&self) -> Vec<Swept> {
+        let eager = |reader: &Arc<dyn Reader>| reader.on_new_version() != NewVersion::Offer;
+        self.readers.iter().map(|reader| (reader.name(), reader.version().into(), eager(reader))).collect()
     }
 
     pub(crate) fn reader(&self, name: &str) -> Option<&Arc<dyn Reader>> {
@@ -242,11 +247,12 @@ impl Projector {
             Poison::Park => Fate::Park,
             Poison::Halt => Fate::Halt,
         };
-        let (whose, name, worker, old) = (tenant.to_owned(), reader.name(), self.worker.clone(), opened.position);
+        let (whose, name, old) = (tenant.to_owned(), reader.name(), opened.position);
+        let version = i32::from(reader.version());
         tracing::warn!(projection = name, tenant, position = old + 1, ?fate, "an event could not be applied: {message}");
         metrics::counter!("durable_projection_failures_total", "projection" => name).increment(1);
         self.call(move |connection| async move {
-            projections::fail(&connection, (&whose, name), old, &message, fate, &worker).await
+            projections::fail(&connection, (&whose, name), old, &message, fate, version).await
         })
         .await?;
         Ok(match fate {

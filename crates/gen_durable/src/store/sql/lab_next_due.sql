@@ -4,5 +4,7 @@ select min(due) from (
     select eligible_at as due from gen_durable.instances where status = 'runnable'
     union all
     select deadline_at from gen_durable.instances
+    union all
+    select retry_at from gen_durable.projections
 ) later
 where due > gen_durable.clock() and due <= $1

@@ -8,6 +8,7 @@ mod acts;
 mod driver;
 mod gates;
 mod invariants;
+mod log;
 mod worlds;
 
 use std::{
