@@ -81,11 +81,10 @@ begin
             where e.tenant = head.tenant and e.position is null
               and e.xid >= coalesce(pg_snapshot_xmax(head.looked), '0'::xid8)
             union all
-            select e.arrival
-            from pg_snapshot_xip(head.looked) as under_way(xid)
-            cross join lateral (
-                select e.arrival from gen_durable.events e
-                where e.tenant = head.tenant and e.position is null and e.xid = under_way.xid) e
+            -- As an array: a join could be turned around, and read all that there ever was.
+            select e.arrival from gen_durable.events e
+            where e.tenant = head.tenant and e.position is null
+              and e.xid = any (array(select pg_snapshot_xip(head.looked)))
         ) found
     ),
     height as materialized (
@@ -264,10 +263,8 @@ begin
         select e.tenant from gen_durable.events e
         where e.position is null and e.xid >= coalesce(pg_snapshot_xmax(p_looked), '0'::xid8)
         union all
-        select e.tenant
-        from pg_snapshot_xip(p_looked) as under_way(xid)
-        cross join lateral (
-            select e.tenant from gen_durable.events e where e.position is null and e.xid = under_way.xid) e
+        select e.tenant from gen_durable.events e
+        where e.position is null and e.xid = any (array(select pg_snapshot_xip(p_looked)))
     ),
     latest as materialized (
         select coalesce((select e.arrival from gen_durable.events e order by e.arrival desc limit 1), 0) as arrival

@@ -68,9 +68,7 @@ impl Projections {
     /// One run.
     pub async fn run(&self, id: i64) -> Result<ProjectionRun, Error> {
         let found = self
-            .call("read a run", move |connection| async move {
-                runs::list(&connection, Some(id), None, None, 1).await
-            })
+            .call("read a run", move |connection| async move { runs::list(&connection, Some(id), None, None, 1).await })
             .await?;
         found.into_iter().next().ok_or_else(|| Error::new(Kind::NotFound, format!("there is no run {id}")))
     }
@@ -154,7 +152,7 @@ impl Projections {
                 projections::retry(&connection, &whose, &name).await
             })
             .await?;
-        self.pool.inner.log.poke(std::iter::once(tenant));
+        self.pool.inner.log.poke_runs();
         Ok(going)
     }
 
@@ -174,8 +172,9 @@ impl Projections {
     pub async fn sync(&self, tenant: &str, projection: &str, position: i64, within: Duration) -> Result<i64, Error> {
         let (begun, mut pause) = (Instant::now(), POLL_FIRST);
         let tenants = vec![tenant.to_owned()];
-        let place =
-            move |connection: Rc<Connection>| async move { events::place(&connection, &tenants, false).await.map(drop) };
+        let place = move |connection: Rc<Connection>| async move {
+            events::place(&connection, &tenants, false).await.map(drop)
+        };
         self.call("place events", place).await?;
         self.pool.inner.log.poke(std::iter::once(tenant));
         loop {

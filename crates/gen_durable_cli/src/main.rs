@@ -11,7 +11,8 @@ use std::{process::ExitCode, time::Duration};
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    bench, cancel, demo, dev, doctor, enqueue, explain, ls, migrate, pause, projections, queues, retry, show, signal, workers,
+    bench, cancel, demo, dev, doctor, enqueue, explain, ls, migrate, pause, projections, queues, retry, show, signal,
+    workers,
 };
 
 /// Durable execution on nothing but Postgres

@@ -38,6 +38,7 @@ pub(crate) static MIGRATIONS: &[Migration] = &[
     migration!(1, "0001_instances", serves 1),
     migration!(2, "0002_hot_path", serves 2),
     migration!(3, "0003_acts", serves 3),
+    // Two files, "0007_events" and "0007_projections".
     Migration {
         version: 7,
         name: "0007_events",

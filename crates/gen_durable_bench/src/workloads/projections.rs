@@ -26,7 +26,8 @@ const REBUILT: u64 = 50_000;
 const REBUILT_LONG: u64 = 1_000_000;
 const LAG_RATE: u64 = 1_000;
 const PATIENCE: Duration = Duration::from_secs(600);
-const FLOOR: &str = "INSERT of one event under the lock of its tenant's head, 10 connections, one tenant, tokio-postgres";
+const FLOOR: &str =
+    "INSERT of one event under the lock of its tenant's head, 10 connections, one tenant, tokio-postgres";
 
 /// What is recorded.
 #[derive(Serialize, Deserialize)]
@@ -154,7 +155,8 @@ async fn by_processes(bench: &Bench, tenants: u64, lasting: Duration) -> Result<
         caller::from_another_process(bench.caller.as_deref(), &task).await
     });
     let calls = try_join_all(all).await?;
-    let rate = |call: &caller::Called| call.n as f64 / (call.committed.saturating_sub(call.called) as f64 / 1e9).max(1e-3);
+    let rate =
+        |call: &caller::Called| call.n as f64 / (call.committed.saturating_sub(call.called) as f64 / 1e9).max(1e-3);
     Ok(calls.iter().flatten().map(rate).sum())
 }
 

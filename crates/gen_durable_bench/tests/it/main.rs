@@ -20,7 +20,10 @@ async fn measured(workloads: &[Workload]) -> Vec<Value> {
 async fn every_workload_reports_its_value_and_its_floor_under_its_name() {
     let results = measured(&Workload::ALL).await;
     let names: Vec<&str> = results.iter().map(|result| result["workload"].as_str().unwrap()).collect();
-    assert_eq!(names, ["drain", "chain", "insert", "insert_many", "pickup", "growth", "xmin", "signal", "fan_out", "projections"]);
+    assert_eq!(
+        names,
+        ["drain", "chain", "insert", "insert_many", "pickup", "growth", "xmin", "signal", "fan_out", "projections"]
+    );
     for result in &results {
         for number in ["value", "floor", "ratio"] {
             assert!(result[number].as_f64().is_some_and(|n| n > 0.0), "{number} of {result}");

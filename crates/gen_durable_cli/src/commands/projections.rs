@@ -167,7 +167,8 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
             .await
         }
         Some(Command::Verify(Verify { scopes })) => {
-            ask(scopes, json, |client, tenant, projection| signed(client.projections().verify(tenant, projection))).await
+            ask(scopes, json, |client, tenant, projection| signed(client.projections().verify(tenant, projection)))
+                .await
         }
         Some(Command::Cancel(args)) => cancel(args, json).await,
         Some(Command::Retry(args)) => retry(args, json).await,
@@ -211,7 +212,7 @@ fn health(one: &ProjectionInfo) -> String {
         "running" if one.position < one.replaying_to => "rebuilding".into(),
         "running" if one.lag() == 0 => "up to date".into(),
         "running" => "following".into(),
-        other => other.to_signed(),
+        other => other.to_owned(),
     }
 }
 
@@ -248,13 +249,13 @@ async fn runs(which: Which, json: bool) -> anyhow::Result<()> {
 
 fn run_table(runs: &[ProjectionRun]) -> Rows {
     let now = Timestamp::now();
-    let mut rows =
-        Rows::new(["run", "kind", "projection", "tenant", "status", "position", "of", "changed", "verdict"]).right([0, 5, 6]);
+    let mut rows = Rows::new(["run", "kind", "projection", "tenant", "status", "position", "of", "changed", "verdict"])
+        .right([0, 5, 6]);
     for run in runs {
         let said = run.error.as_deref().or(run.verdict.as_deref()).unwrap_or_default();
         rows.add([
             run.id.to_string(),
-            run.kind.name().to_signed(),
+            run.kind.name().to_owned(),
             run.projection.clone(),
             run.tenant.clone(),
             run.status.clone(),
@@ -322,11 +323,7 @@ async fn expanded(client: &Client, scopes: &Scopes) -> anyhow::Result<Vec<String
     Ok(vec![tenant.clone()])
 }
 
-async fn ask(
-    scopes: Scopes,
-    json: bool,
-    request: impl Fn(&Client, &str, &str) -> RunRequest,
-) -> anyhow::Result<()> {
+async fn ask(scopes: Scopes, json: bool, request: impl Fn(&Client, &str, &str) -> RunRequest) -> anyhow::Result<()> {
     let client = scopes.database.client().await?;
     let mut ids = Vec::new();
     for tenant in expanded(&client, &scopes).await? {
@@ -341,7 +338,8 @@ async fn ask(
         return print_json(&runs.iter().map(run_json).collect::<Vec<_>>());
     }
     let pending = runs.iter().filter(|run| !run.is_over()).count();
-    let hint = if pending > 0 { "\na live worker with this projection does it: `durable projections runs`" } else { "" };
+    let hint =
+        if pending > 0 { "\na live worker with this projection does it: `durable projections runs`" } else { "" };
     print(format!("{}{hint}", run_table(&runs)))
 }
 
@@ -367,8 +365,8 @@ async fn retry(args: Retry, json: bool) -> anyhow::Result<()> {
         return print_json(&json!({"tried_again": count}));
     }
     print(match (count, parked) {
-        (0, true) => "no parked events there".to_signed(),
-        (0, false) => "it has not halted".to_signed(),
+        (0, true) => "no parked events there".to_owned(),
+        (0, false) => "it has not halted".to_owned(),
         (n, true) => format!("{n} parked events are tried again"),
         (n, false) => format!("{n} go on"),
     })

@@ -111,10 +111,9 @@ impl Sales {
         let verified = events == height && run.verdict.is_some_and(|verdict| verdict.starts_with("equal"));
         let tx = pool_rows(client.pool()).await?;
         let mut sold = Sold { events, verified, ..Sold::default() };
-        for (table, column, sum, into) in [
-            ("states", "state", "orders", &mut sold.states),
-            ("revenue", "hour", "cents", &mut sold.revenue),
-        ] {
+        for (table, column, sum, into) in
+            [("states", "state", "orders", &mut sold.states), ("revenue", "hour", "cents", &mut sold.revenue)]
+        {
             let text = format!(
                 "select {column}, {sum} from {schema}.{table} where generation = {engine}.generation('', '{}') order by 1",
                 Self::NAME

@@ -43,16 +43,15 @@ impl Stage {
             Some(_) => about,
             None => format!("{about}, in a schema of our own ({schema}) that is dropped at the end"),
         };
-        let stage =
-            Stage {
-                url,
-                client: Client::new(pool.clone()),
-                ledger: Ledger::beside(&schema),
-                sales: Sales::beside(&schema),
-                schema,
-                about,
-                cluster,
-            };
+        let stage = Stage {
+            url,
+            client: Client::new(pool.clone()),
+            ledger: Ledger::beside(&schema),
+            sales: Sales::beside(&schema),
+            schema,
+            about,
+            cluster,
+        };
         let made = match stage.ledger.make(&pool).await {
             Ok(()) => stage.sales.make(&pool).await,
             Err(error) => Err(error),

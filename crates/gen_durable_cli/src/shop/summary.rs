@@ -72,7 +72,8 @@ fn for_people(story: &Story) -> anyhow::Result<()> {
     let workers = if *kills == 1 { "worker" } else { "workers" };
     let mut told = format!("\n{rows}\n {lost}\n {charged}\n");
     told.push_str(&format!("   {kills} {workers} killed with SIGKILL, in the middle of {} instances\n", n(*held)));
-    let states: Vec<String> = sold.states.iter().map(|(state, orders)| format!("{} {state}", thousands(*orders))).collect();
+    let states: Vec<String> =
+        sold.states.iter().map(|(state, orders)| format!("{} {state}", thousands(*orders))).collect();
     let revenue: Vec<String> = sold
         .revenue
         .iter()

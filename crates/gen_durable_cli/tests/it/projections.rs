@@ -49,7 +49,8 @@ async fn projections_are_seen_rebuilt_verified_and_retried_from_the_command_line
     let none = place.run(&["projections"]);
     assert!(stdout(&none).contains("no projection has seen an event yet"), "{}", stdout(&none));
     let tx = client.pool().begin().await.unwrap();
-    let table = format!("create table {}.till (tenant text, generation int, position bigint, cents bigint)", place.schema);
+    let table =
+        format!("create table {}.till (tenant text, generation int, position bigint, cents bigint)", place.schema);
     tx.batch_execute(&table).await.unwrap();
     tx.commit().await.unwrap();
     client.record_all("acme", (1..=30).map(|cents| Sold { cents })).await.unwrap();
@@ -66,7 +67,10 @@ async fn projections_are_seen_rebuilt_verified_and_retried_from_the_command_line
     assert_eq!((&list[0]["tenant"], &list[0]["position"], &list[0]["lag"]), (&"acme".into(), &30.into(), &0.into()));
     assert_eq!((&list[1]["health"], &list[1]["lag"]), (&"halted".into(), &1.into()));
     let table = stdout(&place.run(&["projections"]));
-    assert!(table.contains("till v1") && table.contains("up to date") && table.contains("less than nothing"), "{table}");
+    assert!(
+        table.contains("till v1") && table.contains("up to date") && table.contains("less than nothing"),
+        "{table}"
+    );
     let failures = place.json(&["projections", "failures"]);
     assert_eq!((&failures[0]["position"], &failures[0]["state"]), (&1.into(), &"halted".into()));
 
@@ -76,8 +80,7 @@ async fn projections_are_seen_rebuilt_verified_and_retried_from_the_command_line
     assert_eq!((&rebuilt[0]["status"], &rebuilt[0]["kind"]), (&"done".into(), &"shadow".into()), "{rebuilt}");
     let again = place.json(&["projections", "rebuild", "till", "--in-place", "--tenant", "acme", "--wait", "60"]);
     assert_eq!(again[0]["status"], "done", "{again}");
-    let replayed =
-        place.json(&["projections", "replay", "till", "--after", "30", "--tenant", "acme", "--wait", "60"]);
+    let replayed = place.json(&["projections", "replay", "till", "--after", "30", "--tenant", "acme", "--wait", "60"]);
     assert_eq!(replayed[0]["status"], "done", "{replayed}");
     assert_eq!(place.json(&["projections", "runs", "--tenant", "acme"]).as_array().unwrap().len(), 4);
 

@@ -97,10 +97,13 @@ pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, bell: Arc<Lo
         places,
     };
     let settings = &core.settings;
-    let (mut poll, mut sweep, mut seek) = (Instant::now(), Instant::now(), Instant::now());
+    // An engine without projections only places what others leave, and has time for that.
+    let only_places = projector.readers.is_empty();
+    let begin = Instant::now() + if only_places { SWEEP_EVERY_MAX } else { Duration::ZERO };
+    let (mut poll, mut sweep, mut seek) = (begin, begin, begin);
     let mut trim = Instant::now() + settings.collect_every;
-    let mut busy_until = Instant::now() + BUSY_FOR;
-    let mut pace = settings.busy_poll;
+    let mut busy_until = begin + BUSY_FOR;
+    let (mut pace, slowest) = (settings.busy_poll, if only_places { SWEEP_EVERY_MAX } else { settings.idle_poll });
     loop {
         let next = schedule.later.iter().map(|(at, _)| *at).chain([poll, sweep, seek, trim]).min().unwrap_or(poll);
         tokio::select! {
@@ -114,7 +117,7 @@ pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, bell: Arc<Lo
                 (busy_until, pace) = (now + BUSY_FOR, settings.busy_poll);
                 poll = poll.min(now + pace);
                 if bell.take_runs() {
-                    seek = Instant::now();
+                    (seek, sweep) = (now, now);
                 }
             }
             () = tokio::time::sleep_until(next.into()) => {}
@@ -123,7 +126,11 @@ pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, bell: Arc<Lo
         schedule.ripen(now);
         if sweep <= now {
             let behind = look.sweep().await;
-            let least = if behind.is_empty() { SWEEP_EVERY_IDLE } else { SWEEP_EVERY_MIN };
+            let least = match (only_places, behind.is_empty()) {
+                (true, _) => SWEEP_EVERY_MAX,
+                (false, true) => SWEEP_EVERY_IDLE,
+                (false, false) => SWEEP_EVERY_MIN,
+            };
             schedule.told_scopes(behind);
             sweep = Instant::now() + (now.elapsed() * SWEEP_SHARE).clamp(least, SWEEP_EVERY_MAX);
         }
@@ -134,11 +141,13 @@ pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, bell: Arc<Lo
             }
             schedule.told(grown);
             let busy = Instant::now() < busy_until || look.waits();
-            pace = if busy { settings.busy_poll } else { (pace * 2).min(settings.idle_poll) };
+            pace = if busy { settings.busy_poll } else { (pace * 2).min(slowest) };
             poll = Instant::now() + pace;
         }
-        if seek <= now && !projector.readers.is_empty() {
-            schedule.seek().await;
+        if seek <= now {
+            if !only_places {
+                schedule.seek().await;
+            }
             seek = Instant::now() + RUNS_EVERY;
         }
         if trim <= now {
@@ -179,7 +188,8 @@ impl Schedule {
         for (tenant, position) in tenants {
             for index in 0..self.projector.readers.len() {
                 let key = Key::Scope(index, tenant.clone());
-                let news = self.known.get(&key).is_none_or(|known| known.position < position && known.theirs_until <= now);
+                let news =
+                    self.known.get(&key).is_none_or(|known| known.position < position && known.theirs_until <= now);
                 if news {
                     self.wanted(key, position, None);
                 }
@@ -260,9 +270,7 @@ impl Schedule {
                     (turn, limit, position)
                 })
             }
-            (Key::Run(_), Some(due)) => {
-                Box::pin(async move { (projector.run_turn(&due, &mut limit).await, limit, 0) })
-            }
+            (Key::Run(_), Some(due)) => Box::pin(async move { (projector.run_turn(&due, &mut limit).await, limit, 0) }),
             (Key::Run(_), None) => return None,
         };
         self.running += 1;
@@ -392,7 +400,9 @@ impl Look {
                 after = Some(last.clone());
                 for (tenant, height) in &tenants {
                     let batch = TRIM_BATCH;
-                    while events::trim(&connection, tenant, *height, Some(seconds), false, batch).await? >= batch.into() {}
+                    while events::trim(&connection, tenant, *height, Some(seconds), false, batch).await? >= batch.into()
+                    {
+                    }
                 }
             }
         });
@@ -417,7 +427,8 @@ pub(crate) async fn settle(projector: &Arc<Projector>) -> Result<(), Fault> {
         }
         let names = projector.names();
         let asked = names.clone();
-        let redrives = projector.call(move |connection| async move { projections::redrives(&connection, &asked).await });
+        let redrives =
+            projector.call(move |connection| async move { projections::redrives(&connection, &asked).await });
         for (tenant, projection, position) in redrives.await? {
             let Some(reader) = projector.reader(&projection) else { continue };
             projector.redrive(reader, &tenant, position).await?;

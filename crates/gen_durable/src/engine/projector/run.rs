@@ -96,13 +96,7 @@ impl Projector {
         Ok(Turn::Idle)
     }
 
-    async fn clear(
-        &self,
-        reader: &Arc<dyn Reader>,
-        tx: &mut Tx,
-        tenant: &str,
-        generation: i32,
-    ) -> Result<(), Trouble> {
+    async fn clear(&self, reader: &Arc<dyn Reader>, tx: &mut Tx, tenant: &str, generation: i32) -> Result<(), Trouble> {
         let cx = Projecting { tenant, generation, replaying: true, tx };
         guarded(self.timeout(reader.as_ref()), reader.clear(cx)).await
     }
@@ -305,7 +299,12 @@ impl Projector {
             let swapped = runs::swap(&mut tx, &self.target, due.id, reader.version().into()).await?;
             tx.finish(if swapped { "commit" } else { "rollback" }).await?;
             if swapped {
-                tracing::info!(projection = reader.name(), tenant = due.tenant, run = due.id, "a rebuilt generation is read");
+                tracing::info!(
+                    projection = reader.name(),
+                    tenant = due.tenant,
+                    run = due.id,
+                    "a rebuilt generation is read"
+                );
                 self.pool.inner.log.poke(std::iter::once(due.tenant.as_str()));
                 self.pool.inner.log.poke_runs();
                 return Ok(Turn::Idle);

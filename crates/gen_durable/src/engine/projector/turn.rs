@@ -157,7 +157,8 @@ impl Projector {
                 *reached = new;
                 metrics::counter!("durable_projected_total", "projection" => reader.name())
                     .increment(count.try_into().unwrap_or_default());
-                let full = count >= usize::try_from(*limit).unwrap_or_default() || weight(&opened.events) >= BATCH_BYTES_MAX / 4;
+                let full = count >= usize::try_from(*limit).unwrap_or_default()
+                    || weight(&opened.events) >= BATCH_BYTES_MAX / 4;
                 *limit = limit.saturating_mul(2).min(self.batch);
                 Ok(if full { Turn::More } else { Turn::Idle })
             }
@@ -199,8 +200,10 @@ impl Projector {
         let whose = tenant.to_owned();
         match reader.on_new_version() {
             NewVersion::GoOn => {
-                self.call(move |connection| async move { projections::go_on(&connection, &whose, name, version).await })
-                    .await?;
+                self.call(
+                    move |connection| async move { projections::go_on(&connection, &whose, name, version).await },
+                )
+                .await?;
                 return Ok(Turn::More);
             }
             NewVersion::Rebuild => {
@@ -208,7 +211,8 @@ impl Projector {
                 let by = format!("version {version}");
                 let (tenant, projection) = (whose, name.to_owned());
                 let request = Request { tenant, projection, kind, from: 0, to: None, anyway: true, by };
-                self.call(move |connection| async move { runs::request(&connection, &request).await.map(drop) }).await?;
+                self.call(move |connection| async move { runs::request(&connection, &request).await.map(drop) })
+                    .await?;
                 self.pool.inner.log.poke_runs();
             }
             NewVersion::Offer => tracing::warn!(
@@ -249,7 +253,13 @@ impl Projector {
         };
         let (whose, name, old) = (tenant.to_owned(), reader.name(), opened.position);
         let version = i32::from(reader.version());
-        tracing::warn!(projection = name, tenant, position = old + 1, ?fate, "an event could not be applied: {message}");
+        tracing::warn!(
+            projection = name,
+            tenant,
+            position = old + 1,
+            ?fate,
+            "an event could not be applied: {message}"
+        );
         metrics::counter!("durable_projection_failures_total", "projection" => name).increment(1);
         self.call(move |connection| async move {
             projections::fail(&connection, (&whose, name), old, &message, fate, version).await
@@ -279,8 +289,7 @@ impl Projector {
         match applied {
             Ok(()) => {
                 let key = (tenant, reader.name(), position);
-                let word =
-                    if projections::redriven(&mut tx, &self.target, key).await? { "commit" } else { "rollback" };
+                let word = if projections::redriven(&mut tx, &self.target, key).await? { "commit" } else { "rollback" };
                 tx.finish(word).await
             }
             Err(Trouble::Outage(message)) => Err(Fault::Away(message)),

@@ -99,8 +99,13 @@ fn act(name: &str) -> Act {
     let worker = "'00000000-0000-0000-0000-00000000000WHO'::uuid";
     let begin = "select S.iso_gate();";
     let sql = match name {
-        "append" => "select * from S.append(array['t', 't'], array['e', 'e'], '{}', array['1', '2'], '{}', '{}', '{}', 'wait')".into(),
-        "append, if free" => "select * from S.append(array['t'], array['e'], '{}', array['1'], '{}', '{}', '{}', 'skip')".into(),
+        "append" => {
+            "select * from S.append(array['t', 't'], array['e', 'e'], '{}', array['1', '2'], '{}', '{}', '{}', 'wait')"
+                .into()
+        }
+        "append, if free" => {
+            "select * from S.append(array['t'], array['e'], '{}', array['1'], '{}', '{}', '{}', 'skip')".into()
+        }
         "record" => "select S.record('t', 'e', '1')".into(),
         "place" => "select * from S.place(array['t'])".into(),
         "project" => format!("{begin} select S.iso_project({worker})"),
@@ -170,15 +175,15 @@ fn cases() -> Vec<Case> {
         case("project × project × append", SOME.into(), &["project", "project", "append"]),
         case("project × rebuild × swap", run("shadow", 2, "3"), &["project", "fill", "swap"]),
         case("project × swap × append", run("shadow", 2, "3"), &["project", "swap", "append"]),
-        case("swap × swap × project", run("shadow", 2, "3"), &["swap", "swap", "project"]),
         case("swap × cancel × project", run("shadow", 2, "3"), &["swap", "cancel", "project"]),
         case("replay × live × cancel", run("replay", 1, "1"), &["replay", "project", "cancel"]),
         case("append × append × project, the first of a tenant", String::new(), &["append", "append", "project"]),
-        case("replay × replay × live", run("replay", 1, "1"), &["replay", "replay", "project"]),
+        case("replay × replay", run("replay", 1, "1"), &["replay", "replay"]),
     ]
 }
 
-async fn play(case: &Case, without: &[Guard]) -> (usize, Vec<String>) {
+/// Play every order, or until somebody says this.
+async fn play(case: &Case, without: &[Guard], until: Option<&str>) -> (usize, Vec<String>) {
     let url = CLUSTER.url();
     let (schema, number, client) = schema(&url).await;
     client.batch_execute(&render(gates::GATE, &schema)).await.unwrap();
@@ -191,6 +196,9 @@ async fn play(case: &Case, without: &[Guard]) -> (usize, Vec<String>) {
     let setup = format!("{CLEAR}{}", case.world);
     let (mut open, mut count, mut wrong) = (vec![Vec::new()], 0, Vec::new());
     while let Some(choices) = open.pop() {
+        if until.is_some_and(|complaint| wrong.iter().any(|what: &String| what.contains(complaint))) {
+            break;
+        }
         let played = lane.play(&setup, &acts, &choices).await;
         open.extend(others(choices.len(), &played));
         count += 1;
@@ -215,7 +223,7 @@ async fn play(case: &Case, without: &[Guard]) -> (usize, Vec<String>) {
 async fn the_log_and_its_projections_keep_their_promises_in_every_order() {
     let mut cases_played = 0;
     for case in cases() {
-        let (count, wrong) = play(&case, &[]).await;
+        let (count, wrong) = play(&case, &[], None).await;
         println!("{}: {count} interleavings", case.name);
         super::assert_nothing_wrong(count, &wrong);
         cases_played += count;
@@ -252,13 +260,13 @@ const GUARDS: [(&str, &[Guard], usize, &str); 3] = [
 async fn without_any_one_of_its_guards_the_log_breaks_a_promise() {
     for (name, guard, which, complaint) in GUARDS {
         let case = &cases()[which];
-        let (count, wrong) = play(case, guard).await;
+        let (count, wrong) = play(case, guard, Some(complaint)).await;
         let seen = wrong.iter().filter(|what| what.contains(complaint)).count();
-        println!("without {name}: {seen} of {count} interleavings are wrong");
+        println!("without {name}: interleaving {count} is wrong");
         assert!(seen > 0, "the kit does not see that {name} is missing: {wrong:?}");
     }
     // The lock in `project_open` only saves work: without it alone, the guard holds.
-    let (count, wrong) = play(&cases()[5], &[("project_open", "for no key update skip locked", "")]).await;
+    let (count, wrong) = play(&cases()[5], &[("project_open", "for no key update skip locked", "")], None).await;
     super::assert_nothing_wrong(count, &wrong);
 }
 
@@ -271,8 +279,8 @@ async fn a_reader_that_goes_by_a_sequence_loses_events_and_so_does_one_below_the
     for (name, acts) in wrong_designs {
         let after = if name == "by sequence" { "select S.iso_read(false)" } else { "select S.iso_read(true)" };
         let case = Case { name: "a wrong design", world: String::new(), acts, after, invariants: LOST };
-        let (count, wrong) = play(&case, &[]).await;
-        println!("{name}: {} of {count} interleavings lose an event", wrong.len());
+        let (count, wrong) = play(&case, &[], Some("lost: ")).await;
+        println!("{name}: interleaving {count} loses an event");
         assert!(!wrong.is_empty(), "{name}: it lost nothing, in {count} interleavings");
     }
 }

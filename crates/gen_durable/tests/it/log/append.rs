@@ -43,13 +43,11 @@ async fn what_a_step_records_stands_in_the_log_of_its_tenant_with_who_caused_it(
     let id = lab.enqueue(Pay { cents: 5 }).tenant("acme").await.unwrap().id;
     lab.drain().await;
     let log = lab.events().of_tenant("acme", 0, 10).await.unwrap();
-    let seen: Vec<_> = log.iter().map(|e| (e.position, e.name.as_str(), e.payload.as_str(), e.step.as_deref())).collect();
+    let seen: Vec<_> =
+        log.iter().map(|e| (e.position, e.name.as_str(), e.payload.as_str(), e.step.as_deref())).collect();
     assert_eq!(
         seen,
-        [
-            (Some(1), "paid", "{\"cents\": 5}", Some("take")),
-            (Some(2), "paid", "{\"cents\": 1}", Some("take"))
-        ]
+        [(Some(1), "paid", "{\"cents\": 5}", Some("take")), (Some(2), "paid", "{\"cents\": 1}", Some("take"))]
     );
     assert!(log.iter().all(|e| e.instance_id == Some(id.raw())));
     assert_eq!(lab.events().of_tenant("other", 0, 10).await.unwrap().len(), 1);
@@ -129,8 +127,7 @@ async fn callers_who_record_at_once_share_statements_and_have_positions_of_their
     let lab = Lab::new(()).await;
     let before = lab.statements();
     let all = (0..500).map(|cents| lab.record("t", Paid { cents }).into_future());
-    let positions: BTreeSet<i64> =
-        futures_util::future::join_all(all).await.into_iter().map(Result::unwrap).collect();
+    let positions: BTreeSet<i64> = futures_util::future::join_all(all).await.into_iter().map(Result::unwrap).collect();
     assert_eq!(positions, (1..=500).collect());
     let sent = lab.statements()["append.sql"] - before.get("append.sql").unwrap_or(&0);
     assert!(sent <= 10, "500 callers took {sent} statements");
@@ -175,7 +172,8 @@ async fn what_a_row_cannot_keep_is_refused_and_nothing_is_lost_of_the_others() {
     assert_eq!(lab.record("t", odd("fine", 1.5)).await.unwrap(), 1);
     assert_eq!(lab.events().of_tenant("t", -5, usize::MAX).await.unwrap().len(), 1);
     // One that only the database refuses fails alone.
-    super::board::sql(&lab, "alter table S.events add constraint odd check (payload->>'cents' is distinct from '13')").await;
+    super::board::sql(&lab, "alter table S.events add constraint odd check (payload->>'cents' is distinct from '13')")
+        .await;
     let all = (0..30).map(|cents| lab.record("t", Paid { cents }).into_future());
     let answers = futures_util::future::join_all(all).await;
     assert_eq!(answers.iter().filter(|answer| answer.is_err()).count(), 1);

@@ -1,6 +1,6 @@
 //! A read model for tests: what is counted is order, gaps and repeats as much as sums.
 
-use gen_durable::{Digest, Event, Lab, Policy, Poison, Projecting, Projection, Recorded, SECOND, StepError};
+use gen_durable::{Digest, Event, Lab, Poison, Policy, Projecting, Projection, Recorded, SECOND, StepError};
 use serde::{Deserialize, Serialize};
 
 /// Something that happened.

@@ -75,7 +75,11 @@ async fn a_parked_event_is_passed_over_and_can_be_tried_again_by_itself() {
     let left = lab.projections().failures(None, None, false).await.unwrap();
     assert_eq!((left.len(), left[0].position, left[0].attempts), (1, 4, 2));
     lab.drain().await;
-    assert_eq!(lab.projections().failures(None, None, false).await.unwrap()[0].attempts, 2, "asked for once, tried once");
+    assert_eq!(
+        lab.projections().failures(None, None, false).await.unwrap()[0].attempts,
+        2,
+        "asked for once, tried once"
+    );
     assert_eq!(lab.projections().redrive("t", "board", Some(2)).await.unwrap(), 0, "that one has passed");
 }
 

@@ -26,13 +26,21 @@ async fn pages(client: &mut Client, pool: &Pool, text: &str) -> u64 {
 const HOT: [(&str, &str, u64); 5] = [
     ("append", "select * from S.append(array['t'], array['e'], '{}', array['1'], '{}', '{}', '{}', 'wait')", 150),
     ("place", "select * from S.place(array['t'])", 100),
-    ("discover", "select * from S.discover(pg_current_snapshot(), (select max(arrival) - 10 from S.events), 1000)", 150),
+    (
+        "discover",
+        "select * from S.discover(pg_current_snapshot(), (select max(arrival) - 10 from S.events), 1000)",
+        150,
+    ),
     (
         "project_open",
         "select * from S.project_open('t', 'p', 1, gen_random_uuid(), array['e'], 100, 1000000, null, true)",
         400,
     ),
-    ("height", "select position from S.events where tenant = 't' and position is not null order by position desc limit 1", 20),
+    (
+        "height",
+        "select position from S.events where tenant = 't' and position is not null order by position desc limit 1",
+        20,
+    ),
 ];
 
 #[tokio::test]
@@ -69,7 +77,8 @@ async fn what_was_placed_before_is_not_waded_through_while_somebody_holds_an_old
     let render = |text: &str| text.replace("S.", &format!("{}.", pool.schema()));
     old.batch_execute("begin isolation level repeatable read").await.unwrap();
     old.query(&render("select count(*) from S.events"), &[]).await.unwrap();
-    let (record, place) = (render("select S.record('t', 'e', to_jsonb(repeat('x', 1700)))"), render("select * from S.place(array['t'])"));
+    let (record, place) =
+        (render("select S.record('t', 'e', to_jsonb(repeat('x', 1700)))"), render("select * from S.place(array['t'])"));
     for _ in 0..600 {
         client.batch_execute(&record).await.unwrap();
         client.batch_execute(&place).await.unwrap();

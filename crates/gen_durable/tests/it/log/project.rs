@@ -151,10 +151,8 @@ async fn a_thousand_tenants_share_two_connections_and_cost_nothing_while_nothing
     futures_util::future::join_all(all).await.into_iter().for_each(|position| assert!(position.is_ok()));
     let count = async || rows(&lab, "select count(*) from S.totals").await == [["1000"]];
     eventually("all are projected", count).await;
-    let connections = rows(
-        &lab,
-        "select count(*) from pg_stat_activity where usename = 'gen_durable_runtime' and query like '%S.%'",
-    );
+    let connections =
+        rows(&lab, "select count(*) from pg_stat_activity where usename = 'gen_durable_runtime' and query like '%S.%'");
     assert!(connections.await[0][0].parse::<i64>().unwrap() <= 9);
     // Idle scopes are not opened again and again.
     let opens = || lab.statements().get("project_open.sql").copied().unwrap_or_default();
@@ -170,11 +168,8 @@ async fn what_is_wired_wrongly_is_found_when_the_engine_is_built() {
     let lab = lab().await;
     sql(&lab, "select 1").await;
     assert!(TABLE.contains("board"));
-    let twice = Engine::builder(lab.pool().clone(), ())
-        .project(Board::new("s"))
-        .project(Board::new("s"))
-        .build()
-        .map(drop);
+    let twice =
+        Engine::builder(lab.pool().clone(), ()).project(Board::new("s")).project(Board::new("s")).build().map(drop);
     let wrong: Error = twice.unwrap_err();
     assert!(wrong.is_invalid() && wrong.to_string().contains("twice"), "{wrong}");
 }

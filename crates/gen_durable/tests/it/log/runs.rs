@@ -29,7 +29,10 @@ async fn a_rebuild_in_place_clears_and_applies_everything_again_as_a_replay() {
     lab.record("t", Paid { cents: 1_002 }).await.unwrap();
     lab.drain().await;
     let run = lab.projections().run(run).await.unwrap();
-    assert_eq!((run.status.as_str(), run.kind, run.position, run.target), ("done", RunKind::Rebuild, 1_001, Some(1_001)));
+    assert_eq!(
+        (run.status.as_str(), run.kind, run.position, run.target),
+        ("done", RunKind::Rebuild, 1_001, Some(1_001))
+    );
     assert_eq!(run.requested_by.as_deref(), Some("a test"));
     assert_eq!(board(&lab, "t").await, (1..=1_002).collect::<Vec<_>>());
     let replayed = rows(&lab, "select replayed, count(*) from S.board where tenant = 't' group by 1 order by 1").await;
@@ -217,7 +220,7 @@ async fn a_rebuild_in_a_shadow_holds_up_neither_appends_nor_live() {
         let position = lab.record("t", Paid { cents }).await.unwrap();
         assert_eq!(lab.sync::<Board>("t", position, SOON).await.unwrap(), position);
     }
-    assert_eq!(lab.projections().run(run).await.unwrap().status, "running");
+    assert!(!lab.projections().run(run).await.unwrap().is_over());
     go.add_permits(1_000);
     let run = lab.projections().finished(run, SOON).await.unwrap();
     assert!(run.status == "done" && run.verdict.unwrap().starts_with("equal"));
