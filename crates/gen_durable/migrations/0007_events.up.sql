@@ -81,10 +81,13 @@ begin
             where e.tenant = head.tenant and e.position is null
               and e.xid >= coalesce(pg_snapshot_xmax(head.looked), '0'::xid8)
             union all
-            -- As an array: a join could be turned around, and read all that there ever was.
-            select e.arrival from gen_durable.events e
-            where e.tenant = head.tenant and e.position is null
-              and e.xid = any (array(select pg_snapshot_xip(head.looked)))
+            -- `offset 0`: the join must not be turned around, or it reads all that there ever was.
+            select late.arrival
+            from pg_snapshot_xip(head.looked) as under_way(xid)
+            cross join lateral (
+                select e.arrival from gen_durable.events e
+                where e.tenant = head.tenant and e.position is null and e.xid = under_way.xid
+                offset 0) late
         ) found
     ),
     height as materialized (
@@ -263,8 +266,10 @@ begin
         select e.tenant from gen_durable.events e
         where e.position is null and e.xid >= coalesce(pg_snapshot_xmax(p_looked), '0'::xid8)
         union all
-        select e.tenant from gen_durable.events e
-        where e.position is null and e.xid = any (array(select pg_snapshot_xip(p_looked)))
+        select late.tenant
+        from pg_snapshot_xip(p_looked) as under_way(xid)
+        cross join lateral (
+            select e.tenant from gen_durable.events e where e.position is null and e.xid = under_way.xid offset 0) late
     ),
     latest as materialized (
         select coalesce((select e.arrival from gen_durable.events e order by e.arrival desc limit 1), 0) as arrival

@@ -136,6 +136,8 @@ impl Engine {
         drop(core.claiming.lock().await);
         let left = drain(&core).await;
         let _ = project.await;
+        // A batch that would not end: its transaction is rolled back.
+        core.workers.abort();
         core.phase.stop();
         core.blocked.ring();
         for ended in [commit, upkeep, lease] {

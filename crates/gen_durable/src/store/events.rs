@@ -56,6 +56,9 @@ impl LogSide {
 
     /// These tenants have new events: look now.
     pub(crate) fn poke<'a>(&self, tenants: impl Iterator<Item = &'a str> + Clone) {
+        if tenants.clone().next().is_none() {
+            return;
+        }
         let bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);
         for bell in bells.iter().filter_map(Weak::upgrade) {
             bell.poke(tenants.clone());

@@ -77,7 +77,9 @@ pub(crate) struct Ask<'a> {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Verdict {
     Go,
-    /// Somebody is at it this moment, or was a moment ago.
+    /// Somebody is at it this moment.
+    Locked,
+    /// Somebody else was at it a moment ago.
     Theirs,
     /// Its rows are those of an older version.
     Outdated,
@@ -118,7 +120,8 @@ pub(crate) async fn open(tx: &mut Tx, target: &Target, ask: &Ask<'_>) -> Result<
     let verdict: String = column(first, 0)?;
     let verdict = match verdict.as_str() {
         "go" => Verdict::Go,
-        "locked" | "owned" => Verdict::Theirs,
+        "locked" => Verdict::Locked,
+        "owned" => Verdict::Theirs,
         "outdated" => Verdict::Outdated,
         "newer" => Verdict::Newer,
         "halted" => Verdict::Halted,

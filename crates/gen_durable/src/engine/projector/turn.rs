@@ -26,6 +26,8 @@ use crate::{
 pub(crate) const BATCH_BYTES_MAX: i64 = 8 * 1024 * 1024;
 /// Whoever moved a cursor is left alone with it for this long.
 pub(crate) const OWNED: Duration = Duration::from_secs(2);
+/// A scope whose row somebody holds: a batch, or a swap, which live should not notice.
+const LOCKED_PAUSE: Duration = Duration::from_millis(20);
 /// After an outage.
 const OUTAGE_PAUSE: Duration = Duration::from_millis(500);
 /// A scope that waits for an operator, or for another build.
@@ -187,6 +189,7 @@ impl Projector {
     async fn not_now(&self, reader: &Arc<dyn Reader>, tenant: &str, opened: &Opened) -> Result<Turn, Fault> {
         Ok(match opened.verdict {
             Verdict::Go => Turn::Idle,
+            Verdict::Locked => Turn::Wait(LOCKED_PAUSE),
             Verdict::Theirs => Turn::Theirs,
             Verdict::Newer | Verdict::Halted => Turn::Wait(LONG_PAUSE),
             Verdict::Waiting(seconds) => Turn::Wait(Duration::try_from_secs_f64(seconds).unwrap_or(LONG_PAUSE)),
