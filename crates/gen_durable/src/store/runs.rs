@@ -24,6 +24,7 @@ sql!(CANCEL, "run_cancel.sql", [INT8, TEXT]);
 sql!(LIST, "runs.sql", [INT8, TEXT, TEXT, INT4]);
 sql!(LOCK_RETIRED, "run_retired_lock.sql", [INT8]);
 sql!(CLEARED, "run_cleared.sql", [INT8]);
+sql!(POSITION, "run_position.sql", [INT8]);
 
 /// What a run is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -171,6 +172,11 @@ pub(crate) async fn advance(
 ) -> Result<bool, Fault> {
     let params: &[Param<'_>] = &[&run, &old, &new, &applied, &worker, &owned_seconds];
     Ok(!ride(tx, target, &ADVANCE, params).await?.is_empty())
+}
+
+/// How far a run has come, as a transaction's own snapshot has it. `None`: it is over.
+pub(crate) async fn position_in(tx: &mut Tx, target: &Target, run: i64) -> Result<Option<i64>, Fault> {
+    ride(tx, target, &POSITION, &[&run]).await?.first().map(|row| column(row, 0)).transpose()
 }
 
 /// Readers see the rows of this run from now on.

@@ -244,6 +244,12 @@ impl Projector {
         run: &Standing,
     ) -> Result<Result<Option<Digest>, Trouble>, Fault> {
         let mut tx = self.begin().await?;
+        // A digest may take longer than we are left alone with the run: what is compared is one snapshot's.
+        projections::one_snapshot(&mut tx, &self.target).await?;
+        if runs::position_in(&mut tx, &self.target, due.id).await? != Some(run.position) {
+            tx.finish("rollback").await?;
+            return Ok(Err(Trouble::Outage("somebody else went on with the run".into())));
+        }
         let (tenant, generation) = (due.tenant.as_str(), run.run_generation);
         let cx = Projecting { tenant, generation, replaying: true, tx: &mut tx };
         match guarded(self.timeout(reader.as_ref()), reader.digest(cx)).await {

@@ -72,8 +72,16 @@ async fn the_hot_statements_of_the_log_cost_the_same_whatever_it_holds() {
 
 #[tokio::test]
 async fn what_was_placed_before_is_not_waded_through_while_somebody_holds_an_old_snapshot() {
-    let pool = live().await;
-    let (mut client, old) = (sql().await, sql().await);
+    // On a server of its own: an old snapshot is felt by everybody.
+    let url = crate::iso::CLUSTER.url();
+    let pool = Pool::connect_to(&url, "old_snapshot").await.unwrap();
+    pool.migrate().await.unwrap();
+    let connect = async || {
+        let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client
+    };
+    let (mut client, old) = (connect().await, connect().await);
     let render = |text: &str| text.replace("S.", &format!("{}.", pool.schema()));
     old.batch_execute("begin isolation level repeatable read").await.unwrap();
     old.query(&render("select count(*) from S.events"), &[]).await.unwrap();

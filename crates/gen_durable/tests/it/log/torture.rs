@@ -91,7 +91,7 @@ async fn append(client: Client, plan: &Plan, count: usize) {
         for n in 0..within {
             client.record(&tenant(n), cents(n)).within(&mut tx).await.unwrap();
         }
-        if turn % 5 == 0 {
+        if turn.is_multiple_of(5) {
             tx.rollback().await.unwrap();
             let mut again = client.pool().begin().await.unwrap();
             for n in 0..within {
