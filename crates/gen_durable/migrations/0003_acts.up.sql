@@ -192,6 +192,8 @@ declare
     taken int;
     rider jsonb;
     answer text;
+    -- Part of a transaction that did something before: its end is not this statement's.
+    larger boolean := p_lock_timeout is null or pg_current_xact_id_if_assigned() is not null;
 begin
     select array_agg(w.id) into written
     from (
@@ -292,7 +294,7 @@ begin
 
     -- Events that ride along, last of all: the heads of their tenants' logs are held until the commit.
     if jsonb_path_exists(p_endings, '$[*].events') then
-        perform gen_durable.record_riders(p_endings, written, p_lock_timeout is null);
+        perform gen_durable.record_riders(p_endings, written, larger);
     end if;
 
     return query

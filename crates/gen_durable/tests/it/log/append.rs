@@ -70,6 +70,32 @@ async fn a_step_that_ends_in_its_own_transaction_records_with_it_and_takes_no_he
 }
 
 #[tokio::test]
+async fn an_ending_that_is_part_of_a_larger_transaction_takes_no_head() {
+    let lab = Lab::new(()).await;
+    let schema = lab.pool().schema();
+    let insert = "insert into S.instances (fsm, step, state, status, locked_by, claim_epoch) \
+        values ('m', 's', '{}', 'executing', gen_random_uuid(), 5) returning id";
+    let one = rows(&lab, insert).await[0][0].clone();
+    let two = rows(&lab, insert).await[0][0].clone();
+    let conclude = |id: &str| {
+        format!(
+            r#"select * from {schema}.conclude('[{{"id": {id}, "epoch": 5, "seq": 0, "status": "done", "rise": 0, "delay": 0,
+                "events": [{{"tenant": "t", "name": "paid", "version": 1, "payload": {{"cents": 1}}}}]}}]', '20ms')"#
+        )
+    };
+    let client = crate::support::sql().await;
+    // As the careful committer does: it has locked its rows before.
+    client.batch_execute(&format!("begin; select from {schema}.instances for no key update")).await.unwrap();
+    client.batch_execute(&conclude(&one)).await.unwrap();
+    assert_eq!(lab.record("t", Paid { cents: 2 }).await.unwrap(), 1, "it is not held up");
+    client.batch_execute("commit").await.unwrap();
+    // And alone, as the fast one does.
+    client.batch_execute(&conclude(&two)).await.unwrap();
+    let places = rows(&lab, "select arrival, position from S.events order by arrival").await;
+    assert_eq!(places, [["1", "2"], ["2", "1"], ["3", "3"]]);
+}
+
+#[tokio::test]
 async fn positions_have_no_gap_whatever_was_recorded_how() {
     let lab = Lab::new(()).await;
     assert_eq!(lab.record("t", Paid { cents: 1 }).await.unwrap(), 1);
