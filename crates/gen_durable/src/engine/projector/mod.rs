@@ -1,48 +1,47 @@
 //! Who projects what when: a schedule of scopes over a few connections. It places what waits for a position, finds out which
 //! logs have grown, and gives every scope its turn; a thousand tenants are a thousand entries in a map, and cost nothing while nothing happens.
 
+mod look;
 mod reader;
 mod run;
 mod turn;
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    collections::{HashMap, VecDeque},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use tokio::sync::mpsc;
 
+use self::look::Look;
 pub(crate) use self::{
     reader::{Reader, erased},
     turn::{Projector, Turn},
 };
 use super::core::Core;
 use crate::{
+    settings::Settings,
     store::{
-        events::{self, Looked, News},
-        fault::Fault,
         projections,
         runs::{self, Due},
     },
     wake::LogBell,
 };
 
-/// After something was seen, the log is looked at in the pace of a busy engine for this long.
-const BUSY_FOR: Duration = Duration::from_secs(1);
-/// A poll looks again at what arrived this long before the last one: numbers of arrival commit out of order.
-const ARRIVAL_LAG: Duration = Duration::from_millis(100);
+/// How long after the last news the poll stays busy, and how it slows down after that: as the picker's does.
+const BUSY_FOR: Duration = Duration::from_secs(5);
+const CALM_AFTER: Duration = Duration::from_secs(30);
+const CALM_POLL: Duration = Duration::from_millis(50);
+const QUIET_AFTER: Duration = Duration::from_secs(60);
+const QUIET_POLL: Duration = Duration::from_millis(250);
 /// From the beginning: at most this share of the time, and within these bounds.
 const SWEEP_SHARE: u32 = 100;
 const SWEEP_EVERY_MIN: Duration = Duration::from_millis(500);
 const SWEEP_EVERY_IDLE: Duration = Duration::from_secs(2);
 const SWEEP_EVERY_MAX: Duration = Duration::from_secs(5);
-/// Scopes that one sweep may find.
-const BACKLOG_MAX: i32 = 10_000;
 /// How often runs are looked for that somebody elsewhere asked for.
 const RUNS_EVERY: Duration = Duration::from_secs(1);
-/// Old events deleted in one statement.
-const TRIM_BATCH: i32 = 5_000;
 
 /// What has its turn: a scope (the number of its projection, and its tenant), or a run.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -102,8 +101,7 @@ pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, bell: Arc<Lo
     let begin = Instant::now() + if only_places { SWEEP_EVERY_MAX } else { Duration::ZERO };
     let (mut poll, mut sweep, mut seek) = (begin, begin, begin);
     let mut trim = Instant::now() + settings.collect_every;
-    let mut busy_until = begin + BUSY_FOR;
-    let (mut pace, slowest) = (settings.busy_poll, if only_places { SWEEP_EVERY_MAX } else { settings.idle_poll });
+    let mut news_at = (!only_places).then(Instant::now);
     loop {
         let next = schedule.later.iter().map(|(at, _)| *at).chain([poll, sweep, seek, trim]).min().unwrap_or(poll);
         tokio::select! {
@@ -114,8 +112,8 @@ pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, bell: Arc<Lo
                 schedule.told(bell.take().into_iter().map(|tenant| (tenant, i64::MAX)));
                 // Something was recorded here, perhaps without a position, or is about to be: from now on we look often.
                 let now = Instant::now();
-                (busy_until, pace) = (now + BUSY_FOR, settings.busy_poll);
-                poll = poll.min(now + pace);
+                news_at = Some(now);
+                poll = poll.min(now + settings.busy_poll);
                 if bell.take_runs() {
                     (seek, sweep) = (now, now);
                 }
@@ -136,13 +134,11 @@ pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, bell: Arc<Lo
         }
         if poll <= now {
             let grown = look.poll().await;
-            if !grown.is_empty() {
-                busy_until = Instant::now() + BUSY_FOR;
+            if !grown.is_empty() || look.waits() {
+                news_at = Some(Instant::now());
             }
             schedule.told(grown);
-            let busy = Instant::now() < busy_until || look.waits();
-            pace = if busy { settings.busy_poll } else { (pace * 2).min(slowest) };
-            poll = Instant::now() + pace;
+            poll = Instant::now() + pace(settings, news_at, only_places);
         }
         if seek <= now {
             if !only_places {
@@ -175,6 +171,18 @@ pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, bell: Arc<Lo
             () = &mut patience => return,
         }
     }
+}
+
+/// Fast for a while after something was recorded, slower and slower when nothing is.
+fn pace(settings: &Settings, news_at: Option<Instant>, only_places: bool) -> Duration {
+    let pause = match news_at.map(|at| at.elapsed()) {
+        Some(idle) if idle < BUSY_FOR => settings.busy_poll,
+        _ if only_places => return SWEEP_EVERY_MAX,
+        Some(idle) if idle < CALM_AFTER => CALM_POLL,
+        Some(idle) if idle < QUIET_AFTER => QUIET_POLL,
+        _ => settings.idle_poll,
+    };
+    pause.clamp(settings.busy_poll, settings.idle_poll)
 }
 
 /// What came of a turn, how large the next batch may be, and how far the cursor has come.
@@ -303,118 +311,9 @@ impl Schedule {
     }
 }
 
-/// What was looked at, and what could not be placed yet.
-pub(crate) struct Look {
-    projector: Arc<Projector>,
-    since: Looked,
-    /// Arrivals seen, and when: a poll begins a little before the last one.
-    seen: VecDeque<(Instant, i64)>,
-    /// Tenants whose head was held when we came to place.
-    waiting: HashSet<String>,
-}
-
-impl Look {
-    pub(crate) fn new(projector: Arc<Projector>) -> Look {
-        Look { projector, since: Looked::default(), seen: VecDeque::new(), waiting: HashSet::new() }
-    }
-
-    fn waits(&self) -> bool {
-        !self.waiting.is_empty()
-    }
-
-    /// What has grown since the last look. A failure is an outage: the next one looks from the same place.
-    async fn poll(&mut self) -> BTreeMap<String, i64> {
-        let mut since = self.since.clone();
-        if self.projector.readers.is_empty() {
-            since.arrival = None;
-        }
-        match self.look(since, false).await {
-            Ok(grown) => grown,
-            Err(fault) => {
-                tracing::debug!(error = fault.message(), "could not look at the log");
-                BTreeMap::new()
-            }
-        }
-    }
-
-    async fn look(&mut self, since: Looked, all: bool) -> Result<BTreeMap<String, i64>, Fault> {
-        let News { unplaced, placed, looked } =
-            self.projector.call(move |connection| async move { events::discover(&connection, &since).await }).await?;
-        let mut grown: BTreeMap<String, i64> = placed.into_iter().collect();
-        self.waiting.extend(unplaced);
-        if !self.waiting.is_empty() {
-            let tenants: Vec<String> = self.waiting.iter().cloned().collect();
-            let done =
-                self.projector.call(move |connection| async move { events::place(&connection, &tenants, all).await });
-            for (tenant, count) in done.await? {
-                self.waiting.remove(&tenant);
-                if count > 0 {
-                    grown.insert(tenant, i64::MAX);
-                }
-            }
-        }
-        let now = Instant::now();
-        self.since.snapshot = looked.snapshot;
-        if let Some(arrival) = looked.arrival {
-            self.seen.push_back((now, arrival));
-            while self.seen.get(1).is_some_and(|(then, _)| now.duration_since(*then) >= ARRIVAL_LAG) {
-                self.seen.pop_front();
-            }
-            self.since.arrival = self.seen.front().map(|(_, arrival)| *arrival);
-        }
-        Ok(grown)
-    }
-
-    /// From the beginning: what waits for a position, whoever left it there, and every scope that is behind.
-    pub(crate) async fn sweep(&mut self) -> Vec<(String, String)> {
-        let (swept, worker) = (self.projector.swept(), self.projector.worker.clone());
-        let since = Looked { snapshot: None, arrival: self.since.arrival };
-        let placed = self.look(since, true).await;
-        let behind = self
-            .projector
-            .call(move |connection| async move {
-                if swept.is_empty() {
-                    return Ok(Vec::new());
-                }
-                projections::backlog(&connection, &swept, &worker, BACKLOG_MAX).await
-            })
-            .await;
-        match placed.and(behind) {
-            Ok(behind) => behind,
-            Err(fault) => {
-                tracing::debug!(error = fault.message(), "could not sweep the log");
-                Vec::new()
-            }
-        }
-    }
-
-    /// Old events that everybody has read.
-    async fn trim(&self, retention: Option<Duration>) {
-        let Some(retention) = retention else { return };
-        let seconds = crate::codec::delay_seconds(retention);
-        let trimmed = self.projector.call(move |connection| async move {
-            let mut after: Option<String> = None;
-            loop {
-                let tenants = events::tenants(&connection, after.as_deref(), 1_000).await?;
-                let Some((last, _)) = tenants.last() else { return Ok(()) };
-                after = Some(last.clone());
-                for (tenant, height) in &tenants {
-                    let batch = TRIM_BATCH;
-                    while events::trim(&connection, tenant, *height, Some(seconds), false, batch).await? >= batch.into()
-                    {
-                    }
-                }
-            }
-        });
-        if let Err(fault) = trimmed.await {
-            tracing::debug!(error = fault.message(), "could not trim the logs");
-        }
-    }
-}
-
 /// Inline, until nothing is left to do: for a test bench.
 #[cfg(feature = "testing")]
-pub(crate) async fn settle(projector: &Arc<Projector>) -> Result<(), Fault> {
+pub(crate) async fn settle(projector: &Arc<Projector>) -> Result<(), crate::store::fault::Fault> {
     let mut look = Look::new(projector.clone());
     loop {
         let mut moved = false;

@@ -349,3 +349,44 @@ fn weight(events: &[LogRow]) -> i64 {
     let bytes: usize = events.iter().filter_map(|row| row.payload.as_ref()).map(String::len).sum();
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+
+    fn row(position: i64, payload: Option<&str>) -> LogRow {
+        LogRow {
+            position,
+            at: Timestamp::UNIX_EPOCH,
+            name: "e".into(),
+            version: 1,
+            payload: payload.map(str::to_owned),
+            headers: None,
+            instance_id: None,
+            step: None,
+        }
+    }
+
+    #[test]
+    fn the_running_hash_is_of_what_was_applied_whatever_the_batches_were() {
+        let rows: Vec<LogRow> = (1..=6).map(|n| row(n, (n != 3).then_some("1"))).collect();
+        let whole = running_hash(0, &rows);
+        for cut in 0..=rows.len() {
+            let (first, second) = rows.split_at(cut);
+            assert_eq!(running_hash(running_hash(0, first), second), whole, "cut at {cut}");
+        }
+        let other: Vec<LogRow> = (1..=6).map(|n| row(n, (n != 4).then_some("1"))).collect();
+        assert_ne!(running_hash(0, &other), whole);
+    }
+
+    #[test]
+    fn a_gap_is_told_wherever_it_is() {
+        let rows = |positions: &[i64]| positions.iter().map(|n| row(*n, None)).collect::<Vec<_>>();
+        assert_eq!(gap(4, &rows(&[5, 6, 7])), None);
+        assert_eq!(gap(0, &[]), None);
+        assert!(gap(4, &rows(&[7])).is_some_and(|gone| gone.contains("events 5 to 6 are not in the log")));
+        assert!(gap(4, &rows(&[5, 8])).is_some_and(|gone| gone.contains("events 6 to 7")));
+    }
+}
