@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     reader::{Reader, Trouble, guarded},
-    turn::{BATCH_BYTES_MAX, OWNED, Projector, Turn, gap, running_hash},
+    turn::{BATCH_BYTES_MAX, OWNED, Projector, Turn, gap, running_hash, undo},
 };
 use crate::{
     projection::{Digest, Poison, Projecting},
@@ -87,7 +87,7 @@ impl Projector {
             return tx.finish("commit").await.map(|()| Turn::Wait(PAUSE));
         };
         if let Err(trouble) = self.clear(reader, &mut tx, &due.tenant, run.generation).await {
-            drop(tx);
+            undo(tx).await;
             return self.trouble(due, trouble).await;
         }
         let began = runs::restart(&mut tx, &self.target, due.id, reader.version().into()).await?;
@@ -131,13 +131,13 @@ impl Projector {
                 Ok(Filled::On)
             }
             Err(Trouble::Failed { .. }) if events.len() > 1 => {
-                drop(tx);
+                undo(tx).await;
                 *limit = 1;
                 Ok(Filled::On)
             }
             Err(Trouble::Failed { .. }) if reader.on_poison() == Poison::Park => {
                 // Live set it aside, or would: so does this.
-                drop(tx);
+                undo(tx).await;
                 let mut tx = self.begin().await?;
                 let moved = (run.position, last.position);
                 let owned = OWNED.as_secs_f64();
@@ -146,7 +146,7 @@ impl Projector {
                 Ok(Filled::On)
             }
             Err(trouble) => {
-                drop(tx);
+                undo(tx).await;
                 let trouble = match trouble {
                     Trouble::Failed { message, fatal } => {
                         Trouble::Failed { message: format!("event {}: {message}", last.position), fatal }
@@ -297,7 +297,7 @@ impl Projector {
                     }
                     // The batches before the lock find out with which event.
                     Err(trouble) => {
-                        drop(tx);
+                        undo(tx).await;
                         return self.trouble(due, trouble).await;
                     }
                 }

@@ -28,6 +28,8 @@ pub(crate) const BATCH_BYTES_MAX: i64 = 8 * 1024 * 1024;
 pub(crate) const OWNED: Duration = Duration::from_secs(2);
 /// A scope whose row somebody holds: a batch, or a swap, which live should not notice.
 const LOCKED_PAUSE: Duration = Duration::from_millis(20);
+/// How long a rollback may take.
+const UNDO_PATIENCE: Duration = Duration::from_secs(1);
 /// After an outage.
 const OUTAGE_PAUSE: Duration = Duration::from_millis(500);
 /// A scope that waits for an operator, or for another build.
@@ -165,8 +167,7 @@ impl Projector {
                 Ok(if full { Turn::More } else { Turn::Idle })
             }
             Err(trouble) => {
-                // Its own transaction may be in any state: it is closed, not handed on.
-                drop(tx);
+                undo(tx).await;
                 self.failed(reader, tenant, &opened, trouble, limit).await
             }
         }
@@ -297,7 +298,7 @@ impl Projector {
             }
             Err(Trouble::Outage(message)) => Err(Fault::Away(message)),
             Err(Trouble::Failed { message, .. }) => {
-                drop(tx);
+                undo(tx).await;
                 let (whose, name) = (tenant.to_owned(), reader.name());
                 self.call(move |connection| async move {
                     projections::redrive_failed(&connection, (&whose, name, position), &message).await
@@ -315,6 +316,11 @@ impl Projector {
     {
         self.pool.call(act).await.map_err(|error: Error| Fault::Away(error.to_string()))?
     }
+}
+
+/// Roll back what user code left, so that its locks are gone when we go on; what does not answer is closed, not handed on.
+pub(crate) async fn undo(tx: Tx) {
+    drop(tokio::time::timeout(UNDO_PATIENCE, tx.finish("rollback")).await);
 }
 
 /// What is missing between the cursor and what follows, if something is: nobody passes over a gap.
