@@ -4,6 +4,7 @@
 use std::{
     io::Read,
     process::{Child, Command, Stdio},
+    time::{Duration, Instant},
 };
 
 use gen_durable::{Client, Engine, Pool, Settings};
@@ -105,6 +106,21 @@ async fn append(client: Client, plan: &Plan, count: usize) {
     }
 }
 
+/// Where everything stands, for whoever has to find out why it does not go on.
+async fn state(watch: &tokio_postgres::Client, schema: &str) -> String {
+    let text = format!(
+        "select jsonb_pretty(jsonb_build_object(
+            'events', (select count(*) from {schema}.events),
+            'unplaced', (select count(*) from {schema}.events where position is null),
+            'scopes', (select jsonb_agg(jsonb_build_array(tenant, position, status, last_error, owned_until - statement_timestamp(),
+                (select max(position) from {schema}.events e where e.tenant = p.tenant))) from {schema}.projections p),
+            'runs', (select jsonb_agg(jsonb_build_array(id, kind, status, position, error)) from {schema}.projection_runs),
+            'waiting', (select jsonb_agg(jsonb_build_array(pid, pg_blocking_pids(pid), state, wait_event, left(query, 80)))
+                from pg_stat_activity where datname = current_database() and state <> 'idle')))"
+    );
+    watch.query_one(&text, &[]).await.unwrap().get(0)
+}
+
 /// By command, the full measure: `DURABLE_EVENTS=1000000 DURABLE_EVENT_PROCESSES=8 DURABLE_EVENT_KILLS=50`.
 #[tokio::test]
 async fn read_models_equal_the_log_whoever_is_killed_when() {
@@ -131,7 +147,12 @@ async fn read_models_equal_the_log_whoever_is_killed_when() {
     for kill in 1..=kills {
         // Spread over the work, not over time.
         let due = total * i64::try_from(kill).unwrap() / i64::try_from(kills + 1).unwrap();
-        eventually(&format!("there is progress before kill {kill}"), async || one(projected).await >= due).await;
+        let begun = Instant::now();
+        while one(projected).await < due {
+            // Who waits in vain should know for what.
+            assert!(begun.elapsed() < SOON * 3, "no progress before kill {kill}: {}", state(&watch, &schema).await);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
         let victim = kill % projectors.len();
         projectors[victim].0.kill().unwrap();
         projectors[victim].0.wait().unwrap();
