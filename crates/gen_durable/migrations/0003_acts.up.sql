@@ -274,6 +274,8 @@ declare
     riders jsonb;
     rider text;
     answer text;
+    -- Part of a transaction that did something before: its end is not this statement's.
+    larger boolean := p_lock_timeout is null or pg_current_xact_id_if_assigned() is not null;
 begin
     select array_agg(w.id) into written
     from (
@@ -388,52 +390,17 @@ begin
         end if;
     end if;
 
+    -- Events that ride along, last of all: the heads of their tenants' logs are held until the commit.
+    if jsonb_path_exists(p_endings, '$[*].events') then
+        perform gen_durable.record_riders(p_endings, written, larger);
+    end if;
+
     return query
     select i.id, i.status::text,
         case when i.status = 'executing' then gen_durable.inbox_of(i.id) end,
         case when i.status = 'executing' and i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end
     from gen_durable.instances i
     where i.id = any (written);
-end $$;
-
--- Waits and joins whose time has come give up, and go where they said.
---   called by: store::timer::expire      index: instances_deadlines
---   locks: the waiting rows, skipping what somebody holds: a signal that is being delivered comes first
--- From so many seconds before now up to so many before now: the front of the index is full of what has been, and what is
--- long overdue is worked off at a rate of its own. The last row has no id: it says what time it is.
-create function gen_durable.expire(
-    p_limit int, p_since float8 default 'infinity', p_until float8 default 0, p_from timestamptz default '-infinity'
-) returns table (id bigint, queue text, priority smallint, due_at timestamptz, now timestamptz)
-language plpgsql
-set search_path = gen_durable, pg_temp
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-as $$
-#variable_conflict use_column
-begin
-    return query
-    with due as materialized (
-        select i.id, i.deadline_at from gen_durable.instances i
-        where i.deadline_at <= gen_durable.clock() - make_interval(secs => p_until)
-          and i.deadline_at >= greatest(p_from, case when p_since < 'infinity' then gen_durable.clock() - make_interval(secs => p_since) end)
-        order by i.deadline_at
-        limit p_limit
-        for no key update skip locked
-    )
-    update gen_durable.instances i
-    set status = 'runnable', step = i.deadline_step, data = i.deadline_data, awaits = null, attempt = 0,
-        step_seq = i.step_seq + 1, visit = i.step_seq + 1, eligible_at = gen_durable.clock(),
-        deadline_at = null, deadline_step = null, deadline_data = null, updated_at = gen_durable.clock(),
-        held_back = i.partition_key is not null,
-        arrival = case when i.partition_key is not null then nextval('gen_durable.arrivals') else i.arrival end
-    from due
-    where i.id = due.id and i.status in ('awaiting_signal', 'awaiting_children')
-    returning i.id, i.queue, i.priority,
-        due.deadline_at + make_interval(secs => coalesce(gen_durable.tell_deadline(i.id, i.step_seq, i.claim_epoch, i.step), 0)),
-        gen_durable.clock();
-    return query select null::bigint, null::text, null::smallint, null::timestamptz, gen_durable.clock();
 end $$;
 
 -- End an instance from outside, at once, whatever it waits for; with p_subtree also everything below it that still lives.

@@ -1,4 +1,5 @@
 -- 0007 undone.
+drop function gen_durable.expire(int, float8, float8, timestamptz);
 drop function gen_durable.run_schedule(text);
 drop function gen_durable.resume_schedule(text, text, timestamptz, timestamptz, int);
 drop function gen_durable.pause_schedule(text, text);

@@ -11,16 +11,21 @@ use std::{
 use jiff::Timestamp;
 
 use crate::{
+    admin::Projections,
     birth::{self, New},
     codec,
     error::{Error, Failure, Kind, StepError, storable},
+    event::{self, Event, Fact, Record},
     id::{Id, NAME_BYTES_MAX, Queue, Status},
     letter::{LetterTo, Sent, letter_to},
+    log::Log,
     machine::Machine,
     operate::Operate,
+    projection::Projection,
     signal::{Address, Signal},
     store::{
         enqueue::{self, Inserted},
+        events,
         fault::Fault,
         inspect::{self, End, Inspect},
         migrate,
@@ -166,6 +171,45 @@ impl Client {
     /// Tell an instance something: `client.signal(id, Payment { … }).await?`, `.once("evt-7")`, `.within(&mut tx)`.
     pub fn signal<S: Signal>(&self, to: impl Into<Address<S::To>>, signal: S) -> SendSignal<'_, S> {
         SendSignal { client: self, letter: letter_to(to, signal), kind: PhantomData }
+    }
+
+    /// Record a fact in a tenant's log: `client.record("acme", OrderShipped { … }).await?` answers its position, or
+    /// `.within(&mut tx)`.
+    pub fn record<E: Event>(&self, tenant: &str, event: E) -> Record<'_, E> {
+        Record::new(self, tenant, &event)
+    }
+
+    /// Record any number in a tenant's log, all or none, in one statement. Answers their positions.
+    pub async fn record_all<E: Event>(
+        &self,
+        tenant: &str,
+        events: impl IntoIterator<Item = E>,
+    ) -> Result<Vec<i64>, Error> {
+        let facts = events
+            .into_iter()
+            .map(|event| event::prepared(Fact::new(tenant.to_owned(), &event), self, E::NAME))
+            .collect::<Result<Vec<_>, _>>()?;
+        if facts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let placed = events::many(&self.pool, facts).await?;
+        Ok(placed.into_iter().filter_map(|placed| placed.position).collect())
+    }
+
+    /// Read logs, and trim them.
+    pub fn events(&self) -> Log {
+        Log::new(self.pool.clone())
+    }
+
+    /// Projections: how they do, their runs and failures; rebuild, replay, verify, retry.
+    pub fn projections(&self) -> Projections {
+        Projections::new(self.pool.clone())
+    }
+
+    /// Wait until a projection of this tenant has come to this position, at most this long; an engine of this process
+    /// that runs it catches up at once. Answers where it stands: below `position`, it did not come so far in time.
+    pub async fn sync<P: Projection>(&self, tenant: &str, position: i64, within: Duration) -> Result<i64, Error> {
+        self.projections().sync(tenant, P::NAME, position, within).await
     }
 
     /// End an instance, at once, whatever it waits for. A step that runs loses its claim: its outcome is dropped. Answers

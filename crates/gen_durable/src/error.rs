@@ -31,6 +31,8 @@ pub(crate) enum Kind {
     NoTarget,
     /// Too many letters wait there already.
     InboxFull,
+    /// Another is under way.
+    Taken,
     /// Something that cannot happen did.
     Broken,
     /// The database refused a statement.
@@ -75,7 +77,11 @@ impl Error {
     pub fn is_inbox_full(&self) -> bool {
         self.kind == Kind::InboxFull
     }
-    /// There is no such instance.
+    /// Another run of this scope is under way: one at a time.
+    pub fn is_taken(&self) -> bool {
+        self.kind == Kind::Taken
+    }
+    /// There is no such instance, projection or run.
     pub fn is_not_found(&self) -> bool {
         self.kind == Kind::NotFound
     }

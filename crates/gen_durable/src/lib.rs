@@ -5,18 +5,22 @@ mod birth;
 mod calendar;
 mod context;
 mod error;
+mod event;
 mod id;
 mod job;
 mod lane;
 mod letter;
 mod machine;
 mod policy;
+mod projection;
 mod signal;
 mod story;
 mod transition;
 
 // What a user calls.
+mod admin;
 mod client;
+mod log;
 mod operate;
 mod settings;
 mod timetable;
@@ -35,20 +39,24 @@ mod testing;
 #[cfg(feature = "testing")]
 pub use testing::{Lab, Tally};
 
+pub use admin::{Projections, RunRequest};
 pub use birth::{Birth, IntoBirth, birth, birth_at};
 pub use calendar::{Cycle, Due, Missed, Occurrence, Period};
 pub use client::{Client, Enqueue, Enqueued, SendSignal, Settled};
 pub use context::{Child, Context};
 pub use engine::{Engine, EngineBuilder, Has, Health};
 pub use error::{Error, Failure, OrFatal, StepError, fatal};
+pub use event::{Event, EventRow, Events, Record, Recorded};
 pub use id::{Id, Queue, Status};
 pub use jiff::Timestamp;
 pub use job::{Job, Run};
 pub use lane::{Lane, LaneKey};
 pub use letter::{Delivery, LetterTo, SignalAll, SignalOrStart, Told, letter_to};
+pub use log::Log;
 pub use machine::{Data, Machine, Stored, shape, variant_names};
 pub use operate::{Anyone, NewInstance, Operate};
 pub use policy::{DAY, HOUR, MINUTE, Policy, SECOND};
+pub use projection::{Digest, NewVersion, Poison, Projecting, Projection};
 pub use settings::Settings;
 pub use signal::{Address, Letter, Scope, Signal, Signals};
 pub use store::{
@@ -56,6 +64,8 @@ pub use store::{
     inspect::{Count, Filter, Inspect, Instance, QueueInfo, Unserved, WorkerInfo},
     migrate::{MigrationStatus, Migrations},
     pool::Pool,
+    projections::{ProjectionFailure, ProjectionInfo},
+    runs::{ProjectionRun, RunKind},
     step_tx::StepTx,
     story::{StoryLine, StoryMark},
     target::DEFAULT_SCHEMA,
@@ -82,6 +92,8 @@ mod guides {
     mod machines {}
     #[doc = include_str!("../../../docs/guide/operating.md")]
     mod operating {}
+    #[doc = include_str!("../../../docs/guide/projections.md")]
+    mod projections {}
     #[doc = include_str!("../../../docs/guide/signals.md")]
     mod signals {}
     #[doc = include_str!("../../../docs/guide/testing.md")]

@@ -48,6 +48,13 @@ pub struct Settings {
     pub payload_bytes_max: usize,
     /// How many connections steps and callers may hold for transactions of their own (1). The engine itself has five.
     pub transactions: usize,
+    /// How many scopes of projections are worked on at once in this process (2): each takes a connection while it is.
+    pub projectors: usize,
+    /// How many events a projection is handed at once, at the most (500).
+    pub projection_batch: usize,
+    /// How long events are kept once every projection of their tenant has read them. `None`, the default: for ever; what is gone
+    /// cannot be rebuilt from.
+    pub event_retention: Option<Duration>,
     /// How many steps an instance may do on one claim before others get a turn (100).
     pub run_ahead_steps: u32,
     /// And for how long (1 s).
@@ -75,6 +82,9 @@ impl Default for Settings {
             collect_every: MINUTE,
             payload_bytes_max: 1024 * 1024,
             transactions: 1,
+            projectors: 2,
+            projection_batch: 500,
+            event_retention: None,
             run_ahead_steps: 100,
             run_ahead_for: SECOND,
             traceparent: None,
@@ -135,6 +145,9 @@ impl Settings {
         }
         if self.payload_bytes_max == 0 || self.payload_bytes_max > 256 * 1024 * 1024 {
             return wrong("payload_bytes_max must be between 1 byte and 256 MiB");
+        }
+        if self.projectors == 0 || self.projection_batch == 0 || self.projection_batch > 100_000 {
+            return wrong("projectors must be at least 1, and projection_batch between 1 and 100,000");
         }
         if self.transactions == 0 {
             return wrong("a step's own transaction needs at least one connection");

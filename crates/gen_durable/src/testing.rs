@@ -26,6 +26,7 @@ use crate::{
     engine::{
         Has,
         execute::{Decision, Environment},
+        projector::{self, Projector, Reader},
         registry::Registry,
         schedules::Schedules,
         watch::Watch,
@@ -33,6 +34,7 @@ use crate::{
     error::{Error, Failure, Kind},
     id::{Id, Status},
     machine::Machine,
+    projection::Projection,
     settings::Settings,
     store::{
         fault::Fault,
@@ -92,6 +94,7 @@ pub struct Lab<App> {
     schedules: Schedules,
     /// The schedules are registered when they are first needed.
     registered: tokio::sync::OnceCell<()>,
+    readers: Vec<Arc<dyn Reader>>,
     settings: Settings,
     worker: Worker,
     twice: bool,
@@ -132,6 +135,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
             registry: Registry::default(),
             schedules: Schedules::default(),
             registered: tokio::sync::OnceCell::new(),
+            readers: Vec::new(),
             settings: Settings::default(),
             worker,
             twice: false,
@@ -148,6 +152,19 @@ impl<App: Send + Sync + 'static> Lab<App> {
     {
         self.registry.register::<M, App>(self.app.clone()).expect("a machine could not be registered");
         self
+    }
+
+    /// Keep this read model: a drain projects what has been recorded.
+    #[allow(clippy::expect_used)]
+    pub fn project<P: Projection>(mut self, projection: P) -> Self {
+        self.readers.push(projector::erased(projection).expect("a projection could not be registered"));
+        self
+    }
+
+    /// Another build of the projections: only this one from now on.
+    pub fn project_instead<P: Projection>(mut self, projection: P) -> Self {
+        self.readers.clear();
+        self.project(projection)
     }
 
     /// Other settings: timeouts and limits of steps.
@@ -170,6 +187,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
             let rows = self.claim(&self.worker, DRAIN_BATCH).await;
             if rows.is_empty() {
                 if self.ring().await == 0 {
+                    self.project_all().await;
                     return tally;
                 }
                 continue;
@@ -182,6 +200,16 @@ impl<App: Send + Sync + 'static> Lab<App> {
             self.commit(endings, &mut tally).await;
             assert!(tally.steps < DRAIN_STEPS_MAX, "a lab did {DRAIN_STEPS_MAX} steps without an end");
         }
+    }
+
+    /// Place what waits for a position, project all that is there, and do the runs that were asked for.
+    async fn project_all(&self) {
+        if self.readers.is_empty() {
+            return;
+        }
+        let worker = self.worker.id.clone();
+        let projector = Projector::new(self.client.pool().clone(), worker, self.readers.clone(), &self.settings);
+        projector::settle(&Arc::new(projector)).await.unwrap_or_else(|fault| panic!("{fault:?}"));
     }
 
     /// Run the next due step, and only that. Answers whether there was one.

@@ -8,6 +8,7 @@ use crate::{
     birth::{Birth, IntoBirth},
     calendar::{Cycle, Due},
     error::StepError,
+    event::{Event, Fact},
     letter::{LetterTo, letter_to},
     machine::Machine,
     signal::{Address, Signal, Signals},
@@ -27,6 +28,8 @@ pub struct Transition<M: Machine> {
     pub(crate) letters: Vec<LetterTo>,
     /// Repeated beside the wait, for as long as it lasts.
     pub(crate) repeats: Vec<(Cycle, Birth)>,
+    /// Recorded in the same commit.
+    pub(crate) events: Vec<Result<Fact, StepError>>,
     /// The step's own transaction, in which the ending is to be written.
     pub(crate) within: Option<StepTx>,
 }
@@ -46,7 +49,14 @@ pub(crate) type Deadline<M> = Option<(Due, <M as Machine>::Step)>;
 
 impl<M: Machine> Transition<M> {
     fn of(ending: Ending<M>) -> Self {
-        Transition { ending, births: Vec::new(), letters: Vec::new(), repeats: Vec::new(), within: None }
+        Transition {
+            ending,
+            births: Vec::new(),
+            letters: Vec::new(),
+            repeats: Vec::new(),
+            events: Vec::new(),
+            within: None,
+        }
     }
 
     /// An outbox: enqueue this in the same commit.
@@ -63,6 +73,18 @@ impl<M: Machine> Transition<M> {
     /// The same with options: `done(()).and_letter(letter_to(order, Paid { cents }).once("evt-7"))`. A duplicate is no error.
     pub fn and_letter(mut self, letter: LetterTo) -> Self {
         self.letters.push(letter);
+        self
+    }
+
+    /// Record this event in the same commit, in the log of the instance's tenant.
+    pub fn and_record<E: Event>(mut self, event: E) -> Self {
+        self.events.push(Fact::new(String::new(), &event));
+        self
+    }
+
+    /// The same, in the log of another tenant.
+    pub fn and_record_for<E: Event>(mut self, tenant: impl fmt::Display, event: E) -> Self {
+        self.events.push(Fact::new(tenant.to_string(), &event));
         self
     }
 

@@ -1,8 +1,11 @@
 //! Who should look now. A wake is only a hint: with all of them lost, the poll still finds everything.
 
 use std::{
-    collections::BTreeMap,
-    sync::{Mutex, PoisonError},
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use std::time::{Duration, Instant};
@@ -106,5 +109,50 @@ impl Wake {
     pub(crate) fn take_hints(&self) -> Vec<Hint> {
         let taken = std::mem::take(&mut *self.lowest.lock().unwrap_or_else(PoisonError::into_inner));
         taken.into_iter().map(|((queue, priority), from)| Hint { queue, priority, from }).collect()
+    }
+}
+
+/// A bell for whoever places and projects: these tenants' logs have grown.
+#[derive(Debug, Default)]
+pub(crate) struct LogBell {
+    bell: Notify,
+    /// Tenants told of since the last look. Guarded for a moment, never over an await.
+    tenants: Mutex<BTreeSet<String>>,
+    /// A run was asked for, or something is to be tried again.
+    runs: AtomicBool,
+}
+
+impl LogBell {
+    pub(crate) fn poke_runs(&self) {
+        self.runs.store(true, Ordering::Relaxed);
+        self.bell.notify_one();
+    }
+
+    pub(crate) fn take_runs(&self) -> bool {
+        self.runs.swap(false, Ordering::Relaxed)
+    }
+
+    pub(crate) fn poke<'a>(&self, tenants: impl Iterator<Item = &'a str>) {
+        let mut told = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        for tenant in tenants {
+            if !told.contains(tenant) {
+                told.insert(tenant.to_owned());
+            }
+        }
+        drop(told);
+        self.bell.notify_one();
+    }
+
+    pub(crate) fn ring(&self) {
+        self.bell.notify_one();
+    }
+
+    /// Wait for the bell. A ring that came before is not lost.
+    pub(crate) async fn rung(&self) {
+        self.bell.notified().await;
+    }
+
+    pub(crate) fn take(&self) -> BTreeSet<String> {
+        std::mem::take(&mut *self.tenants.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -22,6 +22,9 @@ pub(crate) struct Task {
     pub(crate) schema: String,
     pub(crate) count: u64,
     pub(crate) pause_ms: u64,
+    /// Append events for `pause_ms` to `count` tenants, instead.
+    #[serde(default)]
+    pub(crate) append: bool,
 }
 
 /// When a ping was asked for, and when that was known to be committed.
@@ -41,6 +44,15 @@ pub(crate) fn task() -> Result<Option<Task>> {
 /// Be the other process.
 pub(crate) async fn serve(task: Task) -> Result<()> {
     let pool = Pool::connect_to(&task.url, &task.schema).await?;
+    if task.append {
+        let called = now_nanos();
+        let lasting = Duration::from_millis(task.pause_ms);
+        let rate = crate::workloads::projections::append(&Client::new(pool), task.count, lasting).await?;
+        let committed = now_nanos();
+        let n = (rate * committed.saturating_sub(called) as f64 / 1e9) as u64;
+        println!("{}", serde_json::to_string(&[Called { n, called, committed }])?);
+        return Ok(());
+    }
     let called = ping(&Client::new(pool), task.count, Duration::from_millis(task.pause_ms)).await?;
     println!("{}", serde_json::to_string(&called)?);
     Ok(())

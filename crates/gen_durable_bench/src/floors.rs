@@ -101,6 +101,49 @@ async fn insert_until(url: String, lasting: Duration) -> Result<u64> {
     Ok(rows)
 }
 
+/// Single events by so many connections, each under the lock of the one tenant's head. Events a second.
+pub(crate) async fn append_one(bench: &Bench, callers: usize, lasting: Duration) -> Result<f64> {
+    let text = format!(
+        "insert into {SCHEMA}.event_heads values ('floor') on conflict do nothing;
+         create or replace function {SCHEMA}.floor_append(p text) returns bigint language plpgsql as $$
+         declare made bigint;
+         begin
+             perform from {SCHEMA}.event_heads where tenant = 'floor' for no key update;
+             insert into {SCHEMA}.events (tenant, name, payload, position)
+             values ('floor', 'sale', p::jsonb, 1 + coalesce((select position from {SCHEMA}.events
+                 where tenant = 'floor' and position is not null order by position desc limit 1), 0))
+             returning position into made;
+             return made;
+         end $$"
+    );
+    bench.sql.batch_execute(&text).await?;
+    let lanes = 2;
+    let mut threads = Vec::new();
+    for _ in 0..lanes {
+        let url = bench.url.clone();
+        threads.push(loops::on_a_thread(move || async move {
+            let appending = (0..callers / lanes).map(|_| append_until(url.clone(), lasting));
+            Ok(try_join_all(appending).await?.iter().sum::<u64>())
+        }));
+    }
+    let rows: u64 = try_join_all(threads).await?.iter().sum();
+    bench.sql.batch_execute(&format!("drop function {SCHEMA}.floor_append(text)")).await?;
+    Ok(rows as f64 / lasting.as_secs_f64())
+}
+
+async fn append_until(url: String, lasting: Duration) -> Result<u64> {
+    let client = connect(&url).await?;
+    let append = client.prepare(&format!("select {SCHEMA}.floor_append($1)")).await?;
+    let payload = r#"{"n": 1, "at_nanos": 0}"#;
+    let begun = Instant::now();
+    let mut rows = 0;
+    while begun.elapsed() < lasting {
+        client.query(&append, &[&payload]).await?;
+        rows += 1;
+    }
+    Ok(rows)
+}
+
 /// INSERTs of so many rows in one statement, by one connection. Rows a second.
 pub(crate) async fn insert_many(bench: &Bench, batches: u64, size: u64) -> Result<f64> {
     let url = bench.url.clone();

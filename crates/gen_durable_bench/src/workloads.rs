@@ -9,6 +9,7 @@ mod insert_many;
 mod lanes;
 mod partitions;
 mod pickup;
+pub(crate) mod projections;
 mod signal;
 mod timers;
 mod xmin;
@@ -48,11 +49,13 @@ pub enum Workload {
     Partitions,
     /// How late 1,000 timers a second fire, armed here and elsewhere; with many pending, and many overdue
     Timers,
+    /// The event log and a projection of it: appends, catching up, lag, a rebuild while events arrive
+    Projections,
 }
 
 impl Workload {
     /// All of them, in the order in which they are measured.
-    pub const ALL: [Workload; 13] = [
+    pub const ALL: [Workload; 14] = [
         Workload::Drain,
         Workload::Chain,
         Workload::ChainTold,
@@ -66,6 +69,7 @@ impl Workload {
         Workload::Lanes,
         Workload::Partitions,
         Workload::Timers,
+        Workload::Projections,
     ];
 
     /// Its name, on the command line and in the results.
@@ -84,6 +88,7 @@ impl Workload {
             Workload::Lanes => "lanes",
             Workload::Partitions => "partitions",
             Workload::Timers => "timers",
+            Workload::Projections => "projections",
         }
     }
 
@@ -108,6 +113,7 @@ impl Workload {
             Workload::Lanes => lanes::measure(bench).await,
             Workload::Partitions => partitions::measure(bench).await,
             Workload::Timers => timers::measure(bench).await,
+            Workload::Projections => projections::measure(bench).await,
         }
     }
 }

@@ -12,8 +12,8 @@ use std::{process::ExitCode, time::Duration};
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    bench, cancel, demo, dev, doctor, enqueue, explain, lanes, ls, migrate, partitions, pause, queues, retry,
-    schedules, show, signal, timers, workers,
+    bench, cancel, demo, dev, doctor, enqueue, explain, lanes, ls, migrate, partitions, pause, projections, queues,
+    retry, schedules, show, signal, timers, workers,
 };
 
 /// Durable execution on nothing but Postgres
@@ -55,6 +55,7 @@ enum Command {
     Timers(timers::Args),
     Schedules(schedules::Args),
     Workers(workers::Args),
+    Projections(projections::Args),
     Doctor(doctor::Args),
     /// Measure what this machine can do, beside what plain SQL can
     Bench(bench::Args),
@@ -101,6 +102,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Timers(args) => timers::run(args, json).await,
         Command::Schedules(args) => schedules::run(args, json).await,
         Command::Workers(args) => workers::run(args, json).await,
+        Command::Projections(args) => projections::run(args, json).await,
         Command::Bench(args) => bench::run(args).await,
         Command::DemoWorker => shop::worker::run().await,
     }?;

@@ -4,6 +4,7 @@ use std::{fmt, sync::Arc};
 
 use super::{
     Engine,
+    projector::{self, Reader},
     registry::{Has, Registry},
     schedules::Schedules,
 };
@@ -13,6 +14,7 @@ use crate::{
     error::Error,
     id::Queue,
     machine::Machine,
+    projection::Projection,
     settings::Settings,
     store::pool::{Limits, Pool},
 };
@@ -26,6 +28,7 @@ pub struct EngineBuilder<App> {
     registry: Registry,
     schedules: Schedules,
     queues: Vec<(Queue, usize)>,
+    readers: Vec<Arc<dyn Reader>>,
     /// The first mistake; `build` reports it.
     mistake: Option<Error>,
 }
@@ -39,6 +42,7 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
             registry: Registry::default(),
             schedules: Schedules::default(),
             queues: Vec::new(),
+            readers: Vec::new(),
             mistake: None,
         }
     }
@@ -84,6 +88,18 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
         self
     }
 
+    /// Keep this read model, of every tenant that has events, also of those that are to come.
+    pub fn project<P: Projection>(mut self, projection: P) -> Self {
+        if self.readers.iter().any(|reader| reader.name() == P::NAME) {
+            self.mistake.get_or_insert(Error::invalid(format!("the projection {:?} is registered twice", P::NAME)));
+        }
+        match projector::erased(projection) {
+            Ok(reader) => self.readers.push(reader),
+            Err(error) => drop(self.mistake.get_or_insert(error)),
+        }
+        self
+    }
+
     /// Other settings than the default ones.
     pub fn settings(mut self, settings: Settings) -> Self {
         self.settings = settings;
@@ -93,13 +109,15 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
     /// Check everything. Two machines for the same rows, a queue that nobody works, a heartbeat longer than a third of
     /// the lease: found here.
     pub fn build(self) -> Result<Engine, Error> {
-        let EngineBuilder { pool, app: _, settings, registry, schedules, mut queues, mistake } = self;
+        let EngineBuilder { pool, app: _, settings, registry, schedules, mut queues, readers, mistake } = self;
         if let Some(mistake) = mistake {
             return Err(mistake);
         }
         settings.check()?;
-        if registry.kinds().next().is_none() {
-            return Err(Error::invalid("an engine without machines has nothing to run: register at least one"));
+        if registry.kinds().next().is_none() && readers.is_empty() {
+            return Err(Error::invalid(
+                "an engine without machines or projections has nothing to run: register at least one",
+            ));
         }
         for kind in registry.kinds() {
             let queue = kind.queue();
@@ -118,7 +136,7 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
         }
         let limits = Limits { payload_bytes_max: settings.payload_bytes_max, traceparent: settings.traceparent };
         pool.set_limits(limits, settings.transactions, settings.statement_timeout);
-        Ok(Engine { pool, settings, registry, schedules, queues, running: Arc::default() })
+        Ok(Engine { pool, settings, registry, schedules, queues, readers, running: Arc::default() })
     }
 }
 

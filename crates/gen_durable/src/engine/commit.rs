@@ -20,8 +20,9 @@ use crate::{
     store::{
         connection::Connection,
         fault::Fault,
+        resolve::{self, Resolved},
         row::{Claim, Claimed},
-        settle::{self, Found, More, Resolved, Written},
+        settle::{self, Found, More, Written},
     },
     wake::{Armed, ArmedFor, Hint},
 };
@@ -216,7 +217,7 @@ async fn resolve(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) -
     let mut held = 0;
     while !asked.is_empty() {
         let claims: Vec<Claim> = asked.iter().map(|ended| ended.ending.claim).collect();
-        match settle::resolve(connection, &claims).await {
+        match resolve::resolve(connection, &claims).await {
             Ok(fates) => {
                 held += 1;
                 asked = sort_out(core, asked, &fates, &mut again);
@@ -262,7 +263,7 @@ pub(crate) async fn settle_alone(core: &Arc<Core>, connection: &Connection, ende
     match settle::settle(connection, [&ended.ending], None).await {
         Ok(written) if ended.unsure && written.found.is_empty() => {
             // Not ours to write any more; perhaps because it was written when the answer was lost.
-            let fate = settle::resolve(connection, &[ended.ending.claim]).await;
+            let fate = resolve::resolve(connection, &[ended.ending.claim]).await;
             match fate.ok().and_then(|fates| fates.into_iter().next()) {
                 Some(fate @ (Resolved::Committed | Resolved::Stale)) => {
                     answer(core, vec![ended], |_| (fate == Resolved::Committed).then(Found::default));
@@ -359,6 +360,9 @@ fn tell(core: &Arc<Core>, batch: Vec<Ended>, committed: impl Fn(&Claim) -> Optio
         if !ours {
             tracing::info!(instance.id = ending.claim.id, "an outcome came too late: the claim has another owner");
             metrics::counter!("durable_stale_outcomes_total").increment(1);
+        }
+        if let (Some(more), true) = (&ending.more, ours) {
+            core.pool.inner.log.poke(more.events.iter().map(|event| event.tenant.as_str()));
         }
         match (next, found) {
             (Some(row), Some(Found { inbox, children })) => {

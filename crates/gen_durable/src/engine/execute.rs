@@ -19,6 +19,7 @@ use crate::{
     codec,
     context::Context,
     error::{Error, Failure, StepError, fatal, storable},
+    event::Fact,
     id::{Id, Status},
     machine::{Data, Machine, Stored},
     settings::Settings,
@@ -308,7 +309,7 @@ fn encode<M: Machine>(
     upgraded: Upgraded,
     inputs: Inputs<'_>,
 ) -> Result<Decision, StepError> {
-    let Transition { ending, births, letters, repeats, within } = transition;
+    let Transition { ending, births, letters, repeats, events, within } = transition;
     let limit = inputs.limit;
     let settles = matches!(ending, Ending::Done(_) | Ending::Stop(_));
     // A retry and another wait consume nothing, so that a pack accumulates; everything else has used what it was handed.
@@ -349,6 +350,7 @@ fn encode<M: Machine>(
     decision.more.repeats = repeated(repeats, &inputs)?;
     decision.more.letters =
         letters.into_iter().map(|letter| letter.into_sent(limit)).collect::<Result<_, StepError>>()?;
+    decision.more.events = recorded(events, inputs.row, limit)?;
     if consumes {
         decision.more.consumed = inputs.awaited();
     }
@@ -385,6 +387,22 @@ fn born(births: Vec<Birth>, row: &Claimed, limit: usize) -> Result<Vec<New>, Ste
                 new.traceparent.clone_from(&row.traceparent);
             }
             Ok(new)
+        })
+        .collect()
+}
+
+/// Events belong to the log of the instance's tenant, unless they say otherwise, and name the step that recorded them.
+fn recorded(events: Vec<Result<Fact, StepError>>, row: &Claimed, limit: usize) -> Result<Vec<Fact>, StepError> {
+    events
+        .into_iter()
+        .map(|fact| {
+            let mut fact = fact?;
+            if fact.tenant.is_empty() {
+                fact.tenant.clone_from(&row.tenant);
+            }
+            fact.step = Some(row.step.clone());
+            fact.check(limit)?;
+            Ok(fact)
         })
         .collect()
 }

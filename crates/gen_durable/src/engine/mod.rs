@@ -10,6 +10,7 @@ mod lease;
 mod local;
 mod memory;
 mod pick;
+pub(crate) mod projector;
 pub(crate) mod registry;
 pub(crate) mod schedules;
 mod upkeep;
@@ -47,6 +48,7 @@ use crate::{
     id::Queue,
     settings::Settings,
     store::{inspect, lease::Worker, migrate, pool::Pool, row::Claim},
+    wake::LogBell,
 };
 
 /// A row that this many processes died with is a suspect: it runs as the only one of its kind in a process.
@@ -67,6 +69,7 @@ pub struct Engine {
     registry: Registry,
     schedules: Schedules,
     queues: Vec<(Queue, usize)>,
+    readers: Vec<Arc<dyn projector::Reader>>,
     /// Set while it runs, for whoever asks after its health.
     running: Arc<OnceLock<Arc<Core>>>,
 }
@@ -115,6 +118,11 @@ impl Engine {
             let core = core.clone();
             move || clockwork::run(core)
         })?;
+        let bell = Arc::new(LogBell::default());
+        self.pool.inner.log.subscribe(&bell);
+        let projector =
+            projector::Projector::new(self.pool.clone(), core.worker.id.clone(), self.readers.clone(), &core.settings);
+        let mut project = tokio::spawn(projector::run(core.clone(), Arc::new(projector), bell));
         tracing::info!(worker = core.worker.id, machines = ?core.worker.machines, queues = ?core.worker.queues, "the engine runs");
 
         let (mut lease, mut commit, mut pick, mut upkeep, mut clockwork) = (lease, commit, pick, upkeep, clockwork);
@@ -125,6 +133,7 @@ impl Engine {
             _ = &mut pick => Some("pick"),
             _ = &mut upkeep => Some("upkeep"),
             _ = &mut clockwork => Some("clockwork"),
+            _ = &mut project => Some("projector"),
         };
         if let Some(name) = broke {
             // A loop that panicked: an engine that only seems to run is worse than one that says so.
@@ -137,6 +146,9 @@ impl Engine {
         let _ = pick.await;
         drop(core.claiming.lock().await);
         let left = drain(&core).await;
+        let _ = project.await;
+        // A batch that would not end: its transaction is rolled back.
+        core.workers.abort();
         core.phase.stop();
         core.blocked.ring();
         for ended in [commit, clockwork, upkeep, lease] {
@@ -166,7 +178,8 @@ impl Engine {
                 "synchronous_commit or fsync is off: what was acknowledged can be lost when the server crashes"
             );
         }
-        let connections = OWN_CONNECTIONS + self.settings.transactions;
+        let projectors = if self.readers.is_empty() { 0 } else { self.settings.projectors };
+        let connections = OWN_CONNECTIONS + self.settings.transactions + projectors;
         let free = server.max_connections.saturating_sub(server.used_connections);
         tracing::info!(
             connections,
@@ -260,6 +273,12 @@ impl Drop for Gone {
         self.0.phase.stop();
         self.0.blocked.ring();
     }
+}
+
+/// Start a batch of a projection on the host's runtime.
+pub(crate) fn start(core: &Arc<Core>, work: impl Future<Output = ()> + Send + 'static) {
+    let task = core.steps.spawn(work);
+    core.workers.add(task.abort_handle());
 }
 
 /// Hand rows to a queue, and start as many workers as it can use.

@@ -10,8 +10,9 @@ use super::{
 use crate::store::{
     fault::Fault,
     pick::give_back,
+    resolve::{self, Resolved},
     row::Claim,
-    settle::{self, Found, Resolved},
+    settle::Found,
     step_tx::StepTx,
 };
 
@@ -45,7 +46,8 @@ pub(crate) async fn conclude(core: &Arc<Core>, ended: Ended, tx: StepTx) {
 async fn resolve(core: &Arc<Core>, claim: Claim) -> Option<Resolved> {
     let mut pause = RETRY_FIRST;
     loop {
-        let asked = core.pool.call(move |connection| async move { settle::resolve(&connection, &[claim]).await }).await;
+        let asked =
+            core.pool.call(move |connection| async move { resolve::resolve(&connection, &[claim]).await }).await;
         match asked {
             Ok(Ok(fates)) if !matches!(fates.first(), Some(Resolved::Held)) => return fates.into_iter().next(),
             _ if core.phase.is_stopped() => return None,
@@ -79,7 +81,7 @@ pub(crate) async fn give_back_all(core: &Arc<Core>, mut claims: Vec<Claim>, ends
                 return Ok(Vec::new());
             }
             // The rest went to somebody else, or was locked.
-            let fates = settle::resolve(&connection, &asked).await?;
+            let fates = resolve::resolve(&connection, &asked).await?;
             let ours = |fate: &Resolved| matches!(fate, Resolved::Ours | Resolved::Held);
             Ok(asked.into_iter().zip(fates).filter(|(_, fate)| ours(fate)).map(|(claim, _)| claim).collect())
         });

@@ -67,6 +67,16 @@ impl Fault {
         matches!(self, Fault::Refused { code: Some(code), .. } if *code == SqlState::UNIQUE_VIOLATION)
     }
 
+    /// The same news for another who waited for it.
+    pub(crate) fn again(&self) -> Fault {
+        match self {
+            Fault::Away(message) => Fault::Away(message.clone()),
+            Fault::Lost(message) => Fault::Lost(message.clone()),
+            Fault::Busy(message) => Fault::Busy(message.clone()),
+            Fault::Refused { code, message } => Fault::Refused { code: code.clone(), message: message.clone() },
+        }
+    }
+
     pub(crate) fn message(&self) -> &str {
         match self {
             Fault::Away(message) | Fault::Lost(message) | Fault::Busy(message) => message,

@@ -15,6 +15,7 @@ pub(crate) mod tx;
 
 pub(crate) mod collect;
 pub(crate) mod enqueue;
+pub(crate) mod events;
 pub(crate) mod explain;
 pub(crate) mod inspect;
 #[cfg(feature = "testing")]
@@ -24,8 +25,11 @@ pub(crate) mod lease;
 pub(crate) mod migrate;
 pub(crate) mod operate;
 pub(crate) mod pick;
+pub(crate) mod projections;
 pub(crate) mod queue;
+pub(crate) mod resolve;
 pub(crate) mod row;
+pub(crate) mod runs;
 pub(crate) mod schedule;
 pub(crate) mod settle;
 pub(crate) mod signal;

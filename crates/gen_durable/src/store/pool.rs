@@ -14,6 +14,7 @@ use tokio_postgres::Client;
 use super::{
     connection::Connection,
     enqueue::Pending,
+    events::LogSide,
     fault::Fault,
     link::Link,
     migrate,
@@ -56,6 +57,8 @@ pub(crate) struct Inner {
     wakes: Mutex<Vec<Weak<Wake>>>,
     /// Enqueues that wait for the next statement; see `store/enqueue.rs`.
     pub(crate) enqueues: Mutex<Pending>,
+    /// Events that wait for the next statement, and who should look for them; see `store/events.rs`.
+    pub(crate) log: LogSide,
     /// Limits and hooks that an engine may set for all clients of the pool.
     pub(crate) limits: Mutex<Limits>,
 }
@@ -103,6 +106,7 @@ impl Pool {
                 permits: Arc::new(Semaphore::new(transactions.max(1))),
                 wakes: Mutex::default(),
                 enqueues: Mutex::default(),
+                log: LogSide::default(),
                 limits: Mutex::new(Limits { payload_bytes_max: 1024 * 1024, traceparent: None }),
             }),
         })
@@ -138,7 +142,12 @@ impl Pool {
                 ));
             }
         };
-        let begun = self.begin_on_a_connection().await.map_err(|fault| fault.into_error("begin a transaction"))?;
+        self.begin_with(permit).await.map_err(|fault| fault.into_error("begin a transaction"))
+    }
+
+    /// The same for whoever has a place of its own.
+    pub(crate) async fn begin_with(&self, permit: tokio::sync::OwnedSemaphorePermit) -> Result<Tx, Fault> {
+        let begun = self.begin_on_a_connection().await?;
         Ok(Tx::new(begun, self.inner.clone(), permit))
     }
 

@@ -17,7 +17,7 @@ use super::{
     target::Target,
     tx::{Transaction, ride},
 };
-use crate::{birth::New, id::Status, letter::Sent, story::Tale};
+use crate::{birth::New, event::Fact, id::Status, letter::Sent, story::Tale};
 
 sql!(prepared SETTLE, "settle.sql", [
     INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
@@ -60,7 +60,6 @@ sql!(
 );
 sql!(CONCLUDE_WITHIN, "conclude_within.sql", [TEXT, TEXT]);
 sql!(LOCK, "lock.sql", [INT8_ARRAY]);
-sql!(RESOLVE, "resolve.sql", [INT8_ARRAY]);
 
 /// A batch never waits longer than this for a lock that somebody else's transaction holds: well below Postgres's
 /// deadlock_timeout (1 s), and about as long as a few commits.
@@ -120,6 +119,9 @@ pub(crate) struct More {
     pub(crate) births: Vec<New>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) letters: Vec<Sent>,
+    /// Facts for the log, recorded last.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) events: Vec<Fact>,
     /// Its parent, whose row the end of a child touches.
     #[serde(rename = "child", skip_serializing_if = "Option::is_none")]
     pub(crate) parent: Option<i64>,
@@ -130,7 +132,9 @@ impl More {
         let born = self.spawn.iter().flat_map(|spawn| &spawn.children).chain(&self.births);
         let born: usize = born.map(|new| new.state.get().len()).sum();
         let repeated: usize = self.repeats.iter().map(|repeat| repeat.birth.state.get().len()).sum();
-        born + repeated + self.letters.iter().map(|letter| letter.payload.get().len()).sum::<usize>()
+        let recorded: usize = self.events.iter().map(|event| event.payload.get().len()).sum();
+        let told: usize = self.letters.iter().map(|letter| letter.payload.get().len()).sum();
+        born + repeated + recorded + told
     }
 
     /// Whether there is anything besides the ending.
@@ -141,6 +145,7 @@ impl More {
             && self.consumed.is_empty()
             && self.births.is_empty()
             && self.letters.is_empty()
+            && self.events.is_empty()
             && self.parent.is_none()
     }
 }
@@ -437,40 +442,6 @@ pub(crate) async fn settle_within<T: Transaction>(
         ride(tx, target, &SETTLE_WITHIN, &params).await?
     };
     Ok(written(&rows)?.found.into_values().next())
-}
-
-/// What became of a claim whose commit was sent and never answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Resolved {
-    /// It was committed.
-    Committed,
-    /// It was not, and the claim is still ours: send it again.
-    Ours,
-    /// It was not, and the row has another owner (or is gone).
-    Stale,
-    /// Somebody holds the row, perhaps the very backend that we lost: ask again.
-    Held,
-}
-
-/// Ask what became of commits whose answer was lost. It waits for nobody: a row that is locked is answered as `Held`.
-pub(crate) async fn resolve(connection: &Connection, claims: &[Claim]) -> Result<Vec<Resolved>, Fault> {
-    let ids: Vec<i64> = claims.iter().map(|claim| claim.id).collect();
-    let rows = connection.query(&RESOLVE, &[&ids]).await?;
-    let found = rows
-        .iter()
-        .map(|row| Ok((column(row, 0)?, (column(row, 1)?, column(row, 2)?))))
-        .collect::<Result<HashMap<i64, (Option<i64>, Option<i64>)>, Fault>>()?;
-    Ok(claims
-        .iter()
-        .map(|claim| match found.get(&claim.id) {
-            None => Resolved::Stale,
-            Some((Some(epoch), Some(seq))) if (*epoch, *seq) == (claim.epoch, claim.seq) => Resolved::Ours,
-            // Only the owner of the claim can have raised step_seq at this epoch, or left it with the next one.
-            Some((Some(epoch), Some(seq))) if *seq == claim.seq + 1 && *epoch - claim.epoch <= 1 => Resolved::Committed,
-            Some((Some(_), Some(_))) => Resolved::Stale,
-            Some(_) => Resolved::Held,
-        })
-        .collect())
 }
 
 fn written(rows: &[impl Fields]) -> Result<Written, Fault> {

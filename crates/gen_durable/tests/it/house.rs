@@ -12,20 +12,25 @@ const LINES_MAX: usize = 500;
 
 /// Statements that read the real clock, since what they are about is real time: leases, when a queue was paused, when a
 /// migration was installed. And the clock itself. Everything else asks `clock()`, which a test can move.
-const REAL_CLOCK: [&str; 15] = [
+const REAL_CLOCK: [&str; 20] = [
     "migrations/0001_instances.up.sql", // the clock itself; the defaults of `workers` and `migrations`
     "migrations/0002_hot_path.up.sql",  // the lease of a claim, for people
     "migrations/0008_hand_over.up.sql", // likewise
+    "migrations/0010_projections.up.sql", // who is at a scope, or a run
     "store/sql/adopt.sql",
+    "store/sql/backlog.sql",
     "store/sql/bury.sql",
     "store/sql/expired.sql",
     "store/sql/explain.sql",     // who is alive
     "store/sql/list_timers.sql", // who is alive
     "store/sql/lab_setup.sql",   // where a test's clock begins
     "store/sql/pause.sql",
+    "store/sql/projections.sql",
     "store/sql/reap.sql",
     "store/sql/renew.sql",
     "store/sql/schedules.sql", // who is alive
+    "store/sql/run_advance.sql",
+    "store/sql/runs_due.sql",
     "store/sql/unserved.sql",
     "store/sql/workers.sql",
 ];

@@ -20,6 +20,7 @@ mod iso;
 mod lanes;
 mod letters;
 mod locks;
+mod log;
 mod migrations;
 mod model;
 mod observe;

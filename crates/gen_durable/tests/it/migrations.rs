@@ -121,6 +121,11 @@ async fn the_runtime_role_works_without_ddl_and_the_reader_only_looks() {
         format!("select {schema}.cancel({id}, null, null, null, 'x')"),
         format!("select {schema}.tell_parents(array[{id}]::bigint[])"),
         format!("select * from {schema}.expire(10)"),
+        format!("select {schema}.record('t', 'e', '1')"),
+        format!(
+            "select * from {schema}.append(array['t'], array['e'], '{{}}', array['1'], '{{}}', '{{}}', '{{}}', 'wait')"
+        ),
+        format!("select * from {schema}.project_open('t', 'p', 1, gen_random_uuid(), '{{e}}', 1, 1, null, false)"),
     ] {
         let refused = reader.batch_execute(&act).await.unwrap_err();
         assert_eq!(refused.code().unwrap().code(), "42501", "{act}");

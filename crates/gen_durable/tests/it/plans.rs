@@ -73,7 +73,7 @@ pub(crate) async fn pages_of(client: &mut Client, before: Option<&str>, text: &s
 }
 
 /// EXPLAIN answers as `json`, which the driver reads as bytes.
-struct Json(String);
+pub(crate) struct Json(pub(crate) String);
 impl<'a> tokio_postgres::types::FromSql<'a> for Json {
     fn from_sql(
         _: &tokio_postgres::types::Type,

@@ -110,7 +110,7 @@ async fn other_process(bench: &Bench, pings: u64) -> Result<Pickup> {
 
 fn task(bench: &Bench, count: u64) -> Task {
     let pause_ms = u64::try_from(PAUSE.as_millis()).unwrap_or_default();
-    Task { url: bench.url.clone(), schema: SCHEMA.into(), count, pause_ms }
+    Task { url: bench.url.clone(), schema: SCHEMA.into(), count, pause_ms, append: false }
 }
 
 struct Quiet {

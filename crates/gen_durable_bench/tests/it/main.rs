@@ -35,7 +35,8 @@ async fn every_workload_reports_its_value_and_its_floor_under_its_name() {
             "fan_out",
             "lanes",
             "partitions",
-            "timers"
+            "timers",
+            "projections"
         ]
     );
     for result in &results {

@@ -17,6 +17,7 @@ use crate::{
         order::Order,
         progress::{Far, Progress},
         receipt::Receipt,
+        sales::Sold,
         staff::Staff,
         stage::Stage,
         summary,
@@ -78,6 +79,8 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<ExitCode> {
 #[derive(Debug)]
 pub(crate) struct Story {
     pub(crate) books: Books,
+    /// What the read model came to.
+    pub(crate) sold: Sold,
     pub(crate) kills: usize,
     /// Instances that the killed worker held.
     pub(crate) held: usize,
@@ -88,7 +91,17 @@ pub(crate) struct Story {
 impl Story {
     /// Whether all was kept that is promised.
     pub(crate) fn is_well(&self) -> bool {
-        self.books.lost == 0 && self.books.charged_twice == 0
+        self.books.lost == 0 && self.books.charged_twice == 0 && self.sold_is_right()
+    }
+
+    /// Whether the read model, made of events alone, says what the rows and the ledger say.
+    pub(crate) fn sold_is_right(&self) -> bool {
+        let Story { books, sold, .. } = self;
+        let shipped = books.machines.first().map_or(0, |orders| orders.done);
+        let charges = sold.in_state("charged") + sold.in_state("shipped");
+        sold.verified
+            && usize::try_from(sold.in_state("shipped")).is_ok_and(|orders| orders == shipped)
+            && usize::try_from(charges).is_ok_and(|orders| orders == books.charges)
     }
 }
 
@@ -142,8 +155,9 @@ async fn play(args: &Args, stage: &Stage, staff: &mut Staff, progress: &mut Prog
     }
     let took = begun.elapsed();
     let books = books::read(client, &stage.ledger, &arrivals.ids).await?;
+    let sold = stage.sales.read(client).await?;
     let kills = killed_by_others + usize::from(death.is_some());
-    Ok(Story { books, kills, held: death.map_or(0, |death| death.held), took })
+    Ok(Story { books, sold, kills, held: death.map_or(0, |death| death.held), took })
 }
 
 /// Workers say that they live in a table; until all do, a worker that fails to start is found here.

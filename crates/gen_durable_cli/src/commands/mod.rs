@@ -18,6 +18,7 @@ pub(crate) mod whom;
 pub(crate) mod lanes;
 pub(crate) mod partitions;
 pub(crate) mod pause;
+pub(crate) mod projections;
 pub(crate) mod queues;
 pub(crate) mod schedules;
 pub(crate) mod timers;

@@ -7,6 +7,7 @@ pub(crate) mod ledger;
 pub(crate) mod order;
 pub(crate) mod progress;
 pub(crate) mod receipt;
+pub(crate) mod sales;
 pub(crate) mod staff;
 pub(crate) mod stage;
 pub(crate) mod summary;

@@ -2,10 +2,14 @@
 
 use std::time::Duration;
 
-use gen_durable::{Context, Instance, Machine, Outcome, Policy, SECOND, Status, Story, done, fatal, next, sleep};
+use gen_durable::{Context, Instance, Machine, Outcome, Policy, SECOND, Status, Story, done, next, sleep, stop};
 use serde::{Deserialize, Serialize};
 
-use super::{Shop, a_moment, happens, receipt::Receipt};
+use super::{
+    Shop, a_moment, happens,
+    receipt::Receipt,
+    sales::{Charged, Declined, Shipped},
+};
 
 /// One order of the shop.
 #[derive(Debug, Serialize, Deserialize)]
@@ -45,7 +49,7 @@ impl Machine for Order {
             Step::Charge => {
                 tokio::time::sleep(a_moment("charge", self.number, 20, 60)).await;
                 if happens("card declined", self.number, 25) {
-                    return Err(fatal("card declined"));
+                    return Ok(stop("card declined").and_record(Declined));
                 }
                 if cx.attempt < 2 && happens("the bank does not answer", self.number, 11) {
                     return Err("the bank does not answer".into());
@@ -56,7 +60,7 @@ impl Machine for Order {
                 let receipt = Receipt { order: cx.id, cents: self.cents };
                 let receipt = cx.app.client.enqueue(receipt).within(&mut tx).await?;
                 cx.app.ledger.charge(&tx, cx.id, self.cents, receipt.id).await?;
-                Ok(next(Step::Pack).within(tx))
+                Ok(next(Step::Pack).and_record(Charged { cents: self.cents }).within(tx))
             }
             // Nobody waits while it is packed: the timer is a row, not a process.
             Step::Pack => Ok(sleep(a_moment("pack", self.number, 200, 600)).then(Step::Ship)),
@@ -65,7 +69,8 @@ impl Machine for Order {
                 if cx.attempt == 0 && happens("the van is full", self.number, 13) {
                     return Err("the van is full".into());
                 }
-                Ok(done(format!("parcel {:06}", self.number)))
+                let parcel = format!("parcel {:06}", self.number);
+                Ok(done(parcel.clone()).and_record(Shipped { parcel }))
             }
         }
     }

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use gen_durable::{Client, Pool};
 use gen_durable_postgres::{Cluster, Options};
 
-use super::ledger::Ledger;
+use super::{ledger::Ledger, sales::Sales};
 use crate::{
     commands::{start_postgres, stop_postgres},
     connect::url_of_the_environment,
@@ -18,6 +18,7 @@ pub(crate) struct Stage {
     pub(crate) schema: String,
     pub(crate) client: Client,
     pub(crate) ledger: Ledger,
+    pub(crate) sales: Sales,
     /// Where that is, in a line.
     pub(crate) about: String,
     /// Ours alone, where no database was given.
@@ -42,9 +43,20 @@ impl Stage {
             Some(_) => about,
             None => format!("{about}, in a schema of our own ({schema}) that is dropped at the end"),
         };
-        let stage =
-            Stage { url, client: Client::new(pool.clone()), ledger: Ledger::beside(&schema), schema, about, cluster };
-        match stage.ledger.make(&pool).await {
+        let stage = Stage {
+            url,
+            client: Client::new(pool.clone()),
+            ledger: Ledger::beside(&schema),
+            sales: Sales::beside(&schema),
+            schema,
+            about,
+            cluster,
+        };
+        let made = match stage.ledger.make(&pool).await {
+            Ok(()) => stage.sales.make(&pool).await,
+            Err(error) => Err(error),
+        };
+        match made {
             Ok(()) => Ok(stage),
             Err(error) => {
                 stage.strike().await?;

@@ -13,7 +13,7 @@ pub(crate) fn tell(story: &Story, json: bool) -> anyhow::Result<()> {
 }
 
 fn as_json(story: &Story) -> anyhow::Result<()> {
-    let Story { books, kills, held, took } = story;
+    let Story { books, sold, kills, held, took } = story;
     let steps: i64 = books.machines.iter().map(|sums| sums.steps).sum();
     print_json(&json!({
         "enqueued": books.enqueued,
@@ -27,11 +27,18 @@ fn as_json(story: &Story) -> anyhow::Result<()> {
         "seconds": took.as_secs_f64(),
         "steps": steps,
         "machines": books.machines,
+        "read_model": {
+            "events": sold.events,
+            "orders": sold.states.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
+            "revenue_cents": sold.revenue.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
+            "verified": sold.verified,
+            "right": story.sold_is_right(),
+        },
     }))
 }
 
 fn for_people(story: &Story) -> anyhow::Result<()> {
-    let Story { books, kills, held, took } = story;
+    let Story { books, sold, kills, held, took } = story;
     let seconds = took.as_secs_f64();
     let shipped = books.machines.first().map_or(0, |orders| orders.done);
     let mut rows = Rows::new(["machine", "enqueued", "done", "failed", "retries", "steps/s", "p50", "p99"])
@@ -61,11 +68,27 @@ fn for_people(story: &Story) -> anyhow::Result<()> {
         ),
         twice => format!("✗ CHARGED TWICE: {} of {}", n(twice), n(books.charges)),
     };
+    let right = story.sold_is_right();
     let workers = if *kills == 1 { "worker" } else { "workers" };
-    let mut story = format!("\n{rows}\n {lost}\n {charged}\n");
-    story.push_str(&format!("   {kills} {workers} killed with SIGKILL, in the middle of {} instances\n", n(*held)));
+    let mut told = format!("\n{rows}\n {lost}\n {charged}\n");
+    told.push_str(&format!("   {kills} {workers} killed with SIGKILL, in the middle of {} instances\n", n(*held)));
+    let states: Vec<String> =
+        sold.states.iter().map(|(state, orders)| format!("{} {state}", thousands(*orders))).collect();
+    let revenue: Vec<String> = sold
+        .revenue
+        .iter()
+        .map(|(hour, cents)| format!("{hour} {}.{:02}", thousands(cents / 100), cents % 100))
+        .collect();
+    told.push_str(&format!(
+        " {} the read model of {} events {}: {}; revenue {}\n",
+        if right { "✓" } else { "✗" },
+        thousands(sold.events),
+        if right { "agrees, and a rebuild of it comes to the same" } else { "DOES NOT AGREE" },
+        states.join(", "),
+        revenue.join(", "),
+    ));
     if books.failed > 0 {
-        story.push_str(&format!("   {} orders failed for good, as they should: card declined\n", n(books.failed)));
+        told.push_str(&format!("   {} orders failed for good, as they should: card declined\n", n(books.failed)));
     }
-    print(story)
+    print(told)
 }

@@ -11,6 +11,7 @@ use super::{
     ledger::Ledger,
     order::Order,
     receipt::{MAIL, Receipt},
+    sales::Sales,
 };
 
 /// Where the address of the database stands: the environment, since every user of a machine can read an argument.
@@ -47,6 +48,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         .register::<Receipt>()
         .queue(Queue::DEFAULT, 16)
         .queue(MAIL, 8)
+        .project(Sales::beside(&schema))
         .build()?;
     engine.run(async { drop(dismissed.await) }).await?;
     Ok(())

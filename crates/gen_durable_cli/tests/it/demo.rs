@@ -21,6 +21,8 @@ fn the_demo_on_a_postgres_of_its_own_kills_a_worker_and_loses_nothing() {
     assert_eq!(sums["enqueued"], sums["settled"], "{sums}");
     assert!(sums["failed"].as_u64().unwrap() >= 1, "some cards are declined: {sums}");
     assert_eq!(sums["machines"][0]["enqueued"], 300, "{sums}");
+    assert_eq!(sums["read_model"]["right"], true, "{sums}");
+    assert_eq!(sums["read_model"]["verified"], true, "{sums}");
     assert!(sums["machines"][0]["retried"].as_u64().unwrap() >= 1, "{sums}");
     gone(&workers_named(&stderr(&output)));
 }

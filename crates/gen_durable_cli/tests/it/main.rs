@@ -7,6 +7,7 @@ mod dev;
 mod lanes;
 mod look;
 mod migrate;
+mod projections;
 mod steer;
 mod story;
 mod timers;

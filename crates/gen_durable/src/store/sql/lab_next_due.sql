@@ -6,5 +6,7 @@ select min(due) from (
     select deadline_at from gen_durable.instances
     union all
     select due_at from gen_durable.timers where state = 'pending' and (schedule is null or schedule = any ($2))
+    union all
+    select retry_at from gen_durable.projections
 ) later
 where due > gen_durable.clock() and due <= $1

@@ -1,4 +1,4 @@
--- called by: store::settle::resolve     index: instances_pkey
+-- called by: store::resolve::resolve     index: instances_pkey
 -- locks: instances FOR NO KEY UPDATE by id, skipping what is held: the backend that we lost may still be committing, or a
 -- caller's transaction holds the row. Such a row is answered without a claim, and asked for again.
 with free as materialized (

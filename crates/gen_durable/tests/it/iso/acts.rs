@@ -98,6 +98,11 @@ fn settle(status: &str, step: &str, error: &str, rise: i32, delay: u32) -> (Stri
     (fill(SETTLE, &values), Claims { commits: true, ..Claims::default() })
 }
 
+/// End a run of a projection.
+pub(super) fn run_cancel() -> String {
+    fill(include_str!("../../../src/store/sql/run_cancel.sql"), &["1", "'enough'"])
+}
+
 /// Endings that do more, as documents.
 fn conclude(endings: &[String], claims: Claims) -> (String, Claims) {
     let document = format!("'[{}]'", endings.join(","));

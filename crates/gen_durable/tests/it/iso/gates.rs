@@ -7,7 +7,7 @@ use super::driver::render;
 
 /// A gate: the k-th that a transaction comes to is shut as long as the driver holds its lock. The first stands where the act
 /// begins, and is open: the driver lets acts begin itself.
-const GATE: &str = "
+pub(super) const GATE: &str = "
     create function S.iso_gate() returns void language plpgsql as $$
     declare
         passed int := coalesce(nullif(current_setting('iso.gate', true), ''), '0')::int;

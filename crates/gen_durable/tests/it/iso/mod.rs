@@ -12,6 +12,7 @@ mod keyed;
 mod keyed_books;
 mod keyed_guards;
 mod keyed_meetings;
+mod log;
 mod worlds;
 
 use std::{
@@ -32,7 +33,7 @@ use self::{
 };
 
 /// A server of its own: what is tested is isolation, not the disk. A deadlock is told soon.
-static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
+pub(crate) static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
     let options = Options::for_tests().fsync(false).setting("deadlock_timeout", "100ms").setting("autovacuum", "off");
     options.setting("full_page_writes", "off").setting("synchronous_commit", "off").temporary().unwrap()
 });

@@ -1,0 +1,354 @@
+//! Runs: replays, rebuilds, verifications. Each turn is a short transaction of its own that begins with what the row of the run
+//! says, so that any process can go on where another died.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    reader::{Reader, Trouble, guarded},
+    turn::{BATCH_BYTES_MAX, OWNED, Projector, Turn, gap, running_hash, undo},
+};
+use crate::{
+    projection::{Digest, Poison, Projecting},
+    store::{
+        fault::Fault,
+        projections::{self, Cursor},
+        runs::{self, Ask, Due, Opened, RunKind, Standing},
+        tx::Tx,
+    },
+};
+
+/// After an outage, or when somebody else is at it.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// What a batch of a run came to.
+enum Filled {
+    /// It moved on.
+    On,
+    /// There is nothing more to apply, here.
+    Full(Standing),
+    /// It is over, or somebody else's, or it has failed just now.
+    Over,
+}
+
+impl Projector {
+    /// One turn of a run.
+    pub(crate) async fn run_turn(&self, due: &Due, limit: &mut i32) -> Turn {
+        let Some(reader) = self.reader(&due.projection).cloned() else { return Turn::Idle };
+        let turned = match due.retired {
+            Some(_) => self.clear_retired(&reader, due).await,
+            None => self.try_run(&reader, due, limit).await,
+        };
+        turned.unwrap_or_else(|fault| {
+            tracing::debug!(run = due.id, error = fault.message(), "a turn of a run was lost");
+            Turn::Wait(PAUSE)
+        })
+    }
+
+    async fn try_run(&self, reader: &Arc<dyn Reader>, due: &Due, limit: &mut i32) -> Result<Turn, Fault> {
+        if !reader.generations() && matches!(due.kind, RunKind::Shadow | RunKind::Verify) {
+            let why = "its rows carry no generation (`GENERATIONS`): it can only be rebuilt in place";
+            return self.end(due, Some(why.into()), None).await;
+        }
+        match due.kind {
+            RunKind::Rebuild => self.begin_in_place(reader, due).await,
+            RunKind::Replay => match self.fill(reader, due, limit, None).await? {
+                Filled::On => Ok(Turn::More),
+                Filled::Full(run) => {
+                    self.end(due, None, Some(format!("replayed up to position {}", run.position))).await
+                }
+                Filled::Over => Ok(Turn::Idle),
+            },
+            RunKind::Shadow | RunKind::Verify => match self.fill(reader, due, limit, None).await? {
+                Filled::On => Ok(Turn::More),
+                Filled::Full(_) => self.compare(reader, due, limit).await,
+                Filled::Over => Ok(Turn::Idle),
+            },
+        }
+    }
+
+    fn run_ask<'a>(&'a self, reader: &'a dyn Reader, due: &Due, limit: i32) -> Ask<'a> {
+        Ask {
+            run: due.id,
+            version: reader.version().into(),
+            worker: &self.worker,
+            names: reader.names(),
+            limit,
+            bytes: BATCH_BYTES_MAX,
+            to: None,
+            scope: false,
+        }
+    }
+
+    /// Clear, and let live begin anew: one transaction.
+    async fn begin_in_place(&self, reader: &Arc<dyn Reader>, due: &Due) -> Result<Turn, Fault> {
+        let mut tx = self.begin().await?;
+        let ask = Ask { scope: true, ..self.run_ask(reader.as_ref(), due, 0) };
+        let Some(run) = runs::open(&mut tx, &self.target, &ask).await?.run else {
+            return tx.finish("commit").await.map(|()| Turn::Wait(PAUSE));
+        };
+        if let Err(trouble) = self.clear(reader, &mut tx, &due.tenant, run.generation).await {
+            undo(tx).await;
+            return self.trouble(due, trouble).await;
+        }
+        let began = runs::restart(&mut tx, &self.target, due.id, reader.version().into()).await?;
+        tx.finish(if began { "commit" } else { "rollback" }).await?;
+        self.pool.inner.log.poke(std::iter::once(due.tenant.as_str()));
+        Ok(Turn::Idle)
+    }
+
+    async fn clear(&self, reader: &Arc<dyn Reader>, tx: &mut Tx, tenant: &str, generation: i32) -> Result<(), Trouble> {
+        let cx = Projecting { tenant, generation, replaying: true, tx };
+        guarded(self.timeout(reader.as_ref()), reader.clear(cx)).await
+    }
+
+    /// One batch of a run, no further than `to`.
+    async fn fill(
+        &self,
+        reader: &Arc<dyn Reader>,
+        due: &Due,
+        limit: &mut i32,
+        to: Option<i64>,
+    ) -> Result<Filled, Fault> {
+        let mut tx = self.begin().await?;
+        // A replay writes to the rows that live writes to: live stands still for this batch.
+        let ask = Ask { to, scope: due.kind == RunKind::Replay, ..self.run_ask(reader.as_ref(), due, *limit) };
+        let Opened { run, events } = runs::open(&mut tx, &self.target, &ask).await?;
+        let Some(run) = run else {
+            tx.finish("commit").await?;
+            return Ok(Filled::Over);
+        };
+        let Some(last) = events.last() else {
+            tx.finish("commit").await?;
+            return Ok(Filled::Full(run));
+        };
+        match self.apply_run(reader, &due.tenant, &mut tx, &run, &events).await {
+            Ok(applied) => {
+                let moved = (run.position, last.position);
+                let owned = OWNED.as_secs_f64();
+                let ours = runs::advance(&mut tx, &self.target, due.id, moved, applied, &self.worker, owned).await?;
+                tx.finish(if ours { "commit" } else { "rollback" }).await?;
+                *limit = limit.saturating_mul(2).min(self.batch);
+                Ok(Filled::On)
+            }
+            Err(Trouble::Failed { .. }) if events.len() > 1 => {
+                undo(tx).await;
+                *limit = 1;
+                Ok(Filled::On)
+            }
+            Err(Trouble::Failed { .. }) if reader.on_poison() == Poison::Park => {
+                // Live set it aside, or would: so does this.
+                undo(tx).await;
+                let mut tx = self.begin().await?;
+                let moved = (run.position, last.position);
+                let owned = OWNED.as_secs_f64();
+                runs::advance(&mut tx, &self.target, due.id, moved, run.applied, &self.worker, owned).await?;
+                tx.finish("commit").await?;
+                Ok(Filled::On)
+            }
+            Err(trouble) => {
+                undo(tx).await;
+                let trouble = match trouble {
+                    Trouble::Failed { message, fatal } => {
+                        Trouble::Failed { message: format!("event {}: {message}", last.position), fatal }
+                    }
+                    outage => outage,
+                };
+                self.trouble(due, trouble).await?;
+                Ok(Filled::Over)
+            }
+        }
+    }
+
+    async fn apply_run(
+        &self,
+        reader: &Arc<dyn Reader>,
+        tenant: &str,
+        tx: &mut Tx,
+        run: &Standing,
+        events: &[projections::LogRow],
+    ) -> Result<i64, Trouble> {
+        if let Some(gone) = gap(run.position, events) {
+            return Err(Trouble::Failed { message: gone, fatal: true });
+        }
+        let cx = Projecting { tenant, generation: run.run_generation, replaying: true, tx };
+        guarded(self.timeout(reader.as_ref()), reader.apply(events, cx)).await?;
+        Ok(running_hash(run.applied, events))
+    }
+
+    /// Full up to where live stood: compare the rows of both at one position, then swap or say what came of it.
+    async fn compare(&self, reader: &Arc<dyn Reader>, due: &Due, limit: &mut i32) -> Result<Turn, Fault> {
+        // Live's rows and live's cursor, as one snapshot has them: live goes on meanwhile.
+        let (live, live_digest) = match self.digest_of_live(reader, due).await? {
+            Ok(found) => found,
+            Err(trouble) => return self.trouble(due, trouble).await,
+        };
+        let run = loop {
+            match self.fill(reader, due, limit, Some(live.position)).await? {
+                Filled::On => {}
+                Filled::Full(run) => break run,
+                Filled::Over => return Ok(Turn::Idle),
+            }
+        };
+        if run.position != live.position {
+            // Somebody else went on with it, or live was rebuilt: from the beginning of this act.
+            return Ok(Turn::Wait(PAUSE));
+        }
+        let digest = match self.digest_of_run(reader, due, &run).await? {
+            Ok(digest) => digest,
+            Err(trouble) => return self.trouble(due, trouble).await,
+        };
+        let at = live.position;
+        let (equal, verdict) = match (live_digest, digest) {
+            (Some(a), Some(b)) if a == b => (true, format!("equal at position {at}: {a}")),
+            (Some(a), Some(b)) => (false, format!("differs at position {at}: live {a}, rebuilt {b}")),
+            _ => (true, format!("not compared at position {at}: it offers no digest")),
+        };
+        let hashes = if live.applied == run.applied { "" } else { "; and other events were applied" };
+        let verdict = format!("{verdict}{hashes}");
+        self.note(due, live_digest, at, &verdict).await?;
+        if due.kind == RunKind::Verify {
+            let error = live_digest.is_none().then(|| "it offers no digest: nothing can be verified".to_owned());
+            return self.end(due, error, Some(verdict)).await;
+        }
+        // Another version makes other rows: that is what it is for.
+        let same_version = live.version == i32::from(reader.version());
+        if !equal && same_version && !run.anyway {
+            let error = format!("{verdict}: not swapped");
+            return self.end(due, Some(error), Some(verdict)).await;
+        }
+        self.swap(reader, due, limit).await
+    }
+
+    async fn digest_of_live(
+        &self,
+        reader: &Arc<dyn Reader>,
+        due: &Due,
+    ) -> Result<Result<(Cursor, Option<Digest>), Trouble>, Fault> {
+        let mut tx = self.begin().await?;
+        projections::one_snapshot(&mut tx, &self.target).await?;
+        let Some(live) = projections::cursor_in(&mut tx, &self.target, &due.tenant, reader.name()).await? else {
+            tx.finish("rollback").await?;
+            return Ok(Err(Trouble::Failed { message: "there is no such scope any more".into(), fatal: true }));
+        };
+        let cx = Projecting { tenant: &due.tenant, generation: live.generation, replaying: true, tx: &mut tx };
+        match guarded(self.timeout(reader.as_ref()), reader.digest(cx)).await {
+            Ok(digest) => tx.finish("commit").await.map(|()| Ok((live, digest))),
+            Err(trouble) => Ok(Err(trouble)),
+        }
+    }
+
+    async fn digest_of_run(
+        &self,
+        reader: &Arc<dyn Reader>,
+        due: &Due,
+        run: &Standing,
+    ) -> Result<Result<Option<Digest>, Trouble>, Fault> {
+        let mut tx = self.begin().await?;
+        // A digest may take longer than we are left alone with the run: what is compared is one snapshot's.
+        projections::one_snapshot(&mut tx, &self.target).await?;
+        if runs::position_in(&mut tx, &self.target, due.id).await? != Some(run.position) {
+            tx.finish("rollback").await?;
+            return Ok(Err(Trouble::Outage("somebody else went on with the run".into())));
+        }
+        let (tenant, generation) = (due.tenant.as_str(), run.run_generation);
+        let cx = Projecting { tenant, generation, replaying: true, tx: &mut tx };
+        match guarded(self.timeout(reader.as_ref()), reader.digest(cx)).await {
+            Ok(digest) => tx.finish("commit").await.map(|()| Ok(digest)),
+            Err(trouble) => Ok(Err(trouble)),
+        }
+    }
+
+    async fn note(&self, due: &Due, digest: Option<Digest>, position: i64, verdict: &str) -> Result<(), Fault> {
+        let (run, tenant, projection) = (due.id, due.tenant.clone(), due.projection.clone());
+        let verdict = verdict.to_owned();
+        self.call(move |connection| async move {
+            if let Some(digest) = digest {
+                projections::note_digest(&connection, &tenant, &projection, digest.as_bytes(), position).await?;
+            }
+            runs::verdict(&connection, run, &verdict).await
+        })
+        .await
+    }
+
+    /// Under the lock of the scope: apply what live has done since, and let readers see these rows. While more than a batch is
+    /// missing, live is not held up.
+    async fn swap(&self, reader: &Arc<dyn Reader>, due: &Due, limit: &mut i32) -> Result<Turn, Fault> {
+        loop {
+            match self.fill(reader, due, limit, None).await? {
+                Filled::On => continue,
+                Filled::Full(_) => {}
+                Filled::Over => return Ok(Turn::Idle),
+            }
+            let mut tx = self.begin().await?;
+            let ask = Ask { scope: true, ..self.run_ask(reader.as_ref(), due, self.batch) };
+            let Opened { run: Some(run), events } = runs::open(&mut tx, &self.target, &ask).await? else {
+                return tx.finish("commit").await.map(|()| Turn::Idle);
+            };
+            let reached = events.last().map_or(run.position, |row| row.position);
+            if reached < run.scope_position {
+                tx.finish("rollback").await?;
+                continue;
+            }
+            if reached > run.position {
+                match self.apply_run(reader, &due.tenant, &mut tx, &run, &events).await {
+                    Ok(applied) => {
+                        let (moved, owned) = ((run.position, reached), OWNED.as_secs_f64());
+                        runs::advance(&mut tx, &self.target, due.id, moved, applied, &self.worker, owned).await?;
+                    }
+                    // The batches before the lock find out with which event.
+                    Err(trouble) => {
+                        undo(tx).await;
+                        return self.trouble(due, trouble).await;
+                    }
+                }
+            }
+            let swapped = runs::swap(&mut tx, &self.target, due.id, reader.version().into()).await?;
+            tx.finish(if swapped { "commit" } else { "rollback" }).await?;
+            if swapped {
+                tracing::info!(
+                    projection = reader.name(),
+                    tenant = due.tenant,
+                    run = due.id,
+                    "a rebuilt generation is read"
+                );
+                self.pool.inner.log.poke(std::iter::once(due.tenant.as_str()));
+                self.pool.inner.log.poke_runs();
+                return Ok(Turn::Idle);
+            }
+        }
+    }
+
+    /// Rows that nobody reads any more.
+    async fn clear_retired(&self, reader: &Arc<dyn Reader>, due: &Due) -> Result<Turn, Fault> {
+        let mut tx = self.begin().await?;
+        let Some(generation) = runs::lock_retired(&mut tx, &self.target, due.id).await? else {
+            return tx.finish("commit").await.map(|()| Turn::Idle);
+        };
+        if let Err(trouble) = self.clear(reader, &mut tx, &due.tenant, generation).await {
+            tracing::warn!(run = due.id, generation, ?trouble, "could not clear what nobody reads any more");
+            return Ok(Turn::Wait(PAUSE * 10));
+        }
+        runs::cleared(&mut tx, &self.target, due.id).await?;
+        tx.finish("commit").await.map(|()| Turn::Idle)
+    }
+
+    async fn trouble(&self, due: &Due, trouble: Trouble) -> Result<Turn, Fault> {
+        match trouble {
+            Trouble::Outage(message) => Err(Fault::Away(message)),
+            Trouble::Failed { message, .. } => self.end(due, Some(message), None).await,
+        }
+    }
+
+    async fn end(&self, due: &Due, error: Option<String>, verdict: Option<String>) -> Result<Turn, Fault> {
+        let run = due.id;
+        if let Some(error) = &error {
+            tracing::warn!(run, projection = due.projection, tenant = due.tenant, "a run has failed: {error}");
+        }
+        self.call(move |connection| async move {
+            runs::finish(&connection, run, error.as_deref(), verdict.as_deref()).await
+        })
+        .await?;
+        self.pool.inner.log.poke_runs();
+        Ok(Turn::Idle)
+    }
+}

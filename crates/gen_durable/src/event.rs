@@ -1,0 +1,212 @@
+//! Facts: what happened, in a tenant's log. Recorded by a step as a rider of its commit, or by a caller.
+
+use std::{fmt, future::IntoFuture, marker::PhantomData, pin::Pin};
+
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use crate::{
+    client::Client,
+    codec,
+    error::{Error, OrFatal, StepError, fatal},
+    id::NAME_BYTES_MAX,
+    machine::Data,
+    store::{
+        events::{self, Placed},
+        tx::Transaction,
+    },
+};
+
+/// A fact in a tenant's log.
+///
+/// ```
+/// use gen_durable::Event;
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Serialize, Deserialize)]
+/// pub struct OrderShipped { pub order: u64, pub parcel: String }
+/// impl Event for OrderShipped { const NAME: &'static str = "order_shipped"; }
+/// ```
+pub trait Event: Data {
+    /// The name in the row: never derived from a Rust path, since the log outlives it.
+    const NAME: &'static str;
+    /// The shape of its payload. Another shape is another version, and `upgrade` reads the old ones.
+    const VERSION: u16 = 1;
+    /// What an older version recorded, in today's shape. Unless this is said, as it stands.
+    fn upgrade(from: u16, payload: serde_json::Value) -> Result<serde_json::Value, StepError> {
+        let _ = from;
+        Ok(payload)
+    }
+}
+
+/// What a projection reads: one event type, or an enum of several.
+///
+/// ```
+/// # use gen_durable::{Event, Events, StepError, fatal};
+/// # use serde::{Deserialize, Serialize};
+/// # #[derive(Serialize, Deserialize)] pub struct Placed { cents: i64 }
+/// # impl Event for Placed { const NAME: &'static str = "placed"; }
+/// # #[derive(Serialize, Deserialize)] pub struct Shipped { parcel: String }
+/// # impl Event for Shipped { const NAME: &'static str = "shipped"; }
+/// pub enum OrderEvent { Placed(Placed), Shipped(Shipped) }
+///
+/// impl Events for OrderEvent {
+///     const NAMES: &'static [&'static str] = &[Placed::NAME, Shipped::NAME];
+///     fn decode(name: &str, version: u16, payload: serde_json::Value) -> Result<Self, StepError> {
+///         match name {
+///             Placed::NAME => Events::decode(name, version, payload).map(OrderEvent::Placed),
+///             Shipped::NAME => Events::decode(name, version, payload).map(OrderEvent::Shipped),
+///             other => Err(fatal(format!("{other} is not for this projection"))),
+///         }
+///     }
+/// }
+/// ```
+pub trait Events: Send + Sync + Sized + 'static {
+    /// The names of the events that are wanted; all others are passed over.
+    const NAMES: &'static [&'static str];
+    /// One of them, from its row.
+    fn decode(name: &str, version: u16, payload: serde_json::Value) -> Result<Self, StepError>;
+}
+
+impl<E: Event> Events for E {
+    const NAMES: &'static [&'static str] = &[E::NAME];
+    fn decode(_: &str, version: u16, payload: serde_json::Value) -> Result<E, StepError> {
+        let payload = if version == E::VERSION { payload } else { E::upgrade(version, payload)? };
+        serde_json::from_value(payload).or_fatal()
+    }
+}
+
+/// An event as it stands in the log.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Recorded<E> {
+    /// Its place in its tenant's log: 1, 2, 3 … without a gap.
+    pub position: i64,
+    /// When it was recorded, by the database's clock.
+    pub at: Timestamp,
+    /// The instance that recorded it, if one did…
+    pub instance: Option<i64>,
+    /// …and its step.
+    pub step: Option<String>,
+    /// What was said beside it.
+    pub headers: Option<serde_json::Value>,
+    /// What happened.
+    pub event: E,
+}
+
+/// An event as a row: for tools, and for whoever reads a log without its types.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+#[allow(missing_docs)] // The columns of the row, by their names.
+pub struct EventRow {
+    /// `None`: its transaction has committed, and it has not been placed yet.
+    pub position: Option<i64>,
+    pub arrival: i64,
+    pub tenant: String,
+    pub name: String,
+    pub version: i32,
+    pub payload: String,
+    pub headers: Option<String>,
+    pub at: Timestamp,
+    pub instance_id: Option<i64>,
+    pub step: Option<String>,
+}
+
+/// A fact that is to be recorded, in the words of `gen_durable.record_riders`.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Fact {
+    pub(crate) tenant: String,
+    pub(crate) name: &'static str,
+    pub(crate) version: i32,
+    pub(crate) payload: Box<RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) headers: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) step: Option<String>,
+}
+
+impl Fact {
+    /// Encoded at once: what cannot be kept in a row is the error of whoever made it.
+    pub(crate) fn new<E: Event>(tenant: String, event: &E) -> Result<Fact, StepError> {
+        codec::check_name("an event's name", E::NAME, 1, NAME_BYTES_MAX).map_err(fatal)?;
+        // The limit of a payload is known to whoever writes it.
+        let text = codec::encode("the event", event, usize::MAX)?;
+        let payload = RawValue::from_string(text).map_err(fatal)?;
+        Ok(Fact { tenant, name: E::NAME, version: E::VERSION.into(), payload, headers: None, step: None })
+    }
+
+    pub(crate) fn check(&self, bytes_max: usize) -> Result<(), StepError> {
+        codec::check_name("a tenant's name", &self.tenant, 0, NAME_BYTES_MAX).map_err(fatal)?;
+        if let Some(headers) = &self.headers {
+            codec::check_json("the event's headers", headers.get(), bytes_max)?;
+        }
+        codec::check_json("the event", self.payload.get(), bytes_max)
+    }
+}
+
+/// An event that has not been recorded yet.
+#[must_use = "nothing is recorded until this is awaited"]
+pub struct Record<'c, E: Event> {
+    client: &'c Client,
+    fact: Result<Fact, StepError>,
+    kind: PhantomData<fn() -> E>,
+}
+
+impl<'c, E: Event> Record<'c, E> {
+    pub(crate) fn new(client: &'c Client, tenant: &str, event: &E) -> Self {
+        Record { client, fact: Fact::new(tenant.to_owned(), event), kind: PhantomData }
+    }
+
+    /// Say something beside it: who asked, which request it was.
+    pub fn headers(mut self, headers: &impl Serialize) -> Self {
+        self.fact = self.fact.and_then(|fact| {
+            let headers = serde_json::value::to_raw_value(headers)
+                .map_err(|error| fatal(format!("the headers cannot be encoded: {error}")))?;
+            Ok(Fact { headers: Some(headers), ..fact })
+        });
+        self
+    }
+
+    /// In the caller's transaction: it is recorded if and only if the rest of the transaction commits. It takes no lock,
+    /// however long the transaction stays open, and gets its position when that has committed.
+    pub async fn within<T: Transaction>(self, tx: &mut T) -> Result<(), Error> {
+        let client = self.client;
+        let fact = self.prepare()?;
+        events::within(tx, &client.pool().inner.target, &[fact]).await?;
+        client.pool().inner.log.expect_unplaced();
+        Ok(())
+    }
+
+    fn prepare(self) -> Result<Fact, Error> {
+        prepared(self.fact, self.client, E::NAME)
+    }
+}
+
+pub(crate) fn prepared(fact: Result<Fact, StepError>, client: &Client, name: &str) -> Result<Fact, Error> {
+    let refused = |error: StepError| Error::invalid(format!("cannot record {name}: {error}"));
+    let fact = fact.map_err(refused)?;
+    fact.check(client.pool().limits().payload_bytes_max).map_err(refused)?;
+    Ok(fact)
+}
+
+impl<'c, E: Event> IntoFuture for Record<'c, E> {
+    /// Its position.
+    type Output = Result<i64, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'c>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let client = self.client;
+        let fact = self.prepare();
+        Box::pin(async move {
+            let Placed { position, .. } = events::one(client.pool(), fact?).await?;
+            position.ok_or_else(|| Error::broken("an event was recorded without a position"))
+        })
+    }
+}
+
+impl<E: Event> fmt::Debug for Record<'_, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Record").field("event", &E::NAME).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,4 @@
+-- called by: store::projections::go_on     index: projections_pkey
+-- locks: the scope's row
+update gen_durable.projections p set version = $3 where p.tenant = $1 and p.projection = $2 and p.version < $3
+returning true

@@ -1,0 +1,6 @@
+-- called by: store::projections::retry     index: projections_pkey
+-- locks: the scope's row
+update gen_durable.projections p
+set status = 'running', attempts = 0, retry_at = null, updated_at = gen_durable.clock()
+where p.tenant = $1 and p.projection = $2 and p.status <> 'running'
+returning true

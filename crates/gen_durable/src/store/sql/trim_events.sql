@@ -1,0 +1,24 @@
+-- called by: store::events::trim     index: events_log, projections_pkey, projection_runs_open
+-- locks: the events that it deletes
+-- Never the last one, from which the height of the log is read; and, unless told, none that a projection or a run of this tenant has
+-- not read yet.
+with floor as materialized (
+    select least(
+        $2,
+        (select e.position - 1 from gen_durable.events e
+         where e.tenant = $1 and e.position is not null order by e.position desc limit 1),
+        case when not $4 then (select min(p.position) from gen_durable.projections p where p.tenant = $1) end,
+        case when not $4 then (select min(r.position) from gen_durable.projection_runs r
+                               where r.tenant = $1 and r.finished_at is null) end) as position
+),
+old as materialized (
+    select e.arrival from gen_durable.events e
+    where e.tenant = $1 and e.position <= (select position from floor)
+      and ($3::float8 is null or e.at < gen_durable.clock() - make_interval(secs => $3))
+    order by e.position
+    limit $5
+),
+gone as (
+    delete from gen_durable.events e using old where e.arrival = old.arrival returning 1
+)
+select count(*) from gone

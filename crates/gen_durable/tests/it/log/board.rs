@@ -1,0 +1,133 @@
+//! A read model for tests: what is counted is order, gaps and repeats as much as sums.
+
+use gen_durable::{Digest, Event, Lab, Poison, Policy, Projecting, Projection, Recorded, SECOND, StepError};
+use serde::{Deserialize, Serialize};
+
+/// Something that happened.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
+pub(crate) struct Paid {
+    pub(crate) cents: i64,
+}
+impl Event for Paid {
+    const NAME: &'static str = "paid";
+}
+
+/// Something else.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
+pub(crate) struct Shipped {
+    pub(crate) parcel: String,
+}
+impl Event for Shipped {
+    const NAME: &'static str = "shipped";
+}
+
+/// Where the tests' read models live: a table in the lab's own schema.
+pub(crate) const TABLE: &str = "
+    create table S.board (tenant text, generation int, position bigint, cents bigint, replayed boolean,
+        primary key (tenant, generation, position));
+    create table S.totals (tenant text, generation int, count bigint not null, cents bigint not null, last bigint not null,
+        primary key (tenant, generation));
+    grant all on S.board, S.totals to gen_durable_runtime";
+
+/// A line for every payment, and a total that counts what it is handed: a repeat shows.
+pub(crate) struct Board {
+    pub(crate) schema: String,
+    /// Amounts that cannot be applied.
+    pub(crate) poison: Vec<i64>,
+    pub(crate) on_poison: Poison,
+    pub(crate) attempts: u32,
+}
+
+impl Board {
+    pub(crate) fn new(schema: &str) -> Board {
+        Board { schema: schema.to_owned(), poison: Vec::new(), on_poison: Poison::Halt, attempts: 3 }
+    }
+}
+
+impl Projection for Board {
+    const NAME: &'static str = "board";
+    const GENERATIONS: bool = true;
+    type Events = Paid;
+
+    async fn apply(&self, batch: &[Recorded<Paid>], cx: &mut Projecting<'_>) -> Result<(), StepError> {
+        let s = &self.schema;
+        for row in batch {
+            if self.poison.contains(&row.event.cents) {
+                Err(format!("{} cents cannot be", row.event.cents))?;
+            }
+        }
+        let positions: Vec<i64> = batch.iter().map(|row| row.position).collect();
+        let cents: Vec<i64> = batch.iter().map(|row| row.event.cents).collect();
+        let text = format!(
+            "insert into {s}.board select $1, $2, p, c, $3 from unnest($4::bigint[], $5::bigint[]) x(p, c)
+             on conflict (tenant, generation, position) do update set replayed = excluded.replayed"
+        );
+        cx.tx.execute(&text, &[&cx.tenant, &cx.generation, &cx.replaying, &positions, &cents]).await?;
+        let total = format!(
+            "insert into {s}.totals values ($1, $2, $3, $4, $5) on conflict (tenant, generation) do update
+             set count = totals.count + excluded.count, cents = totals.cents + excluded.cents, last = excluded.last"
+        );
+        let (count, sum) = (batch.len() as i64, cents.iter().sum::<i64>());
+        let last = positions.last().copied().unwrap_or_default();
+        cx.tx.execute(&total, &[&cx.tenant, &cx.generation, &count, &sum, &last]).await?;
+        Ok(())
+    }
+
+    async fn clear(&self, cx: &mut Projecting<'_>) -> Result<(), StepError> {
+        let s = &self.schema;
+        for table in ["board", "totals"] {
+            let text = format!("delete from {s}.{table} where tenant = $1 and generation = $2");
+            cx.tx.execute(&text, &[&cx.tenant, &cx.generation]).await?;
+        }
+        Ok(())
+    }
+
+    async fn digest(&self, cx: &mut Projecting<'_>) -> Result<Option<Digest>, StepError> {
+        let (tenant, generation) = (cx.tenant.to_owned(), cx.generation);
+        let query = format!("select position, cents from {}.board where tenant = $1 and generation = $2", self.schema);
+        Ok(Some(cx.digest(&query, &[&tenant, &generation]).await?))
+    }
+
+    fn policy(&self) -> Policy {
+        Policy { attempts: self.attempts, backoff_first: SECOND, ..Policy::default() }
+    }
+
+    fn on_poison(&self) -> Poison {
+        self.on_poison
+    }
+}
+
+/// A lab with the board's tables.
+pub(crate) async fn lab() -> Lab<()> {
+    let lab = Lab::new(()).await;
+    sql(&lab, TABLE).await;
+    lab
+}
+
+/// As the schema's owner.
+pub(crate) async fn sql(lab: &Lab<()>, text: &str) {
+    let tx = lab.owner().begin().await.unwrap();
+    tx.batch_execute(&text.replace("S.", &format!("{}.", lab.pool().schema()))).await.unwrap();
+    tx.commit().await.unwrap();
+}
+
+/// Rows of a query, as text.
+pub(crate) async fn rows(lab: &Lab<()>, text: &str) -> Vec<Vec<String>> {
+    let client = crate::support::sql().await;
+    let messages = client.simple_query(&text.replace("S.", &format!("{}.", lab.pool().schema()))).await.unwrap();
+    let rows = messages.into_iter().filter_map(|message| match message {
+        tokio_postgres::SimpleQueryMessage::Row(row) => {
+            Some((0..row.len()).map(|column| row.get(column).unwrap_or("null").to_owned()).collect())
+        }
+        _ => None,
+    });
+    rows.collect()
+}
+
+/// The board that readers see.
+pub(crate) async fn board(lab: &Lab<()>, tenant: &str) -> Vec<i64> {
+    let text = format!(
+        "select cents from S.board where tenant = '{tenant}' and generation = S.generation('{tenant}', 'board') order by position"
+    );
+    rows(lab, &text).await.into_iter().map(|row| row[0].parse().unwrap()).collect()
+}

@@ -1,0 +1,104 @@
+//! What the log's statements cost, in pages: whatever it holds, whoever else is in it, and also while somebody holds an old snapshot.
+
+use gen_durable::Pool;
+use tokio_postgres::Client;
+
+use crate::{
+    plans::Json,
+    support::{live, sql},
+};
+
+/// Pages that a statement touches, the second time it is sent; undone afterwards.
+async fn pages(client: &mut Client, pool: &Pool, text: &str) -> u64 {
+    let text = text.replace("S.", &format!("{}.", pool.schema()));
+    let mut pages = 0;
+    for _ in 0..2 {
+        let tx = client.transaction().await.unwrap();
+        let plan = tx.query_one(&format!("explain (analyze, buffers, format json) {text}"), &[]).await.unwrap();
+        let plan: serde_json::Value = serde_json::from_str(plan.get::<_, Json>(0).0.as_str()).unwrap();
+        let root = &plan[0]["Plan"];
+        pages = root["Shared Hit Blocks"].as_u64().unwrap() + root["Shared Read Blocks"].as_u64().unwrap();
+        tx.rollback().await.unwrap();
+    }
+    pages
+}
+
+const HOT: [(&str, &str, u64); 5] = [
+    ("append", "select * from S.append(array['t'], array['e'], '{}', array['1'], '{}', '{}', '{}', 'wait')", 150),
+    ("place_events", "select * from S.place_events(array['t'])", 100),
+    (
+        "discover",
+        "select * from S.discover(pg_current_snapshot(), (select max(arrival) - 10 from S.events), 1000)",
+        150,
+    ),
+    (
+        "project_open",
+        "select * from S.project_open('t', 'p', 1, gen_random_uuid(), array['e'], 100, 1000000, null, true)",
+        400,
+    ),
+    (
+        "height",
+        "select position from S.events where tenant = 't' and position is not null order by position desc limit 1",
+        20,
+    ),
+];
+
+#[tokio::test]
+async fn the_hot_statements_of_the_log_cost_the_same_whatever_it_holds() {
+    let pool = live().await;
+    let mut client = sql().await;
+    let render = |text: &str| text.replace("S.", &format!("{}.", pool.schema()));
+    // Past the five custom plans that Postgres tries first, while everything is empty.
+    for _ in 0..7 {
+        for (_, text, _) in HOT {
+            let tx = client.transaction().await.unwrap();
+            tx.query(&render(text), &[]).await.unwrap();
+            tx.rollback().await.unwrap();
+        }
+    }
+    let load = "
+        insert into S.event_heads select 'other ' || n from generate_series(1, 1000) n union all select 't';
+        insert into S.events (tenant, name, payload, position)
+        select 'other ' || n % 1000, 'e', '{\"cents\": 1}', n / 1000 + 1 from generate_series(0, 99999) n;
+        insert into S.events (tenant, name, payload, position) select 't', 'e', '{\"cents\": 1}', n from generate_series(1, 50000) n;
+        insert into S.projections (tenant, projection, version, position) values ('t', 'p', 1, 25000)";
+    client.batch_execute(&render(load)).await.unwrap();
+    for (name, text, most) in HOT {
+        let seen = pages(&mut client, &pool, text).await;
+        println!("{name}: {seen} pages");
+        assert!(seen <= most, "{name} touched {seen} pages of a log of 150,000 events, the limit is {most}");
+    }
+}
+
+#[tokio::test]
+async fn what_was_placed_before_is_not_waded_through_while_somebody_holds_an_old_snapshot() {
+    // On a server of its own: an old snapshot is felt by everybody.
+    let url = crate::iso::CLUSTER.url();
+    let pool = Pool::connect_to(&url, "old_snapshot").await.unwrap();
+    pool.migrate().await.unwrap();
+    let connect = async || {
+        let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client
+    };
+    let (mut client, old) = (connect().await, connect().await);
+    let render = |text: &str| text.replace("S.", &format!("{}.", pool.schema()));
+    old.batch_execute("begin isolation level repeatable read").await.unwrap();
+    old.query(&render("select count(*) from S.events"), &[]).await.unwrap();
+    let (record, place) = (
+        render("select S.record('t', 'e', to_jsonb(repeat('x', 1700)))"),
+        render("select * from S.place_events(array['t'])"),
+    );
+    for _ in 0..600 {
+        client.batch_execute(&record).await.unwrap();
+        client.batch_execute(&place).await.unwrap();
+    }
+    let look = pages(&mut client, &pool, "select * from S.place_events(array['t'])").await;
+    let wade = pages(&mut client, &pool, "select * from S.place_events(array['t'], true)").await;
+    println!("a look: {look} pages; from the beginning: {wade}");
+    assert!(look <= 100, "a look touched {look} pages");
+    assert!(wade > look * 5, "from the beginning it is {wade} pages: this test would not see a look that wades");
+    let append = pages(&mut client, &pool, HOT[0].1).await;
+    assert!(append <= 150, "an append touched {append} pages");
+    old.batch_execute("rollback").await.unwrap();
+}

@@ -1,0 +1,207 @@
+//! Many processes append while others project and are killed. Then the books: every read model is what the log says, and a rebuild
+//! comes to the same.
+
+use std::{
+    io::Read,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use gen_durable::{Client, Engine, Pool, Settings};
+use serde::{Deserialize, Serialize};
+
+use super::board::{Board, Paid, TABLE};
+use crate::support::{SOON, eventually, live, sql};
+
+/// Set in the environment of a process of this test: what it is to do.
+const PLAN: &str = "DURABLE_TEST_LOG";
+
+#[derive(Serialize, Deserialize, Clone)]
+struct Plan {
+    url: String,
+    schema: String,
+    /// So many events, or: project until we are killed.
+    append: Option<usize>,
+    number: usize,
+    tenants: usize,
+}
+
+struct Process(Child);
+
+impl Process {
+    fn start(plan: &Plan) -> Process {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "log::torture::log_process", "--nocapture"])
+            .env(PLAN, serde_json::to_string(plan).unwrap())
+            .env_remove("DATABASE_URL")
+            // Its end tells an orphan to go.
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn();
+        Process(child.unwrap())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What runs in a process of this test. Without a plan, as in every ordinary run, there is nothing to do.
+#[test]
+fn log_process() {
+    let Ok(plan) = std::env::var(PLAN) else { return };
+    let plan: Plan = serde_json::from_str(&plan).unwrap();
+    std::thread::spawn(|| {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        std::process::exit(3);
+    });
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+        let pool = Pool::connect_to(&plan.url, &plan.schema).await.unwrap();
+        match plan.append {
+            Some(count) => append(Client::new(pool), &plan, count).await,
+            None => {
+                let settings = Settings { projection_batch: 37, ..Settings::default() };
+                let board = Board::new(&plan.schema);
+                let engine = Engine::builder(pool, ()).project(board).settings(settings).build().unwrap();
+                engine.run(std::future::pending()).await.unwrap();
+            }
+        }
+    });
+}
+
+/// In every way there is: alone, many at once, in a transaction that commits, in one that does not.
+async fn append(client: Client, plan: &Plan, count: usize) {
+    let mut left = count;
+    let mut turn = plan.number;
+    while left > 0 {
+        turn += 1;
+        let tenant = |n: usize| format!("tenant {}", (turn * 7 + n) % plan.tenants);
+        let cents = |n: usize| Paid { cents: i64::try_from(n % 1_000).unwrap() };
+        let single = left.min(20);
+        let all = (0..single).map(|n| client.record(&tenant(n), cents(n)).into_future());
+        futures_util::future::try_join_all(all).await.unwrap();
+        left -= single;
+        let many = left.min(25);
+        client.record_all(&tenant(0), (0..many).map(cents)).await.unwrap();
+        left -= many;
+        let mut tx = client.pool().begin().await.unwrap();
+        let within = left.min(5);
+        for n in 0..within {
+            client.record(&tenant(n), cents(n)).within(&mut tx).await.unwrap();
+        }
+        if turn.is_multiple_of(5) {
+            tx.rollback().await.unwrap();
+            let mut again = client.pool().begin().await.unwrap();
+            for n in 0..within {
+                client.record(&tenant(n), cents(n)).within(&mut again).await.unwrap();
+            }
+            again.commit().await.unwrap();
+        } else {
+            tx.commit().await.unwrap();
+        }
+        left -= within;
+    }
+}
+
+/// Where everything stands, for whoever has to find out why it does not go on.
+async fn state(watch: &tokio_postgres::Client, schema: &str) -> String {
+    let text = format!(
+        "select jsonb_pretty(jsonb_build_object(
+            'events', (select count(*) from {schema}.events),
+            'unplaced', (select count(*) from {schema}.events where position is null),
+            'scopes', (select jsonb_agg(jsonb_build_array(tenant, position, status, last_error, owned_until - statement_timestamp(),
+                (select max(position) from {schema}.events e where e.tenant = p.tenant))) from {schema}.projections p),
+            'runs', (select jsonb_agg(jsonb_build_array(id, kind, status, position, error)) from {schema}.projection_runs),
+            'waiting', (select jsonb_agg(jsonb_build_array(pid, pg_blocking_pids(pid), state, wait_event, left(query, 80)))
+                from pg_stat_activity where datname = current_database() and state <> 'idle')))"
+    );
+    watch.query_one(&text, &[]).await.unwrap().get(0)
+}
+
+/// By command, the full measure: `DURABLE_EVENTS=1000000 DURABLE_EVENT_PROCESSES=8 DURABLE_EVENT_KILLS=50`.
+#[tokio::test]
+async fn read_models_equal_the_log_whoever_is_killed_when() {
+    let number = |name: &str, usual: usize| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
+    let (events, tenants) = (number("DURABLE_EVENTS", 10_000), number("DURABLE_EVENT_TENANTS", 20));
+    let (processes, kills) = (number("DURABLE_EVENT_PROCESSES", 3), number("DURABLE_EVENT_KILLS", 8));
+    let pool = live().await;
+    let schema = pool.schema().to_owned();
+    let watch = sql().await;
+    // The processes are the owner here: no role needs rights.
+    let tables = TABLE.split("grant").next().unwrap().replace("S.", &format!("{schema}."));
+    watch.batch_execute(&tables).await.unwrap();
+    let one = async |text: &str| -> i64 {
+        watch.query_one(&text.replace("S.", &format!("{schema}.")), &[]).await.unwrap().get(0)
+    };
+    let plan = |append, number| Plan { url: crate::support::url(), schema: schema.clone(), append, number, tenants };
+    let mut projectors: Vec<Process> = (0..processes).map(|n| Process::start(&plan(None, n))).collect();
+    let share = events / processes;
+    let mut appenders: Vec<Process> = (0..processes).map(|n| Process::start(&plan(Some(share), n))).collect();
+    let total = i64::try_from(share * processes).unwrap();
+    let projections = Client::new(pool).projections();
+    let mut rebuilds = Vec::new();
+    let projected = "select coalesce(sum(position), 0)::bigint from S.projections";
+    for kill in 1..=kills {
+        // Spread over the work, not over time.
+        let due = total * i64::try_from(kill).unwrap() / i64::try_from(kills + 1).unwrap();
+        let begun = Instant::now();
+        while one(projected).await < due {
+            // Who waits in vain should know for what.
+            assert!(begun.elapsed() < SOON * 3, "no progress before kill {kill}: {}", state(&watch, &schema).await);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let victim = kill % projectors.len();
+        projectors[victim].0.kill().unwrap();
+        projectors[victim].0.wait().unwrap();
+        projectors[victim] = Process::start(&plan(None, victim));
+        // And some are rebuilt meanwhile, by whoever is alive.
+        if kill == 1 {
+            for n in 0..3 {
+                rebuilds.push(projections.rebuild_in_a_shadow(&format!("tenant {n}"), "board").await.unwrap());
+            }
+        }
+    }
+    for appender in &mut appenders {
+        let mut ended = None;
+        eventually("an appender is through", async || {
+            ended = appender.0.try_wait().unwrap();
+            ended.is_some()
+        })
+        .await;
+        assert!(ended.unwrap().success());
+    }
+    eventually("everything is projected", async || one(projected).await == total).await;
+    for run in rebuilds {
+        let run = projections.finished(run, SOON * 10).await.unwrap();
+        assert!(run.status == "done" && run.verdict.clone().unwrap().starts_with("equal at"), "{run:?}");
+    }
+
+    // The log: so many as were acknowledged, without a gap.
+    assert_eq!(one("select count(*) from S.events").await, total);
+    let gaps = "select count(*) from (select tenant from S.events group by tenant
+        having min(position) <> 1 or max(position) <> count(*) or count(distinct position) <> count(*)) odd";
+    assert_eq!(one(gaps).await, 0);
+    // The read models: the sums that the projection counted itself, and every line.
+    let odd = "select count(*) from (select tenant, count(*) c, sum((payload->>'cents')::bigint) s, max(position) m
+            from S.events group by tenant) e
+        full join (select * from S.totals where generation = S.generation(tenant, 'board')) t on t.tenant = e.tenant
+        where (t.count, t.cents, t.last) is distinct from (e.c, e.s::bigint, e.m)";
+    assert_eq!(one(odd).await, 0, "a read model is not what the log says");
+    let lines = "select count(*) from S.events e join S.board b using (tenant, position)
+        where b.cents = (e.payload->>'cents')::bigint and b.generation = S.generation(b.tenant, 'board')";
+    assert_eq!(one(lines).await, total);
+
+    // And a rebuild comes to the same.
+    let mut runs = Vec::new();
+    for n in 0..tenants {
+        runs.push(projections.verify(&format!("tenant {n}"), "board").await.unwrap());
+    }
+    for run in runs {
+        let run = projections.finished(run, SOON * 10).await.unwrap();
+        let verdict = run.verdict.unwrap_or_default();
+        assert!(run.status == "done" && verdict.starts_with("equal at") && !verdict.contains("other"), "{verdict}");
+    }
+}

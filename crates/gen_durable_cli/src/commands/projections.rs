@@ -1,0 +1,373 @@
+//! `durable projections`: how read models do, and what can be done about them.
+
+use std::time::Duration;
+
+use gen_durable::{Client, ProjectionInfo, ProjectionRun, RunRequest, Timestamp};
+use serde_json::{Value, json};
+
+use crate::{
+    connect::{Database, Usage},
+    table::{Rows, print, print_json},
+    text::{relative, safe, short, span, thousands},
+};
+
+/// The most that is shown of an error in a row of a table.
+const ERROR_CHARS: usize = 60;
+
+/// See how projections do, and rebuild, replay, verify or retry them
+///
+/// This program does not know your projections: what it asks for (rebuild, replay, verify, retry) is recorded in the database, and
+/// done by a live worker that has the projection registered. `durable projections runs` shows how far it has come.
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    which: Which,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Rebuilds, replays and verifications, the newest first
+    Runs(Which),
+    /// Events that could not be applied
+    Failures(Failures),
+    /// Apply everything again: in a shadow that is compared and swapped in, or in place
+    Rebuild(Rebuild),
+    /// Apply events again to the rows that are there
+    Replay(Replay),
+    /// Apply everything to a shadow, compare, and say whether it is equal
+    Verify(Verify),
+    /// End a run
+    Cancel(Cancel),
+    /// Let a projection that has halted go on, or try parked events again
+    Retry(Retry),
+}
+
+#[derive(Debug, clap::Args)]
+struct Which {
+    /// Of this projection only
+    #[arg(long, value_name = "NAME")]
+    projection: Option<String>,
+    /// Of this tenant only
+    #[arg(long, value_name = "NAME")]
+    tenant: Option<String>,
+    #[command(flatten)]
+    database: Database,
+}
+
+#[derive(Debug, clap::Args)]
+struct Failures {
+    /// Also those that passed in the end
+    #[arg(long)]
+    resolved: bool,
+    #[command(flatten)]
+    which: Which,
+}
+
+/// Which scopes.
+#[derive(Debug, clap::Args)]
+struct Scopes {
+    /// The projection's name
+    #[arg(value_name = "PROJECTION")]
+    projection: String,
+    /// Of this tenant
+    #[arg(long, value_name = "NAME", required_unless_present = "all_tenants", conflicts_with = "all_tenants")]
+    tenant: Option<String>,
+    /// Of every tenant: a run for each
+    #[arg(long)]
+    all_tenants: bool,
+    /// Wait for the end, at most so many seconds
+    #[arg(long, value_name = "SECONDS")]
+    wait: Option<u64>,
+    #[command(flatten)]
+    database: Database,
+}
+
+#[derive(Debug, clap::Args)]
+struct Rebuild {
+    #[command(flatten)]
+    scopes: Scopes,
+    /// Clear the rows and fill them again, instead of filling others and swapping
+    #[arg(long)]
+    in_place: bool,
+    /// Swap also if the digests differ
+    #[arg(long, conflicts_with = "in_place")]
+    anyway: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Replay {
+    #[command(flatten)]
+    scopes: Scopes,
+    /// Only events after this position
+    #[arg(long, value_name = "POSITION", default_value_t = 0)]
+    after: i64,
+    /// Only events up to this position
+    #[arg(long, value_name = "POSITION")]
+    up_to: Option<i64>,
+}
+
+#[derive(Debug, clap::Args)]
+struct Verify {
+    #[command(flatten)]
+    scopes: Scopes,
+}
+
+#[derive(Debug, clap::Args)]
+struct Cancel {
+    /// The number of the run
+    #[arg(value_name = "RUN")]
+    run: i64,
+    /// Why, for the record
+    #[arg(long, default_value = "cancelled")]
+    reason: String,
+    #[command(flatten)]
+    database: Database,
+}
+
+#[derive(Debug, clap::Args)]
+struct Retry {
+    #[command(flatten)]
+    scopes: Scopes,
+    /// Not the projection itself: its parked events
+    #[arg(long)]
+    parked: bool,
+    /// Of these only the one at this position
+    #[arg(long, value_name = "POSITION", requires = "parked")]
+    position: Option<i64>,
+}
+
+pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
+    match args.command {
+        None => list(args.which, json).await,
+        Some(Command::Runs(which)) => runs(which, json).await,
+        Some(Command::Failures(args)) => failures(args, json).await,
+        Some(Command::Rebuild(Rebuild { scopes, in_place, anyway })) => {
+            ask(scopes, json, |client, tenant, projection| {
+                let projections = client.projections();
+                let request = match in_place {
+                    true => projections.rebuild(tenant, projection),
+                    false => projections.rebuild_in_a_shadow(tenant, projection),
+                };
+                signed(if anyway { request.anyway() } else { request })
+            })
+            .await
+        }
+        Some(Command::Replay(Replay { scopes, after, up_to })) => {
+            ask(scopes, json, |client, tenant, projection| {
+                let projections = client.projections();
+                let request = projections.replay(tenant, projection).after(after);
+                signed(match up_to {
+                    Some(to) => request.up_to(to),
+                    None => request,
+                })
+            })
+            .await
+        }
+        Some(Command::Verify(Verify { scopes })) => {
+            ask(scopes, json, |client, tenant, projection| signed(client.projections().verify(tenant, projection)))
+                .await
+        }
+        Some(Command::Cancel(args)) => cancel(args, json).await,
+        Some(Command::Retry(args)) => retry(args, json).await,
+    }
+}
+
+/// Who asks, for the record.
+fn signed(request: RunRequest) -> RunRequest {
+    request.by("durable")
+}
+
+async fn list(which: Which, json: bool) -> anyhow::Result<()> {
+    let Which { projection, tenant, database } = which;
+    let found = database.client().await?.projections().list(tenant.as_deref(), projection.as_deref()).await?;
+    if json {
+        return print_json(&found.iter().map(info).collect::<Vec<_>>());
+    }
+    if found.is_empty() {
+        return print("no projection has seen an event yet");
+    }
+    let mut rows = Rows::new(["projection", "tenant", "health", "position", "lag", "behind", "gen", "owner", "error"])
+        .right([3, 4, 5, 6]);
+    for one in &found {
+        rows.add([
+            format!("{} v{}", one.projection, one.version),
+            one.tenant.clone(),
+            health(one),
+            thousands(one.position),
+            thousands(one.lag()),
+            one.lag_seconds.map(span).unwrap_or_default(),
+            one.generation.to_string(),
+            owner(one),
+            short(&safe(one.last_error.as_deref().unwrap_or_default()), ERROR_CHARS),
+        ]);
+    }
+    print(rows)
+}
+
+fn health(one: &ProjectionInfo) -> String {
+    match one.status.as_str() {
+        "running" if one.position < one.replaying_to => "rebuilding".into(),
+        "running" if one.lag() == 0 => "up to date".into(),
+        "running" => "following".into(),
+        other => other.to_owned(),
+    }
+}
+
+fn owner(one: &ProjectionInfo) -> String {
+    match (&one.host, one.pid) {
+        (Some(host), Some(pid)) if one.owned => format!("{host}/{pid}"),
+        _ => String::new(),
+    }
+}
+
+fn info(one: &ProjectionInfo) -> Value {
+    json!({
+        "projection": one.projection, "tenant": one.tenant, "version": one.version, "generation": one.generation,
+        "partition": one.partition, "position": one.position, "height": one.height, "lag": one.lag(),
+        "lag_seconds": one.lag_seconds, "status": one.status, "health": health(one), "attempts": one.attempts,
+        "last_error": one.last_error, "owner": one.owner, "owned": one.owned, "host": one.host, "pid": one.pid,
+        "retry_at": one.retry_at.map(|at| at.to_string()), "updated_at": one.updated_at.to_string(),
+        "digest": one.digest.as_ref().map(|bytes| hex(bytes)), "digest_position": one.digest_position,
+    })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+async fn runs(which: Which, json: bool) -> anyhow::Result<()> {
+    let Which { projection, tenant, database } = which;
+    let found = database.client().await?.projections().runs(tenant.as_deref(), projection.as_deref()).await?;
+    if json {
+        return print_json(&found.iter().map(run_json).collect::<Vec<_>>());
+    }
+    if found.is_empty() { print("no runs") } else { print(run_table(&found)) }
+}
+
+fn run_table(runs: &[ProjectionRun]) -> Rows {
+    let now = Timestamp::now();
+    let mut rows = Rows::new(["run", "kind", "projection", "tenant", "status", "position", "of", "changed", "verdict"])
+        .right([0, 5, 6]);
+    for run in runs {
+        let said = run.error.as_deref().or(run.verdict.as_deref()).unwrap_or_default();
+        rows.add([
+            run.id.to_string(),
+            run.kind.name().to_owned(),
+            run.projection.clone(),
+            run.tenant.clone(),
+            run.status.clone(),
+            thousands(run.position),
+            run.target.map(thousands).unwrap_or_default(),
+            relative(run.updated_at, now),
+            short(&safe(said), ERROR_CHARS),
+        ]);
+    }
+    rows
+}
+
+fn run_json(run: &ProjectionRun) -> Value {
+    json!({
+        "run": run.id, "kind": run.kind.name(), "projection": run.projection, "tenant": run.tenant, "status": run.status,
+        "generation": run.generation, "position": run.position, "target": run.target, "verdict": run.verdict,
+        "error": run.error, "requested_by": run.requested_by, "updated_at": run.updated_at.to_string(),
+        "finished_at": run.finished_at.map(|at| at.to_string()),
+    })
+}
+
+async fn failures(args: Failures, json: bool) -> anyhow::Result<()> {
+    let Failures { resolved, which: Which { projection, tenant, database } } = args;
+    let client = database.client().await?;
+    let found = client.projections().failures(tenant.as_deref(), projection.as_deref(), resolved).await?;
+    if json {
+        let row = |f: &gen_durable::ProjectionFailure| {
+            json!({
+                "projection": f.projection, "tenant": f.tenant, "position": f.position, "event": f.event,
+                "attempts": f.attempts, "state": f.state, "error": f.error, "last_at": f.last_at.to_string(),
+            })
+        };
+        return print_json(&found.iter().map(row).collect::<Vec<_>>());
+    }
+    if found.is_empty() {
+        return print("nothing has failed");
+    }
+    let now = Timestamp::now();
+    let mut rows =
+        Rows::new(["projection", "tenant", "position", "event", "state", "attempts", "last", "error"]).right([2, 5]);
+    for one in found {
+        rows.add([
+            one.projection,
+            one.tenant,
+            one.position.to_string(),
+            one.event.unwrap_or_default(),
+            one.state,
+            one.attempts.to_string(),
+            relative(one.last_at, now),
+            short(&safe(&one.error), ERROR_CHARS),
+        ]);
+    }
+    print(rows)
+}
+
+/// The scopes that are meant: "all" is expanded here, before anything is asked for.
+async fn expanded(client: &Client, scopes: &Scopes) -> anyhow::Result<Vec<String>> {
+    let Some(tenant) = &scopes.tenant else {
+        let all = client.projections().list(None, Some(&scopes.projection)).await?;
+        if all.is_empty() {
+            return Err(Usage::new(format!("there is no projection {:?} of any tenant", scopes.projection)).into());
+        }
+        return Ok(all.into_iter().map(|one| one.tenant).collect());
+    };
+    Ok(vec![tenant.clone()])
+}
+
+async fn ask(scopes: Scopes, json: bool, request: impl Fn(&Client, &str, &str) -> RunRequest) -> anyhow::Result<()> {
+    let client = scopes.database.client().await?;
+    let mut ids = Vec::new();
+    for tenant in expanded(&client, &scopes).await? {
+        ids.push(request(&client, &tenant, &scopes.projection).await?);
+    }
+    let patience = Duration::from_secs(scopes.wait.unwrap_or_default());
+    let mut runs = Vec::new();
+    for id in ids {
+        runs.push(client.projections().finished(id, patience).await?);
+    }
+    if json {
+        return print_json(&runs.iter().map(run_json).collect::<Vec<_>>());
+    }
+    let pending = runs.iter().filter(|run| !run.is_over()).count();
+    let hint =
+        if pending > 0 { "\na live worker with this projection does it: `durable projections runs`" } else { "" };
+    print(format!("{}{hint}", run_table(&runs)))
+}
+
+async fn cancel(args: Cancel, json: bool) -> anyhow::Result<()> {
+    let cancelled = args.database.client().await?.projections().cancel(args.run, &args.reason).await?;
+    if json {
+        return print_json(&json!({"cancelled": cancelled}));
+    }
+    print(if cancelled { "it is cancelled" } else { "too late, or there is no such run" })
+}
+
+async fn retry(args: Retry, json: bool) -> anyhow::Result<()> {
+    let Retry { scopes, parked, position } = args;
+    let client = scopes.database.client().await?;
+    let mut count = 0;
+    for tenant in expanded(&client, &scopes).await? {
+        count += match parked {
+            true => client.projections().redrive(&tenant, &scopes.projection, position).await?,
+            false => usize::from(client.projections().retry(&tenant, &scopes.projection).await?),
+        };
+    }
+    if json {
+        return print_json(&json!({"tried_again": count}));
+    }
+    print(match (count, parked) {
+        (0, true) => "no parked events there".to_owned(),
+        (0, false) => "it has not halted".to_owned(),
+        (n, true) => format!("{n} parked events are tried again"),
+        (n, false) => format!("{n} go on"),
+    })
+}

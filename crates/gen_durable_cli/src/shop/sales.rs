@@ -1,0 +1,187 @@
+//! The shop's read model: orders by state, and revenue by hour. It follows from what the orders' steps record, and from nothing else.
+
+use gen_durable::{
+    Client, Digest, Event, Events, OrFatal, Pool, Projecting, Projection, Recorded, SECOND, StepError, fatal,
+};
+use serde::{Deserialize, Serialize};
+
+/// The bank has the money.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Charged {
+    pub(crate) cents: u64,
+}
+impl Event for Charged {
+    const NAME: &'static str = "order_charged";
+}
+
+/// The bank said no.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Declined;
+impl Event for Declined {
+    const NAME: &'static str = "order_declined";
+}
+
+/// The parcel has left.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Shipped {
+    pub(crate) parcel: String,
+}
+impl Event for Shipped {
+    const NAME: &'static str = "order_shipped";
+}
+
+/// All that the read model reads.
+#[derive(Debug)]
+pub(crate) enum OrderEvent {
+    Charged { cents: u64 },
+    Declined,
+    Shipped,
+}
+
+impl Events for OrderEvent {
+    const NAMES: &'static [&'static str] = &[Charged::NAME, Declined::NAME, Shipped::NAME];
+    fn decode(name: &str, version: u16, payload: serde_json::Value) -> Result<Self, StepError> {
+        match name {
+            Charged::NAME => {
+                Events::decode(name, version, payload).map(|Charged { cents }| OrderEvent::Charged { cents })
+            }
+            Declined::NAME => Events::decode(name, version, payload).map(|Declined| OrderEvent::Declined),
+            Shipped::NAME => Events::decode(name, version, payload).map(|Shipped { .. }| OrderEvent::Shipped),
+            other => Err(fatal(format!("{other} is not for the read model of the sales"))),
+        }
+    }
+}
+
+/// Orders by state, and revenue by hour.
+#[derive(Debug, Clone)]
+pub(crate) struct Sales {
+    /// A name that we made ourselves: it may stand in SQL.
+    schema: String,
+}
+
+/// What the read model says at the end.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Sold {
+    /// Events that it was made from.
+    pub(crate) events: i64,
+    /// Orders by their state.
+    pub(crate) states: Vec<(String, i64)>,
+    /// By hour of the day.
+    pub(crate) revenue: Vec<(String, i64)>,
+    /// Whether a rebuild from the log came to the same.
+    pub(crate) verified: bool,
+}
+
+impl Sold {
+    pub(crate) fn in_state(&self, state: &str) -> i64 {
+        self.states.iter().find(|(name, _)| name == state).map_or(0, |(_, orders)| *orders)
+    }
+}
+
+impl Sales {
+    /// The read model that belongs to the engine's schema of this name.
+    pub(crate) fn beside(engine_schema: &str) -> Sales {
+        Sales { schema: format!("{engine_schema}_shop") }
+    }
+
+    /// Its tables, in the schema of the ledger.
+    pub(crate) async fn make(&self, pool: &Pool) -> anyhow::Result<()> {
+        let schema = &self.schema;
+        let tx = pool.begin().await?;
+        tx.batch_execute(&format!(
+            "create table {schema}.states (generation int, state text, orders bigint not null, primary key (generation, state));
+             create table {schema}.revenue (generation int, hour text, cents bigint not null, primary key (generation, hour));"
+        ))
+        .await?;
+        Ok(tx.commit().await?)
+    }
+
+    /// Read it when it has caught up, and have it verified.
+    pub(crate) async fn read(&self, client: &Client) -> anyhow::Result<Sold> {
+        let (schema, engine) = (&self.schema, client.pool().schema());
+        client.events().place("").await?;
+        let height = client.events().height("").await?;
+        if height == 0 {
+            return Ok(Sold { verified: true, ..Sold::default() });
+        }
+        let events = client.sync::<Sales>("", height, 30 * SECOND).await?;
+        let run = client.projections().verify("", Self::NAME).by("the demo").await?;
+        let run = client.projections().finished(run, 30 * SECOND).await?;
+        let verified = events == height && run.verdict.is_some_and(|verdict| verdict.starts_with("equal"));
+        let tx = client.pool().begin().await?;
+        let mut sold = Sold { events, verified, ..Sold::default() };
+        for (table, column, sum, into) in
+            [("states", "state", "orders", &mut sold.states), ("revenue", "hour", "cents", &mut sold.revenue)]
+        {
+            let text = format!(
+                "select {column}, {sum} from {schema}.{table} where generation = {engine}.generation('', '{}') order by 1",
+                Self::NAME
+            );
+            for row in tx.query(&text, &[]).await? {
+                into.push((row.try_get(0)?, row.try_get(1)?));
+            }
+        }
+        tx.rollback().await?;
+        Ok(sold)
+    }
+}
+
+impl Projection for Sales {
+    const NAME: &'static str = "sales";
+    const GENERATIONS: bool = true;
+    type Events = OrderEvent;
+
+    async fn apply(&self, batch: &[Recorded<OrderEvent>], cx: &mut Projecting<'_>) -> Result<(), StepError> {
+        let schema = &self.schema;
+        let count = format!(
+            "insert into {schema}.states as s values ($1, $2, $3) on conflict (generation, state) do update
+             set orders = s.orders + excluded.orders"
+        );
+        let earn = format!(
+            "insert into {schema}.revenue as r values ($1, $2, $3) on conflict (generation, hour) do update
+             set cents = r.cents + excluded.cents"
+        );
+        // Summed up before it is written: a statement for each state and each hour, not for each event.
+        let mut states = std::collections::BTreeMap::<&str, i64>::new();
+        let mut hours = std::collections::BTreeMap::<String, i64>::new();
+        for row in batch {
+            match &row.event {
+                OrderEvent::Charged { cents } => {
+                    // By the time of the event, never by a clock: a rebuild comes to the same.
+                    let hour = row.at.strftime("%Y-%m-%d %H:00").to_string();
+                    *hours.entry(hour).or_default() += i64::try_from(*cents).or_fatal()?;
+                    *states.entry("charged").or_default() += 1;
+                }
+                OrderEvent::Shipped => {
+                    *states.entry("charged").or_default() -= 1;
+                    *states.entry("shipped").or_default() += 1;
+                }
+                OrderEvent::Declined => *states.entry("declined").or_default() += 1,
+            }
+        }
+        for (state, orders) in states {
+            cx.tx.execute(&count, &[&cx.generation, &state, &orders]).await?;
+        }
+        for (hour, cents) in hours {
+            cx.tx.execute(&earn, &[&cx.generation, &hour, &cents]).await?;
+        }
+        Ok(())
+    }
+
+    async fn clear(&self, cx: &mut Projecting<'_>) -> Result<(), StepError> {
+        for table in ["states", "revenue"] {
+            let text = format!("delete from {}.{table} where generation = $1", self.schema);
+            cx.tx.execute(&text, &[&cx.generation]).await?;
+        }
+        Ok(())
+    }
+
+    async fn digest(&self, cx: &mut Projecting<'_>) -> Result<Option<Digest>, StepError> {
+        let (schema, generation) = (&self.schema, cx.generation);
+        let query = format!(
+            "select 'state' as what, state as key, orders as sum from {schema}.states where generation = $1
+             union all select 'hour', hour, cents from {schema}.revenue where generation = $1"
+        );
+        Ok(Some(cx.digest(&query, &[&generation]).await?))
+    }
+}
