@@ -44,10 +44,14 @@ pub use policy::{DAY, HOUR, MINUTE, Policy, SECOND};
 pub use settings::Settings;
 pub use signal::{Address, Letter, Scope, Signal, Signals};
 pub use store::{
+    doctor::{Snapshot, TableInfo},
     explain::{Blocker, Explanation, PendingChild, Relations},
+    family::{ChildInfo, Children, InboxLetter},
     inspect::{Count, Filter, Inspect, Instance, QueueInfo, Unserved, WorkerInfo},
     migrate::{MigrationStatus, Migrations},
     pool::Pool,
+    pulse::{Arrived, Backlog, Estimate, Finished, Trouble},
+    search::{Found, Page, Search},
     target::DEFAULT_SCHEMA,
     tx::{Transaction, Tx},
 };

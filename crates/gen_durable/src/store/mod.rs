@@ -11,8 +11,10 @@ pub(crate) mod target;
 pub(crate) mod tx;
 
 pub(crate) mod collect;
+pub(crate) mod doctor;
 pub(crate) mod enqueue;
 pub(crate) mod explain;
+pub(crate) mod family;
 pub(crate) mod inspect;
 #[cfg(feature = "testing")]
 pub(crate) mod lab;
@@ -20,8 +22,10 @@ pub(crate) mod lease;
 pub(crate) mod migrate;
 pub(crate) mod operate;
 pub(crate) mod pick;
+pub(crate) mod pulse;
 pub(crate) mod queue;
 pub(crate) mod row;
+pub(crate) mod search;
 pub(crate) mod settle;
 pub(crate) mod signal;
 

@@ -12,17 +12,21 @@ const LINES_MAX: usize = 500;
 
 /// Statements that read the real clock, since what they are about is real time: leases, when a queue was paused, when a
 /// migration was installed. And the clock itself. Everything else asks `clock()`, which a test can move.
-const REAL_CLOCK: [&str; 12] = [
+const REAL_CLOCK: [&str; 16] = [
     "migrations/0001_instances.up.sql", // the clock itself; the defaults of `workers` and `migrations`
     "migrations/0002_hot_path.up.sql",  // the lease of a claim, for people
     "store/sql/adopt.sql",
+    "store/sql/backlog.sql", // who is alive
     "store/sql/bury.sql",
+    "store/sql/estimate.sql", // who is alive
     "store/sql/expired.sql",
     "store/sql/explain.sql",   // who is alive
     "store/sql/lab_setup.sql", // where a test's clock begins
     "store/sql/pause.sql",
     "store/sql/reap.sql",
     "store/sql/renew.sql",
+    "store/sql/settings.sql",  // the server's own clock
+    "store/sql/snapshots.sql", // how old transactions are
     "store/sql/unserved.sql",
     "store/sql/workers.sql",
 ];

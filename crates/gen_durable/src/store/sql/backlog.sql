@@ -1,0 +1,56 @@
+-- called by: store::pulse::backlog     index: instances_pick (a loose scan over queues and priorities), instances_held
+-- locks: nothing
+-- What is due and what comes later, by queue: counted up to a bound, so that a long backlog costs no more than a short one.
+with recursive used(queue, priority, place) as (
+    (select i.queue, i.priority, 1 from gen_durable.instances i
+     where i.status = 'runnable' and i.crash_count < 2 order by i.queue, i.priority limit 1)
+    union all
+    select later.queue, later.priority, used.place + 1 from used
+    cross join lateral (
+        select i.queue, i.priority from gen_durable.instances i
+        where i.status = 'runnable' and i.crash_count < 2 and (i.queue, i.priority) > (used.queue, used.priority)
+        order by i.queue, i.priority limit 1
+    ) later
+    where used.place < 500
+),
+waiting as (
+    select used.queue, sum(due.count) as due, min(due.oldest) as oldest, sum(later.count) as later, min(later.first) as next
+    from used
+    cross join lateral (
+        select count(*), min(d.eligible_at) as oldest from (
+            select i.eligible_at from gen_durable.instances i
+            where i.queue = used.queue and i.priority = used.priority and i.status = 'runnable' and i.crash_count < 2
+              and i.eligible_at <= gen_durable.clock()
+            order by i.eligible_at limit $1
+        ) d
+    ) due
+    cross join lateral (
+        select count(*), min(l.eligible_at) as first from (
+            select i.eligible_at from gen_durable.instances i
+            where i.queue = used.queue and i.priority = used.priority and i.status = 'runnable' and i.crash_count < 2
+              and i.eligible_at > gen_durable.clock()
+            order by i.eligible_at limit $1
+        ) l
+    ) later
+    group by used.queue
+),
+executing as (
+    select held.queue, count(*) as count
+    from (select i.queue from gen_durable.instances i where i.status = 'executing' order by i.locked_by limit $1) held
+    group by held.queue
+),
+named as (
+    select queue as name from waiting
+    union select q.name from gen_durable.queues q
+    union select queue from executing
+    union select unnest(w.queues) from gen_durable.workers w where w.lease_expires_at > statement_timestamp()
+)
+select named.name, q.paused_at, q.paused_by, coalesce(w.due, 0)::bigint, w.oldest, coalesce(w.later, 0)::bigint, w.next,
+    coalesce(e.count, 0),
+    (select count(*) from gen_durable.workers a where a.lease_expires_at > statement_timestamp() and named.name = any (a.queues))
+from named
+left join gen_durable.queues q on q.name = named.name and q.paused_at is not null
+left join waiting w on w.queue = named.name
+left join executing e on e.queue = named.name
+order by named.name
+limit 1000

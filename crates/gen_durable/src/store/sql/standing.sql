@@ -1,0 +1,32 @@
+-- called by: store::pulse::standing     index: instances_pick, instances_suspects, instances_held, instances_aside
+-- locks: nothing
+-- How many stand where, of each status so many at most. What is done is not counted here: it does not stand anywhere.
+select looked.fsm, looked.fsm_version, looked.step, looked.status::text, count(*)
+from (
+    (select i.fsm, i.fsm_version, i.step, i.status from gen_durable.instances i
+     where i.status = 'runnable' and i.crash_count < 2 order by i.queue, i.priority, i.eligible_at, i.id limit $1)
+    union all
+    (select i.fsm, i.fsm_version, i.step, i.status from gen_durable.instances i
+     where i.status = 'runnable' and i.crash_count >= 2 order by i.queue, i.eligible_at, i.id limit $1)
+    union all
+    (select i.fsm, i.fsm_version, i.step, i.status from gen_durable.instances i
+     where i.status = 'executing' order by i.locked_by limit $1)
+    union all
+    (select i.fsm, i.fsm_version, i.step, i.status from gen_durable.instances i
+     where i.status = 'awaiting_signal' order by i.id desc limit $1)
+    union all
+    (select i.fsm, i.fsm_version, i.step, i.status from gen_durable.instances i
+     where i.status = 'awaiting_children' order by i.id desc limit $1)
+    union all
+    (select i.fsm, i.fsm_version, i.step, i.status from gen_durable.instances i
+     where i.status = 'stuck' order by i.id desc limit $1)
+    union all
+    (select i.fsm, i.fsm_version, i.step, i.status from gen_durable.instances i
+     where i.status = 'failed' order by i.id desc limit $1)
+    union all
+    (select i.fsm, i.fsm_version, i.step, i.status from gen_durable.instances i
+     where i.status = 'cancelled' order by i.id desc limit $1)
+) looked
+group by 1, 2, 3, 4
+order by 1, 2, 3, 4
+limit 5000
