@@ -36,6 +36,7 @@ begin
         updated_at = gen_durable.clock()
     from told
     where p.id = told.parent_id and p.join_generation = told.parent_generation;
+    perform gen_durable.tell_woken(parents, 'children');
 end $$;
 
 -- Deliver a letter, by id or by key.
@@ -83,6 +84,7 @@ begin
         update gen_durable.instances i
         set status = 'runnable', eligible_at = gen_durable.clock(), deadline_at = null, updated_at = gen_durable.clock()
         where i.id = target.id;
+        perform gen_durable.tell_woken(array[target.id], 'signal ' || p_name);
     end if;
     return 'delivered';
 end $$;
@@ -266,6 +268,7 @@ begin
             perform gen_durable.enqueue_all(ending->'births');
         end if;
     end loop;
+    perform gen_durable.tell_endings(p_endings, written);
 
     -- Children that settled, told to their parents: all of the batch at once. By the endings and not by a predicate on the
     -- table, which would lead the planner to the index of all that has ever finished.
@@ -325,7 +328,7 @@ begin
         deadline_at = null, deadline_step = null, deadline_data = null, updated_at = gen_durable.clock()
     from due
     where i.id = due.id and i.status in ('awaiting_signal', 'awaiting_children')
-    returning i.id, i.queue, i.priority, null::float8;
+    returning i.id, i.queue, i.priority, gen_durable.tell_deadline(i.id, i.step_seq, i.claim_epoch, i.step);
     return query
     select null::bigint, null::text, null::smallint,
         (select extract(epoch from min(i.deadline_at) - gen_durable.clock())::float8
@@ -381,6 +384,7 @@ begin
     if ids is null then
         return 'too_late';
     end if;
+    perform gen_durable.tell(ids, 'cancel');
     perform gen_durable.tell_parents(ids);
     return case when target.id = any (ids) then 'cancelled' else 'too_late' end;
 end $$;

@@ -11,6 +11,7 @@ use crate::{
     machine::{Data, Machine},
     policy::Policy,
     signal::Scope,
+    story::Story,
     transition::{Outcome, done},
 };
 
@@ -45,6 +46,8 @@ pub trait Job: Data {
     const VERSION: u16 = 1;
     /// Where it goes unless the enqueue says otherwise.
     const QUEUE: Queue = Queue::DEFAULT;
+    /// How much is told of its instances: by default what went wrong.
+    const STORY: Story = Story::Failures;
     /// What the host hands to every run.
     type App: Send + Sync + 'static;
     /// What it settles with.
@@ -80,6 +83,7 @@ impl<J: Job> Machine for J {
     const FORMER_NAMES: &'static [&'static str] = <J as Job>::FORMER_NAMES;
     const VERSION: u16 = <J as Job>::VERSION;
     const QUEUE: Queue = <J as Job>::QUEUE;
+    const STORY: Story = <J as Job>::STORY;
     const STATE_CHANGES: bool = false;
     type App = <J as Job>::App;
     type Step = Run;

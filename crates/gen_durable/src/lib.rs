@@ -9,6 +9,7 @@ mod job;
 mod machine;
 mod policy;
 mod signal;
+mod story;
 mod transition;
 
 // What a user calls.
@@ -47,14 +48,17 @@ pub use store::{
     doctor::{Snapshot, TableInfo},
     explain::{Blocker, Explanation, PendingChild, Relations},
     family::{ChildInfo, Children, InboxLetter},
+    flow::Edge,
     inspect::{Count, Filter, Inspect, Instance, QueueInfo, Unserved, WorkerInfo},
     migrate::{MigrationStatus, Migrations},
     pool::Pool,
     pulse::{Arrived, Backlog, Estimate, Finished, Trouble},
     search::{Found, Page, Search},
+    story::{StoryLine, StoryMark},
     target::DEFAULT_SCHEMA,
     tx::{Transaction, Tx},
 };
+pub use story::Story;
 pub use transition::{
     Outcome, Sleep, Spawn, Transition, WaitFor, Waiting, done, next, retry_after, sleep, spawn, stop, wait_for,
 };

@@ -36,6 +36,7 @@ use crate::{
         settle::{self, Ending},
         target::Target,
     },
+    story::Tale,
 };
 
 /// Rows claimed at once while draining.
@@ -324,6 +325,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
                 _ => {}
             }
             let within = decision.within.take();
+            let tale = Tale::of(&row, &decision, &self.worker.who());
             let ending = Ending {
                 claim: row.claim(),
                 status: decision.status,
@@ -336,6 +338,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
                 rise: decision.rise,
                 delay_seconds: codec::delay_seconds(decision.delay),
                 more: crate::engine::more(decision.more, row.parent_id, decision.status),
+                tale,
             };
             match within {
                 None => endings.push(ending),

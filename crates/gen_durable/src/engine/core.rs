@@ -27,6 +27,7 @@ use crate::{
         settle::{ENTERS, Ending, More},
         target::Target,
     },
+    story::Tale,
     wake::Wake,
 };
 
@@ -38,6 +39,8 @@ pub(crate) struct Core {
     pub(crate) registry: Registry,
     pub(crate) environment: Arc<Environment>,
     pub(crate) worker: Worker,
+    /// Who that is, in a story: host/pid.
+    pub(crate) who: Arc<str>,
     pub(crate) queues: Vec<LocalQueue>,
     by_name: HashMap<String, usize>,
     /// Steps that have ended and wait to be committed.
@@ -94,6 +97,7 @@ impl Core {
             pool,
             settings,
             registry,
+            who: worker.who(),
             worker,
             queues,
             by_name,
@@ -143,6 +147,7 @@ impl Core {
             children: None,
             ..Claimed::clone(row)
         });
+        let tale = Tale::of(row, &decision, &self.who);
         let ending = Ending {
             claim: row.claim(),
             status: if ahead { Status::Executing } else { decision.status },
@@ -155,6 +160,7 @@ impl Core {
             rise: decision.rise,
             delay_seconds: crate::codec::delay_seconds(decision.delay),
             more: more(decision.more, row.parent_id, decision.status),
+            tale,
         };
         debug_assert!(!ahead || ending.rise == ENTERS);
         Ended { ending, run, queue, outcome: decision.outcome, unsure: false, ahead: next }

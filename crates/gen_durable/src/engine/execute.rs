@@ -25,6 +25,7 @@ use crate::{
         settle::{Deadline, ENTERS, More, Rider, Spawn},
         tx::Tx,
     },
+    story::Story,
     transition::{Ending, Sent, Transition},
 };
 
@@ -60,8 +61,13 @@ pub(crate) struct Decision {
     /// What it does besides ending.
     pub(crate) more: More,
     pub(crate) within: Option<Tx>,
-    /// For the metrics: next, sleep, retry, done, stop, failure, outage, stuck.
+    /// For the metrics and the story: next, sleep, wait, spawn, retry, done, stop, failure, outage, stuck.
     pub(crate) outcome: &'static str,
+    /// What went wrong, also if the handler led on from it.
+    pub(crate) failure: Option<String>,
+    /// How much is told of it, and how long it took: known to whoever ran the step.
+    pub(crate) story: Story,
+    pub(crate) took: Duration,
 }
 
 impl Decision {
@@ -79,6 +85,9 @@ impl Decision {
             more: More::default(),
             within: None,
             outcome,
+            failure: None,
+            story: Story::All,
+            took: Duration::ZERO,
         }
     }
 
@@ -190,11 +199,11 @@ async fn handle<M: Machine>(app: &M::App, row: &Claimed, failure: Failure, envir
     });
     let why = match ran.await {
         Ran::Ended(Ok(decision)) => {
-            let error = decision.error.or_else(|| Some(storable(&failure.message)));
+            let error = decision.error.clone().or_else(|| Some(storable(&failure.message)));
             // An ending that names a step goes on: the failure is behind it.
             let error = if decision.rise == ENTERS || decision.status == Status::Done { None } else { error };
             let outcome = if decision.outcome == "retry" { "failure" } else { decision.outcome };
-            return Decision { error, outcome, ..decision };
+            return Decision { error, outcome, failure: Some(failure.message), ..decision };
         }
         Ran::Ended(Err(error)) => error.to_string(),
         Ran::Panicked(message) => message,

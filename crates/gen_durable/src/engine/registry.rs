@@ -1,6 +1,6 @@
 //! Name and version → machine. Generic code ends here: behind it the engine is compiled once, and JSON becomes types.
 
-use std::{collections::HashMap, fmt, marker::PhantomData, sync::Arc};
+use std::{collections::HashMap, fmt, marker::PhantomData, sync::Arc, time::Instant};
 
 use futures_util::future::BoxFuture;
 
@@ -73,7 +73,9 @@ impl<M: Machine, App: Has<M::App> + Send + Sync + 'static> Kind for Typed<M, App
     ) -> BoxFuture<'static, Decision> {
         Box::pin(async move {
             let app: &App = &self.app;
-            execute::execute::<M>(app.part(), &row, poison, &environment).await
+            let begun = Instant::now();
+            let decision = execute::execute::<M>(app.part(), &row, poison, &environment).await;
+            Decision { story: M::STORY, took: begun.elapsed(), ..decision }
         })
     }
 }

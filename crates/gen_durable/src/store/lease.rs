@@ -1,5 +1,7 @@
 //! The worker's lease, and what the dead held.
 
+use std::sync::Arc;
+
 use tokio_postgres::Row;
 
 use super::{
@@ -25,6 +27,13 @@ pub(crate) struct Worker {
     pub(crate) pid: i32,
     pub(crate) queues: Vec<String>,
     pub(crate) machines: Vec<String>,
+}
+
+impl Worker {
+    /// As a story names it.
+    pub(crate) fn who(&self) -> Arc<str> {
+        format!("{}/{}", self.host, self.pid).into()
+    }
 }
 
 /// Say that this worker is alive: inserts its row, or renews it, also when it was thought dead. If its lease had

@@ -15,6 +15,7 @@ pub(crate) mod doctor;
 pub(crate) mod enqueue;
 pub(crate) mod explain;
 pub(crate) mod family;
+pub(crate) mod flow;
 pub(crate) mod inspect;
 #[cfg(feature = "testing")]
 pub(crate) mod lab;
@@ -28,6 +29,7 @@ pub(crate) mod row;
 pub(crate) mod search;
 pub(crate) mod settle;
 pub(crate) mod signal;
+pub(crate) mod story;
 
 use tokio_postgres::types::Type;
 

@@ -14,11 +14,16 @@ use super::{
     target::Target,
     tx::{Tx, ride},
 };
-use crate::{birth::New, id::Status};
+use crate::{birth::New, id::Status, story::Tale};
 
 sql!(prepared SETTLE, "settle.sql", [
     INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
     TEXT_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT
+]);
+sql!(prepared SETTLE_TOLD, "settle_told.sql", [
+    INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
+    TEXT_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT,
+    TEXT_ARRAY, TEXT_ARRAY, INT4_ARRAY, FLOAT4_ARRAY, TEXT_ARRAY, TEXT
 ]);
 sql!(prepared CONCLUDE, "conclude.sql", [TEXT, TEXT]);
 sql!(LOCK, "lock.sql", [INT8_ARRAY]);
@@ -50,6 +55,8 @@ pub(crate) struct Ending {
     pub(crate) delay_seconds: f64,
     /// What it does besides ending.
     pub(crate) more: Option<Box<More>>,
+    /// What is told of it.
+    pub(crate) tale: Option<Box<Tale>>,
 }
 
 /// What an ending may do besides: wait, spawn, consume letters, carry riders. In the words of `gen_durable.conclude`.
@@ -153,6 +160,8 @@ struct Conclusion<'a> {
     error: Option<&'a str>,
     rise: i32,
     delay: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    story: Option<&'a Tale>,
     #[serde(flatten)]
     more: Option<&'a More>,
 }
@@ -178,6 +187,7 @@ fn document<'a>(endings: impl IntoIterator<Item = &'a Ending>) -> Result<String,
             error: e.error.as_deref(),
             rise: e.rise,
             delay: e.delay_seconds,
+            story: e.tale.as_deref(),
             more: e.more.as_deref(),
         })
     });
@@ -253,6 +263,42 @@ impl<'a> Columns<'a> {
     }
 }
 
+/// What is told of a batch, in the same order. A batch of which nothing is told does without: it costs what it always did.
+struct Told<'a> {
+    froms: Vec<Option<&'a str>>,
+    outcomes: Vec<Option<&'a str>>,
+    attempts: Vec<i32>,
+    took: Vec<f32>,
+    failures: Vec<Option<&'a str>>,
+    worker: &'a str,
+}
+
+impl<'a> Told<'a> {
+    fn of(endings: &[&'a Ending]) -> Option<Told<'a>> {
+        let worker = &endings.iter().find_map(|ending| ending.tale.as_deref())?.worker;
+        let mut sorted = endings.to_vec();
+        sorted.sort_unstable_by_key(|ending| ending.claim.id);
+        let tales = || sorted.iter().map(|ending| ending.tale.as_deref());
+        Some(Told {
+            froms: tales().map(|tale| tale?.from.as_deref()).collect(),
+            outcomes: tales().map(|tale| Some(tale?.outcome)).collect(),
+            attempts: unless_all(
+                0,
+                tales().map(|tale| tale.map_or(0, |tale| i32::try_from(tale.attempt).unwrap_or(i32::MAX))),
+            ),
+            took: tales().map(|tale| tale.map_or(0.0, |tale| tale.took)).collect(),
+            failures: unless_all(None, tales().map(|tale| tale?.failure.as_deref())),
+            worker,
+        })
+    }
+
+    fn params<'b>(&'b self, columns: &'b Columns<'_>) -> Vec<Param<'b>> {
+        let told: [Param<'b>; 6] =
+            [&self.froms, &self.outcomes, &self.attempts, &self.took, &self.failures, &self.worker];
+        columns.params().into_iter().chain(told).collect()
+    }
+}
+
 /// The whole batch in one statement, which is one transaction: all of them plain, or all of them with more to do. It waits a
 /// moment for locks, then gives up as `Busy`. Answers what was written; the others had another owner.
 pub(crate) async fn settle<'a>(
@@ -265,7 +311,10 @@ pub(crate) async fn settle<'a>(
         return written(&connection.query(&CONCLUDE, &[&document, &Some(BATCH_LOCK_TIMEOUT)]).await?);
     }
     let columns = Columns::of(endings.iter().copied(), Some(BATCH_LOCK_TIMEOUT));
-    written(&connection.query(&SETTLE, &columns.params()).await?)
+    match Told::of(&endings) {
+        None => written(&connection.query(&SETTLE, &columns.params()).await?),
+        Some(told) => written(&connection.query(&SETTLE_TOLD, &told.params(&columns)).await?),
+    }
 }
 
 /// Which of these rows nobody else has locked. Locked by us until the open transaction ends.
@@ -280,7 +329,10 @@ pub(crate) async fn settle_within(tx: &mut Tx, target: &Target, ending: &Ending)
         ride(tx, target, &CONCLUDE, &[&document, &None::<&str>]).await?
     } else {
         let columns = Columns::of([ending], None);
-        ride(tx, target, &SETTLE, &columns.params()).await?
+        match Told::of(&[ending]) {
+            None => ride(tx, target, &SETTLE, &columns.params()).await?,
+            Some(told) => ride(tx, target, &SETTLE_TOLD, &told.params(&columns)).await?,
+        }
     };
     Ok(written(&rows)?.into_values().next())
 }

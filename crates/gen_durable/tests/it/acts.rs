@@ -7,7 +7,7 @@ use gen_durable::{
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
-use crate::support::{Running, eventually, live};
+use crate::support::{Running, eventually, in_words, live, story, tells, told};
 
 /// Each step ends in one way.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
@@ -119,11 +119,12 @@ async fn an_enqueue_writes_every_column() {
     assert_eq!((row.eligible_at, row.inserted_at, row.updated_at), (now + SignedDuration::from_secs(5), now, now));
     assert_eq!((row.state.as_str(), row.data.as_deref(), row.result.as_deref()), ("{\"seen\": []}", None, None));
     assert!(row.last_error.is_none() && row.finished_at.is_none() && row.locked_by.is_none(), "{shown}");
+    assert_eq!(told(&lab, id.raw()).await, [""; 0], "a story begins with the first commit");
 }
 
 #[tokio::test]
 async fn a_next_enters_the_named_step_at_once() {
-    let (_lab, before, after, now) = after_one_step(At::Next).await;
+    let (lab, before, after, now) = after_one_step(At::Next).await;
     let expected = with(left(&before, now), |row| {
         row.step = "after".into();
         row.data = Some("{\"note\": \"n\"}".into());
@@ -132,11 +133,12 @@ async fn a_next_enters_the_named_step_at_once() {
         row.visit = 1;
     });
     assert_eq!(after, expected);
+    tells(&lab, after.id, now, "next: next > after, runnable, by lab/0").await;
 }
 
 #[tokio::test]
 async fn a_sleep_enters_the_named_step_later() {
-    let (_lab, before, after, now) = after_one_step(At::Sleep).await;
+    let (lab, before, after, now) = after_one_step(At::Sleep).await;
     let expected = with(left(&before, now), |row| {
         row.step = "after".into();
         row.data = Some("{\"note\": \"s\"}".into());
@@ -145,50 +147,55 @@ async fn a_sleep_enters_the_named_step_later() {
         row.visit = 1;
     });
     assert_eq!(after, expected);
+    tells(&lab, after.id, now, "sleep: sleep > after, runnable, by lab/0").await;
 }
 
 #[tokio::test]
 async fn a_retry_from_a_step_keeps_the_step_and_writes_the_state() {
-    let (_lab, before, after, now) = after_one_step(At::Retry).await;
+    let (lab, before, after, now) = after_one_step(At::Retry).await;
     let expected = with(left(&before, now), |row| {
         row.state = state("Retry");
         row.attempt = 1;
         row.eligible_at = now + SignedDuration::from_secs(3);
     });
     assert_eq!(after, expected);
+    tells(&lab, after.id, now, "retry: retry > retry, runnable, by lab/0").await;
 }
 
 #[tokio::test]
 async fn a_failure_retried_by_the_handler_keeps_the_state_as_it_was_and_records_the_error() {
-    let (_lab, before, after, now) = after_one_step(At::Fail).await;
+    let (lab, before, after, now) = after_one_step(At::Fail).await;
     let expected = with(left(&before, now), |row| {
         row.attempt = 1;
         row.eligible_at = now + SignedDuration::from_secs(2);
         row.last_error = Some("it went\u{fffd}wrong".into());
     });
     assert_eq!(after, expected);
+    tells(&lab, after.id, now, "failure: fail > fail, runnable, error it went\u{fffd}wrong, by lab/0").await;
 }
 
 #[tokio::test]
 async fn a_done_settles_with_its_result_and_does_not_rewrite_the_state() {
-    let (_lab, before, after, now) = after_one_step(At::Done).await;
+    let (lab, before, after, now) = after_one_step(At::Done).await;
     let expected = with(left(&before, now), |row| {
         row.status = Status::Done;
         row.result = Some("7".into());
         row.finished_at = Some(now);
     });
     assert_eq!(after, expected);
+    tells(&lab, after.id, now, "done: done > done, done, by lab/0").await;
 }
 
 #[tokio::test]
 async fn a_stop_settles_as_failed_and_does_not_rewrite_the_state() {
-    let (_lab, before, after, now) = after_one_step(At::Stop).await;
+    let (lab, before, after, now) = after_one_step(At::Stop).await;
     let expected = with(left(&before, now), |row| {
         row.status = Status::Failed;
         row.last_error = Some("enough".into());
         row.finished_at = Some(now);
     });
     assert_eq!(after, expected);
+    tells(&lab, after.id, now, "stop: stop > stop, failed, error enough, by lab/0").await;
 }
 
 #[tokio::test]
@@ -205,6 +212,7 @@ async fn a_reap_gives_the_row_back_one_attempt_later_and_changes_nothing_else() 
         row.updated_at = now;
     });
     assert_eq!(lab.row_of(id).await, expected);
+    tells(&lab, id.raw(), now, "reap: next > next, runnable, by lab/0").await;
     // Any commit clears the mark.
     assert!(lab.step().await);
     assert_eq!(lab.row_of(id).await.crash_count, 0);
@@ -266,6 +274,9 @@ async fn a_next_that_runs_ahead_keeps_its_claim_and_leaves_every_indexed_column_
     assert_eq!(ahead.eligible_at, ahead.inserted_at, "eligible_at is indexed");
     assert_eq!(ahead.locked_by, health.worker_id());
     assert!(ahead.lease_expires_at.is_some());
+    let lines = story(&client, id.raw()).await;
+    assert_eq!((lines.len(), lines[0].mark.seq, lines[0].mark.epoch), (1, 1, 1));
+    assert!(in_words(&lines[0]).starts_with("next: first > second, executing, by "), "{lines:?}");
     gate.add_permits(1);
     eventually("it is done", async || row(&client, id).await.status == Status::Done).await;
     running.stop().await;
@@ -297,6 +308,8 @@ async fn what_was_claimed_and_never_begun_is_given_back_as_it_was() {
         let after = row(&client, new.id).await;
         assert_eq!((after.status, after.attempt, after.locked_by), (Status::Runnable, 0, None));
         assert_eq!((after.crash_count, after.lease_expires_at), (0, None));
+        let lines = told(&client, new.id.raw()).await;
+        assert_eq!(lines.len(), usize::from(after.step == "second"), "giving back is no news: {lines:?}");
     }
     let after = row(&client, ids[2].id).await;
     let expected = with(before, |row| {

@@ -7,6 +7,8 @@ use gen_durable::{
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
+use crate::support::{story, tells, told};
+
 #[derive(Serialize, Deserialize)]
 struct Between {
     runs: u32,
@@ -101,7 +103,7 @@ fn in_an_hour(now: Timestamp) -> Option<Timestamp> {
 
 #[tokio::test]
 async fn a_wait_parks_at_the_named_step_and_arms_its_deadline() {
-    let (_lab, _, before, parked, now) = after(At::Wait).await;
+    let (lab, id, before, parked, now) = after(At::Wait).await;
     let expected = with(&before, |row| {
         row.status = Status::AwaitingSignal;
         (row.step, row.data) = ("told".into(), Some("{\"note\": 1}".into()));
@@ -112,6 +114,7 @@ async fn a_wait_parks_at_the_named_step_and_arms_its_deadline() {
         (row.deadline_step, row.deadline_data) = (Some("late".into()), Some("{\"note\": 2}".into()));
     });
     assert_eq!(parked, expected);
+    tells(&lab, id.raw(), now, "wait: wait > told, awaiting_signal, by lab/0").await;
 }
 
 #[tokio::test]
@@ -131,11 +134,12 @@ async fn a_wait_for_a_letter_that_is_there_is_runnable_at_once() {
         (row.deadline_step, row.deadline_data) = (Some("late".into()), Some("{\"note\": 2}".into()));
     });
     assert_eq!(lab.row_of(id).await, expected);
+    tells(&lab, id.raw(), now, "wait: wait > told, runnable, by lab/0").await;
 }
 
 #[tokio::test]
 async fn a_signal_that_matches_makes_it_runnable_now_and_takes_the_deadline_away() {
-    let (lab, id, _, parked, _) = after(At::Wait).await;
+    let (lab, id, _, parked, waited_since) = after(At::Wait).await;
     let now = tick(&lab).await;
     assert!(lab.signal(id, Go).await.unwrap());
     let expected = with(&parked, |row| {
@@ -143,6 +147,8 @@ async fn a_signal_that_matches_makes_it_runnable_now_and_takes_the_deadline_away
         (row.eligible_at, row.updated_at, row.deadline_at) = (now, now, None);
     });
     assert_eq!(lab.row_of(id).await, expected);
+    tells(&lab, id.raw(), waited_since, "wait: wait > told, awaiting_signal, woken by signal go, by lab/0").await;
+    assert_eq!(story(&lab, id.raw()).await[0].woken_at, Some(now));
 }
 
 #[tokio::test]
@@ -164,6 +170,8 @@ async fn a_deadline_enters_the_step_that_it_named() {
             (row.awaits, row.deadline_at) = (None, None);
         });
         assert_eq!(lab.row_of(id).await, expected);
+        tells(&lab, id.raw(), now, "deadline: told > late, runnable").await;
+        assert_eq!(story(&lab, id.raw()).await[0].woken_at, None, "nothing came");
     }
 }
 
@@ -181,6 +189,7 @@ async fn a_spawn_parks_its_parent_and_makes_its_children() {
         (row.deadline_step, row.deadline_data) = (Some("late".into()), Some("{\"note\": 4}".into()));
     });
     assert_eq!(parked, expected);
+    tells(&lab, id.raw(), now, "spawn: fan > told, awaiting_children, by lab/0").await;
     for child in children(&lab).await {
         let expected = with(&before, |row| {
             row.id = child.id;
@@ -195,11 +204,12 @@ async fn a_spawn_parks_its_parent_and_makes_its_children() {
 
 #[tokio::test]
 async fn the_last_child_makes_its_parent_runnable_and_the_others_only_count() {
-    let (lab, id, _, parked, _) = after(At::Fan).await;
+    let (lab, id, _, parked, spawned) = after(At::Fan).await;
     let now = tick(&lab).await;
     assert!(lab.step().await);
     let counted = with(&parked, |row| (row.children_pending, row.updated_at) = (1, now));
     assert_eq!(lab.row_of(id).await, counted);
+    tells(&lab, id.raw(), spawned, "spawn: fan > told, awaiting_children, by lab/0").await;
     let now = tick(&lab).await;
     assert!(lab.step().await);
     let released = with(&counted, |row| {
@@ -208,6 +218,11 @@ async fn the_last_child_makes_its_parent_runnable_and_the_others_only_count() {
         (row.eligible_at, row.updated_at, row.deadline_at) = (now, now, None);
     });
     assert_eq!(lab.row_of(id).await, released);
+    tells(&lab, id.raw(), spawned, "spawn: fan > told, awaiting_children, woken by children, by lab/0").await;
+    assert_eq!(story(&lab, id.raw()).await[0].woken_at, Some(now));
+    for child in children(&lab).await {
+        assert_eq!(told(&lab, child.id).await, [""; 0], "a job's success is no news");
+    }
 }
 
 #[tokio::test]
@@ -223,6 +238,7 @@ async fn a_cancel_ends_it_as_it_stands() {
         (row.awaits, row.deadline_at, row.deadline_step, row.deadline_data) = (None, None, None, None);
     });
     assert_eq!(lab.row_of(id).await, expected);
+    tells(&lab, id.raw(), now, "cancel: told > told, cancelled, error enough").await;
 }
 
 #[tokio::test]
@@ -238,6 +254,7 @@ async fn a_retry_begins_the_same_visit_anew_or_enters_another_step() {
         (row.eligible_at, row.updated_at) = (now, now);
     });
     assert_eq!(lab.row_of(id).await, again);
+    tells(&lab, id.raw(), now, "operator_retry: fail > fail, runnable").await;
     assert!(lab.step().await);
     let failed = lab.row_of(id).await;
     let now = tick(&lab).await;
@@ -250,6 +267,7 @@ async fn a_retry_begins_the_same_visit_anew_or_enters_another_step() {
         (row.eligible_at, row.updated_at) = (now, now);
     });
     assert_eq!(lab.row_of(id).await, elsewhere);
+    tells(&lab, id.raw(), now, "operator_retry: fail > told, runnable").await;
     lab.skip(SECOND).await;
     assert_eq!(lab.result_of(id).await, Some(Ok(0)));
 }

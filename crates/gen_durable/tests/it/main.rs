@@ -23,6 +23,7 @@ mod pooler;
 mod processes;
 mod signals;
 mod sql_surface;
+mod story;
 mod support;
 mod ui;
 mod wire;

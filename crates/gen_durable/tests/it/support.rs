@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gen_durable::{Engine, Error, Pool};
+use gen_durable::{Client, Engine, Error, Pool, StoryLine, Timestamp};
 
 static SCHEMAS: AtomicU64 = AtomicU64::new(0);
 
@@ -52,6 +52,40 @@ impl Running {
         let _ = self.stop.send(());
         self.task.await.unwrap().unwrap();
     }
+}
+
+/// The story of an instance, the oldest line first.
+pub(crate) async fn story(client: &Client, id: i64) -> Vec<StoryLine> {
+    let mut lines = client.inspect().story(id, None, 1_000).await.unwrap();
+    lines.reverse();
+    lines
+}
+
+/// A line in words: "next: begin > paid, runnable".
+pub(crate) fn in_words(line: &StoryLine) -> String {
+    let mut words = format!("{}: {} > {}, {}", line.outcome, line.from, line.to, line.status);
+    if line.attempt > 0 {
+        words.push_str(&format!(", attempt {}", line.attempt));
+    }
+    words.extend(line.error.iter().map(|error| format!(", error {error}")));
+    words.extend(line.cause.iter().map(|cause| format!(", woken by {cause}")));
+    words.extend(line.worker.iter().map(|worker| format!(", by {worker}")));
+    words
+}
+
+/// The whole story in words.
+pub(crate) async fn told(client: &Client, id: i64) -> Vec<String> {
+    story(client, id).await.iter().map(in_words).collect()
+}
+
+/// The last line of a story says this, and that it was then, and stands where the row does.
+pub(crate) async fn tells(client: &Client, id: i64, at: Timestamp, words: &str) {
+    let lines = story(client, id).await;
+    let row = client.inspect().show(id).await.unwrap().unwrap();
+    let line = lines.last().unwrap_or_else(|| panic!("nothing is told of {id}"));
+    assert_eq!((in_words(line).as_str(), line.at), (words, at));
+    assert_eq!((line.mark.seq, line.mark.epoch), (row.step_seq, row.claim_epoch));
+    assert_eq!(line.took.is_some(), line.worker.as_deref() == Some("lab/0") && line.outcome != "reap");
 }
 
 /// Look again and again until it is so; a test that waits for ever has failed.

@@ -3,7 +3,7 @@
 -- The attempt rises; the step's handler is not called. A row that was run alone and took its process with it once more
 -- has failed; a row that was only there goes on.
 with dead as materialized (
-    select w.id from gen_durable.workers w
+    select w.id, w.host || '/' || w.pid as name from gen_durable.workers w
     where w.id = $1::text::uuid and w.lease_expires_at < statement_timestamp()
     for update
 ),
@@ -34,5 +34,6 @@ reaped as (
     returning i.id, i.fsm, i.status = 'failed' as failed, i.parent_id
 )
 select reaped.id, reaped.fsm, reaped.failed,
-    case when reaped.failed and reaped.parent_id is not null then gen_durable.tell_parents(array[reaped.id]) end
+    case when reaped.failed and reaped.parent_id is not null then gen_durable.tell_parents(array[reaped.id]) end,
+    gen_durable.tell(array[reaped.id], 'reap', (select name from dead))
 from reaped

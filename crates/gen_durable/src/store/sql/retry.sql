@@ -2,20 +2,32 @@
 -- locks: the instance's row; waits for a transaction that is about to take its key
 -- From its own step it is the same visit, so the idempotency key stays; another step is entered anew. One that has settled
 -- was counted off at its parent and counts for no join again; a stuck one never was, and still does.
-update gen_durable.instances i
-set status = 'runnable',
-    step = coalesce($2, i.step),
-    data = case when $2 is null then i.data else $3::text::jsonb end,
-    awaits = case when $2 is null then i.awaits end,
-    visit = case when $2 is null then i.visit else i.step_seq + 1 end,
-    step_seq = i.step_seq + 1,
-    claim_epoch = i.claim_epoch + 1,
-    attempt = 0,
-    crash_count = 0,
-    eligible_at = gen_durable.clock(),
-    result = null, last_error = null, finished_at = null,
-    deadline_at = null, deadline_step = null, deadline_data = null,
-    parent_generation = case when i.finished_at is null then i.parent_generation end,
-    updated_at = gen_durable.clock()
-where i.id = $1 and i.status in ('failed', 'cancelled', 'stuck')
-returning i.queue, i.priority, i.eligible_at
+with stood as materialized (
+    select i.step from gen_durable.instances i where i.id = $1
+),
+again as (
+    update gen_durable.instances i
+    set status = 'runnable',
+        step = coalesce($2, i.step),
+        data = case when $2 is null then i.data else $3::text::jsonb end,
+        awaits = case when $2 is null then i.awaits end,
+        visit = case when $2 is null then i.visit else i.step_seq + 1 end,
+        step_seq = i.step_seq + 1,
+        claim_epoch = i.claim_epoch + 1,
+        attempt = 0,
+        crash_count = 0,
+        eligible_at = gen_durable.clock(),
+        result = null, last_error = null, finished_at = null,
+        deadline_at = null, deadline_step = null, deadline_data = null,
+        parent_generation = case when i.finished_at is null then i.parent_generation end,
+        updated_at = gen_durable.clock()
+    where i.id = $1 and i.status in ('failed', 'cancelled', 'stuck')
+    returning i.id, i.step_seq, i.claim_epoch, i.status, i.step, i.queue, i.priority, i.eligible_at
+),
+told as (
+    insert into gen_durable.transitions
+        (instance_id, step_seq, claim_epoch, at, attempt, status, outcome, from_step, to_step)
+    select again.id, again.step_seq, again.claim_epoch, gen_durable.clock(), 0, again.status, 'operator_retry', stood.step, again.step
+    from again cross join stood
+)
+select queue, priority, eligible_at from again

@@ -11,4 +11,4 @@ update gen_durable.instances i
 set status = 'runnable', eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock()
 from able
 where i.id = able.id
-returning i.id
+returning i.id, gen_durable.tell_woken(array[i.id], 'another build')

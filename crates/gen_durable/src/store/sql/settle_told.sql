@@ -1,0 +1,27 @@
+-- called by: store::settle::{settle, settle_within}, if anything of the batch is told     index: as settle.sql; transitions_pkey
+-- locks: as settle.sql
+-- A line for each ending that is told and was written: who lost his claim tells nothing. No table is read here but by the
+-- functions, which pin their own plans. An ending without a step that it came from is only there to have its story trimmed.
+with written as materialized (
+    select id, inbox, children from gen_durable.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+),
+ended as materialized (
+    select e.*
+    from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $6::text[], $10::text[],
+                $14::text[], $15::text[], $16::int[], $17::real[], $18::text[])
+        as e(id, epoch, seq, status, step, error, from_step, outcome, attempt, took, failure)
+    join written on written.id = e.id
+),
+told as (
+    insert into gen_durable.transitions
+        (instance_id, step_seq, claim_epoch, at, took_seconds, attempt, status, outcome, from_step, to_step, error, worker)
+    select e.id, e.seq + 1, e.epoch + (e.status <> 'executing')::int, gen_durable.clock(), e.took, coalesce(e.attempt, 0),
+        e.status::gen_durable.durable_status, e.outcome, e.from_step, coalesce(e.step, e.from_step),
+        left(coalesce(e.failure, e.error), 1000), $19
+    from ended e
+    where e.from_step is not null
+),
+trimmed as materialized (
+    select gen_durable.trim_story(id, seq + 1) from ended where seq >= 999 and (seq + 1) % 100 < 2
+)
+select id, inbox, children, (select count(*) from trimmed) from written

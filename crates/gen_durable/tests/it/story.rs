@@ -1,0 +1,385 @@
+//! The story of an instance: what is told, what is not, and where it ends. What each act tells stands with the acts.
+
+use gen_durable::{
+    Context, DAY, Engine, Failure, Job, Lab, MINUTE, Machine, Outcome, Policy, SECOND, Settings, Status, Story,
+    StoryMark, StepError, done, next, retry_after, sleep,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::support::{Running, eventually, in_words, live, sql, story, told};
+
+/// Goes round and round, or on; how much it tells is its type's affair.
+#[derive(Serialize, Deserialize)]
+struct Round<const TELLS: u8> {
+    left: u64,
+}
+
+#[derive(Serialize, Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+enum At {
+    #[default]
+    Round,
+    Fail,
+    Rescued,
+    Own,
+    Sleep,
+}
+
+const ALL: u8 = 0;
+const FAILURES: u8 = 1;
+const OFF: u8 = 2;
+
+impl<const TELLS: u8> Machine for Round<TELLS> {
+    const NAME: &'static str = ["round_all", "round_failures", "round_off"][TELLS as usize];
+    const STORY: Story = [Story::All, Story::Failures, Story::Off][TELLS as usize];
+    type App = ();
+    type Step = At;
+    type Output = ();
+
+    async fn step(&mut self, at: At, cx: &mut Context<'_, Self>) -> Outcome<Self> {
+        match at {
+            At::Round if self.left == 0 => Ok(done(())),
+            At::Round => {
+                self.left -= 1;
+                Ok(next(At::Round))
+            }
+            At::Fail if cx.attempt == 0 => Ok(retry_after(SECOND)),
+            At::Fail => Err("no luck")?,
+            At::Rescued => Ok(done(())),
+            At::Own => Ok(next(At::Rescued).within(cx.begin().await?)),
+            At::Sleep => Ok(sleep(DAY).then(At::Round)),
+        }
+    }
+
+    /// The second failure leads elsewhere.
+    async fn handle(&mut self, _: At, failure: &Failure, _: &mut Context<'_, Self>) -> Outcome<Self> {
+        Ok(if failure.attempt < 2 { retry_after(SECOND) } else { next(At::Rescued) })
+    }
+}
+
+/// Fails twice, then it is well.
+#[derive(Serialize, Deserialize)]
+struct Flaky;
+impl Job for Flaky {
+    const NAME: &'static str = "flaky";
+    type App = ();
+    type Output = ();
+    async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
+        if cx.attempt < 2 { Err(format!("not yet {}", cx.attempt))? }
+        Ok(())
+    }
+    fn policy(&self) -> Policy {
+        Policy { backoff_first: SECOND, ..Policy::default() }
+    }
+}
+
+/// The same, and it tells of its success as well.
+#[derive(Serialize, Deserialize)]
+struct Chatty;
+impl Job for Chatty {
+    const NAME: &'static str = "chatty";
+    const STORY: Story = Story::All;
+    type App = ();
+    type Output = ();
+    async fn run(&self, _: &mut Context<'_, Self>) -> Result<(), StepError> {
+        Ok(())
+    }
+}
+
+async fn lab() -> Lab<()> {
+    let lab = Lab::new(()).await.register::<Round<ALL>>().register::<Round<FAILURES>>().register::<Round<OFF>>();
+    lab.register::<Flaky>().register::<Chatty>()
+}
+
+async fn lines_in(lab: &Lab<()>) -> i64 {
+    let count = format!("select count(*) from {}.transitions", lab.pool().schema());
+    sql().await.query_one(&count, &[]).await.unwrap().get(0)
+}
+
+#[tokio::test]
+async fn a_machine_tells_every_commit_a_job_what_went_wrong_and_each_can_say_otherwise() {
+    let lab = lab().await;
+    let all = lab.enqueue(Round::<ALL> { left: 1 }).await.unwrap().id.raw();
+    let failures = lab.enqueue(Round::<FAILURES> { left: 1 }).await.unwrap().id.raw();
+    let off = lab.enqueue(Round::<OFF> { left: 1 }).await.unwrap().id.raw();
+    let off_failing = lab.enqueue(Round::<OFF> { left: 1 }).starting_at(At::Fail).await.unwrap().id;
+    let (flaky, chatty) = (lab.enqueue(Flaky).await.unwrap().id.raw(), lab.enqueue(Chatty).await.unwrap().id.raw());
+    lab.skip(MINUTE).await;
+    assert_eq!(
+        told(&lab, all).await,
+        ["next: round > round, runnable, by lab/0", "done: round > round, done, by lab/0"]
+    );
+    assert_eq!(told(&lab, failures).await, [""; 0]);
+    assert_eq!(told(&lab, off).await, [""; 0]);
+    assert_eq!(lab.status_of(off_failing).await, Status::Done);
+    assert_eq!(told(&lab, off_failing.raw()).await, [""; 0]);
+    assert_eq!(
+        told(&lab, flaky).await,
+        [
+            "failure: run > run, runnable, error not yet 0, by lab/0",
+            "failure: run > run, runnable, attempt 1, error not yet 1, by lab/0"
+        ]
+    );
+    assert_eq!(told(&lab, chatty).await, ["done: run > run, done, by lab/0"]);
+}
+
+#[tokio::test]
+async fn a_failure_that_the_handler_leads_on_from_is_told_though_the_row_forgets_it() {
+    let lab = lab().await;
+    let id = lab.enqueue(Round::<FAILURES> { left: 0 }).starting_at(At::Fail).await.unwrap().id;
+    lab.skip(MINUTE).await;
+    assert_eq!((lab.status_of(id).await, lab.row_of(id).await.last_error), (Status::Done, None));
+    assert_eq!(
+        told(&lab, id.raw()).await,
+        [
+            "retry: fail > fail, runnable, by lab/0",
+            "failure: fail > fail, runnable, attempt 1, error no luck, by lab/0",
+            "next: fail > rescued, runnable, attempt 2, error no luck, by lab/0"
+        ]
+    );
+}
+
+#[tokio::test]
+async fn what_is_done_from_outside_is_told_also_of_a_machine_that_tells_nothing() {
+    let lab = lab().await;
+    let id = lab.enqueue(Round::<OFF> { left: 0 }).starting_at(At::Sleep).await.unwrap().id;
+    lab.crash_before_commit().await;
+    lab.drain().await;
+    assert!(lab.cancel(id, "enough").await.unwrap());
+    lab.operate().retry(id.raw(), Some(("round", None))).await.unwrap();
+    lab.drain().await;
+    assert_eq!(lab.status_of(id).await, Status::Done);
+    assert_eq!(
+        told(&lab, id.raw()).await,
+        [
+            "reap: sleep > sleep, runnable, by lab/0",
+            "cancel: round > round, cancelled, error enough",
+            "operator_retry: round > round, runnable"
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_third_death_is_told_with_its_error() {
+    let lab = lab().await;
+    let id = lab.enqueue(Round::<ALL> { left: 0 }).await.unwrap().id;
+    let (sql, schema) = (sql().await, lab.pool().schema());
+    let dead = "dead0000-0000-0000-0000-00000000ffff";
+    sql.batch_execute(&format!(
+        "update {schema}.instances set status = 'executing', locked_by = '{dead}', crash_count = 2, attempt = 2;
+         insert into {schema}.workers (id, lease_expires_at, host, pid, queues, machines)
+         values ('{dead}', statement_timestamp() - interval '1 h', 'far', 7, '{{}}', '{{}}');"
+    ))
+    .await
+    .unwrap();
+    let reap = include_str!("../../src/store/sql/reap.sql").replace("gen_durable.", &format!("{schema}."));
+    sql.query(&reap, &[&dead, &10i64, &3i32]).await.unwrap();
+    assert_eq!(
+        told(&lab, id.raw()).await,
+        ["reap: round > round, failed, attempt 2, error its process died 3 times, by far/7"]
+    );
+}
+
+#[tokio::test]
+async fn a_step_in_its_own_transaction_tells_in_that_transaction() {
+    let lab = lab().await;
+    let id = lab.enqueue(Round::<ALL> { left: 0 }).starting_at(At::Own).await.unwrap().id.raw();
+    assert!(lab.step().await);
+    assert_eq!(told(&lab, id).await, ["next: own > rescued, runnable, by lab/0"]);
+}
+
+/// Both statements that commit, told that their owner has lost its claim: one row is still its own, the other is not.
+#[tokio::test]
+async fn an_owner_that_lost_its_claim_tells_nothing() {
+    let lab = lab().await;
+    let (sql, schema) = (sql().await, lab.pool().schema());
+    let ids = [lab.enqueue(Flaky).after(DAY).await.unwrap().id, lab.enqueue(Flaky).after(DAY).await.unwrap().id];
+    let (lost, kept) = (ids[0].raw(), ids[1].raw());
+    sql.batch_execute(&format!("update {schema}.instances set claim_epoch = 5, step_seq = 3")).await.unwrap();
+
+    let settle = include_str!("../../src/store/sql/settle_told.sql").replace("gen_durable.", &format!("{schema}."));
+    let none: Vec<Option<String>> = Vec::new();
+    let written = sql
+        .query(
+            &settle,
+            &[
+                &vec![lost, kept],
+                &vec![4i64, 5],
+                &vec![3i64, 3],
+                &vec!["runnable", "runnable"],
+                &Vec::<i32>::new(),
+                &none,
+                &none,
+                &none,
+                &none,
+                &vec!["late", "in time"],
+                &vec![1i32, 1],
+                &Vec::<f64>::new(),
+                &None::<String>,
+                &vec!["run", "run"],
+                &vec!["failure", "failure"],
+                &Vec::<i32>::new(),
+                &vec![0.5f32, 0.5],
+                &none,
+                &"here/1",
+            ],
+        )
+        .await
+        .unwrap();
+    assert_eq!(written.iter().map(|row| row.get::<_, i64>(0)).collect::<Vec<_>>(), [kept]);
+    assert_eq!(told(&lab, lost).await, [""; 0]);
+    assert_eq!(told(&lab, kept).await, ["failure: run > run, runnable, error in time, by here/1"]);
+
+    let ending = |id: i64, epoch: i64| {
+        format!(
+            r#"{{"id":{id},"epoch":{epoch},"seq":{},"status":"runnable","rise":1,"delay":0,"error":"no","births":[],
+            "story":{{"from":"run","outcome":"retry","attempt":0,"took":0.1,"worker":"there/2"}}}}"#,
+            if id == lost { 3 } else { 4 }
+        )
+    };
+    let document = format!("[{},{}]", ending(lost, 4), ending(kept, 6));
+    let conclude = include_str!("../../src/store/sql/conclude.sql").replace("gen_durable.", &format!("{schema}."));
+    assert_eq!(sql.query(&conclude, &[&document, &None::<String>]).await.unwrap().len(), 1);
+    assert_eq!(told(&lab, lost).await, [""; 0]);
+    assert_eq!(told(&lab, kept).await[1..], ["retry: run > run, runnable, error no, by there/2"]);
+}
+
+#[tokio::test]
+async fn a_story_is_read_page_by_page_the_newest_first() {
+    let lab = lab().await;
+    let id = lab.enqueue(Round::<ALL> { left: 6 }).await.unwrap().id.raw();
+    lab.enqueue(Round::<ALL> { left: 6 }).await.unwrap();
+    lab.drain().await;
+    let (mut before, mut seen) = (None, Vec::new());
+    loop {
+        let page = lab.inspect().story(id, before, 3).await.unwrap();
+        assert!(page.len() <= 3);
+        let Some(last) = page.last() else { break };
+        before = Some(last.mark);
+        seen.extend(page.iter().map(|line| line.mark.seq));
+    }
+    assert_eq!(seen, [7, 6, 5, 4, 3, 2, 1]);
+    assert_eq!(lab.inspect().story(id, None, 0).await.unwrap().len(), 1, "no limit is no page");
+    assert_eq!(lab.inspect().story(id, None, usize::MAX).await.unwrap().len(), 7);
+    assert_eq!(lab.inspect().story(id, Some(StoryMark { seq: i64::MIN, epoch: 0 }), 9).await.unwrap(), []);
+    assert_eq!(lab.inspect().story(987_654, None, 9).await.unwrap(), [], "who is not there has no story");
+}
+
+/// It has gone round so often, and told of it since its 150th commit.
+async fn after_rounds<M: Machine<App = ()>>(machine: M, commits: i64) -> (Lab<()>, i64) {
+    let lab = lab().await;
+    let id = lab.enqueue(machine).await.unwrap().id.raw();
+    let schema = lab.pool().schema();
+    let load = format!(
+        "update {schema}.instances set step_seq = {commits};
+         insert into {schema}.transitions (instance_id, step_seq, claim_epoch, at, attempt, status, outcome, from_step, to_step)
+         select {id}, n, 0, {schema}.clock(), 0, 'runnable', 'next', 'round', 'round' from generate_series(150, {commits}) n"
+    );
+    sql().await.batch_execute(&load).await.unwrap();
+    (lab, id)
+}
+
+/// The oldest commit of which it is told, and of how many.
+async fn kept(lab: &Lab<()>) -> (i64, i64) {
+    let kept = format!("select min(step_seq), count(*) from {}.transitions", lab.pool().schema());
+    let row = sql().await.query_one(&kept, &[]).await.unwrap();
+    (row.get(0), row.get(1))
+}
+
+#[tokio::test]
+async fn a_story_keeps_the_last_thousand_commits_and_is_trimmed_with_every_hundredth() {
+    let (lab, _) = after_rounds(Round::<ALL> { left: u64::MAX }, 2_097).await;
+    assert!(lab.step().await && lab.step().await);
+    assert_eq!(kept(&lab).await, (150, 1_950), "not before the hundredth");
+    assert!(lab.step().await);
+    assert_eq!(kept(&lab).await, (1_101, 1_000));
+    // Also by a commit that tells nothing of itself, and by one that does more than end.
+    let (lab, _) = after_rounds(Round::<FAILURES> { left: u64::MAX }, 2_099).await;
+    assert!(lab.step().await);
+    assert_eq!(kept(&lab).await, (1_101, 999));
+    let (lab, id) = after_rounds(Round::<ALL> { left: u64::MAX }, 2_099).await;
+    let conclude = format!(
+        r#"select * from {}.conclude('[{{"id":{id},"epoch":0,"seq":2099,"status":"runnable","rise":1,"delay":0,"births":[],
+            "story":{{"from":"round","outcome":"retry","attempt":0,"took":0,"worker":"w"}}}}]', null)"#,
+        lab.pool().schema()
+    );
+    assert_eq!(sql().await.query(&conclude, &[]).await.unwrap().len(), 1);
+    assert_eq!(kept(&lab).await, (1_101, 1_000));
+}
+
+#[tokio::test]
+async fn a_hundredth_commit_that_was_no_steps_is_made_up_for_by_the_next() {
+    let (lab, _) = after_rounds(Round::<ALL> { left: u64::MAX }, 1_200).await;
+    assert!(lab.step().await);
+    assert_eq!(kept(&lab).await, (202, 1_000));
+}
+
+#[tokio::test]
+async fn a_story_goes_with_its_instance_whoever_takes_that_away() {
+    let settings = Settings { retention: Some(SECOND / 10), collect_every: SECOND / 20, ..Settings::default() };
+    let engine = Engine::builder(live().await, ()).register::<Round<ALL>>().settings(settings).build().unwrap();
+    let client = engine.client();
+    let running = Running::start(engine);
+    let (sql, schema) = (sql().await, client.pool().schema());
+    let lines = async || -> i64 {
+        let count = format!("select count(*) from {schema}.transitions");
+        sql.query_one(&count, &[]).await.unwrap().get(0)
+    };
+    let kept = client.enqueue(Round::<ALL> { left: 0 }).starting_at(At::Sleep).await.unwrap().id;
+    let old = client.enqueue(Round::<ALL> { left: 3 }).await.unwrap().id;
+    eventually("it has told something", async || story(&client, kept.raw()).await.len() == 1).await;
+    eventually("the settled one is gone", async || client.inspect().show(old.raw()).await.unwrap().is_none()).await;
+    assert_eq!((lines().await, told(&client, old.raw()).await.len()), (1, 0));
+    running.stop().await;
+    sql.batch_execute(&format!("delete from {schema}.instances")).await.unwrap();
+    assert_eq!(lines().await, 0, "by hand");
+}
+
+#[tokio::test]
+async fn a_line_is_one_statement_with_its_commit_and_names_its_process() {
+    let lab = lab().await;
+    lab.enqueue_all((0..50).map(|_| Round::<ALL> { left: 0 })).await.unwrap();
+    lab.enqueue_all((0..50).map(|_| Round::<OFF> { left: 0 })).await.unwrap();
+    let before = lab.statements();
+    assert_eq!(lab.drain().await.done, 100);
+    let sent = lab.statements();
+    let grown = |name: &str| sent.get(name).unwrap_or(&0) - before.get(name).unwrap_or(&0);
+    assert_eq!((grown("settle_told.sql"), grown("settle.sql")), (1, 0));
+    assert_eq!(lines_in(&lab).await, 50);
+    lab.enqueue_all((0..100).map(|_| Round::<OFF> { left: 0 })).await.unwrap();
+    lab.drain().await;
+    assert_eq!(lab.statements()["settle.sql"], 1, "where nothing is told, it is the statement that it was");
+
+    let engine = Engine::builder(live().await, ()).register::<Round<ALL>>().build().unwrap();
+    let client = engine.client();
+    let running = Running::start(engine);
+    let id = client.enqueue(Round::<ALL> { left: 2 }).await.unwrap().id;
+    assert!(client.settled(id, MINUTE).await.unwrap().is_some());
+    running.stop().await;
+    let lines = story(&client, id.raw()).await;
+    let words: Vec<String> = lines.iter().map(in_words).collect();
+    let who = format!("/{}", std::process::id());
+    assert_eq!(lines.len(), 3, "{words:?}");
+    assert!(lines.iter().all(|line| line.worker.as_deref().is_some_and(|worker| worker.ends_with(&who))), "{words:?}");
+    assert!(lines.windows(2).all(|pair| pair[0].mark < pair[1].mark && pair[0].at <= pair[1].at), "{lines:?}");
+    assert_eq!((lines[1].status, lines[2].status), (Status::Executing, Status::Done), "it ran ahead");
+}
+
+#[tokio::test]
+async fn a_long_error_is_cut_in_its_line_and_whole_in_its_row() {
+    #[derive(Serialize, Deserialize)]
+    struct Loud;
+    impl Job for Loud {
+        const NAME: &'static str = "loud";
+        type App = ();
+        type Output = ();
+        async fn run(&self, _: &mut Context<'_, Self>) -> Result<(), StepError> {
+            Err("é".repeat(3_000))?
+        }
+    }
+    let lab = Lab::new(()).await.register::<Loud>();
+    let id = lab.enqueue(Loud).await.unwrap().id;
+    assert!(lab.step().await);
+    assert_eq!(story(&lab, id.raw()).await[0].error.as_ref().unwrap().chars().count(), 1_000);
+    assert_eq!(lab.row_of(id).await.last_error.unwrap().chars().count(), 3_000);
+}
