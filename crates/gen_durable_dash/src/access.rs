@@ -76,7 +76,9 @@ impl Access {
     pub fn tokens(operator: &str, reader: Option<&str>) -> Result<Access, WeakToken> {
         let is_short = |token: &str| token.trim().len() < TOKEN_BYTES_MIN;
         if is_short(operator) || reader.is_some_and(is_short) {
-            return Err(WeakToken(format!("a token must have at least {TOKEN_BYTES_MIN} characters, so that nobody guesses it")));
+            return Err(WeakToken(format!(
+                "a token must have at least {TOKEN_BYTES_MIN} characters, so that nobody guesses it"
+            )));
         }
         if reader.is_some_and(|reader| reader.trim() == operator.trim()) {
             return Err(WeakToken("the token that may only look must be another one".to_owned()));
@@ -208,7 +210,10 @@ impl Doors {
     /// Who was given this cookie.
     pub(crate) fn by_cookie(&self, cookie: &str) -> Option<Caller> {
         let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        sessions.get(&hash(cookie)).filter(|session| session.until > Instant::now()).map(|session| session.caller.clone())
+        sessions
+            .get(&hash(cookie))
+            .filter(|session| session.until > Instant::now())
+            .map(|session| session.caller.clone())
     }
 
     pub(crate) fn sign_out(&self, cookie: &str) {

@@ -85,10 +85,12 @@ pub(crate) async fn asset(State(_): State<Shared>, Path(name): Path<String>) -> 
 /// it, and the policy names that style by its hash.
 pub(crate) fn login_page(status: StatusCode, said: Option<&str>) -> Response {
     let page = LOGIN.replace("<!--said-->", said.unwrap_or_default());
-    let style = page.split_once("<style>").and_then(|(_, rest)| rest.split_once("</style>")).map_or("", |(style, _)| style);
+    let style =
+        page.split_once("<style>").and_then(|(_, rest)| rest.split_once("</style>")).map_or("", |(style, _)| style);
     let hash = base64(digest(&SHA256, style.as_bytes()).as_ref());
-    let policy =
-        format!("default-src 'none'; style-src 'sha256-{hash}'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'");
+    let policy = format!(
+        "default-src 'none'; style-src 'sha256-{hash}'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
+    );
     let mut answer = (status, Html(page)).into_response();
     if let Ok(policy) = HeaderValue::from_str(&policy) {
         answer.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);

@@ -50,10 +50,7 @@ mod tests {
         let same = |a: &str, b: &str| assert_eq!(fingerprint(a), fingerprint(b), "{a} / {b}");
         same("order 7 not found", "order 12345 not found");
         same("no answer within 1.5s from 10.0.0.1:5432", "no answer within 12.25s from 10.0.0.17:6432");
-        same(
-            "row 0b5e7c36-2d94-4d0c-9f35-6d7f3f5d0a11 is gone",
-            "row ffffffff-0000-4d0c-9f35-6d7f3f5d0a11 is gone",
-        );
+        same("row 0b5e7c36-2d94-4d0c-9f35-6d7f3f5d0a11 is gone", "row ffffffff-0000-4d0c-9f35-6d7f3f5d0a11 is gone");
         same("unknown field `a`", "unknown field `b`");
         assert_ne!(fingerprint("card declined"), fingerprint("card expired"));
         assert_eq!(fingerprint("it's his fault"), "it's his fault");

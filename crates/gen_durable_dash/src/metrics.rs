@@ -47,7 +47,12 @@ pub(crate) fn text(snapshot: &Snapshot, statements: u64) -> String {
         let waits = queue.oldest.map_or(0.0, |oldest| now.duration_since(oldest).as_secs_f64().max(0.0));
         let _ = writeln!(out, "durable_queue_oldest_seconds{{queue=\"{}\"}} {waits:.3}", label(&queue.queue));
     }
-    metric(&mut out, "durable_standing", "gauge", "Instances by machine, step and status, counted up to 10,001 a status");
+    metric(
+        &mut out,
+        "durable_standing",
+        "gauge",
+        "Instances by machine, step and status, counted up to 10,001 a status",
+    );
     for count in &snapshot.standing {
         let (machine, step) = (label(&count.fsm), label(&count.step));
         let (version, status) = (count.fsm_version, count.status.name());

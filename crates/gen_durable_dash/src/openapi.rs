@@ -78,9 +78,7 @@ pub(crate) fn document() -> Value {
 
 fn operation(path: &str, doc: &Doc) -> Value {
     let in_path = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
-    let parameter = |name: &str, place: &str| {
-        json!({"name": name, "in": place, "required": place == "path", "schema": {"type": "string"}})
-    };
+    let parameter = |name: &str, place: &str| json!({"name": name, "in": place, "required": place == "path", "schema": {"type": "string"}});
     let parameters: Vec<Value> = in_path
         .map(|name| parameter(name, "path"))
         .chain(doc.query.iter().map(|name| parameter(name, "query")))
@@ -140,40 +138,129 @@ fn kind_of(kind: &str) -> Value {
 
 fn schemas() -> Value {
     const ROW: &[&str] = &[
-        "*id", "*machine", "*version: integer", "*step", "*status", "*queue", "priority: integer", "tenant",
-        "attempt: integer", "key: string?", "parent_id: string?", "error: string?", "eligible_at: time",
-        "inserted_at: time", "updated_at: time", "finished_at: string?",
+        "*id",
+        "*machine",
+        "*version: integer",
+        "*step",
+        "*status",
+        "*queue",
+        "priority: integer",
+        "tenant",
+        "attempt: integer",
+        "key: string?",
+        "parent_id: string?",
+        "error: string?",
+        "eligible_at: time",
+        "inserted_at: time",
+        "updated_at: time",
+        "finished_at: string?",
     ];
-    let whole = [ROW, &["state: any", "data: any", "result: any", "payloads_hidden: boolean", "ancestors: object[]"]].concat();
+    let whole =
+        [ROW, &["state: any", "data: any", "result: any", "payloads_hidden: boolean", "ancestors: object[]"]].concat();
     let entries: Vec<(&str, Value)> = vec![
         ("Problem", object(&["*type", "*title", "*status: integer", "*code", "*detail"])),
         ("Document", json!({"type": "object"})),
         ("Health", object(&["database", "schema", "schema_version: integer", "live_workers: integer", "now: time"])),
         ("Session", object(&["*name", "*role", "*may_act: boolean", "title", "schema", "version"])),
         ("SignedOut", object(&["signed_out: boolean"])),
-        ("Overview", object(&[
-            "at: string?", "trouble: string?", "instances: integer?", "bytes: integer?", "*totals: object", "capped: string[]",
-            "*queues: Queue[]", "*workers: Worker[]", "*machines: Machine[]", "*failures: Failure[]", "minute: object", "*chart: Series",
-        ])),
-        ("Series", object(&[
-            "*from: integer", "*step: integer", "*arrived: integer[]", "*done: integer[]", "*failed: integer[]",
-            "p50: number?[]", "p95: number?[]", "p99: number?[]",
-        ])),
-        ("Machine", object(&["*name", "versions: integer[]", "workers: integer", "*steps: object", "*edges: Edge[]", "settled_last_minute: integer"])),
+        (
+            "Overview",
+            object(&[
+                "at: string?",
+                "trouble: string?",
+                "instances: integer?",
+                "bytes: integer?",
+                "*totals: object",
+                "capped: string[]",
+                "*queues: Queue[]",
+                "*workers: Worker[]",
+                "*machines: Machine[]",
+                "*failures: Failure[]",
+                "minute: object",
+                "*chart: Series",
+            ]),
+        ),
+        (
+            "Series",
+            object(&[
+                "*from: integer",
+                "*step: integer",
+                "*arrived: integer[]",
+                "*done: integer[]",
+                "*failed: integer[]",
+                "p50: number?[]",
+                "p95: number?[]",
+                "p99: number?[]",
+            ]),
+        ),
+        (
+            "Machine",
+            object(&[
+                "*name",
+                "versions: integer[]",
+                "workers: integer",
+                "*steps: object",
+                "*edges: Edge[]",
+                "settled_last_minute: integer",
+            ]),
+        ),
         ("Edge", object(&["*from", "*to", "*outcome", "*count: integer", "took_ms: number?", "last_at: time"])),
         ("Machines", object(&["*machines: Machine[]"])),
-        ("Failure", object(&["*machine", "*step", "*status", "*fingerprint", "*example", "*count: integer", "first_at: time", "last_at: time", "newest"])),
+        (
+            "Failure",
+            object(&[
+                "*machine",
+                "*step",
+                "*status",
+                "*fingerprint",
+                "*example",
+                "*count: integer",
+                "first_at: time",
+                "last_at: time",
+                "newest",
+            ]),
+        ),
         ("Failures", object(&["*failures: Failure[]"])),
         ("Row", object(ROW)),
         ("Instance", object(&whole)),
         ("Instances", object(&["*instances: Row[]", "next: string?"])),
-        ("NewInstance", object(&[
-            "*machine", "*step", "version: integer", "state: any", "data: any", "queue", "priority: integer", "tenant", "key",
-            "scope", "at: time", "after_seconds: number",
-        ])),
+        (
+            "NewInstance",
+            object(&[
+                "*machine",
+                "*step",
+                "version: integer",
+                "state: any",
+                "data: any",
+                "queue",
+                "priority: integer",
+                "tenant",
+                "key",
+                "scope",
+                "at: time",
+                "after_seconds: number",
+            ]),
+        ),
         ("Enqueued", object(&["*id", "*is_new: boolean"])),
         ("Story", object(&["*story: Line[]", "*has_more: boolean"])),
-        ("Line", object(&["seq", "epoch", "at: time", "from", "to", "outcome", "status", "attempt: integer", "took_ms: number?", "woken_at: string?", "cause: string?", "error: string?", "worker: string?"])),
+        (
+            "Line",
+            object(&[
+                "seq",
+                "epoch",
+                "at: time",
+                "from",
+                "to",
+                "outcome",
+                "status",
+                "attempt: integer",
+                "took_ms: number?",
+                "woken_at: string?",
+                "cause: string?",
+                "error: string?",
+                "worker: string?",
+            ]),
+        ),
         ("Inbox", object(&["*letters: Letter[]", "payloads_hidden: boolean"])),
         ("Letter", object(&["id", "name", "payload: any", "once: string?", "at: time"])),
         ("Children", object(&["*counts: object", "*children: object[]"])),
@@ -186,12 +273,53 @@ fn schemas() -> Value {
         ("Retried", object(&["id", "runs_again: boolean"])),
         ("Many", object(&["*act", "*filter: object", "fingerprint", "expect: integer", "why"])),
         ("Preview", object(&["*count: integer", "*is_all: boolean", "most: integer", "sample: Row[]"])),
-        ("Bulk", object(&["*id", "act", "by", "began_at: time", "all: integer", "done: integer", "refused: integer", "is_over: boolean", "is_stopped: boolean", "errors: string[]"])),
+        (
+            "Bulk",
+            object(&[
+                "*id",
+                "act",
+                "by",
+                "began_at: time",
+                "all: integer",
+                "done: integer",
+                "refused: integer",
+                "is_over: boolean",
+                "is_stopped: boolean",
+                "errors: string[]",
+            ]),
+        ),
         ("Bulks", object(&["*bulks: Bulk[]"])),
-        ("Queue", object(&["*name", "*paused: boolean", "paused_at: string?", "paused_by: string?", "due: integer", "oldest: string?", "later: integer", "next: string?", "executing: integer", "workers: integer", "capped: boolean"])),
+        (
+            "Queue",
+            object(&[
+                "*name",
+                "*paused: boolean",
+                "paused_at: string?",
+                "paused_by: string?",
+                "due: integer",
+                "oldest: string?",
+                "later: integer",
+                "next: string?",
+                "executing: integer",
+                "workers: integer",
+                "capped: boolean",
+            ]),
+        ),
         ("Queues", object(&["*queues: Queue[]"])),
         ("Paused", object(&["*queue", "*paused: boolean", "was_paused: boolean"])),
-        ("Worker", object(&["*id", "host", "pid: integer", "queues: string[]", "machines: string[]", "started_at: time", "lease_expires_at: time", "alive: boolean"])),
+        (
+            "Worker",
+            object(&[
+                "*id",
+                "host",
+                "pid: integer",
+                "queues: string[]",
+                "machines: string[]",
+                "started_at: time",
+                "lease_expires_at: time",
+                "alive: boolean",
+            ]),
+        ),
         ("Workers", object(&["*workers: Worker[]"])),
         ("Audit", object(&["*acts: object[]"])),
     ];

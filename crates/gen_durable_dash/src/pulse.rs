@@ -168,9 +168,7 @@ impl Pulse {
             true => {
                 (inspect.standing().await?, inspect.workers().await?, inspect.troubles().await?, inspect.edges().await?)
             }
-            false => {
-                (before.standing.clone(), before.workers.clone(), before.troubles.clone(), before.edges.clone())
-            }
+            false => (before.standing.clone(), before.workers.clone(), before.troubles.clone(), before.edges.clone()),
         };
         let newest = arrived.iter().map(|row| row.newest).max().unwrap_or(after);
         place.seen.push_back((now, newest.max(after)));

@@ -12,14 +12,27 @@ pub struct Redaction {
 
 impl Default for Redaction {
     fn default() -> Redaction {
-        Redaction::of(["password", "passwd", "secret", "token", "authorization", "api_key", "apikey", "card", "cvv", "iban"])
+        Redaction::of([
+            "password",
+            "passwd",
+            "secret",
+            "token",
+            "authorization",
+            "api_key",
+            "apikey",
+            "card",
+            "cvv",
+            "iban",
+        ])
     }
 }
 
 impl Redaction {
     /// Keys that contain one of these words.
     pub fn of<S: Into<String>>(words: impl IntoIterator<Item = S>) -> Redaction {
-        Redaction { words: words.into_iter().map(|word| word.into().to_lowercase()).filter(|w| !w.is_empty()).collect() }
+        Redaction {
+            words: words.into_iter().map(|word| word.into().to_lowercase()).filter(|w| !w.is_empty()).collect(),
+        }
     }
 
     /// Nothing is blacked out.

@@ -56,7 +56,17 @@ fn method(name: &str) -> Method {
 
 pub(crate) fn all() -> Vec<Route> {
     const SEARCH: &[&str] = &[
-        "machine", "step", "status", "queue", "tenant", "key", "error", "newer_than", "older_than", "before", "limit",
+        "machine",
+        "step",
+        "status",
+        "queue",
+        "tenant",
+        "key",
+        "error",
+        "newer_than",
+        "older_than",
+        "before",
+        "limit",
     ];
     table! {
         get "/" assets::index, doc("The dashboard").page();

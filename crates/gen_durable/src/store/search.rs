@@ -12,11 +12,7 @@ use super::{
 };
 use crate::{error::Error, id::Status};
 
-sql!(
-    SEARCH,
-    "search.sql",
-    [INT8, INT4, INT4, TEXT, TEXT, TEXT, TEXT, TEXT, TEXT, TEXT, TIMESTAMPTZ, TIMESTAMPTZ]
-);
+sql!(SEARCH, "search.sql", [INT8, INT4, INT4, TEXT, TEXT, TEXT, TEXT, TEXT, TEXT, TEXT, TIMESTAMPTZ, TIMESTAMPTZ]);
 sql!(
     SEARCH_ASIDE,
     "search_aside.sql",

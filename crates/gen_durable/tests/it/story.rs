@@ -1,8 +1,8 @@
 //! The story of an instance: what is told, what is not, and where it ends. What each act tells stands with the acts.
 
 use gen_durable::{
-    Context, DAY, Engine, Failure, Job, Lab, MINUTE, Machine, Outcome, Policy, SECOND, Settings, Status, Story,
-    StoryMark, StepError, done, next, retry_after, sleep,
+    Context, DAY, Engine, Failure, Job, Lab, MINUTE, Machine, Outcome, Policy, SECOND, Settings, Status, StepError,
+    Story, StoryMark, done, next, retry_after, sleep,
 };
 use serde::{Deserialize, Serialize};
 
@@ -65,7 +65,9 @@ impl Job for Flaky {
     type App = ();
     type Output = ();
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
-        if cx.attempt < 2 { Err(format!("not yet {}", cx.attempt))? }
+        if cx.attempt < 2 {
+            Err(format!("not yet {}", cx.attempt))?
+        }
         Ok(())
     }
     fn policy(&self) -> Policy {

@@ -20,6 +20,8 @@ pub(crate) mod queues;
 pub(crate) mod workers;
 
 pub(crate) mod bench;
+pub(crate) mod serve;
+pub(crate) mod watch;
 
 use gen_durable_postgres::Cluster;
 

@@ -13,7 +13,7 @@ pub(crate) fn tell(story: &Story, json: bool) -> anyhow::Result<()> {
 }
 
 fn as_json(story: &Story) -> anyhow::Result<()> {
-    let Story { books, kills, held, took } = story;
+    let Story { books, kills, held, took, .. } = story;
     let steps: i64 = books.machines.iter().map(|sums| sums.steps).sum();
     print_json(&json!({
         "enqueued": books.enqueued,
@@ -31,7 +31,7 @@ fn as_json(story: &Story) -> anyhow::Result<()> {
 }
 
 fn for_people(story: &Story) -> anyhow::Result<()> {
-    let Story { books, kills, held, took } = story;
+    let Story { books, kills, held, took, .. } = story;
     let seconds = took.as_secs_f64();
     let shipped = books.machines.first().map_or(0, |orders| orders.done);
     let mut rows = Rows::new(["machine", "enqueued", "done", "failed", "retries", "steps/s", "p50", "p99"])
@@ -65,7 +65,10 @@ fn for_people(story: &Story) -> anyhow::Result<()> {
     let mut story = format!("\n{rows}\n {lost}\n {charged}\n");
     story.push_str(&format!("   {kills} {workers} killed with SIGKILL, in the middle of {} instances\n", n(*held)));
     if books.failed > 0 {
-        story.push_str(&format!("   {} orders failed for good, as they should: card declined\n", n(books.failed)));
+        story.push_str(&format!(
+            "   {} orders failed for good, as they should: card declined, out of stock\n",
+            n(books.failed)
+        ));
     }
     print(story)
 }

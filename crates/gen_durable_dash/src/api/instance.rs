@@ -28,7 +28,10 @@ pub(crate) struct Whole {
 
 /// An id in a path.
 pub(crate) fn number(id: &str) -> Answer<i64> {
-    id.parse().ok().filter(|id| *id > 0).ok_or_else(|| Problem::not_found(format!("{id:?} is not the id of an instance")))
+    id.parse()
+        .ok()
+        .filter(|id| *id > 0)
+        .ok_or_else(|| Problem::not_found(format!("{id:?} is not the id of an instance")))
 }
 
 fn hides(shared: &Shared, caller: &Caller) -> bool {
@@ -167,9 +170,7 @@ pub(crate) async fn explain(State(shared): State<Shared>, At(id): At<String>) ->
 
 /// A word for programs, a sentence for people.
 fn said(blocker: &Blocker, now: Timestamp) -> (&'static str, String) {
-    let deadline = |at: &Option<Timestamp>| {
-        at.map_or("without a deadline".to_owned(), |at| format!("until {at:.0}"))
-    };
+    let deadline = |at: &Option<Timestamp>| at.map_or("without a deadline".to_owned(), |at| format!("until {at:.0}"));
     match blocker {
         Blocker::Settled { status, error: None } => ("settled", format!("It is {status}: nothing more will happen.")),
         Blocker::Settled { status, error: Some(error) } => ("settled", format!("It is {status}: {error}")),
@@ -207,7 +208,9 @@ fn said(blocker: &Blocker, now: Timestamp) -> (&'static str, String) {
         Blocker::Suspect { deaths } => {
             ("suspect", format!("{deaths} processes died with it: such instances run one at a time in a worker."))
         }
-        Blocker::Behind { count } if *count > 10_000 => ("behind", "Over 10,000 are due before it in its queue.".to_owned()),
+        Blocker::Behind { count } if *count > 10_000 => {
+            ("behind", "Over 10,000 are due before it in its queue.".to_owned())
+        }
         Blocker::Behind { count } => ("behind", format!("{count} are due before it in its queue.")),
         other => ("unknown", format!("{other:?}")),
     }

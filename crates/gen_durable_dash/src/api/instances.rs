@@ -150,7 +150,9 @@ impl New {
             Some(name) => return Err(Problem::invalid(format!("there is no scope {name:?}: live, ever or none"))),
         };
         if let Some(at) = self.at {
-            let at = at.parse().map_err(|_| Problem::invalid(format!("{at:?} is not a time such as 2030-01-31T12:00:00Z")))?;
+            let at = at
+                .parse()
+                .map_err(|_| Problem::invalid(format!("{at:?} is not a time such as 2030-01-31T12:00:00Z")))?;
             instance.at = Some(at);
         }
         if let Some(seconds) = self.after_seconds {

@@ -38,7 +38,8 @@ struct Following;
 
 impl Following {
     fn begin() -> Option<Following> {
-        let begun = FOLLOWERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < FOLLOWERS_MAX).then_some(n + 1));
+        let begun =
+            FOLLOWERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < FOLLOWERS_MAX).then_some(n + 1));
         begun.ok().map(|_| Following)
     }
 }
