@@ -7,6 +7,8 @@ import { link } from './route.js';
 const BOX = { w: 168, h: 62 };
 const GAP = { x: 78, y: 30 };
 const ENDS = { done: 'done', stop: 'failed', cancel: 'cancelled' };
+// What ends badly ends below: the way there crosses no step.
+const BELOW = ['→failed', '→cancelled'];
 
 // Ways that lead back to the step itself are told as a mark on it.
 function waysOf(machine) {
@@ -61,18 +63,17 @@ function layersOf(steps, ways) {
 export function layout(machine) {
   const { ways, loops } = waysOf(machine);
   const ends = [...new Set(ways.map((way) => way.to).filter((to) => to.startsWith('→')))];
-  const steps = [...Object.keys(machine.steps), ...ends];
-  const { depth, back } = layersOf(steps, ways);
+  const steps = [...Object.keys(machine.steps), ...ends.filter((end) => !BELOW.includes(end))];
+  const { depth, back } = layersOf(steps, ways.filter((way) => !BELOW.includes(way.to)));
   const layers = [];
   steps.forEach((step) => (layers[depth.get(step)] ??= []).push(step));
   const place = new Map();
   const filled = layers.filter(Boolean);
-  // Each layer in the order of where its ways come from; what ends well stands above.
+  // Each layer in the order of where its ways come from.
   filled.forEach((layer, index) => {
     const weight = (step) => {
       const from = ways.filter((way) => way.to === step && place.has(way.from)).map((way) => place.get(way.from).row);
-      const own = from.length ? from.reduce((sum, row) => sum + row, 0) / from.length : 0;
-      return own + (step === '→failed' ? 0.4 : 0) + (step === '→cancelled' ? 0.6 : 0);
+      return from.length ? from.reduce((sum, row) => sum + row, 0) / from.length : 0;
     };
     layer.sort((a, b) => weight(a) - weight(b) || a.localeCompare(b));
     layer.forEach((step, row) => place.set(step, { layer: index, row, rows: layer.length }));
@@ -85,10 +86,23 @@ export function layout(machine) {
     spot.y = 34 + (height - own) / 2 + spot.row * (BOX.h + GAP.y);
   }
   const width = 24 + filled.length * BOX.w + Math.max(0, filled.length - 1) * GAP.x;
-  return { place, ways, loops, back, width, height: height + 68 };
+  const below = BELOW.filter((end) => ends.includes(end));
+  below.forEach((end, row) => place.set(end, { x: width - BOX.w - 12, y: 34 + height + 24 + row * 46 - BOX.h / 2, layer: filled.length }));
+  return { place, ways, loops, back, width, height: height + 62 + below.length * 46 };
 }
 
-function curve(from, to, isBack) {
+// The steps of a machine in the order in which they are gone through.
+export function stepsInOrder(machine) {
+  const { place } = layout(machine);
+  const at = (step) => { const spot = place.get(step); return spot ? spot.layer * 1000 + (spot.row ?? 0) : 0; };
+  return Object.keys(machine.steps).sort((a, b) => at(a) - at(b));
+}
+
+function curve(from, to, isBack, isBelow) {
+  if (isBelow) {
+    const [x, y, rail] = [from.x + BOX.w / 2, from.y + BOX.h, to.y + BOX.h / 2];
+    return { d: `M${x} ${y}C${x} ${rail} ${x + 20} ${rail} ${x + 60} ${rail}L${to.x - 4} ${rail}`, mid: [x + 12, y + 21], side: 'start' };
+  }
   const [x1, y1] = [from.x + BOX.w, from.y + BOX.h / 2];
   const [x2, y2] = [to.x, to.y + BOX.h / 2];
   if (!isBack && x2 > x1) {
@@ -140,13 +154,13 @@ export function Graph({ machine }) {
   const into = (step) => ways.filter((way) => way.to === step).reduce((sum, way) => sum + way.count, 0);
   return html`<div class="graph" tabindex="0" role="region" aria-label=${`The steps of ${machine.name}`}>
     <svg viewBox=${`0 0 ${width} ${height}`} width=${width} height=${height} role="group" aria-label=${`Machine ${machine.name}`}>
-      <defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto-start-reverse"><path d="M0 0L8 4L0 8Z" /></marker></defs>
+      <defs><marker id="tip" viewBox="0 0 8 8" refX="7.5" refY="4" markerWidth="9" markerHeight="9" markerUnits="userSpaceOnUse" orient="auto-start-reverse"><path d="M0 0L8 4L0 8Z" /></marker></defs>
       ${ways.map((way) => {
-        const { d, mid } = curve(place.get(way.from), place.get(way.to), back.has(way));
-        const outcomes = [...way.outcomes].filter((outcome) => !['next', 'done'].includes(outcome)).join(', ');
+        const { d, mid, side } = curve(place.get(way.from), place.get(way.to), back.has(way), BELOW.includes(way.to));
+        const outcomes = [...way.outcomes].filter((outcome) => !['next', 'done', 'stop'].includes(outcome)).join(', ');
         return html`<g class=${`way ${way.to === '→failed' ? 'is-bad' : ''}`}>
           <path d=${d} marker-end="url(#tip)" stroke-width=${1.2 + 2.4 * (way.count / most)} />
-          <text x=${mid[0]} y=${mid[1] - 6} text-anchor="middle">${number(way.count)}${outcomes && ` · ${outcomes}`}</text>
+          <text x=${mid[0]} y=${mid[1] - 6} text-anchor=${side ?? 'middle'}>${number(way.count)}${outcomes && ` · ${outcomes}`}</text>
         </g>`;
       })}
       ${[...place].map(([step, spot]) => (step.startsWith('→')

@@ -8,6 +8,7 @@ export const number = (value) => (value === null || value === undefined ? '–' 
 export const counted = (value) => (value > 10000 ? '10,000+' : number(value));
 
 export function rate(value) {
+  if (value === 0) return '0';
   if (value >= 100) return number(Math.round(value));
   return value >= 10 ? value.toFixed(0) : value.toFixed(1);
 }
@@ -24,6 +25,7 @@ export function bytes(value) {
 export function span(ms) {
   if (ms === null || ms === undefined || Number.isNaN(ms)) return '–';
   const s = ms / 1000;
+  if (ms === 0) return '0';
   if (ms < 1) return '<1 ms';
   if (s < 1) return `${Math.round(ms)} ms`;
   if (s < 10) return `${s.toFixed(1)} s`;

@@ -1,7 +1,7 @@
 // Machines, each as a drawing of its steps.
 
 import { html } from '../vendor/preact-htm.js';
-import { Graph, stepTimes } from '../graph.js';
+import { Graph, stepTimes, stepsInOrder } from '../graph.js';
 import { Empty, Loading, Panel, Table } from '../parts.js';
 import { link } from '../route.js';
 import { counted, number, plural, statusName } from '../text.js';
@@ -34,7 +34,7 @@ export function Machine({ one, live }) {
     <${Panel}>${Object.keys(machine.steps).length ? html`<${Graph} machine=${machine} />` : html`<${Empty} title="Nothing of it has run yet" />`}<//>
     <${Panel} title="Steps" aside=${html`<a href=${link('instances', { machine: one })}>all instances</a>`}>
       <${Table} label="Steps" head=${['step', ...statuses.map((status) => `#${statusName(status)}`), '#runs', '#average']}>
-        ${Object.entries(machine.steps).map(([step, counts]) => html`<tr><td><a href=${link('instances', { machine: one, step })}>${step}</a></td>
+        ${stepsInOrder(machine).map((step) => [step, machine.steps[step]]).map(([step, counts]) => html`<tr><td><a href=${link('instances', { machine: one, step })}>${step}</a></td>
           ${statuses.map((status) => html`<td class="num">${counts[status] ? html`<a href=${link('instances', { machine: one, step, status })}>${counted(counts[status])}</a>` : html`<span class="faint">0</span>`}</td>`)}
           <td class="num">${number(times.get(step)?.count ?? null)}</td><td class="num">${times.get(step)?.average ?? '–'}</td></tr>`)}
       <//>

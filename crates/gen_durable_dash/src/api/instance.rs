@@ -1,7 +1,7 @@
 //! One instance: what it is, what happened to it, what hangs on it, why it does not run.
 
 use axum::{Extension, Json, extract::State};
-use gen_durable::{Blocker, StoryMark, Timestamp};
+use gen_durable::{Blocker, Status, StoryMark, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json, value::RawValue};
 
@@ -173,6 +173,7 @@ fn said(blocker: &Blocker, now: Timestamp) -> (&'static str, String) {
     let deadline = |at: &Option<Timestamp>| at.map_or("without a deadline".to_owned(), |at| format!("until {at:.0}"));
     match blocker {
         Blocker::Settled { status, error: None } => ("settled", format!("It is {status}: nothing more will happen.")),
+        Blocker::Settled { status: Status::Failed, error: Some(error) } => ("settled", format!("It failed: {error}")),
         Blocker::Settled { status, error: Some(error) } => ("settled", format!("It is {status}: {error}")),
         Blocker::Executing { host, pid, alive: true, .. } => {
             let place = host.as_deref().zip(*pid).map(|(host, pid)| format!(" on {host}, process {pid}"));
