@@ -96,11 +96,6 @@ create index instances_finished on gen_durable.instances (finished_at)
 create index instances_stuck on gen_durable.instances (fsm, fsm_version)
     where status = 'stuck';
 
--- What waits, has failed or was set aside, by id: for people who look for it among a million that are done. It names no column
--- that a run-ahead commit writes.
-create index instances_aside on gen_durable.instances (status, id)
-    where status in ('awaiting_signal', 'awaiting_children', 'stuck', 'failed', 'cancelled');
-
 -- One index, two jobs: a key is unique among those that occupy it, and it is found by it. Keys carry their tenant.
 create unique index instances_key on gen_durable.instances (tenant, correlation_guard)
     where correlation_guard is not null;
@@ -110,6 +105,11 @@ create index instances_children on gen_durable.instances (parent_id, parent_gene
 -- Waits and joins that give up at a time.
 create index instances_deadlines on gen_durable.instances (deadline_at)
     where deadline_at is not null;
+
+-- What waits, has failed or was set aside, by id: for people who look for it among a million that are done. It names no column
+-- that a run-ahead commit writes.
+create index instances_aside on gen_durable.instances (status, id)
+    where status in ('awaiting_signal', 'awaiting_children', 'stuck', 'failed', 'cancelled');
 
 -- A process that runs steps. Its lease is the lease of all that it holds.
 create table gen_durable.workers (
