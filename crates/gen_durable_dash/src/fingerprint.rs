@@ -38,7 +38,10 @@ pub(crate) fn fingerprint(error: &str) -> String {
 
 fn is_particular(word: &str) -> bool {
     let digits = word.chars().filter(char::is_ascii_digit).count();
-    digits > 0 && (digits * 2 >= word.len() || word.chars().all(|c| c.is_ascii_hexdigit()) || word.len() >= 16)
+    let begins = word.starts_with(|c: char| c.is_ascii_digit());
+    let is_hex = word.len() >= 4 && word.chars().all(|c| c.is_ascii_hexdigit());
+    // "7", "12s", "0b5e"; a long hexadecimal word without a digit is one as well: "ffffffff".
+    (digits > 0 && (begins || digits * 2 >= word.len() || is_hex || word.len() >= 16)) || (is_hex && word.len() >= 8)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 //!
 //! let client = Client::new(Pool::connect("postgres://app@localhost/shop").await?);
 //! let access = Access::tokens("a-long-random-secret-of-operators", Some("another-one-that-may-only-look"))?;
-//! let app = axum::Router::new().nest("/durable", gen_durable_dash::router(client, access, Options::new())?);
+//! let app = axum::Router::new().nest_service("/durable", gen_durable_dash::router(client, access, Options::new())?);
 //! let listener = tokio::net::TcpListener::bind("127.0.0.1:8080").await?;
 //! axum::serve(listener, app).await?;
 //! # Ok(()) }
@@ -49,7 +49,7 @@ use shared::{Inner, Shared};
 /// The API and the dashboard. Acts go through this client, so that engines on its pool notice at once; looks go over
 /// connections of the dashboard's own.
 ///
-/// Mount it at the root or under a prefix. It starts one task, which reads what is shown live while somebody looks, and which
+/// Mount it at the root, or under a prefix with `nest_service` (which also answers the prefix with a slash). It starts one task, which reads what is shown live while somebody looks, and which
 /// ends when the router is dropped: so it must be called within a Tokio runtime.
 pub fn router(client: Client, access: Access, options: Options) -> Result<Router, Error> {
     let shared: Shared = Inner::new(client, access, options)?;

@@ -166,7 +166,7 @@ fn tokens_that_can_be_guessed_are_refused() {
 #[tokio::test]
 async fn under_a_prefix_everything_is_found_and_still_guarded() {
     let desk = Desk::new().await;
-    let nested = axum::Router::new().nest("/ops/durable", desk.router.clone());
+    let nested = axum::Router::new().nest_service("/ops/durable", desk.router.clone());
     let desk = Desk { client: desk.client, router: nested };
     assert_eq!(desk.ask("GET", "/ops/durable/api/v1/session", &[], "").await.status, StatusCode::UNAUTHORIZED);
     assert_eq!(desk.get("/ops/durable/api/v1/session").await.status, StatusCode::OK);
