@@ -1,7 +1,11 @@
 -- 0001 undone: everything, the schema included. Nothing is left behind.
+drop table gen_durable.placer;
+drop table gen_durable.lanes;
 drop table gen_durable.queues;
 drop table gen_durable.workers;
 drop table gen_durable.instances;
+drop sequence gen_durable.rounds;
+drop sequence gen_durable.arrivals;
 drop type gen_durable.durable_status;
 drop table gen_durable.migrations;
 drop function gen_durable.clock();

@@ -22,6 +22,11 @@ create type gen_durable.durable_status as enum (
     'done', 'failed', 'cancelled'
 );
 
+-- Numbers of arrival: one at a time, so that one producer's come in the order of its enqueues.
+create sequence gen_durable.arrivals cache 1;
+-- One number for each time that places in lanes are given out.
+create sequence gen_durable.rounds cache 1;
+
 -- An instance of a machine is a row. Fixed-width columns first: no padding on the hot path.
 create table gen_durable.instances (
     id               bigint generated always as identity primary key,
@@ -39,6 +44,9 @@ create table gen_durable.instances (
     status           gen_durable.durable_status not null default 'runnable',
     priority         smallint not null default 0,    -- lower first
     crash_count      smallint not null default 0,    -- deaths of a process that held it, since its last commit
+    held_back        boolean not null default false, -- runnable, and it is another's turn under its partition key
+    in_lane          boolean not null default false, -- has a place in its lane: waits for it, or has the lane
+    lane_blocks      boolean not null default false, -- if it fails for good, its lane stands still behind it
     fsm              text not null,
     step             text not null,
     queue            text not null default 'default',
@@ -50,6 +58,8 @@ create table gen_durable.instances (
     traceparent      text,                           -- carried from the enqueue to every step
     partition_key    text,
     lane_key         text,
+    lane_position    bigint,                         -- its place in its lane, once it was given one
+    arrival          bigint,                         -- its lane or partition key must be looked at: see `place`
     awaits           text[],                         -- the signals that its step waits for, or was woken for
     deadline_at      timestamptz,                    -- when a wait or a join gives up…
     deadline_step    text,                           -- …and where it goes then
@@ -67,6 +77,12 @@ create table gen_durable.instances (
     constraint instances_terminal_has_an_end check ((status in ('done', 'failed', 'cancelled')) = (finished_at is not null)),
     constraint instances_counts_are_not_negative check (
         attempt >= 0 and crash_count >= 0 and step_seq >= visit and children_pending >= 0),
+    constraint instances_queued_is_in_a_lane check (
+        (status <> 'queued' or lane_key is not null) and (not in_lane or lane_position is not null)),
+    constraint instances_held_back_is_runnable check (
+        not held_back or (status = 'runnable' and partition_key is not null)),
+    constraint instances_keys_have_a_length check (
+        octet_length(partition_key) between 1 and 512 and octet_length(lane_key) between 1 and 512),
     constraint instances_names_have_a_length check (
         octet_length(fsm) between 1 and 200 and octet_length(step) between 1 and 200
         and octet_length(queue) between 1 and 63 and octet_length(tenant) <= 200)
@@ -82,10 +98,10 @@ create table gen_durable.instances (
 
 -- The picker's range: one (queue, priority), by due time. A row whose process died twice is not in it.
 create index instances_pick on gen_durable.instances (queue, priority, eligible_at, id)
-    where status = 'runnable' and crash_count < 2;
+    where status = 'runnable' and crash_count < 2 and not held_back;
 -- Rows that two processes died with run one at a time in a process.
 create index instances_suspects on gen_durable.instances (queue, eligible_at, id)
-    where status = 'runnable' and crash_count >= 2;
+    where status = 'runnable' and crash_count >= 2 and not held_back;
 -- The reaper's: what a dead worker held.
 create index instances_held on gen_durable.instances (locked_by)
     where status = 'executing';
@@ -95,6 +111,19 @@ create index instances_finished on gen_durable.instances (finished_at)
 -- Rows that some build could not decode: set aside, never failed.
 create index instances_stuck on gen_durable.instances (fsm, fsm_version)
     where status = 'stuck';
+
+-- A lane, in order: what waits in it and what has it. What has left the lane is not in here.
+create unique index instances_lane on gen_durable.instances (tenant, lane_key, lane_position)
+    where in_lane;
+-- Whose turn it is under a partition key: at most one, whatever anybody's code believes.
+create unique index instances_turn on gen_durable.instances (tenant, partition_key)
+    where partition_key is not null and not held_back and status in ('runnable', 'executing');
+-- Who waits for a turn, in the order of the picker.
+create index instances_waiting on gen_durable.instances (tenant, partition_key, priority, eligible_at, id)
+    where held_back;
+-- Whose lane or partition key must be looked at, in the order of arrival.
+create index instances_arrivals on gen_durable.instances (arrival)
+    where arrival is not null;
 
 -- One index, two jobs: a key is unique among those that occupy it, and it is found by it. Keys carry their tenant.
 create unique index instances_key on gen_durable.instances (tenant, correlation_guard)
@@ -129,3 +158,16 @@ create table gen_durable.queues (
     paused_at    timestamptz,
     paused_by    text
 );
+
+-- A lane: its row is its lock, and all that gives or takes a place in it holds that. The floor is a place below which
+-- nothing stands any more: where to begin to look.
+create table gen_durable.lanes (
+    tenant text not null,
+    key    text not null,
+    floor  bigint not null default 0,
+    primary key (tenant, key)
+) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.02);
+
+-- Whoever gives out places and turns holds this row: one at a time, for the length of a statement.
+create table gen_durable.placer (one boolean primary key default true check (one));
+insert into gen_durable.placer default values;

@@ -51,12 +51,12 @@ create function gen_durable.children_of(p_id bigint, p_generation int) returns t
 create function gen_durable.pick(
     p_queues text[], p_room int[],
     p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[],
-    p_machines text[], p_worker uuid, p_lease_seconds float8, p_suspects int
+    p_machines text[], p_worker uuid, p_lease_seconds float8, p_suspects int, p_place_from bigint default 0
 ) returns table (
     id bigint, fsm text, fsm_version int, step text, data text, state text, attempt int,
     claim_epoch bigint, step_seq bigint, visit bigint, queue text, priority smallint, eligible_at timestamptz,
     tenant text, traceparent text, keyed boolean, crash_count smallint, next_due timestamptz, paused text[],
-    awaits text[], inbox text, children text, parent_id bigint
+    awaits text[], inbox text, children text, parent_id bigint, freed_by bigint, marks bigint[]
 )
 language plpgsql
 set search_path = gen_durable, pg_temp
@@ -71,7 +71,19 @@ as $$
 declare
     claimed bigint;
     room bigint := (select coalesce(sum(free), 0) from unnest(p_room) as free);
+    arrived bigint;
+    over bigint;
+    begun bigint;
+    placed_to bigint;
 begin
+    -- How far numbers of arrival have been drawn, before anything is looked at: see `marks` below.
+    select case when a.is_called then a.last_value else a.last_value - 1 end into arrived from gen_durable.arrivals a;
+    select pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmax(s)::text::bigint into over, begun from pg_current_snapshot() s;
+    -- Who waits in a lane or for a turn is given a place before anybody is claimed.
+    if exists (select from gen_durable.instances i where i.arrival > p_place_from) then
+        placed_to := gen_durable.place(p_place_from, 1000);
+    end if;
+
     return query
     with wanted as materialized (
         select open.queue, open.free
@@ -89,7 +101,7 @@ begin
                 select i.id
                 from gen_durable.instances i
                 where i.queue = range.queue and i.priority = range.priority
-                  and i.status = 'runnable' and i.crash_count < 2
+                  and i.status = 'runnable' and i.crash_count < 2 and not i.held_back
                   and (i.eligible_at, i.id) > (range.since, range.since_id)
                   and i.eligible_at <= gen_durable.clock()
                   and i.fsm || '/' || i.fsm_version = any (p_machines)
@@ -113,7 +125,7 @@ begin
         null::timestamptz, null::text[],
         i.awaits, (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
          from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null), case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
-        i.parent_id;
+        i.parent_id, null::bigint, null::bigint[];
     get diagnostics claimed = row_count;
 
     -- At most one suspect at a time in a process: if it dies, we know who it was.
@@ -125,7 +137,7 @@ begin
             cross join lateral (
                 select i.id
                 from gen_durable.instances i
-                where i.queue = wanted.queue and i.status = 'runnable' and i.crash_count >= 2
+                where i.queue = wanted.queue and i.status = 'runnable' and i.crash_count >= 2 and not i.held_back
                   and i.eligible_at <= gen_durable.clock()
                   and i.fsm || '/' || i.fsm_version = any (p_machines)
                 order by i.eligible_at, i.id
@@ -144,13 +156,15 @@ begin
         returning i.id, i.fsm, i.fsm_version, i.step, i.data::text, i.state::text, i.attempt,
             i.claim_epoch, i.step_seq, i.visit, i.queue, i.priority, i.eligible_at,
             i.tenant, i.traceparent, i.partition_key is not null or i.lane_key is not null, i.crash_count,
-        null::timestamptz, null::text[],
-        i.awaits, (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
-         from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null), case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
-        i.parent_id;
+            null::timestamptz, null::text[], i.awaits, gen_durable.inbox_of(i.id),
+            case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
+            i.parent_id, null::bigint, null::bigint[];
     end if;
 
-    -- The time; the next due time of these ranges when everything that was due is taken; and which queues are shut.
+    -- The time; the next due time of these ranges when everything that was due is taken; which queues are shut. And the
+    -- marks: up to where arrivals were seen to (null: all of them), how far they had been drawn when we began, and which
+    -- transactions were over and which had not begun. Whoever draws a number has begun before, so once all that had begun
+    -- then are over, nothing below that number can come any more.
     return query
     select null::bigint, null, null::int, null, null, null, null::int, null::bigint, null::bigint, null::bigint, null,
         null::smallint, gen_durable.clock(), null, null, false, null::smallint,
@@ -161,14 +175,15 @@ begin
                 select i.eligible_at
                 from gen_durable.instances i
                 where i.queue = range.queue and i.priority = range.priority
-                  and i.status = 'runnable' and i.crash_count < 2
+                  and i.status = 'runnable' and i.crash_count < 2 and not i.held_back
                   and i.eligible_at > gen_durable.clock() and i.eligible_at < 'infinity'
                 order by i.eligible_at
                 limit 1
             ) due
         ) end,
         (select array_agg(q.name) from gen_durable.queues q where q.name = any (p_queues) and q.paused_at is not null),
-        null::text[], null, null, null::bigint;
+        null::text[], null, null, null::bigint, null::bigint,
+        array[placed_to, arrived, over, begun];
 end $$;
 
 -- Write what steps decided: one entry an ending, all in one transaction.
@@ -217,6 +232,10 @@ begin
         visit = case when e.rise < 0 then i.step_seq + 1 else i.visit end,
         -- A retry sees the same letters again; an ending that enters a step or settles leaves the wait behind.
         awaits = case when e.rise < 0 or e.status in ('done', 'failed', 'cancelled') then null else i.awaits end,
+        -- Under a partition key, whoever ends a step goes to the back; in a lane, whoever settles leaves it, unless it failed
+        -- and was to keep its place.
+        held_back = e.status = 'runnable' and i.partition_key is not null,
+        in_lane = i.in_lane and (e.status not in ('done', 'failed', 'cancelled') or (e.status = 'failed' and i.lane_blocks)),
         -- A run-ahead commit leaves every indexed column alone, so that it stays on its page and off the indexes.
         eligible_at = case when e.status = 'runnable'
                            then gen_durable.clock() + make_interval(secs => coalesce(e.delay, 0)) else i.eligible_at end,

@@ -33,6 +33,11 @@ begin
                            then gen_durable.clock() else p.eligible_at end,
         deadline_at = case when p.status = 'awaiting_children' and (p.children_pending - told.count = 0 or p.join_any)
                            then null else p.deadline_at end,
+        held_back = p.held_back or p.partition_key is not null and p.status = 'awaiting_children'
+                                   and (p.children_pending - told.count = 0 or p.join_any),
+        arrival = case when p.partition_key is not null and p.status = 'awaiting_children'
+                            and (p.children_pending - told.count = 0 or p.join_any)
+                       then nextval('gen_durable.arrivals') else p.arrival end,
         updated_at = gen_durable.clock()
     from told
     where p.id = told.parent_id and p.join_generation = told.parent_generation;
@@ -82,19 +87,49 @@ begin
     -- By what the lock returned, never by the table: the snapshot may be older than the lock.
     if target.status = 'awaiting_signal' and p_name = any (target.awaits) then
         update gen_durable.instances i
-        set status = 'runnable', eligible_at = gen_durable.clock(), deadline_at = null, updated_at = gen_durable.clock()
+        set status = 'runnable', eligible_at = gen_durable.clock(), deadline_at = null, updated_at = gen_durable.clock(),
+            held_back = i.partition_key is not null,
+            arrival = case when i.partition_key is not null then nextval('gen_durable.arrivals') else i.arrival end
         where i.id = target.id;
         perform gen_durable.tell_woken(array[target.id], 'signal ' || p_name);
     end if;
     return 'delivered';
 end $$;
 
+-- A child in a lane that one of its ancestors has would wait for that ancestor, which waits for it.
+--   called by: enqueue_all, for children      index: instances_pkey      locks: nothing
+create function gen_durable.refuse_own_lane(p_entries jsonb, p_parent bigint) returns void
+language plpgsql
+as $$
+declare
+    ancestor record;
+begin
+    for ancestor in
+        with recursive above(id, parent_id, tenant, lane_key, in_lane) as (
+            select i.id, i.parent_id, i.tenant, i.lane_key, i.in_lane from gen_durable.instances i where i.id = p_parent
+            union all
+            select i.id, i.parent_id, i.tenant, i.lane_key, i.in_lane
+            from above join gen_durable.instances i on i.id = above.parent_id
+        )
+        select * from above where above.in_lane
+    loop
+        if exists (select from jsonb_array_elements(p_entries) e
+                   where e->>'lane' = ancestor.lane_key and coalesce(e->>'tenant', '') = ancestor.tenant) then
+            raise exception 'a child in the lane % would wait for instance %, which has that lane and waits for the child',
+                ancestor.lane_key, ancestor.id
+                using errcode = 'check_violation', hint = 'give the child another lane, or enqueue it without waiting for it';
+        end if;
+    end loop;
+end $$;
+
 -- Insert instances that may carry a key. Rows are taken in the order of their keys, so that two batches in opposite order
 -- wait for one another and do not deadlock.
---   called by: store::enqueue, conclude, SQL      index: instances_key
---   locks: nothing that exists; waits for a transaction that is about to take the same key
+--   called by: store::enqueue, conclude, SQL      index: instances_key; as place, if at once
+--   locks: nothing that exists; waits for a transaction that is about to take the same key. At once: the placer and lanes
 -- Answers one row an entry: its place, the id (of the holder, if the key is taken), and whether it is new.
-create function gen_durable.enqueue_all(p_entries jsonb, p_parent bigint default null, p_generation int default null)
+create function gen_durable.enqueue_all(
+    p_entries jsonb, p_parent bigint default null, p_generation int default null, p_at_once boolean default false
+)
 returns table (place int, id bigint, is_new boolean, eligible_at timestamptz)
 language plpgsql
 set search_path = gen_durable, pg_temp
@@ -106,20 +141,53 @@ declare
     entry record;
     made record;
     tries int;
+    lane_tenants text[];
+    lane_keys text[];
+    lane_taken boolean[];
+    round bigint;
 begin
+    if jsonb_path_exists(p_entries, '$[*].lane') or jsonb_path_exists(p_entries, '$[*].partition') then
+        -- This transaction has begun before it draws a number of arrival: see `pick`.
+        perform pg_current_xact_id();
+        -- A child that stood behind one of its own waiting ancestors would stand there for ever.
+        if p_parent is not null then
+            perform gen_durable.refuse_own_lane(p_entries, p_parent);
+        end if;
+        -- In a transaction that ends with this statement, places in lanes may be given at once: by whoever holds the placer,
+        -- and after all that arrived before has its place.
+        if p_at_once and not jsonb_path_exists(p_entries, '$[*].key') and jsonb_path_exists(p_entries, '$[*].lane') then
+            perform from gen_durable.placer for update skip locked;
+            if found and gen_durable.place(0, 1000) is null then
+                select array_agg(l.tenant), array_agg(l.key), array_agg(l.taken) into lane_tenants, lane_keys, lane_taken
+                from gen_durable.enter_lanes(p_entries) l;
+                round := nextval('gen_durable.rounds') << 20;
+            end if;
+        end if;
+    end if;
     -- Without keys: one statement for all of them.
     if not jsonb_path_exists(p_entries, '$[*].key') then
         return query
         with made as (
             insert into gen_durable.instances as i
-                (fsm, fsm_version, step, data, state, queue, priority, tenant, eligible_at, traceparent, parent_id, parent_generation)
+                (fsm, fsm_version, step, data, state, queue, priority, tenant, eligible_at, traceparent, parent_id, parent_generation,
+                 partition_key, lane_key, lane_blocks, status, held_back, in_lane, lane_position, arrival)
             select e.value->>'fsm', coalesce((e.value->>'version')::int, 1), e.value->>'step', e.value->'data', e.value->'state',
                 coalesce(e.value->>'queue', 'default'), coalesce((e.value->>'priority')::smallint, 0::smallint),
                 coalesce(e.value->>'tenant', ''),
                 greatest(coalesce((e.value->>'at')::timestamptz,
                     gen_durable.clock() + make_interval(secs => coalesce((e.value->>'delay')::float8, 0))), gen_durable.clock()),
-                e.value->>'traceparent', p_parent, p_generation
-            from jsonb_array_elements(p_entries) with ordinality e(value, place)
+                e.value->>'traceparent', p_parent, p_generation,
+                e.value->>'partition', e.value->>'lane', coalesce((e.value->>'lane_blocks')::boolean, false),
+                case when not e.value ? 'lane' or (e.nth = 1 and not l.taken) then 'runnable' else 'queued' end::gen_durable.durable_status,
+                e.value ? 'partition' and not e.value ? 'lane',
+                l.taken is not null,
+                case when l.taken is not null then round + e.place end,
+                case when e.value ?| array['partition', 'lane'] and l.taken is null then nextval('gen_durable.arrivals') end
+            from (select e.value, e.place, row_number() over (
+                      partition by coalesce(e.value->>'tenant', ''), e.value->>'lane' order by e.place) as nth
+                  from jsonb_array_elements(p_entries) with ordinality e(value, place)) e
+            left join unnest(lane_tenants, lane_keys, lane_taken) as l(tenant, key, taken)
+                on l.tenant = coalesce(e.value->>'tenant', '') and l.key = e.value->>'lane' and not e.value ? 'partition'
             order by e.place
             returning i.id, i.eligible_at
         )
@@ -127,15 +195,20 @@ begin
         return;
     end if;
     for entry in
-        select e.value, e.place
-        from jsonb_array_elements(p_entries) with ordinality e(value, place)
+        -- By key; but numbers of arrival are drawn in the order of the entries.
+        select e.value, e.place, e.arrival
+        from (select e.value, e.place,
+                     case when e.value ?| array['partition', 'lane'] then nextval('gen_durable.arrivals') end as arrival
+              from jsonb_array_elements(p_entries) with ordinality e(value, place)
+              order by e.place) e
         order by coalesce(e.value->>'tenant', ''), e.value->>'key', e.place
     loop
         tries := 0;
         loop
             insert into gen_durable.instances as i
                 (fsm, fsm_version, step, data, state, queue, priority, tenant, eligible_at, traceparent,
-                 correlation_key, correlation_scope, parent_id, parent_generation)
+                 correlation_key, correlation_scope, parent_id, parent_generation,
+                 partition_key, lane_key, lane_blocks, status, held_back, arrival)
             values (
                 entry.value->>'fsm', coalesce((entry.value->>'version')::int, 1), entry.value->>'step', entry.value->'data',
                 entry.value->'state', coalesce(entry.value->>'queue', 'default'),
@@ -147,7 +220,10 @@ begin
                     when 'live' then array['runnable', 'executing', 'awaiting_signal', 'awaiting_children', 'queued', 'stuck']::gen_durable.durable_status[]
                     when 'ever' then enum_range(null::gen_durable.durable_status)
                     else '{}'::gen_durable.durable_status[] end,
-                p_parent, p_generation)
+                p_parent, p_generation,
+                entry.value->>'partition', entry.value->>'lane', coalesce((entry.value->>'lane_blocks')::boolean, false),
+                case when entry.value ? 'lane' then 'queued' else 'runnable' end::gen_durable.durable_status,
+                entry.value ? 'partition' and not entry.value ? 'lane', entry.arrival)
             on conflict (tenant, correlation_guard) where correlation_guard is not null do nothing
             returning i.id, i.eligible_at into made;
             if made.id is not null then
@@ -173,7 +249,7 @@ end $$;
 
 -- Write endings that do more than end: they wait, spawn, consume letters, carry riders, or settle a child.
 --   called by: store::settle::conclude      index: instances_pkey, signals_pkey, signals_inbox, instances_key
---   locks: the endings' own rows by id, then parents by id, then the targets of riding signals
+--   locks: the endings' own rows by id, then parents by id, then lanes, then the targets of riding signals
 -- Everything after the first statement goes by the ids that it wrote: an owner that lost its claim changes nothing.
 create function gen_durable.conclude(p_endings jsonb, p_lock_timeout text)
 returns table (id bigint, status text, inbox text, children text)
@@ -189,6 +265,7 @@ as $$
 declare
     written bigint[];
     settled bigint[];
+    freeing bigint[];
     ending jsonb;
     spawned int;
     taken int;
@@ -243,7 +320,8 @@ begin
             -- or its sender waits for us. Letters that the step had already seen do not wake it: by their ids, since ids
             -- commit out of order.
             update gen_durable.instances i
-            set status = 'runnable', deadline_at = null, eligible_at = gen_durable.clock()
+            set status = 'runnable', deadline_at = null, eligible_at = gen_durable.clock(),
+                held_back = i.partition_key is not null
             where i.id = (ending->>'id')::bigint and exists (
                 select from gen_durable.signals s
                 where s.target_id = i.id and s.consumed_at is null and s.name = any (i.awaits)
@@ -260,6 +338,7 @@ begin
             update gen_durable.instances i
             set children_pending = spawned,
                 status = case when spawned = 0 then 'runnable' else i.status end,
+                held_back = spawned = 0 and i.partition_key is not null,
                 deadline_at = case when spawned = 0 then null else i.deadline_at end,
                 eligible_at = gen_durable.clock()
             where i.id = (ending->>'id')::bigint;
@@ -276,6 +355,13 @@ begin
                      where e ? 'child' and (e->>'id')::bigint = any (written));
     if cardinality(settled) > 0 then
         perform gen_durable.tell_parents(settled);
+    end if;
+
+    -- Lanes and partition keys that these endings free.
+    freeing := array(select (e->>'id')::bigint from jsonb_array_elements(p_endings) e
+                     where e ? 'keyed' and (e->>'id')::bigint = any (written));
+    if cardinality(freeing) > 0 then
+        perform gen_durable.hand_over(freeing, '{}', null, 0, '{}');
     end if;
 
     -- Letters that ride along, last: their targets are other instances' rows.
@@ -325,7 +411,9 @@ begin
     update gen_durable.instances i
     set status = 'runnable', step = i.deadline_step, data = i.deadline_data, awaits = null, attempt = 0,
         step_seq = i.step_seq + 1, visit = i.step_seq + 1, eligible_at = gen_durable.clock(),
-        deadline_at = null, deadline_step = null, deadline_data = null, updated_at = gen_durable.clock()
+        deadline_at = null, deadline_step = null, deadline_data = null, updated_at = gen_durable.clock(),
+        held_back = i.partition_key is not null,
+        arrival = case when i.partition_key is not null then nextval('gen_durable.arrivals') else i.arrival end
     from due
     where i.id = due.id and i.status in ('awaiting_signal', 'awaiting_children')
     returning i.id, i.queue, i.priority, gen_durable.tell_deadline(i.id, i.step_seq, i.claim_epoch, i.step);
@@ -376,7 +464,12 @@ begin
         update gen_durable.instances i
         set status = 'cancelled', claim_epoch = i.claim_epoch + 1, locked_by = null, lease_expires_at = null,
             awaits = null, deadline_at = null, deadline_step = null, deadline_data = null,
-            last_error = coalesce(p_reason, 'cancelled'), finished_at = gen_durable.clock(), updated_at = gen_durable.clock()
+            last_error = coalesce(p_reason, 'cancelled'), finished_at = gen_durable.clock(), updated_at = gen_durable.clock(),
+            -- It leaves its lane and makes way under its key. If anybody waited for that, `place` lets them go on.
+            held_back = false, in_lane = false,
+            arrival = case when i.in_lane and i.status <> 'queued'
+                                or i.partition_key is not null and not i.held_back and i.status in ('runnable', 'executing')
+                           then nextval('gen_durable.arrivals') end
         where i.id = any (ids) and i.finished_at is null
         returning i.id
     )

@@ -10,6 +10,7 @@ use crate::{
     codec,
     error::{StepError, fatal},
     id::{NAME_BYTES_MAX, Queue},
+    lane::Lane,
     machine::Machine,
     signal::Scope,
 };
@@ -46,9 +47,20 @@ pub(crate) struct New {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<String>,
     pub(crate) scope: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) partition: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) lane: Option<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) lane_blocks: bool,
 }
 
 impl New {
+    /// Whether it has a key of any kind: then it is more than an insert.
+    pub(crate) fn is_keyed(&self) -> bool {
+        self.key.is_some() || self.partition.is_some() || self.lane.is_some()
+    }
+
     /// What only whoever writes it knows: the limit of a payload.
     pub(crate) fn check(&self, bytes_max: usize) -> Result<(), StepError> {
         if let Some(data) = &self.data {
@@ -79,6 +91,13 @@ pub(crate) fn encode<M: Machine>(machine: M, step: Option<M::Step>) -> Result<Ne
     if let Some(key) = &key {
         named("a key", key, 1, KEY_BYTES_MAX)?;
     }
+    let (partition, lane) = (machine.partition(), machine.lane());
+    if let Some(partition) = &partition {
+        named("a partition key", partition, 1, KEY_BYTES_MAX)?;
+    }
+    if let Some(lane) = &lane {
+        named("a lane's key", lane.key(), 1, KEY_BYTES_MAX)?;
+    }
     if let Some(data) = &data {
         codec::check_nulls("the step's data", data, || codec::decode_step::<M::Step>(&step, Some(data)).map(drop))?;
     }
@@ -98,6 +117,9 @@ pub(crate) fn encode<M: Machine>(machine: M, step: Option<M::Step>) -> Result<Ne
         traceparent: None,
         key,
         scope: M::KEY_SCOPE.name(),
+        partition,
+        lane_blocks: lane.as_ref().is_some_and(Lane::blocks),
+        lane: lane.map(|lane| lane.key().to_owned()),
     })
 }
 

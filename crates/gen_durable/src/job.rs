@@ -8,6 +8,7 @@ use crate::{
     context::Context,
     error::StepError,
     id::Queue,
+    lane::Lane,
     machine::{Data, Machine},
     policy::Policy,
     signal::Scope,
@@ -67,6 +68,15 @@ pub trait Job: Data {
     }
     /// See [`Machine::KEY_SCOPE`].
     const KEY_SCOPE: Scope = Scope::Live;
+
+    /// See [`Machine::partition`].
+    fn partition(&self) -> Option<String> {
+        None
+    }
+    /// See [`Machine::lane`].
+    fn lane(&self) -> Option<Lane> {
+        None
+    }
 }
 
 /// The one step of a job.
@@ -100,5 +110,11 @@ impl<J: Job> Machine for J {
     const KEY_SCOPE: Scope = <J as Job>::KEY_SCOPE;
     fn key(&self) -> Option<String> {
         Job::key(self)
+    }
+    fn partition(&self) -> Option<String> {
+        Job::partition(self)
+    }
+    fn lane(&self) -> Option<Lane> {
+        Job::lane(self)
     }
 }

@@ -8,6 +8,7 @@ use crate::{
     context::Context,
     error::{Failure, StepError, fatal},
     id::Queue,
+    lane::Lane,
     policy::Policy,
     signal::{Address, Scope},
     story::Story,
@@ -112,6 +113,17 @@ pub trait Machine: Data {
     }
     /// How long the key is taken.
     const KEY_SCOPE: Scope = Scope::Live;
+
+    /// At most one step at a time among the instances of one partition, of all machines of its tenant, in all processes.
+    /// Read once, when the instance is made. Order is only the picker's: for strict order there are [lanes](Machine::lane).
+    fn partition(&self) -> Option<String> {
+        None
+    }
+
+    /// One whole instance at a time, in order of enqueueing. Read once, when the instance is made.
+    fn lane(&self) -> Option<Lane> {
+        None
+    }
 
     /// Whoever holds this key now, as an address: `client.signal(Checkout::keyed("order:42"), Paid)`.
     fn keyed(key: impl fmt::Display) -> Address<Self> {

@@ -28,7 +28,7 @@ use crate::{
     store::{
         fault::Fault,
         inspect::Instance,
-        lab,
+        lab, lane,
         lease::{self, Worker},
         pick::{self, Mark, Wanted},
         pool::Pool,
@@ -281,6 +281,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
     }
 
     async fn claim(&self, worker: &Worker, limit: usize) -> Vec<Claimed> {
+        self.call(|connection| async move { lane::place(&connection).await }).await;
         let queues = self.client.inspect().queues().await.unwrap_or_else(|error| panic!("{error}"));
         let (worker, machines) = (worker.clone(), self.registry.machines());
         self.call(move |connection| async move {
@@ -337,6 +338,8 @@ impl<App: Send + Sync + 'static> Lab<App> {
                 error: decision.error,
                 rise: decision.rise,
                 delay_seconds: codec::delay_seconds(decision.delay),
+                keyed: row.keyed,
+                takes: false,
                 more: crate::engine::more(decision.more, row.parent_id, decision.status),
                 tale,
             };
@@ -354,9 +357,10 @@ impl<App: Send + Sync + 'static> Lab<App> {
             }
         }
         let (more, plain): (Vec<_>, Vec<_>) = endings.into_iter().partition(|ending: &Ending| ending.more.is_some());
-        for batch in [plain, more] {
+        let (keyed, plain): (Vec<_>, Vec<_>) = plain.into_iter().partition(|ending: &Ending| ending.keyed);
+        for batch in [plain, keyed, more] {
             if !batch.is_empty() {
-                self.call(move |connection| async move { settle::settle(&connection, &batch).await }).await;
+                self.call(move |connection| async move { settle::settle(&connection, &batch, None).await }).await;
             }
         }
     }

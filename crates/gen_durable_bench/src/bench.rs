@@ -7,14 +7,14 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use gen_durable::{Client, Engine, Pool};
+use gen_durable::{Client, Engine, Machine, Pool};
 use gen_durable_postgres::{Cluster, Options};
 use tokio::{sync::oneshot, task::JoinHandle};
 use tokio_postgres::NoTls;
 
 use crate::{
     Args,
-    jobs::{FanOut, Listener, Noop, Ping, Probe, WALK_STEPS, Walk},
+    jobs::{FanOut, InLane, InPartition, Listener, Noop, Ping, Probe, WALK_STEPS, Walk},
     process,
     statistics::{median, rounded},
 };
@@ -128,10 +128,32 @@ impl Bench {
         self.fill(schema, count, "noop", "run", &state).await
     }
 
-    /// Machines that wait for their first step.
-    pub(crate) async fn fill_walks(&self, schema: &str, count: u64) -> Result<()> {
+    /// Machines that wait for their first step; with `told`, those that tell their story.
+    pub(crate) async fn fill_walks(&self, schema: &str, count: u64, told: bool) -> Result<()> {
         let state = format!(r#"{{"left": {WALK_STEPS}, "note": "hello world"}}"#);
-        self.fill(schema, count, "walk", "walking", &state).await
+        let fsm = if told { <Walk<true> as Machine>::NAME } else { <Walk<false> as Machine>::NAME };
+        self.fill(schema, count, fsm, "walking", &state).await
+    }
+
+    /// Jobs with a key each, as callers enqueue them: a document in a statement.
+    pub(crate) async fn fill_keyed(
+        &self,
+        schema: &str,
+        fsm: &str,
+        kind: &str,
+        keys: impl Iterator<Item = u64>,
+    ) -> Result<()> {
+        let insert = self
+            .sql
+            .prepare(&format!("select count(*) from {schema}.enqueue_all($1::text::jsonb, p_at_once => true)"))
+            .await?;
+        let entries: Vec<_> = keys
+            .map(|key| serde_json::json!({"fsm": fsm, "step": "run", "state": {"key": key}, kind: format!("bench:{key}")}))
+            .collect();
+        for batch in entries.chunks(usize::try_from(FILL_BATCH)?) {
+            self.sql.query_one(&insert, &[&serde_json::to_string(batch)?]).await?;
+        }
+        Ok(self.sql.batch_execute(&format!("vacuum (analyze) {schema}.instances")).await?)
     }
 
     /// By SQL: the memory of filling must not show in what is measured afterwards.
@@ -154,7 +176,8 @@ impl Bench {
     pub(crate) async fn all_settled(&self, schema: &str) -> Result<()> {
         let open = format!(
             "select exists (select from {schema}.instances where status = 'executing')
-                 or exists (select from {schema}.instances where status = 'runnable' and crash_count < 2)"
+                 or exists (select from {schema}.instances where arrival is not null)
+                 or exists (select from {schema}.instances where status = 'runnable' and crash_count < 2 and not held_back)"
         );
         let open = self.sql.prepare(&open).await?;
         let begun = Instant::now();
@@ -165,6 +188,42 @@ impl Bench {
             tokio::time::sleep(SETTLED_POLL).await;
         }
         Ok(())
+    }
+
+    /// How many have not settled.
+    pub(crate) async fn live(&self, schema: &str) -> Result<u64> {
+        let live = format!("select count(*) from {schema}.instances where finished_at is null");
+        Ok(u64::try_from(self.sql.query_one(&live, &[]).await?.try_get::<_, i64>(0)?)?)
+    }
+
+    /// Waits until so many have settled.
+    pub(crate) async fn settled(&self, schema: &str, count: u64) -> Result<()> {
+        let settled = format!("select count(*) from {schema}.instances where finished_at is not null");
+        let settled = self.sql.prepare(&settled).await?;
+        let begun = Instant::now();
+        while self.sql.query_one(&settled, &[]).await?.try_get::<_, i64>(0)? < i64::try_from(count)? {
+            if begun.elapsed() > PATIENCE {
+                bail!("not everything settled within {PATIENCE:?}");
+            }
+            tokio::time::sleep(SETTLED_POLL).await;
+        }
+        Ok(())
+    }
+
+    /// One key with very many entries that cannot run: the first is due tomorrow, and all others wait for it.
+    pub(crate) async fn stand_still(&self, schema: &str, fsm: &str, kind: &str, key: &str, count: u64) -> Result<()> {
+        let first = serde_json::json!([{"fsm": fsm, "step": "run", "state": {"key": 0}, kind: key, "delay": 86_400}]);
+        self.sql.execute(&format!("select {schema}.enqueue_all($1::text::jsonb)"), &[&first.to_string()]).await?;
+        self.sql.execute(&format!("select {schema}.place(0, 1000)"), &[]).await?;
+        let insert = format!(
+            "insert into {schema}.instances (fsm, step, state, status, {kind}_key, lane_position, in_lane, held_back, eligible_at)
+             select $1, 'run', '{{\"key\": 0}}', case when $2 = 'lane' then 'queued' else 'runnable' end::{schema}.durable_status,
+                    $3, case when $2 = 'lane' then (nextval('{schema}.rounds') << 20) end, $2 = 'lane', $2 <> 'lane',
+                    {schema}.clock() + interval '2 days'
+             from generate_series(1, $4::bigint)"
+        );
+        self.sql.execute(&insert, &[&fsm, &kind, &key, &i64::try_from(count)?]).await?;
+        Ok(self.sql.batch_execute(&format!("vacuum (analyze) {schema}.instances")).await?)
     }
 
     /// Waits until so many machines are parked.
@@ -197,10 +256,13 @@ impl Bench {
         let pool = self.pool(schema).await?;
         let engine = Engine::builder(pool, probe.clone())
             .register::<Noop>()
-            .register::<Walk>()
+            .register::<Walk<false>>()
+            .register::<Walk<true>>()
             .register::<Ping>()
             .register::<Listener>()
             .register::<FanOut>()
+            .register::<InLane>()
+            .register::<InPartition>()
             .build()?;
         let (client, health) = (engine.client(), engine.health());
         let (stop, stopped) = oneshot::channel::<()>();

@@ -18,21 +18,22 @@ const SQL_BATCH: i32 = 200;
 
 /// Drain inside Postgres, one connection: claim by UPDATE, end by UPDATE, a commit each. Rows a second.
 pub(crate) async fn sql_drain(bench: &Bench, rows: u64) -> Result<f64> {
-    sql_procedure(bench, 0).await?;
+    sql_procedure(bench, 0, false).await?;
     let begun = Instant::now();
     bench.sql.batch_execute(&format!("call {SCHEMA}.floor({SQL_BATCH})")).await?;
     Ok(rows as f64 / begun.elapsed().as_secs_f64())
 }
 
-/// The chain inside Postgres: claimed once, then an UPDATE a step. Steps a second.
-pub(crate) async fn sql_chain(bench: &Bench, rows: u64) -> Result<f64> {
-    sql_procedure(bench, WALK_STEPS).await?;
+/// The chain inside Postgres: claimed once, then an UPDATE a step; with `told`, a line of a story as well. Steps a second.
+pub(crate) async fn sql_chain(bench: &Bench, rows: u64, told: bool) -> Result<f64> {
+    sql_procedure(bench, WALK_STEPS, told).await?;
     let begun = Instant::now();
     bench.sql.batch_execute(&format!("call {SCHEMA}.floor({SQL_BATCH})")).await?;
     Ok((rows * WALK_STEPS) as f64 / begun.elapsed().as_secs_f64())
 }
 
-async fn sql_procedure(bench: &Bench, nexts: u64) -> Result<()> {
+async fn sql_procedure(bench: &Bench, nexts: u64, told: bool) -> Result<()> {
+    let (open, tell) = if told { ("with written as (", loops::tell(SCHEMA)) } else { ("", String::new()) };
     let text = format!(
         "create or replace procedure {SCHEMA}.floor(batch int) language plpgsql as $$
          declare ids bigint[];
@@ -41,7 +42,7 @@ async fn sql_procedure(bench: &Bench, nexts: u64) -> Result<()> {
              loop
                  with picked as materialized (
                      select id from {SCHEMA}.instances
-                     where queue = 'default' and priority = 0 and status = 'runnable' and crash_count < 2
+                     where queue = 'default' and priority = 0 and status = 'runnable' and crash_count < 2 and not held_back
                        and eligible_at <= statement_timestamp()
                      order by eligible_at, id limit batch for no key update skip locked
                  ), claimed as (
@@ -54,16 +55,16 @@ async fn sql_procedure(bench: &Bench, nexts: u64) -> Result<()> {
                  exit when ids is null;
                  commit;
                  for k in 1..{nexts} loop
-                     update {SCHEMA}.instances i
+                     {open} update {SCHEMA}.instances i
                      set state = jsonb_build_object('left', {nexts} - k, 'note', 'hello world'),
                          step_seq = step_seq + 1, visit = step_seq + 1, attempt = 0, updated_at = now()
-                     from unnest(ids) as o(id) where i.id = o.id;
+                     from unnest(ids) as o(id) where i.id = o.id {tell};
                      commit;
                  end loop;
-                 update {SCHEMA}.instances i
+                 {open} update {SCHEMA}.instances i
                  set status = 'done', result = 'null', locked_by = null, lease_expires_at = null,
                      claim_epoch = claim_epoch + 1, step_seq = step_seq + 1, finished_at = now(), updated_at = now()
-                 from unnest(ids) as o(id) where i.id = o.id;
+                 from unnest(ids) as o(id) where i.id = o.id {tell};
                  commit;
              end loop;
          end $$"

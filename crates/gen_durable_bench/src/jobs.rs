@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use gen_durable::{Context, Job, Machine, Outcome, Signal, StepError, done, next, spawn, wait_for};
+use gen_durable::{Context, Job, Lane, Machine, Outcome, Signal, StepError, Story, done, next, spawn, wait_for};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
@@ -38,9 +38,9 @@ impl Job for Noop {
     }
 }
 
-/// A machine of [`WALK_STEPS`] `next`s and an end.
+/// A machine of [`WALK_STEPS`] `next`s and an end. Whether each is told is its type's affair.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Walk {
+pub(crate) struct Walk<const TOLD: bool> {
     left: u64,
     note: String,
 }
@@ -53,8 +53,9 @@ pub(crate) enum At {
     Walking,
 }
 
-impl Machine for Walk {
-    const NAME: &'static str = "walk";
+impl<const TOLD: bool> Machine for Walk<TOLD> {
+    const NAME: &'static str = if TOLD { "told_walk" } else { "walk" };
+    const STORY: Story = if TOLD { Story::All } else { Story::Off };
     type App = Arc<Probe>;
     type Step = At;
     type Output = ();
@@ -112,6 +113,8 @@ impl Signal for Wake {
 
 impl Machine for Listener {
     const NAME: &'static str = "listener";
+    /// As a newcomer has it.
+    const STORY: Story = Story::All;
     type App = Arc<Probe>;
     type Step = Listening;
     type Output = ();
@@ -148,6 +151,8 @@ pub(crate) enum Fanning {
 
 impl Machine for FanOut {
     const NAME: &'static str = "fan_out";
+    /// As a newcomer has it.
+    const STORY: Story = Story::All;
     type App = Arc<Probe>;
     type Step = Fanning;
     type Output = ();
@@ -157,6 +162,44 @@ impl Machine for FanOut {
             Fanning::Out => Ok(spawn((0..self.children).map(Noop::new)).then(Fanning::In).forever()),
             Fanning::In => Ok(done(())),
         }
+    }
+}
+
+/// A job that does nothing, in a lane.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct InLane {
+    pub(crate) key: u64,
+}
+
+impl Job for InLane {
+    const NAME: &'static str = "in_lane";
+    type App = Arc<Probe>;
+    type Output = ();
+    fn lane(&self) -> Option<Lane> {
+        Some(Lane::new("bench", self.key))
+    }
+    async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
+        cx.app.ran();
+        Ok(())
+    }
+}
+
+/// A job that does nothing, under a partition key.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct InPartition {
+    pub(crate) key: u64,
+}
+
+impl Job for InPartition {
+    const NAME: &'static str = "in_partition";
+    type App = Arc<Probe>;
+    type Output = ();
+    fn partition(&self) -> Option<String> {
+        Some(format!("bench:{}", self.key))
+    }
+    async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
+        cx.app.ran();
+        Ok(())
     }
 }
 

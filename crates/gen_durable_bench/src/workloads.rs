@@ -6,6 +6,8 @@ mod fan_out;
 mod growth;
 mod insert;
 mod insert_many;
+mod lanes;
+mod partitions;
 mod pickup;
 mod signal;
 mod xmin;
@@ -21,8 +23,10 @@ use crate::{bench::Bench, report::Measured};
 pub enum Workload {
     /// 100,000 one-step jobs that wait: jobs a second
     Drain,
-    /// 5,000 instances of 10 `next` steps: steps a second
+    /// 5,000 instances of 10 `next` steps, without their story: steps a second
     Chain,
+    /// The same with their story: a line written with every commit
+    ChainTold,
     /// Single enqueues by 10 callers: rows a second
     Insert,
     /// Enqueues of 1,000 in one call: rows a second
@@ -37,13 +41,18 @@ pub enum Workload {
     Signal,
     /// One parent, 1,000 children (100,000 too in the long form) and their join
     FanOut,
+    /// 100 lanes of 100 jobs each, in two layouts; in the long form also 1,000 lanes beside one of a million entries
+    Lanes,
+    /// 100 partition keys of 100 jobs each; in the long form also beside a key with a backlog of a million
+    Partitions,
 }
 
 impl Workload {
     /// All of them, in the order in which they are measured.
-    pub const ALL: [Workload; 9] = [
+    pub const ALL: [Workload; 12] = [
         Workload::Drain,
         Workload::Chain,
+        Workload::ChainTold,
         Workload::Insert,
         Workload::InsertMany,
         Workload::Pickup,
@@ -51,6 +60,8 @@ impl Workload {
         Workload::Xmin,
         Workload::Signal,
         Workload::FanOut,
+        Workload::Lanes,
+        Workload::Partitions,
     ];
 
     /// Its name, on the command line and in the results.
@@ -58,6 +69,7 @@ impl Workload {
         match self {
             Workload::Drain => "drain",
             Workload::Chain => "chain",
+            Workload::ChainTold => "chain_told",
             Workload::Insert => "insert",
             Workload::InsertMany => "insert_many",
             Workload::Pickup => "pickup",
@@ -65,6 +77,8 @@ impl Workload {
             Workload::Xmin => "xmin",
             Workload::Signal => "signal",
             Workload::FanOut => "fan_out",
+            Workload::Lanes => "lanes",
+            Workload::Partitions => "partitions",
         }
     }
 
@@ -77,7 +91,8 @@ impl Workload {
     pub(crate) async fn measure(self, bench: &Bench) -> Result<Measured> {
         match self {
             Workload::Drain => drain::measure(bench).await,
-            Workload::Chain => chain::measure(bench).await,
+            Workload::Chain => chain::measure(bench, false).await,
+            Workload::ChainTold => chain::measure(bench, true).await,
             Workload::Insert => insert::measure(bench).await,
             Workload::InsertMany => insert_many::measure(bench).await,
             Workload::Pickup => pickup::measure(bench).await,
@@ -85,6 +100,8 @@ impl Workload {
             Workload::Xmin => xmin::measure(bench).await,
             Workload::Signal => signal::measure(bench).await,
             Workload::FanOut => fan_out::measure(bench).await,
+            Workload::Lanes => lanes::measure(bench).await,
+            Workload::Partitions => partitions::measure(bench).await,
         }
     }
 }

@@ -5,6 +5,7 @@ mod connect;
 mod shop;
 mod table;
 mod text;
+mod timeline;
 
 use std::{process::ExitCode, time::Duration};
 

@@ -58,3 +58,10 @@ pub fn router(client: Client, access: Access, options: Options) -> Result<Router
         .layer(middleware::from_fn_with_state(shared.clone(), guard::guard))
         .with_state(shared))
 }
+
+/// The guide's programs, compiled with the tests of the documentation.
+#[cfg(doctest)]
+mod guides {
+    #[doc = include_str!("../../../docs/guide/dashboard.md")]
+    mod dashboard {}
+}

@@ -1,7 +1,11 @@
 //! The committer: everything that has ended and waits is written in one transaction. It flushes at once when idle, and
 //! its batch grows only while a flush is under way: latency is one commit, throughput comes from load.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use tracing::Instrument;
@@ -48,17 +52,34 @@ pub(crate) async fn run(core: Arc<Core>) {
             }
             continue;
         }
+        let (batch, again) = once_each(batch, |ended| ended.ending.claim.id);
+        again.into_iter().for_each(|ended| core.endings.push(ended));
         metrics::histogram!("durable_commit_size").record(u32::try_from(batch.len()).unwrap_or(u32::MAX));
         let span = tracing::debug_span!("commit", size = batch.len());
-        // Plain endings are one statement of arrays; those that do more go as a document of their own.
-        let (more, plain) = batch.into_iter().partition(|ended: &Ended| ended.ending.more.is_some());
+        // Plain endings are one statement of arrays, those that hand a lane or a key over another one; those that do more
+        // go as a document.
+        let (more, plain): (Vec<_>, Vec<_>) = batch.into_iter().partition(|ended| ended.ending.more.is_some());
+        let (keyed, plain): (Vec<_>, Vec<_>) = plain.into_iter().partition(|ended| ended.ending.keyed);
         async {
             commit(&core, &connection, plain).await;
+            commit(&core, &connection, keyed).await;
             commit(&core, &connection, more).await;
         }
         .instrument(span)
         .await;
     }
+}
+
+/// One ending of an instance in a batch: a process may hold a row twice, lost and claimed again, and what a batch answers
+/// names rows and not claims. The others wait for the next one, where their own claim decides.
+fn once_each<T>(batch: Vec<T>, id: impl Fn(&T) -> i64) -> (Vec<T>, Vec<T>) {
+    let mut ids: Vec<i64> = batch.iter().map(&id).collect();
+    ids.sort_unstable();
+    if ids.windows(2).all(|pair| pair.first() != pair.last()) {
+        return (batch, Vec::new());
+    }
+    let mut seen = HashSet::new();
+    batch.into_iter().partition(|ended| seen.insert(id(ended)))
 }
 
 /// One try of a batch.
@@ -85,24 +106,26 @@ async fn commit(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) {
             () = core.phase.stopped() => {}
         }
         let outcome = match how {
-            Try::Plain => {
-                settle::settle(connection, batch.iter().map(|ended| &ended.ending)).await.map(|ids| (ids, None))
-            }
+            Try::Plain => settle::settle(connection, batch.iter().map(|ended| &ended.ending), core.taker())
+                .await
+                .map(|written| (written, None)),
             Try::Careful => carefully(connection, &batch).await.map(|(ids, free)| (ids, Some(free))),
         };
         let blames_the_data = outcome.as_ref().is_err_and(Fault::blames_the_data);
         match outcome {
             Ok((written, free)) => {
                 pause = RETRY_FIRST;
-                let (tried, aside) = match free {
+                let (tried, aside): (Vec<Ended>, Vec<Ended>) = match free {
                     Some(free) => batch.into_iter().partition(|ended| free.contains(&ended.ending.claim.id)),
                     None => (batch, Vec::new()),
                 };
                 aside.into_iter().for_each(|ended| core.blocked.push(ended));
                 how = Try::Plain;
-                let is_written = |ended: &Ended| written.contains_key(&ended.ending.claim.id);
-                let (ask, told) = tried.into_iter().partition(|ended: &Ended| ended.unsure && !is_written(ended));
-                answer(core, told, |claim| written.get(&claim.id).cloned());
+                let is_written = |ended: &Ended| written.found.contains_key(&ended.ending.claim.id);
+                let (ask, told): (Vec<Ended>, Vec<Ended>) =
+                    tried.into_iter().partition(|ended: &Ended| ended.unsure && !is_written(ended));
+                follow(core, &told, written.handed);
+                answer(core, told, |claim| written.found.get(&claim.id).cloned());
                 match resolve(core, connection, ask).await {
                     Some(left) => work.push(left),
                     None => return,
@@ -158,7 +181,7 @@ async fn carefully(connection: &Connection, batch: &[Ended]) -> Result<(Written,
             .map(|ended| ended.ending.claim.id)
             .collect();
         let endings = batch.iter().map(|ended| &ended.ending).filter(|ending| free.contains(&ending.claim.id));
-        let written = settle::settle(connection, endings).await?;
+        let written = settle::settle(connection, endings, None).await?;
         connection.batch("commit").await?;
         Ok((written, free))
     };
@@ -230,8 +253,8 @@ fn sort_out(core: &Arc<Core>, asked: Vec<Ended>, fates: &[Resolved], again: &mut
 
 /// One ending whose row somebody else's transaction holds, or held when we last looked. `Some`: it still does.
 pub(crate) async fn settle_alone(core: &Arc<Core>, connection: &Connection, ended: Ended) -> Option<Ended> {
-    match settle::settle(connection, [&ended.ending]).await {
-        Ok(written) if ended.unsure && written.is_empty() => {
+    match settle::settle(connection, [&ended.ending], None).await {
+        Ok(written) if ended.unsure && written.found.is_empty() => {
             // Not ours to write any more; perhaps because it was written when the answer was lost.
             let fate = settle::resolve(connection, &[ended.ending.claim]).await;
             match fate.ok().and_then(|fates| fates.into_iter().next()) {
@@ -243,7 +266,7 @@ pub(crate) async fn settle_alone(core: &Arc<Core>, connection: &Connection, ende
             }
         }
         Ok(written) => {
-            answer(core, vec![ended], |claim| written.get(&claim.id).cloned());
+            answer(core, vec![ended], |claim| written.found.get(&claim.id).cloned());
             None
         }
         Err(Fault::Busy(_) | Fault::Away(_)) => Some(ended),
@@ -290,6 +313,23 @@ pub(crate) fn poisoned(core: &Arc<Core>, ended: Ended, message: &str) {
     run.poisoned += 1;
     run.poison = Some(why);
     staff(core, queue, vec![run]);
+}
+
+/// Who was claimed in the stead of one that made way goes on in its place, on its time: a lane must not keep a worker from
+/// what is more urgent any longer than one instance would.
+fn follow(core: &Arc<Core>, told: &[Ended], handed: Vec<(i64, Claimed)>) {
+    if handed.is_empty() {
+        return;
+    }
+    let before: HashMap<i64, &Ended> = told.iter().map(|ended| (ended.ending.claim.id, ended)).collect();
+    for (freed_by, row) in handed {
+        let Some(index) = core.queue_named(&row.queue) else { continue };
+        let mut run = Run::new(row);
+        if let Some(ended) = before.get(&freed_by) {
+            (run.steps, run.since) = (ended.run.steps + 1, ended.run.since);
+        }
+        staff(core, index, vec![run]);
+    }
 }
 
 /// Tell everybody what came of it: the next step begins, a place becomes free, or the outcome is dropped.
@@ -351,4 +391,17 @@ fn hint_births(core: &Core, more: &More, from: Timestamp) {
 fn count(core: &Core, row: &Claimed, outcome: &'static str) {
     let machine = core.registry.find(&row.fsm, row.fsm_version).map_or("unknown", |kind| kind.name());
     metrics::counter!("durable_steps_total", "machine" => machine, "outcome" => outcome).increment(1);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::once_each;
+
+    #[test]
+    fn a_batch_holds_one_ending_of_an_instance() {
+        assert_eq!(once_each(vec![3, 1, 2], |id| *id), (vec![3, 1, 2], vec![]));
+        let (now, later) = once_each(vec![(3, 'a'), (1, 'b'), (3, 'c'), (3, 'd'), (1, 'e')], |(id, _)| *id);
+        assert_eq!((now, later), (vec![(3, 'a'), (1, 'b')], vec![(3, 'c'), (3, 'd'), (1, 'e')]));
+        assert_eq!(once_each(Vec::<i64>::new(), |id| *id), (vec![], vec![]));
+    }
 }

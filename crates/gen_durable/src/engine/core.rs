@@ -24,7 +24,7 @@ use crate::{
         lease::Worker,
         pool::Pool,
         row::{Claim, Claimed},
-        settle::{ENTERS, Ending, More},
+        settle::{ENTERS, Ending, More, Taker},
         target::Target,
     },
     story::Tale,
@@ -159,6 +159,8 @@ impl Core {
             error: decision.error,
             rise: decision.rise,
             delay_seconds: crate::codec::delay_seconds(decision.delay),
+            keyed: row.keyed,
+            takes: row.keyed && within_bounds && !self.phase.is_draining(),
             more: more(decision.more, row.parent_id, decision.status),
             tale,
         };
@@ -175,6 +177,16 @@ impl Core {
         if row.crash_count >= super::SUSPECT_DEATHS {
             self.suspects.fetch_sub(1, Ordering::Relaxed);
         }
+    }
+
+    /// For whom the next in a lane is claimed: this process, while it may claim at all.
+    pub(crate) fn taker(&self) -> Option<Taker<'_>> {
+        let may = !self.phase.is_draining() && !self.lease.left().is_zero();
+        may.then(|| Taker {
+            worker: &self.worker.id,
+            lease_seconds: self.lease_seconds(),
+            machines: &self.worker.machines,
+        })
     }
 
     pub(crate) fn lease_seconds(&self) -> f64 {

@@ -13,7 +13,7 @@ use super::{core::Core, local::Run, staff};
 use crate::store::{
     connection::Connection,
     fault::Fault,
-    pick::{self, Mark, Picked, Wanted},
+    pick::{self, Arrivals, Mark, Picked, Wanted},
 };
 
 /// A transaction that enqueues commits a little after its due time was written. A watermark stays behind now, so that the
@@ -46,6 +46,7 @@ pub(crate) async fn run(core: Arc<Core>) {
         rate: 0.0,
         retry: RETRY_FIRST,
         room_max: usize::MAX,
+        placed: Placed::default(),
     };
     loop {
         *core.picked_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
@@ -100,6 +101,28 @@ struct Picker {
     retry: Duration,
     /// At most this many rows a pick: halved when an answer did not come, since it may have been too large to come in time.
     room_max: usize,
+    placed: Placed,
+}
+
+/// Up to where what arrived in lanes and under partition keys has been seen to. It moves on only when nothing below can
+/// come any more: one producer's entries must get their places in the order in which it made them, however long another
+/// one's transaction stays open.
+#[derive(Debug, Default)]
+struct Placed {
+    to: i64,
+    /// How far numbers had been drawn at some pick, and the transaction before which all must be over for that to be final.
+    next: Option<(i64, i64)>,
+}
+
+impl Placed {
+    fn look(&mut self, arrivals: Arrivals) {
+        let (drawn, begun) = *self.next.get_or_insert((arrivals.drawn, arrivals.begun));
+        if arrivals.over >= begun {
+            let bound = arrivals.placed_to.unwrap_or(i64::MAX);
+            self.to = self.to.max(drawn.min(bound));
+            self.next = None;
+        }
+    }
 }
 
 impl Picker {
@@ -135,6 +158,7 @@ impl Picker {
     async fn wait_out(&mut self, core: &Core, fault: &Fault) {
         tracing::warn!(error = fault.message(), "could not look for work, trying again in {:?}", self.retry);
         self.marks.clear();
+        self.placed = Placed::default();
         self.knows_priorities = false;
         if matches!(fault, Fault::Lost(_)) {
             self.room_max = (self.room_max.min(ROOM_AFTER_LOSS) / 2).max(1);
@@ -147,7 +171,7 @@ impl Picker {
     }
 
     fn wanted(&mut self, core: &Core) -> Wanted {
-        let mut wanted = Wanted { suspects: core.suspects_wanted(), ..Wanted::default() };
+        let mut wanted = Wanted { suspects: core.suspects_wanted(), placed_to: self.placed.to, ..Wanted::default() };
         for queue in &core.queues {
             let room = queue.room().min(self.room_max);
             if room == 0 {
@@ -163,7 +187,8 @@ impl Picker {
 
     /// Hand out what came, move the marks, and say how long to wait before the next pick.
     fn accept(&mut self, core: &Arc<Core>, wanted: &Wanted, picked: Picked) -> Duration {
-        let Picked { rows, now, next_due, paused } = picked;
+        let Picked { rows, now, next_due, paused, arrivals } = picked;
+        self.placed.look(arrivals);
         let came = rows.len();
         let mut by_queue: HashMap<String, Vec<Run>> = HashMap::new();
         for row in rows {

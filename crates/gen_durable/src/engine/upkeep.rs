@@ -14,7 +14,7 @@ use crate::{
         collect::collect,
         connection::Connection,
         fault::Fault,
-        lease,
+        lane, lease,
         pick::{self, Mark, Wanted, give_back},
         queue, signal,
     },
@@ -40,6 +40,9 @@ const DEADLINES_EVERY_MIN: Duration = Duration::from_millis(2);
 const DEPTH_EVERY: Duration = Duration::from_secs(15);
 /// How often is looked for what was claimed and cannot begin.
 const OVERDUE_EVERY: Duration = Duration::from_millis(500);
+/// How often lanes and partition keys are looked after, and how many of them at a time.
+const REPAIR_EVERY: Duration = Duration::from_secs(5);
+const REPAIR_BATCH: i32 = 500;
 /// An ending that waits for somebody's lock is tried again this often.
 const BLOCKED_EVERY: Duration = Duration::from_millis(50);
 
@@ -57,7 +60,9 @@ pub(crate) async fn run(core: Arc<Core>) {
         overdue: now + OVERDUE_EVERY,
         blocked: None,
         deadlines: now,
+        repair: now,
     };
+    let mut rounds = lane::Rounds::default();
     let mut collected_to = Timestamp::UNIX_EPOCH;
     loop {
         let next = due.next();
@@ -79,7 +84,7 @@ pub(crate) async fn run(core: Arc<Core>) {
             // Nothing more is claimed; the lock-bound endings above still are.
             (due.sweep, due.reap) = (now + SWEEP_EVERY_MAX, now + settings.reap_every);
             (due.collect, due.depth) = (now + settings.collect_every, now + DEPTH_EVERY);
-            due.overdue = now + OVERDUE_EVERY;
+            (due.overdue, due.repair) = (now + OVERDUE_EVERY, now + REPAIR_EVERY);
             continue;
         }
         if due.deadlines <= now {
@@ -98,6 +103,10 @@ pub(crate) async fn run(core: Arc<Core>) {
             report("reap", reap(&core, &connection).await);
             report("look for lost claims", return_orphans(&core, &connection).await);
             due.reap = Instant::now() + settings.reap_every;
+        }
+        if due.repair <= now {
+            report("look after the lanes", repair(&connection, &mut rounds).await);
+            due.repair = Instant::now() + REPAIR_EVERY;
         }
         if due.collect <= now {
             let more = collect_some(&core, &connection, &mut collected_to).await;
@@ -118,11 +127,13 @@ struct Due {
     overdue: Instant,
     blocked: Option<Instant>,
     deadlines: Instant,
+    repair: Instant,
 }
 
 impl Due {
     fn next(&self) -> Instant {
-        let soonest = self.reap.min(self.sweep).min(self.collect).min(self.depth).min(self.overdue).min(self.deadlines);
+        let soonest = self.reap.min(self.sweep).min(self.collect).min(self.depth).min(self.overdue);
+        let soonest = soonest.min(self.deadlines).min(self.repair);
         self.blocked.map_or(soonest, |blocked| soonest.min(blocked))
     }
 }
@@ -264,6 +275,17 @@ async fn expire(core: &Core, connection: &Connection) -> Duration {
             DEADLINES_EVERY
         }
     }
+}
+
+/// A lane or a partition key that has somebody waiting and nobody who could go on has lost its head: by hand, most likely.
+/// A part of them is looked at each time.
+async fn repair(connection: &Connection, rounds: &mut lane::Rounds) -> Result<(), Fault> {
+    let count = lane::repair(connection, rounds, REPAIR_BATCH).await?;
+    if count > 0 {
+        metrics::counter!("durable_lanes_repaired_total").increment(count.try_into().unwrap_or_default());
+        tracing::warn!(count, "lanes or partition keys had somebody waiting and nobody at their head: they go on");
+    }
+    Ok(())
 }
 
 async fn collect_some(core: &Core, connection: &Connection, from: &mut Timestamp) -> bool {

@@ -6,6 +6,7 @@ use tokio::sync::oneshot;
 use tokio_postgres::Row;
 
 use super::{
+    Sql,
     connection::{Connection, Param},
     fault::Fault,
     pool::Pool,
@@ -22,6 +23,7 @@ sql!(prepared INSERT, "enqueue.sql", [
 ]);
 
 sql!(KEYED, "enqueue_all.sql", [TEXT]);
+sql!(KEYED_AT_ONCE, "enqueue_at_once.sql", [TEXT]);
 
 /// At most this much JSON goes into one statement; what is larger goes in several, in one transaction.
 const STATEMENT_BYTES_MAX: usize = 32 * 1024 * 1024;
@@ -120,7 +122,7 @@ async fn flush(pool: &Pool, connection: &Connection) {
             let count = pending.waiting.len().min(GATHERED_MAX);
             pending.waiting.drain(..count).collect::<Vec<_>>()
         };
-        match insert(connection, batch.iter().map(|(new, _)| new)).await {
+        match insert(connection, batch.iter().map(|(new, _)| new), &KEYED_AT_ONCE).await {
             Ok(inserted) => {
                 for ((_, answer), inserted) in batch.into_iter().zip(inserted) {
                     drop(answer.send(Ok(inserted)));
@@ -129,7 +131,7 @@ async fn flush(pool: &Pool, connection: &Connection) {
             // One that the database refuses must not fail the others: each on its own.
             Err(Fault::Refused { .. }) if batch.len() > 1 => {
                 for (new, answer) in batch {
-                    let alone = insert(connection, std::iter::once(&new)).await;
+                    let alone = insert(connection, std::iter::once(&new), &KEYED_AT_ONCE).await;
                     drop(answer.send(first(alone)));
                 }
             }
@@ -154,7 +156,7 @@ pub(crate) async fn many(pool: &Pool, news: Vec<New>) -> Result<Vec<Inserted>, E
     let count = news.len();
     let bytes: usize = news.iter().map(|new| new.state.get().len()).sum();
     let done = if bytes <= STATEMENT_BYTES_MAX {
-        pool.call(move |connection| async move { insert(&connection, news.iter()).await }).await?
+        pool.call(move |connection| async move { insert(&connection, news.iter(), &KEYED_AT_ONCE).await }).await?
     } else {
         let target = pool.inner.target.clone();
         pool.call(move |_| async move {
@@ -182,7 +184,7 @@ async fn in_chunks(connection: &Connection, news: &[New]) -> Result<Vec<Inserted
             .count()
             .max(1);
         let (chunk, later) = rest.split_at(count);
-        inserted.extend(insert(connection, chunk.iter()).await?);
+        inserted.extend(insert(connection, chunk.iter(), &KEYED).await?);
         rest = later;
     }
     connection.batch("commit").await?;
@@ -191,7 +193,7 @@ async fn in_chunks(connection: &Connection, news: &[New]) -> Result<Vec<Inserted
 
 /// In the caller's transaction: it exists if and only if the rest of it does.
 pub(crate) async fn within<T: Transaction>(tx: &mut T, target: &Target, new: &New) -> Result<Inserted, Error> {
-    if new.key.is_some() {
+    if new.is_keyed() {
         let rows = ride(tx, target, &KEYED, &[&document(std::iter::once(new))]).await;
         return first(rows.and_then(|rows| read_keyed(&rows, 1)));
     }
@@ -200,12 +202,14 @@ pub(crate) async fn within<T: Transaction>(tx: &mut T, target: &Target, new: &Ne
     first(rows.and_then(|rows| read(&rows, 1)))
 }
 
+/// Where the transaction ends with the statement, lanes give out their places at once; otherwise whoever picks does.
 async fn insert<'a>(
     connection: &Connection,
     news: impl Iterator<Item = &'a New> + Clone,
+    keyed: &'static Sql,
 ) -> Result<Vec<Inserted>, Fault> {
-    if news.clone().any(|new| new.key.is_some()) {
-        let rows = connection.query(&KEYED, &[&document(news.clone())]).await?;
+    if news.clone().any(New::is_keyed) {
+        let rows = connection.query(keyed, &[&document(news.clone())]).await?;
         return read_keyed(&rows, news.count());
     }
     let columns = Columns::of(news);

@@ -38,11 +38,12 @@ pub(crate) static MIGRATIONS: &[Migration] = &[
     migration!(1, "0001_instances", serves 1),
     migration!(2, "0002_hot_path", serves 2),
     migration!(3, "0003_acts", serves 3),
-    migration!(4, "0005_story", serves 4),
+    migration!(4, "0004_turns", serves 4),
+    migration!(5, "0005_story", serves 5),
 ];
 
 /// The version that this build was made for.
-pub(crate) const CURRENT: i32 = 4;
+pub(crate) const CURRENT: i32 = 5;
 
 /// A migration may have an index to build; it is not lost for being slow.
 const MIGRATION_DEADLINE: std::time::Duration = std::time::Duration::from_secs(3600);

@@ -19,6 +19,7 @@ pub(crate) mod flow;
 pub(crate) mod inspect;
 #[cfg(feature = "testing")]
 pub(crate) mod lab;
+pub(crate) mod lane;
 pub(crate) mod lease;
 pub(crate) mod migrate;
 pub(crate) mod operate;

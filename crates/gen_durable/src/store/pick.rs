@@ -11,7 +11,7 @@ use super::{
 };
 
 sql!(prepared PICK, "pick.sql", [
-    TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, INT2_ARRAY, TIMESTAMPTZ_ARRAY, INT8_ARRAY, TEXT_ARRAY, TEXT, FLOAT8, INT4
+    TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, INT2_ARRAY, TIMESTAMPTZ_ARRAY, INT8_ARRAY, TEXT_ARRAY, TEXT, FLOAT8, INT4, INT8
 ]);
 sql!(PRIORITIES, "priorities.sql", [TEXT_ARRAY]);
 sql!(GIVE_BACK, "give_back.sql", [INT8_ARRAY, INT8_ARRAY]);
@@ -39,6 +39,8 @@ pub(crate) struct Wanted {
     pub(crate) range_from_id: Vec<i64>,
     /// How many suspects may be claimed too: none while one is held.
     pub(crate) suspects: i32,
+    /// Up to which number of arrival lanes and partition keys have been seen to.
+    pub(crate) placed_to: i64,
 }
 
 impl Wanted {
@@ -65,6 +67,20 @@ pub(crate) struct Picked {
     pub(crate) next_due: Option<Timestamp>,
     /// Which of the queues are paused.
     pub(crate) paused: Vec<String>,
+    pub(crate) arrivals: Arrivals,
+}
+
+/// How it stands with what arrived in lanes and under partition keys.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Arrivals {
+    /// Up to where they were seen to; `None`: all that could be seen.
+    pub(crate) placed_to: Option<i64>,
+    /// How far numbers had been drawn when the pick began.
+    pub(crate) drawn: i64,
+    /// All transactions below this one are over…
+    pub(crate) over: i64,
+    /// …and from this one on none had begun.
+    pub(crate) begun: i64,
 }
 
 /// Claim a batch: one statement, one round trip, committed when it returns.
@@ -89,6 +105,7 @@ pub(crate) async fn claim(
                 &worker,
                 &lease_seconds,
                 &wanted.suspects,
+                &wanted.placed_to,
             ],
         )
         .await?;
@@ -99,7 +116,20 @@ pub(crate) async fn claim(
     let mut rows = rows.iter().map(|row| claimed(row, now)).collect::<Result<Vec<_>, _>>()?;
     // The UPDATE answers in no particular order.
     rows.sort_unstable_by_key(|row| (row.priority, row.eligible_at, row.id));
-    Ok(Picked { rows, now, next_due: column(last, 17)?, paused: column::<Option<_>>(last, 18)?.unwrap_or_default() })
+    let marks: Vec<Option<i64>> = column(last, 24)?;
+    let mark = |index: usize| marks.get(index).copied().flatten();
+    Ok(Picked {
+        rows,
+        now,
+        next_due: column(last, 17)?,
+        paused: column::<Option<_>>(last, 18)?.unwrap_or_default(),
+        arrivals: Arrivals {
+            placed_to: mark(0),
+            drawn: mark(1).unwrap_or_default(),
+            over: mark(2).unwrap_or_default(),
+            begun: mark(3).unwrap_or(i64::MAX),
+        },
+    })
 }
 
 /// The priorities in use, by queue.
@@ -114,7 +144,7 @@ pub(crate) async fn give_back(connection: &Connection, claims: &[Claim]) -> Resu
     Ok(connection.query(&GIVE_BACK, &[&ids, &epochs]).await?.len())
 }
 
-fn claimed(row: &Row, now: Timestamp) -> Result<Claimed, Fault> {
+pub(super) fn claimed(row: &Row, now: Timestamp) -> Result<Claimed, Fault> {
     let number = |n: i32| u32::try_from(n).unwrap_or_default();
     Ok(Claimed {
         id: column(row, 0)?,

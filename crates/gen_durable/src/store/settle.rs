@@ -2,14 +2,17 @@
 
 use std::collections::{HashMap, HashSet};
 
+use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio_postgres::Row;
 
 use super::{
+    Sql,
     connection::{Connection, Param},
     fault::Fault,
-    row::{Claim, column, unless_all},
+    pick::claimed,
+    row::{Claim, Claimed, column, unless_all},
     sql,
     target::Target,
     tx::{Tx, ride},
@@ -20,10 +23,19 @@ sql!(prepared SETTLE, "settle.sql", [
     INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
     TEXT_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT
 ]);
+sql!(prepared SETTLE_KEYED, "settle_keyed.sql", [
+    INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
+    TEXT_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT, INT8_ARRAY, TEXT, FLOAT8, TEXT_ARRAY
+]);
 sql!(prepared SETTLE_TOLD, "settle_told.sql", [
     INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
     TEXT_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT,
     TEXT_ARRAY, TEXT_ARRAY, INT4_ARRAY, FLOAT4_ARRAY, TEXT_ARRAY, TEXT
+]);
+sql!(prepared SETTLE_KEYED_TOLD, "settle_keyed_told.sql", [
+    INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
+    TEXT_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT,
+    TEXT_ARRAY, TEXT_ARRAY, INT4_ARRAY, FLOAT4_ARRAY, TEXT_ARRAY, TEXT, INT8_ARRAY, TEXT, FLOAT8, TEXT_ARRAY
 ]);
 sql!(prepared CONCLUDE, "conclude.sql", [TEXT, TEXT]);
 sql!(LOCK, "lock.sql", [INT8_ARRAY]);
@@ -53,6 +65,10 @@ pub(crate) struct Ending {
     /// What the attempts rise by; [`ENTERS`]: a step is entered, and they begin anew.
     pub(crate) rise: i32,
     pub(crate) delay_seconds: f64,
+    /// It stands in a lane or under a partition key: its end lets somebody else go on.
+    pub(crate) keyed: bool,
+    /// Who is next there may be claimed in the same commit.
+    pub(crate) takes: bool,
     /// What it does besides ending.
     pub(crate) more: Option<Box<More>>,
     /// What is told of it.
@@ -136,8 +152,28 @@ pub(crate) struct Found {
     pub(crate) children: Option<String>,
 }
 
-/// The endings that were written, by id.
-pub(crate) type Written = HashMap<i64, Found>;
+/// What a commit came to.
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    /// The endings that were written, by id.
+    pub(crate) found: HashMap<i64, Found>,
+    /// Who was claimed in the stead of one of them: with its id.
+    pub(crate) handed: Vec<(i64, Claimed)>,
+}
+
+/// For whom the next in a lane or under a partition key is claimed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Taker<'a> {
+    pub(crate) worker: &'a str,
+    pub(crate) lease_seconds: f64,
+    pub(crate) machines: &'a [String],
+}
+
+impl Taker<'_> {
+    /// Nobody takes; who is next is left to the pickers.
+    const NOBODY: Taker<'static> =
+        Taker { worker: "00000000-0000-0000-0000-000000000000", lease_seconds: 0.0, machines: &[] };
+}
 
 /// An ending and all that it does, as JSON for `gen_durable.conclude`.
 #[derive(Serialize)]
@@ -160,6 +196,8 @@ struct Conclusion<'a> {
     error: Option<&'a str>,
     rise: i32,
     delay: f64,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    keyed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     story: Option<&'a Tale>,
     #[serde(flatten)]
@@ -187,6 +225,7 @@ fn document<'a>(endings: impl IntoIterator<Item = &'a Ending>) -> Result<String,
             error: e.error.as_deref(),
             rise: e.rise,
             delay: e.delay_seconds,
+            keyed: e.keyed,
             story: e.tale.as_deref(),
             more: e.more.as_deref(),
         })
@@ -299,11 +338,31 @@ impl<'a> Told<'a> {
     }
 }
 
+/// Which of a batch let their own worker go on with who is next, and who that is.
+struct Takes<'a> {
+    taking: Vec<i64>,
+    taker: Taker<'a>,
+}
+
+impl Takes<'_> {
+    fn statement<'b>(&'b self, columns: &'b Columns<'_>, told: Option<&'b Told<'_>>) -> (&'static Sql, Vec<Param<'b>>) {
+        let Takes { taking, taker } = self;
+        let more: [Param<'b>; 4] = [taking, &taker.worker, &taker.lease_seconds, &taker.machines];
+        match told {
+            None => (&SETTLE_KEYED, columns.params().into_iter().chain(more).collect()),
+            Some(told) => (&SETTLE_KEYED_TOLD, told.params(columns).into_iter().chain(more).collect()),
+        }
+    }
+}
+
 /// The whole batch in one statement, which is one transaction: all of them plain, or all of them with more to do. It waits a
 /// moment for locks, then gives up as `Busy`. Answers what was written; the others had another owner.
+///
+/// Where an ending frees a lane or a partition key, who is next is claimed for the taker, if there is one.
 pub(crate) async fn settle<'a>(
     connection: &Connection,
     endings: impl IntoIterator<Item = &'a Ending>,
+    taker: Option<Taker<'_>>,
 ) -> Result<Written, Fault> {
     let endings: Vec<&Ending> = endings.into_iter().collect();
     if endings.iter().any(|ending| ending.more.is_some()) {
@@ -311,7 +370,14 @@ pub(crate) async fn settle<'a>(
         return written(&connection.query(&CONCLUDE, &[&document, &Some(BATCH_LOCK_TIMEOUT)]).await?);
     }
     let columns = Columns::of(endings.iter().copied(), Some(BATCH_LOCK_TIMEOUT));
-    match Told::of(&endings) {
+    let told = Told::of(&endings);
+    if endings.iter().any(|ending| ending.keyed) {
+        let taking = endings.iter().filter(|ending| ending.takes && taker.is_some()).map(|ending| ending.claim.id);
+        let takes = Takes { taking: taking.collect(), taker: taker.unwrap_or(Taker::NOBODY) };
+        let (statement, params) = takes.statement(&columns, told.as_ref());
+        return written_keyed(&connection.query(statement, &params).await?);
+    }
+    match &told {
         None => written(&connection.query(&SETTLE, &columns.params()).await?),
         Some(told) => written(&connection.query(&SETTLE_TOLD, &told.params(&columns)).await?),
     }
@@ -327,6 +393,13 @@ pub(crate) async fn settle_within(tx: &mut Tx, target: &Target, ending: &Ending)
     let rows = if ending.more.is_some() {
         let document = document([ending])?;
         ride(tx, target, &CONCLUDE, &[&document, &None::<&str>]).await?
+    } else if ending.keyed {
+        let columns = Columns::of([ending], None);
+        let told = Told::of(&[ending]);
+        let takes = Takes { taking: Vec::new(), taker: Taker::NOBODY };
+        let (statement, params) = takes.statement(&columns, told.as_ref());
+        let rows = ride(tx, target, statement, &params).await?;
+        return Ok(written_keyed(&rows)?.found.into_values().next());
     } else {
         let columns = Columns::of([ending], None);
         match Told::of(&[ending]) {
@@ -334,7 +407,7 @@ pub(crate) async fn settle_within(tx: &mut Tx, target: &Target, ending: &Ending)
             Some(told) => ride(tx, target, &SETTLE_TOLD, &told.params(&columns)).await?,
         }
     };
-    Ok(written(&rows)?.into_values().next())
+    Ok(written(&rows)?.found.into_values().next())
 }
 
 /// What became of a claim whose commit was sent and never answered.
@@ -372,5 +445,22 @@ pub(crate) async fn resolve(connection: &Connection, claims: &[Claim]) -> Result
 }
 
 fn written(rows: &[Row]) -> Result<Written, Fault> {
-    rows.iter().map(|row| Ok((column(row, 0)?, Found { inbox: column(row, 1)?, children: column(row, 2)? }))).collect()
+    let found = |row: &Row| Ok((column(row, 0)?, Found { inbox: column(row, 1)?, children: column(row, 2)? }));
+    Ok(Written { found: rows.iter().map(found).collect::<Result<_, Fault>>()?, handed: Vec::new() })
+}
+
+/// Some rows are endings that were written, the others were claimed in their stead: those say who made way.
+fn written_keyed(rows: &[Row]) -> Result<Written, Fault> {
+    let mut written = Written::default();
+    let mut now = Timestamp::UNIX_EPOCH;
+    for row in rows {
+        match column::<Option<i64>>(row, 23)? {
+            None => {
+                now = column(row, 12)?;
+                written.found.insert(column(row, 0)?, Found { inbox: column(row, 20)?, children: column(row, 21)? });
+            }
+            Some(freed_by) => written.handed.push((freed_by, claimed(row, now)?)),
+        }
+    }
+    Ok(written)
 }

@@ -12,9 +12,10 @@ const LINES_MAX: usize = 500;
 
 /// Statements that read the real clock, since what they are about is real time: leases, when a queue was paused, when a
 /// migration was installed. And the clock itself. Everything else asks `clock()`, which a test can move.
-const REAL_CLOCK: [&str; 16] = [
+const REAL_CLOCK: [&str; 17] = [
     "migrations/0001_instances.up.sql", // the clock itself; the defaults of `workers` and `migrations`
     "migrations/0002_hot_path.up.sql",  // the lease of a claim, for people
+    "migrations/0004_turns.up.sql",     // likewise
     "store/sql/adopt.sql",
     "store/sql/backlog.sql", // who is alive
     "store/sql/bury.sql",

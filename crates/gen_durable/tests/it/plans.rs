@@ -43,13 +43,17 @@ fn settle(schema: &str) -> String {
     )
 }
 
-/// Pages that a statement touches, and rows that it brings; undone afterwards.
+/// Pages that a statement touches that brings a hundred rows; undone afterwards.
 async fn pages(client: &mut Client, text: &str) -> u64 {
+    pages_of(client, text, 100.0).await
+}
+
+async fn pages_of(client: &mut Client, text: &str, rows: f64) -> u64 {
     let tx = client.transaction().await.unwrap();
     let plan = tx.query_one(&format!("explain (analyze, buffers, format json) {text}"), &[]).await.unwrap();
     let plan: serde_json::Value = serde_json::from_str(plan.get::<_, Json>(0).0.as_str()).unwrap();
     let root = &plan[0]["Plan"];
-    assert!(root["Actual Rows"].as_f64().unwrap() >= 100.0, "{plan}");
+    assert!(root["Actual Rows"].as_f64().unwrap() >= rows, "{plan}");
     let pages = root["Shared Hit Blocks"].as_u64().unwrap() + root["Shared Read Blocks"].as_u64().unwrap();
     tx.rollback().await.unwrap();
     pages
@@ -158,4 +162,103 @@ async fn a_plan_made_while_the_table_was_empty_still_goes_by_the_primary_key() {
         .replace("$1", &format!("'{{{}}}'::bigint[]", ids.iter().map(i64::to_string).collect::<Vec<_>>().join(",")));
     let unguarded = pages(&mut fresh, &literal).await;
     assert!(unguarded > settled, "without pinned plans: {unguarded} pages, with them: {settled}");
+}
+
+/// Everything that reads or trims stories, first run while there were none.
+#[tokio::test]
+async fn what_a_story_costs_does_not_depend_on_other_stories_nor_on_its_own_length() {
+    let pool = live().await;
+    let schema = pool.schema().to_owned();
+    let mut client = sql().await;
+    load(&client, &pool, 2_000, "plan", 0, "", "").await;
+    // The worst that a server may be set to: what is planned now, stays.
+    client.batch_execute("set plan_cache_mode = force_generic_plan").await.unwrap();
+    let acts = [
+        format!("select {schema}.trim_story(7, 90000)"),
+        format!("select {schema}.tell_woken(array[7]::bigint[], 'signal x')"),
+        format!("select {schema}.tell_deadline(7, 95001, 95000, 'late')"),
+        format!("select {schema}.tell(array[6]::bigint[], 'cancel')"),
+        format!("with gone as (delete from {schema}.instances where id = 8 returning id) select * from gone"),
+    ];
+    for act in acts.iter().cycle().take(7 * acts.len()) {
+        let tx = client.transaction().await.unwrap();
+        tx.query(act, &[]).await.unwrap();
+        tx.rollback().await.unwrap();
+    }
+    // A long one, and many short ones.
+    let line = "at, attempt, status, outcome, from_step, to_step";
+    client
+        .batch_execute(&format!(
+            "insert into {schema}.transitions (instance_id, step_seq, claim_epoch, {line})
+             select 7, n, n, {schema}.clock(), 0, 'awaiting_signal', 'wait', 'run', 'run' from generate_series(1, {rows}) n;
+             insert into {schema}.transitions (instance_id, step_seq, claim_epoch, {line})
+             select id, n, n, {schema}.clock(), 0, 'runnable', 'next', 'run', 'run'
+             from {schema}.instances cross join generate_series(1, 50) n where id > 7;
+             update {schema}.instances set step_seq = 95000, claim_epoch = 95000 where id = 7",
+            rows = ballast(),
+        ))
+        .await
+        .unwrap();
+    for act in &acts {
+        let touched = pages_of(&mut client, act, 1.0).await;
+        // A trim takes a thousand lines away, each with a look at the index; the others one, or fifty.
+        let most = if act.contains("trim_story") { 2_500 } else { 200 };
+        assert!(touched < most, "{act}: {touched} pages");
+    }
+    let read = include_str!("../../src/store/sql/story.sql").replace("gen_durable.", &format!("{schema}."));
+    let page = [("$1", "7"), ("$2", "95000"), ("$3", "95000"), ("$4", "100")];
+    let read = page.iter().fold(read, |text, (name, value)| text.replace(name, value));
+    let touched = pages(&mut client, &read).await;
+    assert!(touched < 250, "a page of a story touched {touched} pages");
+}
+
+/// The statement that commits and tells, where a commit alone costs what it always did.
+#[tokio::test]
+async fn a_told_commit_of_a_hundred_goes_by_what_it_writes() {
+    let pool = live().await;
+    let schema = pool.schema().to_owned();
+    let mut client = sql().await;
+    load(&client, &pool, ballast(), "plan", 0, "", "").await;
+    let told = include_str!("../../src/store/sql/settle_told.sql").replace("gen_durable.", &format!("{schema}."));
+    let all = |value: &str| format!("array_fill({value}, array[100])");
+    let ids = "(select array_agg(n::bigint) from generate_series(501, 600) n)";
+    let values = [
+        ids.to_owned(),
+        all("0::bigint"),
+        all("0::bigint"),
+        all("'executing'::text"),
+        "'{}'::int[]".into(),
+        all("'run'::text"),
+        "'{}'::text[]".into(),
+        "'{}'::text[]".into(),
+        "'{}'::text[]".into(),
+        "'{}'::text[]".into(),
+        all("-1"),
+        "'{}'::float8[]".into(),
+        "null::text".into(),
+        all("'run'::text"),
+        all("'next'::text"),
+        "'{}'::int[]".into(),
+        all("0::real"),
+        "'{}'::text[]".into(),
+        "'host/1'::text".into(),
+    ];
+    let text =
+        values.iter().enumerate().rev().fold(told, |text, (n, value)| text.replace(&format!("${}", n + 1), value));
+    // The constraint that an executing row has an owner is not what is asked about here.
+    client
+        .batch_execute(&format!("alter table {schema}.instances drop constraint instances_executing_has_an_owner"))
+        .await
+        .unwrap();
+    let empty = settled_pages(&mut client, &text).await;
+    client
+        .batch_execute(&format!(
+            "insert into {schema}.transitions
+                 (instance_id, step_seq, claim_epoch, at, attempt, status, outcome, from_step, to_step)
+             select id, 0, 0, {schema}.clock(), 0, 'runnable', 'next', 'run', 'run' from {schema}.instances"
+        ))
+        .await
+        .unwrap();
+    let full = settled_pages(&mut client, &text).await;
+    assert!(within_half(empty, full), "{empty} pages when nothing was told, {full} when much was");
 }

@@ -2,7 +2,7 @@
 
 use gen_durable::{
     Context, DAY, Engine, Failure, Job, Lab, MINUTE, Machine, Outcome, Policy, SECOND, Settings, Status, StepError,
-    Story, StoryMark, done, next, retry_after, sleep,
+    Story, StoryMark, done, next, retry_after, sleep, spawn,
 };
 use serde::{Deserialize, Serialize};
 
@@ -183,11 +183,67 @@ async fn a_third_death_is_told_with_its_error() {
 }
 
 #[tokio::test]
+async fn one_that_was_set_aside_says_so_and_when_it_got_another_try() {
+    let lab = lab().await;
+    let id = lab.enqueue(Round::<FAILURES> { left: 0 }).await.unwrap().id;
+    let (sql, schema) = (sql().await, lab.pool().schema());
+    sql.batch_execute(&format!("update {schema}.instances set state = '[]'")).await.unwrap();
+    assert_eq!(lab.drain().await.stuck, 1);
+    let lines = story(&lab, id.raw()).await;
+    assert!(in_words(&lines[0]).starts_with("stuck: round > round, stuck, error the state cannot"), "{lines:?}");
+    assert_eq!((lines.len(), lines[0].woken_at), (1, None));
+    let unstick = include_str!("../../src/store/sql/unstick.sql").replace("gen_durable.", &format!("{schema}."));
+    assert_eq!(sql.query(&unstick, &[&vec!["round_failures/1"]]).await.unwrap().len(), 1);
+    let lines = story(&lab, id.raw()).await;
+    assert_eq!((lines.len(), lines[0].woken_at), (1, Some(lab.now().await)));
+    assert_eq!(lines[0].cause.as_deref(), Some("another build"));
+}
+
+#[tokio::test]
 async fn a_step_in_its_own_transaction_tells_in_that_transaction() {
     let lab = lab().await;
     let id = lab.enqueue(Round::<ALL> { left: 0 }).starting_at(At::Own).await.unwrap().id.raw();
     assert!(lab.step().await);
     assert_eq!(told(&lab, id).await, ["next: own > rescued, runnable, by lab/0"]);
+}
+
+/// The first child releases the join, the second finds it released.
+#[tokio::test]
+async fn who_was_woken_is_not_woken_again_by_the_next() {
+    #[derive(Serialize, Deserialize)]
+    struct Any;
+    #[derive(Serialize, Deserialize, Default)]
+    #[serde(rename_all = "snake_case")]
+    enum AnyAt {
+        #[default]
+        Fan,
+        Joined,
+    }
+    impl Machine for Any {
+        const NAME: &'static str = "any";
+        type App = ();
+        type Step = AnyAt;
+        type Output = ();
+        async fn step(&mut self, at: AnyAt, _: &mut Context<'_, Self>) -> Outcome<Self> {
+            match at {
+                AnyAt::Fan => Ok(spawn([Chatty, Chatty]).any().then(AnyAt::Joined).forever()),
+                AnyAt::Joined => Ok(done(())),
+            }
+        }
+    }
+    let lab = lab().await.register::<Any>();
+    let id = lab.enqueue(Any).priority(9).await.unwrap().id;
+    let tick = format!("update {}.lab_clock set now = now + interval '1 s'", lab.pool().schema());
+    let clock = sql().await;
+    assert!(lab.step().await);
+    clock.execute(&tick, &[]).await.unwrap();
+    let first = lab.now().await;
+    assert!(lab.step().await, "the first child");
+    clock.execute(&tick, &[]).await.unwrap();
+    assert!(lab.step().await, "the second one");
+    assert_eq!((lab.status_of(id).await, lab.row_of(id).await.step_seq), (Status::Runnable, 1));
+    let lines = story(&lab, id.raw()).await;
+    assert_eq!((lines.len(), lines[0].woken_at), (1, Some(first)), "{lines:?}");
 }
 
 /// Both statements that commit, told that their owner has lost its claim: one row is still its own, the other is not.

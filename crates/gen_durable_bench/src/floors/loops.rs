@@ -20,6 +20,10 @@ use crate::bench::{Bench, SCHEMA, connect};
 pub(crate) const KIND: &str =
     "bare loop on the engine's own table: plain claim of 500, 1,000 slots, 1 committer, tokio-postgres";
 
+/// And those that write a line of a story with each step.
+pub(crate) const TOLD_KIND: &str =
+    "the same bare loop, each UPDATE with an INSERT of a line into the engine's own table of stories";
+
 /// Rows claimed at once, and held at most.
 const CLAIM: usize = 500;
 const SLOTS: usize = 1_000;
@@ -55,8 +59,15 @@ struct Shared {
     drained: AtomicBool,
 }
 
+/// What waits in the schema.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Work {
+    Jobs,
+    Walks { told: bool },
+}
+
 /// Run everything that waits in the schema. Answers commits of steps a second, ends of walks not counted.
-pub(crate) async fn drain(bench: &Bench, is_chain: bool) -> Result<f64> {
+pub(crate) async fn drain(bench: &Bench, work: Work) -> Result<f64> {
     let shared = Arc::new(Shared {
         waiting: Mutex::default(),
         bell: Notify::new(),
@@ -72,7 +83,7 @@ pub(crate) async fn drain(bench: &Bench, is_chain: bool) -> Result<f64> {
     });
     let committer = on_a_thread({
         let (url, shared) = (bench.url.clone(), shared.clone());
-        move || async move { commit(&url, &shared, is_chain).await }
+        move || async move { commit(&url, &shared, work).await }
     });
     tokio::try_join!(picker, committer)?;
     Ok(shared.steps.load(Ordering::Relaxed) as f64 / begun.elapsed().as_secs_f64())
@@ -82,7 +93,7 @@ pub(crate) fn claim_statement(schema: &str) -> String {
     format!(
         "with picked as materialized (
              select id from {schema}.instances
-             where queue = 'default' and priority = 0 and status = 'runnable' and crash_count < 2
+             where queue = 'default' and priority = 0 and status = 'runnable' and crash_count < 2 and not held_back
                and eligible_at <= statement_timestamp()
              order by eligible_at, id limit $1 for no key update skip locked
          )
@@ -107,8 +118,17 @@ fn settle_statement(schema: &str) -> String {
              finished_at = case when e.state is null then now() end,
              updated_at = now()
          from unnest($1::bigint[], $2::bigint[], $3::text[]) as e(id, epoch, state)
-         where i.id = e.id and i.claim_epoch = e.epoch
-         returning i.id"
+         where i.id = e.id and i.claim_epoch = e.epoch"
+    )
+}
+
+/// The rest of a statement that begins with `with written as (update …`: a line for each row that it wrote.
+pub(super) fn tell(schema: &str) -> String {
+    format!(
+        "returning i.id, i.step_seq, i.claim_epoch, i.status, i.step)
+         insert into {schema}.transitions
+             (instance_id, step_seq, claim_epoch, at, took_seconds, attempt, status, outcome, from_step, to_step, worker)
+         select id, step_seq, claim_epoch, now(), 0, 0, status, 'next', step, step, 'bench/1' from written"
     )
 }
 
@@ -149,10 +169,15 @@ fn step(state: &str) -> Result<Option<String>> {
     Ok(Some(serde_json::to_string(&state)?))
 }
 
-async fn commit(url: &str, shared: &Shared, is_chain: bool) -> Result<()> {
+async fn commit(url: &str, shared: &Shared, work: Work) -> Result<()> {
     let client = connect(url).await?;
     client.batch_execute(PLANS).await?;
-    let settle = client.prepare(&settle_statement(SCHEMA)).await?;
+    let statement = settle_statement(SCHEMA);
+    let settle = match work {
+        Work::Walks { told: true } => format!("with written as ({statement} {}", tell(SCHEMA)),
+        Work::Walks { told: false } | Work::Jobs => format!("{statement} returning i.id"),
+    };
+    let settle = client.prepare(&settle).await?;
     loop {
         let mut batch = {
             let mut waiting = shared.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -179,7 +204,7 @@ async fn commit(url: &str, shared: &Shared, is_chain: bool) -> Result<()> {
                 None => gone += 1,
             }
         }
-        let counted = if is_chain { ahead.len() } else { batch.len() };
+        let counted = if work == Work::Jobs { batch.len() } else { ahead.len() };
         shared.steps.fetch_add(counted.try_into()?, Ordering::Relaxed);
         if gone > 0 {
             shared.held.fetch_sub(gone, Ordering::AcqRel);

@@ -1,10 +1,14 @@
-//! Instances of several steps, each committed before the next begins: how many steps a second?
+//! Instances of several steps, each committed before the next begins: how many steps a second? Without their story, which is
+//! what the targets are for, or with it.
 
 use anyhow::Result;
 
 use crate::{
     bench::{Bench, SCHEMA, Used, say},
-    floors::{self, loops},
+    floors::{
+        self,
+        loops::{self, Work},
+    },
     jobs::{Probe, WALK_STEPS},
     report::Measured,
     statistics::median,
@@ -12,21 +16,21 @@ use crate::{
 
 const INSTANCES: u64 = 5_000;
 
-pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
+pub(super) async fn measure(bench: &Bench, told: bool) -> Result<Measured> {
     let instances = bench.count(INSTANCES);
     let (mut rates, mut floors, mut sql_floors) = (Vec::new(), Vec::new(), Vec::new());
     let (mut cpu, mut floor_cpu) = (Vec::new(), Vec::new());
     for round in 1..=bench.rounds {
-        fill(bench, instances).await?;
+        fill(bench, instances, told).await?;
         let before = bench.cpu();
-        let floor = loops::drain(bench, true).await?;
+        let floor = loops::drain(bench, Work::Walks { told }).await?;
         let floor_used = bench.cpu().since(before, instances * WALK_STEPS);
-        fill(bench, instances).await?;
+        fill(bench, instances, told).await?;
         let before = bench.cpu();
         let rate = ours(bench, instances).await?;
         let used = bench.cpu().since(before, instances * WALK_STEPS);
-        fill(bench, instances).await?;
-        let sql_floor = floors::sql_chain(bench, instances).await?;
+        fill(bench, instances, told).await?;
+        let sql_floor = floors::sql_chain(bench, instances, told).await?;
         say(&format!(
             "  round {round}: {rate:.0} steps/s with {used}; bare loop {floor:.0} with {floor_used}; SQL alone {sql_floor:.0}"
         ));
@@ -36,7 +40,9 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
         floors.push(floor);
         sql_floors.push(sql_floor);
     }
-    Ok(Measured::new("chain", "steps/s", median(&rates), median(&floors), loops::KIND)
+    let (name, kind) = if told { ("chain_told", loops::TOLD_KIND) } else { ("chain", loops::KIND) };
+    Ok(Measured::new(name, "steps/s", median(&rates), median(&floors), kind)
+        .with("story", if told { "all" } else { "off" })
         .with("sql_floor", median(&sql_floors).round())
         .with("instances", instances)
         .with("steps", WALK_STEPS)
@@ -45,9 +51,9 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
         .with("best", rates.iter().copied().fold(0.0, f64::max).round()))
 }
 
-async fn fill(bench: &Bench, instances: u64) -> Result<()> {
+async fn fill(bench: &Bench, instances: u64, told: bool) -> Result<()> {
     bench.empty(SCHEMA).await?;
-    bench.fill_walks(SCHEMA, instances).await
+    bench.fill_walks(SCHEMA, instances, told).await
 }
 
 /// The ends of the walks take their time too, and are not counted: neither here nor in the floor.

@@ -20,7 +20,7 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     for round in 1..=bench.rounds {
         fill(bench, jobs).await?;
         let before = bench.cpu();
-        let floor = loops::drain(bench, false).await?;
+        let floor = loops::drain(bench, loops::Work::Jobs).await?;
         let floor_used = bench.cpu().since(before, jobs);
         fill(bench, jobs).await?;
         let before = bench.cpu();

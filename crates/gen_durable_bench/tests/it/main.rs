@@ -20,7 +20,23 @@ async fn measured(workloads: &[Workload]) -> Vec<Value> {
 async fn every_workload_reports_its_value_and_its_floor_under_its_name() {
     let results = measured(&Workload::ALL).await;
     let names: Vec<&str> = results.iter().map(|result| result["workload"].as_str().unwrap()).collect();
-    assert_eq!(names, ["drain", "chain", "insert", "insert_many", "pickup", "growth", "xmin", "signal", "fan_out"]);
+    assert_eq!(
+        names,
+        [
+            "drain",
+            "chain",
+            "chain_told",
+            "insert",
+            "insert_many",
+            "pickup",
+            "growth",
+            "xmin",
+            "signal",
+            "fan_out",
+            "lanes",
+            "partitions"
+        ]
+    );
     for result in &results {
         for number in ["value", "floor", "ratio"] {
             assert!(result[number].as_f64().is_some_and(|n| n > 0.0), "{number} of {result}");
@@ -29,11 +45,12 @@ async fn every_workload_reports_its_value_and_its_floor_under_its_name() {
             assert!(result[word].as_str().is_some_and(|text| !text.is_empty()), "{word} of {result}");
         }
     }
+    assert_eq!((&results[1]["story"], &results[2]["story"]), (&"off".into(), &"all".into()));
     let field = |workload: usize, name: &str| results[workload][name].as_f64().unwrap();
     assert!(field(0, "memory_peak_mb") >= field(0, "memory_mb") && field(0, "memory_mb") > 1.0);
-    assert!(field(4, "other_process_from_call_p50_ms") > 0.0 && field(4, "after_quiet_p50_ms") >= 0.0);
-    assert!(field(4, "same_process_p50_ms") <= field(4, "same_process_p99_ms"));
-    assert_eq!(results[6]["windows_p99_ms"].as_array().unwrap().len(), 6);
+    assert!(field(5, "other_process_from_call_p50_ms") > 0.0 && field(5, "after_quiet_p50_ms") >= 0.0);
+    assert!(field(5, "same_process_p50_ms") <= field(5, "same_process_p99_ms"));
+    assert_eq!(results[7]["windows_p99_ms"].as_array().unwrap().len(), 6);
 }
 
 #[tokio::test(flavor = "multi_thread")]

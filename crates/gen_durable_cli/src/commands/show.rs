@@ -11,20 +11,27 @@ use crate::{
     connect::Database,
     table::{print, print_json},
     text::{indented, relative, safe, safe_json},
+    timeline::{Before, Timeline},
 };
 
-/// Show one instance: where it stands, its times, its state
+/// Show one instance: where it stands, its times, its state, and what happened to it
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Its number, as `durable ls` shows it
     #[arg(value_name = "ID")]
     id: i64,
+    /// How many lines of its story
+    #[arg(long, value_name = "LINES", default_value_t = 20, value_parser = clap::value_parser!(u16).range(0..=999))]
+    story: u16,
+    /// Only what happened before this: where an earlier page ended
+    #[arg(long, value_name = "COMMITS.CLAIMS")]
+    before: Option<Before>,
     #[command(flatten)]
     database: Database,
 }
 
 pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
-    let Args { id, database } = args;
+    let Args { id, story, before, database } = args;
     let inspect = database.client().await?.inspect();
     let Some(row) = inspect.show(id).await? else {
         bail!(
@@ -33,7 +40,12 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         );
     };
     let relations = inspect.relations(id).await?;
-    if json { print_json(&whole(&row, &relations)?) } else { print(for_people(&row, &relations)) }
+    let story = Timeline::read(&inspect, id, before, story.into()).await?;
+    if json {
+        print_json(&whole(&row, &relations, &story)?)
+    } else {
+        print(for_people(&row, &relations) + &story.for_people(&row))
+    }
 }
 
 /// "2 paid, 1 noise".
@@ -111,7 +123,7 @@ pub(crate) struct Whole {
 }
 
 /// The row and what hangs on it. Letters of a settled instance are undelivered.
-fn whole(row: &Instance, relations: &Relations) -> anyhow::Result<Whole> {
+fn whole(row: &Instance, relations: &Relations, story: &Timeline) -> anyhow::Result<Whole> {
     let mut whole = as_json(row)?;
     if let Value::Object(columns) = &mut whole.columns {
         let letters = relations.letters.iter().map(|(name, count)| (name.clone(), json!(count)));
@@ -119,6 +131,8 @@ fn whole(row: &Instance, relations: &Relations) -> anyhow::Result<Whole> {
         let name = if row.status.is_terminal() { "undelivered" } else { "letters" };
         columns.insert(name.to_owned(), Value::Object(letters.collect()));
         columns.insert("children".to_owned(), Value::Object(children.collect()));
+        columns.insert("story".to_owned(), story.as_json());
+        columns.insert("story_before".to_owned(), story.older().into());
     }
     Ok(whole)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gen_durable::{Context, Instance, Machine, Outcome, Policy, SECOND, Status, done, fatal, next, sleep};
+use gen_durable::{Context, Instance, Machine, Outcome, Policy, SECOND, Status, Story, done, fatal, next, sleep};
 use serde::{Deserialize, Serialize};
 
 use super::{Shop, a_moment, happens, receipt::Receipt};
@@ -27,6 +27,8 @@ pub(crate) enum Step {
 
 impl Machine for Order {
     const NAME: &'static str = "order";
+    /// The demo shows the whole thing: every commit is told.
+    const STORY: Story = Story::All;
     type App = Shop;
     type Step = Step;
     type Output = String;

@@ -7,6 +7,7 @@ mod dev;
 mod look;
 mod migrate;
 mod steer;
+mod story;
 
 use std::{
     process::{Command, Output},

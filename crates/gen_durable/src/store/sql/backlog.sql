@@ -3,12 +3,12 @@
 -- What is due and what comes later, by queue: counted up to a bound, so that a long backlog costs no more than a short one.
 with recursive used(queue, priority, place) as (
     (select i.queue, i.priority, 1 from gen_durable.instances i
-     where i.status = 'runnable' and i.crash_count < 2 order by i.queue, i.priority limit 1)
+     where i.status = 'runnable' and i.crash_count < 2 and not i.held_back order by i.queue, i.priority limit 1)
     union all
     select later.queue, later.priority, used.place + 1 from used
     cross join lateral (
         select i.queue, i.priority from gen_durable.instances i
-        where i.status = 'runnable' and i.crash_count < 2 and (i.queue, i.priority) > (used.queue, used.priority)
+        where i.status = 'runnable' and i.crash_count < 2 and not i.held_back and (i.queue, i.priority) > (used.queue, used.priority)
         order by i.queue, i.priority limit 1
     ) later
     where used.place < 500
@@ -19,7 +19,7 @@ waiting as (
     cross join lateral (
         select count(*), min(d.eligible_at) as oldest from (
             select i.eligible_at from gen_durable.instances i
-            where i.queue = used.queue and i.priority = used.priority and i.status = 'runnable' and i.crash_count < 2
+            where i.queue = used.queue and i.priority = used.priority and i.status = 'runnable' and i.crash_count < 2 and not i.held_back
               and i.eligible_at <= gen_durable.clock()
             order by i.eligible_at limit $1
         ) d
@@ -27,7 +27,7 @@ waiting as (
     cross join lateral (
         select count(*), min(l.eligible_at) as first from (
             select i.eligible_at from gen_durable.instances i
-            where i.queue = used.queue and i.priority = used.priority and i.status = 'runnable' and i.crash_count < 2
+            where i.queue = used.queue and i.priority = used.priority and i.status = 'runnable' and i.crash_count < 2 and not i.held_back
               and i.eligible_at > gen_durable.clock()
             order by i.eligible_at limit $1
         ) l

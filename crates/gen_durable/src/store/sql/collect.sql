@@ -5,6 +5,8 @@ with old as materialized (
     select i.id, i.finished_at
     from gen_durable.instances i
     where i.finished_at >= $1 and i.finished_at < gen_durable.clock() - make_interval(secs => $2)
+      -- One that blocks its lane still has it; one whose lane or key is to be looked at leads there.
+      and not i.in_lane and i.arrival is null
       -- A parent that lives may still read what its children settled with.
       and (i.parent_id is null or not exists (
         select from gen_durable.instances p

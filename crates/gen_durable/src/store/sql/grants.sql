@@ -4,6 +4,7 @@
 -- The reader looks. Run it again after every migration.
 grant usage on schema gen_durable to "the_runtime", "the_reader";
 grant select on all tables in schema gen_durable to "the_runtime", "the_reader";
-grant insert, update, delete on gen_durable.instances, gen_durable.workers, gen_durable.queues, gen_durable.signals, gen_durable.transitions to "the_runtime";
-grant usage on all sequences in schema gen_durable to "the_runtime";
+grant insert, update, delete on gen_durable.instances, gen_durable.workers, gen_durable.queues, gen_durable.signals,
+    gen_durable.lanes, gen_durable.placer, gen_durable.transitions to "the_runtime";
+grant usage, select on all sequences in schema gen_durable to "the_runtime";
 grant execute on all functions in schema gen_durable to "the_runtime", "the_reader";

@@ -6,7 +6,7 @@ with recursive used(queue, priority) as (
     from unnest($1::text[]) as wanted(queue)
     cross join lateral (
         select i.priority from gen_durable.instances i
-        where i.queue = wanted.queue and i.status = 'runnable' and i.crash_count < 2
+        where i.queue = wanted.queue and i.status = 'runnable' and i.crash_count < 2 and not i.held_back
         order by i.queue, i.priority limit 1
     ) first
     union all
@@ -14,7 +14,7 @@ with recursive used(queue, priority) as (
     from used
     cross join lateral (
         select i.priority from gen_durable.instances i
-        where i.queue = used.queue and i.status = 'runnable' and i.crash_count < 2 and i.priority > used.priority
+        where i.queue = used.queue and i.status = 'runnable' and i.crash_count < 2 and not i.held_back and i.priority > used.priority
         order by i.queue, i.priority limit 1
     ) later
 )

@@ -28,6 +28,10 @@ reaped as (
         last_error = case when i.crash_count + 1 >= $3
                           then 'its process died ' || (i.crash_count + 1) || ' times' else i.last_error end,
         finished_at = case when i.crash_count + 1 >= $3 then gen_durable.clock() end,
+        -- Back to runnable it keeps its lane and its turn; settled, it leaves both to who waits.
+        in_lane = i.in_lane and (i.crash_count + 1 < $3 or i.lane_blocks),
+        arrival = case when i.crash_count + 1 >= $3 and (i.in_lane or i.partition_key is not null)
+                       then nextval('gen_durable.arrivals') else i.arrival end,
         updated_at = gen_durable.clock()
     from held
     where i.id = held.id

@@ -1,13 +1,17 @@
 -- called by: store::operate::retry     index: instances_pkey, instances_key
 -- locks: the instance's row; waits for a transaction that is about to take its key
 -- From its own step it is the same visit, so the idempotency key stays; another step is entered anew. One that has settled
--- was counted off at its parent and counts for no join again; a stuck one never was, and still does.
+-- was counted off at its parent and counts for no join again; a stuck one never was, and still does. One
+-- that has left its lane stands in it again as the last; one that blocks its lane goes on where it is.
 with stood as materialized (
     select i.step from gen_durable.instances i where i.id = $1
 ),
 again as (
     update gen_durable.instances i
-    set status = 'runnable',
+    set status = case when i.lane_key is null or i.in_lane then 'runnable' else 'queued' end::gen_durable.durable_status,
+        held_back = i.partition_key is not null and (i.lane_key is null or i.in_lane),
+        arrival = case when i.partition_key is not null or (i.lane_key is not null and not i.in_lane)
+                       then nextval('gen_durable.arrivals') else i.arrival end,
         step = coalesce($2, i.step),
         data = case when $2 is null then i.data else $3::text::jsonb end,
         awaits = case when $2 is null then i.awaits end,

@@ -4,21 +4,15 @@
 select min(looked.id), count(*)
 from (
     (select i.id from gen_durable.instances i
-     where $3::text is null and ($1::bigint is null or i.id < $1) order by i.id desc limit $2)
+     where $3::text is null and ($1::bigint is null or i.id < $1)
+     order by i.id desc
+     limit $2)
     union all
     (select i.id from gen_durable.instances i
-     where $3::text = 'failed' and i.status = 'failed' and ($1::bigint is null or i.id < $1) order by i.id desc limit $2)
-    union all
-    (select i.id from gen_durable.instances i
-     where $3::text = 'stuck' and i.status = 'stuck' and ($1::bigint is null or i.id < $1) order by i.id desc limit $2)
-    union all
-    (select i.id from gen_durable.instances i
-     where $3::text = 'cancelled' and i.status = 'cancelled' and ($1::bigint is null or i.id < $1) order by i.id desc limit $2)
-    union all
-    (select i.id from gen_durable.instances i
-     where $3::text = 'awaiting_signal' and i.status = 'awaiting_signal' and ($1::bigint is null or i.id < $1) order by i.id desc limit $2)
-    union all
-    (select i.id from gen_durable.instances i
-     where $3::text = 'awaiting_children' and i.status = 'awaiting_children' and ($1::bigint is null or i.id < $1)
-     order by i.id desc limit $2)
+     where $3::text is not null
+       and i.status in ('awaiting_signal', 'awaiting_children', 'stuck', 'failed', 'cancelled')
+       and i.status >= $3::text::gen_durable.durable_status
+       and (i.status, i.id) < ($3::text::gen_durable.durable_status, coalesce($1::bigint, 9223372036854775807))
+     order by i.status desc, i.id desc
+     limit $2)
 ) looked

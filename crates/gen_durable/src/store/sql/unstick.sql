@@ -8,7 +8,9 @@ with able as materialized (
     for no key update skip locked
 )
 update gen_durable.instances i
-set status = 'runnable', eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock()
+set status = 'runnable', eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock(),
+    held_back = i.partition_key is not null,
+    arrival = case when i.partition_key is not null then nextval('gen_durable.arrivals') else i.arrival end
 from able
 where i.id = able.id
 returning i.id, gen_durable.tell_woken(array[i.id], 'another build')

@@ -1,7 +1,7 @@
 //! The statements of production, as production sends them, with their parameters written out.
 
 const PICK: &str = include_str!("../../../src/store/sql/pick.sql");
-const SETTLE: &str = include_str!("../../../src/store/sql/settle.sql");
+const SETTLE: &str = include_str!("../../../src/store/sql/settle_told.sql");
 const CONCLUDE: &str = include_str!("../../../src/store/sql/conclude.sql");
 const SIGNAL: &str = include_str!("../../../src/store/sql/signal.sql");
 const CANCEL: &str = include_str!("../../../src/store/sql/cancel.sql");
@@ -69,6 +69,12 @@ fn settle(status: &str, step: &str, error: &str, rise: i32, delay: u32) -> (Stri
         &rise,
         &delay,
         "null::text",
+        "array['s'::text]",
+        "array['tried'::text]",
+        "array[0]",
+        "array[0::real]",
+        "array[null::text]",
+        "'host/1'",
     ];
     (fill(SETTLE, &values), Claims { commits: true, ..Claims::default() })
 }
@@ -83,7 +89,8 @@ fn conclude(endings: &[String], claims: Claims) -> (String, Claims) {
 fn ending(id: i64, status: &str, more: &str) -> String {
     let step = if matches!(status, "done" | "failed") { "" } else { r#""step":"t","# };
     let rise = if matches!(status, "done" | "failed") { 0 } else { -1 };
-    format!(r#"{{"id":{id},"epoch":5,"seq":3,"status":"{status}",{step}"rise":{rise},"delay":0{more}}}"#)
+    let story = r#""story":{"from":"s","outcome":"tried","attempt":0,"took":0,"worker":"host/1"}"#;
+    format!(r#"{{"id":{id},"epoch":5,"seq":3,"status":"{status}",{step}"rise":{rise},"delay":0,{story}{more}}}"#)
 }
 
 fn wait(more: &str, seen: &'static [i64]) -> (String, Claims) {
@@ -132,6 +139,7 @@ impl Act {
                     "'00000000-0000-0000-0000-00000000000b'",
                     "60",
                     "1",
+                    "0",
                 ];
                 (fill(PICK, &values), Claims { claims: true, ..Claims::default() })
             }

@@ -73,7 +73,27 @@ const STATE: &str = "
     group by target_id, dedup_key having count(*) > 1
     union all
     select 'a letter of nobody: ' || s.id from S.signals s
-    where not exists (select from S.instances i where i.id = s.target_id)";
+    where not exists (select from S.instances i where i.id = s.target_id)
+    union all
+    select 'a story of nobody: ' || t.instance_id from S.transitions t
+    where not exists (select from S.instances i where i.id = t.instance_id)
+    union all
+    select 'is told and did not happen: ' || t.outcome || ' of ' || t.instance_id from S.transitions t
+    where not exists (
+        select from S.iso_audit a where a.what = 'change' and a.id = t.instance_id
+          and a.new_seq = t.step_seq and a.new_epoch = t.claim_epoch and a.new_status = t.status::text)
+    union all
+    select 'happened and is not told: ' || a.old_status || ' to ' || a.new_status || ' of ' || a.id from S.iso_audit a
+    where a.what = 'change' and a.old_status not in ('awaiting_signal', 'awaiting_children')
+      and (a.new_seq > a.old_seq or a.old_status <> a.new_status and a.new_status in ('done', 'failed', 'cancelled'))
+      and exists (select from S.instances i where i.id = a.id)
+      and not exists (select from S.transitions t
+        where t.instance_id = a.id and t.step_seq = a.new_seq and t.claim_epoch = a.new_epoch)
+    union all
+    select 'was cancelled while it waited, and it is not told: ' || a.id from S.iso_audit a
+    where a.what = 'change' and a.new_status = 'cancelled' and a.old_status <> a.new_status
+      and exists (select from S.instances i where i.id = a.id)
+      and not exists (select from S.transitions t where t.instance_id = a.id and t.outcome = 'cancel')";
 
 /// All that is wrong after a case.
 pub(super) async fn broken(lane: &Lane, acts: &[(Act, End)], answers: &[Answer], had_letters: bool) -> Vec<String> {

@@ -216,7 +216,7 @@ async fn three_acts_at_once_keep_the_invariants_in_every_order() {
 
 /// Guards of the SQL, whether it takes gates to see them, a meeting that needs each, and what the kit says of it without the guard.
 #[allow(clippy::type_complexity)] // A table: name, gated, what is taken out, where, who meets, why.
-const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 6] = [
+const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 7] = [
     (
         "the unconditional lock in delivery",
         false,
@@ -271,6 +271,14 @@ const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 6] = [
         "joining",
         ["11 done", "cancel all"],
         "40P01",
+    ),
+    (
+        "the story's going by what was written",
+        false,
+        &[("tell_endings", "where e->'story' ? 'from' and i.id = any (p_written)", "where e->'story' ? 'from'")],
+        "joining",
+        ["11 and 12 done", "cancel 11"],
+        "transitions_pkey",
     ),
 ];
 

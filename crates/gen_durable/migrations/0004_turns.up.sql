@@ -1,0 +1,493 @@
+-- 0004: lanes and partition keys: who may run, and who is next.
+--
+-- An act that makes an instance wait in a lane or under a partition key takes no lock for it: it draws a number of arrival,
+-- and whoever picks next gives out places and turns (`place`). The commit that frees a lane or a key hands it over itself
+-- (`hand_over`). So a caller's transaction that stays open keeps nobody waiting.
+
+-- Who is next under a partition key, of those that wait: the first that is due, by the order of the picker; if none is, the
+-- one that will be first.
+--   called by: deal, hand_over      index: instances_waiting, one probe for each priority      locks: nothing
+create function gen_durable.next_turn(p_tenant text, p_key text) returns bigint
+language plpgsql stable
+as $$
+declare
+    found_one record;
+    first_id bigint;
+    first_at timestamptz := 'infinity';
+    above int := -40000;
+begin
+    loop
+        select i.id, i.priority, i.eligible_at into found_one
+        from gen_durable.instances i
+        where i.tenant = p_tenant and i.partition_key = p_key and i.held_back and i.priority > above
+        order by i.tenant, i.partition_key, i.priority, i.eligible_at, i.id
+        limit 1;
+        exit when found_one.id is null;
+        if found_one.eligible_at <= gen_durable.clock() then
+            return found_one.id;
+        end if;
+        if first_id is null or found_one.eligible_at < first_at then
+            first_id := found_one.id;
+            first_at := found_one.eligible_at;
+        end if;
+        above := found_one.priority;
+    end loop;
+    return first_id;
+end $$;
+
+-- See to it that somebody has the turn under a partition key, if anybody waits for it. False: somebody holds a row that
+-- matters, so come again.
+--   called by: place      index: instances_turn, instances_waiting
+--   locks: the row whose turn it is and the row that gets it, skipping what somebody holds. The caller holds the placer.
+create function gen_durable.deal(p_tenant text, p_key text) returns boolean
+language plpgsql
+as $$
+declare
+    holder record;
+    best bigint;
+    best_at timestamptz;
+begin
+    select i.id, i.status, i.eligible_at into holder
+    from gen_durable.instances i
+    where i.tenant = p_tenant and i.partition_key = p_key and not i.held_back and i.status in ('runnable', 'executing');
+    if holder.id is not null then
+        -- Under its lock: an ending that is about to free the key would not see who came meanwhile, nor would we see it end.
+        select i.id, i.status, i.eligible_at into holder
+        from gen_durable.instances i
+        where i.id = holder.id and not i.held_back and i.status in ('runnable', 'executing')
+        for no key update skip locked;
+        if holder.id is null then
+            return false;
+        end if;
+        if holder.status = 'executing' or holder.eligible_at <= gen_durable.clock() then
+            return true;
+        end if;
+    end if;
+    best := gen_durable.next_turn(p_tenant, p_key);
+    if best is null then
+        return true;
+    end if;
+    select i.eligible_at into best_at
+    from gen_durable.instances i where i.id = best and i.held_back
+    for no key update skip locked;
+    if best_at is null then
+        return false;
+    end if;
+    if holder.id is not null then
+        -- Whoever has the turn is not due yet. It makes way for one that is, or will be sooner.
+        if best_at >= holder.eligible_at then
+            return true;
+        end if;
+        update gen_durable.instances i set held_back = true where i.id = holder.id;
+    end if;
+    update gen_durable.instances i
+    set held_back = false, eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock()
+    where i.id = best;
+    return true;
+end $$;
+
+-- Look at what arrived: give places in lanes, in the order of arrival; make sure that each of these lanes has somebody at
+-- its head and each of these partition keys somebody whose turn it is.
+--   called by: pick, store::lane::repair      index: instances_arrivals, instances_lane, instances_pkey, lanes_pkey
+--   locks: the placer, so that there is one at a time; then arrivals, lanes and heads, skipping what somebody holds: it
+--   waits for nobody. What is passed over keeps its number and is looked at again.
+-- Answers up to which arrival everything was seen to, or null if there is no end to it.
+create function gen_durable.place(p_from bigint, p_limit int) returns bigint
+language plpgsql
+set search_path = gen_durable, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off
+set plan_cache_mode = force_generic_plan
+as $$
+declare
+    seen bigint[];
+    mine bigint[];
+    passed_over bigint[];
+    reached bigint;
+    first_left bigint;
+    lane_tenants text[];
+    lane_keys text[];
+    lane_floors bigint[];
+    wanted int;
+    round bigint;
+    heads bigint[];
+    released bigint[] := '{}';
+    dealt record;
+    again bigint[];
+begin
+    perform from gen_durable.placer for update skip locked;
+    if not found then
+        return p_from;
+    end if;
+    select array_agg(a.id order by a.arrival), case when count(*) = p_limit then max(a.arrival) end into seen, reached
+    from (select i.id, i.arrival from gen_durable.instances i
+          where i.arrival > p_from order by i.arrival limit p_limit) a;
+    if seen is null then
+        return null;
+    end if;
+    mine := array(select i.id from gen_durable.instances i
+                  where i.id = any (seen) and i.arrival is not null order by i.id for no key update skip locked);
+    passed_over := array(select unnest(seen) except select unnest(mine));
+
+    -- Lanes. One that has an arrival which somebody holds is left alone: what came later must not get there first.
+    select array_agg(l.tenant order by l.tenant, l.lane_key), array_agg(l.lane_key order by l.tenant, l.lane_key), count(*)
+    into lane_tenants, lane_keys, wanted
+    from (select i.tenant, i.lane_key from gen_durable.instances i where i.id = any (mine) and i.lane_key is not null
+          except
+          select i.tenant, i.lane_key from gen_durable.instances i where i.id = any (passed_over) and i.lane_key is not null
+         ) l;
+    if wanted > 0 then
+        insert into gen_durable.lanes (tenant, key)
+        select * from unnest(lane_tenants, lane_keys) on conflict do nothing;
+        -- The lock of the lane: an ending that frees it, and we, must see one another.
+        select array_agg(l.tenant), array_agg(l.key), array_agg(l.floor) into lane_tenants, lane_keys, lane_floors
+        from (select l.* from unnest(lane_tenants, lane_keys) as k(tenant, key)
+              join gen_durable.lanes l on l.tenant = k.tenant and l.key = k.key
+              order by l.tenant, l.key
+              for update of l skip locked) l;
+    end if;
+    if cardinality(passed_over) > 0 or wanted > coalesce(cardinality(lane_keys), 0) then
+        passed_over := passed_over || array(
+            select i.id from gen_durable.instances i
+            where i.id = any (mine) and i.lane_key is not null and not exists (
+                select from unnest(lane_tenants, lane_keys) as k(tenant, key) where k.tenant = i.tenant and k.key = i.lane_key));
+        mine := array(select unnest(mine) except select unnest(passed_over));
+    end if;
+    if lane_keys is not null then
+        round := nextval('gen_durable.rounds') << 20;
+        update gen_durable.instances i
+        set arrival = null,
+            in_lane = i.in_lane or i.status = 'queued',
+            lane_position = case when i.status = 'queued' and not i.in_lane then round + n.place else i.lane_position end
+        from (select i.id, row_number() over (order by i.arrival) as place
+              from gen_durable.instances i where i.id = any (mine) and i.lane_key is not null) n
+        where i.id = n.id;
+
+        heads := array(
+            select head.id
+            from unnest(lane_tenants, lane_keys, lane_floors) as l(tenant, key, floor)
+            cross join lateral (
+                select i.id, i.status from gen_durable.instances i
+                where i.tenant = l.tenant and i.lane_key = l.key and i.in_lane and i.lane_position > l.floor
+                order by i.tenant, i.lane_key, i.lane_position
+                limit 1
+            ) head
+            where head.status = 'queued');
+        released := array(select i.id from gen_durable.instances i where i.id = any (heads) and i.status = 'queued'
+                          order by i.id for no key update skip locked);
+        update gen_durable.instances i
+        set status = 'runnable', held_back = i.partition_key is not null,
+            eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock()
+        where i.id = any (released);
+        if cardinality(released) < cardinality(heads) then
+            again := array(
+                select max(i.id) from gen_durable.instances i
+                join gen_durable.instances h on h.tenant = i.tenant and h.lane_key = i.lane_key
+                where i.id = any (mine) and h.id = any (heads) and h.id <> all (released)
+                group by i.tenant, i.lane_key);
+        end if;
+    end if;
+
+    -- Partition keys.
+    for dealt in
+        select i.tenant, i.partition_key as key, max(i.id) as id from gen_durable.instances i
+        where i.id = any (mine || released) and i.partition_key is not null
+        group by i.tenant, i.partition_key
+        order by i.tenant, i.partition_key
+    loop
+        if not gen_durable.deal(dealt.tenant, dealt.key) then
+            again := again || dealt.id;
+        end if;
+    end loop;
+    update gen_durable.instances i set arrival = null
+    where i.id = any (mine) and i.lane_key is null and i.arrival is not null;
+
+    -- What could not be done now keeps a number, and is looked at again.
+    if cardinality(again) > 0 then
+        update gen_durable.instances i set arrival = nextval('gen_durable.arrivals') where i.id = any (again);
+    end if;
+    first_left := (select min(i.arrival) from gen_durable.instances i where i.id = any (passed_over));
+    return least(reached, first_left - 1);
+end $$;
+
+-- The lanes of these entries, locked: is somebody in them?
+--   called by: enqueue_all, at once      index: lanes_pkey, instances_lane      locks: the lanes, in order
+create function gen_durable.enter_lanes(p_entries jsonb) returns table (tenant text, key text, taken boolean)
+language plpgsql
+set search_path = gen_durable, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+    tenants text[];
+    keys text[];
+begin
+    select array_agg(l.tenant order by l.tenant, l.key), array_agg(l.key order by l.tenant, l.key) into tenants, keys
+    from (select distinct coalesce(e->>'tenant', '') as tenant, e->>'lane' as key
+          from jsonb_array_elements(p_entries) e where e ? 'lane') l;
+    insert into gen_durable.lanes (tenant, key) select * from unnest(tenants, keys) on conflict do nothing;
+    perform from unnest(tenants, keys) as k(tenant, key)
+    join gen_durable.lanes l on l.tenant = k.tenant and l.key = k.key
+    order by l.tenant, l.key
+    for update of l;
+    -- From the end of the lane, down to its floor.
+    return query
+    select l.tenant, l.key, exists (
+        select from gen_durable.instances i
+        where i.tenant = l.tenant and i.lane_key = l.key and i.in_lane and i.lane_position > l.floor)
+    from unnest(tenants, keys) as k(tenant, key)
+    join gen_durable.lanes l on l.tenant = k.tenant and l.key = k.key;
+end $$;
+
+-- Instances of this transaction's have just left a lane, or made way under a partition key: who is next, goes on. What is in
+-- p_taking may be followed at once by a claim for its own worker.
+--   called by: settle_keyed, conclude      index: instances_lane, instances_waiting, instances_pkey, lanes_pkey
+--   locks: the lanes in order; then who is next, skipping what somebody holds: `place` sees to that one later
+create function gen_durable.hand_over(
+    p_ids bigint[], p_taking bigint[], p_worker uuid, p_lease_seconds float8, p_machines text[]
+) returns table (
+    id bigint, fsm text, fsm_version int, step text, data text, state text, attempt int,
+    claim_epoch bigint, step_seq bigint, visit bigint, queue text, priority smallint, eligible_at timestamptz,
+    tenant text, traceparent text, keyed boolean, crash_count smallint, next_due timestamptz, paused text[],
+    awaits text[], inbox text, children text, parent_id bigint, freed_by bigint, marks bigint[]
+)
+language plpgsql
+set search_path = gen_durable, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off
+set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+    freed bigint[];
+    freed_tenants text[];
+    freed_keys text[];
+    freed_positions bigint[];
+    freed_queues text[];
+    has_partitions boolean;
+    nexts bigint[] := '{}';
+    next_freed bigint[] := '{}';
+    next_queues text[] := '{}';
+    found_ids bigint[];
+    found_freed bigint[];
+    found_queues text[];
+    free_ids bigint[];
+    claimed bigint := 0;
+begin
+    select array_agg(i.id) filter (where lane.is_free), array_agg(i.tenant) filter (where lane.is_free),
+        array_agg(i.lane_key) filter (where lane.is_free), array_agg(i.lane_position) filter (where lane.is_free),
+        array_agg(i.queue) filter (where lane.is_free),
+        bool_or(i.partition_key is not null and i.status <> 'executing')
+    into freed, freed_tenants, freed_keys, freed_positions, freed_queues, has_partitions
+    from gen_durable.instances i
+    cross join lateral (select i.lane_position is not null and not i.in_lane
+                               and i.status in ('done', 'failed', 'cancelled') as is_free) lane
+    where i.id = any (p_ids);
+    if freed is not null then
+        -- The lock of the lane, and only then a look at who is in it: `place` may be about to put somebody there.
+        perform from unnest(freed_tenants, freed_keys) as k(tenant, key)
+        join gen_durable.lanes l on l.tenant = k.tenant and l.key = k.key
+        order by l.tenant, l.key
+        for update of l;
+        select array_agg(n.id), array_agg(l.id), array_agg(l.queue) into nexts, next_freed, next_queues
+        from unnest(freed, freed_tenants, freed_keys, freed_positions, freed_queues) as l(id, tenant, key, position, queue)
+        cross join lateral (
+            select i.id, i.status from gen_durable.instances i
+            where i.tenant = l.tenant and i.lane_key = l.key and i.in_lane and i.lane_position > l.position
+            order by i.tenant, i.lane_key, i.lane_position
+            limit 1
+        ) n
+        where n.status = 'queued';
+        -- Now and then: where to begin to look, so that nobody wades through all that was here before.
+        if random() < 0.02 then
+            update gen_durable.lanes l set floor = k.position
+            from unnest(freed_tenants, freed_keys, freed_positions) as k(tenant, key, position)
+            where l.tenant = k.tenant and l.key = k.key and l.floor < k.position;
+        end if;
+    end if;
+    if has_partitions then
+        with next_one as materialized (
+            select i.id as freed, i.queue, gen_durable.next_turn(i.tenant, i.partition_key) as id
+            from gen_durable.instances i
+            where i.id = any (p_ids) and i.partition_key is not null and i.status <> 'executing'
+        )
+        select array_agg(n.id), array_agg(n.freed), array_agg(n.queue) into found_ids, found_freed, found_queues
+        from next_one n
+        where n.id is not null;
+        nexts := nexts || found_ids;
+        next_freed := next_freed || found_freed;
+        next_queues := next_queues || found_queues;
+    end if;
+    if nexts is null or cardinality(nexts) = 0 then
+        return;
+    end if;
+
+    -- Whom somebody holds is not overtaken: the lane or key keeps a number, and is looked at again.
+    free_ids := array(
+        select i.id from gen_durable.instances i
+        where i.id = any (nexts) and (i.held_back or (i.status = 'queued' and i.in_lane))
+        order by i.id
+        for no key update skip locked);
+    if cardinality(free_ids) < cardinality(nexts) then
+        update gen_durable.instances i set arrival = nextval('gen_durable.arrivals')
+        from unnest(nexts, next_freed) as n(id, freed)
+        where i.id = n.freed and n.id <> all (free_ids);
+        select array_agg(n.id), array_agg(n.freed), array_agg(n.queue) into nexts, next_freed, next_queues
+        from unnest(nexts, next_freed, next_queues) as n(id, freed, queue)
+        where n.id = any (free_ids);
+    end if;
+
+    if cardinality(p_taking) > 0 then
+        return query
+        update gen_durable.instances i
+        set status = 'executing', locked_by = p_worker, held_back = false,
+            lease_expires_at = statement_timestamp() + make_interval(secs => p_lease_seconds),
+            claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock()
+        from unnest(nexts, next_freed, next_queues) as n(id, freed, queue)
+        where i.id = n.id and n.freed = any (p_taking)
+          and i.queue = n.queue and i.eligible_at <= gen_durable.clock() and i.crash_count < 2
+          and (i.held_back or i.partition_key is null)
+          and i.fsm || '/' || i.fsm_version = any (p_machines)
+          and not exists (select from gen_durable.queues q where q.name = n.queue and q.paused_at is not null)
+        returning i.id, i.fsm, i.fsm_version, i.step, i.data::text, i.state::text, i.attempt,
+            i.claim_epoch, i.step_seq, i.visit, i.queue, i.priority, i.eligible_at,
+            i.tenant, i.traceparent, true, i.crash_count, null::timestamptz, null::text[], i.awaits,
+            (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
+             from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null),
+            case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
+            i.parent_id, n.freed, null::bigint[];
+        get diagnostics claimed = row_count;
+    end if;
+    if claimed < cardinality(free_ids) then
+        -- One that comes to the head of its lane and has a partition key as well waits for its turn there.
+        update gen_durable.instances i
+        set status = 'runnable',
+            held_back = i.status = 'queued' and i.partition_key is not null,
+            arrival = case when i.status = 'queued' and i.partition_key is not null
+                           then nextval('gen_durable.arrivals') else i.arrival end,
+            eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock()
+        where i.id = any (free_ids) and i.status in ('queued', 'runnable');
+    end if;
+end $$;
+
+-- Write endings of instances that stand in a lane or under a partition key, and hand over what they free.
+--   called by: store::settle      index: instances_pkey; as hand_over
+--   locks: as settle, then as hand_over
+-- Answers what was written (an id, and what it finds if it runs ahead), and who was claimed in its stead, with who made way.
+create function gen_durable.settle_keyed(
+    p_ids bigint[], p_epochs bigint[], p_seqs bigint[], p_statuses text[], p_versions int[],
+    p_steps text[], p_data text[], p_states text[], p_results text[], p_errors text[],
+    p_rises int[], p_delays float8[], p_lock_timeout text,
+    p_taking bigint[], p_worker uuid, p_lease_seconds float8, p_machines text[]
+) returns table (
+    id bigint, fsm text, fsm_version int, step text, data text, state text, attempt int,
+    claim_epoch bigint, step_seq bigint, visit bigint, queue text, priority smallint, eligible_at timestamptz,
+    tenant text, traceparent text, keyed boolean, crash_count smallint, next_due timestamptz, paused text[],
+    awaits text[], inbox text, children text, parent_id bigint, freed_by bigint, marks bigint[]
+)
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+    written bigint[];
+    inboxes text[];
+    broods text[];
+begin
+    select array_agg(w.id), array_agg(w.inbox), array_agg(w.children) into written, inboxes, broods
+    from gen_durable.settle(p_ids, p_epochs, p_seqs, p_statuses, p_versions, p_steps, p_data, p_states, p_results, p_errors,
+        p_rises, p_delays, p_lock_timeout) w;
+    if written is null then
+        return;
+    end if;
+    return query
+    select w.id, null, null::int, null, null, null, null::int, null::bigint, null::bigint, null::bigint, null,
+        null::smallint, gen_durable.clock(), null, null, true, null::smallint, null::timestamptz, null::text[],
+        null::text[], w.inbox, w.children, null::bigint, null::bigint, null::bigint[]
+    from unnest(written, inboxes, broods) as w(id, inbox, children);
+    return query select h.* from gen_durable.hand_over(written, p_taking, p_worker, p_lease_seconds, p_machines) h;
+end $$;
+
+-- Look after lanes and partition keys, a part of them at a time: one that has somebody waiting and nobody at its head gets
+-- a number, so that `place` sees to it; a lane that is empty is forgotten.
+--   called by: store::lane::repair      index: lanes_pkey, instances_lane, instances_waiting, instances_turn
+--   locks: the placer; lanes, skipping what somebody holds; as place
+-- Answers where to go on (null: from the beginning), and how many were found without a head.
+create function gen_durable.repair(p_lane_tenant text, p_lane_key text, p_tenant text, p_key text, p_limit int)
+returns table (lane_tenant text, lane_key text, tenant text, key text, repaired int)
+language plpgsql
+set search_path = gen_durable, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+    lane record;
+    head record;
+    waiting record;
+    looked int := 0;
+    next_lane_tenant text;
+    next_lane_key text;
+    next_tenant text := p_tenant;
+    next_key text := p_key;
+    found_headless int := 0;
+begin
+    perform from gen_durable.placer for update skip locked;
+    if not found then
+        return;
+    end if;
+    -- From the very beginning: what is only late is not lost.
+    perform gen_durable.place(0, 1000);
+    for lane in
+        select l.tenant, l.key, l.floor from gen_durable.lanes l
+        where (l.tenant, l.key) > (p_lane_tenant, p_lane_key)
+        order by l.tenant, l.key
+        limit p_limit
+        for update skip locked
+    loop
+        looked := looked + 1;
+        next_lane_tenant := lane.tenant;
+        next_lane_key := lane.key;
+        select i.id, i.status into head from gen_durable.instances i
+        where i.tenant = lane.tenant and i.lane_key = lane.key and i.in_lane and i.lane_position > lane.floor
+        order by i.tenant, i.lane_key, i.lane_position
+        limit 1;
+        if head.id is null then
+            delete from gen_durable.lanes l where l.tenant = lane.tenant and l.key = lane.key;
+        elsif head.status = 'queued' then
+            update gen_durable.instances i set arrival = nextval('gen_durable.arrivals')
+            where i.id = (select h.id from gen_durable.instances h where h.id = head.id and h.arrival is null
+                          for no key update skip locked);
+            found_headless := found_headless + found::int;
+        end if;
+    end loop;
+    if looked < p_limit then
+        next_lane_tenant := null;
+        next_lane_key := null;
+    end if;
+
+    looked := 0;
+    loop
+        select i.tenant, i.partition_key as key into waiting from gen_durable.instances i
+        where i.held_back and (i.tenant, i.partition_key) > (next_tenant, next_key)
+        order by i.tenant, i.partition_key
+        limit 1;
+        next_tenant := waiting.tenant;
+        next_key := waiting.key;
+        exit when next_key is null;
+        if not exists (select from gen_durable.instances i
+                       where i.tenant = next_tenant and i.partition_key = next_key and not i.held_back
+                         and i.status in ('runnable', 'executing')) then
+            update gen_durable.instances i set arrival = nextval('gen_durable.arrivals')
+            where i.id = (select h.id from gen_durable.instances h
+                          where h.id = gen_durable.next_turn(next_tenant, next_key) and h.arrival is null
+                          for no key update skip locked);
+            found_headless := found_headless + found::int;
+        end if;
+        looked := looked + 1;
+        exit when looked >= p_limit;
+    end loop;
+    if found_headless > 0 then
+        perform gen_durable.place(0, 1000);
+    end if;
+    return query select next_lane_tenant, next_lane_key, next_tenant, next_key, found_headless;
+end $$;

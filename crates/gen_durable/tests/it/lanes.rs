@@ -1,0 +1,235 @@
+//! Lanes: one whole instance at a time, in order of enqueueing, and a retry keeps its place.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use gen_durable::{
+    Context, Engine, HOUR, Job, Lab, Lane, Machine, Outcome, Policy, SECOND, Signal, Status, StepError, done, fatal,
+    spawn, wait_for,
+};
+use serde::{Deserialize, Serialize};
+
+/// What ran, in the order in which it began.
+#[derive(Default, Clone)]
+struct Book(Arc<Mutex<Vec<(String, u64)>>>);
+
+impl Book {
+    fn write(&self, lane: &str, n: u64) {
+        self.0.lock().unwrap().push((lane.to_owned(), n));
+    }
+    fn of(&self, lane: &str) -> Vec<u64> {
+        self.0.lock().unwrap().iter().filter(|(of, _)| of == lane).map(|(_, n)| *n).collect()
+    }
+}
+
+#[derive(Serialize, Deserialize, Clone)]
+struct Deploy {
+    server: String,
+    n: u64,
+    /// How often it fails before it succeeds; `None`: for good, at once.
+    fails: Option<u32>,
+    blocks: bool,
+}
+
+impl Job for Deploy {
+    const NAME: &'static str = "deploy";
+    type App = Book;
+    type Output = u64;
+    fn lane(&self) -> Option<Lane> {
+        let lane = Lane::new("server", &self.server);
+        Some(if self.blocks { lane.block_on_failure() } else { lane })
+    }
+    async fn run(&self, cx: &mut Context<'_, Self>) -> Result<u64, StepError> {
+        cx.app.write(&self.server, self.n);
+        match self.fails {
+            None => Err(fatal("it cannot be")),
+            Some(fails) if cx.attempt < fails => Err("not yet".into()),
+            Some(_) => Ok(self.n),
+        }
+    }
+    fn policy(&self) -> Policy {
+        Policy { backoff_first: HOUR, backoff_max: HOUR, ..Policy::default() }
+    }
+}
+
+fn deploy(server: &str, n: u64) -> Deploy {
+    Deploy { server: server.into(), n, fails: Some(0), blocks: false }
+}
+
+#[tokio::test]
+async fn a_lane_runs_one_after_the_other_in_order_of_enqueueing() {
+    let book = Book::default();
+    let lab = Lab::new(book.clone()).await.register::<Deploy>();
+    let jobs: Vec<Deploy> = (0..20).map(|n| deploy(if n % 2 == 0 { "a" } else { "b" }, n)).collect();
+    let ids = lab.enqueue_all(jobs).await.unwrap();
+    lab.drain().await;
+    assert_eq!(book.of("a"), (0..20).step_by(2).collect::<Vec<_>>());
+    assert_eq!(book.of("b"), (1..20).step_by(2).collect::<Vec<_>>());
+    for id in ids {
+        assert_eq!(lab.status_of(id.id).await, Status::Done);
+    }
+}
+
+#[tokio::test]
+async fn a_head_in_backoff_keeps_its_place_and_other_lanes_go_on() {
+    let book = Book::default();
+    let lab = Lab::new(book.clone()).await.register::<Deploy>();
+    let first = lab.enqueue(Deploy { fails: Some(1), ..deploy("a", 1) }).await.unwrap();
+    let second = lab.enqueue(deploy("a", 2)).await.unwrap();
+    lab.enqueue(deploy("b", 3)).await.unwrap();
+    lab.drain().await;
+    assert_eq!(book.of("a"), [1]);
+    assert_eq!(book.of("b"), [3]);
+    assert_eq!(lab.status_of(second.id).await, Status::Queued);
+    lab.skip(2 * HOUR).await;
+    assert_eq!(book.of("a"), [1, 1, 2]);
+    assert_eq!(lab.status_of(first.id).await, Status::Done);
+}
+
+#[tokio::test]
+async fn a_head_that_fails_for_good_lets_the_lane_go_on_unless_it_blocks() {
+    let book = Book::default();
+    let lab = Lab::new(book.clone()).await.register::<Deploy>();
+    lab.enqueue(Deploy { fails: None, ..deploy("a", 1) }).await.unwrap();
+    lab.enqueue(deploy("a", 2)).await.unwrap();
+    let blocking = lab.enqueue(Deploy { fails: None, blocks: true, ..deploy("b", 1) }).await.unwrap();
+    let behind = lab.enqueue(deploy("b", 2)).await.unwrap();
+    lab.drain().await;
+    assert_eq!(book.of("a"), [1, 2]);
+    assert_eq!(book.of("b"), [1]);
+    assert_eq!(lab.status_of(blocking.id).await, Status::Failed);
+    assert_eq!(lab.status_of(behind.id).await, Status::Queued);
+}
+
+#[tokio::test]
+async fn a_cancelled_head_lets_the_lane_go_on_and_a_cancelled_entry_is_passed_over() {
+    let book = Book::default();
+    let lab = Lab::new(book.clone()).await.register::<Deploy>();
+    let head = lab.enqueue(Deploy { fails: Some(1), ..deploy("a", 1) }).await.unwrap();
+    let second = lab.enqueue(deploy("a", 2)).await.unwrap();
+    lab.enqueue(deploy("a", 3)).await.unwrap();
+    lab.drain().await;
+    assert!(lab.cancel(second.id, "not needed").await.unwrap());
+    assert!(lab.cancel(head.id, "nor this").await.unwrap());
+    lab.drain().await;
+    assert_eq!(book.of("a"), [1, 3]);
+}
+
+#[derive(Serialize, Deserialize)]
+struct Ask {
+    server: String,
+}
+#[derive(Serialize, Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+enum AskStep {
+    #[default]
+    Begin,
+    Answered,
+}
+#[derive(Serialize, Deserialize)]
+struct Answer;
+impl Signal for Answer {
+    const NAME: &'static str = "answer";
+    type To = Ask;
+}
+impl Machine for Ask {
+    const NAME: &'static str = "ask";
+    type App = Book;
+    type Step = AskStep;
+    type Output = ();
+    fn lane(&self) -> Option<Lane> {
+        Some(Lane::new("server", &self.server))
+    }
+    async fn step(&mut self, at: AskStep, cx: &mut Context<'_, Self>) -> Outcome<Self> {
+        match at {
+            AskStep::Begin => {
+                cx.app.write(&self.server, 100);
+                Ok(wait_for::<Answer>().then(AskStep::Answered).forever())
+            }
+            AskStep::Answered => Ok(done(())),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_head_that_waits_for_a_signal_keeps_the_lane_and_machines_share_it() {
+    let book = Book::default();
+    let lab = Lab::new(book.clone()).await.register::<Deploy>().register::<Ask>();
+    let ask = lab.enqueue(Ask { server: "a".into() }).await.unwrap();
+    lab.enqueue(deploy("a", 2)).await.unwrap();
+    lab.drain().await;
+    assert_eq!(book.of("a"), [100]);
+    lab.signal(ask.id, Answer).await.unwrap();
+    lab.drain().await;
+    assert_eq!(book.of("a"), [100, 2]);
+}
+
+#[derive(Serialize, Deserialize)]
+struct Parent {
+    own: Option<String>,
+    child: String,
+}
+#[derive(Serialize, Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+enum ParentStep {
+    #[default]
+    Begin,
+    Joined,
+}
+impl Machine for Parent {
+    const NAME: &'static str = "parent";
+    type App = Book;
+    type Step = ParentStep;
+    type Output = ();
+    fn lane(&self) -> Option<Lane> {
+        self.own.as_ref().map(|own| Lane::new("server", own))
+    }
+    fn policy(&self, _: &ParentStep) -> Policy {
+        Policy { attempts: 1, ..Policy::default() }
+    }
+    async fn step(&mut self, at: ParentStep, _: &mut Context<'_, Self>) -> Outcome<Self> {
+        match at {
+            ParentStep::Begin => Ok(spawn([deploy(&self.child, 7)]).then(ParentStep::Joined).forever()),
+            ParentStep::Joined => Ok(done(())),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_child_in_the_lane_that_its_waiting_parent_has_is_refused() {
+    let book = Book::default();
+    let lab = Lab::new(book.clone()).await.register::<Deploy>().register::<Parent>();
+    let engine = Engine::builder(lab.pool().clone(), book.clone()).register::<Deploy>().register::<Parent>();
+    let engine = engine.build().unwrap();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let running = tokio::spawn(engine.run(async { drop(stopped.await) }));
+    let other = lab.enqueue(Parent { own: Some("a".into()), child: "b".into() }).await.unwrap();
+    let own = lab.enqueue(Parent { own: Some("c".into()), child: "c".into() }).await.unwrap();
+    assert!(lab.settled(other.id, 20 * SECOND).await.unwrap().unwrap().result.is_ok());
+    let refused = lab.settled(own.id, 20 * SECOND).await.unwrap().unwrap().result.unwrap_err();
+    assert!(refused.message.contains("in the lane server:c would wait for instance"), "{}", refused.message);
+    stop.send(()).unwrap();
+    running.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn an_engine_drains_many_lanes_each_in_order() {
+    let book = Book::default();
+    let lab = Lab::new(book.clone()).await;
+    let engine = Engine::builder(lab.pool().clone(), book.clone()).register::<Deploy>().build().unwrap();
+    let client = engine.client();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let running = tokio::spawn(engine.run(async { drop(stopped.await) }));
+    let jobs = (0..500).map(|n| deploy(&format!("{}", n % 10), n));
+    let ids = client.enqueue_all(jobs).await.unwrap();
+    for id in ids {
+        client.settled(id.id, Duration::from_secs(30)).await.unwrap().unwrap().result.unwrap();
+    }
+    for lane in 0..10 {
+        assert_eq!(book.of(&lane.to_string()), (0..500).filter(|n| n % 10 == lane).collect::<Vec<_>>());
+    }
+    stop.send(()).unwrap();
+    running.await.unwrap().unwrap();
+}

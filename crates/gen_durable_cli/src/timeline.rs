@@ -1,0 +1,167 @@
+//! The story of an instance, for people and for programs.
+
+use std::str::FromStr;
+
+use gen_durable::{Inspect, Instance, Status, StoryLine, StoryMark, Timestamp};
+use serde_json::{Value, json};
+
+use crate::{
+    table::Rows,
+    text::{short, span},
+};
+
+/// An error is shown up to here; `--json` has a thousand characters of it, and the row all of the last one.
+const ERROR_CHARS: usize = 100;
+
+/// A page of a story, the oldest line first.
+#[derive(Debug)]
+pub(crate) struct Timeline {
+    lines: Vec<StoryLine>,
+    /// There is more before this.
+    before: Option<StoryMark>,
+    /// Whether it is the newest page.
+    is_newest: bool,
+}
+
+/// Where a page ends, as the page after it says it: COMMITS.CLAIMS.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Before(StoryMark);
+
+impl FromStr for Before {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Before, String> {
+        let (seq, epoch) = text.split_once('.').unwrap_or((text, "0"));
+        match (seq.parse(), epoch.parse()) {
+            (Ok(seq), Ok(epoch)) => Ok(Before(StoryMark { seq, epoch })),
+            _ => Err("two numbers with a dot, as the page before says them: 120.7".into()),
+        }
+    }
+}
+
+impl Timeline {
+    pub(crate) async fn read(
+        inspect: &Inspect,
+        id: i64,
+        before: Option<Before>,
+        limit: usize,
+    ) -> Result<Timeline, gen_durable::Error> {
+        let is_newest = before.is_none();
+        if limit == 0 {
+            return Ok(Timeline { lines: Vec::new(), before: None, is_newest });
+        }
+        // One more than is shown: is there more?
+        let mut lines = inspect.story(id, before.map(|before| before.0), limit + 1).await?;
+        let there_is_more = lines.len() > limit;
+        lines.truncate(limit);
+        let before = lines.last().map(|line| line.mark).filter(|_| there_is_more);
+        lines.reverse();
+        Ok(Timeline { lines, before, is_newest })
+    }
+
+    /// For programs.
+    pub(crate) fn as_json(&self) -> Value {
+        let line = |line: &StoryLine| {
+            json!({
+                "at": line.at.to_string(), "from": line.from, "to": line.to, "outcome": line.outcome,
+                "status": line.status.name(), "attempt": line.attempt,
+                "took_seconds": line.took.map(|took| took.as_secs_f64()),
+                "woken_at": line.woken_at.map(|at| at.to_string()), "cause": line.cause, "error": line.error,
+                "worker": line.worker, "step_seq": line.mark.seq, "claim_epoch": line.mark.epoch,
+            })
+        };
+        self.lines.iter().map(line).collect()
+    }
+
+    /// Where the page before this one ends, if there is one.
+    pub(crate) fn older(&self) -> Option<String> {
+        self.before.map(|mark| format!("{}.{}", mark.seq, mark.epoch))
+    }
+
+    /// For people: nothing, if nothing is told.
+    pub(crate) fn for_people(&self, row: &Instance) -> String {
+        if self.lines.is_empty() {
+            return String::new();
+        }
+        let mut table = Rows::new(["when", "waited", "took", "outcome", "step", "attempt", "by", ""]).right([1, 2, 5]);
+        let begins = self.before.is_none();
+        let mut ready = None;
+        if begins {
+            let cells = ["enqueued", self.lines.first().map_or("", |line| &line.from)].map(str::to_owned);
+            let [outcome, step] = cells;
+            let when = format!("{:.3}", row.inserted_at);
+            table.add([when, String::new(), String::new(), outcome, step, String::new(), String::new(), String::new()]);
+            ready = Some((0, row.inserted_at));
+        }
+        for line in &self.lines {
+            table.add([
+                format!("{:.3}", line.at),
+                waited(line, ready).map(span).unwrap_or_default(),
+                line.took.map(|took| ran(took.as_secs_f64())).unwrap_or_default(),
+                outcome(line),
+                if line.from == line.to { line.from.clone() } else { format!("{} → {}", line.from, line.to) },
+                if line.attempt > 0 { line.attempt.to_string() } else { String::new() },
+                line.worker.clone().unwrap_or_default(),
+                about(line),
+            ]);
+            ready = Some((line.mark.seq, line.woken_at.unwrap_or(line.at)));
+        }
+        let shown = format!("\n{table}");
+        match self.older() {
+            Some(mark) => format!("{shown}older: durable show {} --before {mark}\n", row.id),
+            None if self.is_newest => shown,
+            None => format!("{shown}that is its beginning\n"),
+        }
+    }
+}
+
+/// How long a step ran: most are over in no time.
+fn ran(seconds: f64) -> String {
+    if seconds < 0.001 { "< 1 ms".to_owned() } else { span(seconds) }
+}
+
+/// Seconds between what made it ready and the start of this step, if the line before is of the commit before.
+fn waited(line: &StoryLine, ready: Option<(i64, Timestamp)>) -> Option<f64> {
+    let (seq, since) = ready?;
+    let took = line.took?.as_secs_f64();
+    (seq == line.mark.seq - 1).then(|| (line.at.duration_since(since).as_secs_f64() - took).max(0.0))
+}
+
+fn outcome(line: &StoryLine) -> String {
+    match line.outcome.as_str() {
+        "reap" => "its process died".to_owned(),
+        "cancel" => "cancelled".to_owned(),
+        "operator_retry" => "retried by hand".to_owned(),
+        "failure" if line.status == Status::Runnable => "failed, retries".to_owned(),
+        "failure" => "failed".to_owned(),
+        "stop" => "stopped".to_owned(),
+        "wait" if line.status == Status::Runnable => "waited for nothing".to_owned(),
+        other => other.to_owned(),
+    }
+}
+
+/// What it waited for and when that came; what went wrong.
+fn about(line: &StoryLine) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    if let (Some(at), Some(cause)) = (line.woken_at, &line.cause) {
+        let cause = if cause == "children" { "its children" } else { cause };
+        parts.push(format!("woken by {cause} after {}", span(at.duration_since(line.at).as_secs_f64().max(0.0))));
+    }
+    parts.extend(line.error.iter().map(|error| short(error, ERROR_CHARS)));
+    parts.join("; ")
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_ends_where_it_says() {
+        let mark = |text: &str| text.parse::<Before>().map(|Before(mark)| (mark.seq, mark.epoch));
+        assert_eq!(mark("120.7").unwrap(), (120, 7));
+        assert_eq!(mark("120").unwrap(), (120, 0));
+        for wrong in ["", ".", "x", "1.x", "1.2.3", "99999999999999999999.1"] {
+            assert!(mark(wrong).unwrap_err().contains("120.7"), "{wrong:?}");
+        }
+    }
+}
