@@ -126,7 +126,8 @@ function Node({ machine, step, spot, counts, loop }) {
   const bar = LIVE.filter((status) => counts[status]);
   let at = 0;
   const said = [...LIVE, ...BAD].filter((status) => counts[status]).map((status) => `${counts[status]} ${status.replace('_', ' ')}`);
-  return html`<a href=${link('instances', { machine, step })} aria-label=${`${step}: ${said.join(', ') || 'nothing stands here'}`}>
+  return html`<a href=${link('instances', { machine, step })}>
+    <title>${step}: ${said.join(', ') || 'nothing stands here'}</title>
     <g class=${`node ${live ? 'is-live' : ''} ${bad ? 'is-bad' : ''}`} transform=${`translate(${spot.x} ${spot.y})`}>
       <rect class="box" width=${BOX.w} height=${BOX.h} rx="10" />
       <text class="name" x="12" y="22">${step.length > 20 ? `${step.slice(0, 19)}…` : step}</text>

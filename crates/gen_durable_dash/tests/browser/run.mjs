@@ -43,14 +43,16 @@ async function accessible(page, where) {
   await page.evaluate(axe);
   const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ['violations'] }));
   const said = violations.map((one) => `${one.id}: ${one.help} (${one.nodes.slice(0, 3).map((node) => `${node.target.join(' ')} ${node.any?.[0]?.message ?? ''}`).join('; ')})`);
-  assert.deepEqual(said, [], `accessibility of ${where}`);
+  complaints.push(...said.map((one) => `accessibility of ${where}: ${one}`));
 }
 async function step(name, act) {
   const began = Date.now();
   await act();
-  isContent(name);
+  if (!process.env.DURABLE_BROWSER_GO_ON) isContent(name);
   console.log(`  ✓ ${name} (${Date.now() - began} ms)`);
 }
+// A control, by the words of its label alone: what a select offers is in the label as well.
+const field = (page, name) => page.locator('label.field').filter({ has: page.locator('span').getByText(name, { exact: true }) }).locator('input, select, textarea');
 const rows = (page) => page.locator('table[aria-label], .table-wrap table').locator('tbody tr');
 
 const PAGES = ['', 'machines', 'machines/parcel', 'instances', 'failures', 'queues', 'workers', 'audit'];
@@ -82,8 +84,8 @@ await step('a machine is drawn with its steps', async () => {
 
 await step('instances are filtered, and the address says by what', async () => {
   await visit(page, address, 'instances');
-  await page.getByLabel('Status').selectOption('awaiting_signal');
-  await page.getByLabel('Machine', { exact: true }).selectOption('parcel');
+  await field(page, 'Status').selectOption('awaiting_signal');
+  await field(page, 'Machine').selectOption('parcel');
   await page.waitForFunction(() => document.querySelectorAll('tbody tr').length === 31);
   assert.match(page.url(), /status=awaiting_signal/);
   assert.match(page.url(), /machine=parcel/);
@@ -103,11 +105,11 @@ await step('one is found by its id, from the keyboard', async () => {
 
 await step('it is told something, and fails', async () => {
   await page.getByRole('button', { name: 'Signal' }).click();
-  assert.equal(await page.getByLabel('Signal', { exact: true }).inputValue(), 'go');
-  await page.getByLabel('Payload (JSON)').fill('{not json');
+  assert.equal(await field(page, 'Signal').inputValue(), 'go');
+  await field(page, 'Payload (JSON)').fill('{not json');
   await page.getByRole('button', { name: 'Send' }).click();
   await page.getByText('the payload is not JSON').waitFor();
-  await page.getByLabel('Payload (JSON)').fill('{"well": false}');
+  await field(page, 'Payload (JSON)').fill('{"well": false}');
   await page.getByRole('button', { name: 'Send' }).click();
   await page.locator('h1 .status.is-failed').waitFor();
   await page.locator('.why').getByText('no van for').waitFor();
@@ -121,11 +123,11 @@ await step('it is among the failures, and is retried from there with all its lik
   await visit(page, address, `instances/${first}`);
   await page.getByRole('button', { name: 'Retry' }).click();
   await page.getByText('From another step').click();
-  await page.getByLabel('Step').fill('pack');
+  await field(page, 'Step').fill('pack');
   await page.getByRole('dialog').getByRole('button', { name: 'Retry' }).click();
   await page.locator('h1 .status.is-awaiting_signal').waitFor();
   await page.getByRole('button', { name: 'Signal' }).click();
-  await page.getByLabel('Payload (JSON)').fill('{"well": true}');
+  await field(page, 'Payload (JSON)').fill('{"well": true}');
   await page.getByRole('button', { name: 'Send' }).click();
   await page.locator('h1 .status.is-done').waitFor();
   await page.getByText('retried by an operator').waitFor();
@@ -135,7 +137,7 @@ await step('one is cancelled', async () => {
   await visit(page, address, 'instances?status=awaiting_signal&machine=parcel');
   await rows(page).first().locator('a.id').click();
   await page.getByRole('button', { name: 'Cancel' }).click();
-  await page.getByLabel('Why').fill('by the browser test');
+  await field(page, 'Why').fill('by the browser test');
   await page.getByRole('button', { name: 'Cancel it' }).click();
   await page.locator('h1 .status.is-cancelled').waitFor();
   await page.getByText('by the browser test').first().waitFor();
@@ -176,8 +178,7 @@ await step('every page passes axe, in light and in dark', async () => {
   }
   const dark = await page.evaluate(() => getComputedStyle(document.body).backgroundColor);
   await page.getByRole('button', { name: /^Theme/ }).click();
-  const light = await page.evaluate(() => getComputedStyle(document.body).backgroundColor);
-  assert.notEqual(dark, light, 'the theme can be chosen');
+  await page.waitForFunction((before) => getComputedStyle(document.body).backgroundColor !== before, dark);
 });
 
 await step('a dialog passes axe, keeps the focus and closes by Escape', async () => {
@@ -196,7 +197,7 @@ await step('a phone needs no scrolling sideways', async () => {
     await page.locator('main h1').waitFor();
     await page.locator('.loading').waitFor({ state: 'detached' });
     const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
-    assert.ok(wide <= 0, `${path || 'overview'} is ${wide} px too wide`);
+    if (wide > 0) complaints.push(`${path || 'overview'} is ${wide} px too wide`);
   }
 });
 
@@ -259,3 +260,4 @@ if (shots) {
   await page.screenshot({ path: join(shots, 'last.png') });
 }
 await browser.close();
+isContent('all of it');
