@@ -87,10 +87,12 @@ fn check_origin(headers: &HeaderMap, path: &str, looks: bool) -> Result<(), Box<
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let is_page = looks && !path.starts_with("/api/") && path != "/metrics";
     let foreign = text("sec-fetch-site").is_some_and(|site| !matches!(site, "same-origin" | "none"));
-    // `null` and everything whose host is not the one that was asked.
-    let other = text("origin").is_some_and(|origin| {
-        let host = origin.split_once("://").map(|(_, host)| host);
-        host.is_none() || host != text("host")
+    // Everything whose host is not the one that was asked. A form of a page that refers to nobody says `null`: that is ours
+    // only if the browser itself says so.
+    let ours = text("sec-fetch-site") == Some("same-origin");
+    let other = text("origin").is_some_and(|origin| match origin.split_once("://") {
+        Some((_, host)) => Some(host) != text("host"),
+        None => !ours,
     });
     if !is_page && (foreign || other) {
         let why = "another site's page may not do this";

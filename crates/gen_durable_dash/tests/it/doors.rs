@@ -117,7 +117,9 @@ async fn a_browser_signs_in_with_a_token_and_out_again() {
     assert_eq!(desk.ask("POST", "/login", &[], "token=wrong").await.status, StatusCode::UNAUTHORIZED);
     let foreign = [("origin", "https://evil.example")];
     assert_eq!(desk.ask("POST", "/login", &foreign, &format!("token={OPERATOR}")).await.status, StatusCode::FORBIDDEN);
-    let signed = desk.ask("POST", "/login", &[], &format!("token={OPERATOR}")).await;
+    // As a browser sends a form of a page with `no-referrer`.
+    let form = [("origin", "null"), ("sec-fetch-site", "same-origin")];
+    let signed = desk.ask("POST", "/login", &form, &format!("token={OPERATOR}")).await;
     assert_eq!(signed.status, StatusCode::SEE_OTHER);
     let cookie = signed.headers["set-cookie"].to_str().unwrap();
     assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
