@@ -4,8 +4,8 @@ import { html } from './vendor/preact-htm.js';
 import { counted, number, span } from './text.js';
 import { link } from './route.js';
 
-const BOX = { w: 168, h: 62 };
-const GAP = { x: 78, y: 30 };
+const BOX = { w: 150, h: 62 };
+const GAP = { x: 56, y: 30 };
 const ENDS = { done: 'done', stop: 'failed', cancel: 'cancelled' };
 // What ends badly ends below: the way there crosses no step.
 const BELOW = ['→failed', '→cancelled'];
@@ -130,7 +130,7 @@ function Node({ machine, step, spot, counts, loop }) {
     <title>${step}: ${said.join(', ') || 'nothing stands here'}</title>
     <g class=${`node ${live ? 'is-live' : ''} ${bad ? 'is-bad' : ''}`} transform=${`translate(${spot.x} ${spot.y})`}>
       <rect class="box" width=${BOX.w} height=${BOX.h} rx="10" />
-      <text class="name" x="12" y="22">${step.length > 20 ? `${step.slice(0, 19)}…` : step}</text>
+      <text class="name" x="12" y="22">${step.length > 17 ? `${step.slice(0, 16)}…` : step}</text>
       <text class="count" x="12" y="43">${counted(live)}</text>
       <text class="what" x=${20 + counted(live).length * 9.5} y="43">${live ? (counts.executing ? `${counted(counts.executing)} running` : 'waiting') : 'idle'}</text>
       ${bad > 0 && html`<text class="bad" x=${BOX.w - 12} y="43" text-anchor="end">${counted(bad)} failed</text>`}

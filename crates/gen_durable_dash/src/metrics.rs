@@ -4,6 +4,9 @@ use std::fmt::Write;
 
 use crate::pulse::Snapshot;
 
+/// A number of a queue.
+type Gauge = fn(&gen_durable::Backlog) -> i64;
+
 /// The exposition format.
 pub(crate) fn text(snapshot: &Snapshot, statements: u64) -> String {
     let mut out = String::new();
@@ -30,7 +33,7 @@ pub(crate) fn text(snapshot: &Snapshot, statements: u64) -> String {
         }
     }
 
-    let gauges: [(&str, &str, fn(&gen_durable::Backlog) -> i64); 4] = [
+    let gauges: [(&str, &str, Gauge); 4] = [
         ("durable_queue_due", "Due and waiting, counted up to 10,001", |queue| queue.due),
         ("durable_queue_later", "Due later, counted up to 10,001", |queue| queue.later),
         ("durable_queue_executing", "Running", |queue| queue.executing),

@@ -64,19 +64,19 @@ impl Wanted {
         if !(1..=200).contains(&limit) {
             return Err(Problem::invalid("limit is 1 to 200"));
         }
-        let mut search = Search::default();
-        search.machine = word("machine", self.machine)?;
-        search.step = word("step", self.step)?;
-        search.status = status;
-        search.queue = word("queue", self.queue)?;
-        search.tenant = word("tenant", self.tenant)?;
-        search.key = word("key", self.key)?;
-        search.error = word("error", self.error)?;
-        search.since = ago(self.newer_than);
-        search.until = ago(self.older_than);
-        search.before = before;
-        search.limit = limit;
-        Ok(search)
+        Ok(Search {
+            machine: word("machine", self.machine)?,
+            step: word("step", self.step)?,
+            status,
+            queue: word("queue", self.queue)?,
+            tenant: word("tenant", self.tenant)?,
+            key: word("key", self.key)?,
+            error: word("error", self.error)?,
+            since: ago(self.newer_than),
+            until: ago(self.older_than),
+            before,
+            limit,
+        })
     }
 }
 
