@@ -1,5 +1,4 @@
--- called by: store::pulse::standing     index: instances_pick, instances_suspects, instances_held, instances_aside,
---   instances_waiting
+-- called by: store::pulse::standing     index: instances_pick, _suspects, _waiting, _held, _aside
 -- locks: nothing
 -- How many stand where, of each status so many at most. What is done is not counted here: it does not stand anywhere. The
 -- orders say which index it is.
