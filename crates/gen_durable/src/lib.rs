@@ -60,12 +60,17 @@ pub use projection::{Digest, NewVersion, Poison, Projecting, Projection};
 pub use settings::Settings;
 pub use signal::{Address, Letter, Scope, Signal, Signals};
 pub use store::{
+    doctor::{Snapshot, TableInfo},
     explain::{Blocker, Explanation, PendingChild, Relations},
+    family::{ChildInfo, Children, InboxLetter},
+    flow::Edge,
     inspect::{Count, Filter, Inspect, Instance, QueueInfo, Unserved, WorkerInfo},
     migrate::{MigrationStatus, Migrations},
     pool::Pool,
     projections::{ProjectionFailure, ProjectionInfo},
+    pulse::{Arrived, Backlog, Estimate, Finished, Trouble},
     runs::{ProjectionRun, RunKind},
+    search::{Found, Page, Search},
     step_tx::StepTx,
     story::{StoryLine, StoryMark},
     target::DEFAULT_SCHEMA,

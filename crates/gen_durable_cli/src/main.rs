@@ -9,11 +9,11 @@ mod timeline;
 
 use std::{process::ExitCode, time::Duration};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     bench, cancel, demo, dev, doctor, enqueue, explain, lanes, ls, migrate, partitions, pause, projections, queues,
-    retry, schedules, show, signal, timers, workers,
+    retry, schedules, serve, show, signal, timers, watch, workers,
 };
 
 /// Durable execution on nothing but Postgres
@@ -28,6 +28,10 @@ struct Cli {
     /// Print JSON, for programs
     #[arg(long, global = true)]
     json: bool,
+    /// Look again every so many seconds, until Ctrl-C: for ls, show, explain, queues, workers and doctor
+    #[arg(long, global = true, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", require_equals = true,
+        value_parser = clap::value_parser!(u64).range(1..=3600))]
+    watch: Option<u64>,
     #[command(subcommand)]
     command: Command,
 }
@@ -57,6 +61,12 @@ enum Command {
     Workers(workers::Args),
     Projections(projections::Args),
     Doctor(doctor::Args),
+    Serve(serve::Args),
+    /// Print a script that completes this command in a shell: durable completions bash
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
     /// Measure what this machine can do, beside what plain SQL can
     Bench(bench::Args),
     /// A worker process of the demo
@@ -74,7 +84,12 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(&error.into()),
     };
-    let ended = runtime.block_on(run(cli));
+    let ended = runtime.block_on(async {
+        match cli.watch {
+            Some(seconds) => watch::run(seconds, &cli.command, || run(Cli::parse())).await,
+            None => run(cli).await,
+        }
+    });
     // Nothing that still blocks a thread may keep the command from ending.
     runtime.shutdown_timeout(Duration::from_millis(100));
     ended.unwrap_or_else(|error| fail(&error))
@@ -85,6 +100,12 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Demo(args) => return demo::run(args, json).await,
         Command::Doctor(args) => return doctor::run(args, json).await,
+        Command::Serve(args) => serve::run(args, json).await,
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "durable", &mut script);
+            table::print(String::from_utf8_lossy(&script))
+        }
         Command::Dev(args) => dev::run(args, json).await,
         Command::Migrate(command) => migrate::run(command, json).await,
         Command::Ls(args) => ls::run(args, json).await,

@@ -49,6 +49,13 @@ impl std::fmt::Display for Rows {
     }
 }
 
+/// Print what steers a terminal: only ever a constant of ours.
+pub(crate) fn print_raw(text: &'static str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
+
 /// Print a line (or many). A reader who has read enough (`| head`) is no error.
 pub(crate) fn print(text: impl std::fmt::Display) -> anyhow::Result<()> {
     let text = text.to_string();

@@ -1,5 +1,7 @@
 //! Read-only: lists, counts, one instance. For the CLI and the dashboard, and for a caller who waits.
 
+use std::{sync::Arc, time::Duration};
+
 use jiff::Timestamp;
 use tokio_postgres::Row;
 
@@ -156,12 +158,20 @@ pub struct Unserved {
 #[derive(Debug, Clone)]
 pub struct Inspect {
     pool: Pool,
+    /// How long a statement may take on the server, and the turn to use the connection: a transaction cannot be shared.
+    bound: Option<(Duration, Arc<tokio::sync::Mutex<()>>)>,
 }
 
 impl Inspect {
     /// Look through this pool.
     pub fn new(pool: Pool) -> Inspect {
-        Inspect { pool }
+        Inspect { pool, bound: None }
+    }
+
+    /// The same, in read-only transactions in which the server gives up a statement after this long. Such reads take turns:
+    /// give them a pool of their own, by [`Pool::beside`].
+    pub fn bounded(self, statement_timeout: Duration) -> Inspect {
+        Inspect { bound: Some((statement_timeout, Arc::default())), ..self }
     }
 
     /// Instances, the newest first.
@@ -267,8 +277,31 @@ impl Inspect {
         F: FnOnce(std::rc::Rc<Connection>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, Fault>> + 'static,
     {
-        self.pool.call(act).await?.map_err(|fault| fault.into_error(doing))
+        let Some((timeout, turn)) = self.bound.clone() else {
+            return self.pool.call(act).await?.map_err(|fault| fault.into_error(doing));
+        };
+        let bounded = self.pool.call(move |connection| async move {
+            let _turn = turn.lock().await;
+            within(&connection, timeout, act(connection.clone())).await
+        });
+        bounded.await?.map_err(|fault| fault.into_error(doing))
     }
+}
+
+/// In a transaction of its own, since a pooler keeps a setting no longer than that.
+async fn within<T>(
+    connection: &Connection,
+    timeout: Duration,
+    act: impl Future<Output = Result<T, Fault>>,
+) -> Result<T, Fault> {
+    let milliseconds = timeout.as_millis();
+    connection.batch(&format!("begin read only; set local statement_timeout = {milliseconds}")).await?;
+    let answer = act.await;
+    let ended = connection.batch("rollback").await;
+    if ended.is_err() {
+        connection.reset();
+    }
+    answer
 }
 
 /// The end of an instance, if it has come: status, result, error, attempt. `None` inside: still under way.

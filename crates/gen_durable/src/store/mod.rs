@@ -14,9 +14,12 @@ pub(crate) mod target;
 pub(crate) mod tx;
 
 pub(crate) mod collect;
+pub(crate) mod doctor;
 pub(crate) mod enqueue;
 pub(crate) mod events;
 pub(crate) mod explain;
+pub(crate) mod family;
+pub(crate) mod flow;
 pub(crate) mod inspect;
 #[cfg(feature = "testing")]
 pub(crate) mod lab;
@@ -26,11 +29,13 @@ pub(crate) mod migrate;
 pub(crate) mod operate;
 pub(crate) mod pick;
 pub(crate) mod projections;
+pub(crate) mod pulse;
 pub(crate) mod queue;
 pub(crate) mod resolve;
 pub(crate) mod row;
 pub(crate) mod runs;
 pub(crate) mod schedule;
+pub(crate) mod search;
 pub(crate) mod settle;
 pub(crate) mod signal;
 pub(crate) mod story;

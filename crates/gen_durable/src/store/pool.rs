@@ -1,6 +1,7 @@
 //! The way to the database that a host hands in: one connection for calls, a few for transactions.
 
 use std::{
+    collections::BTreeMap,
     fmt,
     rc::Rc,
     sync::{Arc, Mutex, PoisonError, Weak},
@@ -110,6 +111,17 @@ impl Pool {
                 limits: Mutex::new(Limits { payload_bytes_max: 1024 * 1024, traceparent: None }),
             }),
         })
+    }
+
+    /// The same database and schema over connections of its own, which say this name of themselves: for reads that must not
+    /// stand in the way of anybody's work. Nothing is connected until it is used.
+    pub fn beside(&self, application_name: &str) -> Result<Pool, Error> {
+        Pool::on(self.inner.target.beside(application_name), 1)
+    }
+
+    /// The statements that were sent through this pool, by name.
+    pub fn statements(&self) -> BTreeMap<&'static str, u64> {
+        self.inner.target.sent()
     }
 
     /// The schema.

@@ -16,7 +16,7 @@ use crate::error::Error;
 sql!(OPEN, "project_open.sql", [TEXT, TEXT, INT4, TEXT, TEXT_ARRAY, INT4, INT8, INT8, BOOL]);
 sql!(CLOSE, "project_close.sql", [TEXT, TEXT, INT4, INT8, INT8, INT8, TEXT, FLOAT8]);
 sql!(FAIL, "project_fail.sql", [TEXT, TEXT, INT8, TEXT, TEXT, FLOAT8, INT4]);
-sql!(BACKLOG, "backlog.sql", [TEXT_ARRAY, TEXT, INT4, INT4_ARRAY, BOOL_ARRAY]);
+sql!(BACKLOG, "scopes_behind.sql", [TEXT_ARRAY, TEXT, INT4, INT4_ARRAY, BOOL_ARRAY]);
 sql!(LIST, "projections.sql", [TEXT, TEXT, TEXT, TEXT, INT4]);
 sql!(CURSOR, "cursor.sql", [TEXT, TEXT]);
 sql!(FAILURES, "failures.sql", [TEXT, TEXT, BOOL, INT4]);

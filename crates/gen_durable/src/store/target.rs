@@ -78,6 +78,22 @@ impl Target {
         })
     }
 
+    /// The same database over other connections, counted apart.
+    pub(crate) fn beside(&self, application_name: &str) -> Target {
+        let mut config = self.config.clone();
+        config.application_name(application_name);
+        Target {
+            config,
+            tls: self.tls.clone(),
+            schema: self.schema.clone(),
+            unnamed: AtomicBool::new(self.is_unnamed()),
+            sent: Mutex::default(),
+            statement_timeout_ms: AtomicU64::new(self.statement_timeout_ms.load(Ordering::Relaxed)),
+            lost_contact_ms: AtomicU64::new(0),
+            born: Instant::now(),
+        }
+    }
+
     /// The same database as another user.
     #[cfg(feature = "testing")]
     pub(crate) fn for_user(mut self, user: &str) -> Target {
@@ -141,7 +157,6 @@ impl Target {
     pub(crate) fn count(&self, statement: &'static str) {
         *self.sent.lock().unwrap_or_else(PoisonError::into_inner).entry(statement).or_default() += 1;
     }
-    #[cfg_attr(not(feature = "testing"), allow(dead_code))]
     pub(crate) fn sent(&self) -> BTreeMap<&'static str, u64> {
         self.sent.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

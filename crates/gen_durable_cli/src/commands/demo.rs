@@ -1,6 +1,7 @@
 //! `durable demo`: a shop under load, one of its workers killed half-way, and the proof that nothing was lost.
 
 use std::{
+    io::IsTerminal,
     pin::pin,
     process::ExitCode,
     time::{Duration, Instant},
@@ -8,8 +9,10 @@ use std::{
 
 use anyhow::bail;
 use gen_durable::{Client, Machine, Status};
+use gen_durable_dash::{Access, Options};
+use tokio::net::TcpListener;
 
-use super::asked_to_end;
+use super::{asked_to_end, serve};
 use crate::{
     shop::{
         books::{self, Books},
@@ -50,6 +53,33 @@ pub(crate) struct Args {
     /// How many orders come in [default: 100 a second]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     instances: Option<u64>,
+    /// Whether the shop and its dashboard stay open afterwards, until Ctrl-C: `auto` does where a person watches
+    #[arg(long, value_enum, default_value_t = Stay::Auto)]
+    stay: Stay,
+    /// Where the dashboard listens; the next free port if another program has this one
+    #[arg(long, value_name = "PORT", default_value_t = 7070)]
+    port: u16,
+}
+
+/// Whether it stays open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Stay {
+    /// At a terminal.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+impl Stay {
+    fn stays(self, json: bool) -> bool {
+        match self {
+            Stay::Auto => !json && std::io::stdout().is_terminal() && std::io::stdin().is_terminal(),
+            Stay::Always => true,
+            Stay::Never => false,
+        }
+    }
 }
 
 pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<ExitCode> {
@@ -61,18 +91,68 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<ExitCode> {
         _ = &mut end => bail!("interrupted"),
     };
     let mut staff = Staff::new(&stage.url, &stage.schema);
-    let played = tokio::select! {
+    let window = open_window(&stage, args.port, &progress).await;
+    let mut played = tokio::select! {
         played = play(&args, &stage, &mut staff, &mut progress) => played,
         _ = &mut end => Err(anyhow::anyhow!("interrupted: everything was stopped")),
     };
     progress.close();
+    if let (Ok(story), true) = (&played, args.stay.stays(json)) {
+        summary::tell(story, json)?;
+        if let Some((address, _)) = &window {
+            eprintln!(
+                "   The shop stays open: look for a failed order at {address}, see why, and retry it.\n   Ctrl-C closes it."
+            );
+        }
+        let stayed = tokio::select! {
+            stayed = stay_open(&stage.client, &mut staff, story.orders) => stayed,
+            _ = &mut end => Ok(()),
+        };
+        if let Err(error) = stayed {
+            played = Err(error);
+        }
+    }
+    if let Some((_, server)) = window {
+        server.abort();
+    }
     staff.dismiss().await;
     // The first error is the one to tell.
     let struck = stage.strike().await;
     let story = played?;
     struck?;
-    summary::tell(&story, json)?;
+    if !args.stay.stays(json) {
+        summary::tell(&story, json)?;
+    }
     Ok(if story.is_well() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The dashboard, for whoever watches. A demo without it is still one.
+async fn open_window(
+    stage: &Stage,
+    port: u16,
+    progress: &Progress,
+) -> Option<(String, tokio::task::JoinHandle<anyhow::Result<()>>)> {
+    let listener = match TcpListener::bind(("127.0.0.1", port)).await {
+        Ok(listener) => listener,
+        Err(_) => TcpListener::bind(("127.0.0.1", 0)).await.ok()?,
+    };
+    let address = serve::address(&listener).ok()?;
+    progress.say(&format!("dashboard: {address}"));
+    let options = Options::new().title("durable demo");
+    let server = serve::serve(listener, stage.client.clone(), Access::only_local(serve::local_name()), options);
+    Some((address, tokio::spawn(server)))
+}
+
+/// A few orders a second, so that there is something to look at.
+async fn stay_open(client: &Client, staff: &mut Staff, mut number: u64) -> anyhow::Result<()> {
+    loop {
+        for _ in staff.find_killed()? {
+            staff.hire()?;
+        }
+        client.enqueue(Order { number, cents: 500 + number % 97 * 50 }).await?;
+        number += 1;
+        tokio::time::sleep(LOOK * 4).await;
+    }
 }
 
 /// The demo, told.
@@ -81,6 +161,8 @@ pub(crate) struct Story {
     pub(crate) books: Books,
     /// What the read model came to.
     pub(crate) sold: Sold,
+    /// Orders that came in.
+    pub(crate) orders: u64,
     pub(crate) kills: usize,
     /// Instances that the killed worker held.
     pub(crate) held: usize,
@@ -157,7 +239,7 @@ async fn play(args: &Args, stage: &Stage, staff: &mut Staff, progress: &mut Prog
     let books = books::read(client, &stage.ledger, &arrivals.ids).await?;
     let sold = stage.sales.read(client).await?;
     let kills = killed_by_others + usize::from(death.is_some());
-    Ok(Story { books, sold, kills, held: death.map_or(0, |death| death.held), took })
+    Ok(Story { books, sold, orders, kills, held: death.map_or(0, |death| death.held), took })
 }
 
 /// Workers say that they live in a table; until all do, a worker that fails to start is found here.

@@ -1,68 +1,250 @@
-//! `durable doctor`: is anything wrong that a person must see to?
+//! `durable doctor`: is anything wrong that a person must see to? Each finding says what to do.
 
-use std::process::ExitCode;
+use std::{collections::BTreeMap, process::ExitCode};
 
-use gen_durable::{Filter, Status};
+use gen_durable::{Client, Filter, Inspect, KeyFilter, Snapshot, Status, Timestamp};
 use serde_json::json;
 
 use crate::{
     connect::Database,
     table::{print, print_json},
-    text::{safe, thousands},
+    text::{safe, span, thousands},
 };
+
+/// Dead rows are worth a word from this many on, if they are also this share of the table.
+const DEAD_ROWS: i64 = 50_000;
+const DEAD_SHARE: f64 = 0.3;
+/// A clock that differs by more makes times hard to read.
+const CLOCK_SECONDS: f64 = 5.0;
+/// This share of the server's connections in use is nearly all.
+const CONNECTIONS_SHARE: f64 = 0.9;
 
 /// Look for what a person must see to: exit code 1 if there is anything
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
+    /// A snapshot is old from so many seconds on
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    old_snapshot: u32,
     #[command(flatten)]
     database: Database,
+}
+
+/// What was found. A finding is to be seen to; a note is to be known.
+#[derive(Debug, Default)]
+struct Report {
+    findings: Vec<String>,
+    notes: Vec<String>,
+}
+
+impl Report {
+    fn find(&mut self, what: impl AsRef<str>, do_this: impl AsRef<str>) {
+        self.findings.push(safe(&format!("{}: {}", what.as_ref(), do_this.as_ref())));
+    }
+    fn note(&mut self, what: impl AsRef<str>) {
+        self.notes.push(safe(what.as_ref()));
+    }
 }
 
 pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<ExitCode> {
     let client = args.database.client().await?;
     let inspect = client.inspect();
-    let version = client.pool().migrations().status().await?.installed;
-    let mut findings = Vec::new();
+    let status = client.pool().migrations().status().await?;
+    let mut report = Report::default();
+    if status.installed > status.current {
+        report.note(format!(
+            "the schema is at version {}, newer than this program's {}: it still serves it, update it soon",
+            status.installed, status.current
+        ));
+    }
+    let alive = work(&inspect, &mut report).await?;
+    lines(&client, &mut report).await?;
+    server(&inspect, &mut report).await?;
+    vacuum(&inspect, f64::from(args.old_snapshot), &mut report).await?;
+    let Report { findings, notes } = report;
+    if json {
+        let version = status.installed;
+        print_json(&json!({"schema_version": version, "live_workers": alive, "findings": findings, "notes": notes}))?;
+    } else {
+        let schema = &args.database.schema;
+        let mut text = format!("schema {schema} at version {}, {alive} live workers\n", status.installed);
+        findings.iter().for_each(|finding| text.push_str(&format!("✗ {finding}\n")));
+        notes.iter().for_each(|note| text.push_str(&format!("! {note}\n")));
+        if findings.is_empty() {
+            text.push_str("✓ nothing to see to\n");
+        }
+        print(text)?;
+    }
+    Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Work that nobody can run, or that was set aside. Answers how many workers live.
+async fn work(inspect: &Inspect, report: &mut Report) -> anyhow::Result<usize> {
     let workers = inspect.workers().await?;
     let alive = workers.iter().filter(|worker| worker.alive).count();
     for row in inspect.unserved().await? {
-        let (machine, version, count) = (safe(&row.fsm), row.fsm_version, thousands(row.count));
-        findings.push(format!(
-            "no live worker runs {machine} v{version}, and {count} live instances wait for one: start a worker that registers it"
-        ));
+        let (machine, version, count) = (&row.fsm, row.fsm_version, thousands(row.count));
+        report.find(
+            format!("no live worker runs {machine} v{version}, and {count} live instances wait for one"),
+            "start a worker that registers it, or that can upgrade it",
+        );
     }
     let stuck = inspect.list(Filter { status: Some(Status::Stuck), limit: 200, ..Filter::default() }).await?;
     if let Some(row) = stuck.first() {
         let many = if stuck.len() == 200 { "200 or more".to_owned() } else { stuck.len().to_string() };
-        findings.push(format!(
-            "{many} instances are stuck, a build could not decode them (`durable ls --status stuck`); the newest is {}: {}",
-            row.id,
-            safe(row.last_error.as_deref().unwrap_or("no error was kept"))
-        ));
+        let error = row.last_error.as_deref().unwrap_or("no error was kept");
+        report.find(
+            format!("{many} instances are stuck, a build could not decode them; the newest is {}: {error}", row.id),
+            "deploy a build that can (`durable ls --status stuck` lists them; they go on by themselves then)",
+        );
     }
-    for queue in inspect.queues().await?.into_iter().filter(|queue| queue.paused) {
-        let (name, due) = (safe(&queue.name), thousands(queue.due));
-        findings.push(format!("the queue {name} is paused, and {due} wait in it: `durable resume {name}` opens it"));
+    for queue in inspect.backlog().await? {
+        if queue.paused_at.is_some() {
+            let by = queue.paused_by.as_deref().unwrap_or("somebody");
+            report.find(
+                format!("the queue {} is paused, by {by}, and {} wait in it", queue.queue, thousands(queue.due)),
+                format!("`durable resume {}` opens it", queue.queue),
+            );
+        } else if queue.workers == 0 && queue.due > 0 && alive > 0 {
+            report.find(
+                format!("no live worker works the queue {}, and {} wait in it", queue.queue, thousands(queue.due)),
+                "add the queue to an engine: `.queue(Queue::new(…), places)`",
+            );
+        }
+    }
+    Ok(alive)
+}
+
+/// Lanes, schedules and projections that stand still.
+async fn lines(client: &Client, report: &mut Report) -> anyhow::Result<()> {
+    for lane in client.inspect().lanes(KeyFilter { blocked: true, ..KeyFilter::default() }).await? {
+        report.find(
+            format!("the lane {} stands still behind one that failed, with {} in it", lane.key, thousands(lane.depth)),
+            format!("`durable lanes retry|skip|discard {}`", lane.key),
+        );
     }
     for schedule in client.schedules().list().await? {
-        let name = safe(&schedule.name);
+        let name = &schedule.name;
         if let Some(error) = &schedule.last_error {
-            findings.push(format!("the schedule {name} cannot be started: {}", safe(error)));
+            report.find(format!("the schedule {name} cannot be started"), error);
         } else if !schedule.served && schedule.paused_at.is_none() && schedule.ended_at.is_none() {
-            findings.push(format!(
-                "no live worker registers the schedule {name}, so it does not happen: start one, or pause it"
+            report.find(
+                format!("no live worker registers the schedule {name}, so it does not happen"),
+                "start one that does, or pause it",
+            );
+        }
+    }
+    for scope in client.projections().list(None, None).await?.into_iter().filter(|scope| scope.status == "halted") {
+        report.find(
+            format!(
+                "the projection {} of {:?} is halted at {} of {}: {}",
+                scope.projection,
+                scope.tenant,
+                scope.position,
+                scope.height,
+                scope.last_error.as_deref().unwrap_or("no error was kept")
+            ),
+            "deploy what can apply that event, then `durable projections retry`",
+        );
+    }
+    Ok(())
+}
+
+/// Settings by which commits, or this program's numbers, are not what they seem.
+async fn server(inspect: &Inspect, report: &mut Report) -> anyhow::Result<()> {
+    let settings = inspect.server_settings().await?;
+    let is = |name: &str, value: &str| settings.get(name).is_some_and(|is| is == value);
+    for name in ["fsync", "full_page_writes"] {
+        if is(name, "off") {
+            report.find(
+                format!("{name} is off: a crash of the machine can break the database beyond repair"),
+                format!("set {name} = on, unless nothing in it is worth keeping"),
+            );
+        }
+    }
+    if is("synchronous_commit", "off") {
+        report.find(
+            "synchronous_commit is off for this user: a crash of the server loses the last commits, and their steps run again",
+            "alter role … set synchronous_commit = on",
+        );
+    }
+    for name in ["autovacuum", "track_counts"] {
+        if is(name, "off") {
+            report.find(
+                format!("{name} is off: dead rows are never removed, and claims get slower"),
+                format!("set {name} = on"),
+            );
+        }
+    }
+    if is("in_recovery", "true") {
+        report.find(
+            "this server is a standby: nothing can be claimed or committed here",
+            "connect to the primary (`target_session_attrs=read-write` finds it)",
+        );
+    }
+    if settings.get("default_transaction_isolation").is_some_and(|level| level != "read committed") {
+        report.note("default_transaction_isolation is not `read committed`: a signal or a commit may be refused and tried again more often");
+    }
+    connections(&settings, report);
+    if let Some(now) = settings.get("now").and_then(|now| now.replacen(' ', "T", 1).parse::<Timestamp>().ok()) {
+        let apart = Timestamp::now().duration_since(now).as_secs_f64();
+        if apart.abs() > CLOCK_SECONDS {
+            report.note(format!(
+                "the clock of this machine and the server's are {} apart: the server's rules, and times shown here are off by that",
+                span(apart.abs())
             ));
         }
     }
-    if json {
-        print_json(&json!({"schema_version": version, "live_workers": alive, "findings": findings}))?;
-    } else {
-        let mut report = format!("schema {} at version {version}, {alive} live workers\n", args.database.schema);
-        findings.iter().for_each(|finding| report.push_str(&format!("✗ {finding}\n")));
-        if findings.is_empty() {
-            report.push_str("✓ nothing to see to\n");
-        }
-        print(report)?;
+    Ok(())
+}
+
+fn connections(settings: &BTreeMap<String, String>, report: &mut Report) {
+    let number = |name: &str| settings.get(name).and_then(|text| text.parse::<f64>().ok());
+    if let (Some(used), Some(most)) = (number("client_backends"), number("max_connections"))
+        && used > most * CONNECTIONS_SHARE
+    {
+        report.find(
+            format!("{used} of {most} connections are in use"),
+            "raise max_connections, or put a pooler in transaction mode in front",
+        );
     }
-    Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What keeps dead rows.
+async fn vacuum(inspect: &Inspect, old_seconds: f64, report: &mut Report) -> anyhow::Result<()> {
+    for snapshot in inspect.snapshots(old_seconds).await? {
+        let Snapshot { kind, pid, user, name, state, age, query, .. } = snapshot;
+        match kind.as_str() {
+            "prepared" => report.find(
+                format!("the prepared transaction {name} of {user} is {} old: vacuum removes nothing newer", span(age)),
+                format!("commit prepared '{name}', or rollback prepared '{name}'"),
+            ),
+            "slot" => report.note(format!(
+                "the replication slot {name} ({state}) keeps dead rows of the last {} transactions: drop it if nobody reads it",
+                thousands(age as i64)
+            )),
+            _ => report.find(
+                format!(
+                    "process {pid} of the server ({user}, {name}) has a transaction open for {} ({state}): vacuum removes nothing newer; it ran: {query}",
+                    span(age)
+                ),
+                format!("end it at its source, or `select pg_terminate_backend({pid})`"),
+            ),
+        }
+    }
+    for table in inspect.tables().await? {
+        let share = table.dead as f64 / (table.live + table.dead).max(1) as f64;
+        if table.dead >= DEAD_ROWS && share >= DEAD_SHARE {
+            let last = table.last_vacuum.map_or("never".to_owned(), |at| format!("at {at:.0}"));
+            report.find(
+                format!(
+                    "{} dead rows in {} ({:.0} % of it), last vacuumed {last}",
+                    thousands(table.dead),
+                    table.name,
+                    share * 100.0
+                ),
+                "see to what keeps them (above), then `vacuum` it",
+            );
+        }
+    }
+    Ok(())
 }

@@ -25,6 +25,8 @@ pub(crate) mod timers;
 pub(crate) mod workers;
 
 pub(crate) mod bench;
+pub(crate) mod serve;
+pub(crate) mod watch;
 
 use gen_durable_postgres::Cluster;
 

@@ -1,6 +1,6 @@
 //! The shop's own table: who was charged. It has no unique key, so that a second charge would show.
 
-use gen_durable::{Id, OrFatal, Pool, StepError, Tx};
+use gen_durable::{Context, Id, OrFatal, Pool, StepError, Tx};
 
 use super::{order::Order, receipt::Receipt};
 
@@ -32,7 +32,8 @@ impl Ledger {
         tx.batch_execute(&format!(
             "create schema {schema};
              create table {schema}.charges (
-                 order_id bigint not null, cents bigint not null, receipt_id bigint not null);"
+                 order_id bigint not null, cents bigint not null, receipt_id bigint not null);
+             create table {schema}.refusals (order_id bigint not null, why text not null, primary key (order_id, why));"
         ))
         .await?;
         Ok(tx.commit().await?)
@@ -56,6 +57,17 @@ impl Ledger {
         let cents = i64::try_from(cents).or_fatal()?;
         tx.execute(&insert, &[&order.raw(), &cents, &receipt.raw()]).await?;
         Ok(())
+    }
+
+    /// Whether this is the first time that an order meets this refusal. Whoever looks at a failed order and retries it sees it
+    /// succeed: by then the customer has topped up the card.
+    pub(crate) async fn first_time(&self, cx: &Context<'_, Order>, why: &str) -> Result<bool, StepError> {
+        let tx = cx.begin().await?;
+        let insert =
+            format!("insert into {}.refusals (order_id, why) values ($1, $2) on conflict do nothing", self.schema);
+        let inserted = tx.execute(&insert, &[&cx.id.raw(), &why]).await?;
+        tx.commit().await?;
+        Ok(inserted == 1)
     }
 
     pub(crate) async fn read(&self, pool: &Pool) -> anyhow::Result<Entries> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gen_durable::{Context, Instance, Machine, Outcome, Policy, SECOND, Status, Story, done, next, sleep, stop};
+use gen_durable::{Context, Instance, Machine, Outcome, Policy, SECOND, Status, Story, done, fatal, next, sleep, stop};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -41,6 +41,9 @@ impl Machine for Order {
         match at {
             Step::Reserve => {
                 tokio::time::sleep(a_moment("reserve", self.number, 20, 60)).await;
+                if happens("no longer sold", self.number, 70) && cx.app.ledger.first_time(cx, "no longer sold").await? {
+                    return Err(fatal(format!("article {} is out of stock", 1000 + self.number % 50)));
+                }
                 if cx.attempt == 0 && happens("the warehouse is busy", self.number, 9) {
                     return Err("the warehouse is busy".into());
                 }
@@ -48,7 +51,7 @@ impl Machine for Order {
             }
             Step::Charge => {
                 tokio::time::sleep(a_moment("charge", self.number, 20, 60)).await;
-                if happens("card declined", self.number, 25) {
+                if happens("card declined", self.number, 25) && cx.app.ledger.first_time(cx, "card declined").await? {
                     return Ok(stop("card declined").and_record(Declined));
                 }
                 if cx.attempt < 2 && happens("the bank does not answer", self.number, 11) {

@@ -13,7 +13,7 @@ pub(crate) fn tell(story: &Story, json: bool) -> anyhow::Result<()> {
 }
 
 fn as_json(story: &Story) -> anyhow::Result<()> {
-    let Story { books, sold, kills, held, took } = story;
+    let Story { books, sold, kills, held, took, .. } = story;
     let steps: i64 = books.machines.iter().map(|sums| sums.steps).sum();
     print_json(&json!({
         "enqueued": books.enqueued,
@@ -38,7 +38,7 @@ fn as_json(story: &Story) -> anyhow::Result<()> {
 }
 
 fn for_people(story: &Story) -> anyhow::Result<()> {
-    let Story { books, sold, kills, held, took } = story;
+    let Story { books, sold, kills, held, took, .. } = story;
     let seconds = took.as_secs_f64();
     let shipped = books.machines.first().map_or(0, |orders| orders.done);
     let mut rows = Rows::new(["machine", "enqueued", "done", "failed", "retries", "steps/s", "p50", "p99"])
@@ -88,7 +88,10 @@ fn for_people(story: &Story) -> anyhow::Result<()> {
         revenue.join(", "),
     ));
     if books.failed > 0 {
-        told.push_str(&format!("   {} orders failed for good, as they should: card declined\n", n(books.failed)));
+        told.push_str(&format!(
+            "   {} orders failed for good, as they should: card declined, out of stock\n",
+            n(books.failed)
+        ));
     }
     print(told)
 }

@@ -1,20 +1,56 @@
--- called by: store::projections::backlog     index: event_heads_pkey, projections_pkey, events_log, projection_runs_open
+-- called by: store::pulse::backlog     index: instances_pick (a loose scan over queues and priorities), instances_held
 -- locks: nothing
--- Scopes that have something to do and that nobody else is at: also those of tenants that nobody here has heard of. And those
--- with the rows of an older version, for a projection that does something about that by itself, unless that is under way or has failed.
-select h.tenant, w.projection
-from gen_durable.event_heads h
-cross join unnest($1::text[], $4::int[], $5::boolean[]) as w(projection, version, eager)
-left join gen_durable.projections p on p.tenant = h.tenant and p.projection = w.projection
-where (p.owner is null or p.owner = $2::text::uuid or p.owned_until < statement_timestamp())
-  and case
-    when p.version < w.version then w.eager and not exists (
-        select from gen_durable.projection_runs r
-        where r.tenant = p.tenant and r.projection = p.projection
-          and (r.finished_at is null or r.status = 'failed' and r.requested_by = 'version ' || w.version))
-    when p.version > w.version or p.status = 'halted' or p.retry_at > gen_durable.clock() then false
-    else coalesce(p.position, 0) < coalesce((
-        select e.position from gen_durable.events e
-        where e.tenant = h.tenant and e.position is not null order by e.position desc limit 1), 0)
-  end
-limit $3
+-- What is due and what comes later, by queue: counted up to a bound, so that a long backlog costs no more than a short one.
+with recursive used(queue, priority, place) as (
+    (select i.queue, i.priority, 1 from gen_durable.instances i
+     where i.status = 'runnable' and i.crash_count < 2 and not i.held_back order by i.queue, i.priority limit 1)
+    union all
+    select later.queue, later.priority, used.place + 1 from used
+    cross join lateral (
+        select i.queue, i.priority from gen_durable.instances i
+        where i.status = 'runnable' and i.crash_count < 2 and not i.held_back and (i.queue, i.priority) > (used.queue, used.priority)
+        order by i.queue, i.priority limit 1
+    ) later
+    where used.place < 500
+),
+waiting as (
+    select used.queue, sum(due.count) as due, min(due.oldest) as oldest, sum(later.count) as later, min(later.first) as next
+    from used
+    cross join lateral (
+        select count(*), min(d.eligible_at) as oldest from (
+            select i.eligible_at from gen_durable.instances i
+            where i.queue = used.queue and i.priority = used.priority and i.status = 'runnable' and i.crash_count < 2 and not i.held_back
+              and i.eligible_at <= gen_durable.clock()
+            order by i.eligible_at limit $1
+        ) d
+    ) due
+    cross join lateral (
+        select count(*), min(l.eligible_at) as first from (
+            select i.eligible_at from gen_durable.instances i
+            where i.queue = used.queue and i.priority = used.priority and i.status = 'runnable' and i.crash_count < 2 and not i.held_back
+              and i.eligible_at > gen_durable.clock()
+            order by i.eligible_at limit $1
+        ) l
+    ) later
+    group by used.queue
+),
+executing as (
+    select held.queue, count(*) as count
+    from (select i.queue from gen_durable.instances i where i.status = 'executing' order by i.locked_by limit $1) held
+    group by held.queue
+),
+named as (
+    select queue as name from waiting
+    union select q.name from gen_durable.queues q
+    union select queue from executing
+    union select unnest(w.queues) from gen_durable.workers w where w.lease_expires_at > statement_timestamp()
+)
+select named.name, q.paused_at, q.paused_by, coalesce(w.due, 0)::bigint, w.oldest, coalesce(w.later, 0)::bigint, w.next,
+    coalesce(e.count, 0),
+    (select count(*) from gen_durable.workers a where a.lease_expires_at > statement_timestamp() and named.name = any (a.queues))
+from named
+left join gen_durable.queues q on q.name = named.name and q.paused_at is not null
+left join waiting w on w.queue = named.name
+left join executing e on e.queue = named.name
+order by named.name
+limit 1000

@@ -1,0 +1,107 @@
+//! What hangs on one instance: its letters and its children, as many as people read.
+
+use jiff::Timestamp;
+
+use super::{
+    inspect::{self, Inspect},
+    pulse::COUNTED_MAX,
+    row::column,
+    sql,
+};
+use crate::{error::Error, id::Status};
+
+sql!(LETTERS, "letters.sql", [INT8, INT4]);
+sql!(CHILDREN, "children.sql", [INT8, INT4]);
+sql!(CHILDREN_COUNTS, "children_counts.sql", [INT8, INT4]);
+
+/// So many letters and children are shown.
+const SHOWN_MAX: i32 = 200;
+
+/// A letter that no step has consumed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+#[allow(missing_docs)]
+pub struct InboxLetter {
+    pub id: i64,
+    pub name: String,
+    /// JSON.
+    pub payload: String,
+    pub dedup_key: Option<String>,
+    pub inserted_at: Timestamp,
+}
+
+/// A child.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+#[allow(missing_docs)]
+pub struct ChildInfo {
+    pub id: i64,
+    pub fsm: String,
+    pub step: String,
+    pub status: Status,
+    /// Which spawn of its parent it counts for. None: its parent was told, and it was run again since.
+    pub generation: Option<i32>,
+    pub last_error: Option<String>,
+    pub inserted_at: Timestamp,
+    pub finished_at: Option<Timestamp>,
+    /// Whether it has spawned children of its own.
+    pub is_parent: bool,
+}
+
+/// The children of an instance.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Children {
+    /// By status, counted up to 10,001 in all.
+    pub counts: Vec<(Status, i64)>,
+    /// The newest 200, the last spawn's first.
+    pub children: Vec<ChildInfo>,
+}
+
+impl Inspect {
+    /// The letters that no step of it has consumed, the oldest first: 200 at most.
+    pub async fn inbox(&self, id: i64) -> Result<Vec<InboxLetter>, Error> {
+        self.read("read an inbox", move |connection| async move {
+            let rows = connection.query(&LETTERS, &[&id, &SHOWN_MAX]).await?;
+            rows.iter()
+                .map(|row| {
+                    Ok(InboxLetter {
+                        id: column(row, 0)?,
+                        name: column(row, 1)?,
+                        payload: column(row, 2)?,
+                        dedup_key: column(row, 3)?,
+                        inserted_at: column(row, 4)?,
+                    })
+                })
+                .collect()
+        })
+        .await
+    }
+
+    /// Its children.
+    pub async fn children(&self, id: i64) -> Result<Children, Error> {
+        self.read("list children", move |connection| async move {
+            let mut all = Children::default();
+            for row in &connection.query(&CHILDREN, &[&id, &SHOWN_MAX]).await? {
+                all.children.push(ChildInfo {
+                    id: column(row, 0)?,
+                    fsm: column(row, 1)?,
+                    step: column(row, 2)?,
+                    status: inspect::status(row, 3)?,
+                    generation: column(row, 4)?,
+                    last_error: column(row, 5)?,
+                    inserted_at: column(row, 6)?,
+                    finished_at: column(row, 7)?,
+                    is_parent: column(row, 8)?,
+                });
+            }
+            if !all.children.is_empty() {
+                for row in &connection.query(&CHILDREN_COUNTS, &[&id, &COUNTED_MAX]).await? {
+                    all.counts.push((inspect::status(row, 0)?, column(row, 1)?));
+                }
+            }
+            Ok(all)
+        })
+        .await
+    }
+}

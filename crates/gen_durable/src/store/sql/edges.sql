@@ -1,0 +1,15 @@
+-- called by: store::flow::Inspect::edges     index: transitions_pkey, backwards; instances_pkey
+-- locks: nothing
+-- The ways that the newest instances went, as their stories tell: so many lines and no more.
+select looked.fsm, looked.outcome, looked.from_step, looked.to_step, count(*), avg(looked.took_seconds)::float8, max(looked.at)
+from (
+    select t.outcome, t.from_step, t.to_step, t.took_seconds, t.at,
+        (select i.fsm from gen_durable.instances i where i.id = t.instance_id) as fsm
+    from gen_durable.transitions t
+    order by t.instance_id desc, t.step_seq desc, t.claim_epoch desc
+    limit $1
+) looked
+where looked.fsm is not null
+group by 1, 2, 3, 4
+order by 1, 5 desc
+limit 2000

@@ -1,0 +1,31 @@
+-- called by: store::search::page, for a status that has an index     index: instances_aside, instances_held
+-- locks: nothing
+-- The same bound. The order by status as well says which index it is: by id alone a planner may walk the primary key, past
+-- everything that is done.
+select looked.id, looked.tenant, looked.fsm, looked.fsm_version, looked.step, looked.status::text, looked.queue, looked.priority,
+    looked.attempt, looked.eligible_at, looked.inserted_at, looked.updated_at, looked.finished_at, looked.correlation_key,
+    looked.parent_id, left(looked.last_error, 500), looked.awaits
+from (
+    (select i.* from gen_durable.instances i
+     where $5::text <> 'executing'
+       and i.status in ('awaiting_signal', 'awaiting_children', 'stuck', 'failed', 'cancelled')
+       and i.status >= $5::text::gen_durable.durable_status
+       and (i.status, i.id) < ($5::text::gen_durable.durable_status, coalesce($1::bigint, 9223372036854775807))
+     order by i.status desc, i.id desc
+     limit $2)
+    union all
+    (select i.* from gen_durable.instances i
+     where $5::text = 'executing' and i.status = 'executing' and ($1::bigint is null or i.id < $1)
+     order by i.locked_by, i.id desc
+     limit $2)
+) looked
+where ($4::text is null or looked.fsm = $4)
+  and ($6::text is null or looked.step = $6)
+  and ($7::text is null or looked.queue = $7)
+  and ($8::text is null or looked.tenant = $8)
+  and ($9::text is null or looked.correlation_key = $9)
+  and ($10::text is null or position(lower($10) in lower(looked.last_error)) > 0)
+  and ($11::timestamptz is null or looked.inserted_at >= $11)
+  and ($12::timestamptz is null or looked.inserted_at < $12)
+order by looked.status desc, looked.id desc
+limit $3

@@ -1,0 +1,19 @@
+-- called by: store::doctor::snapshots     index: none
+-- locks: nothing
+-- Whoever keeps vacuum from removing dead rows: old transactions, prepared ones, and slots of replication.
+select 'transaction', a.pid, coalesce(a.usename, ''), coalesce(a.application_name, ''), coalesce(a.state, ''),
+    extract(epoch from statement_timestamp() - a.xact_start)::float8, left(coalesce(a.query, ''), 200)
+from pg_stat_activity a
+where a.backend_xmin is not null and a.backend_type = 'client backend' and a.pid <> pg_backend_pid()
+  and a.xact_start < statement_timestamp() - make_interval(secs => $1)
+union all
+select 'prepared', 0, p.owner, p.gid, 'prepared', extract(epoch from statement_timestamp() - p.prepared)::float8, ''
+from pg_prepared_xacts p
+where p.prepared < statement_timestamp() - make_interval(secs => $1)
+union all
+select 'slot', coalesce(r.active_pid, 0), '', r.slot_name, case when r.active then 'active' else 'inactive' end,
+    age(coalesce(r.xmin, r.catalog_xmin))::float8, ''
+from pg_replication_slots r
+where r.xmin is not null or r.catalog_xmin is not null
+order by 6 desc
+limit 20

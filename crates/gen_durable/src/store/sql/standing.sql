@@ -1,0 +1,49 @@
+-- called by: store::pulse::standing     index: instances_pick, _suspects, _waiting, _held, _aside
+-- locks: nothing
+-- How many stand where, of each status so many at most. What is done is not counted here: it does not stand anywhere. The
+-- orders say which index it is.
+select looked.fsm, looked.fsm_version, looked.step, looked.status::text, count(*)
+from (
+    (select i.fsm, i.fsm_version, i.step, i.status from gen_durable.instances i
+     where i.status = 'runnable' and i.crash_count < 2 and not i.held_back
+     order by i.queue, i.priority, i.eligible_at, i.id limit $1)
+    union all
+    (select i.fsm, i.fsm_version, i.step, i.status from gen_durable.instances i
+     where i.status = 'runnable' and i.crash_count >= 2 and not i.held_back
+     order by i.queue, i.eligible_at, i.id limit $1)
+    union all
+    (select i.fsm, i.fsm_version, i.step, i.status from gen_durable.instances i
+     where i.held_back
+     order by i.tenant, i.partition_key, i.priority, i.eligible_at, i.id limit $1)
+    union all
+    (select i.fsm, i.fsm_version, i.step, i.status from gen_durable.instances i
+     where i.status = 'executing' order by i.locked_by limit $1)
+    union all
+    (select i.fsm, i.fsm_version, i.step, i.status from gen_durable.instances i
+     where i.status in ('awaiting_signal', 'awaiting_children', 'stuck', 'failed', 'cancelled')
+       and i.status >= 'awaiting_signal' and i.status <= 'awaiting_signal'
+     order by i.status desc, i.id desc limit $1)
+    union all
+    (select i.fsm, i.fsm_version, i.step, i.status from gen_durable.instances i
+     where i.status in ('awaiting_signal', 'awaiting_children', 'stuck', 'failed', 'cancelled')
+       and i.status >= 'awaiting_children' and i.status <= 'awaiting_children'
+     order by i.status desc, i.id desc limit $1)
+    union all
+    (select i.fsm, i.fsm_version, i.step, i.status from gen_durable.instances i
+     where i.status in ('awaiting_signal', 'awaiting_children', 'stuck', 'failed', 'cancelled')
+       and i.status >= 'stuck' and i.status <= 'stuck'
+     order by i.status desc, i.id desc limit $1)
+    union all
+    (select i.fsm, i.fsm_version, i.step, i.status from gen_durable.instances i
+     where i.status in ('awaiting_signal', 'awaiting_children', 'stuck', 'failed', 'cancelled')
+       and i.status >= 'failed' and i.status <= 'failed'
+     order by i.status desc, i.id desc limit $1)
+    union all
+    (select i.fsm, i.fsm_version, i.step, i.status from gen_durable.instances i
+     where i.status in ('awaiting_signal', 'awaiting_children', 'stuck', 'failed', 'cancelled')
+       and i.status >= 'cancelled' and i.status <= 'cancelled'
+     order by i.status desc, i.id desc limit $1)
+) looked
+group by 1, 2, 3, 4
+order by 1, 2, 3, 4
+limit 5000

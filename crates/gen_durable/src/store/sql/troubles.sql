@@ -1,0 +1,18 @@
+-- called by: store::pulse::troubles     index: instances_aside
+-- locks: nothing
+-- Errors of what has failed or is stuck, the newest so many of each, by machine, step and text.
+select looked.fsm, looked.step, looked.status::text, looked.error, count(*), min(looked.updated_at), max(looked.updated_at), max(looked.id)
+from (
+    (select i.id, i.fsm, i.step, i.status, left(i.last_error, 400) as error, i.updated_at from gen_durable.instances i
+     where i.status in ('awaiting_signal', 'awaiting_children', 'stuck', 'failed', 'cancelled')
+       and i.status >= 'failed' and i.status <= 'failed'
+     order by i.status desc, i.id desc limit $1)
+    union all
+    (select i.id, i.fsm, i.step, i.status, left(i.last_error, 400) as error, i.updated_at from gen_durable.instances i
+     where i.status in ('awaiting_signal', 'awaiting_children', 'stuck', 'failed', 'cancelled')
+       and i.status >= 'stuck' and i.status <= 'stuck'
+     order by i.status desc, i.id desc limit $1)
+) looked
+group by 1, 2, 3, 4
+order by max(looked.updated_at) desc
+limit 2000

@@ -1,0 +1,131 @@
+//! `durable serve`: the dashboard and the HTTP API.
+
+use std::{net::SocketAddr, path::PathBuf, pin::pin};
+
+use anyhow::{Context, bail};
+use gen_durable::Client;
+use gen_durable_dash::{Access, Options};
+use serde_json::json;
+use tokio::net::TcpListener;
+
+use super::asked_to_end;
+use crate::{
+    connect::{Database, Usage},
+    table::{print, print_json},
+};
+
+/// Where it listens unless told otherwise: nobody but this machine reaches it.
+pub(crate) const LISTEN: &str = "127.0.0.1:7070";
+
+/// The environment, not an argument: every user of a machine can read an argument.
+const TOKEN: &str = "DURABLE_TOKEN";
+const READ_TOKEN: &str = "DURABLE_READ_TOKEN";
+
+/// Serve the dashboard and the HTTP API, until Ctrl-C
+///
+/// On a loopback address whoever reaches it may do everything, unless DURABLE_TOKEN (or --token-file) sets a token. Any other
+/// address needs one. DURABLE_READ_TOKEN (or --read-token-file) sets a second one that may only look.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Where to listen
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = LISTEN)]
+    listen: SocketAddr,
+    /// A name that it is reached by, besides localhost and addresses in numbers (may be given more than once)
+    #[arg(long = "host", value_name = "NAME")]
+    hosts: Vec<String>,
+    /// A file with the token for all acts
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// A file with the token that may only look
+    #[arg(long, value_name = "FILE")]
+    read_token_file: Option<PathBuf>,
+    /// It is served over TLS, by a proxy: the session's cookie then goes nowhere else
+    #[arg(long)]
+    behind_tls: bool,
+    /// A name to show in the corner
+    #[arg(long, value_name = "TEXT")]
+    title: Option<String>,
+    #[command(flatten)]
+    database: Database,
+}
+
+pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
+    let access = access(&args)?;
+    let client = args.database.client().await?;
+    let mut options = Options::new().hosts(args.hosts.clone());
+    if args.behind_tls {
+        options = options.secure_cookies();
+    }
+    if let Some(title) = &args.title {
+        options = options.title(title.clone());
+    }
+    let listener = TcpListener::bind(args.listen)
+        .await
+        .with_context(|| format!("cannot listen on {} (another port: --listen 127.0.0.1:0)", args.listen))?;
+    let address = address(&listener)?;
+    let end = pin!(asked_to_end());
+    if json {
+        print_json(&json!({"address": address}))?;
+    } else {
+        print(format!("dashboard: {address}"))?;
+        eprintln!("the API is described at {address}api/v1/openapi.json; Ctrl-C ends it");
+    }
+    tokio::select! {
+        served = serve(listener, client, access, options) => served,
+        ended = end => Ok(ended?),
+    }
+}
+
+/// Serve, until this is dropped.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    client: Client,
+    access: Access,
+    options: Options,
+) -> anyhow::Result<()> {
+    let router = gen_durable_dash::router(client, access, options)?;
+    Ok(axum::serve(listener, router).await?)
+}
+
+/// Where a browser finds it.
+pub(crate) fn address(listener: &TcpListener) -> anyhow::Result<String> {
+    Ok(format!("http://{}/", listener.local_addr()?))
+}
+
+/// Who a dashboard without a token says did it.
+pub(crate) fn local_name() -> String {
+    std::env::var("USER").ok().filter(|user| !user.is_empty()).unwrap_or_else(|| "local".to_owned())
+}
+
+fn access(args: &Args) -> anyhow::Result<Access> {
+    let operator = token(args.token_file.as_ref(), TOKEN)?;
+    let reader = token(args.read_token_file.as_ref(), READ_TOKEN)?;
+    match (operator, reader) {
+        (Some(operator), reader) => {
+            Ok(Access::tokens(&operator, reader.as_deref()).map_err(|error| Usage::new(error.to_string()))?)
+        }
+        (None, Some(_)) => {
+            bail!(Usage::new(format!("a token that may only look needs one for all acts beside it: set {TOKEN}")))
+        }
+        (None, None) if args.listen.ip().is_loopback() => Ok(Access::only_local(local_name())),
+        (None, None) => bail!(Usage::new(format!(
+            "{} can be reached from elsewhere, so it needs a token: set {TOKEN} (openssl rand -hex 24 makes one), or pass --token-file",
+            args.listen
+        ))),
+    }
+}
+
+fn token(file: Option<&PathBuf>, variable: &str) -> anyhow::Result<Option<String>> {
+    let text = match file {
+        Some(file) => Some(
+            std::fs::read_to_string(file).with_context(|| format!("cannot read the token in {}", file.display()))?,
+        ),
+        None => std::env::var(variable).ok(),
+    };
+    match text.map(|text| text.trim().to_owned()) {
+        // An empty file is a mistake; an empty variable is one that is not set.
+        Some(text) if text.is_empty() && file.is_some() => bail!(Usage::new("the file with the token is empty")),
+        Some(text) if text.is_empty() => Ok(None),
+        text => Ok(text),
+    }
+}

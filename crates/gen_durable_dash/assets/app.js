@@ -1,0 +1,151 @@
+// The frame around every page: where one can go, how to find something, whether it is live.
+
+import { html, render, useEffect, useRef, useState } from './vendor/preact-htm.js';
+import { get, post } from './api.js';
+import { useLive } from './live.js';
+import { Dialog, Loading, Toasts } from './parts.js';
+import { counted } from './text.js';
+import { go, link, useRoute } from './route.js';
+import { Overview } from './pages/overview.js';
+import { Machine, Machines } from './pages/machines.js';
+import { Instances } from './pages/instances.js';
+import { Instance } from './pages/instance.js';
+import { Failures } from './pages/failures.js';
+import { Queues } from './pages/queues.js';
+import { Workers } from './pages/workers.js';
+import { Audit } from './pages/audit.js';
+
+// A page is a line here: its address, its name, its key (after g), what is drawn, and a number to show beside it.
+const PAGES = [
+  { path: '', name: 'Overview', key: 'o', view: Overview },
+  { path: 'machines', name: 'Machines', key: 'm', view: Machines, one: Machine },
+  { path: 'instances', name: 'Instances', key: 'i', view: Instances, one: Instance },
+  { path: 'failures', name: 'Failures', key: 'f', view: Failures, count: (live) => (live?.totals.failed ?? 0) + (live?.totals.stuck ?? 0), tone: 'bad' },
+  { path: 'queues', name: 'Queues', key: 'q', view: Queues, count: (live) => live?.queues.reduce((sum, queue) => sum + queue.due, 0) },
+  { path: 'workers', name: 'Workers', key: 'w', view: Workers, count: (live) => live?.workers.filter((worker) => worker.alive).length },
+  { path: 'audit', name: 'Acts', key: 'a', view: Audit },
+];
+
+function Search() {
+  const box = useRef(null);
+  useEffect(() => {
+    const focus = (event) => {
+      if (event.key === '/' && !isTyping(event)) { event.preventDefault(); box.current?.focus(); }
+    };
+    addEventListener('keydown', focus);
+    return () => removeEventListener('keydown', focus);
+  }, []);
+  const find = (event) => {
+    event.preventDefault();
+    const text = box.current.value.trim();
+    if (!text) return;
+    if (/^\d{1,18}$/.test(text)) go(`instances/${text}`);
+    else if (text.startsWith('error:')) go('instances', { error: text.slice(6).trim(), status: 'failed' });
+    else go('instances', { key: text });
+    box.current.value = '';
+    box.current.blur();
+  };
+  return html`<form class="search" role="search" onSubmit=${find}>
+    <input ref=${box} type="search" aria-label="Find an instance by id, key or error" placeholder="Find: id, key or error:text" />
+    <kbd aria-hidden="true">/</kbd>
+  </form>`;
+}
+
+const isTyping = (event) => event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.('input, textarea, select, dialog');
+
+function useKeys(help) {
+  useEffect(() => {
+    let chord = 0;
+    const press = (event) => {
+      if (isTyping(event)) return;
+      if (event.key === '?') help();
+      else if (event.key === 'g') chord = Date.now();
+      else if (Date.now() - chord < 1500) {
+        chord = 0;
+        const page = PAGES.find((one) => one.key === event.key);
+        if (page) go(page.path);
+      }
+    };
+    addEventListener('keydown', press);
+    return () => removeEventListener('keydown', press);
+  }, []);
+}
+
+const THEMES = ['auto', 'light', 'dark'];
+
+function Theme() {
+  const kept = () => { try { return localStorage.getItem('durable-theme') ?? 'auto'; } catch { return 'auto'; } };
+  const [theme, setTheme] = useState(kept);
+  useEffect(() => {
+    if (theme === 'auto') delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = theme;
+    try { localStorage.setItem('durable-theme', theme); } catch { /* a browser that keeps nothing */ }
+  }, [theme]);
+  const next = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
+  return html`<button class="quiet" onClick=${() => setTheme(next)} aria-label=${`Theme: ${theme}. Change to ${next}`} title=${`Theme: ${theme}`}>
+    ${{ auto: '◐', light: '☀', dark: '☾' }[theme]}
+  </button>`;
+}
+
+function Help({ onClose }) {
+  return html`<${Dialog} title="Keys" onClose=${onClose}>
+    <dl class="keys">
+      <dt><kbd>/</kbd></dt><dd>Find an instance</dd>
+      ${PAGES.map((page) => html`<dt><kbd>g</kbd> <kbd>${page.key}</kbd></dt><dd>${page.name}</dd>`)}
+      <dt><kbd>?</kbd></dt><dd>This</dd>
+    </dl>
+    <div class="row end"><button onClick=${onClose}>Close</button></div>
+  <//>`;
+}
+
+function Frame() {
+  const route = useRoute();
+  const live = useLive();
+  const [session, setSession] = useState(null);
+  const [help, setHelp] = useState(false);
+  useEffect(() => { get('session').then(setSession, () => {}); }, []);
+  useKeys(() => setHelp(true));
+  const [place = '', one] = route.parts;
+  const page = PAGES.find((known) => known.path === place);
+  const View = one !== undefined ? page?.one : page?.view;
+  const title = session?.title ?? 'gen_durable';
+  useEffect(() => {
+    document.title = `${one ?? page?.name ?? 'Nothing here'} · ${title}`;
+    document.querySelector('main')?.focus({ preventScroll: true });
+    scrollTo(0, 0);
+  }, [place, one, title]);
+  const signOut = async () => { await post('session/end'); location.reload(); };
+  const trouble = live.data?.trouble;
+  const dot = !live.connected ? 'is-off' : trouble ? 'is-bad' : 'is-on';
+  const said = !live.connected ? 'connecting' : trouble ? 'the database does not answer' : 'live';
+  return html`
+    <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.querySelector('main').focus(); }}>Skip to the content</a>
+    <header class="top">
+      <a class="brand" href="#/"><img src="assets/icon.svg" alt="" width="26" height="26" /><span>${title}</span></a>
+      <${Search} />
+      <span class=${`dot ${dot}`} role="status"><i></i>${said}</span>
+      <${Theme} />
+      <button class="quiet keys-button" onClick=${() => setHelp(true)} aria-label="Keys">?</button>
+      ${session?.may_sign_out && html`<button class="quiet" onClick=${signOut}>Sign out</button>`}
+    </header>
+    <nav class="side" aria-label="Pages">
+      ${PAGES.map((item) => {
+        const count = item.count?.(live.data);
+        return html`<a href=${link(item.path)} aria-current=${item === page ? 'page' : undefined}>
+          ${item.name}${count > 0 && html`<span class=${`badge ${item.tone ?? ''}`}>${counted(count)}</span>`}
+        </a>`;
+      })}
+      <p class="about">${session && html`${session.role}<br />schema ${session.schema}<br />v${session.version}`}</p>
+    </nav>
+    <main id="main" tabindex="-1">
+      ${trouble && html`<p class="notice is-bad" role="alert">The database does not answer, so these numbers are old. ${trouble}</p>`}
+      ${View
+        ? session ? html`<${View} key=${`${place}/${one ?? ''}`} one=${one} query=${route.query} live=${live} mayAct=${session.may_act} />` : html`<${Loading} lines=${6} />`
+        : html`<h1>Nothing here</h1><p>There is no such page. <a href="#/">Back to the overview</a></p>`}
+    </main>
+    <${Toasts} />
+    ${help && html`<${Help} onClose=${() => setHelp(false)} />`}`;
+}
+
+render(html`<${Frame} />`, document.getElementById('app'));
+document.querySelector('.boot')?.remove();

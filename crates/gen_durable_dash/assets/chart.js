@@ -1,0 +1,78 @@
+// Lines over time, drawn as SVG.
+
+import { html, useState } from './vendor/preact-htm.js';
+
+const WIDTH = 600;
+const HEIGHT = 150;
+const LEFT = 44;
+const BOTTOM = 18;
+const TOP = 8;
+
+// A round number that is not below.
+function ceiling(value) {
+  if (value <= 0) return 1;
+  const power = 10 ** Math.floor(Math.log10(value));
+  return [1, 2, 2.5, 5, 10].map((step) => step * power).find((step) => step >= value);
+}
+
+function path(values, x, y) {
+  let pen = 'M';
+  let text = '';
+  values.forEach((value, at) => {
+    if (value === null || value === undefined) { pen = 'M'; return; }
+    text += `${pen}${x(at).toFixed(1)} ${y(value).toFixed(1)}`;
+    pen = 'L';
+  });
+  return text;
+}
+
+// A point in time where nothing settled has no length of time: the line goes on to the next one.
+const bridged = (values) => {
+  let last = null;
+  return values.map((value) => { if (value !== null) last = value; return last; });
+};
+
+export function Chart({ label, from, step, lines, format, smooth = 1, bridge = false, unit = '' }) {
+  const [at, setAt] = useState(null);
+  const averaged = lines.map((line) => {
+    const values = bridge ? bridged(line.values) : line.values;
+    const shown = smooth < 2 ? values : values.map((_, end) => {
+      const some = values.slice(Math.max(0, end - smooth + 1), end + 1).filter((value) => value !== null);
+      return some.length ? some.reduce((sum, value) => sum + value, 0) / some.length : null;
+    });
+    return { ...line, shown };
+  });
+  const count = averaged[0]?.shown.length ?? 0;
+  const top = ceiling(Math.max(0, ...averaged.flatMap((line) => line.shown.map((value) => value ?? 0))));
+  const x = (index) => LEFT + (index / Math.max(1, count - 1)) * (WIDTH - LEFT - 4);
+  const y = (value) => TOP + (1 - value / top) * (HEIGHT - TOP - BOTTOM);
+  const ticks = [0, top / 2, top];
+  const minutes = [];
+  for (let index = 0; index < count; index += 1) {
+    const second = from + index * step;
+    if (second % 60 < step && index > 10 && index < count - 10) minutes.push([index, second]);
+  }
+  const move = (event) => {
+    const box = event.currentTarget.getBoundingClientRect();
+    const share = ((event.clientX - box.left) / box.width * WIDTH - LEFT) / (WIDTH - LEFT - 4);
+    setAt(share >= 0 && share <= 1 ? Math.round(share * (count - 1)) : null);
+  };
+  const pick = at !== null && at < count ? at : null;
+  return html`<figure class="chart">
+    <svg viewBox=${`0 0 ${WIDTH} ${HEIGHT}`} role="img" aria-label=${label} onPointerMove=${move} onPointerLeave=${() => setAt(null)}>
+      ${ticks.map((tick) => html`<g class="tick"><line x1=${LEFT} x2=${WIDTH - 4} y1=${y(tick)} y2=${y(tick)} /><text x=${LEFT - 6} y=${y(tick) + 3.5} text-anchor="end">${format(tick)}</text></g>`)}
+      ${minutes.map(([index, second]) => html`<text class="minute" x=${x(index)} y=${HEIGHT - 4} text-anchor="middle">${new Date(second * 1000).toTimeString().slice(0, 5)}</text>`)}
+      ${averaged.map((line) => html`
+        ${line.area && html`<path class=${`area ${line.tone}`} d=${`${path(line.shown, x, y)}L${x(count - 1)} ${y(0)}L${x(0)} ${y(0)}Z`} />`}
+        <path class=${`line ${line.tone}`} d=${path(line.shown, x, y)} />`)}
+      ${pick !== null && html`<line class="cursor" x1=${x(pick)} x2=${x(pick)} y1=${TOP} y2=${HEIGHT - BOTTOM} />`}
+    </svg>
+    <figcaption>
+      ${averaged.map((line) => {
+        const value = line.shown[pick ?? count - 1];
+        return html`<span class="key"><i class=${line.tone}></i>${line.name} <b>${value === null || value === undefined ? '–' : format(value)}${unit}</b></span>`;
+      })}
+      <span class="key when">${pick === null ? 'now' : new Date((from + pick * step) * 1000).toTimeString().slice(0, 8)}</span>
+    </figcaption>
+  </figure>`;
+}

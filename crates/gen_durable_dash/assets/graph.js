@@ -1,0 +1,185 @@
+// A machine, drawn: its steps in layers from left to right, the ways between them as their stories tell.
+
+import { html } from './vendor/preact-htm.js';
+import { counted, number, span } from './text.js';
+import { link } from './route.js';
+
+const BOX = { w: 150, h: 62 };
+const GAP = { x: 56, y: 30 };
+const ENDS = { done: 'done', stop: 'failed', cancel: 'cancelled' };
+// What ends badly ends below: the way there crosses no step.
+const BELOW = ['→failed', '→cancelled'];
+
+// Ways that lead back to the step itself are told as a mark on it.
+function waysOf(machine) {
+  const ways = new Map();
+  const loops = new Map();
+  for (const edge of machine.edges) {
+    const end = ENDS[edge.outcome] ?? null;
+    const to = end ? `→${end}` : edge.to;
+    if (!end && edge.from === edge.to) {
+      const loop = loops.get(edge.from) ?? { retries: 0, other: 0 };
+      if (edge.outcome === 'failure' || edge.outcome === 'retry') loop.retries += edge.count; else loop.other += edge.count;
+      loops.set(edge.from, loop);
+      continue;
+    }
+    const key = JSON.stringify([edge.from, to]);
+    const way = ways.get(key) ?? { from: edge.from, to, count: 0, outcomes: new Set(), took: 0 };
+    way.count += edge.count;
+    way.outcomes.add(edge.outcome);
+    ways.set(key, way);
+  }
+  return { ways: [...ways.values()], loops };
+}
+
+// How deep each step is: the longest way to it that does not go back. Ways are taken by how often they are gone, so that the
+// rare one is the one that counts as going back.
+function layersOf(steps, ways) {
+  const before = new Map(steps.map((step) => [step, new Set()]));
+  const reaches = (from, to, seen = new Set()) => {
+    if (from === to) return true;
+    if (seen.has(from)) return false;
+    seen.add(from);
+    return steps.some((step) => before.get(step)?.has(from) && reaches(step, to, seen));
+  };
+  const back = new Set();
+  for (const way of [...ways].sort((a, b) => b.count - a.count)) {
+    if (reaches(way.to, way.from)) back.add(way);
+    else before.get(way.to)?.add(way.from);
+  }
+  const depth = new Map();
+  const depthOf = (step) => {
+    if (!depth.has(step)) {
+      depth.set(step, 0);
+      const above = [...before.get(step)].map(depthOf);
+      depth.set(step, above.length ? Math.max(...above) + 1 : 0);
+    }
+    return depth.get(step);
+  };
+  steps.forEach(depthOf);
+  return { depth, back };
+}
+
+export function layout(machine) {
+  const { ways, loops } = waysOf(machine);
+  const ends = [...new Set(ways.map((way) => way.to).filter((to) => to.startsWith('→')))];
+  const steps = [...Object.keys(machine.steps), ...ends.filter((end) => !BELOW.includes(end))];
+  const { depth, back } = layersOf(steps, ways.filter((way) => !BELOW.includes(way.to)));
+  const layers = [];
+  steps.forEach((step) => (layers[depth.get(step)] ??= []).push(step));
+  const place = new Map();
+  const filled = layers.filter(Boolean);
+  // Each layer in the order of where its ways come from.
+  filled.forEach((layer, index) => {
+    const weight = (step) => {
+      const from = ways.filter((way) => way.to === step && place.has(way.from)).map((way) => place.get(way.from).row);
+      return from.length ? from.reduce((sum, row) => sum + row, 0) / from.length : 0;
+    };
+    layer.sort((a, b) => weight(a) - weight(b) || a.localeCompare(b));
+    layer.forEach((step, row) => place.set(step, { layer: index, row, rows: layer.length }));
+  });
+  const tallest = Math.max(1, ...filled.map((layer) => layer.length));
+  const height = tallest * BOX.h + (tallest - 1) * GAP.y;
+  for (const spot of place.values()) {
+    const own = spot.rows * BOX.h + (spot.rows - 1) * GAP.y;
+    spot.x = 12 + spot.layer * (BOX.w + GAP.x);
+    spot.y = 34 + (height - own) / 2 + spot.row * (BOX.h + GAP.y);
+  }
+  const width = 24 + filled.length * BOX.w + Math.max(0, filled.length - 1) * GAP.x;
+  const below = BELOW.filter((end) => ends.includes(end));
+  below.forEach((end, row) => place.set(end, { x: width - BOX.w - 12, y: 34 + height + 24 + row * 46 - BOX.h / 2, layer: filled.length }));
+  return { place, ways, loops, back, width, height: height + 62 + below.length * 46 };
+}
+
+// The steps of a machine in the order in which they are gone through.
+export function stepsInOrder(machine) {
+  const { place } = layout(machine);
+  const at = (step) => { const spot = place.get(step); return spot ? spot.layer * 1000 + (spot.row ?? 0) : 0; };
+  return Object.keys(machine.steps).sort((a, b) => at(a) - at(b));
+}
+
+function curve(from, to, isBack, isBelow) {
+  if (isBelow) {
+    const [x, y, rail] = [from.x + BOX.w / 2, from.y + BOX.h, to.y + BOX.h / 2];
+    return { d: `M${x} ${y}C${x} ${rail} ${x + 20} ${rail} ${x + 60} ${rail}L${to.x - 4} ${rail}`, mid: [x + 12, y + 21], side: 'start' };
+  }
+  const [x1, y1] = [from.x + BOX.w, from.y + BOX.h / 2];
+  const [x2, y2] = [to.x, to.y + BOX.h / 2];
+  if (!isBack && x2 > x1) {
+    const bend = Math.max(26, (x2 - x1) / 2);
+    // A way over other layers goes around them.
+    const lift = to.layer - from.layer > 1 && Math.abs(y1 - y2) < 4 ? -BOX.h - 6 : 0;
+    const mid = [(x1 + x2) / 2, (y1 + y2) / 2 + lift * 0.75];
+    return { d: `M${x1} ${y1}C${x1 + bend} ${y1 + lift} ${x2 - bend} ${y2 + lift} ${x2} ${y2}`, mid };
+  }
+  const top = Math.min(from.y, to.y) - 24;
+  const [a, b] = [from.x + BOX.w / 2, to.x + BOX.w / 2];
+  return { d: `M${a} ${from.y}C${a} ${top} ${b} ${top} ${b} ${to.y}`, mid: [(a + b) / 2, top + 6] };
+}
+
+const LIVE = ['executing', 'runnable', 'awaiting_signal', 'awaiting_children', 'queued'];
+const BAD = ['failed', 'stuck', 'cancelled'];
+
+function Node({ machine, step, spot, counts, loop }) {
+  const live = LIVE.reduce((sum, status) => sum + (counts[status] ?? 0), 0);
+  const bad = (counts.failed ?? 0) + (counts.stuck ?? 0);
+  const bar = LIVE.filter((status) => counts[status]);
+  let at = 0;
+  const said = [...LIVE, ...BAD].filter((status) => counts[status]).map((status) => `${counts[status]} ${status.replace('_', ' ')}`);
+  return html`<a href=${link('instances', { machine, step })}>
+    <title>${step}: ${said.join(', ') || 'nothing stands here'}</title>
+    <g class=${`node ${live ? 'is-live' : ''} ${bad ? 'is-bad' : ''}`} transform=${`translate(${spot.x} ${spot.y})`}>
+      <rect class="box" width=${BOX.w} height=${BOX.h} rx="10" />
+      <text class="name" x="12" y="22">${step.length > 17 ? `${step.slice(0, 16)}…` : step}</text>
+      <text class="count" x="12" y="43">${counted(live)}</text>
+      <text class="what" x=${20 + counted(live).length * 9.5} y="43">${live ? (counts.executing ? `${counted(counts.executing)} running` : 'waiting') : 'idle'}</text>
+      ${bad > 0 && html`<text class="bad" x=${BOX.w - 12} y="43" text-anchor="end">${counted(bad)} failed</text>`}
+      ${loop?.retries > 0 && html`<text class="loop" x=${BOX.w - 12} y="22" text-anchor="end">↻ ${number(loop.retries)}</text>`}
+      ${bar.map((status) => {
+        const width = (counts[status] / live) * (BOX.w - 24);
+        const x = 12 + at;
+        at += width;
+        return html`<rect class=${`bar is-${status}`} x=${x} y=${BOX.h - 10} width=${Math.max(2, width)} height="4" rx="2" />`;
+      })}
+    </g>
+  </a>`;
+}
+
+const End = ({ name, spot, count }) => html`<g class=${`end is-${name}`} transform=${`translate(${spot.x} ${spot.y + BOX.h / 2})`}>
+  <circle r="9" cx="10" /><text x="27" y="4.5">${name}</text><text class="what" x="27" y="20">${number(count)}</text>
+</g>`;
+
+export function Graph({ machine }) {
+  const { place, ways, loops, back, width, height } = layout(machine);
+  const most = Math.max(1, ...ways.map((way) => way.count));
+  const into = (step) => ways.filter((way) => way.to === step).reduce((sum, way) => sum + way.count, 0);
+  return html`<div class="graph" tabindex="0" role="region" aria-label=${`The steps of ${machine.name}`}>
+    <svg viewBox=${`0 0 ${width} ${height}`} width=${width} height=${height} role="group" aria-label=${`Machine ${machine.name}`}>
+      <defs><marker id="tip" viewBox="0 0 8 8" refX="7.5" refY="4" markerWidth="9" markerHeight="9" markerUnits="userSpaceOnUse" orient="auto-start-reverse"><path d="M0 0L8 4L0 8Z" /></marker></defs>
+      ${ways.map((way) => {
+        const { d, mid, side } = curve(place.get(way.from), place.get(way.to), back.has(way), BELOW.includes(way.to));
+        const outcomes = [...way.outcomes].filter((outcome) => !['next', 'done', 'stop'].includes(outcome)).join(', ');
+        return html`<g class=${`way ${way.to === '→failed' ? 'is-bad' : ''}`}>
+          <path d=${d} marker-end="url(#tip)" stroke-width=${1.2 + 2.4 * (way.count / most)} />
+          <text x=${mid[0]} y=${mid[1] - 6} text-anchor=${side ?? 'middle'}>${number(way.count)}${outcomes && ` · ${outcomes}`}</text>
+        </g>`;
+      })}
+      ${[...place].map(([step, spot]) => (step.startsWith('→')
+        ? html`<${End} name=${step.slice(1)} spot=${spot} count=${into(step)} />`
+        : html`<${Node} machine=${machine.name} step=${step} spot=${spot} counts=${machine.steps[step] ?? {}} loop=${loops.get(step)} />`))}
+    </svg>
+  </div>`;
+}
+
+// How long each step takes, on average, among the lines that were read.
+export function stepTimes(machine) {
+  const sums = new Map();
+  for (const edge of machine.edges) {
+    if (edge.took_ms === null) continue;
+    const sum = sums.get(edge.from) ?? { ms: 0, count: 0 };
+    sum.ms += edge.took_ms * edge.count;
+    sum.count += edge.count;
+    sums.set(edge.from, sum);
+  }
+  return new Map([...sums].map(([step, { ms, count }]) => [step, { average: span(ms / count), count }]));
+}

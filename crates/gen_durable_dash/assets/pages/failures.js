@@ -1,0 +1,32 @@
+// What has failed, grouped by its error, to be run again together.
+
+import { html } from '../vendor/preact-htm.js';
+import { Empty, InstanceLink, Loading, Panel, Status, Time } from '../parts.js';
+import { link } from '../route.js';
+import { counted, plural } from '../text.js';
+import { BulkButton } from './acts.js';
+
+export function Failures({ live, mayAct }) {
+  const { data, now } = live;
+  if (!data?.at) return html`<h1>Failures</h1><${Loading} lines=${8} />`;
+  const all = (data.totals.failed ?? 0) + (data.totals.stuck ?? 0);
+  return html`<h1>Failures</h1>
+    <p class="sub">${all ? `${counted(all)} failed or stuck, in ${plural(data.failures.length, 'group')}.` : 'What fails for good is kept here until it is retried or collected.'}</p>
+    ${data.failures.length === 0 && html`<${Panel}><${Empty} title="Nothing has failed">When something does, you see here why, and can run it again.<//><//>`}
+    <div class="groups">
+    ${data.failures.map((group) => {
+      const filter = { status: group.status, machine: group.machine, step: group.step };
+      return html`<article class="group" key=${`${group.machine}/${group.step}/${group.status}/${group.fingerprint}`}>
+        <div class="group-count"><b>${counted(group.count)}</b><${Status} status=${group.status} /></div>
+        <div class="group-what">
+          <h2 class="error-text">${group.example}</h2>
+          <p><a href=${link(`machines/${encodeURIComponent(group.machine)}`)}>${group.machine}</a> · ${group.step} · last <${Time} at=${group.last_at} now=${now} /> · first <${Time} at=${group.first_at} now=${now} /> · newest <${InstanceLink} id=${group.newest} /></p>
+        </div>
+        <div class="row">
+          <a class="button" href=${link('instances', filter)}>List</a>
+          ${mayAct && html`<${BulkButton} act="retry" filter=${filter} fingerprint=${group.fingerprint} label="Retry all…" />`}
+        </div>
+      </article>`;
+    })}
+    </div>`;
+}

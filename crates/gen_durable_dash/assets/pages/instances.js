@@ -1,0 +1,82 @@
+// Instances: find them, page through them, make one.
+
+import { html, useEffect, useState } from '../vendor/preact-htm.js';
+import { get, query as ask } from '../api.js';
+import { Empty, Field, InstanceLink, Loading, Panel, Status, Table, Time, Trouble } from '../parts.js';
+import { refine, link } from '../route.js';
+import { plural, statusName } from '../text.js';
+import { EnqueueButton, BulkButton } from './acts.js';
+
+const STATUSES = ['runnable', 'executing', 'awaiting_signal', 'awaiting_children', 'queued', 'stuck', 'done', 'failed', 'cancelled'];
+const AGES = [['', 'any age'], ['300', 'last 5 min'], ['3600', 'last hour'], ['86400', 'last day'], ['604800', 'last week']];
+const EVERY = 3000;
+
+export function Instances({ query, live, mayAct }) {
+  const [pages, setPages] = useState({ rows: [], next: null, loaded: false, error: null, more: 0 });
+  const wanted = ask(query);
+  const load = async (before, isMore) => {
+    try {
+      const answer = await get(`instances${ask({ ...query, before })}`);
+      setPages((old) => ({
+        rows: isMore ? [...old.rows, ...answer.instances] : answer.instances,
+        next: answer.next, loaded: true, error: null, more: isMore ? old.more + 1 : 0,
+      }));
+    } catch (error) {
+      setPages((old) => ({ ...old, loaded: true, error }));
+    }
+  };
+  useEffect(() => {
+    setPages({ rows: [], next: null, loaded: false, error: null, more: 0 });
+    load();
+  }, [wanted]);
+  // The first page is kept fresh; who has gone further reads in peace.
+  useEffect(() => {
+    const timer = setInterval(() => { if (!document.hidden && pages.more === 0) load(); }, EVERY);
+    return () => clearInterval(timer);
+  }, [wanted, pages.more]);
+  const change = (name) => (event) => refine('instances', { ...query, [name]: event.target.value });
+  const machines = (live.data?.machines ?? []).map((machine) => machine.name);
+  const steps = Object.keys((live.data?.machines ?? []).find((machine) => machine.name === query.machine)?.steps ?? {});
+  const queues = (live.data?.queues ?? []).map((queue) => queue.name);
+  const isFiltered = Object.values(query).some(Boolean);
+  return html`<div class="head"><h1>Instances</h1><div class="row">
+      ${mayAct && ['failed', 'stuck', 'cancelled'].includes(query.status) && html`<${BulkButton} act="retry" filter=${query} label="Retry all that match…" onDone=${() => load()} />`}
+      ${mayAct && ['runnable', 'awaiting_signal', 'awaiting_children', 'queued'].includes(query.status) && html`<${BulkButton} act="cancel" filter=${query} label="Cancel all that match…" onDone=${() => load()} />`}
+      ${mayAct && html`<${EnqueueButton} machines=${machines} />`}
+    </div></div>
+    <form class="filters" onSubmit=${(event) => event.preventDefault()}>
+      <${Pick} label="Status" value=${query.status} onChange=${change('status')} options=${STATUSES} name=${statusName} />
+      <${Pick} label="Machine" value=${query.machine} onChange=${change('machine')} options=${machines} />
+      <${Pick} label="Step" value=${query.step} onChange=${change('step')} options=${steps} />
+      <${Pick} label="Queue" value=${query.queue} onChange=${change('queue')} options=${queues} />
+      <${Field} label="Age"><select value=${query.newer_than ?? ''} onChange=${change('newer_than')}>${AGES.map(([value, name]) => html`<option value=${value} selected=${(query.newer_than ?? '') === value}>${name}</option>`)}</select><//>
+      <${Field} label="Key"><input value=${query.key ?? ''} onChange=${change('key')} placeholder="whole key" /><//>
+      <${Field} label="Tenant"><input value=${query.tenant ?? ''} onChange=${change('tenant')} /><//>
+      <${Field} label="Error"><input value=${query.error ?? ''} onChange=${change('error')} placeholder="a part of it" /><//>
+      ${isFiltered && html`<a class="clear" href=${link('instances')}>Clear</a>`}
+    </form>
+    <${Trouble} error=${pages.error} />
+    <${Panel}>
+      ${!pages.loaded ? html`<${Loading} lines=${10} />`
+        : pages.rows.length ? html`<${Rows} rows=${pages.rows} now=${live.now} />`
+          : html`<${Empty} title="No such instances">${pages.next ? 'None among those that were looked at so far.' : isFiltered ? 'Nothing matches all of this.' : 'Nothing was enqueued yet, or all of it was collected.'}<//>`}
+      ${pages.next && html`<div class="more"><button onClick=${() => load(pages.next, true)}>Look further</button>
+        <small>${plural(pages.rows.length, 'instance')} so far, down to ${pages.next}</small></div>`}
+    <//>`;
+}
+
+function Pick({ label, value = '', options, onChange, name = (text) => text }) {
+  const all = value && !options.includes(value) ? [value, ...options] : options;
+  return html`<${Field} label=${label}><select value=${value} onChange=${onChange}>
+    <option value="" selected=${!value}>any</option>${all.map((option) => html`<option value=${option} selected=${option === value}>${name(option)}</option>`)}
+  </select><//>`;
+}
+
+export const Rows = ({ rows, now }) => html`<${Table} label="Instances" head=${['id', 'machine', 'step', 'status', 'queue', 'key', '#attempt', 'enqueued', 'changed', 'error']}>
+  ${rows.map((row) => html`<tr key=${row.id}>
+    <td><${InstanceLink} id=${row.id} /></td><td>${row.machine}</td><td>${row.step}</td><td><${Status} status=${row.status} /></td>
+    <td>${row.queue}</td><td class="cut">${row.key ?? html`<span class="faint">–</span>`}</td><td class="num">${row.attempt || html`<span class="faint">0</span>`}</td>
+    <td><${Time} at=${row.inserted_at} now=${now} /></td><td><${Time} at=${row.updated_at} now=${now} /></td>
+    <td class="cut error-text" title=${row.error ?? ''}>${row.error ?? ''}</td>
+  </tr>`)}
+<//>`;

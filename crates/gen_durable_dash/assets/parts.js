@@ -1,0 +1,109 @@
+// Parts that pages are made of.
+
+import { html, useEffect, useRef, useState } from './vendor/preact-htm.js';
+import { Exact } from './api.js';
+import { exact, relative, statusName } from './text.js';
+import { link } from './route.js';
+
+export const Status = ({ status }) => html`<span class=${`status is-${status}`}>${statusName(status)}</span>`;
+
+export const Time = ({ at, now }) => html`<time datetime=${at} title=${exact(at)}>${relative(at, now)}</time>`;
+
+export const InstanceLink = ({ id }) => html`<a class="id" href=${link(`instances/${id}`)}>${id}</a>`;
+
+export function Panel({ title, aside, children, className = '' }) {
+  return html`<section class=${`panel ${className}`}>
+    ${title && html`<header class="panel-head"><h2>${title}</h2>${aside && html`<div class="aside">${aside}</div>`}</header>`}
+    ${children}
+  </section>`;
+}
+
+export const Empty = ({ title, children }) => html`<div class="empty"><p class="empty-title">${title}</p>${children && html`<p>${children}</p>`}</div>`;
+
+export const Loading = ({ lines = 3 }) => html`<div class="loading" role="status" aria-label="Loading">
+  ${Array.from({ length: lines }, () => html`<span class="bone"></span>`)}
+</div>`;
+
+export const Trouble = ({ error }) => error && html`<p class="notice is-bad" role="alert">${error.message}</p>`;
+
+export const Tile = ({ label, value, note, tone = '', href }) => {
+  const inside = html`<span class="tile-label">${label}</span><span class="tile-value">${value}</span><span class="tile-note">${note}</span>`;
+  return href ? html`<a class=${`tile ${tone}`} href=${href}>${inside}</a>` : html`<div class=${`tile ${tone}`}>${inside}</div>`;
+};
+
+// A table that scrolls by itself on a narrow screen. It can be focused for that.
+export const Table = ({ label, head, children }) => html`<div class="table-wrap" tabindex="0" role="region" aria-label=${label}>
+  <table><thead><tr>${head.map((name) => html`<th scope="col" class=${name.startsWith('#') ? 'num' : ''}>${name.replace('#', '') || html`<span class="hidden">actions</span>`}</th>`)}</tr></thead>
+  <tbody>${children}</tbody></table>
+</div>`;
+
+// JSON, to be read: what came from a row is only ever text.
+export function Json({ value, depth = 0 }) {
+  if (value instanceof Exact) return html`<span class="j-num">${value.source}</span>`;
+  if (value === null || value === undefined) return html`<span class="j-null">null</span>`;
+  if (typeof value === 'string') return html`<span class="j-str">${JSON.stringify(value)}</span>`;
+  if (typeof value !== 'object') return html`<span class="j-num">${String(value)}</span>`;
+  const isList = Array.isArray(value);
+  const entries = isList ? value.map((item) => [null, item]) : Object.entries(value);
+  const [open, close] = isList ? '[]' : '{}';
+  if (!entries.length) return html`<span>${open}${close}</span>`;
+  const rows = entries.slice(0, 200).map(([key, item]) => html`<div class="j-row">
+    ${key !== null && html`<span class="j-key">${JSON.stringify(key)}</span>: `}<${Json} value=${item} depth=${depth + 1} />
+  </div>`);
+  const more = entries.length > 200 && html`<div class="j-row j-null">… ${entries.length - 200} more</div>`;
+  return html`<details class="j" open=${depth < 3}><summary>${open}<span class="j-count">${entries.length}</span></summary>${rows}${more}<span>${close}</span></details>`;
+}
+
+// A dialog of the browser's own: it keeps the focus, and Escape closes it.
+export function Dialog({ title, onClose, children }) {
+  const dialog = useRef(null);
+  useEffect(() => {
+    const before = document.activeElement;
+    dialog.current?.showModal();
+    return () => before?.focus?.();
+  }, []);
+  return html`<dialog ref=${dialog} onClose=${onClose} aria-label=${title} onClick=${(event) => event.target === dialog.current && onClose()}>
+    <div class="dialog-body"><h2>${title}</h2>${children}</div>
+  </dialog>`;
+}
+
+// A form in a dialog: it says what went wrong, and closes when it went well.
+export function FormDialog({ title, verb, danger, onSubmit, onClose, children }) {
+  const [state, setState] = useState({ busy: false, error: null });
+  const submit = async (event) => {
+    event.preventDefault();
+    setState({ busy: true, error: null });
+    try {
+      await onSubmit(Object.fromEntries(new FormData(event.target)));
+      onClose();
+    } catch (error) {
+      setState({ busy: false, error });
+    }
+  };
+  return html`<${Dialog} title=${title} onClose=${onClose}>
+    <form onSubmit=${submit}>
+      ${children}
+      <${Trouble} error=${state.error} />
+      <div class="row end">
+        <button type="button" onClick=${onClose}>Not now</button>
+        <button class=${danger ? 'danger' : 'primary'} disabled=${state.busy}>${state.busy ? 'Working…' : verb}</button>
+      </div>
+    </form>
+  <//>`;
+}
+
+export const Field = ({ label, hint, children }) => html`<label class="field"><span>${label}</span>${children}${hint && html`<small>${hint}</small>`}</label>`;
+
+const toasts = new Set();
+export const toast = (text) => toasts.forEach((show) => show(text));
+
+export function Toasts() {
+  const [text, setText] = useState(null);
+  useEffect(() => {
+    let timer;
+    const show = (said) => { setText(said); clearTimeout(timer); timer = setTimeout(() => setText(null), 4000); };
+    toasts.add(show);
+    return () => toasts.delete(show);
+  }, []);
+  return html`<div class="toasts" role="status" aria-live="polite">${text && html`<span class="toast">${text}</span>`}</div>`;
+}

@@ -1,0 +1,36 @@
+// Where one is: the part of the address behind the #, so that the dashboard works under any prefix.
+
+import { useEffect, useState } from './vendor/preact-htm.js';
+import { query } from './api.js';
+
+function decoded(text) {
+  try { return decodeURIComponent(text); } catch { return text; }
+}
+
+export function parse(hash) {
+  const [path, search = ''] = hash.replace(/^#/, '').split('?');
+  const parts = path.split('/').filter(Boolean).map(decoded);
+  return { parts, query: Object.fromEntries(new URLSearchParams(search)) };
+}
+
+export const link = (path, values = {}) => `#/${path}${query(values)}`;
+
+export function go(path, values = {}) {
+  location.hash = link(path, values);
+}
+
+// Change what is asked for without a step in the history.
+export function refine(path, values) {
+  history.replaceState(null, '', link(path, values));
+  dispatchEvent(new HashChangeEvent('hashchange'));
+}
+
+export function useRoute() {
+  const [route, setRoute] = useState(() => parse(location.hash));
+  useEffect(() => {
+    const change = () => setRoute(parse(location.hash));
+    addEventListener('hashchange', change);
+    return () => removeEventListener('hashchange', change);
+  }, []);
+  return route;
+}

@@ -1,0 +1,59 @@
+// Words for people: numbers, times, and names that are shown as text, never as markup.
+
+const whole = new Intl.NumberFormat('en');
+
+export const number = (value) => (value === null || value === undefined ? '–' : whole.format(value));
+
+// Counted up to a bound.
+export const counted = (value) => (value > 10000 ? '10,000+' : number(value));
+
+export function rate(value) {
+  if (value === 0) return '0';
+  if (value >= 100) return number(Math.round(value));
+  return value >= 10 ? value.toFixed(0) : value.toFixed(1);
+}
+
+export function bytes(value) {
+  if (value === null || value === undefined) return '–';
+  const units = ['B', 'kB', 'MB', 'GB', 'TB'];
+  let at = 0;
+  while (value >= 1000 && at < units.length - 1) { value /= 1000; at += 1; }
+  return `${value >= 100 || at === 0 ? Math.round(value) : value.toFixed(1)} ${units[at]}`;
+}
+
+// A length of time, from milliseconds.
+export function span(ms) {
+  if (ms === null || ms === undefined || Number.isNaN(ms)) return '–';
+  const s = ms / 1000;
+  if (ms === 0) return '0';
+  if (ms < 1) return '<1 ms';
+  if (s < 1) return `${Math.round(ms)} ms`;
+  if (s < 10) return `${s.toFixed(1)} s`;
+  if (s < 120) return `${Math.round(s)} s`;
+  if (s < 7200) return `${Math.round(s / 60)} min`;
+  if (s < 172800) return `${Math.round(s / 3600)} h`;
+  return `${Math.round(s / 86400)} d`;
+}
+
+// "3 s ago", "in 2 min".
+export function relative(time, now) {
+  if (!time) return '–';
+  const ms = now - Date.parse(time);
+  if (Math.abs(ms) < 1000) return 'now';
+  return ms > 0 ? `${span(ms)} ago` : `in ${span(-ms)}`;
+}
+
+export const since = (time, now) => (time ? span(Math.max(0, now - Date.parse(time))) : '–');
+
+export function clock(time) {
+  if (!time) return '–';
+  const at = new Date(time);
+  const two = (value) => String(value).padStart(2, '0');
+  return `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}.${String(at.getMilliseconds()).padStart(3, '0')}`;
+}
+
+export const exact = (time) => (time ? new Date(time).toLocaleString() : '');
+
+export const statusName = (status) => status.replaceAll('_', ' ');
+
+export const plural = (count, one, many = `${one}s`) => `${number(count)} ${count === 1 ? one : many}`;

@@ -1,0 +1,89 @@
+//! Acts on one instance: tell it something, end it, run it again.
+
+use axum::{Extension, Json, extract::State};
+use gen_durable::{Address, Id};
+use serde::Deserialize;
+use serde_json::{Value, json, value::RawValue};
+
+use super::instance::number;
+use crate::{
+    access::Caller,
+    problem::{Answer, At, Body, Problem},
+    shared::Shared,
+};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SignalBody {
+    name: String,
+    payload: Option<Box<RawValue>>,
+    /// However often it is sent with this key, the instance is told once.
+    once: Option<String>,
+}
+
+pub(crate) async fn signal(
+    State(shared): State<Shared>,
+    Extension(by): Extension<Caller>,
+    At(id): At<String>,
+    Body(body): Body<SignalBody>,
+) -> Answer<Json<Value>> {
+    let to = Address::Id(Id::from_raw(number(&id)?));
+    let payload = body.payload.map_or_else(|| "null".to_owned(), |payload| payload.get().to_owned());
+    let once = body.once.filter(|once| !once.is_empty());
+    let went = shared.client.operate().signal(to, &body.name, &payload, once.as_deref()).await;
+    let outcome = went.as_ref().map(|is_new| if *is_new { "delivered" } else { "delivered before" }.to_owned());
+    shared.audit.note(&by, "signal", format!("instance {id}: {}", body.name), outcome.map_err(ToString::to_string));
+    Ok(Json(json!({"id": id, "signal": body.name, "is_new": went?})))
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct CancelBody {
+    why: Option<String>,
+    subtree: bool,
+}
+
+pub(crate) async fn cancel(
+    State(shared): State<Shared>,
+    Extension(by): Extension<Caller>,
+    At(id): At<String>,
+    Body(body): Body<CancelBody>,
+) -> Answer<Json<Value>> {
+    let to = Address::Id(Id::from_raw(number(&id)?));
+    let why = body.why.filter(|why| !why.is_empty()).unwrap_or_else(|| format!("cancelled by {}", by.name));
+    let went = shared.client.operate().cancel(to, &why, body.subtree).await;
+    let outcome = went.as_ref().map(|in_time| if *in_time { "cancelled" } else { "too late" }.to_owned());
+    shared.audit.note(&by, "cancel", format!("instance {id}"), outcome.map_err(ToString::to_string));
+    Ok(Json(json!({"id": id, "cancelled": went?})))
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct RetryBody {
+    /// From this step, not from where it stands…
+    step: Option<String>,
+    /// …with this.
+    data: Option<Box<RawValue>>,
+}
+
+pub(crate) async fn retry(
+    State(shared): State<Shared>,
+    Extension(by): Extension<Caller>,
+    At(id): At<String>,
+    Body(body): Body<RetryBody>,
+) -> Answer<Json<Value>> {
+    let step = body.step.filter(|step| !step.is_empty());
+    let data = body.data.filter(|data| data.get() != "null");
+    if step.is_none() && data.is_some() {
+        return Err(Problem::invalid("data is what a step carries: name the step"));
+    }
+    let from = step.as_deref().map(|step| (step, data.as_deref().map(RawValue::get)));
+    let went = shared.client.operate().retry(number(&id)?, from).await;
+    let on = match &step {
+        Some(step) => format!("instance {id}, from {step}"),
+        None => format!("instance {id}"),
+    };
+    shared.audit.note(&by, "retry", on, super::places::said(&went, "runs again"));
+    went?;
+    Ok(Json(json!({"id": id, "runs_again": true})))
+}

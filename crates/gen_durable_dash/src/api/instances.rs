@@ -1,0 +1,169 @@
+//! Lists of instances, and new ones.
+
+use std::time::Duration;
+
+use axum::{Extension, Json, extract::State, http::StatusCode};
+use gen_durable::{NewInstance, Scope, Search, Status, Timestamp};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json, value::RawValue};
+
+use super::json as shown;
+use crate::{
+    access::Caller,
+    problem::{Answer, Body, Problem, Query},
+    shared::Shared,
+};
+
+/// Longer words are not searched for.
+const WORD_BYTES_MAX: usize = 500;
+
+/// What is looked for. Empty is the same as not given, as browsers send it.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Wanted {
+    pub(crate) machine: Option<String>,
+    pub(crate) step: Option<String>,
+    pub(crate) status: Option<String>,
+    pub(crate) queue: Option<String>,
+    pub(crate) tenant: Option<String>,
+    pub(crate) key: Option<String>,
+    pub(crate) error: Option<String>,
+    /// Enqueued at most so many seconds ago.
+    pub(crate) newer_than: Option<u64>,
+    /// Enqueued at least so many seconds ago.
+    pub(crate) older_than: Option<u64>,
+    /// Where the page before ended.
+    pub(crate) before: Option<String>,
+    pub(crate) limit: Option<u16>,
+}
+
+impl Wanted {
+    pub(crate) fn search(self) -> Answer<Search> {
+        let word = |name: &str, word: Option<String>| -> Answer<Option<String>> {
+            let Some(word) = word.filter(|word| !word.is_empty()) else { return Ok(None) };
+            match word.len() > WORD_BYTES_MAX || word.contains('\0') {
+                true => Err(Problem::invalid(format!("{name} is too long, or holds a NUL byte"))),
+                false => Ok(Some(word)),
+            }
+        };
+        let status = word("status", self.status)?;
+        let status = status
+            .map(|name| Status::named(&name).ok_or_else(|| Problem::invalid(format!("there is no status {name:?}"))))
+            .transpose()?;
+        let before = word("before", self.before)?;
+        let before = before
+            .map(|id| id.parse().map_err(|_| Problem::invalid(format!("{id:?} is not where a page ended"))))
+            .transpose()?;
+        let ago = |seconds: Option<u64>| {
+            seconds.map(|seconds| {
+                let now = Timestamp::now().as_second();
+                Timestamp::from_second(now.saturating_sub_unsigned(seconds)).unwrap_or(Timestamp::UNIX_EPOCH)
+            })
+        };
+        let limit = usize::from(self.limit.unwrap_or(50));
+        if !(1..=200).contains(&limit) {
+            return Err(Problem::invalid("limit is 1 to 200"));
+        }
+        Ok(Search {
+            machine: word("machine", self.machine)?,
+            step: word("step", self.step)?,
+            status,
+            queue: word("queue", self.queue)?,
+            tenant: word("tenant", self.tenant)?,
+            key: word("key", self.key)?,
+            error: word("error", self.error)?,
+            since: ago(self.newer_than),
+            until: ago(self.older_than),
+            before,
+            limit,
+        })
+    }
+}
+
+pub(crate) async fn list(State(shared): State<Shared>, Query(wanted): Query<Wanted>) -> Answer<Json<Value>> {
+    let search = wanted.search()?;
+    let inspect = shared.inspect();
+    let mut page = inspect.search(search.clone()).await?;
+    // Whoever holds a key now is found by it at once, however old.
+    if let (Some(key), None) = (&search.key, search.before) {
+        let holder = inspect.holder(search.tenant.as_deref().unwrap_or_default(), key).await?;
+        let missing = holder.filter(|id| page.found.iter().all(|found| found.id != *id));
+        if let Some(id) = missing {
+            let alone = Search { before: Some(id.saturating_add(1)), limit: 1, ..search };
+            page.found.extend(inspect.search(alone).await?.found.into_iter().filter(|found| found.id == id));
+        }
+    }
+    let redaction = &shared.options.redaction;
+    let rows: Vec<Value> = page.found.iter().map(|row| shown::found(row, redaction)).collect();
+    Ok(Json(json!({"instances": rows, "next": page.next.map(|id| id.to_string())})))
+}
+
+/// An instance that is to be.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct New {
+    machine: String,
+    step: String,
+    version: Option<u16>,
+    state: Option<Box<RawValue>>,
+    data: Option<Box<RawValue>>,
+    queue: Option<String>,
+    priority: Option<i16>,
+    tenant: Option<String>,
+    key: Option<String>,
+    /// How long the key is taken: `live` (until it settles), `ever` or `none`.
+    scope: Option<String>,
+    at: Option<String>,
+    after_seconds: Option<f64>,
+}
+
+pub(crate) async fn enqueue(
+    State(shared): State<Shared>,
+    Extension(by): Extension<Caller>,
+    Body(new): Body<New>,
+) -> Answer<(StatusCode, Json<Value>)> {
+    let on = format!("machine {}", new.machine);
+    let went = shared.client.operate().enqueue(new.read()?).await;
+    let outcome = went.as_ref().map(|(id, _)| format!("instance {id}")).map_err(ToString::to_string);
+    shared.audit.note(&by, "enqueue", on, outcome);
+    let (id, is_new) = went?;
+    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Json(json!({"id": id.to_string(), "is_new": is_new}))))
+}
+
+impl New {
+    fn read(self) -> Answer<NewInstance> {
+        let state = self.state.map_or_else(|| "{}".to_owned(), |state| state.get().to_owned());
+        let mut instance = NewInstance::new(self.machine, self.step, state);
+        instance.version = self.version.unwrap_or(1);
+        instance.data = self.data.map(|data| data.get().to_owned()).filter(|data| data != "null");
+        instance.priority = self.priority.unwrap_or_default();
+        instance.tenant = self.tenant.unwrap_or_default();
+        instance.key = self.key.filter(|key| !key.is_empty());
+        if let Some(queue) = self.queue.filter(|queue| !queue.is_empty()) {
+            instance.queue = queue;
+        }
+        instance.scope = match self.scope.as_deref() {
+            None | Some("live") => Scope::Live,
+            Some("ever") => Scope::Ever,
+            Some("none") => Scope::None,
+            Some(name) => return Err(Problem::invalid(format!("there is no scope {name:?}: live, ever or none"))),
+        };
+        if let Some(at) = self.at {
+            let at = at
+                .parse()
+                .map_err(|_| Problem::invalid(format!("{at:?} is not a time such as 2030-01-31T12:00:00Z")))?;
+            instance.at = Some(at);
+        }
+        if let Some(seconds) = self.after_seconds {
+            instance.after = Duration::try_from_secs_f64(seconds)
+                .map_err(|_| Problem::invalid(format!("after_seconds is {seconds}: it must be a length of time")))?;
+        }
+        Ok(instance)
+    }
+}
+
+/// What was done here, the newest first.
+pub(crate) async fn audit(State(shared): State<Shared>) -> Json<Value> {
+    Json(json!({"acts": shared.audit.newest()}))
+}

@@ -1,0 +1,188 @@
+//! Rows as JSON: ids as strings, since a browser's numbers end at 2^53; times as they are said everywhere.
+
+use std::collections::BTreeMap;
+
+use gen_durable::{Backlog, Edge, Found, Instance, StoryLine, Timestamp, Trouble, WorkerInfo};
+use serde_json::{Value, json, value::RawValue};
+
+use crate::{fingerprint::fingerprint, pulse::Snapshot, redact::Redaction};
+
+/// Beyond this, nothing is counted.
+pub(crate) const COUNTED_MAX: i64 = 10_001;
+
+pub(crate) fn time(at: Option<Timestamp>) -> Option<String> {
+    at.map(|at| at.to_string())
+}
+
+/// An instance in a list.
+pub(crate) fn found(row: &Found, redaction: &Redaction) -> Value {
+    json!({
+        "id": row.id.to_string(), "machine": row.fsm, "version": row.fsm_version, "step": row.step,
+        "status": row.status.name(), "queue": row.queue, "priority": row.priority, "tenant": row.tenant,
+        "attempt": row.attempt, "key": row.correlation_key, "parent_id": row.parent_id.map(|id| id.to_string()),
+        "error": row.last_error.as_deref().map(|error| redaction.text(error)), "awaits": row.awaits,
+        "eligible_at": row.eligible_at.to_string(), "inserted_at": row.inserted_at.to_string(),
+        "updated_at": row.updated_at.to_string(), "finished_at": time(row.finished_at),
+    })
+}
+
+/// An instance, whole but for what it carries.
+pub(crate) fn instance(row: &Instance, redaction: &Redaction) -> Value {
+    json!({
+        "id": row.id.to_string(), "machine": row.fsm, "version": row.fsm_version, "step": row.step,
+        "status": row.status.name(), "queue": row.queue, "priority": row.priority, "tenant": row.tenant,
+        "attempt": row.attempt, "key": row.correlation_key, "parent_id": row.parent_id.map(|id| id.to_string()),
+        "error": row.last_error.as_deref().map(|error| redaction.text(error)),
+        "awaits": row.awaits, "deadline_at": time(row.deadline_at), "deadline_step": row.deadline_step,
+        "eligible_at": row.eligible_at.to_string(), "inserted_at": row.inserted_at.to_string(),
+        "updated_at": row.updated_at.to_string(), "finished_at": time(row.finished_at),
+        "worker": row.locked_by, "lease_expires_at": time(row.lease_expires_at),
+        "commits": row.step_seq, "claims": row.claim_epoch, "deaths": row.crash_count,
+        "children_pending": row.children_pending, "join_any": row.join_any, "trace": row.traceparent,
+    })
+}
+
+/// JSON from a row, blacked out where it must be, number for number as it stands.
+pub(crate) fn body(text: Option<&str>, redaction: &Redaction) -> Box<RawValue> {
+    let shown = text.map_or_else(|| "null".to_owned(), |text| redaction.json(text));
+    RawValue::from_string(shown).unwrap_or_else(|_| RawValue::NULL.to_owned())
+}
+
+pub(crate) fn line(line: &StoryLine, redaction: &Redaction) -> Value {
+    json!({
+        "seq": line.mark.seq.to_string(), "epoch": line.mark.epoch.to_string(), "at": line.at.to_string(),
+        "from": line.from, "to": line.to, "outcome": line.outcome, "status": line.status.name(),
+        "attempt": line.attempt, "took_ms": line.took.map(|took| took.as_secs_f64() * 1000.0),
+        "woken_at": time(line.woken_at), "cause": line.cause, "worker": line.worker,
+        "error": line.error.as_deref().map(|error| redaction.text(error)),
+    })
+}
+
+pub(crate) fn queue(queue: &Backlog) -> Value {
+    json!({
+        "name": queue.queue, "paused": queue.paused_at.is_some(), "paused_at": time(queue.paused_at),
+        "paused_by": queue.paused_by, "due": queue.due, "oldest": time(queue.oldest), "later": queue.later,
+        "next": time(queue.next), "executing": queue.executing, "workers": queue.workers,
+        "capped": queue.due >= COUNTED_MAX || queue.later >= COUNTED_MAX,
+    })
+}
+
+pub(crate) fn worker(worker: &WorkerInfo) -> Value {
+    json!({
+        "id": worker.id, "host": worker.host, "pid": worker.pid, "queues": worker.queues, "machines": worker.machines,
+        "started_at": worker.started_at.to_string(), "lease_expires_at": worker.lease_expires_at.to_string(),
+        "alive": worker.alive,
+    })
+}
+
+fn edge(edge: &Edge) -> Value {
+    json!({
+        "from": edge.from, "to": edge.to, "outcome": edge.outcome, "count": edge.count,
+        "took_ms": edge.took_seconds.map(|seconds| seconds * 1000.0), "last_at": edge.last_at.to_string(),
+    })
+}
+
+/// Errors that are one but for their particulars, those that happened last first.
+pub(crate) fn failures(troubles: &[Trouble], redaction: &Redaction) -> Vec<Value> {
+    struct Group<'a> {
+        first: &'a Trouble,
+        count: i64,
+        first_at: Timestamp,
+    }
+    let mut groups: BTreeMap<(String, String, &str, String), Group<'_>> = BTreeMap::new();
+    for trouble in troubles {
+        let print = fingerprint(trouble.error.as_deref().unwrap_or_default());
+        let key = (trouble.fsm.clone(), trouble.step.clone(), trouble.status.name(), print);
+        let group = groups.entry(key).or_insert(Group { first: trouble, count: 0, first_at: trouble.first_at });
+        group.count += trouble.count;
+        group.first_at = group.first_at.min(trouble.first_at);
+        if trouble.last_at > group.first.last_at {
+            group.first = trouble;
+        }
+    }
+    let mut groups: Vec<_> = groups.into_iter().collect();
+    groups.sort_by_key(|(_, group)| std::cmp::Reverse((group.count, group.first.last_at)));
+    groups
+        .into_iter()
+        .take(200)
+        .map(|((machine, step, status, print), group)| {
+            let example = group.first.error.as_deref().unwrap_or("no error was recorded");
+            json!({
+                "machine": machine, "step": step, "status": status, "fingerprint": print,
+                "example": redaction.text(example), "count": group.count,
+                "first_at": group.first_at.to_string(), "last_at": group.first.last_at.to_string(),
+                "newest": group.first.newest.to_string(),
+            })
+        })
+        .collect()
+}
+
+/// Machines, with what stands at each of their steps and the ways between them.
+pub(crate) fn machines(snapshot: &Snapshot) -> Vec<Value> {
+    #[derive(Default)]
+    struct Machine {
+        versions: Vec<i32>,
+        steps: BTreeMap<String, BTreeMap<&'static str, i64>>,
+        edges: Vec<Value>,
+    }
+    let mut machines: BTreeMap<&str, Machine> = BTreeMap::new();
+    let live = || snapshot.workers.iter().filter(|worker| worker.alive);
+    for count in &snapshot.standing {
+        let machine = machines.entry(&count.fsm).or_default();
+        machine.versions.push(count.fsm_version);
+        *machine.steps.entry(count.step.clone()).or_default().entry(count.status.name()).or_default() += count.count;
+    }
+    for way in &snapshot.edges {
+        let machine = machines.entry(&way.fsm).or_default();
+        for step in [&way.from, &way.to] {
+            machine.steps.entry(step.clone()).or_default();
+        }
+        machine.edges.push(edge(way));
+    }
+    for name in live().flat_map(|worker| &worker.machines) {
+        if let Some((name, version)) = name.rsplit_once('/') {
+            let machine = machines.entry(name).or_default();
+            machine.versions.extend(version.parse::<i32>().ok());
+        }
+    }
+    for name in snapshot.minute.machines.keys() {
+        machines.entry(name).or_default();
+    }
+    let shown = |(name, mut machine): (&str, Machine)| {
+        machine.versions.sort_unstable();
+        machine.versions.dedup();
+        let runs = |wanted: &str| wanted.rsplit_once('/').is_some_and(|(known, _)| known == name);
+        let workers = live().filter(|worker| worker.machines.iter().any(|wanted| runs(wanted))).count();
+        json!({
+            "name": name, "versions": machine.versions, "workers": workers, "steps": machine.steps, "edges": machine.edges,
+            "settled_last_minute": snapshot.minute.machines.get(name).copied().unwrap_or_default(),
+        })
+    };
+    machines.into_iter().map(shown).collect()
+}
+
+/// How many are in each status, and which of these counts ended early.
+fn totals(snapshot: &Snapshot) -> (BTreeMap<&'static str, i64>, Vec<&'static str>) {
+    let mut totals: BTreeMap<&'static str, i64> = BTreeMap::new();
+    for count in &snapshot.standing {
+        *totals.entry(count.status.name()).or_default() += count.count;
+    }
+    let capped = totals.iter().filter(|(_, count)| **count >= COUNTED_MAX).map(|(status, _)| *status).collect();
+    (totals, capped)
+}
+
+/// Everything that is shown live.
+pub(crate) fn overview(snapshot: &Snapshot, redaction: &Redaction) -> Value {
+    let (totals, capped) = totals(snapshot);
+    let estimate = snapshot.estimate.as_ref();
+    json!({
+        "at": time(snapshot.now), "trouble": snapshot.trouble,
+        "instances": estimate.map(|estimate| estimate.instances), "bytes": estimate.map(|estimate| estimate.bytes),
+        "totals": totals, "capped": capped,
+        "queues": snapshot.backlog.iter().map(queue).collect::<Vec<_>>(),
+        "workers": snapshot.workers.iter().map(worker).collect::<Vec<_>>(),
+        "machines": machines(snapshot),
+        "failures": failures(&snapshot.troubles, redaction),
+        "minute": snapshot.minute, "chart": snapshot.chart,
+    })
+}

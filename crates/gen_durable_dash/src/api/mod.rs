@@ -1,0 +1,11 @@
+//! The handlers, by what they are about.
+
+pub(crate) mod acts;
+pub(crate) mod health;
+pub(crate) mod instance;
+pub(crate) mod instances;
+pub(crate) mod json;
+pub(crate) mod live;
+pub(crate) mod many;
+pub(crate) mod places;
+pub(crate) mod session;

@@ -1,0 +1,90 @@
+//! Signing a browser in and out, and who one is.
+
+use axum::{
+    Extension, Json,
+    body::Bytes,
+    extract::State,
+    http::{HeaderMap, HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    access::{Caller, Refusal, Role},
+    assets::login_page,
+    guard::{COOKIE, cookie, refused_token},
+    shared::Shared,
+};
+
+/// A token, for a session. What a form sends: `token=…`.
+pub(crate) async fn sign_in(State(shared): State<Shared>, body: Bytes) -> Response {
+    let text = String::from_utf8_lossy(&body);
+    let token = text.split('&').find_map(|pair| pair.strip_prefix("token=")).map(decoded).unwrap_or_default();
+    match shared.doors.by_token(&token) {
+        Ok(caller) => {
+            shared.audit.note(&caller, "sign in", "a browser".to_owned(), Ok("signed in".to_owned()));
+            let Some(secret) = shared.doors.sign_in(caller) else {
+                return refused_token(Refusal::TooMany);
+            };
+            let mut answer = StatusCode::SEE_OTHER.into_response();
+            let secure = if shared.options.secure_cookies { "; Secure" } else { "" };
+            let cookie = format!("{COOKIE}={secret}; HttpOnly; SameSite=Strict; Path=/; Max-Age=43200{secure}");
+            if let Ok(cookie) = HeaderValue::from_str(&cookie) {
+                answer.headers_mut().insert(header::SET_COOKIE, cookie);
+            }
+            answer.headers_mut().insert(header::LOCATION, HeaderValue::from_static("./"));
+            answer
+        }
+        Err(Refusal::Wrong) => login_page(StatusCode::UNAUTHORIZED, Some("That token opens nothing here.")),
+        Err(refusal) => refused_token(refusal),
+    }
+}
+
+/// What a form sends, as it was typed.
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        match byte {
+            b'+' => bytes.push(b' '),
+            b'%' => {
+                let mut digit = || rest.next().and_then(|byte| char::from(byte).to_digit(16));
+                if let (Some(high), Some(low)) = (digit(), digit()) {
+                    bytes.extend(u8::try_from(high * 16 + low));
+                }
+            }
+            byte => bytes.push(byte),
+        }
+    }
+    String::from_utf8_lossy(&bytes).trim().to_owned()
+}
+
+pub(crate) async fn sign_out(State(shared): State<Shared>, headers: HeaderMap) -> Response {
+    if let Some(secret) = cookie(&headers) {
+        shared.doors.sign_out(secret);
+    }
+    let mut answer = Json(json!({"signed_out": true})).into_response();
+    if let Ok(gone) = HeaderValue::from_str(&format!("{COOKIE}=; HttpOnly; SameSite=Strict; Path=/; Max-Age=0")) {
+        answer.headers_mut().insert(header::SET_COOKIE, gone);
+    }
+    answer
+}
+
+pub(crate) async fn whoami(State(shared): State<Shared>, Extension(caller): Extension<Caller>) -> Json<Value> {
+    let is_operator = caller.role == Role::Operator;
+    Json(json!({
+        "name": caller.name, "role": if is_operator { "operator" } else { "reader" },
+        "may_act": is_operator, "may_sign_out": shared.doors.has_tokens(), "title": shared.options.title,
+        "schema": shared.client.pool().schema(), "version": env!("CARGO_PKG_VERSION"),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::decoded;
+
+    #[test]
+    fn a_form_is_read_as_it_was_typed() {
+        assert_eq!(decoded("a%2Bb+c%3d%"), "a+b c=");
+    }
+}

@@ -1,0 +1,129 @@
+//! What a browser is given: everything is in this program.
+
+use axum::{
+    extract::{OriginalUri, Path, State},
+    http::{HeaderValue, StatusCode, header},
+    response::{Html, IntoResponse, Redirect, Response},
+};
+use ring::digest::{SHA256, digest};
+
+use crate::{problem::no_such_page, shared::Shared};
+
+macro_rules! assets {
+    ($($name:literal $kind:ident),* $(,)?) => {
+        &[$(($name, Kind::$kind, include_str!(concat!("../assets/", $name)))),*]
+    };
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Script,
+    Style,
+    Image,
+}
+
+/// By name: no name is ever made into a path.
+static ASSETS: &[(&str, Kind, &str)] = assets![
+    "app.js" Script,
+    "api.js" Script,
+    "chart.js" Script,
+    "graph.js" Script,
+    "live.js" Script,
+    "parts.js" Script,
+    "route.js" Script,
+    "text.js" Script,
+    "pages/acts.js" Script,
+    "pages/audit.js" Script,
+    "pages/failures.js" Script,
+    "pages/instance.js" Script,
+    "pages/instances.js" Script,
+    "pages/machines.js" Script,
+    "pages/overview.js" Script,
+    "pages/queues.js" Script,
+    "pages/workers.js" Script,
+    "vendor/preact-htm.js" Script,
+    "style.css" Style,
+    "pages.css" Style,
+    "icon.svg" Image,
+];
+
+static INDEX: &str = include_str!("../assets/index.html");
+static LOGIN: &str = include_str!("../assets/login.html");
+
+/// The names of all of them, for tests.
+#[cfg(test)]
+pub(crate) fn weights() -> usize {
+    INDEX.len() + ASSETS.iter().map(|(_, _, text)| text.len()).sum::<usize>()
+}
+
+/// The one page. Under a prefix it must end with a slash, or what it refers to would be looked for beside it.
+pub(crate) async fn index(OriginalUri(uri): OriginalUri) -> Response {
+    if !uri.path().ends_with('/') {
+        return Redirect::permanent(&format!("{}/", uri.path())).into_response();
+    }
+    Html(INDEX).into_response()
+}
+
+pub(crate) async fn asset(State(_): State<Shared>, Path(name): Path<String>) -> Response {
+    let Some((_, kind, text)) = ASSETS.iter().find(|(known, _, _)| *known == name) else {
+        return no_such_page().await.into_response();
+    };
+    let kind = match kind {
+        Kind::Script => "text/javascript; charset=utf-8",
+        Kind::Style => "text/css; charset=utf-8",
+        Kind::Image => "image/svg+xml",
+    };
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static(kind)),
+        // Checked anew each time: a new build must not meet an old page.
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
+    ];
+    (headers, *text).into_response()
+}
+
+/// Where a person puts the token. It refers to nothing, since nothing else is given to somebody unknown; its style stands in
+/// it, and the policy names that style by its hash.
+pub(crate) fn login_page(status: StatusCode, said: Option<&str>) -> Response {
+    let page = LOGIN.replace("<!--said-->", said.unwrap_or_default());
+    let style =
+        page.split_once("<style>").and_then(|(_, rest)| rest.split_once("</style>")).map_or("", |(style, _)| style);
+    let hash = base64(digest(&SHA256, style.as_bytes()).as_ref());
+    let policy = format!(
+        "default-src 'none'; style-src 'sha256-{hash}'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
+    );
+    let mut answer = (status, Html(page)).into_response();
+    if let Ok(policy) = HeaderValue::from_str(&policy) {
+        answer.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
+    }
+    answer
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let letter = |bits: u32| LETTERS.get((bits & 63) as usize).copied().map_or('=', char::from);
+    let mut text = String::new();
+    for three in bytes.chunks(3) {
+        let at = |index: usize| u32::from(three.get(index).copied().unwrap_or_default());
+        let bits = at(0) << 16 | at(1) << 8 | at(2);
+        text.push(letter(bits >> 18));
+        text.push(letter(bits >> 12));
+        text.push(if three.len() > 1 { letter(bits >> 6) } else { '=' });
+        text.push(if three.len() > 2 { letter(bits) } else { '=' });
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_as_everybody_knows_it() {
+        assert_eq!([&b"f"[..], b"fo", b"foo", b"foob"].map(base64), ["Zg==", "Zm8=", "Zm9v", "Zm9vYg=="]);
+    }
+
+    #[test]
+    fn the_first_load_is_light_even_uncompressed() {
+        assert!(weights() < 200_000, "{} bytes", weights());
+    }
+}

@@ -1,0 +1,209 @@
+//! Acts on many: first counted and shown, then done one by one, with progress, and stopped when asked.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use gen_durable::{Address, Found, Id, Inspect, Search, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::{access::Caller, fingerprint::fingerprint, problem::Answer, shared::Shared};
+
+/// So many instances at most are acted on in one go.
+pub(crate) const MANY_MAX: usize = 10_000;
+/// So many pages of a search are read to find them.
+const PAGES_MAX: usize = 100;
+/// So many are shown before.
+const SAMPLE: usize = 20;
+/// So many acts are under way at once.
+const AT_ONCE: usize = 8;
+/// So many runs are remembered.
+const KEPT: usize = 100;
+/// So many of their errors.
+const ERRORS_KEPT: usize = 20;
+
+/// What to do with them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Act {
+    Retry,
+    Cancel,
+}
+
+/// What a search has found for it.
+#[derive(Debug)]
+pub(crate) struct Matched {
+    pub(crate) ids: Vec<i64>,
+    pub(crate) sample: Vec<Found>,
+    /// Whether there may be more than were looked for.
+    pub(crate) is_all: bool,
+}
+
+/// Find what an act on many would act on.
+pub(crate) async fn matching(inspect: &Inspect, search: &Search, wanted: Option<&str>) -> Answer<Matched> {
+    let mut matched = Matched { ids: Vec::new(), sample: Vec::new(), is_all: false };
+    let mut search = Search { limit: 200, before: None, ..search.clone() };
+    for _ in 0..PAGES_MAX {
+        let page = inspect.search(search.clone()).await?;
+        let fits = |found: &Found| {
+            wanted.is_none_or(|wanted| fingerprint(found.last_error.as_deref().unwrap_or_default()) == wanted)
+        };
+        for found in page.found.into_iter().filter(fits) {
+            if matched.ids.len() == MANY_MAX {
+                return Ok(matched);
+            }
+            matched.ids.push(found.id);
+            if matched.sample.len() < SAMPLE {
+                matched.sample.push(found);
+            }
+        }
+        search.before = page.next;
+        if search.before.is_none() {
+            matched.is_all = true;
+            return Ok(matched);
+        }
+    }
+    Ok(matched)
+}
+
+/// An act on many, under way or over.
+#[derive(Debug)]
+pub(crate) struct Bulk {
+    id: u64,
+    act: Act,
+    why: String,
+    by: String,
+    began_at: String,
+    all: usize,
+    done: AtomicU64,
+    /// It was not in a status for it any more, or its key is taken.
+    refused: AtomicU64,
+    stop: AtomicBool,
+    is_over: AtomicBool,
+    /// The first few of them. Guarded for a moment, never over an await.
+    errors: Mutex<Vec<String>>,
+}
+
+/// The same, as it is shown.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Progress {
+    pub(crate) id: String,
+    pub(crate) act: Act,
+    pub(crate) by: String,
+    pub(crate) began_at: String,
+    pub(crate) all: usize,
+    pub(crate) done: u64,
+    pub(crate) refused: u64,
+    pub(crate) is_over: bool,
+    pub(crate) is_stopped: bool,
+    pub(crate) errors: Vec<String>,
+}
+
+/// The acts on many of this process.
+#[derive(Debug, Default)]
+pub(crate) struct Bulks {
+    next: AtomicU64,
+    /// Guarded for a moment, never over an await.
+    all: Mutex<BTreeMap<u64, Arc<Bulk>>>,
+}
+
+impl Bulks {
+    /// Begin. It goes on when the browser that began it is gone.
+    pub(crate) fn begin(&self, shared: &Shared, by: Caller, act: Act, why: String, ids: Vec<i64>) -> Progress {
+        let bulk = Arc::new(Bulk {
+            id: self.next.fetch_add(1, Ordering::Relaxed) + 1,
+            act,
+            why,
+            by: by.name.clone(),
+            began_at: Timestamp::now().to_string(),
+            all: ids.len(),
+            done: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
+            errors: Mutex::default(),
+        });
+        {
+            let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+            while all.len() >= KEPT {
+                all.pop_first();
+            }
+            all.insert(bulk.id, bulk.clone());
+        }
+        let progress = bulk.show();
+        tokio::spawn(run(shared.clone(), bulk, by, ids));
+        progress
+    }
+
+    pub(crate) fn get(&self, id: u64) -> Option<Progress> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).get(&id).map(|bulk| bulk.show())
+    }
+
+    pub(crate) fn stop(&self, id: u64) -> Option<Progress> {
+        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let bulk = all.get(&id)?;
+        bulk.stop.store(true, Ordering::Relaxed);
+        Some(bulk.show())
+    }
+
+    /// The newest first.
+    pub(crate) fn list(&self) -> Vec<Progress> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).values().rev().map(|bulk| bulk.show()).collect()
+    }
+}
+
+impl Bulk {
+    fn show(&self) -> Progress {
+        Progress {
+            id: self.id.to_string(),
+            act: self.act,
+            by: self.by.clone(),
+            began_at: self.began_at.clone(),
+            all: self.all,
+            done: self.done.load(Ordering::Relaxed),
+            refused: self.refused.load(Ordering::Relaxed),
+            is_over: self.is_over.load(Ordering::Relaxed),
+            is_stopped: self.stop.load(Ordering::Relaxed),
+            errors: self.errors.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        }
+    }
+}
+
+async fn run(shared: Shared, bulk: Arc<Bulk>, by: Caller, ids: Vec<i64>) {
+    use futures_util::StreamExt;
+    let operate = shared.client.operate();
+    let (act, why) = (bulk.act, bulk.why.as_str());
+    let acts = futures_util::stream::iter(ids).map(|id| {
+        let (operate, bulk) = (&operate, &bulk);
+        async move {
+            if bulk.stop.load(Ordering::Relaxed) {
+                return;
+            }
+            let went = match act {
+                Act::Retry => operate.retry(id, None).await.map(|()| true),
+                Act::Cancel => operate.cancel(Address::Id(Id::from_raw(id)), why, false).await,
+            };
+            match went {
+                Ok(true) => drop(bulk.done.fetch_add(1, Ordering::Relaxed)),
+                Ok(false) => drop(bulk.refused.fetch_add(1, Ordering::Relaxed)),
+                Err(error) => {
+                    bulk.refused.fetch_add(1, Ordering::Relaxed);
+                    let mut errors = bulk.errors.lock().unwrap_or_else(PoisonError::into_inner);
+                    if errors.len() < ERRORS_KEPT {
+                        errors.push(format!("{id}: {error}"));
+                    }
+                }
+            }
+        }
+    });
+    acts.buffer_unordered(AT_ONCE).collect::<()>().await;
+    bulk.is_over.store(true, Ordering::Relaxed);
+    let shown = bulk.show();
+    let outcome = format!("{} done, {} refused of {}", shown.done, shown.refused, shown.all);
+    let act = if act == Act::Retry { "bulk retry ended" } else { "bulk cancel ended" };
+    shared.audit.note(&by, act, format!("bulk {}", shown.id), Ok(outcome));
+}

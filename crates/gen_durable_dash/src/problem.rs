@@ -1,0 +1,132 @@
+//! Refusals and failures, as problem+json: a status, a word for programs, a sentence for people.
+
+use axum::{
+    Json,
+    extract::{FromRequest, FromRequestParts, Request, rejection::JsonRejection},
+    http::{HeaderValue, StatusCode, header, request::Parts},
+    response::{IntoResponse, Response},
+};
+use gen_durable::Error;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+/// An answer that is not what was asked for.
+#[derive(Debug)]
+pub(crate) struct Problem {
+    status: StatusCode,
+    /// For programs: it stays the same when the sentence gets better.
+    code: &'static str,
+    detail: String,
+    /// More, for programs.
+    more: Value,
+}
+
+pub(crate) type Answer<T> = Result<T, Problem>;
+
+impl Problem {
+    pub(crate) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Problem {
+        Problem { status, code, detail: detail.into(), more: Value::Null }
+    }
+
+    pub(crate) fn invalid(detail: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::BAD_REQUEST, "invalid", detail)
+    }
+
+    pub(crate) fn not_found(detail: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::NOT_FOUND, "not_found", detail)
+    }
+
+    pub(crate) fn with(mut self, more: Value) -> Problem {
+        self.more = more;
+        self
+    }
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Problem {
+        let (status, code) = match &error {
+            e if e.is_not_found() => (StatusCode::NOT_FOUND, "not_found"),
+            e if e.is_no_target() => (StatusCode::CONFLICT, "no_target"),
+            e if e.is_inbox_full() => (StatusCode::CONFLICT, "inbox_full"),
+            e if e.is_invalid() => (StatusCode::UNPROCESSABLE_ENTITY, "invalid"),
+            e if e.is_transient() => (StatusCode::SERVICE_UNAVAILABLE, "database_away"),
+            e if e.is_unknown() => (StatusCode::GATEWAY_TIMEOUT, "outcome_unknown"),
+            e if e.is_schema() => (StatusCode::SERVICE_UNAVAILABLE, "schema"),
+            _ => (StatusCode::INTERNAL_SERVER_ERROR, "failed"),
+        };
+        Problem::new(status, code, error.to_string())
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let title = self.status.canonical_reason().unwrap_or("refused");
+        let mut body = json!({
+            "type": format!("urn:gen_durable:{}", self.code),
+            "title": title,
+            "status": self.status.as_u16(),
+            "code": self.code,
+            "detail": self.detail,
+        });
+        if let (Value::Object(body), Value::Object(more)) = (&mut body, self.more) {
+            body.extend(more);
+        }
+        let mut answer = (self.status, Json(body)).into_response();
+        answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        answer
+    }
+}
+
+pub(crate) async fn no_such_page() -> Problem {
+    Problem::not_found("there is nothing at this address")
+}
+
+/// A body of JSON; what is wrong with it is said as a problem.
+#[derive(Debug)]
+pub(crate) struct Body<T>(pub(crate) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = Problem;
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        match Json::<T>::from_request(request, state).await {
+            Ok(Json(body)) => Ok(Body(body)),
+            Err(JsonRejection::MissingJsonContentType(_)) => Err(Problem::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "not_json",
+                "the body must be JSON, and say so: content-type: application/json",
+            )),
+            Err(rejection) if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => {
+                Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "the body is too large"))
+            }
+            Err(rejection) => Err(Problem::invalid(rejection.body_text())),
+        }
+    }
+}
+
+/// The query, likewise.
+#[derive(Debug)]
+pub(crate) struct Query<T>(pub(crate) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        match axum::extract::Query::<T>::from_request_parts(parts, state).await {
+            Ok(axum::extract::Query(query)) => Ok(Query(query)),
+            Err(rejection) => Err(Problem::invalid(rejection.body_text())),
+        }
+    }
+}
+
+/// What stands in the path, likewise: a number that is none is not found.
+#[derive(Debug)]
+pub(crate) struct At<T>(pub(crate) T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for At<T> {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        match axum::extract::Path::<T>::from_request_parts(parts, state).await {
+            Ok(axum::extract::Path(path)) => Ok(At(path)),
+            Err(rejection) => Err(Problem::not_found(rejection.body_text())),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Every address that is answered: the router is made of this table, and so are the document and the tests.
+
+use axum::{
+    Router,
+    extract::DefaultBodyLimit,
+    http::Method,
+    routing::{self, MethodRouter},
+};
+
+use crate::{
+    api::{acts, health, instance, instances, live, many, places, session},
+    assets,
+    openapi::{Doc, doc},
+    shared::Shared,
+};
+
+/// The longest body, in bytes.
+const BODY_BYTES_MAX: usize = 1024 * 1024;
+
+pub(crate) struct Route {
+    pub(crate) method: Method,
+    pub(crate) path: &'static str,
+    pub(crate) doc: Doc,
+    handler: MethodRouter<Shared>,
+}
+
+/// A route, for whoever wants to walk them all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RouteInfo {
+    /// GET or POST.
+    pub method: String,
+    /// With its parameters in braces.
+    pub path: &'static str,
+}
+
+/// Every route of the router.
+pub fn routes() -> Vec<RouteInfo> {
+    all().into_iter().map(|route| RouteInfo { method: route.method.to_string(), path: route.path }).collect()
+}
+
+pub(crate) fn build(_: Shared) -> Router<Shared> {
+    let router = all().into_iter().fold(Router::new(), |router, route| router.route(route.path, route.handler));
+    router.layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+}
+
+macro_rules! table {
+    ($($method:ident $path:literal $handler:path, $doc:expr;)*) => {
+        vec![$(Route { method: method(stringify!($method)), path: $path, doc: $doc, handler: routing::$method($handler) }),*]
+    };
+}
+
+fn method(name: &str) -> Method {
+    if name == "post" { Method::POST } else { Method::GET }
+}
+
+pub(crate) fn all() -> Vec<Route> {
+    const SEARCH: &[&str] = &[
+        "machine",
+        "step",
+        "status",
+        "queue",
+        "tenant",
+        "key",
+        "error",
+        "newer_than",
+        "older_than",
+        "before",
+        "limit",
+    ];
+    table! {
+        get "/" assets::index, doc("The dashboard").page();
+        get "/assets/{*name}" assets::asset, doc("What the dashboard is made of").page();
+        get "/healthz" health::alive, doc("Whether this process lives").page();
+        post "/login" session::sign_in, doc("Change a token into a session of a browser").page();
+        get "/metrics" live::prometheus, doc("For Prometheus").page();
+
+        get "/api/v1/openapi.json" health::document, doc("This document").answers("Document");
+        get "/api/v1/health" health::health, doc("Whether the database answers and its schema fits").answers("Health");
+        get "/api/v1/session" session::whoami, doc("Who one is, and what one may do").answers("Session");
+        post "/api/v1/session/end" session::sign_out, doc("Sign a browser out").answers("SignedOut");
+
+        get "/api/v1/overview" live::overview, doc("Everything that is shown live").answers("Overview");
+        get "/api/v1/live" live::live, doc("The same as server-sent events, about one a second").events();
+        get "/api/v1/series" live::series, doc("Arrivals, ends and how long they took").query(&["seconds", "step"]).answers("Series");
+        get "/api/v1/machines" live::machines, doc("Machines, their steps and the ways between them").answers("Machines");
+        get "/api/v1/machines/{name}" live::machine, doc("One machine").answers("Machine");
+        get "/api/v1/failures" live::failures, doc("What has failed or is stuck, grouped by its error").answers("Failures");
+
+        get "/api/v1/instances" instances::list, doc("Instances, the newest first; `next` is the `before` of the next page").query(SEARCH).answers("Instances");
+        post "/api/v1/instances" instances::enqueue, doc("Enqueue an instance").body("NewInstance").answers("Enqueued");
+        get "/api/v1/instances/{id}" instance::show, doc("One instance, with what it carries").answers("Instance");
+        get "/api/v1/instances/{id}/story" instance::story, doc("What happened to it, the newest first").query(&["seq", "epoch", "limit"]).answers("Story");
+        get "/api/v1/instances/{id}/inbox" instance::inbox, doc("Letters that no step of it has consumed").answers("Inbox");
+        get "/api/v1/instances/{id}/children" instance::children, doc("Its children").answers("Children");
+        get "/api/v1/instances/{id}/explain" instance::explain, doc("Why it does not run").answers("Explanation");
+        post "/api/v1/instances/{id}/signal" acts::signal, doc("Tell it something").body("Signal").answers("Signalled");
+        post "/api/v1/instances/{id}/cancel" acts::cancel, doc("End it").body("Cancel").answers("Cancelled");
+        post "/api/v1/instances/{id}/retry" acts::retry, doc("Run it again").body("Retry").answers("Retried");
+
+        post "/api/v1/bulk/preview" many::preview, doc("Which instances an act on many would act on").body("Many").answers("Preview");
+        get "/api/v1/bulk" many::list, doc("Acts on many, the newest first").answers("Bulks");
+        post "/api/v1/bulk" many::begin, doc("Begin an act on many").body("Many").answers("Bulk");
+        get "/api/v1/bulk/{id}" many::progress, doc("How far it is").answers("Bulk");
+        post "/api/v1/bulk/{id}/stop" many::stop, doc("Stop it: what is done stays done").answers("Bulk");
+
+        get "/api/v1/queues" places::queues, doc("The queues, and what waits in them").answers("Queues");
+        post "/api/v1/queues/{name}/pause" places::pause, doc("Claim nothing more from it").answers("Paused");
+        post "/api/v1/queues/{name}/resume" places::resume, doc("Open it again").answers("Paused");
+        get "/api/v1/workers" places::workers, doc("The processes that run steps").answers("Workers");
+        get "/api/v1/audit" instances::audit, doc("What was done through this process, the newest first").answers("Audit");
+    }
+}

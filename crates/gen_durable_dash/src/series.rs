@@ -1,0 +1,128 @@
+//! The last quarter of an hour, second by second: what came in, what settled, how long it took.
+
+use std::collections::BTreeMap;
+
+use gen_durable::{Arrived, Finished, Status};
+use serde::Serialize;
+
+use crate::histogram::Histogram;
+
+/// So many seconds are kept.
+pub(crate) const KEPT_SECONDS: i64 = 900;
+
+#[derive(Debug, Clone, Default)]
+struct Second {
+    arrived: i64,
+    done: i64,
+    failed: i64,
+    took: Histogram,
+    /// Settled, by machine.
+    machines: BTreeMap<String, i64>,
+}
+
+/// What is known of every second.
+#[derive(Debug, Default)]
+pub(crate) struct Series {
+    seconds: BTreeMap<i64, Second>,
+}
+
+/// The same, as arrays of equal length.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct Shown {
+    /// The first of them begins here, in seconds since 1970.
+    pub(crate) from: i64,
+    /// So many seconds each.
+    pub(crate) step: i64,
+    pub(crate) arrived: Vec<i64>,
+    pub(crate) done: Vec<i64>,
+    pub(crate) failed: Vec<i64>,
+    /// Milliseconds from the enqueue to the end; null where nothing settled.
+    pub(crate) p50: Vec<Option<f64>>,
+    pub(crate) p95: Vec<Option<f64>>,
+    pub(crate) p99: Vec<Option<f64>>,
+}
+
+/// Sums over the last so many seconds.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct Sums {
+    pub(crate) seconds: i64,
+    pub(crate) arrived: i64,
+    pub(crate) done: i64,
+    pub(crate) failed: i64,
+    pub(crate) p50: Option<f64>,
+    pub(crate) p95: Option<f64>,
+    pub(crate) p99: Option<f64>,
+    /// Settled, by machine.
+    pub(crate) machines: BTreeMap<String, i64>,
+}
+
+impl Series {
+    /// What settled from this second on is read anew: a commit may show later than its time says.
+    pub(crate) fn settled(&mut self, from: i64, finished: Vec<Finished>) {
+        for second in self.seconds.range_mut(from..).map(|(_, second)| second) {
+            *second = Second { arrived: second.arrived, ..Second::default() };
+        }
+        for row in finished.into_iter().filter(|row| row.second >= from) {
+            let second = self.seconds.entry(row.second).or_default();
+            match row.status {
+                Status::Done => second.done += row.count,
+                _ => second.failed += row.count,
+            }
+            second.took.add(row.class, row.count);
+            *second.machines.entry(row.fsm).or_default() += row.count;
+        }
+    }
+
+    /// The same for what came in.
+    pub(crate) fn arrived(&mut self, from: i64, arrived: &[Arrived]) {
+        self.seconds.range_mut(from..).for_each(|(_, second)| second.arrived = 0);
+        for row in arrived.iter().filter(|row| row.second >= from) {
+            self.seconds.entry(row.second).or_default().arrived = row.count;
+        }
+    }
+
+    /// Forget what is too old.
+    pub(crate) fn trim(&mut self, now: i64) {
+        self.seconds = self.seconds.split_off(&(now - KEPT_SECONDS));
+    }
+
+    /// The last `window` seconds before `now`, `step` of them to a point.
+    pub(crate) fn show(&self, now: i64, window: i64, step: i64) -> Shown {
+        let step = step.max(1);
+        // Points stand still while time goes on: they begin at multiples of their length.
+        let end = now.div_euclid(step) * step;
+        let mut shown = Shown { from: end - window, step, ..Shown::default() };
+        let mut at = shown.from;
+        while at < end {
+            let sums = self.sums(at, at + step);
+            shown.arrived.push(sums.arrived);
+            shown.done.push(sums.done);
+            shown.failed.push(sums.failed);
+            shown.p50.push(sums.p50);
+            shown.p95.push(sums.p95);
+            shown.p99.push(sums.p99);
+            at += step;
+        }
+        shown
+    }
+
+    /// The sums from one second up to another.
+    pub(crate) fn sums(&self, from: i64, until: i64) -> Sums {
+        let mut sums = Sums { seconds: until - from, ..Sums::default() };
+        let mut took = Histogram::default();
+        for second in self.seconds.range(from..until).map(|(_, second)| second) {
+            sums.arrived += second.arrived;
+            sums.done += second.done;
+            sums.failed += second.failed;
+            took.merge(&second.took);
+            for (machine, count) in &second.machines {
+                *sums.machines.entry(machine.clone()).or_default() += count;
+            }
+        }
+        let round = |ms: f64| (ms * 10.0).round() / 10.0;
+        sums.p50 = took.percentile(0.5).map(round);
+        sums.p95 = took.percentile(0.95).map(round);
+        sums.p99 = took.percentile(0.99).map(round);
+        sums
+    }
+}

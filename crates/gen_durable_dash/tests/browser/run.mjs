@@ -1,0 +1,263 @@
+// The dashboard in a real Chromium. Run by tests/it/browser.rs, which serves three of them: one with work, one with an XSS corpus
+// in every field that users control, and one that wants a token.
+//
+//   node run.mjs ADDRESS EVIL_ADDRESS LOCKED_ADDRESS       (DURABLE_BROWSER_MODULES: where playwright-core and axe-core are)
+
+import { createRequire } from 'node:module';
+import { existsSync, mkdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import assert from 'node:assert/strict';
+
+const modules = process.env.DURABLE_BROWSER_MODULES;
+const require = createRequire(join(modules, 'x.js'));
+const { chromium } = require('playwright-core');
+const axe = readFileSync(require.resolve('axe-core/axe.min.js'), 'utf8');
+const [address, evilAddress, lockedAddress] = process.argv.slice(2);
+const shots = process.env.DURABLE_BROWSER_SHOTS;
+const SOON = 20000;
+
+const found = ['/usr/bin/chromium', '/usr/bin/chromium-headless-shell', '/usr/bin/chromium-browser'].find(existsSync);
+const executablePath = process.env.CHROMIUM ?? found;
+const args = ['--headless', '--no-sandbox', '--disable-gpu', '--disable-background-networking', '--disable-component-update', '--disable-sync', '--no-first-run'];
+const browser = await chromium.launch({ executablePath, args });
+
+const complaints = [];
+async function open(at, options = {}) {
+  const context = await browser.newContext({ viewport: { width: 1400, height: 900 }, ...options });
+  const page = await context.newPage();
+  page.setDefaultTimeout(SOON);
+  // Nothing may be asked of anybody else, nothing may pop up, nothing may break.
+  page.on('request', (request) => { if (!request.url().startsWith(at) && !request.url().startsWith('data:')) complaints.push(`asked for ${request.url()}`); });
+  page.on('dialog', (dialog) => { complaints.push(`a dialog: ${dialog.message()}`); dialog.dismiss(); });
+  page.on('pageerror', (error) => complaints.push(`an error on the page: ${error.message}`));
+  page.on('console', (message) => {
+    const text = message.text();
+    if (message.type() === 'error' && !(options.refusals && /401|404/.test(text))) complaints.push(`the console: ${text}`);
+  });
+  return page;
+}
+const visit = (page, at, path) => page.goto(`${at}#/${path}`);
+const heading = (page, name) => page.getByRole('heading', { level: 1, name });
+const isContent = (where) => { assert.deepEqual(complaints, [], where); };
+async function accessible(page, where) {
+  await page.evaluate(axe);
+  const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ['violations'] }));
+  const said = violations.map((one) => `${one.id}: ${one.help} (${one.nodes.slice(0, 3).map((node) => `${node.target.join(' ')} ${node.any?.[0]?.message ?? ''}`).join('; ')})`);
+  complaints.push(...said.map((one) => `accessibility of ${where}: ${one}`));
+}
+async function step(name, act) {
+  const began = Date.now();
+  await act();
+  if (!process.env.DURABLE_BROWSER_GO_ON) isContent(name);
+  console.log(`  ✓ ${name} (${Date.now() - began} ms)`);
+}
+// A control, by the words of its label alone: what a select offers is in the label as well.
+const field = (page, name) => page.locator('label.field').filter({ has: page.locator('span').getByText(name, { exact: true }) }).locator('input, select, textarea');
+const rows = (page) => page.locator('table[aria-label], .table-wrap table').locator('tbody tr');
+
+const PAGES = ['', 'machines', 'machines/parcel', 'instances', 'failures', 'queues', 'workers', 'audit'];
+const page = await open(address);
+
+await step('it loads, and says that it is live', async () => {
+  await page.goto(address);
+  await heading(page, 'Overview').waitFor();
+  await page.locator('.dot.is-on').waitFor();
+  await page.getByRole('link', { name: 'parcel' }).waitFor();
+});
+
+await step('numbers change by themselves', async () => {
+  const tile = page.locator('.tile', { hasText: 'Waiting' }).locator('.tile-value');
+  await page.waitForFunction(() => [...document.querySelectorAll('.tile')].some((tile) => tile.textContent.startsWith('Waiting30')));
+  const made = await page.evaluate(() => fetch('api/v1/instances', { method: 'POST', headers: { 'content-type': 'application/json', 'x-durable': '1' }, body: '{"machine": "parcel", "step": "pack", "state": {"name": "another"}}' }).then((answer) => answer.status));
+  assert.equal(made, 201);
+  await page.waitForFunction(() => [...document.querySelectorAll('.tile')].some((tile) => tile.textContent.startsWith('Waiting31')));
+  assert.equal(await tile.textContent(), '31');
+});
+
+await step('a machine is drawn with its steps', async () => {
+  await page.keyboard.press('g');
+  await page.keyboard.press('m');
+  await heading(page, 'Machines').waitFor();
+  await page.locator('.graph .node', { hasText: 'pack' }).first().waitFor();
+  await page.locator('.graph .way').first().waitFor();
+});
+
+await step('instances are filtered, and the address says by what', async () => {
+  await visit(page, address, 'instances');
+  await field(page, 'Status').selectOption('awaiting_signal');
+  await field(page, 'Machine').selectOption('parcel');
+  await page.waitForFunction(() => document.querySelectorAll('tbody tr').length === 31);
+  assert.match(page.url(), /status=awaiting_signal/);
+  assert.match(page.url(), /machine=parcel/);
+});
+
+let first;
+await step('one is found by its id, from the keyboard', async () => {
+  first = await rows(page).last().locator('a.id').textContent();
+  await page.keyboard.press('/');
+  await page.keyboard.type(first);
+  await page.keyboard.press('Enter');
+  await heading(page, first).waitFor();
+  await page.getByText('It waits for the signal go').waitFor();
+  await page.getByText('[redacted]').waitFor();
+  assert.equal(await page.getByText('hidden', { exact: true }).count(), 0, 'a password is shown');
+});
+
+await step('it is told something, and fails', async () => {
+  await page.getByRole('button', { name: 'Signal' }).click();
+  assert.equal(await field(page, 'Signal').inputValue(), 'go');
+  await field(page, 'Payload (JSON)').fill('{not json');
+  await page.getByRole('button', { name: 'Send' }).click();
+  await page.getByText('the payload is not JSON').waitFor();
+  await field(page, 'Payload (JSON)').fill('{"well": false}');
+  await page.getByRole('button', { name: 'Send' }).click();
+  await page.locator('h1 .status.is-failed').waitFor();
+  await page.locator('.why').getByText('no van for').waitFor();
+});
+
+await step('it is among the failures, and is retried from there with all its like', async () => {
+  await visit(page, address, 'failures');
+  await page.locator('.group', { hasText: 'no van for' }).waitFor();
+  await page.getByRole('link', { name: 'List' }).click();
+  await rows(page).first().waitFor();
+  await visit(page, address, `instances/${first}`);
+  await page.getByRole('button', { name: 'Retry' }).click();
+  await page.getByText('From another step').click();
+  await field(page, 'Step').fill('pack');
+  await page.getByRole('dialog').getByRole('button', { name: 'Retry' }).click();
+  await page.locator('h1 .status.is-awaiting_signal').waitFor();
+  await page.getByRole('button', { name: 'Signal' }).click();
+  await field(page, 'Payload (JSON)').fill('{"well": true}');
+  await page.getByRole('button', { name: 'Send' }).click();
+  await page.locator('h1 .status.is-done').waitFor();
+  await page.getByText('retried by an operator').waitFor();
+});
+
+await step('one is cancelled', async () => {
+  await visit(page, address, 'instances?status=awaiting_signal&machine=parcel');
+  await rows(page).first().locator('a.id').click();
+  await page.getByRole('button', { name: 'Cancel' }).click();
+  await field(page, 'Why').fill('by the browser test');
+  await page.getByRole('button', { name: 'Cancel it' }).click();
+  await page.locator('h1 .status.is-cancelled').waitFor();
+  await page.getByText('by the browser test').first().waitFor();
+});
+
+await step('many are cancelled after a look, with progress', async () => {
+  await visit(page, address, 'instances?status=awaiting_signal&machine=parcel');
+  await rows(page).first().waitFor();
+  await page.getByRole('button', { name: 'Cancel all that match' }).click();
+  await page.getByText('29 instances').waitFor();
+  await page.getByRole('button', { name: 'Cancel 29' }).click();
+  await page.getByText('29 done, 0 refused').waitFor();
+  await page.getByRole('button', { name: 'Close' }).click();
+});
+
+await step('a queue is paused and resumed', async () => {
+  await visit(page, address, 'queues');
+  await page.getByRole('button', { name: 'Pause default' }).click();
+  await page.locator('.status.is-paused').waitFor();
+  await page.getByRole('button', { name: 'Resume default' }).click();
+  await page.locator('.status.is-paused').waitFor({ state: 'detached' });
+});
+
+await step('everything that was done is in the record', async () => {
+  await visit(page, address, 'audit');
+  for (const act of ['resume', 'pause', 'bulk cancel', 'cancel', 'retry', 'signal', 'enqueue']) await page.getByRole('cell', { name: act, exact: true }).first().waitFor();
+});
+
+await step('every page passes axe, in light and in dark', async () => {
+  for (const colorScheme of ['light', 'dark']) {
+    await page.emulateMedia({ colorScheme });
+    for (const path of [...PAGES, `instances/${first}`]) {
+      await visit(page, address, path);
+      await page.locator('main h1').waitFor();
+      await page.locator('.loading').waitFor({ state: 'detached' });
+      await accessible(page, `${path || 'overview'} in ${colorScheme}`);
+    }
+  }
+  const dark = await page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+  await page.getByRole('button', { name: /^Theme/ }).click();
+  await page.waitForFunction((before) => getComputedStyle(document.body).backgroundColor !== before, dark);
+});
+
+await step('a dialog passes axe, keeps the focus and closes by Escape', async () => {
+  await visit(page, address, 'instances');
+  await page.getByRole('button', { name: 'Enqueue' }).click();
+  await page.getByRole('dialog').waitFor();
+  await accessible(page, 'the dialog');
+  await page.keyboard.press('Escape');
+  await page.getByRole('dialog').waitFor({ state: 'detached' });
+});
+
+await step('a phone needs no scrolling sideways', async () => {
+  await page.setViewportSize({ width: 390, height: 844 });
+  for (const path of [...PAGES, `instances/${first}`]) {
+    await visit(page, address, path);
+    await page.locator('main h1').waitFor();
+    await page.locator('.loading').waitFor({ state: 'detached' });
+    const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+    if (wide > 0) complaints.push(`${path || 'overview'} is ${wide} px too wide`);
+  }
+});
+
+const evil = await open(evilAddress);
+await step('markup in names, keys, errors, states and letters is text', async () => {
+  const clean = async (where) => {
+    const bad = await evil.evaluate(() => [...document.querySelectorAll('script')].filter((script) => !script.src.startsWith(location.origin)).length
+      + document.querySelectorAll('#app iframe, #app img:not([src="assets/icon.svg"]), #app object, #app embed, #app base, #app style, #app video, #app audio, #app [onerror], #app [onload], #app [onclick], #app a[href^="javascript:"]').length);
+    assert.equal(bad, 0, `markup on ${where}`);
+    isContent(where);
+  };
+  for (const path of ['', 'machines', 'instances', 'instances?status=failed', 'failures', 'queues', 'workers']) {
+    await visit(evil, evilAddress, path);
+    await evil.locator('main h1').waitFor();
+    await evil.locator('.loading').waitFor({ state: 'detached' });
+    await evil.getByText('alert(').first().waitFor({ state: 'attached' });
+    await clean(path || 'overview');
+  }
+  const ids = await evil.evaluate(() => fetch('api/v1/instances?status=failed&limit=200').then((answer) => answer.json()).then((list) => list.instances.map((row) => [row.id, row.machine])));
+  for (const [id] of [...ids.slice(0, 6), ...ids.slice(-6)]) {
+    await visit(evil, evilAddress, `instances/${id}`);
+    await evil.locator('.story').waitFor();
+    await evil.getByText('Undelivered').waitFor();
+    await clean(`instances/${id}`);
+  }
+  for (const [, machine] of ids.slice(0, 10)) {
+    await visit(evil, evilAddress, `machines/${encodeURIComponent(machine)}`);
+    await evil.locator('main h1').waitFor();
+    await clean(`machines/${machine}`);
+  }
+  // And what somebody types, or is led to by a link.
+  const corpus = readFileSync(new URL('corpus.txt', import.meta.url), 'utf8').split('\n').filter(Boolean).slice(0, 40);
+  for (const text of corpus) {
+    await visit(evil, evilAddress, `instances?key=${encodeURIComponent(text)}&machine=${encodeURIComponent(text)}`);
+    await evil.locator('main h1').waitFor();
+  }
+  await clean('links');
+});
+
+const locked = await open(lockedAddress, { refusals: true });
+await step('a token is asked for, a wrong one refused, the right one kept as a session', async () => {
+  await locked.goto(lockedAddress);
+  await locked.getByLabel('Token').fill('a-wrong-token-of-enough-characters');
+  await locked.getByRole('button', { name: 'Sign in' }).click();
+  await locked.getByText('That token opens nothing here.').waitFor();
+  await accessible(locked, 'the page where one signs in');
+  await locked.getByLabel('Token').fill('reader-token-of-thirty-two-chars-x');
+  await locked.getByRole('button', { name: 'Sign in' }).click();
+  await heading(locked, 'Overview').waitFor();
+  await locked.getByText('reader', { exact: false }).first().waitFor();
+  await visit(locked, lockedAddress, 'instances');
+  await heading(locked, 'Instances').waitFor();
+  assert.equal(await locked.getByRole('button', { name: 'Enqueue' }).count(), 0, 'who may only look is offered no acts');
+  await locked.getByRole('button', { name: 'Sign out' }).click();
+  await locked.getByLabel('Token').waitFor();
+});
+
+if (shots) {
+  mkdirSync(shots, { recursive: true });
+  await page.screenshot({ path: join(shots, 'last.png') });
+}
+await browser.close();
+isContent('all of it');

@@ -1,0 +1,152 @@
+//! No page reads the table, however much is in it: counted in pages, since pages do not depend on how busy the machine is.
+
+use gen_durable_dash::{Access, Options};
+use tokio_postgres::Client;
+
+use crate::support::Desk;
+
+/// Rows of ballast. (`DURABLE_DASH_ROWS=1000000` for the long form.)
+fn ballast() -> i64 {
+    std::env::var("DURABLE_DASH_ROWS").ok().and_then(|rows| rows.parse().ok()).unwrap_or(50_000)
+}
+
+/// The statements of the dashboard, with what is asked for filled in, and the pages that they may touch.
+const STATEMENTS: [(&str, &str, &str, u64); 14] = [
+    ("a page of all", include_str!("../../../gen_durable/src/store/sql/search.sql"), "null 20000 50", 1_000),
+    (
+        "a page of the failed",
+        include_str!("../../../gen_durable/src/store/sql/search_aside.sql"),
+        "null 20000 50 null 'failed'",
+        1_000,
+    ),
+    (
+        "a page of those that wait",
+        include_str!("../../../gen_durable/src/store/sql/search_aside.sql"),
+        "null 20000 50 null 'awaiting_signal'",
+        1_000,
+    ),
+    (
+        "a page of what is stuck",
+        include_str!("../../../gen_durable/src/store/sql/search_aside.sql"),
+        "null 20000 50 null 'stuck'",
+        100,
+    ),
+    (
+        "a search in vain",
+        include_str!("../../../gen_durable/src/store/sql/search.sql"),
+        "null 20000 50 'nothing'",
+        25_000,
+    ),
+    (
+        "an error in vain",
+        include_str!("../../../gen_durable/src/store/sql/search_aside.sql"),
+        "null 20000 50 null 'failed' null null null null 'nothing'",
+        25_000,
+    ),
+    (
+        "how far it looked",
+        include_str!("../../../gen_durable/src/store/sql/search_floor.sql"),
+        "null 20000 null",
+        25_000,
+    ),
+    ("what settled", include_str!("../../../gen_durable/src/store/sql/finished.sql"), "'epoch' 20000", 45_000),
+    ("what came in", include_str!("../../../gen_durable/src/store/sql/arrived.sql"), "0 20000", 25_000),
+    ("what stands where", include_str!("../../../gen_durable/src/store/sql/standing.sql"), "10001", 85_000),
+    ("what waits", include_str!("../../../gen_durable/src/store/sql/backlog.sql"), "10001", 90_000),
+    ("errors", include_str!("../../../gen_durable/src/store/sql/troubles.sql"), "5000", 12_000),
+    ("children", include_str!("../../../gen_durable/src/store/sql/children.sql"), "1 200", 1_000),
+    ("ways", include_str!("../../../gen_durable/src/store/sql/edges.sql"), "5000", 30_000),
+];
+
+async fn load(desk: &Desk) {
+    let rows = ballast();
+    for (columns, values, count) in [
+        (", status, finished_at", ", 'done', statement_timestamp() - g * interval '1 ms'", rows),
+        (", status, finished_at, last_error", ", 'failed', statement_timestamp(), 'error ' || g % 7", rows / 10),
+        (", status, awaits", ", 'awaiting_signal', array['go']", rows / 10),
+        (", eligible_at", ", statement_timestamp() + interval '1 d'", rows / 10),
+        (", queue", ", 'q' || g % 20", rows / 10),
+        (", parent_id, parent_generation", ", 1, 1", rows / 10),
+        (", status, finished_at", ", 'done', statement_timestamp()", rows),
+    ] {
+        desk.sql(&format!(
+            "insert into SCHEMA.instances (fsm, step, state {columns}) select 'm' || g % 9, 's' || g % 5, '{{\"some\": \"state\"}}' {values}
+             from generate_series(1, {count}) g"
+        ))
+        .await;
+    }
+    desk.sql(
+        "insert into SCHEMA.transitions (instance_id, step_seq, claim_epoch, at, attempt, status, outcome, from_step, to_step)
+         select id, 1, 1, statement_timestamp(), 0, status, 'next', 's1', 's2' from SCHEMA.instances",
+    )
+    .await;
+}
+
+/// The statement with its parameters as the driver would bind them.
+fn literal(text: &str, schema: &str, values: &str) -> String {
+    let mut text = text.replace("gen_durable.", &format!("{schema}."));
+    let given: Vec<&str> = values.split(' ').collect();
+    for place in (1..=12).rev() {
+        let value = given.get(place - 1).copied().unwrap_or("null");
+        text = text.replace(&format!("${place}"), value);
+    }
+    text
+}
+
+async fn pages(client: &Client, text: &str) -> (u64, String) {
+    let plan = client.query(&format!("explain (analyze, buffers, timing off) {text}"), &[]).await.unwrap();
+    let plan: Vec<String> = plan.iter().map(|row| row.get::<_, String>(0)).collect();
+    let line = plan.iter().find(|line| line.trim_start().starts_with("Buffers:")).cloned().unwrap_or_default();
+    let number = |word: &str| {
+        line.split(word)
+            .nth(1)
+            .and_then(|rest| rest.split([' ', ',']).next())
+            .and_then(|n| n.parse::<u64>().ok())
+            .unwrap_or(0)
+    };
+    (number("hit=") + number("read="), plan.join("\n"))
+}
+
+#[tokio::test]
+async fn every_statement_of_the_dashboard_has_a_bound_that_the_size_of_the_table_does_not_move() {
+    let desk = Desk::with(Access::only_local("me"), Options::new()).await;
+    load(&desk).await;
+    let schema = desk.client.pool().schema().to_owned();
+    let (client, connection) =
+        tokio_postgres::connect(&gen_durable_postgres::database_url().unwrap(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client.batch_execute(&format!("vacuum analyze {schema}.instances; ")).await.unwrap();
+    let mut wrong = Vec::new();
+    for (name, text, values, most) in STATEMENTS {
+        let (touched, plan) = pages(&client, &literal(text, &schema, values)).await;
+        let reads_all = plan.contains("Seq Scan on instances") || plan.contains("Seq Scan on transitions");
+        if std::env::var_os("DURABLE_DASH_ROWS").is_some() {
+            let took = plan.lines().last().unwrap_or_default();
+            println!("{name}: {touched} pages, {took}");
+        }
+        if touched > most || reads_all {
+            wrong.push(format!("{name}: {touched} pages, at most {most} are allowed\n{plan}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    // And the pages, as they are asked for.
+    for path in [
+        "/api/v1/overview",
+        "/api/v1/instances",
+        "/api/v1/instances?status=failed",
+        "/api/v1/instances?error=nothing",
+        "/api/v1/instances?machine=nothing",
+        "/api/v1/instances/1/children",
+        "/api/v1/queues",
+        "/api/v1/machines",
+        "/api/v1/failures",
+    ] {
+        let began = std::time::Instant::now();
+        let answer = desk.ask("GET", path, &[], "").await;
+        assert_eq!(answer.status.as_u16(), 200, "{path}: {}", answer.text);
+        if std::env::var_os("DURABLE_DASH_ROWS").is_some() {
+            println!("{path}: {:?}", began.elapsed());
+        }
+        assert!(!answer.text.contains("\"trouble\":\""), "{path}: {}", answer.text);
+    }
+}

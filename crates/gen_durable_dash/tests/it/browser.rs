@@ -1,0 +1,86 @@
+//! The dashboard in a real browser: see tests/browser/run.mjs. It needs Chromium, Node and two packages, so it is asked for by
+//! name: `.ci/run` does.
+
+use std::process::Stdio;
+
+use gen_durable_dash::{Access, Options};
+use tokio::net::TcpListener;
+
+use crate::support::{Desk, Note, Parcel, Running};
+
+/// What an attacker would like to be read as markup, in every field that users control.
+const CORPUS: &str = include_str!("../browser/corpus.txt");
+
+async fn plant_corpus(desk: &Desk) {
+    let tx = desk.client.pool().begin().await.unwrap();
+    let schema = desk.client.pool().schema().to_owned();
+    for (number, evil) in CORPUS.lines().filter(|line| !line.is_empty()).enumerate() {
+        let short: String = evil.chars().take(60).collect();
+        let text = format!(
+            "insert into {schema}.instances (fsm, step, state, data, queue, tenant, status, finished_at, last_error, correlation_key, correlation_scope, traceparent)
+             values ($1, $1, jsonb_build_object($1::text, $1::text), jsonb_build_array($1::text), $2, $1, 'failed', statement_timestamp(), $1, $1, '{{}}', $1)
+             returning id"
+        );
+        let row = tx.query_one(&text, &[&evil, &short]).await.unwrap();
+        let id: i64 = row.get(0);
+        let letter = format!(
+            "insert into {schema}.signals (target_id, name, payload, dedup_key) values ($1, $2, to_jsonb($2::text), $2)"
+        );
+        tx.execute(&letter, &[&id, &evil]).await.unwrap();
+        let line = format!(
+            "insert into {schema}.transitions (instance_id, step_seq, claim_epoch, at, attempt, status, outcome, from_step, to_step, error, cause, worker, woken_at, took_seconds)
+             values ($1, 1, 1, statement_timestamp(), 0, 'failed', $2, $2, $2 || '2', $2, $2, $2, statement_timestamp(), 1)"
+        );
+        tx.execute(&line, &[&id, &evil]).await.unwrap();
+        if number < 40 {
+            let child = format!(
+                "insert into {schema}.instances (fsm, step, state, queue, parent_id, parent_generation) values ($1, $1, '{{}}', $3, $2, 1)"
+            );
+            tx.execute(&child, &[&evil, &id, &short]).await.unwrap();
+            let worker = format!(
+                "insert into {schema}.workers (id, lease_expires_at, host, pid, queues, machines)
+                 values (gen_random_uuid(), statement_timestamp() + interval '1 h', $1, 1, array[$1], array[$1 || '/1'])"
+            );
+            tx.execute(&worker, &[&evil]).await.unwrap();
+            let queue = format!(
+                "insert into {schema}.queues (name, paused_at, paused_by) values ($1, statement_timestamp(), $2) on conflict do nothing"
+            );
+            tx.execute(&queue, &[&short, &evil]).await.unwrap();
+        }
+    }
+    tx.commit().await.unwrap();
+}
+
+async fn serve(desk: &Desk) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}/", listener.local_addr().unwrap());
+    let router = desk.router.clone();
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    address
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs Chromium and Node: .ci/run asks for it by name"]
+async fn the_dashboard_works_in_a_real_browser() {
+    let modules = std::env::var("DURABLE_BROWSER_MODULES")
+        .expect("DURABLE_BROWSER_MODULES: where playwright-core and axe-core are");
+    let desk = Desk::with(Access::only_local("tester"), Options::new().title("browser test")).await;
+    let evil = Desk::with(Access::only_local("tester"), Options::new()).await;
+    let locked = Desk::new().await;
+    plant_corpus(&evil).await;
+    let running = Running::start(&desk.client);
+    for n in 0..30 {
+        desk.client.enqueue(Parcel { name: format!("parcel {n}"), password: "hidden".into() }).await.unwrap();
+    }
+    desk.client.enqueue_all((0..100).map(|n| Note { text: n.to_string() })).await.unwrap();
+    let addresses = [serve(&desk).await, serve(&evil).await, serve(&locked).await];
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/browser/run.mjs");
+    let ran = tokio::task::spawn_blocking(move || {
+        let mut node = std::process::Command::new("node");
+        node.arg(script).args(&addresses).env("DURABLE_BROWSER_MODULES", modules).stdin(Stdio::null());
+        node.status().expect("node did not start")
+    });
+    let status = ran.await.unwrap();
+    running.stop().await;
+    assert!(status.success(), "the browser was not content: {status}");
+}

@@ -1,0 +1,86 @@
+//! The document says what is true.
+
+use std::collections::BTreeSet;
+
+use gen_durable_dash::routes;
+use serde_json::Value;
+
+use crate::support::{Desk, Parcel};
+
+/// Every reference of a document.
+fn references<'a>(value: &'a Value, found: &mut BTreeSet<&'a str>) {
+    match value {
+        Value::Object(object) => {
+            found.extend(object.get("$ref").and_then(Value::as_str));
+            object.values().for_each(|value| references(value, found));
+        }
+        Value::Array(list) => list.iter().for_each(|value| references(value, found)),
+        _ => {}
+    }
+}
+
+/// Whether a value is what a schema says, as far as our schemas say anything.
+fn fits(value: &Value, schema: &Value, all: &Value, at: &str) -> Vec<String> {
+    if let Some(name) = schema["$ref"].as_str() {
+        return fits(value, all.pointer(&name[1..]).unwrap(), all, at);
+    }
+    let kinds: Vec<&str> = match &schema["type"] {
+        Value::String(kind) => vec![kind],
+        Value::Array(kinds) => kinds.iter().filter_map(Value::as_str).collect(),
+        _ => return Vec::new(),
+    };
+    let is = |kind: &&str| match *kind {
+        "string" => value.is_string(),
+        "integer" => value.is_i64() || value.is_u64(),
+        "number" => value.is_number(),
+        "boolean" => value.is_boolean(),
+        "array" => value.is_array(),
+        "object" => value.is_object(),
+        "null" => value.is_null(),
+        other => panic!("{other}"),
+    };
+    if !kinds.iter().any(is) {
+        return vec![format!("{at} is {value}, not {kinds:?}")];
+    }
+    let mut wrong = Vec::new();
+    for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        if value.get(name).is_none() {
+            wrong.push(format!("{at} lacks {name}"));
+        }
+    }
+    for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
+        if let Some(value) = value.get(name) {
+            wrong.extend(fits(value, inner, all, &format!("{at}.{name}")));
+        }
+    }
+    for (index, item) in value.as_array().into_iter().flatten().enumerate() {
+        wrong.extend(fits(item, &schema["items"], all, &format!("{at}[{index}]")));
+    }
+    wrong
+}
+
+#[tokio::test]
+async fn the_document_names_every_route_and_every_answer_is_what_it_says() {
+    let desk = Desk::new().await;
+    let id = desk.client.enqueue(Parcel { name: "x".into(), password: String::new() }).await.unwrap().id;
+    desk.sql("insert into SCHEMA.instances (fsm, step, state, status, finished_at, last_error) values ('a', 'b', '{}', 'failed', statement_timestamp(), 'e')").await;
+    let document = desk.read("/api/v1/openapi.json").await;
+    assert_eq!(document["openapi"], "3.1.0");
+    let mut found = BTreeSet::new();
+    references(&document, &mut found);
+    for reference in found {
+        assert!(document.pointer(&reference[1..]).is_some(), "{reference} is nowhere");
+    }
+    for route in routes().into_iter().filter(|route| route.path.starts_with("/api/")) {
+        let operation = &document["paths"][route.path][route.method.to_lowercase()];
+        assert!(operation.is_object(), "{} {} is not in the document", route.method, route.path);
+        let schema = &operation["responses"]["200"]["content"]["application/json"]["schema"];
+        if route.method != "GET" || schema.is_null() || route.path.contains("/bulk/{id}") {
+            continue;
+        }
+        let path = route.path.replace("{id}", &id.to_string()).replace("{name}", "parcel");
+        let answer = desk.read(&path).await;
+        let wrong = fits(&answer, schema, &document, &path);
+        assert!(wrong.is_empty(), "{wrong:#?}");
+    }
+}

@@ -1,0 +1,192 @@
+//! A desk: a router over a schema of its own, and ways to ask it.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+use axum::{
+    Router,
+    body::Body,
+    http::{HeaderMap, Request, StatusCode},
+};
+use gen_durable::{
+    Client, Context, Engine, Error, Job, Machine, Outcome, Pool, StepError, done, fatal, next, wait_for,
+};
+use gen_durable_dash::{Access, Options};
+use http_body_util::BodyExt;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tower::ServiceExt;
+
+pub(crate) const OPERATOR: &str = "operator-token-of-thirty-two-chars";
+pub(crate) const READER: &str = "reader-token-of-thirty-two-chars-x";
+const SOON: Duration = Duration::from_secs(60);
+
+pub(crate) struct Desk {
+    pub(crate) client: Client,
+    pub(crate) router: Router,
+}
+
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) text: String,
+}
+
+impl Answer {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text))
+    }
+}
+
+pub(crate) async fn schema() -> Pool {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let name = format!("dash_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let pool = Pool::connect_to(&gen_durable_postgres::database_url().unwrap(), &name).await.unwrap();
+    pool.migrate().await.unwrap();
+    pool
+}
+
+impl Desk {
+    /// With two tokens.
+    pub(crate) async fn new() -> Desk {
+        Desk::with(Access::tokens(OPERATOR, Some(READER)).unwrap(), Options::new()).await
+    }
+
+    pub(crate) async fn with(access: Access, options: Options) -> Desk {
+        let client = Client::new(schema().await);
+        let router = gen_durable_dash::router(client.clone(), access, options).unwrap();
+        Desk { client, router }
+    }
+
+    pub(crate) async fn send(&self, request: Request<Body>) -> Answer {
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        let (status, headers) = (response.status(), response.headers().clone());
+        let bytes = response.into_body().collect().await.unwrap().to_bytes();
+        Answer { status, headers, text: String::from_utf8_lossy(&bytes).into_owned() }
+    }
+
+    pub(crate) async fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+        let mut request = Request::builder().method(method).uri(path).header("host", "localhost:7070");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.send(request.body(Body::from(body.to_owned())).unwrap()).await
+    }
+
+    /// As an operator.
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.ask("GET", path, &[("authorization", &format!("Bearer {OPERATOR}"))], "").await
+    }
+
+    /// As an operator; it must go well.
+    pub(crate) async fn read(&self, path: &str) -> Value {
+        let answer = self.get(path).await;
+        assert_eq!(answer.status, StatusCode::OK, "{path}: {}", answer.text);
+        answer.json()
+    }
+
+    /// As an operator.
+    pub(crate) async fn post(&self, path: &str, body: &str) -> Answer {
+        let token = format!("Bearer {OPERATOR}");
+        self.ask("POST", path, &[("authorization", &token), ("content-type", "application/json")], body).await
+    }
+
+    /// SQL of the test's own.
+    pub(crate) async fn sql(&self, text: &str) {
+        let tx = self.client.pool().begin().await.unwrap();
+        tx.batch_execute(&text.replace("SCHEMA", self.client.pool().schema())).await.unwrap();
+        tx.commit().await.unwrap();
+    }
+}
+
+pub(crate) async fn eventually<F: AsyncFnMut() -> bool>(what: &str, mut is: F) {
+    let begun = Instant::now();
+    while !is().await {
+        assert!(begun.elapsed() < SOON, "it never came to pass: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// An engine beside the test.
+pub(crate) struct Running {
+    stop: tokio::sync::oneshot::Sender<()>,
+    task: tokio::task::JoinHandle<Result<(), Error>>,
+}
+
+impl Running {
+    pub(crate) fn start(client: &Client) -> Running {
+        let engine =
+            Engine::builder(client.pool().clone(), ()).register::<Parcel>().register::<Note>().build().unwrap();
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        Running { stop, task: tokio::spawn(engine.run(async { drop(stopped.await) })) }
+    }
+
+    pub(crate) async fn stop(self) {
+        let _ = self.stop.send(());
+        self.task.await.unwrap().unwrap();
+    }
+}
+
+/// A machine that waits to be told, and fails when it is told so.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Parcel {
+    pub(crate) name: String,
+    #[serde(default)]
+    pub(crate) password: String,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Step {
+    #[default]
+    Pack,
+    Send,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Go {
+    pub(crate) well: bool,
+}
+
+impl gen_durable::Signal for Go {
+    const NAME: &'static str = "go";
+    type To = Parcel;
+}
+
+impl Machine for Parcel {
+    const NAME: &'static str = "parcel";
+    type App = ();
+    type Step = Step;
+    type Output = String;
+
+    async fn step(&mut self, at: Step, cx: &mut Context<'_, Self>) -> Outcome<Self> {
+        match at {
+            Step::Pack => Ok(wait_for::<Go>().then(Step::Send).forever()),
+            Step::Send => {
+                let go = cx.awaited::<Go>()?.into_iter().next();
+                match go {
+                    Some(go) if go.well => Ok(done(self.name.clone())),
+                    Some(_) => Err(fatal(format!("no van for {} of 17", self.name.len()))),
+                    None => Ok(next(Step::Pack)),
+                }
+            }
+        }
+    }
+}
+
+/// A job that nobody minds.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Note {
+    pub(crate) text: String,
+}
+
+impl Job for Note {
+    const NAME: &'static str = "note";
+    type App = ();
+    type Output = ();
+    async fn run(&self, _: &mut Context<'_, Self>) -> Result<(), StepError> {
+        Ok(())
+    }
+}
