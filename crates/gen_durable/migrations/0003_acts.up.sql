@@ -448,7 +448,7 @@ begin
             -- It leaves its lane and makes way under its key. If anybody waited for that, `place` lets them go on. A number
             -- that it has stays: it may be the one by which the lane or the key of others is looked at again.
             held_back = false, in_lane = false,
-            arrival = case when i.in_lane and (i.status <> 'queued' or i.arrival is not null)
+            arrival = case when i.in_lane and i.status <> 'queued'
                                 or i.partition_key is not null and not i.held_back and i.status in ('runnable', 'executing')
                            then nextval('gen_durable.arrivals') else i.arrival end
         where i.id = any (ids) and i.finished_at is null

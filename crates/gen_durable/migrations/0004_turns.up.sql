@@ -67,10 +67,15 @@ begin
         end if;
     end if;
     -- Who came late stands before where we begin to look.
+    with came as materialized (
+        -- By id alone: in the order of the key's index it would be all that wait.
+        select i.tenant, i.partition_key, i.held_back, i.priority, i.eligible_at, i.id
+        from gen_durable.instances i where i.id = any (p_came)
+    )
     update gen_durable.turns t set priority = f.priority, at = f.eligible_at, id = f.id
-    from (select i.priority, i.eligible_at, i.id from gen_durable.instances i
-          where i.id = any (p_came) and i.tenant = p_tenant and i.partition_key = p_key and i.held_back
-          order by i.priority, i.eligible_at, i.id limit 1) f
+    from (select c.priority, c.eligible_at, c.id from came c
+          where c.tenant = p_tenant and c.partition_key = p_key and c.held_back
+          order by c.priority, c.eligible_at, c.id limit 1) f
     where t.tenant = p_tenant and t.key = p_key and (t.priority, t.at, t.id) > (f.priority, f.eligible_at, f.id);
     if holder.id is not null then
         if holder.status = 'executing' or holder.eligible_at <= gen_durable.clock() then

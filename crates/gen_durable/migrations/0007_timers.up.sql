@@ -479,7 +479,8 @@ begin
         held_back = i.partition_key is not null,
         arrival = case when i.partition_key is not null then nextval('gen_durable.arrivals') else i.arrival end
     from due
-    where i.id = due.id and i.status in ('awaiting_signal', 'awaiting_children')
+    -- As text: a literal of the status would lead to an index of all that wait.
+    where i.id = due.id and i.status::text in ('awaiting_signal', 'awaiting_children')
     returning i.id, i.queue, i.priority,
         due.deadline_at + make_interval(secs => coalesce(gen_durable.tell_deadline(i.id, i.step_seq, i.claim_epoch, i.step), 0)),
         gen_durable.clock();

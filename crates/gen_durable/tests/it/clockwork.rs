@@ -9,7 +9,7 @@ use gen_durable::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::support::{Running, eventually, live, sql};
+use crate::support::{Running, apart, eventually, live, sql, sql_at};
 
 #[derive(Serialize, Deserialize)]
 struct Wait {
@@ -325,9 +325,9 @@ fn load(schema: &str, count: i64, from: &str, state: &str) -> String {
 
 #[tokio::test]
 async fn a_look_costs_the_same_whatever_is_pending_has_ended_or_was_due_before() {
-    let pool = live().await;
+    let (pool, url) = apart().await;
     let schema = pool.schema().to_owned();
-    let client = sql().await;
+    let client = sql_at(&url).await;
     client.batch_execute(&load(&schema, 100, "1 second", "pending")).await.unwrap();
     client.batch_execute(&load(&schema, 100, "-1 second", "pending")).await.unwrap();
     let looks = [
@@ -340,7 +340,7 @@ async fn a_look_costs_the_same_whatever_is_pending_has_ended_or_was_due_before()
         before.push(pages(&client, look).await);
     }
     // Somebody holds an old snapshot: what has ended stays in the indexes as dead entries.
-    let old = sql().await;
+    let old = sql_at(&url).await;
     old.batch_execute("begin isolation level repeatable read; select 1 from pg_class limit 1").await.unwrap();
     client.batch_execute(&load(&schema, rows(), "1 day", "pending")).await.unwrap();
     client.batch_execute(&load(&schema, rows(), "-30 days", "fired")).await.unwrap();

@@ -128,7 +128,7 @@ async fn a_commit_that_was_made_is_known_as_made_after_its_row_was_held() {
     stage.proxy.go_down();
     stage.proxy.come_back();
     // It was asked for and found held, more often than the committer waits for.
-    let asked = "store::settle::resolve";
+    let asked = "store::resolve::resolve";
     let deadline = tokio::time::Instant::now() + LONG;
     while stage.proxy.done(asked) < 5 {
         assert!(tokio::time::Instant::now() < deadline, "nobody asks what became of the commit");

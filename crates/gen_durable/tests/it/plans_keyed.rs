@@ -6,7 +6,7 @@ use tokio_postgres::Client;
 
 use crate::{
     plans::{ballast, pages_of, within_half},
-    support::{live, sql},
+    support::{apart, live, sql_at, url},
 };
 
 const WORKER: &str = "00000000-0000-0000-0000-00000000000c";
@@ -123,13 +123,13 @@ async fn measure(client: &mut Client, schema: &str, of: &str) -> Vec<(&'static s
     measured
 }
 
-async fn compare(pool: &Pool, old_snapshot: bool) {
+async fn compare(pool: &Pool, url: &str, old_snapshot: bool) {
     let schema = pool.schema().to_owned();
-    let mut client = sql().await;
+    let mut client = sql_at(url).await;
     stage(&client, &schema).await;
     client.batch_execute(&format!("vacuum analyze {schema}.instances")).await.unwrap();
     let before = measure(&mut client, &schema, "short").await;
-    let mut old = sql().await;
+    let mut old = sql_at(url).await;
     let held = old.build_transaction().isolation_level(tokio_postgres::IsolationLevel::RepeatableRead).start();
     let held = held.await.unwrap();
     if old_snapshot {
@@ -158,6 +158,7 @@ async fn compare(pool: &Pool, old_snapshot: bool) {
 
 #[tokio::test]
 async fn a_long_lane_and_a_hot_key_cost_nobody_anything_also_while_an_old_snapshot_is_held() {
-    compare(&live().await, false).await;
-    compare(&live().await, true).await;
+    compare(&live().await, &url(), false).await;
+    let (pool, apart) = apart().await;
+    compare(&pool, &apart, true).await;
 }

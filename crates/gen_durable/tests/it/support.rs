@@ -29,11 +29,24 @@ pub(crate) async fn live() -> Pool {
     pool
 }
 
-/// A connection of the test's own, to look and to interfere with.
-pub(crate) async fn sql() -> tokio_postgres::Client {
-    let (client, connection) = tokio_postgres::connect(&url(), tokio_postgres::NoTls).await.unwrap();
+/// A schema on a server where snapshots may be kept: they are felt by all that is on it.
+pub(crate) async fn apart() -> (Pool, String) {
+    let url = crate::iso::CLUSTER.url();
+    let pool = Pool::connect_to(&url, &schema_name()).await.unwrap();
+    pool.migrate().await.unwrap();
+    (pool, url)
+}
+
+/// A connection to that server.
+pub(crate) async fn sql_at(url: &str) -> tokio_postgres::Client {
+    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
     client
+}
+
+/// A connection of the test's own, to look and to interfere with.
+pub(crate) async fn sql() -> tokio_postgres::Client {
+    sql_at(&url()).await
 }
 
 /// An engine that runs beside the test until it is told to stop.

@@ -107,7 +107,7 @@ fn act(name: &str) -> Act {
             "select * from S.append(array['t'], array['e'], '{}', array['1'], '{}', '{}', '{}', 'skip')".into()
         }
         "record" => "select S.record('t', 'e', '1')".into(),
-        "place" => "select * from S.place(array['t'])".into(),
+        "place" => "select * from S.place_events(array['t'])".into(),
         "project" => format!("{begin} select S.iso_project({worker})"),
         "fill" => format!("{begin} select S.iso_fill({worker}, false)"),
         "swap" | "replay" => format!("{begin} select S.iso_fill({worker}, true)"),
@@ -122,7 +122,7 @@ fn act(name: &str) -> Act {
 
 /// Everything that is committed is placed and projected, as a poll would.
 const QUIET: &str = "
-    select * from S.place(array['t'], true);
+    select * from S.place_events(array['t'], true);
     select S.iso_project('00000000-0000-0000-0000-0000000000ff'::uuid) where exists (select from S.events);
     select S.iso_project('00000000-0000-0000-0000-0000000000ff'::uuid) where exists (select from S.events);";
 

@@ -156,7 +156,7 @@ async fn a_thousand_tenants_share_two_connections_and_cost_nothing_while_nothing
     assert!(connections.await[0][0].parse::<i64>().unwrap() <= 9);
     // Idle scopes are not opened again and again.
     let opens = || lab.statements().get("project_open.sql").copied().unwrap_or_default();
-    let sweeps = || lab.statements().get("backlog.sql").copied().unwrap_or_default();
+    let sweeps = || lab.statements().get("scopes_behind.sql").copied().unwrap_or_default();
     let (before, swept) = (opens(), sweeps());
     eventually("some sweeps have passed", async || sweeps() >= swept + 3).await;
     assert!(opens() <= before + 10, "{} opens while nothing happened", opens() - before);

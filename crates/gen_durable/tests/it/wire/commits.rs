@@ -19,7 +19,7 @@ use super::{
 };
 
 const SETTLE: &str = ".settle(";
-const RESOLVE: &str = "store::settle::resolve";
+const RESOLVE: &str = "store::resolve::resolve";
 /// Instances that walk together, so that a batch is lost and not only an ending.
 const TOGETHER: u32 = 5;
 
