@@ -149,9 +149,7 @@ async fn compare(pool: &Pool, url: &str, old_snapshot: bool) {
         println!("{name}: {base} pages, {now} with a long one beside (old snapshot: {old_snapshot})");
         // Where the hot key itself is handed on under an old snapshot, a thousand turns were taken since: the unique index that
         // says whose turn it is remembers each. Who waits is found from the floor on; without it, this would be 4,000.
-        // The same goes for who is dealt in under it. The others' cost is the promise.
-        let own =
-            (name.contains("an ending in the lane") || name.contains("deals one under the key")) && *now < base + 3_000;
+        let own = name.contains("an ending in the lane") && *now < base + 2_000;
         if !within_half(*base, *now) && !own {
             wrong.push(format!("{name}: {base} pages before, {now} with a long one beside"));
         }
