@@ -60,7 +60,7 @@ end $$;
 -- A wait or a join gave up. Told if its beginning was.
 --   called by: expire      index: transitions_pkey
 --   locks: nothing that exists
-create function gen_durable.tell_deadline(p_id bigint, p_seq bigint, p_epoch bigint, p_step text) returns float8
+create function gen_durable.tell_deadline(p_id bigint, p_seq bigint, p_epoch bigint, p_step text) returns void
 language plpgsql
 set search_path = gen_durable, pg_temp
 set enable_seqscan = off
@@ -72,7 +72,6 @@ begin
     select p_id, p_seq, p_epoch, gen_durable.clock(), 0, 'runnable', 'deadline', t.to_step, p_step
     from gen_durable.transitions t
     where t.instance_id = p_id and t.step_seq = p_seq - 1 and t.claim_epoch = p_epoch;
-    return null;
 end $$;
 
 -- Somebody did something to these instances: always told, whatever their machine tells of itself.

@@ -462,8 +462,10 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 #variable_conflict use_column
+declare
+    expired record;
 begin
-    return query
+    for expired in
     with due as materialized (
         select i.id, i.deadline_at from gen_durable.instances i
         where i.deadline_at <= gen_durable.clock() - make_interval(secs => p_until)
@@ -481,8 +483,10 @@ begin
     from due
     -- As text: a literal of the status would lead to an index of all that wait.
     where i.id = due.id and i.status::text in ('awaiting_signal', 'awaiting_children')
-    returning i.id, i.queue, i.priority,
-        due.deadline_at + make_interval(secs => coalesce(gen_durable.tell_deadline(i.id, i.step_seq, i.claim_epoch, i.step), 0)),
-        gen_durable.clock();
+    returning i.id, i.queue, i.priority, due.deadline_at, i.step_seq, i.claim_epoch, i.step
+    loop
+        perform gen_durable.tell_deadline(expired.id, expired.step_seq, expired.claim_epoch, expired.step);
+        return query select expired.id, expired.queue, expired.priority, expired.deadline_at, gen_durable.clock();
+    end loop;
     return query select null::bigint, null::text, null::smallint, null::timestamptz, gen_durable.clock();
 end $$;
