@@ -125,7 +125,7 @@ async fn a_commit_that_was_made_is_known_as_made_after_its_row_was_held() {
     let seq = format!("select step_seq from S.instances where id = {}", walker.id);
     stage.until(&seq, 1).await;
     let caller = hold(&stage, Id::from_raw(walker.id.raw())).await;
-    stage.proxy.go_down();
+    stage.proxy.go_down().await;
     stage.proxy.come_back();
     // It was asked for and found held, more often than the committer waits for.
     let asked = "store::resolve::resolve";

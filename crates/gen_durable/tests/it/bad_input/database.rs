@@ -84,7 +84,7 @@ async fn a_read_only_database_is_said_at_the_start_and_waited_out_later() {
 #[tokio::test]
 async fn a_database_that_is_not_there_at_the_start_is_said_and_one_that_comes_back_is_used() {
     let stage = Stage::new().await;
-    stage.proxy.go_down();
+    stage.proxy.go_down().await;
     let pool = stage.pool();
     let error = start(pool.clone()).await.unwrap_err();
     assert!(error.is_transient() && error.to_string().contains("nothing was done"), "{error}");
@@ -93,7 +93,7 @@ async fn a_database_that_is_not_there_at_the_start_is_said_and_one_that_comes_ba
 
     let engine = stage.run(pool, (), |e| e.register::<Ping>());
     engine.ready().await;
-    stage.proxy.go_down();
+    stage.proxy.go_down().await;
     let error = engine.client.enqueue(Ping).await.unwrap_err();
     assert!(error.is_transient() || error.is_unknown(), "{error}");
     let ping = stage.lab.enqueue(Ping).await.unwrap();
@@ -109,7 +109,7 @@ async fn a_database_without_a_free_connection_or_a_free_byte_is_waited_out() {
     engine.ready().await;
     // Every connection is lost, and the next ones are refused: too many clients.
     let refused = stage.proxy.on_each("", Fault::Refuse("53300"), 0, 5);
-    stage.proxy.go_down();
+    stage.proxy.go_down().await;
     stage.proxy.come_back();
     let ping = stage.lab.enqueue(Ping).await.unwrap();
     assert_eq!(stage.lab.settled(ping.id, LONG).await.unwrap().unwrap().result, Ok(0));

@@ -36,7 +36,7 @@ async fn an_enqueue_whose_answer_was_lost_is_unknown_and_one_that_was_refused_is
     }
     for code in ["53300", "57P03", "53100", "53200", "25006", "58030"] {
         let rule = if code == "57P03" {
-            stage.proxy.go_down();
+            stage.proxy.go_down().await;
             stage.proxy.come_back();
             stage.proxy.on("", Fault::Refuse(code))
         } else {
@@ -52,7 +52,7 @@ async fn an_enqueue_whose_answer_was_lost_is_unknown_and_one_that_was_refused_is
         assert!(error.to_string().contains("nothing was done"), "{error}");
     }
     // Nobody listens there at all.
-    stage.proxy.go_down();
+    stage.proxy.go_down().await;
     let nobody = Client::new(stage.pool_at(1, "gen_durable_runtime"));
     let error = nobody.enqueue(walker()).await.unwrap_err();
     assert!(error.is_transient(), "{error}");

@@ -103,6 +103,8 @@ struct Shared {
     down: AtomicBool,
     /// Raised to break all connections.
     cuts: watch::Sender<usize>,
+    /// How many connections there are.
+    open: watch::Sender<usize>,
 }
 
 /// The proxy, on a thread of its own. It ends when dropped.
@@ -123,6 +125,7 @@ impl Proxy {
             batches: Mutex::default(),
             down: AtomicBool::new(false),
             cuts: watch::Sender::new(0),
+            open: watch::Sender::new(0),
         });
         let (stop, stopped) = oneshot::channel::<()>();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -183,10 +186,12 @@ impl Proxy {
         self.shared.errors.lock().unwrap().clone()
     }
 
-    /// Break all connections, and refuse new ones.
-    pub(crate) fn go_down(&self) {
+    /// Break all connections, and refuse new ones. Nothing passes any more when this is over.
+    pub(crate) async fn go_down(&self) {
         self.shared.down.store(true, Ordering::SeqCst);
         self.shared.cuts.send_modify(|count| *count += 1);
+        let mut open = self.shared.open.subscribe();
+        within("the end of all connections", open.wait_for(|count| *count == 0)).await.unwrap();
     }
     pub(crate) fn come_back(&self) {
         self.shared.down.store(false, Ordering::SeqCst);
@@ -196,18 +201,21 @@ impl Proxy {
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     loop {
         let (client, _) = listener.accept().await.unwrap();
+        // Before the look at `down`: whoever goes down after it cuts this one, and waits for its end.
+        let mut cuts = shared.cuts.subscribe();
+        shared.open.send_modify(|count| *count += 1);
         if shared.down.load(Ordering::SeqCst) {
+            shared.open.send_modify(|count| *count -= 1);
             continue;
         }
         client.set_nodelay(true).unwrap();
         let shared = shared.clone();
         tokio::spawn(async move {
-            let mut cuts = shared.cuts.subscribe();
-            let served = serve(client, shared);
             tokio::select! {
-                _ = served => {}
+                _ = serve(client, shared.clone()) => {}
                 _ = cuts.changed() => {}
             }
+            shared.open.send_modify(|count| *count -= 1);
         });
     }
 }

@@ -59,7 +59,7 @@ async fn work_survives_a_database_that_goes_away_and_comes_back() {
             assert!(tokio::time::Instant::now() < deadline, "nothing is committed");
             tokio::time::sleep(SECOND / 1000).await;
         }
-        stage.proxy.go_down();
+        stage.proxy.go_down().await;
         stage.proxy.come_back();
         for (n, walker) in enqueued.iter().enumerate() {
             let settled = stage.lab.settled(walker.id, LONG).await.unwrap();
