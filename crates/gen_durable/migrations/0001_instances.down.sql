@@ -9,5 +9,6 @@ drop sequence gen_durable.rounds;
 drop sequence gen_durable.arrivals;
 drop type gen_durable.durable_status;
 drop table gen_durable.migrations;
+drop function gen_durable.lane_hash(text, text);
 drop function gen_durable.clock();
 drop schema gen_durable;

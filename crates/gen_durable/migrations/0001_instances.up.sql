@@ -9,6 +9,11 @@ create function gen_durable.clock() returns timestamptz
     language sql stable parallel safe
     as 'select statement_timestamp()';
 
+-- A number in the stead of a lane's name.
+create function gen_durable.lane_hash(p_tenant text, p_key text) returns bigint
+    language sql immutable parallel safe
+    as 'select hashtextextended(p_key, hashtextextended(p_tenant, 0))';
+
 create table gen_durable.migrations (
     version       int primary key,
     name          text not null,
@@ -27,7 +32,8 @@ create sequence gen_durable.arrivals cache 1;
 -- One number for each time that places in lanes are given out.
 create sequence gen_durable.rounds cache 1;
 
--- An instance of a machine is a row. Fixed-width columns first: no padding on the hot path.
+-- An instance of a machine is a row. What is always there and has a fixed width comes first, then what is in an index: an update
+-- looks at every indexed column of the old and the new row, and walks to it over all that stand before.
 create table gen_durable.instances (
     id               bigint generated always as identity primary key,
     claim_epoch      bigint not null default 0,      -- the fence: + 1 on every claim and on every way out of executing
@@ -36,43 +42,45 @@ create table gen_durable.instances (
     eligible_at      timestamptz not null default gen_durable.clock(),
     inserted_at      timestamptz not null default gen_durable.clock(),
     updated_at       timestamptz not null default gen_durable.clock(),
-    finished_at      timestamptz,
-    lease_expires_at timestamptz,                    -- set at the claim, for people: the lease itself is the worker's
-    locked_by        uuid,                           -- for people and the reaper: never a fence
     fsm_version      int not null default 1,
     attempt          int not null default 0,         -- failed runs of the current step
+    join_generation  int not null default 0,         -- + 1 by every spawn: a late child of an older one counts no more
+    children_pending int not null default 0,
     status           gen_durable.durable_status not null default 'runnable',
     priority         smallint not null default 0,    -- lower first
     crash_count      smallint not null default 0,    -- deaths of a process that held it, since its last commit
     held_back        boolean not null default false, -- runnable, and it is another's turn under its partition key
     in_lane          boolean not null default false, -- has a place in its lane: waits for it, or has the lane
     lane_blocks      boolean not null default false, -- if it fails for good, its lane stands still behind it
-    fsm              text not null,
-    step             text not null,
+    join_any         boolean not null default false, -- the first child that settles releases the join
+    repeats          boolean not null default false, -- timers repeat beside its wait: most have none, and pay one comparison when it ends
     queue            text not null default 'default',
     tenant           text not null default '',
+    fsm              text not null,
+    locked_by        uuid,                           -- for people and the reaper: never a fence
+    finished_at      timestamptz,
+    lane_hash        bigint generated always as (gen_durable.lane_hash(tenant, lane_key)) stored, -- of its lane: a short key
+    lane_position    bigint,                         -- its place in its lane, once it was given one
+    arrival          bigint,                         -- its lane or partition key must be looked at: see `place`
+    partition_key    text,
+    lane_key         text,
+    parent_id        bigint,                         -- no foreign key: a parent's end must not rewrite its children
+    parent_generation int,                           -- which spawn of its parent it counts for
+    deadline_at      timestamptz,                    -- when a wait or a join gives up…
+    correlation_guard text generated always as (
+        case when correlation_key is not null and status = any (correlation_scope) then correlation_key end) stored,
+    lease_expires_at timestamptz,                    -- set at the claim, for people: the lease itself is the worker's
+    step             text not null,
     state            jsonb not null,
     data             jsonb,                          -- what only the current step needs
     result           jsonb,
     last_error       text,
     traceparent      text,                           -- carried from the enqueue to every step
-    partition_key    text,
-    lane_key         text,
-    lane_position    bigint,                         -- its place in its lane, once it was given one
-    arrival          bigint,                         -- its lane or partition key must be looked at: see `place`
     awaits           text[],                         -- the signals that its step waits for, or was woken for
-    deadline_at      timestamptz,                    -- when a wait or a join gives up…
     deadline_step    text,                           -- …and where it goes then
     deadline_data    jsonb,
-    parent_id        bigint,                         -- no foreign key: a parent's end must not rewrite its children
-    parent_generation int,                           -- which spawn of its parent it counts for
-    join_generation  int not null default 0,         -- + 1 by every spawn: a late child of an older one counts no more
-    children_pending int not null default 0,
-    join_any         boolean not null default false, -- the first child that settles releases the join
     correlation_key   text,                          -- its business key: unique while its status is in the scope, and an address
     correlation_scope gen_durable.durable_status[],
-    correlation_guard text generated always as (
-        case when correlation_key is not null and status = any (correlation_scope) then correlation_key end) stored,
     constraint instances_executing_has_an_owner check ((status = 'executing') = (locked_by is not null)),
     constraint instances_terminal_has_an_end check ((status in ('done', 'failed', 'cancelled')) = (finished_at is not null)),
     constraint instances_counts_are_not_negative check (
@@ -113,7 +121,8 @@ create index instances_stuck on gen_durable.instances (fsm, fsm_version)
     where status = 'stuck';
 
 -- A lane, in order: what waits in it and what has it. What has left the lane is not in here.
-create unique index instances_lane on gen_durable.instances (tenant, lane_key, lane_position)
+-- By the hash of tenant and key: comparing numbers is cheaper than comparing names. Whoever looks compares the names of what it found.
+create unique index instances_lane on gen_durable.instances (lane_hash, lane_position)
     where in_lane;
 -- Lanes that stand still: their head failed for good and was to keep its place. One entry a lane, and none most of the time.
 create index instances_blocked on gen_durable.instances (tenant, lane_key)

@@ -7,7 +7,7 @@
 create function gen_durable.tell_parents(p_children bigint[]) returns void
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off
+set enable_seqscan = off set jit = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
@@ -54,7 +54,7 @@ create function gen_durable.signal(
 ) returns text
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off
+set enable_seqscan = off set jit = off
 set enable_bitmapscan = off
 as $$
 declare
@@ -135,7 +135,7 @@ create function gen_durable.enqueue_all(
 returns table (place int, id bigint, is_new boolean, eligible_at timestamptz)
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off
+set enable_seqscan = off set jit = off
 set enable_bitmapscan = off
 as $$
 #variable_conflict use_column
@@ -158,7 +158,7 @@ begin
         -- In a transaction that ends with this statement, places in lanes may be given at once: by whoever holds the placer,
         -- and after all that arrived before has its place.
         if p_at_once and not jsonb_path_exists(p_entries, '$[*].key') and jsonb_path_exists(p_entries, '$[*].lane') then
-            perform from gen_durable.placer for update skip locked;
+            perform from gen_durable.placer where one for update skip locked;
             if found and gen_durable.place(0, 1000) is null then
                 select array_agg(l.tenant), array_agg(l.key), array_agg(l.taken) into lane_tenants, lane_keys, lane_taken
                 from gen_durable.enter_lanes(p_entries) l;
@@ -262,6 +262,7 @@ set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 set jit = off
+set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -412,7 +413,7 @@ create function gen_durable.cancel(
 ) returns text
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off
+set enable_seqscan = off set jit = off
 set enable_bitmapscan = off
 as $$
 declare

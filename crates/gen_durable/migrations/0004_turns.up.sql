@@ -134,7 +134,7 @@ declare
     dealt record;
     again bigint[];
 begin
-    perform from gen_durable.placer for update skip locked;
+    perform from gen_durable.placer where one for update skip locked;
     if not found then
         return p_from;
     end if;
@@ -188,8 +188,9 @@ begin
             from unnest(lane_tenants, lane_keys, lane_floors) as l(tenant, key, floor)
             cross join lateral (
                 select i.id, i.status from gen_durable.instances i
-                where i.tenant = l.tenant and i.lane_key = l.key and i.in_lane and i.lane_position > l.floor
-                order by i.tenant, i.lane_key, i.lane_position
+                where i.lane_hash = gen_durable.lane_hash(l.tenant, l.key) and i.in_lane and i.lane_position > l.floor
+                  and i.tenant = l.tenant and i.lane_key = l.key
+                order by i.lane_hash, i.lane_position
                 limit 1
             ) head
             where head.status = 'queued');
@@ -235,7 +236,7 @@ end $$;
 create function gen_durable.enter_lanes(p_entries jsonb) returns table (tenant text, key text, taken boolean)
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_seqscan = off set jit = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
@@ -255,7 +256,8 @@ begin
     return query
     select l.tenant, l.key, exists (
         select from gen_durable.instances i
-        where i.tenant = l.tenant and i.lane_key = l.key and i.in_lane and i.lane_position > l.floor)
+        where i.lane_hash = gen_durable.lane_hash(l.tenant, l.key) and i.in_lane and i.lane_position > l.floor
+          and i.tenant = l.tenant and i.lane_key = l.key)
     from unnest(tenants, keys) as k(tenant, key)
     join gen_durable.lanes l on l.tenant = k.tenant and l.key = k.key;
 end $$;
@@ -269,7 +271,7 @@ create function gen_durable.repair(p_lane_tenant text, p_lane_key text, p_tenant
 returns table (lane_tenant text, lane_key text, tenant text, key text, repaired int)
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_seqscan = off set jit = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
@@ -283,7 +285,7 @@ declare
     next_key text := p_key;
     found_headless int := 0;
 begin
-    perform from gen_durable.placer for update skip locked;
+    perform from gen_durable.placer where one for update skip locked;
     if not found then
         return;
     end if;
@@ -300,8 +302,9 @@ begin
         next_lane_tenant := lane.tenant;
         next_lane_key := lane.key;
         select i.id, i.status into head from gen_durable.instances i
-        where i.tenant = lane.tenant and i.lane_key = lane.key and i.in_lane and i.lane_position > lane.floor
-        order by i.tenant, i.lane_key, i.lane_position
+        where i.lane_hash = gen_durable.lane_hash(lane.tenant, lane.key) and i.in_lane and i.lane_position > lane.floor
+          and i.tenant = lane.tenant and i.lane_key = lane.key
+        order by i.lane_hash, i.lane_position
         limit 1;
         if head.id is null then
             delete from gen_durable.lanes l where l.tenant = lane.tenant and l.key = lane.key;

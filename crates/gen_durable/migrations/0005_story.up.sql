@@ -36,7 +36,7 @@ create table gen_durable.transitions (
 create function gen_durable.tell_woken(p_ids bigint[], p_cause text) returns void
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off
+set enable_seqscan = off set jit = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
@@ -63,7 +63,7 @@ end $$;
 create function gen_durable.tell_deadline(p_id bigint, p_seq bigint, p_epoch bigint, p_step text) returns void
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off
+set enable_seqscan = off set jit = off
 set enable_bitmapscan = off
 as $$
 begin
@@ -80,7 +80,7 @@ end $$;
 create function gen_durable.tell(p_ids bigint[], p_outcome text, p_worker text default null) returns void
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off
+set enable_seqscan = off set jit = off
 set enable_bitmapscan = off
 as $$
 begin
@@ -100,7 +100,7 @@ end $$;
 create function gen_durable.tell_endings(p_endings jsonb, p_written bigint[]) returns void
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off
+set enable_seqscan = off set jit = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
@@ -131,7 +131,7 @@ end $$;
 create function gen_durable.trim_story(p_id bigint, p_seq bigint) returns void
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off
+set enable_seqscan = off set jit = off
 set enable_bitmapscan = off
 as $$
 begin
@@ -145,7 +145,7 @@ end $$;
 create function gen_durable.forget_stories() returns trigger
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off
+set enable_seqscan = off set jit = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off

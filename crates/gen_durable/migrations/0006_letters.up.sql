@@ -38,7 +38,7 @@ create function gen_durable.signal_all(p_letters jsonb, p_inbox_max int default 
 returns table (place int, answer text)
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off
+set enable_seqscan = off set jit = off
 set enable_bitmapscan = off
 as $$
 #variable_conflict use_column
@@ -79,7 +79,7 @@ create function gen_durable.signal_or_start(
 ) returns table (answer text, id bigint, is_new boolean, eligible_at timestamptz)
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off
+set enable_seqscan = off set jit = off
 set enable_bitmapscan = off
 as $$
 #variable_conflict use_column

@@ -13,7 +13,6 @@ drop function gen_durable.upcoming(float8, float8, int);
 drop function gen_durable.arm(bigint, jsonb);
 drop trigger instances_end_repeats on gen_durable.instances;
 drop function gen_durable.end_repeats();
-alter table gen_durable.instances drop column repeats;
 alter table gen_durable.workers drop column schedules;
 drop table gen_durable.timers;
 drop table gen_durable.schedules;

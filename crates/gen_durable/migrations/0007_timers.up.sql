@@ -60,16 +60,13 @@ create index timers_ended on gen_durable.timers (ended_at) where ended_at is not
 -- Who can start what: a schedule that no live worker has registered is shown and does not happen.
 alter table gen_durable.workers add column schedules text[] not null default '{}';
 
--- Whether something repeats beside the present wait. Most waits have nothing: they pay one comparison when they end.
-alter table gen_durable.instances add column repeats boolean not null default false;
-
 -- Whatever ends a wait (a letter, the last child, a deadline, a cancel, an operator) ends what repeats beside it, in its commit.
 --   called by: the trigger below      index: timers_beside
 --   locks: the instance's pending timers, after the instance's own row; whoever fires one holds that row first
 create function gen_durable.end_repeats() returns trigger
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off
+set enable_seqscan = off set jit = off
 set enable_bitmapscan = off
 as $$
 begin
@@ -88,7 +85,7 @@ create trigger instances_end_repeats after update of status on gen_durable.insta
 create function gen_durable.arm(p_instance bigint, p_repeats jsonb) returns void
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off
+set enable_seqscan = off set jit = off
 as $$
 begin
     insert into gen_durable.timers (instance_id, await_seq, due_at, anchor_at, remaining, cycle, missed, birth)
@@ -109,7 +106,7 @@ create function gen_durable.upcoming(p_since float8, p_horizon float8, p_limit i
 returns table (due_at timestamptz, is_timer boolean, now timestamptz)
 language plpgsql stable
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off
+set enable_seqscan = off set jit = off
 set enable_bitmapscan = off
 set plan_cache_mode = force_generic_plan
 as $$
@@ -139,7 +136,7 @@ create function gen_durable.due_timers(
 )
 language plpgsql stable
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off
+set enable_seqscan = off set jit = off
 set enable_bitmapscan = off
 set plan_cache_mode = force_generic_plan
 as $$
@@ -172,7 +169,7 @@ returns table (
 )
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off
+set enable_seqscan = off set jit = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
@@ -264,7 +261,7 @@ end $$;
 create function gen_durable.cancel_timer(p_id bigint) returns text
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off
+set enable_seqscan = off set jit = off
 as $$
 declare
     timer gen_durable.timers;
@@ -288,7 +285,7 @@ end $$;
 create function gen_durable.put_ahead(p_name text, p_due timestamptz, p_remaining int) returns void
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off
+set enable_seqscan = off set jit = off
 set enable_bitmapscan = off
 as $$
 begin
@@ -313,7 +310,7 @@ create function gen_durable.register_schedule(
 ) returns text
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off
+set enable_seqscan = off set jit = off
 as $$
 declare
     known gen_durable.schedules;
@@ -347,7 +344,7 @@ create function gen_durable.set_schedule(
 ) returns text
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off
+set enable_seqscan = off set jit = off
 as $$
 declare
     known gen_durable.schedules;
@@ -372,7 +369,7 @@ end $$;
 create function gen_durable.pause_schedule(p_name text, p_by text) returns text
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off
+set enable_seqscan = off set jit = off
 set enable_bitmapscan = off
 as $$
 declare
@@ -403,7 +400,7 @@ create function gen_durable.resume_schedule(p_name text, p_cycle text, p_anchor 
 returns text
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off
+set enable_seqscan = off set jit = off
 as $$
 declare
     known gen_durable.schedules;
@@ -431,7 +428,7 @@ end $$;
 create function gen_durable.run_schedule(p_name text) returns bigint
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off
+set enable_seqscan = off set jit = off
 as $$
 declare
     made bigint;
@@ -456,7 +453,7 @@ create function gen_durable.expire(
 ) returns table (id bigint, queue text, priority smallint, due_at timestamptz, now timestamptz)
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off
+set enable_seqscan = off set jit = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off

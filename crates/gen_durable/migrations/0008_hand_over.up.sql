@@ -2,8 +2,10 @@
 
 -- Instances of this transaction's have just left a lane, or made way under a partition key: who is next, goes on. What is in
 -- p_taking may be followed at once by a claim for its own worker.
---   called by: settle_keyed, conclude      index: instances_lane, instances_waiting, instances_pkey, lanes_pkey, turns_pkey
---   locks: the lanes in order; then who is next, skipping what somebody holds: `place` sees to that one later
+--   called by: settle_keyed, conclude, which pin the plans      index: instances_lane, instances_waiting, instances_pkey, lanes_pkey, turns_pkey
+--   locks: the lanes in order; then who is next. Where nobody takes, what somebody holds is skipped: `place` sees to that one
+--   later. Whoever takes waits for it, as for every row of a batch, for at most the lock timeout, and comes again taking nothing:
+--   to lock a row and then to write it costs a third more than to write it.
 create function gen_durable.hand_over(
     p_ids bigint[], p_taking bigint[], p_worker uuid, p_lease_seconds float8, p_machines text[]
 ) returns table (
@@ -13,10 +15,6 @@ create function gen_durable.hand_over(
     awaits text[], inbox text, children text, parent_id bigint, freed_by bigint, marks bigint[]
 )
 language plpgsql
-set search_path = gen_durable, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
-set jit = off
-set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -34,6 +32,7 @@ declare
     found_queues text[];
     free_ids bigint[];
     claimed bigint := 0;
+    released bigint;
     keyed_ids bigint[];
 begin
     select array_agg(i.id) filter (where lane.is_free), array_agg(i.tenant) filter (where lane.is_free),
@@ -55,8 +54,9 @@ begin
         from unnest(freed, freed_tenants, freed_keys, freed_positions, freed_queues) as l(id, tenant, key, position, queue)
         cross join lateral (
             select i.id, i.status from gen_durable.instances i
-            where i.tenant = l.tenant and i.lane_key = l.key and i.in_lane and i.lane_position > l.position
-            order by i.tenant, i.lane_key, i.lane_position
+            where i.lane_hash = gen_durable.lane_hash(l.tenant, l.key) and i.in_lane and i.lane_position > l.position
+              and i.tenant = l.tenant and i.lane_key = l.key
+            order by i.lane_hash, i.lane_position
             limit 1
         ) n
         where n.status = 'queued';
@@ -108,18 +108,18 @@ begin
     end if;
 
     -- Whom somebody holds is not overtaken: the lane or key keeps a number, and is looked at again.
-    free_ids := array(
-        select i.id from gen_durable.instances i
-        where i.id = any (nexts) and (i.held_back or (i.status = 'queued' and i.in_lane))
-        order by i.id
-        for no key update skip locked);
-    if cardinality(free_ids) < cardinality(nexts) then
-        update gen_durable.instances i set arrival = nextval('gen_durable.arrivals')
-        from unnest(nexts, next_freed) as n(id, freed)
-        where i.id = n.freed and n.id <> all (free_ids);
-        select array_agg(n.id), array_agg(n.freed), array_agg(n.queue) into nexts, next_freed, next_queues
-        from unnest(nexts, next_freed, next_queues) as n(id, freed, queue)
-        where n.id = any (free_ids);
+    if cardinality(p_taking) = 0 then
+        free_ids := array(
+            select i.id from gen_durable.instances i
+            where i.id = any (nexts) and (i.held_back or (i.status = 'queued' and i.in_lane))
+            order by i.id
+            for no key update skip locked);
+        if cardinality(free_ids) < cardinality(nexts) then
+            update gen_durable.instances i set arrival = nextval('gen_durable.arrivals')
+            from unnest(nexts, next_freed) as n(id, freed)
+            where i.id = n.freed and n.id <> all (free_ids);
+            nexts := free_ids;
+        end if;
     end if;
 
     if cardinality(p_taking) > 0 then
@@ -129,7 +129,7 @@ begin
             lease_expires_at = statement_timestamp() + make_interval(secs => p_lease_seconds),
             claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock()
         from unnest(nexts, next_freed, next_queues) as n(id, freed, queue)
-        where i.id = n.id and n.freed = any (p_taking)
+        where i.id = n.id and n.freed = any (p_taking) and (i.held_back or (i.status = 'queued' and i.in_lane))
           -- One in the stead of one: where a lane and a key are freed at once, both are left to the pickers.
           and (not has_partitions or freed is null
                or n.freed <> all (array(select f from unnest(next_freed) f group by f having count(*) > 1)))
@@ -146,7 +146,7 @@ begin
             i.parent_id, n.freed, null::bigint[];
         get diagnostics claimed = row_count;
     end if;
-    if claimed < cardinality(free_ids) then
+    if claimed < cardinality(nexts) then
         -- One that comes to the head of its lane and has a partition key as well waits for its turn there.
         update gen_durable.instances i
         set status = 'runnable',
@@ -154,7 +154,12 @@ begin
             arrival = case when i.status = 'queued' and i.partition_key is not null
                            then nextval('gen_durable.arrivals') else i.arrival end,
             eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock()
-        where i.id = any (free_ids) and i.status in ('queued', 'runnable');
+        where i.id = any (nexts) and (i.held_back or (i.status = 'queued' and i.in_lane));
+        get diagnostics released = row_count;
+        if claimed + released < cardinality(nexts) then
+            -- Somebody was quicker (a cancel, say): then who is next is another.
+            update gen_durable.instances i set arrival = nextval('gen_durable.arrivals') where i.id = any (next_freed);
+        end if;
     end if;
 end $$;
 
@@ -174,6 +179,10 @@ create function gen_durable.settle_keyed(
     awaits text[], inbox text, children text, parent_id bigint, freed_by bigint, marks bigint[]
 )
 language plpgsql
+set search_path = gen_durable, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off
+set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -182,7 +191,7 @@ declare
     broods text[];
 begin
     select array_agg(w.id), array_agg(w.inbox), array_agg(w.children) into written, inboxes, broods
-    from gen_durable.settle(p_ids, p_epochs, p_seqs, p_statuses, p_versions, p_steps, p_data, p_states, p_results, p_errors,
+    from gen_durable.write_endings(p_ids, p_epochs, p_seqs, p_statuses, p_versions, p_steps, p_data, p_states, p_results, p_errors,
         p_rises, p_delays, p_lock_timeout) w;
     if written is null then
         return;

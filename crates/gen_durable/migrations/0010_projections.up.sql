@@ -90,7 +90,7 @@ create function gen_durable.events_after(
 ) returns table (pos bigint, at timestamptz, name text, version int, payload text, headers text, instance_id bigint, step text)
 language sql stable
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off
+set enable_seqscan = off set jit = off
 set enable_bitmapscan = off
 as $$
     select f.position, f.at, f.name, f.version, case when f.name = any (p_names) then f.payload::text end, f.headers::text,
@@ -209,7 +209,7 @@ create function gen_durable.project_fail(
 ) returns boolean
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off
+set enable_seqscan = off set jit = off
 as $$
 begin
     -- The row may have been rolled back with the batch that made it.
@@ -299,7 +299,7 @@ end $$;
 create function gen_durable.run_swap(p_run bigint, p_version int) returns boolean
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off
+set enable_seqscan = off set jit = off
 as $$
 declare
     run gen_durable.projection_runs;

@@ -38,36 +38,58 @@ const HELD_MAX: u32 = 5;
 /// A step whose handler's outcome is refused as well is given up.
 const POISONED_MAX: u8 = 1;
 
-/// Commit until the engine has stopped.
+/// Commit until the engine has stopped: everything over one connection; what frees a lane or a key over a second one as well.
+/// Such a commit claims who is next, so it is a commit and a pick, and its lanes wait for it: two go side by side, as a pick
+/// and a commit do.
 pub(crate) async fn run(core: Arc<Core>) {
-    let connection = Connection::new(core.target.clone());
+    let (first, second) = (Connection::new(core.target.clone()), Connection::new(core.target.clone()));
+    tokio::join!(commit_all(&core, &first), commit_keyed(&core, &second));
+}
+
+async fn commit_all(core: &Arc<Core>, connection: &Connection) {
     loop {
         let batch = core.endings.take(BATCH_MAX, BATCH_BYTES_MAX);
-        if batch.is_empty() {
-            if core.phase.is_stopped() {
-                return;
+        if !batch.is_empty() {
+            // Plain endings are one statement of arrays; those that do more go as a document.
+            let (more, plain): (Vec<_>, Vec<_>) = batch.into_iter().partition(|ended| ended.ending.more.is_some());
+            // The bell of the others may have been rung for us.
+            if !core.keyed.is_empty() {
+                core.keyed.ring();
             }
-            tokio::select! {
-                () = core.endings.rung() => {}
-                () = core.phase.stopped() => {}
-            }
+            commit(core, connection, plain).await;
+            commit(core, connection, more).await;
             continue;
         }
-        let (batch, again) = once_each(batch, |ended| ended.ending.claim.id);
-        again.into_iter().for_each(|ended| core.endings.push(ended));
-        metrics::histogram!("durable_commit_size").record(u32::try_from(batch.len()).unwrap_or(u32::MAX));
-        let span = tracing::debug_span!("commit", size = batch.len());
-        // Plain endings are one statement of arrays, those that hand a lane or a key over another one; those that do more
-        // go as a document.
-        let (more, plain): (Vec<_>, Vec<_>) = batch.into_iter().partition(|ended| ended.ending.more.is_some());
-        let (keyed, plain): (Vec<_>, Vec<_>) = plain.into_iter().partition(|ended| ended.ending.keyed);
-        async {
-            commit(&core, &connection, plain).await;
-            commit(&core, &connection, keyed).await;
-            commit(&core, &connection, more).await;
+        let keyed = core.keyed.take(BATCH_MAX, BATCH_BYTES_MAX);
+        if !keyed.is_empty() {
+            commit(core, connection, keyed).await;
+            continue;
         }
-        .instrument(span)
-        .await;
+        if core.phase.is_stopped() {
+            return;
+        }
+        tokio::select! {
+            () = core.endings.rung() => {}
+            () = core.keyed.rung() => {}
+            () = core.phase.stopped() => {}
+        }
+    }
+}
+
+async fn commit_keyed(core: &Arc<Core>, connection: &Connection) {
+    loop {
+        let keyed = core.keyed.take(BATCH_MAX, BATCH_BYTES_MAX);
+        if !keyed.is_empty() {
+            commit(core, connection, keyed).await;
+            continue;
+        }
+        if core.phase.is_stopped() {
+            return;
+        }
+        tokio::select! {
+            () = core.keyed.rung() => {}
+            () = core.phase.stopped() => {}
+        }
     }
 }
 
@@ -94,6 +116,17 @@ enum Try {
 /// Write a batch, whatever it takes: outages are waited out, a row that somebody holds goes aside, one that the
 /// database refuses is found and handed to its own handler.
 async fn commit(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) {
+    if batch.is_empty() {
+        return;
+    }
+    let (batch, again) = once_each(batch, |ended| ended.ending.claim.id);
+    again.into_iter().for_each(|ended| core.to_commit(ended));
+    metrics::histogram!("durable_commit_size").record(u32::try_from(batch.len()).unwrap_or(u32::MAX));
+    let span = tracing::debug_span!("commit", size = batch.len());
+    write(core, connection, batch).instrument(span).await;
+}
+
+async fn write(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) {
     let mut pause = RETRY_FIRST;
     let mut how = Try::Plain;
     let mut work = vec![batch];
@@ -279,7 +312,7 @@ pub(crate) async fn settle_alone(core: &Arc<Core>, connection: &Connection, ende
         Err(Fault::Busy(_) | Fault::Away(_)) => Some(ended),
         Err(Fault::Lost(_)) => Some(Ended { unsure: true, ..ended }),
         Err(fault) if fault.blames_the_data() => {
-            core.endings.push(ended);
+            core.to_commit(ended);
             None
         }
         Err(_) => Some(ended),
@@ -314,7 +347,11 @@ pub(crate) fn poisoned(core: &Arc<Core>, ended: Ended, message: &str) {
         let refused_again = run.poisoned > POISONED_MAX + 1;
         let ended = core.ended(run, queue, decision);
         // If even that is refused (a trigger that somebody put there), it is tried at the pace of what is aside.
-        if refused_again { &core.blocked } else { &core.endings }.push(ended);
+        if refused_again {
+            core.blocked.push(ended);
+        } else {
+            core.to_commit(ended);
+        }
         return;
     }
     run.poisoned += 1;

@@ -47,6 +47,8 @@ pub(crate) struct Core {
     by_name: HashMap<String, usize>,
     /// Steps that have ended and wait to be committed.
     pub(crate) endings: Endings,
+    /// Those among them whose commit frees a lane or a partition key, and does nothing else besides.
+    pub(crate) keyed: Endings,
     /// Endings whose row somebody else's transaction holds: they are committed one by one, aside.
     pub(crate) blocked: Endings,
     pub(crate) wake: Arc<Wake>,
@@ -106,6 +108,7 @@ impl Core {
             queues,
             by_name,
             endings: Endings::default(),
+            keyed: Endings::default(),
             blocked: Endings::default(),
             wake: Arc::default(),
             priorities: Mutex::default(),
@@ -181,6 +184,12 @@ impl Core {
         if row.crash_count >= super::SUSPECT_DEATHS {
             self.suspects.fetch_sub(1, Ordering::Relaxed);
         }
+    }
+
+    /// A step has ended: the committer takes it from here.
+    pub(crate) fn to_commit(&self, ended: Ended) {
+        let frees = ended.ending.keyed && ended.ending.more.is_none();
+        if frees { &self.keyed } else { &self.endings }.push(ended);
     }
 
     /// For whom the next in a lane is claimed: this process, while it may claim at all.

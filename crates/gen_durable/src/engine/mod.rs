@@ -55,8 +55,8 @@ use crate::{
 pub(crate) const SUSPECT_DEATHS: i16 = 2;
 /// At this many it has failed.
 pub(crate) const DEATHS_MAX: i16 = 3;
-/// Connections of the engine itself: pick, commit, lease, clockwork, upkeep, calls.
-const OWN_CONNECTIONS: usize = 6;
+/// Connections of the engine itself: pick, commit (two, where there are lanes or partition keys), lease, clockwork, upkeep, calls.
+const OWN_CONNECTIONS: usize = 7;
 /// How long a drain tries to give back a row that somebody holds, or while the database is away.
 const GIVE_BACK_PATIENCE: Duration = Duration::from_secs(1);
 /// How often a drain looks whether everything has left.
@@ -342,7 +342,7 @@ async fn step(core: &Arc<Core>, queue: usize, mut run: Run, fence: Option<Arc<to
     }
     let ended = core.ended(run, queue, decision);
     match tx {
-        None => core.endings.push(ended),
+        None => core.to_commit(ended),
         Some(tx) => within::conclude(core, ended, tx).await,
     }
 }

@@ -2,17 +2,22 @@
 
 use std::{os::unix::fs::PermissionsExt, path::Path, process::Command};
 
-use gen_durable::{Client, Context, Engine, Job, Pool, SECOND, StepError};
+use gen_durable::{Client, Context, Engine, Job, Lane, Pool, SECOND, StepError};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, live, schema_name, sql, url};
 
 #[derive(Serialize, Deserialize)]
-struct Hello;
+struct Hello {
+    lane: Option<u8>,
+}
 impl Job for Hello {
     const NAME: &'static str = "hello";
     type App = ();
     type Output = ();
+    fn lane(&self) -> Option<Lane> {
+        self.lane.map(|lane| Lane::new("greets", lane))
+    }
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
         // A transaction of its own takes the sixth connection.
         let tx = cx.begin().await?;
@@ -23,7 +28,14 @@ impl Job for Hello {
 }
 
 #[tokio::test]
-async fn a_process_takes_at_most_seven_connections() {
+async fn a_process_takes_at_most_seven_connections_and_one_more_for_its_lanes() {
+    let plain = most_connections(|_| Hello { lane: None }).await;
+    assert!((4..=7).contains(&plain), "{plain} connections");
+    let laned = most_connections(|n| Hello { lane: Some(n % 10) }).await;
+    assert!((4..=8).contains(&laned), "{laned} connections");
+}
+
+async fn most_connections(job: impl Fn(u8) -> Hello) -> i64 {
     let name = schema_name();
     let separator = if url().contains('?') { '&' } else { '?' };
     let named = format!("{}{separator}application_name={name}", url());
@@ -32,7 +44,7 @@ async fn a_process_takes_at_most_seven_connections() {
     let engine = Engine::builder(pool, ()).register::<Hello>().build().unwrap();
     let client = engine.client();
     let running = Running::start(engine);
-    let ids = client.enqueue_all((0..50).map(|_| Hello)).await.unwrap();
+    let ids = client.enqueue_all((0..50).map(job)).await.unwrap();
     let looker = sql().await;
     let mut most = 0_i64;
     for new in ids {
@@ -41,7 +53,7 @@ async fn a_process_takes_at_most_seven_connections() {
         most = most.max(looker.query_one(count, &[&name]).await.unwrap().get(0));
     }
     running.stop().await;
-    assert!((4..=7).contains(&most), "{most} connections");
+    most
 }
 
 #[tokio::test]

@@ -277,3 +277,16 @@ async fn a_told_commit_of_a_hundred_goes_by_what_it_writes() {
     let full = settled_pages(&mut client, &text).await;
     assert!(within_half(empty, full), "{empty} pages when nothing was told, {full} when much was");
 }
+
+#[tokio::test]
+async fn who_pins_its_plans_has_none_of_them_compiled() {
+    // A plan that cannot do without what was ruled out counts as enormous, and would be compiled for a tenth of a second each time.
+    let pool = live().await;
+    let compiled = format!(
+        "select string_agg(p.proname, ', ') from pg_proc p
+         where p.pronamespace = '{}'::regnamespace and 'enable_seqscan=off' = any (p.proconfig)
+           and 'jit=off' <> all (p.proconfig)",
+        pool.schema()
+    );
+    assert_eq!(sql().await.query_one(&compiled, &[]).await.unwrap().get::<_, Option<String>>(0), None);
+}

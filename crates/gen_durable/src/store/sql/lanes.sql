@@ -8,8 +8,9 @@ with placed as materialized (
      from gen_durable.lanes l
      cross join lateral (
         select from gen_durable.instances i
-        where i.tenant = l.tenant and i.lane_key = l.key and i.in_lane and i.lane_position > l.floor
-        order by i.tenant, i.lane_key, i.lane_position
+        where i.lane_hash = gen_durable.lane_hash(l.tenant, l.key) and i.in_lane and i.lane_position > l.floor
+          and i.tenant = l.tenant and i.lane_key = l.key
+        order by i.lane_hash, i.lane_position
         limit 1
      ) head
      where not $3 and (l.tenant, l.key) > ($4, $5)
@@ -42,12 +43,14 @@ page as materialized (
 select page.tenant, page.key,
     (select count(*) from (
         select from gen_durable.instances i
-        where i.tenant = page.tenant and i.lane_key = page.key and i.in_lane and i.lane_position > coalesce(l.floor, 0)
+        where i.lane_hash = gen_durable.lane_hash(page.tenant, page.key) and i.in_lane and i.lane_position > coalesce(l.floor, 0)
+          and i.tenant = page.tenant and i.lane_key = page.key
         limit 10001) depth),
     coalesce((select arrived.count from arrived where arrived.tenant = page.tenant and arrived.key = page.key), 0),
     (select i.id from gen_durable.instances i
-     where i.tenant = page.tenant and i.lane_key = page.key and i.in_lane and i.lane_position > coalesce(l.floor, 0)
-     order by i.tenant, i.lane_key, i.lane_position
+     where i.lane_hash = gen_durable.lane_hash(page.tenant, page.key) and i.in_lane and i.lane_position > coalesce(l.floor, 0)
+       and i.tenant = page.tenant and i.lane_key = page.key
+     order by i.lane_hash, i.lane_position
      limit 1)
 from page
 left join gen_durable.lanes l on l.tenant = page.tenant and l.key = page.key

@@ -5,12 +5,12 @@
 select i.id, head.id,
     case when i.status = 'queued' then (select count(*) from (
         select from gen_durable.instances a
-        where a.tenant = i.tenant and a.lane_key = i.lane_key and a.in_lane and a.lane_position > coalesce(l.floor, 0)
+        where a.lane_hash = i.lane_hash and a.tenant = i.tenant and a.lane_key = i.lane_key and a.in_lane and a.lane_position > coalesce(l.floor, 0)
           and a.lane_position < case when i.in_lane then i.lane_position else 9223372036854775807 end
         limit 10001) ahead) else 0 end,
     case when i.status = 'failed' and i.in_lane then (select count(*) from (
         select from gen_durable.instances b
-        where b.tenant = i.tenant and b.lane_key = i.lane_key and b.in_lane and b.lane_position > i.lane_position
+        where b.lane_hash = i.lane_hash and b.tenant = i.tenant and b.lane_key = i.lane_key and b.in_lane and b.lane_position > i.lane_position
         limit 10001) behind) else 0 end,
     (select t.id from gen_durable.instances t
      where t.tenant = i.tenant and t.partition_key = i.partition_key and not t.held_back
@@ -19,8 +19,8 @@ from gen_durable.instances i
 left join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
 left join lateral (
     select h.id from gen_durable.instances h
-    where h.tenant = i.tenant and h.lane_key = i.lane_key and h.in_lane and h.lane_position > coalesce(l.floor, 0)
-    order by h.tenant, h.lane_key, h.lane_position
+    where h.lane_hash = i.lane_hash and h.tenant = i.tenant and h.lane_key = i.lane_key and h.in_lane and h.lane_position > coalesce(l.floor, 0)
+    order by h.lane_hash, h.lane_position
     limit 1
 ) head on true
 where i.id = any ($1::bigint[])
