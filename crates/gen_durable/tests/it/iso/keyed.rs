@@ -118,9 +118,11 @@ const fn lane(name: &'static str, acts: &'static [&'static str], rows: &'static 
 }
 
 /// Columns: id, status, lane, position, in lane, blocks, partition key, held back, arrival, due in seconds.
-pub(super) const WORLDS: [World; 18] = [
+pub(super) const WORLDS: [World; 19] = [
     lane("lane running", LANE, "(10, 'executing', 'l', 1, true, false, null, false, null, -60),
         (11, 'queued', 'l', 2, true, false, null, false, null, -60)"),
+    lane("lane of three", LANE, "(10, 'executing', 'l', 1, true, false, null, false, null, -60),
+        (11, 'queued', 'l', 2, true, false, null, false, null, -60), (12, 'queued', 'l', 3, true, false, null, false, null, -60)"),
     lane("lane running alone", LANE, "(10, 'executing', 'l', 1, true, false, null, false, null, -60)"),
     lane("lane arriving", LANE, "(10, 'executing', 'l', 1, true, false, null, false, null, -60),
         (11, 'queued', 'l', null, false, false, null, false, 5, -60), (12, 'queued', 'l', null, false, false, null, false, 6, -60)"),

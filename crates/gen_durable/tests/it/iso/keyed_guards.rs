@@ -4,7 +4,7 @@ use super::{Guard, Meeting, assert_nothing_wrong, play_all};
 
 /// Guards, whether it takes gates to see them, a meeting that needs each, and what the kit says without the guard.
 #[allow(clippy::type_complexity)] // A table: name, gated, what is taken out, where, who meets, why.
-const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 11] = [
+const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 12] = [
     (
         "the lock of the lane, for who gives out places",
         false,
@@ -36,7 +36,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 11] = [
     (
         "the lock of the placer",
         false,
-        &[("place", "perform from gen_durable.placer for update skip locked;", "perform 1;")],
+        &[("place", "perform from gen_durable.placer where one for update skip locked;", "perform 1;")],
         "key new",
         &["place", "place", "enqueue urgent under key"],
         "23505",
@@ -72,9 +72,17 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 11] = [
     (
         "the number that a hand-over leaves when who is next is held",
         false,
-        &[("hand_over", "if cardinality(free_ids) < cardinality(nexts) then", "if false then")],
+        &[("hand_over", "where i.id = n.freed and n.id <> all (free_ids);", "where false;")],
         "lane running",
         &["10 done", "signal 11"],
+        "nobody is at the head of the lane",
+    ),
+    (
+        "the number that a hand-over leaves when who was next is not any more",
+        false,
+        &[("hand_over", "if claimed + released < cardinality(nexts) then", "if false then")],
+        "lane of three",
+        &["10 done and takes", "cancel 11"],
         "nobody is at the head of the lane",
     ),
     (
@@ -97,7 +105,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 11] = [
         "the place of one that backs off",
         false,
         &[(
-            "settle",
+            "write_endings",
             "in_lane = i.in_lane and (e.status not in ('done', 'failed', 'cancelled')",
             "in_lane = i.in_lane and (e.delay is null",
         )],

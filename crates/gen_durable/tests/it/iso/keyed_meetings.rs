@@ -70,9 +70,10 @@ async fn three_acts_on_a_lane_or_a_key_keep_its_order_in_every_order() {
 }
 
 /// Pairs whose inner statements are release points as well.
-const GATED: [(&str, [&str; 2]); 22] = [
+const GATED: [(&str, [&str; 2]); 23] = [
     ("lane running", ["10 done", "signal 11"]),
     ("lane running", ["10 done and takes", "cancel 11"]),
+    ("lane of three", ["10 done and takes", "cancel 11"]),
     ("lane running", ["10 done", "place"]),
     ("lane running", ["cancel", "place"]),
     ("lane running alone", ["10 done", "enqueue in lane"]),

@@ -327,7 +327,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 13] = [
     (
         "the epoch guard",
         false,
-        &[("settle", "and i.claim_epoch = e.epoch and", "and")],
+        &[("write_endings", "and i.claim_epoch = e.epoch and", "and")],
         "running",
         ["done", "give back"],
         "a commit was acknowledged to one that had lost its claim",
