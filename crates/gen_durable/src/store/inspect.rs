@@ -288,14 +288,15 @@ impl Inspect {
     }
 }
 
-/// In a transaction of its own, since a pooler keeps a setting no longer than that.
+/// In a transaction of its own, since a pooler keeps a setting no longer than that. Nothing is compiled: looks are bounded, but the
+/// planner does not know how soon they end, and would spend more on that than the look takes.
 async fn within<T>(
     connection: &Connection,
     timeout: Duration,
     act: impl Future<Output = Result<T, Fault>>,
 ) -> Result<T, Fault> {
     let milliseconds = timeout.as_millis();
-    connection.batch(&format!("begin read only; set local statement_timeout = {milliseconds}")).await?;
+    connection.batch(&format!("begin read only; set local statement_timeout = {milliseconds}; set local jit = off")).await?;
     let answer = act.await;
     let ended = connection.batch("rollback").await;
     if ended.is_err() {

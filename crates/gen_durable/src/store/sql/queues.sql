@@ -1,7 +1,8 @@
 -- called by: store::inspect::Inspect::queues     index: instances_pick (a loose scan over the queues), instances_suspects, instances_held, instances_lane, instances_waiting, instances_arrivals
 -- locks: nothing
 -- Suspects are in an index of their own, and few: a queue that holds nothing else is a queue with work all the same.
--- What waits in lanes and for turns is counted up to a bound, over all queues together.
+-- What waits in lanes and for turns is counted up to a bound, over all queues together; in the order of their indexes, or the planner
+-- would take what is found soonest in a table of which half waits, and wade through the other half.
 with recursive used(queue) as (
     (select queue from gen_durable.instances where status = 'runnable' and crash_count < 2 and not held_back order by queue limit 1)
     union all
@@ -23,9 +24,10 @@ waiting as materialized (
     select w.queue, count(*) filter (where w.status = 'queued') as queued, count(*) filter (where w.held_back) as held_back
     from (
         (select i.queue, i.status, i.held_back from gen_durable.instances i
-         where i.in_lane and i.status = 'queued' limit 10001)
+         where i.in_lane and i.status = 'queued' order by i.lane_hash, i.lane_position limit 10001)
         union all
-        (select i.queue, i.status, i.held_back from gen_durable.instances i where i.held_back limit 10001)
+        (select i.queue, i.status, i.held_back from gen_durable.instances i where i.held_back
+         order by i.tenant, i.partition_key, i.priority, i.eligible_at, i.id limit 10001)
         union all
         -- What no pick has given a place in its lane yet.
         (select a.queue, a.status, a.held_back
