@@ -152,7 +152,7 @@ async fn the_boot_check_says_which_live_rows_this_build_does_not_know() {
     let said = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
     assert!(said.contains("1 live observed stand at `charge`, which this build does not know"), "{said}");
     assert!(said.contains("1 live rows of observed v3 are not for this build"), "{said}");
-    assert!(said.contains("this process uses at most 7 connections"), "{said}");
+    assert!(said.contains("this process uses at most 8 connections"), "{said}");
 }
 
 #[tokio::test]
