@@ -323,7 +323,7 @@ async fn over_a_simulated_year_workers_whose_clocks_are_an_hour_off_fire_nothing
         let ended_by_the_date =
             known.over.is_none() && missing.iter().all(|due| year.first_stop(*due) == year.first_stop(known.until));
         assert!(missing.is_empty() || ended_by_the_date, "the wait {} lost {missing:?}", known.id);
-        assert_eq!(fired, expected[..count], "the wait {}", known.id);
+        assert_eq!(fired, expected[..count.min(expected.len())], "the wait {}", known.id);
         if known.over.is_none() && known.until <= end {
             let text = format!("select finished_at from %.instances where id = {}", known.id.raw());
             assert_eq!(Some(year.time(&text).await), year.first_stop(known.until), "its date, {}", known.until);
