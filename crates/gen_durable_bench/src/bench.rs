@@ -16,6 +16,7 @@ use crate::{
     Args,
     jobs::{Alarm, FanOut, InLane, InPartition, Listener, Noop, Ping, Probe, WALK_STEPS, Walk},
     process,
+    slow::{self, SlowLog},
     statistics::{median, rounded},
 };
 
@@ -35,6 +36,7 @@ pub(crate) struct Bench {
     pub(crate) url: String,
     pub(crate) long: bool,
     pub(crate) rounds: u32,
+    pub(crate) pending: Option<u64>,
     pub(crate) caller: Option<PathBuf>,
     scale: f64,
     /// A connection of the bench's own, besides those that are measured.
@@ -66,6 +68,7 @@ impl Bench {
             url,
             long: args.long,
             rounds: args.rounds,
+            pending: args.pending,
             caller: args.caller.clone(),
             scale: args.scale,
             sql,
@@ -253,7 +256,24 @@ impl Bench {
 
     /// An engine as a newcomer has it: default settings, on a pool of its own.
     pub(crate) async fn start_engine(&self, schema: &str, probe: &Arc<Probe>) -> Result<Running> {
-        let pool = self.pool(schema).await?;
+        self.start_engine_on(self.pool(schema).await?, probe)
+    }
+
+    /// The same, with its long statements in the server's log, if that is ours to read.
+    pub(crate) async fn start_watched(&self, schema: &str, probe: &Arc<Probe>) -> Result<(Running, Option<SlowLog>)> {
+        let Some(cluster) = &self.cluster else {
+            return Ok((self.start_engine(schema, probe).await?, None));
+        };
+        let log = SlowLog::from_here(cluster.log_file())?;
+        let mut url = self.url.clone();
+        url.push(if url.contains('?') { '&' } else { '?' });
+        url.push_str("options=");
+        url.push_str(&slow::options().replace(' ', "%20").replace('=', "%3D"));
+        let pool = Pool::connect_to(&url, schema).await?;
+        Ok((self.start_engine_on(pool, probe)?, Some(log)))
+    }
+
+    fn start_engine_on(&self, pool: Pool, probe: &Arc<Probe>) -> Result<Running> {
         let engine = Engine::builder(pool, probe.clone())
             .register::<Noop>()
             .register::<Walk<false>>()

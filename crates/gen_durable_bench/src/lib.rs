@@ -13,6 +13,7 @@ mod caller;
 mod jobs;
 mod process;
 mod report;
+mod slow;
 mod statistics;
 
 use std::path::PathBuf;
@@ -38,6 +39,9 @@ pub struct Args {
     /// Measure each workload and its floor this often, in turns, and take the medians
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
+    /// In `timers`: how many are pending when an engine starts; 1,000,000 in the long form, 100,000 otherwise
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    pub pending: Option<u64>,
     /// Measure on this database, in schemas of the bench's own; without it a Postgres is started for the occasion
     #[arg(long, value_name = "URL")]
     pub database_url: Option<String>,

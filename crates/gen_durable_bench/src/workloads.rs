@@ -43,7 +43,7 @@ pub enum Workload {
     Signal,
     /// One parent, 1,000 children (100,000 too in the long form) and their join
     FanOut,
-    /// 100 lanes of 100 jobs each, in two layouts; in the long form also 1,000 lanes beside one of a million entries
+    /// 100 lanes of 100 jobs each, in two layouts; one producer and many; in the long form also 1,000 lanes beside one of a million
     Lanes,
     /// 100 partition keys of 100 jobs each; in the long form also beside a key with a backlog of a million
     Partitions,

@@ -95,7 +95,9 @@ async fn the_metrics_tell_what_was_done() {
     // The recorder is the process's: other tests are seen too, so only this test's own machine is looked for.
     let seen = Seen::default();
     assert!(metrics::set_global_recorder(seen.clone()).is_ok());
-    let engine = Engine::builder(live().await, ()).register::<Observed>().build().unwrap();
+    let soon = "R1/PT0.05S".parse().unwrap();
+    let builder = Engine::builder(live().await, ()).register::<Observed>();
+    let engine = builder.schedule("observed", soon, |_| Observed { fails: false }).build().unwrap();
     let client = engine.client();
     let running = Running::start(engine);
     let good = client.enqueue(Observed { fails: false }).await.unwrap().id;
@@ -103,12 +105,12 @@ async fn the_metrics_tell_what_was_done() {
     assert!(client.settled(good, 60 * SECOND).await.unwrap().unwrap().result.is_ok());
     assert!(client.settled(bad, 60 * SECOND).await.unwrap().unwrap().result.is_err());
     eventually("the outcomes are counted", async || {
-        seen.count("durable_steps_total{machine=observed,outcome=done}") == 1
+        seen.count("durable_steps_total{machine=observed,outcome=done}") == 2
             && seen.count("durable_steps_total{machine=observed,outcome=stop}") == 1
     })
     .await;
     running.stop().await;
-    assert_eq!(seen.count("durable_step_seconds{machine=observed}"), 2);
+    assert_eq!(seen.count("durable_step_seconds{machine=observed}"), 3);
     for name in [
         "durable_picked_total{}",
         "durable_commit_size{}",
@@ -116,6 +118,9 @@ async fn the_metrics_tell_what_was_done() {
         "durable_queue_depth{queue=default}",
         "durable_lanes_depth{}",
         "durable_lanes_blocked{}",
+        "durable_timer_lateness_seconds{kind=schedule}",
+        "durable_timers_overdue{}",
+        "durable_timers_in_mind{}",
     ] {
         assert!(seen.count(name) > 0, "{name} was never touched");
     }

@@ -23,12 +23,12 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
         floors.push(loops::drain(bench, loops::Work::Jobs).await?);
         bench.empty(SCHEMA).await?;
         bench.fill_keyed(SCHEMA, "in_partition", "partition", (0..jobs).map(|n| n % KEYS)).await?;
-        rates.push(drain(bench, None).await?);
+        rates.push(drain(bench, SCHEMA, None).await?);
         if bench.long {
             bench.empty(SCHEMA).await?;
             bench.stand_still(SCHEMA, "in_partition", "partition", "bench:hot", bench.count(BACKLOG)).await?;
             bench.fill_keyed(SCHEMA, "in_partition", "partition", (0..jobs).map(|n| n % KEYS)).await?;
-            beside.push(drain(bench, Some(jobs)).await?);
+            beside.push(drain(bench, SCHEMA, Some(jobs)).await?);
         }
         let last = |rates: &[f64]| rates.last().copied().unwrap_or_default();
         say(&format!("  round {round}: {:.0} jobs/s; bare loop without keys {:.0}", last(&rates), last(&floors)));
@@ -40,15 +40,15 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
 }
 
 /// What is there, from the start of the first step to the commit of the last. `Some`: only so many of it can run.
-pub(super) async fn drain(bench: &Bench, runnable: Option<u64>) -> Result<f64> {
+pub(super) async fn drain(bench: &Bench, schema: &str, runnable: Option<u64>) -> Result<f64> {
     let jobs = match runnable {
         Some(jobs) => jobs,
-        None => bench.live(SCHEMA).await?,
+        None => bench.live(schema).await?,
     };
     let probe = Probe::waiting_for(jobs);
-    let mut engine = bench.start_engine(SCHEMA, &probe).await?;
+    let mut engine = bench.start_engine(schema, &probe).await?;
     engine.until(probe.all()).await?;
-    bench.settled(SCHEMA, jobs).await?;
+    bench.settled(schema, jobs).await?;
     let took = probe.first().elapsed();
     engine.stop().await?;
     Ok(jobs as f64 / took.as_secs_f64())

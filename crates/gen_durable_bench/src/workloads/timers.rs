@@ -11,6 +11,7 @@ use crate::{
     jobs::{Alarm, Probe},
     process,
     report::Measured,
+    slow::{LOGGED_FROM_MS, Slow},
     statistics::{percentile, rounded},
 };
 
@@ -21,6 +22,12 @@ const SECONDS_SHORT: u64 = 10;
 /// Pending and overdue rows.
 const ROWS: u64 = 1_000_000;
 const ROWS_SHORT: u64 = 100_000;
+/// Due times that a process has in mind when it looks ahead, and more: they fall due so long after the start, and have been seen
+/// by so long before.
+const NEAR: u64 = 100_000;
+const NEAR_AHEAD: Duration = Duration::from_secs(8);
+const NEAR_AHEAD_MIN: Duration = Duration::from_secs(4);
+const NEAR_SEEN: Duration = Duration::from_secs(2);
 /// How long the overdue backlog is watched: at its rate, this is not all of it.
 const WATCHED: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -36,22 +43,32 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     let other = armed_elsewhere(bench, count).await?;
     say(&format!("  armed elsewhere: {other}"));
     let rows = bench.count(if bench.long { ROWS } else { ROWS_SHORT });
-    let restart = after_a_restart(bench, rows).await?;
-    say(&format!("  first fired {:.0} ms after a start, with {rows} pending; {:.1} MB more", restart.0, restart.1));
+    let pending = bench.pending.unwrap_or(rows);
+    let restart = after_a_restart(bench, pending).await?;
+    say(&format!(
+        "  first fired {:.0} ms after a start, with {pending} pending; {:.1} MB more, {} of them near",
+        restart.first_ms, restart.memory_mb, restart.near
+    ));
     let storm = overdue(bench, rows).await?;
-    say(&format!("  with {rows} overdue: {:.0} of them a second; fresh ones: {}", storm.0, storm.1));
+    say(&format!("  with {rows} overdue: {:.0} of them a second; fresh ones: {}", storm.per_second, storm.fresh));
+    say(&match &storm.longest {
+        Some(slow) => format!("  the longest statement meanwhile: {:.0} ms, {}", slow.milliseconds, slow.text),
+        None => format!("  no statement of {LOGGED_FROM_MS} ms or more was logged meanwhile"),
+    });
     Ok(Measured::new("timers", "ms", own.p50.max(0.001), percentile(&floor, 50.0), FLOOR)
         .with("count", count)
         .with("armed_here_p50_ms", own.p50)
         .with("armed_here_p99_ms", own.p99)
         .with("armed_elsewhere_p50_ms", other.p50)
         .with("armed_elsewhere_p99_ms", other.p99)
-        .with("rows", rows)
-        .with("first_after_start_ms", rounded(restart.0, 1))
-        .with("memory_more_mb", rounded(restart.1, 1))
-        .with("overdue_per_second", rounded(storm.0, 0))
-        .with("fresh_while_overdue_p50_ms", storm.1.p50)
-        .with("fresh_while_overdue_p99_ms", storm.1.p99))
+        .with("pending", pending)
+        .with("first_after_start_ms", rounded(restart.first_ms, 1))
+        .with("memory_more_mb", rounded(restart.memory_mb, 1))
+        .with("overdue", rows)
+        .with("overdue_per_second", rounded(storm.per_second, 0))
+        .with("overdue_longest_statement_ms", storm.longest.map(|slow| rounded(slow.milliseconds, 1)))
+        .with("fresh_while_overdue_p50_ms", storm.fresh.p50)
+        .with("fresh_while_overdue_p99_ms", storm.fresh.p99))
 }
 
 /// How late, in milliseconds, by the database's clock. Earlier than its time would be below 0.
@@ -136,33 +153,71 @@ async fn armed_elsewhere(bench: &Bench, count: u64) -> Result<Lateness> {
     Ok(late)
 }
 
-/// With many pending: milliseconds from the start of an engine until it has fired what was due, and megabytes more.
-async fn after_a_restart(bench: &Bench, rows: u64) -> Result<(f64, f64)> {
+/// What a start is like with many pending.
+struct Restart {
+    /// Milliseconds until it has fired what was due.
+    first_ms: f64,
+    /// Megabytes more, at the most, while as many due times are near as are kept in mind.
+    memory_mb: f64,
+    near: u64,
+}
+
+async fn after_a_restart(bench: &Bench, pending: u64) -> Result<Restart> {
     bench.empty(SCHEMA).await?;
-    park(bench, "pending", rows, "1 day", 1.0).await?;
+    park(bench, "pending", pending, "1 day", 1.0).await?;
     bench.sql.batch_execute(&format!("analyze {SCHEMA}.instances")).await?;
+    // More than a process keeps in mind, within its horizon soon after the start.
+    let near = bench.count(NEAR).min(pending);
+    let ahead = bench.duration(NEAR_AHEAD).max(NEAR_AHEAD_MIN);
+    let due_from = now(bench).await? + ahead;
+    park(bench, "near", near, &format!("{} ms", ahead.as_millis()), 0.001).await?;
     park(bench, "restart", 1, "-1 second", 1.0).await?;
-    let probe = Probe::waiting_for(u64::MAX);
-    let before = process::memory().now_mb;
-    let begun = now(bench).await?;
-    let engine = bench.start_engine(SCHEMA, &probe).await?;
-    lateness(bench, "restart", 1).await?;
+    // By its id: a look through ten million rows would take more than what is measured.
+    let due = format!("select max(id) from {SCHEMA}.instances");
+    let due: i64 = bench.sql.query_one(&due, &[]).await?.try_get(0)?;
     let fired = format!(
-        "select extract(epoch from eligible_at - $1::text::timestamptz)::float8 * 1000 from {SCHEMA}.instances where state->>'name' = 'restart'"
+        "select extract(epoch from eligible_at - $2::text::timestamptz)::float8 * 1000 from {SCHEMA}.instances
+         where id = $1 and step = 'late'"
     );
-    let took: f64 = bench.sql.query_one(&fired, &[&begun.to_string()]).await?.try_get(0)?;
-    let more = (process::memory().now_mb - before).max(0.0);
+    let fired = bench.sql.prepare(&fired).await?;
+    let probe = Probe::waiting_for(u64::MAX);
+    process::forget_peak();
+    let before = process::memory().now_mb;
+    let (begun, waited) = (now(bench).await?.to_string(), Instant::now());
+    let engine = bench.start_engine(SCHEMA, &probe).await?;
+    let first_ms = loop {
+        if let Some(row) = bench.sql.query_opt(&fired, &[&due, &begun]).await? {
+            break row.try_get(0)?;
+        }
+        if waited.elapsed() > PATIENCE {
+            bail!("nothing fired within {PATIENCE:?} of a start");
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    // A look ahead or two later they are all in mind, and not yet due.
+    while now(bench).await? < due_from - NEAR_SEEN {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let memory_mb = (process::memory().peak_mb - before).max(0.0);
     engine.stop().await?;
-    Ok((took, more))
+    Ok(Restart { first_ms, memory_mb, near })
+}
+
+/// What a backlog of what is overdue is like.
+struct Storm {
+    per_second: f64,
+    fresh: Lateness,
+    /// The longest statement of the engine meanwhile, if it was long enough to be logged, and the log is ours.
+    longest: Option<Slow>,
 }
 
 /// With many overdue: how many of them a second, and how late what is fresh is meanwhile.
-async fn overdue(bench: &Bench, rows: u64) -> Result<(f64, Lateness)> {
+async fn overdue(bench: &Bench, rows: u64) -> Result<Storm> {
     bench.empty(SCHEMA).await?;
     park(bench, "overdue", rows, "-1 day", 1.0).await?;
     bench.sql.batch_execute(&format!("analyze {SCHEMA}.instances")).await?;
     let probe = Probe::waiting_for(u64::MAX);
-    let engine = bench.start_engine(SCHEMA, &probe).await?;
+    let (engine, log) = bench.start_watched(SCHEMA, &probe).await?;
     bench.ready(&engine).await?;
     let watched = bench.duration(WATCHED);
     let fresh = bench.count(1_000).max(10);
@@ -172,8 +227,9 @@ async fn overdue(bench: &Bench, rows: u64) -> Result<(f64, Lateness)> {
     park(bench, "fresh", fresh, "1 second", watched.as_secs_f64() * 1_000.0 / fresh as f64).await?;
     tokio::time::sleep(watched).await;
     let done = bench.sql.query_one(&worked_off, &[]).await?.try_get::<_, i64>(0)? - before;
-    let rate = done as f64 / begun.elapsed().as_secs_f64();
-    let late = lateness(bench, "fresh", fresh).await?;
+    let per_second = done as f64 / begun.elapsed().as_secs_f64();
+    let fresh = lateness(bench, "fresh", fresh).await?;
     engine.stop().await?;
-    Ok((rate, late))
+    let longest = log.map(|log| log.longest()).transpose()?.flatten();
+    Ok(Storm { per_second, fresh, longest })
 }

@@ -5,13 +5,11 @@ use gen_durable_bench::{Args, Workload};
 use serde_json::Value;
 
 async fn measured(workloads: &[Workload]) -> Vec<Value> {
-    let args = Args {
-        workloads: workloads.to_vec(),
-        rounds: 1,
-        scale: 0.01,
-        caller: Some(env!("CARGO_BIN_EXE_durable-bench").into()),
-        ..Args::default()
-    };
+    measured_with(Args { workloads: workloads.to_vec(), ..Args::default() }).await
+}
+
+async fn measured_with(args: Args) -> Vec<Value> {
+    let args = Args { rounds: 1, scale: 0.01, caller: Some(env!("CARGO_BIN_EXE_durable-bench").into()), ..args };
     let report = gen_durable_bench::measure_json(&args).await.unwrap();
     report["results"].as_array().unwrap().clone()
 }
@@ -60,4 +58,23 @@ async fn a_subset_is_measured_in_the_order_it_is_named() {
     let results = measured(&[Workload::InsertMany, Workload::Drain]).await;
     let names: Vec<&str> = results.iter().map(|result| result["workload"].as_str().unwrap()).collect();
     assert_eq!(names, ["insert_many", "drain"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_long_forms_of_lanes_and_timers_say_what_their_bars_ask() {
+    let workloads = vec![Workload::Lanes, Workload::Timers];
+    let results = measured_with(Args { workloads, long: true, pending: Some(2_000), ..Args::default() }).await;
+    let (lanes, timers) = (&results[0], &results[1]);
+    for ratio in ["beside_to_alone", "beside_to_alone_snapshot_held"] {
+        assert!(lanes[ratio].as_f64().is_some_and(|ratio| ratio > 0.0), "{ratio} of {lanes}");
+    }
+    for producers in ["one_producer", "many_producers"] {
+        assert!(lanes[producers]["settled"].as_f64().is_some_and(|rate| rate > 0.0), "{producers} of {lanes}");
+    }
+    assert_eq!((&timers["pending"], &timers["overdue"]), (&2_000.into(), &10_000.into()));
+    assert!(timers["first_after_start_ms"].as_f64().is_some_and(|first| first > 0.0), "{timers}");
+    // A hundredth of the memory that is kept in mind: what it may grow by is what any start takes.
+    assert!(timers["memory_more_mb"].as_f64().is_some_and(|more| more < 64.0), "{timers}");
+    // Nothing was long enough to be logged, or it is told how long.
+    assert!(timers["overdue_longest_statement_ms"].as_f64().is_none_or(|longest| longest >= 10.0), "{timers}");
 }

@@ -21,4 +21,6 @@ mod family;
 mod fence;
 mod kill;
 mod outage;
+#[cfg(target_os = "linux")]
+mod skewed;
 mod stop;

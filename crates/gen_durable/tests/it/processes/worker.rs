@@ -45,9 +45,22 @@ impl Plan {
 
     /// Start a worker and wait until its row is there: from then on it may claim.
     pub(crate) fn start(&self) -> Worker {
+        Worker::spawn("processes::worker::worker_process", &[(PLAN, serde_json::to_string(self).unwrap())])
+    }
+}
+
+/// A worker process that a test started. It is killed when dropped.
+pub(crate) struct Worker {
+    process: Child,
+    said: Arc<Mutex<String>>,
+}
+
+impl Worker {
+    /// Start this test binary again, to run one test that is a worker.
+    pub(crate) fn spawn(test: &str, variables: &[(&str, String)]) -> Worker {
         let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "processes::worker::worker_process", "--nocapture"])
-            .env(PLAN, serde_json::to_string(self).unwrap())
+            .args(["--exact", test, "--nocapture"])
+            .envs(variables.iter().map(|(name, value)| (name, value)))
             .env_remove("DATABASE_URL")
             // Its end tells an orphan to go.
             .stdin(Stdio::piped())
@@ -66,15 +79,7 @@ impl Plan {
         });
         Worker { process, said }
     }
-}
 
-/// A worker process that a test started. It is killed when dropped.
-pub(crate) struct Worker {
-    process: Child,
-    said: Arc<Mutex<String>>,
-}
-
-impl Worker {
     pub(crate) fn pid(&self) -> u32 {
         self.process.id()
     }
@@ -82,6 +87,12 @@ impl Worker {
     /// How often it has logged this.
     pub(crate) fn said(&self, what: &str) -> usize {
         self.said.lock().unwrap().matches(what).count()
+    }
+
+    /// What it has said after these words, up to the end of the line.
+    pub(crate) fn told(&self, words: &str) -> Option<String> {
+        let said = self.said.lock().unwrap();
+        said.split_once(words).and_then(|(_, rest)| rest.lines().next()).map(str::to_owned)
     }
 
     /// Wait until it has logged this so often.
@@ -147,18 +158,22 @@ pub(crate) fn signal(name: &str, pids: &[u32]) -> bool {
     Command::new("kill").args(["-s", name]).args(pids).stderr(Stdio::null()).status().unwrap().success()
 }
 
+/// A worker says what it does, and goes when whoever started it is gone.
+pub(crate) fn as_a_worker() {
+    println!();
+    tracing_subscriber::fmt().with_ansi(false).with_env_filter("gen_durable=info").init();
+    std::thread::spawn(|| {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        std::process::exit(3);
+    });
+}
+
 /// What runs in a worker process. Without a plan, as in every ordinary test run, there is nothing to do.
 #[test]
 fn worker_process() {
     let Ok(plan) = std::env::var(PLAN) else { return };
     let plan: Plan = serde_json::from_str(&plan).unwrap();
-    println!();
-    tracing_subscriber::fmt().with_ansi(false).with_env_filter("gen_durable=info").init();
-    // Whoever started us is gone: so are we.
-    std::thread::spawn(|| {
-        let _ = std::io::stdin().read_to_end(&mut Vec::new());
-        std::process::exit(3);
-    });
+    as_a_worker();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(plan.threads).enable_all().build().unwrap();
     runtime.block_on(run(plan));
