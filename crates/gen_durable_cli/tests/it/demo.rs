@@ -133,9 +133,9 @@ fn last_line(text: &str) -> Value {
 fn a_demo_that_stays_keeps_its_shop_and_its_dashboard_open_until_it_is_asked_to_end() {
     let mut command = durable();
     command.args(["demo", "--seconds", "1", "--instances", "7", "--stay", "always", "--port", "0"]);
-    let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut process = Ends(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
     let mut said = String::new();
-    let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
+    let mut lines = BufReader::new(process.0.stderr.take().unwrap()).lines();
     let stays = lines.by_ref().map_while(Result::ok).any(|line| {
         said.push_str(&line);
         said.push('\n');
@@ -150,13 +150,23 @@ fn a_demo_that_stays_keeps_its_shop_and_its_dashboard_open_until_it_is_asked_to_
         (status == 200 && answer["projections"][0]["served"] == true).then_some(())
     });
     // Orders still come in.
-    let settled = || -> Option<i64> {
-        let (_, body) = ask(address, "GET", "/api/v1/overview", None);
-        serde_json::from_str::<Value>(&body).ok()?["totals"]["done"].as_i64()
+    let newest = || -> Option<i64> {
+        let (_, body) = ask(address, "GET", "/api/v1/instances?limit=1", None);
+        serde_json::from_str::<Value>(&body).ok()?["instances"][0]["id"].as_str()?.parse().ok()
     };
-    let before = wait_for(settled);
-    wait_for(|| settled().filter(|now| *now > before));
-    interrupt(&process);
-    assert_eq!(process.wait().unwrap().code(), Some(0));
+    let before = wait_for(newest);
+    wait_for(|| newest().filter(|now| *now > before));
+    interrupt(&process.0);
+    assert_eq!(process.0.wait().unwrap().code(), Some(0));
     gone(&workers_named(&said));
+}
+
+/// A process that does not outlive its test.
+struct Ends(Child);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }

@@ -46,8 +46,8 @@ async fn a_schedule_that_nobody_registers_or_that_cannot_start_is_found() {
     let (place, client) = Place::migrated().await;
     sql(
         &client,
-        "insert into S.schedules (name, cycle, missed, code_cycle, code_missed)
-         values ('nightly', '30 2 * * * [UTC]', 'latest', '30 2 * * * [UTC]', 'latest')",
+        "insert into S.schedules (name, cycle, missed, code_cycle, code_missed, anchor_at)
+         values ('nightly', '30 2 * * * [UTC]', 'latest', '30 2 * * * [UTC]', 'latest', S.clock())",
     )
     .await;
     finds(&place, "no live worker registers the schedule nightly");

@@ -179,7 +179,13 @@ await step('a projection is rebuilt, and its progress is seen', async () => {
   const bar = page.getByRole('progressbar').first();
   await page.waitForFunction(() => document.querySelector('[role=progressbar]')?.getAttribute('aria-valuenow') === '50');
   await page.getByRole('button', { name: /^Cancel run/ }).waitFor();
-  if (shots) await page.screenshot({ path: join(shots, 'projections.png') });
+  if (shots) {
+    mkdirSync(shots, { recursive: true });
+    await visit(page, address, 'projections');
+    await page.waitForFunction(() => document.querySelector('[role=progressbar] i')?.getBoundingClientRect().width > 0.45 * document.querySelector('[role=progressbar]').getBoundingClientRect().width);
+    await page.screenshot({ path: join(shots, 'projections.png') });
+    await visit(page, address, 'projections/till?tenant=acme');
+  }
   assert.equal(await turn('resume'), 200);
   await page.getByText('equal at position 40').first().waitFor();
   await page.waitForFunction(() => document.querySelector('[role=progressbar]')?.getAttribute('aria-valuenow') === '100');
