@@ -182,7 +182,10 @@ await step('a projection is rebuilt, and its progress is seen', async () => {
   if (shots) {
     mkdirSync(shots, { recursive: true });
     await visit(page, address, 'projections');
-    await page.waitForFunction(() => document.querySelector('[role=progressbar] i')?.getBoundingClientRect().width > 0.45 * document.querySelector('[role=progressbar]').getBoundingClientRect().width);
+    await page.waitForFunction(() => {
+      const bar = document.querySelector('[role=progressbar]');
+      return bar && bar.firstElementChild.getBoundingClientRect().width > 0.45 * bar.getBoundingClientRect().width;
+    });
     await page.screenshot({ path: join(shots, 'projections.png') });
     await visit(page, address, 'projections/till?tenant=acme');
   }
