@@ -38,6 +38,7 @@ async function open(at, options = {}) {
 }
 const visit = (page, at, path) => page.goto(`${at}#/${path}`);
 const heading = (page, name) => page.getByRole('heading', { level: 1, name });
+const loaded = (page) => page.waitForFunction(() => !document.querySelector('.loading'));
 const isContent = (where) => { assert.deepEqual(complaints, [], where); };
 async function accessible(page, where) {
   await page.evaluate(axe);
@@ -222,7 +223,7 @@ await step('every page passes axe, in light and in dark', async () => {
     for (const path of [...PAGES, `instances/${first}`]) {
       await visit(page, address, path);
       await page.locator('main h1').waitFor();
-      await page.locator('.loading').waitFor({ state: 'detached' });
+      await loaded(page);
       await accessible(page, `${path || 'overview'} in ${colorScheme}`);
     }
   }
@@ -245,7 +246,7 @@ await step('a phone needs no scrolling sideways', async () => {
   for (const path of [...PAGES, `instances/${first}`]) {
     await visit(page, address, path);
     await page.locator('main h1').waitFor();
-    await page.locator('.loading').waitFor({ state: 'detached' });
+    await loaded(page);
     const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
     if (wide > 0) complaints.push(`${path || 'overview'} is ${wide} px too wide`);
   }
@@ -262,7 +263,7 @@ await step('markup in names, keys, errors, states and letters is text', async ()
   for (const path of ['', 'machines', 'instances', 'instances?status=failed', 'failures', 'queues', 'projections', 'workers', 'audit']) {
     await visit(evil, evilAddress, path);
     await evil.locator('main h1').waitFor();
-    await evil.locator('.loading').waitFor({ state: 'detached' });
+    await loaded(evil);
     await evil.getByText('alert(').first().waitFor({ state: 'attached' });
     await clean(path || 'overview');
   }
