@@ -9,3 +9,4 @@ drop function gen_durable.generation(text, text);
 drop table gen_durable.projection_failures;
 drop table gen_durable.projection_runs;
 drop table gen_durable.projections;
+alter table gen_durable.workers drop column projections;

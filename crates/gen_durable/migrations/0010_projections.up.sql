@@ -28,6 +28,12 @@ create table gen_durable.projections (
         octet_length(tenant) <= 200 and octet_length(projection) between 1 and 200)
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
 
+-- Pages of one projection's scopes, and of all by projection.
+create index projections_by_name on gen_durable.projections (projection, tenant);
+
+-- Which projections a process has registered: who asks for a run is told whether anybody is there to do it.
+alter table gen_durable.workers add column projections text[] not null default '{}';
+
 -- Replays, rebuilds and verifications: asked for by anybody, done by a process that knows the projection, any of them and
 -- one after the other if need be.
 create table gen_durable.projection_runs (
@@ -57,6 +63,8 @@ create table gen_durable.projection_runs (
 );
 -- One at a time in a scope: a second is refused, by whomever and from wherever it is asked for.
 create unique index projection_runs_open on gen_durable.projection_runs (tenant, projection) where finished_at is null;
+create index projection_runs_by_name on gen_durable.projection_runs (projection, id);
+create index projection_runs_by_scope on gen_durable.projection_runs (projection, tenant, id);
 create index projection_runs_retired on gen_durable.projection_runs (id) where retired is not null;
 
 -- What a projection could not apply: once for each event, with how often it was tried.
@@ -74,6 +82,7 @@ create table gen_durable.projection_failures (
     primary key (tenant, projection, position),
     constraint projection_failures_states check (state in ('retrying', 'halted', 'parked', 'resolved'))
 );
+create index projection_failures_left on gen_durable.projection_failures (projection, tenant, position) where resolved_at is null;
 create index projection_failures_redrive on gen_durable.projection_failures (projection) where redrive;
 
 -- Which rows of a projection are to be read. Ask in the statement that reads them, or in one REPEATABLE READ transaction.

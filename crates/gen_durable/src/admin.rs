@@ -44,6 +44,7 @@ impl Projections {
 
     /// How they do, in the order of tenant and projection; of one tenant, of one projection, or all (10,000 at the most).
     pub async fn list(&self, tenant: Option<&str>, projection: Option<&str>) -> Result<Vec<ProjectionInfo>, Error> {
+        check(tenant, projection)?;
         let (tenant, projection) = (tenant.map(str::to_owned), projection.map(str::to_owned));
         self.call("list projections", move |connection| async move {
             projections::list(&connection, tenant.as_deref(), projection.as_deref(), None, PAGE_MAX).await
@@ -58,6 +59,7 @@ impl Projections {
 
     /// Runs, the newest first.
     pub async fn runs(&self, tenant: Option<&str>, projection: Option<&str>) -> Result<Vec<ProjectionRun>, Error> {
+        check(tenant, projection)?;
         let (tenant, projection) = (tenant.map(str::to_owned), projection.map(str::to_owned));
         self.call("list runs", move |connection| async move {
             runs::list(&connection, None, tenant.as_deref(), projection.as_deref(), PAGE_MAX).await
@@ -93,6 +95,7 @@ impl Projections {
         projection: Option<&str>,
         resolved: bool,
     ) -> Result<Vec<ProjectionFailure>, Error> {
+        check(tenant, projection)?;
         let (tenant, projection) = (tenant.map(str::to_owned), projection.map(str::to_owned));
         self.call("list failures", move |connection| async move {
             projections::failures(&connection, tenant.as_deref(), projection.as_deref(), resolved, PAGE_MAX).await
@@ -146,6 +149,7 @@ impl Projections {
 
     /// Let a projection that halted, or waits before it tries again, go on now. Answers whether it was so.
     pub async fn retry(&self, tenant: &str, projection: &str) -> Result<bool, Error> {
+        check(Some(tenant), Some(projection))?;
         let (whose, name) = (tenant.to_owned(), projection.to_owned());
         let going = self
             .call("retry a projection", move |connection| async move {
@@ -158,6 +162,7 @@ impl Projections {
 
     /// Try a parked event again, or all of them. Answers how many there were.
     pub async fn redrive(&self, tenant: &str, projection: &str, position: Option<i64>) -> Result<usize, Error> {
+        check(Some(tenant), Some(projection))?;
         let (tenant, projection) = (tenant.to_owned(), projection.to_owned());
         let count = self
             .call("try parked events again", move |connection| async move {
@@ -210,6 +215,12 @@ impl Projections {
     }
 }
 
+/// Names that a row can hold.
+fn check(tenant: Option<&str>, projection: Option<&str>) -> Result<(), Error> {
+    codec::check_name("a tenant's name", tenant.unwrap_or_default(), 0, NAME_BYTES_MAX).map_err(Error::invalid)?;
+    codec::check_name("a projection's name", projection.unwrap_or("any"), 1, NAME_BYTES_MAX).map_err(Error::invalid)
+}
+
 /// A run that has not been asked for yet.
 #[must_use = "nothing is asked for until this is awaited"]
 #[derive(Debug, Clone)]
@@ -249,8 +260,7 @@ impl IntoFuture for RunRequest {
     fn into_future(self) -> Self::IntoFuture {
         let RunRequest { projections, request } = self;
         Box::pin(async move {
-            codec::check_name("a tenant's name", &request.tenant, 0, NAME_BYTES_MAX).map_err(Error::invalid)?;
-            codec::check_name("a projection's name", &request.projection, 1, NAME_BYTES_MAX).map_err(Error::invalid)?;
+            check(Some(&request.tenant), Some(&request.projection))?;
             let asked = request.clone();
             let act = move |connection: Rc<Connection>| async move { runs::request(&connection, &asked).await };
             let run = projections.call("ask for a run", act).await?;

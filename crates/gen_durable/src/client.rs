@@ -12,6 +12,7 @@ use jiff::Timestamp;
 
 use crate::{
     admin::Projections,
+    audit::Audit,
     birth::{self, New},
     codec,
     error::{Error, Failure, Kind, StepError, storable},
@@ -92,6 +93,11 @@ impl Client {
     /// Act on instances whose Rust types are not at hand: for tools.
     pub fn operate(&self) -> Operate {
         Operate::new(self.pool.clone())
+    }
+
+    /// The record of what people did: for tools that let them.
+    pub fn audit(&self) -> Audit {
+        Audit::new(self.pool.clone())
     }
 
     /// The database's time: the one clock that counts.

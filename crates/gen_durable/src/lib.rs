@@ -19,6 +19,7 @@ mod transition;
 
 // What a user calls.
 mod admin;
+mod audit;
 mod client;
 mod log;
 mod operate;
@@ -40,6 +41,7 @@ mod testing;
 pub use testing::{Lab, Tally};
 
 pub use admin::{Projections, RunRequest};
+pub use audit::{Audit, Deed};
 pub use birth::{Birth, IntoBirth, birth, birth_at};
 pub use calendar::{Cycle, Due, Missed, Occurrence, Period};
 pub use client::{Client, Enqueue, Enqueued, SendSignal, Settled};
@@ -60,12 +62,14 @@ pub use projection::{Digest, NewVersion, Poison, Projecting, Projection};
 pub use settings::Settings;
 pub use signal::{Address, Letter, Scope, Signal, Signals};
 pub use store::{
+    audit::AuditLine,
     doctor::{Snapshot, TableInfo},
     explain::{Blocker, Explanation, PendingChild, Relations},
     family::{ChildInfo, Children, InboxLetter},
     flow::Edge,
     inspect::{Count, Filter, Inspect, Instance, QueueInfo, Unserved, WorkerInfo},
     migrate::{MigrationStatus, Migrations},
+    oversight::ScopeFilter,
     pool::Pool,
     projections::{ProjectionFailure, ProjectionInfo},
     pulse::{Arrived, Backlog, Estimate, Finished, Trouble},

@@ -127,6 +127,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
             queues: Vec::new(),
             machines: Vec::new(),
             schedules: Vec::new(),
+            projections: Vec::new(),
         };
         let lab = Lab {
             app: Arc::new(app),

@@ -1,8 +1,8 @@
 //! Which database, which schema in it.
 
-use std::{error::Error, fmt};
+use std::{error::Error, fmt, sync::OnceLock};
 
-use gen_durable::{Client, DEFAULT_SCHEMA, Pool};
+use gen_durable::{Client, DEFAULT_SCHEMA, Deed, Pool};
 
 /// Where a command looks.
 #[derive(Debug, clap::Args)]
@@ -13,6 +13,24 @@ pub(crate) struct Database {
     /// The schema that the engine lives in
     #[arg(long, value_name = "NAME", default_value = DEFAULT_SCHEMA)]
     pub(crate) schema: String,
+}
+
+/// The act of this command, once it is recorded: it is over when the command is.
+static ACT: OnceLock<(Client, i64, Deed)> = OnceLock::new();
+
+/// Say how the act of this command went, if it was one.
+pub(crate) async fn record_the_end<T>(ended: &anyhow::Result<T>) {
+    let Some((client, record, deed)) = ACT.get() else { return };
+    let said = ended.as_ref().map(|_| "done").map_err(ToString::to_string);
+    let outcome = said.as_ref().copied().map_err(String::as_str);
+    if let Err(error) = client.audit().end(*record, deed, outcome).await {
+        tracing::warn!(%error, "how it went could not be recorded");
+    }
+}
+
+/// Who runs this program.
+pub(crate) fn user() -> String {
+    std::env::var("USER").ok().filter(|user| !user.is_empty()).unwrap_or_else(|| "local".to_owned())
 }
 
 impl Database {
@@ -31,6 +49,22 @@ impl Database {
         let pool = self.pool().await?;
         pool.migrations().check().await?;
         Ok(Client::new(pool))
+    }
+
+    /// The same, for a command that changes something: what it is about to do is recorded first, or not done.
+    pub(crate) async fn client_for(&self, act: &str, subject: impl Into<String>) -> anyhow::Result<Client> {
+        let client = self.client().await?;
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+        let deed = Deed {
+            who: user(),
+            place: host.map(|host| host.trim().to_owned()).filter(|host| !host.is_empty()),
+            via: "command".to_owned(),
+            act: act.to_owned(),
+            subject: subject.into(),
+        };
+        let record = client.audit().begin(&deed).await?;
+        let _ = ACT.set((client.clone(), record, deed));
+        Ok(client)
     }
 
     /// For SQL that is only printed: nobody needs to answer.

@@ -2,6 +2,7 @@
 
 mod commands;
 mod connect;
+mod listen;
 mod shop;
 mod table;
 mod text;
@@ -12,8 +13,8 @@ use std::{process::ExitCode, time::Duration};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    bench, cancel, demo, dev, doctor, enqueue, explain, lanes, ls, migrate, partitions, pause, projections, queues,
-    retry, schedules, serve, show, signal, timers, watch, workers,
+    audit, bench, cancel, demo, dev, doctor, enqueue, explain, lanes, ls, migrate, partitions, pause, projections,
+    queues, retry, schedules, serve, show, signal, timers, watch, workers,
 };
 
 /// Durable execution on nothing but Postgres
@@ -28,7 +29,7 @@ struct Cli {
     /// Print JSON, for programs
     #[arg(long, global = true)]
     json: bool,
-    /// Look again every so many seconds, until Ctrl-C: for ls, show, explain, queues, workers and doctor
+    /// Look again every so many seconds, until Ctrl-C: for ls, show, explain, queues, workers, audit and doctor
     #[arg(long, global = true, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", require_equals = true,
         value_parser = clap::value_parser!(u64).range(1..=3600))]
     watch: Option<u64>,
@@ -60,6 +61,7 @@ enum Command {
     Schedules(schedules::Args),
     Workers(workers::Args),
     Projections(projections::Args),
+    Audit(audit::Args),
     Doctor(doctor::Args),
     Serve(serve::Args),
     /// Print a script that completes this command in a shell: durable completions bash
@@ -87,7 +89,11 @@ fn main() -> ExitCode {
     let ended = runtime.block_on(async {
         match cli.watch {
             Some(seconds) => watch::run(seconds, &cli.command, || run(Cli::parse())).await,
-            None => run(cli).await,
+            None => {
+                let ended = run(cli).await;
+                connect::record_the_end(&ended).await;
+                ended
+            }
         }
     });
     // Nothing that still blocks a thread may keep the command from ending.
@@ -124,6 +130,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Schedules(args) => schedules::run(args, json).await,
         Command::Workers(args) => workers::run(args, json).await,
         Command::Projections(args) => projections::run(args, json).await,
+        Command::Audit(args) => audit::run(args, json).await,
         Command::Bench(args) => bench::run(args).await,
         Command::DemoWorker => shop::worker::run().await,
     }?;

@@ -12,6 +12,7 @@ import { Instances } from './pages/instances.js';
 import { Instance } from './pages/instance.js';
 import { Failures } from './pages/failures.js';
 import { Queues } from './pages/queues.js';
+import { Projections } from './pages/projections.js';
 import { Workers } from './pages/workers.js';
 import { Audit } from './pages/audit.js';
 
@@ -22,6 +23,7 @@ const PAGES = [
   { path: 'instances', name: 'Instances', key: 'i', view: Instances, one: Instance },
   { path: 'failures', name: 'Failures', key: 'f', view: Failures, count: (live) => (live?.totals.failed ?? 0) + (live?.totals.stuck ?? 0), tone: 'bad' },
   { path: 'queues', name: 'Queues', key: 'q', view: Queues, count: (live) => live?.queues.reduce((sum, queue) => sum + queue.due, 0) },
+  { path: 'projections', name: 'Projections', key: 'p', view: Projections, one: Projections },
   { path: 'workers', name: 'Workers', key: 'w', view: Workers, count: (live) => live?.workers.filter((worker) => worker.alive).length },
   { path: 'audit', name: 'Acts', key: 'a', view: Audit },
 ];

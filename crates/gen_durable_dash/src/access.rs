@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     fmt,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -11,6 +11,8 @@ use ring::{
     digest::{SHA256, digest},
     rand::{SecureRandom, SystemRandom},
 };
+
+use crate::audit::Notes;
 
 /// Shorter tokens can be guessed.
 const TOKEN_BYTES_MIN: usize = 22;
@@ -31,21 +33,37 @@ pub enum Role {
 }
 
 /// Somebody who was let in. A host that checks callers itself puts one into the request's extensions.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Caller {
     pub(crate) role: Role,
     pub(crate) name: String,
+    /// From where, if that is known.
+    pub(crate) place: Option<String>,
+    /// Where the handler of this caller's request says what it does.
+    pub(crate) notes: Option<Arc<Notes>>,
 }
 
 impl Caller {
     /// Somebody who may look and act. The name stands in the audit.
     pub fn operator(name: impl Into<String>) -> Caller {
-        Caller { role: Role::Operator, name: name.into() }
+        Caller { role: Role::Operator, name: name.into(), place: None, notes: None }
     }
 
     /// Somebody who may only look.
     pub fn reader(name: impl Into<String>) -> Caller {
-        Caller { role: Role::Reader, name: name.into() }
+        Caller { role: Role::Reader, name: name.into(), place: None, notes: None }
+    }
+
+    /// Where they come from, for the audit: for a host behind a proxy that it trusts. Otherwise it is the address of the
+    /// connection, where the server passes it on (`into_make_service_with_connect_info::<SocketAddr>()`).
+    pub fn coming_from(mut self, place: impl Into<String>) -> Caller {
+        self.place = Some(place.into());
+        self
+    }
+
+    /// The same, apart from the request: what is said of it from here on is a record of its own.
+    pub(crate) fn apart(self) -> Caller {
+        Caller { notes: None, ..self }
     }
 }
 

@@ -39,6 +39,7 @@ static ASSETS: &[(&str, Kind, &str)] = assets![
     "pages/instances.js" Script,
     "pages/machines.js" Script,
     "pages/overview.js" Script,
+    "pages/projections.js" Script,
     "pages/queues.js" Script,
     "pages/workers.js" Script,
     "vendor/preact-htm.js" Script,

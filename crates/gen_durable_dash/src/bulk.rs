@@ -135,7 +135,7 @@ impl Bulks {
             all.insert(bulk.id, bulk.clone());
         }
         let progress = bulk.show();
-        tokio::spawn(run(shared.clone(), bulk, by, ids));
+        tokio::spawn(run(shared.clone(), bulk, by.apart(), ids));
         progress
     }
 

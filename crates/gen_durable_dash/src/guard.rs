@@ -1,9 +1,10 @@
 //! What every request goes through first, whatever it asks for: who asks, by which name, from which page. And what every answer
 //! carries, refusals included.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, time::Duration};
 
 use axum::{
+    body::{Body, to_bytes},
     extract::{Request, State},
     http::{HeaderMap, HeaderValue, Method, StatusCode, header},
     middleware::Next,
@@ -13,7 +14,9 @@ use axum::{
 use crate::{
     access::{Caller, Refusal, Role},
     assets,
+    audit::{self, Audit, NO_ACTS},
     problem::Problem,
+    routes::BODY_BYTES_MAX,
     shared::Shared,
 };
 
@@ -25,22 +28,62 @@ pub(crate) const COOKIE: &str = "durable_session";
 pub(crate) const HEALTH: &str = "/healthz";
 /// Where a token is changed into a session, and back.
 pub(crate) const LOGIN: &str = "/login";
+/// So long may a body take.
+const BODY_TIME: Duration = Duration::from_secs(10);
 const LOGOUT: &str = "/api/v1/session/end";
 
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
     font-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'";
 
-pub(crate) async fn guard(State(shared): State<Shared>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn guard(State(shared): State<Shared>, request: Request, next: Next) -> Response {
     let answer = match admit(&shared, &request) {
-        Ok(caller) => {
-            if let Some(caller) = caller {
-                request.extensions_mut().insert(caller);
-            }
-            next.run(request).await
-        }
+        Ok(caller) => admitted(shared, caller, request, next).await.unwrap_or_else(|refused| *refused),
         Err(refused) => *refused,
     };
     with_headers(answer)
+}
+
+async fn admitted(
+    shared: Shared,
+    caller: Option<Caller>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Box<Response>> {
+    if matches!(*request.method(), Method::GET | Method::HEAD) {
+        return Ok(run(caller, request, next).await);
+    }
+    // All of it is here before anything begins: who sends it slowly holds up nobody, and for a while only.
+    let request = whole(request, BODY_TIME).await?;
+    match caller {
+        Some(caller) if !NO_ACTS.contains(&request.uri().path()) => {
+            let place = caller.place.clone().or_else(|| audit::place(&request));
+            Ok(Audit::through(shared, Caller { place, ..caller }, request, next).await)
+        }
+        caller => Ok(run(caller, request, next).await),
+    }
+}
+
+async fn run(caller: Option<Caller>, mut request: Request, next: Next) -> Response {
+    if let Some(caller) = caller {
+        request.extensions_mut().insert(caller);
+    }
+    next.run(request).await
+}
+
+/// A request with all of its body.
+async fn whole(request: Request, within: Duration) -> Result<Request, Box<Response>> {
+    let (parts, body) = request.into_parts();
+    match tokio::time::timeout(within, to_bytes(body, BODY_BYTES_MAX)).await {
+        Ok(Ok(bytes)) => Ok(Request::from_parts(parts, Body::from(bytes))),
+        Ok(Err(_)) => {
+            let why = format!("the body is larger than {BODY_BYTES_MAX} bytes, or broke off");
+            Err(refuse(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", why)))
+        }
+        Err(_) => {
+            let why = format!("the body did not come within {within:?}");
+            Err(refuse(Problem::new(StatusCode::REQUEST_TIMEOUT, "too_slow", why)))
+        }
+    }
 }
 
 /// Let it through, with who asks; or the answer that refuses it.
@@ -168,4 +211,17 @@ fn with_headers(mut answer: Response) -> Response {
     headers.insert("cross-origin-resource-policy", HeaderValue::from_static("same-origin"));
     headers.insert("cross-origin-opener-policy", HeaderValue::from_static("same-origin"));
     answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_body_that_comes_too_slowly_is_not_waited_for() {
+        let never = futures_util::stream::pending::<Result<axum::body::Bytes, std::io::Error>>();
+        let request = Request::new(Body::from_stream(never));
+        let refused = whole(request, Duration::from_millis(1)).await.err().map(|answer| answer.status());
+        assert_eq!(refused, Some(StatusCode::REQUEST_TIMEOUT));
+    }
 }

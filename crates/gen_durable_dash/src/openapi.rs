@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::routes;
+use crate::{api::projections, routes};
 
 /// What is said of a route.
 #[derive(Debug, Clone)]
@@ -321,7 +321,23 @@ fn schemas() -> Value {
             ]),
         ),
         ("Workers", object(&["*workers: Worker[]"])),
-        ("Audit", object(&["*acts: object[]"])),
+        ("Audit", object(&["*acts: Act[]", "next: string?"])),
+        (
+            "Act",
+            object(&[
+                "*id",
+                "*at: time",
+                "*by",
+                "from: string?",
+                "*via",
+                "*act",
+                "*on",
+                "went_well: boolean?",
+                "outcome: string?",
+                "ended_at: string?",
+            ]),
+        ),
     ];
-    Value::Object(entries.into_iter().map(|(name, schema)| (name.to_owned(), schema)).collect())
+    let entries = entries.into_iter().chain(projections::SCHEMAS.iter().map(|(name, of)| (*name, object(of))));
+    Value::Object(entries.map(|(name, schema)| (name.to_owned(), schema)).collect())
 }

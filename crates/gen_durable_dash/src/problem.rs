@@ -10,6 +10,10 @@ use gen_durable::Error;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+/// The sentence of a refusal, beside the answer: for the audit.
+#[derive(Debug, Clone)]
+pub(crate) struct Said(pub(crate) String);
+
 /// An answer that is not what was asked for.
 #[derive(Debug)]
 pub(crate) struct Problem {
@@ -36,6 +40,12 @@ impl Problem {
         Problem::new(StatusCode::NOT_FOUND, "not_found", detail)
     }
 
+    /// The answer, with what follows from it for whoever asked.
+    pub(crate) fn because(mut self, what: &str) -> Response {
+        self.detail = format!("{what}: {}", self.detail);
+        self.into_response()
+    }
+
     pub(crate) fn with(mut self, more: Value) -> Problem {
         self.more = more;
         self
@@ -47,6 +57,7 @@ impl From<Error> for Problem {
         let (status, code) = match &error {
             e if e.is_not_found() => (StatusCode::NOT_FOUND, "not_found"),
             e if e.is_no_target() => (StatusCode::CONFLICT, "no_target"),
+            e if e.is_taken() => (StatusCode::CONFLICT, "taken"),
             e if e.is_inbox_full() => (StatusCode::CONFLICT, "inbox_full"),
             e if e.is_invalid() => (StatusCode::UNPROCESSABLE_ENTITY, "invalid"),
             e if e.is_transient() => (StatusCode::SERVICE_UNAVAILABLE, "database_away"),
@@ -73,6 +84,7 @@ impl IntoResponse for Problem {
         }
         let mut answer = (self.status, Json(body)).into_response();
         answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        answer.extensions_mut().insert(Said(self.detail));
         answer
     }
 }

@@ -8,14 +8,14 @@ use axum::{
 };
 
 use crate::{
-    api::{acts, health, instance, instances, live, many, places, session},
+    api::{acts, audit, health, instance, instances, live, many, places, projections, session},
     assets,
     openapi::{Doc, doc},
     shared::Shared,
 };
 
 /// The longest body, in bytes.
-const BODY_BYTES_MAX: usize = 1024 * 1024;
+pub(crate) const BODY_BYTES_MAX: usize = 1024 * 1024;
 
 pub(crate) struct Route {
     pub(crate) method: Method,
@@ -108,6 +108,18 @@ pub(crate) fn all() -> Vec<Route> {
         post "/api/v1/queues/{name}/pause" places::pause, doc("Claim nothing more from it").answers("Paused");
         post "/api/v1/queues/{name}/resume" places::resume, doc("Open it again").answers("Paused");
         get "/api/v1/workers" places::workers, doc("The processes that run steps").answers("Workers");
-        get "/api/v1/audit" instances::audit, doc("What was done through this process, the newest first").answers("Audit");
+        get "/api/v1/audit" audit::list, doc("What was done, the newest first; `next` is the `before` of the next page").query(&["before", "limit"]).answers("Audit");
+
+        get "/api/v1/projections" projections::list, doc("How projections do, by projection and tenant; `next` is the `after` of the next page").query(&["tenant", "after", "limit"]).answers("Projections");
+        get "/api/v1/projections/{name}" projections::scopes, doc("How one projection does, by tenant").query(&["tenant", "after", "limit"]).answers("Projections");
+        post "/api/v1/projections/{name}/rebuild" projections::rebuild, doc("Apply everything again: in a shadow that is compared and swapped in, or in place").body("Rebuild").answers("Asked");
+        post "/api/v1/projections/{name}/replay" projections::replay, doc("Apply events again to the rows that are there").body("Replay").answers("Asked");
+        post "/api/v1/projections/{name}/verify" projections::verify, doc("Apply everything to a shadow, and say whether it is equal").body("Scope").answers("Asked");
+        post "/api/v1/projections/{name}/retry" projections::retry, doc("Let it go on now, if it halted or waits before it tries again").body("Scope").answers("GoesOn");
+        post "/api/v1/projections/{name}/redrive" projections::redrive, doc("Try a parked event again, or all of them").body("Redrive").answers("Redriven");
+        get "/api/v1/projection_runs" projections::runs, doc("Rebuilds, replays and verifications, the newest first; `next` is the `before` of the next page").query(&["projection", "tenant", "before", "limit"]).answers("ProjectionRuns");
+        get "/api/v1/projection_runs/{id}" projections::run, doc("One of them").answers("ProjectionRun");
+        post "/api/v1/projection_runs/{id}/cancel" projections::cancel, doc("End it").body("CancelRun").answers("RunCancelled");
+        get "/api/v1/projection_failures" projections::failures, doc("Events that could not be applied and still are not; `next` is the `after` of the next page").query(&["projection", "tenant", "after", "limit"]).answers("ProjectionFailures");
     }
 }

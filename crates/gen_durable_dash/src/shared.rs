@@ -54,13 +54,13 @@ impl Inner {
         let readers = (0..READERS).map(|_| reader()).collect::<Result<_, _>>()?;
         let pulse = Pulse::start(client.pool().beside(APPLICATION_NAME)?, STATEMENT_TIMEOUT, options.redaction.clone());
         Ok(Arc::new(Inner {
-            client,
             readers,
             turn: AtomicUsize::new(0),
             doors: Doors::new(access),
             options,
             pulse,
-            audit: Audit::default(),
+            audit: Audit::new(&client),
+            client,
             bulks: Bulks::default(),
         }))
     }

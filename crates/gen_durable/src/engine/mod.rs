@@ -200,6 +200,7 @@ impl Engine {
             queues: self.queues.iter().map(|(queue, _)| queue.name().to_owned()).collect(),
             machines: self.registry.machines(),
             schedules: self.schedules.names(),
+            projections: self.readers.iter().map(|reader| reader.name().to_owned()).collect(),
         };
         let queues = self.queues.iter().map(|(queue, workers)| LocalQueue::new(*queue, *workers)).collect();
         let core = Core::new(

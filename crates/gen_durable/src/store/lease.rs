@@ -11,7 +11,7 @@ use super::{
     sql,
 };
 
-sql!(prepared RENEW, "renew.sql", [TEXT, FLOAT8, TEXT, INT4, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY]);
+sql!(prepared RENEW, "renew.sql", [TEXT, FLOAT8, TEXT, INT4, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY]);
 sql!(RETIRE, "retire.sql", [TEXT]);
 sql!(EXPIRED, "expired.sql", [FLOAT8, TEXT]);
 sql!(ADOPT, "adopt.sql", [FLOAT8]);
@@ -30,6 +30,8 @@ pub(crate) struct Worker {
     pub(crate) machines: Vec<String>,
     /// The schedules that it can fire.
     pub(crate) schedules: Vec<String>,
+    /// The projections that it can do runs of.
+    pub(crate) projections: Vec<String>,
 }
 
 impl Worker {
@@ -42,8 +44,16 @@ impl Worker {
 /// Say that this worker is alive: inserts its row, or renews it, also when it was thought dead. If its lease had
 /// run out, it begins anew.
 pub(crate) async fn renew(connection: &Connection, worker: &Worker, lease_seconds: f64) -> Result<(), Fault> {
-    let params: &[super::connection::Param<'_>] =
-        &[&worker.id, &lease_seconds, &worker.host, &worker.pid, &worker.queues, &worker.machines, &worker.schedules];
+    let params: &[super::connection::Param<'_>] = &[
+        &worker.id,
+        &lease_seconds,
+        &worker.host,
+        &worker.pid,
+        &worker.queues,
+        &worker.machines,
+        &worker.schedules,
+        &worker.projections,
+    ];
     connection.query(&RENEW, params).await.map(drop)
 }
 

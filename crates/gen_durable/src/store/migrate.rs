@@ -45,10 +45,11 @@ pub(crate) static MIGRATIONS: &[Migration] = &[
     migration!(8, "0008_hand_over", serves 8),
     migration!(9, "0009_events", serves 9),
     migration!(10, "0010_projections", serves 10),
+    migration!(11, "0011_audit", serves 11),
 ];
 
 /// The version that this build was made for.
-pub(crate) const CURRENT: i32 = 10;
+pub(crate) const CURRENT: i32 = 11;
 
 /// A migration may have an index to build; it is not lost for being slow.
 const MIGRATION_DEADLINE: std::time::Duration = std::time::Duration::from_secs(3600);

@@ -13,6 +13,7 @@ pub(crate) mod step_tx;
 pub(crate) mod target;
 pub(crate) mod tx;
 
+pub(crate) mod audit;
 pub(crate) mod collect;
 pub(crate) mod doctor;
 pub(crate) mod enqueue;
@@ -27,6 +28,7 @@ pub(crate) mod lane;
 pub(crate) mod lease;
 pub(crate) mod migrate;
 pub(crate) mod operate;
+pub(crate) mod oversight;
 pub(crate) mod pick;
 pub(crate) mod projections;
 pub(crate) mod pulse;

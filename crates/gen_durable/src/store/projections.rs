@@ -366,12 +366,24 @@ pub struct ProjectionInfo {
     pub digest_at: Option<Timestamp>,
     /// When it last moved.
     pub updated_at: Timestamp,
+    /// Whether a live worker has it registered. If not, it stands still, and so does every run of it.
+    pub served: bool,
 }
 
 impl ProjectionInfo {
     /// How many events it is behind.
     pub fn lag(&self) -> i64 {
         (self.height - self.position).max(0)
+    }
+
+    /// In words: `up to date`, `following`, `rebuilding`, `retrying` or `halted`.
+    pub fn health(&self) -> &str {
+        match self.status.as_str() {
+            "running" if self.position < self.replaying_to => "rebuilding",
+            "running" if self.lag() == 0 => "up to date",
+            "running" => "following",
+            other => other,
+        }
     }
 }
 
@@ -385,34 +397,36 @@ pub(crate) async fn list(
 ) -> Result<Vec<ProjectionInfo>, Fault> {
     let (after_tenant, after_projection) = after.unzip();
     let rows = connection.query(&LIST, &[&tenant, &projection, &after_tenant, &after_projection, &limit]).await?;
-    rows.iter()
-        .map(|row| {
-            Ok(ProjectionInfo {
-                tenant: column(row, 0)?,
-                projection: column(row, 1)?,
-                partition: column(row, 2)?,
-                version: column(row, 3)?,
-                generation: column(row, 4)?,
-                position: column(row, 5)?,
-                height: column(row, 6)?,
-                status: column(row, 7)?,
-                attempts: column(row, 8)?,
-                retry_at: column(row, 9)?,
-                last_error: column(row, 10)?,
-                owner: column(row, 11)?,
-                host: column(row, 12)?,
-                pid: column(row, 13)?,
-                owned: column(row, 14)?,
-                lag_seconds: column(row, 15)?,
-                replaying_to: column(row, 16)?,
-                applied: column(row, 17)?,
-                digest: column(row, 18)?,
-                digest_position: column(row, 19)?,
-                digest_at: column(row, 20)?,
-                updated_at: column(row, 21)?,
-            })
-        })
-        .collect()
+    rows.iter().map(info).collect()
+}
+
+/// A scope, as both lists answer it.
+pub(super) fn info(row: &Row) -> Result<ProjectionInfo, Fault> {
+    Ok(ProjectionInfo {
+        tenant: column(row, 0)?,
+        projection: column(row, 1)?,
+        partition: column(row, 2)?,
+        version: column(row, 3)?,
+        generation: column(row, 4)?,
+        position: column(row, 5)?,
+        height: column(row, 6)?,
+        status: column(row, 7)?,
+        attempts: column(row, 8)?,
+        retry_at: column(row, 9)?,
+        last_error: column(row, 10)?,
+        owner: column(row, 11)?,
+        host: column(row, 12)?,
+        pid: column(row, 13)?,
+        owned: column(row, 14)?,
+        lag_seconds: column(row, 15)?,
+        replaying_to: column(row, 16)?,
+        applied: column(row, 17)?,
+        digest: column(row, 18)?,
+        digest_position: column(row, 19)?,
+        digest_at: column(row, 20)?,
+        updated_at: column(row, 21)?,
+        served: column(row, 22)?,
+    })
 }
 
 /// An event that a projection could not apply.
@@ -432,6 +446,8 @@ pub struct ProjectionFailure {
     pub first_at: Timestamp,
     pub last_at: Timestamp,
     pub resolved_at: Option<Timestamp>,
+    /// Whether it is parked, and somebody has asked that it be tried again.
+    pub redrive: bool,
 }
 
 pub(crate) async fn failures(
@@ -442,20 +458,22 @@ pub(crate) async fn failures(
     limit: i32,
 ) -> Result<Vec<ProjectionFailure>, Fault> {
     let rows = connection.query(&FAILURES, &[&tenant, &projection, &resolved, &limit]).await?;
-    rows.iter()
-        .map(|row| {
-            Ok(ProjectionFailure {
-                tenant: column(row, 0)?,
-                projection: column(row, 1)?,
-                position: column(row, 2)?,
-                attempts: column(row, 3)?,
-                state: column(row, 4)?,
-                error: column(row, 5)?,
-                first_at: column(row, 6)?,
-                last_at: column(row, 7)?,
-                resolved_at: column(row, 8)?,
-                event: column(row, 9)?,
-            })
-        })
-        .collect()
+    rows.iter().map(failure).collect()
+}
+
+/// A failure, as both lists answer it.
+pub(super) fn failure(row: &Row) -> Result<ProjectionFailure, Fault> {
+    Ok(ProjectionFailure {
+        tenant: column(row, 0)?,
+        projection: column(row, 1)?,
+        position: column(row, 2)?,
+        attempts: column(row, 3)?,
+        state: column(row, 4)?,
+        error: column(row, 5)?,
+        first_at: column(row, 6)?,
+        last_at: column(row, 7)?,
+        resolved_at: column(row, 8)?,
+        event: column(row, 9)?,
+        redrive: column(row, 10)?,
+    })
 }

@@ -1,6 +1,7 @@
 //! Runs of a scope: replays, rebuilds, verifications.
 
 use jiff::Timestamp;
+use tokio_postgres::Row;
 
 use super::{
     connection::{Connection, Param},
@@ -250,6 +251,16 @@ impl ProjectionRun {
     pub fn is_over(&self) -> bool {
         self.finished_at.is_some()
     }
+
+    /// Of a verification or a rebuild in a shadow: whether it came to the same as the rows that are read. `None`: nothing
+    /// was compared, or not yet.
+    pub fn is_equal(&self) -> Option<bool> {
+        match self.verdict.as_deref()?.split(' ').next()? {
+            "equal" => Some(true),
+            "differs" => Some(false),
+            _ => None,
+        }
+    }
 }
 
 pub(crate) async fn list(
@@ -260,26 +271,27 @@ pub(crate) async fn list(
     limit: i32,
 ) -> Result<Vec<ProjectionRun>, Fault> {
     let rows = connection.query(&LIST, &[&run, &tenant, &projection, &limit]).await?;
-    rows.iter()
-        .map(|row| {
-            Ok(ProjectionRun {
-                id: column(row, 0)?,
-                tenant: column(row, 1)?,
-                projection: column(row, 2)?,
-                kind: RunKind::named(&column::<String>(row, 3)?)?,
-                status: column(row, 4)?,
-                generation: column(row, 5)?,
-                position: column(row, 6)?,
-                target: column(row, 7)?,
-                verdict: column(row, 8)?,
-                error: column(row, 9)?,
-                requested_by: column(row, 10)?,
-                inserted_at: column(row, 11)?,
-                started_at: column(row, 12)?,
-                updated_at: column(row, 13)?,
-                finished_at: column(row, 14)?,
-                owner: column(row, 15)?,
-            })
-        })
-        .collect()
+    rows.iter().map(read_run).collect()
+}
+
+/// A run, as both lists answer it.
+pub(super) fn read_run(row: &Row) -> Result<ProjectionRun, Fault> {
+    Ok(ProjectionRun {
+        id: column(row, 0)?,
+        tenant: column(row, 1)?,
+        projection: column(row, 2)?,
+        kind: RunKind::named(&column::<String>(row, 3)?)?,
+        status: column(row, 4)?,
+        generation: column(row, 5)?,
+        position: column(row, 6)?,
+        target: column(row, 7)?,
+        verdict: column(row, 8)?,
+        error: column(row, 9)?,
+        requested_by: column(row, 10)?,
+        inserted_at: column(row, 11)?,
+        started_at: column(row, 12)?,
+        updated_at: column(row, 13)?,
+        finished_at: column(row, 14)?,
+        owner: column(row, 15)?,
+    })
 }

@@ -12,7 +12,7 @@ const LINES_MAX: usize = 500;
 
 /// Statements that read the real clock, since what they are about is real time: leases, when a queue was paused, when a
 /// migration was installed. And the clock itself. Everything else asks `clock()`, which a test can move.
-const REAL_CLOCK: [&str; 24] = [
+const REAL_CLOCK: [&str; 25] = [
     "migrations/0001_instances.up.sql", // the clock itself; the defaults of `workers` and `migrations`
     "migrations/0002_hot_path.up.sql",  // the lease of a claim, for people
     "migrations/0008_hand_over.up.sql", // likewise
@@ -28,6 +28,7 @@ const REAL_CLOCK: [&str; 24] = [
     "store/sql/lab_setup.sql",   // where a test's clock begins
     "store/sql/pause.sql",
     "store/sql/projections.sql",
+    "store/sql/projections_page.sql", // who is alive, who is at a scope
     "store/sql/reap.sql",
     "store/sql/renew.sql",
     "store/sql/schedules.sql", // who is alive

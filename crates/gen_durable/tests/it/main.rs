@@ -3,6 +3,7 @@
 
 mod acts;
 mod acts_between;
+mod audit;
 mod bad_input;
 mod basics;
 mod batches;

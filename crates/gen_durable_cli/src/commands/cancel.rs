@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::whom::Whom;
+use super::whom::{Whom, named};
 use crate::{
     connect::{Database, Usage},
     table::{print, print_json},
@@ -29,7 +29,8 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     let Args { id, whom, subtree, reason, database } = args;
     let to = whom.address(id).ok_or_else(|| Usage::new("which instance? Give its id, or --key KEY"))?;
-    let cancelled = database.client().await?.operate().cancel(to, &reason, subtree).await?;
+    let client = database.client_for("cancel", named(&to)).await?;
+    let cancelled = client.operate().cancel(to, &reason, subtree).await?;
     if json {
         return print_json(&json!({"cancelled": cancelled}));
     }

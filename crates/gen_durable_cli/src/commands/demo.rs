@@ -14,6 +14,7 @@ use tokio::net::TcpListener;
 
 use super::{asked_to_end, serve};
 use crate::{
+    connect::user,
     shop::{
         books::{self, Books},
         death::{Death, kill_one},
@@ -139,7 +140,7 @@ async fn open_window(
     let address = serve::address(&listener).ok()?;
     progress.say(&format!("dashboard: {address}"));
     let options = Options::new().title("durable demo");
-    let server = serve::serve(listener, stage.client.clone(), Access::only_local(serve::local_name()), options);
+    let server = serve::serve(listener, stage.client.clone(), Access::only_local(user()), options);
     Some((address, tokio::spawn(server)))
 }
 

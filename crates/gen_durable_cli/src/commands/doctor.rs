@@ -1,6 +1,9 @@
 //! `durable doctor`: is anything wrong that a person must see to? Each finding says what to do.
 
-use std::{collections::BTreeMap, process::ExitCode};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    process::ExitCode,
+};
 
 use gen_durable::{Client, Filter, Inspect, KeyFilter, Snapshot, Status, Timestamp};
 use serde_json::json;
@@ -133,7 +136,16 @@ async fn lines(client: &Client, report: &mut Report) -> anyhow::Result<()> {
             );
         }
     }
-    for scope in client.projections().list(None, None).await?.into_iter().filter(|scope| scope.status == "halted") {
+    let scopes = client.projections().list(None, None).await?;
+    let unserved: BTreeSet<&str> =
+        scopes.iter().filter(|scope| !scope.served && scope.lag() > 0).map(|scope| scope.projection.as_str()).collect();
+    for projection in unserved {
+        report.find(
+            format!("no live worker registers the projection {projection}, so it does not follow the log"),
+            "start one that does: `.project(…)`",
+        );
+    }
+    for scope in scopes.into_iter().filter(|scope| scope.status == "halted") {
         report.find(
             format!(
                 "the projection {} of {:?} is halted at {} of {}: {}",

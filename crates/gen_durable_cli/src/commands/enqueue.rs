@@ -74,7 +74,8 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     new.tenant = args.tenant;
     new.key = args.key;
     (new.lane, new.lane_blocks, new.partition) = (args.lane, args.lane_blocks, args.partition);
-    let (id, is_new) = args.database.client().await?.operate().enqueue(new).await?;
+    let client = args.database.client_for("enqueue", format!("machine {}", new.machine)).await?;
+    let (id, is_new) = client.operate().enqueue(new).await?;
     if json {
         return print_json(&json!({"id": id, "is_new": is_new}));
     }

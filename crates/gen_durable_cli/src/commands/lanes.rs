@@ -68,9 +68,10 @@ struct One {
 }
 
 impl One {
-    async fn open(self) -> anyhow::Result<(Operate, LaneKey)> {
-        let operate = self.database.client().await?.operate();
-        Ok((operate, LaneKey::new(self.key).of(self.tenant)))
+    async fn open(self, act: &str) -> anyhow::Result<(Operate, LaneKey)> {
+        let lane = LaneKey::new(self.key).of(self.tenant);
+        let operate = self.database.client_for(act, format!("lane {lane}")).await?.operate();
+        Ok((operate, lane))
     }
 }
 
@@ -78,17 +79,17 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     let (lane, id, word, done) = match args.act {
         None => return list(args, json).await,
         Some(Act::Retry(one)) => {
-            let (operate, lane) = one.open().await?;
+            let (operate, lane) = one.open("retry lane").await?;
             let id = operate.lane_retry(lane.clone()).await?;
             (lane, id, "retried", "runs again in its place")
         }
         Some(Act::Skip(one)) => {
-            let (operate, lane) = one.open().await?;
+            let (operate, lane) = one.open("skip lane").await?;
             let id = operate.lane_skip(lane.clone()).await?;
             (lane, id, "skipped", "stays failed, and the lane goes on")
         }
         Some(Act::Discard { one, reason }) => {
-            let (operate, lane) = one.open().await?;
+            let (operate, lane) = one.open("discard lane").await?;
             let id = operate.lane_discard(lane.clone(), &reason).await?;
             (lane, id, "discarded", "is cancelled, and the lane goes on")
         }

@@ -4,6 +4,7 @@ pub(crate) mod demo;
 pub(crate) mod dev;
 pub(crate) mod migrate;
 
+pub(crate) mod audit;
 pub(crate) mod doctor;
 pub(crate) mod ls;
 pub(crate) mod show;

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::{
-    connect::Database,
+    connect::{Database, user},
     table::{print, print_json},
     text::safe,
 };
@@ -18,8 +18,7 @@ pub(crate) struct Args {
 
 pub(crate) async fn pause(args: Args, json: bool) -> anyhow::Result<()> {
     let Args { queue, database } = args;
-    let by = std::env::var("USER").unwrap_or_else(|_| "durable pause".to_owned());
-    database.client().await?.pause(&queue, &by).await?;
+    database.client_for("pause", format!("queue {queue}")).await?.pause(&queue, &user()).await?;
     if json {
         return print_json(&json!({"queue": queue, "paused": true}));
     }
@@ -29,7 +28,7 @@ pub(crate) async fn pause(args: Args, json: bool) -> anyhow::Result<()> {
 
 pub(crate) async fn resume(args: Args, json: bool) -> anyhow::Result<()> {
     let Args { queue, database } = args;
-    let was_paused = database.client().await?.resume(&queue).await?;
+    let was_paused = database.client_for("resume", format!("queue {queue}")).await?.resume(&queue).await?;
     if json {
         return print_json(&json!({"queue": queue, "paused": false, "was_paused": was_paused}));
     }

@@ -6,7 +6,7 @@ use gen_durable::{Client, ProjectionInfo, ProjectionRun, RunRequest, Timestamp};
 use serde_json::{Value, json};
 
 use crate::{
-    connect::{Database, Usage},
+    connect::{Database, Usage, user},
     table::{Rows, print, print_json},
     text::{relative, safe, short, span, thousands},
 };
@@ -139,13 +139,23 @@ struct Retry {
     position: Option<i64>,
 }
 
+impl Scopes {
+    /// For the record.
+    fn named(&self) -> String {
+        match &self.tenant {
+            Some(tenant) => format!("projection {} of tenant {tenant:?}", self.projection),
+            None => format!("projection {} of every tenant", self.projection),
+        }
+    }
+}
+
 pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     match args.command {
         None => list(args.which, json).await,
         Some(Command::Runs(which)) => runs(which, json).await,
         Some(Command::Failures(args)) => failures(args, json).await,
         Some(Command::Rebuild(Rebuild { scopes, in_place, anyway })) => {
-            ask(scopes, json, |client, tenant, projection| {
+            ask("rebuild", scopes, json, |client, tenant, projection| {
                 let projections = client.projections();
                 let request = match in_place {
                     true => projections.rebuild(tenant, projection),
@@ -156,7 +166,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
             .await
         }
         Some(Command::Replay(Replay { scopes, after, up_to })) => {
-            ask(scopes, json, |client, tenant, projection| {
+            ask("replay", scopes, json, |client, tenant, projection| {
                 let projections = client.projections();
                 let request = projections.replay(tenant, projection).after(after);
                 signed(match up_to {
@@ -167,8 +177,10 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
             .await
         }
         Some(Command::Verify(Verify { scopes })) => {
-            ask(scopes, json, |client, tenant, projection| signed(client.projections().verify(tenant, projection)))
-                .await
+            ask("verify", scopes, json, |client, tenant, projection| {
+                signed(client.projections().verify(tenant, projection))
+            })
+            .await
         }
         Some(Command::Cancel(args)) => cancel(args, json).await,
         Some(Command::Retry(args)) => retry(args, json).await,
@@ -177,7 +189,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
 
 /// Who asks, for the record.
 fn signed(request: RunRequest) -> RunRequest {
-    request.by("durable")
+    request.by(user())
 }
 
 async fn list(which: Which, json: bool) -> anyhow::Result<()> {
@@ -195,7 +207,7 @@ async fn list(which: Which, json: bool) -> anyhow::Result<()> {
         rows.add([
             format!("{} v{}", one.projection, one.version),
             one.tenant.clone(),
-            health(one),
+            one.health().to_owned(),
             thousands(one.position),
             thousands(one.lag()),
             one.lag_seconds.map(span).unwrap_or_default(),
@@ -205,15 +217,6 @@ async fn list(which: Which, json: bool) -> anyhow::Result<()> {
         ]);
     }
     print(rows)
-}
-
-fn health(one: &ProjectionInfo) -> String {
-    match one.status.as_str() {
-        "running" if one.position < one.replaying_to => "rebuilding".into(),
-        "running" if one.lag() == 0 => "up to date".into(),
-        "running" => "following".into(),
-        other => other.to_owned(),
-    }
 }
 
 fn owner(one: &ProjectionInfo) -> String {
@@ -227,7 +230,7 @@ fn info(one: &ProjectionInfo) -> Value {
     json!({
         "projection": one.projection, "tenant": one.tenant, "version": one.version, "generation": one.generation,
         "partition": one.partition, "position": one.position, "height": one.height, "lag": one.lag(),
-        "lag_seconds": one.lag_seconds, "status": one.status, "health": health(one), "attempts": one.attempts,
+        "lag_seconds": one.lag_seconds, "status": one.status, "health": one.health(), "served": one.served, "attempts": one.attempts,
         "last_error": one.last_error, "owner": one.owner, "owned": one.owned, "host": one.host, "pid": one.pid,
         "retry_at": one.retry_at.map(|at| at.to_string()), "updated_at": one.updated_at.to_string(),
         "digest": one.digest.as_ref().map(|bytes| hex(bytes)), "digest_position": one.digest_position,
@@ -323,8 +326,13 @@ async fn expanded(client: &Client, scopes: &Scopes) -> anyhow::Result<Vec<String
     Ok(vec![tenant.clone()])
 }
 
-async fn ask(scopes: Scopes, json: bool, request: impl Fn(&Client, &str, &str) -> RunRequest) -> anyhow::Result<()> {
-    let client = scopes.database.client().await?;
+async fn ask(
+    act: &str,
+    scopes: Scopes,
+    json: bool,
+    request: impl Fn(&Client, &str, &str) -> RunRequest,
+) -> anyhow::Result<()> {
+    let client = scopes.database.client_for(act, scopes.named()).await?;
     let mut ids = Vec::new();
     for tenant in expanded(&client, &scopes).await? {
         ids.push(request(&client, &tenant, &scopes.projection).await?);
@@ -344,7 +352,8 @@ async fn ask(scopes: Scopes, json: bool, request: impl Fn(&Client, &str, &str) -
 }
 
 async fn cancel(args: Cancel, json: bool) -> anyhow::Result<()> {
-    let cancelled = args.database.client().await?.projections().cancel(args.run, &args.reason).await?;
+    let client = args.database.client_for("cancel run", format!("run {}", args.run)).await?;
+    let cancelled = client.projections().cancel(args.run, &args.reason).await?;
     if json {
         return print_json(&json!({"cancelled": cancelled}));
     }
@@ -353,7 +362,8 @@ async fn cancel(args: Cancel, json: bool) -> anyhow::Result<()> {
 
 async fn retry(args: Retry, json: bool) -> anyhow::Result<()> {
     let Retry { scopes, parked, position } = args;
-    let client = scopes.database.client().await?;
+    let act = if parked { "redrive" } else { "retry projection" };
+    let client = scopes.database.client_for(act, scopes.named()).await?;
     let mut count = 0;
     for tenant in expanded(&client, &scopes).await? {
         count += match parked {

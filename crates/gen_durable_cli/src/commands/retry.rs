@@ -27,6 +27,7 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     let Args { id, step, data, database } = args;
     let from = step.as_deref().map(|step| (step, data.as_deref()));
-    database.client().await?.operate().retry(id, from).await?;
+    let on = step.as_ref().map_or_else(|| format!("instance {id}"), |step| format!("instance {id}, from {step}"));
+    database.client_for("retry", on).await?.operate().retry(id, from).await?;
     if json { print_json(&json!({"id": id, "runs_again": true})) } else { print(format!("instance {id} runs again")) }
 }

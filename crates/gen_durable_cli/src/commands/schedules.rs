@@ -4,7 +4,7 @@ use gen_durable::{Client, Cycle, Missed, ScheduleInfo, Timestamp};
 use serde_json::{Value, json};
 
 use crate::{
-    connect::Database,
+    connect::{Database, user},
     table::{Rows, print, print_json},
     text::{relative, safe},
 };
@@ -53,10 +53,14 @@ impl Named {
     async fn client(&self) -> anyhow::Result<Client> {
         self.database.client().await
     }
+
+    async fn client_for(&self, act: &str) -> anyhow::Result<Client> {
+        self.database.client_for(act, format!("schedule {}", self.name)).await
+    }
 }
 
 pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
-    let by = std::env::var("USER").unwrap_or_else(|_| "durable schedules".to_owned());
+    let by = user();
     match args.act {
         None => list(&args.database.client().await?, json).await,
         Some(Act::Show(named)) => {
@@ -65,24 +69,24 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
             if json { print_json(&as_json(&info)) } else { print(shown(&info)) }
         }
         Some(Act::Pause(named)) => {
-            let was_running = named.client().await?.schedules().pause(&named.name, &by).await?;
+            let was_running = named.client_for("pause schedule").await?.schedules().pause(&named.name, &by).await?;
             let said = if was_running { "is paused" } else { "was paused before" };
             told(json, &named.name, json!({"paused": true, "was_paused": !was_running}), said)
         }
         Some(Act::Resume(named)) => {
-            let was_paused = named.client().await?.schedules().resume(&named.name).await?;
+            let was_paused = named.client_for("resume schedule").await?.schedules().resume(&named.name).await?;
             let said = if was_paused { "goes on" } else { "was not paused" };
             told(json, &named.name, json!({"paused": false, "was_paused": was_paused}), said)
         }
         Some(Act::Run(named)) => {
-            let timer = named.client().await?.schedules().run(&named.name).await?;
+            let timer = named.client_for("run schedule").await?.schedules().run(&named.name).await?;
             let said = format!("runs once more, as timer {timer}, as soon as a live worker registers it");
             told(json, &named.name, json!({"timer": timer}), &said)
         }
         Some(Act::Set { named, cycle, missed }) => {
             let cycle: Cycle = cycle.parse()?;
             let missed = missed.as_deref().and_then(Missed::named);
-            named.client().await?.schedules().set(&named.name, cycle.clone(), missed, &by).await?;
+            named.client_for("set schedule").await?.schedules().set(&named.name, cycle.clone(), missed, &by).await?;
             let said = format!("has the cycle {cycle} until its code changes");
             told(json, &named.name, json!({"cycle": cycle.to_string()}), &said)
         }

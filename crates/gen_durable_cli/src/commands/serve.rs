@@ -10,7 +10,8 @@ use tokio::net::TcpListener;
 
 use super::asked_to_end;
 use crate::{
-    connect::{Database, Usage},
+    connect::{Database, Usage, user},
+    listen,
     table::{print, print_json},
 };
 
@@ -84,17 +85,12 @@ pub(crate) async fn serve(
     options: Options,
 ) -> anyhow::Result<()> {
     let router = gen_durable_dash::router(client, access, options)?;
-    Ok(axum::serve(listener, router).await?)
+    listen::serve(listener, router, listen::Bounds::default()).await
 }
 
 /// Where a browser finds it.
 pub(crate) fn address(listener: &TcpListener) -> anyhow::Result<String> {
     Ok(format!("http://{}/", listener.local_addr()?))
-}
-
-/// Who a dashboard without a token says did it.
-pub(crate) fn local_name() -> String {
-    std::env::var("USER").ok().filter(|user| !user.is_empty()).unwrap_or_else(|| "local".to_owned())
 }
 
 fn access(args: &Args) -> anyhow::Result<Access> {
@@ -107,7 +103,7 @@ fn access(args: &Args) -> anyhow::Result<Access> {
         (None, Some(_)) => {
             bail!(Usage::new(format!("a token that may only look needs one for all acts beside it: set {TOKEN}")))
         }
-        (None, None) if args.listen.ip().is_loopback() => Ok(Access::only_local(local_name())),
+        (None, None) if args.listen.ip().is_loopback() => Ok(Access::only_local(user())),
         (None, None) => bail!(Usage::new(format!(
             "{} can be reached from elsewhere, so it needs a token: set {TOKEN} (openssl rand -hex 24 makes one), or pass --token-file",
             args.listen

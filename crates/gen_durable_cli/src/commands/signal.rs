@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::whom::Whom;
+use super::whom::{Whom, named};
 use crate::{
     connect::{Database, Usage},
     table::{print, print_json},
@@ -38,7 +38,8 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     };
     let to = whom.address(id).ok_or_else(|| Usage::new("which instance? Give its id, or --key KEY"))?;
     let payload = payload.unwrap_or_else(|| "null".to_owned());
-    let is_new = database.client().await?.operate().signal(to, &name, &payload, once.as_deref()).await?;
+    let client = database.client_for("signal", format!("{}: {name}", named(&to))).await?;
+    let is_new = client.operate().signal(to, &name, &payload, once.as_deref()).await?;
     if json {
         return print_json(&json!({"signal": name, "is_new": is_new}));
     }

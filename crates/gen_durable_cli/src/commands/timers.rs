@@ -46,7 +46,8 @@ enum Act {
 
 pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     if let Some(Act::Cancel { id, database }) = args.act {
-        let cancelled = database.client().await?.timers().cancel(id).await?;
+        let client = database.client_for("cancel timer", format!("timer {id}")).await?;
+        let cancelled = client.timers().cancel(id).await?;
         if json {
             return print_json(&json!({"id": id, "cancelled": cancelled}));
         }

@@ -14,11 +14,12 @@ where
     F: Fn() -> Fut,
     Fut: Future<Output = anyhow::Result<ExitCode>>,
 {
-    use Command::{Doctor, Explain, Ls, Queues, Show, Workers};
-    if !matches!(command, Ls(_) | Show(_) | Explain(_) | Queues(_) | Workers(_) | Doctor(_)) {
-        return Err(
-            Usage::new("--watch is for commands that only look: ls, show, explain, queues, workers, doctor").into()
-        );
+    use Command::{Audit, Doctor, Explain, Ls, Queues, Show, Workers};
+    if !matches!(command, Audit(_) | Ls(_) | Show(_) | Explain(_) | Queues(_) | Workers(_) | Doctor(_)) {
+        return Err(Usage::new(
+            "--watch is for commands that only look: ls, show, explain, queues, workers, audit, doctor",
+        )
+        .into());
     }
     let mut end = pin!(asked_to_end());
     loop {

@@ -27,3 +27,12 @@ impl Whom {
         }
     }
 }
+
+/// For the record.
+pub(crate) fn named(to: &Anyone) -> String {
+    match to {
+        Address::Id(id) => format!("instance {}", id.raw()),
+        Address::Key { key, tenant } if tenant.is_empty() => format!("key {key}"),
+        Address::Key { key, tenant } => format!("key {key} of tenant {tenant}"),
+    }
+}

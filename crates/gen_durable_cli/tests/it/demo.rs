@@ -8,7 +8,11 @@ use std::{
 
 use serde_json::Value;
 
-use super::{durable, stderr, stdout};
+use super::{
+    durable,
+    serve::{ask, interrupt},
+    stderr, stdout,
+};
 
 #[test]
 fn the_demo_on_a_postgres_of_its_own_kills_a_worker_and_loses_nothing() {
@@ -123,4 +127,46 @@ fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> T {
 
 fn last_line(text: &str) -> Value {
     serde_json::from_str(text.lines().last().unwrap()).unwrap()
+}
+
+#[test]
+fn a_demo_that_stays_keeps_its_shop_and_its_dashboard_open_until_it_is_asked_to_end() {
+    let mut command = durable();
+    command.args(["demo", "--seconds", "1", "--instances", "7", "--stay", "always", "--port", "0"]);
+    let mut process = Ends(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
+    let mut said = String::new();
+    let mut lines = BufReader::new(process.0.stderr.take().unwrap()).lines();
+    let stays = lines.by_ref().map_while(Result::ok).any(|line| {
+        said.push_str(&line);
+        said.push('\n');
+        line.contains("The shop stays open")
+    });
+    assert!(stays, "it did not stay: {said}");
+    let address = said.split("dashboard: http://").nth(1).and_then(|rest| rest.split('/').next()).unwrap();
+    // Its read model is to be seen, and a live worker follows it.
+    wait_for(|| {
+        let (status, body) = ask(address, "GET", "/api/v1/projections/sales", None);
+        let answer: Value = serde_json::from_str(&body).ok()?;
+        (status == 200 && answer["projections"][0]["served"] == true).then_some(())
+    });
+    // Orders still come in.
+    let newest = || -> Option<i64> {
+        let (_, body) = ask(address, "GET", "/api/v1/instances?limit=1", None);
+        serde_json::from_str::<Value>(&body).ok()?["instances"][0]["id"].as_str()?.parse().ok()
+    };
+    let before = wait_for(newest);
+    wait_for(|| newest().filter(|now| *now > before));
+    interrupt(&process.0);
+    assert_eq!(process.0.wait().unwrap().code(), Some(0));
+    gone(&workers_named(&said));
+}
+
+/// A process that does not outlive its test.
+struct Ends(Child);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }

@@ -1,16 +1,20 @@
 //! The command as a person or a script meets it: the real program, a real Postgres.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
+mod audit;
 mod bad_input;
 mod demo;
 mod dev;
+mod doctor;
 mod lanes;
 mod look;
 mod migrate;
 mod projections;
+mod serve;
 mod steer;
 mod story;
 mod timers;
+mod watch;
 
 use std::{
     process::{Command, Output},

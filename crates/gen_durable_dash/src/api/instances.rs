@@ -162,8 +162,3 @@ impl New {
         Ok(instance)
     }
 }
-
-/// What was done here, the newest first.
-pub(crate) async fn audit(State(shared): State<Shared>) -> Json<Value> {
-    Json(json!({"acts": shared.audit.newest()}))
-}

@@ -1,6 +1,7 @@
 //! The handlers, by what they are about.
 
 pub(crate) mod acts;
+pub(crate) mod audit;
 pub(crate) mod health;
 pub(crate) mod instance;
 pub(crate) mod instances;
@@ -8,4 +9,5 @@ pub(crate) mod json;
 pub(crate) mod live;
 pub(crate) mod many;
 pub(crate) mod places;
+pub(crate) mod projections;
 pub(crate) mod session;

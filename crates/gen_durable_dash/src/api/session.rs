@@ -1,9 +1,11 @@
 //! Signing a browser in and out, and who one is.
 
+use std::net::SocketAddr;
+
 use axum::{
     Extension, Json,
     body::Bytes,
-    extract::State,
+    extract::{ConnectInfo, State},
     http::{HeaderMap, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
@@ -17,12 +19,18 @@ use crate::{
 };
 
 /// A token, for a session. What a form sends: `token=…`.
-pub(crate) async fn sign_in(State(shared): State<Shared>, body: Bytes) -> Response {
+pub(crate) async fn sign_in(
+    State(shared): State<Shared>,
+    from: Option<Extension<ConnectInfo<SocketAddr>>>,
+    body: Bytes,
+) -> Response {
     let text = String::from_utf8_lossy(&body);
     let token = text.split('&').find_map(|pair| pair.strip_prefix("token=")).map(decoded).unwrap_or_default();
     match shared.doors.by_token(&token) {
         Ok(caller) => {
-            shared.audit.note(&caller, "sign in", "a browser".to_owned(), Ok("signed in".to_owned()));
+            let place = from.map(|Extension(ConnectInfo(address))| address.ip().to_canonical().to_string());
+            let seen = Caller { place, ..caller.clone() };
+            shared.audit.note(&seen, "sign in", "a browser".to_owned(), Ok("signed in".to_owned()));
             let Some(secret) = shared.doors.sign_in(caller) else {
                 return refused_token(Refusal::TooMany);
             };

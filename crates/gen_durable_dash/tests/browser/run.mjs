@@ -38,6 +38,7 @@ async function open(at, options = {}) {
 }
 const visit = (page, at, path) => page.goto(`${at}#/${path}`);
 const heading = (page, name) => page.getByRole('heading', { level: 1, name });
+const loaded = (page) => page.waitForFunction(() => !document.querySelector('.loading'));
 const isContent = (where) => { assert.deepEqual(complaints, [], where); };
 async function accessible(page, where) {
   await page.evaluate(axe);
@@ -55,7 +56,7 @@ async function step(name, act) {
 const field = (page, name) => page.locator('label.field').filter({ has: page.locator('span').getByText(name, { exact: true }) }).locator('input, select, textarea');
 const rows = (page) => page.locator('table[aria-label], .table-wrap table').locator('tbody tr');
 
-const PAGES = ['', 'machines', 'machines/parcel', 'instances', 'failures', 'queues', 'workers', 'audit'];
+const PAGES = ['', 'machines', 'machines/parcel', 'instances', 'failures', 'queues', 'projections', 'projections/till?tenant=acme', 'workers', 'audit'];
 const page = await open(address);
 
 await step('it loads, and says that it is live', async () => {
@@ -161,9 +162,59 @@ await step('a queue is paused and resumed', async () => {
   await page.locator('.status.is-paused').waitFor({ state: 'detached' });
 });
 
+const turn = (act) => page.evaluate((what) => fetch(`api/v1/queues/gate/${what}`, { method: 'POST', headers: { 'x-durable': '1' } }).then((answer) => answer.status), act);
+
+await step('a projection is rebuilt, and its progress is seen', async () => {
+  await page.keyboard.press('g');
+  await page.keyboard.press('p');
+  await heading(page, 'Projections').waitFor();
+  await page.getByRole('link', { name: 'acme' }).click();
+  await heading(page, 'till').waitFor();
+  await page.locator('.status', { hasText: 'up to date' }).waitFor();
+  // A rebuild that stands still half-way, until the gate is opened again.
+  assert.equal(await turn('pause'), 200);
+  await page.getByRole('button', { name: 'Rebuild till of acme' }).click();
+  await page.getByRole('dialog').waitFor();
+  await accessible(page, 'the dialog of a rebuild');
+  await page.getByRole('button', { name: 'Begin' }).click();
+  const bar = page.getByRole('progressbar').first();
+  await page.waitForFunction(() => document.querySelector('[role=progressbar]')?.getAttribute('aria-valuenow') === '50');
+  await page.getByRole('button', { name: /^Cancel run/ }).waitFor();
+  if (shots) {
+    mkdirSync(shots, { recursive: true });
+    await visit(page, address, 'projections');
+    await page.waitForFunction(() => {
+      const bar = document.querySelector('[role=progressbar]');
+      return bar && bar.firstElementChild.getBoundingClientRect().width > 0.45 * bar.getBoundingClientRect().width;
+    });
+    await page.screenshot({ path: join(shots, 'projections.png') });
+    await visit(page, address, 'projections/till?tenant=acme');
+  }
+  assert.equal(await turn('resume'), 200);
+  await page.getByText('equal at position 40').first().waitFor();
+  await page.waitForFunction(() => document.querySelector('[role=progressbar]')?.getAttribute('aria-valuenow') === '100');
+  assert.equal(await bar.count(), 1);
+});
+
+await step('it is verified, from the keyboard', async () => {
+  await page.getByRole('button', { name: 'Verify till of acme' }).focus();
+  await page.keyboard.press('Enter');
+  await page.getByRole('button', { name: 'Verify it' }).focus();
+  await page.keyboard.press('Enter');
+  await page.waitForFunction(() => [...document.querySelectorAll('tbody tr')].some((row) => /verify/.test(row.textContent) && /done/.test(row.textContent) && /equal at position 40/.test(row.textContent)));
+});
+
+await step('what could not be applied is seen, and tried again', async () => {
+  await visit(page, address, 'projections');
+  await page.getByRole('button', { name: 'Try again: position 2 of till of odd' }).click();
+  await page.getByRole('dialog').getByRole('button', { name: 'Try again' }).click();
+  await page.waitForFunction(() => [...document.querySelectorAll('tbody tr')].some((row) => /less than nothing/.test(row.textContent) && [...row.querySelectorAll('td.num')].some((cell) => cell.textContent === '2')
+    && row.children[5]?.textContent === '2'));
+});
+
 await step('everything that was done is in the record', async () => {
   await visit(page, address, 'audit');
-  for (const act of ['resume', 'pause', 'bulk cancel', 'cancel', 'retry', 'signal', 'enqueue']) await page.getByRole('cell', { name: act, exact: true }).first().waitFor();
+  for (const act of ['redrive', 'verify', 'rebuild in a shadow', 'resume', 'pause', 'bulk cancel', 'cancel', 'retry', 'signal', 'enqueue']) await page.getByRole('cell', { name: act, exact: true }).first().waitFor();
 });
 
 await step('every page passes axe, in light and in dark', async () => {
@@ -172,7 +223,7 @@ await step('every page passes axe, in light and in dark', async () => {
     for (const path of [...PAGES, `instances/${first}`]) {
       await visit(page, address, path);
       await page.locator('main h1').waitFor();
-      await page.locator('.loading').waitFor({ state: 'detached' });
+      await loaded(page);
       await accessible(page, `${path || 'overview'} in ${colorScheme}`);
     }
   }
@@ -195,7 +246,7 @@ await step('a phone needs no scrolling sideways', async () => {
   for (const path of [...PAGES, `instances/${first}`]) {
     await visit(page, address, path);
     await page.locator('main h1').waitFor();
-    await page.locator('.loading').waitFor({ state: 'detached' });
+    await loaded(page);
     const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
     if (wide > 0) complaints.push(`${path || 'overview'} is ${wide} px too wide`);
   }
@@ -209,10 +260,10 @@ await step('markup in names, keys, errors, states and letters is text', async ()
     assert.equal(bad, 0, `markup on ${where}`);
     isContent(where);
   };
-  for (const path of ['', 'machines', 'instances', 'instances?status=failed', 'failures', 'queues', 'workers']) {
+  for (const path of ['', 'machines', 'instances', 'instances?status=failed', 'failures', 'queues', 'projections', 'workers', 'audit']) {
     await visit(evil, evilAddress, path);
     await evil.locator('main h1').waitFor();
-    await evil.locator('.loading').waitFor({ state: 'detached' });
+    await loaded(evil);
     await evil.getByText('alert(').first().waitFor({ state: 'attached' });
     await clean(path || 'overview');
   }
@@ -222,6 +273,12 @@ await step('markup in names, keys, errors, states and letters is text', async ()
     await evil.locator('.story').waitFor();
     await evil.getByText('Undelivered').waitFor();
     await clean(`instances/${id}`);
+  }
+  const names = await evil.evaluate(() => fetch('api/v1/projections?limit=200').then((answer) => answer.json()).then((list) => list.projections.map((row) => row.projection)));
+  for (const name of [...names.slice(0, 6), ...names.slice(-6)]) {
+    await visit(evil, evilAddress, `projections/${encodeURIComponent(name)}?tenant=${encodeURIComponent(name)}`);
+    await evil.locator('.table-wrap').first().waitFor();
+    await clean(`projections/${name}`);
   }
   for (const [, machine] of ids.slice(0, 10)) {
     await visit(evil, evilAddress, `machines/${encodeURIComponent(machine)}`);

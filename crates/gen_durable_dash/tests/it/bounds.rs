@@ -11,7 +11,7 @@ fn ballast() -> i64 {
 }
 
 /// The statements of the dashboard, with what is asked for filled in, and the pages that they may touch.
-const STATEMENTS: [(&str, &str, &str, u64); 14] = [
+const STATEMENTS: [(&str, &str, &str, u64); 21] = [
     ("a page of all", include_str!("../../../gen_durable/src/store/sql/search.sql"), "null 20000 50", 1_000),
     (
         "a page of the failed",
@@ -56,6 +56,43 @@ const STATEMENTS: [(&str, &str, &str, u64); 14] = [
     ("errors", include_str!("../../../gen_durable/src/store/sql/troubles.sql"), "5000", 12_000),
     ("children", include_str!("../../../gen_durable/src/store/sql/children.sql"), "1 200", 1_000),
     ("ways", include_str!("../../../gen_durable/src/store/sql/edges.sql"), "5000", 30_000),
+    (
+        "scopes of projections",
+        include_str!("../../../gen_durable/src/store/sql/projections_page.sql"),
+        "null null 'p3' 't77' 50",
+        1_000,
+    ),
+    (
+        "scopes of one projection",
+        include_str!("../../../gen_durable/src/store/sql/projections_page.sql"),
+        "null 'p3' '' '' 50",
+        1_000,
+    ),
+    (
+        "scopes of one tenant",
+        include_str!("../../../gen_durable/src/store/sql/projections_page.sql"),
+        "'t77' null '' '' 50",
+        1_000,
+    ),
+    (
+        "runs of one projection",
+        include_str!("../../../gen_durable/src/store/sql/runs_page.sql"),
+        "'p3' null 40000 50",
+        1_000,
+    ),
+    (
+        "runs of one scope",
+        include_str!("../../../gen_durable/src/store/sql/runs_page.sql"),
+        "'p3' 't77' 9000000 50",
+        1_000,
+    ),
+    (
+        "what could not be applied",
+        include_str!("../../../gen_durable/src/store/sql/failures_page.sql"),
+        "null null 'p3' 't77' 1 50",
+        1_000,
+    ),
+    ("acts", include_str!("../../../gen_durable/src/store/sql/audit.sql"), "9000000 50", 100),
 ];
 
 async fn load(desk: &Desk) {
@@ -79,6 +116,17 @@ async fn load(desk: &Desk) {
         "insert into SCHEMA.transitions (instance_id, step_seq, claim_epoch, at, attempt, status, outcome, from_step, to_step)
          select id, 1, 1, statement_timestamp(), 0, status, 'next', 's1', 's2' from SCHEMA.instances",
     )
+    .await;
+    desk.sql(&format!(
+        "insert into SCHEMA.projections (tenant, projection, version) select 't' || g / 5, 'p' || g % 5, 1 from generate_series(0, {rows}) g;
+         insert into SCHEMA.projection_runs (tenant, projection, kind, status, finished_at)
+         select 't' || g / 5, 'p' || g % 5, 'verify', 'done', statement_timestamp() from generate_series(0, {rows}) g;
+         insert into SCHEMA.projection_failures (tenant, projection, position, state, error, resolved_at)
+         select 't' || g / 5, 'p' || g % 5, 1, case g % 2 when 0 then 'parked' else 'resolved' end, 'e',
+             case g % 2 when 1 then statement_timestamp() end
+         from generate_series(0, {rows}) g;
+         insert into SCHEMA.audit (who, via, act, subject) select 'w', 'v', 'a', 's' || g from generate_series(1, {rows}) g",
+    ))
     .await;
 }
 
@@ -115,11 +163,15 @@ async fn every_statement_of_the_dashboard_has_a_bound_that_the_size_of_the_table
     let (client, connection) =
         tokio_postgres::connect(&gen_durable_postgres::database_url().unwrap(), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
-    client.batch_execute(&format!("vacuum analyze {schema}.instances; ")).await.unwrap();
+    for table in ["instances", "projections", "projection_runs", "projection_failures", "audit"] {
+        client.batch_execute(&format!("vacuum analyze {schema}.{table}")).await.unwrap();
+    }
     let mut wrong = Vec::new();
     for (name, text, values, most) in STATEMENTS {
         let (touched, plan) = pages(&client, &literal(text, &schema, values)).await;
-        let reads_all = plan.contains("Seq Scan on instances") || plan.contains("Seq Scan on transitions");
+        let reads_all = ["instances", "transitions", "projections", "projection_runs", "projection_failures", "audit"]
+            .iter()
+            .any(|table| plan.contains(&format!("Seq Scan on {table}")));
         if std::env::var_os("DURABLE_DASH_ROWS").is_some() {
             let took = plan.lines().last().unwrap_or_default();
             println!("{name}: {touched} pages, {took}");
@@ -140,6 +192,15 @@ async fn every_statement_of_the_dashboard_has_a_bound_that_the_size_of_the_table
         "/api/v1/queues",
         "/api/v1/machines",
         "/api/v1/failures",
+        "/api/v1/projections",
+        "/api/v1/projections/p3",
+        "/api/v1/projections/p3?tenant=t77",
+        "/api/v1/projections?tenant=t77",
+        "/api/v1/projection_runs",
+        "/api/v1/projection_runs?projection=p3&tenant=t77",
+        "/api/v1/projection_failures",
+        "/api/v1/projection_failures?projection=p3",
+        "/api/v1/audit",
     ] {
         let began = std::time::Instant::now();
         let answer = desk.ask("GET", path, &[], "").await;

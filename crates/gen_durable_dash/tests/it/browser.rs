@@ -6,7 +6,10 @@ use std::process::Stdio;
 use gen_durable_dash::{Access, Options};
 use tokio::net::TcpListener;
 
-use crate::support::{Desk, Note, Parcel, Running};
+use crate::{
+    support::{Desk, Note, Parcel, Running},
+    till::{Clerk, sell},
+};
 
 /// What an attacker would like to be read as markup, in every field that users control.
 const CORPUS: &str = include_str!("../browser/corpus.txt");
@@ -32,6 +35,31 @@ async fn plant_corpus(desk: &Desk) {
              values ($1, 1, 1, statement_timestamp(), 0, 'failed', $2, $2, $2 || '2', $2, $2, $2, statement_timestamp(), 1)"
         );
         tx.execute(&line, &[&id, &evil]).await.unwrap();
+        let name: String = evil.chars().take(40).collect();
+        for (text, params) in [
+            (
+                "insert into SCHEMA.projections (tenant, projection, version, status, last_error) values ($1, $1, 1, 'halted', $2)",
+                [&name, &evil.to_owned()],
+            ),
+            (
+                "insert into SCHEMA.projection_runs (tenant, projection, kind, status, verdict, requested_by, finished_at)
+                 values ($1, $1, 'verify', 'done', $2, $2, statement_timestamp())",
+                [&name, &evil.to_owned()],
+            ),
+            (
+                "insert into SCHEMA.projection_failures (tenant, projection, position, state, error) values ($1, $1, 1, 'parked', $2)",
+                [&name, &evil.to_owned()],
+            ),
+            (
+                "insert into SCHEMA.audit (who, place, via, act, subject, went_well, outcome, ended_at)
+                 values ($2, $2, $2, $1, $2, true, $2, statement_timestamp())",
+                [&name, &evil.to_owned()],
+            ),
+        ] {
+            // Two of the corpus may begin alike.
+            let text = format!("{} on conflict do nothing", text.replace("SCHEMA", &schema));
+            tx.execute(&text, &[params[0], params[1]]).await.unwrap();
+        }
         if number < 40 {
             let child = format!(
                 "insert into {schema}.instances (fsm, step, state, queue, parent_id, parent_generation) values ($1, $1, '{{}}', $3, $2, 1)"
@@ -69,6 +97,8 @@ async fn the_dashboard_works_in_a_real_browser() {
     let locked = Desk::new().await;
     plant_corpus(&evil).await;
     let running = Running::start(&desk.client);
+    sell(&desk.client).await;
+    let clerk = Clerk::hire(&desk).await;
     for n in 0..30 {
         desk.client.enqueue(Parcel { name: format!("parcel {n}"), password: "hidden".into() }).await.unwrap();
     }
@@ -82,5 +112,6 @@ async fn the_dashboard_works_in_a_real_browser() {
     });
     let status = ran.await.unwrap();
     running.stop().await;
+    clerk.dismiss().await;
     assert!(status.success(), "the browser was not content: {status}");
 }

@@ -2,10 +2,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod acts;
+mod audit;
 mod bounds;
 mod browser;
 mod doors;
 mod live;
 mod look;
 mod openapi;
+mod projections;
 mod support;
+mod till;

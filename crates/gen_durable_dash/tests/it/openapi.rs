@@ -64,6 +64,13 @@ async fn the_document_names_every_route_and_every_answer_is_what_it_says() {
     let desk = Desk::new().await;
     let id = desk.client.enqueue(Parcel { name: "x".into(), password: String::new() }).await.unwrap().id;
     desk.sql("insert into SCHEMA.instances (fsm, step, state, status, finished_at, last_error) values ('a', 'b', '{}', 'failed', statement_timestamp(), 'e')").await;
+    desk.sql(
+        "insert into SCHEMA.projections (tenant, projection, version) values ('', 'parcel', 1);
+         insert into SCHEMA.projection_runs (tenant, projection, kind) values ('', 'parcel', 'verify');
+         insert into SCHEMA.projection_failures (tenant, projection, position, state, error) values ('', 'parcel', 1, 'parked', 'e');
+         insert into SCHEMA.audit (who, via, act, subject) values ('w', 'v', 'a', 's')",
+    )
+    .await;
     let document = desk.read("/api/v1/openapi.json").await;
     assert_eq!(document["openapi"], "3.1.0");
     let mut found = BTreeSet::new();

@@ -1,0 +1,2 @@
+-- 0011 undone.
+drop table gen_durable.audit;

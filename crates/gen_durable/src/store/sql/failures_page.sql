@@ -1,0 +1,20 @@
+-- called by: store::oversight::Inspect::projection_failures     index: projection_failures_left, events_log
+-- locks: nothing
+-- A page of what is still open, in the order of projection, tenant and position: of all, of one projection, or of one scope.
+with page as materialized (
+    (select f.* from gen_durable.projection_failures f
+     where $1::text is null and f.resolved_at is null and (f.projection, f.tenant, f.position) > ($3, $4, $5)
+     order by f.projection, f.tenant, f.position limit $6)
+    union all
+    (select f.* from gen_durable.projection_failures f
+     where $2::text is null and f.projection = $1 and f.resolved_at is null and (f.projection, f.tenant, f.position) > ($3, $4, $5)
+     order by f.projection, f.tenant, f.position limit $6)
+    union all
+    (select f.* from gen_durable.projection_failures f
+     where f.projection = $1 and f.tenant = $2 and f.resolved_at is null and f.position > $5
+     order by f.position limit $6)
+)
+select f.tenant, f.projection, f.position, f.attempts, f.state, f.error, f.first_at, f.last_at, f.resolved_at, e.name, f.redrive
+from page f
+left join gen_durable.events e on e.tenant = f.tenant and e.position = f.position
+order by f.projection, f.tenant, f.position

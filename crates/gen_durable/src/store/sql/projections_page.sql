@@ -1,0 +1,30 @@
+-- called by: store::oversight::Inspect::projections     index: projections_by_name, projections_pkey, events_log
+-- locks: nothing
+-- A page in the order of projection and tenant. One of three ways leads to it: by tenant, by projection, or through all.
+with page as materialized (
+    (select p.* from gen_durable.projections p
+     where $1::text is null and $2::text is null and (p.projection, p.tenant) > ($3, $4)
+     order by p.projection, p.tenant limit $5)
+    union all
+    (select p.* from gen_durable.projections p
+     where $1::text is null and p.projection = $2 and (p.projection, p.tenant) > ($3, $4)
+     order by p.projection, p.tenant limit $5)
+    union all
+    (select p.* from gen_durable.projections p
+     where p.tenant = $1 and ($2::text is null or p.projection = $2) and p.projection > $3
+     order by p.projection limit $5)
+)
+select p.tenant, p.projection, p.partition, p.version, p.generation, p.position, h.height, p.status, p.attempts, p.retry_at,
+    p.last_error, p.owner::text, w.host, w.pid, coalesce(p.owned_until > statement_timestamp(), false),
+    (select extract(epoch from gen_durable.clock() - e.at)::float8 from gen_durable.events e
+     where e.tenant = p.tenant and e.position = p.position + 1),
+    p.replaying_to, p.applied, p.digest, p.digest_position, p.digest_at, p.updated_at,
+    exists (select from gen_durable.workers l where l.lease_expires_at > statement_timestamp() and p.projection = any (l.projections))
+from page p
+cross join lateral (
+    select coalesce((
+        select e.position from gen_durable.events e
+        where e.tenant = p.tenant and e.position is not null order by e.position desc limit 1), 0) as height
+) h
+left join gen_durable.workers w on w.id = p.owner
+order by p.projection, p.tenant

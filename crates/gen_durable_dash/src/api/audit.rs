@@ -1,0 +1,45 @@
+//! What was done, and by whom.
+
+use axum::{Json, extract::State};
+use gen_durable::AuditLine;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::json::time;
+use crate::{
+    problem::{Answer, Problem, Query},
+    redact::Redaction,
+    shared::Shared,
+};
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Page {
+    before: Option<String>,
+    limit: Option<u16>,
+}
+
+/// Where the page before ended.
+pub(crate) fn mark(before: Option<&str>) -> Answer<Option<i64>> {
+    let Some(before) = before.filter(|before| !before.is_empty()) else { return Ok(None) };
+    before.parse().map(Some).map_err(|_| Problem::invalid(format!("{before:?} is not where a page ended")))
+}
+
+/// The newest first.
+pub(crate) async fn list(State(shared): State<Shared>, Query(page): Query<Page>) -> Answer<Json<Value>> {
+    let limit = usize::from(page.limit.unwrap_or(50));
+    if !(1..=200).contains(&limit) {
+        return Err(Problem::invalid("limit is 1 to 200"));
+    }
+    let acts = shared.inspect().audit(mark(page.before.as_deref())?, limit).await?;
+    let next = acts.last().filter(|_| acts.len() == limit).map(|last| last.id.to_string());
+    let acts: Vec<Value> = acts.iter().map(|act| line(act, &shared.options.redaction)).collect();
+    Ok(Json(json!({"acts": acts, "next": next})))
+}
+
+fn line(act: &AuditLine, redaction: &Redaction) -> Value {
+    json!({
+        "id": act.id.to_string(), "at": act.at.to_string(), "by": act.who, "from": act.place, "via": act.via, "act": act.act,
+        "on": redaction.text(&act.subject), "went_well": act.went_well,
+        "outcome": act.outcome.as_deref().map(|outcome| redaction.text(outcome)), "ended_at": time(act.ended_at),
+    })
+}
