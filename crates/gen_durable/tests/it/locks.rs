@@ -138,7 +138,7 @@ async fn a_commit_that_was_made_is_known_as_made_after_its_row_was_held() {
     caller.batch_execute("commit").await.unwrap();
     stage.lab.settled(walker.id, LONG).await.unwrap().unwrap();
     assert_walked_once(&stage, &effects, walker.id.raw(), First::Next, "a held row").await;
-    let given_back = "select count(*) from S.audit where old_status = 'executing' and old_seq = new_seq";
+    let given_back = "select count(*) from S.changes where old_status = 'executing' and old_seq = new_seq";
     assert_eq!(stage.number(given_back).await, 0, "its claim was good all the while");
     engine.stop().await;
 }

@@ -89,7 +89,7 @@ async fn a_machine_or_a_version_that_nobody_runs_is_never_claimed_and_can_be_see
     // Whatever the engine would have claimed wrongly comes before this one.
     let served = engine.client.enqueue(Served).await.unwrap();
     assert!(engine.client.settled(served.id, LONG).await.unwrap().is_some());
-    assert_eq!(stage.number("select count(*) from S.audit where id <= 3").await, 0, "they were touched");
+    assert_eq!(stage.number("select count(*) from S.changes where id <= 3").await, 0, "they were touched");
     let unserved = engine.client.inspect().unserved().await.unwrap();
     let seen: Vec<_> = unserved.iter().map(|row| (row.fsm.as_str(), row.fsm_version, row.count)).collect();
     assert_eq!(seen, [("gone", 1, 1), ("served", 1, 1), ("served", 3, 1)]);

@@ -96,7 +96,7 @@ async fn a_parent_of_many_children_joins_once_whatever_dies_meanwhile() {
                  from %.instances where fsm = 'member' group by status";
     let (count, sum) = (children.to_string(), (children * (children - 1) / 2).to_string());
     assert_eq!(place.sql(ended).await, [["done", &count, &count, &sum, "1", "1"]]);
-    let left = "select count(*), count(distinct (id, step_seq)) from %.audit";
+    let left = "select count(*), count(distinct (id, step_seq)) from %.changes";
     let commits = (children + 2).to_string();
     assert_eq!(place.sql(left).await, [[commits.clone(), commits]]);
 }

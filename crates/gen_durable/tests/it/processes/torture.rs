@@ -41,11 +41,11 @@ impl fmt::Display for Report {
 
 /// Every change of `step_seq` leaves a line: who committed what, told by the table itself.
 pub(super) const AUDIT: &str = "
-    create table %.audit (id bigint not null, step_seq bigint not null, before bigint not null);
-    create function %.audit() returns trigger language plpgsql as
-        'begin insert into %.audit values (new.id, new.step_seq, old.step_seq); return null; end';
+    create table %.changes (id bigint not null, step_seq bigint not null, before bigint not null);
+    create function %.changes() returns trigger language plpgsql as
+        'begin insert into %.changes values (new.id, new.step_seq, old.step_seq); return null; end';
     create trigger audit after update on %.instances for each row
-        when (old.step_seq is distinct from new.step_seq) execute function %.audit()";
+        when (old.step_seq is distinct from new.step_seq) execute function %.changes()";
 
 impl Torture {
     /// Kill workers while instances of five steps run, until all have settled; then check the books.
@@ -84,10 +84,10 @@ impl Torture {
         );
 
         // Committed transitions: for every instance 1, 2, 3, 4, 5, each once and each from the one before.
-        let odd = "select count(*) from (select id from %.audit group by id
+        let odd = "select count(*) from (select id from %.changes group by id
             having array_agg(step_seq order by step_seq) <> '{1,2,3,4,5}' or bool_or(before <> step_seq - 1)) odd";
         assert_eq!(place.count(odd).await, 0, "an instance was committed twice, or a commit is missing");
-        assert_eq!(place.count("select count(distinct id) from %.audit").await, instances);
+        assert_eq!(place.count("select count(distinct id) from %.changes").await, instances);
 
         let mut ran: HashMap<(i64, String), usize> = HashMap::new();
         for effect in place.done("begin") {
@@ -98,7 +98,7 @@ impl Torture {
 }
 
 async fn transitions(place: &Place) -> usize {
-    place.count("select count(*) from %.audit").await as usize
+    place.count("select count(*) from %.changes").await as usize
 }
 
 /// Whose turn it is, stopped and about to die. Somebody who holds a row that two processes died with is spared: a

@@ -123,7 +123,7 @@ async fn a_late_answer_does_not_let_go_of_the_next_claim() {
     }
     gate.open();
     stage.lab.settled(gated.id, LONG).await.unwrap().unwrap();
-    let given_back = "select count(*) from S.audit where old_status = 'executing' and old_seq = new_seq";
+    let given_back = "select count(*) from S.changes where old_status = 'executing' and old_seq = new_seq";
     assert_eq!(stage.number(given_back).await, 0, "it was given back under its running step");
     assert_eq!(stage.commits(gated.id.raw()).await, [(0, 1), (1, 2)]);
     engine.stop().await;

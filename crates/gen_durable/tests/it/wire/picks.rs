@@ -24,7 +24,7 @@ async fn rows_whose_claim_was_lost_on_the_way_come_back_without_a_burned_attempt
         stage.lab.settled(walker.id, LONG).await.unwrap().expect("nobody found it");
         assert_walked_once(&stage, &effects, walker.id.raw(), First::ALL[n % 5], "a lost claim").await;
     }
-    let lost = "select count(*) from S.audit where old_status = 'executing' and old_seq = new_seq";
+    let lost = "select count(*) from S.changes where old_status = 'executing' and old_seq = new_seq";
     assert_eq!(stage.number(lost).await, 20, "the pick that was cut had claimed them all");
     engine.stop().await;
 }
@@ -62,7 +62,7 @@ async fn a_worker_does_not_take_its_own_rows_for_those_of_a_dead_one() {
     }
     gate.open();
     stage.lab.settled(gated.id, LONG).await.unwrap().unwrap();
-    let taken = "select count(*) from S.audit where old_status = 'executing' and old_seq = new_seq";
+    let taken = "select count(*) from S.changes where old_status = 'executing' and old_seq = new_seq";
     assert_eq!(stage.number(taken).await, 0, "it took its own row from itself");
     engine.stop().await;
 }

@@ -12,12 +12,12 @@ use super::proxy::{Proxy, Server};
 pub(crate) const LONG: Duration = Duration::from_secs(40);
 
 const AUDIT: &str = "
-    create table S.audit (
+    create table S.changes (
         n bigint generated always as identity, id bigint, transaction bigint, old_seq bigint, new_seq bigint,
         old_epoch bigint, new_epoch bigint, old_status text, new_status text, attempt int);
     create function S.note() returns trigger language plpgsql security definer as $$
         begin
-            insert into S.audit (id, transaction, old_seq, new_seq, old_epoch, new_epoch, old_status, new_status, attempt)
+            insert into S.changes (id, transaction, old_seq, new_seq, old_epoch, new_epoch, old_status, new_status, attempt)
             values (new.id, txid_current(), old.step_seq, new.step_seq, old.claim_epoch, new.claim_epoch,
                     old.status::text, new.status::text, new.attempt);
             return new;
@@ -112,7 +112,7 @@ impl Stage {
 
     /// What the audit says of an instance's commits: each (step_seq before, step_seq after), in order.
     pub(crate) async fn commits(&self, id: i64) -> Vec<(i64, i64)> {
-        let text = self.render("select old_seq, new_seq from S.audit where id = $1 and old_seq <> new_seq order by n");
+        let text = self.render("select old_seq, new_seq from S.changes where id = $1 and old_seq <> new_seq order by n");
         self.admin.query(&text, &[&id]).await.unwrap().iter().map(|row| (row.get(0), row.get(1))).collect()
     }
 

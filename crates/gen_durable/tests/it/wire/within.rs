@@ -89,11 +89,11 @@ async fn lose_on(stage: &Stage, driver: Driver, statement: &str, faults: &[Fault
                 && statement.eq_ignore_ascii_case("commit")
             {
                 let text = format!(
-                    "select count(*) from S.audit where id = {id} and old_status = 'executing' and old_seq = new_seq"
+                    "select count(*) from S.changes where id = {id} and old_status = 'executing' and old_seq = new_seq"
                 );
                 assert_eq!(stage.number(&text).await, 0, "{what}: it was committed, so its claim goes on");
             }
-            let burned = stage.number(&format!("select max(attempt)::bigint from S.audit where id = {id}")).await;
+            let burned = stage.number(&format!("select max(attempt)::bigint from S.changes where id = {id}")).await;
             assert_eq!(burned, 0, "{what}: an outage is not the step's failure");
         }
     }
