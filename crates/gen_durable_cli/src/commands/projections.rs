@@ -208,6 +208,9 @@ async fn list(which: Which, json: bool) -> anyhow::Result<()> {
 }
 
 fn health(one: &ProjectionInfo) -> String {
+    if let Some(version) = one.offered {
+        return format!("v{version} waits for a rebuild");
+    }
     match one.status.as_str() {
         "running" if one.position < one.replaying_to => "rebuilding".into(),
         "running" if one.lag() == 0 => "up to date".into(),
@@ -225,7 +228,7 @@ fn owner(one: &ProjectionInfo) -> String {
 
 fn info(one: &ProjectionInfo) -> Value {
     json!({
-        "projection": one.projection, "tenant": one.tenant, "version": one.version, "generation": one.generation,
+        "projection": one.projection, "tenant": one.tenant, "version": one.version, "offered": one.offered, "generation": one.generation,
         "partition": one.partition, "position": one.position, "height": one.height, "lag": one.lag(),
         "lag_seconds": one.lag_seconds, "status": one.status, "health": health(one), "attempts": one.attempts,
         "last_error": one.last_error, "owner": one.owner, "owned": one.owned, "host": one.host, "pid": one.pid,

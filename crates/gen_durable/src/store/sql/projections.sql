@@ -4,7 +4,8 @@ select p.tenant, p.projection, p.partition, p.version, p.generation, p.position,
     p.last_error, p.owner::text, w.host, w.pid, coalesce(p.owned_until > statement_timestamp(), false),
     (select extract(epoch from gen_durable.clock() - e.at)::float8 from gen_durable.events e
      where e.tenant = p.tenant and e.position = p.position + 1),
-    p.replaying_to, p.applied, p.digest, p.digest_position, p.digest_at, p.updated_at
+    p.replaying_to, p.applied, p.digest, p.digest_position, p.digest_at, p.updated_at,
+    case when p.offered > p.version then p.offered end
 from gen_durable.projections p
 cross join lateral (
     select coalesce((
