@@ -1,13 +1,14 @@
-//! Three times in the host's own `sqlx` transactions: an order and its checkout are enqueued in one commit, a payment and
-//! the signal of it are one commit, and a step writes to the host's tables in the very commit in which it ends.
+//! Three times in the host's own `sqlx` transactions: an order and its checkout are enqueued in one commit, a payment, the
+//! signal of it and an event in the log are one commit, and a step writes to the host's tables in the very commit in which it ends.
 //!
 //! `cargo run -p gen_durable --example sqlx_transaction`, on `DATABASE_URL` or on a private Postgres.
 
-use gen_durable::{Client, Context, Engine, Id, Machine, Outcome, Pool, SECOND, Signal, done, wait_for};
+use gen_durable::{Client, Context, Engine, Event, Id, Machine, Outcome, Pool, SECOND, Signal, done, wait_for};
 use serde::{Deserialize, Serialize};
 use sqlx::{Executor, PgPool, Row};
 
 const ORDERS: i64 = 20;
+const LOG: &str = "example_sqlx";
 
 #[derive(Serialize, Deserialize)]
 struct Checkout {
@@ -29,6 +30,16 @@ struct Paid {
 impl Signal for Paid {
     const NAME: &'static str = "paid";
     type To = Checkout;
+}
+
+/// What happened, for whoever reads the log.
+#[derive(Serialize, Deserialize)]
+struct Received {
+    order: i64,
+    cents: i64,
+}
+impl Event for Received {
+    const NAME: &'static str = "example_sqlx_received";
 }
 
 /// What every step is handed: the host's own pool, as its web handlers use it.
@@ -72,12 +83,13 @@ async fn order(client: &Client, pool: &PgPool, number: i64) -> Result<Id<Checkou
     Ok(checkout.id)
 }
 
-/// The payment and the news of it: both, or neither.
+/// The payment, the news of it, and the record: all, or nothing.
 async fn pay(client: &Client, pool: &PgPool, number: i64, cents: i64) -> Result<(), Box<dyn std::error::Error>> {
     let mut tx = pool.begin().await?;
     sqlx::query("insert into example_sqlx_payments values ($1, $2)").bind(number).bind(cents).execute(&mut *tx).await?;
     let to = Checkout::keyed(format!("example_sqlx_order:{number}"));
     client.signal(to, Paid { cents }).once(format!("payment of {number}")).within(&mut tx).await?;
+    client.record(LOG, Received { order: number, cents }).within(&mut tx).await?;
     tx.commit().await?;
     Ok(())
 }
@@ -99,6 +111,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let running = tokio::spawn(engine.run(async { drop(stopped.await) }));
 
+    let before = client.events().height(LOG).await?;
     let mut checkouts = Vec::new();
     for number in 1..=ORDERS {
         checkouts.push(order(&client, &own, number).await?);
@@ -114,6 +127,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{ORDERS} orders, {shipped} shipments of {distinct} orders, {cents} cents");
     if (shipped, distinct, cents) != (ORDERS, ORDERS, 100 * ORDERS * (ORDERS + 1) / 2) {
         return Err("something happened twice, or not at all".into());
+    }
+    // What was recorded in transactions has a position once they have committed: the engine gives it, or whoever asks for it.
+    client.events().place(LOG).await?;
+    let received = client.events().of::<Received>(LOG, before, 1_000).await?;
+    let cents: i64 = received.iter().map(|received| received.event.cents).sum();
+    println!("{} payments in the log, {cents} cents", received.len());
+    if (i64::try_from(received.len())?, cents) != (ORDERS, 100 * ORDERS * (ORDERS + 1) / 2) {
+        return Err("the log has something else".into());
     }
 
     drop(stop);

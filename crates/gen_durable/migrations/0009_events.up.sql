@@ -234,13 +234,13 @@ end $$;
 --   called by: SQL                           index: none
 --   locks: nothing
 create function gen_durable.record(
-    p_tenant text, p_name text, p_payload jsonb, p_version int default 1, p_headers jsonb default null
+    tenant text, name text, payload jsonb, version int default 1, headers jsonb default null
 ) returns bigint
 language sql
 set search_path = gen_durable, pg_temp
 as $$
     insert into gen_durable.events (tenant, name, version, payload, headers, xid)
-    values (coalesce(p_tenant, ''), p_name, coalesce(p_version, 1), p_payload, p_headers, pg_current_xact_id())
+    values (coalesce(record.tenant, ''), record.name, coalesce(record.version, 1), record.payload, record.headers, pg_current_xact_id())
     returning arrival
 $$;
 

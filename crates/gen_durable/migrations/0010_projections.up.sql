@@ -8,6 +8,7 @@ create table gen_durable.projections (
     partition       int generated always as (
         ('x' || substr(md5(octet_length(tenant) || ':' || tenant || projection), 1, 8))::bit(32)::int & 1023) stored,
     version         int not null,                    -- of the code whose rows these are
+    offered         int,                             -- the newest version that waits for a rebuild of them
     generation      int not null default 1,          -- which rows readers see
     position        bigint not null default 0,       -- the last event that is in them
     applied         bigint not null default 0,       -- a running hash of all that was applied
@@ -43,6 +44,7 @@ create table gen_durable.projection_runs (
     kind        text not null,                       -- replay, rebuild (in place), shadow, verify
     status      text not null default 'pending',
     anyway      boolean not null default false,      -- swap also if the digests differ
+    version     int,                                 -- of the code that does it: builds of another leave it alone
     generation  int,                                 -- the rows that it fills
     position    bigint not null default 0,
     target      bigint,
@@ -170,6 +172,23 @@ begin
     end if;
 end $$;
 
+-- A rebuild in place follows the cursor, and is over when that has come to where it was before.
+--   called by: project_close, project_fail   index: projection_runs_open
+--   locks: the run's row
+create function gen_durable.rebuild_follows(p_tenant text, p_projection text, p_new bigint) returns void
+language sql
+set search_path = gen_durable, pg_temp
+set enable_seqscan = off
+as $$
+    update gen_durable.projection_runs r
+    set position = least(p_new, r.target), updated_at = gen_durable.clock(),
+        status = case when p_new >= r.target then 'done' else r.status end,
+        verdict = case when p_new >= r.target then 'rebuilt up to position ' || r.target end,
+        finished_at = case when p_new >= r.target then gen_durable.clock() end
+    where r.tenant = p_tenant and r.projection = p_projection and r.kind = 'rebuild' and r.status = 'running'
+      and r.finished_at is null
+$$;
+
 -- End a batch: the cursor moves from where it was found, or not at all.
 --   called by: store::projections::close     index: projections_pkey, projection_failures_pkey, projection_runs_open
 --   locks: the scope's row, then its run's
@@ -199,27 +218,24 @@ begin
     where f.tenant = p_tenant and f.projection = p_projection and f.position > p_old and f.position <= p_new
       and f.resolved_at is null and f.state <> 'parked';
     if replayed_to > p_old then
-        update gen_durable.projection_runs r
-        set position = least(p_new, r.target), updated_at = gen_durable.clock(),
-            status = case when p_new >= r.target then 'done' else r.status end,
-            verdict = case when p_new >= r.target then 'rebuilt up to position ' || r.target end,
-            finished_at = case when p_new >= r.target then gen_durable.clock() end
-        where r.tenant = p_tenant and r.projection = p_projection and r.kind = 'rebuild' and r.status = 'running'
-          and r.finished_at is null;
+        perform gen_durable.rebuild_follows(p_tenant, p_projection, p_new);
     end if;
     return true;
 end $$;
 
 -- An event that could not be applied, after its batch was rolled back. Parked, it is passed over: the cursor moves on.
---   called by: store::projections::fail      index: projections_pkey, projection_failures_pkey
---   locks: the scope's row
+--   called by: store::projections::fail      index: projections_pkey, projection_failures_pkey, projection_runs_open
+--   locks: the scope's row, then its run's. It does not wait long: who holds the row is at the same event, and records it
 create function gen_durable.project_fail(
     p_tenant text, p_projection text, p_old bigint, p_error text, p_state text, p_delay float8, p_version int
 ) returns boolean
 language plpgsql
 set search_path = gen_durable, pg_temp
 set enable_seqscan = off set jit = off
+set lock_timeout = '1s'
 as $$
+declare
+    replayed_to bigint;
 begin
     -- The row may have been rolled back with the batch that made it.
     insert into gen_durable.projections (tenant, projection, version) values (p_tenant, p_projection, p_version)
@@ -231,9 +247,13 @@ begin
         retry_at = case p_state when 'retrying' then gen_durable.clock() + make_interval(secs => p_delay) end,
         last_error = case when p_state <> 'parked' then p_error end,
         updated_at = gen_durable.clock()
-    where p.tenant = p_tenant and p.projection = p_projection and p.position = p_old;
+    where p.tenant = p_tenant and p.projection = p_projection and p.position = p_old
+    returning p.replaying_to into replayed_to;
     if not found then
         return false;
+    end if;
+    if p_state = 'parked' and replayed_to > p_old then
+        perform gen_durable.rebuild_follows(p_tenant, p_projection, p_old + 1);
     end if;
     insert into gen_durable.projection_failures as f (tenant, projection, position, state, error)
     values (p_tenant, p_projection, p_old + 1, p_state, p_error)
@@ -279,9 +299,14 @@ begin
         verdict := 'owned';
     else
         select p.* into scope from gen_durable.projections p where p.tenant = run.tenant and p.projection = run.projection;
-        if run.status = 'pending' then
+        -- Rows of two versions of the code are never mixed: a build leaves alone what is a newer one's, and ends what an older one left.
+        if greatest(scope.version, run.version) > p_version then
+            verdict := 'newer';
+        elsif run.version < p_version or run.kind = 'replay' and scope.version < p_version then
+            verdict := 'outdated';
+        elsif run.status = 'pending' then
             update gen_durable.projection_runs r
-            set status = 'running', started_at = gen_durable.clock(), owner = p_worker,
+            set status = 'running', started_at = gen_durable.clock(), owner = p_worker, version = p_version,
                 target = coalesce(r.target, scope.position),
                 generation = case when run.kind in ('shadow', 'verify') then 1 + greatest(scope.generation, (
                     select max(o.generation) from gen_durable.projection_runs o

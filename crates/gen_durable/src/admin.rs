@@ -133,6 +133,7 @@ impl Projections {
             to: None,
             anyway: false,
             by: String::new(),
+            version: None,
         };
         RunRequest { projections: self.clone(), request }
     }

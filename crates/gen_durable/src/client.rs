@@ -16,7 +16,7 @@ use crate::{
     birth::{self, New},
     codec,
     error::{Error, Failure, Kind, StepError, storable},
-    event::{self, Event, Fact, Record},
+    event::{Event, Record, RecordAll},
     id::{Id, NAME_BYTES_MAX, Queue, Status},
     letter::{LetterTo, Sent, letter_to},
     log::Log,
@@ -26,7 +26,6 @@ use crate::{
     signal::{Address, Signal},
     store::{
         enqueue::{self, Inserted},
-        events,
         fault::Fault,
         inspect::{self, End, Inspect},
         migrate,
@@ -185,21 +184,10 @@ impl Client {
         Record::new(self, tenant, &event)
     }
 
-    /// Record any number in a tenant's log, all or none, in one statement. Answers their positions.
-    pub async fn record_all<E: Event>(
-        &self,
-        tenant: &str,
-        events: impl IntoIterator<Item = E>,
-    ) -> Result<Vec<i64>, Error> {
-        let facts = events
-            .into_iter()
-            .map(|event| event::prepared(Fact::new(tenant.to_owned(), &event), self, E::NAME))
-            .collect::<Result<Vec<_>, _>>()?;
-        if facts.is_empty() {
-            return Ok(Vec::new());
-        }
-        let placed = events::many(&self.pool, facts).await?;
-        Ok(placed.into_iter().filter_map(|placed| placed.position).collect())
+    /// Record any number in a tenant's log, all or none, in one statement: awaited, it answers their positions; or
+    /// `.within(&mut tx)`.
+    pub fn record_all<E: Event>(&self, tenant: &str, events: impl IntoIterator<Item = E>) -> RecordAll<'_> {
+        RecordAll::new(self, tenant, events)
     }
 
     /// Read logs, and trim them.

@@ -183,7 +183,7 @@ impl<'c, E: Event> Record<'c, E> {
     }
 }
 
-pub(crate) fn prepared(fact: Result<Fact, StepError>, client: &Client, name: &str) -> Result<Fact, Error> {
+fn prepared(fact: Result<Fact, StepError>, client: &Client, name: &str) -> Result<Fact, Error> {
     let refused = |error: StepError| Error::invalid(format!("cannot record {name}: {error}"));
     let fact = fact.map_err(refused)?;
     fact.check(client.pool().limits().payload_bytes_max).map_err(refused)?;
@@ -208,5 +208,52 @@ impl<'c, E: Event> IntoFuture for Record<'c, E> {
 impl<E: Event> fmt::Debug for Record<'_, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Record").field("event", &E::NAME).finish_non_exhaustive()
+    }
+}
+
+/// Events that have not been recorded yet.
+#[must_use = "nothing is recorded until this is awaited"]
+pub struct RecordAll<'c> {
+    client: &'c Client,
+    facts: Result<Vec<Fact>, Error>,
+}
+
+impl<'c> RecordAll<'c> {
+    pub(crate) fn new<E: Event>(client: &'c Client, tenant: &str, events: impl IntoIterator<Item = E>) -> Self {
+        let facts = events.into_iter().map(|event| prepared(Fact::new(tenant.to_owned(), &event), client, E::NAME));
+        RecordAll { client, facts: facts.collect() }
+    }
+
+    /// In the caller's transaction, in one statement, as [`Record::within`] does it.
+    pub async fn within<T: Transaction>(self, tx: &mut T) -> Result<(), Error> {
+        let (pool, facts) = (self.client.pool(), self.facts?);
+        if !facts.is_empty() {
+            events::within(tx, &pool.inner.target, &facts).await?;
+            pool.inner.log.expect_unplaced();
+        }
+        Ok(())
+    }
+}
+
+impl<'c> IntoFuture for RecordAll<'c> {
+    /// Their positions.
+    type Output = Result<Vec<i64>, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'c>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let facts = self.facts?;
+            if facts.is_empty() {
+                return Ok(Vec::new());
+            }
+            let placed = events::many(self.client.pool(), facts).await?;
+            Ok(placed.into_iter().filter_map(|placed| placed.position).collect())
+        })
+    }
+}
+
+impl fmt::Debug for RecordAll<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecordAll").finish_non_exhaustive()
     }
 }

@@ -48,7 +48,7 @@ pub use client::{Client, Enqueue, Enqueued, SendSignal, Settled};
 pub use context::{Child, Context};
 pub use engine::{Engine, EngineBuilder, Has, Health};
 pub use error::{Error, Failure, OrFatal, StepError, fatal};
-pub use event::{Event, EventRow, Events, Record, Recorded};
+pub use event::{Event, EventRow, Events, Record, RecordAll, Recorded};
 pub use id::{Id, Queue, Status};
 pub use jiff::Timestamp;
 pub use job::{Job, Run};

@@ -9,9 +9,10 @@ use crate::{
     id::{Id, NAME_BYTES_MAX},
     store::{
         connection::Connection,
-        events::{self, Which},
+        events::{self, Trim, Which},
         fault::Fault,
         pool::Pool,
+        projections,
     },
 };
 
@@ -80,7 +81,7 @@ impl Log {
     }
 
     /// Delete events of a tenant up to this position that are older than this. Never the last one; and none that a projection
-    /// of the tenant, or a run, has not read yet. Answers how many. What is gone cannot be replayed: a rebuild of a trimmed log halts.
+    /// of the tenant, or a run, has not read yet; one that follows other tenants and has not begun with this one has read nothing. Answers how many. What is gone cannot be replayed: a rebuild of a trimmed log halts.
     pub async fn trim(&self, tenant: &str, to: i64, older_than: Duration) -> Result<i64, Error> {
         self.trim_with(tenant, to, older_than, false).await
     }
@@ -92,11 +93,13 @@ impl Log {
 
     async fn trim_with(&self, tenant: &str, to: i64, older_than: Duration, abandon: bool) -> Result<i64, Error> {
         let (tenant, mut count) = (named(tenant)?, 0);
-        let seconds = (!older_than.is_zero()).then(|| codec::delay_seconds(older_than));
+        let older_seconds = (!older_than.is_zero()).then(|| codec::delay_seconds(older_than));
         loop {
             let tenant = tenant.clone();
             let act = move |connection: std::rc::Rc<Connection>| async move {
-                events::trim(&connection, &tenant, to, seconds, abandon, TRIM_BATCH).await
+                let followers = &projections::names(&connection).await?;
+                let trim = Trim { tenant: &tenant, to, older_seconds, abandon, followers, limit: TRIM_BATCH };
+                events::trim(&connection, &trim).await
             };
             let gone = self.call("trim a log", act).await?;
             count += gone;

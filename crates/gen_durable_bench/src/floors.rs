@@ -101,17 +101,17 @@ async fn insert_until(url: String, lasting: Duration) -> Result<u64> {
     Ok(rows)
 }
 
-/// Single events by so many connections, each under the lock of the one tenant's head. Events a second.
-pub(crate) async fn append_one(bench: &Bench, callers: usize, lasting: Duration) -> Result<f64> {
+/// Single events by so many connections to so many tenants, each under the lock of its tenant's head. Events a second.
+pub(crate) async fn append_one(bench: &Bench, callers: usize, tenants: u64, lasting: Duration) -> Result<f64> {
     let text = format!(
-        "insert into {SCHEMA}.event_heads values ('floor') on conflict do nothing;
-         create or replace function {SCHEMA}.floor_append(p text) returns bigint language plpgsql as $$
+        "insert into {SCHEMA}.event_heads select 'tenant ' || n from generate_series(0, {tenants} - 1) n on conflict do nothing;
+         create or replace function {SCHEMA}.floor_append(t text, p text) returns bigint language plpgsql as $$
          declare made bigint;
          begin
-             perform from {SCHEMA}.event_heads where tenant = 'floor' for no key update;
+             perform from {SCHEMA}.event_heads where tenant = t for no key update;
              insert into {SCHEMA}.events (tenant, name, payload, position)
-             values ('floor', 'sale', p::jsonb, 1 + coalesce((select position from {SCHEMA}.events
-                 where tenant = 'floor' and position is not null order by position desc limit 1), 0))
+             values (t, 'sale', p::jsonb, 1 + coalesce((select position from {SCHEMA}.events
+                 where tenant = t and position is not null order by position desc limit 1), 0))
              returning position into made;
              return made;
          end $$"
@@ -119,26 +119,28 @@ pub(crate) async fn append_one(bench: &Bench, callers: usize, lasting: Duration)
     bench.sql.batch_execute(&text).await?;
     let lanes = 2;
     let mut threads = Vec::new();
-    for _ in 0..lanes {
+    for lane in 0..lanes {
         let url = bench.url.clone();
         threads.push(loops::on_a_thread(move || async move {
-            let appending = (0..callers / lanes).map(|_| append_until(url.clone(), lasting));
+            let appending =
+                (lane..callers).step_by(lanes).map(|n| append_until(url.clone(), tenants, n as u64 * 131, lasting));
             Ok(try_join_all(appending).await?.iter().sum::<u64>())
         }));
     }
     let rows: u64 = try_join_all(threads).await?.iter().sum();
-    bench.sql.batch_execute(&format!("drop function {SCHEMA}.floor_append(text)")).await?;
+    bench.sql.batch_execute(&format!("drop function {SCHEMA}.floor_append(text, text)")).await?;
     Ok(rows as f64 / lasting.as_secs_f64())
 }
 
-async fn append_until(url: String, lasting: Duration) -> Result<u64> {
+async fn append_until(url: String, tenants: u64, first: u64, lasting: Duration) -> Result<u64> {
     let client = connect(&url).await?;
-    let append = client.prepare(&format!("select {SCHEMA}.floor_append($1)")).await?;
+    let append = client.prepare(&format!("select {SCHEMA}.floor_append($1, $2)")).await?;
     let payload = r#"{"n": 1, "at_nanos": 0}"#;
     let begun = Instant::now();
     let mut rows = 0;
     while begun.elapsed() < lasting {
-        client.query(&append, &[&payload]).await?;
+        let tenant = format!("tenant {}", (rows * 7 + first) % tenants);
+        client.query(&append, &[&tenant, &payload]).await?;
         rows += 1;
     }
     Ok(rows)

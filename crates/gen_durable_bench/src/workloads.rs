@@ -3,6 +3,7 @@
 mod chain;
 mod drain;
 mod fan_out;
+mod follow;
 mod growth;
 mod insert;
 mod insert_many;

@@ -31,7 +31,7 @@ sql!(OF_NAME, "events_of_name.sql", [TEXT, INT8, INT4, TEXT]);
 sql!(OF_INSTANCE, "events_of_instance.sql", [INT8, INT8, INT4]);
 sql!(HEIGHT, "event_height.sql", [TEXT]);
 sql!(TENANTS, "event_tenants.sql", [TEXT, INT4]);
-sql!(TRIM, "trim_events.sql", [TEXT, INT8, FLOAT8, BOOL, INT4]);
+sql!(TRIM, "trim_events.sql", [TEXT, INT8, FLOAT8, BOOL, INT4, TEXT_ARRAY]);
 
 /// Single events that wait go together in one statement, up to this many.
 const GATHERED_MAX: usize = 1_000;
@@ -317,15 +317,23 @@ pub(crate) async fn tenants(
     rows.iter().map(|row| Ok((column(row, 0)?, column(row, 1)?))).collect()
 }
 
-/// Delete events up to a position, and older than this. Answers how many.
-pub(crate) async fn trim(
-    connection: &Connection,
-    tenant: &str,
-    to: i64,
-    older_seconds: Option<f64>,
-    abandon: bool,
-    limit: i32,
-) -> Result<i64, Fault> {
-    let rows = connection.query(&TRIM, &[&tenant, &to, &older_seconds, &abandon, &limit]).await?;
+/// What of a log may go.
+#[derive(Debug)]
+pub(crate) struct Trim<'a> {
+    pub(crate) tenant: &'a str,
+    /// Up to this position.
+    pub(crate) to: i64,
+    pub(crate) older_seconds: Option<f64>,
+    /// Whoever has not read it.
+    pub(crate) abandon: bool,
+    /// Projections that follow every log, also those that have not begun with this one.
+    pub(crate) followers: &'a [String],
+    pub(crate) limit: i32,
+}
+
+/// Delete old events. Answers how many.
+pub(crate) async fn trim(connection: &Connection, trim: &Trim<'_>) -> Result<i64, Fault> {
+    let Trim { tenant, to, older_seconds, abandon, followers, limit } = trim;
+    let rows = connection.query(&TRIM, &[tenant, to, older_seconds, abandon, limit, followers]).await?;
     rows.first().map_or(Ok(0), |row| column(row, 0))
 }

@@ -296,7 +296,9 @@ async fn within<T>(
     act: impl Future<Output = Result<T, Fault>>,
 ) -> Result<T, Fault> {
     let milliseconds = timeout.as_millis();
-    connection.batch(&format!("begin read only; set local statement_timeout = {milliseconds}; set local jit = off")).await?;
+    connection
+        .batch(&format!("begin read only; set local statement_timeout = {milliseconds}; set local jit = off"))
+        .await?;
     let answer = act.await;
     let ended = connection.batch("rollback").await;
     if ended.is_err() {

@@ -25,6 +25,8 @@ sql!(REDRIVE, "redrive.sql", [TEXT, TEXT, INT8]);
 sql!(REDRIVES, "redrives_due.sql", [TEXT_ARRAY]);
 sql!(REDRIVEN, "redriven.sql", [TEXT, TEXT, INT8, TEXT]);
 sql!(GO_ON, "new_version.sql", [TEXT, TEXT, INT4]);
+sql!(OFFER, "projection_offer.sql", [TEXT_ARRAY, INT4_ARRAY, TEXT]);
+sql!(NAMES, "projection_names.sql", []);
 sql!(NOTE_DIGEST, "digest_note.sql", [TEXT, TEXT, BYTEA, INT8]);
 
 const DIGEST: &str = include_str!("sql/digest.sql");
@@ -318,6 +320,21 @@ pub(crate) async fn go_on(connection: &Connection, tenant: &str, projection: &st
     connection.query(&GO_ON, &[&tenant, &projection, &version]).await.map(drop)
 }
 
+/// Every projection that follows the log of any tenant.
+pub(crate) async fn names(connection: &Connection) -> Result<Vec<String>, Fault> {
+    connection.query(&NAMES, &[]).await?.iter().map(|row| column(row, 0)).collect()
+}
+
+/// A rebuild is due: these builds, by name and version, leave older rows alone. Of one tenant, or of all.
+pub(crate) async fn offer(
+    connection: &Connection,
+    builds: &[(&'static str, i32)],
+    tenant: Option<&str>,
+) -> Result<(), Fault> {
+    let (names, versions): (Vec<&str>, Vec<i32>) = builds.iter().copied().unzip();
+    connection.query(&OFFER, &[&names, &versions, &tenant]).await.map(drop)
+}
+
 /// How a projection of a tenant does.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -330,6 +347,8 @@ pub struct ProjectionInfo {
     pub partition: i32,
     /// The version of the code whose rows these are.
     pub version: i32,
+    /// A newer version of the code, which leaves these rows alone until they are rebuilt. `None`: there is none.
+    pub offered: Option<i32>,
     /// Which rows readers see.
     pub generation: i32,
     /// The last event that is in them.
@@ -376,13 +395,16 @@ impl ProjectionInfo {
         (self.height - self.position).max(0)
     }
 
-    /// In words: `up to date`, `following`, `rebuilding`, `retrying` or `halted`.
-    pub fn health(&self) -> &str {
+    /// In words: `up to date`, `following`, `rebuilding`, `v2 waits for a rebuild`, `retrying` or `halted`.
+    pub fn health(&self) -> String {
+        if let Some(version) = self.offered {
+            return format!("v{version} waits for a rebuild");
+        }
         match self.status.as_str() {
-            "running" if self.position < self.replaying_to => "rebuilding",
-            "running" if self.lag() == 0 => "up to date",
-            "running" => "following",
-            other => other,
+            "running" if self.position < self.replaying_to => "rebuilding".into(),
+            "running" if self.lag() == 0 => "up to date".into(),
+            "running" => "following".into(),
+            other => other.to_owned(),
         }
     }
 }
@@ -426,6 +448,7 @@ pub(super) fn info(row: &Row) -> Result<ProjectionInfo, Fault> {
         digest_at: column(row, 20)?,
         updated_at: column(row, 21)?,
         served: column(row, 22)?,
+        offered: column(row, 23)?,
     })
 }
 

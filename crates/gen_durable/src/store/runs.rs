@@ -13,8 +13,8 @@ use super::{
     tx::{Tx, ride},
 };
 
-sql!(REQUEST, "run_request.sql", [TEXT, TEXT, TEXT, INT8, INT8, BOOL, TEXT]);
-sql!(DUE, "runs_due.sql", [TEXT_ARRAY, TEXT]);
+sql!(REQUEST, "run_request.sql", [TEXT, TEXT, TEXT, INT8, INT8, BOOL, TEXT, INT4]);
+sql!(DUE, "runs_due.sql", [TEXT_ARRAY, INT4_ARRAY, TEXT]);
 sql!(OPEN, "run_open.sql", [INT8, INT4, TEXT, TEXT_ARRAY, INT4, INT8, INT8, BOOL]);
 sql!(ADVANCE, "run_advance.sql", [INT8, INT8, INT8, INT8, TEXT, FLOAT8]);
 sql!(SWAP, "run_swap.sql", [INT8, INT4]);
@@ -68,12 +68,14 @@ pub(crate) struct Request {
     pub(crate) to: Option<i64>,
     pub(crate) anyway: bool,
     pub(crate) by: String,
+    /// Only by a build with this version of the projection; `None`: with any that is not older than the rows.
+    pub(crate) version: Option<i32>,
 }
 
 /// Ask for a run. `None`: there is no such scope, or one is under way there.
 pub(crate) async fn request(connection: &Connection, request: &Request) -> Result<Option<i64>, Fault> {
-    let Request { tenant, projection, kind, from, to, anyway, by } = request;
-    let params: &[Param<'_>] = &[tenant, projection, &kind.name(), from, to, anyway, by];
+    let Request { tenant, projection, kind, from, to, anyway, by, version } = request;
+    let params: &[Param<'_>] = &[tenant, projection, &kind.name(), from, to, anyway, by, version];
     let rows = connection.query(&REQUEST, params).await?;
     rows.first().map(|row| column(row, 0)).transpose()
 }
@@ -89,12 +91,14 @@ pub(crate) struct Due {
     pub(crate) retired: Option<i32>,
 }
 
+/// Runs for whoever has these projections in these versions.
 pub(crate) async fn due(
     connection: &Connection,
-    projections: &[&'static str],
+    builds: &[(&'static str, i32)],
     worker: &str,
 ) -> Result<Vec<Due>, Fault> {
-    let rows = connection.query(&DUE, &[&projections, &worker]).await?;
+    let (names, versions): (Vec<&str>, Vec<i32>) = builds.iter().copied().unzip();
+    let rows = connection.query(&DUE, &[&names, &versions, &worker]).await?;
     rows.iter()
         .map(|row| {
             Ok(Due {
@@ -126,9 +130,19 @@ pub(crate) struct Ask<'a> {
 /// Where a run stands, and what comes next.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    /// `None`: it is over, or somebody else is at it.
-    pub(crate) run: Option<Standing>,
+    pub(crate) run: Held,
     pub(crate) events: Vec<LogRow>,
+}
+
+/// Whether a run is ours for this batch.
+#[derive(Debug)]
+pub(crate) enum Held {
+    /// It is, and stands there.
+    Ours(Standing),
+    /// It is over, or somebody else is at it, or should be.
+    Theirs,
+    /// An older build has begun it, or a replay finds the rows of one: nobody can go on with it.
+    Outdated,
 }
 
 #[derive(Debug, Clone)]
@@ -139,6 +153,8 @@ pub(crate) struct Standing {
     pub(crate) scope_position: i64,
     pub(crate) generation: i32,
     pub(crate) anyway: bool,
+    /// Where it ends, if that is not where live stands.
+    pub(crate) target: Option<i64>,
 }
 
 /// Begin a batch of a run.
@@ -147,8 +163,10 @@ pub(crate) async fn open(tx: &mut Tx, target: &Target, ask: &Ask<'_>) -> Result<
         &[&ask.run, &ask.version, &ask.worker, &ask.names, &ask.limit, &ask.bytes, &ask.to, &ask.scope];
     let rows = ride(tx, target, &OPEN, params).await?;
     let Some((first, rest)) = rows.split_first() else { return Err(unexpected("an empty answer")) };
-    if column::<String>(first, 0)? != "go" {
-        return Ok(Opened { run: None, events: Vec::new() });
+    match column::<String>(first, 0)?.as_str() {
+        "go" => {}
+        "outdated" => return Ok(Opened { run: Held::Outdated, events: Vec::new() }),
+        _ => return Ok(Opened { run: Held::Theirs, events: Vec::new() }),
     }
     let standing = Standing {
         position: column(first, 1)?,
@@ -157,8 +175,9 @@ pub(crate) async fn open(tx: &mut Tx, target: &Target, ask: &Ask<'_>) -> Result<
         scope_position: column(first, 4)?,
         generation: column(first, 5)?,
         anyway: column(first, 9)?,
+        target: column(first, 10)?,
     };
-    Ok(Opened { run: Some(standing), events: rest.iter().map(|row| log_row(row, 11)).collect::<Result<_, _>>()? })
+    Ok(Opened { run: Held::Ours(standing), events: rest.iter().map(|row| log_row(row, 11)).collect::<Result<_, _>>()? })
 }
 
 /// End a batch of a run. `false`: it is not where it was found, or is over.

@@ -40,6 +40,8 @@ async fn the_statements_of_the_guide_do_what_it_says() {
         or_start,
         cancel,
         cancel_all,
+        record,
+        record_with_more,
         cancel_timer,
         pause,
         run,
@@ -115,6 +117,19 @@ async fn the_statements_of_the_guide_do_what_it_says() {
     assert_eq!(end.get::<_, String>("last_error"), "the customer called");
     assert_eq!(show(4).await.status, Status::Cancelled);
 
+    client.batch_execute("begin").await.unwrap();
+    number(record).await;
+    client.batch_execute("rollback; begin").await.unwrap();
+    let arrivals = (number(record).await, number(record_with_more).await);
+    assert!(arrivals.0 < arrivals.1);
+    assert_eq!(lab.events().height("acme").await.unwrap(), 0, "not before the commit");
+    client.batch_execute("commit").await.unwrap();
+    assert_eq!(lab.events().place("acme").await.unwrap(), 2);
+    let log = lab.events().of_name("acme", "order_shipped", 0, 10).await.unwrap();
+    assert_eq!((log[0].position, log[0].version, log[0].headers.as_deref()), (Some(1), 1, None));
+    assert_eq!((log[1].version, log[1].headers.as_deref()), (2, Some(r#"{"by": "ada"}"#)));
+    assert_eq!(log[1].payload, r#"{"order": 43, "parcel": "P-8"}"#);
+
     // A trigger of a caller's own: the order and its checkout are one commit. A temporary table needs no rights.
     client.batch_execute("create temporary table orders (id bigint, cents bigint)").await.unwrap();
     client.batch_execute(&function.replace("checkout_begins()", "pg_temp.checkout_begins()")).await.unwrap();
@@ -160,6 +175,7 @@ async fn a_caller_with_the_rights_that_the_guide_names_can_do_every_act() {
         r#"select * from S.signal_or_start('{"fsm": "m", "step": "s", "state": 1, "key": "n"}', 'a', '1')"#,
         "select * from S.result(1)",
         "select S.cancel(1, null, null, null, 'enough', true)",
+        "select S.record('acme', 'e', '1')",
     ] {
         let done = caller.query(&act.replace("S.", &format!("{schema}.")), &[]).await;
         assert_eq!(done.unwrap_or_else(|error| panic!("{act}: {error:?}")).len(), 1, "{act}");

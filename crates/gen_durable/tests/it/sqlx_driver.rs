@@ -6,8 +6,8 @@ use std::sync::{
 };
 
 use gen_durable::{
-    Client, Context, Engine, Failure, Lab, Machine, Outcome, Policy, SECOND, Signal, Status, birth, done, next, stop,
-    wait_for,
+    Client, Context, Engine, Event, Failure, Lab, Machine, Outcome, Policy, SECOND, Signal, Status, birth, done, next,
+    stop, wait_for,
 };
 use serde::{Deserialize, Serialize};
 use sqlx::{Connection, Executor, PgConnection, PgPool, Row, postgres::PgPoolOptions};
@@ -102,6 +102,39 @@ async fn acts_ride_in_a_callers_transaction_and_are_undone_with_it() {
     assert_eq!((row.priority, row.tenant.as_str()), (-3, "acme"));
     lab.skip(SECOND).await;
     assert_eq!(lab.result_of(keyed.id).await, Some(Ok(1)));
+}
+
+#[derive(Serialize, Deserialize)]
+struct Sold {
+    cents: i64,
+}
+impl Event for Sold {
+    const NAME: &'static str = "sold";
+}
+
+#[tokio::test]
+async fn events_are_recorded_in_a_callers_transaction_and_are_undone_with_it() {
+    let lab = Lab::new(()).await;
+    let pool = pool().await;
+    let mut tx = pool.begin().await.unwrap();
+    lab.record("acme", Sold { cents: 1 }).within(&mut tx).await.unwrap();
+    tx.rollback().await.unwrap();
+    let mut tx = pool.begin().await.unwrap();
+    lab.record("acme", Sold { cents: 2 }).headers(&"of mine").within(&mut tx).await.unwrap();
+    lab.record_all("acme", (3..=102).map(|cents| Sold { cents })).within(&mut tx).await.unwrap();
+    // It is open, and holds nobody up.
+    assert_eq!(lab.record("acme", Sold { cents: 0 }).await.unwrap(), 1);
+    let before = lab.events().of::<Sold>("acme", 0, 1_000).await.unwrap();
+    assert_eq!(before.len(), 1, "nobody sees them before the commit");
+    tx.commit().await.unwrap();
+    assert_eq!(lab.events().place("acme").await.unwrap(), 101);
+    let log = lab.events().of::<Sold>("acme", 0, 1_000).await.unwrap();
+    assert_eq!(log.iter().map(|sold| sold.position).collect::<Vec<_>>(), (1..=102).collect::<Vec<_>>());
+    assert_eq!(log[1..].iter().map(|sold| sold.event.cents).collect::<Vec<_>>(), (2..=102).collect::<Vec<_>>());
+    assert_eq!(log[1].headers, Some("of mine".into()));
+    // And on a connection that is in no transaction.
+    lab.record("acme", Sold { cents: 9 }).within(&mut pool.acquire().await.unwrap()).await.unwrap();
+    assert_eq!(lab.record("acme", Sold { cents: 10 }).await.unwrap(), 104);
 }
 
 #[tokio::test]

@@ -51,6 +51,19 @@ async fn every_workload_reports_its_value_and_its_floor_under_its_name() {
     assert!(field(5, "other_process_from_call_p50_ms") > 0.0 && field(5, "after_quiet_p50_ms") >= 0.0);
     assert!(field(5, "same_process_p50_ms") <= field(5, "same_process_p99_ms"));
     assert_eq!(results[7]["windows_p99_ms"].as_array().unwrap().len(), 6);
+    for name in [
+        "append_1_tenant_8_processes",
+        "append_10_tenants",
+        "append_1000_tenants_ratio",
+        "append_hundred",
+        "project",
+        "rebuild",
+        "append_max_while_rebuilding_ms",
+        "live_pause_max_while_rebuilding_ms",
+    ] {
+        assert!(field(13, name) > 0.0, "{name} of {}", results[13]);
+    }
+    assert!(field(13, "lag_p50_ms") <= field(13, "lag_p99_ms") && field(13, "live_pause_at_swap_ms") >= 0.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -145,6 +145,19 @@ async fn lines(client: &Client, report: &mut Report) -> anyhow::Result<()> {
             "start one that does: `.project(…)`",
         );
     }
+    let mut offered: BTreeMap<_, usize> = BTreeMap::new();
+    for scope in &scopes {
+        if let Some(version) = scope.offered {
+            *offered.entry((&scope.projection, version)).or_default() += 1;
+        }
+    }
+    for ((projection, version), count) in offered {
+        let tenants = if count == 1 { "1 tenant".to_owned() } else { format!("{count} tenants") };
+        report.find(
+            format!("version {version} of the projection {projection} leaves the older rows of {tenants} alone"),
+            format!("`durable projections rebuild {projection} --all-tenants`, or `--tenant …`"),
+        );
+    }
     for scope in scopes.into_iter().filter(|scope| scope.status == "halted") {
         report.find(
             format!(

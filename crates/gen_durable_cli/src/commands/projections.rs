@@ -207,7 +207,7 @@ async fn list(which: Which, json: bool) -> anyhow::Result<()> {
         rows.add([
             format!("{} v{}", one.projection, one.version),
             one.tenant.clone(),
-            one.health().to_owned(),
+            one.health(),
             thousands(one.position),
             thousands(one.lag()),
             one.lag_seconds.map(span).unwrap_or_default(),
@@ -228,7 +228,7 @@ fn owner(one: &ProjectionInfo) -> String {
 
 fn info(one: &ProjectionInfo) -> Value {
     json!({
-        "projection": one.projection, "tenant": one.tenant, "version": one.version, "generation": one.generation,
+        "projection": one.projection, "tenant": one.tenant, "version": one.version, "offered": one.offered, "generation": one.generation,
         "partition": one.partition, "position": one.position, "height": one.height, "lag": one.lag(),
         "lag_seconds": one.lag_seconds, "status": one.status, "health": one.health(), "served": one.served, "attempts": one.attempts,
         "last_error": one.last_error, "owner": one.owner, "owned": one.owned, "host": one.host, "pid": one.pid,

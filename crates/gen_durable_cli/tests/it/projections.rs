@@ -13,9 +13,11 @@ impl Event for Sold {
     const NAME: &'static str = "sold";
 }
 
-struct Till(String);
-impl Projection for Till {
+/// In several versions.
+struct Till<const V: u16>(String);
+impl<const V: u16> Projection for Till<V> {
     const NAME: &'static str = "till";
+    const VERSION: u16 = V;
     const GENERATIONS: bool = true;
     type Events = Sold;
     async fn apply(&self, batch: &[Recorded<Sold>], cx: &mut Projecting<'_>) -> Result<(), StepError> {
@@ -56,11 +58,11 @@ async fn projections_are_seen_rebuilt_verified_and_retried_from_the_command_line
     client.record_all("acme", (1..=30).map(|cents| Sold { cents })).await.unwrap();
     let broken = client.record("broken", Sold { cents: -1 }).await.unwrap();
 
-    let engine = Engine::builder(client.pool().clone(), ()).project(Till(place.schema.clone())).build().unwrap();
+    let engine = Engine::builder(client.pool().clone(), ()).project(Till::<1>(place.schema.clone())).build().unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let running = tokio::spawn(engine.run(async { drop(stopped.await) }));
-    client.sync::<Till>("acme", 30, gen_durable::MINUTE).await.unwrap();
-    let halted = client.sync::<Till>("broken", broken, gen_durable::MINUTE).await.unwrap_err();
+    client.sync::<Till<1>>("acme", 30, gen_durable::MINUTE).await.unwrap();
+    let halted = client.sync::<Till<1>>("broken", broken, gen_durable::MINUTE).await.unwrap_err();
     assert!(halted.to_string().contains("less than nothing"), "{halted}");
 
     let list = place.json(&["projections"]);
@@ -91,6 +93,48 @@ async fn projections_are_seen_rebuilt_verified_and_retried_from_the_command_line
     let unknown = place.run(&["projections", "rebuild", "nothing", "--tenant", "acme"]);
     assert!(!unknown.status.success() && stderr(&unknown).contains("there is no projection"), "{}", stderr(&unknown));
     assert_eq!(place.run(&["projections", "rebuild", "till"]).status.code(), Some(2), "which tenant?");
+    drop(stop);
+    running.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_version_is_seen_to_wait_for_a_rebuild() {
+    let (place, client) = Place::migrated().await;
+    let tx = client.pool().begin().await.unwrap();
+    let table =
+        format!("create table {}.till (tenant text, generation int, position bigint, cents bigint)", place.schema);
+    tx.batch_execute(&table).await.unwrap();
+    tx.commit().await.unwrap();
+    for tenant in ["acme", "other"] {
+        client.record_all(tenant, (1..=3).map(|cents| Sold { cents })).await.unwrap();
+    }
+    let start = |engine: Engine| {
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        (stop, tokio::spawn(engine.run(async { drop(stopped.await) })))
+    };
+    let build = || Engine::builder(client.pool().clone(), ());
+    let (stop, running) = start(build().project(Till::<1>(place.schema.clone())).build().unwrap());
+    client.sync::<Till<1>>("acme", 3, gen_durable::MINUTE).await.unwrap();
+    client.sync::<Till<1>>("other", 3, gen_durable::MINUTE).await.unwrap();
+    drop(stop);
+    running.await.unwrap().unwrap();
+
+    // Nothing happens in these logs: it is told as the build starts.
+    let (stop, running) = start(build().project(Till::<2>(place.schema.clone())).build().unwrap());
+    let list = async || client.projections().list(None, None).await.unwrap();
+    while list().await.iter().any(|scope| scope.offered != Some(2)) {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    let table = stdout(&place.run(&["projections"]));
+    assert!(table.contains("till v1") && table.contains("v2 waits for a rebuild"), "{table}");
+    assert_eq!(place.json(&["projections"])[0]["offered"], 2);
+    let sick = place.run(&["doctor"]);
+    let said = stdout(&sick);
+    assert!(!sick.status.success() && said.contains("version 2 of the projection till"), "{said}");
+    assert!(said.contains("of 2 tenants") && said.contains("durable projections rebuild till --all-tenants"), "{said}");
+    place.json(&["projections", "rebuild", "till", "--all-tenants", "--wait", "60"]);
+    assert!(place.run(&["doctor"]).status.success(), "somebody has seen to it");
+    assert!(stdout(&place.run(&["projections"])).contains("till v2"));
     drop(stop);
     running.await.unwrap().unwrap();
 }

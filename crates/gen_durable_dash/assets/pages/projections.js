@@ -111,7 +111,7 @@ function Scope({ row, act }) {
   return html`<tr>
     <td><a href=${scopeLink(row.projection)}>${row.projection}</a> <small class="faint">v${row.version}</small></td>
     <td class="cut"><a href=${scopeLink(row.projection, row.tenant)}><${Tenant} name=${row.tenant} /></a></td>
-    <td><span class=${`status ${HEALTH[row.health] ?? ''}`}>${row.health}</span></td>
+    <td><span class=${`status ${row.offered ? 'is-paused' : HEALTH[row.health] ?? ''}`}>${row.health}</span></td>
     <td class="num">${number(row.position)}</td><td class="num">${row.lag ? number(row.lag) : html`<span class="faint">0</span>`}</td>
     <td>${row.lag_seconds === null ? html`<span class="faint">–</span>` : span(row.lag_seconds * 1000)}</td>
     <td>${row.owner?.host ? `${row.owner.host}/${row.owner.pid}` : row.served ? html`<span class="faint">idle</span>` : html`<span class="warn">none</span>`}</td>

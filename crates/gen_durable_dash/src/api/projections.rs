@@ -25,6 +25,7 @@ pub(crate) const SCHEMAS: &[(&str, &[&str])] = &[
             "*projection",
             "*tenant",
             "*version: integer",
+            "offered: integer?",
             "*generation: integer",
             "*position: integer",
             "*height: integer",
@@ -349,8 +350,8 @@ fn scope(name: &str, tenant: &str) -> String {
 fn info(one: &ProjectionInfo, redaction: &Redaction) -> Value {
     let owner = one.owner.as_ref().filter(|_| one.owned).map(|id| json!({"id": id, "host": one.host, "pid": one.pid}));
     json!({
-        "projection": one.projection, "tenant": one.tenant, "version": one.version, "generation": one.generation,
-        "position": one.position, "height": one.height, "lag": one.lag(), "lag_seconds": one.lag_seconds,
+        "projection": one.projection, "tenant": one.tenant, "version": one.version, "offered": one.offered,
+        "generation": one.generation, "position": one.position, "height": one.height, "lag": one.lag(), "lag_seconds": one.lag_seconds,
         "status": one.status, "health": one.health(), "attempts": one.attempts, "retry_at": time(one.retry_at),
         "error": one.last_error.as_deref().map(|error| redaction.text(error)), "served": one.served, "owner": owner,
         "replaying_to": one.replaying_to, "digest": one.digest.as_deref().map(hex), "digest_position": one.digest_position,

@@ -8,7 +8,7 @@ use std::{
 
 use super::turn::Projector;
 use crate::store::{
-    events::{self, Looked, News},
+    events::{self, Looked, News, Trim},
     fault::Fault,
     projections,
 };
@@ -18,7 +18,9 @@ const ARRIVAL_LAG: Duration = Duration::from_millis(100);
 /// Scopes that one sweep may find.
 const BACKLOG_MAX: i32 = 10_000;
 /// Old events deleted in one statement.
-const TRIM_BATCH: i32 = 5_000;
+const TRIM_BATCH: i32 = 1_000;
+/// Logs that are trimmed before the next ones are asked for.
+const TENANTS_PAGE: i32 = 1_000;
 
 /// What was looked at, and what could not be placed yet.
 pub(super) struct Look {
@@ -28,11 +30,23 @@ pub(super) struct Look {
     seen: VecDeque<(Instant, i64)>,
     /// Tenants whose head was held when we came to place.
     waiting: HashSet<String>,
+    /// Logs that are still to be trimmed, with their height, who follows them, and the last one that was asked for.
+    untrimmed: VecDeque<(String, i64)>,
+    followers: Arc<Vec<String>>,
+    trimmed_to: Option<String>,
 }
 
 impl Look {
     pub(super) fn new(projector: Arc<Projector>) -> Look {
-        Look { projector, since: Looked::default(), seen: VecDeque::new(), waiting: HashSet::new() }
+        Look {
+            projector,
+            since: Looked::default(),
+            seen: VecDeque::new(),
+            waiting: HashSet::new(),
+            untrimmed: VecDeque::new(),
+            followers: Arc::default(),
+            trimmed_to: None,
+        }
     }
 
     pub(super) fn waits(&self) -> bool {
@@ -86,7 +100,9 @@ impl Look {
     pub(super) async fn sweep(&mut self) -> Vec<(String, String)> {
         let (swept, worker) = (self.projector.swept(), self.projector.worker.clone());
         let since = Looked { snapshot: None, arrival: self.since.arrival };
-        let placed = self.look(since, true).await;
+        if let Err(fault) = self.look(since, true).await {
+            tracing::debug!(error = fault.message(), "could not place from the beginning");
+        }
         let behind = self
             .projector
             .call(move |connection| async move {
@@ -96,7 +112,7 @@ impl Look {
                 projections::backlog(&connection, &swept, &worker, BACKLOG_MAX).await
             })
             .await;
-        match placed.and(behind) {
+        match behind {
             Ok(behind) => behind,
             Err(fault) => {
                 tracing::debug!(error = fault.message(), "could not sweep the log");
@@ -105,26 +121,47 @@ impl Look {
         }
     }
 
-    /// Old events that everybody has read.
-    pub(super) async fn trim(&self, retention: Option<Duration>) {
-        let Some(retention) = retention else { return };
-        let seconds = crate::codec::delay_seconds(retention);
-        let trimmed = self.projector.call(move |connection| async move {
-            let mut after: Option<String> = None;
-            loop {
-                let tenants = events::tenants(&connection, after.as_deref(), 1_000).await?;
-                let Some((last, _)) = tenants.last() else { return Ok(()) };
-                after = Some(last.clone());
-                for (tenant, height) in &tenants {
-                    let batch = TRIM_BATCH;
-                    while events::trim(&connection, tenant, *height, Some(seconds), false, batch).await? >= batch.into()
-                    {
-                    }
-                }
+    /// Some old events that everybody has read. Answers whether there may be more.
+    pub(super) async fn trim(&mut self, retention: Option<Duration>) -> bool {
+        let Some(retention) = retention else { return false };
+        match self.trim_some(crate::codec::delay_seconds(retention)).await {
+            Ok(more) => more,
+            Err(fault) => {
+                tracing::debug!(error = fault.message(), "could not trim the logs");
+                self.untrimmed.clear();
+                false
             }
-        });
-        if let Err(fault) = trimmed.await {
-            tracing::debug!(error = fault.message(), "could not trim the logs");
         }
+    }
+
+    async fn trim_some(&mut self, seconds: f64) -> Result<bool, Fault> {
+        let Some((tenant, height)) = self.untrimmed.pop_front() else {
+            let after = self.trimmed_to.take();
+            let page = self.projector.call(move |connection| async move {
+                let tenants = events::tenants(&connection, after.as_deref(), TENANTS_PAGE).await?;
+                Ok((tenants, projections::names(&connection).await?))
+            });
+            let (tenants, mut followers) = page.await?;
+            followers.extend(self.projector.names().into_iter().map(str::to_owned));
+            (self.untrimmed, self.followers) = (tenants.into(), Arc::new(followers));
+            self.trimmed_to = self.untrimmed.back().map(|(tenant, _)| tenant.clone());
+            return Ok(!self.untrimmed.is_empty());
+        };
+        let (whose, followers) = (tenant.clone(), self.followers.clone());
+        let gone = self.projector.call(move |connection| async move {
+            let trim = Trim {
+                tenant: &whose,
+                to: height,
+                older_seconds: Some(seconds),
+                abandon: false,
+                followers: &followers,
+                limit: TRIM_BATCH,
+            };
+            events::trim(&connection, &trim).await
+        });
+        if gone.await? >= TRIM_BATCH.into() {
+            self.untrimmed.push_front((tenant, height));
+        }
+        Ok(true)
     }
 }

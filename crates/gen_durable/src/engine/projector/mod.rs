@@ -43,10 +43,11 @@ const SWEEP_EVERY_MAX: Duration = Duration::from_secs(5);
 /// How often runs are looked for that somebody elsewhere asked for.
 const RUNS_EVERY: Duration = Duration::from_secs(1);
 
-/// What has its turn: a scope (the number of its projection, and its tenant), or a run.
+/// What has its turn: a scope (the number of its projection, and its tenant), a parked event of one, or a run.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Key {
     Scope(usize, String),
+    Parked(usize, String, i64),
     Run(i64),
 }
 
@@ -79,6 +80,8 @@ struct Schedule {
     later: Vec<(Instant, Key)>,
     running: usize,
     places: usize,
+    /// What this build offers to rebuild has been told.
+    offered: bool,
 }
 
 /// Place and project until the engine drains.
@@ -94,6 +97,7 @@ pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, bell: Arc<Lo
         later: Vec::new(),
         running: 0,
         places,
+        offered: false,
     };
     let settings = &core.settings;
     // An engine without projections only places what others leave, and has time for that.
@@ -147,8 +151,9 @@ pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, bell: Arc<Lo
             seek = Instant::now() + RUNS_EVERY;
         }
         if trim <= now {
-            look.trim(settings.event_retention).await;
-            trim = Instant::now() + settings.collect_every;
+            // A little at a time: nobody's turn waits for it.
+            let more = look.trim(settings.event_retention).await;
+            trim = Instant::now() + if more { Duration::ZERO } else { settings.collect_every };
         }
         while let Some((key, work)) = schedule.next() {
             let report = report.clone();
@@ -207,12 +212,15 @@ impl Schedule {
 
     fn told_scopes(&mut self, scopes: Vec<(String, String)>) {
         for (tenant, projection) in scopes {
-            let index = self.projector.readers.iter().position(|reader| reader.name() == projection);
-            if let Some(index) = index {
+            if let Some(index) = self.index(&projection) {
                 self.hasten(&Key::Scope(index, tenant.clone()));
                 self.wanted(Key::Scope(index, tenant), i64::MAX, None);
             }
         }
+    }
+
+    fn index(&self, projection: &str) -> Option<usize> {
+        self.projector.readers.iter().position(|reader| reader.name() == projection)
     }
 
     /// Give it a turn, unless it has one coming.
@@ -278,6 +286,11 @@ impl Schedule {
                     (turn, limit, position)
                 })
             }
+            (Key::Parked(index, tenant, position), _) => {
+                let reader = projector.readers.get(*index)?.clone();
+                let (tenant, position) = (tenant.clone(), *position);
+                Box::pin(async move { (projector.redrive(&reader, &tenant, position).await, limit, 0) })
+            }
             (Key::Run(_), Some(due)) => Box::pin(async move { (projector.run_turn(&due, &mut limit).await, limit, 0) }),
             (Key::Run(_), None) => return None,
         };
@@ -287,11 +300,13 @@ impl Schedule {
 
     /// Runs and parked events that somebody asked for.
     async fn seek(&mut self) {
-        let (names, worker) = (self.projector.names(), self.projector.worker.clone());
+        self.offered = self.offered || self.projector.offer_all().await.is_ok();
+        let (names, builds) = (self.projector.names(), self.projector.builds());
+        let worker = self.projector.worker.clone();
         let found = self
             .projector
             .call(move |connection| async move {
-                Ok((runs::due(&connection, &names, &worker).await?, projections::redrives(&connection, &names).await?))
+                Ok((runs::due(&connection, &builds, &worker).await?, projections::redrives(&connection, &names).await?))
             })
             .await;
         match found {
@@ -300,9 +315,8 @@ impl Schedule {
                     self.wanted(Key::Run(run.id), 0, Some(run));
                 }
                 for (tenant, projection, position) in redrives {
-                    let Some(reader) = self.projector.reader(&projection).cloned() else { continue };
-                    if let Err(fault) = self.projector.redrive(&reader, &tenant, position).await {
-                        tracing::debug!(error = fault.message(), "could not try a parked event again");
+                    if let Some(index) = self.index(&projection) {
+                        self.wanted(Key::Parked(index, tenant, position), 0, None);
                     }
                 }
             }
@@ -315,6 +329,7 @@ impl Schedule {
 #[cfg(feature = "testing")]
 pub(crate) async fn settle(projector: &Arc<Projector>) -> Result<(), crate::store::fault::Fault> {
     let mut look = Look::new(projector.clone());
+    projector.offer_all().await?;
     loop {
         let mut moved = false;
         for (tenant, projection) in look.sweep().await {
@@ -324,16 +339,15 @@ pub(crate) async fn settle(projector: &Arc<Projector>) -> Result<(), crate::stor
                 moved = true;
             }
         }
-        let names = projector.names();
-        let asked = names.clone();
+        let asked = projector.names();
         let redrives =
             projector.call(move |connection| async move { projections::redrives(&connection, &asked).await });
         for (tenant, projection, position) in redrives.await? {
             let Some(reader) = projector.reader(&projection) else { continue };
-            projector.redrive(reader, &tenant, position).await?;
+            projector.redrive(reader, &tenant, position).await;
         }
-        let worker = projector.worker.clone();
-        let due = projector.call(move |connection| async move { runs::due(&connection, &names, &worker).await });
+        let (builds, worker) = (projector.builds(), projector.worker.clone());
+        let due = projector.call(move |connection| async move { runs::due(&connection, &builds, &worker).await });
         for run in due.await? {
             let mut limit = projector.batch;
             while projector.run_turn(&run, &mut limit).await == Turn::More {}

@@ -5,14 +5,14 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     reader::{Reader, Trouble, guarded},
-    turn::{BATCH_BYTES_MAX, OWNED, Projector, Turn, gap, running_hash, undo},
+    turn::{BATCH_BYTES_MAX, OWNED, Projector, Turn, gap, missing, running_hash, undo},
 };
 use crate::{
     projection::{Digest, Poison, Projecting},
     store::{
         fault::Fault,
         projections::{self, Cursor},
-        runs::{self, Ask, Due, Opened, RunKind, Standing},
+        runs::{self, Ask, Due, Held, Opened, RunKind, Standing},
         tx::Tx,
     },
 };
@@ -82,10 +82,21 @@ impl Projector {
     /// Clear, and let live begin anew: one transaction.
     async fn begin_in_place(&self, reader: &Arc<dyn Reader>, due: &Due) -> Result<Turn, Fault> {
         let mut tx = self.begin().await?;
-        let ask = Ask { scope: true, ..self.run_ask(reader.as_ref(), due, 0) };
-        let Some(run) = runs::open(&mut tx, &self.target, &ask).await?.run else {
-            return tx.finish("commit").await.map(|()| Turn::Wait(PAUSE));
+        let ask = Ask { scope: true, ..self.run_ask(reader.as_ref(), due, 1) };
+        let Opened { run, events } = runs::open(&mut tx, &self.target, &ask).await?;
+        let run = match run {
+            Held::Ours(run) => run,
+            Held::Theirs => return tx.finish("commit").await.map(|()| Turn::Wait(PAUSE)),
+            Held::Outdated => {
+                tx.finish("commit").await?;
+                return self.outdated_run(due).await;
+            }
         };
+        // What is cleared must come back: better the old rows than none.
+        if let Some(gone) = missing(0, run.scope_position, &events) {
+            tx.finish("rollback").await?;
+            return self.end(due, Some(format!("{gone}; the rows are left as they are")), None).await;
+        }
         if let Err(trouble) = self.clear(reader, &mut tx, &due.tenant, run.generation).await {
             undo(tx).await;
             return self.trouble(due, trouble).await;
@@ -113,13 +124,23 @@ impl Projector {
         // A replay writes to the rows that live writes to: live stands still for this batch.
         let ask = Ask { to, scope: due.kind == RunKind::Replay, ..self.run_ask(reader.as_ref(), due, *limit) };
         let Opened { run, events } = runs::open(&mut tx, &self.target, &ask).await?;
-        let Some(run) = run else {
-            tx.finish("commit").await?;
-            return Ok(Filled::Over);
+        let run = match run {
+            Held::Ours(run) => run,
+            Held::Theirs => return tx.finish("commit").await.map(|()| Filled::Over),
+            Held::Outdated => {
+                tx.finish("commit").await?;
+                self.outdated_run(due).await?;
+                return Ok(Filled::Over);
+            }
         };
         let Some(last) = events.last() else {
             tx.finish("commit").await?;
-            return Ok(Filled::Full(run));
+            let end = run.target.filter(|_| due.kind == RunKind::Replay).unwrap_or(run.scope_position);
+            let Some(gone) = missing(run.position, to.map_or(end, |to| to.min(end)), &[]) else {
+                return Ok(Filled::Full(run));
+            };
+            self.end(due, Some(gone), None).await?;
+            return Ok(Filled::Over);
         };
         match self.apply_run(reader, &due.tenant, &mut tx, &run, &events).await {
             Ok(applied) => {
@@ -281,7 +302,7 @@ impl Projector {
             }
             let mut tx = self.begin().await?;
             let ask = Ask { scope: true, ..self.run_ask(reader.as_ref(), due, self.batch) };
-            let Opened { run: Some(run), events } = runs::open(&mut tx, &self.target, &ask).await? else {
+            let Opened { run: Held::Ours(run), events } = runs::open(&mut tx, &self.target, &ask).await? else {
                 return tx.finish("commit").await.map(|()| Turn::Idle);
             };
             let reached = events.last().map_or(run.position, |row| row.position);
@@ -330,6 +351,11 @@ impl Projector {
         }
         runs::cleared(&mut tx, &self.target, due.id).await?;
         tx.finish("commit").await.map(|()| Turn::Idle)
+    }
+
+    async fn outdated_run(&self, due: &Due) -> Result<Turn, Fault> {
+        let why = "it was begun by an older version of the projection, or would replay onto the rows of one: ask for a rebuild";
+        self.end(due, Some(why.into()), None).await
     }
 
     async fn trouble(&self, due: &Due, trouble: Trouble) -> Result<Turn, Fault> {

@@ -78,6 +78,10 @@ impl Projector {
         self.readers.iter().map(|reader| reader.name()).collect()
     }
 
+    pub(crate) fn builds(&self) -> Vec<(&'static str, i32)> {
+        self.readers.iter().map(|reader| (reader.name(), reader.version().into())).collect()
+    }
+
     pub(crate) fn swept(&self) -> Vec<Swept> {
         let eager = |reader: &Arc<dyn Reader>| reader.on_new_version() != NewVersion::Offer;
         self.readers.iter().map(|reader| (reader.name(), reader.version().into(), eager(reader))).collect()
@@ -214,18 +218,33 @@ impl Projector {
                 let kind = if reader.generations() { RunKind::Shadow } else { RunKind::Rebuild };
                 let by = format!("version {version}");
                 let (tenant, projection) = (whose, name.to_owned());
-                let request = Request { tenant, projection, kind, from: 0, to: None, anyway: true, by };
+                let version = Some(version);
+                let request = Request { tenant, projection, kind, from: 0, to: None, anyway: true, by, version };
                 self.call(move |connection| async move { runs::request(&connection, &request).await.map(drop) })
                     .await?;
                 self.pool.inner.log.poke_runs();
             }
-            NewVersion::Offer => tracing::warn!(
-                projection = name,
-                tenant,
-                "the rows are those of version {rows_of}, this build has version {version}: it leaves them alone until `durable projections rebuild {name} --tenant {tenant}` is asked for"
-            ),
+            NewVersion::Offer => {
+                tracing::warn!(
+                    projection = name,
+                    tenant,
+                    "the rows are those of version {rows_of}, this build has version {version}: it leaves them alone until `durable projections rebuild {name} --tenant {tenant}` is asked for"
+                );
+                self.offer(vec![(name, version)], Some(whose)).await?;
+            }
         }
         Ok(Turn::Wait(LONG_PAUSE))
+    }
+
+    /// What this build offers to rebuild is told once as it starts, and again where it is met.
+    pub(crate) async fn offer_all(&self) -> Result<(), Fault> {
+        let offering = self.readers.iter().filter(|reader| reader.on_new_version() == NewVersion::Offer);
+        self.offer(offering.map(|reader| (reader.name(), reader.version().into())).collect(), None).await
+    }
+
+    async fn offer(&self, builds: Vec<(&'static str, i32)>, tenant: Option<String>) -> Result<(), Fault> {
+        self.call(move |connection| async move { projections::offer(&connection, &builds, tenant.as_deref()).await })
+            .await
     }
 
     async fn failed(
@@ -277,12 +296,20 @@ impl Projector {
     }
 
     /// A parked event, once more, by itself.
-    pub(crate) async fn redrive(&self, reader: &Arc<dyn Reader>, tenant: &str, position: i64) -> Result<(), Fault> {
+    pub(crate) async fn redrive(&self, reader: &Arc<dyn Reader>, tenant: &str, position: i64) -> Turn {
+        self.try_redrive(reader, tenant, position).await.unwrap_or_else(|fault| {
+            tracing::debug!(tenant, position, error = fault.message(), "could not try a parked event again");
+            Turn::Wait(OUTAGE_PAUSE)
+        })
+    }
+
+    async fn try_redrive(&self, reader: &Arc<dyn Reader>, tenant: &str, position: i64) -> Result<Turn, Fault> {
         let mut tx = self.begin().await?;
         let ask = Ask { redrive: Some(position), ..self.ask(reader.as_ref(), tenant, 1, true) };
         let opened = projections::open(&mut tx, &self.target, &ask).await?;
         if opened.verdict != Verdict::Go {
-            return tx.finish("commit").await;
+            tx.finish("commit").await?;
+            return Ok(if opened.verdict == Verdict::Locked { Turn::Wait(LOCKED_PAUSE) } else { Turn::Idle });
         }
         let cx = Projecting { tenant, generation: opened.generation, replaying: false, tx: &mut tx };
         let gone = || Trouble::Failed { message: "it is no longer in the log".into(), fatal: true };
@@ -294,7 +321,7 @@ impl Projector {
             Ok(()) => {
                 let key = (tenant, reader.name(), position);
                 let word = if projections::redriven(&mut tx, &self.target, key).await? { "commit" } else { "rollback" };
-                tx.finish(word).await
+                tx.finish(word).await.map(|()| Turn::Idle)
             }
             Err(Trouble::Outage(message)) => Err(Fault::Away(message)),
             Err(Trouble::Failed { message, .. }) => {
@@ -304,6 +331,7 @@ impl Projector {
                     projections::redrive_failed(&connection, (&whose, name, position), &message).await
                 })
                 .await
+                .map(|()| Turn::Idle)
             }
         }
     }
@@ -331,6 +359,16 @@ pub(crate) fn gap(position: i64, events: &[LogRow]) -> Option<String> {
         (row.position != expected)
             .then(|| format!("events {expected} to {} are not in the log any more: it was trimmed", row.position - 1))
     })
+}
+
+/// What is missing of the events after a position up to another, if even the first is.
+pub(crate) fn missing(position: i64, end: i64, events: &[LogRow]) -> Option<String> {
+    match events {
+        [] if position < end => {
+            Some(format!("events {} to {end} are not in the log any more: it was trimmed", position + 1))
+        }
+        events => gap(position, events),
+    }
 }
 
 /// A running hash of what was applied: FNV-1a over positions, names and payloads, whatever the batches were.
@@ -394,5 +432,8 @@ mod tests {
         assert_eq!(gap(0, &[]), None);
         assert!(gap(4, &rows(&[7])).is_some_and(|gone| gone.contains("events 5 to 6 are not in the log")));
         assert!(gap(4, &rows(&[5, 8])).is_some_and(|gone| gone.contains("events 6 to 7")));
+        assert_eq!(missing(4, 4, &[]), None);
+        assert!(missing(4, 9, &[]).is_some_and(|gone| gone.contains("events 5 to 9 are not in the log")));
+        assert!(missing(4, 9, &rows(&[7])).is_some_and(|gone| gone.contains("events 5 to 6")));
     }
 }

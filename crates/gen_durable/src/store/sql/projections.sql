@@ -5,7 +5,8 @@ select p.tenant, p.projection, p.partition, p.version, p.generation, p.position,
     (select extract(epoch from gen_durable.clock() - e.at)::float8 from gen_durable.events e
      where e.tenant = p.tenant and e.position = p.position + 1),
     p.replaying_to, p.applied, p.digest, p.digest_position, p.digest_at, p.updated_at,
-    exists (select from gen_durable.workers l where l.lease_expires_at > statement_timestamp() and p.projection = any (l.projections))
+    exists (select from gen_durable.workers l where l.lease_expires_at > statement_timestamp() and p.projection = any (l.projections)),
+    case when p.offered > p.version then p.offered end
 from gen_durable.projections p
 cross join lateral (
     select coalesce((

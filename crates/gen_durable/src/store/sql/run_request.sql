@@ -1,8 +1,8 @@
 -- called by: store::runs::request     index: projections_pkey, projection_runs_open
 -- locks: nothing that exists
 -- Only for a scope that is there; nothing is answered where one is under way already.
-insert into gen_durable.projection_runs (tenant, projection, kind, position, target, anyway, requested_by)
-select p.tenant, p.projection, $3, $4, least($5, p.position), $6, $7
+insert into gen_durable.projection_runs (tenant, projection, kind, position, target, anyway, requested_by, version)
+select p.tenant, p.projection, $3, $4, least($5, p.position), $6, $7, $8
 from gen_durable.projections p
 where p.tenant = $1 and p.projection = $2
 on conflict (tenant, projection) where finished_at is null do nothing

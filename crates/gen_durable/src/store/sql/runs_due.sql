@@ -1,11 +1,16 @@
--- called by: store::runs::due     index: projection_runs_open, projection_runs_retired
+-- called by: store::runs::due     index: projection_runs_open, projection_runs_retired, projections_pkey
 -- locks: nothing
 select r.id, r.tenant, r.projection, r.kind, r.status, r.retired
-from gen_durable.projection_runs r
-where r.projection = any ($1)
-  and ((r.finished_at is null and (r.owner is null or r.owner = $2::text::uuid or r.owned_until < statement_timestamp()))
-       or r.retired is not null)
-  -- A rebuild in place that has begun is live's business.
-  and not (r.kind = 'rebuild' and r.status = 'running')
+from unnest($1::text[], $2::int[]) as build(projection, version)
+join gen_durable.projection_runs r on r.projection = build.projection
+left join gen_durable.projections p on p.tenant = r.tenant and p.projection = r.projection
+where r.retired is not null
+   or r.finished_at is null
+      -- Who began it and has not come any further has an owner without a time: he may be dead.
+      and (r.owner = $3::text::uuid or coalesce(r.owned_until < statement_timestamp(), true))
+      -- What is a newer build's is left to it.
+      and coalesce(greatest(p.version, r.version), 0) <= build.version
+      -- A rebuild in place that has begun is live's business.
+      and not (r.kind = 'rebuild' and r.status = 'running')
 order by r.id
 limit 100

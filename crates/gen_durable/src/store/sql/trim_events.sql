@@ -1,13 +1,17 @@
 -- called by: store::events::trim     index: events_log, projections_pkey, projection_runs_open
 -- locks: the events that it deletes
 -- Never the last one, from which the height of the log is read; and, unless told, none that a projection or a run of this tenant has
--- not read yet.
+-- not read yet: one of these projections that has not begun with this tenant has read nothing.
 with floor as materialized (
     select least(
         $2,
         (select e.position - 1 from gen_durable.events e
          where e.tenant = $1 and e.position is not null order by e.position desc limit 1),
         case when not $4 then (select min(p.position) from gen_durable.projections p where p.tenant = $1) end,
+        case when not $4 and exists (
+            select from unnest($6::text[]) as follower(name)
+            where not exists (
+                select from gen_durable.projections p where p.tenant = $1 and p.projection = follower.name)) then 0 end,
         case when not $4 then (select min(r.position) from gen_durable.projection_runs r
                                where r.tenant = $1 and r.finished_at is null) end) as position
 ),

@@ -167,6 +167,16 @@ async fn a_hundred_events_in_one_transaction_are_one_statement() {
     let grown: BTreeMap<_, _> =
         lab.statements().into_iter().filter(|(name, count)| before.get(name) != Some(count)).collect();
     assert_eq!(grown, BTreeMap::from([("append.sql", 1)]));
+    // And in a transaction of the caller's.
+    let mut tx = lab.pool().begin().await.unwrap();
+    lab.record_all("t", (0..100).map(|cents| Paid { cents })).within(&mut tx).await.unwrap();
+    lab.record_all("t", Vec::<Paid>::new()).within(&mut tx).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(lab.statements()["append.sql"], 2);
+    assert_eq!(lab.record("t", Paid { cents: 0 }).await.unwrap(), 201);
+    let refused = lab.record_all("t", [Nameless]);
+    let mut tx = lab.pool().begin().await.unwrap();
+    assert!(refused.within(&mut tx).await.unwrap_err().is_invalid());
 }
 
 #[derive(Serialize, Deserialize)]
@@ -227,6 +237,10 @@ async fn the_log_is_trimmed_below_every_cursor_and_never_of_its_last_event() {
     assert_eq!(lab.events().trim("t", 100, now).await.unwrap(), 9, "nobody reads it yet; the last one stays");
     lab.record_all("u", (1..=10).map(|cents| Paid { cents })).await.unwrap();
     lab.drain().await;
+    // What a run has not read is not taken either.
+    let run = lab.projections().verify("u", "board").await.unwrap();
+    assert_eq!(lab.events().trim("u", 5, now).await.unwrap(), 0);
+    assert!(lab.projections().cancel(run, "enough").await.unwrap());
     lab.record_all("u", (1..=10).map(|cents| Paid { cents })).await.unwrap();
     assert_eq!(lab.events().trim("u", 15, gen_durable::DAY).await.unwrap(), 0, "too young");
     assert_eq!(lab.events().trim("u", 15, now).await.unwrap(), 10, "the slowest cursor stands at 10");
@@ -239,4 +253,36 @@ async fn the_log_is_trimmed_below_every_cursor_and_never_of_its_last_event() {
     assert!(status.last_error.unwrap().contains("trimmed"));
     // Nor at the beginning of a log.
     assert_eq!(lab.projections().status("t", "board").await.unwrap().unwrap().status, "halted");
+}
+
+#[tokio::test]
+async fn an_engine_forgets_old_events_that_every_projection_has_read_and_no_others() {
+    let lab = super::board::lab().await;
+    let schema = lab.pool().schema().to_owned();
+    for tenant in ["a", "b", "c"] {
+        lab.record_all(tenant, (1..=2_500).map(|cents| Paid { cents })).await.unwrap();
+    }
+    // One of them has not been read further than this, and stands still.
+    super::board::sql(
+        &lab,
+        "insert into S.projections (tenant, projection, version, position, status) values ('b', 'board', 1, 700, 'halted')",
+    )
+    .await;
+    lab.skip(2 * gen_durable::HOUR).await;
+    lab.record("a", Paid { cents: 1 }).await.unwrap();
+    let settings = gen_durable::Settings {
+        event_retention: Some(gen_durable::HOUR),
+        collect_every: std::time::Duration::from_millis(20),
+        ..gen_durable::Settings::default()
+    };
+    let engine = gen_durable::Engine::builder(lab.pool().clone(), ()).project(super::board::Board::new(&schema));
+    let running = crate::support::Running::start(engine.settings(settings).build().unwrap());
+    let left = async || rows(&lab, "select tenant, count(*) from S.events group by tenant order by tenant").await;
+    crate::support::eventually("the logs are trimmed", async || {
+        left().await == [["a", "1"], ["b", "1800"], ["c", "1"]]
+    })
+    .await;
+    // Nobody was held up by it, and what came last is there.
+    assert_eq!(lab.sync::<super::board::Board>("a", 2_501, crate::support::SOON).await.unwrap(), 2_501);
+    running.stop().await;
 }

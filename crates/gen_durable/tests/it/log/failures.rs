@@ -1,8 +1,12 @@
 //! What a projection cannot apply: tried again, then it halts or is set aside; recorded once, resolved when it passes.
 
-use gen_durable::{Poison, SECOND};
+use std::sync::Arc;
+
+use gen_durable::{Engine, Poison, Projecting, Projection, Recorded, SECOND, StepError};
+use tokio::sync::Semaphore;
 
 use super::board::{Board, Paid, board, lab, rows};
+use crate::support::{Running, SOON};
 
 #[tokio::test]
 async fn a_poison_event_is_tried_with_pauses_and_then_halts_the_scope_and_nothing_else() {
@@ -93,4 +97,48 @@ async fn an_event_that_cannot_be_decoded_halts_at_once() {
     let status = lab.projections().status("t", "board").await.unwrap().unwrap();
     assert_eq!((status.status.as_str(), status.attempts, status.position), ("halted", 1, 0));
     assert!(status.last_error.unwrap().contains("missing field"), "and says why");
+}
+
+/// A board that stands still at 2 cents until it is let go.
+struct Slow {
+    board: Board,
+    begun: Arc<Semaphore>,
+    go: Arc<Semaphore>,
+}
+impl Projection for Slow {
+    const NAME: &'static str = "board";
+    const GENERATIONS: bool = true;
+    type Events = Paid;
+    async fn apply(&self, batch: &[Recorded<Paid>], cx: &mut Projecting<'_>) -> Result<(), StepError> {
+        if batch.iter().any(|row| row.event.cents == 2) {
+            self.begun.add_permits(1);
+            drop(self.go.acquire().await?);
+        }
+        self.board.apply(batch, cx).await
+    }
+    async fn clear(&self, cx: &mut Projecting<'_>) -> Result<(), StepError> {
+        self.board.clear(cx).await
+    }
+}
+
+#[tokio::test]
+async fn a_parked_event_that_is_tried_again_and_takes_its_time_holds_up_no_other_scope() {
+    let lab = lab().await;
+    let schema = lab.pool().schema().to_owned();
+    let lab = lab.project(Board { poison: vec![2], on_poison: Poison::Park, attempts: 1, ..Board::new(&schema) });
+    lab.record_all("t", (1..=3).map(|cents| Paid { cents })).await.unwrap();
+    lab.drain().await;
+    assert_eq!(lab.projections().redrive("t", "board", None).await.unwrap(), 1);
+    let (begun, go) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let slow = Slow { board: Board::new(&schema), begun: begun.clone(), go: go.clone() };
+    let running = Running::start(Engine::builder(lab.pool().clone(), ()).project(slow).build().unwrap());
+    begun.acquire().await.unwrap().forget();
+    for cents in 11..=15 {
+        let position = lab.record("u", Paid { cents }).await.unwrap();
+        assert_eq!(lab.sync::<Board>("u", position, SOON).await.unwrap(), position);
+    }
+    assert_eq!(board(&lab, "t").await, [1, 3], "it is still at it");
+    go.add_permits(1);
+    crate::support::eventually("it has passed", async || board(&lab, "t").await == [1, 2, 3]).await;
+    running.stop().await;
 }

@@ -147,11 +147,14 @@ async fn a_new_version_leaves_the_old_rows_alone_until_they_are_rebuilt() {
     lab.drain().await;
     let status = lab.projections().status("u", "board").await.unwrap().unwrap();
     assert_eq!((status.position, status.version, status.lag()), (10, 1, 1), "it is offered, not done");
+    let offered = async |tenant: &str| lab.projections().status(tenant, "board").await.unwrap().unwrap().offered;
+    assert_eq!((offered("u").await, offered("t").await), (Some(2), Some(2)), "also where nothing happens");
     // The digests differ, as they must: another version makes other rows.
     let run = lab.projections().rebuild_in_a_shadow("u", "board").await.unwrap();
     lab.drain().await;
     let run = lab.projections().run(run).await.unwrap();
     assert!(run.status == "done" && run.verdict.clone().unwrap().starts_with("differs at position 10"), "{run:?}");
+    assert_eq!((offered("u").await, offered("t").await), (None, Some(2)));
     assert_eq!(board(&lab, "u").await, (1..=11).map(|cents| cents * 2).collect::<Vec<_>>());
     // The old build sees that it is too old.
     let lab = lab.project_instead(Board::new(&schema));
@@ -180,6 +183,86 @@ async fn a_run_goes_on_where_the_process_that_did_it_died() {
     lab.drain().await;
     let run = lab.projections().run(run).await.unwrap();
     assert!(run.verdict.unwrap().starts_with("equal at position 1000"), "the rows are");
+}
+
+#[tokio::test]
+async fn a_run_whose_process_died_before_its_first_batch_is_taken_up() {
+    let (lab, _) = filled().await;
+    let run = lab.projections().verify("t", "board").await.unwrap();
+    sql(&lab, &format!(
+        "update S.projection_runs set status = 'running', started_at = S.clock(), generation = 2, target = 1000, version = 1,
+            owner = gen_random_uuid(), owned_until = null where id = {run}"
+    ))
+    .await;
+    lab.drain().await;
+    let run = lab.projections().run(run).await.unwrap();
+    assert!(run.verdict.unwrap_or_default().starts_with("equal at position 1000"), "{}", run.status);
+}
+
+#[tokio::test]
+async fn a_rebuild_in_place_is_over_also_if_the_last_event_is_parked() {
+    let lab = lab().await;
+    let schema = lab.pool().schema().to_owned();
+    let park = Board { poison: vec![3], on_poison: gen_durable::Poison::Park, attempts: 1, ..Board::new(&schema) };
+    let lab = lab.project(park);
+    lab.record_all("t", (1..=3).map(|cents| Paid { cents })).await.unwrap();
+    lab.drain().await;
+    let run = lab.projections().rebuild("t", "board").await.unwrap();
+    lab.drain().await;
+    let run = lab.projections().run(run).await.unwrap();
+    assert_eq!((run.status.as_str(), run.position, run.target), ("done", 3, Some(3)));
+    lab.projections().verify("t", "board").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_log_that_was_trimmed_is_not_rebuilt_from_and_no_row_is_lost_by_the_try() {
+    let (lab, _) = filled().await;
+    assert_eq!(lab.events().trim("t", 500, std::time::Duration::ZERO).await.unwrap(), 500);
+    // Of the other nothing is left at all.
+    sql(&lab, "delete from S.events where tenant = 'u'").await;
+    for (tenant, rows, gone) in [("t", 1_000, "events 1 to 500 "), ("u", 10, "events 1 to 10 ")] {
+        let projections = lab.projections();
+        for run in [
+            projections.rebuild(tenant, "board"),
+            projections.rebuild_in_a_shadow(tenant, "board"),
+            projections.verify(tenant, "board"),
+            projections.replay(tenant, "board"),
+        ] {
+            let run = run.await.unwrap();
+            lab.drain().await;
+            let run = lab.projections().run(run).await.unwrap();
+            assert!(run.status == "failed" && run.error.clone().unwrap().contains(gone), "{run:?}");
+        }
+        assert_eq!(board(&lab, tenant).await.len(), rows);
+    }
+}
+
+#[tokio::test]
+async fn builds_of_two_versions_never_share_a_run() {
+    let (lab, schema) = filled().await;
+    // Of a newer build: this one leaves it alone.
+    let newer = lab.projections().verify("t", "board").await.unwrap();
+    sql(&lab, &format!("update S.projection_runs set version = 2 where id = {newer}")).await;
+    lab.drain().await;
+    assert_eq!(lab.projections().run(newer).await.unwrap().status, "pending");
+    // Of an older one, which is gone: nobody can go on with its rows.
+    let older = lab.projections().rebuild_in_a_shadow("u", "board").await.unwrap();
+    sql(&lab, &format!(
+        "update S.projection_runs set status = 'running', started_at = S.clock(), generation = 2, target = 10, version = 1,
+            position = 5 where id = {older}"
+    ))
+    .await;
+    let lab = lab.project_instead(Doubled(schema, NewVersion::Offer));
+    lab.drain().await;
+    assert_eq!(lab.projections().run(newer).await.unwrap().status, "done");
+    let older = lab.projections().run(older).await.unwrap();
+    assert!(older.status == "failed" && older.error.clone().unwrap().contains("older version"), "{older:?}");
+    // Nor does a newer one replay onto the rows of an older.
+    let replay = lab.projections().replay("u", "board").await.unwrap();
+    lab.drain().await;
+    let replay = lab.projections().run(replay).await.unwrap();
+    assert!(replay.status == "failed" && replay.error.clone().unwrap().contains("older version"), "{replay:?}");
+    assert_eq!(board(&lab, "u").await, (1..=10).collect::<Vec<_>>());
 }
 
 /// A board whose replays stand still until they are let go.

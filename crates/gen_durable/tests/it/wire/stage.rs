@@ -112,7 +112,8 @@ impl Stage {
 
     /// What the audit says of an instance's commits: each (step_seq before, step_seq after), in order.
     pub(crate) async fn commits(&self, id: i64) -> Vec<(i64, i64)> {
-        let text = self.render("select old_seq, new_seq from S.changes where id = $1 and old_seq <> new_seq order by n");
+        let text =
+            self.render("select old_seq, new_seq from S.changes where id = $1 and old_seq <> new_seq order by n");
         self.admin.query(&text, &[&id]).await.unwrap().iter().map(|row| (row.get(0), row.get(1))).collect()
     }
 

@@ -1,0 +1,12 @@
+-- called by: store::projections::offer     index: projections_pkey if a tenant is given; else all scopes, once for each start of an engine
+-- locks: the scopes' rows, skipping those that somebody works on: it is told again when one is met
+-- Rows of an older version that a newer build leaves alone: so that people see that a rebuild is due.
+with old as materialized (
+    select p.tenant, p.projection, w.version
+    from unnest($1::text[], $2::int[]) as w(projection, version)
+    join gen_durable.projections p on p.projection = w.projection
+    where p.version < w.version and coalesce(p.offered, 0) < w.version and ($3::text is null or p.tenant = $3)
+    for no key update of p skip locked
+)
+update gen_durable.projections p set offered = old.version
+from old where p.tenant = old.tenant and p.projection = old.projection
