@@ -1,5 +1,7 @@
 //! The document of the API, made of the very table that the router is made of.
 
+mod turns;
+
 use serde_json::{Map, Value, json};
 
 use crate::routes;
@@ -177,6 +179,7 @@ fn schemas() -> Value {
                 "*machines: Machine[]",
                 "*failures: Failure[]",
                 "minute: object",
+                "attention: object",
                 "*chart: Series",
             ]),
         ),
@@ -239,6 +242,9 @@ fn schemas() -> Value {
                 "scope",
                 "at: time",
                 "after_seconds: number",
+                "lane",
+                "lane_blocks: boolean",
+                "partition",
             ]),
         ),
         ("Enqueued", object(&["*id", "*is_new: boolean"])),
@@ -323,5 +329,6 @@ fn schemas() -> Value {
         ("Workers", object(&["*workers: Worker[]"])),
         ("Audit", object(&["*acts: object[]"])),
     ];
-    Value::Object(entries.into_iter().map(|(name, schema)| (name.to_owned(), schema)).collect())
+    let entries = entries.into_iter().chain(turns::SCHEMAS.iter().map(|(name, fields)| (*name, object(fields))));
+    Value::Object(entries.map(|(name, schema)| (name.to_owned(), schema)).collect())
 }
