@@ -46,8 +46,8 @@ async fn what_falls_due_is_listed_page_by_page_and_forecast() {
             }
         }
         assert_eq!(walked, names(&whole), "{which}: no gap and no repetition");
-        let mut due: Vec<&str> =
-            whole["timers"].as_array().unwrap().iter().map(|t| t["due_at"].as_str().unwrap()).collect();
+        let at = |timer: &Value| timer["due_at"].as_str().unwrap().parse::<Timestamp>().unwrap();
+        let mut due: Vec<Timestamp> = whole["timers"].as_array().unwrap().iter().map(at).collect();
         assert!(due.is_sorted(), "{which}");
         due.dedup();
         assert_eq!(due.len() < 30, which == "&which=overdue", "{which}");
@@ -81,7 +81,7 @@ async fn an_instance_shows_its_timers_and_what_repeats_beside_it_is_cancelled() 
     let repeat = &timers["timers"][0];
     assert_eq!(
         (&repeat["machine"], &repeat["may_cancel"], &repeat["cycle"]),
-        (&json!("note"), &json!(true), &json!("R/PT1H"))
+        (&json!("note"), &json!(true), &json!("R/PT3600S"))
     );
     let cancel = format!("/api/v1/timers/{}/cancel", repeat["id"].as_str().unwrap());
     let reader = format!("Bearer {READER}");
