@@ -55,6 +55,8 @@ async function step(name, act) {
 }
 // A control, by the words of its label alone: what a select offers is in the label as well.
 const field = (page, name) => page.locator('label.field').filter({ has: page.locator('span').getByText(name, { exact: true }) }).locator('input, select, textarea');
+// Whatever was asked for is there.
+const loaded = (page) => page.waitForFunction(() => !document.querySelector('.loading'));
 const rows = (page) => page.locator('table[aria-label], .table-wrap table').locator('tbody tr');
 
 const PAGES = ['', 'machines', 'machines/parcel', 'instances', 'failures', 'queues', 'lanes', 'lanes?of=partitions', 'timers', 'schedules', 'schedules/hourly', 'workers', 'audit'];
@@ -257,7 +259,7 @@ await step('every page passes axe, in light and in dark', async () => {
     for (const path of [...PAGES, `instances/${first}`]) {
       await visit(page, address, path);
       await page.locator('main h1').waitFor();
-      await page.locator('.loading').waitFor({ state: 'detached' });
+      await loaded(page);
       await accessible(page, `${path || 'overview'} in ${colorScheme}`);
     }
   }
@@ -280,7 +282,7 @@ await step('a phone needs no scrolling sideways', async () => {
   for (const path of [...PAGES, `instances/${first}`]) {
     await visit(page, address, path);
     await page.locator('main h1').waitFor();
-    await page.locator('.loading').waitFor({ state: 'detached' });
+    await loaded(page);
     const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
     if (wide > 0) complaints.push(`${path || 'overview'} is ${wide} px too wide`);
   }
@@ -297,7 +299,7 @@ await step('markup in names, keys, errors, states and letters is text', async ()
   for (const path of ['', 'machines', 'instances', 'instances?status=failed', 'failures', 'queues', 'lanes', 'lanes?blocked=true', 'lanes?of=partitions', 'timers', 'schedules', 'workers']) {
     await visit(evil, evilAddress, path);
     await evil.locator('main h1').waitFor();
-    await evil.locator('.loading').waitFor({ state: 'detached' });
+    await loaded(evil);
     await evil.getByText('alert(').first().waitFor({ state: 'attached' });
     await clean(path || 'overview');
   }
