@@ -178,7 +178,7 @@ end $$;
 create function gen_durable.rebuild_follows(p_tenant text, p_projection text, p_new bigint) returns void
 language sql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off
+set enable_seqscan = off set jit = off
 as $$
     update gen_durable.projection_runs r
     set position = least(p_new, r.target), updated_at = gen_durable.clock(),

@@ -78,11 +78,14 @@ pub use store::{
     step_tx::StepTx,
     story::{StoryLine, StoryMark},
     target::DEFAULT_SCHEMA,
-    turns::{KeyFilter, LaneInfo, PartitionInfo},
+    turns::{KeyFilter, LaneInfo, LanePage, PartitionInfo},
     tx::{Transaction, Tx},
 };
 pub use story::Story;
-pub use timetable::{Forecast, ScheduleInfo, ScheduleRun, Schedules, TimerInfo, Timers};
+pub use timetable::{
+    Attention, Forecast, ScheduleInfo, ScheduleRun, Schedules, TimerFilter, TimerInfo, TimerMark, TimerPage, Timers,
+    WhichTimers,
+};
 pub use transition::{
     Outcome, Sleep, Spawn, Transition, WaitFor, Waiting, done, next, retry_after, sleep, sleep_until, spawn, stop,
     wait_for,

@@ -1,9 +1,12 @@
 //! What falls due and what repeats, for people and tools: look at timers, forecast, cancel; pause, resume, change and run
 //! schedules.
 
+mod look;
+
 use jiff::Timestamp;
 use serde::Deserialize;
-use tokio_postgres::Row;
+
+pub use look::{Attention, TimerFilter, TimerMark, TimerPage, WhichTimers};
 
 use crate::{
     calendar::{Cycle, First},
@@ -13,16 +16,14 @@ use crate::{
     id::NAME_BYTES_MAX,
     store::{
         fault::Fault,
+        inspect::Inspect,
         pool::Pool,
-        row::column,
         schedule::{self, Known},
         timer,
     },
     wake::{Armed, ArmedFor},
 };
 
-/// Occurrences and runs that are shown of a schedule.
-const SHOWN: usize = 5;
 /// A schedule that changes under our hands is looked at again this often.
 const TRIES_MAX: u32 = 10;
 
@@ -79,35 +80,23 @@ impl Timers {
 
     /// The next that fall due, of all kinds, overdue ones first; at most so many (1,000 at the most).
     pub async fn next(&self, limit: usize) -> Result<Vec<TimerInfo>, Error> {
-        self.list(limit, false).await
+        self.list(limit, WhichTimers::All).await
     }
 
     /// Those whose time has passed.
     pub async fn overdue(&self, limit: usize) -> Result<Vec<TimerInfo>, Error> {
-        self.list(limit, true).await
+        self.list(limit, WhichTimers::Overdue).await
     }
 
-    async fn list(&self, limit: usize, only_overdue: bool) -> Result<Vec<TimerInfo>, Error> {
-        let limit = i32::try_from(limit.clamp(1, 1_000)).unwrap_or(1_000);
-        let listed: Result<Vec<TimerInfo>, Fault> = self
-            .pool
-            .call(move |connection| async move {
-                timer::list(&connection, limit, only_overdue).await?.iter().map(timer_info).collect()
-            })
-            .await?;
-        listed.map_err(|fault| fault.into_error("list the timers"))
+    async fn list(&self, limit: usize, which: WhichTimers) -> Result<Vec<TimerInfo>, Error> {
+        let filter = TimerFilter { which, limit, ..TimerFilter::default() };
+        Ok(Inspect::new(self.pool.clone()).timers(filter).await?.timers)
     }
 
     /// How many fall due in each of so many parts (1 to 1,000) of the time ahead; parts in which nothing does are left out.
+    /// Of each kind and part it is counted up to a bound: see [`Inspect::forecast`].
     pub async fn forecast(&self, ahead: std::time::Duration, parts: usize) -> Result<Vec<Forecast>, Error> {
-        let (seconds, parts) = (ahead.as_secs_f64().max(1.0), i32::try_from(parts.clamp(1, 1_000)).unwrap_or(1));
-        let found = self
-            .pool
-            .call(move |connection| async move { timer::forecast(&connection, seconds, parts).await })
-            .await?
-            .map_err(|fault| fault.into_error("forecast the timers"))?;
-        let part = |(part, kind, count)| Forecast { part: usize::try_from(part).unwrap_or_default(), kind, count };
-        Ok(found.into_iter().map(part).collect())
+        Inspect::new(self.pool.clone()).forecast(ahead, parts).await
     }
 
     /// Cancel what repeats beside a wait, or a run that was asked for by hand: this occurrence and all that would follow it.
@@ -155,6 +144,10 @@ pub struct ScheduleInfo {
     pub last_error: Option<String>,
     /// Whether a live worker registers it. If not, it does not fire.
     pub served: bool,
+    /// Which live workers do, up to ten: their hosts and processes.
+    pub registered_by: Vec<(String, i32)>,
+    /// The zone by whose calendar the cycle goes. `None`: this build cannot read the cycle.
+    pub zone: Option<String>,
     /// Its next occurrences, up to five.
     pub next: Vec<Timestamp>,
     /// Its last runs, up to five, the latest first.
@@ -196,24 +189,12 @@ impl Schedules {
 
     /// All of them, by name; up to 1,000.
     pub async fn list(&self) -> Result<Vec<ScheduleInfo>, Error> {
-        self.look(None).await
+        Inspect::new(self.pool.clone()).schedules(None, 1_000).await
     }
 
     /// One of them.
     pub async fn show(&self, name: &str) -> Result<Option<ScheduleInfo>, Error> {
-        check(name)?;
-        Ok(self.look(Some(name.to_owned())).await?.pop())
-    }
-
-    async fn look(&self, name: Option<String>) -> Result<Vec<ScheduleInfo>, Error> {
-        let runs = i32::try_from(SHOWN).unwrap_or_default();
-        let listed: Result<Vec<ScheduleInfo>, Fault> = self
-            .pool
-            .call(move |connection| async move {
-                schedule::list(&connection, name.as_deref(), runs).await?.iter().map(schedule_info).collect()
-            })
-            .await?;
-        listed.map_err(|fault| fault.into_error("list the schedules"))
+        Inspect::new(self.pool.clone()).schedule(name).await
     }
 
     /// Nothing of it happens until it is resumed, in any process. Answers whether it ran.
@@ -316,54 +297,4 @@ fn nobody(name: &str) -> Error {
         Kind::NotFound,
         format!("there is no schedule {name:?}: an engine makes it when it starts with `.schedule({name:?}, …)`"),
     )
-}
-
-fn timer_info(row: &Row) -> Result<TimerInfo, Fault> {
-    Ok(TimerInfo {
-        kind: column(row, 0)?,
-        id: column(row, 1)?,
-        due_at: column(row, 2)?,
-        instance: column(row, 3)?,
-        machine: column(row, 4)?,
-        schedule: column(row, 5)?,
-        cycle: column(row, 6)?,
-        step: column(row, 7)?,
-        overdue: column(row, 8)?,
-        served: column(row, 9)?,
-        now: column(row, 10)?,
-    })
-}
-
-fn schedule_info(row: &Row) -> Result<ScheduleInfo, Fault> {
-    let runs: Option<String> = column(row, 15)?;
-    let runs = runs
-        .map(|runs| serde_json::from_str(&runs))
-        .transpose()
-        .map_err(|error| Fault::Refused { code: None, message: format!("runs of another shape: {error}") })?;
-    let (cycle, anchor): (String, Timestamp) = (column(row, 1)?, column(row, 4)?);
-    let ahead: Option<Timestamp> = column(row, 11)?;
-    let remaining: Option<i32> = column(row, 12)?;
-    let mut next: Vec<Timestamp> = ahead.into_iter().collect();
-    // A cycle of a newer build may not be readable here; its next occurrence stands in the row in any case.
-    if let (Some(due), Ok(parsed)) = (ahead, cycle.parse::<Cycle>()) {
-        let remaining = remaining.map(|remaining| u32::try_from(remaining).unwrap_or_default());
-        let more = if remaining == Some(0) { Vec::new() } else { parsed.following(anchor, due, remaining, SHOWN - 1) };
-        next.extend(more);
-    }
-    Ok(ScheduleInfo {
-        name: column(row, 0)?,
-        cycle,
-        missed: column(row, 2)?,
-        code_cycle: column(row, 3)?,
-        set_at: column(row, 5)?,
-        set_by: column(row, 6)?,
-        paused_at: column(row, 7)?,
-        paused_by: column(row, 8)?,
-        ended_at: column(row, 9)?,
-        last_error: column(row, 10)?,
-        served: column(row, 13)?,
-        next,
-        runs: runs.unwrap_or_default(),
-        now: column(row, 14)?,
-    })
 }

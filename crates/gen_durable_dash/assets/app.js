@@ -12,6 +12,9 @@ import { Instances } from './pages/instances.js';
 import { Instance } from './pages/instance.js';
 import { Failures } from './pages/failures.js';
 import { Queues } from './pages/queues.js';
+import { Lanes } from './pages/lanes.js';
+import { Timers } from './pages/timers.js';
+import { Schedule, Schedules } from './pages/schedules.js';
 import { Projections } from './pages/projections.js';
 import { Workers } from './pages/workers.js';
 import { Audit } from './pages/audit.js';
@@ -23,6 +26,9 @@ const PAGES = [
   { path: 'instances', name: 'Instances', key: 'i', view: Instances, one: Instance },
   { path: 'failures', name: 'Failures', key: 'f', view: Failures, count: (live) => (live?.totals.failed ?? 0) + (live?.totals.stuck ?? 0), tone: 'bad' },
   { path: 'queues', name: 'Queues', key: 'q', view: Queues, count: (live) => live?.queues.reduce((sum, queue) => sum + queue.due, 0) },
+  { path: 'lanes', name: 'Lanes', key: 'l', view: Lanes, count: (live) => live?.attention?.lanes_blocked, tone: 'bad' },
+  { path: 'timers', name: 'Timers', key: 't', view: Timers, count: (live) => live?.attention?.overdue, tone: 'bad' },
+  { path: 'schedules', name: 'Schedules', key: 's', view: Schedules, one: Schedule, count: (live) => live?.attention?.schedules_in_trouble, tone: 'bad' },
   { path: 'projections', name: 'Projections', key: 'p', view: Projections, one: Projections },
   { path: 'workers', name: 'Workers', key: 'w', view: Workers, count: (live) => live?.workers.filter((worker) => worker.alive).length },
   { path: 'audit', name: 'Acts', key: 'a', view: Audit },

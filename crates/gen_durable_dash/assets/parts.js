@@ -94,6 +94,14 @@ export function FormDialog({ title, verb, danger, onSubmit, onClose, children })
 
 export const Field = ({ label, hint, children }) => html`<label class="field"><span>${label}</span>${children}${hint && html`<small>${hint}</small>`}</label>`;
 
+// A box that keeps what is being typed while the page around it is drawn anew; another value from outside replaces it.
+export function Typed({ value = '', ...rest }) {
+  const [state, setState] = useState({ text: value, from: value });
+  const now = state.from === value ? state : { text: value, from: value };
+  if (now !== state) setState(now);
+  return html`<input ...${rest} value=${now.text} onInput=${(event) => setState({ ...now, text: event.target.value })} />`;
+}
+
 const toasts = new Set();
 export const toast = (text) => toasts.forEach((show) => show(text));
 

@@ -26,6 +26,7 @@ enum Kind {
 static ASSETS: &[(&str, Kind, &str)] = assets![
     "app.js" Script,
     "api.js" Script,
+    "bars.js" Script,
     "chart.js" Script,
     "graph.js" Script,
     "live.js" Script,
@@ -37,14 +38,18 @@ static ASSETS: &[(&str, Kind, &str)] = assets![
     "pages/failures.js" Script,
     "pages/instance.js" Script,
     "pages/instances.js" Script,
+    "pages/lanes.js" Script,
     "pages/machines.js" Script,
     "pages/overview.js" Script,
     "pages/projections.js" Script,
     "pages/queues.js" Script,
+    "pages/schedules.js" Script,
+    "pages/timers.js" Script,
     "pages/workers.js" Script,
     "vendor/preact-htm.js" Script,
     "style.css" Style,
     "pages.css" Style,
+    "turns.css" Style,
     "icon.svg" Image,
 ];
 

@@ -31,6 +31,7 @@ mod openapi;
 mod options;
 mod problem;
 mod pulse;
+mod recent;
 mod redact;
 mod routes;
 mod series;

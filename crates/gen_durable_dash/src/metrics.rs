@@ -50,6 +50,19 @@ pub(crate) fn text(snapshot: &Snapshot, statements: u64) -> String {
         let waits = queue.oldest.map_or(0.0, |oldest| now.duration_since(oldest).as_secs_f64().max(0.0));
         let _ = writeln!(out, "durable_queue_oldest_seconds{{queue=\"{}\"}} {waits:.3}", label(&queue.queue));
     }
+    let attention = snapshot.attention;
+    for (name, help, value) in [
+        ("durable_lanes_blocked", "Lanes that stand still behind one that failed", attention.lanes_blocked),
+        ("durable_timers_overdue", "Timers and deadlines that should have fired", attention.overdue),
+        (
+            "durable_schedules_in_trouble",
+            "Schedules that nobody registers, or that fail",
+            attention.schedules_in_trouble,
+        ),
+    ] {
+        metric(&mut out, name, "gauge", help);
+        let _ = writeln!(out, "{name} {value}");
+    }
     metric(
         &mut out,
         "durable_standing",

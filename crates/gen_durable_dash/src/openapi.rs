@@ -1,5 +1,7 @@
 //! The document of the API, made of the very table that the router is made of.
 
+mod turns;
+
 use serde_json::{Map, Value, json};
 
 use crate::{api::projections, routes};
@@ -177,6 +179,7 @@ fn schemas() -> Value {
                 "*machines: Machine[]",
                 "*failures: Failure[]",
                 "minute: object",
+                "attention: object",
                 "*chart: Series",
             ]),
         ),
@@ -239,6 +242,9 @@ fn schemas() -> Value {
                 "scope",
                 "at: time",
                 "after_seconds: number",
+                "lane",
+                "lane_blocks: boolean",
+                "partition",
             ]),
         ),
         ("Enqueued", object(&["*id", "*is_new: boolean"])),
@@ -338,6 +344,7 @@ fn schemas() -> Value {
             ]),
         ),
     ];
-    let entries = entries.into_iter().chain(projections::SCHEMAS.iter().map(|(name, of)| (*name, object(of))));
+    let more = projections::SCHEMAS.iter().chain(turns::SCHEMAS);
+    let entries = entries.into_iter().chain(more.map(|(name, fields)| (*name, object(fields))));
     Value::Object(entries.map(|(name, schema)| (name.to_owned(), schema)).collect())
 }

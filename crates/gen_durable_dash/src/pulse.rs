@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gen_durable::{Backlog, Count, Error, Estimate, Inspect, Pool, Timestamp, Trouble, WorkerInfo};
+use gen_durable::{Attention, Backlog, Count, Error, Estimate, Inspect, Pool, Timestamp, Trouble, WorkerInfo};
 use tokio::sync::{Notify, watch};
 
 use crate::{
@@ -40,6 +40,8 @@ pub(crate) struct Snapshot {
     pub(crate) edges: Vec<gen_durable::Edge>,
     pub(crate) workers: Vec<WorkerInfo>,
     pub(crate) troubles: Vec<Trouble>,
+    /// Lanes, timers and schedules that a person should see to.
+    pub(crate) attention: Attention,
     pub(crate) chart: Shown,
     /// Of the last minute.
     pub(crate) minute: Sums,
@@ -170,6 +172,7 @@ impl Pulse {
             }
             false => (before.standing.clone(), before.workers.clone(), before.troubles.clone(), before.edges.clone()),
         };
+        let attention = if is_slow { inspect.attention().await? } else { before.attention };
         let newest = arrived.iter().map(|row| row.newest).max().unwrap_or(after);
         place.seen.push_back((now, newest.max(after)));
         place.second = Some(now);
@@ -196,6 +199,7 @@ impl Pulse {
             edges,
             workers,
             troubles,
+            attention,
             chart,
             minute,
             settled: place.settled,

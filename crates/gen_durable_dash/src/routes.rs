@@ -8,7 +8,9 @@ use axum::{
 };
 
 use crate::{
-    api::{acts, audit, health, instance, instances, live, many, places, projections, session},
+    api::{
+        acts, audit, health, instance, instances, lanes, live, many, places, projections, schedules, session, timers,
+    },
     assets,
     openapi::{Doc, doc},
     shared::Shared,
@@ -93,6 +95,7 @@ pub(crate) fn all() -> Vec<Route> {
         get "/api/v1/instances/{id}/story" instance::story, doc("What happened to it, the newest first").query(&["seq", "epoch", "limit"]).answers("Story");
         get "/api/v1/instances/{id}/inbox" instance::inbox, doc("Letters that no step of it has consumed").answers("Inbox");
         get "/api/v1/instances/{id}/children" instance::children, doc("Its children").answers("Children");
+        get "/api/v1/instances/{id}/timers" timers::of_instance, doc("What falls due for it").answers("InstanceTimers");
         get "/api/v1/instances/{id}/explain" instance::explain, doc("Why it does not run").answers("Explanation");
         post "/api/v1/instances/{id}/signal" acts::signal, doc("Tell it something").body("Signal").answers("Signalled");
         post "/api/v1/instances/{id}/cancel" acts::cancel, doc("End it").body("Cancel").answers("Cancelled");
@@ -107,6 +110,20 @@ pub(crate) fn all() -> Vec<Route> {
         get "/api/v1/queues" places::queues, doc("The queues, and what waits in them").answers("Queues");
         post "/api/v1/queues/{name}/pause" places::pause, doc("Claim nothing more from it").answers("Paused");
         post "/api/v1/queues/{name}/resume" places::resume, doc("Open it again").answers("Paused");
+        get "/api/v1/lanes" lanes::lanes, doc("Lanes, who has them, and why that has not ended; `next` is the query of the next page").query(&["tenant", "prefix", "blocked", "after", "after_tenant", "limit"]).answers("Lanes");
+        post "/api/v1/lanes/retry" lanes::retry, doc("Run the head of a blocked lane again, in its place").body("Lane").answers("LaneGoesOn");
+        post "/api/v1/lanes/skip" lanes::skip, doc("Leave the head of a blocked lane failed, and go on with the next").body("Lane").answers("LaneGoesOn");
+        post "/api/v1/lanes/discard" lanes::discard, doc("Cancel the head of a blocked lane, and go on with the next").body("LaneDiscard").answers("LaneGoesOn");
+        get "/api/v1/partitions" lanes::partitions, doc("Partition keys, whose turn it is, and how many wait").query(&["tenant", "after", "after_tenant", "limit"]).answers("Partitions");
+        get "/api/v1/timers" timers::list, doc("What falls due; `next` is the `after` of the next page").query(&["which", "after", "limit"]).answers("Timers");
+        get "/api/v1/timers/forecast" timers::forecast, doc("How much falls due in each part of the next hour").answers("Forecast");
+        post "/api/v1/timers/{id}/cancel" timers::cancel, doc("Cancel what repeats beside a wait").answers("TimerCancelled");
+        get "/api/v1/schedules" schedules::list, doc("Schedules by name; `next` is the `after` of the next page").query(&["after", "limit"]).answers("Schedules");
+        get "/api/v1/schedules/{name}" schedules::one, doc("One schedule").answers("Schedule");
+        post "/api/v1/schedules/{name}/pause" schedules::pause, doc("Nothing of it happens until it is resumed").answers("SchedulePaused");
+        post "/api/v1/schedules/{name}/resume" schedules::resume, doc("It goes on with its next occurrence").answers("SchedulePaused");
+        post "/api/v1/schedules/{name}/run" schedules::run, doc("Once more, now, also while it is paused").answers("ScheduleRun");
+        post "/api/v1/schedules/{name}/set" schedules::set, doc("Set its cycle, until the code's own changes").body("NewCycle").answers("ScheduleSet");
         get "/api/v1/workers" places::workers, doc("The processes that run steps").answers("Workers");
         get "/api/v1/audit" audit::list, doc("What was done, the newest first; `next` is the `before` of the next page").query(&["before", "limit"]).answers("Audit");
 

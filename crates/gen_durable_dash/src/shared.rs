@@ -16,6 +16,7 @@ use crate::{
     bulk::Bulks,
     options::Options,
     pulse::Pulse,
+    recent::Recent,
 };
 
 /// The server gives up what takes longer: no page is worth more.
@@ -40,6 +41,8 @@ pub(crate) struct Inner {
     pub(crate) options: Options,
     /// What is shown live.
     pub(crate) pulse: Arc<Pulse>,
+    /// Lists that many look at.
+    pub(crate) recent: Recent,
     /// What was done through here.
     pub(crate) audit: Audit,
     /// Acts on many, under way and done.
@@ -59,6 +62,7 @@ impl Inner {
             doors: Doors::new(access),
             options,
             pulse,
+            recent: Recent::default(),
             audit: Audit::new(&client),
             client,
             bulks: Bulks::default(),

@@ -114,6 +114,15 @@ impl Cycle {
         self.following(now, now, None, count)
     }
 
+    /// The zone by whose calendar it goes: `Europe/Madrid`, `UTC`, `+02:00`.
+    pub fn time_zone(&self) -> String {
+        match &self.rule {
+            Ok(Rule::Period { period, .. }) => zone::name_of(period.time_zone()),
+            Ok(Rule::Cron(cron)) => zone::name_of(&cron.zone),
+            Err(_) => zone::name_of(&jiff::tz::TimeZone::UTC),
+        }
+    }
+
     fn of(rule: Result<Rule, String>) -> Cycle {
         Cycle { rule, times: None, missed: Missed::default() }
     }

@@ -397,14 +397,12 @@ impl ProjectionInfo {
 
     /// In words: `up to date`, `following`, `rebuilding`, `v2 waits for a rebuild`, `retrying` or `halted`.
     pub fn health(&self) -> String {
-        if let Some(version) = self.offered {
-            return format!("v{version} waits for a rebuild");
-        }
-        match self.status.as_str() {
-            "running" if self.position < self.replaying_to => "rebuilding".into(),
-            "running" if self.lag() == 0 => "up to date".into(),
-            "running" => "following".into(),
-            other => other.to_owned(),
+        match (self.offered, self.status.as_str()) {
+            (Some(version), _) => format!("v{version} waits for a rebuild"),
+            (None, "running") if self.position < self.replaying_to => "rebuilding".into(),
+            (None, "running") if self.lag() == 0 => "up to date".into(),
+            (None, "running") => "following".into(),
+            (None, other) => other.to_owned(),
         }
     }
 }

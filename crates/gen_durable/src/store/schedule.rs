@@ -18,7 +18,7 @@ sql!(RESUME, "resume_schedule.sql", [TEXT, TEXT, TIMESTAMPTZ, TIMESTAMPTZ, INT4]
 sql!(RUN, "run_schedule.sql", [TEXT]);
 sql!(FAILED, "schedule_failed.sql", [TEXT, TEXT]);
 sql!(KNOWN, "known_schedule.sql", [TEXT]);
-sql!(LIST, "schedules.sql", [TEXT, INT4]);
+sql!(LIST, "schedules.sql", [TEXT, INT4, TEXT, INT4]);
 
 /// A schedule as it is in force.
 #[derive(Debug, Clone)]
@@ -96,9 +96,15 @@ pub(crate) async fn failed(connection: &Connection, name: &str, why: &str) -> Re
     connection.query(&FAILED, &[&name, &why]).await.map(drop)
 }
 
-/// All schedules, or one, with their last runs.
-pub(crate) async fn list(connection: &Connection, name: Option<&str>, runs: i32) -> Result<Vec<Row>, Fault> {
-    connection.query(&LIST, &[&name, &runs]).await
+/// Schedules after this one, or the one that is named, with their last runs.
+pub(crate) async fn list(
+    connection: &Connection,
+    name: Option<&str>,
+    runs: i32,
+    after: Option<&str>,
+    limit: i32,
+) -> Result<Vec<Row>, Fault> {
+    connection.query(&LIST, &[&name, &runs, &after, &limit]).await
 }
 
 fn parts(first: Option<First>) -> (Option<Timestamp>, Option<i32>) {

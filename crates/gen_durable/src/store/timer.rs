@@ -19,8 +19,10 @@ sql!(prepared FIRE, "fire.sql", [TEXT, TEXT]);
 sql!(CANCEL, "cancel_timer.sql", [INT8]);
 sql!(COLLECT, "collect_timers.sql", [TIMESTAMPTZ, FLOAT8, INT4]);
 sql!(OVERDUE, "overdue_timers.sql", [FLOAT8]);
-sql!(LIST, "list_timers.sql", [INT4, BOOL]);
-sql!(FORECAST, "forecast_timers.sql", [FLOAT8, INT4]);
+sql!(LIST, "list_timers.sql", [INT4, BOOL, TIMESTAMPTZ, INT8, BOOL]);
+sql!(OF, "timers_of.sql", [INT8]);
+sql!(FORECAST, "forecast_timers.sql", [FLOAT8, INT4, INT4]);
+sql!(ATTENTION, "attention.sql", [FLOAT8]);
 
 /// A batch of timers waits no longer than this for a key that somebody is about to take.
 const FIRE_LOCK_TIMEOUT: &str = "100ms";
@@ -208,19 +210,38 @@ pub(crate) async fn overdue(connection: &Connection, by_seconds: f64) -> Result<
     column(rows.first().ok_or_else(silent)?, 0)
 }
 
-/// The next that fall due, of all kinds; or only those that are overdue.
-pub(crate) async fn list(connection: &Connection, limit: i32, only_overdue: bool) -> Result<Vec<Row>, Fault> {
-    connection.query(&LIST, &[&limit, &only_overdue]).await
+/// What falls due, of all kinds, after a place: only what is overdue, or only what is to come, if it says so.
+pub(crate) async fn list(
+    connection: &Connection,
+    limit: i32,
+    (only_overdue, only_ahead): (bool, bool),
+    after: Option<(Timestamp, i64)>,
+) -> Result<Vec<Row>, Fault> {
+    let (at, number) = (after.map(|(at, _)| at), after.map(|(_, number)| number));
+    connection.query(&LIST, &[&limit, &only_overdue, &at, &number, &only_ahead]).await
 }
 
-/// How many fall due in each of so many parts of the next seconds, by kind.
+/// What falls due for one instance.
+pub(crate) async fn of(connection: &Connection, instance: i64) -> Result<Vec<Row>, Fault> {
+    connection.query(&OF, &[&instance]).await
+}
+
+/// How many fall due in each of so many parts of the next seconds, by kind; each counted up to a bound.
 pub(crate) async fn forecast(
     connection: &Connection,
     seconds: f64,
     parts: i32,
+    counted_max: i32,
 ) -> Result<Vec<(i32, String, i64)>, Fault> {
-    let rows = connection.query(&FORECAST, &[&seconds, &parts]).await?;
+    let rows = connection.query(&FORECAST, &[&seconds, &parts, &counted_max]).await?;
     rows.iter().map(|row| Ok((column(row, 0)?, column(row, 1)?, column(row, 2)?))).collect()
+}
+
+/// Lanes that stand still, what is overdue by more than this, schedules that are paused, and those with a trouble.
+pub(crate) async fn attention(connection: &Connection, by_seconds: f64) -> Result<[i64; 4], Fault> {
+    let rows = connection.query(&ATTENTION, &[&by_seconds]).await?;
+    let row = rows.first().ok_or_else(silent)?;
+    Ok([column(row, 0)?, column(row, 1)?, column(row, 2)?, column(row, 3)?])
 }
 
 /// Postgres has no year -9999: its beginning is another.

@@ -12,11 +12,14 @@ use super::{
 };
 use crate::{error::Error, lane::LaneKey};
 
-sql!(LANES, "lanes.sql", [TEXT, TEXT, BOOL, TEXT, TEXT, INT4]);
+sql!(LANES, "lanes.sql", [TEXT, TEXT, BOOL, TEXT, TEXT, INT4, TEXT, TEXT, TEXT]);
+sql!(LANES_SEEN, "lanes_seen.sql", [TEXT, TEXT, TEXT, BOOL, INT4]);
 sql!(PARTITIONS, "partitions.sql", [TEXT, TEXT, TEXT, TEXT, INT4]);
 
 /// The most that one page holds.
 const PAGE_MAX: usize = 200;
+/// So many lanes are looked at for one page of a bounded look.
+const LOOKED_AT_MAX: i32 = 5_000;
 
 /// A lane that somebody stands in.
 #[derive(Debug, Clone, PartialEq)]
@@ -56,6 +59,16 @@ pub struct PartitionInfo {
     pub turn: Option<Explanation>,
 }
 
+/// A page of lanes.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct LanePage {
+    /// By tenant and key.
+    pub lanes: Vec<LaneInfo>,
+    /// Where to go on: the tenant and the key of the last that was looked at. `None`: that was all.
+    pub next: Option<(String, String)>,
+}
+
 /// Which lanes or partition keys to list: by tenant and key, page by page.
 #[derive(Debug, Clone, Default)]
 pub struct KeyFilter {
@@ -63,6 +76,8 @@ pub struct KeyFilter {
     pub tenant: Option<String>,
     /// Only this key.
     pub key: Option<String>,
+    /// Only lanes whose keys begin like this.
+    pub prefix: Option<String>,
     /// Only lanes that stand still behind one that failed.
     pub blocked: bool,
     /// Only those after this tenant and key: the last of the page before.
@@ -85,7 +100,12 @@ impl Inspect {
     /// The lanes that somebody stands in, by tenant and key. What a page costs depends neither on how many stand in a lane
     /// nor on how many lanes there are.
     pub async fn lanes(&self, filter: KeyFilter) -> Result<Vec<LaneInfo>, Error> {
-        self.read("list lanes", move |connection| async move { lanes(&connection, &filter).await }).await
+        self.read("list lanes", move |connection| async move { lanes(&connection, &filter, None).await }).await
+    }
+
+    /// The same, looking at 5,000 lanes at most: a page may hold few and still have a next one.
+    pub async fn lanes_page(&self, filter: KeyFilter) -> Result<LanePage, Error> {
+        self.read("list lanes", move |connection| async move { page(&connection, &filter).await }).await
     }
 
     /// One lane. `None`: nobody stands in it.
@@ -103,13 +123,40 @@ impl Inspect {
 /// One lane, if anybody stands in it.
 pub(crate) async fn one(connection: &Connection, lane: &LaneKey) -> Result<Option<LaneInfo>, Fault> {
     let (tenant, key) = (Some(lane.tenant().to_owned()), Some(lane.key().to_owned()));
-    Ok(lanes(connection, &KeyFilter { tenant, key, limit: 1, ..KeyFilter::default() }).await?.pop())
+    Ok(lanes(connection, &KeyFilter { tenant, key, limit: 1, ..KeyFilter::default() }, None).await?.pop())
 }
 
-async fn lanes(connection: &Connection, filter: &KeyFilter) -> Result<Vec<LaneInfo>, Fault> {
+/// How far this page looks is known before it is read: what has just arrived further on is for the next one.
+async fn page(connection: &Connection, filter: &KeyFilter) -> Result<LanePage, Fault> {
     let (after_tenant, after_key) = filter.after();
-    let params: &[Param<'_>] =
-        &[&filter.tenant, &filter.key, &filter.blocked, &after_tenant, &after_key, &filter.limit()];
+    let params: &[Param<'_>] = &[&filter.tenant, &after_tenant, &after_key, &filter.blocked, &LOOKED_AT_MAX];
+    let rows = connection.query(&LANES_SEEN, params).await?;
+    let place = |row: &Row| Ok::<(String, String), Fault>((column(row, 0)?, column(row, 1)?));
+    let seen = rows.first().map(place).transpose()?;
+    let lanes = lanes(connection, filter, seen.as_ref()).await?;
+    let is_full = i32::try_from(lanes.len()).is_ok_and(|count| count >= filter.limit());
+    let last = lanes.last().filter(|_| is_full).map(|last| (last.tenant.clone(), last.key.clone()));
+    Ok(LanePage { lanes, next: last.or(seen) })
+}
+
+async fn lanes(
+    connection: &Connection,
+    filter: &KeyFilter,
+    until: Option<&(String, String)>,
+) -> Result<Vec<LaneInfo>, Fault> {
+    let (after_tenant, after_key) = filter.after();
+    let (until_tenant, until_key) = (until.map(|(tenant, _)| tenant), until.map(|(_, key)| key));
+    let params: &[Param<'_>] = &[
+        &filter.tenant,
+        &filter.key,
+        &filter.blocked,
+        &after_tenant,
+        &after_key,
+        &filter.limit(),
+        &filter.prefix,
+        &until_tenant,
+        &until_key,
+    ];
     let rows = connection.query(&LANES, params).await?;
     let read = |row: &Row| -> Result<(LaneInfo, Option<i64>), Fault> {
         let (tenant, key, depth, unplaced) = (column(row, 0)?, column(row, 1)?, column(row, 2)?, column(row, 3)?);

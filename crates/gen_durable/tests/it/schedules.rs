@@ -79,7 +79,9 @@ async fn a_schedule_ends_after_its_last_occurrence_and_does_not_begin_again() {
     };
     let running = Running::start(engine());
     eventually("it runs", async || lab.inspect().workers().await.unwrap().iter().any(|worker| worker.alive)).await;
-    assert!(lab.schedules().show("nightly").await.unwrap().unwrap().served);
+    let info = lab.schedules().show("nightly").await.unwrap().unwrap();
+    assert_eq!((info.served, info.zone.as_deref()), (true, Some("UTC")));
+    assert_eq!(info.registered_by.first().map(|(_, pid)| *pid), i32::try_from(std::process::id()).ok());
     running.stop().await;
     assert!(lab.schedules().show("nightly").await.unwrap().unwrap().next.is_empty());
     lab.skip(DAY).await;

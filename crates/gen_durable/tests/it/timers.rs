@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use gen_durable::{
     Context, Cycle, DAY, Due, Engine, HOUR, Id, Job, Lab, MINUTE, Machine, Missed, Outcome, Period, SECOND, Settings,
-    Signal, Status, StepError, Timestamp, birth, done, sleep, sleep_until, spawn, stop, wait_for,
+    Signal, Status, StepError, TimerFilter, Timestamp, WhichTimers, birth, done, sleep, sleep_until, spawn, stop,
+    wait_for,
 };
 use serde::{Deserialize, Serialize};
 
@@ -288,6 +289,26 @@ async fn everything_that_falls_due_is_listed_and_forecast() {
     set_clock(&lab, now + 20 * MINUTE).await;
     let overdue = lab.timers().overdue(10).await.unwrap();
     assert_eq!(overdue.iter().map(|timer| timer.kind.as_str()).collect::<Vec<_>>(), ["repeat"]);
+    let attention = lab.inspect().attention().await.unwrap();
+    assert_eq!((attention.overdue, attention.lanes_blocked, attention.schedules_in_trouble), (1, 0, 0));
+    // Page by page; of one instance; and only what is to come.
+    let look = async |which, after| {
+        let filter = TimerFilter { which, after, limit: 1 };
+        lab.inspect().timers(filter).await.unwrap()
+    };
+    let (mut walked, mut after) = (Vec::new(), None);
+    loop {
+        let page = look(WhichTimers::All, after).await;
+        walked.extend(page.timers);
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(walked, lab.timers().next(10).await.unwrap());
+    assert_eq!(look(WhichTimers::Ahead, None).await.timers[0].kind, "deadline");
+    let of = lab.inspect().timers_of(walked[0].instance.unwrap()).await.unwrap();
+    assert_eq!(of, walked[..1]);
 }
 
 #[tokio::test]

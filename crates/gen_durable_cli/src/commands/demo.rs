@@ -24,7 +24,7 @@ use crate::{
         sales::Sold,
         staff::Staff,
         stage::Stage,
-        summary,
+        summary, van,
     },
     text::thousands,
 };
@@ -201,6 +201,7 @@ async fn play(args: &Args, stage: &Stage, staff: &mut Staff, progress: &mut Prog
     let orders = args.instances.unwrap_or(args.seconds * ORDERS_PER_SECOND);
     let length = Duration::from_secs(args.seconds);
     progress.say(&format!("{} orders come in: reserve → charge → pack → ship", thousands(orders)));
+    client.enqueue_all(van::round()).await?;
     progress.open(orders);
     let begun = Instant::now();
     let mut arrivals = Arrivals { all: orders, over: length.mul_f64(ARRIVALS_SHARE), ids: Vec::new(), here: 0 };

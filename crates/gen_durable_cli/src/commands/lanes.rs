@@ -103,7 +103,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
 async fn list(args: Args, json: bool) -> anyhow::Result<()> {
     let limit = usize::from(args.limit);
     let after = args.after.map(|key| (args.after_tenant, key));
-    let filter = KeyFilter { tenant: args.tenant, key: None, blocked: args.blocked, after, limit };
+    let filter = KeyFilter { tenant: args.tenant, blocked: args.blocked, after, limit, ..KeyFilter::default() };
     let lanes = args.database.client().await?.inspect().lanes(filter).await?;
     if json {
         let rows: Vec<Value> = lanes.iter().map(for_programs).collect();

@@ -1,6 +1,6 @@
 //! The shop's own table: who was charged. It has no unique key, so that a second charge would show.
 
-use gen_durable::{Context, Id, OrFatal, Pool, StepError, Tx};
+use gen_durable::{Context, Id, Machine, OrFatal, Pool, StepError, Tx};
 
 use super::{order::Order, receipt::Receipt};
 
@@ -59,9 +59,9 @@ impl Ledger {
         Ok(())
     }
 
-    /// Whether this is the first time that an order meets this refusal. Whoever looks at a failed order and retries it sees it
+    /// Whether this is the first time that an instance meets this refusal. Whoever looks at a failed order and retries it sees it
     /// succeed: by then the customer has topped up the card.
-    pub(crate) async fn first_time(&self, cx: &Context<'_, Order>, why: &str) -> Result<bool, StepError> {
+    pub(crate) async fn first_time<M: Machine>(&self, cx: &Context<'_, M>, why: &str) -> Result<bool, StepError> {
         let tx = cx.begin().await?;
         let insert =
             format!("insert into {}.refusals (order_id, why) values ($1, $2) on conflict do nothing", self.schema);

@@ -11,6 +11,7 @@ pub(crate) mod sales;
 pub(crate) mod staff;
 pub(crate) mod stage;
 pub(crate) mod summary;
+pub(crate) mod van;
 pub(crate) mod worker;
 
 use std::{

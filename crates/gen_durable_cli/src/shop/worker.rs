@@ -12,6 +12,7 @@ use super::{
     order::Order,
     receipt::{MAIL, Receipt},
     sales::Sales,
+    van::{self, Chore, Delivery},
 };
 
 /// Where the address of the database stands: the environment, since every user of a machine can read an argument.
@@ -42,14 +43,19 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     let dismissed = watch_the_parent()?;
     let pool = Pool::connect_to(&url, &schema).await?;
     let shop = Shop { client: Client::new(pool.clone()), ledger: Ledger::beside(&schema) };
-    let engine = Engine::builder(pool, shop)
+    let mut builder = Engine::builder(pool, shop)
         .settings(settings())
         .register::<Order>()
         .register::<Receipt>()
+        .register::<Delivery>()
+        .register::<Chore>()
         .queue(Queue::DEFAULT, 16)
         .queue(MAIL, 8)
-        .project(Sales::beside(&schema))
-        .build()?;
+        .project(Sales::beside(&schema));
+    for (name, cycle) in van::chores()? {
+        builder = builder.schedule(name, cycle, move |_| Chore { what: name.to_owned() });
+    }
+    let engine = builder.build()?;
     engine.run(async { drop(dismissed.await) }).await?;
     Ok(())
 }

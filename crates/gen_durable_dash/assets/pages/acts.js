@@ -61,7 +61,7 @@ export function SignalButton({ row, onDone }) {
   };
   const awaited = row.status === 'awaiting_signal' ? row.awaits ?? [] : [];
   return html`<${Opening} label="Signal">${(close) => html`<${FormDialog} title=${`Tell ${row.id} something`} verb="Send" onSubmit=${send} onClose=${close}>
-    <${Field} label="Signal" hint=${awaited.length ? `It waits for ${awaited.join(' or ')}.` : 'It is kept until a step reads it.'}><input name="name" required value=${awaited[0] ?? ''} autocomplete="off" /><//>
+    <${Field} label="Signal" hint=${awaited.length ? `It waits for ${awaited.join(' or ')}.` : 'It is kept until a step reads it.'}><input name="name" required defaultValue=${awaited[0] ?? ''} autocomplete="off" /><//>
     <${Field} label="Payload (JSON)"><textarea name="payload" rows="4" placeholder="null"></textarea><//>
     <${Field} label="Once" hint="However often it is sent with this key, the instance is told once."><input name="once" autocomplete="off" /><//>
   <//>`}<//>`;

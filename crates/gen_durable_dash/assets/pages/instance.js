@@ -6,6 +6,7 @@ import { useAsked } from '../live.js';
 import { Empty, InstanceLink, Json, Loading, Panel, Status, Table, Time, Trouble } from '../parts.js';
 import { link } from '../route.js';
 import { clock, exact, number, span, statusName } from '../text.js';
+import { TimerRows } from './timers.js';
 import { CancelButton, RetryButton, SignalButton } from './acts.js';
 
 const EVERY = 1500;
@@ -39,6 +40,7 @@ export function Instance({ one, live, mayAct }) {
       <div>
         <${Panel} title="What happened"><${Story} path=${path} moved=${moved} row=${row} now=${now} /><//>
         <${Children} path=${path} moved=${moved} now=${now} row=${row} />
+        <${InstanceTimers} path=${path} moved=${moved} now=${now} row=${row} mayAct=${mayAct} />
         <${Inbox} path=${path} moved=${moved} now=${now} row=${row} />
       </div>
       <div>
@@ -143,10 +145,17 @@ function Inbox({ path, moved, now, row }) {
   <//>`;
 }
 
+function InstanceTimers({ path, moved, now, row, mayAct }) {
+  const asked = useAsked(SETTLED.includes(row.status) ? null : `${path}/timers?at=${part(moved)}`, { every: 4 * EVERY });
+  if (!asked.data?.timers.length) return null;
+  return html`<${Panel} title="Timers"><${TimerRows} label="Timers" rows=${asked.data.timers} now=${now} mayAct=${mayAct} onDone=${asked.reload} /><//>`;
+}
+
 function Facts({ row, now }) {
   const facts = [
     ['Step', row.step], ['Version', `v${row.version}`],
     ['Queue', html`${row.queue}${row.priority !== 0 ? `, priority ${row.priority}` : ''}`],
+    ['Lane', row.lane && html`<a href=${link('lanes', { prefix: row.lane, tenant: row.tenant })}>${row.lane}</a>${row.blocks_its_lane ? ', which stands still behind it' : ''}`], ['Partition', row.partition],
     ['Key', row.key], ['Tenant', row.tenant || null],
     ['Attempt', row.attempt ? `${row.attempt} failed runs of this step` : null],
     ['Waits for', row.awaits && !SETTLED.includes(row.status) ? row.awaits.join(' or ') : null],

@@ -2,7 +2,7 @@
 
 import { html, useEffect, useState } from '../vendor/preact-htm.js';
 import { get, query as ask } from '../api.js';
-import { Empty, Field, InstanceLink, Loading, Panel, Status, Table, Time, Trouble } from '../parts.js';
+import { Empty, Field, InstanceLink, Loading, Panel, Status, Table, Time, Trouble, Typed } from '../parts.js';
 import { refine, link } from '../route.js';
 import { plural, statusName } from '../text.js';
 import { EnqueueButton, BulkButton } from './acts.js';
@@ -50,9 +50,9 @@ export function Instances({ query, live, mayAct }) {
       <${Pick} label="Step" value=${query.step} onChange=${change('step')} options=${steps} />
       <${Pick} label="Queue" value=${query.queue} onChange=${change('queue')} options=${queues} />
       <${Field} label="Age"><select value=${query.newer_than ?? ''} onChange=${change('newer_than')}>${AGES.map(([value, name]) => html`<option value=${value} selected=${(query.newer_than ?? '') === value}>${name}</option>`)}</select><//>
-      <${Field} label="Key"><input value=${query.key ?? ''} onChange=${change('key')} placeholder="whole key" /><//>
-      <${Field} label="Tenant"><input value=${query.tenant ?? ''} onChange=${change('tenant')} /><//>
-      <${Field} label="Error"><input value=${query.error ?? ''} onChange=${change('error')} placeholder="a part of it" /><//>
+      <${Field} label="Key"><${Typed} value=${query.key} onChange=${change('key')} placeholder="whole key" /><//>
+      <${Field} label="Tenant"><${Typed} value=${query.tenant} onChange=${change('tenant')} /><//>
+      <${Field} label="Error"><${Typed} value=${query.error} onChange=${change('error')} placeholder="a part of it" /><//>
       ${isFiltered && html`<a class="clear" href=${link('instances')}>Clear</a>`}
     </form>
     <${Trouble} error=${pages.error} />

@@ -169,7 +169,7 @@ pub(crate) async fn explain(State(shared): State<Shared>, At(id): At<String>) ->
 }
 
 /// A word for programs, a sentence for people.
-fn said(blocker: &Blocker, now: Timestamp) -> (&'static str, String) {
+pub(crate) fn said(blocker: &Blocker, now: Timestamp) -> (&'static str, String) {
     let deadline = |at: &Option<Timestamp>| at.map_or("without a deadline".to_owned(), |at| format!("until {at:.0}"));
     match blocker {
         Blocker::Settled { status, error: None } => ("settled", format!("It is {status}: nothing more will happen.")),

@@ -115,6 +115,12 @@ pub(crate) struct New {
     scope: Option<String>,
     at: Option<String>,
     after_seconds: Option<f64>,
+    /// The lane that it stands in…
+    lane: Option<String>,
+    /// …and whether that stands still behind it, if it fails for good.
+    #[serde(default)]
+    lane_blocks: bool,
+    partition: Option<String>,
 }
 
 pub(crate) async fn enqueue(
@@ -140,6 +146,9 @@ impl New {
         instance.priority = self.priority.unwrap_or_default();
         instance.tenant = self.tenant.unwrap_or_default();
         instance.key = self.key.filter(|key| !key.is_empty());
+        instance.lane = self.lane.filter(|lane| !lane.is_empty());
+        instance.lane_blocks = self.lane_blocks;
+        instance.partition = self.partition.filter(|key| !key.is_empty());
         if let Some(queue) = self.queue.filter(|queue| !queue.is_empty()) {
             instance.queue = queue;
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gen_durable::{Backlog, Edge, Found, Instance, StoryLine, Timestamp, Trouble, WorkerInfo};
+use gen_durable::{Attention, Backlog, Edge, Found, Instance, StoryLine, Timestamp, Trouble, WorkerInfo};
 use serde_json::{Value, json, value::RawValue};
 
 use crate::{fingerprint::fingerprint, pulse::Snapshot, redact::Redaction};
@@ -39,6 +39,7 @@ pub(crate) fn instance(row: &Instance, redaction: &Redaction) -> Value {
         "worker": row.locked_by, "lease_expires_at": time(row.lease_expires_at),
         "commits": row.step_seq, "claims": row.claim_epoch, "deaths": row.crash_count,
         "children_pending": row.children_pending, "join_any": row.join_any, "trace": row.traceparent,
+        "lane": row.lane_key, "in_lane": row.in_lane, "blocks_its_lane": row.blocks_its_lane(), "partition": row.partition_key,
     })
 }
 
@@ -171,6 +172,14 @@ fn totals(snapshot: &Snapshot) -> (BTreeMap<&'static str, i64>, Vec<&'static str
     (totals, capped)
 }
 
+/// What a person should see to.
+fn attention(attention: &Attention) -> Value {
+    json!({
+        "lanes_blocked": attention.lanes_blocked, "overdue": attention.overdue,
+        "schedules_paused": attention.schedules_paused, "schedules_in_trouble": attention.schedules_in_trouble,
+    })
+}
+
 /// Everything that is shown live.
 pub(crate) fn overview(snapshot: &Snapshot, redaction: &Redaction) -> Value {
     let (totals, capped) = totals(snapshot);
@@ -183,6 +192,6 @@ pub(crate) fn overview(snapshot: &Snapshot, redaction: &Redaction) -> Value {
         "workers": snapshot.workers.iter().map(worker).collect::<Vec<_>>(),
         "machines": machines(snapshot),
         "failures": failures(&snapshot.troubles, redaction),
-        "minute": snapshot.minute, "chart": snapshot.chart,
+        "minute": snapshot.minute, "chart": snapshot.chart, "attention": attention(&snapshot.attention),
     })
 }

@@ -22,6 +22,8 @@ const args = ['--headless', '--no-sandbox', '--disable-gpu', '--disable-backgrou
 const browser = await chromium.launch({ executablePath, args });
 
 const complaints = [];
+// What the browser says of an answer that a step asks for.
+let refusal = /^$/;
 async function open(at, options = {}) {
   const context = await browser.newContext({ viewport: { width: 1400, height: 900 }, ...options });
   const page = await context.newPage();
@@ -32,7 +34,7 @@ async function open(at, options = {}) {
   page.on('pageerror', (error) => complaints.push(`an error on the page: ${error.message}`));
   page.on('console', (message) => {
     const text = message.text();
-    if (message.type() === 'error' && !(options.refusals && /401|404/.test(text))) complaints.push(`the console: ${text}`);
+    if (message.type() === 'error' && !(options.refusals && /401|404/.test(text)) && !refusal.test(text)) complaints.push(`the console: ${text}`);
   });
   return page;
 }
@@ -56,7 +58,7 @@ async function step(name, act) {
 const field = (page, name) => page.locator('label.field').filter({ has: page.locator('span').getByText(name, { exact: true }) }).locator('input, select, textarea');
 const rows = (page) => page.locator('table[aria-label], .table-wrap table').locator('tbody tr');
 
-const PAGES = ['', 'machines', 'machines/parcel', 'instances', 'failures', 'queues', 'projections', 'projections/till?tenant=acme', 'workers', 'audit'];
+const PAGES = ['', 'machines', 'machines/parcel', 'instances', 'failures', 'queues', 'projections', 'projections/till?tenant=acme', 'lanes', 'lanes?of=partitions', 'timers', 'schedules', 'schedules/hourly', 'workers', 'audit'];
 const page = await open(address);
 
 await step('it loads, and says that it is live', async () => {
@@ -212,9 +214,92 @@ await step('what could not be applied is seen, and tried again', async () => {
     && row.children[5]?.textContent === '2'));
 });
 
+const enqueue = (body) => page.evaluate((text) => fetch('api/v1/instances', { method: 'POST', headers: { 'content-type': 'application/json', 'x-durable': '1' }, body: text }).then((answer) => answer.status), JSON.stringify(body));
+
+await step('a lane that stands still shows why, is found by its key, and goes on by retry, skip and discard', async () => {
+  for (const [van, first] of [[7, { once: true }], [8, { fails: true }], [9, { fails: true }], [10, { fails: true }]]) {
+    for (const state of [first, {}, {}]) assert.equal(await enqueue({ machine: 'haul', step: 'run', state, lane: `van:${van}`, lane_blocks: true }), 201);
+  }
+  await page.keyboard.press('g');
+  await page.keyboard.press('l');
+  await heading(page, 'Lanes').waitFor();
+  const lane = (name) => page.locator('tr.is-blocked').filter({ has: page.getByRole('cell', { name, exact: true }) });
+  for (const name of ['van:7', 'van:8', 'van:9', 'van:10']) await lane(name).getByText('a flat tyre').waitFor();
+  assert.equal(await lane('van:7').locator('td.num').textContent(), '3');
+  await page.locator('nav a', { hasText: 'Lanes' }).locator('.badge').getByText('4').waitFor();
+  await page.getByRole('button', { name: 'Retry the head of van:7' }).click();
+  await page.getByText('with 2 others behind it').waitFor();
+  await accessible(page, 'the dialog of a lane');
+  await page.getByRole('button', { name: 'Run it again' }).click();
+  await lane('van:7').waitFor({ state: 'detached' });
+  // Slowly: the page is drawn anew every second, and what is being typed stays.
+  await field(page, 'Key').focus();
+  await page.keyboard.type('van:8', { delay: 500 });
+  await page.keyboard.press('Enter');
+  await page.waitForFunction(() => document.querySelectorAll('tbody tr').length === 1);
+  assert.match(page.url(), /prefix=van%3A8/);
+  // From the keyboard alone.
+  await page.getByRole('button', { name: 'Skip the head of van:8' }).focus();
+  await page.keyboard.press('Enter');
+  await page.getByRole('dialog').waitFor();
+  await page.getByRole('button', { name: 'Skip it' }).focus();
+  await page.keyboard.press('Enter');
+  await page.getByText('Nothing matches all of this.').waitFor();
+  await page.getByRole('link', { name: 'Clear' }).click();
+  await page.getByRole('button', { name: 'Discard the head of van:9' }).click();
+  await field(page, 'Why').fill('sold the van');
+  await page.getByRole('button', { name: 'Discard it' }).click();
+  await lane('van:9').waitFor({ state: 'detached' });
+  await page.getByLabel('only those that stand still').check();
+  await page.waitForFunction(() => document.querySelectorAll('tr.is-blocked').length === 1 && document.querySelectorAll('tbody tr').length === 1);
+  await field(page, 'Show').selectOption('partitions');
+  await page.getByText('Nobody runs or waits under a partition key').waitFor();
+});
+
+await step('timers are drawn and listed, on a page of their own and with their instance, and one is cancelled', async () => {
+  assert.equal(await enqueue({ machine: 'chime', step: 'strike' }), 201);
+  await visit(page, address, 'timers');
+  await page.locator('.bars .bar').first().waitFor();
+  await page.getByText('Nothing is overdue').waitFor();
+  const row = page.locator('tr').filter({ hasText: 'chime → silence' });
+  await row.locator('a.id').click();
+  await page.locator('.panel', { hasText: 'Timers' }).getByText('deadline', { exact: true }).waitFor();
+  await page.getByRole('button', { name: /^Cancel timer/ }).click();
+  await page.getByRole('dialog').getByRole('button', { name: 'Cancel it' }).click();
+  await page.getByRole('button', { name: /^Cancel timer/ }).waitFor({ state: 'detached' });
+  await page.locator('.panel', { hasText: 'Timers' }).getByText('chime → silence').waitFor();
+});
+
+await step('a schedule is paused, run now, changed and resumed', async () => {
+  await visit(page, address, 'schedules');
+  const card = page.locator('.schedule').filter({ has: page.getByRole('link', { name: 'hourly', exact: true }) });
+  await card.waitFor();
+  assert.equal(await card.locator('ol').first().locator('li').count(), 5);
+  await page.getByRole('button', { name: 'Pause hourly' }).click();
+  await card.locator('.status.is-paused').waitFor();
+  await card.getByText('Not while it is paused.').waitFor();
+  await page.getByRole('button', { name: 'Run now: hourly' }).click();
+  await card.getByText('by hand').waitFor();
+  await card.locator('.status.is-done').waitFor();
+  await page.getByRole('button', { name: 'Change cycle… of hourly' }).click();
+  refusal = /422/;
+  await field(page, 'Cycle').fill('61 * * * *');
+  await page.getByRole('button', { name: 'Change it' }).click();
+  await page.getByRole('dialog').getByRole('alert').getByText('61').waitFor();
+  refusal = /^$/;
+  await field(page, 'Cycle').fill('30 3 * * * [Asia/Tokyo]');
+  await page.getByRole('button', { name: 'Change it' }).click();
+  await card.getByText('set by tester').waitFor();
+  await page.getByRole('button', { name: 'Resume hourly' }).click();
+  await card.locator('.status.is-paused').waitFor({ state: 'detached' });
+  await card.getByRole('link', { name: 'hourly', exact: true }).click();
+  await heading(page, 'hourly').waitFor();
+  await page.getByText('Asia/Tokyo', { exact: false }).first().waitFor();
+});
+
 await step('everything that was done is in the record', async () => {
   await visit(page, address, 'audit');
-  for (const act of ['redrive', 'verify', 'rebuild in a shadow', 'resume', 'pause', 'bulk cancel', 'cancel', 'retry', 'signal', 'enqueue']) await page.getByRole('cell', { name: act, exact: true }).first().waitFor();
+  for (const act of ['redrive', 'verify', 'rebuild in a shadow', 'resume', 'pause', 'bulk cancel', 'cancel', 'retry', 'signal', 'enqueue', 'lane retry', 'lane skip', 'lane discard', 'cancel timer', 'pause schedule', 'run schedule', 'set schedule', 'resume schedule']) await page.getByRole('cell', { name: act, exact: true }).first().waitFor();
 });
 
 await step('every page passes axe, in light and in dark', async () => {
@@ -260,7 +345,7 @@ await step('markup in names, keys, errors, states and letters is text', async ()
     assert.equal(bad, 0, `markup on ${where}`);
     isContent(where);
   };
-  for (const path of ['', 'machines', 'instances', 'instances?status=failed', 'failures', 'queues', 'projections', 'workers', 'audit']) {
+  for (const path of ['', 'machines', 'instances', 'instances?status=failed', 'failures', 'queues', 'projections', 'lanes', 'lanes?blocked=true', 'lanes?of=partitions', 'timers', 'schedules', 'workers', 'audit']) {
     await visit(evil, evilAddress, path);
     await evil.locator('main h1').waitFor();
     await loaded(evil);
@@ -285,10 +370,24 @@ await step('markup in names, keys, errors, states and letters is text', async ()
     await evil.locator('main h1').waitFor();
     await clean(`machines/${machine}`);
   }
+  await visit(evil, evilAddress, 'instances/1');
+  await evil.locator('.story').waitFor();
+  await clean('instances/1');
+  const schedules = await evil.evaluate(() => fetch('api/v1/schedules').then((answer) => answer.json()).then((list) => list.schedules.map((one) => one.name)));
+  assert.ok(schedules.length > 20, 'schedules were planted');
+  for (const name of schedules.slice(0, 10)) {
+    await visit(evil, evilAddress, `schedules/${encodeURIComponent(name)}`);
+    await evil.locator('.schedule').waitFor();
+    await clean(`schedules/${name}`);
+  }
   // And what somebody types, or is led to by a link.
   const corpus = readFileSync(new URL('corpus.txt', import.meta.url), 'utf8').split('\n').filter(Boolean).slice(0, 40);
   for (const text of corpus) {
     await visit(evil, evilAddress, `instances?key=${encodeURIComponent(text)}&machine=${encodeURIComponent(text)}`);
+    await evil.locator('main h1').waitFor();
+  }
+  for (const text of corpus.slice(0, 10)) {
+    await visit(evil, evilAddress, `lanes?prefix=${encodeURIComponent(text)}&tenant=${encodeURIComponent(text)}`);
     await evil.locator('main h1').waitFor();
   }
   await clean('links');

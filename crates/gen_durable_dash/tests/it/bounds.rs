@@ -11,7 +11,7 @@ fn ballast() -> i64 {
 }
 
 /// The statements of the dashboard, with what is asked for filled in, and the pages that they may touch.
-const STATEMENTS: [(&str, &str, &str, u64); 21] = [
+const STATEMENTS: &[(&str, &str, &str, u64)] = &[
     ("a page of all", include_str!("../../../gen_durable/src/store/sql/search.sql"), "null 20000 50", 1_000),
     (
         "a page of the failed",
@@ -93,6 +93,33 @@ const STATEMENTS: [(&str, &str, &str, u64); 21] = [
         1_000,
     ),
     ("acts", include_str!("../../../gen_durable/src/store/sql/audit.sql"), "9000000 50", 100),
+    ("lanes", include_str!("../../../gen_durable/src/store/sql/lanes.sql"), "null null false '' '' 50", 3_000),
+    (
+        "a prefix in vain",
+        include_str!("../../../gen_durable/src/store/sql/lanes.sql"),
+        "null null false '' '' 50 'nothing' '' 'lane-5000'",
+        25_000,
+    ),
+    ("blocked lanes", include_str!("../../../gen_durable/src/store/sql/lanes.sql"), "null null true '' '' 50", 3_000),
+    (
+        "how far lanes go",
+        include_str!("../../../gen_durable/src/store/sql/lanes_seen.sql"),
+        "null '' '' false 5000",
+        6_000,
+    ),
+    ("partition keys", include_str!("../../../gen_durable/src/store/sql/partitions.sql"), "null null '' '' 50", 25_000),
+    ("timers", include_str!("../../../gen_durable/src/store/sql/list_timers.sql"), "200 false null null false", 40_000),
+    (
+        "timers ahead",
+        include_str!("../../../gen_durable/src/store/sql/list_timers.sql"),
+        "200 false null null true",
+        40_000,
+    ),
+    ("overdue", include_str!("../../../gen_durable/src/store/sql/list_timers.sql"), "200 true null null false", 10_000),
+    ("a forecast", include_str!("../../../gen_durable/src/store/sql/forecast_timers.sql"), "3600 12 5000", 200_000),
+    ("timers of one", include_str!("../../../gen_durable/src/store/sql/timers_of.sql"), "1", 300),
+    ("schedules", include_str!("../../../gen_durable/src/store/sql/schedules.sql"), "null 5 null 50", 3_000),
+    ("what needs attention", include_str!("../../../gen_durable/src/store/sql/attention.sql"), "5", 35_000),
 ];
 
 async fn load(desk: &Desk) {
@@ -130,6 +157,34 @@ async fn load(desk: &Desk) {
     .await;
 }
 
+/// What falls due within the hour and what is late, lanes of which every tenth stands still, keys, schedules that ran often.
+async fn load_turns(desk: &Desk) {
+    let rows = ballast() / 2;
+    desk.sql(&format!(
+        "insert into SCHEMA.instances (fsm, step, state, queue, eligible_at)
+         select 'm', 's', '{{}}', 'q' || g % 20, statement_timestamp() + g * interval '50 ms' from generate_series(1, {rows}) g;
+         insert into SCHEMA.instances (fsm, step, state, status, awaits, deadline_at, deadline_step)
+         select 'm', 's', '{{}}', 'awaiting_signal', array['go'], statement_timestamp() + (g - {rows} / 4) * interval '50 ms', 's'
+         from generate_series(1, {rows}) g;
+         insert into SCHEMA.timers (instance_id, await_seq, due_at, anchor_at, cycle, missed, birth)
+         select g, 0, statement_timestamp() + (g - {rows} / 4) * interval '50 ms', statement_timestamp(), 'R/PT1H', 'all', '{{}}'
+         from generate_series(1, {rows}) g;
+         insert into SCHEMA.lanes (tenant, key) select '', 'lane-' || g from generate_series(1, {rows}) g;
+         insert into SCHEMA.instances (fsm, step, state, lane_key, lane_position, in_lane, lane_blocks, status, finished_at)
+         select 'm', 's', '{{}}', 'lane-' || g, 1, true, true,
+             (case g % 10 when 0 then 'failed' else 'runnable' end)::SCHEMA.durable_status, case g % 10 when 0 then statement_timestamp() end
+         from generate_series(1, {rows}) g;
+         insert into SCHEMA.instances (fsm, step, state, partition_key, held_back)
+         select 'm', 's', '{{}}', 'key-' || g % 1000, g > 1000 from generate_series(1, {rows}) g;
+         insert into SCHEMA.schedules (name, cycle, missed, code_cycle, code_missed, anchor_at)
+         select 's' || g, 'R/PT1H', 'all', 'R/PT1H', 'all', statement_timestamp() from generate_series(1, 200) g;
+         insert into SCHEMA.timers (schedule, due_at, anchor_at, cycle, missed, state, ended_at)
+         select 's' || g % 200, statement_timestamp() - g * interval '1 min', statement_timestamp(), 'R/PT1H', 'all', 'fired', statement_timestamp()
+         from generate_series(1, {rows}) g"
+    ))
+    .await;
+}
+
 /// The statement with its parameters as the driver would bind them.
 fn literal(text: &str, schema: &str, values: &str) -> String {
     let mut text = text.replace("gen_durable.", &format!("{schema}."));
@@ -159,19 +214,29 @@ async fn pages(client: &Client, text: &str) -> (u64, String) {
 async fn every_statement_of_the_dashboard_has_a_bound_that_the_size_of_the_table_does_not_move() {
     let desk = Desk::with(Access::only_local("me"), Options::new()).await;
     load(&desk).await;
+    load_turns(&desk).await;
     let schema = desk.client.pool().schema().to_owned();
     let (client, connection) =
         tokio_postgres::connect(&gen_durable_postgres::database_url().unwrap(), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
-    for table in ["instances", "projections", "projection_runs", "projection_failures", "audit"] {
+    for table in ["instances", "projections", "projection_runs", "projection_failures", "audit", "timers", "lanes"] {
         client.batch_execute(&format!("vacuum analyze {schema}.{table}")).await.unwrap();
     }
     let mut wrong = Vec::new();
-    for (name, text, values, most) in STATEMENTS {
+    for &(name, text, values, most) in STATEMENTS {
         let (touched, plan) = pages(&client, &literal(text, &schema, values)).await;
-        let reads_all = ["instances", "transitions", "projections", "projection_runs", "projection_failures", "audit"]
-            .iter()
-            .any(|table| plan.contains(&format!("Seq Scan on {table}")));
+        let reads_all = [
+            "instances",
+            "transitions",
+            "projections",
+            "projection_runs",
+            "projection_failures",
+            "audit",
+            "timers",
+            "lanes",
+        ]
+        .iter()
+        .any(|table| plan.contains(&format!("Seq Scan on {table}")));
         if std::env::var_os("DURABLE_DASH_ROWS").is_some() {
             let took = plan.lines().last().unwrap_or_default();
             println!("{name}: {touched} pages, {took}");
@@ -201,6 +266,16 @@ async fn every_statement_of_the_dashboard_has_a_bound_that_the_size_of_the_table
         "/api/v1/projection_failures",
         "/api/v1/projection_failures?projection=p3",
         "/api/v1/audit",
+        "/api/v1/lanes",
+        "/api/v1/lanes?blocked=true",
+        "/api/v1/lanes?prefix=nothing",
+        "/api/v1/partitions",
+        "/api/v1/timers",
+        "/api/v1/timers?which=overdue",
+        "/api/v1/timers?which=ahead&limit=200",
+        "/api/v1/timers/forecast",
+        "/api/v1/instances/1/timers",
+        "/api/v1/schedules",
     ] {
         let began = std::time::Instant::now();
         let answer = desk.ask("GET", path, &[], "").await;

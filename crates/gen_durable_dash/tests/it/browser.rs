@@ -3,6 +3,7 @@
 
 use std::process::Stdio;
 
+use gen_durable::Tx;
 use gen_durable_dash::{Access, Options};
 use tokio::net::TcpListener;
 
@@ -20,12 +21,14 @@ async fn plant_corpus(desk: &Desk) {
     for (number, evil) in CORPUS.lines().filter(|line| !line.is_empty()).enumerate() {
         let short: String = evil.chars().take(60).collect();
         let text = format!(
-            "insert into {schema}.instances (fsm, step, state, data, queue, tenant, status, finished_at, last_error, correlation_key, correlation_scope, traceparent)
-             values ($1, $1, jsonb_build_object($1::text, $1::text), jsonb_build_array($1::text), $2, $1, 'failed', statement_timestamp(), $1, $1, '{{}}', $1)
+            "insert into {schema}.instances (fsm, step, state, data, queue, tenant, status, finished_at, last_error, correlation_key, correlation_scope, traceparent, lane_key, lane_position, in_lane, lane_blocks)
+             values ($1, $1, jsonb_build_object($1::text, $1::text), jsonb_build_array($1::text), $2, $1, 'failed', statement_timestamp(), $1, $1, '{{}}', $1, $1, $3, true, true)
              returning id"
         );
-        let row = tx.query_one(&text, &[&evil, &short]).await.unwrap();
+        let row = tx.query_one(&text, &[&evil, &short, &i64::try_from(number + 1).unwrap()]).await.unwrap();
         let id: i64 = row.get(0);
+        let lane = format!("insert into {schema}.lanes (tenant, key) values ($1, $1) on conflict do nothing");
+        tx.execute(&lane, &[&evil]).await.unwrap();
         let letter = format!(
             "insert into {schema}.signals (target_id, name, payload, dedup_key) values ($1, $2, to_jsonb($2::text), $2)"
         );
@@ -65,9 +68,10 @@ async fn plant_corpus(desk: &Desk) {
                 "insert into {schema}.instances (fsm, step, state, queue, parent_id, parent_generation) values ($1, $1, '{{}}', $3, $2, 1)"
             );
             tx.execute(&child, &[&evil, &id, &short]).await.unwrap();
+            plant_turns(&tx, &schema, evil).await;
             let worker = format!(
-                "insert into {schema}.workers (id, lease_expires_at, host, pid, queues, machines)
-                 values (gen_random_uuid(), statement_timestamp() + interval '1 h', $1, 1, array[$1], array[$1 || '/1'])"
+                "insert into {schema}.workers (id, lease_expires_at, host, pid, queues, machines, schedules)
+                 values (gen_random_uuid(), statement_timestamp() + interval '1 h', $1, 1, array[$1], array[$1 || '/1'], array[$1])"
             );
             tx.execute(&worker, &[&evil]).await.unwrap();
             let queue = format!(
@@ -77,6 +81,23 @@ async fn plant_corpus(desk: &Desk) {
         }
     }
     tx.commit().await.unwrap();
+}
+
+/// In schedules, in timers, and under a partition key.
+async fn plant_turns(tx: &Tx, schema: &str, evil: &str) {
+    for text in [
+        "insert into SCHEMA.schedules (name, cycle, missed, code_cycle, code_missed, anchor_at, set_at, set_by, paused_by, paused_at, last_error)
+         values ($1, $1, 'all', $1, 'all', statement_timestamp(), statement_timestamp(), $1, $1, statement_timestamp(), $1) on conflict do nothing",
+        "insert into SCHEMA.timers (schedule, due_at, anchor_at, cycle, missed)
+         values ($1, statement_timestamp() + interval '1 min', statement_timestamp(), $1, 'all') on conflict do nothing",
+        "insert into SCHEMA.instances (fsm, step, state, status, awaits, deadline_at, deadline_step)
+         values ($1, $1, '{}', 'awaiting_signal', array[$1], statement_timestamp() - interval '1 h', $1)",
+        "insert into SCHEMA.timers (instance_id, await_seq, due_at, anchor_at, cycle, missed, birth)
+         values (1, 0, statement_timestamp() - interval '1 min', statement_timestamp(), $1, 'all', jsonb_build_object('fsm', $1::text))",
+        "insert into SCHEMA.instances (fsm, step, state, queue, partition_key, held_back) values ($1, $1, '{}', 'odd', $1, true)",
+    ] {
+        tx.execute(&text.replace("SCHEMA", schema), &[&evil]).await.unwrap();
+    }
 }
 
 async fn serve(desk: &Desk) -> String {

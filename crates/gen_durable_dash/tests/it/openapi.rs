@@ -71,6 +71,12 @@ async fn the_document_names_every_route_and_every_answer_is_what_it_says() {
          insert into SCHEMA.audit (who, via, act, subject) values ('w', 'v', 'a', 's')",
     )
     .await;
+    // One of each, under the name that the routes are filled with.
+    desk.sql("insert into SCHEMA.schedules (name, cycle, missed, code_cycle, code_missed, anchor_at) values ('parcel', 'R/PT1H', 'all', 'R/PT1H', 'all', statement_timestamp());
+              insert into SCHEMA.timers (schedule, due_at, anchor_at, cycle, missed) values ('parcel', statement_timestamp() + interval '1 min', statement_timestamp(), 'R/PT1H', 'all');
+              insert into SCHEMA.lanes (tenant, key) values ('', 'l');
+              insert into SCHEMA.instances (fsm, step, state, lane_key, lane_position, in_lane) values ('a', 'b', '{}', 'l', 1, true);
+              insert into SCHEMA.instances (fsm, step, state, partition_key) values ('a', 'b', '{}', 'p')").await;
     let document = desk.read("/api/v1/openapi.json").await;
     assert_eq!(document["openapi"], "3.1.0");
     let mut found = BTreeSet::new();

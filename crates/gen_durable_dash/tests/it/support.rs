@@ -1,7 +1,11 @@
 //! A desk: a router over a schema of its own, and ways to ask it.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    collections::BTreeSet,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -11,7 +15,8 @@ use axum::{
     http::{HeaderMap, Request, StatusCode},
 };
 use gen_durable::{
-    Client, Context, Engine, Error, Job, Machine, Outcome, Pool, StepError, done, fatal, next, wait_for,
+    Client, Context, Cycle, DAY, Engine, Error, HOUR, Job, Lane, Machine, Outcome, Pool, StepError, done, fatal, next,
+    wait_for,
 };
 use gen_durable_dash::{Access, Options};
 use http_body_util::BodyExt;
@@ -117,8 +122,16 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn start(client: &Client) -> Running {
-        let engine =
-            Engine::builder(client.pool().clone(), ()).register::<Parcel>().register::<Note>().build().unwrap();
+        let nightly = Cycle::cron("30 2 * * *", "Europe/Madrid").unwrap();
+        let engine = Engine::builder(client.pool().clone(), ())
+            .register::<Parcel>()
+            .register::<Note>()
+            .register::<Haul>()
+            .register::<Chime>()
+            .schedule("nightly <b>", nightly, |_| Note { text: "night".into() })
+            .schedule("hourly", Cycle::every(HOUR), |_| Note { text: "hour".into() })
+            .build()
+            .unwrap();
         let (stop, stopped) = tokio::sync::oneshot::channel();
         Running { stop, task: tokio::spawn(engine.run(async { drop(stopped.await) })) }
     }
@@ -189,4 +202,69 @@ impl Job for Note {
     async fn run(&self, _: &mut Context<'_, Self>) -> Result<(), StepError> {
         Ok(())
     }
+}
+
+/// A job that stands in a lane, and holds it up if it fails.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Haul {
+    #[serde(default)]
+    pub(crate) fails: bool,
+    /// It fails once, of all of this process with its id.
+    #[serde(default)]
+    pub(crate) once: bool,
+    #[serde(default)]
+    pub(crate) van: u32,
+}
+
+static FAILED_ONCE: Mutex<BTreeSet<i64>> = Mutex::new(BTreeSet::new());
+
+impl Job for Haul {
+    const NAME: &'static str = "haul";
+    type App = ();
+    type Output = ();
+    fn lane(&self) -> Option<Lane> {
+        Some(Lane::new("van", self.van).block_on_failure())
+    }
+    async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
+        let fails = self.fails || (self.once && FAILED_ONCE.lock().unwrap().insert(cx.id.raw()));
+        if fails { Err(fatal("a flat tyre")) } else { Ok(()) }
+    }
+}
+
+/// A machine that waits for a day, with something that repeats beside it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Chime {}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Stop;
+
+impl gen_durable::Signal for Stop {
+    const NAME: &'static str = "stop";
+    type To = Chime;
+}
+
+impl Machine for Chime {
+    const NAME: &'static str = "chime";
+    type App = ();
+    type Step = Hour;
+    type Output = ();
+
+    async fn step(&mut self, at: Hour, _: &mut Context<'_, Self>) -> Outcome<Self> {
+        match at {
+            Hour::Strike => {
+                let beside = Note { text: "dong".into() };
+                let wait = wait_for::<Stop>().then(Hour::Silence).meanwhile(Cycle::every(HOUR), beside);
+                Ok(wait.or_after(DAY, Hour::Silence))
+            }
+            Hour::Silence => Ok(done(())),
+        }
+    }
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Hour {
+    #[default]
+    Strike,
+    Silence,
 }

@@ -1,31 +1,47 @@
 -- called by: store::timer::forecast     index: instances_deadlines, timers_due, instances_pick (a loose scan over queues and priorities)
 -- locks: nothing
--- How many fall due in each of $2 parts of the next $1 seconds, by kind.
-with recursive used(queue, priority) as (
-    (select queue, priority from gen_durable.instances where status = 'runnable' and crash_count < 2 order by queue, priority limit 1)
+-- How many fall due in each of $2 parts of the next $1 seconds, by kind; of each kind in each part counted up to $3 (of timers:
+-- of both kinds together), so that a full hour costs no more than that.
+with recursive used(queue, priority, place) as (
+    (select i.queue, i.priority, 1 from gen_durable.instances i
+     where i.status = 'runnable' and i.crash_count < 2 and not i.held_back order by i.queue, i.priority limit 1)
     union all
-    select later.queue, later.priority from used
+    select later.queue, later.priority, used.place + 1 from used
     cross join lateral (
         select i.queue, i.priority from gen_durable.instances i
-        where i.status = 'runnable' and i.crash_count < 2 and (i.queue, i.priority) > (used.queue, used.priority)
+        where i.status = 'runnable' and i.crash_count < 2 and not i.held_back and (i.queue, i.priority) > (used.queue, used.priority)
         order by i.queue, i.priority limit 1
     ) later
+    where used.place < 500
 ),
-due as (
-    select 'sleep' as kind, found.due_at from used
-    cross join lateral (
-        select i.eligible_at as due_at from gen_durable.instances i
-        where i.queue = used.queue and i.priority = used.priority and i.status = 'runnable' and i.crash_count < 2
-          and i.eligible_at > gen_durable.clock() and i.eligible_at <= gen_durable.clock() + make_interval(secs => $1)
-    ) found
-    union all
-    select 'deadline', i.deadline_at from gen_durable.instances i
-    where i.deadline_at > gen_durable.clock() and i.deadline_at <= gen_durable.clock() + make_interval(secs => $1)
-    union all
-    select case when t.schedule is null then 'repeat' else 'schedule' end, t.due_at from gen_durable.timers t
-    where t.state = 'pending' and t.due_at > gen_durable.clock() and t.due_at <= gen_durable.clock() + make_interval(secs => $1)
+part as materialized (
+    select n, gen_durable.clock() + make_interval(secs => $1 * n / $2) + case n when 0 then interval '1 us' else '0' end as since,
+        gen_durable.clock() + make_interval(secs => $1 * (n + 1) / $2) + case n when $2 - 1 then interval '1 us' else '0' end as until
+    from generate_series(0, $2 - 1) n
 )
-select least(floor(extract(epoch from due_at - gen_durable.clock()) / $1 * $2)::int, $2 - 1), kind, count(*)
-from due
-group by 1, 2
+select part.n, counted.kind, counted.count
+from part
+cross join lateral (
+    select 'sleep' as kind, count(*) from (
+        select from used
+        cross join lateral (
+            select from gen_durable.instances i
+            where i.queue = used.queue and i.priority = used.priority and i.status = 'runnable' and i.crash_count < 2
+              and not i.held_back and i.eligible_at >= part.since and i.eligible_at < part.until
+            order by i.eligible_at limit $3
+        ) found
+        limit $3) sleeping
+    union all
+    select 'deadline', count(*) from (
+        select from gen_durable.instances i
+        where i.deadline_at >= part.since and i.deadline_at < part.until
+        order by i.deadline_at limit $3) waiting
+    union all
+    select case when armed.schedule is null then 'repeat' else 'schedule' end, count(*) from (
+        select t.schedule from gen_durable.timers t
+        where t.state = 'pending' and t.due_at >= part.since and t.due_at < part.until
+        order by t.due_at limit $3) armed
+    group by 1
+) counted
+where counted.count > 0
 order by 1, 2

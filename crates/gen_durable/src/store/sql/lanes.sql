@@ -3,6 +3,7 @@
 -- A page of the lanes that somebody stands in, by tenant and key, after ($4, $5). From the lanes' own rows, since a floor says
 -- where to begin to look: neither a long lane nor all that was in it before costs more than its head. Those that nobody has
 -- placed yet are found among the first 10,001 arrivals. With $3 only lanes that stand still. Depths are counted up to 10,001.
+-- With $7 only keys that begin so; with ($8, $9) only up to that lane, so that who asks for a prefix does not read them all.
 with placed as materialized (
     (select l.tenant, l.key
      from gen_durable.lanes l
@@ -15,6 +16,7 @@ with placed as materialized (
      ) head
      where not $3 and (l.tenant, l.key) > ($4, $5)
        and ($1::text is null or l.tenant = $1) and ($2::text is null or l.key = $2)
+       and ($7::text is null or starts_with(l.key, $7)) and ($8::text is null or (l.tenant, l.key) <= ($8, $9))
      order by l.tenant, l.key
      limit $6)
     union all
@@ -22,6 +24,7 @@ with placed as materialized (
      from gen_durable.instances i
      where $3 and i.in_lane and i.status = 'failed' and (i.tenant, i.lane_key) > ($4, $5)
        and ($1::text is null or i.tenant = $1) and ($2::text is null or i.lane_key = $2)
+       and ($7::text is null or starts_with(i.lane_key, $7)) and ($8::text is null or (i.tenant, i.lane_key) <= ($8, $9))
      order by i.tenant, i.lane_key
      limit $6)
 ),
@@ -37,6 +40,7 @@ page as materialized (
     union
     select tenant, key from arrived
     where not $3 and (tenant, key) > ($4, $5) and ($1::text is null or tenant = $1) and ($2::text is null or key = $2)
+      and ($7::text is null or starts_with(key, $7)) and ($8::text is null or (tenant, key) <= ($8, $9))
     order by tenant, key
     limit $6
 )

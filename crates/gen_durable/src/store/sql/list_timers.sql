@@ -1,46 +1,66 @@
 -- called by: store::timer::list     index: instances_deadlines, timers_due, instances_pick (a loose scan over queues and priorities)
 -- locks: nothing
--- Everything that falls due, the next first. A schedule that no live worker registers is here as well, and says so.
-with recursive used(queue, priority) as (
-    (select queue, priority from gen_durable.instances where status = 'runnable' and crash_count < 2 order by queue, priority limit 1)
+-- Everything that falls due, the next first, after the place ($3, $4): at that time, a number that is twice an instance's id, or
+-- twice a timer's and one. With $2 only what is overdue, with $5 only what is still to come. A schedule that no live worker
+-- registers is here as well, and says so. What waits for its turn under a partition key is not: it is not only time that it
+-- waits for. Of deadlines at the very same moment 5,000 are told apart.
+with recursive used(queue, priority, nth) as (
+    (select i.queue, i.priority, 1 from gen_durable.instances i
+     where not $2 and i.status = 'runnable' and i.crash_count < 2 and not i.held_back order by i.queue, i.priority limit 1)
     union all
-    select later.queue, later.priority from used
+    select later.queue, later.priority, used.nth + 1 from used
     cross join lateral (
         select i.queue, i.priority from gen_durable.instances i
-        where i.status = 'runnable' and i.crash_count < 2 and (i.queue, i.priority) > (used.queue, used.priority)
+        where i.status = 'runnable' and i.crash_count < 2 and not i.held_back and (i.queue, i.priority) > (used.queue, used.priority)
         order by i.queue, i.priority limit 1
     ) later
+    where used.nth < 500
+),
+place as materialized (
+    select greatest($3, case when $5 then gen_durable.clock() else '-infinity' end) as at,
+        case when $3 >= case when $5 then gen_durable.clock() else '-infinity' end then $4 else -1 end as number
 ),
 sleeping as (
-    select found.* from used
+    select found.* from place cross join used
     cross join lateral (
         select 'sleep' as kind, null::bigint as id, i.eligible_at as due_at, i.id as instance_id, i.fsm, null::text as schedule,
-            null::text as cycle, i.step
+            null::text as cycle, i.step, i.id * 2 as number
         from gen_durable.instances i
         where i.queue = used.queue and i.priority = used.priority and i.status = 'runnable' and i.crash_count < 2
-          and i.eligible_at > gen_durable.clock() and i.eligible_at < 'infinity'
-        order by i.eligible_at limit $1
+          and not i.held_back and i.eligible_at > gen_durable.clock() and i.eligible_at < 'infinity'
+          and (i.eligible_at, i.id) > (place.at, place.number >> 1)
+        order by i.eligible_at, i.id limit $1
     ) found
 ),
 waiting as (
-    select 'deadline' as kind, null::bigint as id, i.deadline_at as due_at, i.id as instance_id, i.fsm, null::text as schedule,
-        null::text as cycle, i.deadline_step as step
-    from gen_durable.instances i
-    where i.deadline_at is not null
-    order by i.deadline_at limit $1
+    select found.* from place
+    cross join lateral (
+        select * from (
+            select 'deadline' as kind, null::bigint as id, i.deadline_at as due_at, i.id as instance_id, i.fsm,
+                null::text as schedule, null::text as cycle, i.deadline_step as step, i.id * 2 as number
+            from gen_durable.instances i
+            where i.deadline_at >= place.at
+            order by i.deadline_at limit 5000
+        ) near
+        where (near.due_at, near.number) > (place.at, place.number)
+        order by near.due_at, near.number limit $1
+    ) found
 ),
 armed as (
-    select case when t.schedule is null then 'repeat' else 'schedule' end as kind, t.id, t.due_at, t.instance_id,
-        coalesce(t.birth->>'fsm', '') as fsm, t.schedule, t.cycle, null::text as step
-    from gen_durable.timers t
-    where t.state = 'pending'
-    order by t.due_at limit $1
+    select found.* from place
+    cross join lateral (
+        select case when t.schedule is null then 'repeat' else 'schedule' end as kind, t.id, t.due_at, t.instance_id,
+            coalesce(t.birth->>'fsm', '') as fsm, t.schedule, t.cycle, null::text as step, t.id * 2 + 1 as number
+        from gen_durable.timers t
+        where t.state = 'pending' and (t.due_at, t.id) > (place.at, (place.number - 1) >> 1)
+        order by t.due_at, t.id limit $1
+    ) found
 )
 select kind, id, due_at, instance_id, fsm, schedule, cycle, step, due_at < gen_durable.clock(),
     schedule is null or exists (select from gen_durable.workers w
         where w.lease_expires_at > statement_timestamp() and schedule = any (w.schedules)),
-    gen_durable.clock()
+    gen_durable.clock(), number
 from (select * from sleeping union all select * from waiting union all select * from armed) due
 where not $2 or due_at < gen_durable.clock()
-order by due_at, instance_id
+order by due_at, number
 limit $1

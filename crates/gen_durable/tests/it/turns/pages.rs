@@ -1,7 +1,7 @@
 //! What it costs to look, in pages: neither a long lane nor many of them make it dear. (`DURABLE_PLAN_ROWS=1000000` for the
 //! long form.)
 
-use gen_durable::Pool;
+use gen_durable::{KeyFilter, Pool};
 use tokio_postgres::Client;
 
 use crate::support::{live, sql};
@@ -56,9 +56,9 @@ const PARTITIONS: &str = include_str!("../../../src/store/sql/partitions.sql");
 const DEPTH: &str = include_str!("../../../src/store/sql/lane_depth.sql");
 const TURNS: &str = include_str!("../../../src/store/sql/turns.sql");
 
-/// tenant, key, blocked, after, limit
-const PAGE: [&str; 6] = ["null", "null", "false", "''", "''", "50"];
-const BLOCKED: [&str; 6] = ["null", "null", "true", "''", "''", "50"];
+/// tenant, key, blocked, after, limit, prefix, until
+const PAGE: [&str; 9] = ["null", "null", "false", "''", "''", "50", "null", "null", "null"];
+const BLOCKED: [&str; 9] = ["null", "null", "true", "''", "''", "50", "null", "null", "null"];
 
 #[tokio::test]
 async fn a_page_of_lanes_costs_the_same_however_many_lanes_there_are_and_however_long_they_are() {
@@ -79,7 +79,7 @@ async fn a_page_of_lanes_costs_the_same_however_many_lanes_there_are_and_however
         assert!(now < base * 2 + 100, "{base} pages alone, {now} before many others (analyzed: {helped})");
     }
     // The page that holds the long lane counts it up to its bound and no further.
-    let long = ["null", "null", "false", "''", "'lane 000200'", "50"];
+    let long = ["null", "null", "false", "''", "'lane 000200'", "50", "null", "null", "null"];
     let (_, counted) = pages(&client, &pool, LANES, &long).await;
     assert!(counted < base + 25_000, "{counted} pages to count up to 10,001");
     let inspect = gen_durable::Client::new(pool.clone()).inspect();
@@ -129,4 +129,19 @@ async fn a_page_of_partition_keys_costs_the_same_however_many_wait_under_the_key
     client.batch_execute(&format!("vacuum analyze {schema}.instances")).await.unwrap();
     let (_, now) = pages(&client, &pool, PARTITIONS, &page).await;
     assert!(now < base * 2 + 100, "{base} pages alone, {now} before many others");
+}
+
+#[tokio::test]
+async fn a_prefix_is_looked_for_among_so_many_lanes_and_the_page_says_how_far() {
+    let (pool, client) = (live().await, sql().await);
+    load(&client, &pool, "lane", 5_100, 1).await;
+    load(&client, &pool, "wanted", 3, 1).await;
+    let inspect = gen_durable::Client::new(pool.clone()).inspect();
+    let filter = KeyFilter { prefix: Some("wanted".into()), limit: 2, ..KeyFilter::default() };
+    let first = inspect.lanes_page(filter.clone()).await.unwrap();
+    assert_eq!((first.lanes.len(), &first.next), (0, &Some((String::new(), "lane 005000".into()))));
+    let second = inspect.lanes_page(KeyFilter { after: first.next, ..filter.clone() }).await.unwrap();
+    assert_eq!((second.lanes.len(), &second.next), (2, &Some((String::new(), "wanted 000002".into()))));
+    let third = inspect.lanes_page(KeyFilter { after: second.next, ..filter }).await.unwrap();
+    assert_eq!((third.lanes.len(), third.lanes[0].key.as_str(), third.next), (1, "wanted 000003", None));
 }

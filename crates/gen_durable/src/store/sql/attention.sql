@@ -1,0 +1,18 @@
+-- called by: store::timer::attention     index: instances_blocked, timers_due, instances_deadlines, schedules_pkey
+-- locks: nothing
+-- What a person should see to: lanes that stand still, what is overdue by more than $1 seconds, schedules that are paused, that
+-- nobody registers, or whose last occurrence could not be started. Each counted up to a bound.
+select
+    (select count(*) from (
+        select from gen_durable.instances i where i.in_lane and i.status = 'failed' limit 10001) blocked),
+    (select count(*) from (
+        select from gen_durable.timers t
+        where t.state = 'pending' and t.due_at < gen_durable.clock() - make_interval(secs => $1) limit 10001) late)
+    + (select count(*) from (
+        select from gen_durable.instances i
+        where i.deadline_at < gen_durable.clock() - make_interval(secs => $1) limit 10001) late),
+    count(*) filter (where s.paused_at is not null),
+    count(*) filter (where s.paused_at is null and s.ended_at is null and (s.last_error is not null or not exists (
+        select from gen_durable.workers w
+        where w.lease_expires_at > statement_timestamp() and s.name = any (w.schedules))))
+from (select * from gen_durable.schedules s order by s.name limit 1000) s

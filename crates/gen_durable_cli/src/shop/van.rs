@@ -1,0 +1,96 @@
+//! What is slower than orders: vans that deliver one parcel after the other, a customer who does not open, and what is done
+//! by the clock. So that there are lanes, timers and schedules to look at.
+
+use gen_durable::{
+    Context, Cycle, Error, HOUR, Job, Lane, MINUTE, Machine, Missed, Outcome, SECOND, Signal, StepError, done, fatal,
+    next, sleep, wait_for,
+};
+use serde::{Deserialize, Serialize};
+
+use super::Shop;
+
+const VANS: u64 = 3;
+const STOPS: u64 = 4;
+/// The van that waits at a door, the one that breaks down, and the one that is far away.
+const AT_A_DOOR: u64 = 1;
+const BROKEN: u64 = 2;
+const FAR: u64 = 3;
+
+/// A stop of a van. A van is at one stop at a time, in order; when it breaks down, the others wait.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Delivery {
+    pub(crate) van: u64,
+    pub(crate) stop: u64,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Step {
+    #[default]
+    Drive,
+    Ring,
+    Leave,
+}
+
+/// The customer signs: `durable signal ID signed`.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Signed;
+
+impl Signal for Signed {
+    const NAME: &'static str = "signed";
+    type To = Delivery;
+}
+
+/// All stops of a day.
+pub(crate) fn round() -> impl Iterator<Item = Delivery> {
+    (1..=VANS).flat_map(|van| (1..=STOPS).map(move |stop| Delivery { van, stop }))
+}
+
+impl Machine for Delivery {
+    const NAME: &'static str = "delivery";
+    type App = Shop;
+    type Step = Step;
+    type Output = ();
+
+    fn lane(&self) -> Option<Lane> {
+        Some(Lane::new("van", self.van).block_on_failure())
+    }
+
+    async fn step(&mut self, at: Step, cx: &mut Context<'_, Self>) -> Outcome<Self> {
+        match at {
+            Step::Drive => {
+                if self.van == BROKEN && self.stop == 2 && cx.app.ledger.first_time(cx, "a flat tyre").await? {
+                    return Err(fatal(format!("van {} has a flat tyre", self.van)));
+                }
+                Ok(sleep(if self.van == FAR { 10 * MINUTE } else { SECOND }).then(Step::Ring))
+            }
+            Step::Ring if self.van == AT_A_DOOR => Ok(wait_for::<Signed>()
+                .then(Step::Leave)
+                .meanwhile(Cycle::every(5 * MINUTE), Chore { what: "call the customer".to_owned() })
+                .or_after(HOUR, Step::Leave)),
+            Step::Ring => Ok(next(Step::Leave)),
+            Step::Leave => Ok(done(())),
+        }
+    }
+}
+
+/// Something that is done by the clock.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Chore {
+    pub(crate) what: String,
+}
+
+impl Job for Chore {
+    const NAME: &'static str = "chore";
+    type App = Shop;
+    type Output = ();
+    async fn run(&self, _: &mut Context<'_, Self>) -> Result<(), StepError> {
+        Ok(())
+    }
+}
+
+/// What is done by the clock: names and cycles.
+pub(crate) fn chores() -> Result<[(&'static str, Cycle); 2], Error> {
+    let invoices = Cycle::cron("0 6 1 * *", "Europe/Madrid")?.missed(Missed::All);
+    Ok([("stock-count", Cycle::every(10 * SECOND)), ("monthly-invoices", invoices)])
+}

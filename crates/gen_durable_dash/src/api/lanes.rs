@@ -1,0 +1,190 @@
+//! Lanes and partition keys: who has them, who waits, why it does not go on; and how a lane that stands still goes on.
+
+use axum::{Extension, Json, extract::State};
+use gen_durable::{Explanation, KeyFilter, LaneInfo, LaneKey};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{instance, json as shown};
+use crate::{
+    access::Caller,
+    problem::{Answer, Body, Problem, Query},
+    recent::Written,
+    redact::Redaction,
+    shared::Shared,
+};
+
+/// Longer words are not looked for: no key is longer.
+const WORD_BYTES_MAX: usize = 512;
+
+/// Which lanes or keys. Empty is the same as not given, as browsers send it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Wanted {
+    tenant: Option<String>,
+    /// How their keys begin.
+    prefix: Option<String>,
+    /// Only lanes that stand still.
+    blocked: Option<String>,
+    /// Where the page before ended.
+    after: Option<String>,
+    after_tenant: Option<String>,
+    limit: Option<u16>,
+}
+
+impl Wanted {
+    fn filter(self) -> Answer<KeyFilter> {
+        let limit = limit(self.limit)?;
+        let blocked = match self.blocked.as_deref().unwrap_or_default() {
+            "" | "false" => false,
+            "true" => true,
+            other => return Err(Problem::invalid(format!("blocked is true or false, not {other:?}"))),
+        };
+        let after_tenant = word("after_tenant", self.after_tenant)?.unwrap_or_default();
+        let after = word("after", self.after)?.map(|key| (after_tenant, key));
+        let (tenant, prefix) = (word("tenant", self.tenant)?, word("prefix", self.prefix)?);
+        Ok(KeyFilter { tenant, prefix, blocked, after, limit, ..KeyFilter::default() })
+    }
+}
+
+/// A word that a row could hold.
+pub(crate) fn word(name: &str, word: Option<String>) -> Answer<Option<String>> {
+    let Some(word) = word.filter(|word| !word.is_empty()) else { return Ok(None) };
+    match word.len() > WORD_BYTES_MAX || word.contains('\0') {
+        true => Err(Problem::invalid(format!("{name} is too long, or holds a NUL byte"))),
+        false => Ok(Some(word)),
+    }
+}
+
+/// How many are on a page.
+pub(crate) fn limit(limit: Option<u16>) -> Answer<usize> {
+    let limit = usize::from(limit.unwrap_or(50));
+    match (1..=200).contains(&limit) {
+        true => Ok(limit),
+        false => Err(Problem::invalid("limit is 1 to 200")),
+    }
+}
+
+pub(crate) async fn lanes(State(shared): State<Shared>, Query(wanted): Query<Wanted>) -> Answer<Written> {
+    let filter = wanted.filter()?;
+    let asked = format!("lanes {filter:?}");
+    let read = async {
+        let page = shared.inspect().lanes_page(filter).await?;
+        let redaction = &shared.options.redaction;
+        let lanes: Vec<Value> = page.lanes.iter().map(|lane| shown_lane(lane, redaction)).collect();
+        Ok::<_, Problem>(json!({"lanes": lanes, "next": next(page.next)}))
+    };
+    shared.recent.get(asked, read).await
+}
+
+fn next(place: Option<(String, String)>) -> Option<Value> {
+    place.map(|(tenant, key)| json!({"after": key, "after_tenant": tenant}))
+}
+
+fn shown_lane(lane: &LaneInfo, redaction: &Redaction) -> Value {
+    json!({
+        "tenant": lane.tenant, "key": lane.key, "depth": lane.depth, "unplaced": lane.unplaced,
+        "capped": lane.depth >= shown::COUNTED_MAX, "blocked": lane.is_blocked(),
+        "head": lane.head.as_ref().map(|head| holder(head, redaction)),
+    })
+}
+
+/// Who has a lane or a turn, and why it has not ended.
+fn holder(of: &Explanation, redaction: &Redaction) -> Value {
+    let row = &of.instance;
+    let (kind, reason) = match of.blockers.first() {
+        Some(blocker) => instance::said(blocker, of.now),
+        None => ("due", "Nothing is in its way: the next pick of a worker takes it.".to_owned()),
+    };
+    json!({
+        "id": row.id.to_string(), "machine": row.fsm, "step": row.step, "status": row.status.name(),
+        "attempt": row.attempt, "inserted_at": row.inserted_at.to_string(), "updated_at": row.updated_at.to_string(),
+        "kind": kind, "reason": redaction.text(&reason),
+        "error": row.last_error.as_deref().map(|error| redaction.text(error)),
+    })
+}
+
+pub(crate) async fn partitions(State(shared): State<Shared>, Query(wanted): Query<Wanted>) -> Answer<Written> {
+    if wanted.prefix.as_deref().is_some_and(|prefix| !prefix.is_empty()) || wanted.blocked.is_some() {
+        return Err(Problem::invalid("partition keys are listed by tenant, and none of them is ever blocked"));
+    }
+    let filter = wanted.filter()?;
+    let (asked, limit) = (format!("partitions {filter:?}"), filter.limit);
+    let read = async {
+        let keys = shared.inspect().partitions(filter).await?;
+        let last = keys.last().filter(|_| keys.len() == limit).map(|key| (key.tenant.clone(), key.key.clone()));
+        let redaction = &shared.options.redaction;
+        let keys: Vec<Value> = keys
+            .iter()
+            .map(|key| {
+                json!({
+                    "tenant": key.tenant, "key": key.key, "waiting": key.waiting,
+                    "capped": key.waiting >= shown::COUNTED_MAX,
+                    "turn": key.turn.as_ref().map(|turn| holder(turn, redaction)),
+                })
+            })
+            .collect();
+        Ok::<_, Problem>(json!({"partitions": keys, "next": next(last)}))
+    };
+    shared.recent.get(asked, read).await
+}
+
+/// Which lane. It is in the body: no key is too odd for that.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Which {
+    key: String,
+    #[serde(default)]
+    tenant: String,
+    /// Why it is given up.
+    why: Option<String>,
+}
+
+pub(crate) async fn retry(
+    State(shared): State<Shared>,
+    Extension(by): Extension<Caller>,
+    Body(which): Body<Which>,
+) -> Answer<Json<Value>> {
+    let went = shared.client.operate().lane_retry(which.lane()).await;
+    which.done(&shared, &by, ("lane retry", "runs again in its place"), went)
+}
+
+pub(crate) async fn skip(
+    State(shared): State<Shared>,
+    Extension(by): Extension<Caller>,
+    Body(which): Body<Which>,
+) -> Answer<Json<Value>> {
+    let went = shared.client.operate().lane_skip(which.lane()).await;
+    which.done(&shared, &by, ("lane skip", "stays failed, and the lane goes on"), went)
+}
+
+pub(crate) async fn discard(
+    State(shared): State<Shared>,
+    Extension(by): Extension<Caller>,
+    Body(which): Body<Which>,
+) -> Answer<Json<Value>> {
+    let why = which.why.clone().filter(|why| !why.is_empty());
+    let why = why.unwrap_or_else(|| format!("discarded from its lane by {}", by.name));
+    let went = shared.client.operate().lane_discard(which.lane(), &why).await;
+    which.done(&shared, &by, ("lane discard", "is cancelled, and the lane goes on"), went)
+}
+
+impl Which {
+    fn lane(&self) -> LaneKey {
+        LaneKey::new(&self.key).of(&self.tenant)
+    }
+
+    fn done(
+        &self,
+        shared: &Shared,
+        by: &Caller,
+        (act, well): (&'static str, &str),
+        went: Result<i64, gen_durable::Error>,
+    ) -> Answer<Json<Value>> {
+        shared.recent.forget();
+        let outcome = went.as_ref().map(|id| format!("instance {id} {well}")).map_err(ToString::to_string);
+        shared.audit.note(by, act, format!("lane {}", self.lane()), outcome);
+        let id = went?.to_string();
+        Ok(Json(json!({"id": id, "tenant": self.tenant, "key": self.key, "said": format!("instance {id} {well}")})))
+    }
+}

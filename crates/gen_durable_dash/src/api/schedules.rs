@@ -1,0 +1,146 @@
+//! Schedules: when they happen next, what became of the last times, who registers them; pause, resume, run, set.
+
+use axum::{Extension, Json, extract::State};
+use gen_durable::{Cycle, Error, Missed, ScheduleInfo};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    json::time,
+    lanes::{limit, word},
+};
+use crate::{
+    access::Caller,
+    problem::{Answer, At, Body, Problem, Query},
+    recent::Written,
+    redact::Redaction,
+    shared::Shared,
+};
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Wanted {
+    /// Where the page before ended.
+    after: Option<String>,
+    limit: Option<u16>,
+}
+
+pub(crate) async fn list(State(shared): State<Shared>, Query(wanted): Query<Wanted>) -> Answer<Written> {
+    let (after, limit) = (word("after", wanted.after)?, limit(wanted.limit)?);
+    let asked = format!("schedules {after:?} {limit}");
+    let read = async {
+        let schedules = shared.inspect().schedules(after.as_deref(), limit).await?;
+        let next = schedules.last().filter(|_| schedules.len() == limit).map(|last| last.name.clone());
+        let redaction = &shared.options.redaction;
+        let schedules: Vec<Value> = schedules.iter().map(|info| shown(info, redaction)).collect();
+        Ok::<_, Problem>(json!({"schedules": schedules, "next": next}))
+    };
+    shared.recent.get(asked, read).await
+}
+
+pub(crate) async fn one(State(shared): State<Shared>, At(name): At<String>) -> Answer<Json<Value>> {
+    let info = shared.inspect().schedule(&name).await?;
+    let info = info.ok_or_else(|| Problem::not_found(format!("there is no schedule {name:?}")))?;
+    Ok(Json(shown(&info, &shared.options.redaction)))
+}
+
+fn shown(info: &ScheduleInfo, redaction: &Redaction) -> Value {
+    let runs: Vec<Value> = info
+        .runs
+        .iter()
+        .map(|run| {
+            json!({
+                "due": run.due.to_string(), "state": run.state, "ended": run.ended.to_string(),
+                "instance": run.instance.map(|id| id.to_string()), "status": run.status, "missed": run.missed,
+                "by_hand": run.by_hand,
+            })
+        })
+        .collect();
+    let workers = |(host, pid): &(String, i32)| json!({"host": host, "pid": pid});
+    json!({
+        "name": info.name, "cycle": info.cycle, "zone": info.zone, "missed": info.missed, "code_cycle": info.code_cycle,
+        "set_at": time(info.set_at), "set_by": info.set_by, "paused_at": time(info.paused_at), "paused_by": info.paused_by,
+        "ended_at": time(info.ended_at), "error": info.last_error.as_deref().map(|error| redaction.text(error)),
+        "served": info.served, "registered_by": info.registered_by.iter().map(workers).collect::<Vec<_>>(),
+        "next": info.next.iter().map(ToString::to_string).collect::<Vec<_>>(), "runs": runs,
+    })
+}
+
+pub(crate) async fn pause(
+    State(shared): State<Shared>,
+    Extension(by): Extension<Caller>,
+    At(name): At<String>,
+) -> Answer<Json<Value>> {
+    let went = shared.client.schedules().pause(&name, &by.name).await;
+    let was_running = done(&shared, &by, ("pause schedule", &name), went, |ran| {
+        if *ran { "paused" } else { "was paused before" }.to_owned()
+    })?;
+    Ok(Json(json!({"schedule": name, "paused": true, "was_paused": !was_running})))
+}
+
+pub(crate) async fn resume(
+    State(shared): State<Shared>,
+    Extension(by): Extension<Caller>,
+    At(name): At<String>,
+) -> Answer<Json<Value>> {
+    let went = shared.client.schedules().resume(&name).await;
+    let was_paused = done(&shared, &by, ("resume schedule", &name), went, |paused| {
+        if *paused { "goes on" } else { "was not paused" }.to_owned()
+    })?;
+    Ok(Json(json!({"schedule": name, "paused": false, "was_paused": was_paused})))
+}
+
+pub(crate) async fn run(
+    State(shared): State<Shared>,
+    Extension(by): Extension<Caller>,
+    At(name): At<String>,
+) -> Answer<Json<Value>> {
+    let went = shared.client.schedules().run(&name).await;
+    let timer = done(&shared, &by, ("run schedule", &name), went, |timer| format!("as timer {timer}"))?;
+    Ok(Json(json!({"schedule": name, "timer": timer.to_string()})))
+}
+
+/// Another cycle.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Change {
+    cycle: String,
+    /// What becomes of occurrences that nobody was there for: `all`, `latest` or `skip`. As it is, if it is not said.
+    missed: Option<String>,
+}
+
+impl Change {
+    fn read(&self) -> Answer<(Cycle, Option<Missed>)> {
+        let wrong = |name: &str| Problem::invalid(format!("missed is all, latest or skip, not {name:?}"));
+        let missed = self.missed.as_deref().filter(|name| !name.is_empty());
+        let missed = missed.map(|name| Missed::named(name).ok_or_else(|| wrong(name))).transpose()?;
+        Ok((self.cycle.parse()?, missed))
+    }
+}
+
+pub(crate) async fn set(
+    State(shared): State<Shared>,
+    Extension(by): Extension<Caller>,
+    At(name): At<String>,
+    Body(change): Body<Change>,
+) -> Answer<Json<Value>> {
+    let (cycle, missed) = change.read()?;
+    let text = cycle.to_string();
+    let went = shared.client.schedules().set(&name, cycle, missed, &by.name).await;
+    done(&shared, &by, ("set schedule", &name), went, |()| format!("has the cycle {text}"))?;
+    Ok(Json(json!({"schedule": name, "cycle": text})))
+}
+
+/// Note it, and let whoever looks next see what came of it.
+fn done<T>(
+    shared: &Shared,
+    by: &Caller,
+    (act, name): (&'static str, &str),
+    went: Result<T, Error>,
+    well: impl FnOnce(&T) -> String,
+) -> Answer<T> {
+    shared.recent.forget();
+    let outcome = went.as_ref().map(well).map_err(ToString::to_string);
+    shared.audit.note(by, act, format!("schedule {name}"), outcome);
+    went.map_err(Problem::from)
+}
