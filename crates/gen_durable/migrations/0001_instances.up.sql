@@ -27,6 +27,13 @@ create type gen_durable.durable_status as enum (
     'done', 'failed', 'cancelled'
 );
 
+-- Names have a length. An enqueue casts to these, and the columns are plain text: a check of the table is read and prepared by every
+-- update, whatever it writes.
+create domain gen_durable.name as text constraint name_has_1_to_200_bytes check (octet_length(value) between 1 and 200);
+create domain gen_durable.queue_name as text constraint queue_has_1_to_63_bytes check (octet_length(value) between 1 and 63);
+create domain gen_durable.tenant_name as text constraint tenant_has_at_most_200_bytes check (octet_length(value) <= 200);
+create domain gen_durable.key_name as text constraint key_has_1_to_512_bytes check (octet_length(value) between 1 and 512);
+
 -- Numbers of arrival: one at a time, so that one producer's come in the order of its enqueues.
 create sequence gen_durable.arrivals cache 1;
 -- One number for each time that places in lanes are given out.
@@ -88,12 +95,7 @@ create table gen_durable.instances (
     constraint instances_queued_is_in_a_lane check (
         (status <> 'queued' or lane_key is not null) and (not in_lane or lane_position is not null)),
     constraint instances_held_back_is_runnable check (
-        not held_back or (status = 'runnable' and partition_key is not null)),
-    constraint instances_keys_have_a_length check (
-        octet_length(partition_key) between 1 and 512 and octet_length(lane_key) between 1 and 512),
-    constraint instances_names_have_a_length check (
-        octet_length(fsm) between 1 and 200 and octet_length(step) between 1 and 200
-        and octet_length(queue) between 1 and 63 and octet_length(tenant) <= 200)
+        not held_back or (status = 'runnable' and partition_key is not null))
 ) with (
     -- Room for the next version of a row on its own page: a run-ahead commit stays off every index.
     fillfactor = 80,

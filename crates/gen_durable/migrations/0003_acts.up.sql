@@ -173,13 +173,13 @@ begin
             insert into gen_durable.instances as i
                 (fsm, fsm_version, step, data, state, queue, priority, tenant, eligible_at, traceparent, parent_id, parent_generation,
                  partition_key, lane_key, lane_blocks, status, held_back, in_lane, lane_position, arrival)
-            select e.value->>'fsm', coalesce((e.value->>'version')::int, 1), e.value->>'step', e.value->'data', e.value->'state',
-                coalesce(e.value->>'queue', 'default'), coalesce((e.value->>'priority')::smallint, 0::smallint),
-                coalesce(e.value->>'tenant', ''),
+            select (e.value->>'fsm')::gen_durable.name, coalesce((e.value->>'version')::int, 1), (e.value->>'step')::gen_durable.name,
+                e.value->'data', e.value->'state', coalesce(e.value->>'queue', 'default')::gen_durable.queue_name, coalesce((e.value->>'priority')::smallint, 0::smallint),
+                coalesce(e.value->>'tenant', '')::gen_durable.tenant_name,
                 greatest(coalesce((e.value->>'at')::timestamptz,
                     gen_durable.clock() + make_interval(secs => coalesce((e.value->>'delay')::float8, 0))), gen_durable.clock()),
                 e.value->>'traceparent', p_parent, p_generation,
-                e.value->>'partition', e.value->>'lane', coalesce((e.value->>'lane_blocks')::boolean, false),
+                (e.value->>'partition')::gen_durable.key_name, (e.value->>'lane')::gen_durable.key_name, coalesce((e.value->>'lane_blocks')::boolean, false),
                 case when not e.value ? 'lane' or (e.nth = 1 and not l.taken) then 'runnable' else 'queued' end::gen_durable.durable_status,
                 e.value ? 'partition' and not e.value ? 'lane',
                 l.taken is not null,
@@ -212,9 +212,9 @@ begin
                  correlation_key, correlation_scope, parent_id, parent_generation,
                  partition_key, lane_key, lane_blocks, status, held_back, arrival)
             values (
-                entry.value->>'fsm', coalesce((entry.value->>'version')::int, 1), entry.value->>'step', entry.value->'data',
-                entry.value->'state', coalesce(entry.value->>'queue', 'default'),
-                coalesce((entry.value->>'priority')::smallint, 0::smallint), coalesce(entry.value->>'tenant', ''),
+                (entry.value->>'fsm')::gen_durable.name, coalesce((entry.value->>'version')::int, 1), (entry.value->>'step')::gen_durable.name,
+                entry.value->'data', entry.value->'state', coalesce(entry.value->>'queue', 'default')::gen_durable.queue_name,
+                coalesce((entry.value->>'priority')::smallint, 0::smallint), coalesce(entry.value->>'tenant', '')::gen_durable.tenant_name,
                 greatest(coalesce((entry.value->>'at')::timestamptz,
                     gen_durable.clock() + make_interval(secs => coalesce((entry.value->>'delay')::float8, 0))), gen_durable.clock()),
                 entry.value->>'traceparent', entry.value->>'key',
@@ -223,7 +223,7 @@ begin
                     when 'ever' then enum_range(null::gen_durable.durable_status)
                     else '{}'::gen_durable.durable_status[] end,
                 p_parent, p_generation,
-                entry.value->>'partition', entry.value->>'lane', coalesce((entry.value->>'lane_blocks')::boolean, false),
+                (entry.value->>'partition')::gen_durable.key_name, (entry.value->>'lane')::gen_durable.key_name, coalesce((entry.value->>'lane_blocks')::boolean, false),
                 case when entry.value ? 'lane' then 'queued' else 'runnable' end::gen_durable.durable_status,
                 entry.value ? 'partition' and not entry.value ? 'lane', entry.arrival)
             on conflict (tenant, correlation_guard) where correlation_guard is not null do nothing
