@@ -4,7 +4,7 @@
 use gen_durable::Pool;
 use tokio_postgres::Client;
 
-use crate::support::{live, sql};
+use crate::support::{apart, live, sql, sql_at};
 
 /// Rows of each kind of ballast. (`DURABLE_PLAN_ROWS=1000000` for the long form.)
 pub(crate) fn ballast() -> i64 {
@@ -98,9 +98,9 @@ pub(crate) fn within_half(base: u64, now: u64) -> bool {
 
 #[tokio::test]
 async fn a_claim_of_a_hundred_costs_the_same_whatever_else_the_table_holds() {
-    let pool = live().await;
+    let (pool, url) = apart().await;
     let schema = pool.schema().to_owned();
-    let mut client = sql().await;
+    let mut client = sql_at(&url).await;
     load(&client, &pool, 1_000, "plan", 0, "", "").await;
     client.batch_execute(&format!("vacuum analyze {schema}.instances")).await.unwrap();
     let text = pick(&schema, "-5, 0");
@@ -138,9 +138,9 @@ async fn a_claim_of_a_hundred_costs_the_same_whatever_else_the_table_holds() {
 
 #[tokio::test]
 async fn a_plan_made_while_the_table_was_empty_still_goes_by_the_primary_key() {
-    let pool = live().await;
+    let (pool, url) = apart().await;
     let schema = pool.schema().to_owned();
-    let mut client = sql().await;
+    let mut client = sql_at(&url).await;
     // No vacuum in between: it would have the plans made again.
     client.batch_execute(&format!("alter table {schema}.instances set (autovacuum_enabled = off)")).await.unwrap();
     // Seven times: past the five custom plans that Postgres tries first.
@@ -167,7 +167,7 @@ async fn a_plan_made_while_the_table_was_empty_still_goes_by_the_primary_key() {
     );
     client.batch_execute(&unpinned).await.unwrap();
     client.batch_execute(&format!("truncate {schema}.instances cascade")).await.unwrap();
-    let mut fresh = sql().await;
+    let mut fresh = sql_at(&url).await;
     for _ in 0..7 {
         fresh.query(&settles, &[&Vec::<i64>::new()]).await.unwrap();
     }
@@ -182,9 +182,9 @@ async fn a_plan_made_while_the_table_was_empty_still_goes_by_the_primary_key() {
 /// Everything that reads or trims stories, first run while there were none.
 #[tokio::test]
 async fn what_a_story_costs_does_not_depend_on_other_stories_nor_on_its_own_length() {
-    let pool = live().await;
+    let (pool, url) = apart().await;
     let schema = pool.schema().to_owned();
-    let mut client = sql().await;
+    let mut client = sql_at(&url).await;
     load(&client, &pool, 2_000, "plan", 0, "", "").await;
     // The worst that a server may be set to: what is planned now, stays.
     client.batch_execute("set plan_cache_mode = force_generic_plan").await.unwrap();
@@ -230,9 +230,9 @@ async fn what_a_story_costs_does_not_depend_on_other_stories_nor_on_its_own_leng
 /// The statement that commits and tells, where a commit alone costs what it always did.
 #[tokio::test]
 async fn a_told_commit_of_a_hundred_goes_by_what_it_writes() {
-    let pool = live().await;
+    let (pool, url) = apart().await;
     let schema = pool.schema().to_owned();
-    let mut client = sql().await;
+    let mut client = sql_at(&url).await;
     load(&client, &pool, ballast(), "plan", 0, "", "").await;
     let told = include_str!("../../src/store/sql/settle_told.sql").replace("gen_durable.", &format!("{schema}."));
     let all = |value: &str| format!("array_fill({value}, array[100])");

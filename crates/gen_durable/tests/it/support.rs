@@ -29,10 +29,13 @@ pub(crate) async fn live() -> Pool {
     pool
 }
 
-/// A schema on a server where snapshots may be kept: they are felt by all that is on it.
+/// A schema in a database of its own. What one test's snapshot keeps from being cleared away is kept in its database alone: whoever
+/// keeps one, and whoever counts pages, works in one of these.
 pub(crate) async fn apart() -> (Pool, String) {
-    let url = crate::iso::CLUSTER.url();
-    let pool = Pool::connect_to(&url, &schema_name()).await.unwrap();
+    let name = schema_name();
+    sql_at(&crate::iso::CLUSTER.url()).await.batch_execute(&format!("create database {name}")).await.unwrap();
+    let url = crate::iso::CLUSTER.url_for(&name);
+    let pool = Pool::connect_to(&url, &name).await.unwrap();
     pool.migrate().await.unwrap();
     (pool, url)
 }

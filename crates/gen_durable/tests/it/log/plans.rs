@@ -5,7 +5,7 @@ use tokio_postgres::Client;
 
 use crate::{
     plans::Json,
-    support::{live, sql},
+    support::{apart, sql_at},
 };
 
 /// Pages that a statement touches, the second time it is sent; undone afterwards.
@@ -45,8 +45,8 @@ const HOT: [(&str, &str, u64); 5] = [
 
 #[tokio::test]
 async fn the_hot_statements_of_the_log_cost_the_same_whatever_it_holds() {
-    let pool = live().await;
-    let mut client = sql().await;
+    let (pool, url) = apart().await;
+    let mut client = sql_at(&url).await;
     let render = |text: &str| text.replace("S.", &format!("{}.", pool.schema()));
     // Past the five custom plans that Postgres tries first, while everything is empty.
     for _ in 0..7 {
@@ -72,16 +72,8 @@ async fn the_hot_statements_of_the_log_cost_the_same_whatever_it_holds() {
 
 #[tokio::test]
 async fn what_was_placed_before_is_not_waded_through_while_somebody_holds_an_old_snapshot() {
-    // On a server of its own: an old snapshot is felt by everybody.
-    let url = crate::iso::CLUSTER.url();
-    let pool = Pool::connect_to(&url, "old_snapshot").await.unwrap();
-    pool.migrate().await.unwrap();
-    let connect = async || {
-        let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
-        tokio::spawn(connection);
-        client
-    };
-    let (mut client, old) = (connect().await, connect().await);
+    let (pool, url) = apart().await;
+    let (mut client, old) = (sql_at(&url).await, sql_at(&url).await);
     let render = |text: &str| text.replace("S.", &format!("{}.", pool.schema()));
     old.batch_execute("begin isolation level repeatable read").await.unwrap();
     old.query(&render("select count(*) from S.events"), &[]).await.unwrap();

@@ -4,7 +4,7 @@
 use gen_durable::{KeyFilter, Pool};
 use tokio_postgres::Client;
 
-use crate::support::{live, sql};
+use crate::support::{apart, sql_at};
 
 fn ballast() -> i64 {
     std::env::var("DURABLE_PLAN_ROWS").ok().and_then(|rows| rows.parse().ok()).unwrap_or(50_000)
@@ -62,7 +62,8 @@ const BLOCKED: [&str; 9] = ["null", "null", "true", "''", "''", "50", "null", "n
 
 #[tokio::test]
 async fn a_page_of_lanes_costs_the_same_however_many_lanes_there_are_and_however_long_they_are() {
-    let (pool, client) = (live().await, sql().await);
+    let (pool, url) = apart().await;
+    let client = sql_at(&url).await;
     let schema = pool.schema().to_owned();
     load(&client, &pool, "lane", 200, 3).await;
     client.batch_execute(&format!("vacuum analyze {schema}.instances, {schema}.lanes")).await.unwrap();
@@ -107,7 +108,8 @@ async fn a_page_of_lanes_costs_the_same_however_many_lanes_there_are_and_however
 
 #[tokio::test]
 async fn a_page_of_partition_keys_costs_the_same_however_many_wait_under_the_keys_behind_it() {
-    let (pool, client) = (live().await, sql().await);
+    let (pool, url) = apart().await;
+    let client = sql_at(&url).await;
     let schema = pool.schema().to_owned();
     let load = async |name: &str, keys: i64, waiting: i64| {
         client
@@ -133,7 +135,8 @@ async fn a_page_of_partition_keys_costs_the_same_however_many_wait_under_the_key
 
 #[tokio::test]
 async fn a_prefix_is_looked_for_among_so_many_lanes_and_the_page_says_how_far() {
-    let (pool, client) = (live().await, sql().await);
+    let (pool, url) = apart().await;
+    let client = sql_at(&url).await;
     load(&client, &pool, "lane", 5_100, 1).await;
     load(&client, &pool, "wanted", 3, 1).await;
     let inspect = gen_durable::Client::new(pool.clone()).inspect();
