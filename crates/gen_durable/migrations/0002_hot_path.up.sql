@@ -192,19 +192,25 @@ begin
 end $$;
 
 -- Write what steps decided: one entry an ending, all in one transaction.
---   called by: settle, settle_keyed, which pin the plans (each pin costs as much as an ending, so once a statement)
---   index: instances_pkey, and nothing else
+--   called by: store::settle, settle_keyed, conclude      index: instances_pkey, and nothing else
 --   locks: instances by id, in the order of the arrays (the caller sorts them), for at most p_lock_timeout.
 -- The guard is (id, claim_epoch, step_seq) and no word about status: the epoch implies executing, and a literal would
 -- let the planner walk the index of executing rows. A rise below 0 enters a step: its attempts begin anew. An array may
 -- be empty where every value is null (or 0): each one that is not costs a copy of its values. Answers the ids that were
 -- written; the others were not ours any more.
-create function gen_durable.write_endings(
+create function gen_durable.settle(
     p_ids bigint[], p_epochs bigint[], p_seqs bigint[], p_statuses text[], p_versions int[],
     p_steps text[], p_data text[], p_states text[], p_results text[], p_errors text[],
     p_rises int[], p_delays float8[], p_lock_timeout text
 ) returns table (id bigint, inbox text, children text)
 language plpgsql
+set search_path = gen_durable, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 begin
@@ -255,25 +261,4 @@ begin
          from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null) end,
         case when e.status = 'executing' and i.join_generation > 0
              then gen_durable.children_of(i.id, i.join_generation) end;
-end $$;
-
--- A batch of plain endings.
---   called by: store::settle, conclude      index, locks: as write_endings
-create function gen_durable.settle(
-    p_ids bigint[], p_epochs bigint[], p_seqs bigint[], p_statuses text[], p_versions int[],
-    p_steps text[], p_data text[], p_states text[], p_results text[], p_errors text[],
-    p_rises int[], p_delays float8[], p_lock_timeout text
-) returns table (id bigint, inbox text, children text)
-language plpgsql
-set search_path = gen_durable, pg_temp
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set jit = off
-set plan_cache_mode = force_generic_plan
-as $$
-begin
-    return query select * from gen_durable.write_endings(p_ids, p_epochs, p_seqs, p_statuses, p_versions, p_steps, p_data,
-        p_states, p_results, p_errors, p_rises, p_delays, p_lock_timeout);
 end $$;

@@ -2,7 +2,7 @@
 
 -- Instances of this transaction's have just left a lane, or made way under a partition key: who is next, goes on. What is in
 -- p_taking may be followed at once by a claim for its own worker.
---   called by: settle_keyed, conclude, which pin the plans      index: instances_lane, instances_waiting, instances_pkey, lanes_pkey, turns_pkey
+--   called by: settle_keyed, conclude      index: instances_lane, instances_waiting, instances_pkey, lanes_pkey, turns_pkey
 --   locks: the lanes in order; then who is next. Where nobody takes, what somebody holds is skipped: `place` sees to that one
 --   later. Whoever takes waits for it, as for every row of a batch, for at most the lock timeout, and comes again taking nothing:
 --   to lock a row and then to write it costs a third more than to write it.
@@ -15,6 +15,10 @@ create function gen_durable.hand_over(
     awaits text[], inbox text, children text, parent_id bigint, freed_by bigint, marks bigint[]
 )
 language plpgsql
+set search_path = gen_durable, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off
+set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -179,10 +183,6 @@ create function gen_durable.settle_keyed(
     awaits text[], inbox text, children text, parent_id bigint, freed_by bigint, marks bigint[]
 )
 language plpgsql
-set search_path = gen_durable, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
-set jit = off
-set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -191,7 +191,7 @@ declare
     broods text[];
 begin
     select array_agg(w.id), array_agg(w.inbox), array_agg(w.children) into written, inboxes, broods
-    from gen_durable.write_endings(p_ids, p_epochs, p_seqs, p_statuses, p_versions, p_steps, p_data, p_states, p_results, p_errors,
+    from gen_durable.settle(p_ids, p_epochs, p_seqs, p_statuses, p_versions, p_steps, p_data, p_states, p_results, p_errors,
         p_rises, p_delays, p_lock_timeout) w;
     if written is null then
         return;

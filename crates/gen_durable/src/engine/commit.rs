@@ -43,19 +43,19 @@ const POISONED_MAX: u8 = 1;
 /// and a commit do.
 pub(crate) async fn run(core: Arc<Core>) {
     let (first, second) = (Connection::new(core.target.clone()), Connection::new(core.target.clone()));
-    tokio::join!(commit_all(&core, &first), commit_keyed(&core, &second));
+    tokio::join!(commit_what_ends(&core, &first, true), commit_what_ends(&core, &second, false));
 }
 
-async fn commit_all(core: &Arc<Core>, connection: &Connection) {
+async fn commit_what_ends(core: &Arc<Core>, connection: &Connection, all: bool) {
     loop {
-        let batch = core.endings.take(BATCH_MAX, BATCH_BYTES_MAX);
+        let batch = if all { core.endings.take(BATCH_MAX, BATCH_BYTES_MAX) } else { Vec::new() };
         if !batch.is_empty() {
-            // Plain endings are one statement of arrays; those that do more go as a document.
-            let (more, plain): (Vec<_>, Vec<_>) = batch.into_iter().partition(|ended| ended.ending.more.is_some());
-            // The bell of the others may have been rung for us.
+            // The bell of those that free something may have been rung for us: then the other must hear it.
             if !core.keyed.is_empty() {
                 core.keyed.ring();
             }
+            // Plain endings are one statement of arrays; those that do more go as a document.
+            let (more, plain): (Vec<_>, Vec<_>) = batch.into_iter().partition(|ended| ended.ending.more.is_some());
             commit(core, connection, plain).await;
             commit(core, connection, more).await;
             continue;
@@ -69,24 +69,7 @@ async fn commit_all(core: &Arc<Core>, connection: &Connection) {
             return;
         }
         tokio::select! {
-            () = core.endings.rung() => {}
-            () = core.keyed.rung() => {}
-            () = core.phase.stopped() => {}
-        }
-    }
-}
-
-async fn commit_keyed(core: &Arc<Core>, connection: &Connection) {
-    loop {
-        let keyed = core.keyed.take(BATCH_MAX, BATCH_BYTES_MAX);
-        if !keyed.is_empty() {
-            commit(core, connection, keyed).await;
-            continue;
-        }
-        if core.phase.is_stopped() {
-            return;
-        }
-        tokio::select! {
+            () = core.endings.rung(), if all => {}
             () = core.keyed.rung() => {}
             () = core.phase.stopped() => {}
         }

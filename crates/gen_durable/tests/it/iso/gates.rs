@@ -21,7 +21,7 @@ pub(super) const GATE: &str = "
         end if;
     end $$;";
 
-const GATED: [&str; 15] = [
+const GATED: [&str; 14] = [
     "conclude",
     "signal",
     "cancel",
@@ -35,7 +35,6 @@ const GATED: [&str; 15] = [
     "deal",
     "hand_over",
     "settle_keyed",
-    "write_endings",
     "repair",
 ];
 

@@ -105,7 +105,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 12] = [
         "the place of one that backs off",
         false,
         &[(
-            "write_endings",
+            "settle",
             "in_lane = i.in_lane and (e.status not in ('done', 'failed', 'cancelled')",
             "in_lane = i.in_lane and (e.delay is null",
         )],

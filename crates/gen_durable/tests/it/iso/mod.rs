@@ -345,7 +345,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 15] = [
     (
         "the epoch guard",
         false,
-        &[("write_endings", "and i.claim_epoch = e.epoch and", "and")],
+        &[("settle", "and i.claim_epoch = e.epoch and", "and")],
         "running",
         ["done", "give back"],
         "a commit was acknowledged to one that had lost its claim",
