@@ -3,9 +3,9 @@
 -- Instances of this transaction's have just left a lane, or made way under a partition key: who is next, goes on. What is in
 -- p_taking may be followed at once by a claim for its own worker.
 --   called by: settle_keyed, conclude      index: instances_lane, instances_waiting, instances_pkey, lanes_pkey, turns_pkey
---   locks: the lanes in order; then who is next. Where nobody takes, what somebody holds is skipped: `place` sees to that one
---   later. Whoever takes waits for it, as for every row of a batch, for at most the lock timeout, and comes again taking nothing:
---   to lock a row and then to write it costs a third more than to write it.
+--   locks: the lanes in which nobody is left, in order; then who is next. Where nobody takes, what somebody holds is skipped:
+--   `place` sees to that one later. Whoever takes waits for it, as for every row of a batch, for at most the lock timeout, and
+--   comes again taking nothing: to lock a row and then to write it costs a third more than to write it.
 create function gen_durable.hand_over(
     p_ids bigint[], p_taking bigint[], p_worker uuid, p_lease_seconds float8, p_machines text[]
 ) returns table (
@@ -22,15 +22,12 @@ set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
-    freed bigint[];
-    freed_tenants text[];
-    freed_keys text[];
-    freed_positions bigint[];
-    freed_queues text[];
+    emptied bigint[];
+    nexts bigint[];
+    next_freed bigint[];
+    next_queues text[];
+    has_lanes boolean;
     has_partitions boolean;
-    nexts bigint[] := '{}';
-    next_freed bigint[] := '{}';
-    next_queues text[] := '{}';
     found_ids bigint[];
     found_freed bigint[];
     found_queues text[];
@@ -39,37 +36,56 @@ declare
     released bigint;
     keyed_ids bigint[];
 begin
-    select array_agg(i.id) filter (where lane.is_free), array_agg(i.tenant) filter (where lane.is_free),
-        array_agg(i.lane_key) filter (where lane.is_free), array_agg(i.lane_position) filter (where lane.is_free),
-        array_agg(i.queue) filter (where lane.is_free),
-        bool_or(i.partition_key is not null and i.status <> 'executing')
-    into freed, freed_tenants, freed_keys, freed_positions, freed_queues, has_partitions
+    -- Who leaves a lane, and who is next in it. One that is there stays there, whoever comes after it, so this needs no lock of the
+    -- lane; and one that goes just now is not claimed below.
+    select array_agg(i.id) filter (where lane.is_free and n.id is null),
+        array_agg(n.id) filter (where n.status = 'queued'), array_agg(i.id) filter (where n.status = 'queued'),
+        array_agg(i.queue) filter (where n.status = 'queued'),
+        bool_or(lane.is_free), bool_or(i.partition_key is not null and i.status <> 'executing')
+    into emptied, nexts, next_freed, next_queues, has_lanes, has_partitions
     from gen_durable.instances i
     cross join lateral (select i.lane_position is not null and not i.in_lane
                                and i.status in ('done', 'failed', 'cancelled') as is_free) lane
+    left join lateral (
+        select e.id, e.status from gen_durable.instances e
+        where lane.is_free and e.lane_hash = i.lane_hash and e.in_lane and e.lane_position > i.lane_position
+          and e.tenant = i.tenant and e.lane_key = i.lane_key
+        order by e.lane_hash, e.lane_position
+        limit 1
+    ) n on true
     where i.id = any (p_ids);
-    if freed is not null then
-        -- The lock of the lane, and only then a look at who is in it: `place` may be about to put somebody there.
-        perform from unnest(freed_tenants, freed_keys) as k(tenant, key)
-        join gen_durable.lanes l on l.tenant = k.tenant and l.key = k.key
+    if emptied is not null then
+        -- Nobody is next. The lock of the lane, and only then another look: `place` may be about to put somebody there.
+        perform from gen_durable.instances i
+        join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
+        where i.id = any (emptied)
         order by l.tenant, l.key
         for update of l;
-        select array_agg(n.id), array_agg(l.id), array_agg(l.queue) into nexts, next_freed, next_queues
-        from unnest(freed, freed_tenants, freed_keys, freed_positions, freed_queues) as l(id, tenant, key, position, queue)
+        select nexts || array_agg(n.id), next_freed || array_agg(i.id), next_queues || array_agg(i.queue)
+        into nexts, next_freed, next_queues
+        from gen_durable.instances i
         cross join lateral (
-            select i.id, i.status from gen_durable.instances i
-            where i.lane_hash = gen_durable.lane_hash(l.tenant, l.key) and i.in_lane and i.lane_position > l.position
-              and i.tenant = l.tenant and i.lane_key = l.key
-            order by i.lane_hash, i.lane_position
+            select e.id, e.status from gen_durable.instances e
+            where e.lane_hash = i.lane_hash and e.in_lane and e.lane_position > i.lane_position
+              and e.tenant = i.tenant and e.lane_key = i.lane_key
+            order by e.lane_hash, e.lane_position
             limit 1
         ) n
-        where n.status = 'queued';
-        -- Now and then: where to begin to look, so that nobody wades through all that was here before.
-        if random() < 0.02 then
-            update gen_durable.lanes l set floor = k.position
-            from unnest(freed_tenants, freed_keys, freed_positions) as k(tenant, key, position)
-            where l.tenant = k.tenant and l.key = k.key and l.floor < k.position;
-        end if;
+        where i.id = any (emptied) and n.status = 'queued';
+    end if;
+    if has_lanes and random() < 0.02 then
+        -- Now and then: where to begin to look, so that nobody wades through all that was here before. A lane that somebody holds
+        -- waits for another time.
+        with held as materialized (
+            select l.tenant, l.key, i.lane_position
+            from gen_durable.instances i
+            join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
+            where i.id = any (p_ids) and not i.in_lane and i.lane_position > l.floor
+            for no key update of l skip locked
+        )
+        update gen_durable.lanes l set floor = h.lane_position
+        from held h
+        where l.tenant = h.tenant and l.key = h.key;
     end if;
     -- Under a partition key, all who ended a step made way; some of them for themselves.
     if has_partitions then
@@ -135,7 +151,7 @@ begin
         from unnest(nexts, next_freed, next_queues) as n(id, freed, queue)
         where i.id = n.id and n.freed = any (p_taking) and (i.held_back or (i.status = 'queued' and i.in_lane))
           -- One in the stead of one: where a lane and a key are freed at once, both are left to the pickers.
-          and (not has_partitions or freed is null
+          and (not has_partitions or not has_lanes
                or n.freed <> all (array(select f from unnest(next_freed) f group by f having count(*) > 1)))
           and i.queue = n.queue and i.eligible_at <= gen_durable.clock() and i.crash_count < 2
           and (i.held_back or i.partition_key is null)

@@ -10,11 +10,7 @@ use std::{
 use jiff::Timestamp;
 use tracing::Instrument;
 
-use super::{
-    core::{Core, Ended},
-    local::Run,
-    staff,
-};
+use super::{core::Core, endings::Ended, local::Run, staff};
 use crate::{
     engine::execute::Decision,
     store::{
@@ -105,6 +101,7 @@ async fn commit(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) {
     let (batch, again) = once_each(batch, |ended| ended.ending.claim.id);
     again.into_iter().for_each(|ended| core.to_commit(ended));
     metrics::histogram!("durable_commit_size").record(u32::try_from(batch.len()).unwrap_or(u32::MAX));
+    let _committing = core.keyed.committing();
     let span = tracing::debug_span!("commit", size = batch.len());
     write(core, connection, batch).instrument(span).await;
 }
@@ -350,6 +347,7 @@ fn follow(core: &Arc<Core>, told: &[Ended], handed: Vec<(i64, Claimed)>) {
     }
     // It counts as work for the picker as well: it must not believe that there is none, and look less and less often.
     *core.followed_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    let mut follows: Vec<Vec<Run>> = core.queues.iter().map(|_| Vec::new()).collect();
     let before: HashMap<i64, &Ended> = told.iter().map(|ended| (ended.ending.claim.id, ended)).collect();
     for (freed_by, row) in handed {
         let Some(index) = core.queue_named(&row.queue) else { continue };
@@ -357,7 +355,13 @@ fn follow(core: &Arc<Core>, told: &[Ended], handed: Vec<(i64, Claimed)>) {
         if let Some(ended) = before.get(&freed_by) {
             (run.steps, run.since) = (ended.run.steps + 1, ended.run.since);
         }
-        staff(core, index, vec![run]);
+        if let Some(runs) = follows.get_mut(index) {
+            runs.push(run);
+        }
+    }
+    // All at once: they are a group.
+    for (index, runs) in follows.into_iter().enumerate() {
+        staff(core, index, runs);
     }
 }
 

@@ -13,6 +13,7 @@ use std::{
 use tokio::sync::Notify;
 
 use super::{
+    endings::{Ended, Endings, Keyed},
     execute::{Decision, Environment},
     local::{LocalQueue, Run},
     registry::Registry,
@@ -48,7 +49,7 @@ pub(crate) struct Core {
     /// Steps that have ended and wait to be committed.
     pub(crate) endings: Endings,
     /// Those among them whose commit frees a lane or a partition key, and does nothing else besides.
-    pub(crate) keyed: Endings,
+    pub(crate) keyed: Keyed,
     /// Endings whose row somebody else's transaction holds: they are committed one by one, aside.
     pub(crate) blocked: Endings,
     pub(crate) wake: Arc<Wake>,
@@ -68,19 +69,6 @@ pub(crate) struct Core {
     pub(crate) claiming: tokio::sync::Mutex<()>,
     /// The worker tasks, for the end of a drain.
     pub(crate) workers: super::Workers,
-}
-
-/// A step that has ended, and what is to be done when that is committed.
-#[derive(Debug)]
-pub(crate) struct Ended {
-    pub(crate) ending: Ending,
-    pub(crate) run: Run,
-    pub(crate) queue: usize,
-    pub(crate) outcome: &'static str,
-    /// Its commit was sent and never answered, and the row was locked when we asked: it may be committed already.
-    pub(crate) unsure: bool,
-    /// The row as it will stand, if the next step follows on the same claim.
-    pub(crate) ahead: Option<Claimed>,
 }
 
 impl Core {
@@ -108,7 +96,7 @@ impl Core {
             queues,
             by_name,
             endings: Endings::default(),
-            keyed: Endings::default(),
+            keyed: Keyed::default(),
             blocked: Endings::default(),
             wake: Arc::default(),
             priorities: Mutex::default(),
@@ -189,7 +177,7 @@ impl Core {
     /// A step has ended: the committer takes it from here.
     pub(crate) fn to_commit(&self, ended: Ended) {
         let frees = ended.ending.keyed && ended.ending.more.is_none();
-        if frees { &self.keyed } else { &self.endings }.push(ended);
+        if frees { self.keyed.push(ended) } else { self.endings.push(ended) }
     }
 
     /// For whom the next in a lane is claimed: this process, while it may claim at all.
@@ -219,58 +207,6 @@ impl fmt::Debug for Core {
             .field("worker", &self.worker.id)
             .field("registry", &self.registry)
             .finish_non_exhaustive()
-    }
-}
-
-/// Steps that have ended. Whoever takes them takes all that wait.
-#[derive(Debug, Default)]
-pub(crate) struct Endings {
-    /// Guarded for a moment, never over an await.
-    waiting: Mutex<Vec<Ended>>,
-    bell: Notify,
-}
-
-impl Endings {
-    pub(crate) fn push(&self, ended: Ended) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.push(ended);
-        let first = waiting.len() == 1;
-        drop(waiting);
-        if first {
-            self.bell.notify_one();
-        }
-    }
-
-    /// What waits, up to so many endings and about so many bytes; at least one, if there is one.
-    pub(crate) fn take(&self, limit: usize, bytes_max: usize) -> Vec<Ended> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut bytes = 0_usize;
-        let fits = |ended: &&Ended| {
-            bytes = bytes.saturating_add(ended.ending.bytes());
-            bytes <= bytes_max
-        };
-        let count = waiting.iter().take(limit).take_while(fits).count().max(1);
-        if waiting.len() <= count {
-            return std::mem::take(&mut *waiting);
-        }
-        let rest = waiting.split_off(count);
-        let taken = std::mem::replace(&mut *waiting, rest);
-        drop(waiting);
-        // The bell rings for the first that comes; these were here before.
-        self.bell.notify_one();
-        taken
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
-    }
-
-    pub(crate) async fn rung(&self) {
-        self.bell.notified().await;
-    }
-
-    pub(crate) fn ring(&self) {
-        self.bell.notify_one();
     }
 }
 

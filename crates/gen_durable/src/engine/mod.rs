@@ -4,6 +4,7 @@ mod builder;
 pub(crate) mod clockwork;
 mod commit;
 mod core;
+mod endings;
 pub(crate) mod execute;
 mod health;
 mod lease;
@@ -285,17 +286,30 @@ pub(crate) fn start(core: &Arc<Core>, work: impl Future<Output = ()> + Send + 's
 /// Hand rows to a queue, and start as many workers as it can use.
 pub(crate) fn staff(core: &Arc<Core>, queue: usize, runs: Vec<Run>) {
     let Some(local) = core.queue(queue) else { return };
-    for _ in 0..local.take_in(runs) {
-        let task = core.steps.spawn(work(core.clone(), queue));
+    let workers = local.take_in(runs);
+    core.keyed.start(workers);
+    for _ in 0..workers {
+        let task = core.steps.spawn(work(core.clone(), queue, Starting(core.clone())));
         core.workers.add(task.abort_handle());
     }
 }
 
+/// A worker that has not begun yet, or never will: its task may be aborted before it runs.
+struct Starting(Arc<Core>);
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        self.0.keyed.begun();
+    }
+}
+
 /// A worker: one step after the other, until nothing is ready.
-async fn work(core: Arc<Core>, queue: usize) {
+async fn work(core: Arc<Core>, queue: usize, starting: Starting) {
     let Some(local) = core.queue(queue) else { return };
-    let mut ended = None;
+    let (mut ended, mut starting) = (None, Some(starting));
     while let Some((run, fence)) = local.next(ended.take()) {
+        // Before its step, which may take its time.
+        drop(starting.take());
         let claim = run.row.claim();
         step(&core, queue, run, fence).await;
         ended = Some(claim);

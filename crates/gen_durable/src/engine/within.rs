@@ -2,11 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{
-    commit,
-    core::{Core, Ended},
-    local::Run,
-};
+use super::{commit, core::Core, endings::Ended, local::Run};
 use crate::store::{
     fault::Fault,
     pick::give_back,

@@ -6,12 +6,12 @@ use std::{
 };
 
 use gen_durable::{
-    Context, Engine, HOUR, Job, Lab, Lane, Machine, Outcome, Policy, SECOND, Signal, Status, StepError, done, fatal,
-    spawn, wait_for,
+    Client, Context, Engine, HOUR, Job, Lab, Lane, Machine, Outcome, Policy, SECOND, Signal, Status, StepError, done,
+    fatal, spawn, wait_for,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::support::{live, sql};
+use crate::support::{Running, SOON, eventually, live, sql};
 
 /// What ran, in the order in which it began.
 #[derive(Default, Clone)]
@@ -253,4 +253,42 @@ async fn a_number_is_not_taken_for_final_while_the_transaction_that_drew_it_runs
     assert!(open[1] >= Some(number), "{open:?}");
     assert!(open[2] <= Some(begun) && Some(begun) < open[3], "transaction {begun} has begun and is not over: {open:?}");
     producer.batch_execute("commit").await.unwrap();
+}
+
+/// The first ends at once. The second keeps the only thread of its host, as steps should not, until the first is seen to be done.
+/// The others cannot begin before that.
+#[derive(Serialize, Deserialize)]
+struct Hog(u64);
+
+impl Job for Hog {
+    const NAME: &'static str = "hog";
+    type App = Mutex<std::sync::mpsc::Receiver<()>>;
+    type Output = bool;
+    fn lane(&self) -> Option<Lane> {
+        Some(Lane::new("hog", self.0))
+    }
+    async fn run(&self, cx: &mut Context<'_, Self>) -> Result<bool, StepError> {
+        Ok(self.0 != 1 || cx.app.lock().unwrap().recv_timeout(SOON / 2).is_ok())
+    }
+}
+
+#[tokio::test]
+async fn what_has_ended_is_committed_also_while_the_others_of_its_group_cannot_begin() {
+    let pool = live().await;
+    let (tell, told) = std::sync::mpsc::channel();
+    let client = Client::new(pool.clone());
+    let jobs = client.enqueue_all((0..5).map(Hog)).await.unwrap();
+    let first = format!("select status = 'done' from {}.instances where id = {}", pool.schema(), jobs[0].id.raw());
+    let watch = std::thread::spawn(move || {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+            let watch = sql().await;
+            eventually("the first is done", async || watch.query_one(&first, &[]).await.unwrap().get(0)).await;
+        });
+        let _ = tell.send(());
+    });
+    let running = Running::start(Engine::builder(pool, Mutex::new(told)).register::<Hog>().build().unwrap());
+    let second = client.settled(jobs[1].id, SOON).await.unwrap().unwrap();
+    running.stop().await;
+    watch.join().unwrap();
+    assert!(second.result.unwrap(), "the first waited for the second, which kept its thread");
 }
