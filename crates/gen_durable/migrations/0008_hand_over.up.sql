@@ -186,7 +186,7 @@ end $$;
 -- Write endings of instances that stand in a lane or under a partition key, and hand over what they free.
 --   called by: store::settle      index: instances_pkey; as hand_over
 --   locks: as settle, then as hand_over
--- Answers what was written (an id, and what it finds if it runs ahead), and who was claimed in its stead, with who made way.
+-- Answers which were written (in `marks` of the first row), what those find that run ahead, and who was claimed in whose stead.
 create function gen_durable.settle_keyed(
     p_ids bigint[], p_epochs bigint[], p_seqs bigint[], p_statuses text[], p_versions int[],
     p_steps text[], p_data text[], p_states text[], p_results text[], p_errors text[],
@@ -212,10 +212,18 @@ begin
     if written is null then
         return;
     end if;
+    -- One row for all that was written: a row each would be as much again to send as those who are claimed.
     return query
-    select w.id, null, null::int, null, null, null, null::int, null::bigint, null::bigint, null::bigint, null,
+    select null::bigint, null, null::int, null, null, null, null::int, null::bigint, null::bigint, null::bigint, null,
         null::smallint, gen_durable.clock(), null, null, true, null::smallint, null::timestamptz, null::text[],
-        null::text[], w.inbox, w.children, null::bigint, null::bigint, null::bigint[]
-    from unnest(written, inboxes, broods) as w(id, inbox, children);
+        null::text[], null, null, null::bigint, null::bigint, written;
+    if cardinality(array_remove(inboxes, null)) > 0 or cardinality(array_remove(broods, null)) > 0 then
+        return query
+        select w.id, null, null::int, null, null, null, null::int, null::bigint, null::bigint, null::bigint, null,
+            null::smallint, gen_durable.clock(), null, null, true, null::smallint, null::timestamptz, null::text[],
+            null::text[], w.inbox, w.children, null::bigint, null::bigint, null::bigint[]
+        from unnest(written, inboxes, broods) as w(id, inbox, children)
+        where w.inbox is not null or w.children is not null;
+    end if;
     return query select h.* from gen_durable.hand_over(written, p_taking, p_worker, p_lease_seconds, p_machines) h;
 end $$;

@@ -46,22 +46,20 @@ async fn commit_what_ends(core: &Arc<Core>, connection: &Connection, all: bool) 
     loop {
         let batch = if all { core.endings.take(BATCH_MAX, BATCH_BYTES_MAX) } else { Vec::new() };
         if !batch.is_empty() {
-            // The bell of those that free something may have been rung for us: then the other must hear it.
-            if !core.keyed.is_empty() {
-                core.keyed.ring();
-            }
+            let _away = core.keyed.without_me();
             // Plain endings are one statement of arrays; those that do more go as a document.
             let (more, plain): (Vec<_>, Vec<_>) = batch.into_iter().partition(|ended| ended.ending.more.is_some());
             commit(core, connection, plain).await;
             commit(core, connection, more).await;
             continue;
         }
-        let keyed = core.keyed.take(BATCH_MAX, BATCH_BYTES_MAX);
-        if !keyed.is_empty() {
-            commit(core, connection, keyed).await;
+        // Before we look whether there is anything: what comes after that is not ours to commit.
+        let is_stopped = core.phase.is_stopped();
+        if let Some(mut share) = core.keyed.share(is_stopped, BATCH_MAX, BATCH_BYTES_MAX) {
+            commit(core, connection, std::mem::take(&mut share.endings)).await;
             continue;
         }
-        if core.phase.is_stopped() {
+        if is_stopped {
             return;
         }
         tokio::select! {
@@ -101,7 +99,6 @@ async fn commit(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) {
     let (batch, again) = once_each(batch, |ended| ended.ending.claim.id);
     again.into_iter().for_each(|ended| core.to_commit(ended));
     metrics::histogram!("durable_commit_size").record(u32::try_from(batch.len()).unwrap_or(u32::MAX));
-    let _committing = core.keyed.committing();
     let span = tracing::debug_span!("commit", size = batch.len());
     write(core, connection, batch).instrument(span).await;
 }

@@ -5,7 +5,7 @@ use std::{
         Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use tokio::sync::Notify;
@@ -96,36 +96,51 @@ impl Endings {
 ///
 /// They come in groups: a commit claims who is next in each of its lanes, and those begin together. A commit costs as much as a dozen
 /// of its endings, whatever its size, so an ending waits while others of its group are about to begin: what is short ends with
-/// it. And two groups that met in one commit would stay one for ever, and leave the other committer nothing to do: whoever takes
-/// leaves those that are idle their share.
+/// it. And groups that met in one commit would stay one, and leave the other committer with little or nothing to do: nobody takes
+/// more than a fair share of all that end now.
 #[derive(Debug, Default)]
 pub(crate) struct Keyed {
     endings: Endings,
+    /// Since when the first of them has waited, or one that was there before it.
+    since: Mutex<Option<Instant>>,
     /// Rings for what has ended while others are about to begin.
     soon: Notify,
     /// Workers that were started and have not begun a step yet.
     starting: AtomicUsize,
-    /// Commits that are under way, of whatever kind.
-    committing: AtomicUsize,
+    /// How many endings are being committed.
+    taken: AtomicUsize,
+    /// Committers that have something else to do.
+    away: AtomicUsize,
 }
 
 impl Keyed {
     pub(crate) fn push(&self, ended: Ended) {
-        self.endings.add(ended);
+        if self.endings.add(ended) == 1 {
+            *self.since.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        }
         if self.starting.load(Ordering::SeqCst) == 0 { self.endings.ring() } else { self.soon.notify_one() }
     }
 
-    /// The share of one who is idle, in what waits.
-    pub(crate) fn take(&self, limit: usize, bytes_max: usize) -> Vec<Ended> {
-        let idle = COMMITTERS.saturating_sub(self.committing.load(Ordering::SeqCst));
-        self.endings.take(share(self.endings.len(), idle).min(limit), bytes_max)
+    /// A share of what waits, unless it is worth waiting for more. `at_once`: it never is.
+    pub(crate) fn share(&self, at_once: bool, limit: usize, bytes_max: usize) -> Option<Share<'_>> {
+        let waiting = self.endings.len();
+        if waiting == 0 {
+            return None;
+        }
+        let since = *self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_long = since.is_none_or(|since| since.elapsed() >= GATHER_MAX);
+        if self.starting.load(Ordering::SeqCst) > 0 && !is_long && !at_once {
+            self.soon.notify_one();
+            return None;
+        }
+        let committers = COMMITTERS.saturating_sub(self.away.load(Ordering::SeqCst));
+        let fair = fair(waiting, self.taken.load(Ordering::SeqCst), committers);
+        let endings = self.endings.take(fair.min(limit), bytes_max);
+        self.taken.fetch_add(endings.len(), Ordering::SeqCst);
+        Some(Share { keyed: self, count: endings.len(), endings })
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.endings.is_empty()
-    }
-
-    /// Something waits; and nobody is about to begin, or this has been so for long enough.
+    /// Something waits: it is worth asking for a share.
     pub(crate) async fn rung(&self) {
         tokio::select! {
             () = self.endings.rung() => {}
@@ -133,8 +148,13 @@ impl Keyed {
         }
     }
 
-    pub(crate) fn ring(&self) {
-        self.endings.ring();
+    /// A committer has something else to do, until this is dropped. The bell may have been rung for it: the other must hear it.
+    pub(crate) fn without_me(&self) -> Away<'_> {
+        self.away.fetch_add(1, Ordering::SeqCst);
+        if !self.endings.is_empty() {
+            self.endings.ring();
+        }
+        Away(self)
     }
 
     /// So many workers are being started: each says when it has begun.
@@ -144,40 +164,50 @@ impl Keyed {
 
     /// The last one to begin lets those go that have ended meanwhile.
     pub(crate) fn begun(&self) {
-        if self.starting.fetch_sub(1, Ordering::SeqCst) == 1 && !self.is_empty() {
-            self.ring();
+        if self.starting.fetch_sub(1, Ordering::SeqCst) == 1 && !self.endings.is_empty() {
+            self.endings.ring();
         }
     }
-
-    /// A commit is under way until this is dropped.
-    pub(crate) fn committing(&self) -> Committing<'_> {
-        self.committing.fetch_add(1, Ordering::SeqCst);
-        Committing(self)
-    }
 }
 
-/// Who commits is not idle.
+/// What one committer has taken, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Committing<'a>(&'a Keyed);
+pub(crate) struct Share<'a> {
+    keyed: &'a Keyed,
+    count: usize,
+    pub(crate) endings: Vec<Ended>,
+}
 
-impl Drop for Committing<'_> {
+impl Drop for Share<'_> {
     fn drop(&mut self) {
-        self.0.committing.fetch_sub(1, Ordering::SeqCst);
+        self.keyed.taken.fetch_sub(self.count, Ordering::SeqCst);
     }
 }
 
-/// How many of those that wait one takes while so many, itself among them, are idle.
-fn share(waiting: usize, idle: usize) -> usize {
-    if waiting < SHARED_FROM { waiting } else { waiting.div_ceil(idle.max(1)) }
+/// A committer that does something else.
+#[derive(Debug)]
+pub(crate) struct Away<'a>(&'a Keyed);
+
+impl Drop for Away<'_> {
+    fn drop(&mut self) {
+        self.0.away.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// How many of those that wait one takes, while so many are being committed by others.
+fn fair(waiting: usize, taken: usize, committers: usize) -> usize {
+    let all = waiting + taken;
+    if all < SHARED_FROM { waiting } else { all.div_ceil(committers.max(1)).min(waiting) }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::share;
+    use super::fair;
 
     #[test]
-    fn who_takes_leaves_the_idle_their_share_of_what_is_worth_two_commits() {
-        assert_eq!((share(0, 2), share(15, 2), share(16, 2), share(101, 2)), (0, 15, 8, 51));
-        assert_eq!((share(16, 1), share(100, 1), share(100, 0)), (16, 100, 100));
+    fn nobody_takes_more_than_a_fair_share_of_what_is_worth_two_commits() {
+        assert_eq!((fair(0, 0, 2), fair(15, 0, 2), fair(16, 0, 2), fair(101, 0, 2)), (0, 15, 8, 51));
+        assert_eq!((fair(95, 5, 2), fair(5, 95, 2), fair(50, 50, 2)), (50, 5, 50));
+        assert_eq!((fair(100, 0, 1), fair(100, 0, 0)), (100, 100));
     }
 }

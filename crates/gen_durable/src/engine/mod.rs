@@ -20,8 +20,9 @@ mod within;
 
 use std::{
     fmt,
-    future::Future,
+    future::{Future, poll_fn},
     panic::AssertUnwindSafe,
+    pin::pin,
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::{Duration, Instant},
 };
@@ -308,10 +309,15 @@ async fn work(core: Arc<Core>, queue: usize, starting: Starting) {
     let Some(local) = core.queue(queue) else { return };
     let (mut ended, mut starting) = (None, Some(starting));
     while let Some((run, fence)) = local.next(ended.take()) {
-        // Before its step, which may take its time.
-        drop(starting.take());
         let claim = run.row.claim();
-        step(&core, queue, run, fence).await;
+        let mut step = pin!(step(&core, queue, run, fence));
+        // It has begun when it first waits for something, or has ended.
+        poll_fn(|task| {
+            let polled = step.as_mut().poll(task);
+            drop(starting.take());
+            polled
+        })
+        .await;
         ended = Some(claim);
         // Steps that never wait must not keep a thread of the host's for themselves.
         tokio::task::consume_budget().await;

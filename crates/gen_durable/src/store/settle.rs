@@ -449,15 +449,17 @@ fn written(rows: &[impl Fields]) -> Result<Written, Fault> {
     Ok(Written { found: rows.iter().map(found).collect::<Result<_, Fault>>()?, handed: Vec::new() })
 }
 
-/// Some rows are endings that were written, the others were claimed in their stead: those say who made way.
+/// The first row says which endings were written. The others: what one that runs ahead finds; or who was claimed, and in whose stead.
 fn written_keyed(rows: &[Row]) -> Result<Written, Fault> {
     let mut written = Written::default();
-    let mut now = Timestamp::UNIX_EPOCH;
+    let Some((first, rows)) = rows.split_first() else { return Ok(written) };
+    let now: Timestamp = column(first, 12)?;
+    written.found = column::<Vec<i64>>(first, 24)?.into_iter().map(|id| (id, Found::default())).collect();
     for row in rows {
         match column::<Option<i64>>(row, 23)? {
             None => {
-                now = column(row, 12)?;
-                written.found.insert(column(row, 0)?, Found { inbox: column(row, 20)?, children: column(row, 21)? });
+                let found = Found { inbox: column(row, 20)?, children: column(row, 21)? };
+                written.found.insert(column(row, 0)?, found);
             }
             Some(freed_by) => written.handed.push((freed_by, claimed(row, now)?)),
         }

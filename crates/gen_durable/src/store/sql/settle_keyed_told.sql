@@ -9,7 +9,7 @@ ended as materialized (
     from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $6::text[], $10::text[],
                 $14::text[], $15::text[], $16::int[], $17::real[], $18::text[])
         as e(id, epoch, seq, status, step, error, from_step, outcome, attempt, took, failure)
-    join written on written.id = e.id and written.freed_by is null
+    where e.id = any (array(select unnest(written.marks) from written))
 ),
 told as (
     insert into gen_durable.transitions

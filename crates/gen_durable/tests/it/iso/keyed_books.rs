@@ -127,11 +127,14 @@ pub(super) async fn broken(lane: &Lane, acts: &[(Act, End)], answers: &[Answer],
         if !answer.committed {
             continue;
         }
-        // An answer of claims is long; a claim has an epoch, an ending that was written has none.
+        // An answer of claims is long. A claim has an epoch; which endings were written stands in the last column of a row without.
         let claims = answer.rows.iter().filter(|row| row.len() > 20 && row[7].is_some());
         claimed.extend(claims.map(|row| (row[0].clone(), row[7].clone())));
-        let written =
-            answer.rows.iter().any(|row| row[0].as_deref() == Some("10") && (row.len() < 20 || row[7].is_none()));
+        let written = answer.rows.iter().any(|row| match row.as_slice() {
+            [id, ..] if row.len() < 20 => id.as_deref() == Some("10"),
+            [.., marks] => marks.as_deref() == Some("{10}"),
+            [] => false,
+        });
         acknowledged += usize::from(act.claims.commits && written);
     }
     let count = claimed.len();
