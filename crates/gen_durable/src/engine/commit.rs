@@ -39,7 +39,32 @@ const POISONED_MAX: u8 = 1;
 /// and a commit do.
 pub(crate) async fn run(core: Arc<Core>) {
     let (first, second) = (Connection::new(core.target.clone()), Connection::new(core.target.clone()));
-    tokio::join!(commit_what_ends(&core, &first, true), commit_what_ends(&core, &second, false));
+    let everything = async {
+        warm(&core, &first).await;
+        commit_what_ends(&core, &first, true).await;
+    };
+    let keyed = async {
+        // Where there are neither lanes nor keys there is no second connection.
+        let away = core.keyed.without_me();
+        tokio::select! {
+            () = core.keyed.wanted() => {}
+            () = core.phase.stopped() => {}
+        }
+        warm(&core, &second).await;
+        drop(away);
+        commit_what_ends(&core, &second, false).await;
+    };
+    tokio::join!(everything, keyed);
+}
+
+/// The first commit must not have to wait for its connection. If that cannot be had now, the commit will see to it.
+async fn warm(core: &Core, connection: &Connection) {
+    tokio::select! {
+        warm = settle::warm(connection) => if let Err(fault) = warm {
+            tracing::debug!(error = fault.message(), "the committer's connection is not there yet");
+        },
+        () = core.phase.stopped() => {}
+    }
 }
 
 async fn commit_what_ends(core: &Arc<Core>, connection: &Connection, all: bool) {

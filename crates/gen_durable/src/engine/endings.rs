@@ -111,6 +111,8 @@ pub(crate) struct Keyed {
     taken: AtomicUsize,
     /// Committers that have something else to do.
     away: AtomicUsize,
+    /// Rings for who is away until there is anything here at all.
+    wanted: Notify,
 }
 
 impl Keyed {
@@ -118,7 +120,19 @@ impl Keyed {
         if self.endings.add(ended) == 1 {
             *self.since.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         }
-        if self.starting.load(Ordering::SeqCst) == 0 { self.endings.ring() } else { self.soon.notify_one() }
+        if self.starting.load(Ordering::SeqCst) == 0 {
+            self.endings.ring()
+        } else {
+            self.soon.notify_one()
+        }
+        if self.away.load(Ordering::SeqCst) > 0 {
+            self.wanted.notify_one();
+        }
+    }
+
+    /// Something has come.
+    pub(crate) async fn wanted(&self) {
+        self.wanted.notified().await;
     }
 
     /// A share of what waits, unless it is worth waiting for more. `at_once`: it never is.

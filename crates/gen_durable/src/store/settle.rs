@@ -60,6 +60,7 @@ sql!(
 );
 sql!(CONCLUDE_WITHIN, "conclude_within.sql", [TEXT, TEXT]);
 sql!(LOCK, "lock.sql", [INT8_ARRAY]);
+sql!(WARM, "warm.sql", []);
 
 /// A batch never waits longer than this for a lock that somebody else's transaction holds: well below Postgres's
 /// deadlock_timeout (1 s), and about as long as a few commits.
@@ -417,6 +418,11 @@ pub(crate) async fn settle<'a>(
         None => written(&connection.query(&SETTLE, &columns.params()).await?),
         Some(told) => written(&connection.query(&SETTLE_TOLD, &told.params(&columns)).await?),
     }
+}
+
+/// Make a connection ready to commit.
+pub(crate) async fn warm(connection: &Connection) -> Result<(), Fault> {
+    connection.query(&WARM, &[]).await.map(drop)
 }
 
 /// Which of these rows nobody else has locked. Locked by us until the open transaction ends.

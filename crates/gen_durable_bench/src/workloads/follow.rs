@@ -128,7 +128,7 @@ async fn fill(bench: &Bench, count: u64) -> Result<()> {
          select 't', 'sale', jsonb_build_object('n', n, 'at_nanos', 0), n from generate_series(1, {count}) n;"
     );
     bench.sql.batch_execute(&text).await?;
-    Ok(bench.sql.batch_execute(&format!("vacuum (analyze) {SCHEMA}.events")).await?)
+    bench.at_rest(&format!("{SCHEMA}.events")).await
 }
 
 fn milliseconds(time: Duration) -> f64 {
