@@ -105,7 +105,7 @@ pub(crate) struct Keyed {
     since: Mutex<Option<Instant>>,
     /// Rings for what has ended while others are about to begin.
     soon: Notify,
-    /// Workers that were started and have not begun a step yet.
+    /// Workers that were started for a group and have not begun a step yet.
     starting: AtomicUsize,
     /// How many endings are being committed.
     taken: AtomicUsize,

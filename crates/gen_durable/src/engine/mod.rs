@@ -287,15 +287,17 @@ pub(crate) fn start(core: &Arc<Core>, work: impl Future<Output = ()> + Send + 's
 /// Hand rows to a queue, and start as many workers as it can use.
 pub(crate) fn staff(core: &Arc<Core>, queue: usize, runs: Vec<Run>) {
     let Some(local) = core.queue(queue) else { return };
+    let is_group = runs.iter().any(|run| run.row.keyed);
     let workers = local.take_in(runs);
-    core.keyed.start(workers);
+    core.keyed.start(if is_group { workers } else { 0 });
     for _ in 0..workers {
-        let task = core.steps.spawn(work(core.clone(), queue, Starting(core.clone())));
+        let starting = is_group.then(|| Starting(core.clone()));
+        let task = core.steps.spawn(work(core.clone(), queue, starting));
         core.workers.add(task.abort_handle());
     }
 }
 
-/// A worker that has not begun yet, or never will: its task may be aborted before it runs.
+/// A worker of a group that has not begun yet, or never will: its task may be aborted before it runs.
 struct Starting(Arc<Core>);
 
 impl Drop for Starting {
@@ -305,9 +307,9 @@ impl Drop for Starting {
 }
 
 /// A worker: one step after the other, until nothing is ready.
-async fn work(core: Arc<Core>, queue: usize, starting: Starting) {
+async fn work(core: Arc<Core>, queue: usize, mut starting: Option<Starting>) {
     let Some(local) = core.queue(queue) else { return };
-    let (mut ended, mut starting) = (None, Some(starting));
+    let mut ended = None;
     while let Some((run, fence)) = local.next(ended.take()) {
         let claim = run.row.claim();
         let mut step = pin!(step(&core, queue, run, fence));
