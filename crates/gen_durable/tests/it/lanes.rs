@@ -276,7 +276,13 @@ impl Job for Hog {
 async fn what_has_ended_is_committed_also_while_the_others_of_its_group_cannot_begin() {
     let pool = live().await;
     let (tell, told) = std::sync::mpsc::channel();
+    let running = Running::start(Engine::builder(pool.clone(), Mutex::new(told)).register::<Hog>().build().unwrap());
     let client = Client::new(pool.clone());
+    // Until both committers have had something to do, and wait for more.
+    for n in 10..20 {
+        let before = client.enqueue(Hog(n)).await.unwrap();
+        client.settled(before.id, SOON).await.unwrap().unwrap();
+    }
     let jobs = client.enqueue_all((0..5).map(Hog)).await.unwrap();
     let first = format!("select status = 'done' from {}.instances where id = {}", pool.schema(), jobs[0].id.raw());
     let watch = std::thread::spawn(move || {
@@ -286,7 +292,6 @@ async fn what_has_ended_is_committed_also_while_the_others_of_its_group_cannot_b
         });
         let _ = tell.send(());
     });
-    let running = Running::start(Engine::builder(pool, Mutex::new(told)).register::<Hog>().build().unwrap());
     let second = client.settled(jobs[1].id, SOON).await.unwrap().unwrap();
     running.stop().await;
     watch.join().unwrap();
