@@ -125,9 +125,8 @@ impl Bench {
         Ok(self.sql.batch_execute(&format!("truncate {schema}.instances cascade")).await?)
     }
 
-    /// What was filled is as it will be an hour later: statistics are there, and the checkpoint is over, whose files of WAL are used
-    /// again. To make new ones costs as much as a tenth of what is measured here. Only a superuser may ask for one: elsewhere it is
-    /// left out.
+    /// What was filled is as it will be an hour later: statistics are there, and a checkpoint has written what the filling left.
+    /// Only a superuser may ask for one: elsewhere it is left out.
     pub(crate) async fn at_rest(&self, table: &str) -> Result<()> {
         self.sql.batch_execute(&format!("vacuum (analyze) {table}")).await?;
         let _ = self.sql.batch_execute("checkpoint").await;
