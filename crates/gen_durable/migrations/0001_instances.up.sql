@@ -43,7 +43,7 @@ create sequence gen_durable.rounds cache 1;
 -- looks at every indexed column of the old and the new row, and walks to it over all that stand before.
 create table gen_durable.instances (
     id               bigint generated always as identity primary key,
-    claim_epoch      bigint not null default 0,      -- the fence: + 1 on every claim and on every way out of executing
+    claim_epoch      bigint not null default 0,      -- the fence: + 1 on every claim and on every way out of executing or queued
     step_seq         bigint not null default 0,      -- + 1 by every commit of an owner
     visit            bigint not null default 0,      -- the step_seq at which the current step was entered: stable over its retries
     eligible_at      timestamptz not null default gen_durable.clock(),
@@ -179,8 +179,14 @@ create table gen_durable.lanes (
     tenant text not null,
     key    text not null,
     floor  bigint not null default 0,
+    -- The worker in which one runs after the other without a claim of its own: while the head is `queued`, it runs there.
+    -- Whoever takes such a head from it raises its claim_epoch. It says nothing while the head is anything but `queued`.
+    led_by uuid,
     primary key (tenant, key)
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.02);
+-- The reaper's: the lanes that a dead worker led.
+create index lanes_led on gen_durable.lanes (led_by, tenant, key)
+    where led_by is not null;
 
 -- Where to begin to look for who waits under a partition key: nothing that waits stands below. Without a row: at the beginning.
 -- `hand_over` raises it now and then, `deal` lowers it for one that comes late; both hold the row that has the turn. That one

@@ -192,9 +192,9 @@ begin
 end $$;
 
 -- Write what steps decided: one entry an ending, all in one transaction.
---   called by: store::settle, settle_keyed, conclude      index: instances_pkey, and nothing else
+--   called by: store::settle, settle_keyed, conclude      index: instances_pkey, lanes_pkey, and nothing else
 --   locks: instances by id, in the order of the arrays (the caller sorts them), for at most p_lock_timeout.
--- The guard is (id, claim_epoch, step_seq) and no word about status: the epoch implies executing, and a literal would
+-- The guard is (id, claim_epoch, step_seq) and no word about status: the epoch implies that it is held, and a literal would
 -- let the planner walk the index of executing rows. A rise below 0 enters a step: its attempts begin anew. An array may
 -- be empty where every value is null (or 0): each one that is not costs a copy of its values. Answers the ids that were
 -- written; the others were not ours any more.
@@ -247,7 +247,9 @@ begin
         step_seq = i.step_seq + 1,
         claim_epoch = case when e.status = 'executing' then i.claim_epoch else i.claim_epoch + 1 end,
         crash_count = 0,
-        locked_by = case when e.status = 'executing' then i.locked_by end,
+        -- One that ran without a claim of its own, in a lane that its worker leads, has one from now on.
+        locked_by = case when e.status = 'executing' then coalesce(i.locked_by, (
+            select l.led_by from gen_durable.lanes l where l.tenant = i.tenant and l.key = i.lane_key)) end,
         lease_expires_at = case when e.status = 'executing' then i.lease_expires_at end,
         finished_at = case when e.status in ('done', 'failed', 'cancelled') then gen_durable.clock() end,
         updated_at = gen_durable.clock()

@@ -375,7 +375,7 @@ begin
     freeing := array(select (e->>'id')::bigint from jsonb_array_elements(p_endings) e
                      where e ? 'keyed' and (e->>'id')::bigint = any (written));
     if cardinality(freeing) > 0 then
-        perform gen_durable.hand_over(freeing, '{}', null, 0, '{}');
+        perform gen_durable.hand_over(freeing, '{}', '{}', null, 0, '{}');
     end if;
 
     -- Letters that ride along, last: their targets are other instances' rows, which signal_all takes in one order.
@@ -404,8 +404,8 @@ begin
 end $$;
 
 -- End an instance from outside, at once, whatever it waits for; with p_subtree also everything below it that still lives.
---   called by: store::cancel, SQL      index: instances_pkey or instances_key; instances_children
---   locks: the instances by id, from the youngest; then their parents
+--   called by: store::cancel, SQL      index: instances_pkey or instances_key; instances_children; instances_lane
+--   locks: the instances by id, from the youngest; then the lanes whose heads they were; then their parents
 -- A step that runs has lost its claim: its outcome is dropped. Answers 'cancelled', 'too_late' or 'no_target'.
 create function gen_durable.cancel(
     p_id bigint, p_tenant text, p_key text, p_machines text[], p_reason text, p_subtree boolean default false
@@ -419,6 +419,7 @@ declare
     target record;
     ids bigint[] := '{}';
     wanted bigint[];
+    heads bigint[];
 begin
     select i.id, i.fsm into target from gen_durable.instances i
     where i.id = coalesce(p_id, (select k.id from gen_durable.instances k
@@ -440,6 +441,10 @@ begin
         ids := wanted;
         perform i.id from gen_durable.instances i where i.id = any (ids) order by i.id desc for no key update;
     end loop;
+    -- Who has its lane. One that is queued has it if nobody is before it: then it runs in the worker that leads the lane.
+    heads := array(select i.id from gen_durable.instances i
+                   where i.id = any (ids) and i.finished_at is null and i.in_lane
+                     and (i.status <> 'queued' or gen_durable.is_first(i.id)));
     with ended as (
         update gen_durable.instances i
         set status = 'cancelled', claim_epoch = i.claim_epoch + 1, locked_by = null, lease_expires_at = null,
@@ -448,7 +453,7 @@ begin
             -- It leaves its lane and makes way under its key. If anybody waited for that, `place` lets them go on. A number
             -- that it has stays: it may be the one by which the lane or the key of others is looked at again.
             held_back = false, in_lane = false,
-            arrival = case when i.in_lane and i.status <> 'queued'
+            arrival = case when i.id = any (heads)
                                 or i.partition_key is not null and not i.held_back and i.status in ('runnable', 'executing')
                            then nextval('gen_durable.arrivals') else i.arrival end
         where i.id = any (ids) and i.finished_at is null
@@ -457,6 +462,9 @@ begin
     select array_agg(ended.id) into ids from ended;
     if ids is null then
         return 'too_late';
+    end if;
+    if cardinality(heads) > 0 then
+        perform gen_durable.unlead(heads);
     end if;
     perform gen_durable.tell(ids, 'cancel');
     perform gen_durable.tell_parents(ids);

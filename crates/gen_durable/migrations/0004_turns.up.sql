@@ -105,6 +105,76 @@ begin
     return true;
 end $$;
 
+-- The lanes that a worker leads, with who is at their head.
+--   called by: store::lease::{reap, bury, retire, led}      index: lanes_led, instances_lane      locks: nothing
+create function gen_durable.led_heads(p_worker uuid, p_tenant text, p_key text, p_limit int)
+returns table (tenant text, key text, id bigint, status gen_durable.durable_status, claim_epoch bigint, step_seq bigint, locked_by uuid)
+language plpgsql stable
+set search_path = gen_durable, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off
+as $$
+#variable_conflict use_column
+begin
+    return query
+    select l.tenant, l.key, head.id, head.status, head.claim_epoch, head.step_seq, head.locked_by
+    from (select * from gen_durable.lanes l
+          where l.led_by = p_worker and (l.tenant, l.key) > (p_tenant, p_key)
+          order by l.tenant, l.key
+          limit p_limit) l
+    left join lateral (
+        select i.* from gen_durable.instances i
+        where i.lane_hash = gen_durable.lane_hash(l.tenant, l.key) and i.in_lane and i.lane_position > l.floor
+          and i.tenant = l.tenant and i.lane_key = l.key
+        order by i.lane_hash, i.lane_position
+        limit 1
+    ) head on true;
+end $$;
+
+-- Is nobody before it in its lane?
+--   called by: cancel      index: instances_pkey, lanes_pkey, instances_lane, from its own place down to the floor      locks: nothing
+create function gen_durable.is_first(p_id bigint) returns boolean
+language plpgsql
+set search_path = gen_durable, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off
+as $$
+begin
+    return not exists (
+        select from gen_durable.instances i
+        join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
+        cross join lateral (
+            select from gen_durable.instances b
+            where b.lane_hash = i.lane_hash and b.in_lane and b.lane_position > l.floor and b.lane_position < i.lane_position
+              and b.tenant = i.tenant and b.lane_key = i.lane_key
+            order by b.lane_hash desc, b.lane_position desc
+            limit 1
+        ) before
+        where i.id = p_id);
+end $$;
+
+-- The lanes that these have left from outside are led by nobody: who is next there runs nowhere.
+--   called by: cancel, hand_over, store::lease::reap, store::lane::{skip, discard}      index: instances_pkey, lanes_pkey
+--   locks: the lanes, in order; nobody waits for an instance after that
+create function gen_durable.unlead(p_ids bigint[]) returns void
+language plpgsql
+set search_path = gen_durable, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off
+as $$
+begin
+    with led as materialized (
+        select l.tenant, l.key from gen_durable.instances i
+        join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
+        where i.id = any (p_ids) and l.led_by is not null
+        order by l.tenant, l.key
+        for update of l
+    )
+    update gen_durable.lanes l set led_by = null
+    from led
+    where l.tenant = led.tenant and l.key = led.key;
+end $$;
+
 -- Look at what arrived: give places in lanes, in the order of arrival; make sure that each of these lanes has somebody at
 -- its head and each of these partition keys somebody whose turn it is.
 --   called by: pick, store::lane::repair      index: instances_arrivals, instances_lane, instances_pkey, lanes_pkey
@@ -127,6 +197,7 @@ declare
     lane_tenants text[];
     lane_keys text[];
     lane_floors bigint[];
+    lane_is_led boolean[];
     wanted int;
     round bigint;
     heads bigint[];
@@ -160,7 +231,8 @@ begin
         insert into gen_durable.lanes (tenant, key)
         select * from unnest(lane_tenants, lane_keys) on conflict do nothing;
         -- The lock of the lane: an ending that frees it, and we, must see one another.
-        select array_agg(l.tenant), array_agg(l.key), array_agg(l.floor) into lane_tenants, lane_keys, lane_floors
+        select array_agg(l.tenant), array_agg(l.key), array_agg(l.floor), array_agg(l.led_by is not null)
+        into lane_tenants, lane_keys, lane_floors, lane_is_led
         from (select l.* from unnest(lane_tenants, lane_keys) as k(tenant, key)
               join gen_durable.lanes l on l.tenant = k.tenant and l.key = k.key
               order by l.tenant, l.key
@@ -185,7 +257,7 @@ begin
 
         heads := array(
             select head.id
-            from unnest(lane_tenants, lane_keys, lane_floors) as l(tenant, key, floor)
+            from unnest(lane_tenants, lane_keys, lane_floors, lane_is_led) as l(tenant, key, floor, is_led)
             cross join lateral (
                 select i.id, i.status from gen_durable.instances i
                 where i.lane_hash = gen_durable.lane_hash(l.tenant, l.key) and i.in_lane and i.lane_position > l.floor
@@ -193,11 +265,13 @@ begin
                 order by i.lane_hash, i.lane_position
                 limit 1
             ) head
-            where head.status = 'queued');
+            -- In a lane that is led, it runs there.
+            where head.status = 'queued' and not l.is_led);
         released := array(select i.id from gen_durable.instances i where i.id = any (heads) and i.status = 'queued'
                           order by i.id for no key update skip locked);
+        -- A worker that led the lane and was thought dead may still run it: it shall not end it.
         update gen_durable.instances i
-        set status = 'runnable', held_back = i.partition_key is not null,
+        set status = 'runnable', claim_epoch = i.claim_epoch + 1, held_back = i.partition_key is not null,
             eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock()
         where i.id = any (released);
         if cardinality(released) < cardinality(heads) then
@@ -292,7 +366,7 @@ begin
     -- From the very beginning: what is only late is not lost.
     perform gen_durable.place(0, 1000);
     for lane in
-        select l.tenant, l.key, l.floor from gen_durable.lanes l
+        select l.tenant, l.key, l.floor, l.led_by from gen_durable.lanes l
         where (l.tenant, l.key) > (p_lane_tenant, p_lane_key)
         order by l.tenant, l.key
         limit p_limit
@@ -308,7 +382,9 @@ begin
         limit 1;
         if head.id is null then
             delete from gen_durable.lanes l where l.tenant = lane.tenant and l.key = lane.key;
-        elsif head.status = 'queued' then
+        elsif head.status = 'queued' and not exists (select from gen_durable.workers w where w.id = lane.led_by) then
+            update gen_durable.lanes l set led_by = null
+            where l.tenant = lane.tenant and l.key = lane.key and l.led_by is not null;
             update gen_durable.instances i set arrival = nextval('gen_durable.arrivals')
             where i.id = (select h.id from gen_durable.instances h where h.id = head.id and h.arrival is null
                           for no key update skip locked);

@@ -1,18 +1,20 @@
 -- 0008: the commit that frees a lane or a partition key lets the next go on.
 
 -- Instances of this transaction's have just left a lane, or made way under a partition key: who is next, goes on. What is in
--- p_taking may be followed at once by a claim for its own worker.
+-- p_taking may be followed at once, by p_worker; what is in p_begins as well stood in a lane that this worker does not lead yet.
 --   called by: settle_keyed, conclude      index: instances_lane, instances_waiting, instances_pkey, lanes_pkey, turns_pkey
---   locks: the lanes in which nobody is left, in order; then who is next. Where nobody takes, what somebody holds is skipped:
---   `place` sees to that one later. Whoever takes waits for it, as for every row of a batch, for at most the lock timeout, and
---   comes again taking nothing: to lock a row and then to write it costs a third more than to write it.
+--   locks: who is next; then lanes, in order, and after that nothing that it would have to wait for. Whoever takes waits for who is
+--   next, as for every row of a batch, for at most the lock timeout. Where nobody takes, what somebody holds is skipped: `place`
+--   sees to that one later.
+-- In a lane, who follows at once is not claimed: it stays `queued`, and the lane's row says who leads the lane. So a job in a lane is
+-- written once, by its end, and a lane's row once, by the first that follows.
 create function gen_durable.hand_over(
-    p_ids bigint[], p_taking bigint[], p_worker uuid, p_lease_seconds float8, p_machines text[]
+    p_ids bigint[], p_taking bigint[], p_begins bigint[], p_worker uuid, p_lease_seconds float8, p_machines text[]
 ) returns table (
     id bigint, fsm text, fsm_version int, step text, data text, state text, attempt int,
     claim_epoch bigint, step_seq bigint, visit bigint, queue text, priority smallint, eligible_at timestamptz,
     tenant text, traceparent text, keyed boolean, crash_count smallint, next_due timestamptz, paused text[],
-    awaits text[], inbox text, children text, parent_id bigint, freed_by bigint, marks bigint[]
+    awaits text[], inbox text, children text, parent_id bigint, freed_by bigint, marks bigint[], led boolean
 )
 language plpgsql
 set search_path = gen_durable, pg_temp
@@ -23,56 +25,47 @@ as $$
 #variable_conflict use_column
 declare
     emptied bigint[];
-    nexts bigint[];
-    next_freed bigint[];
-    next_queues text[];
+    follows bigint[];
+    follows_freed bigint[];
+    others bigint[];
+    others_freed bigint[];
     has_lanes boolean;
     has_partitions boolean;
-    found_ids bigint[];
-    found_freed bigint[];
-    found_queues text[];
-    free_ids bigint[];
-    claimed bigint := 0;
-    released bigint;
+    turns bigint[];
+    turns_freed bigint[];
+    late bigint[];
+    late_freed bigint[];
     keyed_ids bigint[];
+    free_ids bigint[];
+    begun bigint[];
+    passed_over bigint[];
+    claimed bigint := 0;
 begin
     -- Who leaves a lane, and who is next in it. One that is there stays there, whoever comes after it, so this needs no lock of the
-    -- lane; and one that goes just now is not claimed below.
+    -- lane; and one that goes just now does not follow below.
     select array_agg(i.id) filter (where lane.is_free and n.id is null),
-        array_agg(n.id) filter (where n.status = 'queued'), array_agg(i.id) filter (where n.status = 'queued'),
-        array_agg(i.queue) filter (where n.status = 'queued'),
+        array_agg(n.id) filter (where n.follows), array_agg(i.id) filter (where n.follows),
+        array_agg(n.id) filter (where n.status = 'queued' and not n.follows),
+        array_agg(i.id) filter (where n.status = 'queued' and not n.follows),
         bool_or(lane.is_free), bool_or(i.partition_key is not null and i.status <> 'executing')
-    into emptied, nexts, next_freed, next_queues, has_lanes, has_partitions
+    into emptied, follows, follows_freed, others, others_freed, has_lanes, has_partitions
     from gen_durable.instances i
     cross join lateral (select i.lane_position is not null and not i.in_lane
                                and i.status in ('done', 'failed', 'cancelled') as is_free) lane
     left join lateral (
-        select e.id, e.status from gen_durable.instances e
+        select e.id, e.status,
+            -- One in the stead of one: where a lane and a key are freed at once, both are left to the pickers.
+            e.status = 'queued' and i.id = any (p_taking) and i.partition_key is null and e.partition_key is null
+            and e.queue = i.queue and e.eligible_at <= gen_durable.clock() and e.crash_count < 2
+            and e.fsm || '/' || e.fsm_version = any (p_machines)
+            and not exists (select from gen_durable.queues q where q.name = i.queue and q.paused_at is not null) as follows
+        from gen_durable.instances e
         where lane.is_free and e.lane_hash = i.lane_hash and e.in_lane and e.lane_position > i.lane_position
           and e.tenant = i.tenant and e.lane_key = i.lane_key
         order by e.lane_hash, e.lane_position
         limit 1
     ) n on true
     where i.id = any (p_ids);
-    if emptied is not null then
-        -- Nobody is next. The lock of the lane, and only then another look: `place` may be about to put somebody there.
-        perform from gen_durable.instances i
-        join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
-        where i.id = any (emptied)
-        order by l.tenant, l.key
-        for update of l;
-        select nexts || array_agg(n.id), next_freed || array_agg(i.id), next_queues || array_agg(i.queue)
-        into nexts, next_freed, next_queues
-        from gen_durable.instances i
-        cross join lateral (
-            select e.id, e.status from gen_durable.instances e
-            where e.lane_hash = i.lane_hash and e.in_lane and e.lane_position > i.lane_position
-              and e.tenant = i.tenant and e.lane_key = i.lane_key
-            order by e.lane_hash, e.lane_position
-            limit 1
-        ) n
-        where i.id = any (emptied) and n.status = 'queued';
-    end if;
     if has_lanes and random() < 0.02 then
         -- Now and then: where to begin to look, so that nobody wades through all that was here before. A lane that somebody holds
         -- waits for another time.
@@ -92,22 +85,19 @@ begin
         keyed_ids := array(select i.id from gen_durable.instances i
                            where i.id = any (p_ids) and i.partition_key is not null and i.status <> 'executing');
         with next_one as materialized (
-            select i.id as freed, i.queue, gen_durable.next_turn(i.tenant, i.partition_key) as id
+            select i.id as freed, gen_durable.next_turn(i.tenant, i.partition_key) as id
             from gen_durable.instances i where i.id = any (keyed_ids)
         )
-        select array_agg(n.id), array_agg(n.freed), array_agg(n.queue) into found_ids, found_freed, found_queues
+        select array_agg(n.id), array_agg(n.freed) into turns, turns_freed
         from next_one n
         where n.id is not null;
-        nexts := nexts || found_ids;
-        next_freed := next_freed || found_freed;
-        next_queues := next_queues || found_queues;
-        if cardinality(keyed_ids) > coalesce(cardinality(found_ids), 0) then
+        if cardinality(keyed_ids) > coalesce(cardinality(turns), 0) then
             -- A key for which nobody waits any more is forgotten.
             delete from gen_durable.turns t using gen_durable.instances i
-            where i.id = any (keyed_ids) and (found_freed is null or i.id <> all (found_freed))
+            where i.id = any (keyed_ids) and (turns_freed is null or i.id <> all (turns_freed))
               and t.tenant = i.tenant and t.key = i.partition_key;
         end if;
-        if found_ids is not null and random() < 0.05 then
+        if turns is not null and random() < 0.05 then
             -- Now and then, as for lanes: nothing waits before who is first in line.
             insert into gen_durable.turns as t (tenant, key, priority, at, id)
             select i.tenant, i.partition_key, first.priority, first.eligible_at, first.id
@@ -119,84 +109,134 @@ begin
                   and (w.priority, w.eligible_at, w.id) >= (coalesce(f.priority, '-32768'::smallint), coalesce(f.at, '-infinity'), coalesce(f.id, 0))
                 order by w.tenant, w.partition_key, w.priority, w.eligible_at, w.id
                 limit 1) first
-            where i.id = any (found_freed)
+            where i.id = any (turns_freed)
             on conflict (tenant, key) do update set priority = excluded.priority, at = excluded.at, id = excluded.id;
         end if;
     end if;
-    if nexts is null or cardinality(nexts) = 0 then
-        return;
-    end if;
 
-    -- Whom somebody holds is not overtaken: the lane or key keeps a number, and is looked at again.
-    if cardinality(p_taking) = 0 then
-        free_ids := array(
-            select i.id from gen_durable.instances i
-            where i.id = any (nexts) and (i.held_back or (i.status = 'queued' and i.in_lane))
-            order by i.id
-            for no key update skip locked);
-        if cardinality(free_ids) < cardinality(nexts) then
-            update gen_durable.instances i set arrival = nextval('gen_durable.arrivals')
-            from unnest(nexts, next_freed) as n(id, freed)
-            where i.id = n.freed and n.id <> all (free_ids);
-            nexts := free_ids;
+    -- Who follows in its lane. Locked, so that a cancel and we see one another.
+    if follows is not null then
+        return query
+        select i.id, i.fsm, i.fsm_version, i.step, i.data::text, i.state::text, i.attempt,
+            i.claim_epoch, i.step_seq, i.visit, i.queue, i.priority, i.eligible_at,
+            i.tenant, i.traceparent, true, i.crash_count, null::timestamptz, null::text[], i.awaits,
+            (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
+             from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null),
+            case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
+            i.parent_id, n.freed, null::bigint[], true
+        from unnest(follows, follows_freed) as n(id, freed)
+        join gen_durable.instances i on i.id = n.id
+        where i.status = 'queued' and i.in_lane
+        for no key update of i;
+        get diagnostics claimed = row_count;
+        if claimed < cardinality(follows) then
+            -- Somebody was quicker (a cancel, say): then who is next is another.
+            passed_over := array(
+                select n.freed from unnest(follows, follows_freed) as n(id, freed)
+                where not exists (select from gen_durable.instances i where i.id = n.id and i.status = 'queued' and i.in_lane));
         end if;
     end if;
-
-    if cardinality(p_taking) > 0 then
+    -- Who follows under its key.
+    if turns is not null and cardinality(p_taking) > 0 then
         return query
         update gen_durable.instances i
         set status = 'executing', locked_by = p_worker, held_back = false,
             lease_expires_at = statement_timestamp() + make_interval(secs => p_lease_seconds),
             claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock()
-        from unnest(nexts, next_freed, next_queues) as n(id, freed, queue)
-        where i.id = n.id and n.freed = any (p_taking) and (i.held_back or (i.status = 'queued' and i.in_lane))
-          -- One in the stead of one: where a lane and a key are freed at once, both are left to the pickers.
-          and (not has_partitions or not has_lanes
-               or n.freed <> all (array(select f from unnest(next_freed) f group by f having count(*) > 1)))
-          and i.queue = n.queue and i.eligible_at <= gen_durable.clock() and i.crash_count < 2
-          and (i.held_back or i.partition_key is null)
+        from unnest(turns, turns_freed) as n(id, freed)
+        join gen_durable.instances f on f.id = n.freed
+        where i.id = n.id and n.freed = any (p_taking) and i.held_back
+          and f.lane_key is null and i.queue = f.queue and i.eligible_at <= gen_durable.clock() and i.crash_count < 2
           and i.fsm || '/' || i.fsm_version = any (p_machines)
-          and not exists (select from gen_durable.queues q where q.name = n.queue and q.paused_at is not null)
+          and not exists (select from gen_durable.queues q where q.name = f.queue and q.paused_at is not null)
         returning i.id, i.fsm, i.fsm_version, i.step, i.data::text, i.state::text, i.attempt,
             i.claim_epoch, i.step_seq, i.visit, i.queue, i.priority, i.eligible_at,
             i.tenant, i.traceparent, true, i.crash_count, null::timestamptz, null::text[], i.awaits,
             (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
              from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null),
             case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
-            i.parent_id, n.freed, null::bigint[];
-        get diagnostics claimed = row_count;
+            i.parent_id, n.freed, null::bigint[], false;
     end if;
-    if claimed < cardinality(nexts) then
+
+    -- From here on lanes are locked.
+    if follows is not null and cardinality(p_begins) > 0 then
+        begun := array(select f from unnest(follows_freed) as f where f = any (p_begins));
+        with led as materialized (
+            select l.tenant, l.key from gen_durable.instances i
+            join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
+            where i.id = any (begun) and l.led_by is distinct from p_worker
+            order by l.tenant, l.key
+            for update of l
+        )
+        update gen_durable.lanes l set led_by = p_worker
+        from led
+        where l.tenant = led.tenant and l.key = led.key;
+    end if;
+    if emptied is not null then
+        -- Nobody is next. The lock of the lane, and only then another look: `place` may be about to put somebody there.
+        perform from gen_durable.instances i
+        join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
+        where i.id = any (emptied)
+        order by l.tenant, l.key
+        for update of l;
+        perform gen_durable.unlead(emptied);
+        select array_agg(n.id), array_agg(i.id) into late, late_freed
+        from gen_durable.instances i
+        cross join lateral (
+            select e.id, e.status from gen_durable.instances e
+            where e.lane_hash = i.lane_hash and e.in_lane and e.lane_position > i.lane_position
+              and e.tenant = i.tenant and e.lane_key = i.lane_key
+            order by e.lane_hash, e.lane_position
+            limit 1
+        ) n
+        where i.id = any (emptied) and n.status = 'queued';
+    end if;
+
+    -- The rest is for the pickers.
+    others := others || late || turns;
+    others_freed := others_freed || late_freed || turns_freed;
+    if others is not null then
+        -- Whom somebody holds is not overtaken: the lane or key keeps a number, and is looked at again.
+        free_ids := array(
+            select i.id from gen_durable.instances i
+            where i.id = any (others) and (i.held_back or (i.status = 'queued' and i.in_lane))
+            order by i.id
+            for no key update skip locked);
         -- One that comes to the head of its lane and has a partition key as well waits for its turn there.
         update gen_durable.instances i
-        set status = 'runnable',
+        set status = 'runnable', claim_epoch = i.claim_epoch + (i.status = 'queued')::int,
             held_back = i.status = 'queued' and i.partition_key is not null,
             arrival = case when i.status = 'queued' and i.partition_key is not null
                            then nextval('gen_durable.arrivals') else i.arrival end,
             eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock()
-        where i.id = any (nexts) and (i.held_back or (i.status = 'queued' and i.in_lane));
-        get diagnostics released = row_count;
-        if claimed + released < cardinality(nexts) then
-            -- Somebody was quicker (a cancel, say): then who is next is another.
-            update gen_durable.instances i set arrival = nextval('gen_durable.arrivals') where i.id = any (next_freed);
+        where i.id = any (free_ids);
+        if cardinality(free_ids) < cardinality(others) then
+            passed_over := passed_over || array(
+                select n.freed from unnest(others, others_freed) as n(id, freed)
+                where n.id <> all (free_ids) and not exists (
+                    select from gen_durable.instances i where i.id = n.id and i.status = 'executing' and i.locked_by = p_worker));
         end if;
+    end if;
+    if cardinality(passed_over) > 0 then
+        update gen_durable.instances i set arrival = nextval('gen_durable.arrivals') where i.id = any (passed_over);
+        perform gen_durable.unlead(passed_over);
     end if;
 end $$;
 
 -- Write endings of instances that stand in a lane or under a partition key, and hand over what they free.
 --   called by: store::settle      index: instances_pkey; as hand_over
 --   locks: as settle, then as hand_over
--- Answers which were written (in `marks` of the first row), what those find that run ahead, and who was claimed in whose stead.
+-- Answers which were written (in `marks` of the first row), what those find that run ahead, and who follows in whose stead.
 create function gen_durable.settle_keyed(
     p_ids bigint[], p_epochs bigint[], p_seqs bigint[], p_statuses text[], p_versions int[],
     p_steps text[], p_data text[], p_states text[], p_results text[], p_errors text[],
     p_rises int[], p_delays float8[], p_lock_timeout text,
-    p_taking bigint[], p_worker uuid, p_lease_seconds float8, p_machines text[]
+    p_taking bigint[], p_begins bigint[], p_worker uuid, p_lease_seconds float8, p_machines text[]
 ) returns table (
     id bigint, fsm text, fsm_version int, step text, data text, state text, attempt int,
     claim_epoch bigint, step_seq bigint, visit bigint, queue text, priority smallint, eligible_at timestamptz,
     tenant text, traceparent text, keyed boolean, crash_count smallint, next_due timestamptz, paused text[],
-    awaits text[], inbox text, children text, parent_id bigint, freed_by bigint, marks bigint[]
+    awaits text[], inbox text, children text, parent_id bigint, freed_by bigint, marks bigint[], led boolean
 )
 language plpgsql
 as $$
@@ -216,14 +256,14 @@ begin
     return query
     select null::bigint, null, null::int, null, null, null, null::int, null::bigint, null::bigint, null::bigint, null,
         null::smallint, gen_durable.clock(), null, null, true, null::smallint, null::timestamptz, null::text[],
-        null::text[], null, null, null::bigint, null::bigint, written;
+        null::text[], null, null, null::bigint, null::bigint, written, false;
     if cardinality(array_remove(inboxes, null)) > 0 or cardinality(array_remove(broods, null)) > 0 then
         return query
         select w.id, null, null::int, null, null, null, null::int, null::bigint, null::bigint, null::bigint, null,
             null::smallint, gen_durable.clock(), null, null, true, null::smallint, null::timestamptz, null::text[],
-            null::text[], w.inbox, w.children, null::bigint, null::bigint, null::bigint[]
+            null::text[], w.inbox, w.children, null::bigint, null::bigint, null::bigint[], false
         from unnest(written, inboxes, broods) as w(id, inbox, children)
         where w.inbox is not null or w.children is not null;
     end if;
-    return query select h.* from gen_durable.hand_over(written, p_taking, p_worker, p_lease_seconds, p_machines) h;
+    return query select h.* from gen_durable.hand_over(written, p_taking, p_begins, p_worker, p_lease_seconds, p_machines) h;
 end $$;

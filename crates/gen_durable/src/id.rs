@@ -113,7 +113,7 @@ pub enum Status {
     AwaitingSignal,
     /// Parked until its children have settled.
     AwaitingChildren,
-    /// In a lane, behind its head.
+    /// In a lane, behind its head; or just become the head, and begun in the worker where the one before it ended.
     Queued,
     /// Set aside: the build that claimed it could not decode it.
     Stuck,

@@ -361,7 +361,7 @@ pub(crate) fn poisoned(core: &Arc<Core>, ended: Ended, message: &str) {
     staff(core, queue, vec![run]);
 }
 
-/// Who was claimed in the stead of one that made way goes on in its place, on its time: a lane must not keep a worker from
+/// Who follows in the stead of one that made way goes on in its place, on its time: a lane must not keep a worker from
 /// what is more urgent any longer than one instance would.
 fn follow(core: &Arc<Core>, told: &[Ended], handed: Vec<(i64, Claimed)>) {
     if handed.is_empty() {
@@ -369,6 +369,9 @@ fn follow(core: &Arc<Core>, told: &[Ended], handed: Vec<(i64, Claimed)>) {
     }
     // It counts as work for the picker as well: it must not believe that there is none, and look less and less often.
     *core.followed_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    if handed.iter().any(|(_, row)| row.led) {
+        core.led.ring();
+    }
     let mut follows: Vec<Vec<Run>> = core.queues.iter().map(|_| Vec::new()).collect();
     let before: HashMap<i64, &Ended> = told.iter().map(|ended| (ended.ending.claim.id, ended)).collect();
     for (freed_by, row) in handed {
@@ -413,7 +416,8 @@ fn tell(core: &Arc<Core>, batch: Vec<Ended>, committed: impl Fn(&Claim) -> Optio
         match (next, found) {
             (Some(row), Some(Found { inbox, children })) => {
                 let row = Claimed { inbox, children, ..row };
-                let run = Run { row: Arc::new(row), steps: run.steps + 1, poison: None, poisoned: 0, ..run };
+                let steps = run.steps + 1;
+                let run = Run { row: Arc::new(row), steps, poison: None, poisoned: 0, unclaimed: false, ..run };
                 if let Some(runs) = ahead.get_mut(queue) {
                     runs.push(run);
                 }

@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use super::{
     endings::{Ended, Endings, Keyed},
     execute::{Decision, Environment},
+    led::Led,
     local::{LocalQueue, Run},
     registry::Registry,
     schedules::Schedules,
@@ -50,6 +51,8 @@ pub(crate) struct Core {
     pub(crate) endings: Endings,
     /// Those among them whose commit frees a lane or a partition key, and does nothing else besides.
     pub(crate) keyed: Keyed,
+    /// Rings when somebody follows in a lane without a claim.
+    pub(crate) led: Led,
     /// Endings whose row somebody else's transaction holds: they are committed one by one, aside.
     pub(crate) blocked: Endings,
     pub(crate) wake: Arc<Wake>,
@@ -97,6 +100,7 @@ impl Core {
             by_name,
             endings: Endings::default(),
             keyed: Keyed::default(),
+            led: Led::default(),
             blocked: Endings::default(),
             wake: Arc::default(),
             priorities: Mutex::default(),
@@ -156,6 +160,7 @@ impl Core {
             delay_seconds: crate::codec::delay_seconds(decision.delay),
             keyed: row.keyed,
             takes: row.keyed && within_bounds && !self.phase.is_draining(),
+            led: row.led,
             more: more(decision.more, row.parent_id, decision.status),
             tale,
         };

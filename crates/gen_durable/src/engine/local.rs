@@ -40,13 +40,25 @@ pub(crate) struct Run {
     pub(crate) poisoned: u8,
     /// Since when it has waited for its turn.
     pub(crate) ready_at: Instant,
+    /// It follows in a lane that this process leads, and nothing of it was written yet.
+    pub(crate) unclaimed: bool,
 }
 
 impl Run {
     pub(crate) fn new(row: Claimed) -> Run {
         let now = Instant::now();
-        Run { row: Arc::new(row), steps: 0, since: now, poison: None, poisoned: 0, ready_at: now }
+        let unclaimed = row.led;
+        Run { row: Arc::new(row), steps: 0, since: now, poison: None, poisoned: 0, ready_at: now, unclaimed }
     }
+}
+
+/// A step that runs.
+#[derive(Debug)]
+struct Busy {
+    /// A keyed one can be told to stop.
+    fence: Option<Arc<Notify>>,
+    /// Since when it has run in a lane that this process leads, and is not claimed.
+    led_since: Option<Instant>,
 }
 
 /// One queue as this process sees it.
@@ -64,8 +76,8 @@ struct Inner {
     /// What can begin, by priority: something urgent that was claimed later begins before what is less so.
     ready: BTreeMap<i16, VecDeque<Run>>,
     ready_count: usize,
-    /// Steps that run now. A keyed one can be told to stop.
-    busy: HashMap<Claim, Option<Arc<Notify>>>,
+    /// Steps that run now.
+    busy: HashMap<Claim, Busy>,
     /// Worker tasks that are alive.
     loops: usize,
     /// Everything claimed and not yet left: ready, running, or waiting for its commit. By id, with the epoch.
@@ -157,7 +169,8 @@ impl LocalQueue {
             return None;
         };
         let fence = run.row.keyed.then(|| Arc::new(Notify::new()));
-        inner.busy.insert(run.row.claim(), fence.clone());
+        let led_since = run.unclaimed.then(Instant::now);
+        inner.busy.insert(run.row.claim(), Busy { fence: fence.clone(), led_since });
         Some((run, fence))
     }
 
@@ -178,8 +191,27 @@ impl LocalQueue {
 
     /// Stop every running step that promised exclusion: our lease has run out by our own clock.
     pub(crate) fn fence(&self) {
-        for fence in self.lock().busy.values().flatten() {
+        for fence in self.lock().busy.values().filter_map(|busy| busy.fence.as_ref()) {
             fence.notify_one();
+        }
+    }
+
+    /// What has run without a claim for so long; and whether anything has that did not run as long yet.
+    pub(crate) fn lasting(&self, long: Duration) -> (Vec<Claim>, bool) {
+        let inner = self.lock();
+        let led = || inner.busy.iter().filter_map(|(claim, busy)| Some((claim, busy.led_since?)));
+        let lasting: Vec<Claim> = led().filter(|(_, since)| since.elapsed() >= long).map(|(claim, _)| *claim).collect();
+        let waits = led().count() > lasting.len();
+        (lasting, waits)
+    }
+
+    /// These have a claim now.
+    pub(crate) fn claimed<'a>(&self, claims: impl IntoIterator<Item = &'a Claim>) {
+        let mut inner = self.lock();
+        for claim in claims {
+            if let Some(busy) = inner.busy.get_mut(claim) {
+                busy.led_since = None;
+            }
         }
     }
 

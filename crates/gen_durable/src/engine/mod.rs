@@ -8,6 +8,7 @@ mod endings;
 pub(crate) mod execute;
 mod health;
 mod lease;
+mod led;
 mod local;
 mod memory;
 mod pick;

@@ -8,7 +8,13 @@ use std::{
 
 use jiff::Timestamp;
 
-use super::{DEATHS_MAX, commit, core::Core, local::Run, pick::hand_out};
+use super::{
+    DEATHS_MAX, commit,
+    core::Core,
+    led::{self, Doubts},
+    local::Run,
+    pick::hand_out,
+};
 use crate::{
     store::{
         collect::collect,
@@ -57,9 +63,11 @@ pub(crate) async fn run(core: Arc<Core>) {
         overdue: now + OVERDUE_EVERY,
         blocked: None,
         claims: None,
+        led: None,
+        doubts: None,
         repair: now,
     };
-    let mut rounds = lane::Rounds::default();
+    let (mut rounds, mut doubts) = (lane::Rounds::default(), Doubts::default());
     let mut collected_to = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH);
     loop {
         let next = due.next();
@@ -72,6 +80,9 @@ pub(crate) async fn run(core: Arc<Core>) {
             () = core.environment.watch.rung() => {
                 due.claims.get_or_insert_with(|| Instant::now() + CLAIMS_EVERY);
             }
+            () = core.led.rung() => {
+                due.led.get_or_insert_with(|| Instant::now() + led::LASTS);
+            }
             () = core.wake.doubted() => due.claims = Some(Instant::now()),
             () = tokio::time::sleep_until(next.into()) => {}
         }
@@ -83,6 +94,11 @@ pub(crate) async fn run(core: Arc<Core>) {
         if due.claims.is_some_and(|at| at <= now) {
             report("look for lost claims of running steps", core.environment.watch.look(&connection).await);
             due.claims = (!core.environment.watch.is_empty()).then(|| Instant::now() + CLAIMS_EVERY);
+        }
+        if due.led.is_some_and(|at| at <= now) {
+            let looked = led::claim_lasting(&core, &connection).await;
+            due.led = (!looked.as_ref().is_ok_and(|is_any| !is_any)).then(|| Instant::now() + led::LASTS);
+            report("claim what runs in lanes", looked.map(drop));
         }
         if core.phase.is_draining() {
             // Nothing more is claimed; the lock-bound endings above still are.
@@ -103,7 +119,16 @@ pub(crate) async fn run(core: Arc<Core>) {
         if due.reap <= now {
             report("reap", reap(&core, &connection).await);
             report("look for lost claims", return_orphans(&core, &connection).await);
+            let looked = doubts.look(&core, &connection).await;
+            if looked.as_ref().is_ok_and(|is_any| *is_any) {
+                due.doubts.get_or_insert_with(|| Instant::now() + settings.orphan_after());
+            }
+            report("look for lost heads of lanes", looked.map(drop));
             due.reap = Instant::now() + settings.reap_every;
+        }
+        if due.doubts.is_some_and(|at| at <= now) {
+            report("give back lost heads of lanes", doubts.give_back(&core, &connection).await);
+            due.doubts = None;
         }
         if due.repair <= now {
             report("look after the lanes", repair(&connection, &mut rounds).await);
@@ -130,6 +155,8 @@ struct Due {
     overdue: Instant,
     blocked: Option<Instant>,
     claims: Option<Instant>,
+    led: Option<Instant>,
+    doubts: Option<Instant>,
     repair: Instant,
 }
 
@@ -137,7 +164,7 @@ impl Due {
     fn next(&self) -> Instant {
         let soonest = self.reap.min(self.sweep).min(self.collect).min(self.depth).min(self.overdue);
         let soonest = soonest.min(self.repair);
-        [self.blocked, self.claims].into_iter().flatten().fold(soonest, Instant::min)
+        [self.blocked, self.claims, self.led, self.doubts].into_iter().flatten().fold(soonest, Instant::min)
     }
 }
 

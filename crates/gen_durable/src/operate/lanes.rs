@@ -7,6 +7,7 @@ use crate::{
     id::Status,
     lane::LaneKey,
     store::{
+        explain::{Blocker, Explanation},
         fault::Fault,
         lane::{self, Unblock},
         turns::{self, LaneInfo},
@@ -64,7 +65,7 @@ impl Operate {
 
 /// What its head is doing, and what to type instead.
 fn not_blocked(lane: &LaneKey, found: &LaneInfo) -> String {
-    let Some(row) = found.head.as_ref().map(|head| &head.instance) else {
+    let Some(Explanation { instance: row, blockers, .. }) = &found.head else {
         return format!(
             "the lane {lane} is not blocked: nobody has it yet, the next pick of a live worker gives it to its first"
         );
@@ -75,7 +76,7 @@ fn not_blocked(lane: &LaneKey, found: &LaneInfo) -> String {
         Status::Stuck => format!(
             "the lane {lane} is not blocked by a failure: {who}, no build could decode it; deploy one that can, or `durable retry {id}`, or end it and let the lane go on with `durable cancel {id}`"
         ),
-        Status::Queued => {
+        Status::Queued if !matches!(blockers.first(), Some(Blocker::Executing { .. })) => {
             format!("the lane {lane} is not blocked: {who}, and the next pick of a live worker lets it go on")
         }
         // It has become so since we looked.

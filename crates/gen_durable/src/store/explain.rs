@@ -155,6 +155,8 @@ struct Facts {
     pid: Option<i32>,
     alive: Option<bool>,
     before: i64,
+    /// Who leads its lane.
+    led_by: Option<String>,
 }
 
 /// `closely`: also how many are due before it, which costs something.
@@ -172,6 +174,7 @@ async fn facts(connection: &Connection, ids: &[i64], closely: bool) -> Result<Ha
             pid: column(row, 8)?,
             alive: column(row, 9)?,
             before: column(row, 10)?,
+            led_by: column(row, 11)?,
         };
         Ok((column(row, 0)?, facts))
     };
@@ -276,7 +279,7 @@ fn blockers(row: &Instance, facts: Facts, turn: Turn, before: &HashMap<i64, Expl
             let (pending, any, deadline) = (row.children_pending, row.join_any, row.deadline_at);
             vec![Blocker::AwaitingChildren { pending, any, deadline, children: Vec::new() }]
         }
-        Status::Queued => queued(row, &facts, turn, before),
+        Status::Queued => queued(row, facts, turn, before),
         Status::Stuck => vec![Blocker::Stuck { error: row.last_error.clone() }],
         Status::Done | Status::Failed | Status::Cancelled => {
             let settled = Blocker::Settled { status: row.status, error: row.last_error.clone() };
@@ -291,7 +294,11 @@ fn blockers(row: &Instance, facts: Facts, turn: Turn, before: &HashMap<i64, Expl
 }
 
 /// In a lane. While workers live, one without a place gets it with the next pick: what keeps it is the head.
-fn queued(row: &Instance, facts: &Facts, turn: Turn, before: &HashMap<i64, Explanation>) -> Vec<Blocker> {
+fn queued(row: &Instance, facts: Facts, turn: Turn, before: &HashMap<i64, Explanation>) -> Vec<Blocker> {
+    // Who is first in a lane that is led runs there, and will be seen to execute if it lasts.
+    if let (Some(worker), true) = (facts.led_by, turn.head == Some(row.id)) {
+        return vec![Blocker::Executing { worker, host: facts.host, pid: facts.pid, alive: facts.alive == Some(true) }];
+    }
     let head = turn.waits_for(row).and_then(|id| before.get(&id));
     let behind = head.map(|head| Blocker::Queued {
         lane: row.lane_key.clone().unwrap_or_default(),

@@ -68,7 +68,8 @@ pub struct Instance {
 
 impl Instance {
     /// Whether it has its lane: it runs, or will, or waits for something, or has failed and was to keep its place; and all
-    /// others in the lane wait for it.
+    /// others in the lane wait for it. One that has just begun after another in its lane is still `queued`, for some 50 ms at
+    /// the most, and not counted.
     pub fn is_lane_head(&self) -> bool {
         self.in_lane && self.status != Status::Queued
     }

@@ -19,6 +19,8 @@ sql!(REAP, "reap.sql", [TEXT, INT4, INT2]);
 sql!(BURY, "bury.sql", [TEXT]);
 sql!(HELD, "held.sql", [TEXT, FLOAT8]);
 sql!(LOST, "lost.sql", [INT8_ARRAY, INT8_ARRAY]);
+sql!(LED, "led.sql", [TEXT, TEXT, TEXT, INT4]);
+sql!(CLAIM_LED, "claim_led.sql", [INT8_ARRAY, INT8_ARRAY, TEXT, FLOAT8]);
 
 /// Who this process is, as the `workers` row says it.
 #[derive(Debug, Clone)]
@@ -105,6 +107,38 @@ pub(crate) async fn bury(connection: &Connection, worker: &str) -> Result<(), Fa
 pub(crate) async fn held(connection: &Connection, worker: &str, seconds: f64) -> Result<Vec<Claim>, Fault> {
     let rows = connection.query(&HELD, &[&worker, &seconds]).await?;
     rows.iter().map(|row| Ok(Claim { id: column(row, 0)?, epoch: column(row, 1)?, seq: column(row, 2)? })).collect()
+}
+
+/// Who is at the head of the lanes that this worker leads, and not claimed: of up to `limit` lanes, after that one. Answers the
+/// last lane that was looked at too; `None`: there is none after it.
+pub(crate) async fn led(
+    connection: &Connection,
+    worker: &str,
+    (tenant, key): (&str, &str),
+    limit: i32,
+) -> Result<(Vec<Claim>, Option<(String, String)>), Fault> {
+    let rows = connection.query(&LED, &[&worker, &tenant, &key, &limit]).await?;
+    let last = rows.last().filter(|_| i32::try_from(rows.len()).is_ok_and(|count| count >= limit));
+    let last = last.map(|row| Ok::<_, Fault>((column(row, 0)?, column(row, 1)?))).transpose()?;
+    let mut heads = Vec::new();
+    for row in &rows {
+        if column::<Option<bool>>(row, 5)? == Some(true) {
+            heads.push(Claim { id: column(row, 2)?, epoch: column(row, 3)?, seq: column(row, 4)? });
+        }
+    }
+    Ok((heads, last))
+}
+
+/// Claim what runs in lanes that this worker leads, on the claims that it has. Answers the ids of those that were.
+pub(crate) async fn claim_led(
+    connection: &Connection,
+    claims: &[Claim],
+    worker: &str,
+    lease_seconds: f64,
+) -> Result<HashSet<i64>, Fault> {
+    let (ids, epochs): (Vec<i64>, Vec<i64>) = claims.iter().map(|claim| (claim.id, claim.epoch)).unzip();
+    let rows = connection.query(&CLAIM_LED, &[&ids, &epochs, &worker, &lease_seconds]).await?;
+    rows.iter().map(|row| column(row, 0)).collect()
 }
 
 /// Which of these claims are good no more: (id, epoch).

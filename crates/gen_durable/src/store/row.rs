@@ -26,6 +26,8 @@ pub(crate) struct Claimed {
     pub(crate) traceparent: Option<String>,
     /// Under a partition key or in a lane: exclusion is promised, so its step ends when the lease does.
     pub(crate) keyed: bool,
+    /// It follows in a lane that this process leads: until it has run for a while, its row is still `queued`.
+    pub(crate) led: bool,
     pub(crate) crash_count: i16,
     /// The signals that its step waited for.
     pub(crate) awaits: Option<Vec<String>>,

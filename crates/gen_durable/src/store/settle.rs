@@ -25,7 +25,7 @@ sql!(prepared SETTLE, "settle.sql", [
 ]);
 sql!(prepared SETTLE_KEYED, "settle_keyed.sql", [
     INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
-    TEXT_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT, INT8_ARRAY, TEXT, FLOAT8, TEXT_ARRAY
+    TEXT_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT, INT8_ARRAY, INT8_ARRAY, TEXT, FLOAT8, TEXT_ARRAY
 ]);
 sql!(prepared SETTLE_TOLD, "settle_told.sql", [
     INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
@@ -35,7 +35,8 @@ sql!(prepared SETTLE_TOLD, "settle_told.sql", [
 sql!(prepared SETTLE_KEYED_TOLD, "settle_keyed_told.sql", [
     INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
     TEXT_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT,
-    TEXT_ARRAY, TEXT_ARRAY, INT4_ARRAY, FLOAT4_ARRAY, TEXT_ARRAY, TEXT, INT8_ARRAY, TEXT, FLOAT8, TEXT_ARRAY
+    TEXT_ARRAY, TEXT_ARRAY, INT4_ARRAY, FLOAT4_ARRAY, TEXT_ARRAY, TEXT, INT8_ARRAY, INT8_ARRAY, TEXT, FLOAT8,
+    TEXT_ARRAY
 ]);
 sql!(prepared CONCLUDE, "conclude.sql", [TEXT, TEXT]);
 sql!(
@@ -88,8 +89,10 @@ pub(crate) struct Ending {
     pub(crate) delay_seconds: f64,
     /// It stands in a lane or under a partition key: its end lets somebody else go on.
     pub(crate) keyed: bool,
-    /// Who is next there may be claimed in the same commit.
+    /// Who is next there may follow with the same commit.
     pub(crate) takes: bool,
+    /// It stood in a lane that its worker leads.
+    pub(crate) led: bool,
     /// What it does besides ending.
     pub(crate) more: Option<Box<More>>,
     /// What is told of it.
@@ -194,11 +197,11 @@ pub(crate) struct Found {
 pub(crate) struct Written {
     /// The endings that were written, by id.
     pub(crate) found: HashMap<i64, Found>,
-    /// Who was claimed in the stead of one of them: with its id.
+    /// Who follows in the stead of one of them: with its id.
     pub(crate) handed: Vec<(i64, Claimed)>,
 }
 
-/// For whom the next in a lane or under a partition key is claimed.
+/// Where the next in a lane or under a partition key goes on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Taker<'a> {
     pub(crate) worker: &'a str,
@@ -378,13 +381,15 @@ impl<'a> Told<'a> {
 /// Which of a batch let their own worker go on with who is next, and who that is.
 struct Takes<'a> {
     taking: Vec<i64>,
+    /// Those of them whose lane it does not lead yet.
+    begins: Vec<i64>,
     taker: Taker<'a>,
 }
 
 impl Takes<'_> {
     fn statement<'b>(&'b self, columns: &'b Columns<'_>, told: Option<&'b Told<'_>>) -> (&'static Sql, Vec<Param<'b>>) {
-        let Takes { taking, taker } = self;
-        let more: [Param<'b>; 4] = [taking, &taker.worker, &taker.lease_seconds, &taker.machines];
+        let Takes { taking, begins, taker } = self;
+        let more: [Param<'b>; 5] = [taking, begins, &taker.worker, &taker.lease_seconds, &taker.machines];
         match told {
             None => (&SETTLE_KEYED, columns.params().into_iter().chain(more).collect()),
             Some(told) => (&SETTLE_KEYED_TOLD, told.params(columns).into_iter().chain(more).collect()),
@@ -395,7 +400,7 @@ impl Takes<'_> {
 /// The whole batch in one statement, which is one transaction: all of them plain, or all of them with more to do. It waits a
 /// moment for locks, then gives up as `Busy`. Answers what was written; the others had another owner.
 ///
-/// Where an ending frees a lane or a partition key, who is next is claimed for the taker, if there is one.
+/// Where an ending frees a lane or a partition key, who is next goes on at the taker, if there is one.
 pub(crate) async fn settle<'a>(
     connection: &Connection,
     endings: impl IntoIterator<Item = &'a Ending>,
@@ -409,8 +414,12 @@ pub(crate) async fn settle<'a>(
     let columns = Columns::of(endings.iter().copied(), Some(BATCH_LOCK_TIMEOUT));
     let told = Told::of(&endings);
     if endings.iter().any(|ending| ending.keyed) {
-        let taking = endings.iter().filter(|ending| ending.takes && taker.is_some()).map(|ending| ending.claim.id);
-        let takes = Takes { taking: taking.collect(), taker: taker.unwrap_or(Taker::NOBODY) };
+        let taking = endings.iter().filter(|ending| ending.takes && taker.is_some());
+        let takes = Takes {
+            taking: taking.clone().map(|ending| ending.claim.id).collect(),
+            begins: taking.filter(|ending| !ending.led).map(|ending| ending.claim.id).collect(),
+            taker: taker.unwrap_or(Taker::NOBODY),
+        };
         let (statement, params) = takes.statement(&columns, told.as_ref());
         return written_keyed(&connection.query(statement, &params).await?);
     }
@@ -455,7 +464,7 @@ fn written(rows: &[impl Fields]) -> Result<Written, Fault> {
     Ok(Written { found: rows.iter().map(found).collect::<Result<_, Fault>>()?, handed: Vec::new() })
 }
 
-/// The first row says which endings were written. The others: what one that runs ahead finds; or who was claimed, and in whose stead.
+/// The first row says which endings were written. The others: what one that runs ahead finds; or who follows, and in whose stead.
 fn written_keyed(rows: &[Row]) -> Result<Written, Fault> {
     let mut written = Written::default();
     let Some((first, rows)) = rows.split_first() else { return Ok(written) };
@@ -467,7 +476,10 @@ fn written_keyed(rows: &[Row]) -> Result<Written, Fault> {
                 let found = Found { inbox: column(row, 20)?, children: column(row, 21)? };
                 written.found.insert(column(row, 0)?, found);
             }
-            Some(freed_by) => written.handed.push((freed_by, claimed(row, now)?)),
+            Some(freed_by) => {
+                let led = column(row, 25)?;
+                written.handed.push((freed_by, Claimed { led, ..claimed(row, now)? }));
+            }
         }
     }
     Ok(written)

@@ -34,7 +34,7 @@ pub struct LaneInfo {
     /// How many have arrived besides and have no place yet, among the first 10,001 arrivals in all.
     pub unplaced: i64,
     /// Who has the lane, and why it has not ended. None: no pick has given it to anybody yet. One that is `queued` is the
-    /// next, and the next pick lets it go on.
+    /// next: it has just begun in the worker that leads the lane, or the next pick lets it go on; its first blocker says which.
     pub head: Option<Explanation>,
 }
 

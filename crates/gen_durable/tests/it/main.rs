@@ -19,6 +19,7 @@ mod evolution;
 mod house;
 mod iso;
 mod lanes;
+mod led;
 mod letters;
 mod locks;
 mod log;

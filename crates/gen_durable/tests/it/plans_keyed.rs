@@ -58,9 +58,13 @@ async fn load(client: &Client, schema: &str, rows: i64) {
         "do $$ declare one record; begin
          for turn in 1..1000 loop
             for one in select i.id, i.claim_epoch, i.step_seq from {schema}.instances i
-                       where i.status = 'executing' and (i.lane_key = 'long' or i.partition_key = 'long') order by i.id loop
+                       where i.status = 'executing' and (i.lane_key = 'long' or i.partition_key = 'long')
+                       union all
+                       select h.id, h.claim_epoch, h.step_seq from {schema}.led_heads('{WORKER}', '', '', 1000) h
+                       where h.status = 'queued' and h.key = 'long'
+                       order by 1 loop
                 perform from {schema}.settle_keyed(array[one.id], array[one.claim_epoch], array[one.step_seq], array['done'],
-                    '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', null, array[one.id], '{WORKER}', 60, array['plan/1']);
+                    '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', null, array[one.id], array[one.id], '{WORKER}', 60, array['plan/1']);
             end loop;
          end loop; end $$"
     );
@@ -71,14 +75,16 @@ async fn load(client: &Client, schema: &str, rows: i64) {
 async fn settle(client: &Client, schema: &str, which: &str) -> String {
     let text = format!(
         "select array_agg(id order by id)::text, array_agg(claim_epoch order by id)::text, array_agg(step_seq order by id)::text,
-            count(*)::int from {schema}.instances where status = 'executing' and locked_by = '{WORKER}' and {which}"
+            count(*)::int from {schema}.instances
+         where (status = 'executing' and locked_by = '{WORKER}'
+                or id in (select h.id from {schema}.led_heads('{WORKER}', '', '', 10000) h where h.status = 'queued')) and {which}"
     );
     let row = client.query_one(&text, &[]).await.unwrap();
     let (ids, epochs, seqs) = (row.get::<_, String>(0), row.get::<_, String>(1), row.get::<_, String>(2));
     let count = row.get::<_, i32>(3);
     format!(
         "select * from {schema}.settle_keyed('{ids}', '{epochs}', '{seqs}', array_fill('done'::text, array[{count}]), '{{}}',
-            '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '1s', '{ids}', '{WORKER}', 60, array['plan/1'])"
+            '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '1s', '{ids}', '{ids}', '{WORKER}', 60, array['plan/1'])"
     )
 }
 

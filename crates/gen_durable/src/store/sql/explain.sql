@@ -1,4 +1,4 @@
--- called by: store::explain::facts     index: instances_pkey, queues_pkey, workers_pkey, instances_pick
+-- called by: store::explain::facts     index: instances_pkey, queues_pkey, workers_pkey, lanes_pkey, instances_pick
 -- locks: nothing
 -- The picker's own conditions, asked about some rows: is its queue worked and open, is it due, can a worker of that queue run
 -- it, and, if it is asked for, how many go before it (counted up to 10,001).
@@ -15,8 +15,11 @@ select i.id, gen_durable.clock(), q.paused_at, q.paused_by,
         where a.queue = i.queue and a.status = 'runnable' and a.crash_count < 2 and not a.held_back
           and (a.priority, a.eligible_at, a.id) < (i.priority, i.eligible_at, i.id)
           and a.eligible_at <= gen_durable.clock()
-        limit 10001) before) else 0 end
+        limit 10001) before) else 0 end,
+    l.led_by::text
 from gen_durable.instances i
 left join gen_durable.queues q on q.name = i.queue and q.paused_at is not null
-left join gen_durable.workers h on h.id = i.locked_by
+-- Who is first in a lane that is led runs there.
+left join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key and i.in_lane and i.status = 'queued'
+left join gen_durable.workers h on h.id = coalesce(i.locked_by, l.led_by)
 where i.id = any ($1::bigint[])

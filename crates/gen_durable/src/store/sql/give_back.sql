@@ -11,5 +11,6 @@ update gen_durable.instances i
 set status = 'runnable', claim_epoch = i.claim_epoch + 1, locked_by = null, lease_expires_at = null,
     eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock()
 from held
-where i.id = held.id and i.status = 'executing'
+-- In a lane that we lead it is still queued, and ours all the same.
+where i.id = held.id and i.status in ('executing', 'queued')
 returning i.id

@@ -1,5 +1,5 @@
--- called by: store::lane::discard     index: instances_blocked, instances_pkey
--- locks: the head of the lane, if it failed and blocks it
+-- called by: store::lane::discard     index: instances_blocked, instances_pkey, lanes_pkey
+-- locks: the head of the lane, if it failed and blocks it; then the lane
 -- It is cancelled and leaves its lane; the next pick lets the lane go on. Its parent was told when it failed. Locked before
 -- the number is drawn: see `pick`.
 with held as materialized (
@@ -13,4 +13,4 @@ set status = 'cancelled', in_lane = false, arrival = nextval('gen_durable.arriva
     finished_at = gen_durable.clock(), updated_at = gen_durable.clock()
 from held
 where i.id = held.id
-returning i.id, i.queue, i.priority, i.eligible_at
+returning i.id, i.queue, i.priority, i.eligible_at, gen_durable.unlead(array[i.id])

@@ -1,5 +1,5 @@
--- called by: store::lane::skip     index: instances_blocked, instances_pkey
--- locks: the head of the lane, if it failed and blocks it
+-- called by: store::lane::skip     index: instances_blocked, instances_pkey, lanes_pkey
+-- locks: the head of the lane, if it failed and blocks it; then the lane
 -- It stays failed and leaves its lane; the next pick lets the lane go on. Locked before the number is drawn: see `pick`.
 with held as materialized (
     select i.id from gen_durable.instances i
@@ -10,4 +10,4 @@ update gen_durable.instances i
 set in_lane = false, arrival = nextval('gen_durable.arrivals'), updated_at = gen_durable.clock()
 from held
 where i.id = held.id
-returning i.id, i.queue, i.priority, i.eligible_at
+returning i.id, i.queue, i.priority, i.eligible_at, gen_durable.unlead(array[i.id])

@@ -1,5 +1,6 @@
--- called by: store::lease::reap     index: workers_pkey, instances_held, instances_pkey
--- locks: the dead worker's row first (so that it cannot come back meanwhile), then instances by id, skipping what is held
+-- called by: store::lease::reap     index: workers_pkey, instances_held, instances_pkey; lanes_led, instances_lane
+-- locks: the dead worker's row first (so that it cannot come back meanwhile), then instances by id, skipping what is held, then
+-- the lanes that it led
 -- The attempt rises; the step's handler is not called. A row that was run alone and took its process with it once more
 -- has failed; a row that was only there goes on.
 with dead as materialized (
@@ -13,6 +14,17 @@ held as materialized (
     where i.locked_by = (select id from dead) and i.status = 'executing'
     order by i.id
     limit $2
+    for no key update skip locked
+),
+-- What it ran in lanes that it led. One whose end it is about to commit is left for the next time: then another is at the head.
+led as materialized (
+    select h.* from dead cross join lateral gen_durable.led_heads(dead.id, '', '', 10000) h
+),
+running as materialized (
+    select i.id
+    from gen_durable.instances i
+    where i.id = any (array(select led.id from led where led.status = 'queued')) and i.status = 'queued' and i.in_lane
+    order by i.id
     for no key update skip locked
 ),
 reaped as (
@@ -33,9 +45,28 @@ reaped as (
         arrival = case when i.crash_count + 1 >= $3 and (i.in_lane or i.partition_key is not null)
                        then nextval('gen_durable.arrivals') else i.arrival end,
         updated_at = gen_durable.clock()
-    from held
+    from (select id from held union all select id from running) held
     where i.id = held.id
-    returning i.id, i.fsm, i.status = 'failed' as failed, i.parent_id
+    returning i.id, i.fsm, i.status = 'failed' as failed, i.parent_id, i.tenant, i.lane_key
+),
+-- The lanes that it led, and those that somebody leads whose head has failed now: nobody runs who is next there.
+free as materialized (
+    select l.tenant, l.key
+    from (
+        select led.tenant, led.key, false as failed from led
+        where led.id is null or led.id in (select id from reaped)
+           or led.status <> 'queued' and led.locked_by is distinct from (select id from dead)
+        union
+        select reaped.tenant, reaped.lane_key, true from reaped where reaped.failed and reaped.lane_key is not null
+    ) f
+    join gen_durable.lanes l on l.tenant = f.tenant and l.key = f.key
+    -- Somebody else may have come to lead it, and run who is next there.
+    where l.led_by = (select id from dead) or f.failed and l.led_by is not null
+    order by l.tenant, l.key
+    for update of l
+),
+unled as (
+    update gen_durable.lanes l set led_by = null from free where l.tenant = free.tenant and l.key = free.key
 )
 select reaped.id, reaped.fsm, reaped.failed,
     case when reaped.failed and reaped.parent_id is not null then gen_durable.tell_parents(array[reaped.id]) end,

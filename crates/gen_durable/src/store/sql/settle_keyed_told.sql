@@ -2,7 +2,7 @@
 -- locks: as settle_keyed.sql
 -- As settle_told.sql: a line for each ending that is told and was written.
 with written as materialized (
-    select * from gen_durable.settle_keyed($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $20, $21::text::uuid, $22, $23)
+    select * from gen_durable.settle_keyed($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $20, $21, $22::text::uuid, $23, $24)
 ),
 ended as materialized (
     select e.*

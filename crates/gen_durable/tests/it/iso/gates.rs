@@ -21,7 +21,7 @@ pub(super) const GATE: &str = "
         end if;
     end $$;";
 
-const GATED: [&str; 14] = [
+const GATED: [&str; 15] = [
     "conclude",
     "signal",
     "cancel",
@@ -35,6 +35,7 @@ const GATED: [&str; 14] = [
     "deal",
     "hand_over",
     "settle_keyed",
+    "unlead",
     "repair",
 ];
 

@@ -9,6 +9,7 @@ use super::{
 };
 
 const SETTLE_KEYED: &str = include_str!("../../../src/store/sql/settle_keyed.sql");
+const CLAIM_LED: &str = include_str!("../../../src/store/sql/claim_led.sql");
 const PLACE: &str = include_str!("../../../src/store/sql/place.sql");
 const REPAIR: &str = include_str!("../../../src/store/sql/repair.sql");
 const RETRY: &str = include_str!("../../../src/store/sql/retry.sql");
@@ -19,6 +20,7 @@ const CLEAR: &str = "
     insert into S.workers (id, lease_expires_at, host, pid, queues, machines)
     values ('00000000-0000-0000-0000-00000000000a', statement_timestamp() - interval '1 hour', 'h', 1, '{}', '{}');";
 
+/// `led`: queued, and run by the worker that leads its lane. `theirs`: it executes in another, in a lane that the dead one led before.
 const MAKE: &str = "
     create temporary table if not exists made (id bigint, status text, lane text, position bigint, in_lane boolean,
         blocks boolean, key text, held boolean, arrival bigint, due int);
@@ -28,8 +30,10 @@ const MAKE: &str = "
         awaits, deadline_at, deadline_step, eligible_at, lane_key, lane_position, in_lane, lane_blocks, partition_key,
         held_back, arrival)
     overriding system value
-    select id, status::S.durable_status, case when status = 'executing' then 5 else 6 end, 3, 'm', 's', '{}',
-        case when status = 'executing' then '00000000-0000-0000-0000-00000000000a'::uuid end,
+    select id, (case status when 'led' then 'queued' when 'theirs' then 'executing' else status end)::S.durable_status,
+        case when status in ('executing', 'led', 'theirs') then 5 else 6 end, 3, 'm', 's', '{}',
+        case status when 'executing' then '00000000-0000-0000-0000-00000000000a'::uuid
+                    when 'theirs' then '00000000-0000-0000-0000-00000000000b'::uuid end,
         case when status = 'executing' then statement_timestamp() - interval '1 hour' end,
         case when status in ('done', 'failed', 'cancelled') then S.clock() - interval '1 hour' end,
         case when status = 'awaiting_signal' then array['a'] end,
@@ -37,7 +41,9 @@ const MAKE: &str = "
         case when status = 'awaiting_signal' then 'late' end,
         S.clock() + due * interval '1 s', lane, position, in_lane, blocks, key, held, arrival
     from made;
-    insert into S.lanes (tenant, key) select distinct '', lane from made where in_lane;";
+    insert into S.lanes (tenant, key, led_by)
+    select '', lane, case when bool_or(status in ('led', 'theirs')) then '00000000-0000-0000-0000-00000000000a'::uuid end
+    from made where in_lane group by lane;";
 
 /// The statements that make a world of these rows.
 pub(super) fn world(rows: &str) -> String {
@@ -56,6 +62,26 @@ const LANE: &[&str] = &[
     "10 concludes",
     "enqueue in lane",
     "enqueue two in lane",
+    "cancel",
+    "cancel 11",
+    "signal 11",
+    "reap",
+    "reap to death",
+    "give back",
+    "repair",
+];
+/// And in a lane that its worker leads.
+const LED: &[&str] = &[
+    "place",
+    "pick",
+    "10 done and leads",
+    "10 fails",
+    "10 backs off",
+    "10 runs ahead",
+    "10 parks",
+    "10 concludes",
+    "10 is claimed",
+    "enqueue in lane",
     "cancel",
     "cancel 11",
     "signal 11",
@@ -118,7 +144,7 @@ const fn lane(name: &'static str, acts: &'static [&'static str], rows: &'static 
 }
 
 /// Columns: id, status, lane, position, in lane, blocks, partition key, held back, arrival, due in seconds.
-pub(super) const WORLDS: [World; 19] = [
+pub(super) const WORLDS: [World; 23] = [
     lane("lane running", LANE, "(10, 'executing', 'l', 1, true, false, null, false, null, -60),
         (11, 'queued', 'l', 2, true, false, null, false, null, -60)"),
     lane("lane of three", LANE, "(10, 'executing', 'l', 1, true, false, null, false, null, -60),
@@ -128,6 +154,15 @@ pub(super) const WORLDS: [World; 19] = [
         (11, 'queued', 'l', null, false, false, null, false, 5, -60), (12, 'queued', 'l', null, false, false, null, false, 6, -60)"),
     lane("lane that blocks", LANE, "(10, 'executing', 'l', 1, true, true, null, false, null, -60),
         (11, 'queued', 'l', null, false, false, null, false, 5, -60)"),
+    lane("lane led", LED, "(10, 'led', 'l', 1, true, false, null, false, null, -60),
+        (11, 'queued', 'l', 2, true, false, null, false, null, -60), (12, 'queued', 'l', 3, true, false, null, false, null, -60)"),
+    lane("lane led, arriving", LED, "(10, 'led', 'l', 1, true, false, null, false, null, -60),
+        (11, 'queued', 'l', null, false, false, null, false, 5, -60), (12, 'queued', 'l', null, false, false, null, false, 6, -60)"),
+    lane("lane led that blocks", LED, "(10, 'led', 'l', 1, true, true, null, false, null, -60),
+        (11, 'queued', 'l', 2, true, false, null, false, null, -60)"),
+    lane("lane led before", &["10 done and takes, elsewhere", "reap", "cancel", "place", "cancel 11", "repair"],
+        "(10, 'theirs', 'l', 1, true, false, null, false, null, -60),
+        (11, 'queued', 'l', 2, true, false, null, false, null, -60), (12, 'queued', 'l', 3, true, false, null, false, null, -60)"),
     lane("lane new", OUTSIDE, "(11, 'queued', 'l', null, false, false, null, false, 5, -60),
         (12, 'queued', 'l', null, false, false, null, false, 6, -60)"),
     lane("lane due", OUTSIDE, "(10, 'runnable', 'l', 1, true, false, null, false, null, -60),
@@ -157,17 +192,24 @@ pub(super) const WORLDS: [World; 19] = [
         (11, 'runnable', null, null, false, false, 'p', true, null, -60)"),
 ];
 
-fn ends(status: &str, rise: i32, delay: u32, taking: &str) -> (String, Claims) {
+const NONE: &str = "'{}'::bigint[]";
+const TEN: &str = "array[10::bigint]";
+
+fn ends(status: &str, rise: i32, delay: u32, taking: &str, begins: &str) -> (String, Claims) {
+    ends_at("'00000000-0000-0000-0000-00000000000a'", status, rise, delay, taking, begins)
+}
+
+fn ends_at(worker: &str, status: &str, rise: i32, delay: u32, taking: &str, begins: &str) -> (String, Claims) {
     let (rise, delay) = (format!("array[{rise}]"), format!("array[{delay}::float8]"));
     let step = if rise == "array[-1]" { "array['t']" } else { "array[null::text]" };
     let error = if status == "failed" { "array['no']" } else { "array[null::text]" };
     let status = format!("array['{status}']");
     let (none, state) = ("array[null::text]", "array['{}'::text]");
-    let (worker, machines) = ("'00000000-0000-0000-0000-00000000000b'", "array['m/1']");
+    let machines = "array['m/1']";
     let (id, epoch, seq) = ("array[10::bigint]", "array[5::bigint]", "array[3::bigint]");
     let version = "array[null::int]";
     let own = [id, epoch, seq, &status, version, step, none, state, none, error, &rise, &delay, "null::text"];
-    let values: Vec<&str> = own.into_iter().chain([taking, worker, "60", machines]).collect();
+    let values: Vec<&str> = own.into_iter().chain([taking, begins, worker, "60", machines]).collect();
     (fill(SETTLE_KEYED, &values), Claims { commits: true, ..Claims::default() })
 }
 
@@ -191,11 +233,18 @@ pub(super) fn act(name: &str) -> Option<(String, Claims)> {
     Some(match name {
         "place" => (fill(PLACE, &[]), Claims::default()),
         "repair" => (fill(REPAIR, &["''", "''", "''", "''", "100"]), Claims::default()),
-        "10 done" => ends("done", 0, 0, "'{}'::bigint[]"),
-        "10 done and takes" => ends("done", 0, 0, "array[10::bigint]"),
-        "10 fails" => ends("failed", 1, 0, "'{}'::bigint[]"),
-        "10 goes on" => ends("runnable", -1, 0, "'{}'::bigint[]"),
-        "10 backs off" => ends("runnable", 1, 3600, "array[10::bigint]"),
+        "10 done" => ends("done", 0, 0, NONE, NONE),
+        "10 done and takes" => ends("done", 0, 0, TEN, TEN),
+        "10 done and takes, elsewhere" => ends_at("'00000000-0000-0000-0000-00000000000b'", "done", 0, 0, TEN, TEN),
+        "10 done and leads" => ends("done", 0, 0, TEN, NONE),
+        "10 fails" => ends("failed", 1, 0, NONE, NONE),
+        "10 goes on" => ends("runnable", -1, 0, NONE, NONE),
+        "10 runs ahead" => ends("executing", -1, 0, TEN, NONE),
+        "10 backs off" => ends("runnable", 1, 3600, TEN, NONE),
+        "10 is claimed" => {
+            let worker = "'00000000-0000-0000-0000-00000000000a'";
+            (fill(CLAIM_LED, &["array[10]", "array[5]", worker, "60"]), Claims::default())
+        }
         "10 parks" => concludes("awaiting_signal", r#","awaits":["a"]"#),
         "10 concludes" => concludes("done", ""),
         "enqueue in lane" => enqueues(&[r#""lane":"l""#]),

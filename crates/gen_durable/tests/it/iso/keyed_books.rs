@@ -4,6 +4,7 @@
 use super::{
     acts::Act,
     driver::{Answer, End, Lane},
+    worlds::World,
 };
 
 /// A start that overtakes leaves a line. And a worker that runs all there is, to see that it can.
@@ -21,6 +22,9 @@ pub(super) const WITNESSES: &str = "
     end $$;
     create trigger iso_started after update on S.instances for each row
         when (new.status = 'executing' and old.status <> 'executing') execute function S.iso_started();
+    -- One that a worker ran because it leads the lane: it is seen when it ends.
+    create trigger iso_ended after update on S.instances for each row
+        when (new.status = 'done' and old.status = 'queued') execute function S.iso_started();
 
     create function S.iso_drain() returns int language plpgsql as $$
     declare
@@ -36,9 +40,15 @@ pub(super) const WITNESSES: &str = "
             perform from S.pick(array['default'], array[10], array['default', 'default'], array[-1, 0]::smallint[],
                 array['-infinity', '-infinity']::timestamptz[], array[0, 0]::bigint[], array['m/1'],
                 '00000000-0000-0000-0000-00000000000b', 60, 1);
-            for one in select i.id, i.claim_epoch, i.step_seq from S.instances i where i.status = 'executing' order by i.id loop
+            for one in
+                select i.id, i.claim_epoch, i.step_seq from S.instances i where i.status = 'executing'
+                union all
+                select h.id, h.claim_epoch, h.step_seq from (select distinct l.led_by as id from S.lanes l where l.led_by is not null) w
+                cross join lateral S.led_heads(w.id, '', '', 100) h where h.status = 'queued'
+                order by 1
+            loop
                 perform from S.settle_keyed(array[one.id], array[one.claim_epoch], array[one.step_seq], array['done'], '{}', '{}',
-                    '{}', '{}', array['1'], '{}', '{}', '{}', null, array[one.id],
+                    '{}', '{}', array['1'], '{}', '{}', '{}', null, array[one.id], array[one.id],
                     '00000000-0000-0000-0000-00000000000b', 60, array['m/1']);
             end loop;
             rounds := rounds + 1;
@@ -56,8 +66,10 @@ const PLACED: &str = "
     select 'is queued and has no place: ' || id from S.instances where status = 'queued' and not in_lane
     union all
     select 'nobody is at the head of the lane, and this one waits: ' || head.id from (
-        select distinct on (tenant, lane_key) id, status from S.instances where in_lane order by tenant, lane_key, lane_position) head
-    where head.status = 'queued'
+        select distinct on (tenant, lane_key) id, status, tenant, lane_key from S.instances
+        where in_lane order by tenant, lane_key, lane_position) head
+    join S.lanes l on l.tenant = head.tenant and l.key = head.lane_key
+    where head.status = 'queued' and l.led_by is null
     union all
     select 'waits for a turn that nobody has: ' || w.id from S.instances w
     where w.held_back and not exists (
@@ -84,6 +96,12 @@ const PLACED: &str = "
     union all
     ";
 
+/// The heads that are not claimed, of lanes that somebody leads.
+const LED: &str = "
+    select h.id || ' ' || h.claim_epoch
+    from (select distinct l.led_by as id from S.lanes l where l.led_by is not null) w
+    cross join lateral S.led_heads(w.id, '', '', 100) h where h.status = 'queued'";
+
 /// At any time.
 const ALWAYS: &str = "
     select 'two have the lane: ' || lane_key from S.instances where in_lane and status <> 'queued'
@@ -96,6 +114,9 @@ const ALWAYS: &str = "
     select what || ': ' || id from S.iso_audit where what like 'overtook%' or what like 'ran beside%'
     union all
     select 'a claim went back: ' || id from S.iso_audit where what = 'change' and new_epoch < old_epoch
+    union all
+    select 'was let go on, and a claim from before is still good: ' || id from S.iso_audit
+    where what = 'change' and old_status = 'queued' and new_status = 'runnable' and new_epoch = old_epoch
     union all
     select 'left executing, and its claim is still good: ' || id from S.iso_audit
     where what = 'change' and old_status = 'executing' and new_status <> 'executing' and new_epoch = old_epoch
@@ -118,21 +139,23 @@ async fn ask(lane: &Lane, text: &str) -> Vec<String> {
 }
 
 /// All that is wrong after a case.
-pub(super) async fn broken(lane: &Lane, acts: &[(Act, End)], answers: &[Answer], headless: bool) -> Vec<String> {
+pub(super) async fn broken(lane: &Lane, world: &World, acts: &[(Act, End)], answers: &[Answer]) -> Vec<String> {
     let mut wrong = Vec::new();
     let (mut claimed, mut acknowledged) = (Vec::new(), 0);
+    let is_led = world.rows.contains("'led'");
     for ((act, end), answer) in acts.iter().zip(answers) {
         let errors = answer.error.iter().filter(|_| !matches!(end, End::Killed(_)));
         wrong.extend(errors.map(|error| format!("{} failed: {error}", act.name)));
         if !answer.committed {
             continue;
         }
-        // An answer of claims is long. A claim has an epoch; which endings were written stands in the last column of a row without.
+        // An answer of claims is long. A claim has an epoch; which endings were written stands in the last column but one of a row without.
         let claims = answer.rows.iter().filter(|row| row.len() > 20 && row[7].is_some());
         claimed.extend(claims.map(|row| (row[0].clone(), row[7].clone())));
         let written = answer.rows.iter().any(|row| match row.as_slice() {
             [id, ..] if row.len() < 20 => id.as_deref() == Some("10"),
-            [.., marks] => marks.as_deref() == Some("{10}"),
+            [.., marks, _] => marks.as_deref() == Some("{10}"),
+            [_] => false,
             [] => false,
         });
         acknowledged += usize::from(act.claims.commits && written);
@@ -151,12 +174,34 @@ pub(super) async fn broken(lane: &Lane, acts: &[(Act, End)], answers: &[Answer],
         );
         wrong.extend(ask(lane, &committed).await);
     }
+    if is_led {
+        claimed.push((Some("10".into()), Some("5".into())));
+        let takes = |(act, _): &(Act, End)| {
+            ["cancel", "give back", "10 is claimed"].contains(&act.name.as_str()) || act.name.starts_with("reap")
+        };
+        if acknowledged == 0 && !acts.iter().any(takes) {
+            wrong.extend(
+                ask(
+                    lane,
+                    "select 'was taken from who ran it: ' || id from S.instances where id = 10 and claim_epoch > 5",
+                )
+                .await,
+            );
+        }
+    }
     // Nothing is to need a repair, save where the world itself does.
-    if headless {
+    if world.name.contains("without") {
         ask(lane, "select S.repair('', '', '', '', 100)::text").await;
     }
     ask(lane, "select S.place(0, 1000)::text from generate_series(1, 2)").await;
     wrong.extend(ask(lane, &format!("{PLACED}{ALWAYS}")).await);
+    // Who is at the head of a lane that is led must have been given to somebody.
+    for head in ask(lane, LED).await {
+        let (id, epoch) = head.split_once(' ').unwrap();
+        if !claimed.contains(&(Some(id.to_owned()), Some(epoch.to_owned()))) {
+            wrong.push(format!("the lane is led, and nobody runs its head: {id}"));
+        }
+    }
     ask(lane, "select S.iso_drain()::text").await;
     wrong.extend(ask(lane, &format!("{ALWAYS}{DRAINED}")).await);
     wrong

@@ -4,7 +4,7 @@ use super::{Guard, Meeting, assert_nothing_wrong, play_all};
 
 /// Guards, whether it takes gates to see them, a meeting that needs each, and what the kit says without the guard.
 #[allow(clippy::type_complexity)] // A table: name, gated, what is taken out, where, who meets, why.
-const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 12] = [
+const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 18] = [
     (
         "the lock of the lane, for who gives out places",
         false,
@@ -72,7 +72,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 12] = [
     (
         "the number that a hand-over leaves when who is next is held",
         false,
-        &[("hand_over", "where i.id = n.freed and n.id <> all (free_ids);", "where false;")],
+        &[("hand_over", "if cardinality(free_ids) < cardinality(others) then", "if false then")],
         "lane running",
         &["10 done", "signal 11"],
         "nobody is at the head of the lane",
@@ -80,15 +80,63 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 12] = [
     (
         "the number that a hand-over leaves when who was next is not any more",
         false,
-        &[("hand_over", "if claimed + released < cardinality(nexts) then", "if false then")],
+        &[("hand_over", "if claimed < cardinality(follows) then", "if false then")],
         "lane of three",
         &["10 done and takes", "cancel 11"],
-        "nobody is at the head of the lane",
+        "nobody runs its head",
+    ),
+    (
+        "the lock of who follows in a lane that is led",
+        false,
+        &[("hand_over", "for no key update of i;", ";")],
+        "lane led",
+        &["10 done and leads", "cancel 11"],
+        "nobody runs its head",
+    ),
+    (
+        "the end of the lead when who was next is not any more",
+        false,
+        &[("hand_over", "perform gen_durable.unlead(passed_over);", "")],
+        "lane of three",
+        &["10 done and takes", "cancel 11"],
+        "nobody runs its head",
+    ),
+    (
+        "the end of the lead when the head is cancelled",
+        false,
+        &[("cancel", "perform gen_durable.unlead(heads);", "")],
+        "lane led",
+        &["cancel", "place"],
+        "nobody runs its head",
+    ),
+    (
+        "knowing that one that is queued has its lane",
+        false,
+        &[("cancel", "or gen_durable.is_first(i.id)", "")],
+        "lane led",
+        &["cancel", "place"],
+        "nobody runs its head",
+    ),
+    (
+        "leaving the head alone of a lane that is led",
+        false,
+        &[("place", "and not l.is_led", "")],
+        "lane led, arriving",
+        &["place", "10 done and leads"],
+        "was taken from who ran it",
+    ),
+    (
+        "the end of a claim from before",
+        false,
+        &[("place", "claim_epoch = i.claim_epoch + 1, ", "")],
+        "lane new",
+        &["place", "pick"],
+        "a claim from before is still good",
     ),
     (
         "the number of one that ended from outside",
         false,
-        &[("cancel", "i.in_lane and i.status <> 'queued'", "false")],
+        &[("cancel", "i.id = any (heads)", "false")],
         "lane running",
         &["cancel", "place"],
         "nobody is at the head of the lane",

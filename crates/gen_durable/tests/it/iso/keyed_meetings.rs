@@ -10,7 +10,16 @@ fn some(few: usize) -> usize {
 }
 
 /// The worlds of every run; all of them by command (`DURABLE_ISO_ALL=1`).
-const USUAL: [&str; 5] = ["lane arriving", "lane left", "lane and key", "key arriving", "key later"];
+const USUAL: [&str; 8] = [
+    "lane arriving",
+    "lane led",
+    "lane led, arriving",
+    "lane led before",
+    "lane left",
+    "lane and key",
+    "key arriving",
+    "key later",
+];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_pairs_of_acts_on_a_lane_or_a_key_keep_its_order_in_every_order() {
@@ -27,14 +36,15 @@ async fn all_pairs_of_acts_on_a_lane_or_a_key_keep_its_order_in_every_order() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_act_on_a_lane_or_a_key_that_is_taken_back_leaves_nothing_in_any_order() {
     let all = std::env::var_os("DURABLE_ISO_ALL").is_some();
-    let worlds = WORLDS.iter().filter(|world| all || ["lane arriving", "key arriving"].contains(&world.name));
+    let worlds =
+        WORLDS.iter().filter(|world| all || ["lane arriving", "lane led", "key arriving"].contains(&world.name));
     let (cases, wrong) = play_all(worlds.flat_map(taken_back).collect(), false, &[]).await;
     println!("{cases} interleavings of pairs on lanes and keys of which one is taken back");
     assert_nothing_wrong(cases, &wrong);
 }
 
 /// Three at once.
-const TRIPLES: [(&str, [&str; 3]); 22] = [
+const TRIPLES: [(&str, [&str; 3]); 27] = [
     ("lane running", ["10 done", "signal 11", "place"]),
     ("lane running", ["10 done", "cancel 11", "enqueue in lane"]),
     ("lane running", ["10 done and takes", "cancel 11", "pick"]),
@@ -45,6 +55,11 @@ const TRIPLES: [(&str, [&str; 3]); 22] = [
     ("lane arriving", ["10 done", "place", "signal 11"]),
     ("lane arriving", ["10 backs off", "place", "pick"]),
     ("lane arriving", ["cancel", "pick", "repair"]),
+    ("lane led", ["10 done and leads", "reap", "pick"]),
+    ("lane led", ["10 done and leads", "cancel 11", "reap"]),
+    ("lane led", ["10 is claimed", "reap", "10 done and leads"]),
+    ("lane led, arriving", ["cancel", "place", "10 done and leads"]),
+    ("lane led that blocks", ["10 fails", "enqueue in lane", "reap to death"]),
     ("lane left", ["place", "signal 11", "cancel 12"]),
     ("lane left", ["place", "cancel 11", "cancel 12"]),
     ("lane new", ["place", "signal 11", "enqueue in lane"]),
@@ -70,7 +85,7 @@ async fn three_acts_on_a_lane_or_a_key_keep_its_order_in_every_order() {
 }
 
 /// Pairs whose inner statements are release points as well.
-const GATED: [(&str, [&str; 2]); 23] = [
+const GATED: [(&str, [&str; 2]); 28] = [
     ("lane running", ["10 done", "signal 11"]),
     ("lane running", ["10 done and takes", "cancel 11"]),
     ("lane of three", ["10 done and takes", "cancel 11"]),
@@ -82,6 +97,11 @@ const GATED: [(&str, [&str; 2]); 23] = [
     ("lane arriving", ["10 concludes", "place"]),
     ("lane arriving", ["cancel", "place"]),
     ("lane arriving", ["10 done", "repair"]),
+    ("lane led", ["10 done and leads", "cancel 11"]),
+    ("lane led", ["10 done and leads", "cancel"]),
+    ("lane led", ["10 done and leads", "reap"]),
+    ("lane led", ["10 done and leads", "repair"]),
+    ("lane led, arriving", ["10 done and leads", "place"]),
     ("lane left", ["place", "signal 11"]),
     ("lane left", ["place", "cancel 11"]),
     ("lane left", ["place", "place"]),
@@ -107,11 +127,12 @@ async fn acts_on_a_lane_or_a_key_keep_its_order_when_they_meet_between_their_inn
 }
 
 /// Acts whose backend dies at each of their inner statements, and who meets them meanwhile.
-const KILLED: [(&str, [&str; 2]); 8] = [
+const KILLED: [(&str, [&str; 2]); 9] = [
     ("lane running", ["10 done", "10 done and takes"]),
     ("lane running", ["10 done and takes", "place"]),
     ("lane arriving", ["place", "10 done"]),
     ("lane arriving", ["10 done", "place"]),
+    ("lane led, arriving", ["10 done and leads", "place"]),
     ("lane left", ["place", "place"]),
     ("lane without a head", ["repair", "place"]),
     ("key arriving", ["place", "10 done"]),

@@ -78,8 +78,7 @@ impl Meeting {
             let order: Vec<usize> = played.moves.iter().map(|(who, _)| *who).collect();
             let had_letters = self.world.name.contains("letters");
             let broken = if self.world.keyed {
-                let headless = self.world.name.contains("without");
-                keyed_books::broken(lane, &self.acts, &played.answers, headless).await
+                keyed_books::broken(lane, self.world, &self.acts, &played.answers).await
             } else {
                 invariants::broken(lane, &self.acts, &played.answers, had_letters).await
             };

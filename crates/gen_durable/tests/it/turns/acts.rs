@@ -62,7 +62,7 @@ async fn places_are_given_in_the_order_of_arrival_and_the_first_is_let_go_on() {
     let (head, behind) = rows(&lab, ids).await;
     let expected = with(&first, |row| {
         (row.status, row.in_lane, row.lane_position, row.arrival) = (Status::Runnable, true, head.lane_position, None);
-        (row.eligible_at, row.updated_at) = (now, now);
+        (row.claim_epoch, row.eligible_at, row.updated_at) = (1, now, now);
     });
     assert_eq!(head, expected);
     let expected = with(&second, |row| {
@@ -100,11 +100,11 @@ async fn the_end_of_a_head_takes_it_from_its_lane_and_lets_the_next_go_on_in_the
     let expected = with(&head, |row| {
         (row.status, row.in_lane) = (Status::Done, false);
         (row.result, row.finished_at) = (Some("null".into()), Some(now));
-        (row.claim_epoch, row.step_seq, row.updated_at) = (2, 1, now);
+        (row.claim_epoch, row.step_seq, row.updated_at) = (3, 1, now);
     });
     assert_eq!(ended, expected, "its position stays, as a record");
     let expected = with(&behind, |row| {
-        row.status = Status::Runnable;
+        (row.status, row.claim_epoch) = (Status::Runnable, 1);
         (row.eligible_at, row.updated_at) = (now + SignedDuration::from_secs(3599), now);
     });
     assert_eq!(next, expected, "its own time is kept");
@@ -121,7 +121,7 @@ async fn a_failure_that_blocks_keeps_its_place_and_changes_nobody_else() {
     let expected = with(&head, |row| {
         row.status = Status::Failed;
         (row.last_error, row.finished_at) = (Some("it cannot be".into()), Some(now));
-        (row.claim_epoch, row.step_seq, row.updated_at) = (2, 1, now);
+        (row.claim_epoch, row.step_seq, row.updated_at) = (3, 1, now);
     });
     assert_eq!(rows(&lab, ids).await, (expected, behind));
 }
@@ -234,7 +234,7 @@ async fn a_cancelled_head_leaves_its_lane_and_a_number_by_which_the_next_is_let_
     place(&lab).await;
     let seen_to = with(&cancelled, |row| row.arrival = None);
     let released = with(&behind, |row| {
-        row.status = Status::Runnable;
+        (row.status, row.claim_epoch) = (Status::Runnable, 1);
         (row.eligible_at, row.updated_at) = (now, now);
     });
     assert_eq!(rows(&lab, ids).await, (seen_to, released));

@@ -177,7 +177,7 @@ async fn whatever_ends_one_that_has_the_turn_the_next_under_its_key_goes_on() {
                 let settle = "select written.id from gen_durable.instances i,
                      lateral gen_durable.settle_keyed(array[i.id], array[i.claim_epoch], array[i.step_seq], array['stuck'],
                         array[null::int], array[null::text], array[null::text], array[null::text], array[null::text],
-                        array['no build knows it'], array[0], array[0::float8], null, '{}', null, 0, '{}') written
+                        array['no build knows it'], array[0], array[0::float8], null, '{}', '{}', null, 0, '{}') written
                      where i.id = $1";
                 assert!(!sql().await.query(&statement(&lab, settle), &[&head.raw()]).await.unwrap().is_empty());
                 assert_eq!(lab.status_of(head).await, Status::Stuck);
