@@ -43,7 +43,7 @@ create sequence gen_durable.rounds cache 1;
 -- looks at every indexed column of the old and the new row, and walks to it over all that stand before.
 create table gen_durable.instances (
     id               bigint generated always as identity primary key,
-    claim_epoch      bigint not null default 0,      -- the fence: + 1 on every claim and on every way out of executing or queued
+    claim_epoch      bigint not null default 0,      -- the fence: + 1 whenever it passes to another: on every claim by a pick or a turn, and on every way out of executing or queued
     step_seq         bigint not null default 0,      -- + 1 by every commit of an owner
     visit            bigint not null default 0,      -- the step_seq at which the current step was entered: stable over its retries
     eligible_at      timestamptz not null default gen_durable.clock(),

@@ -405,7 +405,7 @@ end $$;
 
 -- End an instance from outside, at once, whatever it waits for; with p_subtree also everything below it that still lives.
 --   called by: store::cancel, SQL      index: instances_pkey or instances_key; instances_children; instances_lane
---   locks: the instances by id, from the youngest; then the lanes whose heads they were; then their parents
+--   locks: the instances by id, from the youngest; then their parents; then the lanes that they had, if those were led
 -- A step that runs has lost its claim: its outcome is dropped. Answers 'cancelled', 'too_late' or 'no_target'.
 create function gen_durable.cancel(
     p_id bigint, p_tenant text, p_key text, p_machines text[], p_reason text, p_subtree boolean default false
@@ -441,10 +441,10 @@ begin
         ids := wanted;
         perform i.id from gen_durable.instances i where i.id = any (ids) order by i.id desc for no key update;
     end loop;
-    -- Who has its lane. One that is queued has it if nobody is before it: then it runs in the worker that leads the lane.
+    -- Who has its lane; also one that is queued, if it runs in the worker that leads the lane. By the ids: see `hand_over`.
     heads := array(select i.id from gen_durable.instances i
-                   where i.id = any (ids) and i.finished_at is null and i.in_lane
-                     and (i.status <> 'queued' or gen_durable.is_first(i.id)));
+                   where i.id = any (ids) and i.finished_at is null and coalesce(i.in_lane, false)
+                     and (i.status <> 'queued' or gen_durable.is_led(i.id)));
     with ended as (
         update gen_durable.instances i
         set status = 'cancelled', claim_epoch = i.claim_epoch + 1, locked_by = null, lease_expires_at = null,
@@ -463,10 +463,11 @@ begin
     if ids is null then
         return 'too_late';
     end if;
+    perform gen_durable.tell(ids, 'cancel');
+    perform gen_durable.tell_parents(ids);
+    -- Last: who holds a lane waits for no instance.
     if cardinality(heads) > 0 then
         perform gen_durable.unlead(heads);
     end if;
-    perform gen_durable.tell(ids, 'cancel');
-    perform gen_durable.tell_parents(ids);
     return case when target.id = any (ids) then 'cancelled' else 'too_late' end;
 end $$;

@@ -131,31 +131,33 @@ begin
     ) head on true;
 end $$;
 
--- Is nobody before it in its lane?
---   called by: cancel      index: instances_pkey, lanes_pkey, instances_lane, from its own place down to the floor      locks: nothing
-create function gen_durable.is_first(p_id bigint) returns boolean
+-- Is it queued and runs, as the first in a lane that is led?
+--   called by: cancel      index: instances_pkey, lanes_pkey, instances_lane      locks: nothing
+create function gen_durable.is_led(p_id bigint) returns boolean
 language plpgsql
 set search_path = gen_durable, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 set jit = off
 as $$
+declare
+    found_lane record;
 begin
-    return not exists (
-        select from gen_durable.instances i
-        join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
-        cross join lateral (
-            select from gen_durable.instances b
-            where b.lane_hash = i.lane_hash and b.in_lane and b.lane_position > l.floor and b.lane_position < i.lane_position
-              and b.tenant = i.tenant and b.lane_key = i.lane_key
-            order by b.lane_hash desc, b.lane_position desc
-            limit 1
-        ) before
-        where i.id = p_id);
+    -- In two steps: most lanes are led by nobody, or have another at their head.
+    select l.tenant, l.key, l.floor, l.led_by into found_lane
+    from gen_durable.instances i
+    join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
+    where i.id = p_id;
+    return found_lane.led_by is not null and p_id = (
+        select h.id from gen_durable.instances h
+        where h.lane_hash = gen_durable.lane_hash(found_lane.tenant, found_lane.key) and h.in_lane
+          and h.lane_position > found_lane.floor and h.tenant = found_lane.tenant and h.lane_key = found_lane.key
+        order by h.lane_hash, h.lane_position
+        limit 1);
 end $$;
 
 -- The lanes that these have left from outside are led by nobody: who is next there runs nowhere.
---   called by: cancel, hand_over, store::lease::reap, store::lane::{skip, discard}      index: instances_pkey, lanes_pkey
---   locks: the lanes, in order; nobody waits for an instance after that
+--   called by: cancel, hand_over, store::lane::{skip, discard}      index: instances_pkey, lanes_pkey
+--   locks: the lanes, in order; who calls this waits for no instance after that
 create function gen_durable.unlead(p_ids bigint[]) returns void
 language plpgsql
 set search_path = gen_durable, pg_temp
@@ -166,7 +168,8 @@ begin
     with led as materialized (
         select l.tenant, l.key from gen_durable.instances i
         join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
-        where i.id = any (p_ids) and l.led_by is not null
+        -- A plain `is not null` would let a plan that was made while nobody led a lane walk through all that are led.
+        where i.id = any (p_ids) and coalesce(l.led_by, '00000000-0000-0000-0000-000000000000') <> '00000000-0000-0000-0000-000000000000'
         order by l.tenant, l.key
         for update of l
     )
@@ -228,8 +231,11 @@ begin
           select i.tenant, i.lane_key from gen_durable.instances i where i.id = any (passed_over) and i.lane_key is not null
          ) l;
     if wanted > 0 then
+        -- Only what is not there: a conflict with a row that somebody is writing would wait for him.
         insert into gen_durable.lanes (tenant, key)
-        select * from unnest(lane_tenants, lane_keys) on conflict do nothing;
+        select * from unnest(lane_tenants, lane_keys) as k(tenant, key)
+        where not exists (select from gen_durable.lanes l where l.tenant = k.tenant and l.key = k.key)
+        on conflict do nothing;
         -- The lock of the lane: an ending that frees it, and we, must see one another.
         select array_agg(l.tenant), array_agg(l.key), array_agg(l.floor), array_agg(l.led_by is not null)
         into lane_tenants, lane_keys, lane_floors, lane_is_led
@@ -305,8 +311,9 @@ begin
     return least(reached, first_left - 1);
 end $$;
 
--- The lanes of these entries, locked: is somebody in them?
---   called by: enqueue_all, at once      index: lanes_pkey, instances_lane      locks: the lanes, in order
+-- The lanes of these entries, locked: is somebody in them? One that somebody holds is not among them: whoever gives out places waits for
+-- nobody, and a caller's transaction that cancelled a head may hold its lane for long.
+--   called by: enqueue_all, at once      index: lanes_pkey, instances_lane      locks: the lanes, in order, skipping what somebody holds
 create function gen_durable.enter_lanes(p_entries jsonb) returns table (tenant text, key text, taken boolean)
 language plpgsql
 set search_path = gen_durable, pg_temp
@@ -321,11 +328,15 @@ begin
     select array_agg(l.tenant order by l.tenant, l.key), array_agg(l.key order by l.tenant, l.key) into tenants, keys
     from (select distinct coalesce(e->>'tenant', '') as tenant, e->>'lane' as key
           from jsonb_array_elements(p_entries) e where e ? 'lane') l;
-    insert into gen_durable.lanes (tenant, key) select * from unnest(tenants, keys) on conflict do nothing;
-    perform from unnest(tenants, keys) as k(tenant, key)
-    join gen_durable.lanes l on l.tenant = k.tenant and l.key = k.key
-    order by l.tenant, l.key
-    for update of l;
+    insert into gen_durable.lanes (tenant, key)
+    select * from unnest(tenants, keys) as k(tenant, key)
+    where not exists (select from gen_durable.lanes l where l.tenant = k.tenant and l.key = k.key)
+    on conflict do nothing;
+    select array_agg(l.tenant), array_agg(l.key) into tenants, keys
+    from (select l.tenant, l.key from unnest(tenants, keys) as k(tenant, key)
+          join gen_durable.lanes l on l.tenant = k.tenant and l.key = k.key
+          order by l.tenant, l.key
+          for update of l skip locked) l;
     -- From the end of the lane, down to its floor.
     return query
     select l.tenant, l.key, exists (
@@ -383,8 +394,7 @@ begin
         if head.id is null then
             delete from gen_durable.lanes l where l.tenant = lane.tenant and l.key = lane.key;
         elsif head.status = 'queued' and not exists (select from gen_durable.workers w where w.id = lane.led_by) then
-            update gen_durable.lanes l set led_by = null
-            where l.tenant = lane.tenant and l.key = lane.key and l.led_by is not null;
+            update gen_durable.lanes l set led_by = null where l.tenant = lane.tenant and l.key = lane.key;
             update gen_durable.instances i set arrival = nextval('gen_durable.arrivals')
             where i.id = (select h.id from gen_durable.instances h where h.id = head.id and h.arrival is null
                           for no key update skip locked);

@@ -66,20 +66,6 @@ begin
         limit 1
     ) n on true
     where i.id = any (p_ids);
-    if has_lanes and random() < 0.02 then
-        -- Now and then: where to begin to look, so that nobody wades through all that was here before. A lane that somebody holds
-        -- waits for another time.
-        with held as materialized (
-            select l.tenant, l.key, i.lane_position
-            from gen_durable.instances i
-            join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
-            where i.id = any (p_ids) and not i.in_lane and i.lane_position > l.floor
-            for no key update of l skip locked
-        )
-        update gen_durable.lanes l set floor = h.lane_position
-        from held h
-        where l.tenant = h.tenant and l.key = h.key;
-    end if;
     -- Under a partition key, all who ended a step made way; some of them for themselves.
     if has_partitions then
         keyed_ids := array(select i.id from gen_durable.instances i
@@ -126,14 +112,15 @@ begin
             i.parent_id, n.freed, null::bigint[], true
         from unnest(follows, follows_freed) as n(id, freed)
         join gen_durable.instances i on i.id = n.id
-        where i.status = 'queued' and i.in_lane
+        -- A plain `in_lane` would let a plan that was made while nobody stood in a lane walk through all lanes; who is queued is not held back.
+        where i.status = 'queued' and (i.in_lane or i.held_back)
         for no key update of i;
         get diagnostics claimed = row_count;
         if claimed < cardinality(follows) then
             -- Somebody was quicker (a cancel, say): then who is next is another.
             passed_over := array(
                 select n.freed from unnest(follows, follows_freed) as n(id, freed)
-                where not exists (select from gen_durable.instances i where i.id = n.id and i.status = 'queued' and i.in_lane));
+                where not exists (select from gen_durable.instances i where i.id = n.id and i.status = 'queued' and (i.in_lane or i.held_back)));
         end if;
     end if;
     -- Who follows under its key.
@@ -159,6 +146,20 @@ begin
     end if;
 
     -- From here on lanes are locked.
+    if has_lanes and random() < 0.02 then
+        -- Now and then: where to begin to look, so that nobody wades through all that was here before. A lane that somebody holds
+        -- waits for another time.
+        with held as materialized (
+            select l.tenant, l.key, i.lane_position
+            from gen_durable.instances i
+            join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
+            where i.id = any (p_ids) and not i.in_lane and i.lane_position > l.floor
+            for no key update of l skip locked
+        )
+        update gen_durable.lanes l set floor = h.lane_position
+        from held h
+        where l.tenant = h.tenant and l.key = h.key;
+    end if;
     if follows is not null and cardinality(p_begins) > 0 then
         begun := array(select f from unnest(follows_freed) as f where f = any (p_begins));
         with led as materialized (

@@ -46,7 +46,7 @@ pub struct Settings {
     pub collect_every: Duration,
     /// The largest state, step data or result, in bytes of JSON (1 MiB).
     pub payload_bytes_max: usize,
-    /// How many connections steps and callers may hold for transactions of their own (1). The engine itself has five.
+    /// How many connections steps and callers may hold for transactions of their own (1). The engine itself has up to seven.
     pub transactions: usize,
     /// How many scopes of projections are worked on at once in this process (2): each takes a connection while it is.
     pub projectors: usize,

@@ -35,7 +35,7 @@ const HELD_MAX: u32 = 5;
 const POISONED_MAX: u8 = 1;
 
 /// Commit until the engine has stopped: everything over one connection; what frees a lane or a key over a second one as well.
-/// Such a commit claims who is next, so it is a commit and a pick, and its lanes wait for it: two go side by side, as a pick
+/// Such a commit brings who is next, so it is a commit and a pick, and its lanes wait for it: two go side by side, as a pick
 /// and a commit do.
 pub(crate) async fn run(core: Arc<Core>) {
     let (first, second) = (Connection::new(core.target.clone()), Connection::new(core.target.clone()));
@@ -369,9 +369,6 @@ fn follow(core: &Arc<Core>, told: &[Ended], handed: Vec<(i64, Claimed)>) {
     }
     // It counts as work for the picker as well: it must not believe that there is none, and look less and less often.
     *core.followed_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-    if handed.iter().any(|(_, row)| row.led) {
-        core.led.ring();
-    }
     let mut follows: Vec<Vec<Run>> = core.queues.iter().map(|_| Vec::new()).collect();
     let before: HashMap<i64, &Ended> = told.iter().map(|ended| (ended.ending.claim.id, ended)).collect();
     for (freed_by, row) in handed {

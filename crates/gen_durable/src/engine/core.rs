@@ -51,7 +51,7 @@ pub(crate) struct Core {
     pub(crate) endings: Endings,
     /// Those among them whose commit frees a lane or a partition key, and does nothing else besides.
     pub(crate) keyed: Keyed,
-    /// Rings when somebody follows in a lane without a claim.
+    /// Rings when somebody begins in a lane without a claim.
     pub(crate) led: Led,
     /// Endings whose row somebody else's transaction holds: they are committed one by one, aside.
     pub(crate) blocked: Endings,
@@ -185,7 +185,7 @@ impl Core {
         if frees { self.keyed.push(ended) } else { self.endings.push(ended) }
     }
 
-    /// For whom the next in a lane is claimed: this process, while it may claim at all.
+    /// Where the next in a lane goes on: in this process, while it may claim at all.
     pub(crate) fn taker(&self) -> Option<Taker<'_>> {
         let may = !self.phase.is_draining() && !self.lease.left().is_zero();
         may.then(|| Taker {

@@ -94,7 +94,7 @@ impl Endings {
 
 /// Steps that have ended and whose commit frees a lane or a partition key.
 ///
-/// They come in groups: a commit claims who is next in each of its lanes, and those begin together. A commit costs as much as a dozen
+/// They come in groups: a commit brings who is next in each of its lanes, and those begin together. A commit costs as much as a dozen
 /// of its endings, whatever its size, so an ending waits while others of its group are about to begin: what is short ends with
 /// it. And groups that met in one commit would stay one, and leave the other committer with little or nothing to do: nobody takes
 /// more than a fair share of all that end now.

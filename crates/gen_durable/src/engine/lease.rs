@@ -31,7 +31,8 @@ pub(crate) async fn run(core: Arc<Core>) {
 pub(crate) async fn leave(core: &Core) {
     let worker = core.worker.id.clone();
     let goodbye = core.pool.call(move |connection| async move {
-        let held = lease::held(&connection, &worker, ANY_AGE).await?;
+        let mut held = lease::held(&connection, &worker, ANY_AGE).await?;
+        held.extend(lease::led(&connection, &worker).await?);
         let count = if held.is_empty() { 0 } else { give_back(&connection, &held).await? };
         lease::retire(&connection, &worker).await.map(|()| count)
     });

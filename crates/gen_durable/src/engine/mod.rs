@@ -313,6 +313,9 @@ async fn work(core: Arc<Core>, queue: usize, mut starting: Option<Starting>) {
     let mut ended = None;
     while let Some((run, fence)) = local.next(ended.take()) {
         let claim = run.row.claim();
+        if run.unclaimed {
+            core.led.ring();
+        }
         let mut step = pin!(step(&core, queue, run, fence));
         // It has begun when it first waits for something, or has ended.
         poll_fn(|task| {

@@ -64,7 +64,6 @@ pub(crate) async fn run(core: Arc<Core>) {
         blocked: None,
         claims: None,
         led: None,
-        doubts: None,
         repair: now,
     };
     let (mut rounds, mut doubts) = (lane::Rounds::default(), Doubts::default());
@@ -97,7 +96,11 @@ pub(crate) async fn run(core: Arc<Core>) {
         }
         if due.led.is_some_and(|at| at <= now) {
             let looked = led::claim_lasting(&core, &connection).await;
-            due.led = (!looked.as_ref().is_ok_and(|is_any| !is_any)).then(|| Instant::now() + led::LASTS);
+            due.led = match &looked {
+                Ok(false) => None,
+                Ok(true) => Some(Instant::now() + led::LASTS),
+                Err(_) => Some(Instant::now() + CLAIMS_EVERY),
+            };
             report("claim what runs in lanes", looked.map(drop));
         }
         if core.phase.is_draining() {
@@ -119,16 +122,8 @@ pub(crate) async fn run(core: Arc<Core>) {
         if due.reap <= now {
             report("reap", reap(&core, &connection).await);
             report("look for lost claims", return_orphans(&core, &connection).await);
-            let looked = doubts.look(&core, &connection).await;
-            if looked.as_ref().is_ok_and(|is_any| *is_any) {
-                due.doubts.get_or_insert_with(|| Instant::now() + settings.orphan_after());
-            }
-            report("look for lost heads of lanes", looked.map(drop));
+            report("look for lost heads of lanes", doubts.look(&core, &connection).await);
             due.reap = Instant::now() + settings.reap_every;
-        }
-        if due.doubts.is_some_and(|at| at <= now) {
-            report("give back lost heads of lanes", doubts.give_back(&core, &connection).await);
-            due.doubts = None;
         }
         if due.repair <= now {
             report("look after the lanes", repair(&connection, &mut rounds).await);
@@ -156,7 +151,6 @@ struct Due {
     blocked: Option<Instant>,
     claims: Option<Instant>,
     led: Option<Instant>,
-    doubts: Option<Instant>,
     repair: Instant,
 }
 
@@ -164,7 +158,7 @@ impl Due {
     fn next(&self) -> Instant {
         let soonest = self.reap.min(self.sweep).min(self.collect).min(self.depth).min(self.overdue);
         let soonest = soonest.min(self.repair);
-        [self.blocked, self.claims, self.led, self.doubts].into_iter().flatten().fold(soonest, Instant::min)
+        [self.blocked, self.claims, self.led].into_iter().flatten().fold(soonest, Instant::min)
     }
 }
 

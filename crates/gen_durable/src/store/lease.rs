@@ -22,6 +22,9 @@ sql!(LOST, "lost.sql", [INT8_ARRAY, INT8_ARRAY]);
 sql!(LED, "led.sql", [TEXT, TEXT, TEXT, INT4]);
 sql!(CLAIM_LED, "claim_led.sql", [INT8_ARRAY, INT8_ARRAY, TEXT, FLOAT8]);
 
+/// So many lanes are looked at in one go.
+const LANES_MAX: i32 = 1_000;
+
 /// Who this process is, as the `workers` row says it.
 #[derive(Debug, Clone)]
 pub(crate) struct Worker {
@@ -109,27 +112,26 @@ pub(crate) async fn held(connection: &Connection, worker: &str, seconds: f64) ->
     rows.iter().map(|row| Ok(Claim { id: column(row, 0)?, epoch: column(row, 1)?, seq: column(row, 2)? })).collect()
 }
 
-/// Who is at the head of the lanes that this worker leads, and not claimed: of up to `limit` lanes, after that one. Answers the
-/// last lane that was looked at too; `None`: there is none after it.
-pub(crate) async fn led(
-    connection: &Connection,
-    worker: &str,
-    (tenant, key): (&str, &str),
-    limit: i32,
-) -> Result<(Vec<Claim>, Option<(String, String)>), Fault> {
-    let rows = connection.query(&LED, &[&worker, &tenant, &key, &limit]).await?;
-    let last = rows.last().filter(|_| i32::try_from(rows.len()).is_ok_and(|count| count >= limit));
-    let last = last.map(|row| Ok::<_, Fault>((column(row, 0)?, column(row, 1)?))).transpose()?;
-    let mut heads = Vec::new();
-    for row in &rows {
-        if column::<Option<bool>>(row, 5)? == Some(true) {
-            heads.push(Claim { id: column(row, 2)?, epoch: column(row, 3)?, seq: column(row, 4)? });
+/// Who is at the head of a lane that this worker leads, and not claimed: page by page.
+pub(crate) async fn led(connection: &Connection, worker: &str) -> Result<Vec<Claim>, Fault> {
+    let (mut heads, mut after) = (Vec::new(), (String::new(), String::new()));
+    loop {
+        let rows = connection.query(&LED, &[&worker, &after.0, &after.1, &LANES_MAX]).await?;
+        for row in &rows {
+            if column::<Option<bool>>(row, 5)? == Some(true) {
+                heads.push(Claim { id: column(row, 2)?, epoch: column(row, 3)?, seq: column(row, 4)? });
+            }
+        }
+        match rows.last() {
+            Some(last) if i32::try_from(rows.len()).is_ok_and(|count| count >= LANES_MAX) => {
+                after = (column(last, 0)?, column(last, 1)?);
+            }
+            _ => return Ok(heads),
         }
     }
-    Ok((heads, last))
 }
 
-/// Claim what runs in lanes that this worker leads, on the claims that it has. Answers the ids of those that were.
+/// Claim what runs in lanes that this worker leads, on the claims that it has. Answers the ids of all but those that somebody holds.
 pub(crate) async fn claim_led(
     connection: &Connection,
     claims: &[Claim],

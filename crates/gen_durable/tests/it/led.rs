@@ -13,7 +13,7 @@ use gen_durable::{
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
-use crate::support::{Running, eventually, live, sql};
+use crate::support::{Running, SOON, eventually, live, sql};
 
 /// What ran, in the order in which it began, with its attempt; and the doors at which some of them wait.
 #[derive(Default, Clone)]
@@ -44,13 +44,14 @@ impl Site {
 #[derive(Serialize, Deserialize)]
 struct Load {
     n: u64,
+    dock: u64,
 }
 impl Job for Load {
     const NAME: &'static str = "load";
     type App = Site;
     type Output = u64;
     fn lane(&self) -> Option<Lane> {
-        Some(Lane::new("dock", 1))
+        Some(Lane::new("dock", self.dock))
     }
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<u64, StepError> {
         cx.app.pass(self.n, cx.attempt).await;
@@ -103,7 +104,7 @@ fn start(pool: &Pool, site: &Site, settings: Settings) -> Running {
 async fn loads(pool: &Pool, site: &Site, count: u64) -> (Vec<i64>, Arc<Semaphore>) {
     let door = site.shut(1);
     let made: Vec<Enqueued<Load>> =
-        Client::new(pool.clone()).enqueue_all((0..count).map(|n| Load { n })).await.unwrap();
+        Client::new(pool.clone()).enqueue_all((0..count).map(|n| Load { n, dock: 1 })).await.unwrap();
     (made.iter().map(|one| one.id.raw()).collect(), door)
 }
 
@@ -128,7 +129,7 @@ async fn a_job_in_a_lane_is_written_once() {
          create trigger written after update on {schema}.instances for each row execute function {schema}.write()"
     );
     sql.batch_execute(&watch).await.unwrap();
-    let made = Client::new(pool.clone()).enqueue_all((0..50).map(|n| Load { n })).await.unwrap();
+    let made = Client::new(pool.clone()).enqueue_all((0..50).map(|n| Load { n, dock: 1 })).await.unwrap();
     let ids: Vec<i64> = made.iter().map(|one| one.id.raw()).collect();
     let running = start(&pool, &site, Settings::default());
     all_done(&pool, &ids).await;
@@ -303,4 +304,25 @@ async fn machines_of_many_steps_follow_one_another() {
     all_done(&pool, &ids).await;
     running.stop().await;
     assert_eq!(site.begun(), (0..5).flat_map(|n| [(n, 0); 3]).collect::<Vec<_>>());
+}
+
+/// A cancel in a caller's transaction holds the lane of a head that runs without a claim. Whoever enqueues waits for nobody.
+#[tokio::test]
+async fn a_cancel_that_stays_open_keeps_neither_its_lane_nor_others_from_being_entered() {
+    let (pool, site) = (live().await, Site::default());
+    let client = Client::new(pool.clone());
+    let (ids, door) = loads(&pool, &site, 3).await;
+    let running = start(&pool, &site, quick());
+    site.has_begun(1).await;
+    let holder = sql().await;
+    let cancel = format!("begin; select {}.cancel({}, null, null, null, 'not needed')", pool.schema(), ids[1]);
+    holder.batch_execute(&cancel).await.unwrap();
+    let behind = client.enqueue(Load { n: 3, dock: 1 }).await.unwrap();
+    let elsewhere = client.enqueue(Load { n: 4, dock: 2 }).await.unwrap();
+    assert_eq!(client.settled(elsewhere.id, SOON).await.unwrap().unwrap().result.unwrap(), 4);
+    holder.batch_execute("commit").await.unwrap();
+    assert_eq!(client.settled(behind.id, SOON).await.unwrap().unwrap().result.unwrap(), 3);
+    door.add_permits(1);
+    running.stop().await;
+    assert_eq!(site.begun(), [(0, 0), (1, 0), (4, 0), (2, 0), (3, 0)]);
 }

@@ -186,3 +186,65 @@ async fn a_long_lane_and_a_hot_key_cost_nobody_anything_also_while_an_old_snapsh
         compare(&pool, &cluster.url(), old_snapshot).await;
     }
 }
+
+/// Most of the time nobody stands in a lane, and then the statistics say so. Plans that were made by them must be good for the hour in
+/// which everybody does.
+#[tokio::test]
+async fn plans_that_were_made_while_nobody_stood_in_a_lane_stay_good() {
+    let start = || Options::for_tests().fsync(false).setting("autovacuum", "off").temporary().unwrap();
+    let cluster = tokio::task::spawn_blocking(start).await.unwrap();
+    let pool = Pool::connect_to(&cluster.url(), &schema_name()).await.unwrap();
+    pool.migrate().await.unwrap();
+    let schema = pool.schema().to_owned();
+    let client = sql_at(&cluster.url()).await;
+    let quiet = format!(
+        "insert into {schema}.instances (fsm, step, state, status, finished_at)
+         select 'plan', 'run', '{{}}', 'done', {schema}.clock() from generate_series(1, 20000);
+         insert into {schema}.lanes (tenant, key) select '', 'other ' || l from generate_series(1, 5000) l"
+    );
+    client.batch_execute(&quiet).await.unwrap();
+    let analyze = [format!("vacuum analyze {schema}.instances"), format!("vacuum analyze {schema}.lanes")];
+    for text in &analyze {
+        client.batch_execute(text).await.unwrap();
+    }
+    let busy = format!(
+        "insert into {schema}.instances (fsm, step, state, queue, status, claim_epoch, locked_by, lane_key, lane_position, in_lane)
+         select 'plan', 'run', '{{}}', 'plan', case when p = 1 then 'executing' else 'queued' end::{schema}.durable_status, 1,
+             case when p = 1 then '{WORKER}'::uuid end, 'lane ' || l, p, true
+         from generate_series(1, 50) l, generate_series(1, 200) p order by p, l;
+         insert into {schema}.lanes (tenant, key) select '', 'lane ' || l from generate_series(1, 50) l;
+         insert into {schema}.instances (fsm, step, state, queue, status, claim_epoch, locked_by, lane_key, lane_position, in_lane)
+         select 'plan', 'run', '{{}}', 'plan', 'executing', 1, '{WORKER}', 'last ' || l, 1, true from generate_series(1, 50) l;
+         insert into {schema}.lanes (tenant, key) select '', 'last ' || l from generate_series(1, 50) l;
+         update {schema}.lanes set led_by = '{WORKER}' where key like 'other %'"
+    );
+    client.batch_execute(&busy).await.unwrap();
+    let mut measured = Vec::new();
+    for again in [&[][..], &analyze] {
+        for text in again {
+            client.batch_execute(text).await.unwrap();
+        }
+        let mut client = sql_at(&cluster.url()).await;
+        let head = format!("select min(id) from {schema}.instances where lane_key = 'lane 7'");
+        let head: i64 = client.query_one(&head, &[]).await.unwrap().get(0);
+        let cancel = format!("select {schema}.cancel({head}, null, null, null, null)");
+        let acts = [
+            ("50 endings in 50 lanes", settle(&client, &schema, "lane_key like 'lane %'").await),
+            ("50 endings of the last in 50 lanes", settle(&client, &schema, "lane_key like 'last %'").await),
+            ("a cancel of a head", cancel),
+        ];
+        for (name, text) in acts {
+            pages_of(&mut client, None, &text).await;
+            no_floor_is_raised(&client).await;
+            measured.push((name, pages_of(&mut client, None, &text).await));
+        }
+    }
+    let (quiet, known) = measured.split_at(3);
+    for ((name, quiet), (_, known)) in quiet.iter().zip(known) {
+        println!("{name}: {quiet} pages by the statistics of a quiet hour, {known} by those of the present");
+        assert!(
+            *quiet <= known + known / 2,
+            "{name}: {quiet} pages by the statistics of a quiet hour, {known} by those of the present"
+        );
+    }
+}

@@ -23,7 +23,7 @@ led as materialized (
 running as materialized (
     select i.id
     from gen_durable.instances i
-    where i.id = any (array(select led.id from led where led.status = 'queued')) and i.status = 'queued' and i.in_lane
+    where i.id = any (array(select led.id from led where led.status = 'queued')) and i.status = 'queued' and (i.in_lane or i.held_back)
     order by i.id
     for no key update skip locked
 ),
@@ -61,7 +61,7 @@ free as materialized (
     ) f
     join gen_durable.lanes l on l.tenant = f.tenant and l.key = f.key
     -- Somebody else may have come to lead it, and run who is next there.
-    where l.led_by = (select id from dead) or f.failed and l.led_by is not null
+    where f.failed or coalesce(l.led_by, '00000000-0000-0000-0000-000000000000') = (select id from dead)
     order by l.tenant, l.key
     for update of l
 ),

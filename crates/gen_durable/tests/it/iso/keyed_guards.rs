@@ -112,7 +112,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 18] = [
     (
         "knowing that one that is queued has its lane",
         false,
-        &[("cancel", "or gen_durable.is_first(i.id)", "")],
+        &[("cancel", "or gen_durable.is_led(i.id)", "")],
         "lane led",
         &["cancel", "place"],
         "nobody runs its head",
