@@ -33,6 +33,7 @@ declare
     has_partitions boolean;
     turns bigint[];
     turns_freed bigint[];
+    turns_queues text[];
     late bigint[];
     late_freed bigint[];
     keyed_ids bigint[];
@@ -71,10 +72,11 @@ begin
         keyed_ids := array(select i.id from gen_durable.instances i
                            where i.id = any (p_ids) and i.partition_key is not null and i.status <> 'executing');
         with next_one as materialized (
-            select i.id as freed, gen_durable.next_turn(i.tenant, i.partition_key) as id
+            -- One in the stead of one, as in a lane: who stands in a lane as well is not followed at once.
+            select i.id as freed, gen_durable.next_turn(i.tenant, i.partition_key) as id, case when i.lane_key is null then i.queue end as queue
             from gen_durable.instances i where i.id = any (keyed_ids)
         )
-        select array_agg(n.id), array_agg(n.freed) into turns, turns_freed
+        select array_agg(n.id), array_agg(n.freed), array_agg(n.queue) into turns, turns_freed, turns_queues
         from next_one n
         where n.id is not null;
         if cardinality(keyed_ids) > coalesce(cardinality(turns), 0) then
@@ -130,12 +132,11 @@ begin
         set status = 'executing', locked_by = p_worker, held_back = false,
             lease_expires_at = statement_timestamp() + make_interval(secs => p_lease_seconds),
             claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock()
-        from unnest(turns, turns_freed) as n(id, freed)
-        join gen_durable.instances f on f.id = n.freed
-        where i.id = n.id and n.freed = any (p_taking) and i.held_back
-          and f.lane_key is null and i.queue = f.queue and i.eligible_at <= gen_durable.clock() and i.crash_count < 2
+        from unnest(turns, turns_freed, turns_queues) as n(id, freed, queue)
+        where i.id = n.id and n.freed = any (p_taking) and (i.held_back or i.status = 'queued' and i.in_lane) -- as above: not a plain `held_back`
+          and i.queue = n.queue and i.eligible_at <= gen_durable.clock() and i.crash_count < 2
           and i.fsm || '/' || i.fsm_version = any (p_machines)
-          and not exists (select from gen_durable.queues q where q.name = f.queue and q.paused_at is not null)
+          and not exists (select from gen_durable.queues q where q.name = n.queue and q.paused_at is not null)
         returning i.id, i.fsm, i.fsm_version, i.step, i.data::text, i.state::text, i.attempt,
             i.claim_epoch, i.step_seq, i.visit, i.queue, i.priority, i.eligible_at,
             i.tenant, i.traceparent, true, i.crash_count, null::timestamptz, null::text[], i.awaits,
@@ -143,6 +144,11 @@ begin
              from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null),
             case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
             i.parent_id, n.freed, null::bigint[], false;
+        get diagnostics claimed = row_count;
+        if claimed = cardinality(turns) then
+            turns := null;
+            turns_freed := null;
+        end if;
     end if;
 
     -- From here on lanes are locked.

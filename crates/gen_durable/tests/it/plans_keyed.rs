@@ -216,6 +216,10 @@ async fn plans_that_were_made_while_nobody_stood_in_a_lane_stay_good() {
          insert into {schema}.instances (fsm, step, state, queue, status, claim_epoch, locked_by, lane_key, lane_position, in_lane)
          select 'plan', 'run', '{{}}', 'plan', 'executing', 1, '{WORKER}', 'last ' || l, 1, true from generate_series(1, 50) l;
          insert into {schema}.lanes (tenant, key) select '', 'last ' || l from generate_series(1, 50) l;
+         insert into {schema}.instances (fsm, step, state, queue, status, claim_epoch, locked_by, partition_key, held_back)
+         select 'plan', 'run', '{{}}', 'plan', case when p = 1 then 'executing' else 'runnable' end::{schema}.durable_status, 1,
+             case when p = 1 then '{WORKER}'::uuid end, 'key ' || k, p > 1
+         from generate_series(1, 50) k, generate_series(1, 200) p order by p, k;
          update {schema}.lanes set led_by = '{WORKER}' where key like 'other %'"
     );
     client.batch_execute(&busy).await.unwrap();
@@ -231,6 +235,7 @@ async fn plans_that_were_made_while_nobody_stood_in_a_lane_stay_good() {
         let acts = [
             ("50 endings in 50 lanes", settle(&client, &schema, "lane_key like 'lane %'").await),
             ("50 endings of the last in 50 lanes", settle(&client, &schema, "lane_key like 'last %'").await),
+            ("50 endings under 50 keys", settle(&client, &schema, "partition_key like 'key %'").await),
             ("a cancel of a head", cancel),
         ];
         for (name, text) in acts {
@@ -239,7 +244,7 @@ async fn plans_that_were_made_while_nobody_stood_in_a_lane_stay_good() {
             measured.push((name, pages_of(&mut client, None, &text).await));
         }
     }
-    let (quiet, known) = measured.split_at(3);
+    let (quiet, known) = measured.split_at(4);
     for ((name, quiet), (_, known)) in quiet.iter().zip(known) {
         println!("{name}: {quiet} pages by the statistics of a quiet hour, {known} by those of the present");
         assert!(
