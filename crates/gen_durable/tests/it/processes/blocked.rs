@@ -39,8 +39,15 @@ async fn what_was_claimed_ahead_does_not_wait_behind_a_step_that_takes_long() {
     let behind = place.client.enqueue(Five::default()).await.unwrap().id;
     let claimed = format!("select count(*) from %.instances where id = {behind} and status = 'executing'");
     place.until_count(&claimed, 1).await;
-    // Somebody with room comes. The long step still runs.
+    // It goes back, and the busy one leaves it where it is: somebody with room could come at any time.
+    let given_back = format!("select count(*) from %.instances where id = {behind} and status = 'runnable'");
+    place.until_count(&given_back, 1).await;
+    let epoch = format!("select claim_epoch from %.instances where id = {behind}");
+    let epoch_given_back = place.count(&epoch).await;
+    // He comes. The long step still runs.
     let _idle = plan.start();
     assert_eq!(place.client.settled(behind, MINUTE / 3).await.unwrap().map(|settled| settled.result), Some(Ok(5)));
+    // A claim and an end count one each.
+    assert_eq!(place.count(&epoch).await, epoch_given_back + 2, "it was claimed once more, by who had room");
     assert_eq!(place.count("select count(*) from %.instances where attempt > 0").await, 0);
 }
