@@ -3,13 +3,13 @@
 use std::{
     collections::BTreeMap,
     io::Write,
-    sync::{Arc, Mutex},
+    sync::{Arc, LazyLock, Mutex},
 };
 
 use gen_durable::{Context, Engine, Job, Policy, SECOND, StepError};
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use serde::{Deserialize, Serialize};
-use tracing::instrument::WithSubscriber;
+use tracing::{Dispatch, instrument::WithSubscriber};
 
 use crate::support::{Running, eventually, live, sql};
 
@@ -126,6 +126,15 @@ async fn the_metrics_tell_what_was_done() {
     }
 }
 
+/// While there is one listener in a process, `tracing` asks only the thread that first comes to a place whether anybody wants
+/// to hear of it, and remembers that. The thread may be another test's, which does not listen. Of several, all are asked.
+fn nobody_is_alone_in_listening() {
+    static OTHERS: LazyLock<[Dispatch; 2]> = LazyLock::new(|| {
+        [(); 2].map(|()| Dispatch::new(tracing_subscriber::fmt().with_writer(std::io::sink).finish()))
+    });
+    LazyLock::force(&OTHERS);
+}
+
 /// A log that a test can read.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
@@ -149,6 +158,7 @@ async fn the_boot_check_says_which_live_rows_this_build_does_not_know() {
     let stray = format!("update {}.instances set step = 'charge' where id = 1", pool.schema());
     direct.execute(&stray, &[]).await.unwrap();
     direct.execute(&format!("update {}.instances set fsm_version = 3 where id = 2", pool.schema()), &[]).await.unwrap();
+    nobody_is_alone_in_listening();
     let lines = Lines::default();
     let writer = lines.clone();
     let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
@@ -174,6 +184,7 @@ async fn a_step_runs_inside_a_span_that_names_it() {
     }
     let lab = gen_durable::Lab::new(()).await;
     let engine = Engine::builder(lab.pool().clone(), ()).register::<Spanned>().build().unwrap();
+    nobody_is_alone_in_listening();
     let subscriber = tracing_subscriber::fmt().with_writer(std::io::sink).finish();
     let _here = tracing::subscriber::set_default(subscriber);
     let client = engine.client();
