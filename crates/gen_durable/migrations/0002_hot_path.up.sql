@@ -42,6 +42,26 @@ create function gen_durable.children_of(p_id bigint, p_generation int) returns t
         ) c
     $$;
 
+-- Does every statement of this transaction see what was committed before it? What the engine does looks under a lock for what
+-- came before that lock, and at another level would not find it: a letter, or who is next in a lane.
+--   called by: look_anew, enqueue_all, conclude, cancel      locks: nothing
+create function gen_durable.looks_anew() returns boolean
+    language sql stable
+    as $$ select current_setting('transaction_isolation') = 'read committed' $$;
+
+-- Refuse to work where it does not.
+--   called by: pick, settle      locks: nothing
+create function gen_durable.look_anew() returns void
+    language plpgsql
+    as $$
+begin
+    if not gen_durable.looks_anew() then
+        raise exception 'this works at read committed, and default_transaction_isolation is %: alter role % set default_transaction_isolation = ''read committed''',
+            current_setting('transaction_isolation'), quote_ident(session_user)
+            using errcode = 'invalid_transaction_state';
+    end if;
+end $$;
+
 -- Claim what is runnable, for every queue that has room, in one statement.
 --   called by: store::pick::claim           index: instances_pick, then instances_pkey
 --   locks: instances, FOR NO KEY UPDATE SKIP LOCKED, in (priority, eligible_at, id): it waits for nobody.
@@ -77,6 +97,7 @@ declare
     begun bigint;
     placed_to bigint;
 begin
+    perform gen_durable.look_anew();
     -- How far numbers of arrival have been drawn, before anything is looked at: see `marks` below. The bound is a transaction id
     -- of our own: the end of a snapshot would not do, it is one past the last that is over, and who draws may be beyond it.
     select case when a.is_called then a.last_value else a.last_value - 1 end into arrived from gen_durable.arrivals a;
@@ -215,6 +236,7 @@ as $$
 #variable_conflict use_column
 begin
     if p_lock_timeout is not null then
+        perform gen_durable.look_anew();
         perform set_config('lock_timeout', p_lock_timeout, true);
     end if;
     -- Durable before anything it leads to begins, whatever the role or the database was set to; also in a step's own

@@ -156,8 +156,11 @@ begin
             perform gen_durable.refuse_own_lane(p_entries, p_parent);
         end if;
         -- In a transaction that ends with this statement, places in lanes may be given at once: by whoever holds the placer,
-        -- and after all that arrived before has its place.
-        if p_at_once and not jsonb_path_exists(p_entries, '$[*].key') and jsonb_path_exists(p_entries, '$[*].lane') then
+        -- and after all that arrived before has its place. Not where one has a partition key as well: it would come after those
+        -- behind it. Nor for very many: while they are written their lanes, and whoever gives out places, would stand still.
+        if p_at_once and gen_durable.looks_anew() and jsonb_array_length(p_entries) <= 10000 and jsonb_path_exists(p_entries, '$[*].lane')
+           and not jsonb_path_exists(p_entries, '$[*].key')
+           and not jsonb_path_exists(p_entries, '$[*] ? (exists (@.lane) && exists (@.partition))') then
             perform from gen_durable.placer where one for update skip locked;
             if found and gen_durable.place(0, 1000) is null then
                 select array_agg(l.tenant), array_agg(l.key), array_agg(l.taken) into lane_tenants, lane_keys, lane_taken
@@ -189,7 +192,7 @@ begin
                       partition by coalesce(e.value->>'tenant', ''), e.value->>'lane' order by e.place) as nth
                   from jsonb_array_elements(p_entries) with ordinality e(value, place)) e
             left join unnest(lane_tenants, lane_keys, lane_taken) as l(tenant, key, taken)
-                on l.tenant = coalesce(e.value->>'tenant', '') and l.key = e.value->>'lane' and not e.value ? 'partition'
+                on l.tenant = coalesce(e.value->>'tenant', '') and l.key = e.value->>'lane'
             order by e.place
             returning i.id, i.eligible_at
         )
@@ -276,6 +279,7 @@ declare
     answer text;
     -- Part of a transaction that did something before: its end is not this statement's.
     larger boolean := p_lock_timeout is null or pg_current_xact_id_if_assigned() is not null;
+    looks_anew boolean := gen_durable.looks_anew();
 begin
     select array_agg(w.id) into written
     from (
@@ -291,6 +295,10 @@ begin
         a.results, a.errors, a.rises, a.delays, p_lock_timeout) w;
     if written is null then
         return;
+    end if;
+    if not looks_anew and jsonb_path_exists(p_endings, '$[*].awaits') then
+        raise exception 'a step''s transaction at % cannot end by waiting for a signal: one that came meanwhile would not be seen. End it with next(..) and wait in that step, or use read committed',
+            current_setting('transaction_isolation') using errcode = 'feature_not_supported';
     end if;
 
     -- Letters that the step had in hand when it progressed or settled. One with a dedup key is remembered, without its payload.
@@ -374,8 +382,14 @@ begin
     -- Lanes and partition keys that these endings free.
     freeing := array(select (e->>'id')::bigint from jsonb_array_elements(p_endings) e
                      where e ? 'keyed' and (e->>'id')::bigint = any (written));
-    if cardinality(freeing) > 0 then
+    if cardinality(freeing) > 0 and looks_anew then
         perform gen_durable.hand_over(freeing, '{}', '{}', null, 0, '{}');
+    elsif cardinality(freeing) > 0 then
+        -- Who came meanwhile is not seen here: the pickers see to who is next.
+        update gen_durable.instances i set arrival = nextval('gen_durable.arrivals')
+        where i.id = any (freeing) and (i.finished_at is not null or i.partition_key is not null and i.status <> 'executing');
+        perform gen_durable.unlead(array(select i.id from gen_durable.instances i
+                                         where i.id = any (freeing) and i.finished_at is not null and not coalesce(i.in_lane, false)));
     end if;
 
     -- Letters that ride along, last: their targets are other instances' rows, which signal_all takes in one order.
@@ -441,6 +455,16 @@ begin
         ids := wanted;
         perform i.id from gen_durable.instances i where i.id = any (ids) order by i.id desc for no key update;
     end loop;
+    if not gen_durable.looks_anew() then
+        -- One that was behind others when this transaction began may run by now, and nothing of that is in its own row. But who was
+        -- at the head then has ended, so this is refused (40001), and may be tried again in another transaction.
+        perform from gen_durable.instances h
+        where h.id = any (array(
+            select gen_durable.head_of(i.tenant, i.lane_key) from gen_durable.instances i
+            where i.id = any (ids) and i.status = 'queued' and coalesce(i.in_lane, false)))
+        order by h.id desc
+        for no key update;
+    end if;
     -- Who has its lane; also one that is queued, if it runs in the worker that leads the lane. By the ids: see `hand_over`.
     heads := array(select i.id from gen_durable.instances i
                    where i.id = any (ids) and i.finished_at is null and coalesce(i.in_lane, false)

@@ -131,6 +131,22 @@ begin
     ) head on true;
 end $$;
 
+-- Who is at the head of a lane.
+--   called by: is_led, cancel      index: lanes_pkey, instances_lane      locks: nothing
+create function gen_durable.head_of(p_tenant text, p_key text) returns bigint
+language sql stable
+set search_path = gen_durable, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off
+as $$
+    select h.id from gen_durable.instances h
+    where h.lane_hash = gen_durable.lane_hash(p_tenant, p_key) and h.in_lane
+      and h.lane_position > (select l.floor from gen_durable.lanes l where l.tenant = p_tenant and l.key = p_key)
+      and h.tenant = p_tenant and h.lane_key = p_key
+    order by h.lane_hash, h.lane_position
+    limit 1
+$$;
+
 -- Is it queued and runs, as the first in a lane that is led?
 --   called by: cancel      index: instances_pkey, lanes_pkey, instances_lane      locks: nothing
 create function gen_durable.is_led(p_id bigint) returns boolean
@@ -143,16 +159,11 @@ declare
     found_lane record;
 begin
     -- In two steps: most lanes are led by nobody, or have another at their head.
-    select l.tenant, l.key, l.floor, l.led_by into found_lane
+    select l.tenant, l.key, l.led_by into found_lane
     from gen_durable.instances i
     join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
     where i.id = p_id;
-    return found_lane.led_by is not null and p_id = (
-        select h.id from gen_durable.instances h
-        where h.lane_hash = gen_durable.lane_hash(found_lane.tenant, found_lane.key) and h.in_lane
-          and h.lane_position > found_lane.floor and h.tenant = found_lane.tenant and h.lane_key = found_lane.key
-        order by h.lane_hash, h.lane_position
-        limit 1);
+    return found_lane.led_by is not null and p_id = gen_durable.head_of(found_lane.tenant, found_lane.key);
 end $$;
 
 -- The lanes that these have left from outside are led by nobody: who is next there runs nowhere.

@@ -29,6 +29,8 @@ const BATCH_MAX: usize = 1_000;
 const BATCH_BYTES_MAX: usize = 16 * 1024 * 1024;
 const RETRY_FIRST: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(2);
+/// A lane that somebody holds is tried again at least this often.
+const BUSY_MAX: Duration = Duration::from_millis(100);
 /// A row that was locked this often when we asked what became of its commit goes aside: about 300 ms.
 const HELD_MAX: u32 = 5;
 /// A step whose handler's outcome is refused as well is given up.
@@ -174,6 +176,11 @@ async fn write(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) {
                 }
             }
             Err(Fault::Busy(_)) => {
+                if matches!(how, Try::Careful) {
+                    // Not a row of the batch, then, but a lane, which nobody holds for long: many are being enqueued there, say.
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(BUSY_MAX);
+                }
                 how = Try::Careful;
                 work.push(batch);
             }

@@ -225,30 +225,39 @@ async fn reap(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
     if !in_contact() {
         return Ok(());
     }
+    let mut refused = Ok(());
     for worker in expired {
-        loop {
-            let reaped = lease::reap(connection, &worker, REAP_BATCH, DEATHS_MAX).await?;
-            for row in &reaped {
-                if row.failed {
-                    tracing::error!(
-                        instance.id = row.id,
-                        machine = row.fsm,
-                        "its process died {DEATHS_MAX} times: it has failed"
-                    );
-                }
-            }
-            metrics::counter!("durable_reaped_total").increment(reaped.len().try_into().unwrap_or_default());
-            if !reaped.is_empty() {
-                tracing::warn!(worker, count = reaped.len(), "took back the rows of a dead worker");
-                core.wake.ring();
-            }
-            if reaped.len() < usize::try_from(REAP_BATCH).unwrap_or_default() {
-                break;
+        match reap_one(core, connection, &worker).await {
+            // What the database refuses of one must not keep the rows of the others.
+            Err(fault @ (Fault::Refused { .. } | Fault::Busy(_))) => refused = Err(fault),
+            outcome => outcome?,
+        }
+    }
+    refused
+}
+
+async fn reap_one(core: &Core, connection: &Connection, worker: &str) -> Result<(), Fault> {
+    loop {
+        let reaped = lease::reap(connection, worker, REAP_BATCH, DEATHS_MAX).await?;
+        for row in &reaped {
+            if row.failed {
+                tracing::error!(
+                    instance.id = row.id,
+                    machine = row.fsm,
+                    "its process died {DEATHS_MAX} times: it has failed"
+                );
             }
         }
-        lease::bury(connection, &worker).await?;
+        metrics::counter!("durable_reaped_total").increment(reaped.len().try_into().unwrap_or_default());
+        if !reaped.is_empty() {
+            tracing::warn!(worker, count = reaped.len(), "took back the rows of a dead worker");
+            core.wake.ring();
+        }
+        if reaped.len() < usize::try_from(REAP_BATCH).unwrap_or_default() {
+            break;
+        }
     }
-    Ok(())
+    lease::bury(connection, worker).await
 }
 
 /// Rows are claimed ahead by how long steps took so far. When they take longer of a sudden, what was claimed would wait

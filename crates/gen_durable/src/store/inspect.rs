@@ -347,6 +347,7 @@ pub(crate) struct Server {
     pub(crate) read_only: bool,
     /// A fresh random id, for whoever needs one.
     pub(crate) random_id: String,
+    pub(crate) isolation: String,
 }
 
 pub(crate) async fn server(connection: &Connection) -> Result<Server, Fault> {
@@ -359,6 +360,7 @@ pub(crate) async fn server(connection: &Connection) -> Result<Server, Fault> {
         fsync: column(row, 3)?,
         read_only: column(row, 4)?,
         random_id: column(row, 5)?,
+        isolation: column(row, 6)?,
     })
 }
 

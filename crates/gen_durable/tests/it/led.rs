@@ -7,8 +7,8 @@ use std::{
 };
 
 use gen_durable::{
-    Blocker, Client, Context, Engine, Enqueued, Job, Lane, Machine, Outcome, Pool, SECOND, Settings, Status, StepError,
-    done, next,
+    Blocker, Client, Context, Engine, Enqueued, HOUR, Id, Job, Lane, Machine, Outcome, Pool, SECOND, Settings, Status,
+    StepError, done, next,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
@@ -117,6 +117,14 @@ async fn all_done(pool: &Pool, ids: &[i64]) {
     eventually("all are done", async || sql.query_one(&text, &[&ids]).await.unwrap().get::<_, i64>(0) == count).await;
 }
 
+async fn is_seen_to_execute(client: &Client, id: i64) {
+    eventually("it is seen to execute", async || {
+        let row = client.inspect().show(id).await.unwrap().unwrap();
+        row.status == Status::Executing && row.locked_by.is_some()
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_job_in_a_lane_is_written_once() {
     let (pool, site) = (live().await, Site::default());
@@ -152,11 +160,7 @@ async fn one_that_lasts_is_seen_to_execute_and_ends_as_every_other() {
     assert!(matches!(explained.blockers[0], Blocker::Executing { alive: true, .. }), "{explained:?}");
     let lane = client.inspect().lane(Lane::new("dock", 1)).await.unwrap().unwrap();
     assert_eq!((lane.depth, lane.head.unwrap().instance.id), (3, ids[1]));
-    eventually("it is seen to execute", async || {
-        let row = client.inspect().show(ids[1]).await.unwrap().unwrap();
-        row.status == Status::Executing && row.locked_by.is_some()
-    })
-    .await;
+    is_seen_to_execute(&client, ids[1]).await;
     assert_eq!(site.begun(), [(0, 0), (1, 0)]);
     door.add_permits(1);
     all_done(&pool, &ids).await;
@@ -325,4 +329,157 @@ async fn a_cancel_that_stays_open_keeps_neither_its_lane_nor_others_from_being_e
     door.add_permits(1);
     running.stop().await;
     assert_eq!(site.begun(), [(0, 0), (1, 0), (4, 0), (2, 0), (3, 0)]);
+}
+
+/// One that this worker ran when it died, in a lane of its own.
+async fn held_by(pool: &Pool, worker: &str, n: u64) -> Id<Load> {
+    let id = Client::new(pool.clone()).enqueue(Load { n, dock: n }).after(HOUR).await.unwrap().id;
+    let held = format!(
+        "update {}.instances set status = 'executing', locked_by = '{worker}', claim_epoch = claim_epoch + 1, in_lane = true,
+         lane_position = 1, arrival = null, eligible_at = now() where id = {id}",
+        pool.schema()
+    );
+    assert_eq!(sql().await.execute(&held, &[]).await.unwrap(), 1);
+    id
+}
+
+#[tokio::test]
+async fn what_is_refused_of_one_of_the_dead_keeps_nothing_that_the_others_held() {
+    let (pool, site) = (live().await, Site::default());
+    let (client, schema) = (Client::new(pool.clone()), pool.schema());
+    let (refused, other) = ("00000000-0000-0000-0000-00000000000e", GONE);
+    let stays = held_by(&pool, refused, 7).await;
+    let comes = held_by(&pool, other, 8).await;
+    let refuse = format!(
+        "create function {schema}.refuse() returns trigger language plpgsql as $$ begin raise 'not this one'; end $$;
+         create trigger refuse before update on {schema}.instances for each row when (old.id = {stays})
+         execute function {schema}.refuse()"
+    );
+    sql().await.batch_execute(&refuse).await.unwrap();
+    // The oldest lease comes first.
+    dies(&pool, refused).await;
+    dies(&pool, other).await;
+    let running = start(&pool, &site, mourning());
+    assert_eq!(client.settled(comes, SOON).await.unwrap().unwrap().result.unwrap(), 8);
+    running.stop().await;
+    assert_eq!(client.inspect().show(stays.raw()).await.unwrap().unwrap().status, Status::Executing);
+}
+
+/// A caller's transaction may hold the lane of a head that another runs by now, where a lead of the dead was left over.
+#[tokio::test]
+async fn what_the_dead_held_comes_back_while_somebody_holds_a_lane_that_they_led() {
+    let (pool, site) = (live().await, Site::default());
+    let client = Client::new(pool.clone());
+    let (ids, door) = loads(&pool, &site, 3).await;
+    let running = start(&pool, &site, mourning());
+    site.has_begun(1).await;
+    is_seen_to_execute(&client, ids[1]).await;
+    let (holder, schema) = (sql().await, pool.schema());
+    let held = format!("update {schema}.lanes set led_by = '{GONE}' where key = 'dock:1'");
+    assert_eq!(holder.execute(&held, &[]).await.unwrap(), 1);
+    let cancel = format!("begin; select {schema}.cancel({}, null, null, null, 'not needed')", ids[1]);
+    holder.batch_execute(&cancel).await.unwrap();
+    let elsewhere = held_by(&pool, GONE, 9).await;
+    dies(&pool, GONE).await;
+    assert_eq!(client.settled(elsewhere, SOON).await.unwrap().unwrap().result.unwrap(), 9);
+    holder.batch_execute("commit").await.unwrap();
+    all_done(&pool, &ids[2..]).await;
+    door.add_permits(1);
+    running.stop().await;
+    assert_eq!(site.begun(), [(0, 0), (1, 0), (9, 1), (2, 0)]);
+}
+
+/// Somebody deleted the head of a lane that is led, and who is next there has a partition key under which another has the turn.
+async fn next_has_a_key(pool: &Pool, site: &Site, leader: &str) -> (Vec<i64>, i64) {
+    let client = Client::new(pool.clone());
+    site.shut(9);
+    let other = client.enqueue(Load { n: 9, dock: 2 }).await.unwrap().id.raw();
+    site.has_begun(9).await;
+    let (ids, schema) = (loads(pool, site, 3).await.0, pool.schema());
+    site.has_begun(1).await;
+    let keyed = format!(
+        "begin;
+         insert into {schema}.workers (id, lease_expires_at, host, pid, queues, machines)
+         values ('{leader}', statement_timestamp() - interval '1 hour', 'h', 1, '{{}}', '{{}}') on conflict do nothing;
+         update {schema}.instances set partition_key = 'key' where id in ({other}, {});
+         update {schema}.lanes set led_by = '{leader}' where key = 'dock:1';
+         delete from {schema}.instances where id = {};
+         commit",
+        ids[2], ids[1]
+    );
+    sql().await.batch_execute(&keyed).await.unwrap();
+    (ids, other)
+}
+
+async fn waits_for_its_turn(pool: &Pool, id: i64) {
+    let client = Client::new(pool.clone());
+    eventually("it waits for its turn", async || {
+        let row = client.inspect().show(id).await.unwrap().unwrap();
+        (row.status, row.held_back) == (Status::Runnable, true)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn one_that_is_given_back_to_its_lane_waits_for_its_turn_under_its_key() {
+    let (pool, site) = (live().await, Site::default());
+    let running = start(&pool, &site, quick());
+    let (sql, schema) = (sql().await, pool.schema());
+    let worker = format!("select id::text from {schema}.workers");
+    let mut leader = None;
+    eventually("there is a worker", async || {
+        leader = sql.query_opt(&worker, &[]).await.unwrap().map(|row| row.get::<_, String>(0));
+        leader.is_some()
+    })
+    .await;
+    let (ids, other) = next_has_a_key(&pool, &site, &leader.unwrap()).await;
+    waits_for_its_turn(&pool, ids[2]).await;
+    site.shut(9).add_permits(1);
+    site.shut(1).add_permits(1);
+    all_done(&pool, &[ids[0], ids[2], other]).await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn one_that_the_dead_led_waits_for_its_turn_under_its_key() {
+    let (pool, site) = (live().await, Site::default());
+    let running = start(&pool, &site, mourning());
+    let (ids, other) = next_has_a_key(&pool, &site, GONE).await;
+    waits_for_its_turn(&pool, ids[2]).await;
+    site.shut(9).add_permits(1);
+    site.shut(1).add_permits(1);
+    all_done(&pool, &[ids[0], ids[2], other]).await;
+    running.stop().await;
+}
+
+/// Its snapshot is older than the hand-over, of which nothing is in the row of who follows.
+#[tokio::test]
+async fn a_cancel_that_cannot_see_who_runs_is_refused_and_may_be_tried_again() {
+    let (pool, site) = (live().await, Site::default());
+    let client = Client::new(pool.clone());
+    let (ids, door) = loads(&pool, &site, 6).await;
+    site.shut(2);
+    let running = start(&pool, &site, quick());
+    site.has_begun(1).await;
+    is_seen_to_execute(&client, ids[1]).await;
+    let caller = sql().await;
+    let begin = "begin isolation level repeatable read; select 1 from pg_class limit 1";
+    let cancel = |id: i64| format!("select {}.cancel({id}, null, null, null, 'not needed')", pool.schema());
+    caller.batch_execute(begin).await.unwrap();
+    door.add_permits(1);
+    site.has_begun(2).await;
+    let refused = caller.query_one(&cancel(ids[2]), &[]).await.unwrap_err();
+    assert_eq!(refused.code().map(|code| code.code()), Some("40001"), "{refused}");
+    caller.batch_execute("rollback").await.unwrap();
+    let explained = client.inspect().explain(ids[2]).await.unwrap().unwrap();
+    assert!(matches!(explained.blockers[0], Blocker::Executing { alive: true, .. }), "{explained:?}");
+    caller.batch_execute(begin).await.unwrap();
+    assert_eq!(caller.query_one(&cancel(ids[2]), &[]).await.unwrap().get::<_, &str>(0), "cancelled");
+    // One that is behind, in the same transaction.
+    assert_eq!(caller.query_one(&cancel(ids[4]), &[]).await.unwrap().get::<_, &str>(0), "cancelled");
+    caller.batch_execute("commit").await.unwrap();
+    all_done(&pool, &[ids[0], ids[1], ids[3], ids[5]]).await;
+    site.shut(2).add_permits(1);
+    running.stop().await;
+    assert_eq!(site.begun(), [(0, 0), (1, 0), (2, 0), (3, 0), (5, 0)]);
 }

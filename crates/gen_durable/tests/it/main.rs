@@ -21,6 +21,7 @@ mod iso;
 mod lanes;
 mod led;
 mod letters;
+mod levels;
 mod locks;
 mod log;
 mod migrations;

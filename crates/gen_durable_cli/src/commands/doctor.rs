@@ -207,7 +207,10 @@ async fn server(inspect: &Inspect, report: &mut Report) -> anyhow::Result<()> {
         );
     }
     if settings.get("default_transaction_isolation").is_some_and(|level| level != "read committed") {
-        report.note("default_transaction_isolation is not `read committed`: a signal or a commit may be refused and tried again more often");
+        report.find(
+            "default_transaction_isolation is not `read committed`: an engine does not start here",
+            "alter role … set default_transaction_isolation = 'read committed'",
+        );
     }
     connections(&settings, report);
     if let Some(now) = settings.get("now").and_then(|now| now.replacen(' ', "T", 1).parse::<Timestamp>().ok()) {

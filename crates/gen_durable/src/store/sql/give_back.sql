@@ -9,7 +9,10 @@ with held as materialized (
 )
 update gen_durable.instances i
 set status = 'runnable', claim_epoch = i.claim_epoch + 1, locked_by = null, lease_expires_at = null,
-    eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock()
+    eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock(),
+    -- One that was queued had no turn under its key, and waits for it.
+    held_back = i.status = 'queued' and i.partition_key is not null,
+    arrival = case when i.status = 'queued' and i.partition_key is not null then nextval('gen_durable.arrivals') else i.arrival end
 from held
 -- In a lane that we lead it is still queued, and ours all the same.
 where i.id = held.id and i.status in ('executing', 'queued')

@@ -1,6 +1,6 @@
 -- called by: store::lease::reap     index: workers_pkey, instances_held, instances_pkey; lanes_led, instances_lane
 -- locks: the dead worker's row first (so that it cannot come back meanwhile), then instances by id, skipping what is held, then
--- the lanes that it led
+-- the lanes of those that failed, then those that it led, skipping what is held
 -- The attempt rises; the step's handler is not called. A row that was run alone and took its process with it once more
 -- has failed; a row that was only there goes on.
 with dead as materialized (
@@ -40,33 +40,44 @@ reaped as (
         last_error = case when i.crash_count + 1 >= $3
                           then 'its process died ' || (i.crash_count + 1) || ' times' else i.last_error end,
         finished_at = case when i.crash_count + 1 >= $3 then gen_durable.clock() end,
-        -- Back to runnable it keeps its lane and its turn; settled, it leaves both to who waits.
+        -- Back to runnable it keeps its lane and its turn; one that was queued had none, and waits for it. Settled, it leaves both
+        -- to who waits.
+        held_back = i.status = 'queued' and i.partition_key is not null and i.crash_count + 1 < $3,
         in_lane = i.in_lane and (i.crash_count + 1 < $3 or i.lane_blocks),
         arrival = case when i.crash_count + 1 >= $3 and (i.in_lane or i.partition_key is not null)
+                            or i.status = 'queued' and i.partition_key is not null
                        then nextval('gen_durable.arrivals') else i.arrival end,
         updated_at = gen_durable.clock()
     from (select id from held union all select id from running) held
     where i.id = held.id
     returning i.id, i.fsm, i.status = 'failed' as failed, i.parent_id, i.tenant, i.lane_key
 ),
--- The lanes that it led, and those that somebody leads whose head has failed now: nobody runs who is next there.
-free as materialized (
-    select l.tenant, l.key
-    from (
-        select led.tenant, led.key, false as failed from led
-        where led.id is null or led.id in (select id from reaped)
-           or led.status <> 'queued' and led.locked_by is distinct from (select id from dead)
-        union
-        select reaped.tenant, reaped.lane_key, true from reaped where reaped.failed and reaped.lane_key is not null
-    ) f
-    join gen_durable.lanes l on l.tenant = f.tenant and l.key = f.key
-    -- Somebody else may have come to lead it, and run who is next there.
-    where f.failed or coalesce(l.led_by, '00000000-0000-0000-0000-000000000000') = (select id from dead)
+-- Lanes whose head has failed now: nobody runs who is next there. The head was ours to end, so whoever holds the lane does not
+-- hold it for long.
+ended as materialized (
+    select l.tenant, l.key from reaped
+    join gen_durable.lanes l on l.tenant = reaped.tenant and l.key = reaped.lane_key
+    where reaped.failed and reaped.lane_key is not null
     order by l.tenant, l.key
     for update of l
 ),
+-- The lanes that it led. One that somebody holds is passed over: a caller's transaction may have cancelled the head that another
+-- worker runs there by now, and a lead that is left over means nothing as long as the head is not queued.
+left_over as materialized (
+    select l.tenant, l.key from led
+    join gen_durable.lanes l on l.tenant = led.tenant and l.key = led.key
+    where (select count(*) from ended) >= 0
+      -- Somebody else may have come to lead it, and run who is next there.
+      and coalesce(l.led_by, '00000000-0000-0000-0000-000000000000') = (select id from dead)
+      and (led.id is null or led.id in (select id from reaped)
+           or led.status <> 'queued' and led.locked_by is distinct from (select id from dead))
+    order by l.tenant, l.key
+    for update of l skip locked
+),
 unled as (
-    update gen_durable.lanes l set led_by = null from free where l.tenant = free.tenant and l.key = free.key
+    update gen_durable.lanes l set led_by = null
+    from (select * from ended union select * from left_over) free
+    where l.tenant = free.tenant and l.key = free.key
 )
 select reaped.id, reaped.fsm, reaped.failed,
     case when reaped.failed and reaped.parent_id is not null then gen_durable.tell_parents(array[reaped.id]) end,

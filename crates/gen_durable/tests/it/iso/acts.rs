@@ -59,6 +59,16 @@ pub(super) struct Act {
     /// `WHO` stands for the session.
     pub(super) sql: String,
     pub(super) claims: Claims,
+    /// In a transaction at `repeatable read` that has looked around before: the act sees nothing that came since.
+    pub(super) strict: bool,
+}
+
+impl Act {
+    /// Whether it may be refused with this, when others came first. Then it has done nothing.
+    pub(super) fn may_be_refused(&self, error: &str) -> bool {
+        self.claims.refusals.iter().any(|refusal| error.starts_with(refusal))
+            || self.strict && error.starts_with("40001")
+    }
 }
 
 /// Put literals where a statement has parameters. From the last on, so that `$1` leaves `$10` alone.
@@ -183,6 +193,9 @@ fn fire(id: i64, due: &str, birth: &str) -> (String, Claims) {
 
 impl Act {
     pub(super) fn named(name: &str) -> Act {
+        if let Some(plain) = name.strip_prefix("strictly ") {
+            return Act { strict: true, ..Act::named(plain) };
+        }
         let (sql, claims) = match name {
             "pick" => {
                 let values = [
@@ -278,6 +291,6 @@ impl Act {
             "11 and 12 done" => child(&[(11, "done"), (12, "done")]),
             other => super::keyed::act(other).unwrap_or_else(|| panic!("there is no act {other:?}")),
         };
-        Act { name: name.into(), sql, claims }
+        Act { name: name.into(), sql, claims, strict: false }
     }
 }

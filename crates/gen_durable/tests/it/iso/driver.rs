@@ -61,6 +61,16 @@ enum At {
     Over,
 }
 
+/// What a strict transaction does before its act: from here on it sees nothing new.
+const LOOK_AROUND: &str = "begin isolation level repeatable read; select 1 from pg_class limit 1";
+
+impl Act {
+    /// Which of its session's statements it is.
+    fn place(&self) -> usize {
+        usize::from(self.strict)
+    }
+}
+
 /// Gates that an act may pass.
 const GATES: i32 = 80;
 
@@ -139,8 +149,12 @@ impl Lane {
                     at[who] = if matches!(at[who], At::Gate(_)) { At::Running(n) } else { At::Over };
                 }
                 At::Statement(n) => {
-                    let text = match (n, acts[who].1) {
-                        (0, _) => format!("begin; {}", acts[who].0.sql.replace("WHO", &who.to_string())),
+                    let (act, end) = &acts[who];
+                    let sql = act.sql.replace("WHO", &who.to_string());
+                    let text = match (n, end) {
+                        (0, _) if act.strict => LOOK_AROUND.into(),
+                        (0, _) => format!("begin; {sql}"),
+                        (1, _) if act.strict => sql,
                         (_, End::Commit) => "commit".into(),
                         (_, End::Rollback | End::Killed(_)) => "rollback".into(),
                     };
@@ -236,7 +250,7 @@ impl Lane {
         let (At::Running(n) | At::Waiting(n) | At::Gate(n)) = at[who] else { unreachable!() };
         let answer = &mut answers[who];
         match said {
-            Ok(messages) if n == 0 => {
+            Ok(messages) if n == acts[who].0.place() => {
                 let rows = messages.into_iter().filter_map(|message| match message {
                     SimpleQueryMessage::Row(row) => {
                         Some((0..row.len()).map(|column| row.get(column).map(str::to_owned)).collect())
@@ -245,6 +259,7 @@ impl Lane {
                 });
                 answer.rows = rows.collect();
             }
+            Ok(_) if n < acts[who].0.place() => {}
             Ok(_) => answer.committed = answer.error.is_none() && acts[who].1 == End::Commit,
             Err(error) => {
                 let code = error.code().map_or_else(|| error.to_string(), |code| code.code().to_owned());
@@ -253,7 +268,7 @@ impl Lane {
             }
         }
         let died = answer.error.is_some() && matches!(acts[who].1, End::Killed(_));
-        at[who] = if n == 0 && !died { At::Statement(1) } else { At::Over };
+        at[who] = if n <= acts[who].0.place() && !died { At::Statement(n + 1) } else { At::Over };
     }
 }
 

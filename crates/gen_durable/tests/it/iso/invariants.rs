@@ -133,7 +133,7 @@ pub(super) async fn broken(lane: &Lane, acts: &[(Act, End)], answers: &[Answer],
                 .error
                 .iter()
                 .filter(|_| !matches!(end, End::Killed(_)))
-                .filter(|error| !act.claims.refusals.iter().any(|refusal| error.starts_with(refusal)))
+                .filter(|error| !act.may_be_refused(error))
                 .map(|error| format!("{} failed: {error}", act.name)),
         );
         let ids: Vec<i64> = answer.rows.iter().filter_map(|row| row[0].as_deref()?.parse().ok()).collect();

@@ -144,7 +144,8 @@ pub(super) async fn broken(lane: &Lane, world: &World, acts: &[(Act, End)], answ
     let (mut claimed, mut acknowledged) = (Vec::new(), 0);
     let is_led = world.rows.contains("'led'");
     for ((act, end), answer) in acts.iter().zip(answers) {
-        let errors = answer.error.iter().filter(|_| !matches!(end, End::Killed(_)));
+        let errors =
+            answer.error.iter().filter(|_| !matches!(end, End::Killed(_))).filter(|error| !act.may_be_refused(error));
         wrong.extend(errors.map(|error| format!("{} failed: {error}", act.name)));
         if !answer.committed {
             continue;

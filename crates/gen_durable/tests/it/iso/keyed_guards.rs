@@ -4,7 +4,7 @@ use super::{Guard, Meeting, assert_nothing_wrong, play_all};
 
 /// Guards, whether it takes gates to see them, a meeting that needs each, and what the kit says without the guard.
 #[allow(clippy::type_complexity)] // A table: name, gated, what is taken out, where, who meets, why.
-const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 18] = [
+const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 20] = [
     (
         "the lock of the lane, for who gives out places",
         false,
@@ -132,6 +132,22 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 18] = [
         "lane new",
         &["place", "pick"],
         "a claim from before is still good",
+    ),
+    (
+        "the lock of who was at the head, for a cancel that sees nothing new",
+        false,
+        &[("cancel", "if not gen_durable.looks_anew() then", "if false then")],
+        "lane led",
+        &["strictly cancel 11", "10 done and leads"],
+        "nobody runs its head",
+    ),
+    (
+        "leaving who is next to others, for an ending that sees nothing new",
+        false,
+        &[("conclude", "if cardinality(freeing) > 0 and looks_anew then", "if cardinality(freeing) > 0 then")],
+        "lane arriving",
+        &["strictly 10 concludes", "place"],
+        "nobody is at the head of the lane",
     ),
     (
         "the number of one that ended from outside",

@@ -35,6 +35,27 @@ async fn an_act_on_a_lane_or_a_key_that_is_taken_back_leaves_nothing_in_any_orde
     assert_nothing_wrong(cases, &wrong);
 }
 
+/// What a caller, or a step in its own transaction, may do at a level at which nothing new is seen.
+const STRICT: [&str; 5] = ["10 concludes", "cancel", "cancel 11", "signal 11", "enqueue in lane"];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_act_that_sees_nothing_new_keeps_the_order_of_a_lane_or_a_key_in_every_order() {
+    let begun = std::time::Instant::now();
+    let all = std::env::var_os("DURABLE_ISO_ALL").is_some();
+    let usual = |world: &&World| all || ["lane led", "key arriving"].contains(&world.name);
+    let mut meetings = Vec::new();
+    for world in WORLDS.iter().filter(usual) {
+        for strict in STRICT.iter().filter(|act| world.acts.contains(act)) {
+            let strictly = Act::named(&format!("strictly {strict}"));
+            meetings.extend(world.acts.iter().map(|other| Meeting::of(world, [strictly.clone(), Act::named(other)])));
+        }
+    }
+    let (cases, wrong) = play_all(meetings, false, &[]).await;
+    println!("{cases} interleavings with one that sees nothing new in {:.1?}", begun.elapsed());
+    assert_nothing_wrong(cases, &wrong);
+    assert!(cases >= 700, "only {cases} interleavings");
+}
+
 /// Three at once.
 const TRIPLES: [(&str, [&str; 3]); 27] = [
     ("lane running", ["10 done", "signal 11", "place"]),

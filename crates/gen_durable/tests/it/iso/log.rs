@@ -137,7 +137,7 @@ fn act(name: &str) -> Act {
         "read below the horizon" => "select S.iso_read(true)".into(),
         other => panic!("there is no act {other:?}"),
     };
-    Act { name: name.into(), sql, claims: Claims::default() }
+    Act { name: name.into(), sql, claims: Claims::default(), strict: false }
 }
 
 /// Everything that is committed is placed and projected, as a poll would.

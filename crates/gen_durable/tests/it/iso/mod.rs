@@ -59,7 +59,9 @@ impl Meeting {
     }
 
     fn name(&self, order: &[usize]) -> String {
-        let acts: Vec<String> = self.acts.iter().map(|(act, end)| format!("{} ({end:?})", act.name)).collect();
+        let strictly = |act: &Act| if act.strict { "strictly " } else { "" };
+        let named = |(act, end): &(Act, End)| format!("{}{} ({end:?})", strictly(act), act.name);
+        let acts: Vec<String> = self.acts.iter().map(named).collect();
         format!("{}: {}: {order:?}", self.world.name, acts.join(" × "))
     }
 
@@ -261,6 +263,31 @@ async fn three_acts_at_once_keep_the_invariants_in_every_order() {
     println!("{cases} interleavings of three in {:.1?}", begun.elapsed());
     assert_nothing_wrong(cases, &wrong);
     assert!(cases >= 300, "only {cases} interleavings");
+}
+
+/// A caller, or a step in its own transaction, that sees nothing that came after its transaction began.
+const STRICT: [(&str, [&str; 2]); 12] = [
+    ("running", ["strictly signal a", "wait"]),
+    ("running", ["strictly signal by key", "wait"]),
+    ("running", ["strictly cancel all", "spawn 2"]),
+    ("running", ["strictly cancel", "done"]),
+    ("parked", ["strictly signal a", "expire"]),
+    ("parked", ["strictly signal a", "signal a"]),
+    ("joining", ["strictly 11 done", "12 done"]),
+    ("joining", ["strictly 11 and 12 done", "expire"]),
+    ("joining", ["strictly 11 done", "cancel all"]),
+    ("telling", ["strictly 12 tells", "cancel 11"]),
+    ("over", ["strictly start k", "start k"]),
+    ("over", ["strictly enqueue k", "start k"]),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_act_that_sees_nothing_new_keeps_the_invariants_in_every_order() {
+    let meetings = STRICT.iter().map(|(world, acts)| Meeting::named(world, acts)).collect();
+    let (cases, wrong) = play_all(meetings, false, &[]).await;
+    println!("{cases} interleavings with one that sees nothing new");
+    assert_nothing_wrong(cases, &wrong);
+    assert!(cases >= 80, "only {cases} interleavings");
 }
 
 /// Guards of the SQL, whether it takes gates to see them, a meeting that needs each, and what the kit says of it without the guard.

@@ -239,3 +239,29 @@ async fn a_cancelled_head_leaves_its_lane_and_a_number_by_which_the_next_is_let_
     });
     assert_eq!(rows(&lab, ids).await, (seen_to, released));
 }
+
+/// One that has a partition key as well gets its place from whoever picks. Those behind it do not get theirs before that.
+#[tokio::test]
+async fn those_who_are_enqueued_together_keep_their_order_if_some_have_a_partition_key() {
+    let (lab, book) = lab().await;
+    let keyed = |n| Walk { partition: Some("key".into()), ..in_lane("lane", n) };
+    lab.enqueue(under("key", 0)).await.unwrap();
+    run(&lab, "select S.place(0, 1000)").await;
+    lab.enqueue_all([keyed(1), in_lane("lane", 2), keyed(3), in_lane("lane", 4)]).await.unwrap();
+    lab.drain().await;
+    assert_eq!(book.read(), [0, 1, 2, 3, 4]);
+}
+
+/// Whoever gives out places would stand still while they are written, and their lanes with him.
+#[tokio::test]
+async fn very_many_who_are_enqueued_together_get_their_places_from_whoever_picks() {
+    let (lab, _) = lab().await;
+    let placed = statement(&lab, "select count(*) from gen_durable.instances where in_lane");
+    let count = async || sql().await.query_one(&placed, &[]).await.unwrap().get::<_, i64>(0);
+    lab.enqueue_all((0..10_000).map(|n| in_lane("lane", n))).await.unwrap();
+    assert_eq!(count().await, 10_000);
+    lab.enqueue_all((0..10_001).map(|n| in_lane("another", n))).await.unwrap();
+    assert_eq!(count().await, 10_000);
+    lab.step().await;
+    assert!(count().await > 10_000);
+}

@@ -1,0 +1,214 @@
+//! Transactions at `repeatable read` and `serializable`: they see nothing that came after they began, so whatever depends on
+//! a newer look is left to others, or refused in clear words.
+
+use std::sync::Arc;
+
+use gen_durable::{
+    Client, Context, Engine, HOUR, Lab, Lane, Machine, Outcome, Policy, Pool, Settings, Signal, Status, birth, done,
+    next, spawn, wait_for,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::support::{Running, SOON, live, sql, url};
+
+/// At which level steps begin their transactions, and through whom somebody comes meanwhile.
+#[derive(Clone)]
+struct World {
+    level: &'static str,
+    client: Arc<std::sync::OnceLock<Client>>,
+}
+
+impl World {
+    fn client(&self) -> &Client {
+        self.client.get().unwrap()
+    }
+}
+
+#[derive(Serialize, Deserialize, Clone, Default)]
+struct Strict {
+    lane: Option<String>,
+    partition: Option<String>,
+}
+
+#[derive(Serialize, Deserialize, Default, Clone, Copy, Debug, PartialEq)]
+#[serde(rename_all = "snake_case")]
+enum At {
+    #[default]
+    End,
+    /// Somebody comes in the same lane and under the same key while the transaction is open.
+    Joined,
+    /// A signal comes while it is open.
+    Wait,
+    /// As the refusal of that says: it waits in the next step.
+    Next,
+    PlainWait,
+    Spawn,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Go;
+impl Signal for Go {
+    const NAME: &'static str = "go";
+    type To = Strict;
+}
+
+impl Machine for Strict {
+    const NAME: &'static str = "strict";
+    type App = World;
+    type Step = At;
+    type Output = ();
+    fn lane(&self) -> Option<Lane> {
+        self.lane.as_ref().map(|lane| Lane::new("server", lane))
+    }
+    fn partition(&self) -> Option<String> {
+        self.partition.clone()
+    }
+    fn policy(&self, _: &At) -> Policy {
+        Policy::ONCE
+    }
+    async fn step(&mut self, at: At, cx: &mut Context<'_, Self>) -> Outcome<Self> {
+        match at {
+            At::End => return Ok(done(())),
+            At::PlainWait => return Ok(wait_for::<Go>().then(At::End).forever()),
+            _ => {}
+        }
+        let tx = cx.begin().await?;
+        tx.execute(&format!("set transaction isolation level {}", cx.app.level), &[]).await?;
+        tx.execute("select 1", &[]).await?;
+        let client = cx.app.client();
+        Ok(match at {
+            At::End | At::PlainWait => done(()),
+            At::Joined => {
+                client.enqueue(self.clone()).await?;
+                done(())
+            }
+            At::Wait => {
+                client.signal(cx.id, Go).await?;
+                wait_for::<Go>().then(At::End).forever()
+            }
+            At::Next => {
+                client.signal(cx.id, Go).await?;
+                next(At::PlainWait)
+            }
+            At::Spawn => spawn([birth(Strict::default())]).then(At::End).forever(),
+        }
+        .within(tx))
+    }
+}
+
+async fn lab(level: &'static str) -> Lab<World> {
+    let world = World { level, client: Arc::default() };
+    let lab = Lab::new(world.clone()).await.register::<Strict>();
+    drop(world.client.set(Client::new(lab.pool().clone())));
+    lab
+}
+
+const LEVELS: [&str; 3] = ["read committed", "repeatable read", "serializable"];
+
+#[tokio::test]
+async fn who_came_behind_a_steps_own_transaction_goes_on_after_it_at_every_level() {
+    for level in LEVELS {
+        let lab = lab(level).await;
+        for strict in [
+            Strict { lane: Some("lane".into()), partition: None },
+            Strict { lane: None, partition: Some("key".into()) },
+            Strict { lane: Some("both".into()), partition: Some("both".into()) },
+        ] {
+            let first = lab.enqueue(strict).starting_at(At::Joined).await.unwrap().id;
+            let tally = lab.drain().await;
+            assert_eq!(lab.status_of(first).await, Status::Done, "{level}");
+            assert_eq!(tally.steps, 2, "{level}: who came meanwhile has run as well");
+        }
+    }
+}
+
+/// Who follows in the process that runs the lane has nothing of it in its own row: the process must not seem to go on with it.
+#[tokio::test]
+async fn a_lane_that_is_led_goes_on_after_a_steps_own_transaction_at_every_level() {
+    for level in LEVELS {
+        let pool = live().await;
+        let (client, world) = (Client::new(pool.clone()), World { level, client: Arc::default() });
+        drop(world.client.set(client.clone()));
+        let strict = || Strict { lane: Some("lane".into()), partition: None };
+        let mut last = None;
+        for at in [At::End, At::Joined, At::End, At::Joined, At::End] {
+            last = Some(client.enqueue(strict()).starting_at(at).await.unwrap().id);
+        }
+        // Nobody looks whether something was lost on the way.
+        let settings = Settings { reap_every: HOUR, ..Settings::default() };
+        let engine = Engine::builder(pool, world).register::<Strict>().settings(settings).build().unwrap();
+        let running = Running::start(engine);
+        assert_eq!(client.settled(last.unwrap(), SOON).await.unwrap().unwrap().result, Ok(()), "{level}");
+        running.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_wait_that_could_miss_its_signal_is_refused_in_words_that_say_what_to_do() {
+    for level in LEVELS {
+        let pool = live().await;
+        let (client, world) = (Client::new(pool.clone()), World { level, client: Arc::default() });
+        drop(world.client.set(client.clone()));
+        let running = Running::start(Engine::builder(pool, world).register::<Strict>().build().unwrap());
+        let id = client.enqueue(Strict::default()).starting_at(At::Wait).await.unwrap().id;
+        let result = client.settled(id, SOON).await.unwrap().unwrap().result;
+        running.stop().await;
+        if level == LEVELS[0] {
+            assert_eq!(result, Ok(()), "the signal is seen");
+            continue;
+        }
+        let said = result.unwrap_err().message;
+        let words = format!("a step's transaction at {level} cannot end by waiting for a signal");
+        assert!(said.contains(&words) && said.contains("End it with next(..) and wait in that step"), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn a_step_at_a_stricter_level_may_go_on_and_spawn() {
+    for level in LEVELS {
+        let lab = lab(level).await;
+        let family = lab.enqueue(Strict::default()).starting_at(At::Spawn).await.unwrap().id;
+        let later = lab.enqueue(Strict::default()).starting_at(At::Next).await.unwrap().id;
+        lab.drain().await;
+        assert_eq!(lab.status_of(family).await, Status::Done, "{level}");
+        assert_eq!(lab.status_of(later).await, Status::Done, "{level}: the signal that came meanwhile is seen");
+    }
+}
+
+#[tokio::test]
+async fn an_engine_does_not_start_where_its_statements_would_not_look_anew() {
+    let pool = live().await;
+    let mark = if url().contains('?') { '&' } else { '?' };
+    let strict = format!("{}{mark}options=-c%20default_transaction_isolation=repeatable%5C%20read", url());
+    let pool = Pool::connect_to(&strict, pool.schema()).await.unwrap();
+    let world = World { level: LEVELS[1], client: Arc::default() };
+    let engine = Engine::builder(pool.clone(), world).register::<Strict>().build().unwrap();
+    let error = engine.run(std::future::ready(())).await.unwrap_err().to_string();
+    assert!(error.contains("default_transaction_isolation is `repeatable read`"), "{error}");
+    assert!(error.contains("alter role"), "{error}");
+    // As the error says.
+    let mended = strict.replace("repeatable", "read").replace("%20read", "%20committed");
+    let pool = Pool::connect_to(&mended, pool.schema()).await.unwrap();
+    let world = World { level: LEVELS[1], client: Arc::default() };
+    Engine::builder(pool, world).register::<Strict>().build().unwrap().run(std::future::ready(())).await.unwrap();
+}
+
+/// A setting that changes while an engine runs: its next connection has it.
+#[tokio::test]
+async fn nothing_is_claimed_or_committed_at_another_level() {
+    let pool = live().await;
+    let other = sql().await;
+    let schema = pool.schema();
+    for act in [
+        format!("select * from {schema}.pick('{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', null, 30, 0)"),
+        format!(
+            "select * from {schema}.settle('{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '20ms')"
+        ),
+    ] {
+        other.batch_execute(&act).await.unwrap();
+        other.batch_execute("begin isolation level repeatable read").await.unwrap();
+        let refused = other.batch_execute(&act).await.unwrap_err();
+        other.batch_execute("rollback").await.unwrap();
+        assert_eq!(refused.code().map(tokio_postgres::error::SqlState::code), Some("25000"), "{refused}");
+    }
+}
