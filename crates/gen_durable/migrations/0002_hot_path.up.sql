@@ -47,7 +47,7 @@ create function gen_durable.children_of(p_id bigint, p_generation int) returns t
 --   called by: look_anew, enqueue_all, conclude, cancel      locks: nothing
 create function gen_durable.looks_anew() returns boolean
     language sql stable
-    as $$ select current_setting('transaction_isolation') = 'read committed' $$;
+    as $$ select current_setting('transaction_isolation') in ('read committed', 'read uncommitted') $$;
 
 -- Refuse to work where it does not.
 --   called by: pick, settle      locks: nothing

@@ -7,10 +7,7 @@
 create function gen_durable.tell_parents(p_children bigint[]) returns void
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+set enable_seqscan = off set jit = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 declare
     parents bigint[];
@@ -260,11 +257,7 @@ create function gen_durable.conclude(p_endings jsonb, p_lock_timeout text)
 returns table (id bigint, status text, inbox text, children text)
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set jit = off
+set enable_seqscan = off set jit = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
@@ -456,13 +449,20 @@ begin
         perform i.id from gen_durable.instances i where i.id = any (ids) order by i.id desc for no key update;
     end loop;
     if not gen_durable.looks_anew() then
-        -- One that was behind others when this transaction began may run by now, and nothing of that is in its own row. But who was
-        -- at the head then has ended, so this is refused (40001), and may be tried again in another transaction.
-        perform from gen_durable.instances h
-        where h.id = any (array(
-            select gen_durable.head_of(i.tenant, i.lane_key) from gen_durable.instances i
+        -- One that was behind others when this transaction began may run by now, and nothing of that is in its own row. But then who
+        -- stood before it has gone: this is refused (40001), and may be tried again in another transaction.
+        perform from gen_durable.instances p
+        where p.id = any (array(
+            select before.id from gen_durable.instances i
+            cross join lateral (
+                select p.id from gen_durable.instances p
+                where p.lane_hash = i.lane_hash and p.in_lane and p.lane_position < i.lane_position
+                  and p.tenant = i.tenant and p.lane_key = i.lane_key
+                order by p.lane_hash desc, p.lane_position desc
+                limit 1
+            ) before
             where i.id = any (ids) and i.status = 'queued' and coalesce(i.in_lane, false)))
-        order by h.id desc
+        order by p.id desc
         for no key update;
     end if;
     -- Who has its lane; also one that is queued, if it runs in the worker that leads the lane. By the ids: see `hand_over`.

@@ -68,7 +68,7 @@ begin
     end if;
     -- Who came late stands before where we begin to look.
     with came as materialized (
-        -- By id alone: in the order of the key's index it would be all that wait.
+        -- Of this key, by id alone: in the order of the key's index it would be all that wait.
         select i.tenant, i.partition_key, i.held_back, i.priority, i.eligible_at, i.id
         from gen_durable.instances i where i.id = any (p_came)
     )
@@ -131,22 +131,6 @@ begin
     ) head on true;
 end $$;
 
--- Who is at the head of a lane.
---   called by: is_led, cancel      index: lanes_pkey, instances_lane      locks: nothing
-create function gen_durable.head_of(p_tenant text, p_key text) returns bigint
-language sql stable
-set search_path = gen_durable, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
-set jit = off
-as $$
-    select h.id from gen_durable.instances h
-    where h.lane_hash = gen_durable.lane_hash(p_tenant, p_key) and h.in_lane
-      and h.lane_position > (select l.floor from gen_durable.lanes l where l.tenant = p_tenant and l.key = p_key)
-      and h.tenant = p_tenant and h.lane_key = p_key
-    order by h.lane_hash, h.lane_position
-    limit 1
-$$;
-
 -- Is it queued and runs, as the first in a lane that is led?
 --   called by: cancel      index: instances_pkey, lanes_pkey, instances_lane      locks: nothing
 create function gen_durable.is_led(p_id bigint) returns boolean
@@ -159,11 +143,16 @@ declare
     found_lane record;
 begin
     -- In two steps: most lanes are led by nobody, or have another at their head.
-    select l.tenant, l.key, l.led_by into found_lane
+    select l.tenant, l.key, l.floor, l.led_by into found_lane
     from gen_durable.instances i
     join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
     where i.id = p_id;
-    return found_lane.led_by is not null and p_id = gen_durable.head_of(found_lane.tenant, found_lane.key);
+    return found_lane.led_by is not null and p_id = (
+        select h.id from gen_durable.instances h
+        where h.lane_hash = gen_durable.lane_hash(found_lane.tenant, found_lane.key) and h.in_lane
+          and h.lane_position > found_lane.floor and h.tenant = found_lane.tenant and h.lane_key = found_lane.key
+        order by h.lane_hash, h.lane_position
+        limit 1);
 end $$;
 
 -- The lanes that these have left from outside are led by nobody: who is next there runs nowhere.
@@ -203,16 +192,28 @@ set jit = off
 set plan_cache_mode = force_generic_plan
 as $$
 declare
-    seen bigint[];
-    mine bigint[];
-    passed_over bigint[];
+    looked_to bigint := p_from;
     reached bigint;
+    seen bigint[];
+    taken bigint[];
+    left_out bigint[];
+    mine bigint[] := '{}';
+    passed_over bigint[] := '{}';
     first_left bigint;
-    lane_tenants text[];
-    lane_keys text[];
-    lane_floors bigint[];
-    lane_is_led boolean[];
-    wanted int;
+    wanted_tenants text[];
+    wanted_keys text[];
+    -- Lanes that get no places now: somebody holds them, or an arrival in them.
+    shut_tenants text[] := '{}';
+    shut_keys text[] := '{}';
+    -- Those that are locked here.
+    lane_tenants text[] := '{}';
+    lane_keys text[] := '{}';
+    lane_floors bigint[] := '{}';
+    lane_is_led boolean[] := '{}';
+    got_tenants text[];
+    got_keys text[];
+    got_floors bigint[];
+    got_is_led boolean[];
     round bigint;
     heads bigint[];
     released bigint[] := '{}';
@@ -223,46 +224,65 @@ begin
     if not found then
         return p_from;
     end if;
-    select array_agg(a.id order by a.arrival), case when count(*) = p_limit then max(a.arrival) end into seen, reached
-    from (select i.id, i.arrival from gen_durable.instances i
-          where i.arrival > p_from order by i.arrival limit p_limit) a;
-    if seen is null then
+    -- Once, as a rule. What had to be passed over must not keep those behind it: then also what comes after, a few times.
+    for pass in 1..5 loop
+        select array_agg(a.id order by a.arrival), case when count(*) = p_limit then max(a.arrival) end into seen, reached
+        from (select i.id, i.arrival from gen_durable.instances i
+              where i.arrival > looked_to and not exists (
+                  select from unnest(shut_tenants, shut_keys) as shut(tenant, key) where shut.tenant = i.tenant and shut.key = i.lane_key)
+              order by i.arrival limit p_limit) a;
+        exit when seen is null;
+        -- By id: a plain `is not null` would lead the planner to the index of arrivals, and through all that ever came.
+        taken := array(select i.id from gen_durable.instances i
+                       where i.id = any (seen) and coalesce(i.arrival, 0) > 0 order by i.id for no key update skip locked);
+        select array_agg(l.tenant order by l.tenant, l.lane_key), array_agg(l.lane_key order by l.tenant, l.lane_key)
+        into wanted_tenants, wanted_keys
+        from (select distinct i.tenant, i.lane_key from gen_durable.instances i where i.id = any (taken) and i.lane_key is not null) l;
+        if wanted_keys is not null then
+            -- Only what is not there: a conflict with a row that somebody is writing would wait for him.
+            insert into gen_durable.lanes (tenant, key)
+            select * from unnest(wanted_tenants, wanted_keys) as k(tenant, key)
+            where not exists (select from gen_durable.lanes l where l.tenant = k.tenant and l.key = k.key)
+            on conflict do nothing;
+            -- The lock of the lane: an ending that frees it, and we, must see one another.
+            select array_agg(l.tenant), array_agg(l.key), array_agg(l.floor), array_agg(l.led_by is not null)
+            into got_tenants, got_keys, got_floors, got_is_led
+            from (select l.* from unnest(wanted_tenants, wanted_keys) as k(tenant, key)
+                  join gen_durable.lanes l on l.tenant = k.tenant and l.key = k.key
+                  order by l.tenant, l.key
+                  for update of l skip locked) l;
+            lane_tenants := lane_tenants || got_tenants;
+            lane_keys := lane_keys || got_keys;
+            lane_floors := lane_floors || got_floors;
+            lane_is_led := lane_is_led || got_is_led;
+        end if;
+        left_out := '{}';
+        if cardinality(taken) < cardinality(seen) or wanted_keys is not null and cardinality(wanted_keys) > coalesce(cardinality(got_keys), 0) then
+            left_out := array(select unnest(seen) except select unnest(taken));
+            -- One that has an arrival which somebody holds gets no places: what came later must not get there first.
+            select shut_tenants || coalesce(array_agg(l.tenant), '{}'), shut_keys || coalesce(array_agg(l.lane_key), '{}') into shut_tenants, shut_keys
+            from (select i.tenant, i.lane_key from gen_durable.instances i where i.id = any (left_out) and i.lane_key is not null
+                  union
+                  select k.* from unnest(wanted_tenants, wanted_keys) as k(tenant, key)
+                  where not exists (select from unnest(got_tenants, got_keys) as g(tenant, key) where g.tenant = k.tenant and g.key = k.key)
+                 ) l;
+            left_out := left_out || array(
+                select i.id from gen_durable.instances i
+                where i.id = any (taken) and exists (
+                    select from unnest(shut_tenants, shut_keys) as shut(tenant, key) where shut.tenant = i.tenant and shut.key = i.lane_key));
+            taken := array(select unnest(taken) except select unnest(left_out));
+        end if;
+        mine := mine || taken;
+        passed_over := passed_over || left_out;
+        exit when reached is null or left_out = '{}';
+        looked_to := reached;
+    end loop;
+    if mine = '{}' and passed_over = '{}' then
         return null;
     end if;
-    -- By id: a plain `is not null` would lead the planner to the index of arrivals, and through all that ever came.
-    mine := array(select i.id from gen_durable.instances i
-                  where i.id = any (seen) and coalesce(i.arrival, 0) > 0 order by i.id for no key update skip locked);
-    passed_over := array(select unnest(seen) except select unnest(mine));
 
-    -- Lanes. One that has an arrival which somebody holds is left alone: what came later must not get there first.
-    select array_agg(l.tenant order by l.tenant, l.lane_key), array_agg(l.lane_key order by l.tenant, l.lane_key), count(*)
-    into lane_tenants, lane_keys, wanted
-    from (select i.tenant, i.lane_key from gen_durable.instances i where i.id = any (mine) and i.lane_key is not null
-          except
-          select i.tenant, i.lane_key from gen_durable.instances i where i.id = any (passed_over) and i.lane_key is not null
-         ) l;
-    if wanted > 0 then
-        -- Only what is not there: a conflict with a row that somebody is writing would wait for him.
-        insert into gen_durable.lanes (tenant, key)
-        select * from unnest(lane_tenants, lane_keys) as k(tenant, key)
-        where not exists (select from gen_durable.lanes l where l.tenant = k.tenant and l.key = k.key)
-        on conflict do nothing;
-        -- The lock of the lane: an ending that frees it, and we, must see one another.
-        select array_agg(l.tenant), array_agg(l.key), array_agg(l.floor), array_agg(l.led_by is not null)
-        into lane_tenants, lane_keys, lane_floors, lane_is_led
-        from (select l.* from unnest(lane_tenants, lane_keys) as k(tenant, key)
-              join gen_durable.lanes l on l.tenant = k.tenant and l.key = k.key
-              order by l.tenant, l.key
-              for update of l skip locked) l;
-    end if;
-    if cardinality(passed_over) > 0 or wanted > coalesce(cardinality(lane_keys), 0) then
-        passed_over := passed_over || array(
-            select i.id from gen_durable.instances i
-            where i.id = any (mine) and i.lane_key is not null and not exists (
-                select from unnest(lane_tenants, lane_keys) as k(tenant, key) where k.tenant = i.tenant and k.key = i.lane_key));
-        mine := array(select unnest(mine) except select unnest(passed_over));
-    end if;
-    if lane_keys is not null then
+    -- Lanes. Also one that gets no places now has somebody at its head.
+    if lane_keys <> '{}' then
         round := nextval('gen_durable.rounds') << 20;
         update gen_durable.instances i
         set arrival = null,
@@ -302,13 +322,14 @@ begin
 
     -- Partition keys.
     for dealt in
-        select i.tenant, i.partition_key as key, max(i.id) as id from gen_durable.instances i
+        select i.tenant, i.partition_key as key, array_agg(i.id) as ids from gen_durable.instances i
         where i.id = any (mine || released) and i.partition_key is not null
         group by i.tenant, i.partition_key
         order by i.tenant, i.partition_key
     loop
-        if not gen_durable.deal(dealt.tenant, dealt.key, mine || released) then
-            again := again || dealt.id;
+        if not gen_durable.deal(dealt.tenant, dealt.key, dealt.ids) then
+            -- All of them: each may stand before where we begin to look.
+            again := again || dealt.ids;
         end if;
     end loop;
     update gen_durable.instances i set arrival = null

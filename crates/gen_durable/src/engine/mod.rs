@@ -176,7 +176,8 @@ impl Engine {
                 "this server is read-only (a standby, or default_transaction_read_only): connect to the primary, or add target_session_attrs=read-write",
             ));
         }
-        if server.isolation != "read committed" {
+        // To Postgres, read uncommitted is the same.
+        if !["read committed", "read uncommitted"].contains(&server.isolation.as_str()) {
             return Err(Error::invalid(format!(
                 "default_transaction_isolation is `{}` here, and an engine works at `read committed`: alter role … set default_transaction_isolation = 'read committed', or add ?options=-c%20default_transaction_isolation=read%5C%20committed to the URL",
                 server.isolation

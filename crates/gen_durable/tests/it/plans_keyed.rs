@@ -253,3 +253,32 @@ async fn plans_that_were_made_while_nobody_stood_in_a_lane_stay_good() {
         );
     }
 }
+
+/// Who comes under many keys costs as much each as under few, however many keys remember where their next look begins.
+#[tokio::test]
+async fn placing_under_many_keys_costs_each_as_much_as_under_few() {
+    let start = || Options::for_tests().fsync(false).setting("autovacuum", "off").temporary().unwrap();
+    let cluster = tokio::task::spawn_blocking(start).await.unwrap();
+    let mut measured = Vec::new();
+    for keys in [50, 500] {
+        let pool = Pool::connect_to(&cluster.url(), &schema_name()).await.unwrap();
+        pool.migrate().await.unwrap();
+        let schema = pool.schema();
+        let mut client = sql_at(&cluster.url()).await;
+        let busy = format!(
+            "insert into {schema}.instances (fsm, step, state, status, claim_epoch, locked_by, partition_key)
+             select 'plan', 'run', '{{}}', 'executing', 1, '{WORKER}', 'key ' || k from generate_series(1, {keys}) k;
+             insert into {schema}.turns (tenant, key, priority, at, id)
+             select '', partition_key, 0, eligible_at, id from {schema}.instances;
+             insert into {schema}.instances (fsm, step, state, partition_key, held_back, arrival)
+             select 'plan', 'run', '{{}}', 'key ' || k, true, nextval('{schema}.arrivals') from generate_series(1, {keys}) k"
+        );
+        client.batch_execute(&busy).await.unwrap();
+        client.batch_execute(&format!("vacuum analyze {schema}.instances")).await.unwrap();
+        let place = format!("select {schema}.place(0, 1000)");
+        pages_of(&mut client, None, &place).await;
+        measured.push(pages_of(&mut client, None, &place).await / keys);
+    }
+    println!("{measured:?} pages for each who came, under 50 and under 500 keys");
+    assert!(measured[1] <= 2 * measured[0], "{measured:?}");
+}

@@ -206,7 +206,7 @@ async fn server(inspect: &Inspect, report: &mut Report) -> anyhow::Result<()> {
             "connect to the primary (`target_session_attrs=read-write` finds it)",
         );
     }
-    if settings.get("default_transaction_isolation").is_some_and(|level| level != "read committed") {
+    if settings.get("default_transaction_isolation").is_some_and(|level| !level.starts_with("read ")) {
         report.find(
             "default_transaction_isolation is not `read committed`: an engine does not start here",
             "alter role … set default_transaction_isolation = 'read committed'",

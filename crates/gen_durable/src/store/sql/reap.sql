@@ -1,5 +1,6 @@
 -- called by: store::lease::reap     index: workers_pkey, instances_held, instances_pkey; lanes_led, instances_lane
--- locks: the dead worker's row first (so that it cannot come back meanwhile), then instances by id, skipping what is held, then
+-- locks: the dead worker's row first (so that it cannot come back meanwhile), then parents of those that fail, then instances by id,
+-- both skipping what is held: a child whose parent somebody holds is left for the next time; then
 -- the lanes of those that failed, then those that it led, skipping what is held
 -- The attempt rises; the step's handler is not called. A row that was run alone and took its process with it once more
 -- has failed; a row that was only there goes on.
@@ -8,10 +9,23 @@ with dead as materialized (
     where w.id = $1::text::uuid and w.lease_expires_at < statement_timestamp()
     for update
 ),
+parents as materialized (
+    select p.id from gen_durable.instances p
+    where p.id = any (array(select c.parent_id from gen_durable.instances c
+                            where c.locked_by = (select id from dead) and c.status = 'executing'
+                              and c.crash_count + 1 >= $3 and c.parent_generation is not null
+                            union
+                            select c.parent_id from dead cross join lateral gen_durable.led_heads(dead.id, '', '', 10000) h
+                            join gen_durable.instances c on c.id = h.id
+                            where h.status = 'queued' and c.crash_count + 1 >= $3 and c.parent_generation is not null))
+    order by p.id
+    for no key update skip locked
+),
 held as materialized (
     select i.id
     from gen_durable.instances i
     where i.locked_by = (select id from dead) and i.status = 'executing'
+      and (i.crash_count + 1 < $3 or i.parent_generation is null or i.parent_id = any (array(select id from parents)))
     order by i.id
     limit $2
     for no key update skip locked
@@ -24,6 +38,7 @@ running as materialized (
     select i.id
     from gen_durable.instances i
     where i.id = any (array(select led.id from led where led.status = 'queued')) and i.status = 'queued' and (i.in_lane or i.held_back)
+      and (i.crash_count + 1 < $3 or i.parent_generation is null or i.parent_id = any (array(select id from parents)))
     order by i.id
     for no key update skip locked
 ),
@@ -78,8 +93,15 @@ unled as (
     update gen_durable.lanes l set led_by = null
     from (select * from ended union select * from left_over) free
     where l.tenant = free.tenant and l.key = free.key
+),
+-- Parents and the story, when all are written and not one by one: a parent may be among them.
+together as materialized (
+    select array_agg(reaped.id) as ids, array_agg(reaped.id) filter (where reaped.failed and reaped.parent_id is not null) as children
+    from reaped
+),
+told as materialized (
+    select case when together.children is not null then gen_durable.tell_parents(together.children) end,
+        gen_durable.tell(together.ids, 'reap', (select name from dead))
+    from together where together.ids is not null
 )
-select reaped.id, reaped.fsm, reaped.failed,
-    case when reaped.failed and reaped.parent_id is not null then gen_durable.tell_parents(array[reaped.id]) end,
-    gen_durable.tell(array[reaped.id], 'reap', (select name from dead))
-from reaped
+select reaped.id, reaped.fsm, reaped.failed from reaped where (select count(*) from told) > 0

@@ -44,7 +44,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 20] = [
     (
         "leaving a lane alone of which somebody holds an arrival",
         false,
-        &[("place", "where i.id = any (passed_over) and i.lane_key is not null\n         ) l;", "where false ) l;")],
+        &[("place", "where i.id = any (left_out) and i.lane_key is not null", "where false")],
         "lane new",
         &["place", "signal 11"],
         "stands before one that came before it",
@@ -134,7 +134,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 20] = [
         "a claim from before is still good",
     ),
     (
-        "the lock of who was at the head, for a cancel that sees nothing new",
+        "the lock of who stood before it, for a cancel that sees nothing new",
         false,
         &[("cancel", "if not gen_durable.looks_anew() then", "if false then")],
         "lane led",

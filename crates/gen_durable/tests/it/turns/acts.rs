@@ -265,3 +265,73 @@ async fn very_many_who_are_enqueued_together_get_their_places_from_whoever_picks
     lab.step().await;
     assert!(count().await > 10_000);
 }
+
+/// Who has the turn is about to commit, so nothing can be said of its key yet. All who came are looked at again, not only the last of
+/// them: each may stand before where the next look under that key begins.
+#[tokio::test]
+async fn all_who_came_while_the_turn_was_being_given_up_are_seen() {
+    let (lab, book) = lab().await;
+    let first = enqueue(&lab, under("key", 0), At::Good).await;
+    run(&lab, "select S.place(0, 1000)").await;
+    run(&lab, &format!("insert into S.turns (tenant, key, priority, at, id) select tenant, partition_key, 0, eligible_at, id from S.instances where id = {first}")).await;
+    let mut tx = lab.pool().begin().await.unwrap();
+    lab.enqueue(under("key", 1)).priority(-5).within(&mut tx).await.unwrap();
+    lab.enqueue(under("key", 2)).within(&mut tx).await.unwrap();
+    tx.commit().await.unwrap();
+    let (holder, schema) = (sql().await, lab.pool().schema());
+    holder
+        .batch_execute(&format!("begin; select from {schema}.instances where id = {first} for no key update"))
+        .await
+        .unwrap();
+    run(&lab, "select S.place(0, 1000)").await;
+    holder.batch_execute("commit").await.unwrap();
+    lab.drain().await;
+    assert_eq!(book.read(), [0, 1, 2]);
+}
+
+/// More of them than one look takes in: all others, in lanes and under keys, are seen to meanwhile.
+#[tokio::test]
+async fn a_lane_that_somebody_holds_keeps_nobody_else_however_many_come_there() {
+    let (lab, book) = lab().await;
+    lab.enqueue(in_lane("held", 0)).await.unwrap();
+    lab.drain().await;
+    let (holder, schema) = (sql().await, lab.pool().schema());
+    let lane =
+        format!("begin; insert into {schema}.lanes (tenant, key) values ('', 'server:held') on conflict do nothing");
+    holder
+        .batch_execute(&format!(
+            "{lane}; commit; begin; select from {schema}.lanes where key = 'server:held' for update"
+        ))
+        .await
+        .unwrap();
+    lab.enqueue_all((1..=1_500).map(|n| in_lane("held", n))).await.unwrap();
+    enqueue(&lab, in_lane("free", 2_001), At::Good).await;
+    enqueue(&lab, under("key", 2_002), At::Good).await;
+    lab.drain().await;
+    assert_eq!(book.read(), [0, 2_001, 2_002]);
+    holder.batch_execute("commit").await.unwrap();
+    lab.drain().await;
+    assert_eq!(book.read()[3..], (1..=1_500).collect::<Vec<_>>());
+}
+
+/// Of one that is about to get its place. Who has one goes on, and who comes later does not get there first.
+#[tokio::test]
+async fn one_that_somebody_holds_in_a_lane_keeps_nobody_who_stands_before_it() {
+    let (lab, book) = lab().await;
+    let head = enqueue(&lab, in_lane("lane", 1), At::Wait).await;
+    enqueue(&lab, in_lane("lane", 2), At::Good).await;
+    lab.drain().await;
+    let held = enqueue(&lab, in_lane("lane", 3), At::Good).await;
+    enqueue(&lab, in_lane("lane", 4), At::Good).await;
+    let (holder, schema) = (sql().await, lab.pool().schema());
+    holder
+        .batch_execute(&format!("begin; select from {schema}.instances where id = {held} for no key update"))
+        .await
+        .unwrap();
+    run(&lab, &format!("select S.cancel({head}, null, null, null, 'not needed')")).await;
+    lab.drain().await;
+    assert_eq!(book.read(), [1, 2]);
+    holder.batch_execute("commit").await.unwrap();
+    lab.drain().await;
+    assert_eq!(book.read(), [1, 2, 3, 4]);
+}
