@@ -411,13 +411,17 @@ async fn next_has_a_key(pool: &Pool, site: &Site, leader: &str) -> (Vec<i64>, i6
     (ids, other)
 }
 
-async fn waits_for_its_turn(pool: &Pool, id: i64) {
+/// It waits until the other has ended, and then runs.
+async fn waits_for_its_turn(pool: &Pool, site: &Site, ids: &[i64], other: i64) {
     let client = Client::new(pool.clone());
     eventually("it waits for its turn", async || {
-        let row = client.inspect().show(id).await.unwrap().unwrap();
+        let row = client.inspect().show(ids[2]).await.unwrap().unwrap();
         (row.status, row.held_back) == (Status::Runnable, true)
     })
     .await;
+    site.shut(9).add_permits(1);
+    site.shut(1).add_permits(1);
+    all_done(pool, &[ids[0], ids[2], other]).await;
 }
 
 #[tokio::test]
@@ -433,10 +437,7 @@ async fn one_that_is_given_back_to_its_lane_waits_for_its_turn_under_its_key() {
     })
     .await;
     let (ids, other) = next_has_a_key(&pool, &site, &leader.unwrap()).await;
-    waits_for_its_turn(&pool, ids[2]).await;
-    site.shut(9).add_permits(1);
-    site.shut(1).add_permits(1);
-    all_done(&pool, &[ids[0], ids[2], other]).await;
+    waits_for_its_turn(&pool, &site, &ids, other).await;
     running.stop().await;
 }
 
@@ -445,10 +446,7 @@ async fn one_that_the_dead_led_waits_for_its_turn_under_its_key() {
     let (pool, site) = (live().await, Site::default());
     let running = start(&pool, &site, mourning());
     let (ids, other) = next_has_a_key(&pool, &site, GONE).await;
-    waits_for_its_turn(&pool, ids[2]).await;
-    site.shut(9).add_permits(1);
-    site.shut(1).add_permits(1);
-    all_done(&pool, &[ids[0], ids[2], other]).await;
+    waits_for_its_turn(&pool, &site, &ids, other).await;
     running.stop().await;
 }
 
