@@ -9,6 +9,17 @@ create function gen_durable.clock() returns timestamptz
     language sql stable parallel safe
     as 'select statement_timestamp()';
 
+-- Returns when something is due: at a date, or after a delay in seconds. A date in the past is now, so that no row appears behind
+-- where the pickers have already looked. A delay is at most a hundred years, and a date at most the last that a client can read
+-- (Rust's end with the year 9999): one row beyond it would fail every answer that holds it.
+--   called by: enqueue_all, store::enqueue      index: none      locks: nothing
+create function gen_durable.due(p_at timestamptz, p_delay float8) returns timestamptz
+    language sql stable parallel safe
+    as $$
+        select least(greatest(coalesce(p_at, gen_durable.clock() + make_interval(secs => least(coalesce(p_delay, 0), 3162240000))),
+            gen_durable.clock()), timestamptz '9999-12-30 22:00:00+00')
+    $$;
+
 -- A number in the stead of a lane's name.
 create function gen_durable.lane_hash(p_tenant text, p_key text) returns bigint
     language sql immutable parallel safe
@@ -26,6 +37,21 @@ create type gen_durable.durable_status as enum (
     'runnable', 'executing', 'awaiting_signal', 'awaiting_children', 'queued', 'stuck',
     'done', 'failed', 'cancelled'
 );
+
+-- Returns the statuses in which an instance holds its key.
+--   called by: enqueue_all      index: none      locks: nothing
+create function gen_durable.key_scope(p_scope text) returns gen_durable.durable_status[]
+language plpgsql immutable
+as $$
+begin
+    case coalesce(p_scope, 'live')
+        when 'live' then return array['runnable', 'executing', 'awaiting_signal', 'awaiting_children', 'queued', 'stuck']::gen_durable.durable_status[];
+        when 'ever' then return enum_range(null::gen_durable.durable_status);
+        when 'none' then return '{}'::gen_durable.durable_status[];
+        else raise exception 'unknown scope %: a key is held while its instance is live, ever, or none', p_scope
+            using errcode = 'invalid_parameter_value';
+    end case;
+end $$;
 
 -- Names have a length. An enqueue casts to these, and the columns are plain text: a check of the table is read and prepared by every
 -- update, whatever it writes.

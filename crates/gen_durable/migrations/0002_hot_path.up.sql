@@ -202,7 +202,7 @@ begin
                 from gen_durable.instances i
                 where i.queue = range.queue and i.priority = range.priority
                   and i.status = 'runnable' and i.crash_count < 2 and not i.held_back
-                  and i.eligible_at > gen_durable.clock() and i.eligible_at < 'infinity'
+                  and i.eligible_at > gen_durable.clock() and i.eligible_at <= timestamptz '9999-12-30 22:00:00+00'
                 order by i.eligible_at
                 limit 1
             ) due

@@ -176,8 +176,7 @@ begin
             select (e.value->>'fsm')::gen_durable.name, coalesce((e.value->>'version')::int, 1), (e.value->>'step')::gen_durable.name,
                 e.value->'data', e.value->'state', coalesce(e.value->>'queue', 'default')::gen_durable.queue_name, coalesce((e.value->>'priority')::smallint, 0::smallint),
                 coalesce(e.value->>'tenant', '')::gen_durable.tenant_name,
-                greatest(coalesce((e.value->>'at')::timestamptz,
-                    gen_durable.clock() + make_interval(secs => coalesce((e.value->>'delay')::float8, 0))), gen_durable.clock()),
+                gen_durable.due((e.value->>'at')::timestamptz, (e.value->>'delay')::float8),
                 e.value->>'traceparent', p_parent, p_generation,
                 (e.value->>'partition')::gen_durable.key_name, (e.value->>'lane')::gen_durable.key_name, coalesce((e.value->>'lane_blocks')::boolean, false),
                 case when not e.value ? 'lane' or (e.nth = 1 and not l.taken) then 'runnable' else 'queued' end::gen_durable.durable_status,
@@ -215,13 +214,8 @@ begin
                 (entry.value->>'fsm')::gen_durable.name, coalesce((entry.value->>'version')::int, 1), (entry.value->>'step')::gen_durable.name,
                 entry.value->'data', entry.value->'state', coalesce(entry.value->>'queue', 'default')::gen_durable.queue_name,
                 coalesce((entry.value->>'priority')::smallint, 0::smallint), coalesce(entry.value->>'tenant', '')::gen_durable.tenant_name,
-                greatest(coalesce((entry.value->>'at')::timestamptz,
-                    gen_durable.clock() + make_interval(secs => coalesce((entry.value->>'delay')::float8, 0))), gen_durable.clock()),
-                entry.value->>'traceparent', entry.value->>'key',
-                case coalesce(entry.value->>'scope', 'live')
-                    when 'live' then array['runnable', 'executing', 'awaiting_signal', 'awaiting_children', 'queued', 'stuck']::gen_durable.durable_status[]
-                    when 'ever' then enum_range(null::gen_durable.durable_status)
-                    else '{}'::gen_durable.durable_status[] end,
+                gen_durable.due((entry.value->>'at')::timestamptz, (entry.value->>'delay')::float8),
+                entry.value->>'traceparent', (entry.value->>'key')::gen_durable.key_name, gen_durable.key_scope(entry.value->>'scope'),
                 p_parent, p_generation,
                 (entry.value->>'partition')::gen_durable.key_name, (entry.value->>'lane')::gen_durable.key_name, coalesce((entry.value->>'lane_blocks')::boolean, false),
                 case when entry.value ? 'lane' then 'queued' else 'runnable' end::gen_durable.durable_status,

@@ -7,11 +7,12 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::{
+    calendar::to_micros,
     codec,
     error::{StepError, fatal},
     id::{NAME_BYTES_MAX, Queue},
     lane::Lane,
-    machine::Machine,
+    machine::{Machine, variant_names},
     signal::Scope,
 };
 
@@ -87,6 +88,10 @@ pub(crate) fn encode<M: Machine>(machine: M, step: Option<M::Step>) -> Result<Ne
     named("a machine's name", M::NAME, 1, NAME_BYTES_MAX)?;
     let (step, data) = codec::encode_step(&step.unwrap_or_default())?;
     named("a step's name", &step, 1, NAME_BYTES_MAX)?;
+    // An enum with a tag of its own is written as a map too, and its tag would be taken for the step.
+    if !variant_names::<M::Step>().contains(&step.as_str()) {
+        return Err(fatal(format!("the steps of {} must be an enum with serde's derived form", M::NAME)));
+    }
     let key = machine.key();
     if let Some(key) = &key {
         named("a key", key, 1, KEY_BYTES_MAX)?;
@@ -145,7 +150,7 @@ impl Birth {
     }
     /// Not before then. A time in the past is now.
     pub fn at(self, at: Timestamp) -> Self {
-        self.with(|new| new.at = Some(at))
+        self.with(|new| new.at = Some(to_micros(at)))
     }
     /// Another key than the machine's own.
     pub fn key(self, key: impl fmt::Display, scope: Scope) -> Self {

@@ -14,7 +14,7 @@ use crate::{
     admin::Projections,
     audit::Audit,
     birth::{self, New},
-    codec,
+    calendar, codec,
     error::{Error, Failure, Kind, StepError, storable},
     event::{Event, Record, RecordAll},
     id::{Id, NAME_BYTES_MAX, Queue, Status},
@@ -383,7 +383,7 @@ impl<'c, M: Machine> Enqueue<'c, M> {
             queue: self.queue.name().to_owned(),
             priority: self.priority,
             tenant: self.tenant,
-            at: self.at,
+            at: self.at.map(calendar::to_micros),
             delay_seconds: codec::delay_seconds(self.delay),
             traceparent: traceparent.filter(|text| text.len() <= NAME_BYTES_MAX && !text.contains('\0')),
             ..new

@@ -71,17 +71,7 @@ impl<M: Machine> Context<'_, M> {
             return Ok(Vec::new());
         }
         let of_this_kind = self.letters.iter().filter(|letter| letter.name == S::NAME);
-        of_this_kind
-            .map(|letter| {
-                serde_json::from_value(letter.payload.clone()).map_err(|e| {
-                    Error::because(
-                        Kind::Invalid,
-                        format!("the signal {} of {} is of another shape", letter.id, S::NAME),
-                        e,
-                    )
-                })
-            })
-            .collect()
+        of_this_kind.map(Letter::decode).collect()
     }
 
     /// All letters, awaited or not. Looking consumes nothing.

@@ -53,7 +53,7 @@ pub trait Event: Data {
 ///
 /// impl Events for OrderEvent {
 ///     const NAMES: &'static [&'static str] = &[Placed::NAME, Shipped::NAME];
-///     fn decode(name: &str, version: u16, payload: serde_json::Value) -> Result<Self, StepError> {
+///     fn decode(name: &str, version: u16, payload: &str) -> Result<Self, StepError> {
 ///         match name {
 ///             Placed::NAME => Events::decode(name, version, payload).map(OrderEvent::Placed),
 ///             Shipped::NAME => Events::decode(name, version, payload).map(OrderEvent::Shipped),
@@ -65,15 +65,20 @@ pub trait Event: Data {
 pub trait Events: Send + Sync + Sized + 'static {
     /// The names of the events that are wanted; all others are passed over.
     const NAMES: &'static [&'static str];
-    /// One of them, from its row.
-    fn decode(name: &str, version: u16, payload: serde_json::Value) -> Result<Self, StepError>;
+    /// Decodes one of them from the JSON text of its row: numbers beyond 64 bits keep all of their digits.
+    ///
+    /// # Errors
+    /// The payload is not of the event's shape, or `name` is none of [`NAMES`](Events::NAMES).
+    fn decode(name: &str, version: u16, payload: &str) -> Result<Self, StepError>;
 }
 
 impl<E: Event> Events for E {
     const NAMES: &'static [&'static str] = &[E::NAME];
-    fn decode(_: &str, version: u16, payload: serde_json::Value) -> Result<E, StepError> {
-        let payload = if version == E::VERSION { payload } else { E::upgrade(version, payload)? };
-        serde_json::from_value(payload).or_fatal()
+    fn decode(_: &str, version: u16, payload: &str) -> Result<E, StepError> {
+        if version == E::VERSION {
+            return serde_json::from_str(payload).or_fatal();
+        }
+        serde_json::from_value(E::upgrade(version, serde_json::from_str(payload).or_fatal()?)?).or_fatal()
     }
 }
 

@@ -71,8 +71,9 @@ pub fn letter_to<S: Signal>(to: impl Into<Address<S::To>>, signal: S) -> LetterT
         Address::Key { key, tenant } => (None, Some(key), tenant),
     };
     let machines = std::iter::once(S::To::NAME).chain(S::To::FORMER_NAMES.iter().copied()).collect();
-    let sent = serde_json::value::to_raw_value(&signal)
-        .map_err(|error| fatal(format!("the signal {} cannot be encoded: {error}", S::NAME)))
+    // The limit of a payload is known only to the caller or the step that sends it.
+    let sent = codec::encode(&format!("the signal {}", S::NAME), &signal, usize::MAX)
+        .and_then(|text| RawValue::from_string(text).map_err(fatal))
         .map(|payload| Sent { id, key, tenant, machines, name: S::NAME, payload, dedup: None });
     LetterTo { sent }
 }

@@ -147,7 +147,6 @@ fn decoded<E: Event>(row: EventRow) -> Result<Recorded<E>, Error> {
         instance: row.instance_id,
         step: row.step.clone(),
         headers: row.headers.as_deref().map(parse).transpose()?,
-        event: <E as Events>::decode(&row.name, version, parse(&row.payload)?)
-            .map_err(|error| shape(error.to_string()))?,
+        event: <E as Events>::decode(&row.name, version, &row.payload).map_err(|error| shape(error.to_string()))?,
     })
 }

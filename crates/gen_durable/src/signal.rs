@@ -2,7 +2,10 @@
 
 use std::fmt;
 
+use serde::de::DeserializeOwned;
+
 use crate::{
+    error::{Error, Kind},
     id::Id,
     machine::{Data, Machine},
 };
@@ -95,8 +98,21 @@ pub struct Letter {
     pub id: i64,
     /// The signal's name.
     pub name: String,
-    /// What it says.
-    pub payload: serde_json::Value,
+    /// The signal itself, as JSON text.
+    pub payload: String,
+}
+
+impl Letter {
+    /// Decodes the payload. Numbers beyond 64 bits keep all of their digits.
+    ///
+    /// # Errors
+    /// The payload is not of this shape.
+    pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        serde_json::from_str(&self.payload).map_err(|error| {
+            let message = format!("the signal {} ({}) cannot be decoded", self.id, self.name);
+            Error::because(Kind::Invalid, message, error)
+        })
+    }
 }
 
 /// How long a business key is taken.

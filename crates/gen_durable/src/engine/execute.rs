@@ -11,6 +11,7 @@ use std::{
 };
 
 use futures_util::FutureExt;
+use serde_json::value::RawValue;
 
 use super::watch::Watch;
 use crate::{
@@ -254,9 +255,11 @@ fn context<'a, M: Machine>(
 /// The inbox as it was when the row was claimed.
 fn letters(row: &Claimed) -> Result<Vec<Letter>, String> {
     let Some(text) = &row.inbox else { return Ok(Vec::new()) };
-    let letters: Vec<(i64, String, serde_json::Value)> =
+    // The payloads stay text: one that no step can read is the error of the step that reads it, and no other's.
+    let letters: Vec<(i64, String, &RawValue)> =
         serde_json::from_str(text).map_err(|error| format!("the inbox cannot be decoded: {error}"))?;
-    Ok(letters.into_iter().map(|(id, name, payload)| Letter { id, name, payload }).collect())
+    let letter = |(id, name, payload): (i64, String, &RawValue)| Letter { id, name, payload: payload.get().to_owned() };
+    Ok(letters.into_iter().map(letter).collect())
 }
 
 /// What a run was handed, and what an ending is judged by.
@@ -413,8 +416,9 @@ fn gives_up<S: Data>(deadline: Option<(Due, S)>, inputs: &Inputs<'_>) -> Result<
     let (step, data) = codec::encode_step(&step)?;
     if let Some(data) = &data {
         codec::check_json("the step's data", data, limit)?;
+        codec::check_nulls("the step's data", data, || codec::decode_step::<S>(&step, Some(data)).map(drop))?;
     }
-    let data = data.map(serde_json::value::RawValue::from_string).transpose()?;
+    let data = data.map(RawValue::from_string).transpose()?;
     let (after, at) = match due.moment(inputs.row.now).map_err(fatal)? {
         Moment::After(delay) => (Some(codec::delay_seconds(delay)), None),
         Moment::At(at) => (None, Some(at)),

@@ -40,7 +40,7 @@ pub(crate) enum OrderEvent {
 
 impl Events for OrderEvent {
     const NAMES: &'static [&'static str] = &[Charged::NAME, Declined::NAME, Shipped::NAME];
-    fn decode(name: &str, version: u16, payload: serde_json::Value) -> Result<Self, StepError> {
+    fn decode(name: &str, version: u16, payload: &str) -> Result<Self, StepError> {
         match name {
             Charged::NAME => {
                 Events::decode(name, version, payload).map(|Charged { cents }| OrderEvent::Charged { cents })

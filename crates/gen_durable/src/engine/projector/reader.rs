@@ -82,7 +82,7 @@ fn decode<P: Projection>(row: &LogRow, payload: &str) -> Result<Recorded<P::Even
         instance: row.instance_id,
         step: row.step.clone(),
         headers: row.headers.as_deref().map(parse).transpose()?,
-        event: P::Events::decode(&row.name, version, parse(payload)?).map_err(|error| shape(&error))?,
+        event: P::Events::decode(&row.name, version, payload).map_err(|error| shape(&error))?,
     })
 }
 

@@ -4,8 +4,7 @@
 insert into gen_durable.instances
     (fsm, fsm_version, step, data, state, queue, priority, tenant, eligible_at, traceparent)
 select e.fsm, e.fsm_version, e.step, e.data::jsonb, e.state::jsonb, e.queue, coalesce(e.priority, 0), coalesce(e.tenant, ''),
-    greatest(coalesce(e.due, gen_durable.clock() + make_interval(secs => coalesce(e.delay, 0))), gen_durable.clock()),
-    e.traceparent
+    gen_durable.due(e.due, e.delay), e.traceparent
 from unnest($1::text[], $2::int[], $3::text[], $4::text[], $5::text[], $6::text[], $7::smallint[], $8::text[],
             $9::timestamptz[], $10::float8[], $11::text[])
     with ordinality as e(fsm, fsm_version, step, data, state, queue, priority, tenant, due, delay, traceparent, place)

@@ -2,5 +2,7 @@
 
 mod code;
 mod database;
+mod dates;
+mod messages;
 mod rows;
 mod values;

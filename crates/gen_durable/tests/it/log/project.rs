@@ -31,7 +31,7 @@ enum Either {
 }
 impl Events for Either {
     const NAMES: &'static [&'static str] = &["paid", "shipped"];
-    fn decode(name: &str, version: u16, payload: serde_json::Value) -> Result<Self, StepError> {
+    fn decode(name: &str, version: u16, payload: &str) -> Result<Self, StepError> {
         match name {
             "paid" => Events::decode(name, version, payload).map(Either::Paid),
             "shipped" => Events::decode(name, version, payload).map(Either::Shipped),

@@ -196,7 +196,12 @@ fn view<const K: u8>(robot: &Robot<K>, cx: &Context<'_, Robot<K>>) -> View {
     let inbox: Vec<_> = cx
         .inbox()
         .iter()
-        .map(|letter| (letter.name.clone(), u32::try_from(letter.payload["n"].as_u64().unwrap()).unwrap()))
+        .map(|letter| {
+            (
+                letter.name.clone(),
+                u32::try_from(letter.decode::<serde_json::Value>().unwrap()["n"].as_u64().unwrap()).unwrap(),
+            )
+        })
         .collect();
     let mut awaited: Vec<_> = cx.awaited::<A<K>>().unwrap().iter().map(|a| ("a".to_owned(), a.n)).collect();
     awaited.extend(cx.awaited::<B<K>>().unwrap().iter().map(|b| ("b".to_owned(), b.n)));

@@ -1,0 +1,127 @@
+//! Dates beyond what Rust or Postgres can hold: no date stops a picker, and no list fails for one row.
+
+use gen_durable::{
+    Client, Context, Engine, Filter, Job, Machine, Outcome, Signal, Status, StepError, Timestamp, done, sleep, wait_for,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::support::{Running, SOON, eventually, live, sql};
+
+#[derive(Serialize, Deserialize, Debug)]
+struct Plain;
+impl Job for Plain {
+    const NAME: &'static str = "plain";
+    type App = ();
+    type Output = ();
+    async fn run(&self, _: &mut Context<'_, Self>) -> Result<(), StepError> {
+        Ok(())
+    }
+}
+
+/// Sleeps or waits until a date at the edge of the calendar.
+#[derive(Serialize, Deserialize, Debug)]
+struct Patient {
+    until: Timestamp,
+    waits: bool,
+}
+#[derive(Serialize, Deserialize, Debug, Default)]
+enum At {
+    #[default]
+    Begin,
+    End,
+}
+#[derive(Serialize, Deserialize, Debug)]
+struct Go;
+impl Signal for Go {
+    const NAME: &'static str = "go";
+    type To = Patient;
+}
+impl Machine for Patient {
+    const NAME: &'static str = "patient";
+    type App = ();
+    type Step = At;
+    type Output = ();
+    async fn step(&mut self, at: At, _: &mut Context<'_, Self>) -> Outcome<Self> {
+        Ok(match at {
+            At::Begin if self.waits => wait_for::<Go>().then(At::End).or_after(self.until, At::End),
+            At::Begin => sleep(self.until).then(At::End),
+            At::End => done(()),
+        })
+    }
+}
+
+async fn settled(client: &Client, id: gen_durable::Id<Plain>) {
+    client.settled(id, SOON).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_row_due_after_the_year_9999_does_not_stop_its_queue() {
+    let pool = live().await;
+    let (client, schema) = (Client::new(pool.clone()), pool.schema().to_owned());
+    let tool = sql().await;
+    for due in
+        ["at => '10000-06-01'", "at => 'infinity'", "delay => '8000 years'", "at => '-infinity', queue => 'none'"]
+    {
+        tool.batch_execute(&format!("select {schema}.enqueue('plain', 'null', {due})")).await.unwrap();
+    }
+    let keyed = client.enqueue(Patient { until: Timestamp::MAX, waits: false }).at(Timestamp::MAX).await.unwrap();
+    assert_eq!(client.inspect().show(keyed.id.raw()).await.unwrap().unwrap().status, Status::Runnable);
+    let engine = Engine::builder(pool.clone(), ()).register::<Plain>().register::<Patient>().build().unwrap();
+    let running = Running::start(engine);
+    for _ in 0..3 {
+        settled(&client, client.enqueue(Plain).await.unwrap().id).await;
+    }
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn the_first_and_the_last_date_are_now_and_never() {
+    let pool = live().await;
+    let client = Client::new(pool.clone());
+    let engine = Engine::builder(pool.clone(), ()).register::<Plain>().register::<Patient>().build().unwrap();
+    let running = Running::start(engine);
+    let never = [
+        client.enqueue(Patient { until: Timestamp::MAX, waits: false }).await.unwrap().id,
+        client.enqueue(Patient { until: Timestamp::MAX, waits: true }).await.unwrap().id,
+    ];
+    let now = [
+        client.enqueue(Patient { until: Timestamp::MIN, waits: false }).await.unwrap().id,
+        client.enqueue(Patient { until: Timestamp::MIN, waits: true }).await.unwrap().id,
+        client.enqueue(Patient { until: Timestamp::MIN, waits: true }).at(Timestamp::MIN).await.unwrap().id,
+    ];
+    for id in now {
+        client.settled(id, SOON).await.unwrap();
+    }
+    // Both stand at the step that follows; then work behind them still runs, and they can be read.
+    for id in never {
+        let stands = async || client.inspect().show(id.raw()).await.unwrap().unwrap().step == "End";
+        eventually("it stands at its last step", stands).await;
+    }
+    settled(&client, client.enqueue(Plain).await.unwrap().id).await;
+    assert_eq!(client.inspect().list(Filter { limit: 100, ..Filter::default() }).await.unwrap().len(), 6);
+    running.stop().await;
+}
+
+#[derive(Serialize, Deserialize, Debug)]
+struct Keyed(String);
+impl Job for Keyed {
+    const NAME: &'static str = "keyed";
+    type App = ();
+    type Output = ();
+    fn key(&self) -> Option<String> {
+        Some(self.0.clone())
+    }
+    async fn run(&self, _: &mut Context<'_, Self>) -> Result<(), StepError> {
+        Ok(())
+    }
+}
+
+/// With a key the row goes to Postgres as text, where rounding once carried the last date past the end of the calendar.
+#[tokio::test]
+async fn an_enqueue_with_a_key_at_the_last_date_answers_what_it_made() {
+    let client = Client::new(live().await);
+    for date in [Timestamp::MAX, Timestamp::MIN] {
+        let made = client.enqueue(Keyed(date.to_string())).at(date).await.unwrap();
+        assert!(made.is_new && client.inspect().show(made.id.raw()).await.unwrap().is_some());
+    }
+}
