@@ -144,9 +144,6 @@ create index instances_held on gen_durable.instances (locked_by)
 -- The collector's: by the time of settling.
 create index instances_finished on gen_durable.instances (finished_at)
     where finished_at is not null;
--- Rows that some build could not decode: set aside, never failed.
-create index instances_stuck on gen_durable.instances (fsm, fsm_version)
-    where status = 'stuck';
 
 -- A lane, in order: what waits in it and what has it. What has left the lane is not in here.
 -- By the hash of tenant and key: comparing numbers is cheaper than comparing names. Whoever looks compares the names of what it found.
@@ -189,7 +186,8 @@ create table gen_durable.workers (
     host             text not null,
     pid              int not null,
     queues           text[] not null,
-    machines         text[] not null                 -- 'name/version', all that it can run
+    machines         text[] not null,                -- 'name/version', all that it can run
+    steps            text[] not null default '{}'    -- 'name/version/step', all that it knows: see `_knows_step`
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 50, autovacuum_vacuum_scale_factor = 0);
 
 -- What an operator decided about a queue. A queue without a row is open.

@@ -62,7 +62,16 @@ begin
     end if;
 end $$;
 
--- Claim what is runnable, for every queue that has room, in one statement.
+-- Returns whether a worker that knows these steps can run an instance at this step. Entries are 'machine/version/step'; an entry
+-- 'machine/version' stands for every step: the worker upgrades rows of that version, and its `upgrade` judges their steps.
+--   called by: pick, hand_over, store::queue::retry_stuck, store::inspect, store::explain      locks: nothing
+-- STABLE and without SET, so that the planner inlines it: a call for each row would cost more than the comparison.
+create function gen_durable._knows_step(p_known text[], p_machine text, p_version int, p_step text) returns boolean
+    language sql stable
+    as $$ select p_machine || '/' || p_version || '/' || p_step = any (p_known) or p_machine || '/' || p_version = any (p_known) $$;
+
+-- Claim what is runnable, for every queue that has room, in one statement. A row at a step that the caller's build does not know is
+-- left for a worker that does.
 --   called by: store::pick::claim           index: instances_pick, then instances_pkey
 --   locks: instances, FOR NO KEY UPDATE SKIP LOCKED, in (priority, eligible_at, id): it waits for nobody.
 -- Ranges are (queue, priority, from): `from` is the watermark below which this process has already looked, so that a
@@ -71,7 +80,7 @@ end $$;
 create function gen_durable.pick(
     p_queues text[], p_room int[],
     p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[],
-    p_machines text[], p_worker uuid, p_lease_seconds float8, p_suspects int, p_place_from bigint default 0,
+    p_known text[], p_worker uuid, p_lease_seconds float8, p_suspects int, p_place_from bigint default 0,
     p_place_bound boolean default true
 ) returns table (
     id bigint, fsm text, fsm_version int, step text, data text, state text, attempt int,
@@ -130,7 +139,7 @@ begin
                   and i.status = 'runnable' and i.crash_count < 2 and not i.held_back
                   and (i.eligible_at, i.id) > (range.since, range.since_id)
                   and i.eligible_at <= gen_durable.clock()
-                  and i.fsm || '/' || i.fsm_version = any (p_machines)
+                  and gen_durable._knows_step(p_known, i.fsm, i.fsm_version, i.step)
                 order by i.eligible_at, i.id
                 limit wanted.free
                 for no key update skip locked
@@ -165,7 +174,7 @@ begin
                 from gen_durable.instances i
                 where i.queue = wanted.queue and i.status = 'runnable' and i.crash_count >= 2 and not i.held_back
                   and i.eligible_at <= gen_durable.clock()
-                  and i.fsm || '/' || i.fsm_version = any (p_machines)
+                  and gen_durable._knows_step(p_known, i.fsm, i.fsm_version, i.step)
                 order by i.eligible_at, i.id
                 limit 1
                 for no key update skip locked

@@ -31,7 +31,7 @@ create table gen_durable.transitions (
 
 -- Some that waited were woken: their last line says by what. Only who stands where that line left it, and no line is no
 -- matter: nothing is told of a machine that tells nothing.
---   called by: signal, tell_parents, store::queue::unstick      index: instances_pkey, transitions_pkey
+--   called by: signal, tell_parents, store::queue::retry_stuck      index: instances_pkey, transitions_pkey
 --   locks: the lines, of instances that the caller holds
 create function gen_durable.tell_woken(p_ids bigint[], p_cause text) returns void
 language plpgsql

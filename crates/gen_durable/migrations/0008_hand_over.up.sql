@@ -9,7 +9,7 @@
 -- In a lane, who follows at once is not claimed: it stays `queued`, and the lane's row says who leads the lane. So a job in a lane is
 -- written once, by its end, and a lane's row once, by the first that follows.
 create function gen_durable.hand_over(
-    p_ids bigint[], p_taking bigint[], p_begins bigint[], p_worker uuid, p_lease_seconds float8, p_machines text[]
+    p_ids bigint[], p_taking bigint[], p_begins bigint[], p_worker uuid, p_lease_seconds float8, p_known text[]
 ) returns table (
     id bigint, fsm text, fsm_version int, step text, data text, state text, attempt int,
     claim_epoch bigint, step_seq bigint, visit bigint, queue text, priority smallint, eligible_at timestamptz,
@@ -58,7 +58,7 @@ begin
             -- One in the stead of one: where a lane and a key are freed at once, both are left to the pickers.
             e.status = 'queued' and i.id = any (p_taking) and i.partition_key is null and e.partition_key is null
             and e.queue = i.queue and e.eligible_at <= gen_durable.clock() and e.crash_count < 2
-            and e.fsm || '/' || e.fsm_version = any (p_machines)
+            and gen_durable._knows_step(p_known, e.fsm, e.fsm_version, e.step)
             and not exists (select from gen_durable.queues q where q.name = i.queue and q.paused_at is not null) as follows
         from gen_durable.instances e
         where lane.is_free and e.lane_hash = i.lane_hash and e.in_lane and e.lane_position > i.lane_position
@@ -135,7 +135,7 @@ begin
         from unnest(turns, turns_freed, turns_queues) as n(id, freed, queue)
         where i.id = n.id and n.freed = any (p_taking) and (i.held_back or i.status = 'queued' and i.in_lane) -- as above: not a plain `held_back`
           and i.queue = n.queue and i.eligible_at <= gen_durable.clock() and i.crash_count < 2
-          and i.fsm || '/' || i.fsm_version = any (p_machines)
+          and gen_durable._knows_step(p_known, i.fsm, i.fsm_version, i.step)
           and not exists (select from gen_durable.queues q where q.name = n.queue and q.paused_at is not null)
         returning i.id, i.fsm, i.fsm_version, i.step, i.data::text, i.state::text, i.attempt,
             i.claim_epoch, i.step_seq, i.visit, i.queue, i.priority, i.eligible_at,
@@ -238,7 +238,7 @@ create function gen_durable.settle_keyed(
     p_ids bigint[], p_epochs bigint[], p_seqs bigint[], p_statuses text[], p_versions int[],
     p_steps text[], p_data text[], p_states text[], p_results text[], p_errors text[],
     p_rises int[], p_delays float8[], p_lock_timeout text,
-    p_taking bigint[], p_begins bigint[], p_worker uuid, p_lease_seconds float8, p_machines text[]
+    p_taking bigint[], p_begins bigint[], p_worker uuid, p_lease_seconds float8, p_known text[]
 ) returns table (
     id bigint, fsm text, fsm_version int, step text, data text, state text, attempt int,
     claim_epoch bigint, step_seq bigint, visit bigint, queue text, priority smallint, eligible_at timestamptz,
@@ -272,5 +272,5 @@ begin
         from unnest(written, inboxes, broods) as w(id, inbox, children)
         where w.inbox is not null or w.children is not null;
     end if;
-    return query select h.* from gen_durable.hand_over(written, p_taking, p_begins, p_worker, p_lease_seconds, p_machines) h;
+    return query select h.* from gen_durable.hand_over(written, p_taking, p_begins, p_worker, p_lease_seconds, p_known) h;
 end $$;

@@ -44,6 +44,8 @@ pub struct Settings {
     pub timer_retention: Option<Duration>,
     /// How often settled instances are collected (1 minute).
     pub collect_every: Duration,
+    /// How often rows that another build could not decode are retried (1 minute), beginning with the engine's start.
+    pub stuck_retry_every: Duration,
     /// The largest state, step data or result, in bytes of JSON (1 MiB).
     pub payload_bytes_max: usize,
     /// How many connections steps and callers may hold for transactions of their own (1). The engine itself has up to seven.
@@ -80,6 +82,7 @@ impl Default for Settings {
             overdue_per_second: 1_000,
             timer_retention: Some(30 * DAY),
             collect_every: MINUTE,
+            stuck_retry_every: MINUTE,
             payload_bytes_max: 1024 * 1024,
             transactions: 1,
             projectors: 2,
@@ -110,6 +113,7 @@ impl Settings {
             self.step_timeout,
             self.drain_timeout,
             self.collect_every,
+            self.stuck_retry_every,
             self.timer_refill,
             self.statement_timeout,
             self.run_ahead_for,
@@ -131,6 +135,9 @@ impl Settings {
         }
         if self.reap_every.is_zero() || self.collect_every.is_zero() || self.step_timeout.is_zero() {
             return wrong("reap_every, collect_every and step_timeout must be longer than nothing");
+        }
+        if self.stuck_retry_every.is_zero() {
+            return wrong("stuck_retry_every must be greater than zero");
         }
         if self.timer_refill.is_zero() || self.overdue_per_second == 0 {
             return wrong(

@@ -126,6 +126,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
             pid: 0,
             queues: Vec::new(),
             machines: Vec::new(),
+            steps: Vec::new(),
             schedules: Vec::new(),
             projections: Vec::new(),
         };
@@ -320,7 +321,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
     async fn claim(&self, worker: &Worker, limit: usize) -> Vec<Claimed> {
         self.call(|connection| async move { lane::place(&connection).await }).await;
         let queues = self.client.inspect().queues().await.unwrap_or_else(|error| panic!("{error}"));
-        let (worker, machines) = (worker.clone(), self.registry.machines());
+        let (worker, steps) = (worker.clone(), self.registry.steps());
         self.call(move |connection| async move {
             let names: Vec<String> = queues.iter().map(|queue| queue.name.clone()).collect();
             let used = pick::priorities(&connection, &names).await?;
@@ -330,7 +331,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
                     used.iter().filter(|(queue, _)| queue == name).map(|(_, priority)| (*priority, Mark::START));
                 wanted.add(name, limit, ranges);
             }
-            let mut rows = pick::claim(&connection, &wanted, &machines, &worker.id, 3600.0).await?.rows;
+            let mut rows = pick::claim(&connection, &wanted, &steps, &worker.id, 3600.0).await?.rows;
             // One for each queue was asked for; what is too much goes back.
             let extra = rows.split_off(limit.min(rows.len()));
             let claims: Vec<_> = extra.iter().map(Claimed::claim).collect();

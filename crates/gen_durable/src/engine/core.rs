@@ -19,6 +19,7 @@ use super::{
     local::{LocalQueue, Run},
     registry::Registry,
     schedules::Schedules,
+    stuck::Undecodable,
 };
 use crate::{
     id::Status,
@@ -59,6 +60,8 @@ pub(crate) struct Core {
     pub(crate) lease: Lease,
     /// Priorities in use, by queue: what picks look at. Grows by hints and by the sweep.
     pub(crate) priorities: Mutex<HashMap<String, BTreeSet<i16>>>,
+    /// Rows that this process could not decode: it does not retry them by itself.
+    pub(crate) undecodable: Undecodable,
     /// Suspects that this process holds: at most one.
     pub(crate) suspects: AtomicUsize,
     pub(crate) phase: Phase,
@@ -104,6 +107,7 @@ impl Core {
             blocked: Endings::default(),
             wake: Arc::default(),
             priorities: Mutex::default(),
+            undecodable: Undecodable::default(),
             suspects: AtomicUsize::new(0),
             phase: Phase::default(),
             steps,
@@ -188,11 +192,7 @@ impl Core {
     /// Where the next in a lane goes on: in this process, while it may claim at all.
     pub(crate) fn taker(&self) -> Option<Taker<'_>> {
         let may = !self.phase.is_draining() && !self.lease.left().is_zero();
-        may.then(|| Taker {
-            worker: &self.worker.id,
-            lease_seconds: self.lease_seconds(),
-            machines: &self.worker.machines,
-        })
+        may.then(|| Taker { worker: &self.worker.id, lease_seconds: self.lease_seconds(), steps: &self.worker.steps })
     }
 
     pub(crate) fn lease_seconds(&self) -> f64 {

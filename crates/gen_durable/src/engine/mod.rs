@@ -15,6 +15,7 @@ mod pick;
 pub(crate) mod projector;
 pub(crate) mod registry;
 pub(crate) mod schedules;
+mod stuck;
 mod upkeep;
 pub(crate) mod watch;
 mod within;
@@ -48,7 +49,7 @@ use self::{
 use crate::{
     client::Client,
     error::{Error, Kind},
-    id::Queue,
+    id::{Queue, Status},
     settings::Settings,
     store::{inspect, lease::Worker, migrate, pool::Pool, row::Claim},
     wake::LogBell,
@@ -209,6 +210,7 @@ impl Engine {
             pid: i32::try_from(std::process::id()).unwrap_or_default(),
             queues: self.queues.iter().map(|(queue, _)| queue.name().to_owned()).collect(),
             machines: self.registry.machines(),
+            steps: self.registry.steps(),
             schedules: self.schedules.names(),
             projections: self.readers.iter().map(|reader| reader.name().to_owned()).collect(),
         };
@@ -227,45 +229,7 @@ impl Engine {
             .call(move |connection| async move { schedules.register(&connection).await })
             .await?
             .map_err(|fault| fault.into_error("register the schedules"))?;
-        if let Err(error) = self.boot_check(&core).await {
-            tracing::warn!(%error, "could not look at the live rows; going on without");
-        }
         Ok(core)
-    }
-
-    /// Say which live rows this build does not know, and give those another try that an earlier build set aside.
-    async fn boot_check(&self, core: &Core) -> Result<(), Error> {
-        let machines = core.worker.machines.clone();
-        let (steps, unstuck) = self
-            .pool
-            .call(move |connection| async move {
-                let steps = inspect::live_steps(&connection).await?;
-                Ok((steps, crate::store::queue::unstick(&connection, &machines).await?))
-            })
-            .await?
-            .map_err(|fault: crate::store::fault::Fault| fault.into_error("look at the live rows"))?;
-        for (fsm, version, step, count) in steps {
-            let version = u16::try_from(version).unwrap_or_default();
-            match core.registry.knows_step(&fsm, version, &step) {
-                Some(true) => {}
-                Some(false) => tracing::warn!(
-                    machine = fsm,
-                    step,
-                    count,
-                    "{count} live {fsm} stand at `{step}`, which this build does not know: add the step or an alias"
-                ),
-                None => tracing::info!(
-                    machine = fsm,
-                    version,
-                    count,
-                    "{count} live rows of {fsm} v{version} are not for this build"
-                ),
-            }
-        }
-        if unstuck > 0 {
-            tracing::info!(count = unstuck, "{unstuck} rows that another build could not decode get another try");
-        }
-        Ok(())
     }
 }
 
@@ -370,6 +334,9 @@ async fn step(core: &Arc<Core>, queue: usize, mut run: Run, fence: Option<Arc<to
     };
     metrics::histogram!("durable_step_seconds", "machine" => machine).record(begun.elapsed());
     let mut decision = decision;
+    if decision.status == Status::Stuck {
+        core.undecodable.add(row.id);
+    }
     let tx = decision.within.take();
     if run.poison.is_some() && tx.is_none() {
         run.since = Instant::now();

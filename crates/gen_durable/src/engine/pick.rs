@@ -73,7 +73,7 @@ pub(crate) async fn run(core: Arc<Core>) {
             }
             continue;
         }
-        let picking = pick::claim(&connection, &wanted, &core.worker.machines, &core.worker.id, core.lease_seconds());
+        let picking = pick::claim(&connection, &wanted, &core.worker.steps, &core.worker.id, core.lease_seconds());
         let picked = picking.instrument(tracing::debug_span!("pick", queues = ?wanted.queues)).await;
         match picked {
             Ok(picked) => {

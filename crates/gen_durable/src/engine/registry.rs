@@ -28,12 +28,17 @@ impl<T> Has<T> for T {
     }
 }
 
+/// A name that no step has.
+const NO_STEP: &str = "\u{0}";
+
 /// A machine without its type.
 pub(crate) trait Kind: Send + Sync {
     fn name(&self) -> &'static str;
     fn version(&self) -> u16;
     fn queue(&self) -> Queue;
     fn steps(&self) -> &'static [&'static str];
+    /// Whether its steps have a variant for every unknown name (`#[serde(other)]`).
+    fn takes_any_step(&self) -> bool;
     fn shape(&self) -> String;
     /// Decode, step (or, after a poisoned commit, only handle), encode.
     fn run(
@@ -61,6 +66,9 @@ impl<M: Machine, App: Has<M::App> + Send + Sync + 'static> Kind for Typed<M, App
     }
     fn steps(&self) -> &'static [&'static str] {
         variant_names::<M::Step>()
+    }
+    fn takes_any_step(&self) -> bool {
+        codec::decode_step::<M::Step>(NO_STEP, None).is_ok()
     }
     fn shape(&self) -> String {
         shape::<M>()
@@ -138,11 +146,19 @@ impl Registry {
         machines
     }
 
-    /// Whether a live row of ours stands at a step that this build knows. `None`: not one of ours.
-    pub(crate) fn knows_step(&self, fsm: &str, version: u16, step: &str) -> Option<bool> {
-        let kind = self.find(fsm, version)?;
-        // An older version's steps are for `upgrade` to judge.
-        Some(kind.version() != version || kind.steps().contains(&step))
+    /// Returns the steps of all rows that can be claimed, as `gen_durable._knows_step` reads them: 'name/version/step', or
+    /// 'name/version' for every step, of an older version that `upgrade` takes over.
+    pub(crate) fn steps(&self) -> Vec<String> {
+        let mut steps = Vec::new();
+        for ((name, version), kind) in &self.kinds {
+            if kind.version() != *version || kind.takes_any_step() {
+                steps.push(format!("{name}/{version}"));
+            } else {
+                steps.extend(kind.steps().iter().map(|step| format!("{name}/{version}/{step}")));
+            }
+        }
+        steps.sort_unstable();
+        steps
     }
 }
 

@@ -14,6 +14,7 @@ use super::{
     led::{self, Doubts},
     local::Run,
     pick::hand_out,
+    stuck,
 };
 use crate::{
     store::{
@@ -65,8 +66,10 @@ pub(crate) async fn run(core: Arc<Core>) {
         claims: None,
         led: None,
         repair: now,
+        stuck: now,
     };
     let (mut rounds, mut doubts) = (lane::Rounds::default(), Doubts::default());
+    let mut stuck_after = 0;
     let mut collected_to = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH);
     loop {
         let next = due.next();
@@ -108,6 +111,7 @@ pub(crate) async fn run(core: Arc<Core>) {
             (due.sweep, due.reap) = (now + SWEEP_EVERY_MAX, now + settings.reap_every);
             (due.collect, due.depth) = (now + settings.collect_every, now + DEPTH_EVERY);
             (due.overdue, due.repair) = (now + OVERDUE_EVERY, now + REPAIR_EVERY);
+            due.stuck = now + settings.stuck_retry_every;
             continue;
         }
         if due.overdue <= now {
@@ -128,6 +132,10 @@ pub(crate) async fn run(core: Arc<Core>) {
         if due.repair <= now {
             report("look after the lanes", repair(&connection, &mut rounds).await);
             due.repair = Instant::now() + REPAIR_EVERY;
+        }
+        if due.stuck <= now {
+            report("retry stuck rows", stuck::retry(&core, &connection, &mut stuck_after).await);
+            due.stuck = Instant::now() + settings.stuck_retry_every;
         }
         if due.collect <= now {
             let instances = collect_some(&core, &connection, &mut collected_to.0).await;
@@ -152,12 +160,13 @@ struct Due {
     claims: Option<Instant>,
     led: Option<Instant>,
     repair: Instant,
+    stuck: Instant,
 }
 
 impl Due {
     fn next(&self) -> Instant {
         let soonest = self.reap.min(self.sweep).min(self.collect).min(self.depth).min(self.overdue);
-        let soonest = soonest.min(self.repair);
+        let soonest = soonest.min(self.repair).min(self.stuck);
         [self.blocked, self.claims, self.led].into_iter().flatten().fold(soonest, Instant::min)
     }
 }
@@ -200,7 +209,7 @@ async fn sweep_once(core: &Arc<Core>, connection: &Connection) -> Result<bool, F
     if idle || wanted.queues.is_empty() || core.lease.left().is_zero() || core.phase.is_draining() {
         return Ok(idle);
     }
-    let picked = pick::claim(connection, &wanted, &core.worker.machines, &core.worker.id, core.lease_seconds()).await?;
+    let picked = pick::claim(connection, &wanted, &core.worker.steps, &core.worker.id, core.lease_seconds()).await?;
     for row in picked.rows {
         // Where one was overlooked there may be many (a large transaction that committed late): the picker goes back there.
         core.wake.hint(Hint { queue: row.queue.clone(), priority: row.priority, from: row.eligible_at });

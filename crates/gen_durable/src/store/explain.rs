@@ -97,6 +97,9 @@ pub enum Blocker {
     NotDue { at: Timestamp },
     /// No live worker of its queue registered its machine and version.
     MachineNotServed { fsm: String, fsm_version: i32, queue: String },
+    /// Live workers of its queue registered its machine and version, and none of them knows its step: a build that does has not
+    /// been deployed, or no longer runs.
+    NoWorkerForStep { fsm: String, fsm_version: i32, step: String, queue: String },
     /// So many processes died with it that each worker runs such a row one at a time.
     Suspect { deaths: i16 },
     /// So many are due before it in its queue, counted up to 10,001.
@@ -157,6 +160,8 @@ struct Facts {
     before: i64,
     /// Who leads its lane.
     led_by: Option<String>,
+    /// Whether a live worker of its queue registered its machine and version, whichever steps it knows.
+    machine_served: bool,
 }
 
 /// `closely`: also how many are due before it, which costs something.
@@ -175,6 +180,7 @@ async fn facts(connection: &Connection, ids: &[i64], closely: bool) -> Result<Ha
             alive: column(row, 9)?,
             before: column(row, 10)?,
             led_by: column(row, 11)?,
+            machine_served: column(row, 12)?,
         };
         Ok((column(row, 0)?, facts))
     };
@@ -343,7 +349,10 @@ fn runnable(row: &Instance, facts: Facts) -> Vec<Blocker> {
     // That nobody works the queue says it already.
     if facts.workers_able == 0 && facts.workers_of_queue > 0 {
         let (fsm, fsm_version) = (row.fsm.clone(), row.fsm_version);
-        blockers.push(Blocker::MachineNotServed { fsm, fsm_version, queue: queue() });
+        blockers.push(match facts.machine_served {
+            true => Blocker::NoWorkerForStep { fsm, fsm_version, step: row.step.clone(), queue: queue() },
+            false => Blocker::MachineNotServed { fsm, fsm_version, queue: queue() },
+        });
     }
     if row.crash_count >= SUSPECT_DEATHS {
         blockers.push(Blocker::Suspect { deaths: row.crash_count });

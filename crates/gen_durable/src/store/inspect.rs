@@ -15,7 +15,6 @@ sql!(COUNTS, "counts.sql", []);
 sql!(WORKERS, "workers.sql", []);
 sql!(UNSERVED, "unserved.sql", []);
 sql!(QUEUES, "queues.sql", []);
-sql!(LIVE_STEPS, "live_steps.sql", []);
 sql!(SERVER, "server.sql", []);
 
 /// An instance, as `durable show` shows it.
@@ -152,6 +151,8 @@ pub struct QueueInfo {
 pub struct Unserved {
     pub fsm: String,
     pub fsm_version: i32,
+    /// The step that no live worker knows. `None`: no live worker registered the machine and version at all.
+    pub step: Option<String>,
     pub count: i64,
 }
 
@@ -261,12 +262,16 @@ impl Inspect {
         .await
     }
 
-    /// Live instances of machines and versions that no live worker registered: "no live worker runs checkout v3".
+    /// Live instances for which there is no worker: no live one registered their machine and version ("no live worker runs
+    /// checkout v3"), or none of those that did knows their step.
     pub async fn unserved(&self) -> Result<Vec<Unserved>, Error> {
         self.read("look for work that nobody can run", |connection| async move {
             let rows = connection.query(&UNSERVED, &[]).await?;
             rows.iter()
-                .map(|row| Ok(Unserved { fsm: column(row, 0)?, fsm_version: column(row, 1)?, count: column(row, 2)? }))
+                .map(|row| {
+                    let (fsm, fsm_version) = (column(row, 0)?, column(row, 1)?);
+                    Ok(Unserved { fsm, fsm_version, step: column(row, 2)?, count: column(row, 3)? })
+                })
                 .collect()
         })
         .await
@@ -329,12 +334,6 @@ pub(crate) async fn end_of(connection: &Connection, id: i64) -> Result<Option<En
         })
     };
     rows.first().map(read).transpose()
-}
-
-/// Where live instances stand, for the check at the start: (machine, version, step, how many).
-pub(crate) async fn live_steps(connection: &Connection) -> Result<Vec<(String, i32, String, i64)>, Fault> {
-    let rows = connection.query(&LIVE_STEPS, &[]).await?;
-    rows.iter().map(|row| Ok((column(row, 0)?, column(row, 1)?, column(row, 2)?, column(row, 3)?))).collect()
 }
 
 /// What the server says of itself.

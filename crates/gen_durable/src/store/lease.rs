@@ -11,7 +11,7 @@ use super::{
     sql,
 };
 
-sql!(prepared RENEW, "renew.sql", [TEXT, FLOAT8, TEXT, INT4, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY]);
+sql!(prepared RENEW, "renew.sql", [TEXT, FLOAT8, TEXT, INT4, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY]);
 sql!(RETIRE, "retire.sql", [TEXT]);
 sql!(EXPIRED, "expired.sql", [FLOAT8, TEXT]);
 sql!(ADOPT, "adopt.sql", [FLOAT8]);
@@ -33,6 +33,8 @@ pub(crate) struct Worker {
     pub(crate) pid: i32,
     pub(crate) queues: Vec<String>,
     pub(crate) machines: Vec<String>,
+    /// The steps that it knows, as `_knows_step` reads them: it claims no others.
+    pub(crate) steps: Vec<String>,
     /// The schedules that it can fire.
     pub(crate) schedules: Vec<String>,
     /// The projections that it can do runs of.
@@ -56,6 +58,7 @@ pub(crate) async fn renew(connection: &Connection, worker: &Worker, lease_second
         &worker.pid,
         &worker.queues,
         &worker.machines,
+        &worker.steps,
         &worker.schedules,
         &worker.projections,
     ];

@@ -90,7 +90,7 @@ pub(crate) struct Arrivals {
 pub(crate) async fn claim(
     connection: &Connection,
     wanted: &Wanted,
-    machines: &[String],
+    steps: &[String],
     worker: &str,
     lease_seconds: f64,
 ) -> Result<Picked, Fault> {
@@ -104,7 +104,7 @@ pub(crate) async fn claim(
                 &wanted.range_priorities,
                 &wanted.range_from,
                 &wanted.range_from_id,
-                &machines,
+                &steps,
                 &worker,
                 &lease_seconds,
                 &wanted.suspects,

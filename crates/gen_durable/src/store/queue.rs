@@ -5,7 +5,7 @@ use super::{connection::Connection, fault::Fault, row::column, sql};
 sql!(PAUSE, "pause.sql", [TEXT, TEXT]);
 sql!(RESUME, "resume.sql", [TEXT]);
 sql!(DEPTH, "depth.sql", [TEXT, INT2_ARRAY]);
-sql!(UNSTICK, "unstick.sql", [TEXT_ARRAY]);
+sql!(RETRY_STUCK, "retry_stuck.sql", [TEXT_ARRAY, INT8, INT4, INT8_ARRAY]);
 
 /// Nothing more is claimed from this queue until it is resumed.
 pub(crate) async fn pause(connection: &Connection, queue: &str, by: &str) -> Result<(), Fault> {
@@ -23,7 +23,15 @@ pub(crate) async fn depth(connection: &Connection, queue: &str, priorities: &[i1
     rows.first().map_or(Ok(0), |row| column(row, 0))
 }
 
-/// A build that knows these machines has come: what another build could not decode gets another try.
-pub(crate) async fn unstick(connection: &Connection, machines: &[String]) -> Result<usize, Fault> {
-    Ok(connection.query(&UNSTICK, &[&machines]).await?.len())
+/// Retries one page of stuck rows after this id, except those that this process could not decode itself. Returns where the next
+/// page begins (`None`: this was the last one) and how many rows became runnable.
+pub(crate) async fn retry_stuck(
+    connection: &Connection,
+    steps: &[String],
+    after: i64,
+    page: i32,
+    undecodable: &[i64],
+) -> Result<(Option<i64>, i64), Fault> {
+    let rows = connection.query(&RETRY_STUCK, &[&steps, &after, &page, &undecodable]).await?;
+    rows.first().map_or(Ok((None, 0)), |row| Ok((column(row, 0)?, column(row, 1)?)))
 }

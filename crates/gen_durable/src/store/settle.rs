@@ -206,13 +206,13 @@ pub(crate) struct Written {
 pub(crate) struct Taker<'a> {
     pub(crate) worker: &'a str,
     pub(crate) lease_seconds: f64,
-    pub(crate) machines: &'a [String],
+    pub(crate) steps: &'a [String],
 }
 
 impl Taker<'_> {
     /// Nobody takes; who is next is left to the pickers.
     const NOBODY: Taker<'static> =
-        Taker { worker: "00000000-0000-0000-0000-000000000000", lease_seconds: 0.0, machines: &[] };
+        Taker { worker: "00000000-0000-0000-0000-000000000000", lease_seconds: 0.0, steps: &[] };
 }
 
 /// An ending and all that it does, as JSON for `gen_durable.conclude`.
@@ -389,7 +389,7 @@ struct Takes<'a> {
 impl Takes<'_> {
     fn statement<'b>(&'b self, columns: &'b Columns<'_>, told: Option<&'b Told<'_>>) -> (&'static Sql, Vec<Param<'b>>) {
         let Takes { taking, begins, taker } = self;
-        let more: [Param<'b>; 5] = [taking, begins, &taker.worker, &taker.lease_seconds, &taker.machines];
+        let more: [Param<'b>; 5] = [taking, begins, &taker.worker, &taker.lease_seconds, &taker.steps];
         match told {
             None => (&SETTLE_KEYED, columns.params().into_iter().chain(more).collect()),
             Some(told) => (&SETTLE_KEYED_TOLD, told.params(columns).into_iter().chain(more).collect()),

@@ -14,6 +14,7 @@ mod clockwork;
 mod connect;
 mod cost;
 mod cost_keyed;
+mod deploys;
 mod engine;
 mod evolution;
 mod house;

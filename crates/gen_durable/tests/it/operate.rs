@@ -185,22 +185,25 @@ async fn the_first_thing_in_the_way_is_named_in_the_order_of_the_picker() {
     };
     assert_eq!(kinds().await, ["QueueNotWorked", "QueuePaused", "NotDue"]);
     let worker = format!(
-        "insert into {schema}.workers (id, lease_expires_at, host, pid, queues, machines)
-         values (gen_random_uuid(), statement_timestamp() + $1::text::interval, 'here', 1, $2, $3)"
+        "insert into {schema}.workers (id, lease_expires_at, host, pid, queues, machines, steps)
+         values (gen_random_uuid(), statement_timestamp() + $1::text::interval, 'here', 1, $2, $3, $4)"
     );
     let none: Vec<String> = vec![];
     // The dead, and those of another queue, work nothing here.
     let (here, there) = (vec!["default"], vec!["mail"]);
-    sql.execute(&worker, &[&"-1 s", &here, &vec!["order/1"]]).await.unwrap();
-    sql.execute(&worker, &[&"1 h", &there, &vec!["order/1"]]).await.unwrap();
+    sql.execute(&worker, &[&"-1 s", &here, &vec!["order/1"], &vec!["order/1"]]).await.unwrap();
+    sql.execute(&worker, &[&"1 h", &there, &vec!["order/1"], &vec!["order/1"]]).await.unwrap();
     assert_eq!(kinds().await, ["QueueNotWorked", "QueuePaused", "NotDue"]);
-    sql.execute(&worker, &[&"1 h", &here, &none]).await.unwrap();
+    sql.execute(&worker, &[&"1 h", &here, &none, &none]).await.unwrap();
     assert_eq!(kinds().await, ["QueuePaused", "NotDue", "MachineNotServed"]);
     lab.resume("default").await.unwrap();
     assert_eq!(kinds().await, ["NotDue", "MachineNotServed"]);
     sql.execute(&format!("update {schema}.lab_clock set now = now + interval '2 h'"), &[]).await.unwrap();
     assert_eq!(kinds().await, ["MachineNotServed"]);
-    sql.execute(&worker, &[&"1 h", &here, &vec!["order/1"]]).await.unwrap();
+    sql.execute(&worker, &[&"1 h", &here, &vec!["order/1"], &vec!["order/1/elsewhere"]]).await.unwrap();
+    assert_eq!(kinds().await, ["NoWorkerForStep"]);
+    let step = lab.inspect().show(id).await.unwrap().unwrap().step;
+    sql.execute(&worker, &[&"1 h", &here, &vec!["order/1"], &vec![format!("order/1/{step}")]]).await.unwrap();
     assert_eq!(kinds().await, Vec::<String>::new(), "nothing is in its way");
     lab.enqueue(Picky { fail: false }).priority(-1).await.unwrap();
     lab.enqueue(Picky { fail: false }).priority(1).await.unwrap();

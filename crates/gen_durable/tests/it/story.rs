@@ -192,8 +192,10 @@ async fn one_that_was_set_aside_says_so_and_when_it_got_another_try() {
     let lines = story(&lab, id.raw()).await;
     assert!(in_words(&lines[0]).starts_with("stuck: round > round, stuck, error the state cannot"), "{lines:?}");
     assert_eq!((lines.len(), lines[0].woken_at), (1, None));
-    let unstick = include_str!("../../src/store/sql/unstick.sql").replace("gen_durable.", &format!("{schema}."));
-    assert_eq!(sql.query(&unstick, &[&vec!["round_failures/1"]]).await.unwrap().len(), 1);
+    let retry = include_str!("../../src/store/sql/retry_stuck.sql").replace("gen_durable.", &format!("{schema}."));
+    let none: Vec<i64> = Vec::new();
+    let rows = sql.query(&retry, &[&vec!["round_failures/1/round"], &0_i64, &10_i32, &none]).await.unwrap();
+    assert_eq!((rows[0].get::<_, Option<i64>>(0), rows[0].get::<_, i64>(1)), (None, 1));
     let lines = story(&lab, id.raw()).await;
     assert_eq!((lines.len(), lines[0].woken_at), (1, Some(lab.now().await)));
     assert_eq!(lines[0].cause.as_deref(), Some("another build"));

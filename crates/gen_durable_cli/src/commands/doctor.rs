@@ -86,10 +86,16 @@ async fn work(inspect: &Inspect, report: &mut Report) -> anyhow::Result<usize> {
     let alive = workers.iter().filter(|worker| worker.alive).count();
     for row in inspect.unserved().await? {
         let (machine, version, count) = (&row.fsm, row.fsm_version, thousands(row.count));
-        report.find(
-            format!("no live worker runs {machine} v{version}, and {count} live instances wait for one"),
-            "start a worker that registers it, or that can upgrade it",
-        );
+        match &row.step {
+            None => report.find(
+                format!("no live worker runs {machine} v{version}, and {count} live instances wait for one"),
+                "start a worker that registers it, or that can upgrade it",
+            ),
+            Some(step) => report.find(
+                format!("no live worker knows the step `{step}` of {machine} v{version}, and {count} live instances are at it"),
+                "deploy a build that has the step, or an alias for it",
+            ),
+        }
     }
     let stuck = inspect.list(Filter { status: Some(Status::Stuck), limit: 200, ..Filter::default() }).await?;
     if let Some(row) = stuck.first() {

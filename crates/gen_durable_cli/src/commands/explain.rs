@@ -157,6 +157,9 @@ fn said(blocker: &Blocker, now: Timestamp) -> String {
         Blocker::MachineNotServed { fsm, fsm_version, queue } => {
             format!("no live worker of the queue {queue} runs {fsm} v{fsm_version}")
         }
+        Blocker::NoWorkerForStep { fsm, fsm_version, step, queue } => {
+            format!("no live worker of the queue {queue} that runs {fsm} v{fsm_version} knows the step `{step}`: deploy a build that does")
+        }
         Blocker::Suspect { deaths } => {
             format!("{deaths} processes died with it: a worker runs such an instance only one at a time")
         }
@@ -212,6 +215,7 @@ fn kind(blocker: &Blocker) -> &'static str {
         Blocker::QueuePaused { .. } => "queue_paused",
         Blocker::NotDue { .. } => "not_due",
         Blocker::MachineNotServed { .. } => "machine_not_served",
+        Blocker::NoWorkerForStep { .. } => "no_worker_for_step",
         Blocker::Suspect { .. } => "suspect",
         Blocker::Behind { .. } => "behind",
         _ => "unknown",

@@ -229,6 +229,10 @@ pub(crate) fn said(blocker: &Blocker, now: Timestamp) -> (&'static str, String) 
         Blocker::MachineNotServed { fsm, fsm_version, queue } => {
             ("machine_not_served", format!("No live worker of the queue {queue} runs {fsm} v{fsm_version}."))
         }
+        Blocker::NoWorkerForStep { fsm, fsm_version, step, queue } => (
+            "no_worker_for_step",
+            format!("No live worker of the queue {queue} that runs {fsm} v{fsm_version} knows the step {step}."),
+        ),
         Blocker::Suspect { deaths } => {
             ("suspect", format!("{deaths} processes died with it: such instances run one at a time in a worker."))
         }

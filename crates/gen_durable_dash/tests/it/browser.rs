@@ -70,8 +70,8 @@ async fn plant_corpus(desk: &Desk) {
             tx.execute(&child, &[&evil, &id, &short]).await.unwrap();
             plant_turns(&tx, &schema, evil).await;
             let worker = format!(
-                "insert into {schema}.workers (id, lease_expires_at, host, pid, queues, machines, schedules)
-                 values (gen_random_uuid(), statement_timestamp() + interval '1 h', $1, 1, array[$1], array[$1 || '/1'], array[$1])"
+                "insert into {schema}.workers (id, lease_expires_at, host, pid, queues, machines, steps, schedules)
+                 values (gen_random_uuid(), statement_timestamp() + interval '1 h', $1, 1, array[$1], array[$1 || '/1'], array[$1 || '/1'], array[$1])"
             );
             tx.execute(&worker, &[&evil]).await.unwrap();
             let queue = format!(

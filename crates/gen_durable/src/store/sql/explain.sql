@@ -7,7 +7,7 @@ select i.id, gen_durable.clock(), q.paused_at, q.paused_by,
      where w.lease_expires_at > statement_timestamp() and i.queue = any (w.queues)),
     (select count(*) from gen_durable.workers w
      where w.lease_expires_at > statement_timestamp() and i.queue = any (w.queues)
-       and i.fsm || '/' || i.fsm_version = any (w.machines)),
+       and gen_durable._knows_step(w.steps, i.fsm, i.fsm_version, i.step)),
     (select count(*) from gen_durable.workers w where w.lease_expires_at > statement_timestamp()),
     h.host, h.pid, h.lease_expires_at > statement_timestamp(),
     case when $2 then (select count(*) from (
@@ -16,7 +16,10 @@ select i.id, gen_durable.clock(), q.paused_at, q.paused_by,
           and (a.priority, a.eligible_at, a.id) < (i.priority, i.eligible_at, i.id)
           and a.eligible_at <= gen_durable.clock()
         limit 10001) before) else 0 end,
-    l.led_by::text
+    l.led_by::text,
+    exists (select from gen_durable.workers w
+     where w.lease_expires_at > statement_timestamp() and i.queue = any (w.queues)
+       and i.fsm || '/' || i.fsm_version = any (w.machines))
 from gen_durable.instances i
 left join gen_durable.queues q on q.name = i.queue and q.paused_at is not null
 -- Who is first in a lane that is led runs there.

@@ -2,10 +2,10 @@
 -- locks: this worker's row
 -- By id and not by expiry: a worker that was thought dead and comes back keeps what nobody has taken from it. But it
 -- begins anew: started_at says since when its lease has been good without a gap.
-insert into gen_durable.workers as w (id, lease_expires_at, host, pid, queues, machines, schedules, projections)
-values ($1::text::uuid, statement_timestamp() + make_interval(secs => $2), $3, $4, $5, $6, $7, $8)
+insert into gen_durable.workers as w (id, lease_expires_at, host, pid, queues, machines, steps, schedules, projections)
+values ($1::text::uuid, statement_timestamp() + make_interval(secs => $2), $3, $4, $5, $6, $7, $8, $9)
 on conflict (id) do update
 set started_at = case when w.lease_expires_at < statement_timestamp() then statement_timestamp() else w.started_at end,
     lease_expires_at = excluded.lease_expires_at, renewed_at = statement_timestamp(),
-    queues = excluded.queues, machines = excluded.machines, schedules = excluded.schedules,
+    queues = excluded.queues, machines = excluded.machines, steps = excluded.steps, schedules = excluded.schedules,
     projections = excluded.projections

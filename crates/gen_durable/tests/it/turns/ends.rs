@@ -103,7 +103,7 @@ async fn a_third_death_lets_the_lane_go_on_unless_it_blocks() {
 #[tokio::test]
 async fn a_stuck_head_keeps_its_lane_until_it_is_unstuck_or_retried() {
     let (lab, _) = lab().await;
-    let unstick = statement(&lab, include_str!("../../../src/store/sql/unstick.sql"));
+    let retry_stuck = statement(&lab, include_str!("../../../src/store/sql/retry_stuck.sql"));
     for retried in [true, false] {
         let (head, follower) = world(&lab, in_lane(&format!("{retried}"), 1), At::Backoff).await;
         run(&lab, &format!("update S.instances set status = 'stuck', eligible_at = S.clock() where id = {head}")).await;
@@ -113,7 +113,8 @@ async fn a_stuck_head_keeps_its_lane_until_it_is_unstuck_or_retried() {
         if retried {
             lab.operate().retry(head.raw(), Some(("good", None))).await.unwrap();
         } else {
-            sql().await.query(&unstick, &[&vec!["walk/1"]]).await.unwrap();
+            let none: Vec<i64> = Vec::new();
+            sql().await.query(&retry_stuck, &[&vec!["walk/1/backoff"], &0_i64, &10_i32, &none]).await.unwrap();
         }
         let row = lab.row_of(head).await;
         assert_eq!((row.status, row.lane_position, row.is_lane_head()), (Status::Runnable, position, true));
