@@ -89,6 +89,17 @@ impl Migrations {
         down(&self.pool, to).await
     }
 
+    /// Returns the tables that a [`down`](Migrations::down) to this version deletes, of those that are installed.
+    ///
+    /// # Errors
+    /// There is no such version, or the database cannot be asked.
+    pub async fn tables_dropped_by(&self, to: i32) -> Result<Vec<&'static str>, Error> {
+        let (to, installed) = (check_version(to)?, status(&self.pool).await?.installed);
+        let undone = MIGRATIONS.iter().rev().filter(|m| m.version > to && m.version <= installed);
+        let drops = |line: &'static str| line.strip_prefix("drop table gen_durable.")?.strip_suffix(';');
+        Ok(undone.flat_map(|m| m.down.lines().filter_map(drops)).collect())
+    }
+
     /// What is installed, and what this build needs.
     pub async fn status(&self) -> Result<MigrationStatus, Error> {
         status(&self.pool).await

@@ -1,5 +1,6 @@
 //! `durable migrate`: the schema up, down, its state, its SQL, its rights.
 
+use anyhow::bail;
 use serde_json::json;
 
 use crate::{
@@ -18,12 +19,12 @@ pub(crate) enum Command {
         #[command(flatten)]
         database: Database,
     },
-    /// Take the schema down to a version; 0 leaves nothing of it, nor of what it holds
+    /// Take the schema down to a version, and delete the tables that it does not have; 0 leaves nothing
     Down {
         /// To this version
         #[arg(long, value_name = "N")]
         to: i32,
-        /// Yes, delete everything (needed for 0)
+        /// Yes, delete the tables that are named without it
         #[arg(long)]
         yes: bool,
         #[command(flatten)]
@@ -68,14 +69,17 @@ pub(crate) async fn run(command: Command, json: bool) -> anyhow::Result<()> {
             moved("applied", &applied, &database, json)
         }
         Command::Down { to, yes, database } => {
-            if to == 0 && !yes {
-                let schema = &database.schema;
+            let migrations = database.pool().await?.migrations();
+            let lost = migrations.tables_dropped_by(to).await?;
+            if !lost.is_empty() && !yes {
+                let (schema, tables) = (&database.schema, lost.join(", "));
                 return Err(Usage::new(format!(
-                    "this deletes the schema {schema:?} and every instance in it: say --yes if that is what you want"
+                    "this deletes {tables} of the schema {schema:?}, with every row in them: say --yes if that is what you want"
                 ))
                 .into());
             }
-            let undone = database.pool().await?.migrations().down(to).await?;
+            refuse_while_workers_live(&database).await?;
+            let undone = migrations.down(to).await?;
             moved("undone", &undone, &database, json)
         }
         Command::Status { database } => status(&database, json).await,
@@ -91,6 +95,20 @@ pub(crate) async fn run(command: Command, json: bool) -> anyhow::Result<()> {
             print(format!("{runtime} may run steps and make calls, {reader} may look"))
         }
     }
+}
+
+/// Running engines call functions and tables that an older schema does not have.
+async fn refuse_while_workers_live(database: &Database) -> anyhow::Result<()> {
+    // A schema so old that it cannot be asked has no workers of this build.
+    let Ok(client) = database.client().await else { return Ok(()) };
+    let alive = client.inspect().workers().await?.into_iter().filter(|worker| worker.alive).count();
+    if alive > 0 {
+        bail!(
+            "{alive} workers are running on the schema {:?}: stop them first (`durable workers` lists them)",
+            database.schema
+        );
+    }
+    Ok(())
 }
 
 fn moved(word: &str, versions: &[i32], database: &Database, json: bool) -> anyhow::Result<()> {

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use anyhow::{Context, bail};
-use gen_durable::{Instance, Relations, Timestamp};
+use gen_durable::{Instance, Relations, Status, Timestamp};
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 
@@ -60,7 +60,7 @@ fn for_people(row: &Instance, relations: &Relations) -> String {
     let mut lines = vec![
         ("machine", format!("{} v{}", row.fsm, row.fsm_version)),
         ("status", row.status.name().to_owned()),
-        ("step", row.step.clone()),
+        ("step", step(row)),
         ("queue", format!("{}, priority {}", row.queue, row.priority)),
         ("attempt", format!("{} failed runs of this step", row.attempt)),
         ("commits", row.step_seq.to_string()),
@@ -115,6 +115,14 @@ fn for_people(row: &Instance, relations: &Relations) -> String {
         }
     }
     shown
+}
+
+/// The step it stands at. While it waits, that is the one to which the wait leads.
+fn step(row: &Instance) -> String {
+    match row.status {
+        Status::AwaitingSignal | Status::AwaitingChildren => format!("{}, after the wait", row.step),
+        _ => row.step.clone(),
+    }
 }
 
 /// Where it stands in its lane.

@@ -1,5 +1,6 @@
 //! `durable signal`: tell an instance something.
 
+use gen_durable::{Address, Anyone, Client, Search, Status};
 use serde_json::json;
 
 use super::whom::{Whom, named};
@@ -39,12 +40,34 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     let to = whom.address(id).ok_or_else(|| Usage::new("which instance? Give its id, or --key KEY"))?;
     let payload = payload.unwrap_or_else(|| "null".to_owned());
     let client = database.client_for("signal", format!("{}: {name}", named(&to))).await?;
+    let awaits = awaited(&client, &to).await?;
     let is_new = client.operate().signal(to, &name, &payload, once.as_deref()).await?;
+    let is_awaited = awaits.as_ref().map(|names| names.contains(&name));
     if json {
-        return print_json(&json!({"signal": name, "is_new": is_new}));
+        return print_json(&json!({"signal": name, "is_new": is_new, "is_awaited": is_awaited}));
+    }
+    if let (Some(names), Some(false)) = (awaits, is_awaited) {
+        let (name, names) = (safe(&name), safe(&names.join(" or ")));
+        eprintln!("note: the instance waits for {names}; {name} stays in its inbox until a step waits for it");
     }
     let name = safe(&name);
     print(if is_new { format!("{name} is delivered") } else { format!("{name} was delivered before: nothing is done") })
+}
+
+/// The signals that the instance waits for. `None`: it does not wait for one, or there is no such instance.
+async fn awaited(client: &Client, to: &Anyone) -> anyhow::Result<Option<Vec<String>>> {
+    let inspect = client.inspect();
+    let id = match to {
+        Address::Id(id) => Some(id.raw()),
+        Address::Key { key, tenant } => {
+            let (key, tenant) = (Some(key.clone()), Some(tenant.clone()));
+            let page = inspect.search(Search { key, tenant, limit: 1, ..Search::default() }).await?;
+            page.found.first().map(|found| found.id)
+        }
+    };
+    let Some(id) = id else { return Ok(None) };
+    let row = inspect.show(id).await?.filter(|row| row.status == Status::AwaitingSignal);
+    Ok(row.and_then(|row| row.awaits))
 }
 
 fn number(word: &str) -> Result<i64, Usage> {

@@ -25,6 +25,35 @@ fn the_schema_goes_up_and_down_and_leaves_nothing() {
     assert_eq!(place.json(&["migrate", "status"])["installed"], 0);
 }
 
+#[tokio::test]
+async fn a_migration_that_deletes_tables_names_them_and_waits_for_a_yes_and_for_the_workers_to_stop() {
+    let (place, client) = Place::migrated().await;
+    let refused = place.run(&["migrate", "down", "--to", "8"]);
+    assert_eq!(refused.status.code(), Some(2));
+    let message = stderr(&refused);
+    assert!(message.contains("--yes") && message.contains("events") && message.contains("audit"), "{message}");
+    assert!(!message.contains("instances"), "{message}");
+
+    let tx = client.pool().begin().await.unwrap();
+    let worker = format!(
+        "insert into {}.workers (id, host, pid, queues, machines, lease_expires_at)
+        values (gen_random_uuid(), 'here', 1, '{{default}}', '{{}}', now() + interval '1 minute')",
+        place.schema
+    );
+    tx.batch_execute(&worker).await.unwrap();
+    tx.commit().await.unwrap();
+    let refused = place.run(&["migrate", "down", "--to", "8", "--yes"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(stderr(&refused).contains("1 workers are running"), "{}", stderr(&refused));
+    assert_eq!(place.json(&["migrate", "status"])["installed"], place.json(&["migrate", "status"])["current"]);
+
+    let tx = client.pool().begin().await.unwrap();
+    tx.batch_execute(&format!("delete from {}.workers", place.schema)).await.unwrap();
+    tx.commit().await.unwrap();
+    place.json(&["migrate", "down", "--to", "8", "--yes"]);
+    assert_eq!(place.json(&["migrate", "status"])["installed"], 8);
+}
+
 #[test]
 fn sql_is_printed_for_the_schema_that_is_named_and_without_a_database() {
     let print = |arguments: &[&str]| {

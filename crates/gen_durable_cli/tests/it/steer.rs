@@ -91,14 +91,19 @@ async fn an_instance_is_told_by_its_id_or_its_key_and_shows_its_letters() {
     let waits = place.json(&["explain", "1"]);
     assert_eq!(waits["blockers"][0]["kind"], "awaiting_signal");
     assert!(stdout(&place.run(&["explain", "1"])).contains("it waits for paid or gone"));
-    assert_eq!(place.json(&["signal", "1", "noise"])["is_new"], true);
+    let noise = place.json(&["signal", "1", "noise"]);
+    assert_eq!((&noise["is_new"], &noise["is_awaited"]), (&true.into(), &false.into()));
+    let warned = place.run(&["signal", "1", "noise", "2"]);
+    assert!(stderr(&warned).contains("waits for paid or gone; noise stays in its inbox"), "{}", stderr(&warned));
+    let shown = stdout(&place.run(&["show", "1"]));
+    assert!(shown.contains(", after the wait"), "{shown}");
     assert_eq!(place.json(&["show", "1"])["status"], "awaiting_signal");
     let key = ["signal", "--key", "order:7", "--tenant", "acme", "paid", "{\"cents\": 5}", "--once", "evt"];
     assert_eq!(place.json(&key)["is_new"], true);
     assert_eq!(place.json(&key)["is_new"], false);
     assert!(stdout(&place.run(&key)).contains("before"));
     let row = place.json(&["show", "1"]);
-    assert_eq!((&row["status"], &row["letters"]), (&json!("runnable"), &json!({"noise": 1, "paid": 1})));
+    assert_eq!((&row["status"], &row["letters"]), (&json!("runnable"), &json!({"noise": 2, "paid": 1})));
     refused(&place, &["signal", "--key", "order:7", "paid"], 1, "nobody is there");
     refused(&place, &["signal", "9", "paid"], 1, "nobody is there");
     refused(&place, &["signal", "1", "paid", "five"], 1, "not JSON");
@@ -112,8 +117,8 @@ async fn an_instance_is_told_by_its_id_or_its_key_and_shows_its_letters() {
         true
     );
     let row = place.json(&["show", "1"]);
-    assert_eq!((&row["undelivered"], &row["last_error"]), (&json!({"noise": 1, "paid": 1}), &json!("no more")));
-    assert!(stdout(&place.run(&["show", "1"])).contains("undelivered 1 noise, 1 paid"));
+    assert_eq!((&row["undelivered"], &row["last_error"]), (&json!({"noise": 2, "paid": 1}), &json!("no more")));
+    assert!(stdout(&place.run(&["show", "1"])).contains("undelivered 2 noise, 1 paid"));
 }
 
 #[tokio::test]

@@ -153,7 +153,7 @@ function InstanceTimers({ path, moved, now, row, mayAct }) {
 
 function Facts({ row, now }) {
   const facts = [
-    ['Step', row.step], ['Version', `v${row.version}`],
+    ['Step', row.status.startsWith('awaiting') ? `${row.step}, after the wait` : row.step], ['Version', `v${row.version}`],
     ['Queue', html`${row.queue}${row.priority !== 0 ? `, priority ${row.priority}` : ''}`],
     ['Lane', row.lane && html`<a href=${link('lanes', { prefix: row.lane, tenant: row.tenant })}>${row.lane}</a>${row.blocks_its_lane ? ', which stands still behind it' : ''}`], ['Partition', row.partition],
     ['Key', row.key], ['Tenant', row.tenant || null],
