@@ -88,8 +88,8 @@ async fn whole(request: Request, within: Duration) -> Result<Request, Box<Respon
 
 /// Let it through, with who asks; or the answer that refuses it.
 fn admit(shared: &Shared, request: &Request) -> Result<Option<Caller>, Box<Response>> {
-    let headers = request.headers();
-    if !is_ours(headers, &shared.options.hosts) {
+    let (headers, host) = (request.headers(), host(request));
+    if !host.is_some_and(|host| is_ours(host, &shared.options.hosts)) {
         let why = "this server does not go by that name: start it with the name it is reached by";
         return Err(refuse(Problem::new(StatusCode::MISDIRECTED_REQUEST, "wrong_host", why)));
     }
@@ -98,7 +98,7 @@ fn admit(shared: &Shared, request: &Request) -> Result<Option<Caller>, Box<Respo
     if path == HEALTH && looks {
         return Ok(None);
     }
-    check_origin(headers, path, looks)?;
+    check_origin(headers, host, path, looks)?;
     if path == LOGIN && request.method() == Method::POST {
         // It looks at the token itself.
         return Ok(None);
@@ -116,9 +116,16 @@ fn refuse(problem: Problem) -> Box<Response> {
     Box::new(problem.into_response())
 }
 
-/// Whether it is asked for by a name of ours. An address in numbers is nobody's name.
-fn is_ours(headers: &HeaderMap, names: &[String]) -> bool {
-    let Some(host) = headers.get(header::HOST).and_then(|host| host.to_str().ok()) else { return false };
+/// Returns the host that the caller asked for: a header in HTTP/1, part of the address in HTTP/2.
+fn host(request: &Request) -> Option<&str> {
+    match request.headers().get(header::HOST) {
+        Some(host) => host.to_str().ok(),
+        None => request.uri().authority().map(|authority| authority.as_str()),
+    }
+}
+
+/// Whether it is asked for by a name of ours. Every address in numbers is: no other site can be reached by it.
+fn is_ours(host: &str, names: &[String]) -> bool {
     let host = host.to_ascii_lowercase();
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
@@ -128,7 +135,7 @@ fn is_ours(headers: &HeaderMap, names: &[String]) -> bool {
 }
 
 /// A page of another site may link here, and nothing else.
-fn check_origin(headers: &HeaderMap, path: &str, looks: bool) -> Result<(), Box<Response>> {
+fn check_origin(headers: &HeaderMap, host: Option<&str>, path: &str, looks: bool) -> Result<(), Box<Response>> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let is_page = looks && !path.starts_with("/api/") && path != "/metrics";
     let foreign = text("sec-fetch-site").is_some_and(|site| !matches!(site, "same-origin" | "none"));
@@ -136,7 +143,7 @@ fn check_origin(headers: &HeaderMap, path: &str, looks: bool) -> Result<(), Box<
     // only if the browser itself says so.
     let ours = text("sec-fetch-site") == Some("same-origin");
     let other = text("origin").is_some_and(|origin| match origin.split_once("://") {
-        Some((_, host)) => Some(host) != text("host"),
+        Some((_, named)) => Some(named) != host,
         None => !ours,
     });
     if !is_page && (foreign || other) {

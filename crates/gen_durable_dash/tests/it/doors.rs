@@ -178,3 +178,16 @@ async fn under_a_prefix_everything_is_found_and_still_guarded() {
     assert!(desk.get("/ops/durable/").await.text.contains("assets/app.js"));
     assert_eq!(desk.get("/ops/durable/assets/app.js").await.status, StatusCode::OK);
 }
+
+/// HTTP/2 has no `Host` header: the name is part of the address.
+#[tokio::test]
+async fn a_request_without_a_host_header_is_known_by_its_address() {
+    let desk = Desk::with(Access::tokens(OPERATOR, None).unwrap(), Options::new().hosts(["ops.example.com"])).await;
+    let by = async |address: &str| {
+        let request = axum::http::Request::builder().uri(address).header("authorization", format!("Bearer {OPERATOR}"));
+        desk.send(request.body(axum::body::Body::empty()).unwrap()).await.status
+    };
+    assert_eq!(by("https://ops.example.com/api/v1/queues").await, StatusCode::OK);
+    assert_eq!(by("https://evil.example.com/api/v1/queues").await, StatusCode::MISDIRECTED_REQUEST);
+    assert_eq!(by("/api/v1/queues").await, StatusCode::MISDIRECTED_REQUEST);
+}
