@@ -38,7 +38,7 @@ mod store;
 mod testing;
 
 #[cfg(feature = "testing")]
-pub use testing::{Lab, Tally};
+pub use testing::{Lab, LabDatabase, Tally};
 
 pub use admin::{Projections, RunRequest};
 pub use audit::{Audit, Deed};

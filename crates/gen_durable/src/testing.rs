@@ -1,6 +1,7 @@
 //! `Lab`, the testing kit: a schema of its own, the production path drained inline, a clock that the test moves.
 
 mod commit;
+mod database;
 mod tally;
 mod timers;
 
@@ -18,6 +19,7 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 
+pub use database::LabDatabase;
 pub use tally::Tally;
 
 use crate::{
@@ -31,7 +33,7 @@ use crate::{
         schedules::Schedules,
         watch::Watch,
     },
-    error::{Error, Failure, Kind},
+    error::Failure,
     id::{Id, Status},
     machine::Machine,
     projection::Projection,
@@ -41,10 +43,10 @@ use crate::{
         inspect::Instance,
         lab, lane,
         lease::{self, Worker},
+        oversight::ScopeFilter,
         pick::{self, Mark, Wanted},
         pool::Pool,
         row::Claimed,
-        target::Target,
     },
 };
 
@@ -103,23 +105,27 @@ pub struct Lab<App> {
 
 impl<App: Send + Sync + 'static> Lab<App> {
     /// A lab with what its steps are handed.
-    #[allow(clippy::expect_used)] // A test kit panics where a test would unwrap.
     pub async fn new(app: App) -> Lab<App> {
-        Lab::open(app).await.expect("a lab could not be set up")
+        Lab::with(async |_| app).await
     }
 
-    async fn open(app: App) -> Result<Lab<App>, Error> {
-        let url = url()?;
-        let schema = format!("lab_{}_{}", std::process::id(), LABS.fetch_add(1, Ordering::Relaxed));
-        let owner = Pool::connect_to(&url, &schema).await?;
-        owner.call(|connection| async move { lab::drop_schema(&connection).await }).await?.map_err(set_up)?;
-        owner.migrate().await?;
-        owner.call(|connection| async move { lab::freeze_clock(&connection).await }).await?.map_err(set_up)?;
-        let pool = match as_runtime(&url, &owner).await {
-            Ok(pool) => pool,
-            // A database user that may not make roles: the lab works as that user.
-            Err(_) => owner.clone(),
-        };
+    /// Sets up a lab whose app needs the database: for tables of its own, and for connections of its own.
+    ///
+    /// ```
+    /// # use gen_durable::Lab;
+    /// # struct App { url: String }
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+    /// let lab = Lab::with(async |database| {
+    ///     database.execute("create table balance (account text primary key, cents bigint not null)").await;
+    ///     App { url: database.url().to_owned() }
+    /// }).await;
+    /// # });
+    /// ```
+    #[allow(clippy::expect_used)] // A test kit panics where a test would unwrap.
+    pub async fn with(make: impl AsyncFnOnce(&LabDatabase) -> App) -> Lab<App> {
+        let (database, pool) = LabDatabase::create().await.expect("a lab could not be set up");
+        let app = make(&database).await;
+        let (owner, url) = (database.owner, database.server_url);
         let worker = Worker {
             id: format!("00000000-0000-0000-0000-{:012x}", LABS.load(Ordering::Relaxed)),
             host: "lab".into(),
@@ -130,7 +136,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
             schedules: Vec::new(),
             projections: Vec::new(),
         };
-        let lab = Lab {
+        Lab {
             app: Arc::new(app),
             client: Client::new(pool),
             owner,
@@ -142,8 +148,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
             worker,
             twice: false,
             url,
-        };
-        Ok(lab)
+        }
     }
 
     /// Run this machine or job.
@@ -189,7 +194,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
             let rows = self.claim(&self.worker, DRAIN_BATCH).await;
             if rows.is_empty() {
                 if self.ring().await == 0 {
-                    self.project_all().await;
+                    tally.projection_failures = self.project_all().await;
                     return tally;
                 }
                 continue;
@@ -204,14 +209,18 @@ impl<App: Send + Sync + 'static> Lab<App> {
         }
     }
 
-    /// Place what waits for a position, project all that is there, and do the runs that were asked for.
-    async fn project_all(&self) {
+    /// Places events that wait for a position, projects all that is there, and does the runs that were asked for. Returns how many
+    /// events could not be applied.
+    async fn project_all(&self) -> u32 {
         if self.readers.is_empty() {
-            return;
+            return 0;
         }
         let worker = self.worker.id.clone();
         let projector = Projector::new(self.client.pool().clone(), worker, self.readers.clone(), &self.settings);
         projector::settle(&Arc::new(projector)).await.unwrap_or_else(|fault| panic!("{fault:?}"));
+        let failures =
+            self.client.inspect().projection_failures(ScopeFilter { limit: 200, ..ScopeFilter::default() }, None).await;
+        failures.unwrap_or_else(|error| panic!("{error}")).len().try_into().unwrap_or(u32::MAX)
     }
 
     /// Run the next due step, and only that. Answers whether there was one.
@@ -232,15 +241,17 @@ impl<App: Send + Sync + 'static> Lab<App> {
                 self.call(move |connection| async move { lab::next_due(&connection, target, &names).await }).await;
             let stop = due.unwrap_or(target);
             self.owner_call(move |connection| async move { lab::set_clock(&connection, stop).await }).await;
-            let more = self.drain().await;
-            tally.steps += more.steps;
-            tally.done += more.done;
-            tally.failed += more.failed;
-            tally.stuck += more.stuck;
+            tally.add(self.drain().await);
             if due.is_none() {
                 return tally;
             }
         }
+    }
+
+    /// Moves the clock and runs nothing: what falls due on the way waits for the next drain.
+    pub async fn advance(&self, by: Duration) {
+        let to = self.now().await + SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX);
+        self.owner_call(move |connection| async move { lab::set_clock(&connection, to).await }).await;
     }
 
     /// The lab's time.
@@ -419,26 +430,4 @@ impl<App> Drop for Lab<App> {
             let _ = lab::drop_schema(&connection).await;
         });
     }
-}
-
-/// `DATABASE_URL`, or the private cluster of this process.
-fn url() -> Result<String, Error> {
-    if let Some(url) = std::env::var("DATABASE_URL").ok().filter(|url| !url.is_empty()) {
-        return Ok(url);
-    }
-    let cluster = gen_durable_postgres::shared()
-        .map_err(|e| Error::because(Kind::Away, "no Postgres for the lab", e.to_string()))?;
-    Ok(cluster.url())
-}
-
-async fn as_runtime(url: &str, owner: &Pool) -> Result<Pool, Error> {
-    owner.call(|connection| async move { lab::make_roles(&connection).await }).await?.map_err(set_up)?;
-    owner.migrations().grant(lab::RUNTIME_ROLE, lab::READER_ROLE).await?;
-    let pool = Pool::on(Target::new(url, owner.schema())?.for_user(lab::RUNTIME_ROLE), 4)?;
-    pool.call(|connection| async move { lab::clock(&connection).await }).await?.map_err(set_up)?;
-    Ok(pool)
-}
-
-fn set_up(fault: Fault) -> Error {
-    fault.into_error("set up a lab")
 }

@@ -25,6 +25,17 @@ pub(crate) async fn make_roles(connection: &Connection) -> Result<(), Fault> {
     connection.batch(ROLES).await
 }
 
+/// Lets the runtime role use the tables that the owner makes in this schema from now on.
+pub(crate) async fn grant_new_tables(connection: &Connection) -> Result<(), Fault> {
+    let grants = ["tables", "sequences"].map(|kind| {
+        format!(
+            "alter default privileges in schema {} grant all on {kind} to {RUNTIME_ROLE}",
+            connection.target().schema()
+        )
+    });
+    connection.batch(&grants.join(";")).await
+}
+
 pub(crate) async fn drop_schema(connection: &Connection) -> Result<(), Fault> {
     connection.batch(&format!("drop schema if exists {} cascade", connection.target().schema())).await
 }

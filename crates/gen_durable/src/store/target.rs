@@ -101,6 +101,13 @@ impl Target {
         self
     }
 
+    /// The same database, where a table that is named without a schema is looked for in this one first.
+    #[cfg(feature = "testing")]
+    pub(crate) fn with_search_path(mut self) -> Target {
+        self.config.options(format!("-c search_path={},public", self.schema));
+        self
+    }
+
     pub(crate) fn schema(&self) -> &str {
         &self.schema
     }

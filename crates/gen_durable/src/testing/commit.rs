@@ -6,23 +6,38 @@ use crate::{
     engine::execute::Decision,
     id::Status,
     store::{
+        fault::Fault,
         row::Claimed,
         settle::{self, Ending},
     },
     story::Tale,
 };
 
+/// What became of a decision that may have a transaction of its own.
+enum Within {
+    /// It is committed, or the step had lost its claim.
+    Written,
+    /// The database refused the transaction, for this reason.
+    Refused(String),
+    /// It has no transaction of its own, and is to be written.
+    Open(Box<Ending>),
+}
+
 impl<App: Send + Sync + 'static> Lab<App> {
     pub(super) async fn commit(&self, ended: Vec<(Claimed, Decision)>, tally: &mut Tally) {
         let (mut plain, mut keyed, mut more) = (Vec::new(), Vec::new(), Vec::new());
         for (row, decision) in ended {
-            if let Some(ending) = self.write_within(&row, decision, tally).await {
-                let batch = match &ending {
-                    Ending { more: Some(_), .. } => &mut more,
-                    Ending { keyed: true, .. } => &mut keyed,
-                    _ => &mut plain,
-                };
-                batch.push((row, ending));
+            match self.write_within(&row, decision, tally).await {
+                Within::Written => {}
+                Within::Refused(why) => self.handle_refused(&row, &why, tally).await,
+                Within::Open(ending) => {
+                    let batch = match &*ending {
+                        Ending { more: Some(_), .. } => &mut more,
+                        Ending { keyed: true, .. } => &mut keyed,
+                        _ => &mut plain,
+                    };
+                    batch.push((row, *ending));
+                }
             }
         }
         for mut batch in [plain, keyed, more] {
@@ -40,20 +55,33 @@ impl<App: Send + Sync + 'static> Lab<App> {
 
     /// An ending that the database refuses goes to its machine's handler, as the engine does it.
     async fn commit_alone(&self, row: &Claimed, ending: Ending, tally: &mut Tally) {
-        let Some(refused) = self.write(vec![ending], tally).await else { return };
-        let why = format!("the outcome could not be committed: {refused}");
-        let handled = self.run_again(row, Some(why.clone())).await;
-        let Some(ending) = self.write_within(row, handled, tally).await else { return };
-        let Some(refused) = self.write(vec![ending], tally).await else { return };
-        let failed =
-            Decision::failed(&format!("{why}; and its handler's outcome could not be committed either: {refused}"));
-        let ending = self.write_within(row, failed, tally).await;
-        let refused = self.write(ending.into_iter().collect(), tally).await;
-        assert!(refused.is_none(), "not even a failure could be committed: {refused:?}");
+        if let Some(refused) = self.write(vec![ending], tally).await {
+            self.handle_refused(row, &refused, tally).await;
+        }
     }
 
-    /// What a decision writes; or nothing, if it was written in the step's own transaction.
-    async fn write_within(&self, row: &Claimed, mut decision: Decision, tally: &mut Tally) -> Option<Ending> {
+    /// Runs the machine's handler for a refused ending, and writes what it decides; or that the instance has failed.
+    async fn handle_refused(&self, row: &Claimed, refused: &str, tally: &mut Tally) {
+        let why = format!("the outcome could not be committed: {refused}");
+        let handled = self.run_again(row, Some(why.clone())).await;
+        let refused = match self.write_within(row, handled, tally).await {
+            Within::Written => return,
+            Within::Refused(refused) => refused,
+            Within::Open(ending) => match self.write(vec![*ending], tally).await {
+                None => return,
+                Some(refused) => refused,
+            },
+        };
+        let failed =
+            Decision::failed(&format!("{why}; and its handler's outcome could not be committed either: {refused}"));
+        if let Within::Open(ending) = self.write_within(row, failed, tally).await {
+            let refused = self.write(vec![*ending], tally).await;
+            assert!(refused.is_none(), "not even a failure could be committed: {refused:?}");
+        }
+    }
+
+    /// Writes a decision in the step's own transaction, if it has one.
+    async fn write_within(&self, row: &Claimed, mut decision: Decision, tally: &mut Tally) -> Within {
         let within = decision.within.take();
         let tale = Tale::of(row, &decision, &self.worker.who());
         let ending = Ending {
@@ -73,11 +101,15 @@ impl<App: Send + Sync + 'static> Lab<App> {
             more: crate::engine::more(decision.more, row.parent_id, decision.status),
             tale,
         };
-        let Some(tx) = within else { return Some(ending) };
-        let written = tx.conclude(&self.client.pool().inner.target, &ending).await;
-        assert!(matches!(written, Ok(Some(_))), "a step's own transaction could not be committed: {written:?}");
-        tally.count(ending.status);
-        None
+        let Some(tx) = within else { return Within::Open(Box::new(ending)) };
+        match tx.conclude(&self.client.pool().inner.target, &ending).await {
+            Ok(Some(_)) => tally.count(ending.status),
+            // The step lost its claim: it was cancelled while it ran, say. Nothing of its transaction happened.
+            Ok(None) => {}
+            Err(Fault::Refused { message, .. }) => return Within::Refused(message),
+            Err(fault) => panic!("a step's own transaction could not be committed: {fault:?}"),
+        }
+        Within::Written
     }
 
     /// All of them or none. Answers why the database refuses them.

@@ -13,9 +13,20 @@ pub struct Tally {
     pub failed: u32,
     /// Rows set aside because they could not be decoded.
     pub stuck: u32,
+    /// Events that a projection could not apply, and that still are not applied; counted up to 200.
+    pub projection_failures: u32,
 }
 
 impl Tally {
+    /// Adds what a later drain did.
+    pub(super) fn add(&mut self, later: Tally) {
+        self.steps += later.steps;
+        self.done += later.done;
+        self.failed += later.failed;
+        self.stuck += later.stuck;
+        self.projection_failures = later.projection_failures;
+    }
+
     pub(super) fn count(&mut self, status: Status) {
         self.steps += 1;
         match status {

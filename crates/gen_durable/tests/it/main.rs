@@ -19,6 +19,7 @@ mod engine;
 mod evolution;
 mod house;
 mod iso;
+mod lab;
 mod lanes;
 mod led;
 mod letters;

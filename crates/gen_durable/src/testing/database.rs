@@ -1,0 +1,93 @@
+//! The database of a lab: a schema of its own, two roles, and tables of the app's own beside ours.
+
+use std::sync::atomic::Ordering;
+
+use super::LABS;
+use crate::{
+    error::{Error, Kind},
+    store::{fault::Fault, lab, pool::Pool, target::Target},
+};
+
+/// The database of a lab that is being set up.
+#[derive(Debug)]
+pub struct LabDatabase {
+    pub(super) owner: Pool,
+    /// The address as it was found.
+    pub(super) server_url: String,
+    url: String,
+}
+
+impl LabDatabase {
+    /// Returns the address of the lab's database, for connections of the app's own. A table that is named without a schema is
+    /// looked for in the lab's schema first.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Returns the lab's schema. It is dropped with everything in it when the lab is.
+    pub fn schema(&self) -> &str {
+        self.owner.schema()
+    }
+
+    /// Runs statements as the owner of the lab's schema: `create table …`, or the app's own migrations. Steps may read and write
+    /// the tables that are made in that schema, here or over [`url`](LabDatabase::url).
+    ///
+    /// # Panics
+    /// The database refuses them.
+    #[allow(clippy::expect_used)] // A test kit panics where a test would unwrap.
+    pub async fn execute(&self, statements: &str) {
+        let tx = self.owner.begin().await.expect("the lab's database cannot be reached");
+        tx.batch_execute(statements).await.expect("the lab's database refused a statement");
+        tx.commit().await.expect("the lab's database refused to commit");
+    }
+
+    /// Creates the schema and the roles. Returns it with the pool that steps use.
+    pub(super) async fn create() -> Result<(LabDatabase, Pool), Error> {
+        let server_url = server_url()?;
+        let schema = format!("lab_{}_{}", std::process::id(), LABS.fetch_add(1, Ordering::Relaxed));
+        let owner = Pool::on(Target::new(&server_url, &schema)?.with_search_path(), 1)?;
+        owner.call(|connection| async move { lab::drop_schema(&connection).await }).await?.map_err(set_up)?;
+        owner.migrate().await?;
+        owner.call(|connection| async move { lab::freeze_clock(&connection).await }).await?.map_err(set_up)?;
+        let pool = match as_runtime(&server_url, &owner).await {
+            Ok(pool) => pool,
+            // A database user that may not make roles: the lab works as that user.
+            Err(_) => owner.clone(),
+        };
+        let url = with_search_path(&server_url, &schema);
+        Ok((LabDatabase { owner, server_url, url }, pool))
+    }
+}
+
+/// `DATABASE_URL`, or the private cluster of this process.
+fn server_url() -> Result<String, Error> {
+    if let Some(url) = std::env::var("DATABASE_URL").ok().filter(|url| !url.is_empty()) {
+        return Ok(url);
+    }
+    let cluster = gen_durable_postgres::shared()
+        .map_err(|e| Error::because(Kind::Away, "no Postgres for the lab", e.to_string()))?;
+    Ok(cluster.url())
+}
+
+/// The address in either of libpq's forms, with the schema in front of `public`.
+fn with_search_path(url: &str, schema: &str) -> String {
+    if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+        let sign = if url.contains('?') { '&' } else { '?' };
+        return format!("{url}{sign}options=-c%20search_path%3D{schema}%2Cpublic");
+    }
+    format!("{url} options='-c search_path={schema},public'")
+}
+
+async fn as_runtime(url: &str, owner: &Pool) -> Result<Pool, Error> {
+    owner.call(|connection| async move { lab::make_roles(&connection).await }).await?.map_err(set_up)?;
+    owner.migrations().grant(lab::RUNTIME_ROLE, lab::READER_ROLE).await?;
+    owner.call(|connection| async move { lab::grant_new_tables(&connection).await }).await?.map_err(set_up)?;
+    let target = Target::new(url, owner.schema())?.for_user(lab::RUNTIME_ROLE).with_search_path();
+    let pool = Pool::on(target, 4)?;
+    pool.call(|connection| async move { lab::clock(&connection).await }).await?.map_err(set_up)?;
+    Ok(pool)
+}
+
+fn set_up(fault: Fault) -> Error {
+    fault.into_error("set up a lab")
+}
