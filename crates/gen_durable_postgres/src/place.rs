@@ -196,19 +196,45 @@ fn sweep(parent: &Path, account: Option<&Account>) {
         let is_ours = fs::symlink_metadata(&place.base).is_ok_and(|m| m.is_dir() && ours.contains(&Some(m.uid())));
         // What has no owner's file yet is being made. Where the owner is gone, its server may still
         // be stopping.
-        let has_owner = is_ours && fs::symlink_metadata(place.owner()).is_ok_and(|meta| meta.is_file());
-        let Some(owner) = has_owner.then(|| File::open(place.owner()).ok()).flatten() else {
+        if !is_ours {
+            continue;
+        }
+        let Some(owner) = open_regular(&place.owner()) else {
             continue;
         };
         let free = |file: &File| file.try_lock().is_ok();
-        if free(&owner) && File::open(place.log()).map_or(true, |log| free(&log)) {
+        if free(&owner) && open_regular(&place.log()).is_none_or(|log| free(&log)) {
             let _ = fs::remove_dir_all(&place.base);
         }
     }
+}
+
+/// Opens a regular file, and nothing else: to open a pipe would wait for its other end, and the account that the server runs as
+/// could put one there.
+fn open_regular(path: &Path) -> Option<File> {
+    fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file()).then(|| File::open(path).ok()).flatten()
 }
 
 /// FNV-1a. It must give the same answer in every build, which std's hasher does not promise.
 fn fingerprint(path: &Path) -> u64 {
     let bytes = path.as_os_str().as_encoded_bytes();
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pipe_in_the_place_of_a_log_does_not_hold_up_the_sweep() {
+        let parent = std::env::temp_dir().join(format!("gd-sweep-{}", std::process::id()));
+        let place = Place::at(parent.join(format!("{PREFIX}left")));
+        fs::create_dir_all(&place.base).unwrap();
+        fs::write(place.owner(), "").unwrap();
+        let made = std::process::Command::new("mkfifo").arg(place.log()).status().unwrap();
+        assert!(made.success());
+        sweep(&parent, None);
+        assert!(!place.base.exists());
+        fs::remove_dir_all(parent).unwrap();
+    }
 }
