@@ -387,7 +387,9 @@ begin
         select riders->(a.place - 1)->>'name', a.answer into rider, answer
         from gen_durable.signal_all(riders) a where a.answer in ('no_target', 'inbox_full') limit 1;
         if found then
-            raise exception 'a signal % that rides along: %', rider, answer using errcode = 'foreign_key_violation';
+            -- P0D01: the inbox is full. The same step may be accepted later, so its policy decides (see store::fault).
+            raise exception 'a signal % that rides along: %', rider, answer
+                using errcode = case answer when 'inbox_full' then 'P0D01' else '23503' end;
         end if;
     end if;
 

@@ -362,7 +362,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
     }
 
     /// With `poison`, only the handler runs.
-    async fn run_again(&self, row: &Claimed, poison: Option<String>) -> Decision {
+    async fn run_again(&self, row: &Claimed, poison: Option<Failure>) -> Decision {
         let row = Arc::new(row.clone());
         let environment = Arc::new(Environment::new(self.client.pool().clone(), &self.settings));
         let Some(kind) = self.registry.find(&row.fsm, row.fsm_version) else {

@@ -3,24 +3,28 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, PoisonError},
-    time::{Duration, Instant},
+    sync::Arc,
+    time::Duration,
 };
 
-use jiff::Timestamp;
 use tracing::Instrument;
 
-use super::{core::Core, endings::Ended, local::Run, staff};
+use super::{
+    answer::{answer, follow, tell},
+    core::Core,
+    endings::Ended,
+    staff,
+};
 use crate::{
     engine::execute::Decision,
+    error::Failure,
     store::{
         connection::Connection,
         fault::Fault,
         resolve::{self, Resolved},
-        row::{Claim, Claimed},
-        settle::{self, Found, More, Written},
+        row::Claim,
+        settle::{self, BATCH_LOCK_TIMEOUT, Found, HALVED_LOCK_TIMEOUT, Written},
     },
-    wake::{Armed, ArmedFor, Hint},
 };
 
 /// At most this many endings in one transaction.
@@ -29,8 +33,8 @@ const BATCH_MAX: usize = 1_000;
 const BATCH_BYTES_MAX: usize = 16 * 1024 * 1024;
 const RETRY_FIRST: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// A lane that somebody holds is tried again at least this often.
-const BUSY_MAX: Duration = Duration::from_millis(100);
+/// At most this many of those that wait for a lock in one round.
+pub(crate) const BLOCKED_BATCH_MAX: usize = 100;
 /// A row that was locked this often when we asked what became of its commit goes aside: about 300 ms.
 const HELD_MAX: u32 = 5;
 /// A step whose handler's outcome is refused as well is given up.
@@ -109,12 +113,28 @@ fn once_each<T>(batch: Vec<T>, id: impl Fn(&T) -> i64) -> (Vec<T>, Vec<T>) {
     batch.into_iter().partition(|ended| seen.insert(id(ended)))
 }
 
-/// One try of a batch.
+/// Batches that are still to be written, the next one last.
+type Work = Vec<(Vec<Ended>, Try)>;
+
+/// How a batch is tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Try {
     /// All in one statement.
     Plain,
-    /// First lock what is free; what is not goes aside.
+    /// In a transaction that first locks the rows that are free; an ending that touches a locked row goes aside.
     Careful,
+    /// The same for a part of a batch in which something else is locked: a key, a lane.
+    Halved,
+    /// The answer to its commit was lost: ask what became of it. How often a row of it was locked.
+    Ask(u32),
+}
+
+/// Why the rest of the work has to wait.
+enum Wait {
+    /// A row is locked, and what became of its commit cannot be asked yet.
+    Locked,
+    /// The database could not be reached, or is not well.
+    Away(String),
 }
 
 /// Write a batch, whatever it takes: outages are waited out, a row that somebody holds goes aside, one that the
@@ -132,111 +152,171 @@ async fn commit(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) {
 
 async fn write(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) {
     let mut pause = RETRY_FIRST;
-    let mut how = Try::Plain;
-    let mut work = vec![batch];
-    while let Some(batch) = work.pop() {
-        if batch.is_empty() {
-            continue;
-        }
+    let mut work = vec![(batch, Try::Plain)];
+    while let Some(next) = work.pop() {
         // After an outage the lease is renewed first: then what is still ours is ours.
         tokio::select! {
             () = core.lease.good() => {}
             () = core.phase.stopped() => {}
         }
-        let outcome = match how {
-            Try::Plain => settle::settle(connection, batch.iter().map(|ended| &ended.ending), core.taker())
-                .await
-                .map(|written| (written, None)),
-            Try::Careful => carefully(connection, &batch).await.map(|(ids, free)| (ids, Some(free))),
-        };
-        let blames_the_data = outcome.as_ref().is_err_and(Fault::blames_the_data);
-        match outcome {
-            Ok((written, free)) => {
+        match attempt(core, connection, next, &mut work).await {
+            Ok(()) => {
                 pause = RETRY_FIRST;
-                let (tried, aside): (Vec<Ended>, Vec<Ended>) = match free {
-                    Some(free) => batch.into_iter().partition(|ended| free.contains(&ended.ending.claim.id)),
-                    None => (batch, Vec::new()),
-                };
-                aside.into_iter().for_each(|ended| core.blocked.push(ended));
-                how = Try::Plain;
-                let is_written = |ended: &Ended| written.found.contains_key(&ended.ending.claim.id);
-                let (ask, told): (Vec<Ended>, Vec<Ended>) =
-                    tried.into_iter().partition(|ended: &Ended| ended.unsure && !is_written(ended));
-                let followed: HashSet<i64> = written.handed.iter().map(|(freed_by, _)| *freed_by).collect();
-                follow(core, &told, written.handed);
-                // Where somebody follows in the place of each, there is neither room nor anything new for the picker.
-                let is_quiet = !told.is_empty() && told.iter().all(|ended| followed.contains(&ended.ending.claim.id));
-                tell(core, told, |claim| written.found.get(&claim.id).cloned());
-                if !is_quiet {
-                    core.wake.ring();
-                }
-                match resolve(core, connection, ask).await {
-                    Some(left) => work.push(left),
-                    None => return,
-                }
+                continue;
             }
-            Err(Fault::Busy(_)) => {
-                if matches!(how, Try::Careful) {
-                    // Not a row of the batch, then, but a lane, which nobody holds for long: many are being enqueued there, say.
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(BUSY_MAX);
-                }
-                how = Try::Careful;
-                work.push(batch);
-            }
-            Err(Fault::Refused { message, .. }) if blames_the_data => {
-                how = Try::Plain;
-                bisect(core, batch, &message, &mut work);
-            }
-            Err(Fault::Away(message) | Fault::Refused { message, .. }) => {
-                if give_up(core) {
-                    return;
-                }
-                tracing::warn!(error = message, waiting = batch.len(), "cannot commit, trying again in {pause:?}");
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(RETRY_MAX);
-                work.push(batch);
-            }
-            Err(Fault::Lost(message)) => {
-                tracing::warn!(
-                    error = message,
-                    endings = batch.len(),
-                    "lost the connection during a commit, asking what became of it"
-                );
-                match resolve(core, connection, batch).await {
-                    Some(left) => work.push(left),
-                    None => return,
-                }
+            Err(Wait::Locked) => {}
+            // An engine that was told to stop and cannot reach its database leaves the rest to the reaper.
+            Err(Wait::Away(_)) if core.phase.is_stopped() => return,
+            Err(Wait::Away(message)) => {
+                let waiting: usize = work.iter().map(|(batch, _)| batch.len()).sum();
+                tracing::warn!(error = message, waiting, "cannot commit, trying again in {pause:?}");
             }
         }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(RETRY_MAX);
     }
 }
 
-/// An engine that was told to stop and cannot reach its database leaves the rest to the reaper.
-fn give_up(core: &Core) -> bool {
-    core.phase.is_stopped()
+/// Tries once to write what was set aside. Returns false if the database is away.
+///
+/// Everything that is still locked is set aside again, and nothing waits for long, so that one round has a bound.
+pub(crate) async fn write_blocked(core: &Arc<Core>, connection: &Connection) -> bool {
+    let batch = core.blocked.take(BLOCKED_BATCH_MAX, BATCH_BYTES_MAX);
+    let (batch, again) = once_each(batch, |ended| ended.ending.claim.id);
+    again.into_iter().for_each(|ended| core.blocked.push(ended));
+    let mut work = vec![(batch, Try::Halved)];
+    while let Some(next) = work.pop() {
+        let Err(wait) = attempt(core, connection, next, &mut work).await else { continue };
+        for (batch, how) in work {
+            let is_unsure = matches!(how, Try::Ask(_));
+            batch.into_iter().for_each(|ended| core.blocked.push(Ended { unsure: ended.unsure || is_unsure, ..ended }));
+        }
+        return matches!(wait, Wait::Locked);
+    }
+    true
 }
 
-/// In one transaction: lock, in order and without waiting, every row of the batch; write those that were free.
-async fn carefully(connection: &Connection, batch: &[Ended]) -> Result<(Written, HashSet<i64>), Fault> {
-    let ids: Vec<i64> = batch.iter().flat_map(touched).collect();
-    let locked_and_written = async {
-        connection.batch("begin").await?;
-        let free = settle::lock_free(connection, &ids).await?;
-        // An ending goes only if all that it touches is free.
-        let free: HashSet<i64> = batch
-            .iter()
-            .filter(|ended| touched(ended).all(|id| free.contains(&id)))
-            .map(|ended| ended.ending.claim.id)
-            .collect();
-        let endings = batch.iter().map(|ended| &ended.ending).filter(|ending| free.contains(&ending.claim.id));
-        let written = settle::settle(connection, endings, None).await?;
-        connection.batch("commit").await?;
-        Ok((written, free))
+/// Tries one batch. What is left of it goes back into the work, or aside.
+async fn attempt(
+    core: &Arc<Core>,
+    connection: &Connection,
+    (batch, how): (Vec<Ended>, Try),
+    work: &mut Work,
+) -> Result<(), Wait> {
+    if batch.is_empty() {
+        return Ok(());
+    }
+    let tried = match how {
+        Try::Ask(held) => return ask(core, connection, batch, held, work).await,
+        Try::Plain => {
+            let endings = batch.iter().map(|ended| &ended.ending);
+            let settled = settle::settle(connection, endings, core.taker(), BATCH_LOCK_TIMEOUT).await;
+            settled.map(|written| (written, HashSet::new()))
+        }
+        Try::Careful => carefully(connection, &batch, BATCH_LOCK_TIMEOUT).await,
+        Try::Halved => carefully(connection, &batch, HALVED_LOCK_TIMEOUT).await,
     };
-    let outcome = locked_and_written.await;
-    if outcome.is_err() {
-        // The connection is inside a transaction that failed: it must not serve again as it is.
+    let fault = match tried {
+        Ok((written, locked)) => {
+            accept(core, batch, written, &locked, work);
+            return Ok(());
+        }
+        Err(fault) => fault,
+    };
+    if fault.blames_the_data() {
+        if let Some(ended) = halve(batch, how, work) {
+            poisoned(core, ended, &fault);
+        }
+        return Ok(());
+    }
+    match fault {
+        Fault::Busy(_) if how == Try::Plain => work.push((batch, Try::Careful)),
+        // Not a row that could be locked beforehand: a key that an open transaction has taken or addresses, or a lane.
+        Fault::Busy(_) => {
+            if let Some(ended) = halve(batch, Try::Halved, work) {
+                set_aside(core, ended, work);
+            }
+        }
+        // Longer than the server allows: a part of it may not be.
+        Fault::TimedOut(message) => {
+            if let Some(ended) = halve(batch, how, work) {
+                tracing::warn!(
+                    instance.id = ended.ending.claim.id,
+                    error = message,
+                    "a commit takes too long, trying again"
+                );
+                set_aside(core, ended, work);
+            }
+        }
+        Fault::Away(message) | Fault::Refused { message, .. } => {
+            work.push((batch, how));
+            return Err(Wait::Away(message));
+        }
+        Fault::Lost(message) => {
+            metrics::counter!("durable_commits_resolved_total").increment(1);
+            let endings = batch.len();
+            tracing::warn!(error = message, endings, "lost the connection during a commit, asking what became of it");
+            work.push((batch, Try::Ask(0)));
+        }
+    }
+    Ok(())
+}
+
+/// Puts both halves of a batch back into the work. Returns an ending that stands alone.
+fn halve(mut batch: Vec<Ended>, how: Try, work: &mut Work) -> Option<Ended> {
+    if batch.len() == 1 {
+        return batch.pop();
+    }
+    let later = batch.split_off(batch.len() / 2);
+    work.push((later, how));
+    work.push((batch, how));
+    None
+}
+
+/// Sets an ending aside that waits for a lock, and with it all others that address the same key.
+fn set_aside(core: &Core, ended: Ended, work: &mut Work) {
+    let keys: HashSet<(&str, &str)> = keys(&ended).collect();
+    let is_behind = |other: &Ended| self::keys(other).any(|key| keys.contains(&key));
+    if !keys.is_empty() {
+        for (batch, _) in work.iter_mut().filter(|(_, how)| !matches!(how, Try::Ask(_))) {
+            let (behind, others): (Vec<_>, Vec<_>) = std::mem::take(batch).into_iter().partition(is_behind);
+            *batch = others;
+            behind.into_iter().for_each(|ended| core.blocked.push(ended));
+        }
+    }
+    core.blocked.push(ended);
+}
+
+/// In one transaction: lock, in order and without waiting, every row that the batch touches; write the endings that touch no locked
+/// one. Returns also the ids of the other endings.
+async fn carefully(
+    connection: &Connection,
+    batch: &[Ended],
+    lock_timeout: &'static str,
+) -> Result<(Written, HashSet<i64>), Fault> {
+    let ids: Vec<i64> = batch.iter().flat_map(touched).collect();
+    let locked = async {
+        connection.batch("begin").await?;
+        settle::lock(connection, &ids).await
+    };
+    let written = async {
+        // Nothing has been written so far, whatever was lost.
+        let held = locked.await.map_err(Fault::before_any_write)?;
+        let locked = batch.iter().filter(|ended| touched(ended).any(|id| held.contains(&id)));
+        let locked: HashSet<i64> = locked.map(|ended| ended.ending.claim.id).collect();
+        let free = batch.iter().map(|ended| &ended.ending).filter(|ending| !locked.contains(&ending.claim.id));
+        let written = settle::settle(connection, free, None, lock_timeout).await?;
+        connection.batch("commit").await?;
+        Ok((written, locked))
+    };
+    let outcome = written.await;
+    // A transaction that failed is ended; if that is not possible, its connection must not serve again.
+    let is_whole = match &outcome {
+        Ok(_) => true,
+        Err(Fault::Lost(_) | Fault::Away(_)) => false,
+        Err(_) => connection.batch("rollback").await.is_ok(),
+    };
+    if !is_whole {
         connection.reset();
     }
     outcome
@@ -250,106 +330,101 @@ fn touched(ended: &Ended) -> impl Iterator<Item = i64> + '_ {
     std::iter::once(ended.ending.claim.id).chain(parent).chain(targets)
 }
 
-/// The answer to a commit was lost. Ask for each row: committed, still ours, or another's. What somebody keeps locked
-/// goes aside, so that nothing else waits for it. Answers what is to be sent again.
-async fn resolve(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) -> Option<Vec<Ended>> {
-    metrics::counter!("durable_commits_resolved_total").increment(1);
-    let (mut again, mut asked) = (Vec::new(), batch);
-    let mut pause = RETRY_FIRST;
-    let mut held = 0;
-    while !asked.is_empty() {
-        let claims: Vec<Claim> = asked.iter().map(|ended| ended.ending.claim).collect();
-        match resolve::resolve(connection, &claims).await {
-            Ok(fates) => {
-                held += 1;
-                asked = sort_out(core, asked, &fates, &mut again);
-                if held >= HELD_MAX {
-                    asked.drain(..).for_each(|ended| core.blocked.push(Ended { unsure: true, ..ended }));
-                }
-            }
-            Err(_) if give_up(core) => return None,
-            Err(fault) => {
-                tracing::warn!(error = fault.message(), "cannot ask what became of a commit, trying again in {pause:?}")
-            }
-        }
-        if !asked.is_empty() {
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(RETRY_MAX);
-        }
-    }
-    Some(again)
+/// The business keys that an ending addresses or takes, with their tenants.
+fn keys(ended: &Ended) -> impl Iterator<Item = (&str, &str)> {
+    ended.ending.more.iter().flat_map(|more| {
+        let children = more.spawn.iter().flat_map(|spawn| &spawn.children);
+        let taken = children.chain(&more.births).filter_map(|new| Some((new.tenant.as_str(), new.key.as_deref()?)));
+        let told = more.letters.iter().filter_map(|letter| Some((letter.tenant.as_str(), letter.key.as_deref()?)));
+        taken.chain(told)
+    })
 }
 
-/// Answer what is known, gather what is to be sent again, and give back what nobody can tell yet.
-fn sort_out(core: &Arc<Core>, asked: Vec<Ended>, fates: &[Resolved], again: &mut Vec<Ended>) -> Vec<Ended> {
-    let (mut known, mut committed, mut open) = (Vec::new(), HashSet::new(), Vec::new());
-    for (ended, fate) in asked.into_iter().zip(fates) {
+/// A batch was written, save what was locked.
+fn accept(core: &Arc<Core>, batch: Vec<Ended>, written: Written, locked: &HashSet<i64>, work: &mut Work) {
+    let (aside, tried): (Vec<Ended>, Vec<Ended>) =
+        batch.into_iter().partition(|ended| locked.contains(&ended.ending.claim.id));
+    aside.into_iter().for_each(|ended| core.blocked.push(ended));
+    let is_written = |ended: &Ended| written.found.contains_key(&ended.ending.claim.id);
+    let (ask, told): (Vec<Ended>, Vec<Ended>) =
+        tried.into_iter().partition(|ended: &Ended| ended.unsure && !is_written(ended));
+    let followed: HashSet<i64> = written.handed.iter().map(|(freed_by, _)| *freed_by).collect();
+    follow(core, &told, written.handed);
+    // Where somebody follows in the place of each, there is neither room nor anything new for the picker.
+    let is_quiet = told.iter().all(|ended| followed.contains(&ended.ending.claim.id));
+    tell(core, told, |claim| written.found.get(&claim.id).cloned());
+    if !is_quiet {
+        core.wake.ring();
+    }
+    if !ask.is_empty() {
+        work.push((ask, Try::Ask(0)));
+    }
+}
+
+/// The answer to a commit was lost. Asks for each row: committed, still ours, or another's. What is still ours is sent again; what a
+/// transaction keeps locked goes aside, so that nothing else waits for it.
+async fn ask(
+    core: &Arc<Core>,
+    connection: &Connection,
+    batch: Vec<Ended>,
+    held: u32,
+    work: &mut Work,
+) -> Result<(), Wait> {
+    let (fates, inputs) = match resolved(connection, &batch).await {
+        Ok(resolved) => resolved,
+        Err(fault) => {
+            work.push((batch, Try::Ask(held)));
+            return Err(Wait::Away(fault.message().to_owned()));
+        }
+    };
+    let (mut known, mut committed, mut open, mut again) = (Vec::new(), HashSet::new(), Vec::new(), Vec::new());
+    for (ended, fate) in batch.into_iter().zip(fates) {
         match fate {
             // The backend that we lost may not even have begun: what it writes after our question looks like another's work.
             Resolved::Ours => again.push(Ended { unsure: true, ..ended }),
-            Resolved::Held => open.push(ended),
+            Resolved::Held => open.push(Ended { unsure: true, ..ended }),
             Resolved::Stale => known.push(ended),
             Resolved::Committed => {
                 committed.insert(ended.ending.claim);
-                known.push(ended);
+                // Its next step begins only if the claim is still ours.
+                let ahead = ended.ahead.filter(|row| inputs.contains_key(&row.id));
+                known.push(Ended { ahead, ..ended });
             }
         }
     }
-    // What runs ahead finds its letters at the next pick, if it was committed and nobody could say what it would find.
-    answer(core, known, |claim| committed.contains(claim).then(Found::default));
-    open
+    answer(core, known, |claim| committed.contains(claim).then(|| inputs.get(&claim.id).cloned().unwrap_or_default()));
+    let is_locked = !open.is_empty() && held + 1 < HELD_MAX;
+    if is_locked {
+        work.push((open, Try::Ask(held + 1)));
+    } else {
+        open.into_iter().for_each(|ended| core.blocked.push(ended));
+    }
+    if !again.is_empty() {
+        work.push((again, Try::Plain));
+    }
+    if is_locked { Err(Wait::Locked) } else { Ok(()) }
 }
 
-/// One ending whose row somebody else's transaction holds, or held when we last looked. `Some`: it still does.
-pub(crate) async fn settle_alone(core: &Arc<Core>, connection: &Connection, ended: Ended) -> Option<Ended> {
-    match settle::settle(connection, [&ended.ending], None).await {
-        Ok(written) if ended.unsure && written.found.is_empty() => {
-            // Not ours to write any more; perhaps because it was written when the answer was lost.
-            let fate = resolve::resolve(connection, &[ended.ending.claim]).await;
-            match fate.ok().and_then(|fates| fates.into_iter().next()) {
-                Some(fate @ (Resolved::Committed | Resolved::Stale)) => {
-                    answer(core, vec![ended], |_| (fate == Resolved::Committed).then(Found::default));
-                    None
-                }
-                _ => Some(ended),
-            }
-        }
-        Ok(written) => {
-            answer(core, vec![ended], |claim| written.found.get(&claim.id).cloned());
-            None
-        }
-        Err(Fault::Busy(_) | Fault::Away(_)) => Some(ended),
-        Err(Fault::Lost(_)) => Some(Ended { unsure: true, ..ended }),
-        Err(fault) if fault.blames_the_data() => {
-            core.to_commit(ended);
-            None
-        }
-        Err(_) => Some(ended),
-    }
-}
-
-/// One poisoned ending must not fail the others: halve until it stands alone, then its own handler gets the error.
-fn bisect(core: &Arc<Core>, mut batch: Vec<Ended>, message: &str, work: &mut Vec<Vec<Ended>>) {
-    if batch.len() > 1 {
-        let later = batch.split_off(batch.len() / 2);
-        work.push(later);
-        work.push(batch);
-        return;
-    }
-    for ended in batch {
-        poisoned(core, ended, message);
-    }
+/// What became of each, and what the next steps see of those that were committed and run ahead.
+async fn resolved(connection: &Connection, batch: &[Ended]) -> Result<(Vec<Resolved>, HashMap<i64, Found>), Fault> {
+    let claims: Vec<Claim> = batch.iter().map(|ended| ended.ending.claim).collect();
+    let fates = resolve::resolve(connection, &claims).await?;
+    let runs_ahead = |(ended, fate): &(&Ended, &Resolved)| ended.ahead.is_some() && **fate == Resolved::Committed;
+    let ahead = batch.iter().zip(&fates).filter(runs_ahead).map(|(ended, _)| ended.ending.claim);
+    let inputs = resolve::inputs(connection, &ahead.collect::<Vec<_>>()).await?;
+    Ok((fates, inputs))
 }
 
 /// The database refused this very ending.
-pub(crate) fn poisoned(core: &Arc<Core>, ended: Ended, message: &str) {
+pub(crate) fn poisoned(core: &Arc<Core>, ended: Ended, fault: &Fault) {
+    let (message, fatal) = (fault.message(), !fault.is_full_inbox());
     let why = format!("the outcome could not be committed: {message}");
     tracing::warn!(instance.id = ended.ending.claim.id, "{why}");
     let Ended { mut run, queue, .. } = ended;
     if run.poisoned >= POISONED_MAX {
         let decision = Decision::failed(&format!(
             "{}; and its handler's outcome could not be committed either: {message}",
-            run.poison.unwrap_or_default()
+            run.poison.map(|failure| failure.message).unwrap_or_default()
         ));
         run.poison = None;
         run.poisoned = run.poisoned.saturating_add(1);
@@ -364,110 +439,8 @@ pub(crate) fn poisoned(core: &Arc<Core>, ended: Ended, message: &str) {
         return;
     }
     run.poisoned += 1;
-    run.poison = Some(why);
+    run.poison = Some(Failure { attempt: run.row.attempt, message: why, fatal });
     staff(core, queue, vec![run]);
-}
-
-/// Who follows in the stead of one that made way goes on in its place, on its time: a lane must not keep a worker from
-/// what is more urgent any longer than one instance would.
-fn follow(core: &Arc<Core>, told: &[Ended], handed: Vec<(i64, Claimed)>) {
-    if handed.is_empty() {
-        return;
-    }
-    // It counts as work for the picker as well: it must not believe that there is none, and look less and less often.
-    *core.followed_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-    let mut follows: Vec<Vec<Run>> = core.queues.iter().map(|_| Vec::new()).collect();
-    let before: HashMap<i64, &Ended> = told.iter().map(|ended| (ended.ending.claim.id, ended)).collect();
-    for (freed_by, row) in handed {
-        let Some(index) = core.queue_named(&row.queue) else { continue };
-        let mut run = Run::new(row);
-        if let Some(ended) = before.get(&freed_by) {
-            (run.steps, run.since) = (ended.run.steps + 1, ended.run.since);
-        }
-        if let Some(runs) = follows.get_mut(index) {
-            runs.push(run);
-        }
-    }
-    // All at once: they are a group.
-    for (index, runs) in follows.into_iter().enumerate() {
-        staff(core, index, runs);
-    }
-}
-
-/// Tell everybody what came of it, and the picker to look: a place is free, or a row has become due.
-pub(crate) fn answer(core: &Arc<Core>, batch: Vec<Ended>, committed: impl Fn(&Claim) -> Option<Found>) {
-    tell(core, batch, committed);
-    core.wake.ring();
-}
-
-/// The next step begins, a place becomes free, or the outcome is dropped.
-fn tell(core: &Arc<Core>, batch: Vec<Ended>, committed: impl Fn(&Claim) -> Option<Found>) {
-    let mut ahead: Vec<Vec<Run>> = core.queues.iter().map(|_| Vec::new()).collect();
-    let mut gone: Vec<Vec<Claim>> = core.queues.iter().map(|_| Vec::new()).collect();
-    for ended in batch {
-        let Ended { ending, run, queue, outcome, ahead: next, unsure: _ } = ended;
-        let found = committed(&ending.claim);
-        let ours = found.is_some();
-        core.let_go_of_suspect(&run.row);
-        count(core, &run.row, if ours { outcome } else { "stale" });
-        if !ours {
-            tracing::info!(instance.id = ending.claim.id, "an outcome came too late: the claim has another owner");
-            metrics::counter!("durable_stale_outcomes_total").increment(1);
-        }
-        if let (Some(more), true) = (&ending.more, ours) {
-            core.pool.inner.log.poke(more.events.iter().map(|event| event.tenant.as_str()));
-        }
-        match (next, found) {
-            (Some(row), Some(Found { inbox, children })) => {
-                let row = Claimed { inbox, children, ..row };
-                let steps = run.steps + 1;
-                let run = Run { row: Arc::new(row), steps, poison: None, poisoned: 0, unclaimed: false, ..run };
-                if let Some(runs) = ahead.get_mut(queue) {
-                    runs.push(run);
-                }
-            }
-            (_, found) => {
-                if let (Some(more), Some(_)) = (&ending.more, found) {
-                    hint_births(core, more, run.row.now);
-                }
-                if let Some(claims) = gone.get_mut(queue) {
-                    claims.push(ending.claim);
-                }
-            }
-        }
-    }
-    for (index, (runs, claims)) in ahead.into_iter().zip(gone).enumerate() {
-        if let Some(queue) = core.queue(index) {
-            queue.let_go(claims);
-        }
-        if !runs.is_empty() {
-            staff(core, index, runs);
-        }
-    }
-}
-
-/// What was born with this commit is due since the commit began, which may be a while ago, and may have a priority that
-/// nobody here has seen: the picker looks again from where the step was claimed.
-fn hint_births(core: &Core, more: &More, from: Timestamp) {
-    let children = more.spawn.iter().flat_map(|spawn| &spawn.children);
-    for new in children.chain(&more.births) {
-        core.wake.hint(Hint { queue: new.queue.clone(), priority: new.priority, from });
-    }
-    if let Some(deadline) = &more.deadline {
-        let due = match (deadline.at, deadline.after) {
-            (Some(at), _) => ArmedFor::At(at),
-            (None, after) => ArmedFor::After(Duration::from_secs_f64(after.unwrap_or_default()), Instant::now()),
-        };
-        core.wake.arm(Armed { due, is_timer: false });
-    }
-    for repeat in &more.repeats {
-        core.wake.arm(Armed { due: ArmedFor::At(repeat.due), is_timer: true });
-    }
-}
-
-fn count(core: &Core, row: &Claimed, outcome: &'static str) {
-    let machine = core.registry.find(&row.fsm, row.fsm_version).map_or("unknown", |kind| kind.name());
-    metrics::counter!("durable_steps_total", "machine" => machine, "outcome" => outcome).increment(1);
 }
 
 #[cfg(test)]

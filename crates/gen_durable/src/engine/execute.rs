@@ -122,12 +122,12 @@ impl Decision {
 pub(crate) async fn execute<M: Machine>(
     app: &M::App,
     row: &Claimed,
-    poison: Option<String>,
+    poison: Option<Failure>,
     environment: &Environment,
 ) -> Decision {
     let limit = environment.payload_bytes_max;
     let failure = match poison {
-        Some(message) => Failure { attempt: row.attempt, message, fatal: true },
+        Some(failure) => failure,
         None => {
             let (mut machine, step, upgraded) = match decode::<M>(row) {
                 Ok(decoded) => decoded,

@@ -9,6 +9,7 @@ use std::{
 use tokio::sync::Notify;
 
 use crate::{
+    error::Failure,
     id::Queue,
     store::row::{Claim, Claimed},
 };
@@ -35,7 +36,7 @@ pub(crate) struct Run {
     /// Since when it has been held.
     pub(crate) since: Instant,
     /// The database refused the outcome of its step: the handler is to be told this.
-    pub(crate) poison: Option<String>,
+    pub(crate) poison: Option<Failure>,
     /// How often that happened to this step.
     pub(crate) poisoned: u8,
     /// Since when it has waited for its turn.

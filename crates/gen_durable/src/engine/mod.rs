@@ -1,5 +1,6 @@
 //! The engine: the only room that spawns. Start order, work, drain order.
 
+mod answer;
 mod builder;
 pub(crate) mod clockwork;
 mod commit;

@@ -23,7 +23,7 @@ const LATE_COMMITS_MIN: Duration = Duration::from_millis(50);
 const LATE_COMMITS_MAX: Duration = Duration::from_secs(5);
 /// How many rows that are already taken a pick may have to pass: this, by the rate of work, is how far it stays behind.
 const PASSED_MAX: f64 = 200.0;
-/// A pick after one whose answer did not come asks for half of this, and for half again.
+/// A pick after one that failed asks for half of this, and for half again.
 const ROOM_AFTER_LOSS: usize = 1_024;
 /// After an outage, wait this long before the next try, at first and at last.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
@@ -99,7 +99,7 @@ struct Picker {
     /// Rows a second that came by, lately.
     rate: f64,
     retry: Duration,
-    /// At most this many rows a pick: halved when an answer did not come, since it may have been too large to come in time.
+    /// At most this many rows a pick: halved when a pick failed, since it may have been too large.
     room_max: usize,
     placed: Placed,
 }
@@ -162,7 +162,8 @@ impl Picker {
         self.marks.clear();
         self.placed = Placed::default();
         self.knows_priorities = false;
-        if matches!(fault, Fault::Lost(_)) {
+        // Perhaps it asked for too much: more than comes in time, or than the server's own limits allow.
+        if matches!(fault, Fault::Lost(_) | Fault::TimedOut(_) | Fault::Away(_)) {
             self.room_max = (self.room_max.min(ROOM_AFTER_LOSS) / 2).max(1);
         }
         tokio::select! {

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use super::execute::{self, Decision, Environment};
 use crate::{
     codec,
-    error::Error,
+    error::{Error, Failure},
     id::{NAME_BYTES_MAX, Queue},
     machine::{Machine, shape, variant_names},
     store::row::Claimed,
@@ -44,7 +44,7 @@ pub(crate) trait Kind: Send + Sync {
     fn run(
         self: Arc<Self>,
         row: Arc<Claimed>,
-        poison: Option<String>,
+        poison: Option<Failure>,
         environment: Arc<Environment>,
     ) -> BoxFuture<'static, Decision>;
 }
@@ -76,7 +76,7 @@ impl<M: Machine, App: Has<M::App> + Send + Sync + 'static> Kind for Typed<M, App
     fn run(
         self: Arc<Self>,
         row: Arc<Claimed>,
-        poison: Option<String>,
+        poison: Option<Failure>,
         environment: Arc<Environment>,
     ) -> BoxFuture<'static, Decision> {
         Box::pin(async move {

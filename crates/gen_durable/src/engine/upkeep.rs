@@ -47,8 +47,9 @@ const REPAIR_EVERY: Duration = Duration::from_secs(5);
 const REPAIR_BATCH: i32 = 500;
 /// How often running steps that ask are told whether they were cancelled: one statement for all of them.
 const CLAIMS_EVERY: Duration = Duration::from_secs(1);
-/// An ending that waits for somebody's lock is tried again this often.
+/// An ending that waits for a lock is tried again this often, and while the database is away less and less often.
 const BLOCKED_EVERY: Duration = Duration::from_millis(50);
+const BLOCKED_EVERY_MAX: Duration = Duration::from_secs(2);
 
 /// Keep things up until the engine has stopped.
 pub(crate) async fn run(core: Arc<Core>) {
@@ -70,15 +71,21 @@ pub(crate) async fn run(core: Arc<Core>) {
     };
     let (mut rounds, mut doubts) = (lane::Rounds::default(), Doubts::default());
     let mut stuck_after = 0;
+    let mut blocked_pause = BLOCKED_EVERY;
     let mut collected_to = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH);
     loop {
         let next = due.next();
         tokio::select! {
             () = core.phase.stopped() => {
-                settle_blocked(&core, &connection).await;
+                for _ in 0..core.blocked.len().div_ceil(commit::BLOCKED_BATCH_MAX) {
+                    settle_blocked(&core, &connection, &mut blocked_pause).await;
+                }
                 return;
             }
-            () = core.blocked.rung() => due.blocked = Some(Instant::now()),
+            // What is put back rings as well: it does not hasten the next try.
+            () = core.blocked.rung() => {
+                due.blocked.get_or_insert_with(Instant::now);
+            }
             () = core.environment.watch.rung() => {
                 due.claims.get_or_insert_with(|| Instant::now() + CLAIMS_EVERY);
             }
@@ -90,8 +97,7 @@ pub(crate) async fn run(core: Arc<Core>) {
         }
         let now = Instant::now();
         if due.blocked.is_some_and(|at| at <= now) {
-            settle_blocked(&core, &connection).await;
-            due.blocked = (!core.blocked.is_empty()).then(|| Instant::now() + BLOCKED_EVERY);
+            due.blocked = settle_blocked(&core, &connection, &mut blocked_pause).await;
         }
         if due.claims.is_some_and(|at| at <= now) {
             report("look for lost claims of running steps", core.environment.watch.look(&connection).await);
@@ -367,13 +373,11 @@ async fn measure(core: &Core, connection: &Connection) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Endings whose row somebody else's transaction holds: each on its own, so that none waits for another.
-async fn settle_blocked(core: &Arc<Core>, connection: &Connection) {
-    for ended in core.blocked.take(usize::MAX, usize::MAX) {
-        if let Some(held) = commit::settle_alone(core, connection, ended).await {
-            core.blocked.push(held);
-        }
-    }
+/// Endings that wait for a lock of another transaction. Returns when to try again, if any are left.
+async fn settle_blocked(core: &Arc<Core>, connection: &Connection, pause: &mut Duration) -> Option<Instant> {
+    let is_away = !commit::write_blocked(core, connection).await;
+    *pause = if is_away { (*pause * 2).min(BLOCKED_EVERY_MAX) } else { BLOCKED_EVERY };
+    (!core.blocked.is_empty()).then(|| Instant::now() + *pause)
 }
 
 fn report(what: &str, done: Result<(), Fault>) {

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{commit, core::Core, endings::Ended, local::Run};
+use super::{answer::answer, commit, core::Core, endings::Ended, local::Run};
 use crate::store::{
     fault::Fault,
     pick::give_back,
@@ -20,32 +20,43 @@ pub(crate) async fn conclude(core: &Arc<Core>, ended: Ended, tx: StepTx) {
     core.lease.good().await;
     let claim = ended.ending.claim;
     match tx.conclude(&core.target, &ended.ending).await {
-        Ok(committed) => commit::answer(core, vec![ended], |_| committed.clone()),
+        Ok(committed) => answer(core, vec![ended], |_| committed.clone()),
         // Whatever was refused, the step's own statements share its transaction: its handler should know.
-        Err(Fault::Refused { message, .. }) => commit::poisoned(core, ended, &message),
-        Err(Fault::Busy(why) | Fault::Away(why)) => {
+        Err(fault @ Fault::Refused { .. }) => commit::poisoned(core, ended, &fault),
+        Err(Fault::Busy(why) | Fault::Away(why) | Fault::TimedOut(why)) => {
             give_up_claim(core, ended.queue, &ended.run, &format!("its transaction could not be committed: {why}"))
                 .await;
         }
-        Err(Fault::Lost(_)) => match resolve(core, claim).await {
-            Some(Resolved::Committed) => commit::answer(core, vec![ended], |_| Some(Found::default())),
-            Some(Resolved::Stale) => commit::answer(core, vec![ended], |_| None),
-            Some(Resolved::Ours) => {
-                give_up_claim(core, ended.queue, &ended.run, "its transaction was lost with its connection").await;
+        Err(Fault::Lost(_)) => {
+            metrics::counter!("durable_commits_resolved_total").increment(1);
+            match resolve(core, claim).await {
+                Some((Resolved::Committed, found)) => {
+                    // The next step begins only if the claim is still ours.
+                    let ahead = ended.ahead.filter(|_| found.is_some());
+                    answer(core, vec![Ended { ahead, ..ended }], |_| Some(found.clone().unwrap_or_default()));
+                }
+                Some((Resolved::Stale, _)) => answer(core, vec![ended], |_| None),
+                Some((Resolved::Ours, _)) => {
+                    give_up_claim(core, ended.queue, &ended.run, "its transaction was lost with its connection").await;
+                }
+                Some((Resolved::Held, _)) | None => {}
             }
-            Some(Resolved::Held) | None => {}
-        },
+        }
     }
 }
 
-/// The commit was sent and never answered: look, as soon as nobody holds the row (the lost backend may still be at it).
-async fn resolve(core: &Arc<Core>, claim: Claim) -> Option<Resolved> {
+/// The commit was sent and never answered: asks what became of it as soon as the row is not locked (the lost backend may still be at
+/// it), and what the next step sees if it was committed and the claim is still ours.
+async fn resolve(core: &Arc<Core>, claim: Claim) -> Option<(Resolved, Option<Found>)> {
     let mut pause = RETRY_FIRST;
     loop {
-        let asked =
-            core.pool.call(move |connection| async move { resolve::resolve(&connection, &[claim]).await }).await;
-        match asked {
-            Ok(Ok(fates)) if !matches!(fates.first(), Some(Resolved::Held)) => return fates.into_iter().next(),
+        let asked = core.pool.call(move |connection| async move {
+            let fate = resolve::resolve(&connection, &[claim]).await?.pop().unwrap_or(Resolved::Stale);
+            let committed = if fate == Resolved::Committed { vec![claim] } else { Vec::new() };
+            Ok::<_, Fault>((fate, resolve::inputs(&connection, &committed).await?.remove(&claim.id)))
+        });
+        match asked.await {
+            Ok(Ok((fate, found))) if fate != Resolved::Held => return Some((fate, found)),
             _ if core.phase.is_stopped() => return None,
             _ => tokio::time::sleep(pause).await,
         }

@@ -141,6 +141,7 @@ async fn flush(pool: &Pool, connection: &Connection) {
                         Fault::Away(_) => Fault::Away(message.clone()),
                         Fault::Lost(_) => Fault::Lost(message.clone()),
                         Fault::Busy(_) => Fault::Busy(message.clone()),
+                        Fault::TimedOut(_) => Fault::TimedOut(message.clone()),
                         Fault::Refused { code, .. } => Fault::Refused { code: code.clone(), message: message.clone() },
                     };
                     drop(answer.send(Err(same.into_error("enqueue"))));

@@ -4,6 +4,14 @@ use tokio_postgres::error::SqlState;
 
 use crate::error::{Error, Kind};
 
+/// What the driver says of a value that it cannot put into a message…
+const UNSENDABLE: [&str; 2] = ["error serializing parameter", "error encoding message"];
+/// …and of an answer that is not one: of a broken proxy, say. What the server did is not known.
+const UNREADABLE: [&str; 2] = ["unexpected message from server", "error parsing response from server"];
+
+/// What `gen_durable.conclude` raises if a signal of an outbox meets a full inbox.
+const INBOX_FULL: &str = "P0D01";
+
 /// A statement that did not succeed.
 #[derive(Debug)]
 pub enum Fault {
@@ -13,6 +21,9 @@ pub enum Fault {
     Lost(String),
     /// Somebody else holds a lock (or we were the victim of a deadlock): nothing happened, try again.
     Busy(String),
+    /// The server cancelled the statement (a `statement_timeout` of its own, or an operator): nothing happened. A smaller one may
+    /// succeed.
+    TimedOut(String),
     /// The database looked at it and said no: the same again would be refused again.
     Refused { code: Option<SqlState>, message: String },
 }
@@ -21,8 +32,11 @@ impl Fault {
     pub(crate) fn of(error: &tokio_postgres::Error) -> Fault {
         let message = describe(error);
         let Some(code) = error.code() else {
-            // Without a SQLSTATE it is the wire: closed, reset, timed out, or an encoding fault on our side.
-            return if error.is_closed() || std::error::Error::source(error).is_some_and(|e| e.is::<std::io::Error>()) {
+            let said = error.to_string();
+            let is_io = || std::error::Error::source(error).is_some_and(|source| source.is::<std::io::Error>());
+            return if UNSENDABLE.iter().any(|words| said.starts_with(words)) {
+                Fault::unsendable(message)
+            } else if error.is_closed() || UNREADABLE.contains(&said.as_str()) || is_io() {
                 Fault::Lost(message)
             } else {
                 Fault::Refused { code: None, message }
@@ -31,15 +45,29 @@ impl Fault {
         Fault::by_code(code.code(), message)
     }
 
+    /// A value that cannot be sent: it never left this process.
+    pub(crate) fn unsendable(message: String) -> Fault {
+        Fault::Refused { code: Some(SqlState::DATA_EXCEPTION), message }
+    }
+
+    /// Of a statement that comes before anything is written: what was lost then has not happened.
+    pub(crate) fn before_any_write(self) -> Fault {
+        match self {
+            Fault::Lost(message) => Fault::Away(message),
+            fault => fault,
+        }
+    }
+
     /// By what the server said.
     pub(crate) fn by_code(code: &str, message: String) -> Fault {
         match code {
             "55P03" | "40P01" | "40001" => Fault::Busy(message),
             // The server goes down, or our session was ended: it may have been at any point of its work.
             code if code.starts_with("57P") => Fault::Lost(message),
-            // Cancelled by a timeout of the role, read-only, out of memory, of disk, of connections, still starting,
+            "57014" => Fault::TimedOut(message),
+            // Read-only, out of memory, of disk, of connections, still starting,
             // an I/O error, a transaction that was left idle for too long: not the statement's fault.
-            "57014" | "25006" | "25P03" => Fault::Away(message),
+            "25006" | "25P03" => Fault::Away(message),
             code if ["08", "53", "58", "F0", "XX"].iter().any(|class| code.starts_with(class)) => Fault::Away(message),
             _ => Fault::Refused { code: Some(SqlState::from_code(code)), message },
         }
@@ -47,19 +75,24 @@ impl Fault {
 
     /// Whether waiting and trying again is the right answer.
     pub(crate) fn is_infrastructure(&self) -> bool {
-        matches!(self, Fault::Away(_) | Fault::Lost(_))
+        matches!(self, Fault::Away(_) | Fault::Lost(_) | Fault::TimedOut(_))
     }
 
     /// Whether it is the data that was refused: a value, a constraint, a limit, a trigger's exception. Anything else that a
-    /// server says no to (rights that are not granted yet, a schema between two migrations) is nobody's outcome's fault.
+    /// server says no to (rights that are not granted yet, a schema between two migrations) is nobody's outcome's fault, and so is
+    /// what comes without a SQLSTATE: an answer that cannot be read.
     pub(crate) fn blames_the_data(&self) -> bool {
         match self {
             Fault::Refused { code: Some(code), .. } => {
                 ["21", "22", "23", "44", "54", "P0"].iter().any(|class| code.code().starts_with(class))
             }
-            Fault::Refused { code: None, .. } => true,
-            Fault::Away(_) | Fault::Lost(_) | Fault::Busy(_) => false,
+            _ => false,
         }
+    }
+
+    /// Whether a signal of an outbox met a full inbox: the same outcome may be accepted later.
+    pub(crate) fn is_full_inbox(&self) -> bool {
+        matches!(self, Fault::Refused { code: Some(code), .. } if code.code() == INBOX_FULL)
     }
 
     /// Whether a key is taken.
@@ -73,13 +106,14 @@ impl Fault {
             Fault::Away(message) => Fault::Away(message.clone()),
             Fault::Lost(message) => Fault::Lost(message.clone()),
             Fault::Busy(message) => Fault::Busy(message.clone()),
+            Fault::TimedOut(message) => Fault::TimedOut(message.clone()),
             Fault::Refused { code, message } => Fault::Refused { code: code.clone(), message: message.clone() },
         }
     }
 
     pub(crate) fn message(&self) -> &str {
         match self {
-            Fault::Away(message) | Fault::Lost(message) | Fault::Busy(message) => message,
+            Fault::Away(message) | Fault::Lost(message) | Fault::Busy(message) | Fault::TimedOut(message) => message,
             Fault::Refused { message, .. } => message,
         }
     }
@@ -87,7 +121,7 @@ impl Fault {
     /// As the answer to a caller. `doing` reads after "could not": "enqueue 3 instances".
     pub(crate) fn into_error(self, doing: &str) -> Error {
         match self {
-            Fault::Away(message) | Fault::Busy(message) => {
+            Fault::Away(message) | Fault::Busy(message) | Fault::TimedOut(message) => {
                 Error::new(Kind::Away, format!("could not {doing}, nothing was done: {message}"))
             }
             Fault::Lost(message) => Error::new(

@@ -6,10 +6,12 @@ use super::{
     connection::Connection,
     fault::Fault,
     row::{Claim, column},
+    settle::Found,
     sql,
 };
 
 sql!(RESOLVE, "resolve.sql", [INT8_ARRAY]);
+sql!(INPUTS, "inputs.sql", [INT8_ARRAY, INT8_ARRAY, INT8_ARRAY]);
 
 /// What became of a claim whose commit was sent and never answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,4 +45,20 @@ pub(crate) async fn resolve(connection: &Connection, claims: &[Claim]) -> Result
             Some(_) => Resolved::Held,
         })
         .collect())
+}
+
+/// Reads what the next steps of these claims see, after their commits were found to have happened. A claim that was lost in the
+/// meantime is left out.
+///
+/// A statement of its own, after [`resolve`]: the snapshot of that one may be older than the commit that it waited for, and would
+/// show signals that the commit consumed.
+pub(crate) async fn inputs(connection: &Connection, claims: &[Claim]) -> Result<HashMap<i64, Found>, Fault> {
+    if claims.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let ids: Vec<i64> = claims.iter().map(|claim| claim.id).collect();
+    let epochs: Vec<i64> = claims.iter().map(|claim| claim.epoch).collect();
+    let seqs: Vec<i64> = claims.iter().map(|claim| claim.seq).collect();
+    let rows = connection.query(&INPUTS, &[&ids, &epochs, &seqs]).await?;
+    rows.iter().map(|row| Ok((column(row, 0)?, Found { inbox: column(row, 1)?, children: column(row, 2)? }))).collect()
 }

@@ -65,7 +65,9 @@ sql!(WARM, "warm.sql", []);
 
 /// A batch never waits longer than this for a lock that somebody else's transaction holds: well below Postgres's
 /// deadlock_timeout (1 s), and about as long as a few commits.
-const BATCH_LOCK_TIMEOUT: &str = "20ms";
+pub(crate) const BATCH_LOCK_TIMEOUT: &str = "20ms";
+/// A part of a batch in which something is known to be locked waits no longer than this.
+pub(crate) const HALVED_LOCK_TIMEOUT: &str = "2ms";
 
 /// The rise of an ending that enters a step.
 pub(crate) const ENTERS: i32 = -1;
@@ -273,7 +275,7 @@ fn document<'a>(endings: impl IntoIterator<Item = &'a Ending>) -> Result<String,
     conclusions
         .collect::<Result<Vec<_>, serde_json::Error>>()
         .and_then(|conclusions| serde_json::to_string(&conclusions))
-        .map_err(|error| Fault::Refused { code: None, message: format!("an ending cannot be written: {error}") })
+        .map_err(|error| Fault::unsendable(format!("an ending cannot be written: {error}")))
 }
 
 impl Ending {
@@ -398,20 +400,21 @@ impl Takes<'_> {
 }
 
 /// The whole batch in one statement, which is one transaction: all of them plain, or all of them with more to do. It waits a
-/// moment for locks, then gives up as `Busy`. Answers what was written; the others had another owner.
+/// moment for locks (`lock_timeout`), then gives up as `Busy`. Answers what was written; the others had another owner.
 ///
 /// Where an ending frees a lane or a partition key, who is next goes on at the taker, if there is one.
 pub(crate) async fn settle<'a>(
     connection: &Connection,
     endings: impl IntoIterator<Item = &'a Ending>,
     taker: Option<Taker<'_>>,
+    lock_timeout: &'static str,
 ) -> Result<Written, Fault> {
     let endings: Vec<&Ending> = endings.into_iter().collect();
     if endings.iter().any(|ending| ending.more.is_some()) {
         let document = document(endings.iter().copied())?;
-        return written(&connection.query(&CONCLUDE, &[&document, &Some(BATCH_LOCK_TIMEOUT)]).await?);
+        return written(&connection.query(&CONCLUDE, &[&document, &Some(lock_timeout)]).await?);
     }
-    let columns = Columns::of(endings.iter().copied(), Some(BATCH_LOCK_TIMEOUT));
+    let columns = Columns::of(endings.iter().copied(), Some(lock_timeout));
     let told = Told::of(&endings);
     if endings.iter().any(|ending| ending.keyed) {
         let taking = endings.iter().filter(|ending| ending.takes && taker.is_some());
@@ -434,8 +437,8 @@ pub(crate) async fn warm(connection: &Connection) -> Result<(), Fault> {
     connection.query(&WARM, &[]).await.map(drop)
 }
 
-/// Which of these rows nobody else has locked. Locked by us until the open transaction ends.
-pub(crate) async fn lock_free(connection: &Connection, ids: &[i64]) -> Result<HashSet<i64>, Fault> {
+/// Locks those of these rows that are free, until the open transaction ends. Returns those that another transaction has locked.
+pub(crate) async fn lock(connection: &Connection, ids: &[i64]) -> Result<HashSet<i64>, Fault> {
     connection.query(&LOCK, &[&ids]).await?.iter().map(|row| column(row, 0)).collect()
 }
 

@@ -32,7 +32,7 @@ impl Encoded {
         let mut bytes = BytesMut::new();
         let is_null = param
             .to_sql_checked(kind, &mut bytes)
-            .map_err(|error| Fault::Refused { code: None, message: format!("a value cannot be sent: {error}") })?;
+            .map_err(|error| Fault::unsendable(format!("a value cannot be sent: {error}")))?;
         let bytes = matches!(is_null, tokio_postgres::types::IsNull::No).then_some(bytes);
         Ok(Encoded { kind: kind.clone(), bytes })
     }

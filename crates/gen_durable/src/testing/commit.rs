@@ -4,6 +4,7 @@ use super::{Lab, Tally};
 use crate::{
     codec,
     engine::execute::Decision,
+    error::Failure,
     id::Status,
     store::{
         fault::Fault,
@@ -18,7 +19,7 @@ enum Within {
     /// It is committed, or the step had lost its claim.
     Written,
     /// The database refused the transaction, for this reason.
-    Refused(String),
+    Refused(Fault),
     /// It has no transaction of its own, and is to be written.
     Open(Box<Ending>),
 }
@@ -61,9 +62,10 @@ impl<App: Send + Sync + 'static> Lab<App> {
     }
 
     /// Runs the machine's handler for a refused ending, and writes what it decides; or that the instance has failed.
-    async fn handle_refused(&self, row: &Claimed, refused: &str, tally: &mut Tally) {
-        let why = format!("the outcome could not be committed: {refused}");
-        let handled = self.run_again(row, Some(why.clone())).await;
+    async fn handle_refused(&self, row: &Claimed, refused: &Fault, tally: &mut Tally) {
+        let why = format!("the outcome could not be committed: {}", refused.message());
+        let failure = Failure { attempt: row.attempt, message: why.clone(), fatal: !refused.is_full_inbox() };
+        let handled = self.run_again(row, Some(failure)).await;
         let refused = match self.write_within(row, handled, tally).await {
             Within::Written => return,
             Within::Refused(refused) => refused,
@@ -72,8 +74,10 @@ impl<App: Send + Sync + 'static> Lab<App> {
                 Some(refused) => refused,
             },
         };
-        let failed =
-            Decision::failed(&format!("{why}; and its handler's outcome could not be committed either: {refused}"));
+        let failed = Decision::failed(&format!(
+            "{why}; and its handler's outcome could not be committed either: {}",
+            refused.message()
+        ));
         if let Within::Open(ending) = self.write_within(row, failed, tally).await {
             let refused = self.write(vec![*ending], tally).await;
             assert!(refused.is_none(), "not even a failure could be committed: {refused:?}");
@@ -106,20 +110,21 @@ impl<App: Send + Sync + 'static> Lab<App> {
             Ok(Some(_)) => tally.count(ending.status),
             // The step lost its claim: it was cancelled while it ran, say. Nothing of its transaction happened.
             Ok(None) => {}
-            Err(Fault::Refused { message, .. }) => return Within::Refused(message),
+            Err(fault @ Fault::Refused { .. }) => return Within::Refused(fault),
             Err(fault) => panic!("a step's own transaction could not be committed: {fault:?}"),
         }
         Within::Written
     }
 
-    /// All of them or none. Answers why the database refuses them.
-    async fn write(&self, endings: Vec<Ending>, tally: &mut Tally) -> Option<String> {
+    /// Writes all of them or none. Returns why the database refuses them.
+    async fn write(&self, endings: Vec<Ending>, tally: &mut Tally) -> Option<Fault> {
         let statuses: Vec<Status> = endings.iter().map(|ending| ending.status).collect();
-        let written =
-            self.client.pool().call(move |connection| async move { settle::settle(&connection, &endings, None).await });
+        let written = self.client.pool().call(move |connection| async move {
+            settle::settle(&connection, &endings, None, settle::BATCH_LOCK_TIMEOUT).await
+        });
         match written.await.unwrap_or_else(|error| panic!("{error}")) {
             Ok(_) => statuses.into_iter().for_each(|status| tally.count(status)),
-            Err(fault) if fault.blames_the_data() => return Some(fault.message().to_owned()),
+            Err(fault) if fault.blames_the_data() => return Some(fault),
             Err(fault) => panic!("{fault:?}"),
         }
         None

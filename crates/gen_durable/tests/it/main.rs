@@ -25,6 +25,7 @@ mod led;
 mod letters;
 mod levels;
 mod locks;
+mod locks_by_key;
 mod log;
 mod migrations;
 mod model;

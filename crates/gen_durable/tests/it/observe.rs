@@ -11,7 +11,14 @@ use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, Share
 use serde::{Deserialize, Serialize};
 use tracing::{Dispatch, instrument::WithSubscriber};
 
-use crate::support::{Running, eventually, live, sql};
+use crate::{
+    support::{Running, eventually, live, sql},
+    wire::{
+        proxy::Fault,
+        stage::{LONG, Stage},
+        walker::{Effects, First, Walker, quick},
+    },
+};
 
 /// Remembers which metrics were touched, with their labels, and how often.
 #[derive(Clone, Default)]
@@ -124,6 +131,48 @@ async fn the_metrics_tell_what_was_done() {
     ] {
         assert!(seen.count(name) > 0, "{name} was never touched");
     }
+}
+
+/// Set in the environment of the process that counts alone.
+const COUNTS_ALONE: &str = "DURABLE_TEST_COUNTS_ALONE";
+
+/// The recorder is the process's, and other tests lose answers too: this one has a process of its own.
+#[test]
+fn only_commits_whose_answer_was_lost_count_as_resolved() {
+    let test = "observe::resolved_commits_are_counted_alone";
+    let mut process = std::process::Command::new(std::env::current_exe().unwrap());
+    let output = process.args(["--exact", test, "--nocapture"]).env(COUNTS_ALONE, "1").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("counted alone"), "{said}");
+}
+
+/// Does nothing but in the process that the test above starts.
+#[tokio::test]
+async fn resolved_commits_are_counted_alone() {
+    if std::env::var_os(COUNTS_ALONE).is_none() {
+        return;
+    }
+    let seen = Seen::default();
+    assert!(metrics::set_global_recorder(seen.clone()).is_ok());
+    let stage = Stage::new().await;
+    let engine = stage.run(stage.pool(), Effects::default(), |e| e.register::<Walker>().settings(quick()));
+    engine.ready().await;
+    let resolved = || seen.count("durable_commits_resolved_total{}");
+    let walk = async || {
+        let walker = stage.lab.enqueue(Walker { first: First::Next, steps: 0 }).await.unwrap();
+        stage.lab.settled(walker.id, LONG).await.unwrap().unwrap();
+    };
+    walk().await;
+    assert!(seen.count("durable_commit_size{}") > 0);
+    assert_eq!(resolved(), 0, "no answer was lost");
+    for lost in 1..=3 {
+        let cut = stage.proxy.on(".settle(", Fault::CutAfter);
+        walk().await;
+        assert_eq!((cut.has_fired(), resolved()), (1, lost));
+    }
+    engine.stop().await;
+    println!("counted alone");
 }
 
 /// While there is one listener in a process, `tracing` asks only the thread that first comes to a place whether anybody wants

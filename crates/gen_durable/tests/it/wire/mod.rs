@@ -2,6 +2,7 @@
 
 mod commits;
 mod enqueues;
+mod lost_answers;
 mod picks;
 mod protocol;
 pub(crate) mod proxy;

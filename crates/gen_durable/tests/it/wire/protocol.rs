@@ -43,6 +43,11 @@ pub(crate) async fn read_startup(from: &mut (impl AsyncRead + Unpin)) -> Option<
     Some(bytes)
 }
 
+/// That a statement was closed: no answer to a query.
+pub(crate) fn close_complete() -> Vec<u8> {
+    vec![b'3', 0, 0, 0, 4]
+}
+
 /// An error as a server says it, and, unless it is the last word, that the server is ready for more.
 pub(crate) fn error(code: &str, last_word: bool) -> Vec<u8> {
     let severity = if last_word { "FATAL" } else { "ERROR" };

@@ -38,6 +38,8 @@ pub(crate) enum Fault {
     Hold,
     /// The server has done it; the answer waits here until the test lets it go.
     HoldAnswer,
+    /// The server has done it; a message that is no answer to it comes back, and that the server is ready for more.
+    Garble,
     /// The server never sees it; an error with this SQLSTATE comes back.
     Refuse(&'static str),
 }
@@ -306,7 +308,8 @@ async fn requests(
                 continue;
             }
             Some(Fault::Hold) => rule.as_ref()?.wait_for_release().await,
-            Some(Fault::CutAfter | Fault::CutAnswer | Fault::SwallowAnswer | Fault::HoldAnswer) | None => {}
+            Some(Fault::CutAfter | Fault::CutAnswer | Fault::SwallowAnswer | Fault::HoldAnswer | Fault::Garble)
+            | None => {}
         }
         pending.lock().unwrap().push_back((text, rule));
         server.write_all(&bytes).await.ok()?;
@@ -330,6 +333,12 @@ async fn answers(
         let fault = pending.lock().unwrap().front().and_then(|(_, rule)| rule.as_ref().map(|rule| rule.fault));
         let is_last = message.kind == b'Z';
         match fault {
+            // The last message says that the server is ready.
+            Some(Fault::Garble) if is_last => {
+                client.lock().await.write_all(&protocol::close_complete()).await.ok()?;
+                client.lock().await.write_all(&message.bytes).await.ok()?;
+            }
+            Some(Fault::Garble) => {}
             Some(
                 Fault::CutAfter | Fault::CutAnswer | Fault::SwallowAnswer | Fault::DeliverLate | Fault::HoldAnswer,
             ) => {

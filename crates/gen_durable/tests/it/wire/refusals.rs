@@ -42,6 +42,30 @@ async fn a_server_that_is_not_well_burns_no_attempt_and_runs_nothing_again() {
     engine.stop().await;
 }
 
+/// A proxy answers with something that is no answer: that says nothing of the data, and the commit was made.
+#[tokio::test]
+async fn an_answer_that_cannot_be_read_is_not_the_steps_fault() {
+    let stage = Stage::new().await;
+    let effects = Effects::default();
+    let engine = stage.run(stage.pool(), effects.clone(), |e| e.register::<Walker>().settings(quick()));
+    engine.ready().await;
+    for first in First::ALL {
+        for skip in 0..first.commits() {
+            let what = format!("{first:?}, commit {skip}");
+            let rule = stage.proxy.on_each(".settle(", Fault::Garble, skip, 1);
+            let walker = stage.lab.enqueue(Walker { first, steps: 0 }).await.unwrap();
+            let settled = stage.lab.settled(walker.id, LONG).await.unwrap().expect(&what);
+            match first {
+                First::Stop => assert_eq!(settled.result.unwrap_err().message, "as it was told", "{what}"),
+                _ => assert_eq!(settled.result, Ok(u32::try_from(first.commits()).unwrap()), "{what}"),
+            }
+            assert_eq!(rule.has_fired(), 1, "{what}");
+            assert_walked_once(&stage, &effects, walker.id.raw(), first, &what).await;
+        }
+    }
+    engine.stop().await;
+}
+
 /// A database that went away and came back, several times, under work.
 #[tokio::test]
 async fn work_survives_a_database_that_goes_away_and_comes_back() {

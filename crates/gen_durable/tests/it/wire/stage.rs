@@ -62,6 +62,12 @@ impl Stage {
         Pool::open(&url_at(&self.config, port, user), self.schema(), 4).unwrap()
     }
 
+    /// A pool through the proxy whose sessions begin with these options.
+    pub(crate) fn pool_with(&self, options: &str) -> Pool {
+        let url = format!("{} options='{options}'", url_at(&self.config, self.proxy.port, "gen_durable_runtime"));
+        Pool::open(&url, self.schema(), 4).unwrap()
+    }
+
     /// The way through the proxy for another driver.
     pub(crate) fn sqlx_options(&self) -> sqlx::postgres::PgConnectOptions {
         let options = sqlx::postgres::PgConnectOptions::new_without_pgpass().host("127.0.0.1").port(self.proxy.port);

@@ -1,0 +1,118 @@
+//! What follows from a commit: the next step begins, a worker becomes free, hints are given.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, PoisonError},
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+
+use super::{core::Core, endings::Ended, local::Run, staff};
+use crate::{
+    store::{
+        row::{Claim, Claimed},
+        settle::{Found, More},
+    },
+    wake::{Armed, ArmedFor, Hint},
+};
+
+/// Who follows in the stead of one that made way goes on in its place, on its time: a lane must not keep a worker from
+/// what is more urgent any longer than one instance would.
+pub(super) fn follow(core: &Arc<Core>, told: &[Ended], handed: Vec<(i64, Claimed)>) {
+    if handed.is_empty() {
+        return;
+    }
+    // It counts as work for the picker as well: it must not believe that there is none, and look less and less often.
+    *core.followed_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    let mut follows: Vec<Vec<Run>> = core.queues.iter().map(|_| Vec::new()).collect();
+    let before: HashMap<i64, &Ended> = told.iter().map(|ended| (ended.ending.claim.id, ended)).collect();
+    for (freed_by, row) in handed {
+        let Some(index) = core.queue_named(&row.queue) else { continue };
+        let mut run = Run::new(row);
+        if let Some(ended) = before.get(&freed_by) {
+            (run.steps, run.since) = (ended.run.steps + 1, ended.run.since);
+        }
+        if let Some(runs) = follows.get_mut(index) {
+            runs.push(run);
+        }
+    }
+    // All at once: they are a group.
+    for (index, runs) in follows.into_iter().enumerate() {
+        staff(core, index, runs);
+    }
+}
+
+/// Tell everybody what came of it, and the picker to look: a place is free, or a row has become due.
+pub(crate) fn answer(core: &Arc<Core>, batch: Vec<Ended>, committed: impl Fn(&Claim) -> Option<Found>) {
+    tell(core, batch, committed);
+    core.wake.ring();
+}
+
+/// The next step begins, a place becomes free, or the outcome is dropped.
+pub(super) fn tell(core: &Arc<Core>, batch: Vec<Ended>, committed: impl Fn(&Claim) -> Option<Found>) {
+    let mut ahead: Vec<Vec<Run>> = core.queues.iter().map(|_| Vec::new()).collect();
+    let mut gone: Vec<Vec<Claim>> = core.queues.iter().map(|_| Vec::new()).collect();
+    for ended in batch {
+        let Ended { ending, run, queue, outcome, ahead: next, unsure: _ } = ended;
+        let found = committed(&ending.claim);
+        let ours = found.is_some();
+        core.let_go_of_suspect(&run.row);
+        count(core, &run.row, if ours { outcome } else { "stale" });
+        if !ours {
+            tracing::info!(instance.id = ending.claim.id, "an outcome came too late: the claim has another owner");
+            metrics::counter!("durable_stale_outcomes_total").increment(1);
+        }
+        if let (Some(more), true) = (&ending.more, ours) {
+            hint_births(core, more, run.row.now);
+            core.pool.inner.log.poke(more.events.iter().map(|event| event.tenant.as_str()));
+        }
+        match (next, found) {
+            (Some(row), Some(Found { inbox, children })) => {
+                let row = Claimed { inbox, children, ..row };
+                let steps = run.steps + 1;
+                let run = Run { row: Arc::new(row), steps, poison: None, poisoned: 0, unclaimed: false, ..run };
+                if let Some(runs) = ahead.get_mut(queue) {
+                    runs.push(run);
+                }
+            }
+            _ => {
+                if let Some(claims) = gone.get_mut(queue) {
+                    claims.push(ending.claim);
+                }
+            }
+        }
+    }
+    for (index, (runs, claims)) in ahead.into_iter().zip(gone).enumerate() {
+        if let Some(queue) = core.queue(index) {
+            queue.let_go(claims);
+        }
+        if !runs.is_empty() {
+            staff(core, index, runs);
+        }
+    }
+}
+
+/// What was born with this commit is due since the commit began, which may be a while ago, and may have a priority that
+/// nobody here has seen: the picker looks again from where the step was claimed.
+fn hint_births(core: &Core, more: &More, from: Timestamp) {
+    let children = more.spawn.iter().flat_map(|spawn| &spawn.children);
+    for new in children.chain(&more.births) {
+        core.wake.hint(Hint { queue: new.queue.clone(), priority: new.priority, from });
+    }
+    if let Some(deadline) = &more.deadline {
+        let due = match (deadline.at, deadline.after) {
+            (Some(at), _) => ArmedFor::At(at),
+            (None, after) => ArmedFor::After(Duration::from_secs_f64(after.unwrap_or_default()), Instant::now()),
+        };
+        core.wake.arm(Armed { due, is_timer: false });
+    }
+    for repeat in &more.repeats {
+        core.wake.arm(Armed { due: ArmedFor::At(repeat.due), is_timer: true });
+    }
+}
+
+fn count(core: &Core, row: &Claimed, outcome: &'static str) {
+    let machine = core.registry.find(&row.fsm, row.fsm_version).map_or("unknown", |kind| kind.name());
+    metrics::counter!("durable_steps_total", "machine" => machine, "outcome" => outcome).increment(1);
+}

@@ -1,0 +1,208 @@
+//! A caller's open transaction holds a row or a key that a result addresses by its key: that result waits, and no other does.
+
+use gen_durable::{
+    Context, DAY, Id, Job, Machine, Outcome, SECOND, Settings, Signal, StepError, birth, done, next, spawn,
+};
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use crate::wire::{
+    proxy::Fault,
+    stage::{LONG, Running, Stage},
+};
+
+const KEY: &str = "order:42";
+const LOCK: &str = "store::settle::lock";
+
+type Gate = watch::Sender<bool>;
+
+/// The holder of the key.
+#[derive(Serialize, Deserialize)]
+struct Order {
+    n: u32,
+}
+impl Job for Order {
+    const NAME: &'static str = "order";
+    type App = Gate;
+    type Output = ();
+    async fn run(&self, _: &mut Context<'_, Self>) -> Result<(), StepError> {
+        Ok(())
+    }
+    fn key(&self) -> Option<String> {
+        Some(format!("order:{}", self.n))
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Paid;
+impl Signal for Paid {
+    const NAME: &'static str = "paid";
+    type To = Order;
+}
+
+/// How a result addresses the key.
+#[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq)]
+enum By {
+    Nothing,
+    Signal,
+    Enqueue,
+    Child,
+}
+
+/// Waits at the gate, and then ends its step.
+#[derive(Serialize, Deserialize)]
+struct Sender {
+    by: By,
+}
+#[derive(Serialize, Deserialize, Default)]
+enum At {
+    #[default]
+    Send,
+    Sent,
+}
+impl Machine for Sender {
+    const NAME: &'static str = "sender";
+    type App = Gate;
+    type Step = At;
+    type Output = ();
+    async fn step(&mut self, at: At, cx: &mut Context<'_, Self>) -> Outcome<Self> {
+        if matches!(at, At::Sent) {
+            return Ok(done(()));
+        }
+        let _ = cx.app.subscribe().wait_for(|open| *open).await;
+        let order = || birth(Order { n: 42 }).after(DAY);
+        Ok(match self.by {
+            By::Nothing => done(()),
+            By::Signal => next(At::Sent).and_signal(Order::keyed(KEY), Paid),
+            By::Enqueue => next(At::Sent).and_enqueue(order()),
+            // Of two children one has the key; the join does not wait for it.
+            By::Child => spawn([order(), birth(Order { n: 1 })]).any().then(At::Sent).forever(),
+        })
+    }
+}
+
+fn settings() -> Settings {
+    Settings { drain_timeout: SECOND, heartbeat: SECOND / 4, ..Settings::default() }
+}
+
+/// An engine whose senders all run and wait at the gate: the first one addresses the key, and so do the last three.
+async fn at_the_gate(stage: &Stage, by: By) -> (Running, Gate, Vec<Id<Sender>>) {
+    let gate = Gate::new(false);
+    let engine = stage.run(stage.pool(), gate.clone(), |e| {
+        e.register::<Sender>().register::<Order>().settings(Settings { workers: 30, ..settings() })
+    });
+    engine.ready().await;
+    let senders = (0..30).map(|n| Sender { by: if n == 0 || n > 26 { by } else { By::Nothing } });
+    let senders = stage.lab.enqueue_all(senders).await.unwrap();
+    stage.until("select count(*) from S.instances where status = 'executing'", 30).await;
+    (engine, gate, senders.iter().map(|sender| sender.id).collect())
+}
+
+async fn assert_settled(stage: &Stage, senders: impl IntoIterator<Item = &Id<Sender>>, what: &str) {
+    for id in senders {
+        let settled = stage.lab.settled(*id, LONG).await.unwrap();
+        assert!(settled.is_some(), "{what}: {id} waits for a lock that is not its own");
+    }
+}
+
+/// The caller's transaction: it signals the holder of the key, or takes the key and has not committed yet.
+async fn hold<'a>(stage: &Stage, caller: &'a mut tokio_postgres::Client, by: By) -> tokio_postgres::Transaction<'a> {
+    let mut tx = caller.transaction().await.unwrap();
+    if by == By::Signal {
+        stage.lab.enqueue(Order { n: 42 }).after(DAY).await.unwrap();
+        stage.lab.signal(Order::keyed(KEY), Paid).within(&mut tx).await.unwrap();
+    } else {
+        stage.lab.enqueue(Order { n: 42 }).after(DAY).within(&mut tx).await.unwrap();
+    }
+    tx
+}
+
+#[tokio::test]
+async fn a_key_that_an_open_transaction_holds_delays_only_the_results_that_address_it() {
+    for by in [By::Signal, By::Enqueue, By::Child] {
+        let what = format!("{by:?}");
+        let stage = Stage::new().await;
+        let (engine, gate, ids) = at_the_gate(&stage, by).await;
+        let mut caller = stage.caller().await;
+        let tx = hold(&stage, &mut caller, by).await;
+        gate.send_replace(true);
+        assert_settled(&stage, &ids[1..27], &what).await;
+        // Results that come later are committed as well, also with an outbox.
+        let later = stage.lab.enqueue_all((0..20).map(|_| Sender { by: By::Nothing })).await.unwrap();
+        assert_settled(&stage, later.iter().map(|later| &later.id), &what).await;
+        let waiting = "select count(*) from S.instances where fsm = 'sender' and status = 'executing' and step_seq = 0";
+        assert_eq!(stage.number(waiting).await, 4, "{what}: the key is still held");
+        tx.commit().await.unwrap();
+        assert_settled(&stage, &ids, &what).await;
+        if by == By::Signal {
+            assert_eq!(stage.number("select count(*) from S.signals where name = 'paid'").await, 5, "{what}");
+        }
+        engine.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_shutdown_ends_while_an_open_transaction_holds_a_key_that_results_address() {
+    for by in [By::Signal, By::Enqueue, By::Child] {
+        let stage = Stage::new().await;
+        let (engine, gate, ids) = at_the_gate(&stage, by).await;
+        let mut caller = stage.caller().await;
+        let tx = hold(&stage, &mut caller, by).await;
+        gate.send_replace(true);
+        assert_settled(&stage, &ids[1..27], &format!("{by:?}")).await;
+        engine.stop().await;
+        tx.rollback().await.unwrap();
+    }
+}
+
+/// One ending set aside because a caller's transaction locks its row. Returns the engine and that transaction's connection.
+async fn one_aside(stage: &Stage) -> (Running, tokio_postgres::Client) {
+    let (engine, gate, ids) = at_the_gate(stage, By::Nothing).await;
+    let caller = stage.caller().await;
+    let lock = stage.render(&format!("begin; select from S.instances where id = {} for update", ids[5]));
+    caller.batch_execute(&lock).await.unwrap();
+    gate.send_replace(true);
+    assert_settled(stage, ids.iter().filter(|id| **id != ids[5]), "aside").await;
+    (engine, caller)
+}
+
+/// Waits until the engine has renewed its lease this often.
+async fn heartbeats(stage: &Stage, count: usize) {
+    let renewed = |stage: &Stage| stage.proxy.done("store::lease::renew");
+    let (before, deadline) = (renewed(stage), tokio::time::Instant::now() + LONG);
+    while renewed(stage) < before + count {
+        assert!(tokio::time::Instant::now() < deadline, "the lease is not renewed");
+        tokio::time::sleep(SECOND / 100).await;
+    }
+}
+
+/// A slow machine makes fewer attempts in the same time, never more.
+#[tokio::test]
+async fn a_result_that_waits_for_a_lock_is_tried_at_most_every_fifty_milliseconds() {
+    let stage = Stage::new().await;
+    let (engine, caller) = one_aside(&stage).await;
+    let (begun, before) = (std::time::Instant::now(), stage.proxy.done(LOCK));
+    heartbeats(&stage, 8).await;
+    let (attempts, took) = (stage.proxy.done(LOCK) - before, begun.elapsed());
+    assert!(attempts as u128 <= took.as_millis() / 50 + 1, "{attempts} attempts in {took:?}");
+    assert!(attempts > 0, "it is not tried again");
+    caller.batch_execute("commit").await.unwrap();
+    stage.until("select count(*) from S.instances where status <> 'done'", 0).await;
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn a_result_that_waits_for_a_lock_is_tried_less_and_less_often_while_the_database_is_away() {
+    let stage = Stage::new().await;
+    let (engine, caller) = one_aside(&stage).await;
+    let begun = std::time::Instant::now();
+    let refused = stage.proxy.on_each(LOCK, Fault::Refuse("53300"), 0, usize::MAX);
+    heartbeats(&stage, 8).await;
+    let (attempts, took) = (refused.has_fired(), begun.elapsed());
+    // 100, 200, 400, 800, 1,600 ms, and then 2 s.
+    assert!(attempts as u128 <= took.as_millis() / 2_000 + 6, "{attempts} attempts in {took:?}");
+    caller.batch_execute("commit").await.unwrap();
+    stage.proxy.forget();
+    stage.until("select count(*) from S.instances where status <> 'done'", 0).await;
+    engine.stop().await;
+}

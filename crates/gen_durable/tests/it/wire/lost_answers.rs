@@ -1,0 +1,241 @@
+//! The answer to a commit is lost: the next step sees the inbox and the children as if it had come.
+
+use gen_durable::{
+    Context, DAY, HOUR, Id, Job, Lane, Machine, Outcome, SECOND, Settings, Signal, StepError, Story, birth, done, next,
+    spawn, wait_for,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    proxy::Fault,
+    stage::{LONG, Running, Stage},
+    walker::quick,
+};
+
+/// Parts of the statements' texts that no other statement has.
+const SETTLE: &str = "store::settle::settle     index: instances_pkey, signals_inbox";
+const SETTLE_TOLD: &str = "if anything of the batch is told";
+const SETTLE_KEYED: &str = "for what has a lane or a partition key     index";
+const SETTLE_KEYED_TOLD: &str = "a lane or a partition key, if anything of it is told";
+const CONCLUDE: &str = ".conclude($1::text::jsonb, $2)";
+const COMMIT: &str = "select 1; commit";
+const RESOLVE: &str = "store::resolve::resolve";
+const LOCK: &str = "store::settle::lock";
+
+/// Committed and not known, in two ways; and not committed.
+const FAULTS: [Fault; 3] = [Fault::CutAfter, Fault::CutAnswer, Fault::CutBefore];
+
+#[derive(Serialize, Deserialize)]
+struct Child;
+impl Job for Child {
+    const NAME: &'static str = "child";
+    type App = ();
+    type Output = u32;
+    async fn run(&self, _: &mut Context<'_, Self>) -> Result<u32, StepError> {
+        Ok(7)
+    }
+}
+
+/// Enqueued by the outbox, and due only tomorrow.
+#[derive(Serialize, Deserialize)]
+struct Enqueued;
+impl Job for Enqueued {
+    const NAME: &'static str = "enqueued";
+    type App = ();
+    type Output = ();
+    async fn run(&self, _: &mut Context<'_, Self>) -> Result<(), StepError> {
+        Ok(())
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Report;
+impl Signal for Report {
+    const NAME: &'static str = "report";
+    type To = Enqueued;
+}
+
+/// A parent that waits, joins, sends and runs ahead, and records what each of its steps sees.
+#[derive(Serialize, Deserialize)]
+struct Parent<const TOLD: bool> {
+    n: usize,
+    keyed: bool,
+    within: bool,
+    reports_to: Id<Enqueued>,
+    seen: Vec<Seen>,
+}
+
+/// The results of the children, and the names of the signals in the inbox.
+type Seen = (Vec<u32>, Vec<String>);
+
+#[derive(Serialize, Deserialize, Default)]
+enum At {
+    #[default]
+    Fan,
+    Joined,
+    Told,
+    Sum,
+    Last,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Go<const TOLD: bool>;
+impl<const TOLD: bool> Signal for Go<TOLD> {
+    const NAME: &'static str = "go";
+    type To = Parent<TOLD>;
+}
+#[derive(Serialize, Deserialize)]
+struct Note<const TOLD: bool>;
+impl<const TOLD: bool> Signal for Note<TOLD> {
+    const NAME: &'static str = "note";
+    type To = Parent<TOLD>;
+}
+
+impl<const TOLD: bool> Machine for Parent<TOLD> {
+    const NAME: &'static str = if TOLD { "told_parent" } else { "parent" };
+    const STORY: Story = if TOLD { Story::All } else { Story::Off };
+    type App = ();
+    type Step = At;
+    type Output = Vec<Seen>;
+
+    fn partition(&self) -> Option<String> {
+        (self.keyed && !TOLD).then(|| format!("partition:{}", self.n))
+    }
+    fn lane(&self) -> Option<Lane> {
+        (self.keyed && TOLD).then(|| Lane::new("lane", self.n))
+    }
+
+    async fn step(&mut self, at: At, cx: &mut Context<'_, Self>) -> Outcome<Self> {
+        let tx = if self.within { Some(cx.begin().await?) } else { None };
+        let results = cx.children::<Child>()?.into_iter().filter_map(|child| child.result?.ok()).collect();
+        self.seen.push((results, cx.inbox().iter().map(|letter| letter.name.clone()).collect()));
+        let transition = match at {
+            At::Fan => spawn([Child]).then(At::Joined).or_after(HOUR, At::Last),
+            At::Joined => wait_for::<Go<TOLD>>().then(At::Told).forever(),
+            At::Told => next(At::Sum).and_signal(self.reports_to, Report).and_enqueue(birth(Enqueued).after(DAY)),
+            At::Sum => next(At::Last),
+            At::Last => done(self.seen.clone()),
+        };
+        Ok(match tx {
+            Some(tx) => transition.within(tx),
+            None => transition,
+        })
+    }
+}
+
+/// A stage with an engine, and the instance that the parents report to.
+async fn start() -> (Stage, Running, Id<Enqueued>) {
+    let stage = Stage::new().await;
+    let engine = stage.run(stage.pool(), (), |e| {
+        e.register::<Child>()
+            .register::<Enqueued>()
+            .register::<Parent<true>>()
+            .register::<Parent<false>>()
+            .settings(Settings { run_ahead_for: HOUR, ..quick() })
+    });
+    engine.ready().await;
+    let reports_to = stage.lab.enqueue(Enqueued).after(DAY).await.unwrap().id;
+    (stage, engine, reports_to)
+}
+
+/// Brings a parent to the wait for its signal, sends it, and returns it.
+async fn tell<const TOLD: bool>(stage: &Stage, parent: Parent<TOLD>) -> Id<Parent<TOLD>> {
+    let id = stage.lab.enqueue(parent).await.unwrap().id;
+    stage.until(&format!("select count(*) from S.instances where id = {id} and status = 'awaiting_signal'"), 1).await;
+    stage.lab.signal(id, Note).await.unwrap();
+    stage.lab.signal(id, Go).await.unwrap();
+    id
+}
+
+/// Each step saw what it sees when nothing is lost, and what the steps sent was sent once.
+async fn assert_seen<const TOLD: bool>(stage: &Stage, id: Id<Parent<TOLD>>, flows: i64, what: &str) {
+    let settled = stage.lab.settled(id, LONG).await.unwrap().expect(what);
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let wanted = vec![
+        (vec![], vec![]),
+        (vec![7], vec![]),
+        (vec![7], names(&["note", "go"])),
+        (vec![7], names(&["note"])),
+        (vec![7], names(&["note"])),
+    ];
+    assert_eq!(settled.result, Ok(wanted), "{what}");
+    let once = format!("{what}: the outbox was sent once");
+    assert_eq!(stage.number("select count(*) from S.signals where name = 'report'").await, flows, "{once}");
+    assert_eq!(stage.number("select count(*) from S.instances where fsm = 'enqueued'").await, flows + 1, "{once}");
+    assert_eq!(stage.number("select count(*) from S.instances where fsm = 'child'").await, flows, "{once}");
+    assert_eq!(stage.commits(id.raw()).await, [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)], "{what}");
+}
+
+/// Loses the answer of each of the `count` statements of this text that one parent (and its child) sends.
+async fn lose<const TOLD: bool>(statement: &str, count: usize, keyed: bool, within: bool) {
+    let (stage, engine, reports_to) = start().await;
+    let mut flows = 0;
+    for fault in FAULTS {
+        for skip in 0..count {
+            let what = format!("{fault:?} of {statement}, the {skip}th");
+            let rule = stage.proxy.on_each(statement, fault, skip, 1);
+            flows += 1;
+            let n = usize::try_from(flows).unwrap();
+            let id = tell(&stage, Parent::<TOLD> { n, keyed, within, reports_to, seen: Vec::new() }).await;
+            assert_seen(&stage, id, flows, &what).await;
+            assert_eq!(rule.has_fired(), 1, "{what}");
+        }
+    }
+    assert!(stage.proxy.done(RESOLVE) > 0);
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn after_a_lost_answer_of_settle_the_next_step_sees_inbox_and_children() {
+    lose::<false>(SETTLE, 2, false, false).await;
+}
+
+#[tokio::test]
+async fn after_a_lost_answer_of_settle_told_the_next_step_sees_inbox_and_children() {
+    lose::<true>(SETTLE_TOLD, 2, false, false).await;
+}
+
+#[tokio::test]
+async fn after_a_lost_answer_of_settle_keyed_the_next_step_sees_inbox_and_children() {
+    lose::<false>(SETTLE_KEYED, 2, true, false).await;
+}
+
+#[tokio::test]
+async fn after_a_lost_answer_of_settle_keyed_told_the_next_step_sees_inbox_and_children() {
+    lose::<true>(SETTLE_KEYED_TOLD, 2, true, false).await;
+}
+
+/// A spawn, the end of a child, a wait, and a `next` with an outbox that consumes a signal.
+#[tokio::test]
+async fn after_a_lost_answer_of_conclude_the_next_step_sees_inbox_and_children() {
+    lose::<false>(CONCLUDE, 4, false, false).await;
+}
+
+#[tokio::test]
+async fn after_a_lost_answer_of_a_steps_own_commit_the_next_step_sees_inbox_and_children() {
+    lose::<true>(COMMIT, 5, false, true).await;
+}
+
+/// A caller's transaction locks the row before the engine can ask: the result goes to the blocked ones and is resolved there.
+#[tokio::test]
+async fn after_a_lost_answer_about_a_locked_row_the_next_step_sees_inbox_and_children() {
+    let (stage, engine, reports_to) = start().await;
+    stage.proxy.on(SETTLE, Fault::HoldAnswer);
+    let id = tell(&stage, Parent::<false> { n: 1, keyed: false, within: false, reports_to, seen: Vec::new() }).await;
+    stage.until(&format!("select step_seq from S.instances where id = {id}"), 4).await;
+    let caller = stage.caller().await;
+    let lock = stage.render(&format!("begin; select from S.instances where id = {id} for update"));
+    caller.batch_execute(&lock).await.unwrap();
+    let asked = stage.proxy.done(RESOLVE);
+    stage.proxy.go_down().await;
+    stage.proxy.come_back();
+    // The committer asks five times and sets the result aside, where it is tried again.
+    let deadline = tokio::time::Instant::now() + LONG;
+    while stage.proxy.done(RESOLVE) < asked + 5 || stage.proxy.done(LOCK) == 0 {
+        assert!(tokio::time::Instant::now() < deadline, "the engine does not ask what became of the commit");
+        tokio::time::sleep(SECOND / 100).await;
+    }
+    caller.batch_execute("commit").await.unwrap();
+    assert_seen(&stage, id, 1, "a locked row").await;
+    engine.stop().await;
+}
