@@ -57,7 +57,7 @@ pub struct Settings {
     /// How long events are kept once every projection of their tenant has read them. `None`, the default: for ever; what is gone
     /// cannot be rebuilt from.
     pub event_retention: Option<Duration>,
-    /// How many steps an instance may do on one claim before others get a turn (100).
+    /// How many steps an instance runs on one claim before others get a turn (100). 0 and 1: one step.
     pub run_ahead_steps: u32,
     /// And for how long (1 s).
     pub run_ahead_for: Duration,

@@ -134,7 +134,7 @@ impl Core {
     pub(crate) fn ended(&self, run: Run, queue: usize, decision: Decision) -> Ended {
         let row = &run.row;
         let within_bounds =
-            run.steps < self.settings.run_ahead_steps && run.since.elapsed() < self.settings.run_ahead_for;
+            run.steps + 1 < self.settings.run_ahead_steps && run.since.elapsed() < self.settings.run_ahead_for;
         let ahead = decision.outcome == "next" && within_bounds && !self.phase.is_draining();
         let next = ahead.then(|| Claimed {
             step: decision.step.clone().unwrap_or_default(),

@@ -31,6 +31,7 @@ mod migrations;
 mod model;
 mod observe;
 mod operate;
+mod outbox;
 mod partitions;
 mod plans;
 mod plans_keyed;
