@@ -2,6 +2,7 @@
 
 mod commits;
 mod enqueues;
+mod limits;
 mod lost_answers;
 mod picks;
 mod protocol;

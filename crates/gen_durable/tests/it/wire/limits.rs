@@ -1,0 +1,74 @@
+//! A `statement_timeout` of the server: what takes too long is done in smaller parts, and not tried unchanged for ever.
+
+use gen_durable::{Context, Job, Settings, StepError};
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use super::{
+    stage::{LONG, Stage},
+    walker::quick,
+};
+
+#[derive(Serialize, Deserialize)]
+struct Gated;
+impl Job for Gated {
+    const NAME: &'static str = "gated";
+    type App = watch::Sender<bool>;
+    type Output = ();
+    async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
+        let _ = cx.app.subscribe().wait_for(|open| *open).await;
+        Ok(())
+    }
+}
+
+/// So many rows at a time, each of which takes 20 ms, take longer than the second that the server allows.
+const TOGETHER: usize = 200;
+
+/// Rows that change like this take 20 ms each.
+async fn slow_down(stage: &Stage, when: &str) {
+    stage
+        .sql(&format!(
+            "create function S.slow() returns trigger language plpgsql as
+                 $$ begin perform pg_sleep(0.02); return new; end $$;
+             create trigger slow before update on S.instances for each row when ({when}) execute function S.slow()"
+        ))
+        .await;
+}
+
+async fn run(slow: &str) {
+    let stage = Stage::new().await;
+    let gate = watch::Sender::new(false);
+    let jobs = stage.lab.enqueue_all((0..TOGETHER).map(|_| Gated)).await.unwrap();
+    let is_pick = slow.starts_with("new");
+    if is_pick {
+        slow_down(&stage, slow).await;
+    }
+    let settings = Settings { workers: TOGETHER, ..quick() };
+    let pool = stage.pool_with("-c statement_timeout=1s");
+    let engine = stage.run(pool, gate.clone(), |e| e.register::<Gated>().settings(settings));
+    let executing = "select count(*) from S.instances where status = 'executing'";
+    stage.until(executing, i64::try_from(TOGETHER).unwrap()).await;
+    if !is_pick {
+        slow_down(&stage, slow).await;
+    }
+    gate.send_replace(true);
+    for job in &jobs {
+        assert!(stage.lab.settled(job.id, 2 * LONG).await.unwrap().is_some(), "{} has not settled", job.id);
+    }
+    let together = "select max(n) from (select count(*) n from S.changes group by transaction) as batch";
+    let (errors, largest) = (stage.proxy.errors(), stage.number(together).await);
+    assert!(errors.contains(&"57014".to_owned()), "nothing took too long: {errors:?}, at most {largest} together");
+    let burned = "select count(*) from S.instances where attempt > 0 or step_seq <> 1";
+    assert_eq!(stage.number(burned).await, 0, "no step ran again");
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn a_batch_of_results_that_takes_longer_than_the_server_allows_is_halved() {
+    run("old.status = 'executing' and new.status = 'done'").await;
+}
+
+#[tokio::test]
+async fn a_pick_that_takes_longer_than_the_server_allows_asks_for_fewer_rows() {
+    run("new.status = 'executing' and old.status = 'runnable'").await;
+}
