@@ -32,7 +32,13 @@ impl Job for MailReport {
     }
 
     fn policy(&self) -> Policy {
-        Policy { attempts: 5, backoff_first: Duration::from_millis(50), backoff_max: SECOND, timeout: Some(SECOND) }
+        Policy {
+            attempts: 5,
+            backoff_first: Duration::from_millis(50),
+            backoff_max: SECOND,
+            timeout: Some(SECOND),
+            ..Policy::default()
+        }
     }
 }
 

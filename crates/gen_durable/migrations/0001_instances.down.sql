@@ -2,6 +2,7 @@
 drop table gen_durable.placer;
 drop table gen_durable.turns;
 drop table gen_durable.lanes;
+drop table gen_durable.collect_cursors;
 drop table gen_durable.queues;
 drop table gen_durable.workers;
 drop table gen_durable.instances;

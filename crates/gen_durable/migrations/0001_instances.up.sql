@@ -76,7 +76,8 @@ create table gen_durable.instances (
     inserted_at      timestamptz not null default gen_durable.clock(),
     updated_at       timestamptz not null default gen_durable.clock(),
     fsm_version      int not null default 1,
-    attempt          int not null default 0,         -- failed runs of the current step
+    attempt          int not null default 0,         -- runs of the current step that led nowhere: failures, retries of its own, deaths
+    failures         int not null default 0,         -- those of them that failed: Policy::attempts counts these
     join_generation  int not null default 0,         -- + 1 by every spawn: a late child of an older one counts no more
     children_pending int not null default 0,
     status           gen_durable.durable_status not null default 'runnable',
@@ -117,7 +118,7 @@ create table gen_durable.instances (
     constraint instances_executing_has_an_owner check ((status = 'executing') = (locked_by is not null)),
     constraint instances_terminal_has_an_end check ((status in ('done', 'failed', 'cancelled')) = (finished_at is not null)),
     constraint instances_counts_are_not_negative check (
-        attempt >= 0 and crash_count >= 0 and step_seq >= visit and children_pending >= 0),
+        attempt >= 0 and failures >= 0 and crash_count >= 0 and step_seq >= visit and children_pending >= 0),
     constraint instances_queued_is_in_a_lane check (
         (status <> 'queued' or lane_key is not null) and (not in_lane or lane_position is not null)),
     constraint instances_held_back_is_runnable check (
@@ -141,8 +142,8 @@ create index instances_suspects on gen_durable.instances (queue, eligible_at, id
 -- The reaper's: what a dead worker held.
 create index instances_held on gen_durable.instances (locked_by)
     where status = 'executing';
--- The collector's: by the time of settling.
-create index instances_finished on gen_durable.instances (finished_at)
+-- The collector's: retention differs by queue and by status, and each such range is in the order of settling.
+create index instances_finished on gen_durable.instances (queue, status, finished_at)
     where finished_at is not null;
 
 -- A lane, in order: what waits in it and what has it. What has left the lane is not in here.
@@ -194,8 +195,24 @@ create table gen_durable.workers (
 create table gen_durable.queues (
     name         text primary key,
     paused_at    timestamptz,
-    paused_by    text
+    paused_by    text,
+    -- How long settled instances of this queue are kept, in seconds: set by an engine that declares it, and obeyed by the collector
+    -- of every engine. Null: as that engine's settings say. Infinity: for ever.
+    retention        float8,                         -- done
+    failed_retention float8                          -- failed and cancelled
 );
+
+-- How far the collector has read each range of `instances_finished`. All engines share these rows, so that what must be kept beyond
+-- its retention (children of a parent that may still read them) is read once a pass, and not by each engine each minute.
+create table gen_durable.collect_cursors (
+    queue         text not null,
+    status        gen_durable.durable_status not null,
+    at            timestamptz not null default '-infinity', -- instances that settled before this were examined
+    kept_at       bigint not null default 0,         -- and so many that settled at that very time, and were kept
+    examined      bigint not null default 0,         -- in this pass
+    pass_began_at timestamptz not null default gen_durable.clock(),
+    primary key (queue, status)
+) with (fillfactor = 50);
 
 -- A lane: its row is its lock, and all that gives or takes a place in it holds that. The floor is a place below which
 -- nothing stands any more: where to begin to look.

@@ -6,13 +6,15 @@
 -- as its instance, without its payload, so that the same letter is never presented twice.
 create table gen_durable.signals (
     id          bigint generated always as identity primary key,
-    target_id   bigint not null references gen_durable.instances on delete cascade,
+    target_id   bigint not null,                     -- no foreign key: its check would lock the target for each signal, and its cascade needs an index on all signals
     inserted_at timestamptz not null default gen_durable.clock(),
     consumed_at timestamptz,
     name        text not null,
     dedup_key   text,
     payload     jsonb not null,
-    constraint signals_names_have_a_length check (octet_length(name) between 1 and 200 and octet_length(dedup_key) <= 512)
+    constraint signals_names_have_a_length check (octet_length(name) between 1 and 200 and octet_length(dedup_key) <= 512),
+    -- Every row is in one of the two indexes by target: a trigger on `instances` deletes by them.
+    constraint signals_consumed_has_a_dedup_key check (consumed_at is null or dedup_key is not null)
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000);
 
 create index signals_inbox on gen_durable.signals (target_id, id) where consumed_at is null;
@@ -33,7 +35,7 @@ create function gen_durable.children_of(p_id bigint, p_generation int) returns t
     language sql stable
     as $$
         select jsonb_agg(jsonb_build_object('id', c.id, 'fsm', c.fsm, 'status', c.status, 'state', c.state,
-            'result', c.result, 'error', c.last_error, 'attempt', c.attempt) order by c.id)::text
+            'result', c.result, 'error', c.last_error, 'attempt', c.attempt, 'failures', c.failures) order by c.id)::text
         from (
             select * from gen_durable.instances c
             where c.parent_id = p_id and c.parent_generation = p_generation
@@ -86,7 +88,7 @@ create function gen_durable.pick(
     id bigint, fsm text, fsm_version int, step text, data text, state text, attempt int,
     claim_epoch bigint, step_seq bigint, visit bigint, queue text, priority smallint, eligible_at timestamptz,
     tenant text, traceparent text, keyed boolean, crash_count smallint, next_due timestamptz, paused text[],
-    awaits text[], inbox text, children text, parent_id bigint, freed_by bigint, marks bigint[]
+    awaits text[], inbox text, children text, parent_id bigint, freed_by bigint, marks bigint[], failures int
 )
 language plpgsql
 set search_path = gen_durable, pg_temp
@@ -160,7 +162,7 @@ begin
         null::timestamptz, null::text[],
         i.awaits, (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
          from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null), case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
-        i.parent_id, null::bigint, null::bigint[];
+        i.parent_id, null::bigint, null::bigint[], i.failures;
     get diagnostics claimed = row_count;
 
     -- At most one suspect at a time in a process: if it dies, we know who it was.
@@ -193,7 +195,7 @@ begin
             i.tenant, i.traceparent, i.partition_key is not null or i.lane_key is not null, i.crash_count,
             null::timestamptz, null::text[], i.awaits, gen_durable.inbox_of(i.id),
             case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
-            i.parent_id, null::bigint, null::bigint[];
+            i.parent_id, null::bigint, null::bigint[], i.failures;
     end if;
 
     -- The time; the next due time of these ranges when everything that was due is taken; which queues are shut. And the
@@ -218,7 +220,7 @@ begin
         ) end,
         (select array_agg(q.name) from gen_durable.queues q where q.name = any (p_queues) and q.paused_at is not null),
         null::text[], null, null, null::bigint, null::bigint,
-        array[placed_to, arrived, over, begun];
+        array[placed_to, arrived, over, begun], null::int;
 end $$;
 
 -- Write what steps decided: one entry an ending, all in one transaction.
@@ -265,6 +267,8 @@ begin
                           when e.rise < 0 or e.status = 'done' then null
                           else i.last_error end,
         attempt = case when e.rise < 0 then 0 else i.attempt + coalesce(e.rise, 0) end,
+        -- A retry that the step itself asked for carries no error, and is no failure.
+        failures = case when e.rise < 0 then 0 when e.rise > 0 and e.error is not null then i.failures + 1 else i.failures end,
         visit = case when e.rise < 0 then i.step_seq + 1 else i.visit end,
         -- A retry sees the same letters again; an ending that enters a step or settles leaves the wait behind.
         awaits = case when e.rise < 0 or e.status in ('done', 'failed', 'cancelled') then null else i.awaits end,

@@ -1,7 +1,9 @@
 -- 0005 undone.
-drop trigger instances_forget_all on gen_durable.instances;
-drop trigger instances_forget on gen_durable.instances;
-drop function gen_durable.forget_stories();
+drop function gen_durable.collect(float8, float8, float8, int);
+drop trigger instances_truncate_dependents on gen_durable.instances;
+drop trigger instances_delete_dependents on gen_durable.instances;
+drop function gen_durable._delete_dependents();
+drop function gen_durable._history_page(bigint, bigint, bigint, int);
 drop function gen_durable.trim_story(bigint, bigint);
 drop function gen_durable.tell_endings(jsonb, bigint[]);
 drop function gen_durable.tell(bigint[], text, text);

@@ -11,7 +11,7 @@ create table gen_durable.transitions (
     at           timestamptz not null,
     woken_at     timestamptz,                        -- a wait, a join or being stuck came to its end…
     took_seconds real,                               -- how long the step ran; null: no step ran
-    attempt      int not null,                       -- failed runs of the step before this one
+    attempt      int not null,                       -- runs of the step before this one that led nowhere
     status       gen_durable.durable_status not null,
     -- What a step decided: next, sleep, wait, spawn, retry, failure, done, stop, outage, stuck.
     -- What was done to it: deadline, reap, cancel, operator_retry.
@@ -139,10 +139,28 @@ begin
     where t.instance_id = p_id and t.step_seq > p_seq - 2000 and t.step_seq <= p_seq - 1000;
 end $$;
 
--- A story ends with its instance, whoever takes that away: the collector, or somebody by hand.
---   called by: triggers      index: transitions_pkey
---   locks: the lines, of instances that are gone
-create function gen_durable.forget_stories() returns trigger
+-- Returns a page of the history of one instance, the newest first, from before (p_seq, p_epoch). Without statistics the planner takes an
+-- instance for short, and would read and sort all of its history for one page.
+--   called by: store::story::Inspect::story      index: transitions_pkey, backwards
+--   locks: nothing
+create function gen_durable._history_page(p_id bigint, p_seq bigint, p_epoch bigint, p_limit int)
+returns setof gen_durable.transitions
+language plpgsql stable
+set search_path = gen_durable, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
+as $$
+begin
+    return query
+    select t.* from gen_durable.transitions t
+    where t.instance_id = p_id and (t.step_seq, t.claim_epoch) < (p_seq, p_epoch)
+    order by t.step_seq desc, t.claim_epoch desc
+    limit p_limit;
+end $$;
+
+-- Deletes history and signals together with their instances, whatever deletes those: the collector, or SQL by hand.
+--   called by: triggers      index: transitions_pkey, signals_inbox, signals_dedup
+--   locks: the rows that it deletes, of instances that are gone
+create function gen_durable._delete_dependents() returns trigger
 language plpgsql
 set search_path = gen_durable, pg_temp
 set enable_seqscan = off set jit = off
@@ -152,14 +170,120 @@ set enable_mergejoin = off
 as $$
 begin
     if tg_op = 'TRUNCATE' then
-        truncate gen_durable.transitions;
+        truncate gen_durable.transitions, gen_durable.signals;
     else
         delete from gen_durable.transitions t using gone where t.instance_id = gone.id;
+        delete from gen_durable.signals s using gone where s.target_id = gone.id and s.consumed_at is null;
+        delete from gen_durable.signals s using gone where s.target_id = gone.id and s.dedup_key is not null;
     end if;
     return null;
 end $$;
 
-create trigger instances_forget after delete on gen_durable.instances
-    referencing old table as gone for each statement execute function gen_durable.forget_stories();
-create trigger instances_forget_all after truncate on gen_durable.instances
-    for each statement execute function gen_durable.forget_stories();
+create trigger instances_delete_dependents after delete on gen_durable.instances
+    referencing old table as gone for each statement execute function gen_durable._delete_dependents();
+create trigger instances_truncate_dependents after truncate on gen_durable.instances
+    for each statement execute function gen_durable._delete_dependents();
+
+-- Deletes settled instances past their retention: at most about p_limit, a page of each range (queue, status) that has any.
+-- Seconds; null: never. A range is read from its cursor on. When it is read to its end, and p_pause seconds and a second for each 10,000
+-- rows examined (at most an hour) have passed since the pass began, the next pass begins at the start of the range: it finds what was
+-- locked or still needed before.
+--   called by: store::collect::collect      index: instances_finished, instances_pkey, collect_cursors_pkey
+--   locks: the cursors, one range after the other; instances. It waits for neither: it skips what is locked.
+-- Returns how many were deleted, and whether a page was full.
+create function gen_durable.collect(
+    p_retention float8, p_failed_retention float8, p_pause float8, p_limit int
+) returns table (deleted bigint, more boolean)
+language plpgsql
+set search_path = gen_durable, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off
+set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+    range record;
+    cur record;
+    page_size int;
+    cutoff timestamptz;
+    times timestamptz[];
+    ids bigint[];
+    read_to timestamptz;
+    gone bigint;
+    gone_at bigint;
+    total bigint := 0;
+    is_full boolean := false;
+begin
+    for range in
+        -- Backwards: the front of a range is full of entries of instances that were deleted before.
+        with recursive ranges(queue, status) as (
+            (select i.queue, i.status from gen_durable.instances i
+             where i.finished_at is not null order by i.queue desc, i.status desc limit 1)
+            union all
+            select earlier.queue, earlier.status from ranges r
+            cross join lateral (
+                select i.queue, i.status from gen_durable.instances i
+                where i.finished_at is not null and (i.queue, i.status) < (r.queue, r.status)
+                order by i.queue desc, i.status desc limit 1
+            ) earlier
+        )
+        select r.queue, r.status, count(*) over ()::int as ranges,
+            case when r.status = 'done' then coalesce(q.retention, p_retention)
+                 else coalesce(q.failed_retention, p_failed_retention) end as seconds
+        from ranges r
+        left join gen_durable.queues q on q.name = r.queue
+    loop
+        continue when range.seconds is null or range.seconds = 'infinity';
+        insert into gen_durable.collect_cursors (queue, status) values (range.queue, range.status) on conflict do nothing;
+        select * into cur from gen_durable.collect_cursors c
+        where c.queue = range.queue and c.status = range.status
+        for update skip locked;
+        continue when not found;
+        page_size := greatest(p_limit / range.ranges, 50);
+        cutoff := gen_durable.clock() - make_interval(secs => range.seconds);
+        select array_agg(p.finished_at),
+            -- One that blocks its lane still has it; one with an arrival number stands for a lane or key that must be looked at.
+            array_agg(p.id) filter (where not p.in_lane and p.arrival is null and parent.reads is null)
+        into times, ids
+        from (
+            select i.id, i.finished_at, i.in_lane, i.arrival, i.parent_id, i.parent_generation
+            from gen_durable.instances i
+            where i.queue = range.queue and i.status = range.status and i.finished_at >= cur.at and i.finished_at < cutoff
+            order by i.finished_at
+            offset cur.kept_at limit page_size
+        ) p
+        left join lateral (
+            -- A live parent may still read what the children of its last spawn settled with.
+            select true as reads from gen_durable.instances r
+            where r.id = p.parent_id and r.finished_at is null and r.join_generation = p.parent_generation
+            offset 0
+        ) parent on true;
+        -- Under the lock once more: an operator may have retried one. As an expression, or the index of settled rows would serve it.
+        ids := array(
+            select i.id from gen_durable.instances i
+            where i.id = any (ids) and coalesce(i.finished_at < cutoff, false) and not i.in_lane and i.arrival is null
+            for update skip locked);
+        read_to := (select max(t) from unnest(times) t);
+        with deleted as (
+            delete from gen_durable.instances i where i.id = any (ids) returning i.finished_at
+        )
+        select count(*), count(*) filter (where d.finished_at = read_to) into gone, gone_at from deleted d;
+        total := total + gone;
+        if times is not null then
+            update gen_durable.collect_cursors c
+            set at = read_to, examined = c.examined + cardinality(times),
+                kept_at = case when c.at = read_to then c.kept_at else 0 end
+                          + (select count(*) from unnest(times) t where t = read_to) - gone_at
+            where c.queue = range.queue and c.status = range.status;
+        end if;
+        if cardinality(times) = page_size then
+            is_full := true;
+        elsif gen_durable.clock() >= cur.pass_began_at
+                + make_interval(secs => p_pause + least(3600, (cur.examined + coalesce(cardinality(times), 0)) / 10000)) then
+            update gen_durable.collect_cursors c
+            set at = '-infinity', kept_at = 0, examined = 0, pass_began_at = gen_durable.clock()
+            where c.queue = range.queue and c.status = range.status;
+        end if;
+    end loop;
+    return query select total, is_full;
+end $$;

@@ -306,6 +306,7 @@ fn settled_as<M: Machine>(id: Id<M>, end: End) -> Result<Settled<M>, Error> {
         })?),
         status => Err(Failure {
             attempt: u32::try_from(end.attempt).unwrap_or_default(),
+            failures: u32::try_from(end.failures).unwrap_or_default(),
             message: end.error.unwrap_or_else(|| status.name().to_owned()),
             fatal: true,
         }),

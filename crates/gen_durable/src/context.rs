@@ -26,8 +26,10 @@ pub struct Context<'a, M: Machine> {
     pub app: &'a M::App,
     /// This instance.
     pub id: Id<M>,
-    /// How many runs of this step have failed before.
+    /// How many runs of this step led nowhere before this one: they failed, asked for a retry, or died with their worker.
     pub attempt: u32,
+    /// How many of them failed. [`Policy::attempts`](crate::Policy::attempts) counts these.
+    pub failures: u32,
     /// The database's time when the step was claimed. The one clock: tests move it.
     pub now: Timestamp,
     pub(crate) row: &'a Claimed,
@@ -169,6 +171,7 @@ struct ChildRow<'a> {
     result: Option<&'a RawValue>,
     error: Option<String>,
     attempt: u32,
+    failures: u32,
 }
 
 impl ChildRow<'_> {
@@ -182,7 +185,7 @@ impl ChildRow<'_> {
             }
             status if status.is_terminal() => {
                 let message = self.error.unwrap_or_else(|| status.name().to_owned());
-                Some(Err(Failure { attempt: self.attempt, message, fatal: true }))
+                Some(Err(Failure { attempt: self.attempt, failures: self.failures, message, fatal: true }))
             }
             _ => None,
         };

@@ -1,6 +1,6 @@
 //! One opaque error for calls, with predicates; one for steps, in which `?` means "try again".
 
-use std::{error::Error as StdError, fmt};
+use std::{error::Error as StdError, fmt, time::Duration};
 
 type Source = Box<dyn StdError + Send + Sync>;
 
@@ -110,12 +110,18 @@ impl StdError for Error {
 pub struct StepError {
     source: Source,
     fatal: bool,
+    postponed_by: Option<Duration>,
 }
 
 impl StepError {
     /// Whether it was said that trying again is of no use.
     pub fn is_fatal(&self) -> bool {
         self.fatal
+    }
+
+    /// Returns after how long the step wants to run again, if it postponed itself.
+    pub(crate) fn postponed_by(&self) -> Option<Duration> {
+        self.postponed_by
     }
 
     /// What it was made from, and the causes of that.
@@ -138,13 +144,21 @@ impl fmt::Display for StepError {
 
 impl<E: Into<Source>> From<E> for StepError {
     fn from(error: E) -> Self {
-        StepError { source: error.into(), fatal: false }
+        StepError { source: error.into(), fatal: false, postponed_by: None }
     }
 }
 
 /// An error after which the step is not tried again.
 pub fn fatal(error: impl Into<Source>) -> StepError {
-    StepError { source: error.into(), fatal: true }
+    StepError { source: error.into(), fatal: true, postponed_by: None }
+}
+
+/// Ends a run that cannot do its work yet, and runs the step again after `delay`: `return Err(postpone(5 * MINUTE))`.
+///
+/// It is no failure: [`Policy::attempts`](crate::Policy::attempts) does not count it, `handle` is not called, and nothing is recorded
+/// as an error. The same as [`retry_after`](crate::retry_after), for a [`Job`](crate::Job), which has no transitions.
+pub fn postpone(delay: Duration) -> StepError {
+    StepError { source: "postponed".into(), fatal: false, postponed_by: Some(delay) }
 }
 
 /// Giving up, as a word at the end of the line: `text.parse().or_fatal()?`.
@@ -162,8 +176,10 @@ impl<T, E: Into<Source>> OrFatal<T> for Result<T, E> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Failure {
-    /// How many runs of this step had failed before this one.
+    /// How many runs of this step led nowhere before this one: they failed, asked for a retry, or died with their worker.
     pub attempt: u32,
+    /// How many of them failed, this one not counted.
+    pub failures: u32,
     /// What went wrong, with its causes.
     pub message: String,
     /// Whether the step said that trying again is of no use.

@@ -47,7 +47,7 @@ pub use calendar::{Cycle, Due, Missed, Occurrence, Period};
 pub use client::{Client, Enqueue, Enqueued, SendSignal, Settled};
 pub use context::{Child, Context};
 pub use engine::{Engine, EngineBuilder, Has, Health};
-pub use error::{Error, Failure, OrFatal, StepError, fatal};
+pub use error::{Error, Failure, OrFatal, StepError, fatal, postpone};
 pub use event::{Event, EventRow, Events, Record, RecordAll, Recorded};
 pub use id::{Id, Queue, Status};
 pub use jiff::Timestamp;
@@ -59,7 +59,7 @@ pub use machine::{Data, Machine, Stored, shape, variant_names};
 pub use operate::{Anyone, NewInstance, Operate};
 pub use policy::{DAY, HOUR, MINUTE, Policy, SECOND};
 pub use projection::{Digest, NewVersion, Poison, Projecting, Projection};
-pub use settings::Settings;
+pub use settings::{Retention, Settings};
 pub use signal::{Address, Letter, Scope, Signal, Signals};
 pub use store::{
     audit::AuditLine,

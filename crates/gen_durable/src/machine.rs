@@ -90,12 +90,11 @@ pub trait Machine: Data {
         failure: &Failure,
         cx: &mut Context<'_, Self>,
     ) -> impl Future<Output = Outcome<Self>> + Send {
-        let _ = cx;
         let policy = self.policy(&at);
-        let outcome = if failure.fatal || failure.attempt.saturating_add(1) >= policy.attempts {
+        let outcome = if failure.fatal || failure.failures.saturating_add(1) >= policy.attempts {
             stop(failure.message.clone())
         } else {
-            retry_after(policy.delay(failure.attempt))
+            retry_after(policy.delay_of(cx.id.raw(), failure.failures))
         };
         async move { Ok(outcome) }
     }

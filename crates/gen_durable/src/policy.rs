@@ -13,33 +13,55 @@ pub const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// What the default `handle` does with a failed step, and how long a step may run.
 ///
-/// Whoever writes `handle` decides alone: nothing else caps the attempts.
+/// A `handle` of your own decides alone: nothing else caps the failures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// At most this many runs of a step (20).
+    /// Gives up at this many failures of a step (20). Retries that the step asked for ([`retry_after`](crate::retry_after),
+    /// [`postpone`](crate::postpone)) do not count, nor does the death of a worker.
     pub attempts: u32,
     /// The pause after the first failure (1 s); it doubles with each further one.
     pub backoff_first: Duration,
     /// The longest pause (5 minutes).
     pub backoff_max: Duration,
+    /// Shortens each pause by up to this many percent (20), so that instances that failed together do not come back together. 0: no
+    /// jitter. By how much follows from the instance's id and its failures: the same run gives the same pause.
+    pub jitter_percent: u8,
     /// A step that runs longer has failed. `None`: the engine's `step_timeout` (5 minutes).
     pub timeout: Option<Duration>,
 }
 
 impl Policy {
-    /// Give up at the first failure.
-    pub const ONCE: Policy = Policy { attempts: 1, backoff_first: SECOND, backoff_max: SECOND, timeout: None };
+    /// Gives up at the first failure.
+    pub const ONCE: Policy =
+        Policy { attempts: 1, backoff_first: SECOND, backoff_max: SECOND, jitter_percent: 0, timeout: None };
 
-    /// The pause after failure number `attempt` (the first is 0): doubled each time, up to `backoff_max`.
-    pub fn delay(&self, attempt: u32) -> Duration {
-        let doubled = 1_u32.checked_shl(attempt).filter(|factor| *factor > 0).unwrap_or(u32::MAX);
+    /// Returns the pause after failure number `failures` (the first is 0), without jitter: doubled each time, up to `backoff_max`.
+    pub fn delay(&self, failures: u32) -> Duration {
+        let doubled = 1_u32.checked_shl(failures).filter(|factor| *factor > 0).unwrap_or(u32::MAX);
         self.backoff_first.checked_mul(doubled).unwrap_or(self.backoff_max).min(self.backoff_max)
     }
+
+    /// Returns the same pause for this instance, with jitter: never longer than [`delay`](Policy::delay).
+    pub fn delay_of(&self, id: i64, failures: u32) -> Duration {
+        let delay = self.delay(failures);
+        let share = f64::from(self.jitter_percent.min(100)) / 100.0;
+        let shorter = delay.as_secs_f64() * share * fraction(id, failures);
+        delay.saturating_sub(Duration::try_from_secs_f64(shorter).unwrap_or_default())
+    }
+}
+
+/// Returns a number in [0, 1) that looks random, by the mixer of SplitMix64.
+fn fraction(id: i64, failures: u32) -> f64 {
+    let mut mixed = id.cast_unsigned().wrapping_add(u64::from(failures).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^= mixed >> 31;
+    (mixed >> 11) as f64 / (1_u64 << 53) as f64
 }
 
 impl Default for Policy {
     fn default() -> Policy {
-        Policy { attempts: 20, backoff_first: SECOND, backoff_max: 5 * MINUTE, timeout: None }
+        Policy { attempts: 20, backoff_first: SECOND, backoff_max: 5 * MINUTE, jitter_percent: 20, timeout: None }
     }
 }
 
@@ -54,5 +76,22 @@ mod tests {
         assert_eq!(pauses, [1, 2, 4, 256, 300, 300, 300, 300]);
         let endless = Policy { backoff_first: Duration::MAX, backoff_max: Duration::MAX, ..Policy::default() };
         assert_eq!(endless.delay(3), Duration::MAX);
+    }
+
+    #[test]
+    fn jitter_shortens_a_pause_within_its_bound_and_differs_between_instances() {
+        let policy = Policy { backoff_first: 100 * SECOND, ..Policy::default() };
+        let pauses: Vec<Duration> = (1..=1_000).map(|id| policy.delay_of(id, 0)).collect();
+        assert!(pauses.iter().all(|pause| (80 * SECOND..=100 * SECOND).contains(pause)));
+        for tenth in 0..10 {
+            let from = 80 * SECOND + tenth * 2 * SECOND;
+            let there = pauses.iter().filter(|pause| (from..from + 2 * SECOND).contains(pause)).count();
+            assert!((50..=150).contains(&there), "{there} of 1,000 pauses are in the tenth {tenth}");
+        }
+        assert_eq!(policy.delay_of(7, 0), policy.delay_of(7, 0), "it needs no random numbers");
+        let even = Policy { jitter_percent: 0, ..policy };
+        assert_eq!(even.delay_of(7, 0), even.delay(0));
+        let endless = Policy { backoff_first: Duration::MAX, backoff_max: Duration::MAX, ..Policy::default() };
+        assert!(endless.delay_of(1, 3) <= Duration::MAX);
     }
 }

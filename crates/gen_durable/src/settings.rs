@@ -10,6 +10,35 @@ use crate::{
 /// Clocks overflow where durations have no bound.
 const DURATION_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
+/// The longest retention that is not for ever: a date that far in the past must exist.
+const RETENTION_MAX: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
+
+/// How long settled instances of a queue are kept; `None`: for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// Those that are done.
+    pub done: Option<Duration>,
+    /// Those that failed or were cancelled.
+    pub failed: Option<Duration>,
+}
+
+impl Retention {
+    /// Checks that both durations can be subtracted from a date.
+    pub(crate) fn check(self) -> Result<(), Error> {
+        check_retention("retention of done instances", self.done)?;
+        check_retention("retention of failed instances", self.failed)
+    }
+}
+
+fn check_retention(what: &str, kept: Option<Duration>) -> Result<(), Error> {
+    match kept {
+        Some(kept) if kept > RETENTION_MAX => {
+            Err(Error::invalid(format!("the {what} is longer than 100 years; use None to keep them for ever")))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Settings of an engine. `Settings { lease: 30 * SECOND, ..Settings::default() }`.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -32,8 +61,13 @@ pub struct Settings {
     pub statement_timeout: Duration,
     /// How long a shutdown waits for running steps (30 s) before it gives them back.
     pub drain_timeout: Duration,
-    /// How long settled instances are kept (1 day). `None`: for ever.
+    /// How long instances that are done are kept (1 day). `None`: for ever. It also bounds a key of
+    /// [`Scope::Ever`](crate::Scope::Ever): the key is free again when the instance that had it is deleted.
+    /// [`EngineBuilder::queue_retention`](crate::EngineBuilder::queue_retention) sets it for one queue.
     pub retention: Option<Duration>,
+    /// How long instances that failed or were cancelled are kept (30 days). `None`: for ever. Stuck ones are kept until they are
+    /// resolved.
+    pub failed_retention: Option<Duration>,
     /// How often timers that other processes armed are looked for (1 s): one that its own process did not live to fire is at most
     /// that late.
     pub timer_refill: Duration,
@@ -78,6 +112,7 @@ impl Default for Settings {
             statement_timeout: 30 * SECOND,
             drain_timeout: 30 * SECOND,
             retention: Some(DAY),
+            failed_retention: Some(30 * DAY),
             timer_refill: SECOND,
             overdue_per_second: 1_000,
             timer_retention: Some(30 * DAY),
@@ -102,7 +137,15 @@ impl Settings {
         self.statement_timeout + self.statement_timeout / 4
     }
 
+    /// Returns how long settled instances are kept where their queue says nothing else.
+    pub(crate) fn retentions(&self) -> Retention {
+        Retention { done: self.retention, failed: self.failed_retention }
+    }
+
     pub(crate) fn check(&self) -> Result<(), Error> {
+        self.retentions().check()?;
+        check_retention("retention of timers", self.timer_retention)?;
+        check_retention("retention of events", self.event_retention)?;
         let wrong = |what: &str| Err(Error::invalid(format!("these settings cannot work: {what}")));
         let durations = [
             self.lease,

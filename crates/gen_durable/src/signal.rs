@@ -121,7 +121,7 @@ pub enum Scope {
     /// While the instance lives; settled, it is free again.
     #[default]
     Live,
-    /// For as long as the row is kept, also after it has settled.
+    /// For as long as the row is kept, also after it has settled: until its retention ([`Settings::retention`](crate::Settings::retention)) is over.
     Ever,
     /// Not at all: the key is a label, neither unique nor an address.
     None,

@@ -118,7 +118,7 @@ pub fn next<M: Machine>(step: M::Step) -> Transition<M> {
     Transition::of(Ending::Next(step))
 }
 
-/// The same step again, later; the attempt counter rises.
+/// The same step again, later; `attempt` rises, `failures` does not.
 pub fn retry_after<M: Machine>(delay: Duration) -> Transition<M> {
     Transition::of(Ending::Retry(delay))
 }

@@ -157,8 +157,18 @@ fn schemas() -> Value {
         "updated_at: time",
         "finished_at: string?",
     ];
-    let whole =
-        [ROW, &["state: any", "data: any", "result: any", "payloads_hidden: boolean", "ancestors: object[]"]].concat();
+    let whole = [
+        ROW,
+        &[
+            "failures: integer",
+            "state: any",
+            "data: any",
+            "result: any",
+            "payloads_hidden: boolean",
+            "ancestors: object[]",
+        ],
+    ]
+    .concat();
     let entries: Vec<(&str, Value)> = vec![
         ("Problem", object(&["*type", "*title", "*status: integer", "*code", "*detail"])),
         ("Document", json!({"type": "object"})),

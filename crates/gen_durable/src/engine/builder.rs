@@ -15,7 +15,7 @@ use crate::{
     id::Queue,
     machine::Machine,
     projection::Projection,
-    settings::Settings,
+    settings::{Retention, Settings},
     store::pool::{Limits, Pool},
 };
 
@@ -28,6 +28,7 @@ pub struct EngineBuilder<App> {
     registry: Registry,
     schedules: Schedules,
     queues: Vec<(Queue, usize)>,
+    retentions: Vec<(Queue, Retention)>,
     readers: Vec<Arc<dyn Reader>>,
     /// The first mistake; `build` reports it.
     mistake: Option<Error>,
@@ -42,6 +43,7 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
             registry: Registry::default(),
             schedules: Schedules::default(),
             queues: Vec::new(),
+            retentions: Vec::new(),
             readers: Vec::new(),
             mistake: None,
         }
@@ -67,6 +69,22 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
             self.mistake.get_or_insert(Error::invalid(format!("the queue {queue:?} is named twice")));
         }
         self.queues.push((queue, workers));
+        self
+    }
+
+    /// Keeps settled instances of this queue for other times than the [`Settings`] say:
+    /// `.queue_retention(Invoices::QUEUE, Retention { done: Some(90 * DAY), failed: None })`.
+    ///
+    /// The engine writes it into the database when it starts, and every engine of the schema obeys it, also one that does not work
+    /// this queue. It stays until an engine declares another.
+    pub fn queue_retention(mut self, queue: Queue, retention: Retention) -> Self {
+        if let Err(error) = retention.check() {
+            self.mistake.get_or_insert(Error::invalid(format!("the queue {queue:?}: {error}")));
+        }
+        if self.retentions.iter().any(|(known, _)| *known == queue) {
+            self.mistake.get_or_insert(Error::invalid(format!("the queue {queue:?} has two retentions")));
+        }
+        self.retentions.push((queue, retention));
         self
     }
 
@@ -109,7 +127,8 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
     /// Check everything. Two machines for the same rows, a queue that nobody works, a heartbeat longer than a third of
     /// the lease: found here.
     pub fn build(self) -> Result<Engine, Error> {
-        let EngineBuilder { pool, app: _, settings, registry, schedules, mut queues, readers, mistake } = self;
+        let EngineBuilder { pool, app: _, settings, registry, schedules, mut queues, retentions, readers, mistake } =
+            self;
         if let Some(mistake) = mistake {
             return Err(mistake);
         }
@@ -136,7 +155,7 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
         }
         let limits = Limits { payload_bytes_max: settings.payload_bytes_max, traceparent: settings.traceparent };
         pool.set_limits(limits, settings.transactions, settings.statement_timeout);
-        Ok(Engine { pool, settings, registry, schedules, queues, readers, running: Arc::default() })
+        Ok(Engine { pool, settings, registry, schedules, queues, retentions, readers, running: Arc::default() })
     }
 }
 

@@ -439,7 +439,7 @@ pub(crate) fn poisoned(core: &Arc<Core>, ended: Ended, fault: &Fault) {
         return;
     }
     run.poisoned += 1;
-    run.poison = Some(Failure { attempt: run.row.attempt, message: why, fatal });
+    run.poison = Some(Failure { attempt: run.row.attempt, failures: run.row.failures, message: why, fatal });
     staff(core, queue, vec![run]);
 }
 

@@ -142,6 +142,7 @@ impl Core {
             state: decision.state.clone().unwrap_or_else(|| row.state.clone()),
             fsm_version: decision.version.unwrap_or(row.fsm_version),
             attempt: 0,
+            failures: 0,
             step_seq: row.step_seq + 1,
             visit: row.step_seq + 1,
             crash_count: 0,

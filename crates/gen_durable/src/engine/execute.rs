@@ -33,7 +33,7 @@ use crate::{
         step_tx::StepTx,
     },
     story::Story,
-    transition::{Ending, Transition},
+    transition::{Ending, Outcome, Transition, retry_after},
 };
 
 /// A step that met an outage of our own database is tried again after this long.
@@ -144,18 +144,18 @@ pub(crate) async fn execute<M: Machine>(
             // All that is the user's lives and is dropped in here: a `Drop` may panic too.
             let ran = within(timeout, async move {
                 let inputs = Inputs { row, letters, limit };
-                match machine.step(step, &mut cx).await {
+                match postponed(machine.step(step, &mut cx).await) {
                     Err(error) if is_outage(&error, &cx) => Ok(Decision::outage(&error)),
                     outcome => encode(outcome?, &machine, before.as_deref(), upgraded, inputs),
                 }
             });
             match ran.await {
                 Ran::Ended(Ok(decision)) => return decision,
-                Ran::Ended(Err(error)) => failure(row, &error),
-                Ran::Panicked(message) => Failure { attempt: row.attempt, message, fatal: false },
+                Ran::Ended(Err(error)) => failure_of(row, storable(&error.to_string()), error.is_fatal()),
+                Ran::Panicked(message) => failure_of(row, message, false),
                 Ran::TimedOut => {
                     let message = format!("the step ran longer than its timeout of {timeout:?}");
-                    Failure { attempt: row.attempt, message, fatal: false }
+                    failure_of(row, message, false)
                 }
             }
         }
@@ -202,7 +202,7 @@ async fn handle<M: Machine>(app: &M::App, row: &Claimed, failure: Failure, envir
     let failed = &failure;
     let ran = within(environment.step_timeout, async move {
         let inputs = Inputs { row, letters, limit: environment.payload_bytes_max };
-        match machine.handle(step, failed, &mut cx).await {
+        match postponed(machine.handle(step, failed, &mut cx).await) {
             Err(error) if is_outage(&error, &cx) => Ok(Decision::outage(&error)),
             outcome => encode(outcome?, &machine, before.as_deref(), upgraded, inputs),
         }
@@ -243,6 +243,7 @@ fn context<'a, M: Machine>(
         app,
         id: Id::from_raw(row.id),
         attempt: row.attempt,
+        failures: row.failures,
         now: row.now,
         row,
         began: AtomicBool::new(false),
@@ -449,8 +450,13 @@ fn enters<S: Data>(step: &S, decision: Decision, limit: usize) -> Result<Decisio
     Ok(Decision { step: Some(name), data, rise: ENTERS, ..decision })
 }
 
-fn failure(row: &Claimed, error: &StepError) -> Failure {
-    Failure { attempt: row.attempt, message: storable(&error.to_string()), fatal: error.is_fatal() }
+fn failure_of(row: &Claimed, message: String, fatal: bool) -> Failure {
+    Failure { attempt: row.attempt, failures: row.failures, message, fatal }
+}
+
+/// A step that postpones itself has not failed: it asks for a retry.
+fn postponed<M: Machine>(outcome: Outcome<M>) -> Outcome<M> {
+    outcome.or_else(|error| error.postponed_by().map(retry_after).ok_or(error))
 }
 
 fn panicked(panic: &(dyn Any + Send)) -> String {

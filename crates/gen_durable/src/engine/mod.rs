@@ -51,8 +51,8 @@ use crate::{
     client::Client,
     error::{Error, Kind},
     id::{Queue, Status},
-    settings::Settings,
-    store::{inspect, lease::Worker, migrate, pool::Pool, row::Claim},
+    settings::{Retention, Settings},
+    store::{collect::declare_retentions, inspect, lease::Worker, migrate, pool::Pool, row::Claim},
     wake::LogBell,
 };
 
@@ -74,6 +74,7 @@ pub struct Engine {
     registry: Registry,
     schedules: Schedules,
     queues: Vec<(Queue, usize)>,
+    retentions: Vec<(Queue, Retention)>,
     readers: Vec<Arc<dyn projector::Reader>>,
     /// Set while it runs, for whoever asks after its health.
     running: Arc<OnceLock<Arc<Core>>>,
@@ -225,11 +226,14 @@ impl Engine {
             queues,
             tokio::runtime::Handle::current(),
         );
-        let schedules = self.schedules.clone();
+        let (schedules, retentions) = (self.schedules.clone(), self.retentions.clone());
         self.pool
-            .call(move |connection| async move { schedules.register(&connection).await })
+            .call(move |connection| async move {
+                declare_retentions(&connection, &retentions).await?;
+                schedules.register(&connection).await
+            })
             .await?
-            .map_err(|fault| fault.into_error("register the schedules"))?;
+            .map_err(|fault| fault.into_error("register the schedules and the retention of queues"))?;
         Ok(core)
     }
 }

@@ -32,6 +32,8 @@ use crate::{
 const REAP_BATCH: i32 = 500;
 /// Rows deleted in one statement.
 const COLLECT_BATCH: i32 = 1_000;
+/// What the collector had to keep (a live parent may read it) it reads again after this many times `collect_every`.
+const COLLECT_PASS_PAUSE: u32 = 10;
 /// A sweep costs more the more dead entries there are: it takes at most this share of the time…
 const SWEEP_SHARE: u32 = 100;
 /// …and comes at least and at most this often.
@@ -72,7 +74,7 @@ pub(crate) async fn run(core: Arc<Core>) {
     let (mut rounds, mut doubts) = (lane::Rounds::default(), Doubts::default());
     let mut stuck_after = 0;
     let mut blocked_pause = BLOCKED_EVERY;
-    let mut collected_to = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH);
+    let mut timers_collected_to = Timestamp::UNIX_EPOCH;
     loop {
         let next = due.next();
         tokio::select! {
@@ -144,8 +146,8 @@ pub(crate) async fn run(core: Arc<Core>) {
             due.stuck = Instant::now() + settings.stuck_retry_every;
         }
         if due.collect <= now {
-            let instances = collect_some(&core, &connection, &mut collected_to.0).await;
-            let timers = collect_timers(&core, &connection, &mut collected_to.1).await;
+            let instances = collect_some(&core, &connection).await;
+            let timers = collect_timers(&core, &connection, &mut timers_collected_to).await;
             let more = instances || timers;
             due.collect = Instant::now() + if more { Duration::ZERO } else { settings.collect_every };
         }
@@ -317,21 +319,16 @@ async fn repair(connection: &Connection, rounds: &mut lane::Rounds) -> Result<()
     Ok(())
 }
 
-async fn collect_some(core: &Core, connection: &Connection, from: &mut Timestamp) -> bool {
-    let Some(retention) = core.settings.retention else { return false };
-    match collect(connection, *from, retention.as_secs_f64(), COLLECT_BATCH).await {
-        Ok((0, _)) => {
-            // Once in a while from the beginning: a row that somebody held was passed over.
-            *from = Timestamp::UNIX_EPOCH;
-            false
-        }
-        Ok((count, to)) => {
+/// Deletes a page of settled instances past their retention. Returns whether there may be more.
+async fn collect_some(core: &Core, connection: &Connection) -> bool {
+    let pause = core.settings.collect_every * COLLECT_PASS_PAUSE;
+    match collect(connection, core.settings.retentions(), pause.as_secs_f64(), COLLECT_BATCH).await {
+        Ok((count, more)) => {
             metrics::counter!("durable_collected_total").increment(count.try_into().unwrap_or_default());
-            *from = to.unwrap_or(*from);
-            count >= COLLECT_BATCH.into()
+            more
         }
         Err(fault) => {
-            tracing::debug!(error = fault.message(), "could not collect");
+            tracing::warn!(error = fault.message(), "could not delete settled instances past their retention");
             false
         }
     }

@@ -1,22 +1,35 @@
-//! Retention: settled instances leave after a while.
+//! Retention: settled instances are deleted after a while.
 
-use jiff::Timestamp;
+use std::time::Duration;
 
 use super::{connection::Connection, fault::Fault, row::column, sql};
+use crate::{id::Queue, settings::Retention};
 
-sql!(COLLECT, "collect.sql", [TIMESTAMPTZ, FLOAT8, INT4]);
+sql!(COLLECT, "collect.sql", [FLOAT8, FLOAT8, FLOAT8, INT4]);
+sql!(DECLARE_RETENTION, "declare_retention.sql", [TEXT, FLOAT8, FLOAT8]);
 
-/// Delete up to `limit` instances that settled more than `retention_seconds` ago, from a remembered start on. Answers
-/// how many, and where the next batch may begin: below that the index holds nothing but what is already gone.
+/// Deletes up to about `limit` settled instances that are past their retention. Returns how many, and whether there may be more. What
+/// it had to keep it reads again `pause_seconds` after the beginning of the last pass, at the earliest.
 pub(crate) async fn collect(
     connection: &Connection,
-    from: Timestamp,
-    retention_seconds: f64,
+    retention: Retention,
+    pause_seconds: f64,
     limit: i32,
-) -> Result<(i64, Option<Timestamp>), Fault> {
-    let rows = connection.query(&COLLECT, &[&from, &retention_seconds, &limit]).await?;
-    match rows.first() {
-        Some(row) => Ok((column(row, 0)?, column(row, 1)?)),
-        None => Ok((0, None)),
+) -> Result<(i64, bool), Fault> {
+    let Retention { done, failed } = retention;
+    let (done, failed) = (done.map(|kept| kept.as_secs_f64()), failed.map(|kept| kept.as_secs_f64()));
+    let rows = connection.query(&COLLECT, &[&done, &failed, &pause_seconds, &limit]).await?;
+    rows.first().map_or(Ok((0, false)), |row| Ok((column(row, 0)?, column(row, 1)?)))
+}
+
+/// Sets the retention of these queues for the collectors of all engines.
+pub(crate) async fn declare_retentions(
+    connection: &Connection,
+    retentions: &[(Queue, Retention)],
+) -> Result<(), Fault> {
+    let seconds = |kept: Option<Duration>| kept.map_or(f64::INFINITY, |kept| kept.as_secs_f64());
+    for (queue, Retention { done, failed }) in retentions {
+        connection.query(&DECLARE_RETENTION, &[&queue.name(), &seconds(*done), &seconds(*failed)]).await?;
     }
+    Ok(())
 }

@@ -35,6 +35,7 @@ pub struct Instance {
     pub queue: String,
     pub priority: i16,
     pub attempt: i32,
+    pub failures: i32,
     pub eligible_at: Timestamp,
     pub inserted_at: Timestamp,
     pub updated_at: Timestamp,
@@ -320,6 +321,7 @@ pub(crate) struct End {
     pub(crate) result: Option<String>,
     pub(crate) error: Option<String>,
     pub(crate) attempt: i32,
+    pub(crate) failures: i32,
 }
 
 pub(crate) async fn end_of(connection: &Connection, id: i64) -> Result<Option<End>, Fault> {
@@ -331,6 +333,7 @@ pub(crate) async fn end_of(connection: &Connection, id: i64) -> Result<Option<En
             result: column(row, 2)?,
             error: column(row, 3)?,
             attempt: column(row, 4)?,
+            failures: column(row, 5)?,
         })
     };
     rows.first().map(read).transpose()
@@ -416,6 +419,7 @@ fn instance(row: &Row) -> Result<Instance, Fault> {
         lane_blocks: column(row, 38)?,
         held_back: column(row, 39)?,
         arrival: column(row, 40)?,
+        failures: column(row, 41)?,
     })
 }
 

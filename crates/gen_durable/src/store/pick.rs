@@ -173,6 +173,7 @@ pub(super) fn claimed(row: &Row, now: Timestamp) -> Result<Claimed, Fault> {
         inbox: column(row, 20)?,
         children: column(row, 21)?,
         parent_id: column(row, 22)?,
+        failures: number(column(row, 25)?),
         now,
     })
 }

@@ -16,6 +16,8 @@ pub(crate) struct Claimed {
     pub(crate) data: Option<String>,
     pub(crate) state: String,
     pub(crate) attempt: u32,
+    /// How many runs of this step have failed.
+    pub(crate) failures: u32,
     pub(crate) claim_epoch: i64,
     pub(crate) step_seq: i64,
     pub(crate) visit: i64,

@@ -64,7 +64,12 @@ impl<App: Send + Sync + 'static> Lab<App> {
     /// Runs the machine's handler for a refused ending, and writes what it decides; or that the instance has failed.
     async fn handle_refused(&self, row: &Claimed, refused: &Fault, tally: &mut Tally) {
         let why = format!("the outcome could not be committed: {}", refused.message());
-        let failure = Failure { attempt: row.attempt, message: why.clone(), fatal: !refused.is_full_inbox() };
+        let failure = Failure {
+            attempt: row.attempt,
+            failures: row.failures,
+            message: why.clone(),
+            fatal: !refused.is_full_inbox(),
+        };
         let handled = self.run_again(row, Some(failure)).await;
         let refused = match self.write_within(row, handled, tally).await {
             Within::Written => return,

@@ -51,7 +51,7 @@ impl Machine for Acts {
     }
 
     fn policy(&self, _: &At) -> Policy {
-        Policy { attempts: 5, backoff_first: 2 * SECOND, ..Policy::default() }
+        Policy { attempts: 5, backoff_first: 2 * SECOND, jitter_percent: 0, ..Policy::default() }
     }
 }
 
@@ -116,6 +116,7 @@ async fn an_enqueue_writes_every_column() {
     assert_eq!((row.fsm.as_str(), row.fsm_version, row.step.as_str()), ("acts", 1, "next"));
     assert_eq!((row.queue.as_str(), row.priority, row.tenant.as_str()), ("acts", -2, "acme"));
     assert_eq!((row.attempt, row.claim_epoch, row.step_seq, row.visit, row.crash_count), (0, 0, 0, 0, 0));
+    assert_eq!(row.failures, 0);
     assert_eq!((row.eligible_at, row.inserted_at, row.updated_at), (now + SignedDuration::from_secs(5), now, now));
     assert_eq!((row.state.as_str(), row.data.as_deref(), row.result.as_deref()), ("{\"seen\": []}", None, None));
     assert!(row.last_error.is_none() && row.finished_at.is_none() && row.locked_by.is_none(), "{shown}");
@@ -166,7 +167,7 @@ async fn a_retry_from_a_step_keeps_the_step_and_writes_the_state() {
 async fn a_failure_retried_by_the_handler_keeps_the_state_as_it_was_and_records_the_error() {
     let (lab, before, after, now) = after_one_step(At::Fail).await;
     let expected = with(left(&before, now), |row| {
-        row.attempt = 1;
+        (row.attempt, row.failures) = (1, 1);
         row.eligible_at = now + SignedDuration::from_secs(2);
         row.last_error = Some("it went\u{fffd}wrong".into());
     });
@@ -225,7 +226,7 @@ async fn a_failed_run_after_failed_runs_counts_up_and_entering_a_step_counts_ane
         lab.skip(DAY / 24).await;
     }
     let row = lab.row_of(id).await;
-    assert_eq!((row.status, row.attempt), (Status::Failed, 4), "at most five runs: {row:?}");
+    assert_eq!((row.status, row.attempt, row.failures), (Status::Failed, 4, 4), "at most five runs: {row:?}");
     assert!(lab.result_of(id).await.unwrap().is_err_and(|failure: Failure| failure.message.contains("went")));
 }
 

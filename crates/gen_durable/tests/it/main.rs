@@ -3,6 +3,7 @@
 
 mod acts;
 mod acts_between;
+mod attempts;
 mod audit;
 mod bad_input;
 mod basics;
@@ -35,10 +36,12 @@ mod outbox;
 mod partitions;
 mod plans;
 mod plans_keyed;
+mod plans_retention;
 mod poison;
 mod pooler;
 mod processes;
 mod producers;
+mod retention;
 mod schedules;
 mod signals;
 mod sql_surface;

@@ -62,7 +62,7 @@ fn for_people(row: &Instance, relations: &Relations) -> String {
         ("status", row.status.name().to_owned()),
         ("step", step(row)),
         ("queue", format!("{}, priority {}", row.queue, row.priority)),
-        ("attempt", format!("{} failed runs of this step", row.attempt)),
+        ("attempt", format!("{} runs of this step before, {} of them failed", row.attempt, row.failures)),
         ("commits", row.step_seq.to_string()),
         ("enqueued", time(row.inserted_at)),
         ("due", time(row.eligible_at)),
@@ -169,7 +169,7 @@ pub(crate) fn as_json(row: &Instance) -> anyhow::Result<Whole> {
     };
     let columns = json!({
         "id": row.id, "machine": row.fsm, "version": row.fsm_version, "step": row.step, "status": row.status.name(),
-        "queue": row.queue, "priority": row.priority, "tenant": row.tenant, "attempt": row.attempt,
+        "queue": row.queue, "priority": row.priority, "tenant": row.tenant, "attempt": row.attempt, "failures": row.failures,
         "last_error": row.last_error, "eligible_at": row.eligible_at.to_string(),
         "inserted_at": row.inserted_at.to_string(), "updated_at": row.updated_at.to_string(),
         "finished_at": row.finished_at.map(|at| at.to_string()),

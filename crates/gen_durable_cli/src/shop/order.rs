@@ -79,7 +79,7 @@ impl Machine for Order {
     }
 
     fn policy(&self, _: &Step) -> Policy {
-        Policy { attempts: 8, backoff_first: Duration::from_millis(200), backoff_max: SECOND, timeout: None }
+        Policy { attempts: 8, backoff_first: Duration::from_millis(200), backoff_max: SECOND, ..Policy::default() }
     }
 }
 

@@ -157,7 +157,7 @@ function Facts({ row, now }) {
     ['Queue', html`${row.queue}${row.priority !== 0 ? `, priority ${row.priority}` : ''}`],
     ['Lane', row.lane && html`<a href=${link('lanes', { prefix: row.lane, tenant: row.tenant })}>${row.lane}</a>${row.blocks_its_lane ? ', which stands still behind it' : ''}`], ['Partition', row.partition],
     ['Key', row.key], ['Tenant', row.tenant || null],
-    ['Attempt', row.attempt ? `${row.attempt} failed runs of this step` : null],
+    ['Attempt', row.attempt ? `${row.attempt} runs of this step before, ${row.failures} of them failed` : null],
     ['Waits for', row.awaits && !SETTLED.includes(row.status) ? row.awaits.join(' or ') : null],
     ['Gives up', row.deadline_at && html`<${Time} at=${row.deadline_at} now=${now} />, then ${row.deadline_step}`],
     ['Enqueued', html`<${Time} at=${row.inserted_at} now=${now} />`],

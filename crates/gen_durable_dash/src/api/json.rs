@@ -31,7 +31,7 @@ pub(crate) fn instance(row: &Instance, redaction: &Redaction) -> Value {
     json!({
         "id": row.id.to_string(), "machine": row.fsm, "version": row.fsm_version, "step": row.step,
         "status": row.status.name(), "queue": row.queue, "priority": row.priority, "tenant": row.tenant,
-        "attempt": row.attempt, "key": row.correlation_key, "parent_id": row.parent_id.map(|id| id.to_string()),
+        "attempt": row.attempt, "failures": row.failures, "key": row.correlation_key, "parent_id": row.parent_id.map(|id| id.to_string()),
         "error": row.last_error.as_deref().map(|error| redaction.text(error)),
         "awaits": row.awaits, "deadline_at": time(row.deadline_at), "deadline_step": row.deadline_step,
         "eligible_at": row.eligible_at.to_string(), "inserted_at": row.inserted_at.to_string(),

@@ -1,14 +1,31 @@
--- called by: store::pulse::finished     index: instances_finished, backwards
+-- called by: store::pulse::finished     index: instances_finished, backwards (a loose scan over queues and ends)
 -- locks: nothing
 -- What has settled of late, by second, machine and end, with how long it took as a class of a histogram: four classes for each
 -- doubling of a millisecond. Bounded: a busy second is sampled, never waited for.
+with recursive ranges(queue, status) as (
+    (select i.queue, i.status from gen_durable.instances i
+     where i.finished_at is not null order by i.queue desc, i.status desc limit 1)
+    union all
+    select earlier.queue, earlier.status from ranges r
+    cross join lateral (
+        select i.queue, i.status from gen_durable.instances i
+        where i.finished_at is not null and (i.queue, i.status) < (r.queue, r.status)
+        order by i.queue desc, i.status desc limit 1
+    ) earlier
+)
 select extract(epoch from date_trunc('second', looked.finished_at))::bigint, looked.fsm, looked.status::text,
     floor(4 * ln(greatest(looked.ms, 1)) / ln(2.0::float8))::int, count(*)
 from (
-    select i.finished_at, i.fsm, i.status, (extract(epoch from i.finished_at - i.inserted_at) * 1000)::float8 as ms
-    from gen_durable.instances i
-    where i.finished_at >= $1
-    order by i.finished_at desc
+    select s.finished_at, s.fsm, s.status, (extract(epoch from s.finished_at - s.inserted_at) * 1000)::float8 as ms
+    from ranges r
+    cross join lateral (
+        select i.finished_at, i.inserted_at, i.fsm, i.status
+        from gen_durable.instances i
+        where i.queue = r.queue and i.status = r.status and i.finished_at >= $1
+        order by i.finished_at desc
+        limit $2
+    ) s
+    order by s.finished_at desc
     limit $2
 ) looked
 group by 1, 2, 3, 4

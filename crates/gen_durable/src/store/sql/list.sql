@@ -4,7 +4,7 @@ select id, tenant, fsm, fsm_version, step, data::text, state::text, status::text
     attempt, eligible_at, inserted_at, updated_at, finished_at, lease_expires_at, locked_by::text, claim_epoch, step_seq,
     visit, crash_count, traceparent, correlation_key, awaits, deadline_at, deadline_step, deadline_data::text, parent_id,
     parent_generation, join_generation, join_any, children_pending, partition_key, lane_key, lane_position, in_lane,
-    lane_blocks, held_back, arrival
+    lane_blocks, held_back, arrival, failures
 from gen_durable.instances
 where ($1::text is null or fsm = $1) and ($2::text is null or status = $2::gen_durable.durable_status)
   and ($3::text is null or queue = $3) and ($4::bigint is null or id < $4)

@@ -21,7 +21,7 @@ again as (
         visit = case when $2 is null then i.visit else i.step_seq + 1 end,
         step_seq = i.step_seq + 1,
         claim_epoch = i.claim_epoch + 1,
-        attempt = 0,
+        attempt = 0, failures = 0,
         crash_count = 0,
         eligible_at = gen_durable.clock(),
         result = null, last_error = null, finished_at = null,

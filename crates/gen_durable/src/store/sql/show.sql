@@ -4,6 +4,6 @@ select id, tenant, fsm, fsm_version, step, data::text, state::text, status::text
     attempt, eligible_at, inserted_at, updated_at, finished_at, lease_expires_at, locked_by::text, claim_epoch, step_seq,
     visit, crash_count, traceparent, correlation_key, awaits, deadline_at, deadline_step, deadline_data::text, parent_id,
     parent_generation, join_generation, join_any, children_pending, partition_key, lane_key, lane_position, in_lane,
-    lane_blocks, held_back, arrival
+    lane_blocks, held_back, arrival, failures
 from gen_durable.instances
 where id = any ($1::bigint[])

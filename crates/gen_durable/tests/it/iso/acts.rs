@@ -279,7 +279,7 @@ impl Act {
                 (fill(RESUME_SCHEDULE, &values), Claims::default())
             }
             "run schedule" => (fill(RUN_SCHEDULE, &["'s'"]), Claims::default()),
-            "collect" => (fill(COLLECT, &["'-infinity'::timestamptz", "60", "100"]), Claims::default()),
+            "collect" => (fill(COLLECT, &["60", "60", "0", "100"]), Claims::default()),
             "give back" => (fill(GIVE_BACK, &["array[10,11]", "array[5,5]"]), Claims::default()),
             "enqueue k" => {
                 let entry = r#"'[{"fsm":"m","step":"s","state":{},"key":"k"}]'"#;

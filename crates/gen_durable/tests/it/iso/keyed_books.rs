@@ -138,6 +138,9 @@ async fn ask(lane: &Lane, text: &str) -> Vec<String> {
     rows.iter().map(|row| row.get::<_, Option<String>>(0).unwrap_or_default()).collect()
 }
 
+/// The place of `marks` in an answer of claims.
+const MARKS: usize = 24;
+
 /// All that is wrong after a case.
 pub(super) async fn broken(lane: &Lane, world: &World, acts: &[(Act, End)], answers: &[Answer]) -> Vec<String> {
     let mut wrong = Vec::new();
@@ -150,14 +153,12 @@ pub(super) async fn broken(lane: &Lane, world: &World, acts: &[(Act, End)], answ
         if !answer.committed {
             continue;
         }
-        // An answer of claims is long. A claim has an epoch; which endings were written stands in the last column but one of a row without.
+        // An answer of claims is long. A claim has an epoch; which endings were written stands in the column of marks of a row without.
         let claims = answer.rows.iter().filter(|row| row.len() > 20 && row[7].is_some());
         claimed.extend(claims.map(|row| (row[0].clone(), row[7].clone())));
         let written = answer.rows.iter().any(|row| match row.as_slice() {
             [id, ..] if row.len() < 20 => id.as_deref() == Some("10"),
-            [.., marks, _] => marks.as_deref() == Some("{10}"),
-            [_] => false,
-            [] => false,
+            long => long.get(MARKS).is_some_and(|marks| marks.as_deref() == Some("{10}")),
         });
         acknowledged += usize::from(act.claims.commits && written);
     }

@@ -16,7 +16,7 @@ pub(super) const LOOK: &str = "
     select i.id, (i.state->>'n')::int, jsonb_build_object(
         'fsm', i.fsm, 'version', i.fsm_version, 'status', i.status, 'step', i.step, 'data', i.data, 'state', i.state,
         'key', i.correlation_key, 'guard', i.correlation_guard, 'tenant', i.tenant, 'queue', i.queue,
-        'priority', i.priority, 'attempt', i.attempt, 'eligible_at', gen_durable.ms(i.eligible_at), 'awaits', i.awaits,
+        'priority', i.priority, 'attempt', i.attempt, 'failures', i.failures, 'eligible_at', gen_durable.ms(i.eligible_at), 'awaits', i.awaits,
         'deadline', case when i.deadline_at is not null
             then jsonb_build_array(gen_durable.ms(i.deadline_at), i.deadline_step, i.deadline_data) end,
         'parent_id', i.parent_id, 'parent_generation', i.parent_generation, 'join_generation', i.join_generation,
@@ -46,7 +46,7 @@ fn expected(model: &Model, n: u32, row: &Row) -> Value {
         "fsm": KINDS[row.kind], "version": 1, "status": row.status, "step": row.step, "data": carries(row.mark),
         "state": { "n": n, "key": row.key, "visits": row.visits },
         "key": row.key, "guard": row.guard(), "tenant": row.tenant, "queue": QUEUES[row.queue].name(),
-        "priority": row.priority, "attempt": row.attempt, "eligible_at": row.eligible, "awaits": row.awaits,
+        "priority": row.priority, "attempt": row.attempt, "failures": row.failures, "eligible_at": row.eligible, "awaits": row.awaits,
         "deadline": row.deadline.map(|(at, mark)| json!([at, "gave_up", carries(Some(mark))])),
         "parent_id": row.parent.as_ref().map(id), "parent_generation": row.parent_generation,
         "join_generation": row.generation, "children_pending": row.pending,

@@ -157,8 +157,9 @@ impl World {
                 agree("resume", resumed, self.model.paused.remove(queue))
             }
             Act::Collect { retention } => {
-                let params: [&(dyn ToSql + Sync); 3] =
-                    [&jiff::Timestamp::UNIX_EPOCH, &f64::from(*retention), &1000_i64];
+                // Without a pause, so that each call examines every settled row.
+                let seconds = f64::from(*retention);
+                let params: [&(dyn ToSql + Sync); 4] = [&seconds, &seconds, &0_f64, &100_000_i32];
                 let gone: i64 = self.ask(COLLECT, &params).await?[0].get(0);
                 agree("collected", usize::try_from(gone).unwrap(), self.model.collect(*retention))
             }

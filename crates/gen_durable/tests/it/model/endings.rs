@@ -21,10 +21,10 @@ struct Ended {
 
 impl Ended {
     fn of(claim: Claim, script: Script) -> Ended {
-        let attempt = claim.view.attempt;
+        let failures = claim.view.failures;
         let (mut again, mut gone) = (None, None);
         match script.how {
-            How::Fail if attempt + 1 < ATTEMPTS => again = Some(BACKOFF_SECONDS << attempt),
+            How::Fail if failures + 1 < ATTEMPTS => again = Some(BACKOFF_SECONDS << failures),
             How::Fail => gone = Some("it went wrong".to_owned()),
             How::Fatal => gone = Some("it is hopeless".to_owned()),
             How::Stop => gone = Some(format!("stopped {}", script.mark)),
@@ -51,7 +51,8 @@ impl Ended {
 }
 
 fn enter(row: &mut Row, step: &'static str, mark: u32) {
-    (row.step, row.mark, row.attempt, row.visit) = (step, Some(mark), 0, row.seq);
+    (row.step, row.mark, row.visit) = (step, Some(mark), row.seq);
+    (row.attempt, row.failures) = (0, 0);
     (row.awaits, row.error) = (None, None);
     row.visits += 1;
 }
@@ -144,6 +145,7 @@ impl Model {
         if let Some(seconds) = ended.again {
             (row.status, row.eligible, row.error) = ("runnable", later(now, seconds), Some("it went wrong".into()));
             row.attempt += 1;
+            row.failures += 1;
             return;
         }
         match &ended.script.how {

@@ -32,6 +32,7 @@ pub(super) struct View {
     pub(super) epoch: i64,
     pub(super) visit: i64,
     pub(super) attempt: u32,
+    pub(super) failures: u32,
     pub(super) awaited: Vec<(String, u32)>,
     pub(super) inbox: Vec<(String, u32)>,
     pub(super) children: Vec<(u32, String, Option<u32>)>,
@@ -40,7 +41,7 @@ pub(super) struct View {
 impl View {
     pub(super) fn nothing() -> View {
         let (awaited, inbox, children) = (Vec::new(), Vec::new(), Vec::new());
-        View { n: 0, epoch: 0, visit: 0, attempt: 0, awaited, inbox, children }
+        View { n: 0, epoch: 0, visit: 0, attempt: 0, failures: 0, awaited, inbox, children }
     }
 }
 
@@ -216,6 +217,7 @@ fn view<const K: u8>(robot: &Robot<K>, cx: &Context<'_, Robot<K>>) -> View {
         epoch: cx.fencing_token(),
         visit: key.rsplit('/').next().unwrap().parse().unwrap(),
         attempt: cx.attempt,
+        failures: cx.failures,
         awaited,
         inbox,
         children,
@@ -241,7 +243,7 @@ impl<const K: u8> Machine for Robot<K> {
     }
 
     fn policy(&self, _: &At) -> Policy {
-        Policy { attempts: ATTEMPTS, backoff_first: seconds(BACKOFF_SECONDS), ..Policy::default() }
+        Policy { attempts: ATTEMPTS, backoff_first: seconds(BACKOFF_SECONDS), jitter_percent: 0, ..Policy::default() }
     }
 
     async fn step(&mut self, _: At, cx: &mut Context<'_, Self>) -> Outcome<Self> {

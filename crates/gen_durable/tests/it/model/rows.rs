@@ -28,6 +28,7 @@ pub(super) struct Row {
     pub(super) queue: usize,
     pub(super) priority: i16,
     pub(super) attempt: u32,
+    pub(super) failures: u32,
     pub(super) eligible: Time,
     pub(super) awaits: Option<Vec<&'static str>>,
     /// When, and what the step of then carries.
@@ -143,6 +144,7 @@ impl Model {
             queue: born.queue,
             priority: born.priority,
             attempt: 0,
+            failures: 0,
             eligible: self.now + 1000 * Time::from(born.delay),
             awaits: None,
             deadline: None,
@@ -218,7 +220,8 @@ impl Model {
             row.generation > 0 && child.parent == Some(n) && child.parent_generation == Some(row.generation)
         });
         let children = children.map(|(n, child)| (*n, child.status.to_owned(), child.result)).collect();
-        let view = View { n, epoch: row.epoch, visit: row.visit, attempt: row.attempt, awaited, inbox, children };
+        let (visit, attempt, failures) = (row.visit, row.attempt, row.failures);
+        let view = View { n, epoch: row.epoch, visit, attempt, failures, awaited, inbox, children };
         Claim { n, epoch: row.epoch, seq: row.seq, awaited: view.awaited.iter().map(|(_, n)| *n).collect(), view }
     }
 
@@ -327,7 +330,7 @@ impl Model {
         for row in self.rows.values_mut() {
             let Some((_, mark)) = row.deadline.filter(|(at, _)| *at <= now) else { continue };
             (row.status, row.step, row.mark) = ("runnable", "gave_up", Some(mark));
-            (row.awaits, row.deadline, row.attempt) = (None, None, 0);
+            (row.awaits, row.deadline, row.attempt, row.failures) = (None, None, 0, 0);
             (row.eligible, row.updated) = (now, now);
             row.seq += 1;
             row.visit = row.seq;
@@ -354,7 +357,7 @@ impl Model {
         if let Some(mark) = mark {
             (row.step, row.mark, row.awaits, row.visit) = ("went", Some(mark), None, row.seq);
         }
-        (row.status, row.attempt, row.crashes) = ("runnable", 0, 0);
+        (row.status, row.attempt, row.failures, row.crashes) = ("runnable", 0, 0, 0);
         (row.eligible, row.updated, row.finished) = (now, now, None);
         (row.result, row.error, row.deadline, row.parent_generation) = (None, None, None, None);
         Ok(())

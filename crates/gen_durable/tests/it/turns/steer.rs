@@ -122,13 +122,8 @@ async fn one_that_blocks_its_lane_is_not_collected_and_one_that_has_left_it_is()
     let (lab, _) = lab().await;
     let collect = statement(&lab, include_str!("../../../src/store/sql/collect.sql"));
     let collected = async || -> i64 {
-        let from = gen_durable::Timestamp::UNIX_EPOCH;
-        let client = sql().await;
-        let types = [tokio_postgres::types::Type::TEXT];
-        // The driver of the tests knows no timestamps: the parameters as they are written.
-        let text = collect.replace("$1", "$1::text::timestamptz").replace("$2", "60").replace("$3", "100");
-        let prepared = client.prepare_typed(&text, &types).await.unwrap();
-        client.query_one(&prepared, &[&from.to_string()]).await.unwrap().get(0)
+        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 4] = [&60_f64, &60_f64, &0_f64, &100_i32];
+        sql().await.query_one(&collect, &params).await.unwrap().get(0)
     };
     for lane in ["stays", "skipped", "discarded"] {
         enqueue(&lab, blocking(lane, 1), At::Fail).await;

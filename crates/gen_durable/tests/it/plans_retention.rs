@@ -1,0 +1,143 @@
+//! What the collector reads, counted in pages: what it deletes, and not what else is kept.
+
+use tokio_postgres::Client;
+
+use crate::{
+    plans::{ballast, pages_of},
+    support::{apart, sql_at},
+};
+
+/// Rows of one page of the collector.
+const PAGE: i64 = 1_000;
+/// Pages per deleted row: its place in `instances_finished`, its parent, its lock, its deletion, its history and its signals.
+const PAGES_PER_ROW: u64 = 40;
+
+fn collect(schema: &str) -> String {
+    format!("select * from {schema}.collect(86400, 86400, 600, {PAGE})")
+}
+
+/// Calls the collector once; returns how many instances it deleted, and whether a page was full.
+async fn collected(client: &Client, schema: &str) -> (i64, bool) {
+    let row = client.query_one(&collect(schema), &[]).await.unwrap();
+    (row.get(0), row.get(1))
+}
+
+async fn count(client: &Client, from: &str) -> i64 {
+    client.query_one(&format!("select count(*) from {from}"), &[]).await.unwrap().get(0)
+}
+
+/// Inserts instances that settled two days ago.
+async fn settled(client: &Client, schema: &str, rows: i64, parent: &str) {
+    let text = format!(
+        "insert into {schema}.instances (fsm, step, state, status, finished_at, parent_id, parent_generation)
+         select 'plan', 'run', '{{}}', 'done', statement_timestamp() - interval '2 d' + n * interval '1 ms', {parent}
+         from generate_series(1, {rows}) n"
+    );
+    client.batch_execute(&text).await.unwrap();
+}
+
+#[tokio::test]
+async fn deleting_instances_reads_no_signals_of_others() {
+    let (pool, url) = apart().await;
+    let schema = pool.schema().to_owned();
+    let mut client = sql_at(&url).await;
+    // Live instances with consumed signals that are remembered by their dedup keys.
+    let live = format!(
+        "insert into {schema}.instances (fsm, step, state, status, awaits)
+         select 'actor', 'run', '{{}}', 'awaiting_signal', array['x'] from generate_series(1, 1000);
+         insert into {schema}.signals (target_id, name, payload, dedup_key, consumed_at)
+         select i.id, 'x', 'null', 'k' || n, statement_timestamp() from {schema}.instances i, generate_series(1, {}) n",
+        ballast() / 1_000
+    );
+    client.batch_execute(&live).await.unwrap();
+    settled(&client, &schema, PAGE, "null, null").await;
+    let signals = format!(
+        "insert into {schema}.signals (target_id, name, payload, dedup_key, consumed_at)
+         select i.id, 'x', 'null', s.dedup, s.consumed from {schema}.instances i,
+             (values (null, null), ('open', null), ('used', statement_timestamp())) s(dedup, consumed)
+         where i.fsm = 'plan' and i.id % 10 = 0;
+         analyze {schema}.instances; analyze {schema}.signals"
+    );
+    client.batch_execute(&signals).await.unwrap();
+    let touched = pages_of(&mut client, None, &collect(&schema)).await;
+    let most = PAGES_PER_ROW * u64::try_from(PAGE).unwrap();
+    assert!(touched < most, "deleting {PAGE} instances touched {touched} pages");
+    assert_eq!(collected(&client, &schema).await, (PAGE, true));
+    let orphans =
+        format!("{schema}.signals s where not exists (select from {schema}.instances i where i.id = s.target_id)");
+    assert_eq!(count(&client, &orphans).await, 0, "the signals of a deleted instance are deleted with it");
+    assert_eq!(count(&client, &format!("{schema}.signals")).await, ballast() / 1_000 * 1_000);
+}
+
+#[tokio::test]
+async fn a_page_of_a_backlog_of_children_costs_the_same_whatever_else_the_table_holds() {
+    let (pool, url) = apart().await;
+    let schema = pool.schema().to_owned();
+    let mut client = sql_at(&url).await;
+    let live = async |rows: i64| {
+        let text = format!(
+            "insert into {schema}.instances (fsm, step, state, eligible_at)
+             select 'plan', 'run', to_jsonb(repeat('x', 1600)), statement_timestamp() + interval '1 y'
+             from generate_series(1, {rows})"
+        );
+        client.batch_execute(&text).await.unwrap();
+    };
+    live(1).await;
+    // Their parent has spawned again since.
+    settled(&client, &schema, 5 * PAGE, "1, 0").await;
+    let moved_on =
+        format!("update {schema}.instances set join_generation = 1 where id = 1; analyze {schema}.instances");
+    client.batch_execute(&moved_on).await.unwrap();
+    live(ballast()).await;
+    client.batch_execute(&format!("analyze {schema}.instances")).await.unwrap();
+    let table = format!("select pg_relation_size('{schema}.instances') / 8192");
+    let table: i64 = client.query_one(&table, &[]).await.unwrap().get(0);
+    let touched = pages_of(&mut client, None, &collect(&schema)).await;
+    let most = u64::try_from(table).unwrap();
+    assert!(touched < most, "deleting {PAGE} instances touched {touched} pages, and the whole table has {table}");
+}
+
+#[tokio::test]
+async fn children_that_a_live_parent_may_read_are_examined_once_a_pass() {
+    let (pool, url) = apart().await;
+    let schema = pool.schema().to_owned();
+    let mut client = sql_at(&url).await;
+    let parent = format!(
+        "insert into {schema}.instances (fsm, step, state, status, join_generation, children_pending)
+         values ('plan', 'join', '{{}}', 'awaiting_children', 1, 1)"
+    );
+    client.batch_execute(&parent).await.unwrap();
+    let children = ballast() / 10;
+    settled(&client, &schema, children, "1, 1").await;
+    // All at one time, more than a page: the cursor passes them too.
+    let same = format!(
+        "update {schema}.instances set finished_at = statement_timestamp() - interval '3 d' where id <= 3001 and id > 1"
+    );
+    client.batch_execute(&same).await.unwrap();
+    settled(&client, &schema, 10, "null, null").await;
+    let mut calls = 1;
+    let mut deleted = 0;
+    loop {
+        let (some, more) = collected(&client, &schema).await;
+        deleted += some;
+        if !more {
+            break;
+        }
+        calls += 1;
+        assert!(calls <= children / PAGE + 3, "the collector does not come to the end of the range");
+    }
+    assert_eq!(deleted, 10, "those behind the children are reached");
+    let touched = pages_of(&mut client, None, &collect(&schema)).await;
+    assert!(touched < 500, "with nothing new to delete, the collector touched {touched} pages");
+    // The parent settles; the next pass finds them.
+    let ends = format!(
+        "update {schema}.instances set status = 'done', finished_at = statement_timestamp(), children_pending = 0 where id = 1;
+         update {schema}.collect_cursors set pass_began_at = pass_began_at - interval '1 d'"
+    );
+    client.batch_execute(&ends).await.unwrap();
+    let mut deleted = 0;
+    for _ in 0..children / PAGE + 3 {
+        deleted += collected(&client, &schema).await.0;
+    }
+    assert_eq!(deleted, children);
+}

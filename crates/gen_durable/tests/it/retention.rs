@@ -1,0 +1,128 @@
+//! Retention: how long settled instances are kept, by their end and by their queue.
+
+use gen_durable::{Context, DAY, Engine, HOUR, Job, Lab, Pool, Queue, Retention, SECOND, Settings, StepError, fatal};
+use serde::{Deserialize, Serialize};
+use tokio_postgres::types::ToSql;
+
+use crate::support::{Running, eventually, live, sql};
+
+const LEDGER: Queue = Queue::new("ledger");
+
+/// Fails if its number is odd.
+#[derive(Serialize, Deserialize)]
+struct Even(u32);
+
+impl Job for Even {
+    const NAME: &'static str = "even";
+    type App = ();
+    type Output = u32;
+    async fn run(&self, _: &mut Context<'_, Self>) -> Result<u32, StepError> {
+        if self.0.is_multiple_of(2) { Ok(self.0) } else { Err(fatal("odd")) }
+    }
+}
+
+/// Collects as an engine with these settings does.
+async fn collect(pool: &Pool, settings: &Settings) -> i64 {
+    let text = include_str!("../../src/store/sql/collect.sql").replace("gen_durable.", &format!("{}.", pool.schema()));
+    let seconds = |kept: Option<std::time::Duration>| kept.map(|kept| kept.as_secs_f64());
+    let params: [&(dyn ToSql + Sync); 4] =
+        [&seconds(settings.retention), &seconds(settings.failed_retention), &0_f64, &1_000_i32];
+    sql().await.query_one(&text, &params).await.unwrap().get(0)
+}
+
+#[tokio::test]
+async fn done_instances_are_kept_a_day_failed_and_cancelled_ones_thirty_and_stuck_ones_until_resolved() {
+    let lab = Lab::new(()).await.register::<Even>();
+    let settings = Settings::default();
+    let done = lab.enqueue(Even(2)).await.unwrap().id;
+    let failed = lab.enqueue(Even(1)).await.unwrap().id;
+    let cancelled = lab.enqueue(Even(4)).after(900 * DAY).await.unwrap().id;
+    let stuck = lab.enqueue(Even(6)).after(900 * DAY).await.unwrap().id;
+    lab.cancel(cancelled, "not needed").await.unwrap();
+    lab.drain().await;
+    let aside = format!("update {}.instances set status = 'stuck' where id = {stuck}", lab.pool().schema());
+    sql().await.batch_execute(&aside).await.unwrap();
+    let kept = async || {
+        let mut kept = Vec::new();
+        for (id, name) in [(done, "done"), (failed, "failed"), (cancelled, "cancelled"), (stuck, "stuck")] {
+            kept.extend(lab.inspect().show(id.raw()).await.unwrap().map(|_| name));
+        }
+        kept
+    };
+    lab.skip(DAY - HOUR).await;
+    assert_eq!(collect(lab.pool(), &settings).await, 0);
+    lab.skip(2 * HOUR).await;
+    assert_eq!(collect(lab.pool(), &settings).await, 1);
+    assert_eq!(kept().await, ["failed", "cancelled", "stuck"]);
+    lab.skip(28 * DAY).await;
+    assert_eq!(collect(lab.pool(), &settings).await, 0);
+    lab.skip(DAY).await;
+    assert_eq!(collect(lab.pool(), &settings).await, 2);
+    lab.skip(365 * DAY).await;
+    assert_eq!(collect(lab.pool(), &settings).await, 0);
+    assert_eq!(kept().await, ["stuck"]);
+}
+
+#[tokio::test]
+async fn the_retention_of_a_queue_is_obeyed_by_engines_that_do_not_work_it() {
+    let pool = live().await;
+    let settings = Settings {
+        retention: Some(SECOND / 10),
+        failed_retention: Some(SECOND / 10),
+        collect_every: SECOND / 20,
+        ..Settings::default()
+    };
+    let ledger = Engine::builder(pool.clone(), ())
+        .register::<Even>()
+        .queue(LEDGER, 4)
+        .queue_retention(LEDGER, Retention { done: None, failed: Some(DAY) })
+        .settings(settings.clone())
+        .build()
+        .unwrap();
+    let client = ledger.client();
+    let running = Running::start(ledger);
+    let done = client.enqueue(Even(2)).queue(LEDGER).await.unwrap().id;
+    let failed = client.enqueue(Even(3)).queue(LEDGER).await.unwrap().id;
+    for id in [done, failed] {
+        eventually("it has settled", async || {
+            client.inspect().show(id.raw()).await.unwrap().is_some_and(|row| row.finished_at.is_some())
+        })
+        .await;
+    }
+    running.stop().await;
+    // An engine that knows nothing of that queue.
+    let other = Engine::builder(pool.clone(), ()).register::<Even>().settings(settings).build().unwrap();
+    let running = Running::start(other);
+    for _ in 0..3 {
+        let ids = [client.enqueue(Even(4)).await.unwrap().id, client.enqueue(Even(5)).await.unwrap().id];
+        for id in ids {
+            eventually("it is deleted", async || client.inspect().show(id.raw()).await.unwrap().is_none()).await;
+        }
+    }
+    for id in [done, failed] {
+        assert!(client.inspect().show(id.raw()).await.unwrap().is_some(), "its queue keeps it");
+    }
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_retention_without_bound_is_refused_at_the_start() {
+    let pool = live().await;
+    let never = Some(std::time::Duration::MAX);
+    let wrong = [
+        Settings { retention: never, ..Settings::default() },
+        Settings { failed_retention: never, ..Settings::default() },
+        Settings { timer_retention: never, ..Settings::default() },
+        Settings { event_retention: never, ..Settings::default() },
+    ];
+    for settings in wrong {
+        let refused = Engine::builder(pool.clone(), ()).register::<Even>().settings(settings).build().unwrap_err();
+        assert!(refused.is_invalid() && refused.to_string().contains("use None"), "{refused}");
+    }
+    let refused = Engine::builder(pool, ())
+        .register::<Even>()
+        .queue_retention(LEDGER, Retention { done: never, failed: None })
+        .build()
+        .unwrap_err();
+    assert!(refused.is_invalid() && refused.to_string().contains("ledger"), "{refused}");
+}
