@@ -7,6 +7,7 @@ drop function gen_durable.rebuild_follows(text, text, bigint);
 drop function gen_durable.project_open(text, text, int, uuid, text[], int, bigint, bigint, boolean);
 drop function gen_durable.events_after(text, bigint, bigint, text[], int, bigint);
 drop function gen_durable.generation(text, text);
+drop table gen_durable.projection_run_failures;
 drop table gen_durable.projection_failures;
 drop table gen_durable.projection_runs;
 drop table gen_durable.projections;

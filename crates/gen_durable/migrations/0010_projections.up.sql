@@ -51,7 +51,8 @@ create table gen_durable.projection_runs (
     applied     bigint not null default 0,
     retired     int,                                 -- a generation that nobody reads any more, to be cleared
     verdict     text,
-    error       text,
+    error       text,                                -- why it failed, or what it met at its last try
+    attempts    int not null default 0,              -- tries in a row that the server cancelled, or whose connection broke
     requested_by text,
     owner       uuid,
     owned_until timestamptz,
@@ -87,6 +88,14 @@ create table gen_durable.projection_failures (
 create index projection_failures_left on gen_durable.projection_failures (projection, tenant, position) where resolved_at is null;
 create index projection_failures_redrive on gen_durable.projection_failures (projection) where redrive;
 
+-- Events that a run passed over. When the rows of a shadow are read, they are what is parked.
+create table gen_durable.projection_run_failures (
+    run_id   bigint not null references gen_durable.projection_runs (id) on delete cascade,
+    position bigint not null,
+    error    text not null,
+    primary key (run_id, position)
+);
+
 -- Which rows of a projection are to be read. Ask in the statement that reads them, or in one REPEATABLE READ transaction.
 create function gen_durable.generation(p_tenant text, p_projection text) returns int
     language sql stable parallel safe
@@ -120,7 +129,9 @@ as $$
 $$;
 
 -- Begin a batch: whose turn is it, where does the scope stand, and what comes next. The first row has no event.
---   called by: store::projections::open      index: projections_pkey, events_log
+-- A redrive (p_redrive) applies one parked event out of order. It is blocked while the cursor is before that event, which live
+-- will then apply, and while a run is open, which may apply it.
+--   called by: store::projections::open      index: projections_pkey, events_log, projection_failures_pkey, projection_runs_open
 --   locks: the scope's row, skipping it if somebody works on it. This saves work; what serialises writers is the guard of
 --   project_close.
 create function gen_durable.project_open(
@@ -161,6 +172,15 @@ begin
     elsif scope.retry_at > gen_durable.clock() and p_redrive is null then
         verdict := 'waiting';
         wait_seconds := extract(epoch from scope.retry_at - gen_durable.clock());
+    elsif p_redrive is not null and (
+        scope.position < p_redrive
+        or exists (select from gen_durable.projection_runs r
+                   where r.tenant = p_tenant and r.projection = p_projection and r.finished_at is null)
+        or not exists (select from gen_durable.projection_failures f
+                       where f.tenant = p_tenant and f.projection = p_projection and f.position = p_redrive
+                         and f.state = 'parked' and f.redrive)
+    ) then
+        verdict := 'blocked';
     end if;
     return query select verdict, scope.position, scope.generation, scope.applied, scope.replaying_to, scope.attempts,
         scope.version, wait_seconds,
@@ -213,10 +233,11 @@ begin
     if not found then
         return false;
     end if;
+    -- Also events that were parked: the cursor was set back by a rebuild, and this batch has applied them.
     update gen_durable.projection_failures f
-    set state = 'resolved', resolved_at = gen_durable.clock()
+    set state = 'resolved', resolved_at = gen_durable.clock(), redrive = false
     where f.tenant = p_tenant and f.projection = p_projection and f.position > p_old and f.position <= p_new
-      and f.resolved_at is null and f.state <> 'parked';
+      and f.resolved_at is null;
     if replayed_to > p_old then
         perform gen_durable.rebuild_follows(p_tenant, p_projection, p_new);
     end if;
@@ -327,9 +348,11 @@ begin
     end if;
 end $$;
 
--- The last act of a shadow: readers see its rows from now on. Its position is the scope's, which is locked.
---   called by: store::runs::swap             index: projections_pkey, projection_runs_pkey
---   locks: the scope's row and the run's, which this transaction holds already
+-- The last act of a shadow: readers see its rows from now on. Its position is the scope's, which is locked. Failures are now
+-- those of the shadow: the events that it passed over are parked, the others up to its position are resolved.
+--   called by: store::runs::swap             index: projections_pkey, projection_runs_pkey, projection_failures_pkey,
+--                                                   projection_run_failures_pkey
+--   locks: the scope's row and the run's, which this transaction holds already; then the failures'
 create function gen_durable.run_swap(p_run bigint, p_version int) returns boolean
 language plpgsql
 set search_path = gen_durable, pg_temp
@@ -353,5 +376,16 @@ begin
     set status = 'done', finished_at = gen_durable.clock(), updated_at = gen_durable.clock(), retired = old_generation,
         target = run.position
     where r.id = p_run;
+    update gen_durable.projection_failures f
+    set state = 'resolved', resolved_at = gen_durable.clock(), redrive = false
+    where f.tenant = run.tenant and f.projection = run.projection and f.position <= run.position and f.resolved_at is null
+      and not exists (select from gen_durable.projection_run_failures o where o.run_id = p_run and o.position = f.position);
+    insert into gen_durable.projection_failures as f (tenant, projection, position, state, error)
+    select run.tenant, run.projection, o.position, 'parked', o.error
+    from gen_durable.projection_run_failures o where o.run_id = p_run
+    order by o.position
+    on conflict (tenant, projection, position) do update
+    set attempts = f.attempts + 1, state = 'parked', error = excluded.error, last_at = gen_durable.clock(), resolved_at = null;
+    delete from gen_durable.projection_run_failures o where o.run_id = p_run;
     return true;
 end $$;

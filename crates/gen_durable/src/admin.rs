@@ -17,8 +17,9 @@ use crate::{
         events,
         fault::Fault,
         pool::Pool,
-        projections::{self, ProjectionFailure, ProjectionInfo},
+        projections,
         runs::{self, ProjectionRun, Request, RunKind},
+        scopes::{self, ProjectionFailure, ProjectionInfo},
     },
 };
 
@@ -47,7 +48,7 @@ impl Projections {
         check(tenant, projection)?;
         let (tenant, projection) = (tenant.map(str::to_owned), projection.map(str::to_owned));
         self.call("list projections", move |connection| async move {
-            projections::list(&connection, tenant.as_deref(), projection.as_deref(), None, PAGE_MAX).await
+            scopes::list(&connection, tenant.as_deref(), projection.as_deref(), None, PAGE_MAX).await
         })
         .await
     }
@@ -98,7 +99,7 @@ impl Projections {
         check(tenant, projection)?;
         let (tenant, projection) = (tenant.map(str::to_owned), projection.map(str::to_owned));
         self.call("list failures", move |connection| async move {
-            projections::failures(&connection, tenant.as_deref(), projection.as_deref(), resolved, PAGE_MAX).await
+            scopes::failures(&connection, tenant.as_deref(), projection.as_deref(), resolved, PAGE_MAX).await
         })
         .await
     }

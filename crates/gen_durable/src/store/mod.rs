@@ -37,6 +37,7 @@ pub(crate) mod resolve;
 pub(crate) mod row;
 pub(crate) mod runs;
 pub(crate) mod schedule;
+pub(crate) mod scopes;
 pub(crate) mod search;
 pub(crate) mod settle;
 pub(crate) mod signal;

@@ -4,8 +4,8 @@
 use super::{
     connection::Param,
     inspect::Inspect,
-    projections::{self, ProjectionFailure, ProjectionInfo},
     runs::{self, ProjectionRun},
+    scopes::{self, ProjectionFailure, ProjectionInfo},
     sql,
 };
 use crate::error::Error;
@@ -54,7 +54,7 @@ impl Inspect {
         self.read("list projections", move |connection| async move {
             let (projection, tenant) = after.unwrap_or_default();
             let params: &[Param<'_>] = &[&filter.tenant, &filter.projection, &projection, &tenant, &filter.limit()];
-            connection.query(&PROJECTIONS, params).await?.iter().map(projections::info).collect()
+            connection.query(&PROJECTIONS, params).await?.iter().map(scopes::info).collect()
         })
         .await
     }
@@ -81,7 +81,7 @@ impl Inspect {
             let (projection, tenant, position) = after.unwrap_or_default();
             let params: &[Param<'_>] =
                 &[&filter.projection, &filter.tenant, &projection, &tenant, &position, &filter.limit()];
-            connection.query(&FAILURES, params).await?.iter().map(projections::failure).collect()
+            connection.query(&FAILURES, params).await?.iter().map(scopes::failure).collect()
         })
         .await
     }

@@ -16,7 +16,9 @@ use super::{
 sql!(REQUEST, "run_request.sql", [TEXT, TEXT, TEXT, INT8, INT8, BOOL, TEXT, INT4]);
 sql!(DUE, "runs_due.sql", [TEXT_ARRAY, INT4_ARRAY, TEXT]);
 sql!(OPEN, "run_open.sql", [INT8, INT4, TEXT, TEXT_ARRAY, INT4, INT8, INT8, BOOL]);
-sql!(ADVANCE, "run_advance.sql", [INT8, INT8, INT8, INT8, TEXT, FLOAT8]);
+sql!(ADVANCE, "run_advance.sql", [INT8, INT8, INT8, INT8, TEXT, FLOAT8, BOOL]);
+sql!(PASS_OVER, "run_passed_over.sql", [INT8, INT8, TEXT]);
+sql!(OUTAGE, "run_outage.sql", [INT8, TEXT]);
 sql!(SWAP, "run_swap.sql", [INT8, INT4]);
 sql!(RESTART, "run_restart.sql", [INT8, INT4]);
 sql!(FINISH, "run_finish.sql", [INT8, TEXT, TEXT, TEXT]);
@@ -180,18 +182,36 @@ pub(crate) async fn open(tx: &mut Tx, target: &Target, ask: &Ask<'_>) -> Result<
     Ok(Opened { run: Held::Ours(standing), events: rest.iter().map(|row| log_row(row, 11)).collect::<Result<_, _>>()? })
 }
 
-/// End a batch of a run. `false`: it is not where it was found, or is over.
-pub(crate) async fn advance(
-    tx: &mut Tx,
-    target: &Target,
-    run: i64,
-    (old, new): (i64, i64),
-    applied: i64,
-    worker: &str,
-    owned_seconds: f64,
-) -> Result<bool, Fault> {
-    let params: &[Param<'_>] = &[&run, &old, &new, &applied, &worker, &owned_seconds];
+/// The move of a run from one position to another.
+#[derive(Debug)]
+pub(crate) struct Advance<'a> {
+    pub(crate) run: i64,
+    pub(crate) old: i64,
+    pub(crate) new: i64,
+    /// The running hash of all that was applied.
+    pub(crate) applied: i64,
+    /// Whether the events were applied, or passed over.
+    pub(crate) has_applied: bool,
+    pub(crate) worker: &'a str,
+    pub(crate) owned_seconds: f64,
+}
+
+/// Ends a batch of a run. `false`: the run is not where it was found, or is over.
+pub(crate) async fn advance(tx: &mut Tx, target: &Target, advance: &Advance<'_>) -> Result<bool, Fault> {
+    let Advance { run, old, new, applied, has_applied, worker, owned_seconds } = advance;
+    let params: &[Param<'_>] = &[run, old, new, applied, worker, owned_seconds, has_applied];
     Ok(!ride(tx, target, &ADVANCE, params).await?.is_empty())
+}
+
+/// Records that a run passes over an event: part of the transaction that moves the run past it.
+pub(crate) async fn pass_over(tx: &mut Tx, target: &Target, run: i64, position: i64, error: &str) -> Result<(), Fault> {
+    ride(tx, target, &PASS_OVER, &[&run, &position, &error]).await.map(drop)
+}
+
+/// Counts a try of a run that the server cancelled, or whose connection broke. Returns how many there were in a row, or
+/// `None` if the run is over.
+pub(crate) async fn outage(connection: &Connection, run: i64, error: &str) -> Result<Option<i32>, Fault> {
+    connection.query(&OUTAGE, &[&run, &error]).await?.first().map(|row| column(row, 0)).transpose()
 }
 
 /// How far a run has come, as a transaction's own snapshot has it. `None`: it is over.

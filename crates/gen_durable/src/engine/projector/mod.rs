@@ -1,6 +1,7 @@
 //! Who projects what when: a schedule of scopes over a few connections. It places what waits for a position, finds out which
 //! logs have grown, and gives every scope its turn; a thousand tenants are a thousand entries in a map, and cost nothing while nothing happens.
 
+mod batch;
 mod look;
 mod reader;
 mod run;
@@ -350,8 +351,14 @@ pub(crate) async fn settle(projector: &Arc<Projector>) -> Result<(), crate::stor
         let due = projector.call(move |connection| async move { runs::due(&connection, &builds, &worker).await });
         for run in due.await? {
             let mut limit = projector.batch;
-            while projector.run_turn(&run, &mut limit).await == Turn::More {}
-            moved = true;
+            let turn = loop {
+                match projector.run_turn(&run, &mut limit).await {
+                    Turn::More => {}
+                    turn => break turn,
+                }
+            };
+            // A run that has to wait is not tried again before the next drain.
+            moved = moved || !matches!(turn, Turn::Wait(_));
         }
         if !moved {
             return Ok(());

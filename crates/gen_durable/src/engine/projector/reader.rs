@@ -3,6 +3,7 @@
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, future::BoxFuture};
+use tokio_postgres::error::SqlState;
 
 use crate::{
     codec,
@@ -96,16 +97,49 @@ pub(crate) fn erased<P: Projection>(projection: P) -> Result<Arc<dyn Reader>, Er
     Ok(Arc::new(Typed(projection)))
 }
 
-/// Why user code did not do what it should.
+/// Why a transaction of a projection came to nothing, after it had begun.
 #[derive(Debug)]
 pub(crate) enum Trouble {
-    /// Our own database was away, or two met on a row: no attempt is burned.
-    Outage(String),
+    /// Another transaction held a row, or two met in a deadlock: no attempt is counted.
+    Busy(String),
+    /// The server cancelled a statement, lacked memory or disk, or the connection broke. It is retried with fewer events; one
+    /// event that meets it again and again is to blame.
+    Outage { message: String, lost: bool },
     /// The projection's own failure.
     Failed { message: String, fatal: bool },
 }
 
-/// Run user code, within its time, and catch its panics.
+impl Trouble {
+    /// Of a statement of ours in the same transaction, or of its COMMIT: what `apply` did is refused there.
+    pub(crate) fn of(fault: Fault) -> Trouble {
+        let message = storable(fault.message());
+        match fault {
+            Fault::Busy(_) => Trouble::Busy(message),
+            Fault::Away(_) => Trouble::Outage { message, lost: false },
+            Fault::Lost(_) => Trouble::Outage { message, lost: true },
+            Fault::Refused { code: Some(code), .. } if code == SqlState::IN_FAILED_SQL_TRANSACTION => {
+                let message =
+                    format!("a statement of `apply` or `clear` failed, and its error was not returned: {message}");
+                Trouble::Failed { message, fatal: false }
+            }
+            Fault::Refused { .. } => Trouble::Failed { message: format!("refused: {message}"), fatal: false },
+        }
+    }
+}
+
+impl Trouble {
+    /// The same, with the position of the only event that was being applied.
+    pub(crate) fn with_event(self, position: i64) -> Trouble {
+        let with = |message| format!("event {position}: {message}");
+        match self {
+            Trouble::Busy(message) => Trouble::Busy(message),
+            Trouble::Outage { message, lost } => Trouble::Outage { message: with(message), lost },
+            Trouble::Failed { message, fatal } => Trouble::Failed { message: with(message), fatal },
+        }
+    }
+}
+
+/// Runs user code, within its time, and catches its panics.
 pub(crate) async fn guarded<T>(
     timeout: Duration,
     code: impl Future<Output = Result<T, StepError>>,
@@ -114,8 +148,8 @@ pub(crate) async fn guarded<T>(
     let failed = |message: String, fatal| Err(Trouble::Failed { message: storable(&message), fatal });
     match bounded.await {
         Ok(Ok(Ok(done))) => Ok(done),
-        Ok(Ok(Err(error))) if is_outage(&error) => Err(Trouble::Outage(error.to_string())),
-        Ok(Ok(Err(error))) => failed(error.to_string(), error.is_fatal()),
+        Ok(Ok(Err(error))) => Err(outage(&error)
+            .unwrap_or_else(|| Trouble::Failed { message: storable(&error.to_string()), fatal: error.is_fatal() })),
         Ok(Err(_)) => failed(format!("it ran longer than its timeout of {timeout:?}"), false),
         Err(panic) => {
             let said = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
@@ -125,12 +159,20 @@ pub(crate) async fn guarded<T>(
     }
 }
 
-/// Everything that a projection does to a database, it does to ours.
-fn is_outage(error: &StepError) -> bool {
-    let of_ours = |fault: Fault| fault.is_infrastructure() || matches!(fault, Fault::Busy(_));
-    !error.is_fatal()
-        && error.causes().any(|cause| {
-            cause.downcast_ref::<Error>().is_some_and(|error| error.is_transient() || error.is_unknown())
-                || cause.downcast_ref::<tokio_postgres::Error>().is_some_and(|error| of_ours(Fault::of(error)))
-        })
+/// Everything that a projection does to a database, it does to ours. `None`: the error is the projection's own.
+fn outage(error: &StepError) -> Option<Trouble> {
+    if error.is_fatal() {
+        return None;
+    }
+    let fault = error.causes().find_map(|cause| {
+        let of_ours =
+            cause.downcast_ref::<Error>().and_then(|error| match (error.is_transient(), error.is_unknown()) {
+                (true, _) => Some(Fault::Away(error.to_string())),
+                (_, true) => Some(Fault::Lost(error.to_string())),
+                _ => None,
+            });
+        let of_postgres = || cause.downcast_ref::<tokio_postgres::Error>().map(Fault::of);
+        of_ours.or_else(of_postgres).filter(|fault| !matches!(fault, Fault::Refused { .. }))
+    })?;
+    Some(Trouble::of(fault))
 }

@@ -4,15 +4,16 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
+    batch::{gap, missing, running_hash},
     reader::{Reader, Trouble, guarded},
-    turn::{BATCH_BYTES_MAX, OWNED, Projector, Turn, gap, missing, running_hash, undo},
+    turn::{BATCH_BYTES_MAX, OUTAGE_ATTEMPTS_MIN, OWNED, Projector, Turn, shrunk, undo},
 };
 use crate::{
     projection::{Digest, Poison, Projecting},
     store::{
         fault::Fault,
         projections::{self, Cursor},
-        runs::{self, Ask, Due, Held, Opened, RunKind, Standing},
+        runs::{self, Advance, Ask, Due, Held, Opened, RunKind, Standing},
         tx::Tx,
     },
 };
@@ -26,8 +27,10 @@ enum Filled {
     On,
     /// There is nothing more to apply, here.
     Full(Standing),
-    /// It is over, or somebody else's, or it has failed just now.
+    /// The run is over, is another worker's, or has failed just now.
     Over,
+    /// It met an outage: not before this long.
+    Wait(Duration),
 }
 
 impl Projector {
@@ -39,7 +42,11 @@ impl Projector {
             None => self.try_run(&reader, due, limit).await,
         };
         turned.unwrap_or_else(|fault| {
-            tracing::debug!(run = due.id, error = fault.message(), "a turn of a run was lost");
+            let error = fault.message();
+            match fault {
+                Fault::Refused { .. } => tracing::warn!(run = due.id, error, "a turn of a run could not begin"),
+                _ => tracing::debug!(run = due.id, error, "a turn of a run was lost"),
+            }
             Turn::Wait(PAUSE)
         })
     }
@@ -57,11 +64,13 @@ impl Projector {
                     self.end(due, None, Some(format!("replayed up to position {}", run.position))).await
                 }
                 Filled::Over => Ok(Turn::Idle),
+                Filled::Wait(pause) => Ok(Turn::Wait(pause)),
             },
             RunKind::Shadow | RunKind::Verify => match self.fill(reader, due, limit, None).await? {
                 Filled::On => Ok(Turn::More),
                 Filled::Full(_) => self.compare(reader, due, limit).await,
                 Filled::Over => Ok(Turn::Idle),
+                Filled::Wait(pause) => Ok(Turn::Wait(pause)),
             },
         }
     }
@@ -101,8 +110,13 @@ impl Projector {
             undo(tx).await;
             return self.trouble(due, trouble).await;
         }
-        let began = runs::restart(&mut tx, &self.target, due.id, reader.version().into()).await?;
-        tx.finish(if began { "commit" } else { "rollback" }).await?;
+        let began = match runs::restart(&mut tx, &self.target, due.id, reader.version().into()).await {
+            Ok(began) => tx.finish(if began { "commit" } else { "rollback" }).await,
+            Err(fault) => Err(fault),
+        };
+        if let Err(fault) = began {
+            return self.trouble(due, Trouble::of(fault)).await;
+        }
         self.pool.inner.log.poke(std::iter::once(due.tenant.as_str()));
         Ok(Turn::Idle)
     }
@@ -142,42 +156,77 @@ impl Projector {
             self.end(due, Some(gone), None).await?;
             return Ok(Filled::Over);
         };
-        match self.apply_run(reader, &due.tenant, &mut tx, &run, &events).await {
-            Ok(applied) => {
-                let moved = (run.position, last.position);
-                let owned = OWNED.as_secs_f64();
-                let ours = runs::advance(&mut tx, &self.target, due.id, moved, applied, &self.worker, owned).await?;
-                tx.finish(if ours { "commit" } else { "rollback" }).await?;
+        let applied = match self.apply_run(reader, &due.tenant, &mut tx, &run, &events).await {
+            Ok(applied) => self.close_run(tx, &self.move_of(due, &run, last.position, Some(applied))).await,
+            Err(trouble) => {
+                undo(tx).await;
+                Err(trouble)
+            }
+        };
+        match applied {
+            Ok(()) => {
                 *limit = limit.saturating_mul(2).min(self.batch);
                 Ok(Filled::On)
             }
             Err(Trouble::Failed { .. }) if events.len() > 1 => {
-                undo(tx).await;
                 *limit = 1;
                 Ok(Filled::On)
             }
-            Err(Trouble::Failed { .. }) if reader.on_poison() == Poison::Park => {
-                // Live set it aside, or would: so does this.
-                undo(tx).await;
-                let mut tx = self.begin().await?;
-                let moved = (run.position, last.position);
-                let owned = OWNED.as_secs_f64();
-                runs::advance(&mut tx, &self.target, due.id, moved, run.applied, &self.worker, owned).await?;
-                tx.finish("commit").await?;
+            Err(Trouble::Outage { message, .. }) if events.len() > 1 => {
+                *limit = shrunk(*limit, events.len());
+                tracing::warn!(run = due.id, error = message, limit, "a batch of a run is made smaller");
                 Ok(Filled::On)
             }
-            Err(trouble) => {
+            Err(Trouble::Failed { message, .. }) if reader.on_poison() == Poison::Park => {
+                self.pass_over(reader, due, last.position, &message).await?;
+                Ok(Filled::On)
+            }
+            Err(trouble) => match self.trouble(due, trouble.with_event(last.position)).await? {
+                // An outage of one event: another try, later.
+                Turn::Wait(pause) => Ok(Filled::Wait(pause)),
+                _ => Ok(Filled::Over),
+            },
+        }
+    }
+
+    /// A run's move to a position; without the hash of what was applied, the events are passed over.
+    fn move_of<'a>(&'a self, due: &Due, run: &Standing, new: i64, applied: Option<i64>) -> Advance<'a> {
+        Advance {
+            run: due.id,
+            old: run.position,
+            new,
+            applied: applied.unwrap_or(run.applied),
+            has_applied: applied.is_some(),
+            worker: &self.worker,
+            owned_seconds: OWNED.as_secs_f64(),
+        }
+    }
+
+    /// Moves the run and commits, or rolls back if the run is not where it was found.
+    async fn close_run(&self, mut tx: Tx, advance: &Advance<'_>) -> Result<(), Trouble> {
+        match runs::advance(&mut tx, &self.target, advance).await {
+            Ok(ours) => tx.finish(if ours { "commit" } else { "rollback" }).await.map_err(Trouble::of),
+            Err(fault) => {
                 undo(tx).await;
-                let trouble = match trouble {
-                    Trouble::Failed { message, fatal } => {
-                        Trouble::Failed { message: format!("event {}: {message}", last.position), fatal }
-                    }
-                    outage => outage,
-                };
-                self.trouble(due, trouble).await?;
-                Ok(Filled::Over)
+                Err(Trouble::of(fault))
             }
         }
+    }
+
+    /// Live has parked this event, or would: the run goes on without it. When the rows of a shadow are read, it is parked. The
+    /// run is opened again: what began it was rolled back with the batch, if this is its first event.
+    async fn pass_over(&self, reader: &Arc<dyn Reader>, due: &Due, position: i64, error: &str) -> Result<(), Fault> {
+        tracing::warn!(run = due.id, position, "a run passes over an event that it could not apply: {error}");
+        let mut tx = self.begin().await?;
+        let ask = Ask { scope: due.kind == RunKind::Replay, ..self.run_ask(reader.as_ref(), due, 1) };
+        let ours = match runs::open(&mut tx, &self.target, &ask).await?.run {
+            Held::Ours(run) if run.position == position - 1 => {
+                runs::pass_over(&mut tx, &self.target, due.id, position, error).await?;
+                runs::advance(&mut tx, &self.target, &self.move_of(due, &run, position, None)).await?
+            }
+            _ => false,
+        };
+        tx.finish(if ours { "commit" } else { "rollback" }).await
     }
 
     async fn apply_run(
@@ -208,6 +257,7 @@ impl Projector {
                 Filled::On => {}
                 Filled::Full(run) => break run,
                 Filled::Over => return Ok(Turn::Idle),
+                Filled::Wait(pause) => return Ok(Turn::Wait(pause)),
             }
         };
         if run.position != live.position {
@@ -269,7 +319,7 @@ impl Projector {
         projections::one_snapshot(&mut tx, &self.target).await?;
         if runs::position_in(&mut tx, &self.target, due.id).await? != Some(run.position) {
             tx.finish("rollback").await?;
-            return Ok(Err(Trouble::Outage("somebody else went on with the run".into())));
+            return Ok(Err(Trouble::Busy("another worker went on with the run".into())));
         }
         let (tenant, generation) = (due.tenant.as_str(), run.run_generation);
         let cx = Projecting { tenant, generation, replaying: true, tx: &mut tx };
@@ -299,6 +349,7 @@ impl Projector {
                 Filled::On => continue,
                 Filled::Full(_) => {}
                 Filled::Over => return Ok(Turn::Idle),
+                Filled::Wait(pause) => return Ok(Turn::Wait(pause)),
             }
             let mut tx = self.begin().await?;
             let ask = Ask { scope: true, ..self.run_ask(reader.as_ref(), due, self.batch) };
@@ -313,8 +364,10 @@ impl Projector {
             if reached > run.position {
                 match self.apply_run(reader, &due.tenant, &mut tx, &run, &events).await {
                     Ok(applied) => {
-                        let (moved, owned) = ((run.position, reached), OWNED.as_secs_f64());
-                        runs::advance(&mut tx, &self.target, due.id, moved, applied, &self.worker, owned).await?;
+                        let advance = self.move_of(due, &run, reached, Some(applied));
+                        if let Err(fault) = runs::advance(&mut tx, &self.target, &advance).await {
+                            return self.trouble(due, Trouble::of(fault)).await;
+                        }
                     }
                     // The batches before the lock find out with which event.
                     Err(trouble) => {
@@ -323,8 +376,14 @@ impl Projector {
                     }
                 }
             }
-            let swapped = runs::swap(&mut tx, &self.target, due.id, reader.version().into()).await?;
-            tx.finish(if swapped { "commit" } else { "rollback" }).await?;
+            let swapped = match runs::swap(&mut tx, &self.target, due.id, reader.version().into()).await {
+                Ok(swapped) => tx.finish(if swapped { "commit" } else { "rollback" }).await.map(|()| swapped),
+                Err(fault) => Err(fault),
+            };
+            let swapped = match swapped {
+                Ok(swapped) => swapped,
+                Err(fault) => return self.trouble(due, Trouble::of(fault)).await,
+            };
             if swapped {
                 tracing::info!(
                     projection = reader.name(),
@@ -360,8 +419,18 @@ impl Projector {
 
     async fn trouble(&self, due: &Due, trouble: Trouble) -> Result<Turn, Fault> {
         match trouble {
-            Trouble::Outage(message) => Err(Fault::Away(message)),
+            Trouble::Busy(message) => Err(Fault::Busy(message)),
             Trouble::Failed { message, .. } => self.end(due, Some(message), None).await,
+            Trouble::Outage { message, .. } => {
+                tracing::warn!(run = due.id, error = message, "a turn of a run met an outage");
+                let (run, error) = (due.id, message.clone());
+                let counted = self.call(move |connection| async move { runs::outage(&connection, run, &error).await });
+                let tries = counted.await?.map_or(0, i32::unsigned_abs);
+                if tries >= OUTAGE_ATTEMPTS_MIN {
+                    return self.end(due, Some(format!("{message}; tried {tries} times")), None).await;
+                }
+                Ok(Turn::Wait(PAUSE * 2_u32.pow(tries)))
+            }
         }
     }
 

@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::sync::Semaphore;
 
-use super::reader::{Reader, Trouble, guarded};
+use super::{
+    batch::{gap, running_hash, weight},
+    reader::{Reader, Trouble, guarded},
+};
 use crate::{
     codec,
     error::Error,
@@ -15,7 +18,7 @@ use crate::{
         connection::Connection,
         fault::Fault,
         pool::Pool,
-        projections::{self, Ask, Fate, LogRow, Move, Opened, Swept, Verdict},
+        projections::{self, Ask, Fate, Move, Opened, Swept, Verdict},
         runs::{self, Request, RunKind},
         target::Target,
         tx::Tx,
@@ -32,6 +35,14 @@ const LOCKED_PAUSE: Duration = Duration::from_millis(20);
 const UNDO_PATIENCE: Duration = Duration::from_secs(1);
 /// After an outage.
 const OUTAGE_PAUSE: Duration = Duration::from_millis(500);
+/// After a statement of ours that the server refuses: the schema or the rights are not what they should be.
+const REFUSED_PAUSE: Duration = Duration::from_secs(5);
+/// A batch that meets an outage is made this many times smaller.
+const SHRINK: i32 = 8;
+/// An event that the server cancels, or that it lacks the resources for, is tried at least this often, whatever the policy says.
+pub(crate) const OUTAGE_ATTEMPTS_MIN: u32 = 5;
+/// The same for an event during which the connection breaks.
+const LOST_ATTEMPTS_MIN: u32 = 20;
 /// A scope that waits for an operator, or for another build.
 const LONG_PAUSE: Duration = Duration::from_secs(30);
 
@@ -113,10 +124,7 @@ impl Projector {
         let mut reached = 0;
         match self.try_turn(reader, tenant, limit, force, &mut reached).await {
             Ok(turn) => (turn, reached),
-            Err(fault) => {
-                tracing::debug!(projection = reader.name(), tenant, error = fault.message(), "a batch was lost");
-                (Turn::Wait(OUTAGE_PAUSE), 0)
-            }
+            Err(fault) => (lost(reader.name(), tenant, &fault), 0),
         }
     }
 
@@ -156,13 +164,12 @@ impl Projector {
                     new,
                     applied: running_hash(opened.applied, &opened.events),
                 };
-                let scope = (tenant, reader.name());
-                if !projections::close(&mut tx, &self.target, scope, cursor, &self.worker, OWNED.as_secs_f64()).await? {
-                    tx.finish("rollback").await?;
-                    return Ok(Turn::Theirs);
+                // What `apply` did may be refused only here: an error that it hid, or a constraint that is checked at COMMIT.
+                match self.close(reader, tenant, tx, cursor).await {
+                    Ok(true) => *reached = new,
+                    Ok(false) => return Ok(Turn::Theirs),
+                    Err(trouble) => return self.failed(reader, tenant, &opened, trouble, limit).await,
                 }
-                tx.finish("commit").await?;
-                *reached = new;
                 metrics::counter!("durable_projected_total", "projection" => reader.name())
                     .increment(count.try_into().unwrap_or_default());
                 let full = count >= usize::try_from(*limit).unwrap_or_default()
@@ -173,6 +180,21 @@ impl Projector {
             Err(trouble) => {
                 undo(tx).await;
                 self.failed(reader, tenant, &opened, trouble, limit).await
+            }
+        }
+    }
+
+    /// Moves the cursor and commits. `false`: the cursor was not where the batch found it, and nothing is committed.
+    async fn close(&self, reader: &Arc<dyn Reader>, tenant: &str, mut tx: Tx, cursor: Move) -> Result<bool, Trouble> {
+        let (scope, owned) = ((tenant, reader.name()), OWNED.as_secs_f64());
+        let closed = projections::close(&mut tx, &self.target, scope, cursor, &self.worker, owned).await;
+        match closed {
+            Ok(moved) => {
+                tx.finish(if moved { "commit" } else { "rollback" }).await.map(|()| moved).map_err(Trouble::of)
+            }
+            Err(fault) => {
+                undo(tx).await;
+                Err(Trouble::of(fault))
             }
         }
     }
@@ -196,7 +218,7 @@ impl Projector {
             Verdict::Go => Turn::Idle,
             Verdict::Locked => Turn::Wait(LOCKED_PAUSE),
             Verdict::Theirs => Turn::Theirs,
-            Verdict::Newer | Verdict::Halted => Turn::Wait(LONG_PAUSE),
+            Verdict::Newer | Verdict::Halted | Verdict::Blocked => Turn::Wait(LONG_PAUSE),
             Verdict::Waiting(seconds) => Turn::Wait(Duration::try_from_secs_f64(seconds).unwrap_or(LONG_PAUSE)),
             Verdict::Outdated => self.outdated(reader, tenant, opened.scope_version).await?,
         })
@@ -255,22 +277,32 @@ impl Projector {
         trouble: Trouble,
         limit: &mut i32,
     ) -> Result<Turn, Fault> {
-        let (message, fatal) = match trouble {
-            Trouble::Outage(message) => {
-                tracing::debug!(projection = reader.name(), tenant, error = message, "a batch met an outage");
+        let policy = reader.policy();
+        let several = opened.events.len() > 1 && *limit > 1;
+        let (message, fatal, attempts) = match trouble {
+            Trouble::Busy(message) => {
+                tracing::debug!(projection = reader.name(), tenant, error = message, "a batch waits for a lock");
                 return Ok(Turn::Wait(OUTAGE_PAUSE));
             }
-            Trouble::Failed { message, fatal } => (message, fatal),
+            Trouble::Outage { message, .. } if several => {
+                *limit = shrunk(*limit, opened.events.len());
+                tracing::warn!(projection = reader.name(), tenant, error = message, limit, "a batch is made smaller");
+                return Ok(Turn::More);
+            }
+            Trouble::Failed { .. } if several => {
+                *limit = 1;
+                return Ok(Turn::More);
+            }
+            Trouble::Outage { message, lost } => {
+                let least = if lost { LOST_ATTEMPTS_MIN } else { OUTAGE_ATTEMPTS_MIN };
+                (message, false, policy.attempts.max(least))
+            }
+            Trouble::Failed { message, fatal } => (message, fatal, policy.attempts),
         };
-        if opened.events.len() > 1 && *limit > 1 {
-            *limit = 1;
-            return Ok(Turn::More);
-        }
-        let policy = reader.policy();
         let before = u32::try_from(opened.attempts).unwrap_or_default();
         let pause = policy.delay(before);
         let fate = match reader.on_poison() {
-            _ if !fatal && before + 1 < policy.attempts => Fate::Retry(codec::delay_seconds(pause)),
+            _ if !fatal && before + 1 < attempts => Fate::Retry(codec::delay_seconds(pause)),
             Poison::Park => Fate::Park,
             Poison::Halt => Fate::Halt,
         };
@@ -297,10 +329,7 @@ impl Projector {
 
     /// A parked event, once more, by itself.
     pub(crate) async fn redrive(&self, reader: &Arc<dyn Reader>, tenant: &str, position: i64) -> Turn {
-        self.try_redrive(reader, tenant, position).await.unwrap_or_else(|fault| {
-            tracing::debug!(tenant, position, error = fault.message(), "could not try a parked event again");
-            Turn::Wait(OUTAGE_PAUSE)
-        })
+        self.try_redrive(reader, tenant, position).await.unwrap_or_else(|fault| lost(reader.name(), tenant, &fault))
     }
 
     async fn try_redrive(&self, reader: &Arc<dyn Reader>, tenant: &str, position: i64) -> Result<Turn, Fault> {
@@ -317,21 +346,34 @@ impl Projector {
             true => Err(gone()),
             false => guarded(self.timeout(reader.as_ref()), reader.apply(&opened.events, cx)).await,
         };
-        match applied {
-            Ok(()) => {
-                let key = (tenant, reader.name(), position);
-                let word = if projections::redriven(&mut tx, &self.target, key).await? { "commit" } else { "rollback" };
-                tx.finish(word).await.map(|()| Turn::Idle)
-            }
-            Err(Trouble::Outage(message)) => Err(Fault::Away(message)),
-            Err(Trouble::Failed { message, .. }) => {
+        let done = match applied {
+            Ok(()) => self.close_redrive(tx, (tenant, reader.name(), position)).await,
+            Err(trouble) => {
                 undo(tx).await;
-                let (whose, name) = (tenant.to_owned(), reader.name());
-                self.call(move |connection| async move {
-                    projections::redrive_failed(&connection, (&whose, name, position), &message).await
-                })
-                .await
-                .map(|()| Turn::Idle)
+                Err(trouble)
+            }
+        };
+        let message = match done {
+            Ok(()) => return Ok(Turn::Idle),
+            Err(Trouble::Busy(message)) => return Err(Fault::Busy(message)),
+            Err(Trouble::Outage { message, .. } | Trouble::Failed { message, .. }) => message,
+        };
+        tracing::warn!(projection = reader.name(), tenant, position, "a parked event could not be applied: {message}");
+        let (whose, name) = (tenant.to_owned(), reader.name());
+        self.call(move |connection| async move {
+            projections::redrive_failed(&connection, (&whose, name, position), &message).await
+        })
+        .await
+        .map(|()| Turn::Idle)
+    }
+
+    /// Resolves the failure and commits, unless the event is not parked any more.
+    async fn close_redrive(&self, mut tx: Tx, key: (&str, &str, i64)) -> Result<(), Trouble> {
+        match projections::redriven(&mut tx, &self.target, key).await {
+            Ok(parked) => tx.finish(if parked { "commit" } else { "rollback" }).await.map_err(Trouble::of),
+            Err(fault) => {
+                undo(tx).await;
+                Err(Trouble::of(fault))
             }
         }
     }
@@ -351,89 +393,18 @@ pub(crate) async fn undo(tx: Tx) {
     drop(tokio::time::timeout(UNDO_PATIENCE, tx.finish("rollback")).await);
 }
 
-/// What is missing between the cursor and what follows, if something is: nobody passes over a gap.
-pub(crate) fn gap(position: i64, events: &[LogRow]) -> Option<String> {
-    let mut expected = position;
-    events.iter().find_map(|row| {
-        expected += 1;
-        (row.position != expected)
-            .then(|| format!("events {expected} to {} are not in the log any more: it was trimmed", row.position - 1))
-    })
+/// A smaller batch, after one of this many events met an outage.
+pub(crate) fn shrunk(limit: i32, events: usize) -> i32 {
+    (limit.min(i32::try_from(events).unwrap_or(i32::MAX)) / SHRINK).max(1)
 }
 
-/// What is missing of the events after a position up to another, if even the first is.
-pub(crate) fn missing(position: i64, end: i64, events: &[LogRow]) -> Option<String> {
-    match events {
-        [] if position < end => {
-            Some(format!("events {} to {end} are not in the log any more: it was trimmed", position + 1))
-        }
-        events => gap(position, events),
+/// A transaction that came to nothing before user code ran in it.
+fn lost(projection: &str, tenant: &str, fault: &Fault) -> Turn {
+    let error = fault.message();
+    if let Fault::Refused { .. } = fault {
+        tracing::warn!(projection, tenant, error, "a batch could not begin");
+        return Turn::Wait(REFUSED_PAUSE);
     }
-}
-
-/// A running hash of what was applied: FNV-1a over positions, names and payloads, whatever the batches were.
-pub(crate) fn running_hash(before: i64, events: &[LogRow]) -> i64 {
-    let mut hash = if before == 0 { 0xcbf2_9ce4_8422_2325_u64 } else { before.cast_unsigned() };
-    let mut take = |bytes: &[u8]| {
-        for byte in bytes {
-            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    };
-    for row in events {
-        if let Some(payload) = &row.payload {
-            take(&row.position.to_le_bytes());
-            take(row.name.as_bytes());
-            take(payload.as_bytes());
-        }
-    }
-    hash.cast_signed()
-}
-
-fn weight(events: &[LogRow]) -> i64 {
-    let bytes: usize = events.iter().filter_map(|row| row.payload.as_ref()).map(String::len).sum();
-    i64::try_from(bytes).unwrap_or(i64::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use jiff::Timestamp;
-
-    use super::*;
-
-    fn row(position: i64, payload: Option<&str>) -> LogRow {
-        LogRow {
-            position,
-            at: Timestamp::UNIX_EPOCH,
-            name: "e".into(),
-            version: 1,
-            payload: payload.map(str::to_owned),
-            headers: None,
-            instance_id: None,
-            step: None,
-        }
-    }
-
-    #[test]
-    fn the_running_hash_is_of_what_was_applied_whatever_the_batches_were() {
-        let rows: Vec<LogRow> = (1..=6).map(|n| row(n, (n != 3).then_some("1"))).collect();
-        let whole = running_hash(0, &rows);
-        for cut in 0..=rows.len() {
-            let (first, second) = rows.split_at(cut);
-            assert_eq!(running_hash(running_hash(0, first), second), whole, "cut at {cut}");
-        }
-        let other: Vec<LogRow> = (1..=6).map(|n| row(n, (n != 4).then_some("1"))).collect();
-        assert_ne!(running_hash(0, &other), whole);
-    }
-
-    #[test]
-    fn a_gap_is_told_wherever_it_is() {
-        let rows = |positions: &[i64]| positions.iter().map(|n| row(*n, None)).collect::<Vec<_>>();
-        assert_eq!(gap(4, &rows(&[5, 6, 7])), None);
-        assert_eq!(gap(0, &[]), None);
-        assert!(gap(4, &rows(&[7])).is_some_and(|gone| gone.contains("events 5 to 6 are not in the log")));
-        assert!(gap(4, &rows(&[5, 8])).is_some_and(|gone| gone.contains("events 6 to 7")));
-        assert_eq!(missing(4, 4, &[]), None);
-        assert!(missing(4, 9, &[]).is_some_and(|gone| gone.contains("events 5 to 9 are not in the log")));
-        assert!(missing(4, 9, &rows(&[7])).is_some_and(|gone| gone.contains("events 5 to 6")));
-    }
+    tracing::debug!(projection, tenant, error, "a batch was lost");
+    Turn::Wait(OUTAGE_PAUSE)
 }

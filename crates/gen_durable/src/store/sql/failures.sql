@@ -1,4 +1,4 @@
--- called by: store::projections::failures     index: projection_failures_pkey
+-- called by: store::scopes::failures     index: projection_failures_pkey
 -- locks: nothing
 select f.tenant, f.projection, f.position, f.attempts, f.state, f.error, f.first_at, f.last_at, f.resolved_at, e.name, f.redrive
 from gen_durable.projection_failures f

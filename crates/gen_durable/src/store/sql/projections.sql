@@ -1,4 +1,4 @@
--- called by: store::projections::list     index: projections_pkey, events_log
+-- called by: store::scopes::list     index: projections_pkey, events_log
 -- locks: nothing
 select p.tenant, p.projection, p.partition, p.version, p.generation, p.position, h.height, p.status, p.attempts, p.retry_at,
     p.last_error, p.owner::text, w.host, w.pid, coalesce(p.owned_until > statement_timestamp(), false),

@@ -1,8 +1,18 @@
--- called by: store::runs::advance     index: projection_runs_pkey
--- locks: the run's row
--- From where it was found, or not at all.
-update gen_durable.projection_runs r
-set position = $3, applied = $4, owner = $5::text::uuid, owned_until = statement_timestamp() + make_interval(secs => $6),
-    updated_at = gen_durable.clock()
-where r.id = $1 and r.position = $2 and r.status = 'running'
-returning true
+-- called by: store::runs::advance     index: projection_runs_pkey, projection_failures_pkey
+-- locks: the run's row, then the failures'
+-- Moves the run from where it was found, or not at all. Events that a replay has applied ($7) are not parked any more.
+with advanced as (
+    update gen_durable.projection_runs r
+    set position = $3, applied = $4, owner = $5::text::uuid, owned_until = statement_timestamp() + make_interval(secs => $6),
+        updated_at = gen_durable.clock(), attempts = 0, error = null
+    where r.id = $1 and r.position = $2 and r.status = 'running'
+    returning r.tenant, r.projection, r.kind
+),
+resolved as (
+    update gen_durable.projection_failures f
+    set state = 'resolved', resolved_at = gen_durable.clock(), redrive = false
+    from advanced
+    where $7 and advanced.kind = 'replay' and f.tenant = advanced.tenant and f.projection = advanced.projection
+      and f.position > $2 and f.position <= $3 and f.resolved_at is null and f.state = 'parked'
+)
+select true from advanced

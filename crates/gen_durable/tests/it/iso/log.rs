@@ -214,7 +214,7 @@ async fn play(case: &Case, without: &[Guard], until: Option<&str>) -> (usize, Ve
     let url = CLUSTER.url();
     let (schema, number, client) = schema(&url).await;
     client.batch_execute(&render(gates::GATE, &schema)).await.unwrap();
-    let advance = fill(ADVANCE, &["1", "old", "new", "0", "worker", "0"]);
+    let advance = fill(ADVANCE, &["1", "old", "new", "0", "worker", "0", "true"]);
     client.batch_execute(&render(&WORLD.replace("ADVANCE", &advance), &schema)).await.unwrap();
     if case.gated {
         let (look, gated) = ("return query\n    with height", "perform iso_gate(); return query with height");

@@ -5,5 +5,7 @@ mod board;
 mod failures;
 mod plans;
 mod project;
+mod redrive;
+mod refused;
 mod runs;
 mod torture;

@@ -1,0 +1,171 @@
+//! Parked events and runs combined: each event counts once in a read model, whether a run or a redrive applies it.
+
+use gen_durable::{Lab, Poison, RunRequest};
+
+use super::board::{Board, Paid, lab, rows, sql};
+
+/// A build that parks these amounts at the first failure.
+fn parks(schema: &str, poison: &[i64]) -> Board {
+    Board { poison: poison.to_vec(), on_poison: Poison::Park, attempts: 1, ..Board::new(schema) }
+}
+
+/// Events of 1, 2 and 4 cents, of which the second is parked.
+async fn parked() -> (Lab<()>, String) {
+    let lab = lab().await;
+    let schema = lab.pool().schema().to_owned();
+    let lab = lab.project(parks(&schema, &[2]));
+    lab.record_all("t", [1, 2, 4].map(|cents| Paid { cents })).await.unwrap();
+    lab.drain().await;
+    assert_eq!(totals(&lab).await, (2, 5));
+    (lab, schema)
+}
+
+/// How many payments the read model has counted, and their sum.
+async fn totals(lab: &Lab<()>) -> (i64, i64) {
+    let text = "select count, cents from S.totals where tenant = 't' and generation = S.generation('t', 'board')";
+    let row = rows(lab, text).await.into_iter().next().unwrap_or_else(|| vec!["0".into(), "0".into()]);
+    (row[0].parse().unwrap(), row[1].parse().unwrap())
+}
+
+/// Positions of failures that are not resolved, with their states.
+async fn open_failures(lab: &Lab<()>) -> Vec<(i64, String)> {
+    let failures = lab.projections().failures(Some("t"), None, false).await.unwrap();
+    failures.into_iter().map(|failure| (failure.position, failure.state)).collect()
+}
+
+async fn redrive(lab: &Lab<()>) -> usize {
+    lab.projections().redrive("t", "board", None).await.unwrap()
+}
+
+/// Each kind of run that applies events to rows that readers see, and what the totals are after it if a redrive applied the
+/// parked event before the run (`.1`) or not (`.2`). A replay adds to the rows that are there.
+fn runs(lab: &Lab<()>) -> [(RunRequest, (i64, i64), (i64, i64)); 3] {
+    let projections = lab.projections();
+    [
+        (projections.rebuild("t", "board"), (3, 7), (3, 7)),
+        (projections.rebuild_in_a_shadow("t", "board").anyway(), (3, 7), (3, 7)),
+        (projections.replay("t", "board"), (6, 14), (5, 12)),
+    ]
+}
+
+#[tokio::test]
+async fn a_parked_event_that_a_run_applied_is_resolved_and_not_applied_again() {
+    for kind in 0..3 {
+        // The redrive is asked for after the run, before it begins, or is over before it.
+        for order in ["run, redrive", "both, then drain", "redrive, run"] {
+            let (lab, schema) = parked().await;
+            let lab = lab.project_instead(parks(&schema, &[]));
+            let (request, redriven_first, run_first) = runs(&lab)[kind].clone();
+            let expected = match order {
+                "run, redrive" => {
+                    let run = request.await.unwrap();
+                    lab.drain().await;
+                    assert_eq!(lab.projections().run(run).await.unwrap().status, "done");
+                    assert_eq!((open_failures(&lab).await, redrive(&lab).await), (vec![], 0), "kind {kind}");
+                    run_first
+                }
+                "both, then drain" => {
+                    assert_eq!(redrive(&lab).await, 1);
+                    request.await.unwrap();
+                    run_first
+                }
+                _ => {
+                    assert_eq!(redrive(&lab).await, 1);
+                    lab.drain().await;
+                    assert_eq!(totals(&lab).await, (3, 7));
+                    request.await.unwrap();
+                    redriven_first
+                }
+            };
+            lab.drain().await;
+            assert_eq!(totals(&lab).await, expected, "kind {kind}, {order}");
+            assert_eq!(open_failures(&lab).await, [], "kind {kind}, {order}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_parked_event_that_a_run_could_not_apply_either_stays_parked_until_its_redrive() {
+    for kind in 0..3 {
+        for asked_before in [true, false] {
+            let (lab, schema) = parked().await;
+            if asked_before {
+                assert_eq!(redrive(&lab).await, 1);
+            }
+            let run = runs(&lab)[kind].0.clone().await.unwrap();
+            lab.drain().await;
+            let run = lab.projections().run(run).await.unwrap();
+            assert_eq!(run.status, "done", "{run:?}");
+            assert_eq!(open_failures(&lab).await, [(2, "parked".to_owned())]);
+            let before = totals(&lab).await;
+            let lab = lab.project_instead(parks(&schema, &[]));
+            assert_eq!(redrive(&lab).await, 1);
+            lab.drain().await;
+            let after = totals(&lab).await;
+            assert_eq!((after.0 - before.0, after.1 - before.1), (1, 2), "kind {kind}");
+            assert_eq!(open_failures(&lab).await, []);
+            assert_eq!(redrive(&lab).await, 0);
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_event_that_only_the_shadow_could_not_apply_is_parked_when_the_shadow_is_read() {
+    let (lab, schema) = parked().await;
+    // This build applies the second event and cannot apply the third, which live has applied.
+    let lab = lab.project_instead(parks(&schema, &[4]));
+    lab.projections().rebuild_in_a_shadow("t", "board").anyway().await.unwrap();
+    lab.drain().await;
+    assert_eq!(totals(&lab).await, (2, 3));
+    assert_eq!(open_failures(&lab).await, [(3, "parked".to_owned())]);
+    // A verification swaps nothing and parks nothing.
+    let lab = lab.project_instead(parks(&schema, &[1, 2, 4]));
+    lab.projections().verify("t", "board").await.unwrap();
+    lab.drain().await;
+    assert_eq!(open_failures(&lab).await, [(3, "parked".to_owned())]);
+    let lab = lab.project_instead(parks(&schema, &[]));
+    assert_eq!(redrive(&lab).await, 1);
+    lab.drain().await;
+    assert_eq!((totals(&lab).await, open_failures(&lab).await), ((3, 7), vec![]));
+}
+
+#[tokio::test]
+async fn a_redrive_waits_until_the_cursor_has_passed_its_event_again() {
+    for cancelled in [false, true] {
+        let (lab, schema) = parked().await;
+        // The rebuild clears the rows, and live halts at the first event: the cursor is before the parked one.
+        let halts = Board { poison: vec![1], attempts: 1, ..Board::new(&schema) };
+        let lab = lab.project_instead(halts);
+        let run = lab.projections().rebuild("t", "board").await.unwrap();
+        lab.drain().await;
+        assert_eq!(totals(&lab).await, (0, 0));
+        if cancelled {
+            assert!(lab.projections().cancel(run, "enough").await.unwrap());
+        }
+        assert_eq!(redrive(&lab).await, 1);
+        lab.drain().await;
+        assert_eq!(totals(&lab).await, (0, 0), "the redrive ran before its turn; cancelled: {cancelled}");
+        let lab = lab.project_instead(parks(&schema, &[]));
+        assert!(lab.projections().retry("t", "board").await.unwrap());
+        lab.drain().await;
+        assert_eq!((totals(&lab).await, open_failures(&lab).await), ((3, 7), vec![]), "cancelled: {cancelled}");
+    }
+}
+
+#[tokio::test]
+async fn a_redrive_is_refused_under_the_scope_lock_while_a_run_is_open() {
+    let (lab, schema) = parked().await;
+    let lab = lab.project_instead(parks(&schema, &[]));
+    let open =
+        "select verdict, pos from S.project_open('t', 'board', 1, gen_random_uuid(), array['paid'], 1, 1000, 2, true)";
+    let verdict = async || rows(&lab, open).await[0][0].clone();
+    assert_eq!(verdict().await, "blocked", "no redrive was asked for");
+    redrive(&lab).await;
+    assert_eq!(verdict().await, "go");
+    let run = lab.projections().verify("t", "board").await.unwrap();
+    assert_eq!(verdict().await, "blocked", "a run is open");
+    lab.projections().cancel(run, "enough").await.unwrap();
+    assert_eq!(verdict().await, "go");
+    sql(&lab, "update S.projections set position = 1").await;
+    assert_eq!(verdict().await, "blocked", "the cursor is before the event");
+}
