@@ -290,3 +290,133 @@ begin
         pg_current_snapshot()::text, null::bigint
     from latest;
 end $$;
+
+-- Walks over all tenants, in pages. One worker at a time takes a page, and the pages of all workers are one walk: how often a
+-- tenant is visited does not depend on the number of workers. `behind` has a walk for each build of a projection.
+create table gen_durable.log_walks (
+    walk         text not null,                      -- behind, trim
+    projection   text not null default '',
+    version      int not null default 0,
+    after_tenant text,                               -- the end of the last page; null: the next page is the first
+    due_at       timestamptz not null default statement_timestamp(),
+    primary key (walk, projection, version)
+);
+
+-- Take the next page of a walk. Null: it is not due, or another worker is at it. The answer begins with the tenant after which the page
+-- begins, which is null for the first page; then come the page's tenants.
+--   called by: scopes_behind, trim_logs      index: log_walks_pkey, event_heads_pkey
+--   locks: the walk's row, skipping it if another worker holds it
+create function gen_durable.walk_page(
+    p_walk text, p_projection text, p_version int, p_page int, p_pause float8, p_idle float8
+) returns text[]
+language plpgsql
+set search_path = gen_durable, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+declare
+    walk gen_durable.log_walks;
+    tenants text[];
+begin
+    if not exists (select from gen_durable.log_walks w
+                   where w.walk = p_walk and w.projection = p_projection and w.version = p_version) then
+        insert into gen_durable.log_walks (walk, projection, version) values (p_walk, p_projection, p_version)
+        on conflict do nothing;
+    end if;
+    select w.* into walk from gen_durable.log_walks w
+    where w.walk = p_walk and w.projection = p_projection and w.version = p_version and w.due_at <= statement_timestamp()
+    for no key update skip locked;
+    if not found then
+        return null;
+    end if;
+    tenants := array(
+        select h.tenant from gen_durable.event_heads h
+        where h.tenant >= coalesce(walk.after_tenant, '') and h.tenant is distinct from walk.after_tenant
+        order by h.tenant limit p_page);
+    update gen_durable.log_walks w
+    set after_tenant = case when cardinality(tenants) = p_page then tenants[p_page] end,
+        due_at = statement_timestamp()
+            + make_interval(secs => case when cardinality(tenants) = p_page then p_pause else p_idle end)
+    where w.walk = p_walk and w.projection = p_projection and w.version = p_version;
+    return walk.after_tenant || tenants;
+end $$;
+
+-- Delete old events of the next page of tenants, up to p_limit: never the last of a log, from which its height is read, and none
+-- that a projection or a run has not read yet; a projection that has not begun with a tenant has read nothing there. A log whose first
+-- event is young costs one look at the index. Answers how many are gone, and whether there may be more at once.
+--   called by: store::events::trim_logs      index: events_log, events_pkey, projections_by_name, projections_pkey, projection_runs_open
+--   locks: as walk_page, then the events that it deletes
+create function gen_durable.trim_logs(
+    p_older_seconds float8, p_followers text[], p_page int, p_limit int, p_idle float8
+) returns table (gone bigint, more boolean)
+language plpgsql
+set search_path = gen_durable, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+    page text[] := gen_durable.walk_page('trim', '', 0, p_page, 0, p_idle);
+    young timestamptz := gen_durable.clock() - make_interval(secs => p_older_seconds);
+    followers text[];
+    count bigint;
+begin
+    if page is null then
+        return query select 0::bigint, false;
+        return;
+    end if;
+    followers := array(
+        -- From one name to the next: what this costs depends on the number of projections, not of scopes.
+        with recursive name as (
+            (select p.projection from gen_durable.projections p order by p.projection limit 1)
+            union all
+            select (select p.projection from gen_durable.projections p where p.projection > name.projection
+                    order by p.projection limit 1)
+            from name where name.projection is not null)
+        select name.projection from name where name.projection is not null union select unnest(p_followers));
+    with aged as materialized (
+        select t.tenant
+        from unnest(page[2:]) as t(tenant)
+        cross join lateral (
+            select e.at from gen_durable.events e
+            where e.tenant = t.tenant and e.position is not null order by e.position limit 1) first
+        where first.at < young
+    ),
+    floor as materialized (
+        select aged.tenant, least(
+            (select e.position - 1 from gen_durable.events e
+             where e.tenant = aged.tenant and e.position is not null order by e.position desc limit 1),
+            (select min(p.position) from gen_durable.projections p where p.tenant = aged.tenant),
+            case when exists (
+                select from unnest(followers) as follower(name)
+                where not exists (
+                    select from gen_durable.projections p where p.tenant = aged.tenant and p.projection = follower.name))
+                then 0 end,
+            (select min(r.position) from gen_durable.projection_runs r
+             where r.tenant = aged.tenant and r.finished_at is null)) as position
+        from aged
+    ),
+    old as materialized (
+        select o.arrival
+        from floor
+        cross join lateral (
+            select e.arrival, e.at from gen_durable.events e
+            where e.tenant = floor.tenant and e.position <= floor.position
+            order by e.position limit p_limit) o
+        where o.at < young
+        limit p_limit
+    ),
+    deleted as (
+        delete from gen_durable.events e using old where e.arrival = old.arrival returning 1
+    )
+    select count(*) into count from deleted;
+    if count >= p_limit then
+        -- There may be more in this page: it is taken once more.
+        update gen_durable.log_walks w set after_tenant = page[1], due_at = statement_timestamp()
+        where w.walk = 'trim' and w.projection = '' and w.version = 0;
+    end if;
+    return query select count, count >= p_limit or cardinality(page) > p_page;
+end $$;

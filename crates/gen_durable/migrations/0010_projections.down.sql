@@ -1,4 +1,5 @@
 -- 0010 undone, second half first.
+drop function gen_durable.scopes_behind(text[], int[], boolean[], uuid, int, float8, float8, boolean);
 drop function gen_durable.run_swap(bigint, int);
 drop function gen_durable.run_open(bigint, int, uuid, text[], int, bigint, bigint, boolean);
 drop function gen_durable.project_fail(text, text, bigint, text, text, float8, int);

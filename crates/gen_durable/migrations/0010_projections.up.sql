@@ -32,6 +32,9 @@ create table gen_durable.projections (
 -- Pages of one projection's scopes, and of all by projection.
 create index projections_by_name on gen_durable.projections (projection, tenant);
 
+-- Scopes that are to be tried at a time: few, and found whatever the number of scopes.
+create index projections_retry on gen_durable.projections (retry_at) where retry_at is not null;
+
 -- Which projections a process has registered: who asks for a run is told whether anybody is there to do it.
 alter table gen_durable.workers add column projections text[] not null default '{}';
 
@@ -388,4 +391,66 @@ begin
     set attempts = f.attempts + 1, state = 'parked', error = excluded.error, last_at = gen_durable.clock(), resolved_at = null;
     delete from gen_durable.projection_run_failures o where o.run_id = p_run;
     return true;
+end $$;
+
+-- Scopes that have something to do and that no other worker is at: those whose time to be tried again has come, and those of the next
+-- page of tenants that are behind their log. Also scopes with the rows of an older version, for a projection that does
+-- something about that by itself, unless that is under way or has failed. The last row has no tenant: whether a page was full.
+-- With p_all the page is of all tenants, whatever the walk says: for a test bench.
+--   called by: store::projections::behind    index: projections_retry, event_heads_pkey, projections_pkey, events_log, projection_runs_open
+--   locks: as walk_page
+create function gen_durable.scopes_behind(
+    p_projections text[], p_versions int[], p_eager boolean[], p_worker uuid, p_page int, p_pause float8, p_idle float8,
+    p_all boolean
+) returns table (tenant text, projection text, more boolean)
+language plpgsql
+set search_path = gen_durable, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+    build record;
+    page text[];
+    more boolean := false;
+begin
+    return query
+    select p.tenant, p.projection, null::boolean
+    from gen_durable.projections p
+    join unnest(p_projections, p_versions) as b(projection, version)
+        on b.projection = p.projection and b.version = p.version
+    where p.retry_at <= gen_durable.clock() and p.status <> 'halted'
+      and (p.owner is null or p.owner = p_worker or p.owned_until < statement_timestamp())
+      and p.position < (
+        select e.position from gen_durable.events e
+        where e.tenant = p.tenant and e.position is not null order by e.position desc limit 1)
+    order by p.retry_at
+    limit p_page;
+    for build in select * from unnest(p_projections, p_versions, p_eager) as b(projection, version, eager) loop
+        page := case
+            when p_all then null::text || array(select h.tenant from gen_durable.event_heads h order by h.tenant)
+            else gen_durable.walk_page('behind', build.projection, build.version, p_page, p_pause, p_idle) end;
+        continue when page is null;
+        more := more or cardinality(page) > p_page;
+        return query
+        select t.tenant, build.projection, null::boolean
+        from unnest(page[2:]) as t(tenant)
+        left join gen_durable.projections p on p.tenant = t.tenant and p.projection = build.projection
+        where (p.owner is null or p.owner = p_worker or p.owned_until < statement_timestamp())
+          and case
+            when p.version < build.version then build.eager and not exists (
+                select from gen_durable.projection_runs r
+                where r.tenant = p.tenant and r.projection = p.projection
+                  and (r.finished_at is null or r.status = 'failed' and r.requested_by = 'version ' || build.version))
+            when p.version > build.version or p.status = 'halted' or p.retry_at > gen_durable.clock() then false
+            else coalesce(p.position, 0) < coalesce((
+                select e.position from gen_durable.events e
+                where e.tenant = t.tenant and e.position is not null order by e.position desc limit 1), 0)
+          end;
+    end loop;
+    return query select null::text, null::text, more;
 end $$;

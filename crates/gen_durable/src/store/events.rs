@@ -32,6 +32,7 @@ sql!(OF_INSTANCE, "events_of_instance.sql", [INT8, INT8, INT4]);
 sql!(HEIGHT, "event_height.sql", [TEXT]);
 sql!(TENANTS, "event_tenants.sql", [TEXT, INT4]);
 sql!(TRIM, "trim_events.sql", [TEXT, INT8, FLOAT8, BOOL, INT4, TEXT_ARRAY]);
+sql!(TRIM_LOGS, "trim_logs.sql", [FLOAT8, TEXT_ARRAY, INT4, INT4, FLOAT8]);
 
 /// Single events that wait go together in one statement, up to this many.
 const GATHERED_MAX: usize = 1_000;
@@ -336,4 +337,23 @@ pub(crate) async fn trim(connection: &Connection, trim: &Trim<'_>) -> Result<i64
     let Trim { tenant, to, older_seconds, abandon, followers, limit } = trim;
     let rows = connection.query(&TRIM, &[tenant, to, older_seconds, abandon, limit, followers]).await?;
     rows.first().map_or(Ok(0), |row| column(row, 0))
+}
+
+/// A page of the walk that trims all logs.
+#[derive(Debug)]
+pub(crate) struct TrimPage<'a> {
+    pub(crate) older_seconds: f64,
+    /// Projections that follow every log, also those that have not begun with any.
+    pub(crate) followers: &'a [&'static str],
+    pub(crate) tenants: i32,
+    pub(crate) events: i32,
+    /// How long the walk rests at its end.
+    pub(crate) idle_seconds: f64,
+}
+
+/// Deletes old events of the next page of tenants, unless another worker is at it. Returns whether there may be more at once.
+pub(crate) async fn trim_logs(connection: &Connection, page: &TrimPage<'_>) -> Result<bool, Fault> {
+    let TrimPage { older_seconds, followers, tenants, events, idle_seconds } = page;
+    let rows = connection.query(&TRIM_LOGS, &[older_seconds, followers, tenants, events, idle_seconds]).await?;
+    rows.first().map_or(Ok(false), |row| column(row, 1))
 }

@@ -16,7 +16,7 @@ use crate::error::Error;
 sql!(OPEN, "project_open.sql", [TEXT, TEXT, INT4, TEXT, TEXT_ARRAY, INT4, INT8, INT8, BOOL]);
 sql!(CLOSE, "project_close.sql", [TEXT, TEXT, INT4, INT8, INT8, INT8, TEXT, FLOAT8]);
 sql!(FAIL, "project_fail.sql", [TEXT, TEXT, INT8, TEXT, TEXT, FLOAT8, INT4]);
-sql!(BACKLOG, "scopes_behind.sql", [TEXT_ARRAY, TEXT, INT4, INT4_ARRAY, BOOL_ARRAY]);
+sql!(BEHIND, "scopes_behind.sql", [TEXT_ARRAY, INT4_ARRAY, BOOL_ARRAY, TEXT, INT4, FLOAT8, FLOAT8, BOOL]);
 sql!(CURSOR, "cursor.sql", [TEXT, TEXT]);
 sql!(RETRY, "retry_projection.sql", [TEXT, TEXT]);
 sql!(REDRIVE, "redrive.sql", [TEXT, TEXT, INT8]);
@@ -200,18 +200,48 @@ pub(crate) async fn fail(
 /// A projection as the sweep asks for it: its name, its version, and whether it does something about older rows by itself.
 pub(crate) type Swept = (&'static str, i32, bool);
 
-/// Scopes of these projections that have something to do and that nobody else is at: tenant and projection.
-pub(crate) async fn backlog(
+/// How the walk over all tenants goes on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Walk {
+    /// Tenants of a page.
+    pub(crate) page: i32,
+    /// The pause after a page, and at the end of the walk.
+    pub(crate) pause_seconds: f64,
+    pub(crate) idle_seconds: f64,
+    /// All tenants at once, whatever the walk says: for a test bench.
+    pub(crate) all: bool,
+}
+
+/// What a look for scopes with something to do has found.
+#[derive(Debug, Default)]
+pub(crate) struct Behind {
+    /// Tenant and projection of each.
+    pub(crate) scopes: Vec<(String, String)>,
+    /// There is another page.
+    pub(crate) more: bool,
+}
+
+/// Finds scopes of these projections that are to be tried again, and those behind their log among the next page of tenants, as far
+/// as no other worker is at the scope or at the walk.
+pub(crate) async fn behind(
     connection: &Connection,
     swept: &[Swept],
     worker: &str,
-    limit: i32,
-) -> Result<Vec<(String, String)>, Fault> {
+    walk: Walk,
+) -> Result<Behind, Fault> {
     let names: Vec<&str> = swept.iter().map(|(name, ..)| *name).collect();
     let versions: Vec<i32> = swept.iter().map(|(_, version, _)| *version).collect();
     let eager: Vec<bool> = swept.iter().map(|(.., eager)| *eager).collect();
-    let rows = connection.query(&BACKLOG, &[&names, &worker, &limit, &versions, &eager]).await?;
-    rows.iter().map(|row| Ok((column(row, 0)?, column(row, 1)?))).collect()
+    let Walk { page, pause_seconds, idle_seconds, all } = walk;
+    let params: &[Param<'_>] = &[&names, &versions, &eager, &worker, &page, &pause_seconds, &idle_seconds, &all];
+    let mut found = Behind::default();
+    for row in &connection.query(&BEHIND, params).await? {
+        match column::<Option<String>>(row, 0)? {
+            Some(tenant) => found.scopes.push((tenant, column(row, 1)?)),
+            None => found.more = column(row, 2)?,
+        }
+    }
+    Ok(found)
 }
 
 /// Where a scope stands.

@@ -16,11 +16,11 @@ const REAL_CLOCK: [&str; 27] = [
     "migrations/0001_instances.up.sql", // the clock itself; the defaults of `workers` and `migrations`
     "migrations/0002_hot_path.up.sql",  // the lease of a claim, for people
     "migrations/0008_hand_over.up.sql", // likewise
+    "migrations/0009_events.up.sql",    // when a walk goes on
     "migrations/0010_projections.up.sql", // who is at a scope, or a run
     "store/sql/adopt.sql",
     "store/sql/attention.sql", // who is alive
     "store/sql/backlog.sql",   // who is alive
-    "store/sql/scopes_behind.sql",
     "store/sql/bury.sql",
     "store/sql/claim_led.sql", // the lease of a claim, for people
     "store/sql/estimate.sql",  // who is alive

@@ -8,19 +8,23 @@ use std::{
 
 use super::turn::Projector;
 use crate::store::{
-    events::{self, Looked, News, Trim},
+    events::{self, Looked, News, TrimPage},
     fault::Fault,
-    projections,
+    projections::{self, Behind, Walk},
 };
 
 /// A poll looks again at what arrived this long before the last one: numbers of arrival commit out of order.
 const ARRIVAL_LAG: Duration = Duration::from_millis(100);
-/// Scopes that one sweep may find.
-const BACKLOG_MAX: i32 = 10_000;
+/// Tenants of one page of a walk: what one look costs has a bound, whatever their number.
+const TENANTS_PAGE: i32 = 1_000;
+/// The walk over all tenants takes at most this share of the time, one worker at a time, within these bounds for a pause.
+const WALK_SHARE: u32 = 20;
+const WALK_PAUSE_MIN: Duration = Duration::from_millis(100);
+const WALK_PAUSE_MAX: Duration = Duration::from_secs(5);
+/// The walk rests this long at its end.
+const WALK_IDLE: Duration = Duration::from_millis(500);
 /// Old events deleted in one statement.
 const TRIM_BATCH: i32 = 1_000;
-/// Logs that are trimmed before the next ones are asked for.
-const TENANTS_PAGE: i32 = 1_000;
 
 /// What was looked at, and what could not be placed yet.
 pub(super) struct Look {
@@ -30,10 +34,8 @@ pub(super) struct Look {
     seen: VecDeque<(Instant, i64)>,
     /// Tenants whose head was held when we came to place.
     waiting: HashSet<String>,
-    /// Logs that are still to be trimmed, with their height, who follows them, and the last one that was asked for.
-    untrimmed: VecDeque<(String, i64)>,
-    followers: Arc<Vec<String>>,
-    trimmed_to: Option<String>,
+    /// How long the last page of the walk over all tenants took.
+    page_took: Duration,
 }
 
 impl Look {
@@ -43,9 +45,7 @@ impl Look {
             since: Looked::default(),
             seen: VecDeque::new(),
             waiting: HashSet::new(),
-            untrimmed: VecDeque::new(),
-            followers: Arc::default(),
-            trimmed_to: None,
+            page_took: Duration::ZERO,
         }
     }
 
@@ -96,72 +96,50 @@ impl Look {
         Ok(grown)
     }
 
-    /// From the beginning: what waits for a position, whoever left it there, and every scope that is behind.
-    pub(super) async fn sweep(&mut self) -> Vec<(String, String)> {
+    /// Places what waits for a position, from the beginning, and finds scopes that are to be tried again or, in the next page of
+    /// tenants, are behind. `all`: of all tenants at once.
+    pub(super) async fn sweep(&mut self, all: bool) -> Behind {
         let (swept, worker) = (self.projector.swept(), self.projector.worker.clone());
         let since = Looked { snapshot: None, arrival: self.since.arrival };
         if let Err(fault) = self.look(since, true).await {
             tracing::debug!(error = fault.message(), "could not place from the beginning");
         }
+        if swept.is_empty() {
+            return Behind::default();
+        }
+        let pause = (self.page_took * WALK_SHARE).clamp(WALK_PAUSE_MIN, WALK_PAUSE_MAX);
+        let walk =
+            Walk { page: TENANTS_PAGE, pause_seconds: pause.as_secs_f64(), idle_seconds: WALK_IDLE.as_secs_f64(), all };
+        let begun = Instant::now();
         let behind = self
             .projector
-            .call(move |connection| async move {
-                if swept.is_empty() {
-                    return Ok(Vec::new());
-                }
-                projections::backlog(&connection, &swept, &worker, BACKLOG_MAX).await
-            })
+            .call(move |connection| async move { projections::behind(&connection, &swept, &worker, walk).await })
             .await;
         match behind {
-            Ok(behind) => behind,
+            Ok(behind) => {
+                self.page_took = begun.elapsed();
+                behind
+            }
             Err(fault) => {
                 tracing::debug!(error = fault.message(), "could not sweep the log");
-                Vec::new()
+                Behind::default()
             }
         }
     }
 
-    /// Some old events that everybody has read. Answers whether there may be more.
-    pub(super) async fn trim(&mut self, retention: Option<Duration>) -> bool {
+    /// Deletes some old events that all projections have read, of the next page of tenants. Returns whether there may be more.
+    pub(super) async fn trim(&mut self, retention: Option<Duration>, every: Duration) -> bool {
         let Some(retention) = retention else { return false };
-        match self.trim_some(crate::codec::delay_seconds(retention)).await {
-            Ok(more) => more,
-            Err(fault) => {
-                tracing::debug!(error = fault.message(), "could not trim the logs");
-                self.untrimmed.clear();
-                false
-            }
-        }
-    }
-
-    async fn trim_some(&mut self, seconds: f64) -> Result<bool, Fault> {
-        let Some((tenant, height)) = self.untrimmed.pop_front() else {
-            let after = self.trimmed_to.take();
-            let page = self.projector.call(move |connection| async move {
-                let tenants = events::tenants(&connection, after.as_deref(), TENANTS_PAGE).await?;
-                Ok((tenants, projections::names(&connection).await?))
-            });
-            let (tenants, mut followers) = page.await?;
-            followers.extend(self.projector.names().into_iter().map(str::to_owned));
-            (self.untrimmed, self.followers) = (tenants.into(), Arc::new(followers));
-            self.trimmed_to = self.untrimmed.back().map(|(tenant, _)| tenant.clone());
-            return Ok(!self.untrimmed.is_empty());
-        };
-        let (whose, followers) = (tenant.clone(), self.followers.clone());
-        let gone = self.projector.call(move |connection| async move {
-            let trim = Trim {
-                tenant: &whose,
-                to: height,
-                older_seconds: Some(seconds),
-                abandon: false,
-                followers: &followers,
-                limit: TRIM_BATCH,
-            };
-            events::trim(&connection, &trim).await
+        let (names, older_seconds) = (self.projector.names(), crate::codec::delay_seconds(retention));
+        let trimmed = self.projector.call(move |connection| async move {
+            let idle_seconds = every.as_secs_f64();
+            let page =
+                TrimPage { older_seconds, followers: &names, tenants: TENANTS_PAGE, events: TRIM_BATCH, idle_seconds };
+            events::trim_logs(&connection, &page).await
         });
-        if gone.await? >= TRIM_BATCH.into() {
-            self.untrimmed.push_front((tenant, height));
-        }
-        Ok(true)
+        trimmed.await.unwrap_or_else(|fault| {
+            tracing::debug!(error = fault.message(), "could not trim the logs");
+            false
+        })
     }
 }

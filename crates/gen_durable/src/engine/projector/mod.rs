@@ -2,6 +2,7 @@
 //! logs have grown, and gives every scope its turn; a thousand tenants are a thousand entries in a map, and cost nothing while nothing happens.
 
 mod batch;
+mod known;
 mod look;
 mod reader;
 mod run;
@@ -15,7 +16,7 @@ use std::{
 
 use tokio::sync::mpsc;
 
-use self::look::Look;
+use self::{known::Known, look::Look};
 pub(crate) use self::{
     reader::{Reader, erased},
     turn::{Projector, Turn},
@@ -62,19 +63,10 @@ struct Entry {
     run: Option<Due>,
 }
 
-/// What is remembered of a scope.
-#[derive(Debug, Clone, Copy)]
-struct Known {
-    /// Its cursor has come at least so far.
-    position: i64,
-    /// Somebody else is at it: we are not, until then, unless the sweep finds it abandoned.
-    theirs_until: Instant,
-}
-
 struct Schedule {
     projector: Arc<Projector>,
     entries: HashMap<Key, Entry>,
-    known: HashMap<Key, Known>,
+    known: Known,
     /// Whose turn it is, in order.
     ready: VecDeque<Key>,
     /// Whose turn comes later.
@@ -93,7 +85,7 @@ pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, bell: Arc<Lo
     let mut schedule = Schedule {
         projector: projector.clone(),
         entries: HashMap::new(),
-        known: HashMap::new(),
+        known: Known::default(),
         ready: VecDeque::new(),
         later: Vec::new(),
         running: 0,
@@ -128,13 +120,14 @@ pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, bell: Arc<Lo
         let now = Instant::now();
         schedule.ripen(now);
         if sweep <= now {
-            let behind = look.sweep().await;
-            let least = match (only_places, behind.is_empty()) {
+            let behind = look.sweep(false).await;
+            schedule.known.forget(Instant::now());
+            let least = match (only_places, behind.scopes.is_empty() && !behind.more) {
                 (true, _) => SWEEP_EVERY_MAX,
                 (false, true) => SWEEP_EVERY_IDLE,
                 (false, false) => SWEEP_EVERY_MIN,
             };
-            schedule.told_scopes(behind);
+            schedule.told_scopes(behind.scopes);
             sweep = Instant::now() + (now.elapsed() * SWEEP_SHARE).clamp(least, SWEEP_EVERY_MAX);
         }
         if poll <= now {
@@ -153,7 +146,7 @@ pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, bell: Arc<Lo
         }
         if trim <= now {
             // A little at a time: nobody's turn waits for it.
-            let more = look.trim(settings.event_retention).await;
+            let more = look.trim(settings.event_retention, settings.collect_every).await;
             trim = Instant::now() + if more { Duration::ZERO } else { settings.collect_every };
         }
         while let Some((key, work)) = schedule.next() {
@@ -202,9 +195,7 @@ impl Schedule {
         for (tenant, position) in tenants {
             for index in 0..self.projector.readers.len() {
                 let key = Key::Scope(index, tenant.clone());
-                let news =
-                    self.known.get(&key).is_none_or(|known| known.position < position && known.theirs_until <= now);
-                if news {
+                if self.known.is_news(&key, position, now) {
                     self.wanted(key, position, None);
                 }
             }
@@ -253,9 +244,9 @@ impl Schedule {
 
     fn ended(&mut self, key: Key, (turn, limit, position): Ended) {
         self.running -= 1;
+        let theirs = turn == Turn::Theirs;
         if matches!(key, Key::Scope(..)) {
-            let theirs_until = Instant::now() + if turn == Turn::Theirs { turn::OWNED } else { Duration::ZERO };
-            self.known.insert(key.clone(), Known { position, theirs_until });
+            self.known.note(key.clone(), position, theirs, Instant::now());
         }
         let Some(entry) = self.entries.get_mut(&key) else { return };
         (entry.limit, entry.under_way) = (limit, false);
@@ -264,6 +255,8 @@ impl Schedule {
             Turn::More => self.ready.push_back(key),
             // Told of more while it was at it: what it read may have been read before that.
             Turn::Idle if again > position && matches!(key, Key::Scope(..)) => self.ready.push_back(key),
+            // Another worker moved the cursor a moment ago. Should it die, what it leaves is found when its time is over.
+            Turn::Theirs if matches!(key, Key::Scope(..)) => self.later.push((Instant::now() + turn::OWNED, key)),
             Turn::Idle | Turn::Theirs => drop(self.entries.remove(&key)),
             Turn::Wait(pause) => self.later.push((Instant::now() + pause, key)),
         }
@@ -333,7 +326,7 @@ pub(crate) async fn settle(projector: &Arc<Projector>) -> Result<(), crate::stor
     projector.offer_all().await?;
     loop {
         let mut moved = false;
-        for (tenant, projection) in look.sweep().await {
+        for (tenant, projection) in look.sweep(true).await.scopes {
             let Some(reader) = projector.reader(&projection) else { continue };
             let mut limit = projector.batch;
             while projector.turn(reader, &tenant, &mut limit, true).await.0 == Turn::More {

@@ -1,6 +1,7 @@
 -- called by: store::projections::retry     index: projections_pkey
 -- locks: the scope's row
+-- It is to be tried now: `retry_at` says so to the workers of other processes.
 update gen_durable.projections p
-set status = 'running', attempts = 0, retry_at = null, updated_at = gen_durable.clock()
+set status = 'running', attempts = 0, retry_at = gen_durable.clock(), updated_at = gen_durable.clock()
 where p.tenant = $1 and p.projection = $2 and p.status <> 'running'
 returning true

@@ -9,3 +9,4 @@ mod redrive;
 mod refused;
 mod runs;
 mod torture;
+mod walk;

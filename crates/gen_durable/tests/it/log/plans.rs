@@ -94,3 +94,41 @@ async fn what_was_placed_before_is_not_waded_through_while_somebody_holds_an_old
     assert!(append <= 150, "an append touched {append} pages");
     old.batch_execute("rollback").await.unwrap();
 }
+
+#[tokio::test]
+async fn a_page_of_a_walk_costs_the_same_whatever_the_number_of_tenants() {
+    let (pool, url) = apart().await;
+    let mut client = sql_at(&url).await;
+    let render = |text: &str| text.replace("S.", &format!("{}.", pool.schema()));
+    let worker = "'00000000-0000-0000-0000-000000000001'";
+    let walks = [
+        (
+            "scopes_behind",
+            format!(
+                "select * from S.scopes_behind(array['p', 'q'], array[1, 1], array[false, false], {worker}, 100, 0, 0, false)"
+            ),
+            // For each tenant and projection: the cursor and the end of the log, by an index each.
+            100 * 2 * 10,
+        ),
+        ("trim_logs", "select * from S.trim_logs(86400, array['p', 'q'], 100, 1000, 0)".to_owned(), 100 * 10),
+    ];
+    for _ in 0..7 {
+        for (_, text, _) in &walks {
+            client.query(&render(text), &[]).await.unwrap();
+        }
+    }
+    let load = "
+        insert into S.event_heads select 'tenant ' || n from generate_series(1, 20000) n;
+        insert into S.events (tenant, name, payload, position) select 'tenant ' || n, 'e', '1', 1 from generate_series(1, 20000) n;
+        insert into S.projections (tenant, projection, version, position, retry_at, status)
+        select 'tenant ' || n, p, 1, 1, case when n % 100 = 0 then S.clock() + interval '1 h' end,
+            case when n % 100 = 0 then 'retrying' else 'running' end
+        from generate_series(1, 20000) n, unnest(array['p', 'q']) p;
+        update S.log_walks set after_tenant = 'tenant 15', due_at = statement_timestamp()";
+    client.batch_execute(&render(load)).await.unwrap();
+    for (name, text, most) in walks {
+        let seen = pages(&mut client, &pool, &text).await;
+        println!("{name}: {seen} pages for 100 of 20,000 tenants");
+        assert!(seen <= most, "{name} touched {seen} pages for 100 tenants, the limit is {most}");
+    }
+}

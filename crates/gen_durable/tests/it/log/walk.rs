@@ -1,0 +1,105 @@
+//! The walk over all tenants: pages, one worker at a time; and what is found without it.
+
+use gen_durable::{Client, Engine, HOUR, Pool, Settings};
+
+use super::board::{Board, Paid, board, lab, rows, sql};
+use crate::support::{Running, SOON, eventually, sql_at};
+
+/// Takes a page of two tenants of the walk of `board`.
+const PAGE: &str = "select tenant, more from S.scopes_behind(array['board'], array[1], array[false], gen_random_uuid(), 2, 0, 0, false)";
+
+#[tokio::test]
+async fn one_worker_at_a_time_takes_a_page_and_the_pages_cover_all_tenants() {
+    let lab = lab().await;
+    for tenant in ["", "a", "b", "c", "d"] {
+        lab.record(tenant, Paid { cents: 1 }).await.unwrap();
+    }
+    let (mut one, two) = (sql_at(lab.url()).await, sql_at(lab.url()).await);
+    let page = PAGE.replace("S.", &format!("{}.", lab.pool().schema()));
+    let read = |rows: Vec<tokio_postgres::Row>| {
+        let tenants: Vec<Option<String>> = rows.iter().map(|row| row.get(0)).collect();
+        (tenants.into_iter().flatten().collect::<Vec<_>>(), rows.last().unwrap().get::<_, bool>(1))
+    };
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    // The walk's row is made by a transaction of its own.
+    assert_eq!(read(two.query(&page, &[]).await.unwrap()), (names(&["", "a"]), true));
+    let held = one.transaction().await.unwrap();
+    assert_eq!(read(held.query(&page, &[]).await.unwrap()), (names(&["b", "c"]), true));
+    assert_eq!(read(two.query(&page, &[]).await.unwrap()), (names(&[]), false), "another worker is at it");
+    held.commit().await.unwrap();
+    assert_eq!(read(two.query(&page, &[]).await.unwrap()), (names(&["d"]), false));
+    assert_eq!(read(two.query(&page, &[]).await.unwrap()), (names(&["", "a"]), true), "from the beginning");
+    sql(&lab, "update S.log_walks set due_at = statement_timestamp() + interval '1 h'").await;
+    assert_eq!(read(two.query(&page, &[]).await.unwrap()), (names(&[]), false), "it is not due");
+    // Another build has a walk of its own.
+    let other = page.replace("array[1]", "array[2]");
+    assert_eq!(read(two.query(&other, &[]).await.unwrap()), (names(&["", "a"]), true));
+}
+
+/// No walk of these tests is due: what is found is found by other means.
+const NO_WALK: &str = "insert into S.log_walks (walk, projection, version, due_at)
+    values ('behind', 'board', 1, statement_timestamp() + interval '1 day')
+    on conflict (walk, projection, version) do update set due_at = excluded.due_at";
+
+fn engine(lab: &gen_durable::Lab<()>) -> Engine {
+    Engine::builder(lab.pool().clone(), ()).project(Board::new(lab.pool().schema())).build().unwrap()
+}
+
+#[tokio::test]
+async fn a_scope_whose_worker_died_is_taken_over_without_the_walk() {
+    let lab = lab().await;
+    let running = Running::start(engine(&lab));
+    let first = lab.record("t", Paid { cents: 1 }).await.unwrap();
+    assert_eq!(lab.sync::<Board>("t", first, SOON).await.unwrap(), first);
+    sql(&lab, NO_WALK).await;
+    // As a worker leaves it that moved the cursor and died a moment later.
+    let dead =
+        "update S.projections set owner = gen_random_uuid(), owned_until = statement_timestamp() + interval '3 s'";
+    sql(&lab, dead).await;
+    lab.record("t", Paid { cents: 2 }).await.unwrap();
+    eventually("another worker goes on", async || board(&lab, "t").await == [1, 2]).await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_retry_that_another_process_asks_for_is_found_without_the_walk() {
+    let lab = lab().await;
+    let schema = lab.pool().schema().to_owned();
+    let lab = lab.project(Board { poison: vec![1], attempts: 1, ..Board::new(&schema) });
+    lab.record("t", Paid { cents: 1 }).await.unwrap();
+    lab.drain().await;
+    sql(&lab, NO_WALK).await;
+    let running = Running::start(engine(&lab));
+    let elsewhere = Client::new(Pool::connect_to(lab.url(), &schema).await.unwrap());
+    assert!(elsewhere.projections().retry("t", "board").await.unwrap());
+    eventually("it is tried again", async || board(&lab, "t").await == [1]).await;
+    assert_eq!(rows(&lab, "select retry_at from S.projections").await, [["null"]]);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn old_events_of_many_tenants_are_trimmed_a_page_at_a_time() {
+    let lab = lab().await;
+    let load = "
+        insert into S.event_heads select 'tenant ' || n from generate_series(1, 500) n;
+        insert into S.events (tenant, name, payload, position, at)
+        select 'tenant ' || n, 'paid', '{\"cents\": 1}', p, S.clock() - interval '1 day'
+        from generate_series(1, 500) n, generate_series(1, 3) p;
+        insert into S.projections (tenant, projection, version, position)
+        select 'tenant ' || n, 'board', 1, case when n = 7 then 1 else 3 end from generate_series(1, 500) n where n <> 8";
+    sql(&lab, load).await;
+    // An engine without the projection: it trims, and reads nothing.
+    let settings = Settings {
+        event_retention: Some(HOUR),
+        collect_every: std::time::Duration::from_millis(50),
+        ..Settings::default()
+    };
+    let running = Running::start(Engine::builder(lab.pool().clone(), ()).settings(settings).build().unwrap());
+    let left = "select count(*), count(*) filter (where tenant = 'tenant 7'), count(*) filter (where tenant = 'tenant 8') from S.events";
+    // Of each log the last event stays; what the projection has not read; and all where it has not begun.
+    eventually("the logs are trimmed", async || rows(&lab, left).await == [["503", "2", "3"]]).await;
+    running.stop().await;
+    let sent = lab.statements();
+    assert_eq!(sent.get("trim_events.sql"), None, "no statement for one tenant");
+    assert_eq!(rows(&lab, left).await, [["503", "2", "3"]]);
+}
