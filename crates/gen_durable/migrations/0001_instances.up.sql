@@ -170,7 +170,7 @@ create unique index instances_key on gen_durable.instances (tenant, correlation_
 create index instances_children on gen_durable.instances (parent_id, parent_generation, id)
     where parent_id is not null;
 -- Waits and joins that give up at a time.
-create index instances_deadlines on gen_durable.instances (deadline_at)
+create index instances_deadlines on gen_durable.instances (deadline_at, id)
     where deadline_at is not null;
 
 -- What waits, has failed or was set aside, by id: for people who look for it among a million that are done. It names no column

@@ -71,7 +71,10 @@ create table gen_durable.projection_runs (
 create unique index projection_runs_open on gen_durable.projection_runs (tenant, projection) where finished_at is null;
 create index projection_runs_by_name on gen_durable.projection_runs (projection, id);
 create index projection_runs_by_scope on gen_durable.projection_runs (projection, tenant, id);
-create index projection_runs_retired on gen_durable.projection_runs (id) where retired is not null;
+-- What a worker has to do something about: open ones, and those that have left rows to be cleared.
+create index projection_runs_due on gen_durable.projection_runs (projection, id) where finished_at is null or retired is not null;
+-- What has ended, in the order in which it is collected.
+create index projection_runs_finished on gen_durable.projection_runs (finished_at) where finished_at is not null and retired is null;
 
 -- What a projection could not apply: once for each event, with how often it was tried.
 create table gen_durable.projection_failures (
@@ -90,6 +93,7 @@ create table gen_durable.projection_failures (
 );
 create index projection_failures_left on gen_durable.projection_failures (projection, tenant, position) where resolved_at is null;
 create index projection_failures_redrive on gen_durable.projection_failures (projection) where redrive;
+create index projection_failures_resolved on gen_durable.projection_failures (resolved_at) where resolved_at is not null;
 
 -- Events that a run passed over. When the rows of a shadow are read, they are what is parked.
 create table gen_durable.projection_run_failures (
@@ -419,16 +423,18 @@ declare
     more boolean := false;
 begin
     return query
-    select p.tenant, p.projection, null::boolean
-    from gen_durable.projections p
-    join unnest(p_projections, p_versions) as b(projection, version)
-        on b.projection = p.projection and b.version = p.version
-    where p.retry_at <= gen_durable.clock() and p.status <> 'halted'
-      and (p.owner is null or p.owner = p_worker or p.owned_until < statement_timestamp())
-      and p.position < (
+    with due as materialized (
+        select p.tenant, p.projection, p.version, p.position, p.owner, p.owned_until from gen_durable.projections p
+        where p.retry_at <= gen_durable.clock() and p.status <> 'halted'
+        order by p.retry_at
+    )
+    select due.tenant, due.projection, null::boolean
+    from due join unnest(p_projections, p_versions) as b(projection, version)
+        on b.projection = due.projection and b.version = due.version
+    where (due.owner is null or due.owner = p_worker or due.owned_until < statement_timestamp())
+      and due.position < (
         select e.position from gen_durable.events e
-        where e.tenant = p.tenant and e.position is not null order by e.position desc limit 1)
-    order by p.retry_at
+        where e.tenant = due.tenant and e.position is not null order by e.position desc limit 1)
     limit p_page;
     for build in select * from unnest(p_projections, p_versions, p_eager) as b(projection, version, eager) loop
         page := case

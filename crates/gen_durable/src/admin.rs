@@ -125,6 +125,11 @@ impl Projections {
         self.ask(RunKind::Verify, tenant, projection)
     }
 
+    /// Asks for a run of this kind for every tenant of a projection, in one statement. Scopes in which a run is open are left out.
+    pub fn for_all_tenants(&self, kind: RunKind, projection: &str) -> RunsRequest {
+        RunsRequest(self.ask(kind, "", projection))
+    }
+
     fn ask(&self, kind: RunKind, tenant: &str, projection: &str) -> RunRequest {
         let request = Request {
             tenant: tenant.to_owned(),
@@ -270,6 +275,58 @@ impl IntoFuture for RunRequest {
             match run {
                 Some(run) => Ok(run),
                 None => Err(projections.why_not(&request).await?),
+            }
+        })
+    }
+}
+
+/// Runs of all tenants of a projection that have not been asked for yet; see [`Projections::for_all_tenants`].
+#[must_use = "nothing is asked for until this is awaited"]
+#[derive(Debug, Clone)]
+pub struct RunsRequest(RunRequest);
+
+impl RunsRequest {
+    /// Limits replays to events after this position.
+    pub fn after(self, position: i64) -> Self {
+        RunsRequest(self.0.after(position))
+    }
+    /// Limits replays to events up to this position.
+    pub fn up_to(self, position: i64) -> Self {
+        RunsRequest(self.0.up_to(position))
+    }
+    /// Swaps shadows also if the digests differ.
+    pub fn anyway(self) -> Self {
+        RunsRequest(self.0.anyway())
+    }
+    /// Names the person or program that asks, for the record.
+    pub fn by(self, who: impl Into<String>) -> Self {
+        RunsRequest(self.0.by(who))
+    }
+}
+
+impl IntoFuture for RunsRequest {
+    /// The numbers of the runs, in the order of tenants.
+    type Output = Result<Vec<i64>, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let RunRequest { projections, request } = self.0;
+        Box::pin(async move {
+            check(None, Some(&request.projection))?;
+            let projection = request.projection.clone();
+            let act = move |connection: Rc<Connection>| async move {
+                let runs = runs::request_all(&connection, &request).await?;
+                let is_known = !runs.is_empty() || projections::names(&connection).await?.contains(&request.projection);
+                Ok((runs, is_known))
+            };
+            let (runs, is_known) = projections.call("ask for runs", act).await?;
+            projections.pool.inner.log.poke_runs();
+            match is_known {
+                true => Ok(runs),
+                false => {
+                    let message = format!("there is no projection {projection:?} of any tenant");
+                    Err(Error::new(Kind::NotFound, message))
+                }
             }
         })
     }

@@ -40,7 +40,7 @@ mod testing;
 #[cfg(feature = "testing")]
 pub use testing::{Lab, LabDatabase, Tally};
 
-pub use admin::{Projections, RunRequest};
+pub use admin::{Projections, RunRequest, RunsRequest};
 pub use audit::{Audit, Deed};
 pub use birth::{Birth, IntoBirth, birth, birth_at};
 pub use calendar::{Cycle, Due, Missed, Occurrence, Period};

@@ -74,7 +74,8 @@ pub struct Settings {
     /// How many timers that are long overdue, after an outage say, a process fires in a second (1,000): ten processes fire ten times
     /// as many. Fresh ones are on time meanwhile.
     pub overdue_per_second: u32,
-    /// How long fired, missed and cancelled timers are kept (30 days). `None`: for ever.
+    /// How long fired, missed and cancelled timers are kept, and finished runs and resolved failures of projections (30 days).
+    /// `None`: for ever.
     pub timer_retention: Option<Duration>,
     /// How often settled instances are collected (1 minute).
     pub collect_every: Duration,

@@ -9,6 +9,9 @@ use super::zone;
 /// A line that has no occurrence in the years after this moment has none at all.
 const LOOKED_FROM: Timestamp = Timestamp::UNIX_EPOCH;
 
+/// A search that ends at a day that its zone skipped begins anew at so many of the zone's next changes.
+const SKIPS_MAX: usize = 8;
+
 /// A cron line: five fields, or six with seconds, or one of `@hourly @daily @weekly @monthly @yearly`.
 #[derive(Clone, PartialEq)]
 pub(super) struct Cron {
@@ -30,17 +33,30 @@ impl Cron {
         Ok(cron)
     }
 
-    /// The first occurrence later than this.
+    /// The first occurrence later than this. Where the search ends at a day that the zone skipped, it goes on after the skip.
     pub(super) fn after(&self, after: Timestamp) -> Option<Timestamp> {
-        let found = self.cron.find_next_occurrence(&after.to_zoned(self.zone.clone()), false).ok()?;
-        // A cron library that finds what has been would let us fire for ever.
-        Some(found.timestamp()).filter(|found| *found > after)
+        let from = |start: Timestamp, inclusive: bool| {
+            let found = self.cron.find_next_occurrence(&start.to_zoned(self.zone.clone()), inclusive).ok()?;
+            // A cron library that finds what has been would let us fire for ever.
+            Some(found.timestamp()).filter(|found| *found > after)
+        };
+        from(after, false).or_else(|| {
+            let skips = self.zone.following(after).take(SKIPS_MAX);
+            skips.map(|skip| skip.timestamp()).filter_map(|skip| from(skip, true)).next()
+        })
     }
 
     /// The last occurrence up to this.
     pub(super) fn until(&self, until: Timestamp) -> Option<Timestamp> {
-        let found = self.cron.find_previous_occurrence(&until.to_zoned(self.zone.clone()), true).ok()?;
-        Some(found.timestamp()).filter(|found| *found <= until)
+        let from = |end: Timestamp| {
+            let found = self.cron.find_previous_occurrence(&end.to_zoned(self.zone.clone()), true).ok()?;
+            Some(found.timestamp()).filter(|found| *found <= until)
+        };
+        from(until).or_else(|| {
+            let skips = self.zone.preceding(until).take(SKIPS_MAX);
+            let before = skips.filter_map(|skip| Timestamp::from_second(skip.timestamp().as_second() - 1).ok());
+            before.filter_map(from).next()
+        })
     }
 }
 

@@ -109,9 +109,14 @@ impl Cycle {
         self
     }
 
-    /// The next few occurrences of a cycle that begins now.
+    /// Returns the next few occurrences of a cycle that begins now. Occurrences of a written start that have passed count.
     pub fn upcoming(&self, now: Timestamp, count: usize) -> Vec<Timestamp> {
-        self.following(now, now, None, count)
+        let Some(first) = self.first_later(now).filter(|_| count > 0) else { return Vec::new() };
+        let mut found = vec![first.due];
+        if first.remaining != Some(0) {
+            found.extend(self.following(now, first.due, first.remaining, count - 1));
+        }
+        found
     }
 
     /// The zone by whose calendar it goes: `Europe/Madrid`, `UTC`, `+02:00`.

@@ -14,7 +14,9 @@ use super::{
 };
 
 sql!(REQUEST, "run_request.sql", [TEXT, TEXT, TEXT, INT8, INT8, BOOL, TEXT, INT4]);
+sql!(REQUEST_ALL, "run_request_all.sql", [TEXT, TEXT, INT8, INT8, BOOL, TEXT]);
 sql!(DUE, "runs_due.sql", [TEXT_ARRAY, INT4_ARRAY, TEXT]);
+sql!(COLLECT, "collect_runs.sql", [FLOAT8, INT4]);
 sql!(OPEN, "run_open.sql", [INT8, INT4, TEXT, TEXT_ARRAY, INT4, INT8, INT8, BOOL]);
 sql!(ADVANCE, "run_advance.sql", [INT8, INT8, INT8, INT8, TEXT, FLOAT8, BOOL]);
 sql!(PASS_OVER, "run_passed_over.sql", [INT8, INT8, TEXT]);
@@ -82,7 +84,22 @@ pub(crate) async fn request(connection: &Connection, request: &Request) -> Resul
     rows.first().map(|row| column(row, 0)).transpose()
 }
 
-/// A run that somebody has to do something about.
+/// Asks for a run of every tenant's scope of a projection; the tenant of the request is not used. Returns the numbers of the
+/// runs: scopes in which one is open are left out.
+pub(crate) async fn request_all(connection: &Connection, request: &Request) -> Result<Vec<i64>, Fault> {
+    let Request { projection, kind, from, to, anyway, by, .. } = request;
+    let params: &[Param<'_>] = &[projection, &kind.name(), from, to, anyway, by];
+    connection.query(&REQUEST_ALL, params).await?.iter().map(|row| column(row, 0)).collect()
+}
+
+/// Deletes finished runs and resolved failures that ended this long ago, up to `limit` of each. Returns how many of the more
+/// numerous.
+pub(crate) async fn collect(connection: &Connection, retention_seconds: f64, limit: i32) -> Result<i64, Fault> {
+    let rows = connection.query(&COLLECT, &[&retention_seconds, &limit]).await?;
+    rows.first().map_or(Ok(0), |row| column(row, 0))
+}
+
+/// A run that a worker has to do something about.
 #[derive(Debug, Clone)]
 pub(crate) struct Due {
     pub(crate) id: i64,

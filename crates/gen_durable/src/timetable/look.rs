@@ -19,6 +19,8 @@ const PAGE_MAX: usize = 1_000;
 /// A forecast counts so many in all its parts together, and in each of them no more than its share; but at least so many.
 const FORECAST_MAX: usize = 60_000;
 const FORECAST_PART_MIN: usize = 100;
+/// A forecast looks at most this far ahead: a hundred years.
+const FORECAST_AHEAD_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
 /// What is late by less than this may be about to fire.
 const LATE_SECONDS: f64 = 5.0;
 
@@ -102,10 +104,10 @@ impl Inspect {
         .await
     }
 
-    /// How many fall due in each of so many parts (1 to 1,000) of the time ahead; parts in which nothing does are left out.
-    /// Of each kind it is counted up to [`forecast_max`](Self::forecast_max) in each part.
+    /// How many fall due in each of so many parts (1 to 1,000) of the time ahead (a hundred years at the most); parts in which
+    /// nothing does are left out. Of each kind it is counted up to [`forecast_max`](Self::forecast_max) in each part.
     pub async fn forecast(&self, ahead: Duration, parts: usize) -> Result<Vec<Forecast>, Error> {
-        let (seconds, most) = (ahead.as_secs_f64().max(1.0), Inspect::forecast_max(parts));
+        let (seconds, most) = (ahead.min(FORECAST_AHEAD_MAX).as_secs_f64().max(1.0), Inspect::forecast_max(parts));
         let counted_max = i32::try_from(most).unwrap_or(i32::MAX);
         let parts = i32::try_from(parts.clamp(1, 1_000)).unwrap_or(1);
         let part = |(part, kind, count)| Forecast { part: usize::try_from(part).unwrap_or_default(), kind, count };

@@ -243,3 +243,43 @@ async fn a_cron_line_for_a_moment_of_the_day_agrees_with_postgres_where_that_mom
         assert!(expected.len() > 16_900, "{zone}: {}", expected.len());
     }
 }
+
+#[test]
+fn occurrences_of_a_written_start_that_have_passed_count_against_the_number() {
+    let cycle = Cycle::iso("R3/2026-01-01T08:00:00Z/P1D").unwrap();
+    let upcoming = |now: &str| cycle.upcoming(at(now), 9).iter().map(ToString::to_string).collect::<Vec<_>>();
+    let days = ["2026-01-01T08:00:00Z", "2026-01-02T08:00:00Z", "2026-01-03T08:00:00Z"];
+    assert_eq!(upcoming("2025-12-01T00:00:00Z"), days);
+    assert_eq!(upcoming("2026-01-01T09:00:00Z"), days[1..]);
+    assert_eq!(upcoming("2026-01-02T08:00:00Z"), days[2..], "what is now has been");
+    assert_eq!(upcoming("2026-01-03T08:00:00Z"), [""; 0]);
+    assert_eq!(upcoming("2030-01-01T00:00:00Z"), [""; 0]);
+    assert_eq!(cycle.upcoming(at("2025-12-01T00:00:00Z"), 0), []);
+    assert_eq!(cycle.upcoming(at("2025-12-01T00:00:00Z"), 2).len(), 2);
+}
+
+#[test]
+fn a_cron_line_goes_on_after_a_day_that_its_zone_skipped() {
+    // Samoa and Tokelau went from the 29th to the 31st of December 2011, Kwajalein from the 20th to the 22nd of August 1993.
+    for (zone, now, expected) in [
+        (
+            "Pacific/Apia",
+            "2011-12-29T09:00:00Z",
+            ["2011-12-29T20:00:00Z", "2011-12-30T20:00:00Z", "2011-12-31T20:00:00Z"],
+        ),
+        (
+            "Pacific/Fakaofo",
+            "2011-12-29T09:00:00Z",
+            ["2011-12-29T21:00:00Z", "2011-12-30T21:00:00Z", "2011-12-31T21:00:00Z"],
+        ),
+        (
+            "Pacific/Kwajalein",
+            "1993-08-20T09:00:00Z",
+            ["1993-08-20T22:00:00Z", "1993-08-21T22:00:00Z", "1993-08-22T22:00:00Z"],
+        ),
+    ] {
+        let cycle = Cycle::cron("0 10 * * *", zone).unwrap();
+        let found: Vec<String> = cycle.upcoming(at(now), 3).iter().map(ToString::to_string).collect();
+        assert_eq!(found, expected, "{zone}");
+    }
+}

@@ -442,3 +442,37 @@ async fn a_timer_that_cannot_be_fired_stops_no_other() {
     );
     assert_eq!(count("state = 'pending'").await, 6, "beside the next of each, and the first");
 }
+
+#[tokio::test]
+async fn a_timer_that_falls_due_waits_for_at_most_one_batch_of_overdue_ones() {
+    let pool = live().await;
+    let schema = pool.schema().to_owned();
+    let client = sql().await;
+    let settings = Settings { overdue_per_second: 1_000, ..Settings::default() };
+    let builder = Engine::builder(pool.clone(), ()).register::<Wait>().register::<Tick>().settings(settings);
+    let running = Running::start(builder.build().unwrap());
+    Client::new(pool.clone()).enqueue(Wait { cycle: "R20/PT0.1S".into() }).await.unwrap();
+    let ask = async |what: &str| -> i64 {
+        client.query_one(&format!("select count(*) from {schema}.{what}"), &[]).await.unwrap().get(0)
+    };
+    eventually("the first is armed", async || ask("timers").await > 0).await;
+    // No worker has their machine: they only go from waiting to runnable.
+    let overdue = format!(
+        "insert into {schema}.instances (fsm, step, state, status, awaits, deadline_at, deadline_step)
+         select 'unknown', 'begin', '{{}}', 'awaiting_signal', '{{over}}',
+             statement_timestamp() - interval '1 day' + g * interval '1 ms', 'over'
+         from generate_series(1, 5000) g"
+    );
+    client.batch_execute(&overdue).await.unwrap();
+    eventually("all of them fire", async || ask("timers where state = 'fired'").await == 20).await;
+    eventually("the overdue ones too", async || ask("instances where deadline_at is not null").await == 0).await;
+    running.stop().await;
+    // Counted in rows and not in time: a machine that stands still fires neither. What is late by more than 5 s is overdue itself.
+    let text = format!(
+        "select coalesce(max((select count(*) from {schema}.instances i
+             where i.fsm = 'unknown' and i.updated_at > t.due_at and i.updated_at < t.ended_at)), 0)
+         from {schema}.timers t where t.state = 'fired' and t.ended_at - t.due_at <= interval '5 s'"
+    );
+    let between: i64 = client.query_one(&text, &[]).await.unwrap().get(0);
+    assert!(between <= 200, "{between} overdue ones were fired between the due time of a timer and its end");
+}

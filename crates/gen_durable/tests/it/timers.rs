@@ -375,3 +375,65 @@ async fn a_running_engine_fires_what_it_armed_and_what_another_left_behind() {
     let pending = format!("select count(*) from {schema}.timers where state = 'pending'");
     assert_eq!(client.query_one(&pending, &[]).await.unwrap().get::<_, i64>(0), 0);
 }
+
+#[tokio::test]
+async fn history_has_one_line_for_a_deadline_and_none_for_what_repeats_beside_the_wait() {
+    let lab = lab().await;
+    let wish = Wish::Remind { cycle: "R/PT1H".into(), missed: "all".into(), give_up: Some(3 * 3600 + 1800) };
+    let id = begun(&lab, wish).await;
+    lab.skip(4 * HOUR).await;
+    assert_eq!((lab.status_of(id).await, reminders(&lab).await), (Status::Failed, 3));
+    let told = async |id: i64| {
+        let mut lines = lab.inspect().story(id, None, 100).await.unwrap();
+        lines.sort_by_key(|line| line.mark);
+        let told = lines.iter().map(|line| format!("{}: {} > {}", line.outcome, line.from, line.to));
+        (told.collect::<Vec<String>>(), lines)
+    };
+    let (lines, rows) = told(id.raw()).await;
+    assert_eq!(lines, ["wait: begin > told", "deadline: told > late", "stop: late > late"]);
+    // The line of the deadline says when it came, and no step ran.
+    let deadline = rows.iter().find(|line| line.outcome == "deadline").unwrap();
+    assert_eq!((deadline.took, deadline.status), (None, Status::Runnable));
+    assert_eq!(deadline.at.duration_since(rows[0].at).as_secs(), 3 * 3600 + 1800);
+    // Each repeat is a job of its own: its history is its own, and a job that does well has none.
+    let jobs = format!("select id from {}.instances where fsm = 'remind' order by id", lab.pool().schema());
+    for row in sql().await.query(&jobs, &[]).await.unwrap() {
+        assert_eq!(told(row.get(0)).await.0, [""; 0]);
+    }
+}
+
+#[tokio::test]
+async fn all_deadlines_at_one_instant_are_paged_through() {
+    let lab = lab().await;
+    let count = 6_000_usize;
+    let load = format!(
+        "insert into {}.instances (fsm, step, state, status, awaits, deadline_at, deadline_step)
+         select 'patient', 'told', '{{}}', 'awaiting_signal', '{{told}}', timestamptz '2100-01-01Z', 'late'
+         from generate_series(1, {count})",
+        lab.pool().schema()
+    );
+    sql().await.batch_execute(&load).await.unwrap();
+    let (mut seen, mut after) = (std::collections::BTreeSet::new(), None);
+    loop {
+        let filter = TimerFilter { which: WhichTimers::Ahead, after, limit: 700 };
+        let page = lab.inspect().timers(filter).await.unwrap();
+        for timer in &page.timers {
+            assert!(seen.insert(timer.instance.unwrap()), "{timer:?} was listed twice");
+        }
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(seen.len(), count);
+}
+
+#[tokio::test]
+async fn a_forecast_of_any_length_is_answered() {
+    let lab = lab().await;
+    begun(&lab, remind("R/P1D")).await;
+    for ahead in [Duration::ZERO, 2 * DAY, Duration::MAX] {
+        let forecast = lab.timers().forecast(ahead, 4).await.unwrap();
+        assert_eq!(forecast.len(), usize::from(!ahead.is_zero()), "{ahead:?}: {forecast:?}");
+    }
+}

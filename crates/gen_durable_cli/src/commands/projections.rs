@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gen_durable::{Client, ProjectionInfo, ProjectionRun, RunRequest, Timestamp};
+use gen_durable::{Client, ProjectionInfo, ProjectionRun, Projections, RunKind, Timestamp};
 use serde_json::{Value, json};
 
 use crate::{
@@ -155,41 +155,49 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         Some(Command::Runs(which)) => runs(which, json).await,
         Some(Command::Failures(args)) => failures(args, json).await,
         Some(Command::Rebuild(Rebuild { scopes, in_place, anyway })) => {
-            ask("rebuild", scopes, json, |client, tenant, projection| {
-                let projections = client.projections();
-                let request = match in_place {
-                    true => projections.rebuild(tenant, projection),
-                    false => projections.rebuild_in_a_shadow(tenant, projection),
-                };
-                signed(if anyway { request.anyway() } else { request })
-            })
-            .await
+            let kind = if in_place { RunKind::Rebuild } else { RunKind::Shadow };
+            ask("rebuild", scopes, json, Wanted { kind, anyway, after: 0, up_to: None }).await
         }
         Some(Command::Replay(Replay { scopes, after, up_to })) => {
-            ask("replay", scopes, json, |client, tenant, projection| {
-                let projections = client.projections();
-                let request = projections.replay(tenant, projection).after(after);
-                signed(match up_to {
-                    Some(to) => request.up_to(to),
-                    None => request,
-                })
-            })
-            .await
+            ask("replay", scopes, json, Wanted { kind: RunKind::Replay, anyway: false, after, up_to }).await
         }
         Some(Command::Verify(Verify { scopes })) => {
-            ask("verify", scopes, json, |client, tenant, projection| {
-                signed(client.projections().verify(tenant, projection))
-            })
-            .await
+            ask("verify", scopes, json, Wanted { kind: RunKind::Verify, anyway: false, after: 0, up_to: None }).await
         }
         Some(Command::Cancel(args)) => cancel(args, json).await,
         Some(Command::Retry(args)) => retry(args, json).await,
     }
 }
 
-/// Who asks, for the record.
-fn signed(request: RunRequest) -> RunRequest {
-    request.by(user())
+/// What is asked for.
+struct Wanted {
+    kind: RunKind,
+    anyway: bool,
+    after: i64,
+    up_to: Option<i64>,
+}
+
+impl Wanted {
+    /// Asks for a run of one tenant, or in one statement for a run of every tenant. Returns the numbers of the runs.
+    async fn ask(&self, projections: &Projections, scopes: &Scopes) -> anyhow::Result<Vec<i64>> {
+        let projection = &scopes.projection;
+        let Some(tenant) = &scopes.tenant else {
+            let mut request = projections.for_all_tenants(self.kind, projection).after(self.after).by(user());
+            request = if self.anyway { request.anyway() } else { request };
+            request = if let Some(to) = self.up_to { request.up_to(to) } else { request };
+            return Ok(request.await?);
+        };
+        let request = match self.kind {
+            RunKind::Rebuild => projections.rebuild(tenant, projection),
+            RunKind::Shadow => projections.rebuild_in_a_shadow(tenant, projection),
+            RunKind::Verify => projections.verify(tenant, projection),
+            _ => projections.replay(tenant, projection),
+        };
+        let mut request = request.after(self.after).by(user());
+        request = if self.anyway { request.anyway() } else { request };
+        request = if let Some(to) = self.up_to { request.up_to(to) } else { request };
+        Ok(vec![request.await?])
+    }
 }
 
 async fn list(which: Which, json: bool) -> anyhow::Result<()> {
@@ -326,22 +334,23 @@ async fn expanded(client: &Client, scopes: &Scopes) -> anyhow::Result<Vec<String
     Ok(vec![tenant.clone()])
 }
 
-async fn ask(
-    act: &str,
-    scopes: Scopes,
-    json: bool,
-    request: impl Fn(&Client, &str, &str) -> RunRequest,
-) -> anyhow::Result<()> {
+async fn ask(act: &str, scopes: Scopes, json: bool, wanted: Wanted) -> anyhow::Result<()> {
     let client = scopes.database.client_for(act, scopes.named()).await?;
-    let mut ids = Vec::new();
-    for tenant in expanded(&client, &scopes).await? {
-        ids.push(request(&client, &tenant, &scopes.projection).await?);
-    }
-    let patience = Duration::from_secs(scopes.wait.unwrap_or_default());
-    let mut runs = Vec::new();
-    for id in ids {
-        runs.push(client.projections().finished(id, patience).await?);
-    }
+    let projections = client.projections();
+    let ids = wanted.ask(&projections, &scopes).await?;
+    let runs = match scopes.wait {
+        Some(seconds) => {
+            let mut runs = Vec::new();
+            for id in ids {
+                runs.push(projections.finished(id, Duration::from_secs(seconds)).await?);
+            }
+            runs
+        }
+        None => {
+            let found = projections.runs(scopes.tenant.as_deref(), Some(&scopes.projection)).await?;
+            found.into_iter().filter(|run| ids.binary_search(&run.id).is_ok()).collect()
+        }
+    };
     if json {
         return print_json(&runs.iter().map(run_json).collect::<Vec<_>>());
     }

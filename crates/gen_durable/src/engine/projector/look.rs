@@ -11,6 +11,7 @@ use crate::store::{
     events::{self, Looked, News, TrimPage},
     fault::Fault,
     projections::{self, Behind, Walk},
+    runs,
 };
 
 /// A poll looks again at what arrived this long before the last one: numbers of arrival commit out of order.
@@ -25,6 +26,8 @@ const WALK_PAUSE_MAX: Duration = Duration::from_secs(5);
 const WALK_IDLE: Duration = Duration::from_millis(500);
 /// Old events deleted in one statement.
 const TRIM_BATCH: i32 = 1_000;
+/// Finished runs, and resolved failures, deleted in one statement.
+const COLLECT_BATCH: i32 = 1_000;
 
 /// What was looked at, and what could not be placed yet.
 pub(super) struct Look {
@@ -139,6 +142,19 @@ impl Look {
         });
         trimmed.await.unwrap_or_else(|fault| {
             tracing::debug!(error = fault.message(), "could not trim the logs");
+            false
+        })
+    }
+
+    /// Deletes some finished runs and resolved failures after their retention. Returns whether there may be more.
+    pub(super) async fn collect(&mut self, retention: Option<Duration>) -> bool {
+        let Some(retention) = retention else { return false };
+        let seconds = crate::codec::delay_seconds(retention);
+        let collected = self
+            .projector
+            .call(move |connection| async move { runs::collect(&connection, seconds, COLLECT_BATCH).await });
+        collected.await.map(|count| count >= COLLECT_BATCH.into()).unwrap_or_else(|fault| {
+            tracing::debug!(error = fault.message(), "could not collect runs");
             false
         })
     }

@@ -146,7 +146,8 @@ pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, bell: Arc<Lo
         }
         if trim <= now {
             // A little at a time: nobody's turn waits for it.
-            let more = look.trim(settings.event_retention, settings.collect_every).await;
+            let trimmed = look.trim(settings.event_retention, settings.collect_every).await;
+            let more = look.collect(settings.timer_retention).await || trimmed;
             trim = Instant::now() + if more { Duration::ZERO } else { settings.collect_every };
         }
         while let Some((key, work)) = schedule.next() {

@@ -88,8 +88,15 @@ impl Projector {
         }
     }
 
-    /// Clear, and let live begin anew: one transaction.
+    /// Clear, and let live begin anew: one transaction. The digest of the rows as they are is noted before, for a projection that
+    /// has no generations to compare.
     async fn begin_in_place(&self, reader: &Arc<dyn Reader>, due: &Due) -> Result<Turn, Fault> {
+        match self.digest_of_live(reader, due).await? {
+            Ok((live, Some(digest))) => self.note_digest(due, digest, live.position).await?,
+            Ok((_, None)) => {}
+            // Rows that no digest can be taken of are a reason to rebuild.
+            Err(trouble) => tracing::warn!(run = due.id, ?trouble, "no digest of the rows that are cleared"),
+        }
         let mut tx = self.begin().await?;
         let ask = Ask { scope: true, ..self.run_ask(reader.as_ref(), due, 1) };
         let Opened { run, events } = runs::open(&mut tx, &self.target, &ask).await?;
@@ -330,13 +337,17 @@ impl Projector {
     }
 
     async fn note(&self, due: &Due, digest: Option<Digest>, position: i64, verdict: &str) -> Result<(), Fault> {
-        let (run, tenant, projection) = (due.id, due.tenant.clone(), due.projection.clone());
-        let verdict = verdict.to_owned();
+        if let Some(digest) = digest {
+            self.note_digest(due, digest, position).await?;
+        }
+        let (run, verdict) = (due.id, verdict.to_owned());
+        self.call(move |connection| async move { runs::verdict(&connection, run, &verdict).await }).await
+    }
+
+    async fn note_digest(&self, due: &Due, digest: Digest, position: i64) -> Result<(), Fault> {
+        let (tenant, projection) = (due.tenant.clone(), due.projection.clone());
         self.call(move |connection| async move {
-            if let Some(digest) = digest {
-                projections::note_digest(&connection, &tenant, &projection, digest.as_bytes(), position).await?;
-            }
-            runs::verdict(&connection, run, &verdict).await
+            projections::note_digest(&connection, &tenant, &projection, digest.as_bytes(), position).await
         })
         .await
     }

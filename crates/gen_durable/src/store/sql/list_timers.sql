@@ -3,7 +3,7 @@
 -- Everything that falls due, the next first, after the place ($3, $4): at that time, a number that is twice an instance's id, or
 -- twice a timer's and one. With $2 only what is overdue, with $5 only what is still to come. A schedule that no live worker
 -- registers is here as well, and says so. What waits for its turn under a partition key is not: it is not only time that it
--- waits for. Of deadlines at the very same moment 5,000 are told apart.
+-- waits for.
 with recursive used(queue, priority, nth) as (
     (select i.queue, i.priority, 1 from gen_durable.instances i
      where not $2 and i.status = 'runnable' and i.crash_count < 2 and not i.held_back order by i.queue, i.priority limit 1)
@@ -35,15 +35,11 @@ sleeping as (
 waiting as (
     select found.* from place
     cross join lateral (
-        select * from (
-            select 'deadline' as kind, null::bigint as id, i.deadline_at as due_at, i.id as instance_id, i.fsm,
-                null::text as schedule, null::text as cycle, i.deadline_step as step, i.id * 2 as number
-            from gen_durable.instances i
-            where i.deadline_at >= place.at
-            order by i.deadline_at limit 5000
-        ) near
-        where (near.due_at, near.number) > (place.at, place.number)
-        order by near.due_at, near.number limit $1
+        select 'deadline' as kind, null::bigint as id, i.deadline_at as due_at, i.id as instance_id, i.fsm,
+            null::text as schedule, null::text as cycle, i.deadline_step as step, i.id * 2 as number
+        from gen_durable.instances i
+        where (i.deadline_at, i.id) > (place.at, place.number >> 1)
+        order by i.deadline_at, i.id limit $1
     ) found
 ),
 armed as (

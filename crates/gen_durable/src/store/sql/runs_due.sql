@@ -1,13 +1,12 @@
--- called by: store::runs::due     index: projection_runs_open, projection_runs_retired, projections_pkey
+-- called by: store::runs::due     index: projection_runs_due, projections_pkey
 -- locks: nothing
 select r.id, r.tenant, r.projection, r.kind, r.status, r.retired
 from unnest($1::text[], $2::int[]) as build(projection, version)
-join gen_durable.projection_runs r on r.projection = build.projection
+join gen_durable.projection_runs r on r.projection = build.projection and (r.finished_at is null or r.retired is not null)
 left join gen_durable.projections p on p.tenant = r.tenant and p.projection = r.projection
 where r.retired is not null
-   or r.finished_at is null
-      -- Who began it and has not come any further has an owner without a time: he may be dead.
-      and (r.owner = $3::text::uuid or coalesce(r.owned_until < statement_timestamp(), true))
+   -- A worker that began a run and has not come any further has an owner without a time: it may be dead.
+   or (r.owner = $3::text::uuid or coalesce(r.owned_until < statement_timestamp(), true))
       -- What is a newer build's is left to it.
       and coalesce(greatest(p.version, r.version), 0) <= build.version
       -- A rebuild in place that has begun is live's business.

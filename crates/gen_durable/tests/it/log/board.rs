@@ -1,6 +1,8 @@
 //! A read model for tests: what is counted is order, gaps and repeats as much as sums.
 
-use gen_durable::{Digest, Event, Lab, Poison, Policy, Projecting, Projection, Recorded, SECOND, StepError};
+use gen_durable::{
+    Context, Digest, Event, Job, Lab, Poison, Policy, Projecting, Projection, Recorded, SECOND, StepError,
+};
 use serde::{Deserialize, Serialize};
 
 /// Something that happened.
@@ -94,6 +96,18 @@ impl Projection for Board {
 
     fn on_poison(&self) -> Poison {
         self.on_poison
+    }
+}
+
+/// For an engine that projects nothing.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Idle;
+impl Job for Idle {
+    const NAME: &'static str = "idle";
+    type App = ();
+    type Output = ();
+    async fn run(&self, _: &mut Context<'_, Self>) -> Result<(), StepError> {
+        Ok(())
     }
 }
 

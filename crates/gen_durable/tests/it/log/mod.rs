@@ -8,5 +8,6 @@ mod project;
 mod redrive;
 mod refused;
 mod runs;
+mod tenants;
 mod torture;
 mod walk;

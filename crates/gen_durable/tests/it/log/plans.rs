@@ -100,15 +100,15 @@ async fn a_page_of_a_walk_costs_the_same_whatever_the_number_of_tenants() {
     let (pool, url) = apart().await;
     let mut client = sql_at(&url).await;
     let render = |text: &str| text.replace("S.", &format!("{}.", pool.schema()));
-    let worker = "'00000000-0000-0000-0000-000000000001'";
+    let worker = format!("'{WORKER}'");
     let walks = [
         (
             "scopes_behind",
             format!(
                 "select * from S.scopes_behind(array['p', 'q'], array[1, 1], array[false, false], {worker}, 100, 0, 0, false)"
             ),
-            // For each tenant and projection: the cursor and the end of the log, by an index each.
-            100 * 2 * 10,
+            // For each tenant and projection: the cursor and the end of the log, by an index each, and what planning reads.
+            100 * 2 * 20,
         ),
         ("trim_logs", "select * from S.trim_logs(86400, array['p', 'q'], 100, 1000, 0)".to_owned(), 100 * 10),
     ];
@@ -132,3 +132,30 @@ async fn a_page_of_a_walk_costs_the_same_whatever_the_number_of_tenants() {
         assert!(seen <= most, "{name} touched {seen} pages for 100 tenants, the limit is {most}");
     }
 }
+
+#[tokio::test]
+async fn runs_that_are_over_cost_nothing_to_those_who_look_for_work_or_collect() {
+    let (pool, url) = apart().await;
+    let mut client = sql_at(&url).await;
+    let render = |text: &str| text.replace("S.", &format!("{}.", pool.schema()));
+    let load = "
+        insert into S.projections (tenant, projection, version) select 'tenant ' || n, 'p', 1 from generate_series(1, 500) n;
+        insert into S.projection_runs (tenant, projection, kind, status, finished_at, verdict)
+        select 'tenant ' || n % 500, 'p', 'verify', 'done', S.clock(), repeat('x', 100) from generate_series(1, 20000) n;
+        insert into S.projection_failures (tenant, projection, position, state, error, resolved_at)
+        select 't', 'p', n, 'resolved', repeat('x', 100), S.clock() from generate_series(1, 20000) n;
+        insert into S.projection_runs (tenant, projection, kind) values ('tenant 1', 'p', 'verify')";
+    client.batch_execute(&render(load)).await.unwrap();
+    let due = include_str!("../../../src/store/sql/runs_due.sql").replace("gen_durable.", "S.");
+    let due = due.replace("$1", "array['p']").replace("$2", "array[1]").replace("$3", &format!("'{WORKER}'"));
+    let collect = include_str!("../../../src/store/sql/collect_runs.sql").replace("gen_durable.", "S.");
+    let collect = collect.replace("$1", "86400").replace("$2", "1000");
+    client.batch_execute(&render("analyze S.projection_runs; analyze S.projection_failures")).await.unwrap();
+    for (name, text) in [("runs_due", &due), ("collect_runs", &collect)] {
+        let seen = pages(&mut client, &pool, text).await;
+        println!("{name}: {seen} pages");
+        assert!(seen <= 60, "{name} touched {seen} pages");
+    }
+}
+
+const WORKER: &str = "00000000-0000-0000-0000-000000000001";

@@ -2,7 +2,7 @@
 
 use gen_durable::{Client, Engine, HOUR, Pool, Settings};
 
-use super::board::{Board, Paid, board, lab, rows, sql};
+use super::board::{Board, Idle, Paid, board, lab, rows, sql};
 use crate::support::{Running, SOON, eventually, sql_at};
 
 /// Takes a page of two tenants of the walk of `board`.
@@ -94,7 +94,8 @@ async fn old_events_of_many_tenants_are_trimmed_a_page_at_a_time() {
         collect_every: std::time::Duration::from_millis(50),
         ..Settings::default()
     };
-    let running = Running::start(Engine::builder(lab.pool().clone(), ()).settings(settings).build().unwrap());
+    let running =
+        Running::start(Engine::builder(lab.pool().clone(), ()).register::<Idle>().settings(settings).build().unwrap());
     let left = "select count(*), count(*) filter (where tenant = 'tenant 7'), count(*) filter (where tenant = 'tenant 8') from S.events";
     // Of each log the last event stays; what the projection has not read; and all where it has not begun.
     eventually("the logs are trimmed", async || rows(&lab, left).await == [["503", "2", "3"]]).await;

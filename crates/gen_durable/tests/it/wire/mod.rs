@@ -1,5 +1,6 @@
 //! The wire between the engine and Postgres, cut and silenced at every point that matters.
 
+mod clock;
 mod commits;
 mod enqueues;
 mod limits;

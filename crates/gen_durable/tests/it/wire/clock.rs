@@ -1,0 +1,128 @@
+//! The loop that fires timers and deadlines, cut off from its database at each of its statements, and for a while.
+
+use std::time::Duration;
+
+use gen_durable::{Context, Cycle, Job, Machine, Missed, Outcome, Settings, Signal, StepError, done, wait_for};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    proxy::Fault,
+    stage::{Running, Stage},
+    walker::quick,
+};
+
+/// Waits for what never comes: until a deadline, or for ever with pings beside it.
+#[derive(Serialize, Deserialize)]
+struct Waits {
+    pings: bool,
+}
+
+#[derive(Serialize, Deserialize, Default, Debug)]
+#[serde(rename_all = "snake_case")]
+enum At {
+    #[default]
+    Begin,
+    Never,
+    Late,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Never;
+impl Signal for Never {
+    const NAME: &'static str = "never";
+    type To = Waits;
+}
+
+impl Machine for Waits {
+    const NAME: &'static str = "waits";
+    type App = ();
+    type Step = At;
+    type Output = ();
+    async fn step(&mut self, at: At, _: &mut Context<'_, Self>) -> Outcome<Self> {
+        match at {
+            At::Begin if self.pings => {
+                let cycle = Cycle::every(Duration::from_millis(200)).times(3).missed(Missed::All);
+                Ok(wait_for::<Never>().then(At::Never).meanwhile(cycle, Ping).forever())
+            }
+            At::Begin => Ok(wait_for::<Never>().then(At::Never).or_after(Duration::from_millis(300), At::Late)),
+            At::Never | At::Late => Ok(done(())),
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Ping;
+impl Job for Ping {
+    const NAME: &'static str = "ping";
+    type App = ();
+    type Output = ();
+    async fn run(&self, _: &mut Context<'_, Self>) -> Result<(), StepError> {
+        Ok(())
+    }
+}
+
+async fn running(stage: &Stage) -> Running {
+    let settings = Settings { timer_refill: Duration::from_millis(100), ..quick() };
+    let engine = stage.run(stage.pool(), (), |engine| engine.register::<Waits>().register::<Ping>().settings(settings));
+    engine.ready().await;
+    engine
+}
+
+/// One that waits until its deadline, and one with three pings.
+async fn enqueue(stage: &Stage) {
+    for pings in [true, false] {
+        stage.lab.enqueue(Waits { pings }).await.unwrap();
+    }
+}
+
+/// Everything has fired, and nothing twice.
+async fn all_fired(stage: &Stage) {
+    stage.until("select count(*) from S.instances where fsm = 'waits' and status = 'done' and step = 'late'", 1).await;
+    stage.until("select count(*) from S.instances where fsm = 'ping' and status = 'done'", 3).await;
+    assert_eq!(stage.number("select count(*) from S.timers where state = 'fired'").await, 3);
+    assert_eq!(stage.number("select count(*) from S.timers where state = 'pending'").await, 0);
+    assert_eq!(stage.number("select count(*) from S.instances where fsm = 'ping'").await, 3);
+    let early = "select count(*) from S.timers where ended_at < due_at";
+    assert_eq!(stage.number(early).await, 0, "nothing is early");
+}
+
+async fn cut_at(statement: &str, fault: Fault) {
+    let stage = Stage::new().await;
+    let engine = running(&stage).await;
+    let rule = stage.proxy.on(statement, fault);
+    enqueue(&stage).await;
+    rule.fired(1).await;
+    all_fired(&stage).await;
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn timers_and_deadlines_fire_once_wherever_the_clock_loop_is_cut() {
+    let statements = [".upcoming(", ".expire(", ".due_timers(", ".fire("];
+    let cuts =
+        statements.into_iter().flat_map(|one| [Fault::CutBefore, Fault::CutAfter].map(|fault| cut_at(one, fault)));
+    futures_util::future::join_all(cuts).await;
+}
+
+#[tokio::test]
+async fn timers_and_deadlines_that_fall_due_during_an_outage_fire_after_it() {
+    let stage = Stage::new().await;
+    let engine = running(&stage).await;
+    enqueue(&stage).await;
+    let parked = "select count(*) from S.instances where status = 'awaiting_signal' or step = 'late'";
+    stage.until(parked, 2).await;
+    stage.proxy.go_down().await;
+    let due = "select count(*) from S.timers where state <> 'pending' or due_at < statement_timestamp()";
+    stage
+        .until(
+            &format!(
+                "select (({due}) > 0 and not exists
+        (select from S.instances where deadline_at > statement_timestamp()))::int::bigint"
+            ),
+            1,
+        )
+        .await;
+    stage.proxy.come_back();
+    all_fired(&stage).await;
+    engine.stop().await;
+}
