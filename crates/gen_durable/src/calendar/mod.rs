@@ -39,7 +39,15 @@ pub struct Occurrence {
 /// Rounds a due time up to Postgres' microseconds, so that nothing is ever early. The last moment of all is rounded down, and
 /// one before 1970 is 1970: both the text and the binary form of a date are then within what Postgres and Rust can hold.
 pub(crate) fn to_micros(at: Timestamp) -> Timestamp {
-    let down = at.as_microsecond().max(0);
-    let kept = Timestamp::from_microsecond(down).unwrap_or(Timestamp::UNIX_EPOCH);
-    if kept < at { Timestamp::from_microsecond(down.saturating_add(1)).unwrap_or(kept) } else { kept }
+    rounded_up(at.max(Timestamp::UNIX_EPOCH))
+}
+
+/// Rounds a moment of the calendar up to microseconds, also one before 1970: occurrences are counted from there.
+fn rounded_up(at: Timestamp) -> Timestamp {
+    let down = at.as_microsecond();
+    match Timestamp::from_microsecond(down) {
+        Ok(kept) if kept < at => Timestamp::from_microsecond(down.saturating_add(1)).unwrap_or(kept),
+        Ok(kept) => kept,
+        Err(_) => at,
+    }
 }

@@ -103,7 +103,7 @@ impl Period {
     fn passed(&self, from: &Zoned, count: i64) -> Option<Timestamp> {
         let nanos = self.time.checked_mul(i128::from(count))?;
         let at = from.timestamp().as_nanosecond().checked_add(nanos)?;
-        Some(super::to_micros(Timestamp::from_nanosecond(at).ok()?))
+        Some(super::rounded_up(Timestamp::from_nanosecond(at).ok()?))
     }
 
     /// One period from now.

@@ -21,7 +21,9 @@ async fn parked() -> (Lab<()>, String) {
 }
 
 /// How many payments the read model has counted, and their sum.
-async fn totals(lab: &Lab<()>) -> (i64, i64) {
+type Totals = (i64, i64);
+
+async fn totals(lab: &Lab<()>) -> Totals {
     let text = "select count, cents from S.totals where tenant = 't' and generation = S.generation('t', 'board')";
     let row = rows(lab, text).await.into_iter().next().unwrap_or_else(|| vec!["0".into(), "0".into()]);
     (row[0].parse().unwrap(), row[1].parse().unwrap())
@@ -39,7 +41,7 @@ async fn redrive(lab: &Lab<()>) -> usize {
 
 /// Each kind of run that applies events to rows that readers see, and what the totals are after it if a redrive applied the
 /// parked event before the run (`.1`) or not (`.2`). A replay adds to the rows that are there.
-fn runs(lab: &Lab<()>) -> [(RunRequest, (i64, i64), (i64, i64)); 3] {
+fn runs(lab: &Lab<()>) -> [(RunRequest, Totals, Totals); 3] {
     let projections = lab.projections();
     [
         (projections.rebuild("t", "board"), (3, 7), (3, 7)),
