@@ -2,8 +2,8 @@
 -- prepared while the table was empty would keep a sequential scan and a hash join for ever; these can only go by the index
 -- they name.
 
--- The inbox of an instance: a letter stays until a step has progressed with it in hand. One with a dedup key stays as long
--- as its instance, without its payload, so that the same letter is never presented twice.
+-- The inbox of an instance: a letter stays until a step has progressed with it in hand. One with a dedup key stays without its
+-- payload, so that the same letter is not presented twice; the collector deletes it when its period has passed.
 create table gen_durable.signals (
     id          bigint generated always as identity primary key,
     target_id   bigint not null,                     -- no foreign key: its check would lock the target for each signal, and its cascade needs an index on all signals
@@ -12,6 +12,7 @@ create table gen_durable.signals (
     name        text not null,
     dedup_key   text,
     payload     jsonb not null,
+    bytes       int generated always as (octet_length(payload::text)) stored, -- of the payload as a step receives it: see `signal`
     constraint signals_names_have_a_length check (octet_length(name) between 1 and 200 and octet_length(dedup_key) <= 512),
     -- Every row is in one of the two indexes by target: a trigger on `instances` deletes by them.
     constraint signals_consumed_has_a_dedup_key check (consumed_at is null or dedup_key is not null)
@@ -19,6 +20,13 @@ create table gen_durable.signals (
 
 create index signals_inbox on gen_durable.signals (target_id, id) where consumed_at is null;
 create unique index signals_dedup on gen_durable.signals (target_id, dedup_key) where dedup_key is not null;
+-- The collector's: consumed letters that are kept for their dedup keys, by the time of consumption.
+create index signals_consumed on gen_durable.signals (consumed_at) where consumed_at is not null;
+
+-- Returns how many bytes of payload may wait in an inbox. `signal` refuses a letter beyond that.
+create function gen_durable.inbox_bytes_max() returns bigint
+    language sql immutable parallel safe
+    as 'select 8 * 1024 * 1024::bigint';
 
 -- The letters that a step may see, as JSON: [[id, name, payload], …], the oldest first; null when there are none. The hot
 -- path says the same in place: a function that is called for each row costs more than the look.
@@ -30,19 +38,43 @@ create function gen_durable.inbox_of(p_id bigint) returns text
         where s.target_id = p_id and s.consumed_at is null
     $$;
 
--- The children of one spawn, up to a thousand, as JSON.
-create function gen_durable.children_of(p_id bigint, p_generation int) returns text
-    language sql stable
-    as $$
-        select jsonb_agg(jsonb_build_object('id', c.id, 'fsm', c.fsm, 'status', c.status, 'state', c.state,
-            'result', c.result, 'error', c.last_error, 'attempt', c.attempt, 'failures', c.failures) order by c.id)::text
-        from (
-            select * from gen_durable.instances c
-            where c.parent_id = p_id and c.parent_generation = p_generation
-            order by c.id
-            limit 1000
-        ) c
-    $$;
+-- Returns a page of the children of one spawn as JSON, in spawn order: {"more": …, "children": […]}. The page ends after 1,000
+-- children or before the child that would exceed 8 MiB; it has at least one child. `more` says that the spawn has further children.
+--   called by: pick, settle, hand_over, conclude, store::family::page      index: instances_children
+--   locks: nothing
+create function gen_durable.children_of(p_id bigint, p_generation int, p_after bigint default 0, p_machines text[] default null)
+returns text
+language plpgsql stable
+set search_path = gen_durable, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+declare
+    child record;
+    one text;
+    page text[] := '{}';
+    bytes bigint := 0;
+    more boolean := false;
+begin
+    -- Row by row: values beyond the end of the page are never read from their TOAST table.
+    for child in
+        select c.id, c.fsm, c.status, c.state, c.result, c.last_error, c.attempt, c.failures
+        from gen_durable.instances c
+        where c.parent_id = p_id and c.parent_generation = p_generation and c.id > p_after
+          and (p_machines is null or c.fsm = any (p_machines))
+        order by c.id
+        limit 1001
+    loop
+        one := concat('{"id": ', child.id, ', "fsm": ', to_json(child.fsm), ', "status": "', child.status, '", "state": ', child.state,
+            ', "result": ', coalesce(child.result::text, 'null'), ', "error": ', coalesce(to_json(child.last_error)::text, 'null'),
+            ', "attempt": ', child.attempt, ', "failures": ', child.failures, '}');
+        bytes := bytes + octet_length(one);
+        more := cardinality(page) = 1000 or (bytes > 8 * 1024 * 1024 and cardinality(page) > 0);
+        exit when more;
+        page := page || one;
+    end loop;
+    return concat('{"more": ', more::text, ', "children": [', array_to_string(page, ', '), ']}');
+end $$;
 
 -- Does every statement of this transaction see what was committed before it? What the engine does looks under a lock for what
 -- came before that lock, and at another level would not find it: a letter, or who is next in a lane.
@@ -66,7 +98,7 @@ end $$;
 
 -- Returns whether a worker that knows these steps can run an instance at this step. Entries are 'machine/version/step'; an entry
 -- 'machine/version' stands for every step: the worker upgrades rows of that version, and its `upgrade` judges their steps.
---   called by: pick, hand_over, store::queue::retry_stuck, store::inspect, store::explain      locks: nothing
+--   called by: pick, _set_aside_refused, hand_over, store::queue::retry_stuck, store::inspect, store::explain      locks: nothing
 -- STABLE and without SET, so that the planner inlines it: a call for each row would cost more than the comparison.
 create function gen_durable._knows_step(p_known text[], p_machine text, p_version int, p_step text) returns boolean
     language sql stable
@@ -221,6 +253,80 @@ begin
         (select array_agg(q.name) from gen_durable.queues q where q.name = any (p_queues) and q.paused_at is not null),
         null::text[], null, null, null::bigint, null::bigint,
         array[placed_to, arrived, over, begun], null::int;
+end $$;
+
+-- Finds the candidates of a refused pick whose claim the database refuses, and sets them aside as `stuck` with the error as reason.
+-- One statement claims for all queues: such an instance would stop all others.
+--   called by: store::pick::set_aside_refused      index: instances_pick, instances_suspects, instances_pkey
+--   locks: the candidates, FOR NO KEY UPDATE SKIP LOCKED, until the end of the statement
+-- Claims each candidate in a subtransaction and rolls that back. Raises an error that blames the server instead of the row.
+create function gen_durable._set_aside_refused(
+    p_queues text[], p_room int[],
+    p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[], p_known text[]
+) returns table (id bigint, machine text, step text, attempt int, reason text)
+language plpgsql
+set search_path = gen_durable, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    candidate bigint;
+begin
+    for candidate in
+        select found.id
+        from unnest(p_queues, p_room) as wanted(queue, free)
+        cross join unnest(p_range_queues, p_range_priorities, p_range_from, p_range_from_id) as range(queue, priority, since, since_id)
+        cross join lateral (
+            select i.id from gen_durable.instances i
+            where i.queue = range.queue and i.priority = range.priority
+              and i.status = 'runnable' and i.crash_count < 2 and not i.held_back
+              and (i.eligible_at, i.id) > (range.since, range.since_id) and i.eligible_at <= gen_durable.clock()
+              and gen_durable._knows_step(p_known, i.fsm, i.fsm_version, i.step)
+            order by i.eligible_at, i.id
+            limit wanted.free
+            for no key update skip locked
+        ) found
+        where range.queue = wanted.queue
+        union all
+        select found.id
+        from unnest(p_queues) as wanted(queue)
+        cross join lateral (
+            select i.id from gen_durable.instances i
+            where i.queue = wanted.queue and i.status = 'runnable' and i.crash_count >= 2 and not i.held_back
+              and i.eligible_at <= gen_durable.clock()
+              and gen_durable._knows_step(p_known, i.fsm, i.fsm_version, i.step)
+            order by i.eligible_at, i.id
+            limit 1
+            for no key update skip locked
+        ) found
+    loop
+        begin
+            update gen_durable.instances i
+            set status = 'executing', locked_by = gen_random_uuid(), claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock()
+            where i.id = candidate;
+            perform i.data::text, i.state::text, gen_durable.inbox_of(i.id),
+                case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end
+            from gen_durable.instances i where i.id = candidate;
+            raise exception using errcode = 'GD000', message = 'rolls the claim back';
+        exception
+            when sqlstate 'GD000' then
+                null;
+            when others then
+                if left(sqlstate, 2) not in ('21', '22', '23', '44', '54', 'P0') then
+                    raise;
+                end if;
+                return query
+                update gen_durable.instances i
+                set status = 'stuck', last_error = left('a pick of this instance was refused: ' || sqlerrm, 8192),
+                    claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock(),
+                    -- The next under its partition key may run.
+                    arrival = case when i.partition_key is not null then nextval('gen_durable.arrivals') else i.arrival end
+                where i.id = candidate
+                returning i.id, i.fsm, i.step, i.attempt, i.last_error;
+                perform gen_durable.tell(array[candidate], 'stuck');
+        end;
+    end loop;
 end $$;
 
 -- Write what steps decided: one entry an ending, all in one transaction.

@@ -3,5 +3,4 @@ drop function gen_durable.cancel(bigint, text, text, text[], text, boolean);
 drop function gen_durable.conclude(jsonb, text);
 drop function gen_durable.enqueue_all(jsonb, bigint, int, boolean);
 drop function gen_durable.refuse_own_lane(jsonb, bigint);
-drop function gen_durable.signal(bigint, text, text, text[], text, jsonb, text, int);
 drop function gen_durable.tell_parents(bigint[]);

@@ -41,60 +41,6 @@ begin
     perform gen_durable.tell_woken(parents, 'children');
 end $$;
 
--- Deliver a letter, by id or by key.
---   called by: store::signal, conclude, SQL      index: instances_pkey or instances_key; signals_dedup
---   locks: the target's row, always and first: a park and a delivery that meet wait for one another
--- Answers 'delivered', 'duplicate', 'no_target' or 'inbox_full'.
-create function gen_durable.signal(
-    p_id bigint, p_tenant text, p_key text, p_machines text[], p_name text, p_payload jsonb, p_dedup text default null,
-    p_inbox_max int default 1000
-) returns text
-language plpgsql
-set search_path = gen_durable, pg_temp
-set enable_seqscan = off set jit = off
-set enable_bitmapscan = off
-as $$
-declare
-    target record;
-begin
-    -- Locked unconditionally: a test of the status here would skip a row that is about to park, without waiting for it.
-    if p_id is not null then
-        select i.id, i.status, i.awaits, i.fsm into target
-        from gen_durable.instances i where i.id = p_id
-        for no key update;
-    else
-        select i.id, i.status, i.awaits, i.fsm into target
-        from gen_durable.instances i where i.tenant = coalesce(p_tenant, '') and i.correlation_guard = p_key
-        for no key update;
-    end if;
-    if target.id is null or target.status in ('done', 'failed', 'cancelled')
-       or (p_machines is not null and target.fsm <> all (p_machines)) then
-        return 'no_target';
-    end if;
-    if p_inbox_max <= (select count(*) from (
-            select from gen_durable.signals s where s.target_id = target.id and s.consumed_at is null limit p_inbox_max) held) then
-        -- A sender who repeats himself is told so, also when there is no room for another: he need not come again.
-        return case when exists (select from gen_durable.signals s where s.target_id = target.id and s.dedup_key = p_dedup)
-                    then 'duplicate' else 'inbox_full' end;
-    end if;
-    insert into gen_durable.signals (target_id, name, payload, dedup_key)
-    values (target.id, p_name, p_payload, p_dedup)
-    on conflict (target_id, dedup_key) where dedup_key is not null do nothing;
-    if not found then
-        return 'duplicate';
-    end if;
-    -- By what the lock returned, never by the table: the snapshot may be older than the lock.
-    if target.status = 'awaiting_signal' and p_name = any (target.awaits) then
-        update gen_durable.instances i
-        set status = 'runnable', eligible_at = gen_durable.clock(), deadline_at = null, updated_at = gen_durable.clock(),
-            held_back = i.partition_key is not null,
-            arrival = case when i.partition_key is not null then nextval('gen_durable.arrivals') else i.arrival end
-        where i.id = target.id;
-        perform gen_durable.tell_woken(array[target.id], 'signal ' || p_name);
-    end if;
-    return 'delivered';
-end $$;
-
 -- A child in a lane that one of its ancestors has would wait for that ancestor, which waits for it.
 --   called by: enqueue_all, for children      index: instances_pkey      locks: nothing
 create function gen_durable.refuse_own_lane(p_entries jsonb, p_parent bigint) returns void
@@ -125,7 +71,8 @@ end $$;
 -- wait for one another and do not deadlock.
 --   called by: store::enqueue, conclude, SQL      index: instances_key; as place, if at once
 --   locks: nothing that exists; waits for a transaction that is about to take the same key. At once: the placer and lanes
--- Answers one row an entry: its place, the id (of the holder, if the key is taken), and whether it is new.
+-- Answers one row an entry: its place, the id (of the holder, if the key is taken), and whether it is new. Raises unique_violation if
+-- the key is held by an instance of another machine (neither `fsm` nor one of `former_names`).
 create function gen_durable.enqueue_all(
     p_entries jsonb, p_parent bigint default null, p_generation int default null, p_at_once boolean default false
 )
@@ -196,9 +143,9 @@ begin
         return;
     end if;
     for entry in
-        -- By key; but numbers of arrival are drawn in the order of the entries.
-        select e.value, e.place, e.arrival
-        from (select e.value, e.place,
+        -- By key; but ids and numbers of arrival are drawn in the order of the entries: children are read in the order of their ids.
+        select e.value, e.place, e.id, e.arrival
+        from (select e.value, e.place, nextval('gen_durable.instances_id_seq') as id,
                      case when e.value ?| array['partition', 'lane'] then nextval('gen_durable.arrivals') end as arrival
               from jsonb_array_elements(p_entries) with ordinality e(value, place)
               order by e.place) e
@@ -207,11 +154,12 @@ begin
         tries := 0;
         loop
             insert into gen_durable.instances as i
-                (fsm, fsm_version, step, data, state, queue, priority, tenant, eligible_at, traceparent,
+                (id, fsm, fsm_version, step, data, state, queue, priority, tenant, eligible_at, traceparent,
                  correlation_key, correlation_scope, parent_id, parent_generation,
                  partition_key, lane_key, lane_blocks, status, held_back, arrival)
+            overriding system value
             values (
-                (entry.value->>'fsm')::gen_durable.name, coalesce((entry.value->>'version')::int, 1), (entry.value->>'step')::gen_durable.name,
+                entry.id, (entry.value->>'fsm')::gen_durable.name, coalesce((entry.value->>'version')::int, 1), (entry.value->>'step')::gen_durable.name,
                 entry.value->'data', entry.value->'state', coalesce(entry.value->>'queue', 'default')::gen_durable.queue_name,
                 coalesce((entry.value->>'priority')::smallint, 0::smallint), coalesce(entry.value->>'tenant', '')::gen_durable.tenant_name,
                 gen_durable.due((entry.value->>'at')::timestamptz, (entry.value->>'delay')::float8),
@@ -227,10 +175,15 @@ begin
                 exit;
             end if;
             -- Taken: by whom? The holder may settle between the two looks; then the key is free again.
-            select i.id, i.eligible_at into made
+            select i.id, i.eligible_at, i.fsm into made
             from gen_durable.instances i
             where i.tenant = coalesce(entry.value->>'tenant', '') and i.correlation_guard = entry.value->>'key';
             if made.id is not null then
+                if made.fsm <> entry.value->>'fsm' and not coalesce(entry.value->'former_names' ? made.fsm, false) then
+                    raise exception 'the key % is held by instance % of machine %, not of %', quote_literal(entry.value->>'key'),
+                        made.id, made.fsm, entry.value->>'fsm'
+                        using errcode = 'unique_violation', hint = 'keys are unique across machines: give each machine''s keys a prefix';
+                end if;
                 return query select entry.place::int, made.id, false, made.eligible_at;
                 exit;
             end if;

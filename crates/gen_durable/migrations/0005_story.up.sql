@@ -75,7 +75,7 @@ begin
 end $$;
 
 -- Somebody did something to these instances: always told, whatever their machine tells of itself.
---   called by: cancel, store::lease::reap      index: instances_pkey
+--   called by: cancel, store::lease::reap, _set_aside_refused      index: instances_pkey
 --   locks: nothing that exists; the caller holds the instances
 create function gen_durable.tell(p_ids bigint[], p_outcome text, p_worker text default null) returns void
 language plpgsql
@@ -89,7 +89,7 @@ begin
     select i.id, i.step_seq, i.claim_epoch, gen_durable.clock(),
         -- A death counts as a failed run: the line tells of the run that it was.
         i.attempt - (p_outcome = 'reap')::int, i.status, p_outcome, i.step, i.step,
-        case when i.finished_at is not null then left(i.last_error, 1000) end, p_worker
+        case when i.finished_at is not null or i.status = 'stuck' then left(i.last_error, 1000) end, p_worker
     from gen_durable.instances i
     where i.id = any (p_ids);
 end $$;

@@ -30,6 +30,69 @@ as $$
     select i.status::text, i.result, i.last_error from gen_durable.instances i where i.id = $1
 $$;
 
+-- Deliver a letter, by id or by key.
+--   called by: store::signal, conclude, SQL      index: instances_pkey or instances_key; signals_dedup
+--   locks: the target's row, always and first: a park and a delivery that meet wait for one another
+-- Answers 'delivered', 'duplicate', 'no_target' or 'inbox_full'.
+create function gen_durable.signal(
+    p_id bigint, p_tenant text, p_key text, p_machines text[], p_name text, p_payload jsonb, p_dedup text default null,
+    p_inbox_max int default 1000
+) returns text
+language plpgsql
+set search_path = gen_durable, pg_temp
+set enable_seqscan = off set jit = off
+set enable_bitmapscan = off
+as $$
+declare
+    target record;
+    inbox record;
+begin
+    -- Locked unconditionally: a test of the status here would skip a row that is about to park, without waiting for it.
+    if p_id is not null then
+        select i.id, i.status, i.awaits, i.fsm into target
+        from gen_durable.instances i where i.id = p_id
+        for no key update;
+    else
+        select i.id, i.status, i.awaits, i.fsm into target
+        from gen_durable.instances i where i.tenant = coalesce(p_tenant, '') and i.correlation_guard = p_key
+        for no key update;
+    end if;
+    if target.id is null or (p_machines is not null and target.fsm <> all (p_machines)) then
+        return 'no_target';
+    end if;
+    if target.status in ('done', 'failed', 'cancelled') then
+        -- A sender that repeats an accepted letter is told so, also after the target has settled.
+        return case when exists (select from gen_durable.signals s where s.target_id = target.id and s.dedup_key = p_dedup)
+                    then 'duplicate' else 'no_target' end;
+    end if;
+    -- Every claim and every run-ahead commit of the target reads the whole inbox: it is bounded by number and by bytes. An empty
+    -- inbox takes a letter of any size.
+    select count(*) as letters, coalesce(sum(held.bytes), 0) as bytes into inbox
+    from (select s.bytes from gen_durable.signals s where s.target_id = target.id and s.consumed_at is null limit p_inbox_max) held;
+    if inbox.letters >= p_inbox_max
+       or (inbox.letters > 0 and inbox.bytes + octet_length(p_payload::text) > gen_durable.inbox_bytes_max()) then
+        -- A sender who repeats himself is told so, also when there is no room for another: he need not come again.
+        return case when exists (select from gen_durable.signals s where s.target_id = target.id and s.dedup_key = p_dedup)
+                    then 'duplicate' else 'inbox_full' end;
+    end if;
+    insert into gen_durable.signals (target_id, name, payload, dedup_key)
+    values (target.id, p_name, p_payload, p_dedup)
+    on conflict (target_id, dedup_key) where dedup_key is not null do nothing;
+    if not found then
+        return 'duplicate';
+    end if;
+    -- By what the lock returned, never by the table: the snapshot may be older than the lock.
+    if target.status = 'awaiting_signal' and p_name = any (target.awaits) then
+        update gen_durable.instances i
+        set status = 'runnable', eligible_at = gen_durable.clock(), deadline_at = null, updated_at = gen_durable.clock(),
+            held_back = i.partition_key is not null,
+            arrival = case when i.partition_key is not null then nextval('gen_durable.arrivals') else i.arrival end
+        where i.id = target.id;
+        perform gen_durable.tell_woken(array[target.id], 'signal ' || p_name);
+    end if;
+    return 'delivered';
+end $$;
+
 -- Deliver letters: [{"id" or "tenant" and "key", "machines", "name", "payload", "dedup"}, …].
 --   called by: store::signal::deliver_all, conclude, SQL      index: instances_pkey, instances_key; signals_dedup
 --   locks: the targets' rows by id, all of them before the first letter: two batches in opposite order do not deadlock

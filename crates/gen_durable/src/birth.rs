@@ -47,6 +47,9 @@ pub(crate) struct New {
     pub(crate) traceparent: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<String>,
+    /// Former names of the machine: a holder of the key that has one of them is of the same machine.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub(crate) former_names: &'static [&'static str],
     pub(crate) scope: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) partition: Option<String>,
@@ -121,6 +124,7 @@ pub(crate) fn encode<M: Machine>(machine: M, step: Option<M::Step>) -> Result<Ne
         delay_seconds: 0.0,
         traceparent: None,
         key,
+        former_names: M::FORMER_NAMES,
         scope: M::KEY_SCOPE.name(),
         partition,
         lane_blocks: lane.as_ref().is_some_and(Lane::blocks),

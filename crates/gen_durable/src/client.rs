@@ -416,7 +416,7 @@ pub struct SendSignal<'c, S: Signal> {
 }
 
 impl<'c, S: Signal> SendSignal<'c, S> {
-    /// However often it is sent with this key, the instance is told once, for the whole of its life.
+    /// Delivers it once, however often it is sent with this key: see `Settings::dedup_retention`.
     pub fn once(mut self, key: impl fmt::Display) -> Self {
         self.letter = self.letter.once(key);
         self
@@ -464,7 +464,8 @@ pub(crate) fn told(answer: Result<Answer, Fault>, name: &str) -> Result<bool, Er
 }
 
 pub(crate) fn inbox_full(name: &str) -> Error {
-    let message = format!("the inbox is full: {} letters wait there, {name} was not delivered", signal::INBOX_MAX);
+    let (letters, mib) = (signal::INBOX_MAX, signal::INBOX_BYTES_MAX / (1024 * 1024));
+    let message = format!("signal {name} was not delivered: the inbox is full (at most {letters} letters, {mib} MiB)");
     Error::new(Kind::InboxFull, message)
 }
 

@@ -1,19 +1,16 @@
 //! What a step is handed.
 
 use std::{
-    borrow::Cow,
     fmt,
     sync::atomic::{AtomicBool, Ordering},
 };
 
 use jiff::Timestamp;
-use serde::Deserialize;
-use serde_json::value::RawValue;
 
 use crate::{
     engine::watch::Token,
-    error::{Error, Failure, Kind},
-    id::{Id, Status},
+    error::{Error, Kind},
+    id::Id,
     machine::Machine,
     signal::{Letter, Signal},
     store::{pool::Pool, row::Claimed, tx::Tx},
@@ -81,18 +78,6 @@ impl<M: Machine> Context<'_, M> {
         self.letters
     }
 
-    /// The children of this kind of the last spawn, up to a thousand of all kinds; after `any` or a deadline some of them
-    /// may still run.
-    pub fn children<C: Machine>(&self) -> Result<Vec<Child<C>>, Error> {
-        let Some(text) = &self.row.children else { return Ok(Vec::new()) };
-        let rows: Vec<ChildRow<'_>> =
-            serde_json::from_str(text).map_err(|e| Error::because(Kind::Broken, "the children cannot be read", e))?;
-        rows.into_iter()
-            .filter(|row| row.fsm == C::NAME || C::FORMER_NAMES.contains(&row.fsm.as_ref()))
-            .map(ChildRow::into_child)
-            .collect()
-    }
-
     /// Resolves when what this run decides no longer counts: somebody cancelled the instance, or its claim is lost. A long step
     /// races its work against it, and stops. A cancel by this process is noticed at once, one by another process within about a
     /// second. For a task that the step left behind it also resolves when the run is over, however it ended.
@@ -136,64 +121,5 @@ impl<M: Machine> fmt::Debug for Context<'_, M> {
             .field("id", &self.id)
             .field("attempt", &self.attempt)
             .finish()
-    }
-}
-
-/// A child of the last spawn.
-#[non_exhaustive]
-pub struct Child<C: Machine> {
-    /// The child.
-    pub id: Id<C>,
-    /// Where it stands.
-    pub status: Status,
-    /// What it holds.
-    pub state: C,
-    /// What it settled with; `None`: it has not.
-    pub result: Option<Result<C::Output, Failure>>,
-}
-
-impl<C: Machine> fmt::Debug for Child<C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Child").field("id", &self.id).field("status", &self.status).finish_non_exhaustive()
-    }
-}
-
-/// As `gen_durable.children_of` says it.
-#[derive(Deserialize)]
-struct ChildRow<'a> {
-    id: i64,
-    #[serde(borrow)]
-    fsm: Cow<'a, str>,
-    status: Cow<'a, str>,
-    #[serde(borrow)]
-    state: &'a RawValue,
-    #[serde(borrow)]
-    result: Option<&'a RawValue>,
-    error: Option<String>,
-    attempt: u32,
-    failures: u32,
-}
-
-impl ChildRow<'_> {
-    fn into_child<C: Machine>(self) -> Result<Child<C>, Error> {
-        let shape = |e| Error::because(Kind::Invalid, format!("child {} is of another shape", self.id), e);
-        let status = Status::named(&self.status).ok_or_else(|| Error::broken("a child has an unknown status"))?;
-        let result = match status {
-            Status::Done => {
-                let text = self.result.map_or("null", RawValue::get);
-                Some(Ok(serde_json::from_str(text).map_err(shape)?))
-            }
-            status if status.is_terminal() => {
-                let message = self.error.unwrap_or_else(|| status.name().to_owned());
-                Some(Err(Failure { attempt: self.attempt, failures: self.failures, message, fatal: true }))
-            }
-            _ => None,
-        };
-        Ok(Child {
-            id: Id::from_raw(self.id),
-            status,
-            state: serde_json::from_str(self.state.get()).map_err(shape)?,
-            result,
-        })
     }
 }

@@ -31,6 +31,8 @@ pub(crate) enum Kind {
     NoTarget,
     /// Too many letters wait there already.
     InboxFull,
+    /// An instance of another machine holds the key.
+    KeyTaken,
     /// Another is under way.
     Taken,
     /// Something that cannot happen did.
@@ -73,9 +75,14 @@ impl Error {
     pub fn is_no_target(&self) -> bool {
         self.kind == Kind::NoTarget
     }
-    /// The target has more letters waiting than it may.
+    /// The target has as many letters waiting as it may: 1,000, or 8 MiB.
     pub fn is_inbox_full(&self) -> bool {
         self.kind == Kind::InboxFull
+    }
+    /// An instance of another machine holds the key; the message names it. A key that an instance of the same machine holds is no
+    /// error: the call returns the holder.
+    pub fn is_key_taken(&self) -> bool {
+        self.kind == Kind::KeyTaken
     }
     /// Another run of this scope is under way: one at a time.
     pub fn is_taken(&self) -> bool {

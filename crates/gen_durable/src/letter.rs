@@ -79,7 +79,7 @@ pub fn letter_to<S: Signal>(to: impl Into<Address<S::To>>, signal: S) -> LetterT
 }
 
 impl LetterTo {
-    /// However often it is sent with this key, the instance is told once, for the whole of its life.
+    /// Delivers it once, however often it is sent with this key: see `Settings::dedup_retention`.
     pub fn once(mut self, key: impl fmt::Display) -> Self {
         if let Ok(sent) = &mut self.sent {
             sent.dedup = Some(key.to_string());
@@ -112,7 +112,7 @@ pub enum Delivery {
     Duplicate,
     /// Nobody is there: no such instance, one of another machine, or it has settled.
     NoTarget,
-    /// Too many letters wait there.
+    /// Too many letters wait there, or too many bytes.
     InboxFull,
 }
 
@@ -243,7 +243,7 @@ pub struct SignalOrStart<'c, S: Signal> {
 }
 
 impl<'c, S: Signal> SignalOrStart<'c, S> {
-    /// However often it is sent with this key, the instance is told once, for the whole of its life.
+    /// Delivers it once, however often it is sent with this key: see `Settings::dedup_retention`.
     pub fn once(mut self, key: impl fmt::Display) -> Self {
         self.letter = self.letter.once(key);
         self

@@ -3,6 +3,7 @@
 // What a user writes.
 mod birth;
 mod calendar;
+mod children;
 mod context;
 mod error;
 mod event;
@@ -44,8 +45,9 @@ pub use admin::{Projections, RunRequest, RunsRequest};
 pub use audit::{Audit, Deed};
 pub use birth::{Birth, IntoBirth, birth, birth_at};
 pub use calendar::{Cycle, Due, Missed, Occurrence, Period};
+pub use children::{Child, ChildrenCounts, ChildrenPage};
 pub use client::{Client, Enqueue, Enqueued, SendSignal, Settled};
-pub use context::{Child, Context};
+pub use context::Context;
 pub use engine::{Engine, EngineBuilder, Has, Health};
 pub use error::{Error, Failure, OrFatal, StepError, fatal, postpone};
 pub use event::{Event, EventRow, Events, Record, RecordAll, Recorded};

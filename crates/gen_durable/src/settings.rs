@@ -77,6 +77,8 @@ pub struct Settings {
     /// How long fired, missed and cancelled timers are kept, and finished runs and resolved failures of projections (30 days).
     /// `None`: for ever.
     pub timer_retention: Option<Duration>,
+    /// How long an instance remembers the key of a consumed `once` signal (30 days). `None`: for its whole life.
+    pub dedup_retention: Option<Duration>,
     /// How often settled instances are collected (1 minute).
     pub collect_every: Duration,
     /// How often rows that another build could not decode are retried (1 minute), beginning with the engine's start.
@@ -117,6 +119,7 @@ impl Default for Settings {
             timer_refill: SECOND,
             overdue_per_second: 1_000,
             timer_retention: Some(30 * DAY),
+            dedup_retention: Some(30 * DAY),
             collect_every: MINUTE,
             stuck_retry_every: MINUTE,
             payload_bytes_max: 1024 * 1024,

@@ -58,7 +58,7 @@ pub(crate) struct Core {
     pub(crate) blocked: Endings,
     pub(crate) wake: Arc<Wake>,
     pub(crate) lease: Lease,
-    /// Priorities in use, by queue: what picks look at. Grows by hints and by the sweep.
+    /// The priorities in use by queue, as the last sweep found them.
     pub(crate) priorities: Mutex<HashMap<String, BTreeSet<i16>>>,
     /// Rows that this process could not decode: it does not retry them by itself.
     pub(crate) undecodable: Undecodable,

@@ -124,19 +124,20 @@ impl LocalQueue {
     /// How many rows to claim now. None while plenty is ready: a pick of many costs little more than a pick of one.
     pub(crate) fn room(&self) -> usize {
         let inner = self.lock();
+        let bearable = AHEAD_BYTES_MAX / inner.row_bytes.max(1.0);
         let ahead = {
             // By how fast steps end here, and not by how long one takes: workers share the cores. `as` cuts what is too
             // large; the bound is below.
             let first = f64::from(inner.ended) / WINDOW.as_secs_f64();
             let startable = AHEAD.as_secs_f64() * if inner.rate > 0.0 { inner.rate } else { first };
-            let bearable = AHEAD_BYTES_MAX / inner.row_bytes.max(1.0);
             (startable.min(bearable) as usize).min(AHEAD_MAX)
         };
         let target = self.workers + ahead;
         if inner.closed || inner.held.len() >= target || inner.ready_count > target / 4 {
             return 0;
         }
-        (target - inner.held.len()).min(PICK_MAX)
+        // One answer holds about so many bytes as well, however many workers are free.
+        (target - inner.held.len()).min(PICK_MAX).min((bearable as usize).max(1))
     }
 
     /// Take in what was claimed. Answers how many worker tasks to start.

@@ -25,6 +25,8 @@ const LATE_COMMITS_MAX: Duration = Duration::from_secs(5);
 const PASSED_MAX: f64 = 200.0;
 /// A pick after one that failed asks for half of this, and for half again.
 const ROOM_AFTER_LOSS: usize = 1_024;
+/// A priority that neither a hint nor a sweep has named for this long is forgotten. A sweep names it again before its rows fall due.
+const PRIORITY_FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 /// After an outage, wait this long before the next try, at first and at last.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
@@ -84,14 +86,57 @@ pub(crate) async fn run(core: Arc<Core>) {
                     wait(&core, pause).await;
                 }
             }
+            Err(fault) if set_aside(&core, &connection, &wanted, &fault).await => {}
             Err(fault) => picker.wait_out(&core, &fault).await,
         }
     }
 }
 
+/// After a pick was refused: finds the instances that the database refuses to claim and sets them aside as `stuck`, as a refused
+/// commit is bisected. Returns whether any was found; then the next pick brings the others.
+pub(crate) async fn set_aside(core: &Core, connection: &Connection, wanted: &Wanted, fault: &Fault) -> bool {
+    if !fault.blames_the_data() {
+        return false;
+    }
+    match pick::set_aside_refused(connection, wanted, &core.worker.steps).await {
+        Ok(aside) => {
+            for row in &aside {
+                tracing::warn!(
+                    instance.id = row.id,
+                    machine = row.machine,
+                    step = row.step,
+                    attempt = row.attempt,
+                    error = row.reason,
+                    "set an instance aside as stuck: the database refuses to claim it"
+                );
+            }
+            !aside.is_empty()
+        }
+        Err(fault) => {
+            tracing::warn!(error = fault.message(), "could not find which instance makes a pick fail");
+            false
+        }
+    }
+}
+
+/// What the picker knows of one priority of a queue.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    /// Where its next pick begins.
+    mark: Mark,
+    /// When it was last in use: named by a hint or the sweep, or claimed from.
+    used_at: Instant,
+}
+
+impl Known {
+    fn new() -> Known {
+        Known { mark: Mark::START, used_at: Instant::now() }
+    }
+}
+
 struct Picker {
-    /// Where the next pick of each priority begins, by queue.
-    marks: HashMap<String, BTreeMap<i16, Mark>>,
+    /// The priorities in use, by queue.
+    marks: HashMap<String, BTreeMap<i16, Known>>,
     /// Whether the priorities in use were asked for since the last start or outage.
     knows_priorities: bool,
     worked_at: Instant,
@@ -136,21 +181,21 @@ impl Picker {
             }
             let from = Mark { at: hint.from, id: 0 };
             let marks = self.marks.entry(hint.queue).or_default();
-            let mark = marks.entry(hint.priority).or_insert(Mark::START);
-            *mark = (*mark).min(from);
+            let known = marks.entry(hint.priority).or_insert_with(Known::new);
+            *known = Known { mark: known.mark.min(from), used_at: Instant::now() };
         }
         let priorities = core.priorities.lock().unwrap_or_else(PoisonError::into_inner);
         for (queue, used) in priorities.iter() {
             let marks = self.marks.entry(queue.clone()).or_default();
             for priority in used {
-                marks.entry(*priority).or_insert(Mark::START);
+                marks.entry(*priority).or_insert_with(Known::new).used_at = Instant::now();
             }
         }
     }
 
     fn learn(&mut self, used: Vec<(String, i16)>) {
         for (queue, priority) in used {
-            self.marks.entry(queue).or_default().entry(priority).or_insert(Mark::START);
+            self.marks.entry(queue).or_default().entry(priority).or_insert_with(Known::new);
         }
         self.knows_priorities = true;
     }
@@ -183,8 +228,10 @@ impl Picker {
             }
             let name = queue.queue.name();
             let marks = self.marks.entry(name.to_owned()).or_default();
-            marks.entry(0).or_insert(Mark::START);
-            wanted.add(name, room, marks.iter().map(|(priority, mark)| (*priority, *mark)));
+            // Each range is a probe in every pick: a priority that is no longer in use is forgotten.
+            forget_unused(marks, Instant::now());
+            marks.entry(0).or_insert_with(Known::new);
+            wanted.add(name, room, marks.iter().map(|(priority, known)| (*priority, known.mark)));
         }
         wanted
     }
@@ -201,6 +248,7 @@ impl Picker {
         let mut full = false;
         for (queue, room) in wanted.queues.iter().zip(&wanted.room) {
             let runs = by_queue.remove(queue).unwrap_or_default();
+            self.mark_used(queue, &runs);
             if !paused.contains(queue) {
                 // A suspect comes by an index of its own: it says nothing about where the ranges were left.
                 let plain = runs.iter().filter(|run| run.row.crash_count < super::SUSPECT_DEATHS);
@@ -229,12 +277,22 @@ impl Picker {
         self.poll(core).min(until_due)
     }
 
+    /// What was claimed from is in use. The runs are sorted by priority.
+    fn mark_used(&mut self, queue: &str, runs: &[Run]) {
+        let Some(marks) = self.marks.get_mut(queue) else { return };
+        for same in runs.chunk_by(|a, b| a.row.priority == b.row.priority) {
+            if let Some(known) = same.first().and_then(|run| marks.get_mut(&run.row.priority)) {
+                known.used_at = Instant::now();
+            }
+        }
+    }
+
     fn move_marks(&mut self, queue: &str, last: Option<(i16, Timestamp, i64)>, full: bool, now: Timestamp) {
         let late = Duration::try_from_secs_f64(PASSED_MAX / self.rate.max(1.0)).unwrap_or(LATE_COMMITS_MAX);
         let late = late.clamp(LATE_COMMITS_MIN, LATE_COMMITS_MAX);
         let Some(marks) = self.marks.get_mut(queue) else { return };
         let seen_to = Mark { at: now - SignedDuration::try_from(late).unwrap_or_default(), id: 0 };
-        for (priority, mark) in marks.iter_mut() {
+        for (priority, known) in marks.iter_mut() {
             let reached = match (full, last) {
                 // Everything that was due is taken.
                 (false, _) => seen_to,
@@ -244,7 +302,7 @@ impl Picker {
                 // Not looked at.
                 _ => continue,
             };
-            *mark = (*mark).max(reached);
+            known.mark = known.mark.max(reached);
         }
     }
 
@@ -263,6 +321,10 @@ impl Picker {
     }
 }
 
+fn forget_unused(marks: &mut BTreeMap<i16, Known>, now: Instant) {
+    marks.retain(|_, known| now.saturating_duration_since(known.used_at) < PRIORITY_FORGOTTEN_AFTER);
+}
+
 /// Claimed rows go to their queue, and workers are called for them. Also what a sweep found comes this way.
 pub(crate) fn hand_out(core: &Arc<Core>, queue: &str, runs: Vec<Run>) {
     let Some(index) = core.queue_named(queue) else { return };
@@ -276,5 +338,19 @@ async fn wait(core: &Core, pause: Duration) {
         () = core.wake.rung() => {}
         () = core.phase.draining() => {}
         () = tokio::time::sleep(pause) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_priority_that_is_not_used_any_more_is_forgotten() {
+        let mut marks = BTreeMap::from([(3, Known::new())]);
+        let begun = Instant::now();
+        marks.insert(5, Known { mark: Mark::START, used_at: begun + PRIORITY_FORGOTTEN_AFTER });
+        forget_unused(&mut marks, begun + PRIORITY_FORGOTTEN_AFTER + PRIORITY_FORGOTTEN_AFTER / 2);
+        assert_eq!(marks.into_keys().collect::<Vec<_>>(), [5]);
     }
 }

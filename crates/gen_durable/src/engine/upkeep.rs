@@ -13,12 +13,12 @@ use super::{
     core::Core,
     led::{self, Doubts},
     local::Run,
-    pick::hand_out,
+    pick::{hand_out, set_aside},
     stuck,
 };
 use crate::{
     store::{
-        collect::collect,
+        collect::{self, collect},
         connection::Connection,
         fault::Fault,
         lane, lease,
@@ -74,7 +74,7 @@ pub(crate) async fn run(core: Arc<Core>) {
     let (mut rounds, mut doubts) = (lane::Rounds::default(), Doubts::default());
     let mut stuck_after = 0;
     let mut blocked_pause = BLOCKED_EVERY;
-    let mut timers_collected_to = Timestamp::UNIX_EPOCH;
+    let (mut timers_collected_to, mut signals_collected_to) = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH);
     loop {
         let next = due.next();
         tokio::select! {
@@ -148,7 +148,8 @@ pub(crate) async fn run(core: Arc<Core>) {
         if due.collect <= now {
             let instances = collect_some(&core, &connection).await;
             let timers = collect_timers(&core, &connection, &mut timers_collected_to).await;
-            let more = instances || timers;
+            let signals = collect_signals(&core, &connection, &mut signals_collected_to).await;
+            let more = instances || timers || signals;
             due.collect = Instant::now() + if more { Duration::ZERO } else { settings.collect_every };
         }
         if due.depth <= now {
@@ -199,6 +200,7 @@ async fn sweep_once(core: &Arc<Core>, connection: &Connection) -> Result<bool, F
     let idle = used.is_empty();
     {
         let mut priorities = core.priorities.lock().unwrap_or_else(PoisonError::into_inner);
+        priorities.clear();
         for (queue, priority) in &used {
             priorities.entry(queue.clone()).or_default().insert(*priority);
         }
@@ -217,7 +219,12 @@ async fn sweep_once(core: &Arc<Core>, connection: &Connection) -> Result<bool, F
     if idle || wanted.queues.is_empty() || core.lease.left().is_zero() || core.phase.is_draining() {
         return Ok(idle);
     }
-    let picked = pick::claim(connection, &wanted, &core.worker.steps, &core.worker.id, core.lease_seconds()).await?;
+    let picked = pick::claim(connection, &wanted, &core.worker.steps, &core.worker.id, core.lease_seconds()).await;
+    let picked = match picked {
+        // The picker may not meet it: it may stand below the picker's marks.
+        Err(fault) if set_aside(core, connection, &wanted, &fault).await => return Ok(false),
+        picked => picked?,
+    };
     for row in picked.rows {
         // Where one was overlooked there may be many (a large transaction that committed late): the picker goes back there.
         core.wake.hint(Hint { queue: row.queue.clone(), priority: row.priority, from: row.eligible_at });
@@ -348,6 +355,25 @@ async fn collect_timers(core: &Core, connection: &Connection, from: &mut Timesta
         }
         Err(fault) => {
             tracing::debug!(error = fault.message(), "could not collect timers");
+            false
+        }
+    }
+}
+
+/// Consumed letters that are kept for their dedup keys, by the time of consumption. Returns whether there may be more.
+async fn collect_signals(core: &Core, connection: &Connection, from: &mut Timestamp) -> bool {
+    let Some(retention) = core.settings.dedup_retention else { return false };
+    match collect::collect_signals(connection, *from, retention.as_secs_f64(), COLLECT_BATCH).await {
+        Ok((0, _)) => {
+            *from = Timestamp::UNIX_EPOCH;
+            false
+        }
+        Ok((count, to)) => {
+            *from = to.unwrap_or(*from);
+            count >= COLLECT_BATCH.into()
+        }
+        Err(fault) => {
+            tracing::debug!(error = fault.message(), "could not collect consumed signals");
             false
         }
     }

@@ -1,12 +1,15 @@
-//! Retention: settled instances are deleted after a while.
+//! Retention: settled instances leave after a while, and so do consumed letters that are kept for their dedup keys.
 
 use std::time::Duration;
+
+use jiff::Timestamp;
 
 use super::{connection::Connection, fault::Fault, row::column, sql};
 use crate::{id::Queue, settings::Retention};
 
 sql!(COLLECT, "collect.sql", [FLOAT8, FLOAT8, FLOAT8, INT4]);
 sql!(DECLARE_RETENTION, "declare_retention.sql", [TEXT, FLOAT8, FLOAT8]);
+sql!(COLLECT_SIGNALS, "collect_signals.sql", [TIMESTAMPTZ, FLOAT8, INT4]);
 
 /// Deletes up to about `limit` settled instances that are past their retention. Returns how many, and whether there may be more. What
 /// it had to keep it reads again `pause_seconds` after the beginning of the last pass, at the earliest.
@@ -32,4 +35,19 @@ pub(crate) async fn declare_retentions(
         connection.query(&DECLARE_RETENTION, &[&queue.name(), &seconds(*done), &seconds(*failed)]).await?;
     }
     Ok(())
+}
+
+/// Deletes up to `limit` letters that were consumed more than `retention_seconds` ago. Returns how many, and where the next page
+/// may begin: below that the index holds nothing but what is already gone.
+pub(crate) async fn collect_signals(
+    connection: &Connection,
+    from: Timestamp,
+    retention_seconds: f64,
+    limit: i32,
+) -> Result<(i64, Option<Timestamp>), Fault> {
+    let rows = connection.query(&COLLECT_SIGNALS, &[&from, &retention_seconds, &limit]).await?;
+    match rows.first() {
+        Some(row) => Ok((column(row, 0)?, column(row, 1)?)),
+        None => Ok((0, None)),
+    }
 }

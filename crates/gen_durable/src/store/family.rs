@@ -1,8 +1,10 @@
-//! What hangs on one instance: its letters and its children, as many as people read.
+//! What hangs on one instance: its letters and its children, as many as people read; and pages of children for its steps.
 
 use jiff::Timestamp;
 
 use super::{
+    connection::Connection,
+    fault::Fault,
     inspect::{self, Inspect},
     pulse::COUNTED_MAX,
     row::column,
@@ -13,6 +15,8 @@ use crate::{error::Error, id::Status};
 sql!(LETTERS, "letters.sql", [INT8, INT4]);
 sql!(CHILDREN, "children.sql", [INT8, INT4]);
 sql!(CHILDREN_COUNTS, "children_counts.sql", [INT8, INT4]);
+sql!(CHILDREN_PAGE, "children_page.sql", [INT8, INT8, TEXT_ARRAY]);
+sql!(CHILDREN_OF_SPAWN, "children_of_spawn.sql", [INT8]);
 
 /// So many letters and children are shown.
 const SHOWN_MAX: i32 = 200;
@@ -104,4 +108,22 @@ impl Inspect {
         })
         .await
     }
+}
+
+/// Reads a page of the children of the last spawn, behind a child and of these machines, as JSON. `None`: the parent is gone.
+pub(crate) async fn page(
+    connection: &Connection,
+    parent: i64,
+    after: i64,
+    machines: &[&'static str],
+) -> Result<Option<String>, Fault> {
+    let rows = connection.query(&CHILDREN_PAGE, &[&parent, &after, &machines]).await?;
+    rows.first().map(|row| column(row, 0)).transpose()
+}
+
+/// Counts the children of the last spawn by status.
+pub(crate) async fn counts(connection: &Connection, parent: i64) -> Result<Vec<(Status, u64)>, Fault> {
+    let rows = connection.query(&CHILDREN_OF_SPAWN, &[&parent]).await?;
+    let count = |row| Ok((inspect::status(row, 0)?, u64::try_from(column::<i64>(row, 1)?).unwrap_or_default()));
+    rows.iter().map(count).collect()
 }

@@ -141,6 +141,7 @@ impl Fault {
                         "could not {doing}: this database user lacks the rights; grant it the runtime role ({message})"
                     ),
                 ),
+                Some("23505") => Error::new(Kind::KeyTaken, format!("could not {doing}: {message}")),
                 _ => Error::new(Kind::Refused, format!("could not {doing}: {message}")),
             },
         }

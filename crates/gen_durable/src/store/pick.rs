@@ -14,8 +14,17 @@ sql!(prepared PICK, "pick.sql", [
     TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, INT2_ARRAY, TIMESTAMPTZ_ARRAY, INT8_ARRAY, TEXT_ARRAY, TEXT, FLOAT8, INT4, INT8,
     BOOL
 ]);
-sql!(PRIORITIES, "priorities.sql", [TEXT_ARRAY]);
+sql!(PRIORITIES, "priorities.sql", [TEXT_ARRAY, FLOAT8]);
+sql!(
+    SET_ASIDE_REFUSED,
+    "set_aside_refused.sql",
+    [TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, INT2_ARRAY, TIMESTAMPTZ_ARRAY, INT8_ARRAY, TEXT_ARRAY]
+);
 sql!(GIVE_BACK, "give_back.sql", [INT8_ARRAY, INT8_ARRAY]);
+
+/// A priority is in use if one of its rows is due now or within this many seconds: much longer than two sweeps are apart, so
+/// that a pick knows a priority before its rows fall due, and wakes in time for them.
+const PRIORITY_HORIZON_SECONDS: f64 = 60.0;
 
 /// Where a pick of one priority begins: everything up to here was looked at before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -136,9 +145,53 @@ pub(crate) async fn claim(
     })
 }
 
-/// The priorities in use, by queue.
+/// An instance that a pick could not claim.
+#[derive(Debug)]
+pub(crate) struct SetAside {
+    pub(crate) id: i64,
+    pub(crate) machine: String,
+    pub(crate) step: String,
+    pub(crate) attempt: i32,
+    pub(crate) reason: String,
+}
+
+/// Finds the instances that make a pick fail and sets them aside as `stuck`. Returns them; none: the fault lies elsewhere.
+pub(crate) async fn set_aside_refused(
+    connection: &Connection,
+    wanted: &Wanted,
+    steps: &[String],
+) -> Result<Vec<SetAside>, Fault> {
+    let answer = connection
+        .query(
+            &SET_ASIDE_REFUSED,
+            &[
+                &wanted.queues,
+                &wanted.room,
+                &wanted.range_queues,
+                &wanted.range_priorities,
+                &wanted.range_from,
+                &wanted.range_from_id,
+                &steps,
+            ],
+        )
+        .await?;
+    answer
+        .iter()
+        .map(|row| {
+            Ok(SetAside {
+                id: column(row, 0)?,
+                machine: column(row, 1)?,
+                step: column(row, 2)?,
+                attempt: column(row, 3)?,
+                reason: column(row, 4)?,
+            })
+        })
+        .collect()
+}
+
+/// Returns the priorities in use, by queue: all of them, of which there are at most 65,536 a queue.
 pub(crate) async fn priorities(connection: &Connection, queues: &[String]) -> Result<Vec<(String, i16)>, Fault> {
-    let rows = connection.query(&PRIORITIES, &[&queues]).await?;
+    let rows = connection.query(&PRIORITIES, &[&queues, &PRIORITY_HORIZON_SECONDS]).await?;
     rows.iter().map(|row| Ok((column(row, 0)?, column(row, 1)?))).collect()
 }
 

@@ -19,6 +19,8 @@ sql!(CANCEL, "cancel.sql", [INT8, TEXT, TEXT, TEXT_ARRAY, TEXT, BOOL]);
 
 /// The most letters that an instance may have waiting.
 pub(crate) const INBOX_MAX: i32 = 1_000;
+/// The most bytes of payload that an instance may have waiting: `inbox_bytes_max()` of the schema.
+pub(crate) const INBOX_BYTES_MAX: i64 = 8 * 1024 * 1024;
 
 /// What came of an act on an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -191,7 +191,7 @@ async fn who_cannot_be_told_is_said_and_nothing_is_started() {
 
     lab.enqueue(Stranger).await.unwrap();
     let refused = lab.signal_or_start(counter("strange"), Add { n: 1 }).await.unwrap_err();
-    assert!(refused.is_no_target() && refused.to_string().contains("another machine"), "{refused}");
+    assert!(refused.is_key_taken() && refused.to_string().contains("of machine stranger"), "{refused}");
     let lasting = lab.signal_or_start(Lasting, Nudge).await.unwrap();
     lab.drain().await;
     assert_eq!(lab.status_of(lasting.id).await, Status::Done);

@@ -1,21 +1,22 @@
 -- called by: store::pick::priorities     index: instances_pick, one probe for each priority in use
 -- locks: nothing
--- A loose scan: from each priority it hops to the next one, whatever the number of rows between them.
-with recursive used(queue, priority) as (
-    select wanted.queue, first.priority
+-- Returns the priorities that have a row due now or within $2 seconds. A loose index scan: from each priority it hops to the next
+-- one, whatever the number of rows between them, and reads the soonest due time of each.
+with recursive used(queue, priority, due) as (
+    select wanted.queue, first.priority, first.eligible_at
     from unnest($1::text[]) as wanted(queue)
     cross join lateral (
-        select i.priority from gen_durable.instances i
+        select i.priority, i.eligible_at from gen_durable.instances i
         where i.queue = wanted.queue and i.status = 'runnable' and i.crash_count < 2 and not i.held_back
-        order by i.queue, i.priority limit 1
+        order by i.queue, i.priority, i.eligible_at limit 1
     ) first
     union all
-    select used.queue, later.priority
+    select used.queue, later.priority, later.eligible_at
     from used
     cross join lateral (
-        select i.priority from gen_durable.instances i
+        select i.priority, i.eligible_at from gen_durable.instances i
         where i.queue = used.queue and i.status = 'runnable' and i.crash_count < 2 and not i.held_back and i.priority > used.priority
-        order by i.queue, i.priority limit 1
+        order by i.queue, i.priority, i.eligible_at limit 1
     ) later
 )
-select queue, priority from used limit 1000
+select queue, priority from used where due <= gen_durable.clock() + make_interval(secs => $2)

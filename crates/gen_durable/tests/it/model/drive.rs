@@ -181,26 +181,35 @@ impl World {
     async fn enqueue(&mut self, new: &Newborn, tenant: &str) -> Said {
         let born = self.born(&Newborn { scope: new.kind, ..new.clone() });
         let Born { n, key, queue, priority, delay, .. } = born.clone();
-        let (id, is_new) = of_kind!(born.kind, K => {
+        let answer = of_kind!(born.kind, K => {
             let robot = Robot::<K> { n, key, visits: 0 };
             let enqueue = self.lab.enqueue(robot).queue(QUEUES[queue]).priority(priority).tenant(tenant);
-            let new = enqueue.after(seconds(delay)).await.map_err(|error| error.to_string())?;
-            (new.id.raw(), new.is_new)
+            made(enqueue.after(seconds(delay)).await.map(|new| (new.id.raw(), new.is_new)))?
         });
         let expected = self.model.insert(&born, tenant, None);
-        self.enqueued(id, is_new, expected)?;
+        agree("the key is another machine's", answer.is_none(), expected.is_none())?;
+        if let (Some((id, is_new)), Some(expected)) = (answer, expected) {
+            self.enqueued(id, is_new, expected)?;
+        }
         Ok(format!("enqueue {born:?} of {tenant:?}: {expected:?}"))
     }
 
     async fn enqueue_all(&mut self, kind: usize, keys: &[Option<u8>]) -> Said {
         let new = |key: &Option<u8>| Newborn { kind, key: *key, scope: kind, queue: 0, priority: 0, delay: 0 };
         let born: Vec<Born> = keys.iter().map(|key| self.born(&new(key))).collect();
-        let answers: Vec<(i64, bool)> = of_kind!(kind, K => {
+        let answers: Option<Vec<(i64, bool)>> = of_kind!(kind, K => {
             let robots = born.iter().map(|born| Robot::<K> { n: born.n, key: born.key.clone(), visits: 0 });
-            let new = self.lab.enqueue_all(robots).await.map_err(|error| error.to_string())?;
-            new.into_iter().map(|new| (new.id.raw(), new.is_new)).collect()
+            let new = self.lab.enqueue_all(robots).await;
+            made(new.map(|new| new.into_iter().map(|new| (new.id.raw(), new.is_new)).collect()))?
         });
-        let expected: Vec<(u32, bool)> = born.iter().map(|born| self.model.insert(born, "", None)).collect();
+        // All of them or none.
+        let mut after = self.model.clone();
+        let expected: Option<Vec<(u32, bool)>> = born.iter().map(|born| after.insert(born, "", None)).collect();
+        agree("the key is another machine's", answers.is_none(), expected.is_none())?;
+        let (Some(answers), Some(expected)) = (answers, expected) else {
+            return Ok(format!("enqueue all of {:?}, keys {keys:?}: refused", KINDS[kind]));
+        };
+        self.model = after;
         agree("enqueued all", answers.len(), expected.len())?;
         for ((id, is_new), expected) in answers.into_iter().zip(&expected) {
             self.enqueued(id, is_new, *expected)?;
@@ -357,4 +366,13 @@ pub(super) fn agree<T: PartialEq + std::fmt::Debug>(what: &str, actual: T, expec
         return Ok(format!("{what}: {actual:?}"));
     }
     Err(format!("{what}: Postgres says {actual:?}, the model {expected:?}"))
+}
+
+/// What an enqueue made. `None`: it was refused, since an instance of another machine holds the key.
+fn made<T>(answer: Result<T, gen_durable::Error>) -> Result<Option<T>, String> {
+    match answer {
+        Ok(made) => Ok(Some(made)),
+        Err(error) if error.is_key_taken() => Ok(None),
+        Err(error) => Err(error.to_string()),
+    }
 }

@@ -121,7 +121,9 @@ impl Model {
             }
             let tenant = self.rows[&ended.claim.n].tenant.clone();
             for born in &ended.script.births {
-                self.insert(born, &tenant, None);
+                if self.insert(born, &tenant, None).is_none() {
+                    return false;
+                }
             }
         }
         let settled: Vec<u32> = written.iter().filter(|e| e.settles()).map(|ended| ended.claim.n).collect();
@@ -200,7 +202,9 @@ impl Model {
                 row.generation += 1;
                 (row.any, row.deadline, row.eligible) = (*any, by(deadline), now);
                 let (generation, tenant) = (row.generation, row.tenant.clone());
-                let made = children.iter().filter(|child| self.insert(child, &tenant, Some((n, generation))).1).count();
+                let made = children.iter().map(|child| self.insert(child, &tenant, Some((n, generation))));
+                let Some(made) = made.collect::<Option<Vec<_>>>() else { return false };
+                let made = made.iter().filter(|(_, is_new)| *is_new).count();
                 let row = self.rows.get_mut(&n).unwrap();
                 row.pending = i32::try_from(made).unwrap();
                 if made == 0 {

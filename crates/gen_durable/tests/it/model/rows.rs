@@ -125,12 +125,12 @@ impl Model {
         self.rows.iter().find(|(_, row)| held(row)).map(|(n, _)| *n)
     }
 
-    /// Answers who has the place, and whether it is new.
-    pub(super) fn insert(&mut self, born: &Born, tenant: &str, parent: Option<(u32, i32)>) -> (u32, bool) {
+    /// Returns the instance that has the key, and whether it is new. `None`: one of another machine holds the key.
+    pub(super) fn insert(&mut self, born: &Born, tenant: &str, parent: Option<(u32, i32)>) -> Option<(u32, bool)> {
         if let Some(key) = born.key.as_ref().filter(|_| born.scope <= EVER)
             && let Some(holder) = self.holder(tenant, key)
         {
-            return (holder, false);
+            return (self.rows[&holder].kind == born.kind).then_some((holder, false));
         }
         let row = Row {
             kind: born.kind,
@@ -165,7 +165,7 @@ impl Model {
             inbox: Vec::new(),
         };
         self.rows.insert(born.n, row);
-        (born.n, true)
+        Some((born.n, true))
     }
 
     /// Who is due in an open queue, the first to go first: those that may go together, or those that must go alone.
@@ -285,11 +285,11 @@ impl Model {
         let now = self.now;
         let Some(n) = self.target(&letter.to, letter.kind) else { return Answer::NoTarget };
         let row = self.rows.get_mut(&n).unwrap();
-        if row.finished.is_some() {
-            return Answer::NoTarget;
-        }
         if dedup.is_some() && row.inbox.iter().any(|known| known.dedup.as_deref() == dedup) {
             return Answer::Duplicate;
+        }
+        if row.finished.is_some() {
+            return Answer::NoTarget;
         }
         if row.letters().count() >= cap {
             return Answer::Full;

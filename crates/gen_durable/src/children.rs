@@ -1,0 +1,199 @@
+//! The children of a spawn, as a step reads them.
+
+use std::{borrow::Cow, fmt};
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::{
+    context::Context,
+    error::{Error, Failure, Kind},
+    id::{Id, Status},
+    machine::Machine,
+    store::family,
+};
+
+impl<M: Machine> Context<'_, M> {
+    /// Returns the children of this kind of the last spawn, in spawn order: all of them. After `any` or a deadline some of them may
+    /// still run.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the spawn has more than 1,000 children, or if they hold more than 8 MiB of state and results: then read them with
+    /// [`children_page`](Context::children_page). Fails if a child cannot be decoded.
+    pub fn children<C: Machine>(&self) -> Result<Vec<Child<C>>, Error> {
+        let Some(text) = &self.row.children else { return Ok(Vec::new()) };
+        let page = Page::parse(text)?;
+        if page.more {
+            return Err(Error::invalid(
+                "the last spawn has more children than a step is handed at once (1,000 children, 8 MiB): read them page by page with cx.children_page()",
+            ));
+        }
+        page.children.into_iter().filter(|row| row.is_a::<C>()).map(ChildRow::into_child).collect()
+    }
+
+    /// Reads a page of the children of this kind of the last spawn, in spawn order: from the first one, or from behind the child
+    /// that the page before names as [`next`](ChildrenPage::next). A page ends after 1,000 children or 8 MiB.
+    ///
+    /// ```
+    /// # use gen_durable::{Context, Job, StepError};
+    /// # #[derive(serde::Serialize, serde::Deserialize)] struct Import;
+    /// # impl Job for Import {
+    /// #   const NAME: &'static str = "import"; type App = (); type Output = u64;
+    /// #   async fn run(&self, _: &mut Context<'_, Self>) -> Result<u64, StepError> { Ok(0) }
+    /// # }
+    /// # async fn sum<M: gen_durable::Machine>(cx: &Context<'_, M>) -> Result<u64, StepError> {
+    /// let (mut sum, mut after) = (0, None);
+    /// loop {
+    ///     let page = cx.children_page::<Import>(after).await?;
+    ///     sum += page.children.iter().filter_map(|child| child.result.as_ref()?.as_ref().ok()).sum::<u64>();
+    ///     after = page.next;
+    ///     if after.is_none() {
+    ///         break;
+    ///     }
+    /// }
+    /// # Ok(sum) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached, or if a child cannot be decoded.
+    pub async fn children_page<C: Machine>(&self, after: Option<Id<C>>) -> Result<ChildrenPage<C>, Error> {
+        let (parent, after) = (self.row.id, after.map_or(0, Id::raw));
+        let machines: Vec<&'static str> = std::iter::once(C::NAME).chain(C::FORMER_NAMES.iter().copied()).collect();
+        let text = self
+            .pool
+            .call(move |connection| async move { family::page(&connection, parent, after, &machines).await })
+            .await?
+            .map_err(|fault| fault.into_error("read children"))?;
+        let Some(text) = text else { return Ok(ChildrenPage { children: Vec::new(), next: None }) };
+        let page = Page::parse(&text)?;
+        let children = page.children.into_iter().map(ChildRow::into_child).collect::<Result<Vec<Child<C>>, Error>>()?;
+        let next = children.last().map(|child| child.id).filter(|_| page.more);
+        Ok(ChildrenPage { children, next })
+    }
+
+    /// Counts the children of the last spawn, of all kinds, by status. It reads every one of them.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached.
+    pub async fn children_counts(&self) -> Result<ChildrenCounts, Error> {
+        let parent = self.row.id;
+        let by_status = self
+            .pool
+            .call(move |connection| async move { family::counts(&connection, parent).await })
+            .await?
+            .map_err(|fault| fault.into_error("count children"))?;
+        Ok(ChildrenCounts { total: by_status.iter().map(|(_, count)| count).sum(), by_status })
+    }
+}
+
+/// A child of the last spawn.
+#[non_exhaustive]
+pub struct Child<C: Machine> {
+    /// The child.
+    pub id: Id<C>,
+    /// Where it stands.
+    pub status: Status,
+    /// What it holds.
+    pub state: C,
+    /// What it settled with; `None`: it has not.
+    pub result: Option<Result<C::Output, Failure>>,
+}
+
+impl<C: Machine> fmt::Debug for Child<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Child").field("id", &self.id).field("status", &self.status).finish_non_exhaustive()
+    }
+}
+
+/// Some of the children of a spawn: what [`Context::children_page`] returns.
+#[non_exhaustive]
+pub struct ChildrenPage<C: Machine> {
+    /// The children, in spawn order.
+    pub children: Vec<Child<C>>,
+    /// Where the next page begins; `None`: this is the last one.
+    pub next: Option<Id<C>>,
+}
+
+impl<C: Machine> fmt::Debug for ChildrenPage<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChildrenPage").field("children", &self.children).field("next", &self.next).finish()
+    }
+}
+
+/// How many children a spawn has: what [`Context::children_counts`] returns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ChildrenCounts {
+    /// All of them.
+    pub total: u64,
+    /// Those of each status that occurs.
+    pub by_status: Vec<(Status, u64)>,
+}
+
+impl ChildrenCounts {
+    /// Returns the number of children with this status.
+    pub fn of(&self, status: Status) -> u64 {
+        self.by_status.iter().find(|(of, _)| *of == status).map_or(0, |(_, count)| *count)
+    }
+}
+
+/// As `gen_durable.children_of` returns it.
+#[derive(Deserialize)]
+struct Page<'a> {
+    /// Whether the spawn has further children.
+    more: bool,
+    #[serde(borrow)]
+    children: Vec<ChildRow<'a>>,
+}
+
+impl<'a> Page<'a> {
+    fn parse(text: &'a str) -> Result<Page<'a>, Error> {
+        serde_json::from_str(text).map_err(|e| Error::because(Kind::Broken, "the children cannot be read", e))
+    }
+}
+
+#[derive(Deserialize)]
+struct ChildRow<'a> {
+    id: i64,
+    #[serde(borrow)]
+    fsm: Cow<'a, str>,
+    status: Cow<'a, str>,
+    #[serde(borrow)]
+    state: &'a RawValue,
+    #[serde(borrow)]
+    result: Option<&'a RawValue>,
+    error: Option<String>,
+    attempt: u32,
+    failures: u32,
+}
+
+impl ChildRow<'_> {
+    fn is_a<C: Machine>(&self) -> bool {
+        self.fsm == C::NAME || C::FORMER_NAMES.contains(&self.fsm.as_ref())
+    }
+
+    fn into_child<C: Machine>(self) -> Result<Child<C>, Error> {
+        let shape = |e| Error::because(Kind::Invalid, format!("child {} is of another shape", self.id), e);
+        let status = Status::named(&self.status).ok_or_else(|| Error::broken("a child has an unknown status"))?;
+        let result = match status {
+            Status::Done => {
+                let text = self.result.map_or("null", RawValue::get);
+                Some(Ok(serde_json::from_str(text).map_err(shape)?))
+            }
+            status if status.is_terminal() => {
+                let message = self.error.unwrap_or_else(|| status.name().to_owned());
+                Some(Err(Failure { attempt: self.attempt, failures: self.failures, message, fatal: true }))
+            }
+            _ => None,
+        };
+        Ok(Child {
+            id: Id::from_raw(self.id),
+            status,
+            state: serde_json::from_str(self.state.get()).map_err(shape)?,
+            result,
+        })
+    }
+}

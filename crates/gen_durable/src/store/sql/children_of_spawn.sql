@@ -1,0 +1,8 @@
+-- called by: store::family::counts     index: instances_pkey, instances_children
+-- locks: nothing
+-- Reads every child of the last spawn: as much as there are.
+select c.status::text, count(*)
+from gen_durable.instances p
+join gen_durable.instances c on c.parent_id = p.id and c.parent_generation = p.join_generation
+where p.id = $1
+group by 1

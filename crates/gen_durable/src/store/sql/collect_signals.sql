@@ -1,0 +1,15 @@
+-- called by: store::collect::collect_signals     index: signals_consumed, signals_pkey
+-- locks: consumed letters, skipping what is held, in the order of their consumption
+-- Begins where the last batch ended: the front of the index is full of what was deleted before.
+with old as materialized (
+    select s.id, s.consumed_at
+    from gen_durable.signals s
+    where s.consumed_at >= $1 and s.consumed_at < gen_durable.clock() - make_interval(secs => $2)
+    order by s.consumed_at
+    limit $3
+    for update skip locked
+),
+gone as (
+    delete from gen_durable.signals s using old where s.id = old.id returning old.consumed_at
+)
+select count(*), max(consumed_at) from gone
