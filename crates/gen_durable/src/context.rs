@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use crate::{
     engine::watch::Token,
-    error::{Error, Kind},
+    error::Error,
     id::Id,
     machine::Machine,
     signal::{Letter, Signal},

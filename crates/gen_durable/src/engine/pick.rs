@@ -101,6 +101,8 @@ pub(crate) async fn set_aside(core: &Core, connection: &Connection, wanted: &Wan
     match pick::set_aside_refused(connection, wanted, &core.worker.steps).await {
         Ok(aside) => {
             for row in &aside {
+                // This process does not retry it by itself.
+                core.undecodable.add(row.id);
                 tracing::warn!(
                     instance.id = row.id,
                     machine = row.machine,

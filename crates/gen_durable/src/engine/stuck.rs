@@ -15,7 +15,7 @@ const PAGES_MAX: usize = 10;
 /// A process that could not decode this many rows retries no more by itself.
 const UNDECODABLE_MAX: usize = 10_000;
 
-/// The rows that this process claimed and could not decode. It retries none of them by itself, so builds that cannot decode a row
+/// The rows that this process claimed and could not decode, or could not claim. It retries none of them by itself, so builds that cannot decode a row
 /// do not pass it to and fro for ever: each process tries it once. A process that starts anew tries again.
 #[derive(Debug, Default)]
 pub(crate) struct Undecodable(Mutex<HashSet<i64>>);
