@@ -48,6 +48,7 @@ language plpgsql stable
 set search_path = gen_durable, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
+set jit = off
 as $$
 declare
     child record;
