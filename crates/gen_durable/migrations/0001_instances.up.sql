@@ -33,6 +33,14 @@ create table gen_durable.migrations (
     installed_at  timestamptz not null default statement_timestamp()
 );
 
+-- The installation, by a random name that idempotency keys begin with: ids begin at 1 in every schema. A restored database keeps it;
+-- a copy that is to be another installation gets a new one by an update.
+create table gen_durable.installation (
+    one boolean primary key default true check (one),
+    id  text not null default left(replace(gen_random_uuid()::text, '-', ''), 16)
+);
+insert into gen_durable.installation default values;
+
 create type gen_durable.durable_status as enum (
     'runnable', 'executing', 'awaiting_signal', 'awaiting_children', 'queued', 'stuck',
     'done', 'failed', 'cancelled'
@@ -62,6 +70,8 @@ create domain gen_durable.key_name as text constraint key_has_1_to_512_bytes che
 
 -- Numbers of arrival: one at a time, so that one producer's come in the order of its enqueues.
 create sequence gen_durable.arrivals cache 1;
+-- Numbers of claims: one claim after another of an instance, a lane or a partition key has a larger one, whichever process makes it.
+create sequence gen_durable.fencing_tokens cache 1;
 -- One number for each time that places in lanes are given out.
 create sequence gen_durable.rounds cache 1;
 

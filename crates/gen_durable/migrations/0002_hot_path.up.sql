@@ -121,7 +121,7 @@ create function gen_durable.pick(
     id bigint, fsm text, fsm_version int, step text, data text, state text, attempt int,
     claim_epoch bigint, step_seq bigint, visit bigint, queue text, priority smallint, eligible_at timestamptz,
     tenant text, traceparent text, keyed boolean, crash_count smallint, next_due timestamptz, paused text[],
-    awaits text[], inbox text, children text, parent_id bigint, freed_by bigint, marks bigint[], failures int
+    awaits text[], inbox text, children text, parent_id bigint, freed_by bigint, marks bigint[], failures int, token bigint
 )
 language plpgsql
 set search_path = gen_durable, pg_temp
@@ -195,7 +195,7 @@ begin
         null::timestamptz, null::text[],
         i.awaits, (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
          from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null), case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
-        i.parent_id, null::bigint, null::bigint[], i.failures;
+        i.parent_id, null::bigint, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens');
     get diagnostics claimed = row_count;
 
     -- At most one suspect at a time in a process: if it dies, we know who it was.
@@ -228,7 +228,7 @@ begin
             i.tenant, i.traceparent, i.partition_key is not null or i.lane_key is not null, i.crash_count,
             null::timestamptz, null::text[], i.awaits, gen_durable.inbox_of(i.id),
             case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
-            i.parent_id, null::bigint, null::bigint[], i.failures;
+            i.parent_id, null::bigint, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens');
     end if;
 
     -- The time; the next due time of these ranges when everything that was due is taken; which queues are shut. And the
@@ -253,7 +253,7 @@ begin
         ) end,
         (select array_agg(q.name) from gen_durable.queues q where q.name = any (p_queues) and q.paused_at is not null),
         null::text[], null, null, null::bigint, null::bigint,
-        array[placed_to, arrived, over, begun], null::int;
+        array[placed_to, arrived, over, begun], null::int, null::bigint;
 end $$;
 
 -- Finds the candidates of a refused pick whose claim the database refuses, and sets them aside as `stuck` with the error as reason.

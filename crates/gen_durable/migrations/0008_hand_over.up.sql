@@ -14,7 +14,7 @@ create function gen_durable.hand_over(
     id bigint, fsm text, fsm_version int, step text, data text, state text, attempt int,
     claim_epoch bigint, step_seq bigint, visit bigint, queue text, priority smallint, eligible_at timestamptz,
     tenant text, traceparent text, keyed boolean, crash_count smallint, next_due timestamptz, paused text[],
-    awaits text[], inbox text, children text, parent_id bigint, freed_by bigint, marks bigint[], failures int, led boolean
+    awaits text[], inbox text, children text, parent_id bigint, freed_by bigint, marks bigint[], failures int, token bigint, led boolean
 )
 language plpgsql
 set search_path = gen_durable, pg_temp
@@ -111,7 +111,7 @@ begin
             (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
              from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null),
             case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
-            i.parent_id, n.freed, null::bigint[], i.failures, true
+            i.parent_id, n.freed, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), true
         from unnest(follows, follows_freed) as n(id, freed)
         join gen_durable.instances i on i.id = n.id
         -- A plain `in_lane` would let a plan that was made while nobody stood in a lane walk through all lanes; who is queued is not held back.
@@ -143,7 +143,7 @@ begin
             (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
              from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null),
             case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
-            i.parent_id, n.freed, null::bigint[], i.failures, false;
+            i.parent_id, n.freed, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), false;
         get diagnostics claimed = row_count;
         if claimed = cardinality(turns) then
             turns := null;
@@ -243,7 +243,7 @@ create function gen_durable.settle_keyed(
     id bigint, fsm text, fsm_version int, step text, data text, state text, attempt int,
     claim_epoch bigint, step_seq bigint, visit bigint, queue text, priority smallint, eligible_at timestamptz,
     tenant text, traceparent text, keyed boolean, crash_count smallint, next_due timestamptz, paused text[],
-    awaits text[], inbox text, children text, parent_id bigint, freed_by bigint, marks bigint[], failures int, led boolean
+    awaits text[], inbox text, children text, parent_id bigint, freed_by bigint, marks bigint[], failures int, token bigint, led boolean
 )
 language plpgsql
 as $$
@@ -263,12 +263,12 @@ begin
     return query
     select null::bigint, null, null::int, null, null, null, null::int, null::bigint, null::bigint, null::bigint, null,
         null::smallint, gen_durable.clock(), null, null, true, null::smallint, null::timestamptz, null::text[],
-        null::text[], null, null, null::bigint, null::bigint, written, null::int, false;
+        null::text[], null, null, null::bigint, null::bigint, written, null::int, null::bigint, false;
     if cardinality(array_remove(inboxes, null)) > 0 or cardinality(array_remove(broods, null)) > 0 then
         return query
         select w.id, null, null::int, null, null, null, null::int, null::bigint, null::bigint, null::bigint, null,
             null::smallint, gen_durable.clock(), null, null, true, null::smallint, null::timestamptz, null::text[],
-            null::text[], w.inbox, w.children, null::bigint, null::bigint, null::bigint[], null::int, false
+            null::text[], w.inbox, w.children, null::bigint, null::bigint, null::bigint[], null::int, null::bigint, false
         from unnest(written, inboxes, broods) as w(id, inbox, children)
         where w.inbox is not null or w.children is not null;
     end if;

@@ -30,6 +30,7 @@ pub struct Context<'a, M: Machine> {
     /// The database's time when the step was claimed. The one clock: tests move it.
     pub now: Timestamp,
     pub(crate) row: &'a Claimed,
+    pub(crate) installation: &'a str,
     /// Whether it began a transaction of its own: then an error of the driver is news of our own database.
     pub(crate) began: AtomicBool,
     pub(crate) pool: &'a Pool,
@@ -40,16 +41,20 @@ pub struct Context<'a, M: Machine> {
 }
 
 impl<M: Machine> Context<'_, M> {
-    /// The same for every run and retry of this visit of this step, and for no other: hand it to the outside world, so
-    /// that what is done twice counts once.
+    /// Returns a key that is the same for every run and retry of this entry of this step, and for no other step, instance or
+    /// installation. Hand it to the outside world, so that what is done twice counts once.
+    ///
+    /// It is made of the schema's random installation id, the machine's name in the row (a renamed machine keeps the keys of the
+    /// rows that it had), the instance and the entry of the step.
     pub fn idempotency_key(&self) -> String {
-        format!("{}/{}/{}", M::NAME, self.id, self.row.visit)
+        format!("{}/{}/{}/{}", self.installation, self.row.fsm, self.id, self.row.visit)
     }
 
-    /// The number of this claim. It only ever rises: a store outside that remembers the largest it has seen can refuse
-    /// the write of a worker that was stopped, lost its claim, and woke again.
+    /// Returns the number of this claim. It rises from claim to claim of an instance, and from instance to instance of a lane or a
+    /// partition key. A store outside that remembers the largest it has seen can refuse the write of a worker that was stopped, lost
+    /// its claim, and woke again. Steps that run ahead on one claim share it.
     pub fn fencing_token(&self) -> i64 {
-        self.row.claim_epoch
+        self.row.fencing_token
     }
 
     /// Whose work this is.

@@ -30,6 +30,7 @@ mod timetable;
 // The engine: no SQL here.
 mod codec;
 mod engine;
+mod unknown;
 mod wake;
 
 // The store: the only SQL.

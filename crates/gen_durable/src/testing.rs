@@ -40,7 +40,7 @@ use crate::{
     settings::Settings,
     store::{
         fault::Fault,
-        inspect::Instance,
+        inspect::{self, Instance},
         lab, lane,
         lease::{self, Worker},
         oversight::ScopeFilter,
@@ -99,6 +99,7 @@ pub struct Lab<App> {
     readers: Vec<Arc<dyn Reader>>,
     settings: Settings,
     worker: Worker,
+    installation: Arc<str>,
     twice: bool,
     url: String,
 }
@@ -126,6 +127,8 @@ impl<App: Send + Sync + 'static> Lab<App> {
         let (database, pool) = LabDatabase::create().await.expect("a lab could not be set up");
         let app = make(&database).await;
         let (owner, url) = (database.owner, database.server_url);
+        let asked = owner.call(|connection| async move { inspect::server(&connection).await }).await;
+        let server = asked.expect("a lab could not be set up").unwrap_or_else(|fault| panic!("{fault:?}"));
         let worker = Worker {
             id: format!("00000000-0000-0000-0000-{:012x}", LABS.load(Ordering::Relaxed)),
             host: "lab".into(),
@@ -146,6 +149,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
             readers: Vec::new(),
             settings: Settings::default(),
             worker,
+            installation: server.installation.into(),
             twice: false,
             url,
         }
@@ -364,7 +368,8 @@ impl<App: Send + Sync + 'static> Lab<App> {
     /// With `poison`, only the handler runs.
     async fn run_again(&self, row: &Claimed, poison: Option<Failure>) -> Decision {
         let row = Arc::new(row.clone());
-        let environment = Arc::new(Environment::new(self.client.pool().clone(), &self.settings));
+        let environment =
+            Arc::new(Environment::new(self.client.pool().clone(), self.installation.clone(), &self.settings));
         let Some(kind) = self.registry.find(&row.fsm, row.fsm_version) else {
             panic!("{} v{} was claimed and is not registered", row.fsm, row.fsm_version);
         };

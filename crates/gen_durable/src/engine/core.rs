@@ -81,6 +81,7 @@ impl Core {
     #[allow(clippy::too_many_arguments)] // Called once, by the builder.
     pub(crate) fn new(
         pool: Pool,
+        installation: Arc<str>,
         settings: Settings,
         registry: Registry,
         schedules: Schedules,
@@ -91,7 +92,7 @@ impl Core {
         let by_name = queues.iter().enumerate().map(|(index, queue)| (queue.queue.name().to_owned(), index)).collect();
         Core {
             target: pool.inner.target.clone(),
-            environment: Arc::new(Environment::new(pool.clone(), &settings)),
+            environment: Arc::new(Environment::new(pool.clone(), installation, &settings)),
             lease: Lease::new(settings.lease),
             pool,
             settings,

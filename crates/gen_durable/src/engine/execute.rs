@@ -34,6 +34,7 @@ use crate::{
     },
     story::Story,
     transition::{Ending, Outcome, Transition, retry_after},
+    unknown,
 };
 
 /// A step that met an outage of our own database is tried again after this long.
@@ -43,6 +44,8 @@ const OUTAGE_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Environment {
     pub(crate) pool: Pool,
+    /// The random name of this schema, for idempotency keys.
+    pub(crate) installation: Arc<str>,
     pub(crate) step_timeout: Duration,
     pub(crate) payload_bytes_max: usize,
     /// Those that want to know whether they were cancelled.
@@ -50,9 +53,9 @@ pub(crate) struct Environment {
 }
 
 impl Environment {
-    pub(crate) fn new(pool: Pool, settings: &Settings) -> Environment {
+    pub(crate) fn new(pool: Pool, installation: Arc<str>, settings: &Settings) -> Environment {
         let Settings { step_timeout, payload_bytes_max, .. } = *settings;
-        Environment { pool, step_timeout, payload_bytes_max, watch: Arc::default() }
+        Environment { pool, installation, step_timeout, payload_bytes_max, watch: Arc::default() }
     }
 }
 
@@ -246,6 +249,7 @@ fn context<'a, M: Machine>(
         failures: row.failures,
         now: row.now,
         row,
+        installation: &environment.installation,
         began: AtomicBool::new(false),
         pool: &environment.pool,
         letters,
@@ -296,10 +300,16 @@ fn decode<M: Machine>(row: &Claimed) -> Result<(M, M::Step, Upgraded), String> {
         };
         let stored = M::upgrade(row.fsm_version, stored)
             .map_err(|error| format!("the upgrade from version {} failed: {error}", row.fsm_version))?;
-        let data = if stored.data.is_null() { None } else { Some(stored.data.to_string()) };
         let machine = serde_json::from_value(stored.state)
             .map_err(|error| format!("the upgraded state cannot be decoded: {error}"))?;
-        let step = codec::decode_step(&stored.step, data.as_deref())?;
+        // Null stands for the data of a unit variant, and for null itself: `Maybe(None)`.
+        let data = (!stored.data.is_null()).then(|| stored.data.to_string());
+        let (step, data) = match codec::decode_step(&stored.step, data.as_deref()) {
+            Err(error) if data.is_none() => {
+                (codec::decode_step(&stored.step, Some("null")).map_err(|_| error)?, Some("null".to_owned()))
+            }
+            decoded => (decoded?, data),
+        };
         Ok((machine, step, Some((stored.step, data))))
     });
     decoded.unwrap_or_else(|panic| Err(format!("decoding {panic}")))
@@ -364,7 +374,11 @@ fn encode<M: Machine>(
     if !settles && (M::STATE_CHANGES || upgraded.is_some()) {
         let state = codec::encode("the state", machine, limit)?;
         // Unchanged state is not written again. An upgraded one is, with its version, and with its step if that stays.
-        if upgraded.is_some() || before != Some(state.as_str()) {
+        if upgraded.is_some() {
+            decision.state = Some(state);
+        } else if before != Some(state.as_str()) {
+            let state = unknown::keep::<M>(&inputs.row.state, state);
+            codec::check_json("the state", &state, limit)?;
             decision.state = Some(state);
         }
         if let Some((step, data)) = upgraded {

@@ -219,6 +219,7 @@ impl Engine {
         let queues = self.queues.iter().map(|(queue, workers)| LocalQueue::new(*queue, *workers)).collect();
         let core = Core::new(
             self.pool.clone(),
+            server.installation.into(),
             self.settings.clone(),
             self.registry.clone(),
             self.schedules.clone(),

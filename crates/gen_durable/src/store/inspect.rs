@@ -350,6 +350,8 @@ pub(crate) struct Server {
     /// A fresh random id, for whoever needs one.
     pub(crate) random_id: String,
     pub(crate) isolation: String,
+    /// The random name of this schema.
+    pub(crate) installation: String,
 }
 
 pub(crate) async fn server(connection: &Connection) -> Result<Server, Fault> {
@@ -363,6 +365,7 @@ pub(crate) async fn server(connection: &Connection) -> Result<Server, Fault> {
         read_only: column(row, 4)?,
         random_id: column(row, 5)?,
         isolation: column(row, 6)?,
+        installation: column(row, 7)?,
     })
 }
 

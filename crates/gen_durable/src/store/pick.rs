@@ -227,6 +227,7 @@ pub(super) fn claimed(row: &Row, now: Timestamp) -> Result<Claimed, Fault> {
         children: column(row, 21)?,
         parent_id: column(row, 22)?,
         failures: number(column(row, 25)?),
+        fencing_token: column(row, 26)?,
         now,
     })
 }

@@ -38,6 +38,8 @@ pub(crate) struct Claimed {
     /// The children of its last spawn, as JSON.
     pub(crate) children: Option<String>,
     pub(crate) parent_id: Option<i64>,
+    /// The number of its claim: larger than that of every claim before it, of this instance, its lane or its partition key.
+    pub(crate) fencing_token: i64,
     /// The database's time when it was claimed, or when its last commit was answered.
     pub(crate) now: Timestamp,
 }

@@ -480,7 +480,7 @@ fn written_keyed(rows: &[Row]) -> Result<Written, Fault> {
                 written.found.insert(column(row, 0)?, found);
             }
             Some(freed_by) => {
-                let led = column(row, 26)?;
+                let led = column(row, 27)?;
                 written.handed.push((freed_by, Claimed { led, ..claimed(row, now)? }));
             }
         }

@@ -219,6 +219,72 @@ async fn an_upgrade_that_fails_sets_the_row_aside_and_a_better_build_resumes_it(
     running.stop().await;
 }
 
+#[tokio::test]
+async fn an_upgrade_and_the_version_before_it_run_side_by_side() {
+    let pool = live().await;
+    let engine = Engine::builder(pool.clone(), ()).register::<OrderV1>().build().unwrap();
+    let client = engine.client();
+    let older = Running::start(engine);
+    let newer = Running::start(Engine::builder(pool, ()).register::<OrderV2>().build().unwrap());
+    for total in 1..=20 {
+        let old = client.enqueue(OrderV1 { total }).starting_at(StepV1::Pack).await.unwrap().id;
+        let new = client.enqueue(OrderV2 { cents: total }).await.unwrap().id;
+        let old = client.settled(old, 60 * SECOND).await.unwrap().unwrap().result.unwrap();
+        assert!(old == format!("v1 {total}") || old == format!("v2 {}00 true", total) || total == 7, "{old}");
+        let new = client.settled(new, 60 * SECOND).await.unwrap().unwrap().result.unwrap();
+        assert_eq!(new, format!("v2 {total} false"));
+    }
+    older.stop().await;
+    newer.stop().await;
+}
+
+#[tokio::test]
+async fn an_upgrade_takes_over_a_step_whose_data_is_null() {
+    #[derive(Serialize, Deserialize)]
+    struct Nulls;
+    #[derive(Serialize, Deserialize, Default)]
+    #[serde(rename_all = "snake_case")]
+    enum At {
+        #[default]
+        Plain,
+        Maybe(Option<u32>),
+        Unit(()),
+        Many(Option<u32>, ()),
+    }
+    impl Machine for Nulls {
+        const NAME: &'static str = "nulls";
+        const VERSION: u16 = 2;
+        const UPGRADES_FROM: &'static [u16] = &[1];
+        type App = ();
+        type Step = At;
+        type Output = String;
+        async fn step(&mut self, at: At, cx: &mut Context<'_, Self>) -> Outcome<Self> {
+            // Once more: the upgraded step is written, and read again in the new version.
+            if cx.attempt == 0 { Ok(gen_durable::retry_after(SECOND)) } else { Ok(done(serde_json::to_string(&at)?)) }
+        }
+        fn upgrade(_: u16, row: Stored) -> Result<Stored, StepError> {
+            Ok(row)
+        }
+    }
+    let lab = Lab::new(()).await.register::<Nulls>();
+    for (step, data, said) in [
+        ("plain", "null", "\"plain\""),
+        ("maybe", "'null'", "{\"maybe\":null}"),
+        ("maybe", "'3'", "{\"maybe\":3}"),
+        ("unit", "'null'", "{\"unit\":null}"),
+        ("many", "'[null, null]'", "{\"many\":[null,null]}"),
+    ] {
+        let text = format!(
+            "insert into {}.instances (fsm, step, state, data) values ('nulls', '{step}', 'null', {data}) returning id",
+            lab.pool().schema()
+        );
+        let id: i64 = crate::support::sql().await.query_one(&text, &[]).await.unwrap().get(0);
+        lab.skip(SECOND).await;
+        let result = lab.result_of(gen_durable::Id::<Nulls>::from_raw(id)).await;
+        assert_eq!(result, Some(Ok(said.to_owned())), "{step} with {data}");
+    }
+}
+
 #[derive(Serialize, Deserialize)]
 struct Named;
 impl Job for Named {

@@ -29,7 +29,6 @@ pub(super) struct Arrival {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct View {
     pub(super) n: u32,
-    pub(super) epoch: i64,
     pub(super) visit: i64,
     pub(super) attempt: u32,
     pub(super) failures: u32,
@@ -41,7 +40,7 @@ pub(super) struct View {
 impl View {
     pub(super) fn nothing() -> View {
         let (awaited, inbox, children) = (Vec::new(), Vec::new(), Vec::new());
-        View { n: 0, epoch: 0, visit: 0, attempt: 0, failures: 0, awaited, inbox, children }
+        View { n: 0, visit: 0, attempt: 0, failures: 0, awaited, inbox, children }
     }
 }
 
@@ -214,7 +213,6 @@ fn view<const K: u8>(robot: &Robot<K>, cx: &Context<'_, Robot<K>>) -> View {
     let key = cx.idempotency_key();
     View {
         n: robot.n,
-        epoch: cx.fencing_token(),
         visit: key.rsplit('/').next().unwrap().parse().unwrap(),
         attempt: cx.attempt,
         failures: cx.failures,

@@ -221,7 +221,7 @@ impl Model {
         });
         let children = children.map(|(n, child)| (*n, child.status.to_owned(), child.result)).collect();
         let (visit, attempt, failures) = (row.visit, row.attempt, row.failures);
-        let view = View { n, epoch: row.epoch, visit, attempt, failures, awaited, inbox, children };
+        let view = View { n, visit, attempt, failures, awaited, inbox, children };
         Claim { n, epoch: row.epoch, seq: row.seq, awaited: view.awaited.iter().map(|(_, n)| *n).collect(), view }
     }
 

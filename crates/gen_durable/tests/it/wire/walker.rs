@@ -19,8 +19,8 @@ impl Effects {
         self.0.lock().unwrap().push((key, token));
     }
     pub(crate) fn of(&self, machine: &str, id: i64) -> Vec<(String, i64)> {
-        let prefix = format!("{machine}/{id}/");
-        self.0.lock().unwrap().iter().filter(|(key, _)| key.starts_with(&prefix)).cloned().collect()
+        let part = format!("/{machine}/{id}/");
+        self.0.lock().unwrap().iter().filter(|(key, _)| key.contains(&part)).cloned().collect()
     }
 }
 

@@ -1,0 +1,284 @@
+//! Every common change of a machine, as docs/guide/upgrading.md lists them: the build before and the build after run side by side.
+
+use std::time::Duration;
+
+use gen_durable::{Client, Context, Engine, Id, Machine, Outcome, Pool, SECOND, Settings, Status, done, next, sleep};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::support::{Running, SOON, eventually, live, sql};
+
+/// Defines a build: its fields, its steps, and what a step does.
+macro_rules! build {
+    ($module:ident, $name:literal, { $($fields:tt)* }, { $($steps:tt)* }, |$state:ident, $at:ident| $body:expr
+     $(, former $former:literal)?) => {
+        mod $module {
+            use super::*;
+            #[derive(Serialize, Deserialize, Debug, Default)]
+            pub(super) struct Trip { $($fields)* }
+            #[derive(Serialize, Deserialize, Debug, Default)]
+            #[serde(rename_all = "snake_case")]
+            pub(super) enum At { $($steps)* }
+            impl Machine for Trip {
+                const NAME: &'static str = $name;
+                $(const FORMER_NAMES: &'static [&'static str] = &[$former];)?
+                type App = ();
+                type Step = At;
+                type Output = Value;
+                async fn step(&mut self, $at: At, _: &mut Context<'_, Self>) -> Outcome<Self> {
+                    let $state = self;
+                    $body
+                }
+            }
+        }
+    };
+}
+
+fn engine<M: Machine<App = ()>>(pool: &Pool) -> Engine {
+    let settings = Settings { stuck_retry_every: SECOND / 50, ..Settings::default() };
+    Engine::builder(pool.clone(), ()).register::<M>().settings(settings).build().unwrap()
+}
+
+/// Both builds at once, and a client.
+async fn side_by_side<Old: Machine<App = ()>, New: Machine<App = ()>>(pool: &Pool) -> (Client, [Running; 2]) {
+    let (old, new) = (engine::<Old>(pool), engine::<New>(pool));
+    let client = old.client();
+    (client, [Running::start(old), Running::start(new)])
+}
+
+async fn result(client: &Client, id: i64) -> Value {
+    // Any machine does: what it settled with is JSON.
+    let settled = client.settled(Id::<steps_new::Trip>::from_raw(id), SOON).await.unwrap();
+    settled.expect("it does not settle").result.unwrap()
+}
+
+async fn stop(running: [Running; 2]) {
+    for engine in running {
+        engine.stop().await;
+    }
+}
+
+const NAP: Duration = Duration::from_millis(1);
+/// So many instances a test: each may be claimed by either build.
+const MANY: u32 = 30;
+
+// Add a step; rename a step; remove a step that was sent on for one release.
+build!(steps_old, "trip", { #[serde(default)] pub(super) n: u32 }, { #[default] Begin, Old, Weigh, End }, |state, at| Ok(match at {
+    At::Begin => sleep(NAP).then(At::Old),
+    At::Old => sleep(NAP).then(At::Weigh),
+    At::Weigh => sleep(NAP).then(At::End),
+    At::End => done(json!(state.n)),
+}));
+build!(steps_new, "trip", { #[serde(default)] pub(super) n: u32 },
+    { #[default] Begin, #[serde(alias = "old")] Renamed, Weigh, Added, End }, |state, at| Ok(match at {
+    At::Begin => sleep(NAP).then(At::Renamed),
+    At::Renamed => sleep(NAP).then(At::Added),
+    At::Weigh => next(At::End), // on its way out
+    At::Added => sleep(NAP).then(At::End),
+    At::End => done(json!(state.n)),
+}));
+
+#[tokio::test]
+async fn steps_are_added_renamed_and_removed_while_both_builds_run() {
+    let pool = live().await;
+    let (client, running) = side_by_side::<steps_old::Trip, steps_new::Trip>(&pool).await;
+    let mut ids = Vec::new();
+    for n in 0..MANY {
+        ids.push((n, client.enqueue(steps_old::Trip { n }).await.unwrap().id.raw()));
+    }
+    for (n, id) in ids {
+        assert_eq!(result(&client, id).await, json!(n));
+    }
+    stop(running).await;
+    // Nothing was ever set aside: a history line would say so.
+    let text = format!("select count(*) from {}.transitions where outcome = 'stuck'", pool.schema());
+    assert_eq!(sql().await.query_one(&text, &[]).await.unwrap().get::<_, i64>(0), 0);
+}
+
+#[tokio::test]
+async fn a_step_that_was_removed_at_once_waits_for_a_build_that_has_it() {
+    let pool = live().await;
+    let newer = engine::<fields_old::Trip>(&pool);
+    let client = newer.client();
+    let newer = Running::start(newer);
+    let id = client.enqueue(steps_old::Trip { n: 5 }).starting_at(steps_old::At::Weigh).await.unwrap().id.raw();
+    let other = client.enqueue(fields_old::Trip { count: 0 }).await.unwrap().id.raw();
+    assert_eq!(result(&client, other).await, json!(4));
+    assert_eq!(client.inspect().show(id).await.unwrap().unwrap().status, Status::Runnable);
+    assert_eq!(client.inspect().unserved().await.unwrap()[0].step.as_deref(), Some("weigh"));
+    let older = Running::start(engine::<steps_old::Trip>(&pool));
+    assert_eq!(result(&client, id).await, json!(5));
+    stop([older, newer]).await;
+}
+
+/// Four steps, each of which changes the state: whichever build runs one, it writes the whole state.
+macro_rules! count {
+    ($module:ident, { $($fields:tt)* }, |$state:ident| $count:expr, $end:expr) => {
+        build!($module, "trip", { $($fields)* }, { #[default] One, Two, Three, Four, End }, |$state, at| {
+            if !matches!(at, At::End) {
+                $count += 1;
+            }
+            Ok(match at {
+                At::One => sleep(NAP).then(At::Two),
+                At::Two => sleep(NAP).then(At::Three),
+                At::Three => sleep(NAP).then(At::Four),
+                At::Four => sleep(NAP).then(At::End),
+                At::End => done($end),
+            })
+        });
+    };
+}
+
+count!(fields_old, { pub(super) count: u32 }, |state| state.count, json!(state.count));
+count!(fields_added, { pub(super) count: u32, #[serde(default)] pub(super) note: String },
+    |state| state.count, json!(state.count));
+
+#[tokio::test]
+async fn an_older_build_keeps_a_field_that_it_does_not_know() {
+    let pool = live().await;
+    let older = engine::<fields_old::Trip>(&pool);
+    let client = older.client();
+    let with_note = fields_added::Trip { count: 0, note: "fragile".into() };
+    let id = client.enqueue(with_note).await.unwrap().id.raw();
+    // Only the older build: it writes the state four times.
+    let older = Running::start(older);
+    assert_eq!(result(&client, id).await, json!(4));
+    let state: Value = serde_json::from_str(&client.inspect().show(id).await.unwrap().unwrap().state).unwrap();
+    assert_eq!(state, json!({ "count": 4, "note": "fragile" }));
+    older.stop().await;
+}
+
+#[tokio::test]
+async fn a_field_is_added_while_both_builds_run() {
+    let pool = live().await;
+    let (client, running) = side_by_side::<fields_old::Trip, fields_added::Trip>(&pool).await;
+    let mut ids = Vec::new();
+    for n in 0..MANY {
+        let note = format!("note {n}");
+        ids.push((
+            client.enqueue(fields_added::Trip { count: 0, note: note.clone() }).await.unwrap().id.raw(),
+            json!(note),
+        ));
+        ids.push((client.enqueue(fields_old::Trip { count: 0 }).await.unwrap().id.raw(), Value::Null));
+    }
+    for (id, note) in ids {
+        assert_eq!(result(&client, id).await, json!(4));
+        let state: Value = serde_json::from_str(&client.inspect().show(id).await.unwrap().unwrap().state).unwrap();
+        let was = state.get("note").cloned().unwrap_or(Value::Null);
+        assert!(was == note || note.is_null() && was == json!(""), "{state}");
+    }
+    stop(running).await;
+}
+
+count!(fields_both, { #[serde(alias = "total")] pub(super) count: u32 }, |state| state.count, json!(state.count));
+count!(fields_renamed, { #[serde(alias = "count")] pub(super) total: u32 }, |state| state.total, json!(state.total));
+
+#[tokio::test]
+async fn a_field_is_renamed_in_two_releases_while_two_builds_run() {
+    for second in [false, true] {
+        let pool = live().await;
+        let (client, running) = match second {
+            false => side_by_side::<fields_old::Trip, fields_both::Trip>(&pool).await,
+            true => side_by_side::<fields_both::Trip, fields_renamed::Trip>(&pool).await,
+        };
+        let mut ids = Vec::new();
+        for _ in 0..MANY {
+            ids.push(client.enqueue(fields_both::Trip { count: 0 }).await.unwrap().id.raw());
+        }
+        for id in ids {
+            assert_eq!(result(&client, id).await, json!(4));
+        }
+        stop(running).await;
+    }
+}
+
+#[tokio::test]
+async fn a_required_field_that_is_renamed_at_once_is_not_lost() {
+    let pool = live().await;
+    let (client, running) = side_by_side::<fields_old::Trip, fields_renamed::Trip>(&pool).await;
+    let mut ids = Vec::new();
+    for _ in 0..MANY {
+        ids.push(client.enqueue(fields_old::Trip { count: 0 }).await.unwrap().id.raw());
+    }
+    // Rows that the newer build has written are stuck when the older one claims them, and the newer one retries them.
+    for id in ids {
+        assert_eq!(result(&client, id).await, json!(4));
+    }
+    stop(running).await;
+}
+
+count!(fields_default, { #[serde(default)] pub(super) count: u32, #[serde(default)] pub(super) note: String },
+    |state| state.count, json!(state.count));
+
+#[tokio::test]
+async fn a_field_is_removed_in_two_releases_while_two_builds_run() {
+    for second in [false, true] {
+        let pool = live().await;
+        let (client, running) = match second {
+            false => side_by_side::<fields_added::Trip, fields_default::Trip>(&pool).await,
+            true => side_by_side::<fields_default::Trip, fields_old::Trip>(&pool).await,
+        };
+        let mut ids = Vec::new();
+        for _ in 0..MANY {
+            ids.push(client.enqueue(fields_default::Trip { count: 0, note: "n".into() }).await.unwrap().id.raw());
+            ids.push(client.enqueue(fields_old::Trip { count: 0 }).await.unwrap().id.raw());
+        }
+        for id in ids {
+            assert_eq!(result(&client, id).await, json!(4));
+        }
+        stop(running).await;
+    }
+}
+
+#[derive(Serialize, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+struct Strict {
+    count: u32,
+}
+impl Machine for Strict {
+    const NAME: &'static str = "trip";
+    type App = ();
+    type Step = fields_old::At;
+    type Output = Value;
+    async fn step(&mut self, _: fields_old::At, _: &mut Context<'_, Self>) -> Outcome<Self> {
+        Ok(done(json!("strict")))
+    }
+}
+
+#[tokio::test]
+async fn a_state_that_denies_unknown_fields_waits_for_a_build_that_knows_them() {
+    let pool = live().await;
+    let older = engine::<Strict>(&pool);
+    let client = older.client();
+    let older = Running::start(older);
+    let id = client.enqueue(fields_added::Trip { count: 0, note: "n".into() }).await.unwrap().id.raw();
+    let status = async || client.inspect().show(id).await.unwrap().unwrap().status;
+    eventually("the older build sets it aside", async || status().await == Status::Stuck).await;
+    let newer = Running::start(engine::<fields_added::Trip>(&pool));
+    assert_eq!(result(&client, id).await, json!(4));
+    stop([older, newer]).await;
+}
+
+build!(renamed, "journey", { #[serde(default)] pub(super) n: u32 }, { #[default] Begin, Old, Weigh, End }, |state, at| Ok(match at {
+    At::Begin => sleep(NAP).then(At::Old),
+    At::Old => sleep(NAP).then(At::Weigh),
+    At::Weigh => sleep(NAP).then(At::End),
+    At::End => done(json!(state.n)),
+}), former "trip");
+
+#[tokio::test]
+async fn a_machine_is_renamed_while_both_builds_run() {
+    let pool = live().await;
+    let (client, running) = side_by_side::<steps_old::Trip, renamed::Trip>(&pool).await;
+    let mut ids = Vec::new();
+    for n in 0..MANY {
+        ids.push((n, client.enqueue(steps_old::Trip { n }).await.unwrap().id.raw()));
+    }
+    for (n, id) in ids {
+        assert_eq!(result(&client, id).await, json!(n));
+    }
+    // Of rows with the new name, the result is read by the new type.
+    let id = client.enqueue(renamed::Trip { n: 7 }).await.unwrap().id;
+    assert_eq!(client.settled(id, SOON).await.unwrap().unwrap().result.unwrap(), json!(7));
+    stop(running).await;
+}
