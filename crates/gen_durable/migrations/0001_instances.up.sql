@@ -92,7 +92,7 @@ create table gen_durable.instances (
     children_pending int not null default 0,
     status           gen_durable.durable_status not null default 'runnable',
     priority         smallint not null default 0,    -- lower first
-    crash_count      smallint not null default 0,    -- deaths of a process that held it, since its last commit
+    crash_count      smallint not null default 0,    -- deaths of a worker that held it, since its last commit: from the second on, only those while its step ran
     held_back        boolean not null default false, -- runnable, and it is another's turn under its partition key
     in_lane          boolean not null default false, -- has a place in its lane: waits for it, or has the lane
     lane_blocks      boolean not null default false, -- if it fails for good, its lane stands still behind it
@@ -125,6 +125,7 @@ create table gen_durable.instances (
     deadline_data    jsonb,
     correlation_key   text,                          -- its business key: unique while its status is in the scope, and an address
     correlation_scope gen_durable.durable_status[],
+    begun_epoch      bigint,                         -- the claim_epoch under which its step began; recorded only where crash_count > 0
     constraint instances_executing_has_an_owner check ((status = 'executing') = (locked_by is not null)),
     constraint instances_terminal_has_an_end check ((status in ('done', 'failed', 'cancelled')) = (finished_at is not null)),
     constraint instances_counts_are_not_negative check (

@@ -39,6 +39,9 @@ fn check_retention(what: &str, kept: Option<Duration>) -> Result<(), Error> {
     }
 }
 
+/// The largest `deaths_max`: the column that counts deaths is a smallint.
+const DEATHS_MAX_MAX: u16 = 10_000;
+
 /// Settings of an engine. `Settings { lease: 30 * SECOND, ..Settings::default() }`.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -48,6 +51,9 @@ pub struct Settings {
     pub heartbeat: Duration,
     /// How often the dead are looked for (30 s).
     pub reap_every: Duration,
+    /// How many workers may die while the same step of an instance runs before the instance is set aside as stuck (3; at least 2:
+    /// the first death says only that the instance was there). An operator's retry begins the count anew.
+    pub deaths_max: u16,
     /// How often an engine looks for work while there is some (6 ms).
     pub busy_poll: Duration,
     /// How often it looks when there has been none for a minute (1 s).
@@ -108,6 +114,7 @@ impl Default for Settings {
             lease: 60 * SECOND,
             heartbeat: 20 * SECOND,
             reap_every: 30 * SECOND,
+            deaths_max: 3,
             busy_poll: Duration::from_millis(6),
             idle_poll: SECOND,
             workers: 100,
@@ -176,6 +183,9 @@ impl Settings {
                 "the heartbeat ({:?}) must be at most a third of the lease ({:?}), or one lost beat loses the lease",
                 self.heartbeat, self.lease
             ));
+        }
+        if !(2..=DEATHS_MAX_MAX).contains(&self.deaths_max) {
+            return wrong(&format!("deaths_max must be between 2 and {DEATHS_MAX_MAX}"));
         }
         if self.busy_poll.is_zero() || self.idle_poll < self.busy_poll {
             return wrong("the busy poll must be longer than nothing and at most as long as the idle poll");

@@ -128,7 +128,7 @@ fn waited(line: &StoryLine, ready: Option<(i64, Timestamp)>) -> Option<f64> {
 
 fn outcome(line: &StoryLine) -> String {
     match line.outcome.as_str() {
-        "reap" => "its process died".to_owned(),
+        "reap" => "its worker died".to_owned(),
         "cancel" => "cancelled".to_owned(),
         "operator_retry" => "retried by hand".to_owned(),
         "failure" if line.status == Status::Runnable => "failed, retries".to_owned(),

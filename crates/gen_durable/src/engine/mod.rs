@@ -52,14 +52,21 @@ use crate::{
     error::{Error, Kind},
     id::{Queue, Status},
     settings::{Retention, Settings},
-    store::{collect::declare_retentions, inspect, lease::Worker, migrate, pool::Pool, row::Claim},
+    store::{
+        collect::declare_retentions,
+        inspect,
+        lease::{self as leases, Begun, Worker},
+        migrate,
+        pool::Pool,
+        row::Claim,
+    },
     wake::LogBell,
 };
 
-/// A row that this many processes died with is a suspect: it runs as the only one of its kind in a process.
+/// A row that this many workers died with is a suspect: it runs as the only suspect of a process.
 pub(crate) const SUSPECT_DEATHS: i16 = 2;
-/// At this many it has failed.
-pub(crate) const DEATHS_MAX: i16 = 3;
+/// How long a step waits before it looks again at a row that another transaction holds and that must record its beginning.
+const BEGIN_RETRY: Duration = Duration::from_millis(50);
 /// Connections of the engine itself: pick, commit (two, where there are lanes or partition keys), lease, clockwork, upkeep, calls.
 const OWN_CONNECTIONS: usize = 7;
 /// How long a drain tries to give back a row that somebody holds, or while the database is away.
@@ -320,6 +327,10 @@ async fn step(core: &Arc<Core>, queue: usize, mut run: Run, fence: Option<Arc<to
         within::give_up_claim(core, queue, &run, "our lease ran out before it began, and it promised exclusion").await;
         return;
     }
+    if row.crash_count > 0 && run.poison.is_none() && !record_begin(core, row.claim()).await {
+        within::give_up_claim(core, queue, &run, "its beginning could not be recorded").await;
+        return;
+    }
     let machine = kind.name();
     let span = tracing::info_span!("step", machine, step = %row.step, id = row.id, attempt = row.attempt, traceparent = row.traceparent.as_deref());
     let begun = Instant::now();
@@ -351,6 +362,19 @@ async fn step(core: &Arc<Core>, queue: usize, mut run: Run, fence: Option<Arc<to
     match tx {
         None => core.to_commit(ended),
         Some(tx) => within::conclude(core, ended, tx).await,
+    }
+}
+
+/// Records that a step begins that a worker has died with before: if this worker dies too, only rows that had begun are blamed.
+/// Returns false if the claim is lost or the database is away.
+async fn record_begin(core: &Core, claim: Claim) -> bool {
+    loop {
+        let recorded = core.pool.call(move |connection| async move { leases::begin_step(&connection, claim).await });
+        match recorded.await {
+            Ok(Ok(Begun::Recorded)) => return true,
+            Ok(Ok(Begun::Locked)) if !core.phase.is_stopped() => tokio::time::sleep(BEGIN_RETRY).await,
+            _ => return false,
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 use jiff::Timestamp;
 
 use super::{
-    DEATHS_MAX, commit,
+    commit,
     core::Core,
     led::{self, Doubts},
     local::Run,
@@ -234,19 +234,19 @@ async fn sweep_once(core: &Arc<Core>, connection: &Connection) -> Result<bool, F
     Ok(false)
 }
 
-/// Rows of workers whose lease ran out become runnable again. Never soon after an outage: everybody must have had the
-/// chance to renew.
+/// Makes the rows of expired workers runnable again. Never within one lease of a loss of contact: every worker must have had
+/// the chance to renew.
 async fn reap(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
-    let in_contact = || core.target.in_contact_for() >= core.settings.lease;
-    if !in_contact() {
+    let lost_contact = || core.target.lost_contact_within(core.settings.lease);
+    if lost_contact() {
         return Ok(());
     }
     for worker in lease::adopt(connection, core.lease_seconds()).await? {
-        tracing::warn!(worker, "somebody holds rows and has no lease: believed to live for one more");
+        tracing::warn!(worker, "worker {worker} holds claims but has no lease row; granting it one lease period");
     }
     let expired = lease::expired(connection, core.lease_seconds(), &core.worker.id).await?;
-    // Asked before an outage and answered after it, it is the answer of after.
-    if !in_contact() {
+    // An answer to a question that was asked before an outage arrives after it.
+    if lost_contact() {
         return Ok(());
     }
     let mut refused = Ok(());
@@ -261,23 +261,26 @@ async fn reap(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
 }
 
 async fn reap_one(core: &Core, connection: &Connection, worker: &str) -> Result<(), Fault> {
+    let deaths_max = i16::try_from(core.settings.deaths_max).unwrap_or(i16::MAX);
     loop {
-        let reaped = lease::reap(connection, worker, REAP_BATCH, DEATHS_MAX).await?;
-        for row in &reaped {
-            if row.failed {
-                tracing::error!(
-                    instance.id = row.id,
-                    machine = row.fsm,
-                    "its process died {DEATHS_MAX} times: it has failed"
-                );
-            }
-        }
-        metrics::counter!("durable_reaped_total").increment(reaped.len().try_into().unwrap_or_default());
-        if !reaped.is_empty() {
-            tracing::warn!(worker, count = reaped.len(), "took back the rows of a dead worker");
+        let reaped = lease::reap(connection, worker, REAP_BATCH, deaths_max).await?;
+        let count = reaped.len();
+        metrics::counter!("durable_reaped_total").increment(count.try_into().unwrap_or_default());
+        if count > 0 {
+            tracing::warn!(worker, count, "took back the rows of a dead worker");
             core.wake.ring();
         }
-        if reaped.len() < usize::try_from(REAP_BATCH).unwrap_or_default() {
+        for row in reaped.into_iter().filter(|row| row.is_stuck) {
+            tracing::warn!(
+                machine = row.fsm,
+                id = row.id,
+                step = row.step,
+                attempt = row.attempt,
+                error = row.last_error.unwrap_or_default(),
+                "an instance was set aside as stuck"
+            );
+        }
+        if count < usize::try_from(REAP_BATCH).unwrap_or_default() {
             break;
         }
     }

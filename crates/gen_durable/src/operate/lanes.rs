@@ -74,7 +74,8 @@ fn not_blocked(lane: &LaneKey, found: &LaneInfo) -> String {
     let who = format!("its head, instance {id} ({}, step {}), is {status}", row.fsm, row.step);
     match status {
         Status::Stuck => format!(
-            "the lane {lane} is not blocked by a failure: {who}, no build could decode it; deploy one that can, or `durable retry {id}`, or end it and let the lane go on with `durable cancel {id}`"
+            "the lane {lane} is not blocked by a failure: {who}: {}; `durable retry {id}`, or end it and let the lane go on with `durable cancel {id}`",
+            row.last_error.as_deref().unwrap_or("no error was recorded")
         ),
         Status::Queued if !matches!(blockers.first(), Some(Blocker::Executing { .. })) => {
             format!("the lane {lane} is not blocked: {who}, and the next pick of a live worker lets it go on")

@@ -87,8 +87,8 @@ pub enum Blocker {
     /// It failed for good, and its lane stands still behind it until somebody retries, skips or discards it. So many wait,
     /// counted up to 10,001.
     BlocksLane { lane: String, tenant: String, behind: i64 },
-    /// Set aside: the build that claimed it could not decode it.
-    Stuck { error: Option<String> },
+    /// Set aside: the build that claimed it could not decode it (`deaths` is 0), or so many workers died while it ran.
+    Stuck { error: Option<String>, deaths: i16 },
     /// No live worker works its queue.
     QueueNotWorked { queue: String },
     /// Its queue is paused.
@@ -286,7 +286,7 @@ fn blockers(row: &Instance, facts: Facts, turn: Turn, before: &HashMap<i64, Expl
             vec![Blocker::AwaitingChildren { pending, any, deadline, children: Vec::new() }]
         }
         Status::Queued => queued(row, facts, turn, before),
-        Status::Stuck => vec![Blocker::Stuck { error: row.last_error.clone() }],
+        Status::Stuck => vec![Blocker::Stuck { error: row.last_error.clone(), deaths: row.crash_count }],
         Status::Done | Status::Failed | Status::Cancelled => {
             let settled = Blocker::Settled { status: row.status, error: row.last_error.clone() };
             let blocks = row.blocks_its_lane().then(|| Blocker::BlocksLane {

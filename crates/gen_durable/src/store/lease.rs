@@ -16,6 +16,7 @@ sql!(RETIRE, "retire.sql", [TEXT]);
 sql!(EXPIRED, "expired.sql", [FLOAT8, TEXT]);
 sql!(ADOPT, "adopt.sql", [FLOAT8]);
 sql!(REAP, "reap.sql", [TEXT, INT4, INT2]);
+sql!(BEGIN_STEP, "begin_step.sql", [INT8, INT8, INT8]);
 sql!(BURY, "bury.sql", [TEXT]);
 sql!(HELD, "held.sql", [TEXT, FLOAT8]);
 sql!(LOST, "lost.sql", [INT8_ARRAY, INT8_ARRAY]);
@@ -70,8 +71,7 @@ pub(crate) async fn retire(connection: &Connection, worker: &str) -> Result<(), 
     connection.query(&RETIRE, &[&worker]).await.map(drop)
 }
 
-/// Workers whose lease ran out. Nobody, for one lease period after Postgres itself began, or after the asker's own lease
-/// was good again.
+/// Returns the workers whose lease ran out and that have had the chance to renew it.
 pub(crate) async fn expired(connection: &Connection, lease_seconds: f64, asker: &str) -> Result<Vec<String>, Fault> {
     let rows = connection.query(&EXPIRED, &[&lease_seconds, &asker]).await?;
     rows.iter().map(|row| column(row, 0)).collect()
@@ -83,16 +83,20 @@ pub(crate) async fn adopt(connection: &Connection, lease_seconds: f64) -> Result
     rows.iter().map(|row| column(row, 0)).collect()
 }
 
-/// One row of a dead worker, back where it can run.
+/// A row that was taken back from an expired worker.
 #[derive(Debug, Clone)]
 pub(crate) struct Reaped {
     pub(crate) id: i64,
     pub(crate) fsm: String,
-    /// Set aside as failed: its process died too often.
-    pub(crate) failed: bool,
+    pub(crate) step: String,
+    /// The attempt during which its worker died.
+    pub(crate) attempt: i32,
+    /// Set aside: too many workers died while it ran.
+    pub(crate) is_stuck: bool,
+    pub(crate) last_error: Option<String>,
 }
 
-/// Take back up to `limit` rows of a dead worker, unless it came back meanwhile.
+/// Takes back up to `limit` rows of an expired worker, unless it renewed its lease meanwhile.
 pub(crate) async fn reap(
     connection: &Connection,
     worker: &str,
@@ -101,6 +105,28 @@ pub(crate) async fn reap(
 ) -> Result<Vec<Reaped>, Fault> {
     let rows = connection.query(&REAP, &[&worker, &limit, &deaths_max]).await?;
     rows.iter().map(reaped).collect()
+}
+
+/// What became of the record that a step begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Begun {
+    /// It is durable: the step may run.
+    Recorded,
+    /// Another transaction holds the row.
+    Locked,
+    /// The claim is lost.
+    Stale,
+}
+
+/// Records that the step of this claim begins.
+pub(crate) async fn begin_step(connection: &Connection, claim: Claim) -> Result<Begun, Fault> {
+    let rows = connection.query(&BEGIN_STEP, &[&claim.id, &claim.epoch, &claim.seq]).await?;
+    let Some(row) = rows.first() else { return Ok(Begun::Stale) };
+    Ok(match (column(row, 0)?, column(row, 1)?) {
+        (true, _) => Begun::Recorded,
+        (false, true) => Begun::Locked,
+        (false, false) => Begun::Stale,
+    })
 }
 
 /// Forget a dead worker that holds nothing any more.
@@ -155,5 +181,12 @@ pub(crate) async fn lost(connection: &Connection, claims: &[Claim]) -> Result<Ha
 }
 
 fn reaped(row: &Row) -> Result<Reaped, Fault> {
-    Ok(Reaped { id: column(row, 0)?, fsm: column(row, 1)?, failed: column(row, 2)? })
+    Ok(Reaped {
+        id: column(row, 0)?,
+        fsm: column(row, 1)?,
+        step: column(row, 2)?,
+        attempt: column(row, 3)?,
+        is_stuck: column(row, 4)?,
+        last_error: column(row, 5)?,
+    })
 }

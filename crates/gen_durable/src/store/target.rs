@@ -38,7 +38,7 @@ pub(crate) struct Target {
     sent: Mutex<BTreeMap<&'static str, u64>>,
     /// How long a statement may take before it counts as lost, in milliseconds.
     statement_timeout_ms: AtomicU64,
-    /// When this process last lost contact, in milliseconds since `born`: the reaper keeps still for a lease after it.
+    /// When this process last lost contact, in milliseconds since `born` (0: never): the reaper keeps still for a lease after it.
     lost_contact_ms: AtomicU64,
     born: Instant,
 }
@@ -177,11 +177,12 @@ impl Target {
     }
 
     pub(crate) fn lost_contact(&self) {
-        self.lost_contact_ms.store(millis(self.born.elapsed()), Ordering::Relaxed);
+        self.lost_contact_ms.store(millis(self.born.elapsed()).max(1), Ordering::Relaxed);
     }
-    /// How long contact has been whole: since the last loss, or since this process began.
-    pub(crate) fn in_contact_for(&self) -> Duration {
-        self.born.elapsed().saturating_sub(Duration::from_millis(self.lost_contact_ms.load(Ordering::Relaxed)))
+    /// Returns whether this process lost contact within this time. A process that has just started has lost none.
+    pub(crate) fn lost_contact_within(&self, time: Duration) -> bool {
+        let lost_ms = self.lost_contact_ms.load(Ordering::Relaxed);
+        lost_ms > 0 && self.born.elapsed().saturating_sub(Duration::from_millis(lost_ms)) < time
     }
 }
 

@@ -172,7 +172,7 @@ async fn a_settled_child_that_runs_again_counts_for_no_join_and_a_stuck_one_stil
     lab.drain().await;
     assert_eq!(lab.status_of(Id::<Picky>::from_raw(failing)).await, Status::Done);
     assert_eq!(lab.row_of(parent).await.children_pending, 1, "it was counted when it failed");
-    assert_eq!(first(&lab, stuck).await, Some(Blocker::Stuck { error: Some("of another shape".into()) }));
+    assert_eq!(first(&lab, stuck).await, Some(Blocker::Stuck { error: Some("of another shape".into()), deaths: 0 }));
     lab.operate().retry(stuck, None).await.unwrap();
     lab.drain().await;
     assert_eq!(lab.status_of(parent).await, Status::Done, "the stuck one had never been counted");

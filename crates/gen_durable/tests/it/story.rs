@@ -162,13 +162,13 @@ async fn what_is_done_from_outside_is_told_also_of_a_machine_that_tells_nothing(
 }
 
 #[tokio::test]
-async fn a_third_death_is_told_with_its_error() {
+async fn the_last_death_of_a_step_is_told_with_its_error() {
     let lab = lab().await;
     let id = lab.enqueue(Round::<ALL> { left: 0 }).await.unwrap().id;
     let (sql, schema) = (sql().await, lab.pool().schema());
     let dead = "dead0000-0000-0000-0000-00000000ffff";
     sql.batch_execute(&format!(
-        "update {schema}.instances set status = 'executing', locked_by = '{dead}', crash_count = 2, attempt = 2;
+        "update {schema}.instances set status = 'executing', locked_by = '{dead}', crash_count = 2, attempt = 2, begun_epoch = claim_epoch;
          insert into {schema}.workers (id, lease_expires_at, host, pid, queues, machines)
          values ('{dead}', statement_timestamp() - interval '1 h', 'far', 7, '{{}}', '{{}}');"
     ))
@@ -178,7 +178,7 @@ async fn a_third_death_is_told_with_its_error() {
     sql.query(&reap, &[&dead, &10i64, &3i32]).await.unwrap();
     assert_eq!(
         told(&lab, id.raw()).await,
-        ["reap: round > round, failed, attempt 2, error its process died 3 times, by far/7"]
+        ["reap: round > round, stuck, attempt 2, error its worker died 3 times while it ran, by far/7"]
     );
 }
 

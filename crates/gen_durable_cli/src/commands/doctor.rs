@@ -102,8 +102,8 @@ async fn work(inspect: &Inspect, report: &mut Report) -> anyhow::Result<usize> {
         let many = if stuck.len() == 200 { "200 or more".to_owned() } else { stuck.len().to_string() };
         let error = row.last_error.as_deref().unwrap_or("no error was kept");
         report.find(
-            format!("{many} instances are stuck, a build could not decode them; the newest is {}: {error}", row.id),
-            "deploy a build that can (`durable ls --status stuck` lists them; they go on by themselves then)",
+            format!("{many} instances are stuck: a build could not decode them, or their workers died; the newest is {}: {error}", row.id),
+            "deploy a build that can decode them, and they go on by themselves; `durable retry` those whose workers died (`durable ls --status stuck` lists them)",
         );
     }
     for queue in inspect.backlog().await? {

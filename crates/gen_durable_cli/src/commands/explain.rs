@@ -144,7 +144,10 @@ fn said(blocker: &Blocker, now: Timestamp) -> String {
                 "the lane {lane} stands still behind it, {behind} wait: `durable lanes retry {words}` runs it again in its place, `durable lanes skip {words}` leaves it failed and goes on, `durable lanes discard {words}` cancels it and goes on"
             )
         }
-        Blocker::Stuck { error } => format!(
+        Blocker::Stuck { deaths, .. } if *deaths > 0 => format!(
+            "it was set aside: {deaths} workers died while it ran (find out why, then `durable retry`)"
+        ),
+        Blocker::Stuck { error, .. } => format!(
             "no build that claimed it could decode it: {} (deploy one that can, or `durable retry`)",
             error.as_deref().unwrap_or("no error was recorded")
         ),

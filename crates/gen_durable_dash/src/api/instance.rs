@@ -214,7 +214,10 @@ pub(crate) fn said(blocker: &Blocker, now: Timestamp) -> (&'static str, String) 
                 "The lane {lane} stands still behind it, with {behind} waiting: retry it, or let the lane go on with `durable lanes skip {lane}`."
             ),
         ),
-        Blocker::Stuck { error } => {
+        Blocker::Stuck { deaths, .. } if *deaths > 0 => {
+            ("stuck", format!("It was set aside: {deaths} workers died while it ran. Find out why, then retry it."))
+        }
+        Blocker::Stuck { error, .. } => {
             let error = error.as_deref().unwrap_or("no error was recorded");
             ("stuck", format!("No build that claimed it could decode it: {error}. Deploy one that can, then retry."))
         }

@@ -313,6 +313,7 @@ impl World {
         let dead = "insert into gen_durable.workers (id, lease_expires_at, host, pid, queues, machines)
             values ($1::text::uuid, statement_timestamp() - interval '1 s', 'dead', 0, '{}', '{}') on conflict do nothing";
         self.ask(dead, &[&worker]).await?;
+        self.ask("update gen_durable.instances set begun_epoch = claim_epoch where status = 'executing'", &[]).await?;
         let deaths = i16::try_from(DEATHS_MAX).unwrap();
         let reaped = self.ask(REAP, &[&worker, &i64::from(limit), &i32::from(deaths)]).await?;
         agree("reaped", reaped.len(), self.model.reap(usize::try_from(limit).unwrap()))

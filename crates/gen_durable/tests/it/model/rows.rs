@@ -235,7 +235,7 @@ impl Model {
         true
     }
 
-    /// The process that held these is dead.
+    /// The worker that held these died while their steps ran.
     pub(super) fn reap(&mut self, limit: usize) -> usize {
         let held = self.rows.iter().filter(|(_, row)| row.status == "executing").map(|(n, _)| *n);
         let mut held = self.by_id(held.collect::<Vec<_>>());
@@ -246,13 +246,10 @@ impl Model {
             row.epoch += 1;
             row.attempt += 1;
             row.crashes += 1;
-            row.updated = now;
-            if row.crashes < DEATHS_MAX {
-                (row.status, row.eligible) = ("runnable", row.eligible.max(now));
-            } else {
-                (row.status, row.finished) = ("failed", Some(now));
-                row.error = Some(format!("its process died {} times", row.crashes));
-                self.tell_parents(&[*n]);
+            (row.status, row.updated, row.eligible) = ("runnable", now, row.eligible.max(now));
+            if row.crashes >= DEATHS_MAX {
+                row.status = "stuck";
+                row.error = Some(format!("its worker died {} times while it ran", row.crashes));
             }
         }
         held.len()

@@ -1,4 +1,5 @@
-//! Whatever ends the head of a lane, who waits behind it goes on; unless it failed and was to block. Every terminal path.
+//! Whatever ends the head of a lane, who waits behind it goes on; unless it failed and was to block. Every terminal path. A head
+//! that is set aside keeps its lane.
 
 use gen_durable::{Id, Lab, Status};
 
@@ -8,13 +9,13 @@ use crate::support::sql;
 const DEAD: &str = "dead0000-0000-0000-0000-000000000001";
 const REAP: &str = include_str!("../../../src/store/sql/reap.sql");
 
-/// The process that runs this one has died, for the third time.
-async fn third_death(lab: &Lab<Book>, id: Id<Walk>) {
+/// The worker that runs this instance has died, for the third time.
+async fn last_death(lab: &Lab<Book>, id: Id<Walk>) {
     run(
         lab,
         &format!(
             "update S.instances set status = 'executing', locked_by = '{DEAD}', claim_epoch = claim_epoch + 1,
-             crash_count = 2 where id = {id}"
+             begun_epoch = claim_epoch + 1, crash_count = 2 where id = {id}"
         ),
     )
     .await;
@@ -26,7 +27,7 @@ async fn third_death(lab: &Lab<Book>, id: Id<Walk>) {
     let text = statement(lab, REAP).replace("$1", &format!("'{DEAD}'")).replace("$2", "10").replace("$3", "3");
     let reaped = sql().await.query(&text, &[]).await.unwrap();
     assert_eq!(reaped.len(), 1);
-    assert_eq!(lab.status_of(id).await, Status::Failed);
+    assert_eq!(lab.status_of(id).await, Status::Stuck);
 }
 
 /// A head that got as far as this step leads, and a follower.
@@ -81,23 +82,22 @@ async fn a_cancel_of_the_head_lets_the_lane_go_on_wherever_the_head_stands() {
 }
 
 #[tokio::test]
-async fn a_third_death_lets_the_lane_go_on_unless_it_blocks() {
+async fn an_instance_that_its_last_death_sets_aside_keeps_its_lane_until_it_is_retried() {
     let (lab, book) = lab().await;
-    let (head, follower) = world(&lab, in_lane("a", 1), At::Backoff).await;
-    third_death(&lab, head).await;
-    lab.drain().await;
-    assert_eq!(lab.status_of(follower).await, Status::Done);
-    let (head, follower) = world(&lab, blocking("b", 1), At::Backoff).await;
-    third_death(&lab, head).await;
-    lab.drain().await;
-    assert_eq!(lab.status_of(follower).await, Status::Queued);
-    let lane = lab.inspect().lane("server:b").await.unwrap().unwrap();
-    assert!(lane.is_blocked() && lane.head.unwrap().instance.last_error.unwrap().contains("died 3 times"));
-    lab.operate().lane_retry("server:b").await.unwrap();
-    assert_eq!(lab.row_of(head).await.crash_count, 0);
-    lab.skip(2 * gen_durable::HOUR).await;
-    assert_eq!((lab.status_of(head).await, lab.status_of(follower).await), (Status::Done, Status::Done));
-    assert_eq!(book.read(), [1, 2, 1, 1, 1, 2]);
+    for walk in [in_lane("a", 1), blocking("b", 1)] {
+        let (head, follower) = world(&lab, walk, At::Backoff).await;
+        last_death(&lab, head).await;
+        lab.drain().await;
+        assert_eq!(lab.status_of(follower).await, Status::Queued);
+        let row = lab.row_of(head).await;
+        assert_eq!(row.last_error.as_deref(), Some("its worker died 3 times while it ran"));
+        assert_eq!((row.crash_count, row.finished_at, row.is_lane_head()), (3, None, true));
+        lab.operate().retry(head.raw(), None).await.unwrap();
+        assert_eq!((lab.row_of(head).await.crash_count, lab.row_of(head).await.attempt), (0, 0));
+        lab.skip(2 * gen_durable::HOUR).await;
+        assert_eq!((lab.status_of(head).await, lab.status_of(follower).await), (Status::Done, Status::Done));
+    }
+    assert_eq!(book.read(), [1, 1, 1, 2].repeat(2));
 }
 
 #[tokio::test]
@@ -169,7 +169,7 @@ async fn whatever_ends_one_that_has_the_turn_the_next_under_its_key_goes_on() {
                     &format!("update S.instances set eligible_at = S.clock() - interval '1 s' where id = {head}"),
                 )
                 .await;
-                third_death(&lab, head).await;
+                last_death(&lab, head).await;
             }
             "cancelled" => assert!(lab.cancel(head, "enough").await.unwrap()),
             _ => {
@@ -200,7 +200,7 @@ async fn family(lab: &Lab<Book>) -> (Id<Walk>, i64) {
     for (id, deaths) in [(child, 2), (parent.raw(), 0)] {
         let held = format!(
             "update S.instances set status = 'executing', locked_by = '{DEAD}', claim_epoch = claim_epoch + 1, held_back = false,
-             join_any = true, deadline_at = null, eligible_at = S.clock(), crash_count = {deaths} where id = {id}"
+             begun_epoch = claim_epoch + 1, join_any = true, deadline_at = null, eligible_at = S.clock(), crash_count = {deaths} where id = {id}"
         );
         run(lab, &held).await;
     }
@@ -229,28 +229,34 @@ async fn reap(lab: &Lab<Book>) -> Vec<i64> {
 }
 
 #[tokio::test]
-async fn a_parent_and_its_child_that_died_together_both_come_back() {
+async fn a_parent_and_its_child_of_one_dead_worker_are_both_taken_back() {
     let (lab, _) = lab().await;
     let (parent, child) = family(&lab).await;
     assert_eq!(reap(&lab).await, [parent.raw(), child]);
     let row = lab.row_of(parent).await;
-    assert_eq!((row.status, row.attempt, row.children_pending), (Status::Runnable, 1, 0));
-    assert_eq!(lab.row_of(Id::<Walk>::from_raw(child)).await.status, Status::Failed);
+    assert_eq!((row.status, row.attempt), (Status::Runnable, 1));
+    assert_eq!(row.children_pending, 1, "a child that is set aside has not settled: its parent is not told");
+    assert_eq!(lab.row_of(Id::<Walk>::from_raw(child)).await.status, Status::Stuck);
 }
 
-/// Whoever looks for the dead waits for nobody: the others that they held come back.
 #[tokio::test]
-async fn a_child_whose_parent_somebody_holds_is_left_for_the_next_time() {
+async fn a_child_is_taken_back_while_another_transaction_holds_its_parent() {
     let (lab, _) = lab().await;
     let (parent, child) = family(&lab).await;
     run(&lab, &format!("update S.instances set status = 'runnable', locked_by = null where id = {parent}")).await;
-    let other = enqueue(&lab, under("another key", 2), At::Good).await;
-    run(&lab, &format!("update S.instances set status = 'executing', locked_by = '{DEAD}', held_back = false, arrival = null where id = {other}")).await;
     let holder = sql().await;
     let hold = format!("begin; select from {}.instances where id = {parent} for no key update", lab.pool().schema());
     holder.batch_execute(&hold).await.unwrap();
-    assert_eq!(reap(&lab).await, [other.raw()]);
-    holder.batch_execute("commit").await.unwrap();
     assert_eq!(reap(&lab).await, [child]);
-    assert_eq!(lab.row_of(parent).await.children_pending, 0);
+}
+
+#[tokio::test]
+async fn a_child_whose_parent_was_collected_is_taken_back_at_its_last_death() {
+    let (lab, _) = lab().await;
+    let (parent, child) = family(&lab).await;
+    run(&lab, &format!("delete from S.instances where id = {parent}")).await;
+    assert_eq!(reap(&lab).await, [child]);
+    assert_eq!(lab.row_of(Id::<Walk>::from_raw(child)).await.status, Status::Stuck);
+    let bury = statement(&lab, include_str!("../../../src/store/sql/bury.sql"));
+    assert_eq!(sql().await.execute(&bury, &[&DEAD]).await.unwrap(), 1, "the dead worker holds nothing more");
 }
