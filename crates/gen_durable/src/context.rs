@@ -2,13 +2,16 @@
 
 use std::{
     fmt,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use jiff::Timestamp;
 
 use crate::{
-    engine::watch::Token,
+    engine::{Phase, watch::Token},
     error::Error,
     id::Id,
     machine::Machine,
@@ -38,6 +41,7 @@ pub struct Context<'a, M: Machine> {
     pub(crate) letters: &'a [Letter],
     /// Whether it still has its claim, for a step that asks.
     pub(crate) token: Token,
+    pub(crate) phase: &'a Arc<Phase>,
 }
 
 impl<M: Machine> Context<'_, M> {
@@ -110,6 +114,42 @@ impl<M: Machine> Context<'_, M> {
     /// to watch.
     pub fn is_cancelled(&self) -> bool {
         self.token.is_lost()
+    }
+
+    /// Resolves when the engine drains: the process is about to end, and the step has up to
+    /// [`Settings::drain_timeout`](crate::Settings::drain_timeout) left. A long step races its work against it, keeps how far it has come in its state, and ends
+    /// with a `next`: another process goes on from there. A step that does not ask is given back at the end of the drain, and
+    /// runs again from its beginning.
+    ///
+    /// ```
+    /// # use gen_durable::{Context, Machine, Outcome, done, next};
+    /// # #[derive(serde::Serialize, serde::Deserialize)] struct Import { rows: u64 }
+    /// # #[derive(serde::Serialize, serde::Deserialize, Default)] enum Step { #[default] Copy }
+    /// # async fn copy_a_page(from: u64) -> u64 { 0 }
+    /// impl Machine for Import {
+    /// #   const NAME: &'static str = "import"; type App = (); type Step = Step; type Output = ();
+    ///     // …
+    ///     async fn step(&mut self, _: Step, cx: &mut Context<'_, Self>) -> Outcome<Self> {
+    ///         loop {
+    ///             match copy_a_page(self.rows).await {
+    ///                 0 => return Ok(done(())),
+    ///                 copied => self.rows += copied,
+    ///             }
+    ///             if cx.is_draining() {
+    ///                 return Ok(next(Step::Copy));
+    ///             }
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    pub fn draining(&self) -> impl Future<Output = ()> + Send + 'static + use<M> {
+        let phase = self.phase.clone();
+        async move { phase.draining().await }
+    }
+
+    /// Returns whether the engine drains, for a loop that looks now and then: see [`draining`](Context::draining).
+    pub fn is_draining(&self) -> bool {
+        self.phase.is_draining()
     }
 
     /// Begin a transaction of the step's own, to write in and to end the step with: `next(…).within(tx)`.

@@ -49,7 +49,7 @@ pub use calendar::{Cycle, Due, Missed, Occurrence, Period};
 pub use children::{Child, ChildrenCounts, ChildrenPage};
 pub use client::{Client, Enqueue, Enqueued, SendSignal, Settled};
 pub use context::Context;
-pub use engine::{Engine, EngineBuilder, Has, Health};
+pub use engine::{Engine, EngineBuilder, Has, Health, InstanceFailure, RunningEngine};
 pub use error::{Error, Failure, OrFatal, StepError, fatal, postpone};
 pub use event::{Event, EventRow, Events, Record, RecordAll, Recorded};
 pub use id::{Id, Queue, Status};

@@ -63,6 +63,9 @@ pub(super) fn tell(core: &Arc<Core>, batch: Vec<Ended>, committed: impl Fn(&Clai
             tracing::info!(instance.id = ending.claim.id, "an outcome came too late: the claim has another owner");
             metrics::counter!("durable_stale_outcomes_total").increment(1);
         }
+        if ours {
+            core.failures.settled(&run.row, &ending);
+        }
         if let (Some(more), true) = (&ending.more, ours) {
             hint_births(core, more, run.row.now);
             core.pool.inner.log.poke(more.events.iter().map(|event| event.tenant.as_str()));

@@ -4,6 +4,7 @@ use std::{fmt, sync::Arc};
 
 use super::{
     Engine,
+    failures::{Hook, InstanceFailure},
     projector::{self, Reader},
     registry::{Has, Registry},
     schedules::Schedules,
@@ -30,6 +31,7 @@ pub struct EngineBuilder<App> {
     queues: Vec<(Queue, usize)>,
     retentions: Vec<(Queue, Retention)>,
     readers: Vec<Arc<dyn Reader>>,
+    on_failure: Option<Hook>,
     /// The first mistake; `build` reports it.
     mistake: Option<Error>,
 }
@@ -45,6 +47,7 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
             queues: Vec::new(),
             retentions: Vec::new(),
             readers: Vec::new(),
+            on_failure: None,
             mistake: None,
         }
     }
@@ -118,6 +121,25 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
         self
     }
 
+    /// Calls this for every instance that fails for good or is set aside as stuck: for an error tracker, or an alarm. The engine logs
+    /// each at `warn` as well.
+    ///
+    /// It is called after the commit, by the process that committed it, once; if that process dies in between, it is not called. Calls come
+    /// one after the other on a thread of their own, so a slow hook delays no step and no commit: when 1,000 failures wait for it, further
+    /// ones are dropped (`durable_failure_notices_dropped_total`). A panic is logged, and the next failure is told.
+    ///
+    /// ```no_run
+    /// # fn demo(pool: gen_durable::Pool) {
+    /// let builder = gen_durable::Engine::builder(pool, ()).on_failure(|failure| {
+    ///     eprintln!("{} {} at {}: {}", failure.machine, failure.id, failure.step, failure.error);
+    /// });
+    /// # }
+    /// ```
+    pub fn on_failure(mut self, hook: impl Fn(&InstanceFailure) + Send + Sync + 'static) -> Self {
+        self.on_failure = Some(Arc::new(hook));
+        self
+    }
+
     /// Other settings than the default ones.
     pub fn settings(mut self, settings: Settings) -> Self {
         self.settings = settings;
@@ -127,7 +149,7 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
     /// Check everything. Two machines for the same rows, a queue that nobody works, a heartbeat longer than a third of
     /// the lease: found here.
     pub fn build(self) -> Result<Engine, Error> {
-        let EngineBuilder { pool, app: _, settings, registry, schedules, mut queues, retentions, readers, mistake } =
+        let EngineBuilder { pool, app: _, settings, registry, schedules, mut queues, retentions, readers, on_failure, mistake } =
             self;
         if let Some(mistake) = mistake {
             return Err(mistake);
@@ -155,7 +177,8 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
         }
         let limits = Limits { payload_bytes_max: settings.payload_bytes_max, traceparent: settings.traceparent };
         pool.set_limits(limits, settings.transactions, settings.statement_timeout);
-        Ok(Engine { pool, settings, registry, schedules, queues, retentions, readers, running: Arc::default() })
+        let running = Arc::default();
+        Ok(Engine { pool, settings, registry, schedules, queues, retentions, readers, on_failure, running })
     }
 }
 

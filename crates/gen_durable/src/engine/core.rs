@@ -5,7 +5,7 @@ use std::{
     fmt,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -15,8 +15,10 @@ use tokio::sync::Notify;
 use super::{
     endings::{Ended, Endings, Keyed},
     execute::{Decision, Environment},
+    failures::Failures,
     led::Led,
     local::{LocalQueue, Run},
+    outages::Outages,
     registry::Registry,
     schedules::Schedules,
     stuck::Undecodable,
@@ -64,7 +66,11 @@ pub(crate) struct Core {
     pub(crate) undecodable: Undecodable,
     /// Suspects that this process holds: at most one.
     pub(crate) suspects: AtomicUsize,
-    pub(crate) phase: Phase,
+    pub(crate) phase: Arc<Phase>,
+    /// Instances that failed for good or were set aside: logged, and told to the failure hook.
+    pub(crate) failures: Failures,
+    /// Steps that met an outage of the database, again and again.
+    pub(crate) outages: Outages,
     /// The host's runtime: steps run there.
     pub(crate) steps: tokio::runtime::Handle,
     /// When the picker last came round, for the question whether it lives.
@@ -89,10 +95,11 @@ impl Core {
         queues: Vec<LocalQueue>,
         steps: tokio::runtime::Handle,
     ) -> Core {
+        let environment = Arc::new(Environment::new(pool.clone(), installation, &settings));
         let by_name = queues.iter().enumerate().map(|(index, queue)| (queue.queue.name().to_owned(), index)).collect();
         Core {
             target: pool.inner.target.clone(),
-            environment: Arc::new(Environment::new(pool.clone(), installation, &settings)),
+            environment: environment.clone(),
             lease: Lease::new(settings.lease),
             pool,
             settings,
@@ -110,7 +117,9 @@ impl Core {
             priorities: Mutex::default(),
             undecodable: Undecodable::default(),
             suspects: AtomicUsize::new(0),
-            phase: Phase::default(),
+            phase: environment.phase.clone(),
+            failures: Failures::default(),
+            outages: Outages::default(),
             steps,
             picked_at: Mutex::new(Instant::now()),
             followed_at: Mutex::new(Instant::now()),
@@ -224,18 +233,25 @@ pub(crate) struct Lease {
     /// Until when we may believe that what we hold is ours. Guarded for a moment.
     until: Mutex<Option<Instant>>,
     renewed: Notify,
+    renewals: AtomicU64,
 }
 
 impl Lease {
     fn new(period: Duration) -> Lease {
-        Lease { period, until: Mutex::default(), renewed: Notify::new() }
+        Lease { period, until: Mutex::default(), renewed: Notify::new(), renewals: AtomicU64::new(0) }
     }
 
     /// A renewal was acknowledged. Counted from before it was sent: the database's lease began later.
     pub(crate) fn renewed(&self, sent: Instant) {
         let margin = self.period / 10;
         *self.until.lock().unwrap_or_else(PoisonError::into_inner) = Some(sent + self.period.saturating_sub(margin));
+        self.renewals.fetch_add(1, Ordering::Relaxed);
         self.renewed.notify_waiters();
+    }
+
+    /// Returns how often the lease was renewed.
+    pub(crate) fn renewals(&self) -> u64 {
+        self.renewals.load(Ordering::Relaxed)
     }
 
     pub(crate) fn left(&self) -> Duration {

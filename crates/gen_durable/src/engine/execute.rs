@@ -13,7 +13,7 @@ use std::{
 use futures_util::FutureExt;
 use serde_json::value::RawValue;
 
-use super::watch::Watch;
+use super::{core::Phase, watch::Watch};
 use crate::{
     birth::{Birth, New},
     calendar::{Cycle, Due, Moment},
@@ -50,12 +50,14 @@ pub(crate) struct Environment {
     pub(crate) payload_bytes_max: usize,
     /// Those that want to know whether they were cancelled.
     pub(crate) watch: Arc<Watch>,
+    /// Whether the engine drains, for those that ask.
+    pub(crate) phase: Arc<Phase>,
 }
 
 impl Environment {
     pub(crate) fn new(pool: Pool, installation: Arc<str>, settings: &Settings) -> Environment {
         let Settings { step_timeout, payload_bytes_max, .. } = *settings;
-        Environment { pool, installation, step_timeout, payload_bytes_max, watch: Arc::default() }
+        Environment { pool, installation, step_timeout, payload_bytes_max, watch: Arc::default(), phase: Arc::default() }
     }
 }
 
@@ -121,7 +123,7 @@ impl Decision {
     }
 }
 
-/// Run one step of a row. With `poison`, the step ran before and the database refused its outcome: only its handler runs.
+/// Runs one step of a row. With a failure that is known already, only its handler runs.
 pub(crate) async fn execute<M: Machine>(
     app: &M::App,
     row: &Claimed,
@@ -225,14 +227,18 @@ async fn handle<M: Machine>(app: &M::App, row: &Claimed, failure: Failure, envir
     Decision::failed(&format!("{}; and its handler failed: {why}", failure.message))
 }
 
-/// Whether a step's error is news of an outage of our own database: from one of our calls, or from the driver under a
-/// transaction that the step began through us. An error of any other database is the step's own affair.
+/// Returns whether a step's error is news of an outage of our own database: from one of our calls, or from the driver under a
+/// transaction that the step began through us. An error of any other database is the step's own, and so is a statement of its own that
+/// took longer than the role's `statement_timeout`.
 fn is_outage<M: Machine>(error: &StepError, cx: &Context<'_, M>) -> bool {
     let ours = cx.began.load(Ordering::Relaxed);
     !error.is_fatal()
         && error.causes().any(|cause| {
             cause.downcast_ref::<Error>().is_some_and(|error| error.is_transient() || error.is_unknown())
-                || ours && cause.downcast_ref().is_some_and(|error| Fault::of(error).is_infrastructure())
+                || ours
+                    && cause
+                        .downcast_ref()
+                        .is_some_and(|error| matches!(Fault::of(error), Fault::Away(_) | Fault::Lost(_)))
         })
 }
 
@@ -254,6 +260,7 @@ fn context<'a, M: Machine>(
         pool: &environment.pool,
         letters,
         token: environment.watch.token(row.claim()),
+        phase: &environment.phase,
     }
 }
 

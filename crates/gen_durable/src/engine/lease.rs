@@ -11,8 +11,8 @@ use crate::store::{connection::Connection, lease, pick::give_back};
 
 /// After a lost beat, try again this soon: most of a lease is left.
 const RETRY: Duration = Duration::from_millis(200);
-/// How long a goodbye may take: somebody may hold a row of ours.
-const GOODBYE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a goodbye may take: another transaction may hold a row of ours.
+pub(super) const GOODBYE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Seconds since a row was claimed, before any.
 const ANY_AGE: f64 = -60.0;
 

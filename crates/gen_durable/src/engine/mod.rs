@@ -5,17 +5,22 @@ mod builder;
 pub(crate) mod clockwork;
 mod commit;
 mod core;
+mod drain;
 mod endings;
 pub(crate) mod execute;
+mod failures;
 mod health;
 mod lease;
 mod led;
 mod local;
 mod memory;
+mod outages;
 mod pick;
 pub(crate) mod projector;
 pub(crate) mod registry;
+mod running;
 pub(crate) mod schedules;
+mod step;
 mod stuck;
 mod upkeep;
 pub(crate) mod watch;
@@ -24,22 +29,21 @@ mod within;
 use std::{
     fmt,
     future::{Future, poll_fn},
-    panic::AssertUnwindSafe,
     pin::pin,
     sync::{Arc, Mutex, OnceLock, PoisonError},
-    time::{Duration, Instant},
 };
 
-use futures_util::FutureExt;
 use tokio::{sync::oneshot, task::AbortHandle};
-use tracing::Instrument;
 
+pub(crate) use self::core::Phase;
 #[cfg(feature = "testing")]
 pub(crate) use self::core::more;
 
 pub use builder::EngineBuilder;
+pub use failures::InstanceFailure;
 pub use health::Health;
 pub use registry::Has;
+pub use running::RunningEngine;
 
 use self::{
     core::Core,
@@ -52,27 +56,14 @@ use crate::{
     error::{Error, Kind},
     id::{Queue, Status},
     settings::{Retention, Settings},
-    store::{
-        collect::declare_retentions,
-        inspect,
-        lease::{self as leases, Begun, Worker},
-        migrate,
-        pool::Pool,
-        row::Claim,
-    },
+    store::{collect::declare_retentions, inspect, lease::Worker, migrate, pool::Pool},
     wake::LogBell,
 };
 
 /// A row that this many workers died with is a suspect: it runs as the only suspect of a process.
 pub(crate) const SUSPECT_DEATHS: i16 = 2;
-/// How long a step waits before it looks again at a row that another transaction holds and that must record its beginning.
-const BEGIN_RETRY: Duration = Duration::from_millis(50);
 /// Connections of the engine itself: pick, commit (two, where there are lanes or partition keys), lease, clockwork, upkeep, calls.
 const OWN_CONNECTIONS: usize = 7;
-/// How long a drain tries to give back a row that somebody holds, or while the database is away.
-const GIVE_BACK_PATIENCE: Duration = Duration::from_secs(1);
-/// How often a drain looks whether everything has left.
-const DRAIN_LOOK: Duration = Duration::from_millis(20);
 
 /// Runs the steps of machines. Built by [`Engine::builder`], run by [`Engine::run`].
 pub struct Engine {
@@ -83,6 +74,7 @@ pub struct Engine {
     queues: Vec<(Queue, usize)>,
     retentions: Vec<(Queue, Retention)>,
     readers: Vec<Arc<dyn projector::Reader>>,
+    on_failure: Option<failures::Hook>,
     /// Set while it runs, for whoever asks after its health.
     running: Arc<OnceLock<Arc<Core>>>,
 }
@@ -103,10 +95,33 @@ impl Engine {
         Health::new(self.running.clone())
     }
 
-    /// Run until `shutdown` resolves, then drain: claim nothing more, let running steps end (bounded), commit, give the
-    /// rest back. When this returns, no lease has to run out.
+    /// Starts to run, in a task of its own, and returns a handle by which it is waited for and stopped.
+    ///
+    /// ```no_run
+    /// # async fn demo(engine: gen_durable::Engine) -> Result<(), gen_durable::Error> {
+    /// let running = engine.start();
+    /// running.ready().await?; // it holds a lease and claims work
+    /// // …
+    /// running.stop().await    // drains
+    /// # }
+    /// ```
+    pub fn start(self) -> RunningEngine {
+        let health = self.health();
+        let (stop, stopped) = oneshot::channel();
+        // A handle that is dropped stops the engine too.
+        let task = tokio::spawn(self.run(async { drop(stopped.await) }));
+        RunningEngine::new(stop, task, health)
+    }
+
+    /// Runs until `shutdown` resolves, then drains: claims nothing more, gives back what has not begun, lets running steps end for up to
+    /// [`Settings::drain_timeout`], commits, and gives the rest back. When this returns, no lease has to run out. It returns at most
+    /// 5 s after the drain's timeout, also if a step does not end or the database does not answer.
+    ///
+    /// # Errors
+    ///
+    /// If the database cannot be reached or its schema does not fit at the start, or if a loop of the engine has ended by itself.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
-        let core = Arc::new(self.start().await?);
+        let core = Arc::new(self.boot().await?);
         let _ = self.running.set(core.clone());
         // If this future is dropped, nobody is left to drain: the threads end, and the lease runs out.
         let _gone = Gone(core.clone());
@@ -131,6 +146,13 @@ impl Engine {
             let core = core.clone();
             move || clockwork::run(core)
         })?;
+        let hook = match self.on_failure.clone() {
+            Some(hook) => {
+                let notices = core.failures.open();
+                Some(thread("durable-failures", move || failures::run(hook, notices))?)
+            }
+            None => None,
+        };
         let bell = Arc::new(LogBell::default());
         self.pool.inner.log.subscribe(&bell);
         let projector =
@@ -155,25 +177,14 @@ impl Engine {
             )));
         }
         tracing::info!("draining: nothing more is claimed");
-        core.phase.drain();
-        let _ = pick.await;
-        drop(core.claiming.lock().await);
-        let left = drain(&core).await;
-        let _ = project.await;
-        // A batch that would not end: its transaction is rolled back.
-        core.workers.abort();
-        core.phase.stop();
-        core.blocked.ring();
-        for ended in [commit, clockwork, upkeep, lease] {
-            let _ = ended.await;
-        }
-        lease::leave(&core).await;
+        let others = [commit, clockwork, upkeep, lease].into_iter().chain(hook).collect();
+        let left = drain::shut_down(&core, drain::Loops { pick, project, others }).await;
         tracing::info!(given_back = left, "the engine has stopped");
         Ok(())
     }
 
     /// Everything that can be wrong at the start is found here, before anything is claimed.
-    async fn start(&self) -> Result<Core, Error> {
+    async fn boot(&self) -> Result<Core, Error> {
         migrate::check(&self.pool).await?;
         let server = self
             .pool
@@ -260,6 +271,7 @@ impl Drop for Gone {
         self.0.phase.drain();
         self.0.phase.stop();
         self.0.blocked.ring();
+        self.0.failures.close();
     }
 }
 
@@ -300,7 +312,7 @@ async fn work(core: Arc<Core>, queue: usize, mut starting: Option<Starting>) {
         if run.unclaimed {
             core.led.ring();
         }
-        let mut step = pin!(step(&core, queue, run, fence));
+        let mut step = pin!(step::run(&core, queue, run, fence));
         // It has begun when it first waits for something, or has ended.
         poll_fn(|task| {
             let polled = step.as_mut().poll(task);
@@ -312,104 +324,6 @@ async fn work(core: Arc<Core>, queue: usize, mut starting: Option<Starting>) {
         // Steps that never wait must not keep a thread of the host's for themselves.
         tokio::task::consume_budget().await;
     }
-}
-
-/// One step of one instance, from the row to what is handed to the committer.
-async fn step(core: &Arc<Core>, queue: usize, mut run: Run, fence: Option<Arc<tokio::sync::Notify>>) {
-    let row = run.row.clone();
-    let Some(kind) = core.registry.find(&row.fsm, row.fsm_version).cloned() else {
-        // It was claimed by its name, so this cannot be; if it is, nothing is lost.
-        within::give_up_claim(core, queue, &run, "claimed and not registered").await;
-        return;
-    };
-    // It is in the books already: either we see here that the lease has run out, or the fence finds it there.
-    if fence.is_some() && core.lease.left().is_zero() {
-        within::give_up_claim(core, queue, &run, "our lease ran out before it began, and it promised exclusion").await;
-        return;
-    }
-    if row.crash_count > 0 && run.poison.is_none() && !record_begin(core, row.claim()).await {
-        within::give_up_claim(core, queue, &run, "its beginning could not be recorded").await;
-        return;
-    }
-    let machine = kind.name();
-    let span = tracing::info_span!("step", machine, step = %row.step, id = row.id, attempt = row.attempt, traceparent = row.traceparent.as_deref());
-    let begun = Instant::now();
-    let running = kind.run(row.clone(), run.poison.clone(), core.environment.clone()).instrument(span);
-    // What a step does is caught where it runs. This is for the rest that is the user's: how an error is shown, say.
-    let running = AssertUnwindSafe(running).catch_unwind().map(|ran| {
-        ran.unwrap_or_else(|_| execute::Decision::failed("the step panicked while it was being cleared away"))
-    });
-    let decision = match fence {
-        None => running.await,
-        Some(fence) => tokio::select! {
-            decision = running => decision,
-            () = fence.notified() => {
-                within::give_up_claim(core, queue, &run, "our lease ran out, and it promised exclusion").await;
-                return;
-            }
-        },
-    };
-    metrics::histogram!("durable_step_seconds", "machine" => machine).record(begun.elapsed());
-    let mut decision = decision;
-    if decision.status == Status::Stuck {
-        core.undecodable.add(row.id);
-    }
-    let tx = decision.within.take();
-    if run.poison.is_some() && tx.is_none() {
-        run.since = Instant::now();
-    }
-    let ended = core.ended(run, queue, decision);
-    match tx {
-        None => core.to_commit(ended),
-        Some(tx) => within::conclude(core, ended, tx).await,
-    }
-}
-
-/// Records that a step begins that a worker has died with before: if this worker dies too, only rows that had begun are blamed.
-/// Returns false if the claim is lost or the database is away.
-async fn record_begin(core: &Core, claim: Claim) -> bool {
-    loop {
-        let recorded = core.pool.call(move |connection| async move { leases::begin_step(&connection, claim).await });
-        match recorded.await {
-            Ok(Ok(Begun::Recorded)) => return true,
-            Ok(Ok(Begun::Locked)) if !core.phase.is_stopped() => tokio::time::sleep(BEGIN_RETRY).await,
-            _ => return false,
-        }
-    }
-}
-
-/// Wait for what is held to leave; what did not begin is given back, and in the end also what did. Answers how many.
-async fn drain(core: &Arc<Core>) -> usize {
-    let deadline = Instant::now() + core.settings.drain_timeout;
-    let mut given_back = 0;
-    while core.queues.iter().any(|queue| !queue.is_empty()) {
-        let overdue = Instant::now() >= deadline;
-        if overdue {
-            core.workers.abort();
-        }
-        let mut claims: Vec<Claim> = Vec::new();
-        for queue in &core.queues {
-            claims.extend(queue.close().iter().map(|run| run.row.claim()));
-            if overdue {
-                claims.extend(queue.running());
-            }
-        }
-        if !claims.is_empty() {
-            given_back += claims.len();
-            let gone = claims.clone();
-            let patience = Instant::now() + GIVE_BACK_PATIENCE;
-            let left = within::give_back_all(core, claims, || Instant::now() >= patience).await;
-            if left > 0 {
-                tracing::warn!(left, "could not give all claims back: they return when the lease runs out");
-            }
-            core.queues.iter().for_each(|queue| queue.let_go(gone.iter().copied()));
-        }
-        if overdue {
-            break;
-        }
-        let _ = tokio::time::timeout(DRAIN_LOOK, core.wake.rung()).await;
-    }
-    given_back
 }
 
 /// A thread with a runtime and one loop of its own: neither a blocked host nor a full pool can starve it. The future is

@@ -40,7 +40,7 @@ pub(crate) trait Kind: Send + Sync {
     /// Whether its steps have a variant for every unknown name (`#[serde(other)]`).
     fn takes_any_step(&self) -> bool;
     fn shape(&self) -> String;
-    /// Decode, step (or, after a poisoned commit, only handle), encode.
+    /// Decodes, runs the step (or, with a failure that is known, only its handler), encodes.
     fn run(
         self: Arc<Self>,
         row: Arc<Claimed>,

@@ -11,12 +11,14 @@ use jiff::Timestamp;
 use super::{
     commit,
     core::Core,
+    failures::InstanceFailure,
     led::{self, Doubts},
     local::Run,
     pick::{hand_out, set_aside},
     stuck,
 };
 use crate::{
+    id::Status,
     store::{
         collect::{self, collect},
         connection::Connection,
@@ -271,14 +273,14 @@ async fn reap_one(core: &Core, connection: &Connection, worker: &str) -> Result<
             core.wake.ring();
         }
         for row in reaped.into_iter().filter(|row| row.is_stuck) {
-            tracing::warn!(
-                machine = row.fsm,
-                id = row.id,
-                step = row.step,
-                attempt = row.attempt,
-                error = row.last_error.unwrap_or_default(),
-                "an instance was set aside as stuck"
-            );
+            core.failures.tell(InstanceFailure {
+                machine: row.fsm,
+                id: row.id,
+                step: row.step,
+                attempt: u32::try_from(row.attempt).unwrap_or_default(),
+                error: row.last_error.unwrap_or_default(),
+                status: Status::Stuck,
+            });
         }
         if count < usize::try_from(REAP_BATCH).unwrap_or_default() {
             break;

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{answer::answer, commit, core::Core, endings::Ended, local::Run};
+use super::{answer::answer, commit, core::Core, endings::Ended, local::Run, staff};
 use crate::store::{
     fault::Fault,
     pick::give_back,
@@ -20,12 +20,14 @@ pub(crate) async fn conclude(core: &Arc<Core>, ended: Ended, tx: StepTx) {
     core.lease.good().await;
     let claim = ended.ending.claim;
     match tx.conclude(&core.target, &ended.ending).await {
-        Ok(committed) => answer(core, vec![ended], |_| committed.clone()),
+        Ok(committed) => {
+            core.outages.over(claim.id);
+            answer(core, vec![ended], |_| committed.clone());
+        }
         // Whatever was refused, the step's own statements share its transaction: its handler should know.
         Err(fault @ Fault::Refused { .. }) => commit::poisoned(core, ended, &fault),
         Err(Fault::Busy(why) | Fault::Away(why) | Fault::TimedOut(why)) => {
-            give_up_claim(core, ended.queue, &ended.run, &format!("its transaction could not be committed: {why}"))
-                .await;
+            give_up(core, ended, &format!("its transaction could not be committed: {why}")).await;
         }
         Err(Fault::Lost(_)) => {
             metrics::counter!("durable_commits_resolved_total").increment(1);
@@ -37,7 +39,7 @@ pub(crate) async fn conclude(core: &Arc<Core>, ended: Ended, tx: StepTx) {
                 }
                 Some((Resolved::Stale, _)) => answer(core, vec![ended], |_| None),
                 Some((Resolved::Ours, _)) => {
-                    give_up_claim(core, ended.queue, &ended.run, "its transaction was lost with its connection").await;
+                    give_up(core, ended, "its transaction was lost with its connection").await;
                 }
                 Some((Resolved::Held, _)) | None => {}
             }
@@ -61,6 +63,19 @@ async fn resolve(core: &Arc<Core>, claim: Claim) -> Option<(Resolved, Option<Fou
             _ => tokio::time::sleep(pause).await,
         }
         pause = (pause * 2).min(RETRY_MAX);
+    }
+}
+
+/// The step's transaction was not committed, and the database says neither that it was refused. An outage gives the claim back; if
+/// it happens again and again while the lease is renewed, it is the step's failure.
+async fn give_up(core: &Arc<Core>, ended: Ended, why: &str) {
+    let Ended { mut run, queue, .. } = ended;
+    match core.outages.met(&run.row, core.lease.renewals(), why) {
+        Some(failure) => {
+            run.poison = Some(failure);
+            staff(core, queue, vec![run]);
+        }
+        None => give_up_claim(core, queue, &run, why).await,
     }
 }
 

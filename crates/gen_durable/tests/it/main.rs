@@ -20,6 +20,7 @@ mod deploy_changes;
 mod deploys;
 mod engine;
 mod evolution;
+mod failing;
 mod house;
 mod iso;
 mod keys;

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gen_durable::{Client, Engine, Error, Pool, StoryLine, Timestamp};
+use gen_durable::{Client, Engine, Pool, RunningEngine, StoryLine, Timestamp};
 
 static SCHEMAS: AtomicU64 = AtomicU64::new(0);
 
@@ -54,19 +54,16 @@ pub(crate) async fn sql() -> tokio_postgres::Client {
 
 /// An engine that runs beside the test until it is told to stop.
 pub(crate) struct Running {
-    stop: tokio::sync::oneshot::Sender<()>,
-    task: tokio::task::JoinHandle<Result<(), Error>>,
+    engine: RunningEngine,
 }
 
 impl Running {
     pub(crate) fn start(engine: Engine) -> Running {
-        let (stop, stopped) = tokio::sync::oneshot::channel();
-        Running { stop, task: tokio::spawn(engine.run(async { drop(stopped.await) })) }
+        Running { engine: engine.start() }
     }
 
     pub(crate) async fn stop(self) {
-        let _ = self.stop.send(());
-        self.task.await.unwrap().unwrap();
+        self.engine.stop().await.unwrap();
     }
 }
 

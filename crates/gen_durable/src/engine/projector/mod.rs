@@ -159,16 +159,11 @@ pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, bell: Arc<Lo
         }
     }
     drop(report);
-    // What is under way ends, or is ended with the rest of the engine's tasks.
-    let patience = tokio::time::sleep(settings.drain_timeout);
-    tokio::pin!(patience);
+    // What is under way ends, or the shutdown ends it at its deadline.
     while schedule.running > 0 {
-        tokio::select! {
-            ended = reports.recv() => match ended {
-                Some((key, ended)) => schedule.ended(key, ended),
-                None => return,
-            },
-            () = &mut patience => return,
+        match reports.recv().await {
+            Some((key, ended)) => schedule.ended(key, ended),
+            None => return,
         }
     }
 }

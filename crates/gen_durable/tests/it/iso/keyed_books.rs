@@ -128,8 +128,8 @@ const ALWAYS: &str = "
 const DRAINED: &str = "
     union all
     select 'never ran to its end: ' || i.id || ' ' || i.status from S.instances i
-    where i.finished_at is null and not exists (
-        select from S.instances b where b.lane_key = i.lane_key and b.in_lane and b.status = 'failed')
+    where i.finished_at is null and i.status <> 'stuck' and not exists (
+        select from S.instances b where b.lane_key = i.lane_key and b.in_lane and b.status in ('failed', 'stuck'))
     union all
     select 'has a number left in the end: ' || id from S.instances where arrival is not null";
 

@@ -99,6 +99,17 @@ async fn workers_that_each_die_before_they_are_one_lease_old_take_back_what_a_de
 }
 
 #[tokio::test]
+async fn an_instance_that_fails_for_good_is_logged_with_its_machine_step_attempt_and_error() {
+    let place = Place::new().await;
+    let worker = place.plan().start();
+    place.open("gate", 0);
+    let id = place.client.enqueue(Gated::new("gate", Way::Stop)).await.unwrap().id;
+    worker.says(&format!("instance {id} of gated failed for good at step wait: the first run said so"), 1).await;
+    let fields = format!("machine=\"gated\" id={id} step=\"wait\" attempt=0 error=\"the first run said so\"");
+    assert_eq!(worker.said(&fields), 1);
+}
+
+#[tokio::test]
 async fn two_suspects_never_share_a_process() {
     let place = Place::new().await;
     // Two that were each there when a process died, twice; one of them did it.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use gen_durable::{HOUR, MINUTE};
 
 use super::{
-    machines::{Five, FiveStep, Gated, Way},
+    machines::{Five, FiveStep, Gated, Patient, Way},
     place::{Place, until},
 };
 
@@ -58,6 +58,25 @@ async fn a_step_longer_than_the_drain_is_given_back_unblamed() {
     let _next = plan.start();
     place.until_all_settled().await;
     assert_eq!(place.count("select count(*) from %.instances where result = '1' and attempt = 0").await, 2);
+}
+
+#[tokio::test]
+async fn a_step_that_asks_is_told_of_the_drain() {
+    let place = Place::new().await;
+    let id = place.client.enqueue(Patient { parts: 0 }).await.unwrap().id;
+    let mut worker = place.plan().lease(60_000).start();
+    place.until_done("begin", 1).await;
+    worker.terminate();
+    assert!(worker.ends().await.success());
+    // It kept how far it had come, and nothing was blamed.
+    let left = place.sql("select status, attempt, state from %.instances").await;
+    assert_eq!(left, [["runnable", "0", "{\"parts\": 1}"]]);
+    let mut next = place.plan().lease(60_000).start();
+    place.until_done("begin", 2).await;
+    next.terminate();
+    assert!(next.ends().await.success());
+    let row = place.client.inspect().show(id.raw()).await.unwrap().unwrap();
+    assert!(row.state.contains('2'), "{}", row.state);
 }
 
 #[tokio::test]

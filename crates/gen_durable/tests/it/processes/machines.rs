@@ -222,6 +222,35 @@ impl Job for Killer {
     }
 }
 
+/// Works until its engine drains, and says how often.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Patient {
+    pub(crate) parts: u32,
+}
+
+#[derive(Serialize, Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum PatientStep {
+    #[default]
+    Work,
+}
+
+impl Machine for Patient {
+    const NAME: &'static str = "patient";
+    type App = World;
+    type Step = PatientStep;
+    type Output = ();
+
+    async fn step(&mut self, _: PatientStep, cx: &mut Context<'_, Self>) -> Outcome<Self> {
+        assert!(!cx.is_draining());
+        cx.app.log("begin", cx.id, "work", cx.attempt);
+        cx.draining().await;
+        assert!(cx.is_draining());
+        self.parts += 1;
+        Ok(next(PatientStep::Work))
+    }
+}
+
 /// Blocks the thread it runs on, as no step should and some will.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Blocking {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     audit::{Books, Stand},
     family::{Member, Parent},
-    machines::{Blocking, Five, Gated, Killer, World},
+    machines::{Blocking, Five, Gated, Killer, Patient, World},
     place::until,
 };
 
@@ -204,6 +204,7 @@ async fn run(plan: Plan) {
         .register::<Five>()
         .register::<Killer>()
         .register::<Blocking>()
+        .register::<Patient>()
         .register::<Parent>()
         .register::<Member>()
         .register::<Stand>()

@@ -9,6 +9,7 @@ mod picks;
 mod protocol;
 pub(crate) mod proxy;
 mod refusals;
+mod shutdown;
 mod silence;
 pub(crate) mod stage;
 pub(crate) mod walker;
