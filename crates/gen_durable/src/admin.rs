@@ -187,12 +187,12 @@ impl Projections {
         let place = move |connection: Rc<Connection>| async move {
             events::place(&connection, &tenants, false).await.map(drop)
         };
-        self.call("place events", place).await?;
+        self.call_briefly("place events", place).await?;
         self.pool.inner.log.poke(std::iter::once(tenant));
         loop {
             let (whose, name) = (tenant.to_owned(), projection.to_owned());
             let cursor = self
-                .call("read a cursor", move |connection| async move {
+                .call_briefly("read a cursor", move |connection| async move {
                     projections::cursor(&connection, &whose, &name).await
                 })
                 .await?;
@@ -212,13 +212,23 @@ impl Projections {
         }
     }
 
-    async fn call<T, F, Fut>(&self, doing: &str, act: F) -> Result<T, Error>
+    /// Runs statements that wait for no lock and read by a key: many callers may wait for a projection.
+    async fn call_briefly<T, F, Fut>(&self, doing: &str, act: F) -> Result<T, Error>
     where
         T: Send + 'static,
         F: FnOnce(Rc<Connection>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, Fault>> + 'static,
     {
         self.pool.call(act).await?.map_err(|fault| fault.into_error(doing))
+    }
+
+    async fn call<T, F, Fut>(&self, doing: &str, act: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce(Rc<Connection>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, Fault>> + 'static,
+    {
+        self.pool.apart(act).await?.map_err(|fault| fault.into_error(doing))
     }
 }
 

@@ -67,7 +67,7 @@ impl Audit {
     /// between. Answers the record's number.
     pub async fn begin(&self, deed: &Deed) -> Result<i64, Error> {
         let deed = deed.kept();
-        let made = self.pool.call(move |connection| async move { audit::begin(&connection, &deed).await }).await?;
+        let made = self.pool.apart(move |connection| async move { audit::begin(&connection, &deed).await }).await?;
         made.map_err(|fault| fault.into_error("record an act"))?
             .ok_or_else(|| Error::broken("a record was answered with nothing"))
     }
@@ -80,7 +80,7 @@ impl Audit {
         };
         let (deed, outcome) = (deed.kept(), cut(outcome, TEXT_BYTES_MAX));
         self.pool
-            .call(move |connection| async move { audit::end(&connection, record, &deed, went_well, &outcome).await })
+            .apart(move |connection| async move { audit::end(&connection, record, &deed, went_well, &outcome).await })
             .await?
             .map_err(|fault| fault.into_error("record the end of an act"))
     }

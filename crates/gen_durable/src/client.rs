@@ -5,6 +5,7 @@ use std::{
     future::IntoFuture,
     marker::PhantomData,
     pin::Pin,
+    rc::Rc,
     time::{Duration, Instant},
 };
 
@@ -25,6 +26,7 @@ use crate::{
     projection::Projection,
     signal::{Address, Signal},
     store::{
+        connection::Connection,
         enqueue::{self, Inserted},
         fault::Fault,
         inspect::{self, End, Inspect},
@@ -32,6 +34,7 @@ use crate::{
         pool::Pool,
         queue, schedule,
         signal::{self, Answer, Whom},
+        target::DEFAULT_SCHEMA,
         tx::Transaction,
     },
     timetable::{Schedules, Timers},
@@ -69,9 +72,22 @@ pub struct Settled<M: Machine> {
 impl Client {
     /// Without an engine: a web process that only enqueues. The schema must be there.
     pub async fn connect(url: &str) -> Result<Client, Error> {
-        let client = Client::new(Pool::connect(url).await?);
+        Client::connect_to(url, DEFAULT_SCHEMA).await
+    }
+
+    /// The same, with a schema of another name.
+    pub async fn connect_to(url: &str, schema: &str) -> Result<Client, Error> {
+        let client = Client::new(Pool::connect_to(url, schema).await?);
         migrate::check(&client.pool).await?;
         Ok(client)
+    }
+
+    /// Asks the database for a sign of life, for a host's probes: one statement, behind what other callers have sent.
+    ///
+    /// # Errors
+    /// Returns a transient error if the database does not answer within this time.
+    pub async fn ping(&self, within: Duration) -> Result<(), Error> {
+        self.pool.ping(within).await
     }
 
     /// On a pool that is there already.
@@ -155,11 +171,8 @@ impl Client {
         let begun = Instant::now();
         let mut pause = SETTLED_POLL_FIRST;
         loop {
-            let end = self
-                .pool
-                .call(move |connection| async move { inspect::end_of(&connection, id.raw()).await })
+            let end = inspect::end_of(&self.pool, id.raw())
                 .await?
-                .map_err(|fault| fault.into_error("look whether an instance has settled"))?
                 .ok_or_else(|| Error::new(Kind::NotFound, format!("there is no instance {id}")))?;
             if end.status.is_terminal() {
                 return settled_as(id, end).map(Some);
@@ -226,11 +239,10 @@ impl Client {
         let machines = Some(std::iter::once(M::NAME).chain(M::FORMER_NAMES.iter().copied()).collect());
         let target = Whom { id, tenant, key, machines };
         let why = storable(why);
-        let answer = self
-            .pool
-            .call(move |connection| async move { signal::cancel(&connection, &target, &why, subtree).await })
-            .await?
-            .map_err(|fault| fault.into_error("cancel an instance"))?;
+        let act =
+            move |connection: Rc<Connection>| async move { signal::cancel(&connection, &target, &why, subtree).await };
+        let answer = if subtree { self.pool.apart(act).await? } else { self.pool.act(act).await? };
+        let answer = answer.map_err(|fault| fault.into_error("cancel an instance"))?;
         self.pool.wakes().iter().for_each(|wake| wake.doubt());
         match answer {
             Answer::Done => Ok(true),
@@ -244,7 +256,7 @@ impl Client {
         codec::check_name("a queue's name", queue, 1, 63).map_err(Error::invalid)?;
         let (queue, by) = (queue.to_owned(), by.replace('\0', ""));
         self.pool
-            .call(move |connection| async move { queue::pause(&connection, &queue, &by).await })
+            .apart(move |connection| async move { queue::pause(&connection, &queue, &by).await })
             .await?
             .map_err(|fault| fault.into_error("pause a queue"))
     }
@@ -255,7 +267,7 @@ impl Client {
         let name = queue.to_owned();
         let resumed = self
             .pool
-            .call(move |connection| async move { queue::resume(&connection, &name).await })
+            .apart(move |connection| async move { queue::resume(&connection, &name).await })
             .await?
             .map_err(|fault| fault.into_error("resume a queue"))?;
         self.pool.wakes().iter().for_each(|wake| wake.ring());
@@ -447,7 +459,7 @@ impl<'c, S: Signal> IntoFuture for SendSignal<'c, S> {
             let sent = prepared?;
             let name = sent.name;
             let answer =
-                client.pool.call(move |connection| async move { signal::deliver(&connection, &sent).await }).await?;
+                client.pool.act(move |connection| async move { signal::deliver(&connection, &sent).await }).await?;
             client.pool.wakes().iter().for_each(|wake| wake.ring());
             told(answer, name)
         })

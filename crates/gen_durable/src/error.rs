@@ -67,6 +67,15 @@ impl Error {
     pub fn is_unknown(&self) -> bool {
         self.kind == Kind::Unknown
     }
+    /// The database refused the statement, for a reason that no other predicate names: most often a constraint or a trigger of
+    /// the user's own. The same call will be refused again.
+    pub fn is_refused(&self) -> bool {
+        self.kind == Kind::Refused
+    }
+    /// Something happened that cannot happen: a bug of this library, or a pool whose thread has ended.
+    pub fn is_internal(&self) -> bool {
+        self.kind == Kind::Broken
+    }
     /// The schema is not the one that this build needs: run `durable migrate up`, or deploy a newer build.
     pub fn is_schema(&self) -> bool {
         self.kind == Kind::Schema

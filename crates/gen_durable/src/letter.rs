@@ -217,7 +217,7 @@ impl<'c> IntoFuture for SignalAll<'c> {
                 return Ok(Vec::new());
             }
             let pool = client.pool();
-            let sent = pool.call(move |connection| async move { signal::deliver_all(&connection, &letters).await });
+            let sent = pool.act(move |connection| async move { signal::deliver_all(&connection, &letters).await });
             let sent = deliveries(sent.await?, count);
             pool.wakes().iter().for_each(|wake| wake.ring());
             sent
@@ -303,7 +303,7 @@ impl<'c, S: Signal> IntoFuture for SignalOrStart<'c, S> {
             let (start, sent) = prepared?;
             let (queue, priority) = (start.queue.clone(), start.priority);
             let call =
-                pool.call(move |connection| async move { signal::signal_or_start(&connection, &start, &sent).await });
+                pool.act(move |connection| async move { signal::signal_or_start(&connection, &start, &sent).await });
             let (told, from) = told::<S>(call.await?)?;
             for wake in pool.wakes() {
                 if told.started {

@@ -122,7 +122,7 @@ impl Log {
         F: FnOnce(std::rc::Rc<Connection>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, Fault>> + 'static,
     {
-        self.pool.call(act).await?.map_err(|fault| fault.into_error(doing))
+        self.pool.apart(act).await?.map_err(|fault| fault.into_error(doing))
     }
 }
 

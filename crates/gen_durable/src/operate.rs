@@ -110,7 +110,7 @@ impl Operate {
         let (to, called, once) = (whom(to)?, name.to_owned(), once.map(str::to_owned));
         let answer = self
             .pool
-            .call(move |connection| async move {
+            .apart(move |connection| async move {
                 operate::deliver(&connection, &to, &called, payload.get(), once.as_deref()).await
             })
             .await?;
@@ -125,7 +125,7 @@ impl Operate {
         let (to, why) = (whom(to)?, storable(why));
         let answer = self
             .pool
-            .call(move |connection| async move { signal::cancel(&connection, &to, &why, subtree).await })
+            .apart(move |connection| async move { signal::cancel(&connection, &to, &why, subtree).await })
             .await?
             .map_err(|fault| fault.into_error("cancel an instance"))?;
         self.pool.wakes().iter().for_each(|wake| wake.doubt());
@@ -173,7 +173,7 @@ impl Operate {
         };
         let Inserted { id, is_new, eligible_at } = self
             .pool
-            .call(move |connection| async move { operate::enqueue(&connection, &entry).await })
+            .apart(move |connection| async move { operate::enqueue(&connection, &entry).await })
             .await?
             .map_err(|fault| fault.into_error("enqueue"))?
             .ok_or_else(|| Error::broken("an enqueue was answered with nothing"))?;
@@ -194,7 +194,7 @@ impl Operate {
         }
         let again: Result<_, Fault> = self
             .pool
-            .call(move |connection| async move {
+            .apart(move |connection| async move {
                 let data = data.as_deref().map(RawValue::get);
                 let again = operate::retry(&connection, id, name.as_deref(), data).await?;
                 // Only to say why not.

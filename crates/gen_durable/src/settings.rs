@@ -92,7 +92,9 @@ pub struct Settings {
     pub stuck_retry_every: Duration,
     /// The largest state, step data or result, in bytes of JSON (1 MiB).
     pub payload_bytes_max: usize,
-    /// How many connections steps and callers may hold for transactions of their own (1). The engine itself has up to seven.
+    /// How many transactions of their own steps and callers may have open at once (10). Each takes a connection, opened when
+    /// it is first needed; a further one waits for up to 10 s. A step that begins a transaction and works for long in it
+    /// keeps others waiting: give it as many as there are workers that do so.
     pub transactions: usize,
     /// How many scopes of projections are worked on at once in this process (2): each takes a connection while it is.
     pub projectors: usize,
@@ -131,7 +133,7 @@ impl Default for Settings {
             collect_every: MINUTE,
             stuck_retry_every: MINUTE,
             payload_bytes_max: 1024 * 1024,
-            transactions: 1,
+            transactions: crate::store::pool::TRANSACTIONS,
             projectors: 2,
             projection_batch: 500,
             event_retention: None,

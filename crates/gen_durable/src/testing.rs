@@ -45,7 +45,7 @@ use crate::{
         lease::{self, Worker},
         oversight::ScopeFilter,
         pick::{self, Mark, Wanted},
-        pool::Pool,
+        pool::{Pool, Route},
         row::Claimed,
     },
 };
@@ -431,7 +431,7 @@ impl<App> fmt::Debug for Lab<App> {
 impl<App> Drop for Lab<App> {
     fn drop(&mut self) {
         // Best effort: a private cluster goes away as a whole when the process ends.
-        let _ = self.owner.post(|connection| async move {
+        let _ = self.owner.post(Route::Apart, |connection| async move {
             let _ = lab::drop_schema(&connection).await;
         });
     }

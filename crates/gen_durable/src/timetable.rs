@@ -104,7 +104,7 @@ impl Timers {
     pub async fn cancel(&self, id: i64) -> Result<bool, Error> {
         let said = self
             .pool
-            .call(move |connection| async move { timer::cancel(&connection, id).await })
+            .apart(move |connection| async move { timer::cancel(&connection, id).await })
             .await?
             .map_err(|fault| fault.into_error("cancel a timer"))?;
         match said.as_str() {
@@ -203,7 +203,7 @@ impl Schedules {
         let (called, by) = (name.to_owned(), storable(by));
         let said = self
             .pool
-            .call(move |connection| async move { schedule::pause(&connection, &called, &by).await })
+            .apart(move |connection| async move { schedule::pause(&connection, &called, &by).await })
             .await?
             .map_err(|fault| fault.into_error("pause a schedule"))?;
         answered(&said, name)
@@ -216,7 +216,7 @@ impl Schedules {
             let called = name.to_owned();
             let said = self
                 .pool
-                .call(move |connection| async move {
+                .apart(move |connection| async move {
                     let (now, known) = schedule::known(&connection, &called).await?;
                     let Some(known) = known else { return Ok(Ok("no_target".to_owned())) };
                     let next = match going_on(&known, now) {
@@ -243,7 +243,7 @@ impl Schedules {
         let (called, by) = (name.to_owned(), storable(by));
         let said = self
             .pool
-            .call(move |connection| async move {
+            .apart(move |connection| async move {
                 let (now, _) = schedule::known(&connection, &called).await?;
                 let (text, missed) = (cycle.to_string(), missed.map(crate::Missed::name));
                 schedule::set(&connection, &called, (&text, missed), now, cycle.first_later(now), &by).await
@@ -260,7 +260,7 @@ impl Schedules {
         let called = name.to_owned();
         let timer = self
             .pool
-            .call(move |connection| async move { schedule::run(&connection, &called).await })
+            .apart(move |connection| async move { schedule::run(&connection, &called).await })
             .await?
             .map_err(|fault| fault.into_error("run a schedule"))?;
         self.poke(Some(Timestamp::UNIX_EPOCH));

@@ -50,7 +50,7 @@ const SWEEP_EVERY_MAX: Duration = Duration::from_secs(60);
 
 /// Fire what falls due until the engine has stopped.
 pub(crate) async fn run(core: Arc<Core>) {
-    let connection = Connection::new(core.target.clone());
+    let connection = Connection::for_loop(core.target.clone());
     let mut clockwork = Clockwork::new(&core, connection);
     loop {
         let next = clockwork.next();

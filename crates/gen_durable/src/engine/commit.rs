@@ -44,7 +44,7 @@ const POISONED_MAX: u8 = 1;
 /// Such a commit brings who is next, so it is a commit and a pick, and its lanes wait for it: two go side by side, as a pick
 /// and a commit do.
 pub(crate) async fn run(core: Arc<Core>) {
-    let (first, second) = (Connection::new(core.target.clone()), Connection::new(core.target.clone()));
+    let (first, second) = (Connection::for_loop(core.target.clone()), Connection::for_loop(core.target.clone()));
     let everything = async {
         warm(&core, &first).await;
         commit_what_ends(&core, &first, true).await;

@@ -75,6 +75,8 @@ pub(crate) struct Core {
     pub(crate) steps: tokio::runtime::Handle,
     /// When the picker last came round, for the question whether it lives.
     pub(crate) picked_at: Mutex<Instant>,
+    /// Whether the picker's last statement failed because the database could not be reached.
+    pub(crate) unreachable: AtomicBool,
     /// When a commit last brought somebody who follows in a lane or under a key: work that no pick has seen.
     pub(crate) followed_at: Mutex<Instant>,
     /// Held while a sweep claims: a drain must not look past what is on its way into a queue.
@@ -122,6 +124,7 @@ impl Core {
             outages: Outages::default(),
             steps,
             picked_at: Mutex::new(Instant::now()),
+            unreachable: AtomicBool::new(false),
             followed_at: Mutex::new(Instant::now()),
             claiming: tokio::sync::Mutex::new(()),
             workers: super::Workers::default(),
@@ -206,6 +209,11 @@ impl Core {
         may.then(|| Taker { worker: &self.worker.id, lease_seconds: self.lease_seconds(), steps: &self.worker.steps })
     }
 
+    /// Whether the lease is renewed in time: by this process's own clock, no renewal is overdue.
+    pub(crate) fn renews(&self) -> bool {
+        self.lease.renewed_within(self.settings.heartbeat + self.settings.heartbeat / 2)
+    }
+
     pub(crate) fn lease_seconds(&self) -> f64 {
         self.settings.lease.as_secs_f64()
     }
@@ -252,6 +260,12 @@ impl Lease {
     /// Returns how often the lease was renewed.
     pub(crate) fn renewals(&self) -> u64 {
         self.renewals.load(Ordering::Relaxed)
+    }
+
+    /// Whether the last acknowledged renewal was sent at most this long ago.
+    pub(crate) fn renewed_within(&self, age: Duration) -> bool {
+        let left = self.left();
+        !left.is_zero() && left + age >= self.period - self.period / 10
     }
 
     pub(crate) fn left(&self) -> Duration {

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    sync::{Arc, OnceLock, PoisonError},
+    sync::{Arc, OnceLock, PoisonError, atomic::Ordering},
     time::Duration,
 };
 
@@ -22,17 +22,24 @@ impl Health {
         Health { core }
     }
 
-    /// Its loops turn. A process of which this stays false should be restarted.
+    /// Returns whether the engine's loops turn: false before its start and after its end. A process of which this stays
+    /// false should be restarted.
     pub fn is_live(&self) -> bool {
         self.core.get().is_some_and(|core| {
             let picked_at = *core.picked_at.lock().unwrap_or_else(PoisonError::into_inner);
-            core.phase.is_draining() || picked_at.elapsed() < PICKER_ROUND + core.settings.lease
+            let turns = core.phase.is_draining() || picked_at.elapsed() < PICKER_ROUND + core.settings.lease;
+            turns && !core.phase.is_stopped()
         })
     }
 
-    /// It holds a good lease and claims work. False before its start, while the database is away, and while it drains.
+    /// Returns whether the engine holds a good lease and claims work. False before its start and while it drains; false as soon
+    /// as a pick finds that the database is gone (an idle engine looks every `idle_poll`), or a renewal of the lease is
+    /// overdue by half a `heartbeat`.
     pub fn is_ready(&self) -> bool {
-        self.core.get().is_some_and(|core| !core.phase.is_draining() && !core.lease.left().is_zero())
+        self.core.get().is_some_and(|core| {
+            let reaches = !core.unreachable.load(Ordering::Relaxed) && core.renews();
+            reaches && !core.phase.is_draining()
+        })
     }
 
     /// The id of this worker's row, once it runs.

@@ -18,8 +18,7 @@ const ANY_AGE: f64 = -60.0;
 
 /// Say that we live, until the engine has stopped.
 pub(crate) async fn run(core: Arc<Core>) {
-    let connection = Connection::new(core.target.clone());
-    connection.set_deadline(core.settings.heartbeat);
+    let connection = Connection::for_lease(core.target.clone(), core.settings.heartbeat);
     tokio::select! {
         () = renew(&core, &connection) => {}
         () = watch(&core) => {}
@@ -30,7 +29,7 @@ pub(crate) async fn run(core: Arc<Core>) {
 /// handed out) goes back, and the worker goes home: no lease has to run out.
 pub(crate) async fn leave(core: &Core) {
     let worker = core.worker.id.clone();
-    let goodbye = core.pool.call(move |connection| async move {
+    let goodbye = core.pool.call_for_engine(move |connection| async move {
         let mut held = lease::held(&connection, &worker, ANY_AGE).await?;
         held.extend(lease::led(&connection, &worker).await?);
         let count = if held.is_empty() { 0 } else { give_back(&connection, &held).await? };

@@ -54,15 +54,22 @@ use self::{
 use crate::{
     client::Client,
     error::{Error, Kind},
-    id::{Queue, Status},
+    id::Queue,
     settings::{Retention, Settings},
-    store::{collect::declare_retentions, inspect, lease::Worker, migrate, pool::Pool},
+    store::{
+        collect::declare_retentions,
+        inspect,
+        lease::Worker,
+        migrate,
+        pool::{CALLS_MAX, Pool},
+    },
     wake::LogBell,
 };
 
 /// A row that this many workers died with is a suspect: it runs as the only suspect of a process.
 pub(crate) const SUSPECT_DEATHS: i16 = 2;
-/// Connections of the engine itself: pick, commit (two, where there are lanes or partition keys), lease, clockwork, upkeep, calls.
+/// Connections of the engine itself: lease, pick, commit (two, where there are lanes or partition keys), clockwork, upkeep,
+/// calls of its own.
 const OWN_CONNECTIONS: usize = 7;
 
 /// Runs the steps of machines. Built by [`Engine::builder`], run by [`Engine::run`].
@@ -140,11 +147,17 @@ impl Engine {
         })?;
         let upkeep = thread("durable-upkeep", {
             let core = core.clone();
-            move || upkeep::run(core)
+            move || async {
+                leased(&core).await;
+                upkeep::run(core).await;
+            }
         })?;
         let clockwork = thread("durable-clock", {
             let core = core.clone();
-            move || clockwork::run(core)
+            move || async {
+                leased(&core).await;
+                clockwork::run(core).await;
+            }
         })?;
         let hook = match self.on_failure.clone() {
             Some(hook) => {
@@ -188,7 +201,7 @@ impl Engine {
         migrate::check(&self.pool).await?;
         let server = self
             .pool
-            .call(|connection| async move { inspect::server(&connection).await })
+            .call_for_engine(|connection| async move { inspect::server(&connection).await })
             .await?
             .map_err(|fault| fault.into_error("ask the server about itself"))?;
         if server.read_only {
@@ -210,7 +223,7 @@ impl Engine {
             );
         }
         let projectors = if self.readers.is_empty() { 0 } else { self.settings.projectors };
-        let connections = OWN_CONNECTIONS + self.settings.transactions + projectors;
+        let connections = OWN_CONNECTIONS + CALLS_MAX + self.settings.transactions + projectors;
         let free = server.max_connections.saturating_sub(server.used_connections);
         tracing::info!(
             connections,
@@ -247,7 +260,7 @@ impl Engine {
         );
         let (schedules, retentions) = (self.schedules.clone(), self.retentions.clone());
         self.pool
-            .call(move |connection| async move {
+            .call_for_engine(move |connection| async move {
                 declare_retentions(&connection, &retentions).await?;
                 schedules.register(&connection).await
             })
@@ -260,6 +273,15 @@ impl Engine {
 impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine").field("machines", &self.registry).field("queues", &self.queues).finish_non_exhaustive()
+    }
+}
+
+/// Waits until the lease is good before a connection is opened: where the server has few left, the lease has one. The picker
+/// waits by itself; the committer's connection is opened at once, and given up if the lease has none.
+async fn leased(core: &Core) {
+    tokio::select! {
+        () = core.lease.good() => {}
+        () = core.phase.draining() => {}
     }
 }
 

@@ -59,6 +59,7 @@ impl Outages {
         self.count.store(all.len(), Ordering::Relaxed);
         is_over.then(|| Failure {
             attempt: row.attempt,
+            failures: row.failures,
             message: format!(
                 "the step met an outage {OUTAGES_MAX} times in a row, while this worker was in contact: {error}"
             ),

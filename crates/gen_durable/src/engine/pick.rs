@@ -39,7 +39,7 @@ const QUIET_POLL: Duration = Duration::from_millis(250);
 
 /// Pick until the engine drains.
 pub(crate) async fn run(core: Arc<Core>) {
-    let connection = Connection::new(core.target.clone());
+    let connection = Connection::for_loop(core.target.clone());
     let mut picker = Picker {
         marks: HashMap::new(),
         knows_priorities: false,
@@ -79,6 +79,7 @@ pub(crate) async fn run(core: Arc<Core>) {
         let picked = picking.instrument(tracing::debug_span!("pick", queues = ?wanted.queues)).await;
         match picked {
             Ok(picked) => {
+                core.unreachable.store(false, Ordering::Relaxed);
                 picker.retry = RETRY_FIRST;
                 picker.room_max = picker.room_max.saturating_mul(2);
                 let pause = picker.accept(&core, &wanted, picked);
@@ -206,6 +207,7 @@ impl Picker {
     /// do not hasten anything.
     async fn wait_out(&mut self, core: &Core, fault: &Fault) {
         tracing::warn!(error = fault.message(), "could not look for work, trying again in {:?}", self.retry);
+        core.unreachable.store(fault.is_infrastructure(), Ordering::Relaxed);
         self.marks.clear();
         self.placed = Placed::default();
         self.knows_priorities = false;

@@ -57,7 +57,7 @@ const BLOCKED_EVERY_MAX: Duration = Duration::from_secs(2);
 
 /// Keep things up until the engine has stopped.
 pub(crate) async fn run(core: Arc<Core>) {
-    let connection = Connection::new(core.target.clone());
+    let connection = Connection::for_loop(core.target.clone());
     let now = Instant::now();
     let settings = &core.settings;
     let mut due = Due {
@@ -239,7 +239,8 @@ async fn sweep_once(core: &Arc<Core>, connection: &Connection) -> Result<bool, F
 /// Makes the rows of expired workers runnable again. Never within one lease of a loss of contact: every worker must have had
 /// the chance to renew.
 async fn reap(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
-    let lost_contact = || core.target.lost_contact_within(core.settings.lease);
+    // By the connection of the lease alone: another one is also lost to a statement that was slow.
+    let lost_contact = || !core.renews() || core.target.lost_contact_within(core.settings.lease);
     if lost_contact() {
         return Ok(());
     }

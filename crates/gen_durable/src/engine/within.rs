@@ -52,7 +52,7 @@ pub(crate) async fn conclude(core: &Arc<Core>, ended: Ended, tx: StepTx) {
 async fn resolve(core: &Arc<Core>, claim: Claim) -> Option<(Resolved, Option<Found>)> {
     let mut pause = RETRY_FIRST;
     loop {
-        let asked = core.pool.call(move |connection| async move {
+        let asked = core.pool.call_for_engine(move |connection| async move {
             let fate = resolve::resolve(&connection, &[claim]).await?.pop().unwrap_or(Resolved::Stale);
             let committed = if fate == Resolved::Committed { vec![claim] } else { Vec::new() };
             Ok::<_, Fault>((fate, resolve::inputs(&connection, &committed).await?.remove(&claim.id)))
@@ -97,7 +97,7 @@ pub(crate) async fn give_back_all(core: &Arc<Core>, mut claims: Vec<Claim>, ends
     let mut pause = RETRY_FIRST;
     loop {
         let asked = claims.clone();
-        let tried = core.pool.call(move |connection| async move {
+        let tried = core.pool.call_for_engine(move |connection| async move {
             let given = give_back(&connection, &asked).await?;
             if given >= asked.len() {
                 return Ok(Vec::new());

@@ -40,7 +40,7 @@ impl Operate {
         let whose = lane.clone();
         let done: Result<_, Fault> = self
             .pool
-            .call(move |connection| async move {
+            .apart(move |connection| async move {
                 let done = lane::unblock(&connection, &whose, &act).await?;
                 // Only to say why not.
                 let found = if done.is_none() { turns::one(&connection, &whose).await? } else { None };

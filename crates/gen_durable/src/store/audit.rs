@@ -38,7 +38,7 @@ pub(crate) async fn end(
     outcome: &str,
 ) -> Result<bool, Fault> {
     let params: &[Param<'_>] = &[&id, &deed.act, &deed.subject, &went_well, &outcome];
-    Ok(!connection.query(&END, params).await?.is_empty())
+    Ok(!connection.act_alone(&END, params).await?.is_empty())
 }
 
 /// An act, as it was recorded.

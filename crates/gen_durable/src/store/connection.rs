@@ -3,13 +3,14 @@
 use std::{
     cell::{Cell, RefCell},
     collections::HashMap,
+    hash::{BuildHasher, RandomState},
     rc::Rc,
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use tokio_postgres::{
-    Client, Row, Statement,
+    CancelToken, Row, Statement,
     types::{ToSql, Type},
 };
 
@@ -18,32 +19,90 @@ use super::{Sql, fault::Fault, link::Link, target::Target};
 /// A parameter of a statement.
 pub(crate) type Param<'a> = &'a (dyn ToSql + Sync);
 
+/// How long an act waits for a lock that another transaction holds: the statements behind it in the pipeline wait as long.
+const LOCK_WAIT: Duration = Duration::from_millis(20);
+/// The same for an act that has met the lock before. It comes often enough, so each try is short.
+const LOCK_WAIT_AGAIN: Duration = Duration::from_millis(5);
+/// An act that met a lock is sent again after this long, at first and at last, with jitter.
+const LOCK_RETRY_FIRST: Duration = Duration::from_millis(20);
+const LOCK_RETRY_MAX: Duration = Duration::from_millis(500);
+/// After this long its caller is told that the lock is still held.
+const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+/// A connection that could not be made is tried again no sooner than a random part of this: many processes lose their
+/// database at the same moment.
+const RECONNECT_JITTER: Duration = Duration::from_millis(250);
+/// How long the request to cancel a statement may take.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// A connection that is made when it is first needed and made again when it broke. Not `Send`: it stays on its thread.
 #[derive(Debug)]
 pub(crate) struct Connection {
     target: Arc<Target>,
     /// The live half, if there is one.
-    client: RefCell<Option<Rc<Link>>>,
-    /// What this connection has prepared. Emptied with the connection.
-    prepared: RefCell<HashMap<&'static str, Statement>>,
+    client: RefCell<Option<Rc<Live>>>,
     /// Held while connecting, so that concurrent callers make one connection and not several.
     connecting: tokio::sync::Mutex<()>,
+    /// How many tries to connect have failed, and why the last one did.
+    failures: Cell<u64>,
+    failure: RefCell<Option<Fault>>,
+    /// No try to connect before this.
+    not_before: Cell<Option<Instant>>,
     /// How long a statement may take here, if not as long as everywhere.
     deadline: Cell<Option<Duration>>,
+    role: Role,
+    /// Whether this connection of a lease waits to be made.
+    waits: Cell<bool>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// It carries a worker's lease: its loss is the process's loss of contact, and it is made before those of loops.
+    Lease,
+    /// It serves a loop of an engine, which does nothing useful without a lease.
+    Loop,
+    Call,
+}
+
+/// An open connection and what was prepared on it: one goes with the other.
+#[derive(Debug)]
+struct Live {
+    link: Link,
+    prepared: RefCell<HashMap<&'static str, Statement>>,
 }
 
 impl Connection {
     pub(crate) fn new(target: Arc<Target>) -> Connection {
+        Connection::of(target, Role::Call)
+    }
+
+    fn of(target: Arc<Target>, role: Role) -> Connection {
         Connection {
             target,
             client: RefCell::default(),
-            prepared: RefCell::default(),
             connecting: tokio::sync::Mutex::new(()),
+            failures: Cell::new(0),
+            failure: RefCell::default(),
+            not_before: Cell::new(None),
             deadline: Cell::new(None),
+            role,
+            waits: Cell::new(false),
         }
     }
 
-    /// How long a statement may take on this connection before it counts as lost.
+    /// Makes the connection of a worker's lease. A statement on it is lost after `deadline`.
+    pub(crate) fn for_lease(target: Arc<Target>, deadline: Duration) -> Connection {
+        let connection = Connection::of(target, Role::Lease);
+        connection.set_deadline(deadline);
+        connection
+    }
+
+    /// Makes the connection of a loop of an engine. While the lease has none, it gives its own up: the server may have none
+    /// left.
+    pub(crate) fn for_loop(target: Arc<Target>) -> Connection {
+        Connection::of(target, Role::Loop)
+    }
+
+    /// Sets how long a statement may take on this connection before it counts as lost.
     pub(crate) fn set_deadline(&self, deadline: Duration) {
         self.deadline.set(Some(deadline));
     }
@@ -56,124 +115,261 @@ impl Connection {
         &self.target
     }
 
-    /// Send one statement and read all of its answer. It is committed when this returns, unless a transaction is open:
+    /// Sends one statement and reads all of its answer. It is committed when this returns, unless a transaction is open:
     /// the answer is complete only with ReadyForQuery, which Postgres sends after its commit.
     pub(crate) async fn query(&self, sql: &'static Sql, params: &[Param<'_>]) -> Result<Vec<Row>, Fault> {
-        let client = self.client().await?;
+        let live = self.client().await?;
         self.target.count(sql.name);
-        let sent = self.send(&client, sql, params);
-        let Ok(answer) = tokio::time::timeout(self.deadline(), sent).await else {
-            client.cut();
-            self.drop_client(&client);
-            return Err(Fault::Lost(format!("no answer within {:?}", self.deadline())));
-        };
-        answer.map_err(|error| {
-            let fault = Fault::of(&error);
-            // A statement that was only cancelled, or refused for the state of the server, leaves the connection whole.
-            if client.is_closed() || matches!(fault, Fault::Lost(_)) {
-                self.drop_client(&client);
-            }
-            fault
-        })
+        self.answer(&live, !sql.is_commit(), self.send(&live, sql, params, None)).await
     }
 
-    /// Statements without parameters or answer, in the simple protocol: BEGIN, COMMIT, migrations.
+    /// Sends one statement as a transaction of its own that waits for a lock for a moment only. While another transaction
+    /// holds the lock, the statement is sent again, outside the pipeline and with jitter, up to [`LOCK_PATIENCE`].
+    pub(crate) async fn act(&self, sql: &'static Sql, params: &[Param<'_>]) -> Result<Vec<Row>, Fault> {
+        let begun = Instant::now();
+        let (mut wait, mut pause) = (LOCK_WAIT, LOCK_RETRY_FIRST);
+        loop {
+            match self.act_within(sql, params, wait).await {
+                Err(Fault::Busy(_)) if begun.elapsed() < LOCK_PATIENCE => tokio::time::sleep(jittered(pause)).await,
+                answer => return answer.map_err(still_held),
+            }
+            wait = LOCK_WAIT_AGAIN;
+            pause = (pause * 2).min(LOCK_RETRY_MAX);
+        }
+    }
+
+    /// Sends one statement as [`act`](Connection::act) does, once. [`Fault::Busy`]: another transaction holds a lock that it
+    /// needs, and nothing was done.
+    pub(crate) async fn act_once(&self, sql: &'static Sql, params: &[Param<'_>]) -> Result<Vec<Row>, Fault> {
+        self.act_within(sql, params, LOCK_WAIT).await
+    }
+
+    /// Sends one statement as a transaction of its own that waits in the queue of a lock, up to [`LOCK_PATIENCE`]: on a
+    /// connection that the caller has to itself.
+    pub(crate) async fn act_alone(&self, sql: &'static Sql, params: &[Param<'_>]) -> Result<Vec<Row>, Fault> {
+        let wait = LOCK_PATIENCE.min(self.deadline() / 2);
+        self.act_within(sql, params, wait).await.map_err(still_held)
+    }
+
+    async fn act_within(&self, sql: &'static Sql, params: &[Param<'_>], wait: Duration) -> Result<Vec<Row>, Fault> {
+        let live = self.client().await?;
+        self.target.count(sql.name);
+        // What the server gives up by itself holds no lock on behalf of a caller that has gone. An act that was answered is
+        // durable, whatever the role or the database was set to.
+        let begin = format!(
+            "begin; set local lock_timeout = {}; set local statement_timeout = {}; \
+             select set_config('synchronous_commit', 'on', true) where current_setting('synchronous_commit') = 'off'",
+            wait.as_millis(),
+            self.deadline().as_millis()
+        );
+        self.answer(&live, true, self.send(&live, sql, params, Some(&begin))).await
+    }
+
+    /// Sends statements without parameters or answer, in the simple protocol: BEGIN, COMMIT, migrations.
     pub(crate) async fn batch(&self, text: &str) -> Result<(), Fault> {
-        let client = self.client().await?;
+        let live = self.client().await?;
         self.target.count("batch");
-        let Ok(answer) = tokio::time::timeout(self.deadline(), client.batch_execute(text)).await else {
-            client.cut();
-            self.drop_client(&client);
+        self.answer(&live, !text.contains("commit"), live.link.batch_execute(text)).await
+    }
+
+    /// Reads an answer within the time that it has. After that the connection is given up, and the statement is cancelled on
+    /// the server if `cancel` says so.
+    async fn answer<T>(
+        &self,
+        live: &Rc<Live>,
+        cancel: bool,
+        sent: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, Fault> {
+        let Ok(answer) = tokio::time::timeout(self.deadline(), sent).await else {
+            live.link.cut();
+            if cancel {
+                cancel_in_background(&tokio::runtime::Handle::current(), &self.target, live.link.cancel_token());
+            }
+            self.drop_client(live);
             return Err(Fault::Lost(format!("no answer within {:?}", self.deadline())));
         };
         answer.map_err(|error| {
             let fault = Fault::of(&error);
             // A statement that was only cancelled, or refused for the state of the server, leaves the connection whole.
-            if client.is_closed() || matches!(fault, Fault::Lost(_)) {
-                self.drop_client(&client);
+            if live.link.is_closed() || matches!(fault, Fault::Lost(_)) {
+                self.drop_client(live);
             }
             fault
         })
     }
 
-    /// Give this connection up; the next statement makes a new one.
+    /// Gives this connection up; the next statement makes a new one.
     pub(crate) fn reset(&self) {
         self.client.borrow_mut().take();
-        self.prepared.borrow_mut().clear();
     }
 
+    /// Sends a statement; with `begin`, between that and a commit, in one flight.
     async fn send(
         &self,
-        client: &Client,
+        live: &Live,
         sql: &'static Sql,
         params: &[Param<'_>],
+        begin: Option<&str>,
     ) -> Result<Vec<Row>, tokio_postgres::Error> {
         if sql.prepared && !self.target.is_unnamed() {
-            let sent = match self.statement(client, sql).await {
-                Ok(statement) => client.query(&statement, params).await,
+            let sent = match self.statement(live, sql).await {
+                Ok(statement) => live.in_transaction(begin, live.link.query(&statement, params)).await,
                 Err(error) => Err(error),
             };
             match sent {
-                // A pooler between us and Postgres keeps no prepared statements (26000: not there any more,
-                // 42P05: there already, of another client; 08P01: another client's, with other parameters). Nothing
-                // ran. From now on they go without a name.
-                Err(error) if error.code().is_some_and(|code| matches!(code.code(), "26000" | "42P05" | "08P01")) => {
+                Err(error) if error.code().is_some_and(|code| is_of_a_pooler(code.code())) => {
                     tracing::info!("a pooler keeps no prepared statements: sending them without a name from now on");
                     self.target.set_unnamed();
                 }
                 // The schema was migrated under us: what was prepared before no longer fits. Nothing ran.
                 Err(error) if error.code().is_some_and(|code| code.code() == "0A000") => {
-                    self.prepared.borrow_mut().remove(sql.name);
-                    let statement = self.statement(client, sql).await?;
-                    return client.query(&statement, params).await;
+                    live.prepared.borrow_mut().remove(sql.name);
+                    let statement = self.statement(live, sql).await?;
+                    return live.in_transaction(begin, live.link.query(&statement, params)).await;
                 }
                 sent => return sent,
             }
         }
         let typed: Vec<(Param<'_>, Type)> = params.iter().copied().zip(sql.types.iter().cloned()).collect();
-        client.query_typed(&self.target.render(sql.text), &typed).await
+        let text = self.target.render(sql.text);
+        live.in_transaction(begin, live.link.query_typed(&text, &typed)).await
     }
 
-    async fn statement(&self, client: &Client, sql: &'static Sql) -> Result<Statement, tokio_postgres::Error> {
-        if let Some(statement) = self.prepared.borrow().get(sql.name) {
+    async fn statement(&self, live: &Live, sql: &'static Sql) -> Result<Statement, tokio_postgres::Error> {
+        if let Some(statement) = live.prepared.borrow().get(sql.name) {
             return Ok(statement.clone());
         }
-        let statement = client.prepare_typed(&self.target.render(sql.text), sql.types).await?;
-        self.prepared.borrow_mut().insert(sql.name, statement.clone());
+        let statement = live.link.prepare_typed(&self.target.render(sql.text), sql.types).await?;
+        live.prepared.borrow_mut().insert(sql.name, statement.clone());
         Ok(statement)
     }
 
-    async fn client(&self) -> Result<Rc<Link>, Fault> {
-        if let Some(client) = self.live() {
-            return Ok(client);
+    async fn client(&self) -> Result<Rc<Live>, Fault> {
+        if self.role == Role::Loop && self.target.lease_waits() {
+            self.reset();
+            return Err(Fault::Away("the connection of the worker's lease comes first".into()));
         }
+        if let Some(live) = self.live() {
+            return Ok(live);
+        }
+        let failures = self.failures.get();
         let _one_at_a_time = self.connecting.lock().await;
-        if let Some(client) = self.live() {
-            return Ok(client);
+        if let Some(live) = self.live() {
+            return Ok(live);
+        }
+        // A try that failed while this one waited is the answer to both: the last of many callers waits no longer than the
+        // first.
+        if self.failures.get() != failures
+            && let Some(fault) = &*self.failure.borrow()
+        {
+            return Err(fault.again());
         }
         self.reset();
+        if let Some(not_before) = self.not_before.take() {
+            tokio::time::sleep_until(not_before.into()).await;
+        }
         // This connection's own deadline may be shorter than the common one: a lease must notice silence before it ends.
-        let Ok(connected) = tokio::time::timeout(self.deadline(), self.target.connect()).await else {
-            self.target.lost_contact();
-            return Err(Fault::Away(format!("no connection within {:?}", self.deadline())));
+        let connected = match tokio::time::timeout(self.deadline(), self.target.connect()).await {
+            Ok(connected) => connected,
+            Err(_) => Err(Fault::Away(format!("no connection within {:?}", self.deadline()))),
         };
-        let (client, driver) = connected?;
+        let (client, driver) = connected.inspect_err(|fault| self.failed_to_connect(fault))?;
         // The other half of the connection lives on this thread's runtime, and ends with the client.
         let driver = tokio::spawn(driver);
-        let client = Rc::new(Link::new(client, &driver));
-        *self.client.borrow_mut() = Some(client.clone());
-        Ok(client)
+        let live = Rc::new(Live { link: Link::new(client, &driver), prepared: RefCell::default() });
+        *self.client.borrow_mut() = Some(live.clone());
+        self.set_waits(false);
+        Ok(live)
     }
 
-    fn live(&self) -> Option<Rc<Link>> {
-        self.client.borrow().clone().filter(|client| !client.is_closed())
+    fn failed_to_connect(&self, fault: &Fault) {
+        self.lost_contact();
+        self.set_waits(true);
+        self.failures.set(self.failures.get() + 1);
+        self.failure.replace(Some(fault.again()));
+        self.not_before.set(Some(Instant::now() + jittered(RECONNECT_JITTER)));
     }
 
-    fn drop_client(&self, broken: &Rc<Link>) {
-        self.target.lost_contact();
-        let is_current = self.client.borrow().as_ref().is_some_and(|client| Rc::ptr_eq(client, broken));
+    fn live(&self) -> Option<Rc<Live>> {
+        self.client.borrow().clone().filter(|live| !live.link.is_closed())
+    }
+
+    fn drop_client(&self, broken: &Rc<Live>) {
+        self.lost_contact();
+        let is_current = self.client.borrow().as_ref().is_some_and(|live| Rc::ptr_eq(live, broken));
         if is_current {
             self.reset();
         }
     }
+
+    /// The loss of a lease's connection is the loss of contact. Other connections are also lost to a statement that was too
+    /// slow, which says nothing of how other workers do.
+    fn lost_contact(&self) {
+        if self.role == Role::Lease {
+            self.target.lost_contact();
+        }
+    }
+
+    fn set_waits(&self, waits: bool) {
+        if self.role == Role::Lease && self.waits.replace(waits) != waits {
+            self.target.set_lease_waits(waits);
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.set_waits(false);
+    }
+}
+
+impl Live {
+    /// Runs a statement between `begin` and a commit, if there is one. All three are sent when this is first polled, and
+    /// nothing else is sent between them: whatever becomes of the statement, its transaction is over.
+    async fn in_transaction<T>(
+        &self,
+        begin: Option<&str>,
+        statement: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, tokio_postgres::Error> {
+        let Some(begin) = begin else { return statement.await };
+        let (begun, answer, ended) =
+            tokio::join!(biased; self.link.batch_execute(begin), statement, self.link.batch_execute("commit"));
+        begun?;
+        let answer = answer?;
+        ended.map(|()| answer)
+    }
+}
+
+/// Whether a named statement was refused because a pooler keeps none (26000: not there any more, 42P05: there already, of
+/// another client), or because the name is another client's, with other parameters (08P01: of another number; 22P03, 42P18:
+/// of other types). Nothing ran.
+fn is_of_a_pooler(code: &str) -> bool {
+    matches!(code, "26000" | "42P05" | "08P01" | "22P03" | "42P18")
+}
+
+/// Says of a lock that was not released what it means for the caller.
+fn still_held(fault: Fault) -> Fault {
+    match fault {
+        Fault::Busy(message) => Fault::Busy(format!(
+            "another transaction holds a row or a key that this needs, and did not end in time: {message}"
+        )),
+        fault => fault,
+    }
+}
+
+/// A random part of a duration: at least a half.
+fn jittered(pause: Duration) -> Duration {
+    let random = u32::try_from(RandomState::new().hash_one(()) % 1024).unwrap_or_default();
+    pause / 2 + pause / 2048 * random
+}
+
+/// Asks the server to cancel a statement that is given up: a backend that computes or waits does not notice that its client
+/// has gone. Bounded, and without an answer.
+pub(crate) fn cancel_in_background(runtime: &tokio::runtime::Handle, target: &Arc<Target>, token: CancelToken) {
+    let target = target.clone();
+    runtime.spawn(async move {
+        if !matches!(tokio::time::timeout(CANCEL_TIMEOUT, target.cancel(&token)).await, Ok(Ok(()))) {
+            tracing::debug!("a statement that was given up could not be cancelled");
+        }
+    });
 }

@@ -1,14 +1,16 @@
 //! Insert instances: one, many, or the caller's own in the caller's transaction.
 
+use std::rc::Rc;
+
 use jiff::Timestamp;
 use serde_json::value::RawValue;
-use tokio::sync::oneshot;
 
 use super::{
     Sql,
     connection::{Connection, Param},
     fault::Fault,
-    pool::Pool,
+    gather::{Asked, GATHERED_BYTES_MAX, Gather, fail_all},
+    pool::{Pool, Route},
     row::{Fields, column, unless_all},
     sql,
     target::Target,
@@ -24,10 +26,10 @@ sql!(prepared INSERT, "enqueue.sql", [
 sql!(KEYED, "enqueue_all.sql", [TEXT]);
 sql!(KEYED_AT_ONCE, "enqueue_at_once.sql", [TEXT]);
 
-/// At most this much JSON goes into one statement; what is larger goes in several, in one transaction.
-const STATEMENT_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Single enqueues that wait go together in one statement, up to this many.
 const GATHERED_MAX: usize = 1_000;
+/// A batch of one caller that is larger than this has a connection to itself: others must not wait behind it.
+const SHARED_BYTES_MAX: usize = 1024 * 1024;
 
 /// What came of it.
 #[derive(Debug, Clone, Copy)]
@@ -35,14 +37,6 @@ pub(crate) struct Inserted {
     pub(crate) id: i64,
     pub(crate) is_new: bool,
     pub(crate) eligible_at: Timestamp,
-}
-
-/// Enqueues that wait for the statement under way to come back: then they go together, in the next one. Alone, an
-/// enqueue waits for nothing.
-#[derive(Debug, Default)]
-pub(crate) struct Pending {
-    waiting: Vec<(New, oneshot::Sender<Result<Inserted, Error>>)>,
-    under_way: bool,
 }
 
 struct Columns<'a> {
@@ -93,101 +87,104 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// One instance. While a statement is under way others gather, and share the next one.
+/// Inserts one instance. While a statement is under way others gather, and share the next one. Those that may wait for
+/// another transaction share with one another only.
 pub(crate) async fn one(pool: &Pool, new: New) -> Result<Inserted, Error> {
-    let (answer, answered) = oneshot::channel();
-    let begin = {
-        let mut pending = pool.inner.enqueues.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        pending.waiting.push((new, answer));
-        !std::mem::replace(&mut pending.under_way, true)
-    };
-    if begin {
+    let route = route(new.is_keyed());
+    let (answered, begins) = gather(pool, route).add(new);
+    if begins {
         let flushed = pool.clone();
-        pool.post(move |connection| async move { flush(&flushed, &connection).await })?;
+        pool.post(route, move |connection| async move { flush(&flushed, &connection, route).await })?;
     }
     answered.await.map_err(|_| Error::broken("an enqueue was never answered"))?
 }
 
-async fn flush(pool: &Pool, connection: &Connection) {
-    loop {
-        let batch = {
-            let mut pending = pool.inner.enqueues.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            if pending.waiting.is_empty() {
-                pending.under_way = false;
-                return;
-            }
-            // Who has gone away does not enqueue any more: after an outage they would all come at once.
-            pending.waiting.retain(|(_, answer)| !answer.is_closed());
-            let count = pending.waiting.len().min(GATHERED_MAX);
-            pending.waiting.drain(..count).collect::<Vec<_>>()
-        };
-        match insert(connection, batch.iter().map(|(new, _)| new), &KEYED_AT_ONCE).await {
+fn route(keyed: bool) -> Route {
+    if keyed { Route::Act } else { Route::Call }
+}
+
+fn gather(pool: &Pool, route: Route) -> &Gather<New, Inserted> {
+    if route == Route::Act { &pool.inner.gathers.keyed } else { &pool.inner.gathers.plain }
+}
+
+fn weight(new: &New) -> usize {
+    new.state.get().len() + new.data.as_ref().map_or(0, |data| data.get().len())
+}
+
+async fn flush(pool: &Pool, connection: &Connection, route: Route) {
+    while let Some(batch) = gather(pool, route).take(GATHERED_MAX, weight) {
+        match insert(connection, batch.iter().map(|asked| &asked.item), &KEYED_AT_ONCE, Patience::None).await {
             Ok(inserted) => {
-                for ((_, answer), inserted) in batch.into_iter().zip(inserted) {
-                    drop(answer.send(Ok(inserted)));
+                for (asked, inserted) in batch.into_iter().zip(inserted) {
+                    asked.answer(Ok(inserted));
                 }
             }
-            // One that the database refuses must not fail the others: each on its own.
-            Err(Fault::Refused { .. }) if batch.len() > 1 => {
-                for (new, answer) in batch {
-                    let alone = insert(connection, std::iter::once(&new), &KEYED_AT_ONCE).await;
-                    drop(answer.send(first(alone)));
+            // One that is refused, or that another transaction keeps waiting, must not fail or delay the others: each goes
+            // alone, beside the next batch.
+            Err(fault)
+                if matches!(fault, Fault::Busy(_)) || matches!(fault, Fault::Refused { .. }) && batch.len() > 1 =>
+            {
+                for asked in batch {
+                    // The pool is there, or this would not run.
+                    drop(pool.post(route, move |connection| alone(connection, asked)));
                 }
             }
-            Err(fault) => {
-                let message = fault.message().to_owned();
-                for (_, answer) in batch {
-                    let same = match &fault {
-                        Fault::Away(_) => Fault::Away(message.clone()),
-                        Fault::Lost(_) => Fault::Lost(message.clone()),
-                        Fault::Busy(_) => Fault::Busy(message.clone()),
-                        Fault::TimedOut(_) => Fault::TimedOut(message.clone()),
-                        Fault::Refused { code, .. } => Fault::Refused { code: code.clone(), message: message.clone() },
-                    };
-                    drop(answer.send(Err(same.into_error("enqueue"))));
-                }
-            }
+            Err(fault) => fail_all(batch, &fault, "enqueue"),
         }
     }
 }
 
-/// Many instances, of any number, all or none: one statement, or several in one transaction when they are very large.
+async fn alone(connection: Rc<Connection>, asked: Asked<New, Inserted>) {
+    let inserted = insert(&connection, std::iter::once(&asked.item), &KEYED_AT_ONCE, Patience::Bounded).await;
+    asked.answer(first(inserted));
+}
+
+/// Inserts any number of instances, all or none: one statement, or several in one transaction when they are very large.
 pub(crate) async fn many(pool: &Pool, news: Vec<New>) -> Result<Vec<Inserted>, Error> {
     let count = news.len();
-    let bytes: usize = news.iter().map(|new| new.state.get().len()).sum();
-    let done = if bytes <= STATEMENT_BYTES_MAX {
-        pool.call(move |connection| async move { insert(&connection, news.iter(), &KEYED_AT_ONCE).await }).await?
-    } else {
-        let target = pool.inner.target.clone();
-        pool.call(move |_| async move {
-            // The calls' connection is shared, so a transaction of several statements gets one of its own.
-            let own = Connection::new(target);
-            in_chunks(&own, &news).await
-        })
-        .await?
+    let bytes: usize = news.iter().map(weight).sum();
+    let keyed = news.iter().any(New::is_keyed);
+    let whole = |news: Vec<New>| {
+        move |connection: Rc<Connection>| async move {
+            insert(&connection, news.iter(), &KEYED_AT_ONCE, Patience::Bounded).await
+        }
+    };
+    let done = match (count, bytes) {
+        // No longer under way than a batch of single ones.
+        (..=GATHERED_MAX, ..=SHARED_BYTES_MAX) if keyed => pool.act(whole(news)).await?,
+        (..=GATHERED_MAX, ..=SHARED_BYTES_MAX) => pool.call(whole(news)).await?,
+        (_, ..=GATHERED_BYTES_MAX) => pool.apart(whole(news)).await?,
+        _ => pool.apart(move |connection| async move { in_chunks(&connection, &news).await }).await?,
     };
     done.map_err(|fault| fault.into_error(&format!("enqueue {count} instances")))
 }
 
 async fn in_chunks(connection: &Connection, news: &[New]) -> Result<Vec<Inserted>, Fault> {
-    let mut inserted = Vec::with_capacity(news.len());
     connection.batch("begin").await?;
+    let inserted = chunks(connection, news).await;
+    let ended = connection.batch(if inserted.is_ok() { "commit" } else { "rollback" }).await;
+    if ended.is_err() {
+        // Whether its transaction is over is not known: nothing else may run in it.
+        connection.reset();
+    }
+    let inserted = inserted?;
+    ended.map(|()| inserted)
+}
+
+async fn chunks(connection: &Connection, news: &[New]) -> Result<Vec<Inserted>, Fault> {
+    let mut inserted = Vec::with_capacity(news.len());
     let mut rest = news;
     while !rest.is_empty() {
         let mut bytes = 0;
-        let count = rest
-            .iter()
-            .take_while(|new| {
-                bytes += new.state.get().len();
-                bytes <= STATEMENT_BYTES_MAX
-            })
-            .count()
-            .max(1);
+        let fits = |new: &&New| {
+            bytes += weight(new);
+            bytes <= GATHERED_BYTES_MAX
+        };
+        let count = rest.iter().take_while(fits).count().max(1);
         let (chunk, later) = rest.split_at(count);
-        inserted.extend(insert(connection, chunk.iter(), &KEYED).await?);
+        inserted.extend(insert(connection, chunk.iter(), &KEYED, Patience::Transaction).await?);
         rest = later;
     }
-    connection.batch("commit").await?;
     Ok(inserted)
 }
 
@@ -202,14 +199,31 @@ pub(crate) async fn within<T: Transaction>(tx: &mut T, target: &Target, new: &Ne
     first(rows.and_then(|rows| read(&rows, 1)))
 }
 
-/// Where the transaction ends with the statement, lanes give out their places at once; otherwise whoever picks does.
+/// How long an insert with a key waits for another transaction that is about to take the same key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    /// A moment, once.
+    None,
+    /// Again and again, for a bounded time.
+    Bounded,
+    /// As a statement of an open transaction waits.
+    Transaction,
+}
+
+/// Where the transaction ends with the statement, lanes give out their places at once; otherwise the next pick does.
 async fn insert<'a>(
     connection: &Connection,
     news: impl Iterator<Item = &'a New> + Clone,
     keyed: &'static Sql,
+    patience: Patience,
 ) -> Result<Vec<Inserted>, Fault> {
     if news.clone().any(New::is_keyed) {
-        let rows = connection.query(keyed, &[&document(news.clone())]).await?;
+        let document = document(news.clone());
+        let rows = match patience {
+            Patience::None => connection.act_once(keyed, &[&document]).await?,
+            Patience::Bounded => connection.act(keyed, &[&document]).await?,
+            Patience::Transaction => connection.query(keyed, &[&document]).await?,
+        };
         return read_keyed(&rows, news.count());
     }
     let columns = Columns::of(news);

@@ -1,15 +1,18 @@
 //! The event log: append, place, look what is new, read, trim.
 
-use std::sync::{Mutex, PoisonError, Weak};
+use std::{
+    rc::Rc,
+    sync::{Mutex, PoisonError, Weak},
+};
 
 use serde_json::value::RawValue;
-use tokio::sync::oneshot;
 use tokio_postgres::Row;
 
 use super::{
     connection::{Connection, Param},
     fault::Fault,
-    pool::Pool,
+    gather::{Asked, fail_all},
+    pool::{Pool, Route},
     row::{column, unless_all},
     sql,
     target::Target,
@@ -36,14 +39,16 @@ sql!(TRIM_LOGS, "trim_logs.sql", [FLOAT8, TEXT_ARRAY, INT4, INT4, FLOAT8]);
 
 /// Single events that wait go together in one statement, up to this many.
 const GATHERED_MAX: usize = 1_000;
+/// A batch of one caller that is larger than this has a connection to itself: others must not wait behind it.
+const SHARED_BYTES_MAX: usize = 1024 * 1024;
+/// A statement larger than this is refused before it is sent: the server accepts no message of 1 GiB.
+const RECORD_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// At most this many rows of newly arrived events are looked at in one poll.
 const DISCOVER_MAX: i32 = 10_000;
 
-/// What a pool knows of the log: who waits to append, and who should look when something was appended.
+/// The engines of this process that a pool wakes when something was appended.
 #[derive(Debug, Default)]
 pub(crate) struct LogSide {
-    /// Guarded for a moment, never over an await.
-    pending: Mutex<Pending>,
     /// Engines of this process that place and project. Guarded for a moment.
     bells: Mutex<Vec<Weak<LogBell>>>,
 }
@@ -77,13 +82,6 @@ impl LogSide {
         let bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);
         bells.iter().filter_map(Weak::upgrade).for_each(|bell| bell.poke_runs());
     }
-}
-
-/// Events that wait for the statement under way to come back: then they go together, in the next one.
-#[derive(Debug, Default)]
-struct Pending {
-    waiting: Vec<(Fact, oneshot::Sender<Result<Placed, Error>>)>,
-    under_way: bool,
 }
 
 /// Where an event came to stand.
@@ -131,73 +129,71 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// One event. While a statement is under way others gather, and share the next one.
+/// Appends one event. While a statement is under way others gather, and share the next one.
 pub(crate) async fn one(pool: &Pool, fact: Fact) -> Result<Placed, Error> {
-    let (answer, answered) = oneshot::channel();
-    let begin = {
-        let mut pending = pool.inner.log.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        pending.waiting.push((fact, answer));
-        !std::mem::replace(&mut pending.under_way, true)
-    };
-    if begin {
+    let (answered, begins) = pool.inner.gathers.events.add(fact);
+    if begins {
         let flushed = pool.clone();
-        pool.post(move |connection| async move { flush(&flushed, &connection).await })?;
+        pool.post(Route::Act, move |connection| async move { flush(&flushed, &connection).await })?;
     }
     answered.await.map_err(|_| Error::broken("an event was never answered"))?
 }
 
+fn weight(fact: &Fact) -> usize {
+    fact.payload.get().len() + fact.headers.as_ref().map_or(0, |headers| headers.get().len())
+}
+
 async fn flush(pool: &Pool, connection: &Connection) {
-    loop {
-        let batch = {
-            let mut pending = pool.inner.log.pending.lock().unwrap_or_else(PoisonError::into_inner);
-            // Who has gone away does not record any more: after an outage they would all come at once.
-            pending.waiting.retain(|(_, answer)| !answer.is_closed());
-            if pending.waiting.is_empty() {
-                pending.under_way = false;
-                return;
-            }
-            let count = pending.waiting.len().min(GATHERED_MAX);
-            pending.waiting.drain(..count).collect::<Vec<_>>()
-        };
-        let appended = append(connection, batch.iter().map(|(fact, _)| fact)).await;
-        if appended.is_ok() {
-            pool.inner.log.poke(batch.iter().map(|(fact, _)| fact.tenant.as_str()));
-        }
-        match appended {
+    while let Some(batch) = pool.inner.gathers.events.take(GATHERED_MAX, weight) {
+        match append(connection, batch.iter().map(|asked| &asked.item), false).await {
             Ok(placed) => {
-                for ((_, answer), placed) in batch.into_iter().zip(placed) {
-                    drop(answer.send(Ok(placed)));
+                pool.inner.log.poke(batch.iter().map(|asked| asked.item.tenant.as_str()));
+                for (asked, placed) in batch.into_iter().zip(placed) {
+                    asked.answer(Ok(placed));
                 }
             }
-            // One that the database refuses must not fail the others: each on its own.
-            Err(Fault::Refused { .. }) if batch.len() > 1 => {
-                for (fact, answer) in batch {
-                    let alone = append(connection, std::iter::once(&fact)).await;
-                    pool.inner.log.poke(std::iter::once(fact.tenant.as_str()));
-                    drop(answer.send(first(alone)));
+            // One that is refused, or that meets the held head of a tenant's log, must not fail or delay the others: each
+            // goes alone, beside the next batch.
+            Err(fault)
+                if matches!(fault, Fault::Busy(_)) || matches!(fault, Fault::Refused { .. }) && batch.len() > 1 =>
+            {
+                for asked in batch {
+                    let log = pool.clone();
+                    // The pool is there, or this would not run.
+                    drop(pool.post(Route::Act, move |connection| async move { alone(&log, &connection, asked).await }));
                 }
             }
-            Err(fault) => {
-                for (_, answer) in batch {
-                    drop(answer.send(Err(fault.again().into_error("record an event"))));
-                }
-            }
+            Err(fault) => fail_all(batch, &fault, "record an event"),
         }
     }
 }
 
-/// Any number of events, all or none, in one statement.
+async fn alone(pool: &Pool, connection: &Connection, asked: Asked<Fact, Placed>) {
+    let placed = append(connection, std::iter::once(&asked.item), true).await;
+    pool.inner.log.poke(std::iter::once(asked.item.tenant.as_str()));
+    asked.answer(first(placed));
+}
+
+/// Appends any number of events, all or none, in one statement.
 pub(crate) async fn many(pool: &Pool, facts: Vec<Fact>) -> Result<Vec<Placed>, Error> {
+    let bytes: usize = facts.iter().map(weight).sum();
+    if bytes > RECORD_BYTES_MAX {
+        return Err(Error::invalid(format!(
+            "cannot record {} events of {bytes} bytes in one call: the limit is {RECORD_BYTES_MAX} bytes; record them in several calls",
+            facts.len()
+        )));
+    }
     let log = pool.clone();
-    pool.call(move |connection| async move {
-        let placed = append(&connection, facts.iter()).await;
+    let is_short = facts.len() <= GATHERED_MAX && bytes <= SHARED_BYTES_MAX;
+    let act = move |connection: Rc<Connection>| async move {
+        let placed = append(&connection, facts.iter(), true).await;
         if placed.is_ok() {
             log.inner.log.poke(facts.iter().map(|fact| fact.tenant.as_str()));
         }
         placed
-    })
-    .await?
-    .map_err(|fault| fault.into_error("record events"))
+    };
+    let done = if is_short { pool.act(act).await? } else { pool.apart(act).await? };
+    done.map_err(|fault| fault.into_error("record events"))
 }
 
 /// In the caller's transaction: they wait for a position until that has committed.
@@ -207,12 +203,16 @@ pub(crate) async fn within<T: Transaction>(tx: &mut T, target: &Target, facts: &
     rows.map(drop).map_err(|fault| fault.into_error("record an event"))
 }
 
+/// Appends in a transaction of its own. With `patient`, it tries again while another transaction holds the head of a log.
 async fn append<'a>(
     connection: &Connection,
     facts: impl Iterator<Item = &'a Fact> + Clone,
+    patient: bool,
 ) -> Result<Vec<Placed>, Fault> {
     let columns = Columns::of(facts, "wait");
-    let rows = connection.query(&APPEND, &columns.params()).await?;
+    let params = columns.params();
+    let rows =
+        if patient { connection.act(&APPEND, &params).await? } else { connection.act_once(&APPEND, &params).await? };
     if rows.len() != columns.names.len() {
         let message = format!("{} events were sent, {} were answered", columns.names.len(), rows.len());
         return Err(Fault::Refused { code: None, message });

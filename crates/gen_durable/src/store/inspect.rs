@@ -1,21 +1,31 @@
 //! Read-only: lists, counts, one instance. For the CLI and the dashboard, and for a caller who waits.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use tokio_postgres::Row;
 
-use super::{connection::Connection, fault::Fault, pool::Pool, row::column, sql};
+use super::{
+    connection::Connection,
+    fault::Fault,
+    gather::fail_all,
+    pool::{Pool, Route},
+    row::column,
+    sql,
+};
 use crate::{error::Error, id::Status};
 
 sql!(LIST, "list.sql", [TEXT, TEXT, TEXT, INT8, INT4, TEXT, TEXT, TEXT]);
 sql!(SHOW, "show.sql", [INT8_ARRAY]);
-sql!(SETTLED, "settled.sql", [INT8]);
+sql!(SETTLED, "settled.sql", [INT8_ARRAY]);
 sql!(COUNTS, "counts.sql", []);
 sql!(WORKERS, "workers.sql", []);
 sql!(UNSERVED, "unserved.sql", []);
 sql!(QUEUES, "queues.sql", []);
 sql!(SERVER, "server.sql", []);
+
+/// Callers that wait for the ends of instances share a statement, up to this many: each row may carry a large result.
+const ENDS_MAX: usize = 64;
 
 /// An instance, as `durable show` shows it.
 #[derive(Debug, Clone, PartialEq)]
@@ -285,9 +295,9 @@ impl Inspect {
         Fut: Future<Output = Result<T, Fault>> + 'static,
     {
         let Some((timeout, turn)) = self.bound.clone() else {
-            return self.pool.call(act).await?.map_err(|fault| fault.into_error(doing));
+            return self.pool.apart(act).await?.map_err(|fault| fault.into_error(doing));
         };
-        let bounded = self.pool.call(move |connection| async move {
+        let bounded = self.pool.apart(move |connection| async move {
             let _turn = turn.lock().await;
             within(&connection, timeout, act(connection.clone())).await
         });
@@ -314,7 +324,8 @@ async fn within<T>(
     answer
 }
 
-/// The end of an instance, if it has come: status, result, error, attempt. `None` inside: still under way.
+/// How an instance stands, for a caller that waits for its end.
+#[derive(Debug, Clone)]
 pub(crate) struct End {
     pub(crate) status: Status,
     pub(crate) fsm: String,
@@ -324,19 +335,47 @@ pub(crate) struct End {
     pub(crate) failures: i32,
 }
 
-pub(crate) async fn end_of(connection: &Connection, id: i64) -> Result<Option<End>, Fault> {
-    let rows = connection.query(&SETTLED, &[&id]).await?;
-    let read = |row: &Row| -> Result<End, Fault> {
-        Ok(End {
-            status: status(row, 0)?,
-            fsm: column(row, 1)?,
-            result: column(row, 2)?,
-            error: column(row, 3)?,
-            attempt: column(row, 4)?,
-            failures: column(row, 5)?,
-        })
+/// Returns how an instance stands. Callers that ask at the same time share a statement.
+pub(crate) async fn end_of(pool: &Pool, id: i64) -> Result<Option<End>, Error> {
+    let (answered, begins) = pool.inner.gathers.ends.add(id);
+    if begins {
+        let flushed = pool.clone();
+        pool.post(Route::Call, move |connection| async move { answer_all(&flushed, &connection).await })?;
+    }
+    answered.await.map_err(|_| Error::broken("a question was never answered"))?
+}
+
+async fn answer_all(pool: &Pool, connection: &Connection) {
+    while let Some(batch) = pool.inner.gathers.ends.take(ENDS_MAX, |_| 0) {
+        let mut ids: Vec<i64> = batch.iter().map(|asked| asked.item).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        match ends_of(connection, &ids).await {
+            Ok(ends) => {
+                for asked in batch {
+                    let end = ends.get(&asked.item).cloned();
+                    asked.answer(Ok(end));
+                }
+            }
+            Err(fault) => fail_all(batch, &fault, "look whether an instance has settled"),
+        }
+    }
+}
+
+async fn ends_of(connection: &Connection, ids: &[i64]) -> Result<HashMap<i64, End>, Fault> {
+    let rows = connection.query(&SETTLED, &[&ids]).await?;
+    let read = |row: &Row| -> Result<(i64, End), Fault> {
+        let end = End {
+            status: status(row, 1)?,
+            fsm: column(row, 2)?,
+            result: column(row, 3)?,
+            error: column(row, 4)?,
+            attempt: column(row, 5)?,
+            failures: column(row, 6)?,
+        };
+        Ok((column(row, 0)?, end))
     };
-    rows.first().map(read).transpose()
+    rows.iter().map(read).collect()
 }
 
 /// What the server says of itself.

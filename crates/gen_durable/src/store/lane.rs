@@ -70,9 +70,9 @@ pub(crate) async fn unblock(
 ) -> Result<Option<(i64, Again)>, Fault> {
     let (tenant, key) = (lane.tenant(), lane.key());
     let rows = match act {
-        Unblock::Retry => connection.query(&RETRY, &[&tenant, &key]).await?,
-        Unblock::Skip => connection.query(&SKIP, &[&tenant, &key]).await?,
-        Unblock::Discard(why) => connection.query(&DISCARD, &[&tenant, &key, &why.as_str()]).await?,
+        Unblock::Retry => connection.act_alone(&RETRY, &[&tenant, &key]).await?,
+        Unblock::Skip => connection.act_alone(&SKIP, &[&tenant, &key]).await?,
+        Unblock::Discard(why) => connection.act_alone(&DISCARD, &[&tenant, &key, &why.as_str()]).await?,
     };
     rows.first().map(|row| Ok((column(row, 0)?, (column(row, 1)?, column(row, 2)?, column(row, 3)?)))).transpose()
 }

@@ -250,7 +250,7 @@ pub(crate) fn grants(target: &Target, runtime: &str, reader: &str) -> Result<Str
 /// Run grants.
 pub(crate) async fn grant(pool: &Pool, runtime: &str, reader: &str) -> Result<(), Error> {
     let text = grants(&pool.inner.target, runtime, reader)?;
-    pool.call(move |connection| async move { connection.batch(&text).await })
+    pool.apart(move |connection| async move { connection.batch(&text).await })
         .await?
         .map_err(|fault| fault.into_error("grant the roles their rights"))
 }

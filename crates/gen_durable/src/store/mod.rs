@@ -5,6 +5,7 @@
 
 pub(crate) mod connection;
 pub(crate) mod fault;
+pub(crate) mod gather;
 pub(crate) mod link;
 pub(crate) mod pool;
 #[cfg(feature = "sqlx")]
@@ -57,6 +58,14 @@ pub(crate) struct Sql {
     /// Sent often, and safe to plan once: a function that pins its own plan, or one that reads no table. All others are
     /// planned each time they are sent, so that none keeps a plan made while its table was empty.
     pub(crate) prepared: bool,
+}
+
+impl Sql {
+    /// Whether it commits the outcome of a step. Such a statement is never cancelled: cancelled while it waits for a
+    /// synchronous standby, it would be committed here and not there, and be taken for durable.
+    pub(crate) fn is_commit(&self) -> bool {
+        self.name.starts_with("settle") || self.name.starts_with("conclude")
+    }
 }
 
 /// Declare a statement: `sql!(REAP, "reap.sql", [TEXT, INT4])`, or `sql!(prepared CLAIM, …)` for a hot one.

@@ -44,7 +44,7 @@ pub(crate) struct Entry {
 /// Enqueue one.
 pub(crate) async fn enqueue(connection: &Connection, entry: &Entry) -> Result<Option<Inserted>, Fault> {
     let document = serde_json::to_string(&[entry]).unwrap_or_default();
-    let rows = connection.query(&KEYED, &[&document]).await?;
+    let rows = connection.act_alone(&KEYED, &[&document]).await?;
     Ok(read_keyed(&rows, 1)?.into_iter().next())
 }
 
@@ -57,7 +57,7 @@ pub(crate) async fn deliver(
     dedup: Option<&str>,
 ) -> Result<Answer, Fault> {
     let params: &[Param<'_>] = &[&to.id, &to.tenant, &to.key, &to.machines, &name, &payload, &dedup, &INBOX_MAX];
-    answer(&connection.query(&SIGNAL, params).await?)
+    answer(&connection.act_alone(&SIGNAL, params).await?)
 }
 
 /// Where to look for an instance that runs again.
@@ -70,6 +70,6 @@ pub(crate) async fn retry(
     step: Option<&str>,
     data: Option<&str>,
 ) -> Result<Option<Again>, Fault> {
-    let rows = connection.query(&RETRY, &[&id, &step, &data]).await?;
+    let rows = connection.act_alone(&RETRY, &[&id, &step, &data]).await?;
     rows.first().map(|row| Ok((column(row, 0)?, column(row, 1)?, column(row, 2)?))).transpose()
 }

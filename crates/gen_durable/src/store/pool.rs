@@ -1,6 +1,8 @@
-//! The way to the database that a host hands in: one connection for calls, a few for transactions.
+//! The way to the database that a host hands in: connections for calls, by what may delay them, and a few for
+//! transactions.
 
 use std::{
+    cell::RefCell,
     collections::BTreeMap,
     fmt,
     rc::Rc,
@@ -14,9 +16,9 @@ use tokio_postgres::Client;
 
 use super::{
     connection::Connection,
-    enqueue::Pending,
     events::LogSide,
     fault::Fault,
+    gather::Gathers,
     link::Link,
     migrate,
     target::{DEFAULT_SCHEMA, Target},
@@ -27,6 +29,9 @@ use crate::{
     wake::Wake,
 };
 
+/// How many transactions may be open at once, unless an engine's settings or the host say otherwise. A connection for one is
+/// opened when it is first needed.
+pub(crate) const TRANSACTIONS: usize = 10;
 /// How long a caller waits for a free connection to begin a transaction on.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -45,19 +50,20 @@ pub struct Pool {
 
 pub(crate) struct Inner {
     pub(crate) target: Arc<Target>,
-    /// Calls go to a thread of their own with one pipelining connection: hopping over a multi-threaded runtime for
-    /// every message of the protocol costs more than the statement.
-    calls: mpsc::UnboundedSender<Call>,
+    /// Calls go to a thread of their own: hopping over a multi-threaded runtime for every message of the protocol costs
+    /// more than the statement.
+    calls: mpsc::UnboundedSender<(Route, Call)>,
     /// The runtime of that thread: it also drives the transactions' connections.
-    runtime: tokio::runtime::Handle,
+    pub(crate) runtime: tokio::runtime::Handle,
     /// Connections outside any transaction, ready to begin one. Guarded for a moment, never over an await.
     idle: Mutex<Vec<Link>>,
-    /// Places for transactions.
+    /// Permits for transactions, and how many there are in all. Guarded for a moment.
     permits: Arc<Semaphore>,
+    transactions: Mutex<usize>,
     /// Engines of this process that should look when work is enqueued through this pool.
     wakes: Mutex<Vec<Weak<Wake>>>,
-    /// Enqueues that wait for the next statement; see `store/enqueue.rs`.
-    pub(crate) enqueues: Mutex<Pending>,
+    /// Requests of single callers that wait for the next shared statement.
+    pub(crate) gathers: Gathers,
     /// Events that wait for the next statement, and who should look for them; see `store/events.rs`.
     pub(crate) log: LogSide,
     /// Limits and hooks that an engine may set for all clients of the pool.
@@ -71,6 +77,26 @@ pub(crate) struct Limits {
     pub(crate) traceparent: Option<fn() -> Option<String>>,
 }
 
+/// Selects the connection that carries a call. Each is opened when it is first needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// Statements that wait for no lock of a caller and read by a key: pipelined on one connection.
+    Call,
+    /// Statements that may meet a lock that another transaction holds: pipelined on one connection. Each waits for a lock
+    /// for a moment only ([`Connection::act`]).
+    Act,
+    /// Statements of any length, such as reads of people and large batches: each has one of [`APART_MAX`] connections to
+    /// itself.
+    Apart,
+    /// Calls of an engine's own loops: they never wait behind a caller.
+    Engine,
+}
+
+/// Statements of any length that run at the same time. A further one waits until one of these has ended.
+pub(crate) const APART_MAX: usize = 3;
+/// The most connections that a pool opens for calls, beside those for transactions and for engines.
+pub(crate) const CALLS_MAX: usize = 2 + APART_MAX;
+
 type Call = Box<dyn FnOnce(Rc<Connection>) -> LocalBoxFuture<'static, ()> + Send>;
 
 impl Pool {
@@ -82,14 +108,15 @@ impl Pool {
 
     /// The same, with a schema of another name.
     pub async fn connect_to(url: &str, schema: &str) -> Result<Pool, Error> {
-        let pool = Pool::open(url, schema, 1)?;
+        let pool = Pool::open(url, schema, TRANSACTIONS)?;
         pool.call(|connection| async move { connection.batch("select 1").await })
             .await?
             .map_err(|fault| fault.into_error("reach the database"))?;
         Ok(pool)
     }
 
-    /// Without looking whether anybody answers: for a process that must start while its database is away.
+    /// Makes a pool without connecting, for a process that must start while its database is away. At most `transactions` of
+    /// its transactions are open at once.
     pub fn open(url: &str, schema: &str, transactions: usize) -> Result<Pool, Error> {
         Pool::on(Target::new(url, schema)?, transactions)
     }
@@ -105,12 +132,22 @@ impl Pool {
                 runtime,
                 idle: Mutex::default(),
                 permits: Arc::new(Semaphore::new(transactions.max(1))),
+                transactions: Mutex::new(transactions.max(1)),
                 wakes: Mutex::default(),
-                enqueues: Mutex::default(),
+                gathers: Gathers::default(),
                 log: LogSide::default(),
                 limits: Mutex::new(Limits { payload_bytes_max: 1024 * 1024, traceparent: None }),
             }),
         })
+    }
+
+    pub(crate) async fn ping(&self, within: Duration) -> Result<(), Error> {
+        let away = |why: &str| Error::new(Kind::Away, format!("could not reach the database: {why}"));
+        let ping = self.call(|connection| async move { connection.batch("select 1").await });
+        match tokio::time::timeout(within, ping).await {
+            Ok(answer) => answer?.map_err(|fault| away(fault.message())),
+            Err(_) => Err(away(&format!("no answer within {within:?}"))),
+        }
     }
 
     /// The same database and schema over connections of its own, which say this name of themselves: for reads that must not
@@ -149,7 +186,8 @@ impl Pool {
                 return Err(Error::new(
                     Kind::Away,
                     format!(
-                        "no connection was free for a transaction within {BEGIN_TIMEOUT:?}: raise `transactions`, or end them sooner"
+                        "no connection was free for a transaction within {BEGIN_TIMEOUT:?}: all {} are in use; raise `Settings::transactions` (without an engine, the last argument of `Pool::open`), or end transactions sooner",
+                        *self.inner.transactions.lock().unwrap_or_else(PoisonError::into_inner)
                     ),
                 ));
             }
@@ -177,29 +215,71 @@ impl Pool {
         Ok(client)
     }
 
-    /// Run something on the calls' connection.
+    /// Runs a statement that waits for no lock and reads by a key.
     pub(crate) async fn call<T, F, Fut>(&self, act: F) -> Result<T, Error>
     where
         T: Send + 'static,
         F: FnOnce(Rc<Connection>) -> Fut + Send + 'static,
         Fut: Future<Output = T> + 'static,
     {
+        self.on_route(Route::Call, act).await
+    }
+
+    /// Runs statements that may meet a lock of another transaction.
+    pub(crate) async fn act<T, F, Fut>(&self, act: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce(Rc<Connection>) -> Fut + Send + 'static,
+        Fut: Future<Output = T> + 'static,
+    {
+        self.on_route(Route::Act, act).await
+    }
+
+    /// Runs statements that may take long.
+    pub(crate) async fn apart<T, F, Fut>(&self, act: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce(Rc<Connection>) -> Fut + Send + 'static,
+        Fut: Future<Output = T> + 'static,
+    {
+        self.on_route(Route::Apart, act).await
+    }
+
+    /// Runs a statement of an engine's own loops.
+    pub(crate) async fn call_for_engine<T, F, Fut>(&self, act: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce(Rc<Connection>) -> Fut + Send + 'static,
+        Fut: Future<Output = T> + 'static,
+    {
+        self.on_route(Route::Engine, act).await
+    }
+
+    async fn on_route<T, F, Fut>(&self, route: Route, act: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce(Rc<Connection>) -> Fut + Send + 'static,
+        Fut: Future<Output = T> + 'static,
+    {
         let (answer, answer_received) = oneshot::channel();
-        self.post(move |connection| async move {
-            // A caller who has gone away does not stop what it asked for.
+        self.post(route, move |connection| async move {
+            // A caller that has gone away does not stop what it asked for.
             drop(answer.send(act(connection).await));
         })?;
         answer_received.await.map_err(|_| Error::broken("the thread that talks to the database has ended"))
     }
 
-    /// The same, without an answer.
-    pub(crate) fn post<F, Fut>(&self, act: F) -> Result<(), Error>
+    /// Runs something without an answer.
+    pub(crate) fn post<F, Fut>(&self, route: Route, act: F) -> Result<(), Error>
     where
         F: FnOnce(Rc<Connection>) -> Fut + Send + 'static,
         Fut: Future<Output = ()> + 'static,
     {
         let call: Call = Box::new(move |connection| Box::pin(act(connection)));
-        self.inner.calls.send(call).map_err(|_| Error::broken("the thread that talks to the database has ended"))
+        self.inner
+            .calls
+            .send((route, call))
+            .map_err(|_| Error::broken("the thread that talks to the database has ended"))
     }
 
     /// An engine of this process wants to know of work enqueued here.
@@ -221,7 +301,10 @@ impl Pool {
     pub(crate) fn set_limits(&self, limits: Limits, transactions: usize, statement_timeout: Duration) {
         self.inner.target.set_statement_timeout(statement_timeout);
         *self.inner.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
-        self.inner.permits.add_permits(transactions.saturating_sub(self.inner.permits.available_permits()));
+        // Of two engines on one pool the larger number counts.
+        let mut all = self.inner.transactions.lock().unwrap_or_else(PoisonError::into_inner);
+        self.inner.permits.add_permits(transactions.saturating_sub(*all));
+        *all = transactions.max(*all);
     }
 }
 
@@ -249,8 +332,11 @@ impl fmt::Debug for Inner {
     }
 }
 
-/// Start the thread that makes calls. It ends when the last clone of the pool is gone.
-fn start_calls(target: Arc<Target>, mut calls: mpsc::UnboundedReceiver<Call>) -> Result<tokio::runtime::Handle, Error> {
+/// Starts the thread that makes calls. It ends when the last clone of the pool is gone.
+fn start_calls(
+    target: Arc<Target>,
+    mut calls: mpsc::UnboundedReceiver<(Route, Call)>,
+) -> Result<tokio::runtime::Handle, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -261,13 +347,64 @@ fn start_calls(target: Arc<Target>, mut calls: mpsc::UnboundedReceiver<Call>) ->
         .spawn(move || {
             let local = tokio::task::LocalSet::new();
             local.block_on(&runtime, async move {
-                let connection = Rc::new(Connection::new(target));
-                while let Some(call) = calls.recv().await {
-                    // Concurrent calls share the connection: their statements are pipelined.
-                    tokio::task::spawn_local(call(connection.clone()));
+                let call_connection = Rc::new(Connection::new(target.clone()));
+                let act_connection = Rc::new(Connection::new(target.clone()));
+                let engine_connection = Rc::new(Connection::new(target.clone()));
+                let apart = Rc::new(Apart::new(target));
+                while let Some((route, call)) = calls.recv().await {
+                    // Concurrent calls of a route share a connection, and their statements are pipelined.
+                    match route {
+                        Route::Call => tokio::task::spawn_local(call(call_connection.clone())),
+                        Route::Act => tokio::task::spawn_local(call(act_connection.clone())),
+                        Route::Engine => tokio::task::spawn_local(call(engine_connection.clone())),
+                        Route::Apart => {
+                            let apart = apart.clone();
+                            tokio::task::spawn_local(async move {
+                                let own = apart.take().await;
+                                call(own.connection.clone()).await;
+                            })
+                        }
+                    };
                 }
             });
         })
         .map_err(|e| Error::because(Kind::Broken, "cannot start a thread for the database", e))?;
     Ok(handle)
+}
+
+/// Connections that serve one call at a time. The one that was used last is used next, so that a second is opened only for
+/// calls that overlap.
+struct Apart {
+    target: Arc<Target>,
+    free: RefCell<Vec<Rc<Connection>>>,
+    permits: Semaphore,
+}
+
+impl Apart {
+    fn new(target: Arc<Target>) -> Apart {
+        Apart { target, free: RefCell::default(), permits: Semaphore::new(APART_MAX) }
+    }
+
+    async fn take(self: &Rc<Self>) -> Own {
+        // It is never closed.
+        if let Ok(permit) = self.permits.acquire().await {
+            permit.forget();
+        }
+        let free = self.free.borrow_mut().pop();
+        let connection = free.unwrap_or_else(|| Rc::new(Connection::new(self.target.clone())));
+        Own { connection, all: self.clone() }
+    }
+}
+
+/// A connection that one call has to itself, and returns however the call ends.
+struct Own {
+    connection: Rc<Connection>,
+    all: Rc<Apart>,
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        self.all.free.borrow_mut().push(self.connection.clone());
+        self.all.permits.add_permits(1);
+    }
 }

@@ -305,7 +305,7 @@ pub(crate) async fn note_digest(
 
 /// Let a scope that halted, or waits to be tried again, go on. Answers whether it did.
 pub(crate) async fn retry(connection: &Connection, tenant: &str, projection: &str) -> Result<bool, Fault> {
-    Ok(!connection.query(&RETRY, &[&tenant, &projection]).await?.is_empty())
+    Ok(!connection.act_alone(&RETRY, &[&tenant, &projection]).await?.is_empty())
 }
 
 /// Parked events that are to be tried again. Answers how many.
@@ -315,7 +315,7 @@ pub(crate) async fn redrive(
     projection: &str,
     position: Option<i64>,
 ) -> Result<usize, Fault> {
-    Ok(connection.query(&REDRIVE, &[&tenant, &projection, &position]).await?.len())
+    Ok(connection.act_alone(&REDRIVE, &[&tenant, &projection, &position]).await?.len())
 }
 
 /// Parked events that somebody wants tried again.

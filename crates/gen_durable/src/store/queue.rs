@@ -9,12 +9,12 @@ sql!(RETRY_STUCK, "retry_stuck.sql", [TEXT_ARRAY, INT8, INT4, INT8_ARRAY]);
 
 /// Nothing more is claimed from this queue until it is resumed.
 pub(crate) async fn pause(connection: &Connection, queue: &str, by: &str) -> Result<(), Fault> {
-    connection.query(&PAUSE, &[&queue, &by]).await.map(drop)
+    connection.act_alone(&PAUSE, &[&queue, &by]).await.map(drop)
 }
 
 /// Open it again. Answers whether it was paused.
 pub(crate) async fn resume(connection: &Connection, queue: &str) -> Result<bool, Fault> {
-    Ok(!connection.query(&RESUME, &[&queue]).await?.is_empty())
+    Ok(!connection.act_alone(&RESUME, &[&queue]).await?.is_empty())
 }
 
 /// How many rows of a queue are due, counted up to 10,001.

@@ -263,7 +263,7 @@ pub(crate) async fn verdict(connection: &Connection, run: i64, verdict: &str) ->
 }
 
 pub(crate) async fn cancel(connection: &Connection, run: i64, why: &str) -> Result<bool, Fault> {
-    Ok(!connection.query(&CANCEL, &[&run, &why]).await?.is_empty())
+    Ok(!connection.act_alone(&CANCEL, &[&run, &why]).await?.is_empty())
 }
 
 /// The generation that a run left behind, if nobody else is clearing it.

@@ -66,11 +66,11 @@ pub(crate) async fn set(
 ) -> Result<String, Fault> {
     let (due, remaining) = parts(first);
     let params: &[Param<'_>] = &[&name, &cycle, &missed, &anchor, &due, &remaining, &by];
-    word(&connection.query(&SET, params).await?)
+    word(&connection.act_alone(&SET, params).await?)
 }
 
 pub(crate) async fn pause(connection: &Connection, name: &str, by: &str) -> Result<String, Fault> {
-    word(&connection.query(&PAUSE, &[&name, &by]).await?)
+    word(&connection.act_alone(&PAUSE, &[&name, &by]).await?)
 }
 
 /// Go on with the next occurrence; `known` is what that was reckoned from.
@@ -82,12 +82,12 @@ pub(crate) async fn resume(
 ) -> Result<String, Fault> {
     let (due, remaining) = parts(next);
     let params: &[Param<'_>] = &[&name, &known.cycle, &known.anchor, &due, &remaining];
-    word(&connection.query(&RESUME, params).await?)
+    word(&connection.act_alone(&RESUME, params).await?)
 }
 
 /// Once more, now. Answers the timer; `None`: there is no such schedule.
 pub(crate) async fn run(connection: &Connection, name: &str) -> Result<Option<i64>, Fault> {
-    let rows = connection.query(&RUN, &[&name]).await?;
+    let rows = connection.act_alone(&RUN, &[&name]).await?;
     column(rows.first().ok_or_else(silent)?, 0)
 }
 

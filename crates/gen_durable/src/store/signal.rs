@@ -55,7 +55,7 @@ pub(crate) async fn deliver(connection: &Connection, sent: &Sent) -> Result<Answ
     let payload = sent.payload.get();
     let params: &[Param<'_>] =
         &[&sent.id, &sent.tenant, &sent.key, &sent.machines, &sent.name, &payload, &sent.dedup, &INBOX_MAX];
-    answer(&connection.query(&SIGNAL, params).await?)
+    answer(&connection.act(&SIGNAL, params).await?)
 }
 
 /// The same in the caller's transaction: it is delivered if and only if that commits.
@@ -68,7 +68,7 @@ pub(crate) async fn deliver_within<T: Transaction>(tx: &mut T, target: &Target, 
 
 /// Deliver letters: one statement. Answers what became of each, in their order.
 pub(crate) async fn deliver_all(connection: &Connection, letters: &[Sent]) -> Result<Vec<Answer>, Fault> {
-    answers(&connection.query(&SIGNAL_ALL, &[&document(letters), &INBOX_MAX]).await?)
+    answers(&connection.act(&SIGNAL_ALL, &[&document(letters), &INBOX_MAX]).await?)
 }
 
 /// The same in the caller's transaction.
@@ -101,7 +101,7 @@ pub(crate) struct Holder {
 pub(crate) async fn signal_or_start(connection: &Connection, start: &New, sent: &Sent) -> Result<Holder, Fault> {
     let (start, payload) = (serde_json::to_string(start).unwrap_or_default(), sent.payload.get());
     let params: &[Param<'_>] = &[&start, &sent.name, &payload, &sent.dedup, &sent.machines, &INBOX_MAX];
-    holder(&connection.query(&SIGNAL_OR_START, params).await?)
+    holder(&connection.act(&SIGNAL_OR_START, params).await?)
 }
 
 /// The same in the caller's transaction.
@@ -136,5 +136,8 @@ pub(crate) struct Whom {
 /// End an instance, and with `subtree` all that lives below it.
 pub(crate) async fn cancel(connection: &Connection, whom: &Whom, reason: &str, subtree: bool) -> Result<Answer, Fault> {
     let params: &[Param<'_>] = &[&whom.id, &whom.tenant, &whom.key, &whom.machines, &reason, &subtree];
-    answer(&connection.query(&CANCEL, params).await?)
+    // A subtree may be large: its caller has a connection to itself.
+    let cancelled =
+        if subtree { connection.act_alone(&CANCEL, params).await } else { connection.act(&CANCEL, params).await };
+    answer(&cancelled?)
 }

@@ -6,7 +6,7 @@ use std::{
     str::FromStr,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -38,9 +38,12 @@ pub(crate) struct Target {
     sent: Mutex<BTreeMap<&'static str, u64>>,
     /// How long a statement may take before it counts as lost, in milliseconds.
     statement_timeout_ms: AtomicU64,
-    /// When this process last lost contact, in milliseconds since `born` (0: never): the reaper keeps still for a lease after it.
+    /// When this process last lost contact, as the connection of its lease saw it, in milliseconds since `born` (0: never): the
+    /// reaper keeps still for a lease after it.
     lost_contact_ms: AtomicU64,
     born: Instant,
+    /// How many connections of leases wait to be made. Meanwhile the loops of engines open none.
+    leases_waiting: AtomicUsize,
 }
 
 impl Target {
@@ -60,6 +63,10 @@ impl Target {
         if config.get_tcp_user_timeout().is_none() {
             config.tcp_user_timeout(NETWORK_TIMEOUT);
         }
+        // A root certificate is given to know the server by: a connection without TLS, which `prefer` allows, would not.
+        if root_certificate.is_some() && config.get_ssl_mode() == SslMode::Prefer {
+            config.ssl_mode(SslMode::Require);
+        }
         let over_a_network = config.get_hosts().iter().any(|host| matches!(host, Host::Tcp(_)));
         let tls = if over_a_network && config.get_ssl_mode() != SslMode::Disable {
             Some(make_tls(root_certificate.as_deref())?)
@@ -75,6 +82,7 @@ impl Target {
             statement_timeout_ms: AtomicU64::new(millis(STATEMENT_TIMEOUT)),
             lost_contact_ms: AtomicU64::new(0),
             born: Instant::now(),
+            leases_waiting: AtomicUsize::new(0),
         })
     }
 
@@ -91,6 +99,7 @@ impl Target {
             statement_timeout_ms: AtomicU64::new(self.statement_timeout_ms.load(Ordering::Relaxed)),
             lost_contact_ms: AtomicU64::new(0),
             born: Instant::now(),
+            leases_waiting: AtomicUsize::new(0),
         }
     }
 
@@ -128,14 +137,18 @@ impl Target {
         &self,
     ) -> Result<(tokio_postgres::Client, impl Future<Output = ()> + Send + 'static), Fault> {
         let limit = self.statement_timeout().min(CONNECT_TIMEOUT * 2);
-        let connected = match tokio::time::timeout(limit, self.connect_unbounded()).await {
-            Ok(connected) => connected.map_err(|error| Fault::of(&error).message().to_owned()),
-            Err(_) => Err(format!("no connection within {limit:?}")),
-        };
-        connected.map_err(|message| {
-            self.lost_contact();
-            Fault::Away(message)
-        })
+        match tokio::time::timeout(limit, self.connect_unbounded()).await {
+            Ok(connected) => connected.map_err(|error| Fault::Away(Fault::of(&error).message().to_owned())),
+            Err(_) => Err(Fault::Away(format!("no connection within {limit:?}"))),
+        }
+    }
+
+    /// Asks the server to cancel what it does for a connection.
+    pub(crate) async fn cancel(&self, token: &tokio_postgres::CancelToken) -> Result<(), tokio_postgres::Error> {
+        match &self.tls {
+            Some(tls) => token.cancel_query(tls.clone()).await,
+            None => token.cancel_query(tokio_postgres::NoTls).await,
+        }
     }
 
     async fn connect_unbounded(
@@ -174,6 +187,14 @@ impl Target {
     }
     pub(crate) fn set_statement_timeout(&self, timeout: Duration) {
         self.statement_timeout_ms.store(millis(timeout).max(1), Ordering::Relaxed);
+    }
+
+    pub(crate) fn lease_waits(&self) -> bool {
+        self.leases_waiting.load(Ordering::Relaxed) > 0
+    }
+    pub(crate) fn set_lease_waits(&self, waits: bool) {
+        let change = if waits { AtomicUsize::fetch_add } else { AtomicUsize::fetch_sub };
+        change(&self.leases_waiting, 1, Ordering::Relaxed);
     }
 
     pub(crate) fn lost_contact(&self) {
@@ -275,6 +296,24 @@ mod tests {
         assert_eq!(file.as_deref(), Some("/ca.pem"));
         let (url, file) = take_tls_words("postgres://h/db?sslrootcert=/ca.pem").unwrap_or_default();
         assert_eq!((url.as_str(), file.as_deref()), ("postgres://h/db", Some("/ca.pem")));
+    }
+
+    #[test]
+    fn a_root_certificate_requires_tls_unless_it_is_disabled() {
+        let file = std::env::temp_dir().join(format!("durable-roots-{}.pem", std::process::id()));
+        std::fs::write(&file, "").unwrap_or_default();
+        let mode = |words: &str| {
+            let url = format!("postgres://h/db?{words}sslrootcert={}", file.display());
+            Target::new(&url, "s").map(|target| target.config.get_ssl_mode()).ok()
+        };
+        assert_eq!(mode(""), Some(SslMode::Require));
+        assert_eq!(mode("sslmode=prefer&"), Some(SslMode::Require));
+        assert_eq!(mode("sslmode=verify-full&"), Some(SslMode::Require));
+        assert_eq!(mode("sslmode=disable&"), Some(SslMode::Disable));
+        assert!(
+            Target::new("postgres://h/db", "s").is_ok_and(|target| target.config.get_ssl_mode() == SslMode::Prefer)
+        );
+        drop(std::fs::remove_file(file));
     }
 
     #[test]

@@ -187,7 +187,7 @@ pub(crate) async fn fire(connection: &Connection, verdicts: &[Verdict]) -> Resul
 
 /// Cancel one. Answers 'cancelled', 'too_late', 'no_target' or 'schedule'.
 pub(crate) async fn cancel(connection: &Connection, id: i64) -> Result<String, Fault> {
-    let rows = connection.query(&CANCEL, &[&id]).await?;
+    let rows = connection.act_alone(&CANCEL, &[&id]).await?;
     column(rows.first().ok_or_else(silent)?, 0)
 }
 

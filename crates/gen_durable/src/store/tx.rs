@@ -5,7 +5,15 @@ use std::{fmt, ops::Deref, sync::Arc};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_postgres::{Client, Row, types::Type};
 
-use super::{Sql, connection::Param, fault::Fault, link::Link, pool::Inner, row::Fields, target::Target};
+use super::{
+    Sql,
+    connection::{Param, cancel_in_background},
+    fault::Fault,
+    link::Link,
+    pool::Inner,
+    row::Fields,
+    target::Target,
+};
 use crate::error::Error;
 
 /// A transaction of the pool's own. Everything that a `tokio_postgres::Client` can do is there by deref.
@@ -43,6 +51,16 @@ impl Tx {
         // Only a connection that is known to be outside any transaction may serve again.
         self.pool.keep(client);
         Ok(())
+    }
+}
+
+/// A transaction that is dropped may have a statement under way: it would go on in the server, with its locks.
+impl Drop for Tx {
+    fn drop(&mut self) {
+        if let Some(client) = self.client.take() {
+            client.cut();
+            cancel_in_background(&self.pool.runtime, &self.pool.target, client.cancel_token());
+        }
     }
 }
 

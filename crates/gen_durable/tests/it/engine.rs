@@ -292,7 +292,7 @@ async fn an_engine_says_whether_it_lives_and_whether_it_is_ready() {
     assert_eq!(workers[0].machines, ["note/1"]);
     assert!(workers[0].alive);
     running.stop().await;
-    assert!(!health.is_ready());
+    assert!(!health.is_ready() && !health.is_live(), "it has ended");
 }
 
 #[tokio::test]

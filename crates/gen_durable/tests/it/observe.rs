@@ -22,7 +22,7 @@ use crate::{
 
 /// Remembers which metrics were touched, with their labels, and how often.
 #[derive(Clone, Default)]
-struct Seen(Arc<Mutex<BTreeMap<String, u64>>>);
+pub(crate) struct Seen(Arc<Mutex<BTreeMap<String, u64>>>);
 
 struct One(Seen, String);
 
@@ -61,7 +61,7 @@ impl Seen {
         let labels: Vec<String> = key.labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
         Arc::new(One(self.clone(), format!("{}{{{}}}", key.name(), labels.join(","))))
     }
-    fn count(&self, name: &str) -> u64 {
+    pub(crate) fn count(&self, name: &str) -> u64 {
         self.0.lock().unwrap().get(name).copied().unwrap_or_default()
     }
 }
@@ -100,8 +100,7 @@ impl Job for Observed {
 #[tokio::test]
 async fn the_metrics_tell_what_was_done() {
     // The recorder is the process's: other tests are seen too, so only this test's own machine is looked for.
-    let seen = Seen::default();
-    assert!(metrics::set_global_recorder(seen.clone()).is_ok());
+    let seen = &*crate::metrics::SEEN;
     let soon = "R1/PT0.05S".parse().unwrap();
     let builder = Engine::builder(live().await, ()).register::<Observed>();
     let engine = builder.schedule("observed", soon, |_| Observed { fails: false }).build().unwrap();

@@ -384,7 +384,7 @@ impl Projector {
         F: FnOnce(std::rc::Rc<Connection>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, Fault>> + 'static,
     {
-        self.pool.call(act).await.map_err(|error: Error| Fault::Away(error.to_string()))?
+        self.pool.call_for_engine(act).await.map_err(|error: Error| Fault::Away(error.to_string()))?
     }
 }
 

@@ -98,3 +98,21 @@ async fn work_survives_a_database_that_goes_away_and_comes_back() {
     assert_eq!(stage.number(burned).await, 0, "an outage is not a step's failure");
     engine.stop().await;
 }
+
+/// Behind a pooler the name of a prepared statement may be another client's, with parameters of other types.
+#[tokio::test]
+async fn a_named_statement_whose_parameters_do_not_fit_is_sent_again_without_a_name() {
+    for code in ["22P03", "42P18"] {
+        let stage = Stage::new().await;
+        let effects = Effects::default();
+        let engine = stage.run(stage.pool(), effects.clone(), |e| e.register::<Walker>().settings(quick()));
+        engine.ready().await;
+        let rule = stage.proxy.on(".settle(", Fault::Refuse(code));
+        let walker = stage.lab.enqueue(Walker { first: First::Next, steps: 0 }).await.unwrap();
+        let settled = stage.lab.settled(walker.id, LONG).await.unwrap().expect(code);
+        rule.fired(1).await;
+        assert_eq!(settled.result, Ok(2), "{code}");
+        assert_walked_once(&stage, &effects, walker.id.raw(), First::Next, code).await;
+        engine.stop().await;
+    }
+}

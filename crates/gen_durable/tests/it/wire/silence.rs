@@ -85,3 +85,51 @@ async fn every_loop_comes_back_from_silence_after_the_statement() {
     )
     .await;
 }
+
+/// A slow statement loses its connection. That says nothing of how other workers do: the expired ones are reaped all the same.
+#[tokio::test]
+async fn statements_that_are_too_slow_do_not_keep_an_engine_from_reaping() {
+    let stage = Stage::new().await;
+    let settings = Settings { statement_timeout: SECOND / 2, lease: 15 * SECOND, heartbeat: SECOND, ..quick() };
+    let engine = stage.run(stage.pool(), Effects::default(), |e| e.register::<Walker>().settings(settings));
+    engine.ready().await;
+    let first = stage.lab.enqueue(Walker { first: First::Done, steps: 0 }).await.unwrap();
+    stage.lab.settled(first.id, LONG).await.unwrap().unwrap();
+    // From now on every sweep is lost, every few seconds.
+    let rule = stage.proxy.on_each("store::pick::priorities", Fault::SwallowAnswer, 0, usize::MAX);
+    let held = stage.lab.enqueue(Walker { first: First::Done, steps: 0 }).after(HOUR).await.unwrap();
+    rule.fired(1).await;
+    stage
+        .sql(&format!(
+            "insert into S.workers (id, lease_expires_at, host, pid, queues, machines, started_at)
+             values ('00000000-0000-0000-0000-00000000dead', now() - interval '1 day', 'gone', 1, '{{default}}',
+                     '{{walker/1}}', now() - interval '2 days');
+             update S.instances set status = 'executing', locked_by = '00000000-0000-0000-0000-00000000dead',
+                 claim_epoch = claim_epoch + 1, lease_expires_at = now() - interval '1 day' where id = {}",
+            held.id
+        ))
+        .await;
+    stage.until(&format!("select count(*) from S.instances where id = {} and status = 'runnable'", held.id), 1).await;
+    assert!(rule.has_fired() > 1, "the sweeps were not lost");
+    stage.proxy.forget();
+    engine.stop().await;
+}
+
+/// A readiness probe learns of it long before the lease has run out.
+#[tokio::test]
+async fn an_engine_is_not_ready_soon_after_its_database_is_gone() {
+    let stage = Stage::new().await;
+    let settings = Settings { lease: HOUR, heartbeat: HOUR / 3, ..quick() };
+    let engine = stage.run(stage.pool(), Effects::default(), |e| e.register::<Walker>().settings(settings));
+    engine.ready().await;
+    stage.proxy.go_down().await;
+    let deadline = tokio::time::Instant::now() + LONG;
+    while engine.health.is_ready() {
+        assert!(tokio::time::Instant::now() < deadline, "it is ready without a database");
+        tokio::time::sleep(SECOND / 100).await;
+    }
+    assert!(engine.health.is_live(), "an outage is no reason to restart it");
+    stage.proxy.come_back();
+    engine.ready().await;
+    engine.stop().await;
+}
