@@ -115,7 +115,7 @@ impl Trouble {
         let message = storable(fault.message());
         match fault {
             Fault::Busy(_) => Trouble::Busy(message),
-            Fault::Away(_) => Trouble::Outage { message, lost: false },
+            Fault::Away(_) | Fault::TimedOut(_) => Trouble::Outage { message, lost: false },
             Fault::Lost(_) => Trouble::Outage { message, lost: true },
             Fault::Refused { code: Some(code), .. } if code == SqlState::IN_FAILED_SQL_TRANSACTION => {
                 let message =
