@@ -101,7 +101,7 @@ create table gen_durable.instances (
     queue            text not null default 'default',
     tenant           text not null default '',
     fsm              text not null,
-    locked_by        uuid,                           -- for people and the reaper: never a fence
+    locked_by        uuid,                           -- the worker: for people and the reaper, never a fence. See `_cancel_live`
     finished_at      timestamptz,
     lane_hash        bigint generated always as (gen_durable.lane_hash(tenant, lane_key)) stored, -- of its lane: a short key
     lane_position    bigint,                         -- its place in its lane, once it was given one
@@ -126,7 +126,8 @@ create table gen_durable.instances (
     correlation_key   text,                          -- its business key: unique while its status is in the scope, and an address
     correlation_scope gen_durable.durable_status[],
     begun_epoch      bigint,                         -- the claim_epoch under which its step began; recorded only where crash_count > 0
-    constraint instances_executing_has_an_owner check ((status = 'executing') = (locked_by is not null)),
+    constraint instances_executing_has_an_owner check (
+        case status when 'executing' then locked_by is not null when 'cancelled' then true else locked_by is null end),
     constraint instances_terminal_has_an_end check ((status in ('done', 'failed', 'cancelled')) = (finished_at is not null)),
     constraint instances_counts_are_not_negative check (
         attempt >= 0 and failures >= 0 and crash_count >= 0 and step_seq >= visit and children_pending >= 0),
@@ -150,9 +151,9 @@ create index instances_pick on gen_durable.instances (queue, priority, eligible_
 -- Rows that two processes died with run one at a time in a process.
 create index instances_suspects on gen_durable.instances (queue, eligible_at, id)
     where status = 'runnable' and crash_count >= 2 and not held_back;
--- The reaper's: what a dead worker held.
+-- The reaper's: the instances that a worker executes, and the cancelled ones whose step it has not reported as ended.
 create index instances_held on gen_durable.instances (locked_by)
-    where status = 'executing';
+    where status = 'executing' or locked_by is not null;
 -- The collector's: retention differs by queue and by status, and each such range is in the order of settling.
 create index instances_finished on gen_durable.instances (queue, status, finished_at)
     where finished_at is not null;
@@ -164,9 +165,9 @@ create unique index instances_lane on gen_durable.instances (lane_hash, lane_pos
 -- Lanes that stand still: their head failed for good and was to keep its place. One entry a lane, and none most of the time.
 create index instances_blocked on gen_durable.instances (tenant, lane_key)
     where in_lane and status = 'failed';
--- Whose turn it is under a partition key: at most one, whatever anybody's code believes.
+-- The holder of a partition key: at most one, whatever any code believes. A cancelled instance holds it while its step still runs.
 create unique index instances_turn on gen_durable.instances (tenant, partition_key)
-    where partition_key is not null and not held_back and status in ('runnable', 'executing');
+    where partition_key is not null and not held_back and (status in ('runnable', 'executing') or locked_by is not null);
 -- Who waits for a turn, in the order of the picker.
 create index instances_waiting on gen_durable.instances (tenant, partition_key, priority, eligible_at, id)
     where held_back;

@@ -1,5 +1,4 @@
 -- 0003 undone.
-drop function gen_durable.cancel(bigint, text, text, text[], text, boolean);
 drop function gen_durable.conclude(jsonb, text);
 drop function gen_durable.enqueue_all(jsonb, bigint, int, boolean);
 drop function gen_durable.refuse_own_lane(jsonb, bigint);

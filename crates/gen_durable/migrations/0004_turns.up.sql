@@ -55,12 +55,13 @@ declare
 begin
     select i.id, i.status, i.eligible_at into holder
     from gen_durable.instances i
-    where i.tenant = p_tenant and i.partition_key = p_key and not i.held_back and i.status in ('runnable', 'executing');
+    where i.tenant = p_tenant and i.partition_key = p_key and not i.held_back
+      and (i.status in ('runnable', 'executing') or i.locked_by is not null);
     if holder.id is not null then
         -- Under its lock: an ending that is about to free the key would not see who came meanwhile, nor would we see it end.
         select i.id, i.status, i.eligible_at into holder
         from gen_durable.instances i
-        where i.id = holder.id and not i.held_back and i.status in ('runnable', 'executing')
+        where i.id = holder.id and not i.held_back and (i.status in ('runnable', 'executing') or i.locked_by is not null)
         for no key update skip locked;
         if holder.id is null then
             return false;
@@ -78,7 +79,8 @@ begin
           order by c.priority, c.eligible_at, c.id limit 1) f
     where t.tenant = p_tenant and t.key = p_key and (t.priority, t.at, t.id) > (f.priority, f.eligible_at, f.id);
     if holder.id is not null then
-        if holder.status = 'executing' or holder.eligible_at <= gen_durable.clock() then
+        -- Also one that was cancelled: its step still runs.
+        if holder.status <> 'runnable' or holder.eligible_at <= gen_durable.clock() then
             return true;
         end if;
     end if;
@@ -131,9 +133,9 @@ begin
     ) head on true;
 end $$;
 
--- Is it queued and runs, as the first in a lane that is led?
---   called by: cancel      index: instances_pkey, lanes_pkey, instances_lane      locks: nothing
-create function gen_durable.is_led(p_id bigint) returns boolean
+-- Returns the worker that runs a queued instance as the head of a lane that it leads; null if no worker runs it.
+--   called by: _cancel_live      index: instances_pkey, lanes_pkey, instances_lane      locks: nothing
+create function gen_durable._lane_worker(p_id bigint) returns uuid
 language plpgsql
 set search_path = gen_durable, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
@@ -142,21 +144,21 @@ as $$
 declare
     found_lane record;
 begin
-    -- In two steps: most lanes are led by nobody, or have another at their head.
+    -- In two steps: most lanes are led by no worker, or have another head.
     select l.tenant, l.key, l.floor, l.led_by into found_lane
     from gen_durable.instances i
     join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
     where i.id = p_id;
-    return found_lane.led_by is not null and p_id = (
+    return case when found_lane.led_by is not null and p_id = (
         select h.id from gen_durable.instances h
         where h.lane_hash = gen_durable.lane_hash(found_lane.tenant, found_lane.key) and h.in_lane
           and h.lane_position > found_lane.floor and h.tenant = found_lane.tenant and h.lane_key = found_lane.key
         order by h.lane_hash, h.lane_position
-        limit 1);
+        limit 1) then found_lane.led_by end;
 end $$;
 
 -- The lanes that these have left from outside are led by nobody: who is next there runs nowhere.
---   called by: cancel, hand_over, store::lane::{skip, discard}      index: instances_pkey, lanes_pkey
+--   called by: _cancel_live, _release, hand_over, store::lane::{skip, discard}      index: instances_pkey, lanes_pkey
 --   locks: the lanes, in order; who calls this waits for no instance after that
 create function gen_durable.unlead(p_ids bigint[]) returns void
 language plpgsql
@@ -449,7 +451,7 @@ begin
         exit when next_key is null;
         if not exists (select from gen_durable.instances i
                        where i.tenant = next_tenant and i.partition_key = next_key and not i.held_back
-                         and i.status in ('runnable', 'executing')) then
+                         and (i.status in ('runnable', 'executing') or i.locked_by is not null)) then
             delete from gen_durable.turns t where t.tenant = next_tenant and t.key = next_key;
             update gen_durable.instances i set arrival = nextval('gen_durable.arrivals')
             where i.id = (select h.id from gen_durable.instances h

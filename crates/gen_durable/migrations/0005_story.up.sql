@@ -242,11 +242,12 @@ begin
         page_size := greatest(p_limit / range.ranges, 50);
         cutoff := gen_durable.clock() - make_interval(secs => range.seconds);
         select array_agg(p.finished_at),
-            -- One that blocks its lane still has it; one with an arrival number stands for a lane or key that must be looked at.
-            array_agg(p.id) filter (where not p.in_lane and p.arrival is null and parent.reads is null)
+            -- One that blocks its lane still has it, and so does a cancelled one whose step still runs; one with an arrival number
+            -- stands for a lane or key that must be looked at.
+            array_agg(p.id) filter (where not p.in_lane and p.arrival is null and p.locked_by is null and parent.reads is null)
         into times, ids
         from (
-            select i.id, i.finished_at, i.in_lane, i.arrival, i.parent_id, i.parent_generation
+            select i.id, i.finished_at, i.in_lane, i.arrival, i.locked_by, i.parent_id, i.parent_generation
             from gen_durable.instances i
             where i.queue = range.queue and i.status = range.status and i.finished_at >= cur.at and i.finished_at < cutoff
             order by i.finished_at
@@ -262,6 +263,7 @@ begin
         ids := array(
             select i.id from gen_durable.instances i
             where i.id = any (ids) and coalesce(i.finished_at < cutoff, false) and not i.in_lane and i.arrival is null
+              and i.locked_by is null
             for update skip locked);
         read_to := (select max(t) from unnest(times) t);
         with deleted as (

@@ -1,4 +1,4 @@
--- 0008: the commit that frees a lane or a partition key lets the next go on.
+-- 0008: the commit that frees a lane or a partition key lets the next go on; and cancelling, which frees it from outside.
 
 -- Instances of this transaction's have just left a lane, or made way under a partition key: who is next, goes on. What is in
 -- p_taking may be followed at once, by p_worker; what is in p_begins as well stood in a lane that this worker does not lead yet.
@@ -273,4 +273,198 @@ begin
         where w.inbox is not null or w.children is not null;
     end if;
     return query select h.* from gen_durable.hand_over(written, p_taking, p_begins, p_worker, p_lease_seconds, p_known) h;
+end $$;
+
+-- Settles live instances as cancelled. The caller holds the locks of their rows. Returns the ids of those that it settled, or null.
+--   called by: cancel, _cancel_below      index: instances_pkey, lanes_pkey, instances_lane
+--   locks: parents by id; then the lanes of heads that do not run, if those were led
+-- A step that runs (executing, or the head of a led lane) has lost its claim: its result is dropped. But it runs on, so its lane and
+-- its partition key stay taken: the row keeps its position, and `locked_by` names the worker, until that worker reports that the step
+-- has ended or its lease is over (`_release`).
+create function gen_durable._cancel_live(p_ids bigint[], p_reason text) returns bigint[]
+language plpgsql
+set search_path = gen_durable, pg_temp
+set enable_seqscan = off set jit = off
+set enable_bitmapscan = off
+as $$
+declare
+    ids bigint[];
+    running bigint[];
+    workers uuid[];
+    heads bigint[];
+begin
+    if not gen_durable.looks_anew() then
+        -- One that was behind others when this transaction began may run by now, and nothing of that is in its own row. But then who
+        -- stood before it has gone: this is refused (40001), and may be tried again in another transaction.
+        perform from gen_durable.instances p
+        where p.id = any (array(
+            select before.id from gen_durable.instances i
+            cross join lateral (
+                select p.id from gen_durable.instances p
+                where p.lane_hash = i.lane_hash and p.in_lane and p.lane_position < i.lane_position
+                  and p.tenant = i.tenant and p.lane_key = i.lane_key
+                order by p.lane_hash desc, p.lane_position desc
+                limit 1
+            ) before
+            where i.id = any (p_ids) and i.status = 'queued' and coalesce(i.in_lane, false)))
+        order by p.id desc
+        for no key update;
+    end if;
+    -- Instances under a key whose step runs, with the worker; and heads of lanes whose step does not. By the ids: see `hand_over`.
+    select array_agg(h.id) filter (where h.worker is not null), array_agg(h.worker) filter (where h.worker is not null),
+        array_agg(h.id) filter (where h.worker is null and h.in_lane and h.status <> 'queued')
+    into running, workers, heads
+    from (select i.id, i.status, i.in_lane,
+              case when i.status = 'executing' and (i.in_lane or i.partition_key is not null) then i.locked_by
+                   when i.status = 'queued' and i.in_lane then gen_durable._lane_worker(i.id) end as worker
+          from gen_durable.instances i where i.id = any (p_ids) and i.finished_at is null) h;
+    with ended as (
+        update gen_durable.instances i
+        set status = 'cancelled', claim_epoch = i.claim_epoch + 1,
+            locked_by = workers[array_position(running, i.id)], lease_expires_at = null,
+            awaits = null, deadline_at = null, deadline_step = null, deadline_data = null,
+            last_error = coalesce(p_reason, 'cancelled'), finished_at = gen_durable.clock(), updated_at = gen_durable.clock(),
+            -- Without a running step it leaves its lane and frees its key, and a number lets `place` see to those that wait. A number
+            -- that it has stays: it may be the one by which the lane or the key of others is looked at again.
+            held_back = false, in_lane = i.in_lane and array_position(running, i.id) is not null,
+            arrival = case when i.id = any (heads)
+                                or i.partition_key is not null and not i.held_back and i.status = 'runnable'
+                           then nextval('gen_durable.arrivals') else i.arrival end
+        where i.id = any (p_ids) and i.finished_at is null
+        returning i.id
+    )
+    select array_agg(ended.id) into ids from ended;
+    if ids is null then
+        return null;
+    end if;
+    perform gen_durable.tell(ids, 'cancel');
+    perform gen_durable.tell_parents(ids);
+    -- Last: a transaction that holds a lane waits for no instance.
+    if cardinality(heads) > 0 then
+        perform gen_durable.unlead(heads);
+    end if;
+    return ids;
+end $$;
+
+-- Ends an instance from outside, at once, whatever it waits for; with p_subtree also every live instance below it.
+--   called by: store::signal::cancel, SQL      index: instances_pkey or instances_key; instances_children; instances_lane
+--   locks: the live instances by id, from the youngest; then as _cancel_live
+-- One transaction for the whole tree: `_cancel_below` cancels a tree in pages. Returns 'cancelled', 'too_late' or 'no_target'.
+create function gen_durable.cancel(
+    p_id bigint, p_tenant text, p_key text, p_machines text[], p_reason text, p_subtree boolean default false
+) returns text
+language plpgsql
+set search_path = gen_durable, pg_temp
+set enable_seqscan = off set jit = off
+set enable_bitmapscan = off
+as $$
+declare
+    target record;
+    ids bigint[] := '{}';
+    wanted bigint[];
+begin
+    select i.id, i.fsm into target from gen_durable.instances i
+    where i.id = coalesce(p_id, (select k.id from gen_durable.instances k
+                                 where k.tenant = coalesce(p_tenant, '') and k.correlation_guard = p_key));
+    if target.id is null or (p_machines is not null and target.fsm <> all (p_machines)) then
+        return 'no_target';
+    end if;
+    -- Below first, in the order in which the end of a child takes itself and then its parent. And once more under the locks,
+    -- until nothing is new: a spawn that committed while we waited for its row has added to what is below.
+    loop
+        wanted := array(
+            with recursive below(id, live) as (
+                select i.id, i.finished_at is null from gen_durable.instances i where i.id = target.id
+                union all
+                select c.id, c.finished_at is null
+                from below join gen_durable.instances c on c.parent_id = below.id where p_subtree
+            )
+            select id from below where live);
+        exit when not exists (select unnest(wanted) except select unnest(ids));
+        ids := wanted;
+        perform i.id from gen_durable.instances i where i.id = any (ids) order by i.id desc for no key update;
+    end loop;
+    ids := gen_durable._cancel_live(ids, p_reason);
+    return case when target.id = any (ids) then 'cancelled' else 'too_late' end;
+end $$;
+
+-- Cancels a page of what is directly below instances that have settled: their live children, and no more than p_limit rows are read.
+--   called by: store::signal::cancel_below      index: instances_children, instances_pkey; as _cancel_live
+--   locks: the live children by id, from the youngest, each for at most p_lock_timeout; then as _cancel_live
+-- Above first: a settled parent spawns nothing more, so the children that this reads are all there will be. The first parent is read
+-- after (p_generation, p_after); a child that an operator retried has no generation and comes last. Returns the ids of the children
+-- that were read, how many parents were read to their end, where to go on in the next one, and how many children were cancelled.
+create function gen_durable._cancel_below(
+    p_parents bigint[], p_generation int, p_after bigint, p_limit int, p_reason text, p_lock_timeout text
+) returns table (children bigint[], parents_read int, next_generation int, next_after bigint, cancelled int)
+language plpgsql
+set search_path = gen_durable, pg_temp
+set enable_seqscan = off set jit = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+    parent bigint;
+    room int := p_limit;
+    page bigint[];
+    generations int[];
+    live bigint[];
+    found_live bigint[] := '{}';
+begin
+    perform set_config('lock_timeout', p_lock_timeout, true);
+    children := '{}';
+    parents_read := 0;
+    next_generation := p_generation;
+    next_after := p_after;
+    foreach parent in array p_parents loop
+        exit when room = 0;
+        select array_agg(c.id), array_agg(c.parent_generation), array_agg(c.id) filter (where c.live) into page, generations, live
+        from (select * from (
+                  (select c.id, c.parent_generation, c.finished_at is null as live from gen_durable.instances c
+                   where c.parent_id = parent and (c.parent_generation, c.id) > (next_generation, next_after)
+                   order by c.parent_generation, c.id limit room)
+                  union all
+                  (select c.id, c.parent_generation, c.finished_at is null from gen_durable.instances c
+                   where c.parent_id = parent and c.parent_generation is null
+                     and c.id > case when next_generation is null then next_after else 0 end
+                   order by c.id limit room)) both_kinds
+              order by parent_generation nulls last, id
+              limit room) c;
+        children := children || page;
+        found_live := found_live || live;
+        if cardinality(page) = room then
+            next_generation := generations[room];
+            next_after := page[room];
+            room := 0;
+        else
+            room := room - coalesce(cardinality(page), 0);
+            parents_read := parents_read + 1;
+            next_generation := 0;
+            next_after := 0;
+        end if;
+    end loop;
+    cancelled := 0;
+    if found_live <> '{}' then
+        perform i.id from gen_durable.instances i where i.id = any (found_live) order by i.id desc for no key update;
+        cancelled := coalesce(cardinality(gen_durable._cancel_live(found_live, p_reason)), 0);
+    end if;
+    return next;
+end $$;
+
+-- Frees the lanes and partition keys that cancelled instances kept while their step ran. The caller holds the locks of their rows.
+--   called by: release.sql, release_expired.sql      index: instances_pkey, lanes_pkey
+--   locks: the lanes, in order
+-- Each draws a number of arrival: the next `place` lets those go on that wait. Returns the ids.
+create function gen_durable._release(p_ids bigint[]) returns bigint[]
+language plpgsql
+set search_path = gen_durable, pg_temp
+set enable_seqscan = off set jit = off
+set enable_bitmapscan = off
+as $$
+begin
+    update gen_durable.instances i
+    set locked_by = null, in_lane = false, arrival = nextval('gen_durable.arrivals'), updated_at = gen_durable.clock()
+    where i.id = any (p_ids);
+    -- The worker may have led the lane: it runs no successor there.
+    perform gen_durable.unlead(p_ids);
+    return p_ids;
 end $$;

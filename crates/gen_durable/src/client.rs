@@ -219,13 +219,22 @@ impl Client {
         self.projections().sync(tenant, P::NAME, position, within).await
     }
 
-    /// End an instance, at once, whatever it waits for. A step that runs loses its claim: its outcome is dropped. Answers
-    /// whether it came in time; nobody there is an error.
+    /// Cancels an instance, at once, whatever it waits for. A step that runs loses its claim: its result is dropped. The step itself
+    /// runs on until it ends (see [`Context::cancelled`](crate::Context::cancelled)), and until then keeps its lane and its partition key.
+    /// Returns whether the cancel came in time.
+    ///
+    /// # Errors
+    /// There is no such instance, or the database is away.
     pub async fn cancel<M: Machine>(&self, to: impl Into<Address<M>>, why: &str) -> Result<bool, Error> {
         self.cancel_with(to.into(), why, false).await
     }
 
-    /// The same for an instance and everything below it that still lives.
+    /// Cancels an instance and every live instance below it, from above, in pages of a transaction each: a tree of any size ends. Returns
+    /// whether the cancel of the instance itself came in time.
+    ///
+    /// # Errors
+    /// There is no such instance, the database is away, or another transaction holds a row below for seconds. What was cancelled
+    /// stays so; the same call goes on with the rest.
     pub async fn cancel_subtree<M: Machine>(&self, to: impl Into<Address<M>>, why: &str) -> Result<bool, Error> {
         self.cancel_with(to.into(), why, true).await
     }

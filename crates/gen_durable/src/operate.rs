@@ -12,7 +12,7 @@ use crate::{
     client::told,
     codec,
     error::{Error, Kind, storable},
-    id::{NAME_BYTES_MAX, QUEUE_NAME_BYTES_MAX, Queue},
+    id::{NAME_BYTES_MAX, QUEUE_NAME_BYTES_MAX, Queue, Status},
     signal::{Address, Scope},
     store::{
         enqueue::Inserted,
@@ -208,6 +208,11 @@ impl Operate {
                 Ok(())
             }
             Ok((None, None)) => Err(Error::new(Kind::NotFound, format!("there is no instance {id}"))),
+            Ok((None, Some(row))) if row.locked_by.is_some() && row.status == Status::Cancelled => {
+                Err(Error::invalid(format!(
+                    "instance {id} was cancelled, and its step has not ended: retry it when the step has ended or its worker's lease is over"
+                )))
+            }
             Ok((None, Some(row))) => Err(Error::invalid(format!(
                 "instance {id} is {}: only a failed, cancelled or stuck instance runs again",
                 row.status

@@ -275,6 +275,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
         self.call(move |connection| async move {
             lease::renew(&connection, &dead, -1.0).await?;
             lease::reap(&connection, &dead.id, 1, i16::MAX).await?;
+            lease::release_expired(&connection, &dead.id, 1).await?;
             lease::bury(&connection, &dead.id).await
         })
         .await;

@@ -62,6 +62,9 @@ pub(super) fn tell(core: &Arc<Core>, batch: Vec<Ended>, committed: impl Fn(&Clai
         if !ours {
             tracing::info!(instance.id = ending.claim.id, "an outcome came too late: the claim has another owner");
             metrics::counter!("durable_stale_outcomes_total").increment(1);
+            if ending.keyed {
+                core.releases.push(ending.claim);
+            }
         }
         if ours {
             core.failures.settled(&run.row, &ending);

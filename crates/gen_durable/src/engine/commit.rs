@@ -386,7 +386,10 @@ async fn ask(
             Resolved::Stale => known.push(ended),
             Resolved::Committed => {
                 committed.insert(ended.ending.claim);
-                // Its next step begins only if the claim is still ours.
+                // Its next step begins only if the claim is still ours. Otherwise it may have been cancelled since.
+                if ended.ending.keyed && ended.ahead.as_ref().is_some_and(|row| !inputs.contains_key(&row.id)) {
+                    core.releases.push(ended.ending.claim);
+                }
                 let ahead = ended.ahead.filter(|row| inputs.contains_key(&row.id));
                 known.push(Ended { ahead, ..ended });
             }

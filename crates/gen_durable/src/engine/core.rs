@@ -20,6 +20,7 @@ use super::{
     local::{LocalQueue, Run},
     outages::Outages,
     registry::Registry,
+    release::Releases,
     schedules::Schedules,
     stuck::Undecodable,
 };
@@ -58,6 +59,8 @@ pub(crate) struct Core {
     pub(crate) led: Led,
     /// Endings whose row somebody else's transaction holds: they are committed one by one, aside.
     pub(crate) blocked: Endings,
+    /// Steps that have ended and may have been cancelled while they held a lane or a partition key.
+    pub(crate) releases: Releases,
     pub(crate) wake: Arc<Wake>,
     pub(crate) lease: Lease,
     /// The priorities in use by queue, as the last sweep found them.
@@ -115,6 +118,7 @@ impl Core {
             keyed: Keyed::default(),
             led: Led::default(),
             blocked: Endings::default(),
+            releases: Releases::default(),
             wake: Arc::default(),
             priorities: Mutex::default(),
             undecodable: Undecodable::default(),

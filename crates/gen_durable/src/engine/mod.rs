@@ -18,6 +18,7 @@ mod outages;
 mod pick;
 pub(crate) mod projector;
 pub(crate) mod registry;
+mod release;
 mod running;
 pub(crate) mod schedules;
 mod step;

@@ -51,6 +51,8 @@ const REPAIR_EVERY: Duration = Duration::from_secs(5);
 const REPAIR_BATCH: i32 = 500;
 /// How often running steps that ask are told whether they were cancelled: one statement for all of them.
 const CLAIMS_EVERY: Duration = Duration::from_secs(1);
+/// What could not be released is tried again this often.
+const RELEASE_EVERY: Duration = Duration::from_secs(1);
 /// An ending that waits for a lock is tried again this often, and while the database is away less and less often.
 const BLOCKED_EVERY: Duration = Duration::from_millis(50);
 const BLOCKED_EVERY_MAX: Duration = Duration::from_secs(2);
@@ -68,6 +70,7 @@ pub(crate) async fn run(core: Arc<Core>) {
         depth: now,
         overdue: now + OVERDUE_EVERY,
         blocked: None,
+        release: None,
         claims: None,
         led: None,
         repair: now,
@@ -96,12 +99,17 @@ pub(crate) async fn run(core: Arc<Core>) {
             () = core.led.rung() => {
                 due.led.get_or_insert_with(|| Instant::now() + led::LASTS);
             }
+            () = core.releases.rung() => due.release = Some(Instant::now()),
             () = core.wake.doubted() => due.claims = Some(Instant::now()),
             () = tokio::time::sleep_until(next.into()) => {}
         }
         let now = Instant::now();
         if due.blocked.is_some_and(|at| at <= now) {
             due.blocked = settle_blocked(&core, &connection, &mut blocked_pause).await;
+        }
+        if due.release.is_some_and(|at| at <= now) {
+            report("release what cancelled steps held", core.releases.write(&core, &connection).await);
+            due.release = (!core.releases.is_empty()).then(|| Instant::now() + RELEASE_EVERY);
         }
         if due.claims.is_some_and(|at| at <= now) {
             report("look for lost claims of running steps", core.environment.watch.look(&connection).await);
@@ -168,6 +176,7 @@ struct Due {
     depth: Instant,
     overdue: Instant,
     blocked: Option<Instant>,
+    release: Option<Instant>,
     claims: Option<Instant>,
     led: Option<Instant>,
     repair: Instant,
@@ -178,7 +187,7 @@ impl Due {
     fn next(&self) -> Instant {
         let soonest = self.reap.min(self.sweep).min(self.collect).min(self.depth).min(self.overdue);
         let soonest = soonest.min(self.repair).min(self.stuck);
-        [self.blocked, self.claims, self.led].into_iter().flatten().fold(soonest, Instant::min)
+        [self.blocked, self.release, self.claims, self.led].into_iter().flatten().fold(soonest, Instant::min)
     }
 }
 
@@ -286,6 +295,9 @@ async fn reap_one(core: &Core, connection: &Connection, worker: &str) -> Result<
         if count < usize::try_from(REAP_BATCH).unwrap_or_default() {
             break;
         }
+    }
+    while lease::release_expired(connection, worker, REAP_BATCH).await? > 0 {
+        core.wake.ring();
     }
     lease::bury(connection, worker).await
 }

@@ -68,10 +68,13 @@ pub struct Explanation {
 #[non_exhaustive]
 #[allow(missing_docs)]
 pub enum Blocker {
-    /// It has settled: nothing more will happen.
+    /// It has settled: nothing more will happen. A `CancelledStepRunning` may follow.
     Settled { status: Status, error: Option<String> },
     /// It does run. `host` and `pid` are null when the worker's row is gone; `alive`: its lease has not run out.
     Executing { worker: String, host: Option<String>, pid: Option<i32>, alive: bool },
+    /// It was cancelled while its step ran, and that step has not ended: its lane or partition key stays taken until it has, or until
+    /// the lease of its worker is over.
+    CancelledStepRunning { worker: String, host: Option<String>, pid: Option<i32>, alive: bool },
     /// It waits to be told one of these. `letters` are there, and are not what it waits for.
     AwaitingSignal { names: Vec<String>, since: Timestamp, deadline: Option<Timestamp>, letters: Vec<(String, i64)> },
     /// It waits for children. The first few of them are named.
@@ -294,7 +297,14 @@ fn blockers(row: &Instance, facts: Facts, turn: Turn, before: &HashMap<i64, Expl
                 tenant: row.tenant.clone(),
                 behind: turn.behind,
             });
-            std::iter::once(settled).chain(blocks).collect()
+            // Cancelled while its step ran: the step has not ended, and keeps the lane or the partition key.
+            let runs = row.locked_by.clone().map(|worker| Blocker::CancelledStepRunning {
+                worker,
+                host: facts.host,
+                pid: facts.pid,
+                alive: facts.alive == Some(true),
+            });
+            std::iter::once(settled).chain(runs).chain(blocks).collect()
         }
     }
 }

@@ -19,6 +19,8 @@ sql!(REAP, "reap.sql", [TEXT, INT4, INT2]);
 sql!(BEGIN_STEP, "begin_step.sql", [INT8, INT8, INT8]);
 sql!(BURY, "bury.sql", [TEXT]);
 sql!(HELD, "held.sql", [TEXT, FLOAT8]);
+sql!(RELEASE, "release.sql", [INT8_ARRAY, INT8_ARRAY]);
+sql!(RELEASE_EXPIRED, "release_expired.sql", [TEXT, INT4]);
 sql!(LOST, "lost.sql", [INT8_ARRAY, INT8_ARRAY]);
 sql!(LED, "led.sql", [TEXT, TEXT, TEXT, INT4]);
 sql!(CLAIM_LED, "claim_led.sql", [INT8_ARRAY, INT8_ARRAY, TEXT, FLOAT8]);
@@ -127,6 +129,21 @@ pub(crate) async fn begin_step(connection: &Connection, claim: Claim) -> Result<
         (false, true) => Begun::Locked,
         (false, false) => Begun::Stale,
     })
+}
+
+/// Releases the lanes and partition keys of cancelled instances whose step has ended, by the claims that those steps had. Returns the
+/// ids of those that another transaction holds, and how many were released.
+pub(crate) async fn release(connection: &Connection, claims: &[Claim]) -> Result<(HashSet<i64>, usize), Fault> {
+    let (ids, epochs): (Vec<i64>, Vec<i64>) = claims.iter().map(|claim| (claim.id, claim.epoch)).unzip();
+    let rows = connection.query(&RELEASE, &[&ids, &epochs]).await?;
+    let Some(row) = rows.first() else { return Ok((HashSet::new(), 0)) };
+    let (locked, released): (Vec<i64>, Vec<i64>) = (column(row, 0)?, column(row, 1)?);
+    Ok((locked.into_iter().collect(), released.len()))
+}
+
+/// Releases up to `limit` lanes and partition keys of cancelled instances whose step an expired worker ran. Returns how many.
+pub(crate) async fn release_expired(connection: &Connection, worker: &str, limit: i32) -> Result<usize, Fault> {
+    Ok(connection.query(&RELEASE_EXPIRED, &[&worker, &limit]).await?.len())
 }
 
 /// Forget a dead worker that holds nothing any more.

@@ -6,6 +6,7 @@ use tokio_postgres::Row;
 use super::{
     connection::Connection,
     fault::Fault,
+    lease,
     row::{Claim, Claimed, column},
     sql,
 };
@@ -195,10 +196,16 @@ pub(crate) async fn priorities(connection: &Connection, queues: &[String]) -> Re
     rows.iter().map(|row| Ok((column(row, 0)?, column(row, 1)?))).collect()
 }
 
-/// Put back what was claimed and not begun: no attempt is burned. Answers how many were still ours.
+/// Put back what was claimed and not begun: no attempt is burned. Answers how many were still ours, or were cancelled while they were
+/// and are released now.
 pub(crate) async fn give_back(connection: &Connection, claims: &[Claim]) -> Result<usize, Fault> {
     let (ids, epochs): (Vec<i64>, Vec<i64>) = claims.iter().map(|claim| (claim.id, claim.epoch)).unzip();
-    Ok(connection.query(&GIVE_BACK, &[&ids, &epochs]).await?.len())
+    let given = connection.query(&GIVE_BACK, &[&ids, &epochs]).await?.len();
+    if given == claims.len() {
+        return Ok(given);
+    }
+    let (_, released) = lease::release(connection, claims).await?;
+    Ok(given + released)
 }
 
 pub(super) fn claimed(row: &Row, now: Timestamp) -> Result<Claimed, Fault> {

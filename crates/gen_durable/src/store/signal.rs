@@ -15,7 +15,18 @@ use crate::{birth::New, letter::Sent};
 sql!(prepared SIGNAL, "signal.sql", [INT8, TEXT, TEXT, TEXT_ARRAY, TEXT, TEXT, TEXT, INT4]);
 sql!(prepared SIGNAL_ALL, "signal_all.sql", [TEXT, INT4]);
 sql!(prepared SIGNAL_OR_START, "signal_or_start.sql", [TEXT, TEXT, TEXT, TEXT, TEXT_ARRAY, INT4]);
-sql!(CANCEL, "cancel.sql", [INT8, TEXT, TEXT, TEXT_ARRAY, TEXT, BOOL]);
+sql!(CANCEL, "cancel.sql", [INT8, TEXT, TEXT, TEXT_ARRAY, TEXT]);
+sql!(CANCEL_BELOW, "cancel_below.sql", [INT8_ARRAY, INT4, INT8, INT4, TEXT, TEXT]);
+sql!(HOLDER, "holder.sql", [TEXT, TEXT]);
+
+/// So many children are read, and at most cancelled, in one statement of a tree's cancel…
+const TREE_PAGE: i32 = 1_000;
+/// …of at most so many parents.
+const TREE_PARENTS_MAX: usize = 1_000;
+/// A page waits for a row that another transaction holds for at most this long…
+const TREE_LOCK_TIMEOUT: &str = "1s";
+/// …and is tried again so often before the call gives up.
+const TREE_TRIES_MAX: u32 = 4;
 
 /// The most letters that an instance may have waiting.
 pub(crate) const INBOX_MAX: i32 = 1_000;
@@ -133,11 +144,66 @@ pub(crate) struct Whom {
     pub(crate) machines: Option<Vec<&'static str>>,
 }
 
-/// End an instance, and with `subtree` all that lives below it.
+/// Cancels an instance, and with `subtree` every live instance below it.
+///
+/// A tree is cancelled from above, page by page, each page a transaction: a settled parent spawns nothing more, so the walk ends. If it
+/// is interrupted, what was cancelled stays cancelled, and the same call goes on with the rest.
 pub(crate) async fn cancel(connection: &Connection, whom: &Whom, reason: &str, subtree: bool) -> Result<Answer, Fault> {
-    let params: &[Param<'_>] = &[&whom.id, &whom.tenant, &whom.key, &whom.machines, &reason, &subtree];
-    // A subtree may be large: its caller has a connection to itself.
-    let cancelled =
-        if subtree { connection.act_alone(&CANCEL, params).await } else { connection.act(&CANCEL, params).await };
-    answer(&cancelled?)
+    if !subtree {
+        let params: &[Param<'_>] = &[&whom.id, &whom.tenant, &whom.key, &whom.machines, &reason];
+        return answer(&connection.act(&CANCEL, params).await?);
+    }
+    // By its id: a settled instance may have lost its key.
+    let id = match (whom.id, &whom.key) {
+        (Some(id), _) => id,
+        (None, key) => match connection.query(&HOLDER, &[&whom.tenant, key]).await?.first() {
+            Some(row) => column(row, 0)?,
+            None => return Ok(Answer::NoTarget),
+        },
+    };
+    let params: &[Param<'_>] = &[&Some(id), &whom.tenant, &None::<&str>, &whom.machines, &reason];
+    let answer = answer(&connection.act(&CANCEL, params).await?)?;
+    if answer != Answer::NoTarget {
+        cancel_below(connection, id, reason).await?;
+    }
+    Ok(answer)
+}
+
+/// Where the reading of a parent's children goes on: generation and id. `None`: among those without a generation.
+type Cursor = (Option<i32>, i64);
+const FIRST_CHILD: Cursor = (Some(0), 0);
+
+/// Cancels every live instance below one that has settled.
+async fn cancel_below(connection: &Connection, root: i64, reason: &str) -> Result<(), Fault> {
+    // Instances whose children are still to be read. The last ones first, so that it holds a few pages for each level of the tree.
+    let mut parents: Vec<(i64, Cursor)> = vec![(root, FIRST_CHILD)];
+    let mut tries = 0;
+    while let Some((first, cursor)) = parents.pop() {
+        let mut asked = vec![first];
+        while asked.len() < TREE_PARENTS_MAX
+            && let Some((parent, _)) = parents.pop_if(|(_, cursor)| *cursor == FIRST_CHILD)
+        {
+            asked.push(parent);
+        }
+        let params: &[Param<'_>] = &[&asked, &cursor.0, &cursor.1, &TREE_PAGE, &reason, &TREE_LOCK_TIMEOUT];
+        let (read, cursor, children) = match connection.query(&CANCEL_BELOW, params).await {
+            Ok(rows) => {
+                tries = 0;
+                let Some(row) = rows.first() else { return Ok(()) };
+                let read = usize::try_from(column::<i32>(row, 1)?).unwrap_or_default();
+                (read, (column(row, 2)?, column(row, 3)?), column::<Vec<i64>>(row, 0)?)
+            }
+            // Another transaction holds a row of this page: the page is redone.
+            Err(Fault::Busy(_)) if tries < TREE_TRIES_MAX => {
+                tries += 1;
+                (0, cursor, Vec::new())
+            }
+            Err(fault) => return Err(fault),
+        };
+        let left: Vec<i64> = asked.into_iter().skip(read).collect();
+        parents.extend(left.iter().skip(1).rev().map(|parent| (*parent, FIRST_CHILD)));
+        parents.extend(left.first().map(|parent| (*parent, cursor)));
+        parents.extend(children.into_iter().map(|child| (child, FIRST_CHILD)));
+    }
+    Ok(())
 }

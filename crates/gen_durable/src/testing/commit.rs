@@ -8,7 +8,8 @@ use crate::{
     id::Status,
     store::{
         fault::Fault,
-        row::Claimed,
+        lease,
+        row::{Claim, Claimed},
         settle::{self, Ending},
     },
     story::Tale,
@@ -125,7 +126,13 @@ impl<App: Send + Sync + 'static> Lab<App> {
     async fn write(&self, endings: Vec<Ending>, tally: &mut Tally) -> Option<Fault> {
         let statuses: Vec<Status> = endings.iter().map(|ending| ending.status).collect();
         let written = self.client.pool().call(move |connection| async move {
-            settle::settle(&connection, &endings, None, settle::BATCH_LOCK_TIMEOUT).await
+            let written = settle::settle(&connection, &endings, None, settle::BATCH_LOCK_TIMEOUT).await?;
+            let lost = endings.iter().filter(|ending| ending.keyed && !written.found.contains_key(&ending.claim.id));
+            let lost: Vec<Claim> = lost.map(|ending| ending.claim).collect();
+            if !lost.is_empty() {
+                lease::release(&connection, &lost).await?;
+            }
+            Ok::<_, Fault>(written)
         });
         match written.await.unwrap_or_else(|error| panic!("{error}")) {
             Ok(_) => statuses.into_iter().for_each(|status| tally.count(status)),

@@ -12,7 +12,7 @@ const LINES_MAX: usize = 500;
 
 /// Statements that read the real clock, since what they are about is real time: leases, when a queue was paused, when a
 /// migration was installed. And the clock itself. Everything else asks `clock()`, which a test can move.
-const REAL_CLOCK: [&str; 27] = [
+const REAL_CLOCK: [&str; 28] = [
     "migrations/0001_instances.up.sql", // the clock itself; the defaults of `workers` and `migrations`
     "migrations/0002_hot_path.up.sql",  // the lease of a claim, for people
     "migrations/0008_hand_over.up.sql", // likewise
@@ -32,6 +32,7 @@ const REAL_CLOCK: [&str; 27] = [
     "store/sql/projections.sql",
     "store/sql/projections_page.sql", // who is alive, who is at a scope
     "store/sql/reap.sql",
+    "store/sql/release_expired.sql",
     "store/sql/renew.sql",
     "store/sql/schedules.sql", // who is alive
     "store/sql/run_advance.sql",

@@ -65,6 +65,7 @@ pub(crate) fn reason(explanation: &Explanation) -> String {
         [Blocker::Settled { error, .. }, Blocker::BlocksLane { .. }] => {
             format!("blocked: {}", error.as_deref().unwrap_or("it has failed"))
         }
+        [Blocker::Settled { .. }, running @ Blocker::CancelledStepRunning { .. }, ..] => said(running, explanation.now),
         [first, ..] => said(first, explanation.now),
         [] => "it is due, and the next pick takes it".to_owned(),
     }
@@ -105,6 +106,13 @@ fn said(blocker: &Blocker, now: Timestamp) -> String {
                     "the worker {worker}{place} that holds it is dead: any live engine takes it back within a lease"
                 ),
             }
+        }
+        Blocker::CancelledStepRunning { worker, host, pid, .. } => {
+            let place = host.as_deref().zip(*pid).map(|(host, pid)| format!(" ({host}, process {pid})"));
+            format!(
+                "it was cancelled, and its step still runs on the worker {worker}{}: its lane and partition key stay taken until the step has ended or the lease of that worker is over",
+                place.unwrap_or_default()
+            )
         }
         Blocker::AwaitingSignal { names, since, deadline: at, letters } => {
             let mut text = format!("it waits for {}, parked {}", names.join(" or "), relative(*since, now));
@@ -207,6 +215,7 @@ fn kind(blocker: &Blocker) -> &'static str {
         Blocker::Settled { .. } => "settled",
         Blocker::Executing { alive: true, .. } => "executing",
         Blocker::Executing { .. } => "held_by_the_dead",
+        Blocker::CancelledStepRunning { .. } => "cancelled_step_running",
         Blocker::AwaitingSignal { .. } => "awaiting_signal",
         Blocker::AwaitingChildren { .. } => "awaiting_children",
         Blocker::Queued { .. } => "queued",

@@ -183,6 +183,16 @@ pub(crate) fn said(blocker: &Blocker, now: Timestamp) -> (&'static str, String) 
             "held_by_the_dead",
             "The worker that holds it is dead: any live engine takes it back within a lease.".to_owned(),
         ),
+        Blocker::CancelledStepRunning { host, pid, .. } => {
+            let place = host.as_deref().zip(*pid).map(|(host, pid)| format!(" on {host}, process {pid}"));
+            (
+                "cancelled_step_running",
+                format!(
+                    "Its step still runs{}: its lane and partition key stay taken until the step has ended or the lease of its worker is over.",
+                    place.unwrap_or_default()
+                ),
+            )
+        }
         Blocker::AwaitingSignal { names, deadline: at, .. } => {
             ("awaiting_signal", format!("It waits for the signal {}, {}.", names.join(" or "), deadline(at)))
         }

@@ -5,14 +5,14 @@
 -- renews if it lives; if it does not, the reaper finds it.
 with recursive holder(id) as (
     (select i.locked_by from gen_durable.instances i
-     where i.status = 'executing' and i.locked_by is not null
+     where i.locked_by is not null
      order by i.locked_by limit 1)
     union all
     select later.locked_by
     from holder
     cross join lateral (
         select i.locked_by from gen_durable.instances i
-        where i.status = 'executing' and i.locked_by > holder.id
+        where i.locked_by > holder.id
         order by i.locked_by limit 1
     ) later
 )

@@ -2,5 +2,5 @@
 -- locks: the dead worker's row
 delete from gen_durable.workers w
 where w.id = $1::text::uuid and w.lease_expires_at < statement_timestamp()
-  and not exists (select from gen_durable.instances i where i.locked_by = w.id and i.status = 'executing')
+  and not exists (select from gen_durable.instances i where i.locked_by = w.id)
   and not exists (select from gen_durable.led_heads(w.id, '', '', 2147483647) h where h.status = 'queued')

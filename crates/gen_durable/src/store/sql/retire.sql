@@ -3,5 +3,5 @@
 -- A worker that still holds something keeps its row: the reaper finds what it held by it.
 delete from gen_durable.workers w
 where w.id = $1::text::uuid
-  and not exists (select from gen_durable.instances i where i.locked_by = w.id and i.status = 'executing')
+  and not exists (select from gen_durable.instances i where i.locked_by = w.id)
   and not exists (select from gen_durable.led_heads(w.id, '', '', 2147483647) h where h.status = 'queued')

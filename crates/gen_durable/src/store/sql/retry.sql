@@ -7,6 +7,8 @@
 with stood as materialized (
     select i.id, i.step from gen_durable.instances i
     where i.id = $1 and i.status in ('failed', 'cancelled', 'stuck')
+      -- Not while the step runs on that it was cancelled in: two would run at once.
+      and i.locked_by is null
     for no key update
 ),
 again as (

@@ -14,7 +14,7 @@ select i.id, head.id,
         limit 10001) behind) else 0 end,
     (select t.id from gen_durable.instances t
      where t.tenant = i.tenant and t.partition_key = i.partition_key and not t.held_back
-       and t.status in ('runnable', 'executing'))
+       and (t.status in ('runnable', 'executing') or t.locked_by is not null))
 from gen_durable.instances i
 left join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
 left join lateral (

@@ -21,10 +21,12 @@ pub(super) const GATE: &str = "
         end if;
     end $$;";
 
-const GATED: [&str; 15] = [
+const GATED: [&str; 17] = [
     "conclude",
     "signal",
     "cancel",
+    "_cancel_live",
+    "_release",
     "tell_parents",
     "signal_all",
     "signal_or_start",

@@ -11,6 +11,8 @@ use super::{
 const SETTLE_KEYED: &str = include_str!("../../../src/store/sql/settle_keyed.sql");
 const CLAIM_LED: &str = include_str!("../../../src/store/sql/claim_led.sql");
 const PLACE: &str = include_str!("../../../src/store/sql/place.sql");
+const RELEASE: &str = include_str!("../../../src/store/sql/release.sql");
+const RELEASE_EXPIRED: &str = include_str!("../../../src/store/sql/release_expired.sql");
 const REPAIR: &str = include_str!("../../../src/store/sql/repair.sql");
 const RETRY: &str = include_str!("../../../src/store/sql/retry.sql");
 
@@ -20,7 +22,7 @@ const CLEAR: &str = "
     insert into S.workers (id, lease_expires_at, host, pid, queues, machines)
     values ('00000000-0000-0000-0000-00000000000a', statement_timestamp() - interval '1 hour', 'h', 1, '{}', '{}');";
 
-/// `led`: queued, and run by the worker that leads its lane. `theirs`: it executes in another, in a lane that the dead one led before.
+/// `ousted`: cancelled at epoch 5, and its step runs on. `led`: queued, and run by the worker that leads its lane. `theirs`: it executes in another, in a lane that the dead one led before.
 const MAKE: &str = "
     create temporary table if not exists made (id bigint, status text, lane text, position bigint, in_lane boolean,
         blocks boolean, key text, held boolean, arrival bigint, due int);
@@ -30,19 +32,19 @@ const MAKE: &str = "
         awaits, deadline_at, deadline_step, eligible_at, lane_key, lane_position, in_lane, lane_blocks, partition_key,
         held_back, arrival)
     overriding system value
-    select id, (case status when 'led' then 'queued' when 'theirs' then 'executing' else status end)::S.durable_status,
+    select id, (case status when 'led' then 'queued' when 'theirs' then 'executing' when 'ousted' then 'cancelled' else status end)::S.durable_status,
         case when status in ('executing', 'led', 'theirs') then 5 else 6 end, 3, 'm', 's', '{}',
-        case status when 'executing' then '00000000-0000-0000-0000-00000000000a'::uuid
-                    when 'theirs' then '00000000-0000-0000-0000-00000000000b'::uuid end,
+        case when status in ('executing', 'ousted') then '00000000-0000-0000-0000-00000000000a'::uuid
+             when status = 'theirs' then '00000000-0000-0000-0000-00000000000b'::uuid end,
         case when status = 'executing' then statement_timestamp() - interval '1 hour' end,
-        case when status in ('done', 'failed', 'cancelled') then S.clock() - interval '1 hour' end,
+        case when status in ('done', 'failed', 'cancelled', 'ousted') then S.clock() - interval '1 hour' end,
         case when status = 'awaiting_signal' then array['a'] end,
         case when status = 'awaiting_signal' then S.clock() - interval '1 second' end,
         case when status = 'awaiting_signal' then 'late' end,
         S.clock() + due * interval '1 s', lane, position, in_lane, blocks, key, held, arrival
     from made;
     insert into S.lanes (tenant, key, led_by)
-    select '', lane, case when bool_or(status in ('led', 'theirs')) then '00000000-0000-0000-0000-00000000000a'::uuid end
+    select '', lane, case when bool_or(status in ('led', 'theirs', 'ousted')) then '00000000-0000-0000-0000-00000000000a'::uuid end
     from made where in_lane group by lane;";
 
 /// The statements that make a world of these rows.
@@ -68,6 +70,8 @@ const LANE: &[&str] = &[
     "reap",
     "reap to death",
     "give back",
+    "release",
+    "release expired",
     "repair",
 ];
 /// And in a lane that its worker leads.
@@ -88,6 +92,8 @@ const LED: &[&str] = &[
     "reap",
     "reap to death",
     "give back",
+    "release",
+    "release expired",
     "repair",
 ];
 const KEY: &[&str] = &[
@@ -108,6 +114,8 @@ const KEY: &[&str] = &[
     "reap",
     "reap to death",
     "give back",
+    "release",
+    "release expired",
     "repair",
 ];
 const OUTSIDE: &[&str] = &[
@@ -122,6 +130,24 @@ const OUTSIDE: &[&str] = &[
     "expire",
     "retry 10",
     "enqueue in lane",
+    "collect",
+];
+/// The step of 10 runs on after a cancel.
+const OUSTED: &[&str] = &[
+    "place",
+    "pick",
+    "repair",
+    "10 done and takes",
+    "cancel",
+    "cancel 11",
+    "signal 11",
+    "retry 10",
+    "reap",
+    "give back",
+    "release",
+    "release expired",
+    "enqueue in lane",
+    "enqueue under key",
     "collect",
 ];
 const OUTSIDE_KEY: &[&str] = &[
@@ -144,7 +170,7 @@ const fn lane(name: &'static str, acts: &'static [&'static str], rows: &'static 
 }
 
 /// Columns: id, status, lane, position, in lane, blocks, partition key, held back, arrival, due in seconds.
-pub(super) const WORLDS: [World; 23] = [
+pub(super) const WORLDS: [World; 26] = [
     lane("lane running", LANE, "(10, 'executing', 'l', 1, true, false, null, false, null, -60),
         (11, 'queued', 'l', 2, true, false, null, false, null, -60)"),
     lane("lane of three", LANE, "(10, 'executing', 'l', 1, true, false, null, false, null, -60),
@@ -160,7 +186,7 @@ pub(super) const WORLDS: [World; 23] = [
         (11, 'queued', 'l', null, false, false, null, false, 5, -60), (12, 'queued', 'l', null, false, false, null, false, 6, -60)"),
     lane("lane led that blocks", LED, "(10, 'led', 'l', 1, true, true, null, false, null, -60),
         (11, 'queued', 'l', 2, true, false, null, false, null, -60)"),
-    lane("lane led before", &["10 done and takes, elsewhere", "reap", "cancel", "place", "cancel 11", "repair"],
+    lane("lane led before", &["10 done and takes, elsewhere", "reap", "cancel", "place", "cancel 11", "release", "repair"],
         "(10, 'theirs', 'l', 1, true, false, null, false, null, -60),
         (11, 'queued', 'l', 2, true, false, null, false, null, -60), (12, 'queued', 'l', 3, true, false, null, false, null, -60)"),
     lane("lane new", OUTSIDE, "(11, 'queued', 'l', null, false, false, null, false, 5, -60),
@@ -173,6 +199,12 @@ pub(super) const WORLDS: [World; 23] = [
         (11, 'queued', 'l', 2, true, false, null, false, null, -60)"),
     lane("lane left", OUTSIDE, "(10, 'cancelled', 'l', 1, false, false, null, false, 5, -60),
         (11, 'queued', 'l', 2, true, false, null, false, null, -60), (12, 'queued', 'l', null, false, false, null, false, 6, -60)"),
+    lane("lane of a cancelled step", OUSTED, "(10, 'ousted', 'l', 1, true, false, null, false, null, -60),
+        (11, 'queued', 'l', 2, true, false, null, false, null, -60), (12, 'queued', 'l', null, false, false, null, false, 6, -60)"),
+    lane("lane and key of a cancelled step", OUSTED, "(10, 'ousted', 'l', 1, true, false, 'p', false, null, -60),
+        (11, 'queued', 'l', 2, true, false, 'p', false, null, -60), (12, 'runnable', null, null, false, false, 'p', true, 6, -60)"),
+    lane("key of a cancelled step", OUSTED, "(10, 'ousted', null, null, false, false, 'p', false, null, -60),
+        (11, 'runnable', null, null, false, false, 'p', true, 5, -60), (12, 'runnable', null, null, false, false, 'p', true, null, -60)"),
     lane("lane without a head", OUTSIDE, "(10, 'failed', 'l', 1, false, false, null, false, null, -60),
         (11, 'queued', 'l', 2, true, false, null, false, null, -60)"),
     lane("lane and key", LANE, "(10, 'executing', 'l', 1, true, false, 'p', false, null, -60),
@@ -256,6 +288,10 @@ pub(super) fn act(name: &str) -> Option<(String, Claims)> {
         "signal 11" => {
             let values = ["11", "''", "null::text", "null::text[]", "'z'", r#"'"of WHO"'"#, "null::text", "1000"];
             (fill(SIGNAL, &values), Claims::default())
+        }
+        "release" => (fill(RELEASE, &["array[10]", "array[5]"]), Claims::default()),
+        "release expired" => {
+            (fill(RELEASE_EXPIRED, &["'00000000-0000-0000-0000-00000000000a'", "100"]), Claims::default())
         }
         "retry 10" => (fill(RETRY, &["10", "null::text", "null::text"]), Claims::default()),
         _ => return None,

@@ -16,7 +16,7 @@ pub(super) const WITNESSES: &str = "
         where i.tenant = new.tenant and i.lane_key = new.lane_key and i.in_lane and i.lane_position < new.lane_position
         union all
         select 'ran beside ' || i.id, new.id from S.instances i
-        where i.tenant = new.tenant and i.id <> new.id and i.status = 'executing'
+        where i.tenant = new.tenant and i.id <> new.id and i.locked_by is not null
           and (i.lane_key = new.lane_key or i.partition_key = new.partition_key);
         return null;
     end $$;
@@ -32,6 +32,8 @@ pub(super) const WITNESSES: &str = "
         rounds int := 0;
     begin
         loop
+            -- Steps that ran on after a cancel have ended.
+            perform S._release(array(select i.id from S.instances i where i.status = 'cancelled' and i.locked_by is not null));
             perform S.place(0, 1000);
             for one in select i.id from S.instances i where i.status = 'awaiting_signal' loop
                 perform S.signal(one.id, null, null, null, 'a', '1');
@@ -74,7 +76,7 @@ const PLACED: &str = "
     select 'waits for a turn that nobody has: ' || w.id from S.instances w
     where w.held_back and not exists (
         select from S.instances h where h.tenant = w.tenant and h.partition_key = w.partition_key and not h.held_back
-          and h.status in ('runnable', 'executing'))
+          and (h.status in ('runnable', 'executing') or h.locked_by is not null))
     union all
     select 'is due and waits for one that is not: ' || w.id from S.instances w
     join S.instances h on h.tenant = w.tenant and h.partition_key = w.partition_key and not h.held_back and h.status = 'runnable'
@@ -85,6 +87,7 @@ const PLACED: &str = "
     union all
     select 'is over and has the lane: ' || id from S.instances
     where in_lane and finished_at is not null and not (status = 'failed' and lane_blocks)
+      and not (status = 'cancelled' and locked_by is not null)
     union all
     select 'is in a lane without a lock, or below its floor: ' || i.id from S.instances i
     where i.in_lane and not exists (

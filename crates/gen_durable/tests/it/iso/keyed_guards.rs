@@ -4,7 +4,7 @@ use super::{Guard, Meeting, assert_nothing_wrong, play_all};
 
 /// Guards, whether it takes gates to see them, a meeting that needs each, and what the kit says without the guard.
 #[allow(clippy::type_complexity)] // A table: name, gated, what is taken out, where, who meets, why.
-const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 20] = [
+const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 23] = [
     (
         "the lock of the lane, for who gives out places",
         false,
@@ -26,8 +26,8 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 20] = [
         false,
         &[(
             "deal",
-            "and not i.held_back and i.status in ('runnable', 'executing')\n        for no key update skip locked;",
-            "and not i.held_back and i.status in ('runnable', 'executing');",
+            "(i.status in ('runnable', 'executing') or i.locked_by is not null)\n        for no key update skip locked;",
+            "(i.status in ('runnable', 'executing') or i.locked_by is not null);",
         )],
         "key running alone",
         &["10 concludes", "place", "enqueue under key"],
@@ -61,7 +61,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 20] = [
         "the number that stays with one that is cancelled",
         false,
         &[(
-            "cancel",
+            "_cancel_live",
             "then nextval('gen_durable.arrivals') else i.arrival end",
             "then nextval('gen_durable.arrivals') end",
         )],
@@ -102,20 +102,44 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 20] = [
         "nobody runs its head",
     ),
     (
-        "the end of the lead when the head is cancelled",
+        "the end of the lead when a cancelled head is released",
         false,
-        &[("cancel", "perform gen_durable.unlead(heads);", "")],
-        "lane led",
-        &["cancel", "place"],
+        &[("_release", "perform gen_durable.unlead(p_ids);", "")],
+        "lane of a cancelled step",
+        &["release", "place"],
         "nobody runs its head",
     ),
     (
         "knowing that one that is queued has its lane",
         false,
-        &[("cancel", "or gen_durable.is_led(i.id)", "")],
+        &[("_cancel_live", "when i.status = 'queued' and i.in_lane then gen_durable._lane_worker(i.id) end", "end")],
         "lane led",
         &["cancel", "place"],
         "nobody runs its head",
+    ),
+    (
+        "the position of a cancelled head whose step runs on",
+        false,
+        &[("_cancel_live", "in_lane = i.in_lane and array_position(running, i.id) is not null", "in_lane = false")],
+        "lane running",
+        &["cancel", "place", "pick"],
+        "ran beside",
+    ),
+    (
+        "the partition key of a cancelled step that runs on",
+        false,
+        &[("deal", "or i.locked_by is not null)", ")")],
+        "key of a cancelled step",
+        &["place", "pick"],
+        "23505",
+    ),
+    (
+        "the number of one that is released",
+        false,
+        &[("_release", "arrival = nextval('gen_durable.arrivals'), ", "")],
+        "lane of a cancelled step",
+        &["release", "place"],
+        "nobody is at the head of the lane",
     ),
     (
         "leaving the head alone of a lane that is led",
@@ -136,7 +160,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 20] = [
     (
         "the lock of who stood before it, for a cancel that sees nothing new",
         false,
-        &[("cancel", "if not gen_durable.looks_anew() then", "if false then")],
+        &[("_cancel_live", "if not gen_durable.looks_anew() then", "if false then")],
         "lane led",
         &["strictly cancel 11", "10 done and leads"],
         "nobody runs its head",
@@ -152,8 +176,8 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 20] = [
     (
         "the number of one that ended from outside",
         false,
-        &[("cancel", "i.id = any (heads)", "false")],
-        "lane running",
+        &[("_cancel_live", "i.id = any (heads)", "false")],
+        "lane due",
         &["cancel", "place"],
         "nobody is at the head of the lane",
     ),

@@ -1,0 +1,19 @@
+-- called by: store::lease::release     index: instances_pkey, lanes_pkey
+-- locks: instances by id, in order, skipping what another transaction holds; then the lanes that they had
+-- Steps that have ended after their instance was cancelled, by the claim that they had: a cancel raises the epoch by one. Returns
+-- those that another transaction holds, which are to be asked for again, and those that were released.
+with mine as materialized (
+    select i.id from unnest($1::bigint[], $2::bigint[]) as claim(id, epoch)
+    join gen_durable.instances i on i.id = claim.id and i.claim_epoch = claim.epoch + 1
+    where i.status = 'cancelled' and i.locked_by is not null
+),
+free as materialized (
+    select i.id from gen_durable.instances i
+    where i.id = any (array(select mine.id from mine)) and i.status = 'cancelled' and i.locked_by is not null
+    order by i.id
+    for no key update skip locked
+),
+released as materialized (
+    select gen_durable._release(array(select free.id from free)) as ids
+)
+select array(select mine.id from mine where mine.id <> all (released.ids)), released.ids from released

@@ -1,0 +1,17 @@
+-- called by: store::lease::release_expired     index: workers_pkey, instances_held, instances_pkey, lanes_pkey
+-- locks: the expired worker's row first, so that it cannot come back meanwhile; then instances by id, skipping what another
+-- transaction holds; then the lanes that they had
+-- The lease of a worker is over: its steps whose instances were cancelled keep their lanes and partition keys no longer.
+with expired as materialized (
+    select w.id from gen_durable.workers w
+    where w.id = $1::text::uuid and w.lease_expires_at < statement_timestamp()
+    for update
+),
+free as materialized (
+    select i.id from gen_durable.instances i
+    where i.locked_by = (select id from expired) and i.status = 'cancelled'
+    order by i.id
+    limit $2
+    for no key update skip locked
+)
+select unnest(gen_durable._release(array(select free.id from free)))

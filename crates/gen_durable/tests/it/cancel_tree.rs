@@ -1,0 +1,103 @@
+//! A cancel of an instance with all that is below it: from above, page by page.
+
+use gen_durable::{Context, Id, Job, Lab, StepError};
+use serde::{Deserialize, Serialize};
+
+use crate::support::sql;
+
+#[derive(Serialize, Deserialize)]
+struct Leaf;
+
+impl Job for Leaf {
+    const NAME: &'static str = "leaf";
+    type App = ();
+    type Output = ();
+    async fn run(&self, _: &mut Context<'_, Self>) -> Result<(), StepError> {
+        Ok(())
+    }
+}
+
+/// A root with 2,500 children, of which every fifth has settled; 20 of the settled ones have two children each, which live; one child
+/// was retried by an operator, and counts for no join. Another tree stands beside it.
+async fn tree(lab: &Lab<()>) -> (Id<Leaf>, i64) {
+    let root = lab.enqueue(Leaf).after(gen_durable::HOUR).await.unwrap().id;
+    let beside = lab.enqueue(Leaf).after(gen_durable::HOUR).await.unwrap().id.raw();
+    let text = "
+        update S.instances set status = 'awaiting_children', join_generation = 3, children_pending = 1999 where id = ROOT;
+        insert into S.instances (fsm, step, state, eligible_at, parent_id, parent_generation, status, finished_at)
+        select 'leaf', 'run', 'null', 'infinity', ROOT, 1 + n % 3,
+            (case when n % 5 = 0 then 'done' else 'runnable' end)::S.durable_status, case when n % 5 = 0 then S.clock() end
+        from generate_series(1, 2500) n;
+        insert into S.instances (fsm, step, state, eligible_at, parent_id, parent_generation)
+        select 'leaf', 'run', 'null', 'infinity', p.id, 1
+        from (select id from S.instances where parent_id = ROOT and status = 'done' order by id limit 20) p, generate_series(1, 2);
+        insert into S.instances (fsm, step, state, eligible_at, parent_id) values ('leaf', 'run', 'null', 'infinity', ROOT);
+        insert into S.instances (fsm, step, state, eligible_at, parent_id, parent_generation)
+        values ('leaf', 'run', 'null', 'infinity', BESIDE, 1)";
+    let text = text.replace("S.", &format!("{}.", lab.pool().schema()));
+    let text = text.replace("ROOT", &root.to_string()).replace("BESIDE", &beside.to_string());
+    sql().await.batch_execute(&text).await.unwrap();
+    (root, beside)
+}
+
+async fn count(lab: &Lab<()>, which: &str) -> i64 {
+    let text = format!("select count(*) from {}.instances where {which}", lab.pool().schema());
+    sql().await.query_one(&text, &[]).await.unwrap().get(0)
+}
+
+/// The cancel took the lock of every descendant, settled or not, in one statement.
+#[tokio::test]
+async fn a_cancelled_tree_is_read_in_pages_and_locks_only_what_lives() {
+    let lab = Lab::new(()).await.register::<Leaf>();
+    let (root, _) = tree(&lab).await;
+    let holder = sql().await;
+    let schema = lab.pool().schema();
+    let settled = format!(
+        "begin; select from {schema}.instances where parent_id = {root} and status = 'done' order by id desc limit 400 for update"
+    );
+    holder.batch_execute(&settled).await.unwrap();
+    assert!(lab.cancel_subtree(root, "enough").await.unwrap());
+    holder.batch_execute("commit").await.unwrap();
+    assert_eq!(count(&lab, "finished_at is null").await, 2, "the tree beside it lives");
+    assert_eq!(count(&lab, "status = 'cancelled' and last_error = 'enough'").await, 1 + 2_000 + 40 + 1);
+    assert_eq!(count(&lab, &format!("id = {root} and status = 'cancelled'")).await, 1, "its children did not wake it");
+    let pages = lab.statements().get("cancel_below.sql").copied().unwrap_or_default();
+    assert!((3..=10).contains(&pages), "{pages} pages");
+    assert!(!lab.cancel_subtree(root, "again").await.unwrap(), "it has settled");
+}
+
+/// The wait for a row below has a bound; what was cancelled stays cancelled, and the same call goes on with the rest.
+#[tokio::test]
+async fn a_cancelled_tree_does_not_wait_for_a_locked_descendant_for_ever() {
+    let lab = Lab::new(()).await.register::<Leaf>();
+    let (root, _) = tree(&lab).await;
+    let holder = sql().await;
+    let lives = format!(
+        "begin; select from {}.instances where parent_id = {root} and status = 'runnable' order by id desc limit 1 for update",
+        lab.pool().schema()
+    );
+    holder.batch_execute(&lives).await.unwrap();
+    let busy = lab.cancel_subtree(root, "enough").await.unwrap_err();
+    assert!(busy.to_string().contains("lock"), "{busy}");
+    assert_eq!(count(&lab, &format!("id = {root} and status = 'cancelled'")).await, 1, "the root comes first");
+    holder.batch_execute("commit").await.unwrap();
+    assert!(!lab.cancel_subtree(root, "enough").await.unwrap(), "the root had settled before");
+    assert_eq!(count(&lab, "finished_at is null").await, 2);
+}
+
+/// In SQL it is one transaction, and locks what lives as well.
+#[tokio::test]
+async fn a_cancel_of_a_tree_in_sql_locks_only_what_lives() {
+    let lab = Lab::new(()).await.register::<Leaf>();
+    let (root, _) = tree(&lab).await;
+    let (holder, caller, schema) = (sql().await, sql().await, lab.pool().schema());
+    let settled = format!(
+        "begin; select from {schema}.instances where parent_id = {root} and status = 'done' order by id desc limit 400 for update"
+    );
+    holder.batch_execute(&settled).await.unwrap();
+    let cancel = format!("select {schema}.cancel({root}, null, null, null, 'enough', true)");
+    caller.batch_execute("set lock_timeout = '20s'").await.unwrap();
+    assert_eq!(caller.query_one(&cancel, &[]).await.unwrap().get::<_, &str>(0), "cancelled");
+    holder.batch_execute("commit").await.unwrap();
+    assert_eq!(count(&lab, "finished_at is null").await, 2);
+}
