@@ -304,8 +304,12 @@ async fn carefully(
         let held = locked.await.map_err(Fault::before_any_write)?;
         let locked = batch.iter().filter(|ended| touched(ended).any(|id| held.contains(&id)));
         let locked: HashSet<i64> = locked.map(|ended| ended.ending.claim.id).collect();
-        let free = batch.iter().map(|ended| &ended.ending).filter(|ending| !locked.contains(&ending.claim.id));
-        let written = settle::settle(connection, free, None, lock_timeout).await?;
+        let mut free =
+            batch.iter().map(|ended| &ended.ending).filter(|ending| !locked.contains(&ending.claim.id)).peekable();
+        let written = match free.peek() {
+            Some(_) => settle::settle(connection, free, None, lock_timeout).await?,
+            None => Written::default(),
+        };
         connection.batch("commit").await?;
         Ok((written, locked))
     };

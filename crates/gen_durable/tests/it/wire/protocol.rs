@@ -43,9 +43,9 @@ pub(crate) async fn read_startup(from: &mut (impl AsyncRead + Unpin)) -> Option<
     Some(bytes)
 }
 
-/// That a statement was closed: no answer to a query.
-pub(crate) fn close_complete() -> Vec<u8> {
-    vec![b'3', 0, 0, 0, 4]
+/// That a statement was closed, which is no answer to a query, and that the server is ready for more.
+pub(crate) fn no_answer() -> Vec<u8> {
+    vec![b'3', 0, 0, 0, 4, b'Z', 0, 0, 0, 5, b'I']
 }
 
 /// An error as a server says it, and, unless it is the last word, that the server is ready for more.

@@ -38,7 +38,7 @@ pub(crate) enum Fault {
     Hold,
     /// The server has done it; the answer waits here until the test lets it go.
     HoldAnswer,
-    /// The server has done it; a message that is no answer to it comes back, and that the server is ready for more.
+    /// The server never sees it; a message that is no answer comes back, and that the server is ready for more.
     Garble,
     /// The server never sees it; an error with this SQLSTATE comes back.
     Refuse(&'static str),
@@ -300,16 +300,19 @@ async fn requests(
                 // The other half sees the answer and ends this connection.
                 return std::future::pending().await;
             }
-            Some(Fault::Refuse(code)) => {
+            Some(fault @ (Fault::Refuse(_) | Fault::Garble)) => {
                 while !pending.lock().unwrap().is_empty() {
                     answered.notified().await;
                 }
-                client_write.lock().await.write_all(&protocol::error(code, false)).await.ok()?;
+                let answer = match fault {
+                    Fault::Refuse(code) => protocol::error(code, false),
+                    _ => protocol::no_answer(),
+                };
+                client_write.lock().await.write_all(&answer).await.ok()?;
                 continue;
             }
             Some(Fault::Hold) => rule.as_ref()?.wait_for_release().await,
-            Some(Fault::CutAfter | Fault::CutAnswer | Fault::SwallowAnswer | Fault::HoldAnswer | Fault::Garble)
-            | None => {}
+            Some(Fault::CutAfter | Fault::CutAnswer | Fault::SwallowAnswer | Fault::HoldAnswer) | None => {}
         }
         pending.lock().unwrap().push_back((text, rule));
         server.write_all(&bytes).await.ok()?;
@@ -333,12 +336,6 @@ async fn answers(
         let fault = pending.lock().unwrap().front().and_then(|(_, rule)| rule.as_ref().map(|rule| rule.fault));
         let is_last = message.kind == b'Z';
         match fault {
-            // The last message says that the server is ready.
-            Some(Fault::Garble) if is_last => {
-                client.lock().await.write_all(&protocol::close_complete()).await.ok()?;
-                client.lock().await.write_all(&message.bytes).await.ok()?;
-            }
-            Some(Fault::Garble) => {}
             Some(
                 Fault::CutAfter | Fault::CutAnswer | Fault::SwallowAnswer | Fault::DeliverLate | Fault::HoldAnswer,
             ) => {

@@ -42,7 +42,7 @@ async fn a_server_that_is_not_well_burns_no_attempt_and_runs_nothing_again() {
     engine.stop().await;
 }
 
-/// A proxy answers with something that is no answer: that says nothing of the data, and the commit was made.
+/// A proxy answers with something that is no answer: that says nothing of the data.
 #[tokio::test]
 async fn an_answer_that_cannot_be_read_is_not_the_steps_fault() {
     let stage = Stage::new().await;
