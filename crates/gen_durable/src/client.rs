@@ -3,7 +3,6 @@
 use std::{
     fmt,
     future::IntoFuture,
-    marker::PhantomData,
     pin::Pin,
     rc::Rc,
     time::{Duration, Instant},
@@ -19,7 +18,7 @@ use crate::{
     error::{Error, Failure, Kind, StepError, storable},
     event::{Event, Record, RecordAll},
     id::{Id, NAME_BYTES_MAX, Queue, Status},
-    letter::{LetterTo, Sent, letter_to},
+    letter::{SendSignal, letter_to},
     log::Log,
     machine::Machine,
     operate::Operate,
@@ -28,7 +27,6 @@ use crate::{
     store::{
         connection::Connection,
         enqueue::{self, Inserted},
-        fault::Fault,
         inspect::{self, End, Inspect},
         migrate,
         pool::Pool,
@@ -188,7 +186,7 @@ impl Client {
 
     /// Tell an instance something: `client.signal(id, Payment { … }).await?`, `.once("evt-7")`, `.within(&mut tx)`.
     pub fn signal<S: Signal>(&self, to: impl Into<Address<S::To>>, signal: S) -> SendSignal<'_, S> {
-        SendSignal { client: self, letter: letter_to(to, signal), kind: PhantomData }
+        SendSignal::new(self, letter_to(to, signal))
     }
 
     /// Record a fact in a tenant's log: `client.record("acme", OrderShipped { … }).await?` answers its position, or
@@ -425,78 +423,6 @@ impl<'c, M: Machine> IntoFuture for Enqueue<'c, M> {
             client.hint(queue, priority, inserted.eligible_at);
             Ok(Enqueued::of(inserted))
         })
-    }
-}
-
-/// A signal that has not been sent yet.
-#[must_use = "nothing is sent until this is awaited"]
-pub struct SendSignal<'c, S: Signal> {
-    client: &'c Client,
-    letter: LetterTo,
-    kind: PhantomData<fn() -> S>,
-}
-
-impl<'c, S: Signal> SendSignal<'c, S> {
-    /// Delivers it once, however often it is sent with this key: see `Settings::dedup_retention`.
-    pub fn once(mut self, key: impl fmt::Display) -> Self {
-        self.letter = self.letter.once(key);
-        self
-    }
-
-    /// In the caller's transaction: it is sent if and only if the rest of the transaction commits. The target's row stays
-    /// locked until then. Answers whether it is new to its target.
-    pub async fn within<T: Transaction>(self, tx: &mut T) -> Result<bool, Error> {
-        let client = self.client;
-        let sent = self.prepare()?;
-        told(signal::deliver_within(tx, &client.pool.inner.target, &sent).await, sent.name)
-    }
-
-    fn prepare(self) -> Result<Sent, Error> {
-        let sent = self.letter.into_sent(self.client.pool.limits().payload_bytes_max);
-        sent.map_err(|error| Error::invalid(format!("cannot send {}: {error}", S::NAME)))
-    }
-}
-
-impl<'c, S: Signal> IntoFuture for SendSignal<'c, S> {
-    type Output = Result<bool, Error>;
-    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'c>>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        let client = self.client;
-        let prepared = self.prepare();
-        Box::pin(async move {
-            let sent = prepared?;
-            let name = sent.name;
-            let answer =
-                client.pool.act(move |connection| async move { signal::deliver(&connection, &sent).await }).await?;
-            client.pool.wakes().iter().for_each(|wake| wake.ring());
-            told(answer, name)
-        })
-    }
-}
-
-pub(crate) fn told(answer: Result<Answer, Fault>, name: &str) -> Result<bool, Error> {
-    match answer.map_err(|fault| fault.into_error("send a signal"))? {
-        Answer::Done => Ok(true),
-        Answer::Duplicate => Ok(false),
-        Answer::InboxFull => Err(inbox_full(name)),
-        Answer::NoTarget | Answer::TooLate => Err(nobody(name, "no such instance, or it has settled")),
-    }
-}
-
-pub(crate) fn inbox_full(name: &str) -> Error {
-    let (letters, mib) = (signal::INBOX_MAX, signal::INBOX_BYTES_MAX / (1024 * 1024));
-    let message = format!("signal {name} was not delivered: the inbox is full (at most {letters} letters, {mib} MiB)");
-    Error::new(Kind::InboxFull, message)
-}
-
-pub(crate) fn nobody(name: &str, why: &str) -> Error {
-    Error::new(Kind::NoTarget, format!("nobody is there to be told {name}: {why}"))
-}
-
-impl<S: Signal> fmt::Debug for SendSignal<'_, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SendSignal").field("signal", &S::NAME).finish_non_exhaustive()
     }
 }
 

@@ -9,10 +9,10 @@ use serde_json::value::RawValue;
 
 use crate::{
     birth::KEY_BYTES_MAX,
-    client::told,
     codec,
     error::{Error, Kind, storable},
     id::{NAME_BYTES_MAX, QUEUE_NAME_BYTES_MAX, Queue, Status},
+    letter::delivered,
     signal::{Address, Scope},
     store::{
         enqueue::Inserted,
@@ -115,7 +115,7 @@ impl Operate {
             })
             .await?;
         self.pool.wakes().iter().for_each(|wake| wake.ring());
-        told(answer, name)
+        delivered(answer, name)
     }
 
     /// End an instance, and with `subtree` everything below it that lives. Answers whether it came in time; nobody there is an

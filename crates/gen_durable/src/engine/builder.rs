@@ -149,8 +149,18 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
     /// Check everything. Two machines for the same rows, a queue that nobody works, a heartbeat longer than a third of
     /// the lease: found here.
     pub fn build(self) -> Result<Engine, Error> {
-        let EngineBuilder { pool, app: _, settings, registry, schedules, mut queues, retentions, readers, on_failure, mistake } =
-            self;
+        let EngineBuilder {
+            pool,
+            app: _,
+            settings,
+            registry,
+            schedules,
+            mut queues,
+            retentions,
+            readers,
+            on_failure,
+            mistake,
+        } = self;
         if let Some(mistake) = mistake {
             return Err(mistake);
         }

@@ -57,7 +57,14 @@ pub(crate) struct Environment {
 impl Environment {
     pub(crate) fn new(pool: Pool, installation: Arc<str>, settings: &Settings) -> Environment {
         let Settings { step_timeout, payload_bytes_max, .. } = *settings;
-        Environment { pool, installation, step_timeout, payload_bytes_max, watch: Arc::default(), phase: Arc::default() }
+        Environment {
+            pool,
+            installation,
+            step_timeout,
+            payload_bytes_max,
+            watch: Arc::default(),
+            phase: Arc::default(),
+        }
     }
 }
 

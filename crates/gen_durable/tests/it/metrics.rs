@@ -1,0 +1,184 @@
+//! Each metric counts what its name says. The recorder is the process's, so other tests are counted too: what is looked for is
+//! that each rises when this test brings it about.
+
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
+
+use gen_durable::{
+    Context, Cycle, Engine, Event, HOUR, Job, Lane, Missed, Policy, Projecting, Projection, Recorded, SECOND, Settings,
+    StepError,
+};
+use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
+
+use crate::{
+    observe::Seen,
+    support::{eventually, live, sql},
+};
+
+/// The recorder of this process.
+pub(crate) static SEEN: LazyLock<Seen> = LazyLock::new(|| {
+    let seen = Seen::default();
+    assert!(metrics::set_global_recorder(seen.clone()).is_ok());
+    seen
+});
+
+/// What a [`Counted`] does.
+#[derive(Serialize, Deserialize)]
+enum Does {
+    Nothing,
+    /// Waits until the test lets it go.
+    Waits,
+    Fails,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Counted {
+    does: Does,
+    lane: Option<String>,
+}
+impl Job for Counted {
+    const NAME: &'static str = "counted";
+    type App = Arc<Semaphore>;
+    type Output = ();
+    async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
+        match self.does {
+            Does::Nothing => Ok(()),
+            Does::Waits => Ok(drop(cx.app.acquire().await?)),
+            Does::Fails => Err("as told")?,
+        }
+    }
+    fn lane(&self) -> Option<Lane> {
+        self.lane.as_ref().map(|lane| Lane::new("counted", lane))
+    }
+    fn policy(&self) -> Policy {
+        Policy::ONCE
+    }
+}
+
+fn counted(does: Does) -> Counted {
+    Counted { does, lane: None }
+}
+
+#[derive(Serialize, Deserialize, Debug, Clone)]
+struct Happened {
+    good: bool,
+}
+impl Event for Happened {
+    const NAME: &'static str = "happened";
+}
+
+struct CountedModel;
+impl Projection for CountedModel {
+    const NAME: &'static str = "counted_model";
+    type Events = Happened;
+    async fn apply(&self, batch: &[Recorded<Happened>], _: &mut Projecting<'_>) -> Result<(), StepError> {
+        if batch.iter().all(|recorded| recorded.event.good) { Ok(()) } else { Err("as told")? }
+    }
+    async fn clear(&self, _: &mut Projecting<'_>) -> Result<(), StepError> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn every_metric_of_upkeep_timers_and_projections_rises_with_what_it_counts() {
+    let (pool, gate) = (live().await, Arc::new(Semaphore::new(0)));
+    let before: Vec<u64> = UNLABELLED.iter().map(|name| SEEN.count(name)).collect();
+    let settings = Settings {
+        lease: 3 * SECOND,
+        heartbeat: SECOND / 4,
+        reap_every: SECOND / 20,
+        collect_every: SECOND / 20,
+        retention: Some(Duration::from_millis(1)),
+        ..Settings::default()
+    };
+    let hourly: Cycle = "R/PT1H".parse().unwrap();
+    let engine = Engine::builder(pool.clone(), gate.clone())
+        .register::<Counted>()
+        .project(CountedModel)
+        .schedule("hourly", hourly.missed(Missed::Skip), |_| counted(Does::Nothing))
+        .settings(settings)
+        .build()
+        .unwrap();
+    let client = engine.client();
+    let running = engine.start();
+    running.ready().await.unwrap();
+    let sql = sql().await;
+    let run = async |text: &str| {
+        sql.batch_execute(&text.replace("S.", &format!("{}.", pool.schema()))).await.unwrap();
+    };
+    // The claim of a step that runs passes to another.
+    let waits = client.enqueue(counted(Does::Waits)).await.unwrap().id;
+    eventually("it runs", async || {
+        client.inspect().show(waits.raw()).await.unwrap().unwrap().status == gen_durable::Status::Executing
+    })
+    .await;
+    run(&format!("update S.instances set claim_epoch = claim_epoch + 1 where id = {waits}")).await;
+    gate.add_permits(1);
+    // A worker died, and an instance is old.
+    let held = client.enqueue(counted(Does::Nothing)).after(HOUR).await.unwrap().id;
+    let dead = "dead0000-0000-0000-0000-0000000000aa";
+    run(&format!(
+        "insert into S.workers (id, lease_expires_at, host, pid, queues, machines)
+         values ('{dead}', statement_timestamp() - interval '1 h', 'far', 7, '{{}}', '{{}}');
+         update S.instances set status = 'executing', locked_by = '{dead}' where id = {held}"
+    ))
+    .await;
+    client.enqueue(counted(Does::Nothing)).await.unwrap();
+    // The head of a lane is deleted by hand.
+    let in_lane = || Counted { does: Does::Nothing, lane: Some("a".into()) };
+    let head = client.enqueue(in_lane()).after(HOUR).await.unwrap().id;
+    client.enqueue(in_lane()).await.unwrap();
+    eventually("the lane has a head", async || {
+        client.inspect().show(head.raw()).await.unwrap().unwrap().status == gen_durable::Status::Runnable
+    })
+    .await;
+    run(&format!("delete from S.instances where id = {head}")).await;
+    // An occurrence is long past.
+    run("update S.timers set due_at = due_at - interval '3 hours'").await;
+    for good in [true, false] {
+        client.record("t", Happened { good }).await.unwrap();
+    }
+    for (name, before) in UNLABELLED.iter().zip(before) {
+        eventually(name, async || SEEN.count(name) > before).await;
+    }
+    for name in [
+        "durable_timers_missed_total{kind=schedule}",
+        "durable_projected_total{projection=counted_model}",
+        "durable_projection_failures_total{projection=counted_model}",
+    ] {
+        eventually(name, async || SEEN.count(name) > 0).await;
+    }
+    running.stop().await.unwrap();
+}
+
+const UNLABELLED: [&str; 4] = [
+    "durable_reaped_total{}",
+    "durable_collected_total{}",
+    "durable_stale_outcomes_total{}",
+    "durable_lanes_repaired_total{}",
+];
+
+#[tokio::test]
+async fn failures_that_the_hook_is_too_slow_for_are_counted_as_dropped() {
+    let name = "durable_failure_notices_dropped_total{}";
+    assert_eq!(SEEN.count(name), 0);
+    let (held, hold) = std::sync::mpsc::channel::<()>();
+    let hold = std::sync::Mutex::new(hold);
+    let engine = Engine::builder(live().await, Arc::new(Semaphore::new(0))).register::<Counted>();
+    let engine = engine
+        .on_failure(move |_| {
+            let _ = hold.lock().unwrap().recv();
+        })
+        .build()
+        .unwrap();
+    let client = engine.client();
+    let running = engine.start();
+    // One is being told, a thousand wait, and one more is dropped.
+    client.enqueue_all((0..1_010).map(|_| counted(Does::Fails))).await.unwrap();
+    eventually("the last ones were dropped", async || SEEN.count(name) >= 9).await;
+    drop(held);
+    running.stop().await.unwrap();
+}
