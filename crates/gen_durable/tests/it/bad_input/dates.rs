@@ -96,6 +96,7 @@ async fn the_first_and_the_last_date_are_now_and_never() {
     for id in never {
         let stands = async || client.inspect().show(id.raw()).await.unwrap().unwrap().step == "End";
         eventually("it stands at its last step", stands).await;
+        assert_eq!(client.inspect().show(id.raw()).await.unwrap().unwrap().finished_at, None, "and waits there");
     }
     settled(&client, client.enqueue(Plain).await.unwrap().id).await;
     assert_eq!(client.inspect().list(Filter { limit: 100, ..Filter::default() }).await.unwrap().len(), 6);
