@@ -81,7 +81,10 @@ pub(crate) async fn run(core: Arc<Core>) {
             Ok(picked) => {
                 core.unreachable.store(false, Ordering::Relaxed);
                 picker.retry = RETRY_FIRST;
-                picker.room_max = picker.room_max.saturating_mul(2);
+                // A pick that brought nothing does not show that a larger one succeeds.
+                if !picked.rows.is_empty() {
+                    picker.room_max = picker.room_max.saturating_mul(2);
+                }
                 let pause = picker.accept(&core, &wanted, picked);
                 if !pause.is_zero() {
                     wait(&core, pause).await;

@@ -1,6 +1,6 @@
 //! A `statement_timeout` of the server: what takes too long is done in smaller parts, and not tried unchanged for ever.
 
-use gen_durable::{Context, Job, Settings, StepError};
+use gen_durable::{Context, Job, SECOND, Settings, StepError};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
@@ -21,8 +21,8 @@ impl Job for Gated {
     }
 }
 
-/// So many rows at a time, each of which takes 20 ms, take longer than the second that the server allows.
-const TOGETHER: usize = 200;
+/// Half of these batches, at 20 ms a row, take longer than the second that the server allows.
+const TOGETHER: usize = 120;
 
 /// Rows that change like this take 20 ms each.
 async fn slow_down(stage: &Stage, when: &str) {
@@ -47,13 +47,17 @@ async fn run(slow: &str) {
     let pool = stage.pool_with("-c statement_timeout=1s");
     let engine = stage.run(pool, gate.clone(), |e| e.register::<Gated>().settings(settings));
     let executing = "select count(*) from S.instances where status = 'executing'";
-    stage.until(executing, i64::try_from(TOGETHER).unwrap()).await;
+    let deadline = tokio::time::Instant::now() + 4 * LONG;
+    while stage.number(executing).await < i64::try_from(TOGETHER).unwrap() {
+        assert!(tokio::time::Instant::now() < deadline, "not all rows are claimed");
+        tokio::time::sleep(SECOND / 20).await;
+    }
     if !is_pick {
         slow_down(&stage, slow).await;
     }
     gate.send_replace(true);
     for job in &jobs {
-        assert!(stage.lab.settled(job.id, 2 * LONG).await.unwrap().is_some(), "{} has not settled", job.id);
+        assert!(stage.lab.settled(job.id, 4 * LONG).await.unwrap().is_some(), "{} has not settled", job.id);
     }
     let together = "select max(n) from (select count(*) n from S.changes group by transaction) as batch";
     let (errors, largest) = (stage.proxy.errors(), stage.number(together).await);
