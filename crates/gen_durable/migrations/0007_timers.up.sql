@@ -9,6 +9,8 @@ create table gen_durable.schedules (
     missed        text not null,
     code_cycle    text not null,
     code_missed   text not null,
+    code_replaced text[] not null default '{}',      -- what the code said before, the latest first: an older build may still say it
+    challenged_at timestamptz,                       -- since when an older build says so, and no build says what is in force
     anchor_at     timestamptz not null,              -- where a cycle without a start of its own begins
     registered_at timestamptz not null default gen_durable.clock(),
     set_at        timestamptz,                       -- an operator has set the cycle
@@ -66,8 +68,7 @@ alter table gen_durable.workers add column schedules text[] not null default '{}
 create function gen_durable.end_repeats() returns trigger
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off set jit = off
-set enable_bitmapscan = off
+set enable_seqscan = off set jit = off set enable_bitmapscan = off
 as $$
 begin
     update gen_durable.timers t set state = 'cancelled', ended_at = gen_durable.clock()
@@ -106,9 +107,7 @@ create function gen_durable.upcoming(p_since float8, p_horizon float8, p_limit i
 returns table (due_at timestamptz, is_timer boolean, now timestamptz)
 language plpgsql stable
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off set jit = off
-set enable_bitmapscan = off
-set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set jit = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 begin
@@ -136,9 +135,7 @@ create function gen_durable.due_timers(
 )
 language plpgsql stable
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off set jit = off
-set enable_bitmapscan = off
-set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set jit = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 begin
@@ -169,10 +166,7 @@ returns table (
 )
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+set enable_seqscan = off set jit = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
@@ -285,10 +279,12 @@ end $$;
 create function gen_durable.put_ahead(p_name text, p_due timestamptz, p_remaining int) returns void
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off set jit = off
-set enable_bitmapscan = off
+set enable_seqscan = off set jit = off set enable_bitmapscan = off
 as $$
 begin
+    -- An occurrence that is overdue still happens, once and by itself, unless its policy skips it.
+    update gen_durable.timers t set by_hand = true
+    where t.schedule = p_name and t.state = 'pending' and not t.by_hand and t.due_at <= gen_durable.clock() and t.missed <> 'skip';
     update gen_durable.timers t set state = 'cancelled', ended_at = gen_durable.clock()
     where t.schedule = p_name and t.state = 'pending' and not t.by_hand;
     if p_due is not null then
@@ -301,10 +297,12 @@ begin
     update gen_durable.schedules s set ended_at = case when p_due is null then gen_durable.clock() end where s.name = p_name;
 end $$;
 
--- What the code says of a schedule, when an engine starts. Changed since it last said so: the code's word counts. Not changed:
--- what is in force stays, an operator's word included.
+-- Registers what the code says of a schedule, when an engine starts and regularly after that. If the code says something new, that
+-- comes into force. If it says what is in force, nothing changes, an operator's cycle included. If it says what newer code has replaced,
+-- it is an older build ('older'): it changes nothing, unless no build has confirmed the newer one for five minutes (a rollback).
+-- 'replaced': the new cycle took the place of an operator's.
 --   called by: store::schedule::register      index: schedules_pkey
---   locks: the schedule's row, then its occurrence
+--   locks: the schedule's row, then its occurrence; nothing if all is as it was
 create function gen_durable.register_schedule(
     p_name text, p_cycle text, p_missed text, p_anchor timestamptz, p_first timestamptz, p_remaining int
 ) returns text
@@ -314,6 +312,8 @@ set enable_seqscan = off set jit = off
 as $$
 declare
     known gen_durable.schedules;
+    said text := p_cycle || ' ' || p_missed;
+    was text;
 begin
     insert into gen_durable.schedules (name, cycle, missed, code_cycle, code_missed, anchor_at)
     values (p_name, p_cycle, p_missed, p_cycle, p_missed, p_anchor)
@@ -322,18 +322,36 @@ begin
         perform gen_durable.put_ahead(p_name, p_first, p_remaining);
         return 'new';
     end if;
-    select s.* into known from gen_durable.schedules s where s.name = p_name for no key update;
-    if known.code_cycle = p_cycle and known.code_missed = p_missed then
+    if exists (select from gen_durable.schedules s where s.name = p_name and s.code_cycle = p_cycle and s.code_missed = p_missed
+               and s.challenged_at is null) then
         return 'known';
     end if;
+    select s.* into known from gen_durable.schedules s where s.name = p_name for no key update;
+    was := known.code_cycle || ' ' || known.code_missed;
+    if said = was then
+        update gen_durable.schedules s set challenged_at = null where s.name = p_name;
+        return 'known';
+    elsif said = any (known.code_replaced)
+          and coalesce(known.challenged_at, gen_durable.clock()) > gen_durable.clock() - interval '5 minutes' then
+        update gen_durable.schedules s set challenged_at = gen_durable.clock() where s.name = p_name and s.challenged_at is null;
+        return 'older';
+    end if;
     update gen_durable.schedules s
-    set cycle = p_cycle, missed = p_missed, code_cycle = p_cycle, code_missed = p_missed, anchor_at = p_anchor,
-        set_at = null, set_by = null, remaining = p_remaining, ended_at = null
+    set missed = p_missed, code_cycle = p_cycle, code_missed = p_missed, challenged_at = null,
+        code_replaced = (was || array_remove(s.code_replaced, said))[:50]
+    where s.name = p_name;
+    if known.code_cycle = p_cycle then
+        -- Only the policy is another: the cycle goes on from its anchor.
+        update gen_durable.timers t set missed = p_missed where t.schedule = p_name and t.state = 'pending' and not t.by_hand;
+        return 'changed';
+    end if;
+    update gen_durable.schedules s
+    set cycle = p_cycle, anchor_at = p_anchor, set_at = null, set_by = null, remaining = p_remaining, ended_at = null
     where s.name = p_name;
     if known.paused_at is null then
         perform gen_durable.put_ahead(p_name, p_first, p_remaining);
     end if;
-    return 'changed';
+    return case when known.set_at is null then 'changed' else 'replaced' end;
 end $$;
 
 -- An operator sets the cycle: it holds until the code says something new.
@@ -369,8 +387,7 @@ end $$;
 create function gen_durable.pause_schedule(p_name text, p_by text) returns text
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off set jit = off
-set enable_bitmapscan = off
+set enable_seqscan = off set jit = off set enable_bitmapscan = off
 as $$
 declare
     known gen_durable.schedules;
@@ -378,8 +395,7 @@ begin
     select s.* into known from gen_durable.schedules s where s.name = p_name for no key update;
     if known.name is null then
         return 'no_target';
-    end if;
-    if known.paused_at is not null then
+    elsif known.paused_at is not null then
         return 'too_late';
     end if;
     update gen_durable.schedules s
@@ -408,11 +424,9 @@ begin
     select s.* into known from gen_durable.schedules s where s.name = p_name for no key update;
     if known.name is null then
         return 'no_target';
-    end if;
-    if known.paused_at is null then
+    elsif known.paused_at is null then
         return 'too_late';
-    end if;
-    if known.cycle <> p_cycle or known.anchor_at <> p_anchor then
+    elsif known.cycle <> p_cycle or known.anchor_at <> p_anchor then
         return 'changed';
     end if;
     update gen_durable.schedules s set paused_at = null, paused_by = null where s.name = p_name;
@@ -453,10 +467,7 @@ create function gen_durable.expire(
 ) returns table (id bigint, queue text, priority smallint, due_at timestamptz, now timestamptz)
 language plpgsql
 set search_path = gen_durable, pg_temp
-set enable_seqscan = off set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+set enable_seqscan = off set jit = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare

@@ -41,6 +41,22 @@ pub(crate) fn decode_step<S: DeserializeOwned>(name: &str, data: Option<&str>) -
     decoded.map_err(|error| format!("step {name:?} cannot be decoded by this build: {error}"))
 }
 
+/// Decodes the step that an upgrade returned, and returns it with its data as a row keeps it. Null stands for the data of a unit variant,
+/// and for null itself: `Maybe(None)`.
+pub(crate) fn decode_upgraded_step<S: DeserializeOwned>(
+    name: &str,
+    data: &serde_json::Value,
+) -> Result<(S, Option<String>), String> {
+    let text = (!data.is_null()).then(|| data.to_string());
+    match decode_step(name, text.as_deref()) {
+        Err(error) if text.is_none() => {
+            let step = decode_step(name, Some("null")).map_err(|_| error)?;
+            Ok((step, Some("null".to_owned())))
+        }
+        decoded => Ok((decoded?, text)),
+    }
+}
+
 /// A state or result, as JSON that a row can keep.
 pub(crate) fn encode<T: Serialize + DeserializeOwned>(
     what: &str,

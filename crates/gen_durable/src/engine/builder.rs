@@ -96,7 +96,7 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
     ///
     /// The name is what the schedule is in the database: it is paused, resumed, changed and run by hand under it
     /// ([`Client::schedules`](crate::Client::schedules), `durable schedules`). A cycle that an operator has set stays until the
-    /// code's own changes.
+    /// code's own changes. While two builds run, the newer cycle is in force.
     pub fn schedule<B: IntoBirth>(
         mut self,
         name: &str,

@@ -316,14 +316,7 @@ fn decode<M: Machine>(row: &Claimed) -> Result<(M, M::Step, Upgraded), String> {
             .map_err(|error| format!("the upgrade from version {} failed: {error}", row.fsm_version))?;
         let machine = serde_json::from_value(stored.state)
             .map_err(|error| format!("the upgraded state cannot be decoded: {error}"))?;
-        // Null stands for the data of a unit variant, and for null itself: `Maybe(None)`.
-        let data = (!stored.data.is_null()).then(|| stored.data.to_string());
-        let (step, data) = match codec::decode_step(&stored.step, data.as_deref()) {
-            Err(error) if data.is_none() => {
-                (codec::decode_step(&stored.step, Some("null")).map_err(|_| error)?, Some("null".to_owned()))
-            }
-            decoded => (decoded?, data),
-        };
+        let (step, data) = codec::decode_upgraded_step(&stored.step, &stored.data)?;
         Ok((machine, step, Some((stored.step, data))))
     });
     decoded.unwrap_or_else(|panic| Err(format!("decoding {panic}")))

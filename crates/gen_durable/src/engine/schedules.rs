@@ -54,14 +54,25 @@ impl Schedules {
         self.0.keys().cloned().collect()
     }
 
-    /// Say what the code says. Whatever an operator has set since stays, unless the code has changed.
+    /// Registers what the code says. What an operator has set since stays, unless the code has changed. An older build changes nothing
+    /// while a newer one runs, so it registers again and again: it may be the one that a rollback leaves.
     pub(crate) async fn register(&self, connection: &Connection) -> Result<(), Fault> {
         for (name, plan) in &self.0 {
-            let (now, _) = schedule::known(connection, name).await?;
+            let (now, known) = schedule::known(connection, name).await?;
             let (cycle, missed) = (plan.cycle.to_string(), plan.cycle.missed_policy().name());
             let said = schedule::register(connection, name, (&cycle, missed), now, plan.cycle.first_later(now)).await?;
-            if said != "known" {
-                tracing::info!(schedule = name, cycle, "the schedule is {said}");
+            let before = known.map_or_else(String::new, |known| known.cycle);
+            match said.as_str() {
+                "known" => {}
+                "older" => {
+                    tracing::debug!(schedule = name, cycle, "a newer build runs and says {before}: that stays in force")
+                }
+                "replaced" => tracing::warn!(
+                    schedule = name,
+                    cycle,
+                    "the code's cycle has changed: it takes the place of {before}, which an operator had set"
+                ),
+                _ => tracing::info!(schedule = name, cycle, "the schedule is {said}"),
             }
         }
         Ok(())

@@ -145,6 +145,7 @@ pub(crate) async fn run(core: Arc<Core>) {
             report("reap", reap(&core, &connection).await);
             report("look for lost claims", return_orphans(&core, &connection).await);
             report("look for lost heads of lanes", doubts.look(&core, &connection).await);
+            report("register the schedules", core.schedules.register(&connection).await);
             due.reap = Instant::now() + settings.reap_every;
         }
         if due.repair <= now {

@@ -193,6 +193,68 @@ async fn the_operators_word_holds_until_the_codes_own_changes() {
     assert_eq!((listed.len(), listed[0].served), (1, false));
 }
 
+/// Starts an engine with this cycle, waits until it has registered again and again, and stops it. Returns what is in force.
+async fn registered_by(lab: &Lab<()>, cycle: Cycle) -> gen_durable::ScheduleInfo {
+    let settings = Settings { reap_every: SECOND / 50, ..Settings::default() };
+    let builder = Engine::builder(lab.pool().clone(), ()).register::<Report>().settings(settings);
+    let running = Running::start(builder.schedule("nightly", cycle, report).build().unwrap());
+    let sent = || lab.statements().get("register_schedule.sql").copied().unwrap_or_default();
+    let before = sent();
+    eventually("it registers while it runs", async || sent() >= before + 3).await;
+    running.stop().await;
+    lab.schedules().show("nightly").await.unwrap().unwrap()
+}
+
+#[tokio::test]
+async fn an_older_build_that_restarts_does_not_revert_a_newer_cycle() {
+    let lab = Lab::new(()).await;
+    let (old, new) = (|| every("R/PT24H"), || every("R/PT12H"));
+    registered_by(&lab, old()).await;
+    let begun = lab.now().await;
+    assert_eq!(registered_by(&lab, new()).await.cycle, "R/PT12H");
+    // Two builds take turns for a day: the anchor stays, and the occurrence comes.
+    for minutes in 1..=4 {
+        set_clock(&lab, begun + minutes * 2 * MINUTE).await;
+        assert_eq!(registered_by(&lab, old()).await.cycle, "R/PT12H");
+        assert_eq!(registered_by(&lab, new()).await.next[0], begun + 12 * HOUR, "its anchor was reset");
+    }
+    // A rollback: only the older build is left. It waits until no newer one has confirmed its cycle for five minutes.
+    assert_eq!(registered_by(&lab, old()).await.cycle, "R/PT12H");
+    set_clock(&lab, begun + HOUR).await;
+    assert_eq!(registered_by(&lab, old()).await.cycle, "R/PT24H");
+    // And what it replaced is the older one now.
+    assert_eq!(registered_by(&lab, new()).await.cycle, "R/PT24H");
+}
+
+#[tokio::test]
+async fn an_overdue_occurrence_survives_a_change_of_the_cycle() {
+    for (missed, expected) in [(Missed::Latest, 1), (Missed::Skip, 0)] {
+        let lab = lab(every("R/PT1H").missed(missed)).await;
+        lab.drain().await;
+        let begun = lab.now().await;
+        set_clock(&lab, begun + 90 * MINUTE).await;
+        lab.schedules().set("nightly", every("R/PT24H"), None, "me").await.unwrap();
+        lab.drain().await;
+        let due: Vec<_> = reports(lab.pool()).await.into_iter().map(|(due, ..)| due).collect();
+        assert_eq!(due, vec![begun + HOUR; expected], "{missed:?}");
+        let info = lab.schedules().show("nightly").await.unwrap().unwrap();
+        assert_eq!(info.next[0], begun + 90 * MINUTE + 24 * HOUR);
+    }
+}
+
+#[tokio::test]
+async fn another_policy_for_missed_occurrences_leaves_the_cycle_and_the_operators_word() {
+    let lab = Lab::new(()).await;
+    registered_by(&lab, every("R/PT24H")).await;
+    let begun = lab.now().await;
+    set_clock(&lab, begun + HOUR).await;
+    let info = registered_by(&lab, every("R/PT24H").missed(Missed::All)).await;
+    assert_eq!((info.missed.as_str(), info.next[0]), ("all", begun + 24 * HOUR), "its anchor was reset");
+    lab.schedules().set("nightly", every("R/PT6H"), None, "me").await.unwrap();
+    let info = registered_by(&lab, every("R/PT24H").missed(Missed::Skip)).await;
+    assert_eq!((info.cycle.as_str(), info.missed.as_str(), info.set_by.as_deref()), ("R/PT6H", "skip", Some("me")));
+}
+
 #[tokio::test]
 async fn many_engines_start_each_occurrence_once() {
     let pool = live().await;
