@@ -41,13 +41,34 @@ begin
     perform gen_durable.tell_woken(parents, 'children');
 end $$;
 
--- A child in a lane that one of its ancestors has would wait for that ancestor, which waits for it.
---   called by: enqueue_all, for children      index: instances_pkey      locks: nothing
+-- Returns the head of a lane: the instance that has it, or is next to.
+--   called by: refuse_own_lane      index: lanes_pkey, instances_lane      locks: nothing
+create function gen_durable._lane_head(p_tenant text, p_key text) returns bigint
+    language sql stable
+    as $$
+        select head.id from gen_durable.lanes l
+        cross join lateral (
+            select i.id from gen_durable.instances i
+            where i.lane_hash = gen_durable.lane_hash(l.tenant, l.key) and i.in_lane and i.lane_position > l.floor
+              and i.tenant = l.tenant and i.lane_key = l.key
+            order by i.lane_hash, i.lane_position
+            limit 1
+        ) head
+        where l.tenant = p_tenant and l.key = p_key
+    $$;
+
+-- Refuses children that could never run: in a lane that one of their ancestors has, or in one whose head waits, over children that are
+-- queued in other lanes, for such an ancestor. Each would wait for the other for ever.
+--   called by: enqueue_all, for children      index: instances_pkey, instances_children; as _lane_head      locks: nothing
+-- It reads what is committed: of two spawns that close a cycle at the same time, neither sees the other. A join with a deadline, or of
+-- any child, ends by itself and is no part of a cycle.
 create function gen_durable.refuse_own_lane(p_entries jsonb, p_parent bigint) returns void
 language plpgsql
 as $$
 declare
     ancestor record;
+    holders bigint[] := '{}';
+    waits_for record;
 begin
     for ancestor in
         with recursive above(id, parent_id, tenant, lane_key, in_lane) as (
@@ -64,7 +85,39 @@ begin
                 ancestor.lane_key, ancestor.id
                 using errcode = 'check_violation', hint = 'give the child another lane, or enqueue it without waiting for it';
         end if;
+        holders := holders || ancestor.id;
     end loop;
+    if holders = '{}' then
+        return;
+    end if;
+    -- From the head of each lane that a child enters to what that head waits for, 20 steps deep and among the first 1,000 found.
+    with recursive chain(id, lane, steps) as (
+        select gen_durable._lane_head(k.tenant, k.key), k.key, 1
+        from (select distinct coalesce(e->>'tenant', '') as tenant, e->>'lane' as key
+              from jsonb_array_elements(p_entries) e where e ? 'lane') k
+        union
+        select case when c.status = 'queued' then gen_durable._lane_head(c.tenant, c.lane_key) else c.id end, chain.lane, chain.steps + 1
+        from chain
+        join gen_durable.instances p on p.id = chain.id
+        cross join lateral (
+            select c.id, c.status, c.tenant, c.lane_key, c.finished_at from gen_durable.instances c
+            where c.parent_id = p.id and c.parent_generation = p.join_generation
+            order by c.id
+            limit 1000
+        ) c
+        where chain.steps < 20 and p.status = 'awaiting_children' and p.deadline_at is null and not p.join_any
+          and c.finished_at is null
+    )
+    select found_one.id, found_one.lane into waits_for
+    from (select chain.id, chain.lane from chain limit 1000) found_one
+    where found_one.id = any (holders)
+    limit 1;
+    if waits_for.id is not null then
+        raise exception 'a child in the lane % would wait for ever: the head of that lane waits for a child behind instance %, which waits for this child',
+            waits_for.lane, waits_for.id
+            using errcode = 'check_violation',
+                hint = 'let lanes wait for one another in one order only, give the join a deadline, or enqueue the child without waiting for it';
+    end if;
 end $$;
 
 -- Insert instances that may carry a key. Rows are taken in the order of their keys, so that two batches in opposite order

@@ -114,8 +114,16 @@ impl Inspect {
         self.read("look at a lane", move |connection| async move { one(&connection, &lane).await }).await
     }
 
-    /// The partition keys under which somebody has the turn or waits for it, by tenant and key.
+    /// Lists the partition keys that an instance holds or waits for, by tenant and key.
+    ///
+    /// # Errors
+    /// The filter asks for a prefix or for blocked ones, which there are only for lanes; or the database is away.
     pub async fn partitions(&self, filter: KeyFilter) -> Result<Vec<PartitionInfo>, Error> {
+        if filter.blocked || filter.prefix.as_deref().is_some_and(|prefix| !prefix.is_empty()) {
+            return Err(Error::invalid(
+                "partition keys are listed by tenant or key: `prefix` and `blocked` are for lanes",
+            ));
+        }
         self.read("list partition keys", move |connection| async move { partitions(&connection, &filter).await }).await
     }
 }

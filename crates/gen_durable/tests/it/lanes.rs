@@ -219,6 +219,52 @@ async fn a_child_in_the_lane_that_its_waiting_parent_has_is_refused() {
     running.await.unwrap().unwrap();
 }
 
+/// Each has a lane and spawns a child into the lane of the other.
+#[tokio::test]
+async fn a_spawn_that_closes_a_cycle_of_lanes_is_refused() {
+    let book = Book::default();
+    let lab = Lab::new(book.clone()).await.register::<Deploy>().register::<Parent>();
+    let parent = |own: &str, child: &str| Parent { own: Some(own.into()), child: child.into() };
+    let (one, other) = (parent("a", "b"), parent("b", "a"));
+    let made = lab.enqueue_all([one, other]).await.unwrap();
+    assert!(lab.step().await, "the first spawns into the lane of the second");
+    assert_eq!(lab.status_of(made[0].id).await, Status::AwaitingChildren);
+    lab.drain().await;
+    let refused = lab.result_of(made[1].id).await.unwrap().unwrap_err();
+    assert!(refused.message.contains("in the lane server:a would wait for ever"), "{}", refused.message);
+    lab.result_of(made[0].id).await.unwrap().unwrap();
+    // Lanes that wait for one another in one order are none: the child of the last runs, and then the one before it joins.
+    let made = lab.enqueue_all([parent("a", "b"), parent("b", "c"), parent("c", "d")]).await.unwrap();
+    lab.drain().await;
+    for one in made {
+        lab.result_of(one.id).await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_priority_does_not_reorder_a_lane() {
+    let book = Book::default();
+    let lab = Lab::new(book.clone()).await.register::<Deploy>();
+    for (n, priority) in [(1, 0), (2, 9), (3, -9), (4, 0)] {
+        lab.enqueue(deploy("a", n)).priority(priority).await.unwrap();
+    }
+    // Of two heads the more urgent goes first.
+    lab.enqueue(deploy("b", 5)).priority(-1).await.unwrap();
+    assert!(lab.step().await);
+    assert_eq!((book.of("a"), book.of("b")), (vec![], vec![5]));
+    lab.drain().await;
+    assert_eq!(book.of("a"), [1, 2, 3, 4]);
+    // And in a worker that leads the lane.
+    let engine = Engine::builder(lab.pool().clone(), book.clone()).register::<Deploy>().build().unwrap();
+    for (n, priority) in [(6, 0), (7, 9), (8, -9), (9, 0)] {
+        lab.enqueue(deploy("a", n)).priority(priority).await.unwrap();
+    }
+    let running = Running::start(engine);
+    eventually("all have run", async || book.of("a").len() == 8).await;
+    running.stop().await;
+    assert_eq!(book.of("a"), [1, 2, 3, 4, 6, 7, 8, 9]);
+}
+
 #[tokio::test]
 async fn an_engine_drains_many_lanes_each_in_order() {
     let book = Book::default();

@@ -120,7 +120,10 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 23] = [
     (
         "the position of a cancelled head whose step runs on",
         false,
-        &[("_cancel_live", "in_lane = i.in_lane and array_position(running, i.id) is not null", "in_lane = false")],
+        &[
+            ("_cancel_live", "in_lane = i.in_lane and array_position(running, i.id) is not null", "in_lane = false"),
+            ("_cancel_live", "case when i.id = any (heads)", "case when true or i.id = any (heads)"),
+        ],
         "lane running",
         &["cancel", "place", "pick"],
         "ran beside",

@@ -170,3 +170,19 @@ async fn rows_say_their_lane_and_key_and_are_found_by_them() {
     assert_eq!(ids(Filter { partition: Some("k".into()), ..Filter::default() }).await, [behind.raw()]);
     assert_eq!(ids(Filter { lane: lane(), tenant: Some("acme".into()), ..Filter::default() }).await, [0_i64; 0]);
 }
+
+#[tokio::test]
+async fn partition_keys_are_not_listed_by_what_only_lanes_have() {
+    let (lab, _) = lab().await;
+    for filter in [
+        KeyFilter { prefix: Some("acc".into()), ..KeyFilter::default() },
+        KeyFilter { blocked: true, ..KeyFilter::default() },
+    ] {
+        let refused = lab.inspect().partitions(filter).await.unwrap_err();
+        assert!(refused.to_string().contains("are for lanes"), "{refused}");
+    }
+    assert_eq!(
+        lab.inspect().partitions(KeyFilter { prefix: Some(String::new()), ..KeyFilter::default() }).await.unwrap(),
+        []
+    );
+}
