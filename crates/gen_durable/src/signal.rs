@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 
 use crate::{
     error::{Error, Kind},
@@ -103,6 +104,17 @@ pub struct Letter {
 }
 
 impl Letter {
+    /// Reads an inbox as it was when its row was claimed: `[[id, name, payload], …]`. The payloads stay text: one that no step can
+    /// read is the error of the step that reads it, and of no other.
+    pub(crate) fn all(inbox: Option<&str>) -> Result<Vec<Letter>, String> {
+        let Some(text) = inbox else { return Ok(Vec::new()) };
+        let letters: Vec<(i64, String, &RawValue)> =
+            serde_json::from_str(text).map_err(|error| format!("the inbox cannot be decoded: {error}"))?;
+        let letter =
+            |(id, name, payload): (i64, String, &RawValue)| Letter { id, name, payload: payload.get().to_owned() };
+        Ok(letters.into_iter().map(letter).collect())
+    }
+
     /// Decodes the payload. Numbers beyond 64 bits keep all of their digits.
     ///
     /// # Errors

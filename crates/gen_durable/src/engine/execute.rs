@@ -147,7 +147,7 @@ pub(crate) async fn execute<M: Machine>(
             };
             let before = unchanged(&machine);
             let timeout = guarded(|| machine.policy(&step).timeout).unwrap_or(None).unwrap_or(environment.step_timeout);
-            let letters = match letters(row) {
+            let letters = match Letter::all(row.inbox.as_deref()) {
                 Ok(letters) => letters,
                 Err(why) => return Decision::stuck(&why),
             };
@@ -204,7 +204,7 @@ async fn handle<M: Machine>(app: &M::App, row: &Claimed, failure: Failure, envir
         Err(why) => return Decision::stuck(&why),
     };
     tracing::debug!(instance.id = row.id, step = %row.step, attempt = row.attempt, error = %failure.message, "a step failed");
-    let letters = match letters(row) {
+    let letters = match Letter::all(row.inbox.as_deref()) {
         Ok(letters) => letters,
         Err(why) => return Decision::stuck(&why),
     };
@@ -269,16 +269,6 @@ fn context<'a, M: Machine>(
         token: environment.watch.token(row.claim()),
         phase: &environment.phase,
     }
-}
-
-/// The inbox as it was when the row was claimed.
-fn letters(row: &Claimed) -> Result<Vec<Letter>, String> {
-    let Some(text) = &row.inbox else { return Ok(Vec::new()) };
-    // The payloads stay text: one that no step can read is the error of the step that reads it, and no other's.
-    let letters: Vec<(i64, String, &RawValue)> =
-        serde_json::from_str(text).map_err(|error| format!("the inbox cannot be decoded: {error}"))?;
-    let letter = |(id, name, payload): (i64, String, &RawValue)| Letter { id, name, payload: payload.get().to_owned() };
-    Ok(letters.into_iter().map(letter).collect())
 }
 
 /// What a run was handed, and what an ending is judged by.

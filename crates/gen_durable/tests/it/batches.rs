@@ -1,6 +1,6 @@
 //! A batch leaves out the columns in which all of its rows are as usual: what is written must not depend on company.
 
-use gen_durable::{Context, Instance, Lab, Machine, Outcome, SECOND, done, next, retry_after, sleep, stop};
+use gen_durable::{Context, Instance, Lab, Machine, Outcome, Policy, SECOND, done, next, retry_after, sleep, stop};
 use serde::{Deserialize, Serialize};
 
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Debug)]
@@ -48,6 +48,10 @@ impl Machine for Ends {
             End::Next => Ok(next(At::Second { with: 8 })),
             End::Fail => Err("broken".into()),
         }
+    }
+    fn policy(&self, _: &At) -> Policy {
+        // The same pause for every instance.
+        Policy { jitter_percent: 0, ..Policy::default() }
     }
 }
 

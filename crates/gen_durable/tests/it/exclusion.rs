@@ -327,7 +327,8 @@ async fn a_cancelled_instance_is_not_retried_nor_collected_while_its_step_runs()
     let (pool, floor) = (live().await, Floor::default());
     let client = Client::new(pool.clone());
     let gate = floor.gate(0);
-    let settings = Settings { retention: Some(Duration::ZERO), collect_every: SECOND / 100, ..quick() };
+    let kept = Some(Duration::ZERO);
+    let settings = Settings { retention: kept, failed_retention: kept, collect_every: SECOND / 100, ..quick() };
     let (running, _) = start(&pool, &floor, settings);
     let ids = visits(&client, By::Lane, 0..2).await;
     floor.has_begun(0).await;

@@ -171,8 +171,10 @@ fn tells(id: i64, targets: &[&str], dedup: &str) -> (String, Claims) {
 
 pub(super) fn cancel(id: i64, by_key: bool, subtree: bool) -> (String, Claims) {
     let (address, key) = if by_key { ("null::bigint".into(), "'k'") } else { (id.to_string(), "null::text") };
-    let values: [&str; 6] = [&address, "''", key, "null::text[]", "'enough'", if subtree { "true" } else { "false" }];
-    (fill(CANCEL, &values), Claims { ends: Some(id), ends_below: subtree, ..Claims::default() })
+    let values: [&str; 5] = [&address, "''", key, "null::text[]", "'enough'"];
+    // A whole tree in one transaction, as SQL does it.
+    let statement = if subtree { CANCEL.replace("$5)", "$5, true)") } else { CANCEL.to_owned() };
+    (fill(&statement, &values), Claims { ends: Some(id), ends_below: subtree, ..Claims::default() })
 }
 
 fn reap(deaths: &str) -> (String, Claims) {
