@@ -33,7 +33,7 @@ pub struct InstanceFailure {
     pub attempt: u32,
     /// What went wrong.
     pub error: String,
-    /// `Failed`, or `Stuck`: a build could not decode it, or too many workers died while it ran.
+    /// `Failed`, or `Stuck`: a build could not decode it, the database refused to claim it, or too many workers died while it ran.
     pub status: Status,
 }
 

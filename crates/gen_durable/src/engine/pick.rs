@@ -9,11 +9,14 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use tracing::Instrument;
 
-use super::{core::Core, local::Run, staff};
-use crate::store::{
-    connection::Connection,
-    fault::Fault,
-    pick::{self, Arrivals, Mark, Picked, Wanted},
+use super::{core::Core, failures::InstanceFailure, local::Run, staff};
+use crate::{
+    id::Status,
+    store::{
+        connection::Connection,
+        fault::Fault,
+        pick::{self, Arrivals, Mark, Picked, SetAside, Wanted},
+    },
 };
 
 /// A transaction that enqueues commits a little after its due time was written. A watermark stays behind now, so that the
@@ -104,19 +107,21 @@ pub(crate) async fn set_aside(core: &Core, connection: &Connection, wanted: &Wan
     }
     match pick::set_aside_refused(connection, wanted, &core.worker.steps).await {
         Ok(aside) => {
-            for row in &aside {
+            let found = !aside.is_empty();
+            for SetAside { id, machine, step, attempt, reason } in aside {
                 // This process does not retry it by itself.
-                core.undecodable.add(row.id);
-                tracing::warn!(
-                    instance.id = row.id,
-                    machine = row.machine,
-                    step = row.step,
-                    attempt = row.attempt,
-                    error = row.reason,
-                    "set an instance aside as stuck: the database refuses to claim it"
-                );
+                core.undecodable.add(id);
+                let attempt = u32::try_from(attempt).unwrap_or_default();
+                core.failures.tell(InstanceFailure {
+                    machine,
+                    id,
+                    step,
+                    attempt,
+                    error: reason,
+                    status: Status::Stuck,
+                });
             }
-            !aside.is_empty()
+            found
         }
         Err(fault) => {
             tracing::warn!(error = fault.message(), "could not find which instance makes a pick fail");

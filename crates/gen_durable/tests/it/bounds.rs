@@ -240,7 +240,9 @@ impl Job for Keyed {
 async fn an_instance_that_is_set_aside_lets_the_next_under_its_partition_key_run() {
     let pool = live().await;
     run_sql(&pool, REFUSES).await;
-    let engine = Engine::builder(pool, ()).register::<Keyed>().build().unwrap();
+    let (notices, told) = std::sync::mpsc::channel();
+    let engine = Engine::builder(pool, ()).register::<Keyed>();
+    let engine = engine.on_failure(move |failure| drop(notices.send(failure.clone()))).build().unwrap();
     let client = engine.client();
     let culprit = client.enqueue(Keyed("culprit".into())).await.unwrap().id;
     let next = client.enqueue(Keyed("next".into())).await.unwrap().id;
@@ -248,6 +250,9 @@ async fn an_instance_that_is_set_aside_lets_the_next_under_its_partition_key_run
     assert!(client.settled(next, SOON).await.unwrap().is_some(), "the next one waits for one that is set aside");
     assert_eq!(client.inspect().show(culprit.raw()).await.unwrap().unwrap().status, Status::Stuck);
     running.stop().await;
+    let told: Vec<_> = told.try_iter().map(|failure| (failure.id, failure.status, failure.error)).collect();
+    let reason = "a pick of this instance was refused: not this one".to_owned();
+    assert_eq!(told, [(culprit.raw(), Status::Stuck, reason)]);
 }
 
 #[tokio::test]
