@@ -4,7 +4,7 @@ use super::{Guard, Meeting, assert_nothing_wrong, play_all};
 
 /// Guards, whether it takes gates to see them, a meeting that needs each, and what the kit says without the guard.
 #[allow(clippy::type_complexity)] // A table: name, gated, what is taken out, where, who meets, why.
-const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 23] = [
+const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
     (
         "the lock of the lane, for who gives out places",
         false,
@@ -127,14 +127,6 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 23] = [
         "lane running",
         &["cancel", "place", "pick"],
         "ran beside",
-    ),
-    (
-        "the partition key of a cancelled step that runs on",
-        false,
-        &[("deal", "or i.locked_by is not null)", ")")],
-        "key of a cancelled step",
-        &["place", "pick"],
-        "23505",
     ),
     (
         "the number of one that is released",
