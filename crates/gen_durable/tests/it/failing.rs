@@ -102,11 +102,11 @@ async fn the_failure_hook_is_called_for_an_instance_whose_last_worker_died() {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq)]
 enum Tries {
     /// A statement that the role's timeout ends.
-    TooLong,
+    Long,
     /// A statement that needs too much memory.
-    TooLarge,
+    Large,
     /// To leave it idle for longer than the server allows, and then to end with it.
-    TooIdle,
+    Idle,
 }
 
 /// Counts its runs.
@@ -123,11 +123,11 @@ impl gen_durable::Machine for Trying {
         cx.app.fetch_add(1, Ordering::SeqCst);
         let tx = cx.begin().await?;
         match self.tries {
-            Tries::TooLong => tx.batch_execute("set local statement_timeout = '20ms'; select pg_sleep(600)").await?,
-            Tries::TooLarge => {
+            Tries::Long => tx.batch_execute("set local statement_timeout = '20ms'; select pg_sleep(600)").await?,
+            Tries::Large => {
                 tx.batch_execute("do $$ begin raise exception 'out of memory' using errcode = '53200'; end $$").await?;
             }
-            Tries::TooIdle => {
+            Tries::Idle => {
                 tx.batch_execute("set local idle_in_transaction_session_timeout = '20ms'").await?;
                 while !tx.is_closed() {
                     tokio::time::sleep(SECOND / 100).await;
@@ -161,14 +161,14 @@ async fn tried(tries: Tries) -> (String, usize) {
 
 #[tokio::test]
 async fn a_statement_of_a_step_that_exceeds_the_roles_timeout_is_the_steps_failure() {
-    let (error, runs) = tried(Tries::TooLong).await;
+    let (error, runs) = tried(Tries::Long).await;
     assert!(error.contains("statement timeout"), "{error}");
     assert_eq!(runs, 1);
 }
 
 #[tokio::test]
 async fn an_outage_that_a_step_meets_again_and_again_while_the_lease_is_renewed_is_its_failure() {
-    for (tries, what) in [(Tries::TooLarge, "out of memory"), (Tries::TooIdle, "its transaction")] {
+    for (tries, what) in [(Tries::Large, "out of memory"), (Tries::Idle, "its transaction")] {
         let (error, runs) = tried(tries).await;
         assert!(error.contains("5 times in a row") && error.contains(what), "{tries:?}: {error}");
         assert!(runs >= 5, "{tries:?}: an outage is not a failure at once, and it ran {runs} times");

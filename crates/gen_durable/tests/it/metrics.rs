@@ -46,7 +46,10 @@ impl Job for Counted {
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
         match self.does {
             Does::Nothing => Ok(()),
-            Does::Waits => Ok(drop(cx.app.acquire().await?)),
+            Does::Waits => {
+                let _permit = cx.app.acquire().await?;
+                Ok(())
+            }
             Does::Fails => Err("as told")?,
         }
     }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use tracing::{Dispatch, instrument::WithSubscriber};
 
 use crate::{
-    support::{Running, eventually, live, sql},
+    support::{Running, eventually, live},
     wire::{
         proxy::Fault,
         stage::{LONG, Stage},
