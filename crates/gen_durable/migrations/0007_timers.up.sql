@@ -232,7 +232,7 @@ begin
             answer := 'missed';
         end if;
         update gen_durable.timers t set state = answer, ended_at = gen_durable.clock(), started_id = begun where t.id = timer.id;
-        if entry ? 'next' then
+        if entry ? 'next' and not timer.by_hand then -- A change of the cycle has put the next one there.
             next_due := (entry->>'next')::timestamptz;
             insert into gen_durable.timers
                 (due_at, anchor_at, instance_id, await_seq, remaining, missed_count, cycle, missed, schedule, birth)
@@ -278,8 +278,7 @@ end $$;
 --   locks: that occurrence, after the schedule's row, which the caller holds
 create function gen_durable.put_ahead(p_name text, p_due timestamptz, p_remaining int) returns void
 language plpgsql
-set search_path = gen_durable, pg_temp
-set enable_seqscan = off set jit = off set enable_bitmapscan = off
+set search_path = gen_durable, pg_temp set enable_seqscan = off set jit = off set enable_bitmapscan = off
 as $$
 begin
     -- An occurrence that is overdue still happens, once and by itself, unless its policy skips it.
@@ -288,11 +287,12 @@ begin
     update gen_durable.timers t set state = 'cancelled', ended_at = gen_durable.clock()
     where t.schedule = p_name and t.state = 'pending' and not t.by_hand;
     if p_due is not null then
-        -- An occurrence that has happened does not happen again, whatever the cycle says now.
-        insert into gen_durable.timers (schedule, due_at, anchor_at, remaining, cycle, missed)
-        select s.name, p_due, s.anchor_at, p_remaining, s.cycle, s.missed from gen_durable.schedules s
-        where s.name = p_name
-        on conflict (schedule, due_at) where schedule is not null and state <> 'cancelled' do nothing;
+        -- An occurrence that has happened does not happen again; one that is overdue at this very time is the one ahead.
+        insert into gen_durable.timers as t (schedule, due_at, anchor_at, remaining, cycle, missed)
+        select s.name, p_due, s.anchor_at, p_remaining, s.cycle, s.missed from gen_durable.schedules s where s.name = p_name
+        on conflict (schedule, due_at) where schedule is not null and state <> 'cancelled' do update set by_hand = false,
+            anchor_at = excluded.anchor_at, remaining = excluded.remaining, cycle = excluded.cycle, missed = excluded.missed
+        where t.state = 'pending';
     end if;
     update gen_durable.schedules s set ended_at = case when p_due is null then gen_durable.clock() end where s.name = p_name;
 end $$;

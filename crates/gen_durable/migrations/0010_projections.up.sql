@@ -391,8 +391,8 @@ begin
     select run.tenant, run.projection, o.position, 'parked', o.error
     from gen_durable.projection_run_failures o where o.run_id = p_run
     order by o.position
-    on conflict (tenant, projection, position) do update
-    set attempts = f.attempts + 1, state = 'parked', error = excluded.error, last_at = gen_durable.clock(), resolved_at = null;
+    on conflict (tenant, projection, position) do update set attempts = f.attempts + 1, state = 'parked',
+        error = excluded.error, last_at = gen_durable.clock(), resolved_at = null;
     delete from gen_durable.projection_run_failures o where o.run_id = p_run;
     return true;
 end $$;

@@ -261,7 +261,9 @@ async fn the_dead_are_not_buried_while_somebody_holds_what_they_ran() {
 async fn dies(pool: &Pool, worker: &str) {
     let dead = format!(
         "insert into {}.workers (id, lease_expires_at, host, pid, queues, machines)
-         values ('{worker}', statement_timestamp() - interval '1 hour', 'h', 1, '{{}}', '{{}}')",
+         values ('{worker}', statement_timestamp() - interval '1 hour', 'h', 1, '{{}}', '{{}}')
+         -- A running engine may have adopted it.
+         on conflict (id) do update set lease_expires_at = excluded.lease_expires_at",
         pool.schema()
     );
     sql().await.batch_execute(&dead).await.unwrap();
