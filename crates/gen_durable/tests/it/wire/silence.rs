@@ -98,7 +98,7 @@ async fn statements_that_are_too_slow_do_not_keep_an_engine_from_reaping() {
     // From now on every sweep is lost, every few seconds.
     let rule = stage.proxy.on_each("store::pick::priorities", Fault::SwallowAnswer, 0, usize::MAX);
     let held = stage.lab.enqueue(Walker { first: First::Done, steps: 0 }).after(HOUR).await.unwrap();
-    rule.fired(1).await;
+    rule.fired(2).await;
     stage
         .sql(&format!(
             "insert into S.workers (id, lease_expires_at, host, pid, queues, machines, started_at)
@@ -110,7 +110,6 @@ async fn statements_that_are_too_slow_do_not_keep_an_engine_from_reaping() {
         ))
         .await;
     stage.until(&format!("select count(*) from S.instances where id = {} and status = 'runnable'", held.id), 1).await;
-    assert!(rule.has_fired() > 1, "the sweeps were not lost");
     stage.proxy.forget();
     engine.stop().await;
 }
