@@ -96,7 +96,7 @@ impl Appends {
 /// No log, and nothing of an earlier one.
 pub(super) async fn empty(bench: &Bench) -> Result<()> {
     let text = format!(
-        "truncate {SCHEMA}.events, {SCHEMA}.event_heads, {SCHEMA}.event_looks, {SCHEMA}.projections, {SCHEMA}.projection_runs,
+        "truncate {SCHEMA}.events, {SCHEMA}.event_heads, {SCHEMA}.event_looks, {SCHEMA}.projections, {SCHEMA}.projection_runs, {SCHEMA}.projection_run_failures, {SCHEMA}.log_walks,
             {SCHEMA}.projection_failures, {SCHEMA}.bench_sums restart identity"
     );
     Ok(bench.sql.batch_execute(&text).await?)
