@@ -38,7 +38,7 @@ waiting as (
         select 'deadline' as kind, null::bigint as id, i.deadline_at as due_at, i.id as instance_id, i.fsm,
             null::text as schedule, null::text as cycle, i.deadline_step as step, i.id * 2 as number
         from gen_durable.instances i
-        where (i.deadline_at, i.id) > (place.at, place.number >> 1)
+        where i.deadline_at is not null and (i.deadline_at, i.id) > (place.at, place.number >> 1)
         order by i.deadline_at, i.id limit $1
     ) found
 ),
