@@ -95,7 +95,7 @@ async fn a_lost_answer_about_a_held_row_delays_no_other_commit() {
         let (engine, app, ids) = at_the_gate(&stage, 10).await;
         let held = ids[5];
         let caller = hold(&stage, held).await;
-        let cut = stage.proxy.on(".settle(", fault);
+        let cut = stage.proxy.on(".settle($1", fault);
         app.gate.send_replace(true);
         cut.fired(1).await;
         settle_all(&stage, ids.iter().filter(|id| **id != held)).await;
@@ -120,7 +120,7 @@ async fn a_commit_that_was_made_is_known_as_made_after_its_row_was_held() {
     let effects = Effects::default();
     let engine = stage.run(stage.pool(), effects.clone(), |e| e.register::<Walker>().settings(quick()));
     engine.ready().await;
-    stage.proxy.on(".settle(", Fault::HoldAnswer);
+    stage.proxy.on(".settle($1", Fault::HoldAnswer);
     let walker = stage.lab.enqueue(Walker { first: First::Next, steps: 0 }).await.unwrap();
     let seq = format!("select step_seq from S.instances where id = {}", walker.id);
     stage.until(&seq, 1).await;
@@ -167,10 +167,10 @@ async fn a_caller_who_locks_in_another_order_meets_no_deadlock() {
         let (first, last) = (ids[0], ids[9]);
         let caller = hold(&stage, last).await;
         // Longer than Postgres takes to look for a deadlock: if there were one, it would be said.
-        let sent = stage.proxy.done(".settle(");
+        let sent = stage.proxy.done(".settle($1");
         app.gate.send_replace(true);
         let deadline = tokio::time::Instant::now() + LONG;
-        while stage.proxy.done(".settle(") == sent {
+        while stage.proxy.done(".settle($1") == sent {
             assert!(tokio::time::Instant::now() < deadline, "nothing was committed");
             tokio::task::yield_now().await;
         }

@@ -13,7 +13,7 @@ use crate::wire::{
 
 const KEY: &str = "order:42";
 /// What an attempt begins with; and what it writes with, if it can.
-const ATTEMPTS: [&str; 2] = ["store::settle::lock", ".settle("];
+const ATTEMPTS: [&str; 2] = ["store::settle::lock", ".settle($1"];
 
 type Gate = watch::Sender<bool>;
 

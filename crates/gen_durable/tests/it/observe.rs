@@ -166,7 +166,7 @@ async fn resolved_commits_are_counted_alone() {
     assert!(seen.count("durable_commit_size{}") > 0);
     assert_eq!(resolved(), 0, "no answer was lost");
     for lost in 1..=3 {
-        let cut = stage.proxy.on(".settle(", Fault::CutAfter);
+        let cut = stage.proxy.on(".settle($1", Fault::CutAfter);
         walk().await;
         assert_eq!((cut.has_fired(), resolved()), (1, lost));
     }

@@ -123,7 +123,7 @@ async fn flush_together(poisons: &[(usize, In, bool)]) {
     let engine = stage.run(stage.pool(), app.clone(), |e| e.register::<Outcomes>().settings(settings));
     engine.ready().await;
     // The committer is busy with one that comes first, until all others wait.
-    let busy = stage.proxy.on(".settle(", Fault::Hold);
+    let busy = stage.proxy.on(".settle($1", Fault::Hold);
     let new = |poison, own_handler| Outcomes { poison, kept: raw("0"), own_handler };
     let (first, hundred) = {
         app.gate.send_replace(true);
@@ -176,7 +176,7 @@ async fn flush_together(poisons: &[(usize, In, bool)]) {
     let runs = app.runs.lock().unwrap().clone();
     assert!(runs.values().all(|count| *count == 1), "somebody ran again: {runs:?}");
     let transactions = poisons.iter().filter(|(_, poison, _)| *poison == In::Transaction).count();
-    let batches = stage.proxy.batches(".settle(");
+    let batches = stage.proxy.batches(".settle($1");
     assert!(batches.iter().any(|size| *size >= 100 - transactions), "they were not in one batch: {batches:?}");
     engine.stop().await;
 }

@@ -73,7 +73,7 @@ async fn a_read_only_database_is_said_at_the_start_and_waited_out_later() {
     // The database becomes read-only under a running engine, for all connections that come: as after a failover.
     let engine = stage.run(stage.pool(), (), |e| e.register::<Ping>());
     engine.ready().await;
-    let settle = stage.proxy.on_each(".settle(", Fault::Refuse("25006"), 0, 3);
+    let settle = stage.proxy.on_each(".settle($1", Fault::Refuse("25006"), 0, 3);
     let pick = stage.proxy.on_each(".pick(", Fault::Refuse("25006"), 0, 2);
     let ping = stage.lab.enqueue(Ping).await.unwrap();
     assert_eq!(stage.lab.settled(ping.id, LONG).await.unwrap().unwrap().result, Ok(0));
@@ -119,7 +119,7 @@ async fn a_database_without_a_free_connection_or_a_free_byte_is_waited_out() {
     assert!(error.is_transient() && error.to_string().contains("53300"), "{error}");
     stage.proxy.forget();
     // The disk is full for a while.
-    let full = stage.proxy.on_each(".settle(", Fault::Refuse("53100"), 0, 4);
+    let full = stage.proxy.on_each(".settle($1", Fault::Refuse("53100"), 0, 4);
     let ping = stage.lab.enqueue(Ping).await.unwrap();
     full.fired(4).await;
     assert_eq!(stage.lab.settled(ping.id, LONG).await.unwrap().unwrap().result, Ok(0));

@@ -18,7 +18,7 @@ use super::{
     walker::{Effects, First, Walker, assert_walked_once, quick},
 };
 
-const SETTLE: &str = ".settle(";
+const SETTLE: &str = ".settle($1";
 const RESOLVE: &str = "store::resolve::resolve";
 /// Instances that walk together, so that a batch is lost and not only an ending.
 const TOGETHER: u32 = 5;

@@ -24,7 +24,7 @@ async fn a_server_that_is_not_well_burns_no_attempt_and_runs_nothing_again() {
     engine.ready().await;
     let mut refused = 0;
     for code in CODES {
-        for (statement, times) in [(".settle(", 2), (".pick(", 1), ("store::lease::renew", 1)] {
+        for (statement, times) in [(".settle($1", 2), (".pick(", 1), ("store::lease::renew", 1)] {
             let rule = stage.proxy.on_each(statement, Fault::Refuse(code), 0, times);
             let what = format!("{code} at {statement}");
             let walkers = [First::Next, First::Retry, First::Done].map(|first| Walker { first, steps: 0 });
@@ -52,7 +52,7 @@ async fn an_answer_that_cannot_be_read_is_not_the_steps_fault() {
     for first in First::ALL {
         for skip in 0..first.commits() {
             let what = format!("{first:?}, commit {skip}");
-            let rule = stage.proxy.on_each(".settle(", Fault::Garble, skip, 1);
+            let rule = stage.proxy.on_each(".settle($1", Fault::Garble, skip, 1);
             let walker = stage.lab.enqueue(Walker { first, steps: 0 }).await.unwrap();
             let settled = stage.lab.settled(walker.id, LONG).await.unwrap().expect(&what);
             match first {
@@ -77,9 +77,9 @@ async fn work_survives_a_database_that_goes_away_and_comes_back() {
     for _ in 0..5 {
         let walkers = (0..50).map(|n| Walker { first: First::ALL[n % 5], steps: 0 });
         let enqueued = stage.lab.enqueue_all(walkers).await.unwrap();
-        let begun = stage.proxy.done(".settle(");
+        let begun = stage.proxy.done(".settle($1");
         let deadline = tokio::time::Instant::now() + LONG;
-        while stage.proxy.done(".settle(") == begun {
+        while stage.proxy.done(".settle($1") == begun {
             assert!(tokio::time::Instant::now() < deadline, "nothing is committed");
             tokio::time::sleep(SECOND / 1000).await;
         }
@@ -107,7 +107,7 @@ async fn a_named_statement_whose_parameters_do_not_fit_is_sent_again_without_a_n
         let effects = Effects::default();
         let engine = stage.run(stage.pool(), effects.clone(), |e| e.register::<Walker>().settings(quick()));
         engine.ready().await;
-        let rule = stage.proxy.on(".settle(", Fault::Refuse(code));
+        let rule = stage.proxy.on(".settle($1", Fault::Refuse(code));
         let walker = stage.lab.enqueue(Walker { first: First::Next, steps: 0 }).await.unwrap();
         let settled = stage.lab.settled(walker.id, LONG).await.unwrap().expect(code);
         rule.fired(1).await;

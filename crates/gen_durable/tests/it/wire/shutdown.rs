@@ -29,7 +29,7 @@ async fn a_shutdown_ends_while_every_statement_of_its_own_is_unanswered() {
     let stage = Stage::new().await;
     let engine = stage.run(stage.pool(), Effects::default(), |e| e.register::<Walker>().settings(patient()));
     engine.ready().await;
-    let committing = stage.proxy.on_each(".settle(", Fault::SwallowRequest, 0, usize::MAX);
+    let committing = stage.proxy.on_each(".settle($1", Fault::SwallowRequest, 0, usize::MAX);
     stage.lab.enqueue(Walker { first: First::Done, steps: 0 }).await.unwrap();
     committing.fired(1).await;
     for text in [".pick(", "store::lease::", "store::pick::", "store::resolve::"] {

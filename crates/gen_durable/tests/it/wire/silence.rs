@@ -11,7 +11,7 @@ use super::{
 /// Every statement that an engine sends by itself, by a piece of its text; the greeting of a connection has none.
 const STATEMENTS: [&str; 9] = [
     "",
-    ".settle(",
+    ".settle($1",
     ".pick(",
     "store::pick::priorities",
     "store::lease::renew",
@@ -46,7 +46,7 @@ async fn fall_silent_at(statement: &str, fault: Fault) {
     let rule = stage.proxy.on(statement, fault);
     if statement.is_empty() {
         // For a new greeting somebody has to lose a connection first.
-        stage.proxy.on(".settle(", Fault::CutBefore);
+        stage.proxy.on(".settle($1", Fault::CutBefore);
     }
     let walker = stage.lab.enqueue(Walker { first: First::Next, steps: 0 }).await.unwrap();
     // The caller's own question may be the one that meets silence: it is told so, and asks again.
@@ -61,7 +61,7 @@ async fn fall_silent_at(statement: &str, fault: Fault) {
     // The loop that met it goes on: the same statement is answered again.
     rule.fired(1).await;
     let seen = stage.proxy.done(statement);
-    let goes_on = !statement.is_empty() && ![".settle(", "store::inspect::end_of"].contains(&statement);
+    let goes_on = !statement.is_empty() && ![".settle($1", "store::inspect::end_of"].contains(&statement);
     let deadline = tokio::time::Instant::now() + LONG;
     while goes_on && stage.proxy.done(statement) <= seen {
         assert!(tokio::time::Instant::now() < deadline, "{what}: the loop does not come back");
