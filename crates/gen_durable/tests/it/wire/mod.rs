@@ -4,6 +4,7 @@ mod clock;
 mod commits;
 mod enqueues;
 mod limits;
+mod lossy;
 mod lost_answers;
 mod picks;
 mod protocol;

@@ -59,6 +59,8 @@ pub(crate) struct Rule {
     fault: Fault,
     /// How many matching statements pass before, and how many are hit.
     skip: Mutex<usize>,
+    /// How many pass between two that are hit.
+    between: usize,
     left: Mutex<usize>,
     fired: watch::Sender<usize>,
     released: watch::Sender<bool>,
@@ -154,10 +156,20 @@ impl Proxy {
 
     /// After `skip` of them, the next `times`.
     pub(crate) fn on_each(&self, text: &str, fault: Fault, skip: usize, times: usize) -> Arc<Rule> {
+        self.rule(text, fault, skip, 0, times)
+    }
+
+    /// One answer in so many is lost with its connection, whatever the statement is.
+    pub(crate) fn lose_one_in(&self, count: usize) -> Arc<Rule> {
+        self.rule("-- called by", Fault::CutAfter, count, count - 1, usize::MAX)
+    }
+
+    fn rule(&self, text: &str, fault: Fault, skip: usize, between: usize, times: usize) -> Arc<Rule> {
         let rule = Arc::new(Rule {
             text: text.to_owned(),
             fault,
             skip: Mutex::new(skip),
+            between,
             left: Mutex::new(times),
             fired: watch::Sender::new(0),
             released: watch::Sender::new(false),
@@ -384,6 +396,7 @@ impl Shared {
                 continue;
             }
             *left -= 1;
+            *skip = rule.between;
             rule.fired.send_modify(|count| *count += 1);
             return Some(rule.clone());
         }
