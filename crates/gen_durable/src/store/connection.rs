@@ -154,6 +154,11 @@ impl Connection {
     async fn act_within(&self, sql: &'static Sql, params: &[Param<'_>], wait: Duration) -> Result<Vec<Row>, Fault> {
         let live = self.client().await?;
         self.target.count(sql.name);
+        if sql.bounded {
+            let wait = wait.as_millis().to_string();
+            let params: Vec<Param<'_>> = params.iter().copied().chain(std::iter::once(&wait as Param<'_>)).collect();
+            return self.answer(&live, true, self.send(&live, sql, &params, None)).await;
+        }
         // What the server gives up by itself holds no lock on behalf of a caller that has gone. An act that was answered is
         // durable, whatever the role or the database was set to.
         let begin = format!(

@@ -24,7 +24,7 @@ sql!(prepared INSERT, "enqueue.sql", [
 ]);
 
 sql!(KEYED, "enqueue_all.sql", [TEXT]);
-sql!(KEYED_AT_ONCE, "enqueue_at_once.sql", [TEXT]);
+sql!(bounded KEYED_AT_ONCE, "enqueue_at_once.sql", [TEXT, TEXT]);
 
 /// Single enqueues that wait go together in one statement, up to this many.
 const GATHERED_MAX: usize = 1_000;

@@ -24,8 +24,11 @@ use crate::{
     wake::LogBell,
 };
 
-sql!(prepared APPEND, "append.sql", [
+sql!(prepared APPEND_WITHIN, "append_within.sql", [
     TEXT_ARRAY, TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, INT8_ARRAY, TEXT_ARRAY, TEXT
+]);
+sql!(bounded APPEND, "append.sql", [
+    TEXT_ARRAY, TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, INT8_ARRAY, TEXT_ARRAY, TEXT, TEXT
 ]);
 sql!(prepared PLACE, "place_events.sql", [TEXT_ARRAY, BOOL]);
 sql!(prepared DISCOVER, "discover.sql", [TEXT, INT8, INT4]);
@@ -199,7 +202,7 @@ pub(crate) async fn many(pool: &Pool, facts: Vec<Fact>) -> Result<Vec<Placed>, E
 /// In the caller's transaction: they wait for a position until that has committed.
 pub(crate) async fn within<T: Transaction>(tx: &mut T, target: &Target, facts: &[Fact]) -> Result<(), Error> {
     let columns = Columns::of(facts.iter(), "none");
-    let rows = ride(tx, target, &APPEND, &columns.params()).await;
+    let rows = ride(tx, target, &APPEND_WITHIN, &columns.params()).await;
     rows.map(drop).map_err(|fault| fault.into_error("record an event"))
 }
 

@@ -58,6 +58,8 @@ pub(crate) struct Sql {
     /// Sent often, and safe to plan once: a function that pins its own plan, or one that reads no table. All others are
     /// planned each time they are sent, so that none keeps a plan made while its table was empty.
     pub(crate) prepared: bool,
+    /// It takes, as its last parameter, how long it may wait for each lock, and sets that itself: it needs no BEGIN before it.
+    pub(crate) bounded: bool,
 }
 
 impl Sql {
@@ -68,20 +70,25 @@ impl Sql {
     }
 }
 
-/// Declare a statement: `sql!(REAP, "reap.sql", [TEXT, INT4])`, or `sql!(prepared CLAIM, …)` for a hot one.
+/// Declare a statement: `sql!(REAP, "reap.sql", [TEXT, INT4])`, `sql!(prepared CLAIM, …)` for a hot one, or
+/// `sql!(bounded SIGNAL, …)` for a hot act.
 macro_rules! sql {
     (prepared $name:ident, $file:literal, [$($kind:ident),* $(,)?]) => {
-        $crate::store::sql!(@ $name, $file, true, [$($kind),*]);
+        $crate::store::sql!(@ $name, $file, true, false, [$($kind),*]);
+    };
+    (bounded $name:ident, $file:literal, [$($kind:ident),* $(,)?]) => {
+        $crate::store::sql!(@ $name, $file, true, true, [$($kind),*]);
     };
     ($name:ident, $file:literal, [$($kind:ident),* $(,)?]) => {
-        $crate::store::sql!(@ $name, $file, false, [$($kind),*]);
+        $crate::store::sql!(@ $name, $file, false, false, [$($kind),*]);
     };
-    (@ $name:ident, $file:literal, $prepared:literal, [$($kind:ident),*]) => {
+    (@ $name:ident, $file:literal, $prepared:literal, $bounded:literal, [$($kind:ident),*]) => {
         pub(crate) static $name: $crate::store::Sql = $crate::store::Sql {
             name: $file,
             text: include_str!(concat!("sql/", $file)),
             types: &[$(tokio_postgres::types::Type::$kind),*],
             prepared: $prepared,
+            bounded: $bounded,
         };
     };
 }

@@ -12,7 +12,8 @@ use super::{
 };
 use crate::{birth::New, letter::Sent};
 
-sql!(prepared SIGNAL, "signal.sql", [INT8, TEXT, TEXT, TEXT_ARRAY, TEXT, TEXT, TEXT, INT4]);
+sql!(prepared SIGNAL_WITHIN, "signal_within.sql", [INT8, TEXT, TEXT, TEXT_ARRAY, TEXT, TEXT, TEXT, INT4]);
+sql!(bounded SIGNAL, "signal.sql", [INT8, TEXT, TEXT, TEXT_ARRAY, TEXT, TEXT, TEXT, INT4, TEXT]);
 sql!(prepared SIGNAL_ALL, "signal_all.sql", [TEXT, INT4]);
 sql!(prepared SIGNAL_OR_START, "signal_or_start.sql", [TEXT, TEXT, TEXT, TEXT, TEXT_ARRAY, INT4]);
 sql!(CANCEL, "cancel.sql", [INT8, TEXT, TEXT, TEXT_ARRAY, TEXT]);
@@ -74,7 +75,7 @@ pub(crate) async fn deliver_within<T: Transaction>(tx: &mut T, target: &Target, 
     let payload = sent.payload.get();
     let params: &[Param<'_>] =
         &[&sent.id, &sent.tenant, &sent.key, &sent.machines, &sent.name, &payload, &sent.dedup, &INBOX_MAX];
-    answer(&ride(tx, target, &SIGNAL, params).await?)
+    answer(&ride(tx, target, &SIGNAL_WITHIN, params).await?)
 }
 
 /// Deliver letters: one statement. Answers what became of each, in their order.

@@ -95,7 +95,7 @@ async fn acts_ride_in_a_callers_transaction_and_are_undone_with_it() {
     let refused = lab.signal(Order::keyed("order:9"), Paid { cents: 1 }).within(&mut tx).await.unwrap_err();
     assert!(refused.is_no_target(), "{refused}");
     let sent = |name: &str| lab.statements()[name] - before.get(name).unwrap_or(&0);
-    assert_eq!((sent("enqueue.sql"), sent("enqueue_all.sql"), sent("signal.sql")), (1, 2, 3));
+    assert_eq!((sent("enqueue.sql"), sent("enqueue_all.sql"), sent("signal_within.sql")), (1, 2, 3));
     tx.commit().await.unwrap();
 
     let row = lab.row_of(plain.id).await;

@@ -1,3 +1,9 @@
--- called by: store::signal::deliver     index: instances_pkey or instances_key; signals_dedup
--- locks: the target's row
-select gen_durable.signal($1, $2, $3, $4, $5, $6::text::jsonb, $7, $8)
+-- called by: store::signal::deliver, store::operate::deliver     index: instances_pkey or instances_key; signals_dedup
+-- locks: the target's row, for at most the lock timeout given last
+-- The first row sets, for this transaction alone, how long each lock may be waited for, and that what was answered is durable. The
+-- function runs for that row, so after it.
+with bounded as materialized (
+    select set_config('lock_timeout', $9, true),
+        case when current_setting('synchronous_commit') = 'off' then set_config('synchronous_commit', 'on', true) end
+)
+select gen_durable.signal($1, $2, $3, $4, $5, $6::text::jsonb, $7, $8) from bounded

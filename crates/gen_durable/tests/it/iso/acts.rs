@@ -3,7 +3,7 @@
 const PICK: &str = include_str!("../../../src/store/sql/pick.sql");
 const SETTLE: &str = include_str!("../../../src/store/sql/settle_told.sql");
 pub(super) const CONCLUDE: &str = include_str!("../../../src/store/sql/conclude.sql");
-pub(super) const SIGNAL: &str = include_str!("../../../src/store/sql/signal.sql");
+pub(super) const SIGNAL: &str = include_str!("../../../src/store/sql/signal_within.sql");
 const CANCEL: &str = include_str!("../../../src/store/sql/cancel.sql");
 const REAP: &str = include_str!("../../../src/store/sql/reap.sql");
 const EXPIRE: &str = include_str!("../../../src/store/sql/expire.sql");
