@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use gen_durable::{
-    Context, Delivery, Id, Job, Lab, Machine, Outcome, Scope, Signal, Status, StepError, done, letter_to, wait_for,
+    Context, Delivery, Id, Job, Lab, Machine, Outcome, Scope, Signal, Status, StepError, Told, done, letter_to,
+    wait_for,
 };
 use serde::{Deserialize, Serialize};
 
@@ -110,6 +111,15 @@ async fn sum_of(lab: &Lab<()>, id: Id<Counter>) -> Vec<u32> {
     heard
 }
 
+/// Tells or starts in a transaction: there the statement waits for the lock of another. By itself it would be sent anew, and see
+/// what the other one has left.
+async fn told_in_a_transaction(lab: &Lab<()>, key: &str, n: u32) -> Told<Counter> {
+    let mut tx = lab.pool().begin().await.unwrap();
+    let told = lab.signal_or_start(counter(key), Add { n }).within(&mut tx).await.unwrap();
+    tx.commit().await.unwrap();
+    told
+}
+
 /// How many backends wait for a lock with a statement of this schema.
 async fn waiting(schema: &str) -> i64 {
     let text = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like '%' || $1 || '.%'";
@@ -211,7 +221,7 @@ async fn of_two_who_come_at_once_one_starts_it_and_both_are_heard() {
         let lab = lab().await;
         let mut tx = lab.pool().begin().await.unwrap();
         let first = lab.signal_or_start(counter("a"), Add { n: 1 }).within(&mut tx).await.unwrap();
-        let second = async { lab.signal_or_start(counter("a"), Add { n: 2 }).await.unwrap() };
+        let second = told_in_a_transaction(&lab, "a", 2);
         let first_ends = async {
             until_waiting(&lab, 1).await;
             if commits { tx.commit().await.unwrap() } else { tx.rollback().await.unwrap() }
@@ -244,7 +254,7 @@ async fn a_letter_that_meets_the_end_of_the_holder_starts_the_next_one() {
     let tx = owner.transaction().await.unwrap();
     let cancel = format!("select {}.cancel({}, null, null, null, 'enough')", lab.pool().schema(), held.id);
     tx.batch_execute(&cancel).await.unwrap();
-    let told = async { lab.signal_or_start(counter("a"), Add { n: 2 }).await.unwrap() };
+    let told = told_in_a_transaction(&lab, "a", 2);
     let ends = async {
         until_waiting(&lab, 1).await;
         tx.commit().await.unwrap();
@@ -334,7 +344,12 @@ async fn a_letter_by_key_that_meets_the_end_of_the_holder_is_answered_with_no_ta
     let tx = owner.transaction().await.unwrap();
     let cancel = format!("select {}.cancel({held}, null, null, null, 'enough')", lab.pool().schema());
     tx.batch_execute(&cancel).await.unwrap();
-    let sent = async { lab.signal_all([letter_to(Counter::keyed("a"), Add { n: 2 })]).await.unwrap() };
+    let sent = async {
+        let mut tx = lab.pool().begin().await.unwrap();
+        let sent = lab.signal_all([letter_to(Counter::keyed("a"), Add { n: 2 })]).within(&mut tx).await.unwrap();
+        tx.commit().await.unwrap();
+        sent
+    };
     let ends = async {
         until_waiting(&lab, 1).await;
         tx.commit().await.unwrap();
