@@ -16,6 +16,8 @@ async fn one_worker_at_a_time_takes_a_page_and_the_pages_cover_all_tenants() {
     }
     let (mut one, two) = (sql_at(lab.url()).await, sql_at(lab.url()).await);
     let page = PAGE.replace("S.", &format!("{}.", lab.pool().schema()));
+    // Nobody waits for the walk's row.
+    two.batch_execute("set lock_timeout = '10s'").await.unwrap();
     let read = |rows: Vec<tokio_postgres::Row>| {
         let tenants: Vec<Option<String>> = rows.iter().map(|row| row.get(0)).collect();
         (tenants.into_iter().flatten().collect::<Vec<_>>(), rows.last().unwrap().get::<_, bool>(1))
