@@ -1,6 +1,8 @@
 //! Retention: how long settled instances are kept, by their end and by their queue.
 
-use gen_durable::{Context, DAY, Engine, HOUR, Job, Lab, Pool, Queue, Retention, SECOND, Settings, StepError, fatal};
+use gen_durable::{
+    Context, DAY, Engine, HOUR, Job, Lab, Pool, Queue, Retention, SECOND, Settings, Status, StepError, fatal,
+};
 use serde::{Deserialize, Serialize};
 use tokio_postgres::types::ToSql;
 
@@ -61,6 +63,35 @@ async fn done_instances_are_kept_a_day_failed_and_cancelled_ones_thirty_and_stuc
     lab.skip(365 * DAY).await;
     assert_eq!(collect(lab.pool(), &settings).await, 0);
     assert_eq!(kept().await, ["stuck"]);
+}
+
+/// The collector reads a page of settled instances and locks them with another statement. The retry comes between the two.
+#[tokio::test]
+async fn an_instance_that_an_operator_retries_while_the_collector_reads_it_is_kept() {
+    let lab = Lab::new(()).await.register::<Even>();
+    let ids = [lab.enqueue(Even(1)).await.unwrap().id, lab.enqueue(Even(3)).await.unwrap().id];
+    lab.skip(31 * DAY).await;
+    let (tool, schema) = (sql().await, lab.pool().schema().to_owned());
+    let text = "select pg_get_functiondef(p.oid) from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+                where n.nspname = $1 and p.proname = 'collect'";
+    let collector: String = tool.query_one(text, &[&schema]).await.unwrap().get(0);
+    let (lock, page) = (format!("pg_advisory_xact_lock(hashtext('{schema}'))"), "        ids := array(");
+    assert_eq!(collector.matches(page).count(), 1, "{collector}");
+    let gated = collector.replace(page, &format!("        perform {lock};\n{page}"));
+    tool.batch_execute(&gated).await.unwrap();
+    tool.batch_execute(&format!("begin; select {lock}")).await.unwrap();
+    let retried = async {
+        let waits =
+            "select count(*) from pg_locks where locktype = 'advisory' and not granted and objid = hashtext($1)::oid";
+        let waits = async || tool.query_one(waits, &[&schema]).await.unwrap().get::<_, i64>(0) == 1;
+        eventually("the collector has read a page", waits).await;
+        lab.operate().retry(ids[0].raw(), None).await.unwrap();
+        tool.batch_execute("commit").await.unwrap();
+    };
+    let settings = Settings::default();
+    let (deleted, ()) = tokio::join!(collect(lab.pool(), &settings), retried);
+    assert_eq!(deleted, 1, "the other one");
+    assert_eq!(lab.row_of(ids[0]).await.status, Status::Runnable);
 }
 
 #[tokio::test]
