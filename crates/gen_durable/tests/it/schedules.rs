@@ -113,6 +113,18 @@ async fn what_was_missed_follows_the_policy_of_the_schedule() {
     }
 }
 
+/// Samoa skipped the 30th of December 2011: a line for that day of the year had its latest occurrence a year before.
+#[tokio::test]
+async fn the_latest_missed_occurrence_is_found_before_a_day_that_its_zone_skipped() {
+    let lab = lab(Cycle::cron("0 10 30 12 *", "Pacific/Apia").unwrap()).await;
+    let at = |text: &str| text.parse::<Timestamp>().unwrap();
+    set_clock(&lab, at("2009-06-01T00:00:00Z")).await;
+    lab.drain().await;
+    set_clock(&lab, at("2012-01-15T00:00:00Z")).await;
+    lab.drain().await;
+    assert_eq!(reports(lab.pool()).await, [(at("2010-12-30T20:00:00Z"), 1, false)]);
+}
+
 #[tokio::test]
 async fn an_occurrence_that_is_a_little_late_is_not_skipped() {
     let lab = lab(every("R/PT1H").missed(Missed::Skip)).await;
