@@ -1,12 +1,27 @@
 //! A shutdown that meets a database that does not answer: it ends all the same, at most a few seconds after its drain's timeout.
 
-use gen_durable::{HOUR, SECOND, Settings};
+use gen_durable::{Context, HOUR, Job, SECOND, Settings, StepError};
+use serde::{Deserialize, Serialize};
 
 use super::{
     proxy::Fault,
     stage::Stage,
     walker::{Effects, First, Walker, quick},
 };
+use crate::support::eventually;
+
+/// A step that does not end by itself.
+#[derive(Serialize, Deserialize)]
+struct Endless;
+impl Job for Endless {
+    const NAME: &'static str = "endless";
+    type App = Effects;
+    type Output = ();
+    async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
+        cx.app.note(cx.idempotency_key(), cx.fencing_token());
+        std::future::pending().await
+    }
+}
 
 /// No statement is ever given up: a shutdown that waited for one would not end.
 fn patient() -> Settings {
@@ -36,6 +51,23 @@ async fn a_shutdown_ends_while_every_statement_of_its_own_is_unanswered() {
         stage.proxy.on_each(text, Fault::SwallowRequest, 0, usize::MAX);
     }
     engine.stop().await;
+    assert_eq!(
+        stage.number("select count(*) from S.instances where status = 'executing'").await,
+        1,
+        "its lease frees it"
+    );
+}
+
+#[tokio::test]
+async fn a_shutdown_ends_while_a_claim_cannot_be_given_back() {
+    let (stage, effects) = (Stage::new().await, Effects::default());
+    let engine = stage.run(stage.pool(), effects.clone(), |e| e.register::<Endless>().settings(patient()));
+    engine.ready().await;
+    let id = stage.lab.enqueue(Endless).await.unwrap().id.raw();
+    eventually("it runs", async || !effects.of("endless", id).is_empty()).await;
+    let giving_back = stage.proxy.on_each("store::pick::give_back", Fault::SwallowRequest, 0, usize::MAX);
+    engine.stop().await;
+    giving_back.fired(1).await;
     assert_eq!(
         stage.number("select count(*) from S.instances where status = 'executing'").await,
         1,
