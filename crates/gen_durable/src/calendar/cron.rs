@@ -46,8 +46,22 @@ impl Cron {
         })
     }
 
-    /// The last occurrence up to this.
+    /// Returns the last occurrence up to this: one that [`after`](Cron::after) finds as well. The library's search backwards also
+    /// finds times of a day that the zone skipped.
     pub(super) fn until(&self, until: Timestamp) -> Option<Timestamp> {
+        let mut end = until;
+        for _ in 0..SKIPS_MAX {
+            let found = self.last_up_to(end)?;
+            let before = Timestamp::from_second(found.as_second() - 1).ok()?;
+            if self.after(before) == Some(found) {
+                return Some(found);
+            }
+            end = before;
+        }
+        None
+    }
+
+    fn last_up_to(&self, until: Timestamp) -> Option<Timestamp> {
         let from = |end: Timestamp| {
             let found = self.cron.find_previous_occurrence(&end.to_zoned(self.zone.clone()), true).ok()?;
             Some(found.timestamp()).filter(|found| *found <= until)

@@ -125,6 +125,19 @@ async fn the_latest_missed_occurrence_is_found_before_a_day_that_its_zone_skippe
     assert_eq!(reports(lab.pool()).await, [(at("2010-12-30T20:00:00Z"), 1, false)]);
 }
 
+/// A daily line has no occurrence in that day, not even at the midnight at which the clocks went on.
+#[tokio::test]
+async fn the_latest_missed_occurrence_of_a_daily_line_is_not_in_a_day_that_its_zone_skipped() {
+    let lab = lab(Cycle::cron("0 10 * * *", "Pacific/Apia").unwrap()).await;
+    let at = |text: &str| text.parse::<Timestamp>().unwrap();
+    set_clock(&lab, at("2011-12-27T00:00:00Z")).await;
+    lab.drain().await;
+    set_clock(&lab, at("2011-12-30T12:00:00Z")).await;
+    lab.drain().await;
+    let last = reports(lab.pool()).await.pop().unwrap();
+    assert_eq!(last.0, at("2011-12-29T20:00:00Z"));
+}
+
 #[tokio::test]
 async fn an_occurrence_that_is_a_little_late_is_not_skipped() {
     let lab = lab(every("R/PT1H").missed(Missed::Skip)).await;
