@@ -1,4 +1,5 @@
 -- 0001 undone: everything, the schema included. Nothing is left behind.
+drop table gen_durable.placement_watermarks;
 drop table gen_durable.placer;
 drop table gen_durable.turns;
 drop table gen_durable.lanes;

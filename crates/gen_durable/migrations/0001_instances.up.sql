@@ -256,3 +256,17 @@ create table gen_durable.turns (
 -- Whoever gives out places and turns holds this row: one at a time, for the length of a statement.
 create table gen_durable.placer (one boolean primary key default true check (one));
 insert into gen_durable.placer default values;
+
+-- How far the instances that drew a number of arrival have been placed: see `_place_new`. The row with the largest n is valid. It is
+-- inserted and the one before it is deleted, and it is read from the end of its key: a row that is updated would leave a dead version
+-- for each update, and each pick would read them all while a transaction holds back the vacuum.
+create table gen_durable.placement_watermarks (
+    n            bigint generated always as identity primary key,
+    placed_to    bigint not null default 0,          -- numbers up to this one are placed, but for those of `open_xids`
+    drawn        bigint not null default 0,          -- how far numbers had been drawn when this row was about to be written…
+    drawn_before xid8 not null default '0',          -- …by transactions below this one
+    open_xids    xid8[] not null default '{}',       -- transactions that were open when placed_to passed numbers they may have drawn
+    open_since   bigint[] not null default '{}',     -- for each of them: its numbers are larger than this one
+    sweep_due_at timestamptz not null default '-infinity' -- when `repair` reads all numbers again
+) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.02);
+insert into gen_durable.placement_watermarks default values;

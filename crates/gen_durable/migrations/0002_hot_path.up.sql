@@ -105,6 +105,67 @@ create function gen_durable._knows_step(p_known text[], p_machine text, p_versio
     language sql stable
     as $$ select p_machine || '/' || p_version || '/' || p_step = any (p_known) or p_machine || '/' || p_version = any (p_known) $$;
 
+-- Returns the number after which the next placement begins: the watermark, or less if transactions have ended that were open when it passed
+-- numbers of theirs.
+--   called by: pick, _place_new, enqueue_all at once      index: none      locks: nothing
+create function gen_durable._placement_start(p_placed_to bigint, p_open_xids xid8[], p_open_since bigint[], p_seen pg_snapshot)
+returns bigint
+    language sql immutable
+    as $$
+        select least(p_placed_to, min(open.since)) from unnest(p_open_xids, p_open_since) as open(xid, since)
+        where pg_visible_in_snapshot(open.xid, p_seen)
+    $$;
+
+-- Places the instances that drew a number after the last placement, and moves the watermark.
+--   called by: pick, repair      index: placement_watermarks_pkey; as place      locks: the placer, skipping it if another holds it; as place
+-- A number may be drawn long before its transaction commits. The watermark passes it all the same, and remembers the transactions that
+-- were open then: when one of them has ended, the next placement reads all numbers since that transaction began, once. So a
+-- transaction that stays open costs a pick nothing, although the index keeps an entry for every number that was drawn and placed
+-- since it began.
+--   1. A placement reads how far numbers are drawn, and takes its transaction id after that. A transaction that draws a number has
+--      its own id before. So all transactions that drew up to there have an id below.
+--   2. The next placement that moves the watermark has a newer snapshot, in which each of them has ended, so that its rows are
+--      seen and placed, or is listed as open. The end of a snapshot is above that id, since the first placement has ended.
+-- Its callers pin the plans.
+create function gen_durable._place_new(p_limit int) returns void
+language plpgsql
+as $$
+declare
+    watermark gen_durable.placement_watermarks;
+    drawn_to bigint;
+    seen pg_snapshot;
+    start bigint;
+    reached bigint;
+    moves_to bigint;
+begin
+    if pg_current_xact_id_if_assigned() is null then
+        select case when a.is_called then a.last_value else a.last_value - 1 end into drawn_to from gen_durable.arrivals a;
+    end if;
+    perform from gen_durable.placer where one for update skip locked;
+    if not found then
+        return;
+    end if;
+    select w.* into watermark from gen_durable.placement_watermarks w order by w.n desc limit 1;
+    seen := pg_current_snapshot();
+    start := gen_durable._placement_start(watermark.placed_to, watermark.open_xids, watermark.open_since, seen);
+    reached := gen_durable.place(start, p_limit);
+    -- Down, if an instance between the start and the watermark could not be placed.
+    moves_to := least(watermark.drawn, reached);
+    -- A watermark that lags by a few numbers costs less than a row for each of them.
+    if start = watermark.placed_to and moves_to - watermark.placed_to < 100 and coalesce(drawn_to - watermark.drawn, 0) < 100 then
+        return;
+    end if;
+    insert into gen_durable.placement_watermarks (placed_to, drawn, drawn_before, open_xids, open_since, sweep_due_at)
+    select moves_to, coalesce(drawn_to, watermark.drawn), case when drawn_to is null then watermark.drawn_before else pg_current_xact_id() end,
+        coalesce(array_agg(open.xid), '{}'), coalesce(array_agg(open.since), '{}'), watermark.sweep_due_at
+    from (select old.xid, old.since from unnest(watermark.open_xids, watermark.open_since) as old(xid, since)
+          where not pg_visible_in_snapshot(old.xid, seen)
+          union all
+          select new.xid, watermark.placed_to from pg_snapshot_xip(seen) as new(xid)
+          where moves_to > watermark.placed_to and new.xid < watermark.drawn_before and new.xid <> all (watermark.open_xids)) open;
+    delete from gen_durable.placement_watermarks w where w.n = watermark.n;
+end $$;
+
 -- Claim what is runnable, for every queue that has room, in one statement. A row at a step that the caller's build does not know is
 -- left for a worker that does.
 --   called by: store::pick::claim           index: instances_pick, then instances_pkey
@@ -115,8 +176,7 @@ create function gen_durable._knows_step(p_known text[], p_machine text, p_versio
 create function gen_durable.pick(
     p_queues text[], p_room int[],
     p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[],
-    p_known text[], p_worker uuid, p_lease_seconds float8, p_suspects int, p_place_from bigint default 0,
-    p_place_bound boolean default true
+    p_known text[], p_worker uuid, p_lease_seconds float8, p_suspects int
 ) returns table (
     id bigint, fsm text, fsm_version int, step text, data text, state text, attempt int,
     claim_epoch bigint, step_seq bigint, visit bigint, queue text, priority smallint, eligible_at timestamptz,
@@ -136,22 +196,18 @@ as $$
 declare
     claimed bigint;
     room bigint := (select coalesce(sum(free), 0) from unnest(p_room) as free);
-    arrived bigint;
-    over bigint;
-    begun bigint;
-    placed_to bigint;
+    placement record;
 begin
     perform gen_durable.look_anew();
-    -- How far numbers of arrival have been drawn, before anything is looked at: see `marks` below. The bound is a transaction id
-    -- of our own: the end of a snapshot would not do, it is one past the last that is over, and who draws may be beyond it.
-    select case when a.is_called then a.last_value else a.last_value - 1 end into arrived from gen_durable.arrivals a;
-    if p_place_bound and arrived > p_place_from then
-        begun := pg_current_xact_id()::text::bigint;
-    end if;
-    over := pg_snapshot_xmin(pg_current_snapshot())::text::bigint;
-    -- Who waits in a lane or for a turn is given a place before anybody is claimed.
-    if exists (select from gen_durable.instances i where i.arrival > p_place_from) then
-        placed_to := gen_durable.place(p_place_from, 1000);
+    -- Instances that wait in a lane or for a turn are placed before any instance is claimed. Where that means to read many numbers, only the
+    -- picker that gets the placer reads them.
+    select w.placed_to, w.open_xids, w.open_since, (select a.last_value from gen_durable.arrivals a) as drawn into placement
+    from gen_durable.placement_watermarks w order by w.n desc limit 1;
+    if placement.drawn - placement.placed_to >= 200
+       or placement.open_xids <> '{}' and gen_durable._placement_start(
+           placement.placed_to, placement.open_xids, placement.open_since, pg_current_snapshot()) < placement.placed_to
+       or exists (select from gen_durable.instances i where i.arrival > placement.placed_to) then
+        perform gen_durable._place_new(1000);
     end if;
 
     return query
@@ -231,10 +287,7 @@ begin
             i.parent_id, null::bigint, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens');
     end if;
 
-    -- The time; the next due time of these ranges when everything that was due is taken; which queues are shut. And the
-    -- marks: up to where arrivals were seen to (null: all of them), how far they had been drawn when we began, below which
-    -- transaction all were over, and our own (null: not asked for, or nothing was drawn). Whoever draws a number has a
-    -- transaction id before, so once all below ours are over, nothing below what was drawn then can come any more.
+    -- The time; the next due time of these ranges when everything that was due is taken; which queues are shut.
     return query
     select null::bigint, null, null::int, null, null, null, null::int, null::bigint, null::bigint, null::bigint, null,
         null::smallint, gen_durable.clock(), null, null, false, null::smallint,
@@ -253,7 +306,7 @@ begin
         ) end,
         (select array_agg(q.name) from gen_durable.queues q where q.name = any (p_queues) and q.paused_at is not null),
         null::text[], null, null, null::bigint, null::bigint,
-        array[placed_to, arrived, over, begun], null::int, null::bigint;
+        null::bigint[], null::int, null::bigint;
 end $$;
 
 -- Finds the candidates of a refused pick whose claim the database refuses, and sets them aside as `stuck` with the error as reason.

@@ -122,7 +122,7 @@ end $$;
 
 -- Insert instances that may carry a key. Rows are taken in the order of their keys, so that two batches in opposite order
 -- wait for one another and do not deadlock.
---   called by: store::enqueue, conclude, SQL      index: instances_key; as place, if at once
+--   called by: store::enqueue, conclude, SQL      index: instances_key; if at once placement_watermarks_pkey, and as place
 --   locks: nothing that exists; waits for a transaction that is about to take the same key. At once: the placer and lanes
 -- Answers one row an entry: its place, the id (of the holder, if the key is taken), and whether it is new. Raises unique_violation if
 -- the key is held by an instance of another machine (neither `fsm` nor one of `former_names`).
@@ -144,9 +144,11 @@ declare
     lane_keys text[];
     lane_taken boolean[];
     round bigint;
+    place_from bigint;
+    watermark gen_durable.placement_watermarks;
 begin
     if jsonb_path_exists(p_entries, '$[*].lane') or jsonb_path_exists(p_entries, '$[*].partition') then
-        -- This transaction has begun before it draws a number of arrival: see `pick`.
+        -- This transaction has an id before it draws a number of arrival: see `_place_new`.
         perform pg_current_xact_id();
         -- A child that stood behind one of its own waiting ancestors would stand there for ever.
         if p_parent is not null then
@@ -158,8 +160,14 @@ begin
         if p_at_once and gen_durable.looks_anew() and jsonb_array_length(p_entries) <= 10000 and jsonb_path_exists(p_entries, '$[*].lane')
            and not jsonb_path_exists(p_entries, '$[*].key')
            and not jsonb_path_exists(p_entries, '$[*] ? (exists (@.lane) && exists (@.partition))') then
-            perform from gen_durable.placer where one for update skip locked;
-            if found and gen_durable.place(0, 1000) is null then
+            -- Any watermark leads to all that was committed before it is read, so it is read without the placer. After a transaction that was
+            -- open for long, a pick reads the numbers drawn since it began. A caller does not wait for that.
+            select w.* into watermark from gen_durable.placement_watermarks w order by w.n desc limit 1;
+            place_from := watermark.placed_to;
+            if watermark.open_xids <> '{}' then
+                place_from := gen_durable._placement_start(place_from, watermark.open_xids, watermark.open_since, pg_current_snapshot());
+            end if;
+            if watermark.placed_to - place_from <= 2000 and gen_durable.place(place_from, 1000) is null then
                 select array_agg(l.tenant), array_agg(l.key), array_agg(l.taken) into lane_tenants, lane_keys, lane_taken
                 from gen_durable.enter_lanes(p_entries) l;
                 round := nextval('gen_durable.rounds') << 20;

@@ -182,7 +182,7 @@ end $$;
 
 -- Look at what arrived: give places in lanes, in the order of arrival; make sure that each of these lanes has somebody at
 -- its head and each of these partition keys somebody whose turn it is.
---   called by: pick, store::lane::repair      index: instances_arrivals, instances_lane, instances_pkey, lanes_pkey
+--   called by: _place_new, enqueue_all at once, repair      index: instances_arrivals, instances_lane, instances_pkey, lanes_pkey
 --   locks: the placer, so that there is one at a time; then arrivals, lanes and heads, skipping what somebody holds: it
 --   waits for nobody. What is passed over keeps its number and is looked at again.
 -- Answers up to which arrival everything was seen to, or null if there is no end to it.
@@ -383,7 +383,7 @@ end $$;
 
 -- Look after lanes and partition keys, a part of them at a time: one that has somebody waiting and nobody at its head gets
 -- a number, so that `place` sees to it; a lane that is empty is forgotten.
---   called by: store::lane::repair      index: lanes_pkey, instances_lane, instances_waiting, instances_turn
+--   called by: store::lane::repair      index: placement_watermarks_pkey, lanes_pkey, instances_lane, instances_waiting, instances_turn
 --   locks: the placer; lanes, skipping what somebody holds; as place
 -- Answers where to go on (null: from the beginning), and how many were found without a head.
 create function gen_durable.repair(p_lane_tenant text, p_lane_key text, p_tenant text, p_key text, p_limit int)
@@ -403,13 +403,29 @@ declare
     next_tenant text := p_tenant;
     next_key text := p_key;
     found_headless int := 0;
+    swept bigint;
 begin
     perform from gen_durable.placer where one for update skip locked;
     if not found then
         return;
     end if;
-    -- From the very beginning: what is only late is not lost.
-    perform gen_durable.place(0, 1000);
+    -- What is only late is not lost. Every 30 s one worker begins at the first number, whatever the watermark says. A watermark above the
+    -- sequence, which was set back, comes down.
+    select case when w.sweep_due_at <= statement_timestamp() then w.n end into swept
+    from gen_durable.placement_watermarks w order by w.n desc limit 1;
+    if not found then
+        insert into gen_durable.placement_watermarks default values;
+    end if;
+    if swept is null then
+        perform gen_durable._place_new(1000);
+    else
+        perform gen_durable.place(0, 1000);
+        update gen_durable.placement_watermarks w
+        set sweep_due_at = statement_timestamp() + interval '30 s',
+            placed_to = least(w.placed_to, (select a.last_value from gen_durable.arrivals a)),
+            drawn = least(w.drawn, (select a.last_value from gen_durable.arrivals a))
+        where w.n = swept;
+    end if;
     for lane in
         select l.tenant, l.key, l.floor, l.led_by from gen_durable.lanes l
         where (l.tenant, l.key) > (p_lane_tenant, p_lane_key)
@@ -463,7 +479,7 @@ begin
         exit when looked >= p_limit;
     end loop;
     if found_headless > 0 then
-        perform gen_durable.place(0, 1000);
+        perform gen_durable._place_new(1000);
     end if;
     return query select next_lane_tenant, next_lane_key, next_tenant, next_key, found_headless;
 end $$;

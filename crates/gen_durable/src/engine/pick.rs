@@ -15,7 +15,7 @@ use crate::{
     store::{
         connection::Connection,
         fault::Fault,
-        pick::{self, Arrivals, Mark, Picked, SetAside, Wanted},
+        pick::{self, Mark, Picked, SetAside, Wanted},
     },
 };
 
@@ -51,7 +51,6 @@ pub(crate) async fn run(core: Arc<Core>) {
         rate: 0.0,
         retry: RETRY_FIRST,
         room_max: usize::MAX,
-        placed: Placed::default(),
     };
     loop {
         *core.picked_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
@@ -157,30 +156,6 @@ struct Picker {
     retry: Duration,
     /// At most this many rows a pick: halved when a pick failed, since it may have been too large.
     room_max: usize,
-    placed: Placed,
-}
-
-/// Up to where what arrived in lanes and under partition keys has been seen to. It moves on only when nothing below can
-/// come any more: one producer's entries must get their places in the order in which it made them, however long another
-/// one's transaction stays open.
-#[derive(Debug, Default)]
-struct Placed {
-    to: i64,
-    /// How far numbers had been drawn at some pick, and the transaction before which all must be over for that to be final.
-    next: Option<(i64, i64)>,
-}
-
-impl Placed {
-    fn look(&mut self, arrivals: Arrivals) {
-        self.next = self.next.or(arrivals.begun.map(|begun| (arrivals.drawn, begun)));
-        if let Some((drawn, begun)) = self.next
-            && arrivals.over >= begun
-        {
-            let bound = arrivals.placed_to.unwrap_or(i64::MAX);
-            self.to = self.to.max(drawn.min(bound));
-            self.next = None;
-        }
-    }
 }
 
 impl Picker {
@@ -217,7 +192,6 @@ impl Picker {
         tracing::warn!(error = fault.message(), "could not look for work, trying again in {:?}", self.retry);
         core.unreachable.store(fault.is_infrastructure(), Ordering::Relaxed);
         self.marks.clear();
-        self.placed = Placed::default();
         self.knows_priorities = false;
         // Perhaps it asked for too much: more than comes in time, or than the server's own limits allow.
         if matches!(fault, Fault::Lost(_) | Fault::TimedOut(_) | Fault::Away(_)) {
@@ -231,8 +205,7 @@ impl Picker {
     }
 
     fn wanted(&mut self, core: &Core) -> Wanted {
-        let mut wanted = Wanted { suspects: core.suspects_wanted(), placed_to: self.placed.to, ..Wanted::default() };
-        wanted.bound = self.placed.next.is_none();
+        let mut wanted = Wanted { suspects: core.suspects_wanted(), ..Wanted::default() };
         for queue in &core.queues {
             let room = queue.room().min(self.room_max);
             if room == 0 {
@@ -250,8 +223,7 @@ impl Picker {
 
     /// Hand out what came, move the marks, and say how long to wait before the next pick.
     fn accept(&mut self, core: &Arc<Core>, wanted: &Wanted, picked: Picked) -> Duration {
-        let Picked { rows, now, next_due, paused, arrivals } = picked;
-        self.placed.look(arrivals);
+        let Picked { rows, now, next_due, paused } = picked;
         let came = rows.len();
         let mut by_queue: HashMap<String, Vec<Run>> = HashMap::new();
         for row in rows {

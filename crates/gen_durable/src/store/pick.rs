@@ -12,8 +12,7 @@ use super::{
 };
 
 sql!(prepared PICK, "pick.sql", [
-    TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, INT2_ARRAY, TIMESTAMPTZ_ARRAY, INT8_ARRAY, TEXT_ARRAY, TEXT, FLOAT8, INT4, INT8,
-    BOOL
+    TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, INT2_ARRAY, TIMESTAMPTZ_ARRAY, INT8_ARRAY, TEXT_ARRAY, TEXT, FLOAT8, INT4
 ]);
 sql!(PRIORITIES, "priorities.sql", [TEXT_ARRAY, FLOAT8]);
 sql!(
@@ -50,10 +49,6 @@ pub(crate) struct Wanted {
     pub(crate) range_from_id: Vec<i64>,
     /// How many suspects may be claimed too: none while one is held.
     pub(crate) suspects: i32,
-    /// Up to which number of arrival lanes and partition keys have been seen to.
-    pub(crate) placed_to: i64,
-    /// Whether to say before which transaction all must be over for what is drawn by now to be final.
-    pub(crate) bound: bool,
 }
 
 impl Wanted {
@@ -80,20 +75,6 @@ pub(crate) struct Picked {
     pub(crate) next_due: Option<Timestamp>,
     /// Which of the queues are paused.
     pub(crate) paused: Vec<String>,
-    pub(crate) arrivals: Arrivals,
-}
-
-/// How it stands with what arrived in lanes and under partition keys.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Arrivals {
-    /// Up to where they were seen to; `None`: all that could be seen.
-    pub(crate) placed_to: Option<i64>,
-    /// How far numbers had been drawn when the pick began.
-    pub(crate) drawn: i64,
-    /// All transactions below this one are over.
-    pub(crate) over: i64,
-    /// Who has drawn by then stands below this transaction; `None`: it was not asked for, or nothing was drawn.
-    pub(crate) begun: Option<i64>,
 }
 
 /// Claim a batch: one statement, one round trip, committed when it returns.
@@ -118,8 +99,6 @@ pub(crate) async fn claim(
                 &worker,
                 &lease_seconds,
                 &wanted.suspects,
-                &wanted.placed_to,
-                &wanted.bound,
             ],
         )
         .await?;
@@ -130,20 +109,7 @@ pub(crate) async fn claim(
     let mut rows = rows.iter().map(|row| claimed(row, now)).collect::<Result<Vec<_>, _>>()?;
     // The UPDATE answers in no particular order.
     rows.sort_unstable_by_key(|row| (row.priority, row.eligible_at, row.id));
-    let marks: Vec<Option<i64>> = column(last, 24)?;
-    let mark = |index: usize| marks.get(index).copied().flatten();
-    Ok(Picked {
-        rows,
-        now,
-        next_due: column(last, 17)?,
-        paused: column::<Option<_>>(last, 18)?.unwrap_or_default(),
-        arrivals: Arrivals {
-            placed_to: mark(0),
-            drawn: mark(1).unwrap_or_default(),
-            over: mark(2).unwrap_or_default(),
-            begun: mark(3),
-        },
-    })
+    Ok(Picked { rows, now, next_due: column(last, 17)?, paused: column::<Option<_>>(last, 18)?.unwrap_or_default() })
 }
 
 /// An instance that a pick could not claim.

@@ -12,10 +12,11 @@ const LINES_MAX: usize = 500;
 
 /// Statements that read the real clock, since what they are about is real time: leases, when a queue was paused, when a
 /// migration was installed. And the clock itself. Everything else asks `clock()`, which a test can move.
-const REAL_CLOCK: [&str; 28] = [
+const REAL_CLOCK: [&str; 29] = [
     "migrations/0001_instances.up.sql", // the clock itself; the defaults of `workers` and `migrations`
     "migrations/0002_hot_path.up.sql",  // the lease of a claim, for people
-    "migrations/0008_hand_over.up.sql", // likewise
+    "migrations/0004_turns.up.sql",     // when a repair reads all numbers again
+    "migrations/0008_hand_over.up.sql", // the lease of a claim, for people
     "migrations/0009_events.up.sql",    // when a walk goes on
     "migrations/0010_projections.up.sql", // who is at a scope, or a run
     "store/sql/adopt.sql",

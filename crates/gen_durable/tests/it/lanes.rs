@@ -285,25 +285,6 @@ async fn an_engine_drains_many_lanes_each_in_order() {
     running.await.unwrap().unwrap();
 }
 
-#[tokio::test]
-async fn a_number_is_not_taken_for_final_while_the_transaction_that_drew_it_runs() {
-    let pool = live().await;
-    let (producer, picker) = (sql().await, sql().await);
-    producer.batch_execute("begin").await.unwrap();
-    let begun: i64 = producer.query_one("select pg_current_xact_id()::text::bigint", &[]).await.unwrap().get(0);
-    let draw = format!("select nextval('{}.arrivals')", pool.schema());
-    let number: i64 = producer.query_one(&draw, &[]).await.unwrap().get(0);
-    let pick = format!(
-        "select marks from {}.pick('{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', gen_random_uuid(), 60, 0, 0)",
-        pool.schema()
-    );
-    let marks = async || picker.query_one(&pick, &[]).await.unwrap().get::<_, Vec<Option<i64>>>(0);
-    let open = marks().await;
-    assert!(open[1] >= Some(number), "{open:?}");
-    assert!(open[2] <= Some(begun) && Some(begun) < open[3], "transaction {begun} has begun and is not over: {open:?}");
-    producer.batch_execute("commit").await.unwrap();
-}
-
 /// The first ends at once. The second keeps the only thread of its host, as steps should not, until the first is seen to be done.
 /// The others cannot begin before that.
 #[derive(Serialize, Deserialize)]

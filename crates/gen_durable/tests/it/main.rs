@@ -42,6 +42,7 @@ mod observe;
 mod operate;
 mod outbox;
 mod partitions;
+mod placement;
 mod plans;
 mod plans_keyed;
 mod plans_retention;

@@ -70,6 +70,10 @@ async fn an_open_transaction_keeps_neither_others_nor_the_lane_waiting_and_its_o
         // Nothing else writes: the transaction that has drawn is the youngest there is.
         let mut tx = lab.pool().begin().await.unwrap();
         lab.enqueue(in_lane("slow", round * 10)).within(&mut tx).await.unwrap();
+        // As many numbers as it takes to move the placement watermark.
+        for n in 0..200 {
+            lab.enqueue(under_key("many", n)).within(&mut tx).await.unwrap();
+        }
         looked(&lab).await;
         // Others go on in the very lane, one by one and many at a time.
         let name = format!("quick {round}");

@@ -1,3 +1,3 @@
--- called by: store::pick::claim     index: instances_pick, instances_suspects, instances_pkey; instances_arrivals for `place`
+-- called by: store::pick::claim     index: instances_pick, instances_suspects, instances_pkey; placement_watermarks_pkey; instances_arrivals for `place`
 -- locks: instances FOR NO KEY UPDATE SKIP LOCKED in (priority, eligible_at, id); waits for nobody
-select * from gen_durable.pick($1, $2, $3, $4, $5, $6, $7, $8::text::uuid, $9, $10, $11, $12)
+select * from gen_durable.pick($1, $2, $3, $4, $5, $6, $7, $8::text::uuid, $9, $10)

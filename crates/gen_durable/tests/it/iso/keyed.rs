@@ -19,6 +19,8 @@ const RETRY: &str = include_str!("../../../src/store/sql/retry.sql");
 const CLEAR: &str = "
     delete from S.signals; delete from S.instances; delete from S.workers; delete from S.iso_audit; delete from S.lanes;
     delete from S.turns;
+    -- The numbers of a world are small: the placement watermark of the world before must not lie above them.
+    delete from S.placement_watermarks; insert into S.placement_watermarks (sweep_due_at) values ('infinity');
     insert into S.workers (id, lease_expires_at, host, pid, queues, machines)
     values ('00000000-0000-0000-0000-00000000000a', statement_timestamp() - interval '1 hour', 'h', 1, '{}', '{}');";
 

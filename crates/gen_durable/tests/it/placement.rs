@@ -1,0 +1,230 @@
+//! Placement and transactions that stay open: what they cost the others, and that no number is lost which the placement watermark passed
+//! while its transaction was open.
+
+use gen_durable::Pool;
+use gen_durable_postgres::{Cluster, Options};
+use tokio_postgres::Client;
+
+use crate::{
+    plans::pages_of,
+    support::{schema_name, sql_at},
+};
+
+/// A schema on a server of its own: which transactions are open there, a test decides.
+struct Stage {
+    cluster: Cluster,
+    pool: Pool,
+    client: Client,
+}
+
+impl Stage {
+    async fn new() -> Stage {
+        let start = || Options::for_tests().fsync(false).setting("autovacuum", "off").temporary().unwrap();
+        let cluster = tokio::task::spawn_blocking(start).await.unwrap();
+        let pool = Pool::connect_to(&cluster.url(), &schema_name()).await.unwrap();
+        pool.migrate().await.unwrap();
+        let client = sql_at(&cluster.url()).await;
+        Stage { cluster, pool, client }
+    }
+
+    async fn another(&self) -> Client {
+        sql_at(&self.cluster.url()).await
+    }
+
+    /// Runs a statement in which `S` stands for the schema.
+    async fn run(&self, client: &Client, text: &str) {
+        client.batch_execute(&text.replace("S.", &format!("{}.", self.pool.schema()))).await.unwrap();
+    }
+
+    async fn number(&self, text: &str) -> i64 {
+        let text = text.replace("S.", &format!("{}.", self.pool.schema()));
+        self.client.query_one(&text, &[]).await.unwrap().get(0)
+    }
+
+    /// Picks three times, of a queue without work: the watermark moves as far as it can.
+    async fn pick(&self) {
+        for _ in 0..3 {
+            self.run(&self.client, PICK).await;
+        }
+    }
+
+    /// The tags of the instances that have a position in lane `l`, in its order.
+    async fn lane(&self) -> String {
+        let text = "select coalesce(string_agg(step, ' ' order by lane_position), '') from S.instances where in_lane and lane_key = 'l'";
+        let text = text.replace("S.", &format!("{}.", self.pool.schema()));
+        self.client.query_one(&text, &[]).await.unwrap().get(0)
+    }
+
+    async fn placed_to(&self) -> i64 {
+        self.number("select placed_to from S.placement_watermarks order by n desc limit 1").await
+    }
+
+    /// In a transaction of `slow`, which stays open: enqueues `slow` into lane `l` and draws `more` numbers. Then the watermark moves past.
+    async fn pass(&self, slow: &Client, more: u64) {
+        self.run(slow, &format!("begin; {}; {}", enqueue("slow"), draw(more))).await;
+        let drawn = self.number("select last_value from S.arrivals").await;
+        self.pick().await;
+        assert_eq!(self.placed_to().await, drawn);
+        assert_eq!(self.lane().await, "");
+    }
+}
+
+const PICK: &str =
+    "select from S.pick(array['none'], array[1], array['none'], array[0::smallint], array['epoch'::timestamptz],
+    array[0::bigint], array['m/1'], '00000000-0000-0000-0000-00000000000c', 60, 1)";
+
+/// Enqueues into lane `l`, as a transaction of many statements does.
+fn enqueue(tag: &str) -> String {
+    format!("select from S.enqueue_all('[{{\"fsm\":\"m\",\"step\":\"{tag}\",\"state\":{{}},\"lane\":\"l\"}}]')")
+}
+
+/// Enqueues into lane `l`, as a transaction of this one statement does.
+fn enqueue_at_once(tag: &str) -> String {
+    enqueue(tag).replace("]')", "]', p_at_once => true)")
+}
+
+fn draw(numbers: u64) -> String {
+    format!("select count(nextval('S.arrivals')) from generate_series(1, {numbers})")
+}
+
+#[tokio::test]
+async fn a_transaction_that_stays_open_costs_neither_a_pick_nor_an_enqueue_into_a_lane_anything() {
+    let stage = Stage::new().await;
+    let open = stage.another().await;
+    open.batch_execute("begin; select pg_current_xact_id()").await.unwrap();
+    let schema = stage.pool.schema();
+    let arrive =
+        "select from S.enqueue_all((select jsonb_agg(jsonb_build_object('fsm', 'm', 'step', 's', 'state', '{}'::jsonb,
+        'partition', 'key ' || n)) from generate_series(1, 1000) n))";
+    // A repair that is not the one in a while which looks at all numbers.
+    stage.run(&stage.client, "update S.placement_watermarks set sweep_due_at = 'infinity'").await;
+    let mut meter = stage.another().await;
+    let mut measured = Vec::new();
+    for rounds in [0, 20] {
+        for _ in 0..rounds {
+            stage.run(&stage.client, arrive).await;
+            stage.pick().await;
+        }
+        assert_eq!(stage.number("select count(*) from S.instances where arrival is not null").await, 0);
+        let mut pages = Vec::new();
+        for text in [PICK, &enqueue_at_once("a"), "select from S.repair('', '', '', '', 0)"] {
+            let text = text.replace("S.", &format!("{schema}."));
+            // The second run: the first one also pays for the plan.
+            pages_of(&mut meter, None, &text).await;
+            pages.push(pages_of(&mut meter, None, &text).await);
+        }
+        measured.push(pages);
+    }
+    println!("pages of a pick, an enqueue into a lane and a repair, before and after 20,000 arrivals: {measured:?}");
+    for (few, many) in measured[0].iter().zip(&measured[1]) {
+        assert!(*many <= few + few / 2 + 20, "{measured:?}");
+    }
+    // It ends: the numbers since it began are read once, by a pick, and by no caller.
+    open.batch_execute("commit").await.unwrap();
+    let at_once = enqueue_at_once("a").replace("S.", &format!("{schema}."));
+    assert!(pages_of(&mut meter, None, &at_once).await <= measured[0][1] * 3 / 2 + 20);
+    stage.pick().await;
+    let pick = PICK.replace("S.", &format!("{schema}."));
+    assert!(pages_of(&mut meter, None, &pick).await <= measured[0][0] * 3 / 2 + 20);
+}
+
+#[tokio::test]
+async fn a_number_that_the_watermark_passed_is_placed_when_its_transaction_has_committed() {
+    let stage = Stage::new().await;
+    let slow = stage.another().await;
+    stage.pass(&slow, 200).await;
+    // Others go on in the lane, and the transaction draws once more.
+    stage.run(&stage.client, &enqueue("other")).await;
+    stage.pick().await;
+    stage.run(&slow, &enqueue("slower")).await;
+    stage.run(&stage.client, &draw(200)).await;
+    stage.pick().await;
+    assert_eq!(stage.lane().await, "other");
+    stage.run(&slow, "commit").await;
+    stage.run(&stage.client, PICK).await;
+    assert_eq!(stage.lane().await, "other slow slower");
+    // And it is forgotten.
+    assert_eq!(stage.number("select cardinality(open_xids)::bigint from S.placement_watermarks").await, 0);
+}
+
+#[tokio::test]
+async fn an_enqueue_into_a_lane_comes_after_what_its_producer_committed_before_although_the_watermark_passed_it() {
+    // With few numbers to read again it places both; with many it draws a number too.
+    for (more, at_once) in [(200, "slow next"), (5_000, "")] {
+        let stage = Stage::new().await;
+        let slow = stage.another().await;
+        stage.pass(&slow, more).await;
+        stage.run(&slow, "commit").await;
+        stage.run(&stage.client, &enqueue_at_once("next")).await;
+        assert_eq!(stage.lane().await, at_once);
+        stage.run(&stage.client, PICK).await;
+        assert_eq!(stage.lane().await, "slow next");
+    }
+}
+
+#[tokio::test]
+async fn the_watermark_does_not_pass_numbers_of_transactions_that_began_after_the_picker_did() {
+    let stage = Stage::new().await;
+    let (slow, picker) = (stage.another().await, stage.another().await);
+    stage.run(&picker, "begin; select pg_current_xact_id()").await;
+    stage.run(&slow, &format!("begin; {}; {}", enqueue("slow"), draw(200))).await;
+    // A pick reads how far numbers are drawn. The transaction that drew them has a larger id than this one.
+    stage.run(&picker, &format!("{PICK}; commit")).await;
+    stage.pick().await;
+    stage.run(&slow, "commit").await;
+    stage.run(&stage.client, PICK).await;
+    assert_eq!(stage.lane().await, "slow");
+}
+
+#[tokio::test]
+async fn an_instance_that_is_locked_when_its_transaction_has_committed_is_placed_later() {
+    let stage = Stage::new().await;
+    let (slow, holder) = (stage.another().await, stage.another().await);
+    stage.pass(&slow, 200).await;
+    stage.run(&slow, "commit").await;
+    stage.run(&holder, "begin; select from S.instances where step = 'slow' for update").await;
+    stage.pick().await;
+    stage.run(&stage.client, &enqueue("next")).await;
+    stage.pick().await;
+    assert_eq!(stage.lane().await, "");
+    stage.run(&holder, "rollback").await;
+    stage.run(&stage.client, PICK).await;
+    assert_eq!(stage.lane().await, "slow next");
+}
+
+#[tokio::test]
+async fn a_repair_places_what_lies_below_the_watermark() {
+    let stage = Stage::new().await;
+    stage.run(&stage.client, &draw(200)).await;
+    stage.pick().await;
+    assert_eq!(stage.placed_to().await, 200);
+    stage.run(&stage.client, &enqueue("lost")).await;
+    stage.run(&stage.client, "update S.instances set arrival = 7").await;
+    stage.pick().await;
+    assert_eq!(stage.lane().await, "");
+    stage.run(&stage.client, "select from S.repair('', '', '', '', 100)").await;
+    assert_eq!(stage.lane().await, "lost");
+}
+
+#[tokio::test]
+async fn a_repair_lowers_a_watermark_above_the_sequence() {
+    let stage = Stage::new().await;
+    stage.run(&stage.client, &draw(200)).await;
+    stage.pick().await;
+    // As a copy of the tables without their sequences is.
+    stage.run(&stage.client, "select setval('S.arrivals', 50)").await;
+    stage.run(&stage.client, "select from S.repair('', '', '', '', 100)").await;
+    stage.run(&stage.client, &enqueue("new")).await;
+    stage.run(&stage.client, PICK).await;
+    assert_eq!(stage.lane().await, "new");
+}
+
+#[tokio::test]
+async fn a_repair_begins_a_new_watermark_if_there_is_none() {
+    let stage = Stage::new().await;
+    stage.run(&stage.client, &format!("delete from S.placement_watermarks; {}", enqueue("first"))).await;
+    stage.run(&stage.client, "select from S.repair('', '', '', '', 100)").await;
+    stage.run(&stage.client, &enqueue("second")).await;
+    stage.run(&stage.client, PICK).await;
+    assert_eq!(stage.lane().await, "first second");
+}
