@@ -117,7 +117,7 @@ returns bigint
     $$;
 
 -- Places the instances that drew a number after the last placement, and moves the watermark.
---   called by: pick, repair      index: placement_watermarks_pkey; as place      locks: the placer, skipping it if another holds it; as place
+--   called by: pick, _set_aside_refused, repair      index: placement_watermarks_pkey; as place      locks: the placer, skipping it if another holds it; as place
 -- A number may be drawn long before its transaction commits. The watermark passes it all the same, and remembers the transactions that
 -- were open then: when one of them has ended, the next placement reads all numbers since that transaction began, once. So a
 -- transaction that stays open costs a pick nothing, although the index keeps an entry for every number that was drawn and placed
@@ -311,8 +311,8 @@ end $$;
 
 -- Finds the candidates of a refused pick whose claim the database refuses, and sets them aside as `stuck` with the error as reason.
 -- One statement claims for all queues: such an instance would stop all others.
---   called by: store::pick::set_aside_refused      index: instances_pick, instances_suspects, instances_pkey
---   locks: the candidates, FOR NO KEY UPDATE SKIP LOCKED, until the end of the statement
+--   called by: store::pick::set_aside_refused      index: instances_pick, instances_suspects, instances_pkey; as _place_new
+--   locks: as _place_new; the candidates, FOR NO KEY UPDATE SKIP LOCKED, until the end of the statement
 -- Claims each candidate in a subtransaction and rolls that back. Raises an error that blames the server instead of the row.
 create function gen_durable._set_aside_refused(
     p_queues text[], p_room int[],
@@ -327,6 +327,8 @@ as $$
 declare
     candidate bigint;
 begin
+    -- The refused pick placed instances and took that back: a culprit that waits for its place would be no candidate.
+    perform gen_durable._place_new(1000);
     for candidate in
         select found.id
         from unnest(p_queues, p_room) as wanted(queue, free)

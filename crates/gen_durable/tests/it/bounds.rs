@@ -1,7 +1,8 @@
 //! Sizes and numbers without a bound of their own: one instance that has too much of something does not stop the others.
 
 use gen_durable::{
-    Client, Context, Engine, Id, Job, Machine, Outcome, Pool, SECOND, Signal, Status, StepError, birth, done, wait_for,
+    Client, Context, Engine, Id, Job, Lane, Machine, Outcome, Pool, SECOND, Signal, Status, StepError, birth, done,
+    wait_for,
 };
 use serde::{Deserialize, Serialize};
 
@@ -236,26 +237,58 @@ impl Job for Keyed {
     }
 }
 
+const NO_REPAIR: &str =
+    "create or replace function S.repair(p_lane_tenant text, p_lane_key text, p_tenant text, p_key text, p_limit int)
+     returns table (lane_tenant text, lane_key text, tenant text, key text, repaired int)
+     language sql as 'select null::text, null::text, null::text, null::text, 0'";
+
+/// In one lane.
+#[derive(Serialize, Deserialize)]
+#[serde(transparent)]
+struct Laned(String);
+impl Job for Laned {
+    const NAME: &'static str = "laned";
+    type App = ();
+    type Output = ();
+    async fn run(&self, _: &mut Context<'_, Self>) -> Result<(), StepError> {
+        Ok(())
+    }
+    fn lane(&self) -> Option<Lane> {
+        Some(Lane::new("l", 1))
+    }
+}
+
+/// A keyed enqueue in a transaction draws a number, and the pick that places it is the one that is refused.
+#[tokio::test]
+async fn an_instance_in_a_lane_that_makes_a_pick_fail_before_it_has_its_place_is_set_aside() {
+    let pool = live().await;
+    run_sql(&pool, REFUSES).await;
+    run_sql(&pool, NO_REPAIR).await;
+    let engine = Engine::builder(pool.clone(), ()).register::<Laned>().register::<Innocent>().build().unwrap();
+    let client = engine.client();
+    let mut tx = pool.begin().await.unwrap();
+    let culprit = client.enqueue(Laned("culprit".into())).within(&mut tx).await.unwrap().id;
+    tx.commit().await.unwrap();
+    let innocent = client.enqueue(Innocent).await.unwrap().id;
+    let running = Running::start(engine);
+    assert!(client.settled(innocent, SOON).await.unwrap().is_some(), "every pick is refused");
+    assert_eq!(client.inspect().show(culprit.raw()).await.unwrap().unwrap().status, Status::Stuck);
+    running.stop().await;
+}
+
 #[tokio::test]
 async fn an_instance_that_is_set_aside_lets_the_next_under_its_partition_key_run() {
     let pool = live().await;
     run_sql(&pool, REFUSES).await;
     // Without the repair, which lets the next one run some seconds later.
-    run_sql(
-        &pool,
-        "create or replace function S.repair(p_lane_tenant text, p_lane_key text, p_tenant text, p_key text, p_limit int)
-         returns table (lane_tenant text, lane_key text, tenant text, key text, repaired int)
-         language sql as 'select null::text, null::text, null::text, null::text, 0'",
-    )
-    .await;
+    run_sql(&pool, NO_REPAIR).await;
     let (notices, told) = std::sync::mpsc::channel();
     let engine = Engine::builder(pool.clone(), ()).register::<Keyed>();
     let engine = engine.on_failure(move |failure| drop(notices.send(failure.clone()))).build().unwrap();
     let client = engine.client();
     let culprit = client.enqueue(Keyed("culprit".into())).await.unwrap().id;
     let next = client.enqueue(Keyed("next".into())).await.unwrap().id;
-    // The culprit has the turn before it is picked: a pick that is refused gives no turns either.
-    run_sql(&pool, "select S.place(0, 1000)").await;
+    // The pick that gives the culprit its turn is refused, and takes the turn back.
     let running = Running::start(engine);
     assert!(client.settled(next, SOON).await.unwrap().is_some(), "the next one waits for one that is set aside");
     assert_eq!(client.inspect().show(culprit.raw()).await.unwrap().unwrap().status, Status::Stuck);
