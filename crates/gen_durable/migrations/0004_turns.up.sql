@@ -67,15 +67,15 @@ begin
             return false;
         end if;
     end if;
-    -- Who came late stands before where we begin to look.
+    -- Lower the cursor to the first arrival. That one may have been cancelled meanwhile: others that arrived with it wait behind it.
     with came as materialized (
         -- Of this key, by id alone: in the order of the key's index it would be all that wait.
-        select i.tenant, i.partition_key, i.held_back, i.priority, i.eligible_at, i.id
+        select i.tenant, i.partition_key, i.priority, i.eligible_at, i.id
         from gen_durable.instances i where i.id = any (p_came)
     )
     update gen_durable.turns t set priority = f.priority, at = f.eligible_at, id = f.id
     from (select c.priority, c.eligible_at, c.id from came c
-          where c.tenant = p_tenant and c.partition_key = p_key and c.held_back
+          where c.tenant = p_tenant and c.partition_key = p_key
           order by c.priority, c.eligible_at, c.id limit 1) f
     where t.tenant = p_tenant and t.key = p_key and (t.priority, t.at, t.id) > (f.priority, f.eligible_at, f.id);
     if holder.id is not null then
@@ -324,14 +324,15 @@ begin
 
     -- Partition keys.
     for dealt in
-        select i.tenant, i.partition_key as key, array_agg(i.id) as ids from gen_durable.instances i
+        select i.tenant, i.partition_key as key, array_agg(i.id order by i.held_back desc, i.priority, i.eligible_at, i.id) as ids
+        from gen_durable.instances i
         where i.id = any (mine || released) and i.partition_key is not null
         group by i.tenant, i.partition_key
         order by i.tenant, i.partition_key
     loop
         if not gen_durable.deal(dealt.tenant, dealt.key, dealt.ids) then
-            -- All of them: each may stand before where we begin to look.
-            again := again || dealt.ids;
+            -- The first of them leads the next placement to all: it lowers the cursor of the key to that one's position.
+            again := again || dealt.ids[1];
         end if;
     end loop;
     update gen_durable.instances i set arrival = null

@@ -266,27 +266,56 @@ async fn very_many_who_are_enqueued_together_get_their_places_from_whoever_picks
     assert!(count().await > 10_000);
 }
 
-/// Who has the turn is about to commit, so nothing can be said of its key yet. All who came are looked at again, not only the last of
-/// them: each may stand before where the next look under that key begins.
+/// The partition holder is locked by its commit, so the placement leaves the key to the next one. Only the first of those that
+/// arrived keeps its number: it lowers the cursor of the key, and all others wait behind it.
 #[tokio::test]
-async fn all_who_came_while_the_turn_was_being_given_up_are_seen() {
+async fn arrivals_under_a_locked_partition_holder_all_run_although_one_keeps_its_number() {
     let (lab, book) = lab().await;
     let first = enqueue(&lab, under("key", 0), At::Good).await;
     run(&lab, "select S.place(0, 1000)").await;
     run(&lab, &format!("insert into S.turns (tenant, key, priority, at, id) select tenant, partition_key, 0, eligible_at, id from S.instances where id = {first}")).await;
     let mut tx = lab.pool().begin().await.unwrap();
-    lab.enqueue(under("key", 1)).priority(-5).within(&mut tx).await.unwrap();
-    lab.enqueue(under("key", 2)).within(&mut tx).await.unwrap();
+    lab.enqueue(under("key", 3)).priority(-4).within(&mut tx).await.unwrap();
+    let urgent = lab.enqueue(under("key", 1)).priority(-5).within(&mut tx).await.unwrap().id;
+    lab.enqueue(under("key", 2)).priority(-4).within(&mut tx).await.unwrap();
     tx.commit().await.unwrap();
+    place_beside_a_lock(&lab, first).await;
+    assert_eq!(run(&lab, "select from S.instances where arrival is not null").await, 1);
+    assert_eq!(
+        run(&lab, &format!("select from S.instances where arrival is not null and id = {}", urgent.raw())).await,
+        1
+    );
+    lab.drain().await;
+    assert_eq!(book.read(), [0, 1, 3, 2]);
+}
+
+/// The one instance that kept its number is cancelled before the next placement. It still lowers the cursor for those behind it.
+#[tokio::test]
+async fn an_arrival_runs_although_the_one_that_kept_the_number_was_cancelled() {
+    let (lab, book) = lab().await;
+    let first = enqueue(&lab, under("key", 0), At::Good).await;
+    run(&lab, "select S.place(0, 1000)").await;
+    run(&lab, &format!("insert into S.turns (tenant, key, priority, at, id) select tenant, partition_key, 0, eligible_at, id from S.instances where id = {first}")).await;
+    let mut tx = lab.pool().begin().await.unwrap();
+    let urgent = lab.enqueue(under("key", 1)).priority(-5).within(&mut tx).await.unwrap().id;
+    lab.enqueue(under("key", 2)).priority(-4).within(&mut tx).await.unwrap();
+    lab.enqueue(under("key", 3)).within(&mut tx).await.unwrap();
+    tx.commit().await.unwrap();
+    place_beside_a_lock(&lab, first).await;
+    run(&lab, &format!("select S.cancel({}, null, null, null, 'not needed')", urgent.raw())).await;
+    lab.drain().await;
+    assert_eq!(book.read(), [0, 2, 3]);
+}
+
+/// Places arrivals while another transaction holds the row lock of an instance.
+async fn place_beside_a_lock(lab: &Lab<Book>, id: Id<Walk>) {
     let (holder, schema) = (sql().await, lab.pool().schema());
     holder
-        .batch_execute(&format!("begin; select from {schema}.instances where id = {first} for no key update"))
+        .batch_execute(&format!("begin; select from {schema}.instances where id = {id} for no key update"))
         .await
         .unwrap();
-    run(&lab, "select S.place(0, 1000)").await;
+    run(lab, "select S.place(0, 1000)").await;
     holder.batch_execute("commit").await.unwrap();
-    lab.drain().await;
-    assert_eq!(book.read(), [0, 1, 2]);
 }
 
 /// More of them than one look takes in: all others, in lanes and under keys, are seen to meanwhile.
