@@ -8,7 +8,8 @@ use std::{
 };
 
 use gen_durable::{
-    Context, Engine, Failure, Machine, Outcome, Pool, SECOND, StepError, done, fatal, next, retry_after, sleep,
+    Context, Engine, Failure, Machine, Outcome, Pool, SECOND, StepError, done, fatal, next,
+    retry_after, sleep,
 };
 use serde::{Deserialize, Serialize};
 
@@ -57,7 +58,12 @@ impl Machine for Checkout {
             }
             Step::Charge { .. } => {
                 let payment = cx.app.bank.charge(self.cents, &cx.idempotency_key())?;
-                println!("order {}: charged {} cents at run {}", self.order, self.cents, cx.attempt + 1);
+                println!(
+                    "order {}: charged {} cents at run {}",
+                    self.order,
+                    self.cents,
+                    cx.attempt + 1
+                );
                 Ok(sleep(Duration::from_millis(200)).then(Step::Ship { payment }))
             }
             Step::Ship { payment } => Ok(done(format!("order {} shipped, {payment}", self.order))),
@@ -69,10 +75,18 @@ impl Machine for Checkout {
     }
 
     /// An outage is tried again soon; what cannot be paid is given back.
-    async fn handle(&mut self, at: Step, failure: &Failure, _: &mut Context<'_, Self>) -> Outcome<Self> {
+    async fn handle(
+        &mut self,
+        at: Step,
+        failure: &Failure,
+        _: &mut Context<'_, Self>,
+    ) -> Outcome<Self> {
         println!("order {}: {failure}", self.order);
         match at {
-            Step::Charge { hold } if failure.fatal => Ok(next(Step::Release { hold, why: failure.message.clone() })),
+            Step::Charge { hold } if failure.fatal => Ok(next(Step::Release {
+                hold,
+                why: failure.message.clone(),
+            })),
             _ => Ok(retry_after(Duration::from_millis(100))),
         }
     }
@@ -100,16 +114,33 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let pool = Pool::connect(&gen_durable_postgres::database_url()?).await?;
     pool.migrate().await?;
 
-    let shop = Shop { bank: Bank { calls: AtomicU32::new(0) } };
+    let shop = Shop {
+        bank: Bank {
+            calls: AtomicU32::new(0),
+        },
+    };
     let engine = Engine::builder(pool, shop).register::<Checkout>().build()?;
     let client = engine.client();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let running = tokio::spawn(engine.run(async { drop(stopped.await) }));
 
-    let paid = client.enqueue(Checkout { order: 1, cents: 4_200 }).await?;
-    let refused = client.enqueue(Checkout { order: 2, cents: 1_000_000 }).await?;
+    let paid = client
+        .enqueue(Checkout {
+            order: 1,
+            cents: 4_200,
+        })
+        .await?;
+    let refused = client
+        .enqueue(Checkout {
+            order: 2,
+            cents: 1_000_000,
+        })
+        .await?;
     for started in [paid, refused] {
-        let settled = client.settled(started.id, 20 * SECOND).await?.ok_or("it has not settled within 20 s")?;
+        let settled = client
+            .settled(started.id, 20 * SECOND)
+            .await?
+            .ok_or("it has not settled within 20 s")?;
         println!("instance {} is done: {}", settled.id, settled.result?);
     }
 

@@ -25,7 +25,10 @@ impl Job for MailReport {
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<String, StepError> {
         let number: u32 = self.number.parse().or_fatal()?; // will never parse: not tried again
         if number == 1 && cx.attempt < 2 {
-            println!("report {number}: the relay is away at run {}", cx.attempt + 1);
+            println!(
+                "report {number}: the relay is away at run {}",
+                cx.attempt + 1
+            );
             Err("the relay is away")?; // any error: tried again
         }
         Ok(format!("report {number} mailed at run {}", cx.attempt + 1))
@@ -63,17 +66,32 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let pool = Pool::connect(&gen_durable_postgres::database_url()?).await?;
     pool.migrate().await?;
 
-    let engine = Engine::builder(pool, ()).register::<MailReport>().register::<Square>().queue(MAIL, 4).build()?;
+    let engine = Engine::builder(pool, ())
+        .register::<MailReport>()
+        .register::<Square>()
+        .queue(MAIL, 4)
+        .build()?;
     let client = engine.client();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let running = tokio::spawn(engine.run(async { drop(stopped.await) }));
     let begun = Instant::now();
 
     let flaky = client.enqueue(MailReport { number: "1".into() }).await?;
-    let broken = client.enqueue(MailReport { number: "one".into() }).await?;
-    let later = client.enqueue(MailReport { number: "2".into() }).after(SECOND / 2).priority(-1).await?;
+    let broken = client
+        .enqueue(MailReport {
+            number: "one".into(),
+        })
+        .await?;
+    let later = client
+        .enqueue(MailReport { number: "2".into() })
+        .after(SECOND / 2)
+        .priority(-1)
+        .await?;
     for started in [flaky, broken, later] {
-        let settled = client.settled(started.id, 20 * SECOND).await?.ok_or("it has not settled within 20 s")?;
+        let settled = client
+            .settled(started.id, 20 * SECOND)
+            .await?
+            .ok_or("it has not settled within 20 s")?;
         match settled.result {
             Ok(said) => println!("{said}, after {:?}", begun.elapsed()),
             Err(failure) => println!("instance {} has failed: {failure}", settled.id),
@@ -84,10 +102,17 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let squares = client.enqueue_all((0..1_000).map(|n| Square { n })).await?;
     let mut sum = 0;
     for started in &squares {
-        let settled = client.settled(started.id, 20 * SECOND).await?.ok_or("it has not settled within 20 s")?;
+        let settled = client
+            .settled(started.id, 20 * SECOND)
+            .await?
+            .ok_or("it has not settled within 20 s")?;
         sum += settled.result?;
     }
-    println!("{} squares, {sum} in all, after {:?}", squares.len(), begun.elapsed());
+    println!(
+        "{} squares, {sum} in all, after {:?}",
+        squares.len(),
+        begun.elapsed()
+    );
     if sum != 332_833_500 {
         return Err("that is not the sum of the squares below 1,000".into());
     }

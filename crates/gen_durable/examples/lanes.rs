@@ -8,7 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gen_durable::{Client, Context, Engine, Job, Lane, LaneKey, Policy, Pool, SECOND, StepError, fatal};
+use gen_durable::{
+    Client, Context, Engine, Job, Lane, LaneKey, Policy, Pool, SECOND, StepError, fatal,
+};
 use serde::{Deserialize, Serialize};
 
 const SERVERS: u32 = 5;
@@ -50,7 +52,10 @@ impl Job for Deploy {
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<u32, StepError> {
         let count = |by: i32| {
             let mut log = cx.app.lock().map_err(|_| "a deployment panicked")?;
-            let running = log.running.get_mut(self.server as usize).ok_or("there is no such server")?;
+            let running = log
+                .running
+                .get_mut(self.server as usize)
+                .ok_or("there is no such server")?;
             *running = running.saturating_add_signed(by);
             let running = *running;
             log.most = log.most.max(running);
@@ -70,7 +75,10 @@ impl Job for Deploy {
     }
 
     fn policy(&self) -> Policy {
-        Policy { backoff_first: Duration::from_millis(100), ..Policy::default() }
+        Policy {
+            backoff_first: Duration::from_millis(100),
+            ..Policy::default()
+        }
     }
 }
 
@@ -79,7 +87,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let pool = Pool::connect(&gen_durable_postgres::database_url()?).await?;
     pool.migrate().await?;
     let log = Log::default();
-    let engine = Engine::builder(pool, log.clone()).register::<Deploy>().build()?;
+    let engine = Engine::builder(pool, log.clone())
+        .register::<Deploy>()
+        .build()?;
     let client = engine.client();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let running = tokio::spawn(engine.run(async { drop(stopped.await) }));
@@ -90,7 +100,16 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     for release in 1..=RELEASES {
         last.clear();
         for server in 0..SERVERS {
-            last.push(client.enqueue(Deploy { fleet: fleet.clone(), server, release }).await?.id);
+            last.push(
+                client
+                    .enqueue(Deploy {
+                        fleet: fleet.clone(),
+                        server,
+                        release,
+                    })
+                    .await?
+                    .id,
+            );
         }
     }
 
@@ -98,13 +117,25 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let lane = LaneKey::from(lane_of(&fleet, 3));
     let blocked = wait_until_blocked(&client, &lane).await?;
     println!("lane {lane} stands still behind instance {blocked}:");
-    for behind in client.inspect().explain(blocked).await?.into_iter().flat_map(|explained| explained.blockers) {
+    for behind in client
+        .inspect()
+        .explain(blocked)
+        .await?
+        .into_iter()
+        .flat_map(|explained| explained.blockers)
+    {
         println!("  {behind:?}");
     }
-    client.operate().lane_discard(lane, "the disk is replaced; deployed by hand").await?;
+    client
+        .operate()
+        .lane_discard(lane, "the disk is replaced; deployed by hand")
+        .await?;
 
     for id in last {
-        let settled = client.settled(id, 30 * SECOND).await?.ok_or("a deployment has not settled within 30 s")?;
+        let settled = client
+            .settled(id, 30 * SECOND)
+            .await?
+            .ok_or("a deployment has not settled within 30 s")?;
         println!("instance {id}: release {}", settled.result?);
     }
     drop(stop);
@@ -112,7 +143,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let log = log.lock().map_err(|_| "a deployment panicked")?;
     for server in 0..SERVERS {
-        let order: Vec<u32> = log.begun.iter().filter(|(of, _)| *of == server).map(|(_, release)| *release).collect();
+        let order: Vec<u32> = log
+            .begun
+            .iter()
+            .filter(|(of, _)| *of == server)
+            .map(|(_, release)| *release)
+            .collect();
         println!("server {server}: {order:?}");
         let mut expected: Vec<u32> = (1..=RELEASES).collect();
         if server == 1 {
@@ -129,11 +165,17 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Look until the lane is blocked. Answers by whom.
-async fn wait_until_blocked(client: &Client, lane: &LaneKey) -> Result<i64, Box<dyn std::error::Error>> {
+async fn wait_until_blocked(
+    client: &Client,
+    lane: &LaneKey,
+) -> Result<i64, Box<dyn std::error::Error>> {
     let begun = Instant::now();
     while begun.elapsed() < 30 * SECOND {
         let seen = client.inspect().lane(lane.clone()).await?;
-        match seen.filter(|seen| seen.is_blocked()).and_then(|seen| seen.head) {
+        match seen
+            .filter(|seen| seen.is_blocked())
+            .and_then(|seen| seen.head)
+        {
             Some(head) => return Ok(head.instance.id),
             None => tokio::time::sleep(Duration::from_millis(20)).await,
         }

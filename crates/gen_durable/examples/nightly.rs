@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use gen_durable::{
-    Context, Cycle, Engine, Job, Machine, Missed, Outcome, Pool, SECOND, Signal, StepError, Timestamp, done, stop,
-    wait_for,
+    Context, Cycle, Engine, Job, Machine, Missed, Outcome, Pool, SECOND, Signal, StepError,
+    Timestamp, done, stop, wait_for,
 };
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +23,10 @@ impl Job for Report {
     type App = ();
     type Output = ();
     async fn run(&self, _: &mut Context<'_, Self>) -> Result<(), StepError> {
-        println!("the report of {} ({} before it were missed)", self.due, self.missed);
+        println!(
+            "the report of {} ({} before it were missed)",
+            self.due, self.missed
+        );
         Ok(())
     }
 }
@@ -60,7 +63,10 @@ impl Machine for Order {
         match at {
             Step::Wait => Ok(wait_for::<Paid>()
                 .then(Step::Paid)
-                .meanwhile(Cycle::every(Duration::from_millis(300)).times(5), Remind { order: self.number })
+                .meanwhile(
+                    Cycle::every(Duration::from_millis(300)).times(5),
+                    Remind { order: self.number },
+                )
                 .or_after(self.until, Step::GiveUp)),
             Step::Paid => Ok(done("paid".into())),
             Step::GiveUp => Ok(stop("not paid in time")),
@@ -91,30 +97,65 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .register::<Order>()
         .register::<Remind>()
         // In earnest: Cycle::cron("30 2 * * *", "Europe/Madrid")?
-        .schedule("nightly", Cycle::iso("R/PT0.4S")?.missed(Missed::Latest), |at| Report {
-            due: at.due,
-            missed: at.missed,
-        })
+        .schedule(
+            "nightly",
+            Cycle::iso("R/PT0.4S")?.missed(Missed::Latest),
+            |at| Report {
+                due: at.due,
+                missed: at.missed,
+            },
+        )
         .build()?;
     let client = engine.client();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let running = tokio::spawn(engine.run(async { drop(stopped.await) }));
 
     let now = client.clock().await?;
-    let paid = client.enqueue(Order { number: 1, until: now + 20 * SECOND }).await?.id;
-    let unpaid = client.enqueue(Order { number: 2, until: now + SECOND }).await?.id;
-    let given_up = client.settled(unpaid, 20 * SECOND).await?.ok_or("it has not settled within 20 s")?;
-    println!("order 2: {:?}", given_up.result.map_err(|failure| failure.message));
+    let paid = client
+        .enqueue(Order {
+            number: 1,
+            until: now + 20 * SECOND,
+        })
+        .await?
+        .id;
+    let unpaid = client
+        .enqueue(Order {
+            number: 2,
+            until: now + SECOND,
+        })
+        .await?
+        .id;
+    let given_up = client
+        .settled(unpaid, 20 * SECOND)
+        .await?
+        .ok_or("it has not settled within 20 s")?;
+    println!(
+        "order 2: {:?}",
+        given_up.result.map_err(|failure| failure.message)
+    );
     client.signal(paid, Paid).await?;
-    let settled = client.settled(paid, 20 * SECOND).await?.ok_or("it has not settled within 20 s")?;
+    let settled = client
+        .settled(paid, 20 * SECOND)
+        .await?
+        .ok_or("it has not settled within 20 s")?;
     println!("order 1: {}", settled.result?);
 
     let schedules = client.schedules();
     schedules.pause("nightly", "the example").await?;
     schedules.run("nightly").await?;
-    schedules.set("nightly", "30 2 * * MON-FRI [Europe/Madrid]".parse()?, None, "the example").await?;
+    schedules
+        .set(
+            "nightly",
+            "30 2 * * MON-FRI [Europe/Madrid]".parse()?,
+            None,
+            "the example",
+        )
+        .await?;
     schedules.resume("nightly").await?;
-    let nightly = schedules.show("nightly").await?.ok_or("there is no schedule")?;
+    let nightly = schedules
+        .show("nightly")
+        .await?
+        .ok_or("there is no schedule")?;
     println!("nightly is now {}; next {:?}", nightly.cycle, nightly.next);
     drop(stop);
     running.await??;

@@ -32,7 +32,8 @@ impl Machine for Transfer {
     async fn step(&mut self, Step::Move: Step, cx: &mut Context<'_, Self>) -> Outcome<Self> {
         let tx = cx.begin().await?;
         let debit = "update example_accounts set cents = cents - $1 where name = 'ada'";
-        let credit = "update example_accounts set cents = cents + $1 where name = 'bob' returning cents";
+        let credit =
+            "update example_accounts set cents = cents + $1 where name = 'bob' returning cents";
         tx.execute(debit, &[&self.cents]).await?;
         let balance: i64 = tx.query_one(credit, &[&self.cents]).await?.get(0);
         if cx.attempt == 0 && self.order % 10 == 0 {
@@ -44,7 +45,10 @@ impl Machine for Transfer {
 
     /// At once: nothing is gained by waiting here.
     fn policy(&self, _: &Step) -> gen_durable::Policy {
-        gen_durable::Policy { backoff_first: SECOND / 10, ..gen_durable::Policy::default() }
+        gen_durable::Policy {
+            backoff_first: SECOND / 10,
+            ..gen_durable::Policy::default()
+        }
     }
 }
 
@@ -58,7 +62,10 @@ async fn order(
     let mut tx = postgres.transaction().await?;
     let insert = "insert into example_orders (cents) values ($1) returning id";
     let order: i64 = tx.query_one(insert, &[&cents]).await?.get(0);
-    let transfer = client.enqueue(Transfer { order, cents }).within(&mut tx).await?;
+    let transfer = client
+        .enqueue(Transfer { order, cents })
+        .within(&mut tx)
+        .await?;
     if regret {
         tx.rollback().await?;
         return Ok(None);
@@ -83,8 +90,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         )
         .await?;
 
-    let settings = Settings { transactions: 4, ..Settings::default() };
-    let engine = Engine::builder(pool, ()).register::<Transfer>().settings(settings).build()?;
+    let settings = Settings {
+        transactions: 4,
+        ..Settings::default()
+    };
+    let engine = Engine::builder(pool, ())
+        .register::<Transfer>()
+        .settings(settings)
+        .build()?;
     let client = engine.client();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let running = tokio::spawn(engine.run(async { drop(stopped.await) }));
@@ -93,9 +106,16 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     for number in 0..TRANSFERS {
         transfers.extend(order(&client, &mut postgres, 100, number % 5 == 4).await?);
     }
-    println!("{TRANSFERS} orders, {} of them regretted before their commit", TRANSFERS as usize - transfers.len());
+    println!(
+        "{TRANSFERS} orders, {} of them regretted before their commit",
+        TRANSFERS as usize - transfers.len()
+    );
     for id in &transfers {
-        client.settled(*id, 20 * SECOND).await?.ok_or("it has not settled within 20 s")?.result?;
+        client
+            .settled(*id, 20 * SECOND)
+            .await?
+            .ok_or("it has not settled within 20 s")?
+            .result?;
     }
 
     let row = postgres
@@ -105,7 +125,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             &[],
         )
         .await?;
-    let (orders, owed, moved, all): (i64, i64, i64, i64) = (row.get(0), row.get(1), row.get(2), row.get(3));
+    let (orders, owed, moved, all): (i64, i64, i64, i64) =
+        (row.get(0), row.get(1), row.get(2), row.get(3));
     println!("{orders} orders over {owed} cents, {moved} cents moved, {all} cents in the world");
     if moved != owed || all != 1_000_000 {
         return Err("something happened twice, or not at all".into());
@@ -113,7 +134,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     drop(stop);
     running.await??;
-    postgres.batch_execute("drop table example_accounts, example_orders").await?;
+    postgres
+        .batch_execute("drop table example_accounts, example_orders")
+        .await?;
     drop(postgres);
     driver.await??;
     Ok(())

@@ -3,7 +3,9 @@
 //!
 //! `cargo run -p gen_durable --example sqlx_transaction`, on `DATABASE_URL` or on a private Postgres.
 
-use gen_durable::{Client, Context, Engine, Event, Id, Machine, Outcome, Pool, SECOND, Signal, done, wait_for};
+use gen_durable::{
+    Client, Context, Engine, Event, Id, Machine, Outcome, Pool, SECOND, Signal, done, wait_for,
+};
 use serde::{Deserialize, Serialize};
 use sqlx::{Executor, PgPool, Row};
 
@@ -64,7 +66,11 @@ impl Machine for Checkout {
                 let cents = cx.awaited::<Paid>()?.iter().map(|paid| paid.cents).sum();
                 let mut tx = cx.app.pool.begin().await?;
                 let ship = "insert into example_sqlx_shipments (number, cents) values ($1, $2)";
-                sqlx::query(ship).bind(self.order).bind(cents).execute(&mut *tx).await?;
+                sqlx::query(ship)
+                    .bind(self.order)
+                    .bind(cents)
+                    .execute(&mut *tx)
+                    .await?;
                 if cx.attempt == 0 && self.order % 5 == 0 {
                     Err("a stumble half-way")?; // with it, the shipment was never written
                 }
@@ -75,21 +81,53 @@ impl Machine for Checkout {
 }
 
 /// The order and its checkout exist together, or not at all.
-async fn order(client: &Client, pool: &PgPool, number: i64) -> Result<Id<Checkout>, Box<dyn std::error::Error>> {
+async fn order(
+    client: &Client,
+    pool: &PgPool,
+    number: i64,
+) -> Result<Id<Checkout>, Box<dyn std::error::Error>> {
     let mut tx = pool.begin().await?;
-    sqlx::query("insert into example_sqlx_orders values ($1)").bind(number).execute(&mut *tx).await?;
-    let checkout = client.enqueue(Checkout { order: number }).within(&mut tx).await?;
+    sqlx::query("insert into example_sqlx_orders values ($1)")
+        .bind(number)
+        .execute(&mut *tx)
+        .await?;
+    let checkout = client
+        .enqueue(Checkout { order: number })
+        .within(&mut tx)
+        .await?;
     tx.commit().await?;
     Ok(checkout.id)
 }
 
 /// The payment, the news of it, and the record: all, or nothing.
-async fn pay(client: &Client, pool: &PgPool, number: i64, cents: i64) -> Result<(), Box<dyn std::error::Error>> {
+async fn pay(
+    client: &Client,
+    pool: &PgPool,
+    number: i64,
+    cents: i64,
+) -> Result<(), Box<dyn std::error::Error>> {
     let mut tx = pool.begin().await?;
-    sqlx::query("insert into example_sqlx_payments values ($1, $2)").bind(number).bind(cents).execute(&mut *tx).await?;
+    sqlx::query("insert into example_sqlx_payments values ($1, $2)")
+        .bind(number)
+        .bind(cents)
+        .execute(&mut *tx)
+        .await?;
     let to = Checkout::keyed(format!("example_sqlx_order:{number}"));
-    client.signal(to, Paid { cents }).once(format!("payment of {number}")).within(&mut tx).await?;
-    client.record(LOG, Received { order: number, cents }).within(&mut tx).await?;
+    client
+        .signal(to, Paid { cents })
+        .once(format!("payment of {number}"))
+        .within(&mut tx)
+        .await?;
+    client
+        .record(
+            LOG,
+            Received {
+                order: number,
+                cents,
+            },
+        )
+        .within(&mut tx)
+        .await?;
     tx.commit().await?;
     Ok(())
 }
@@ -100,13 +138,16 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let pool = Pool::connect(&url).await?;
     pool.migrate().await?;
     let own = PgPool::connect(&url).await?;
-    let tables = "drop table if exists example_sqlx_orders, example_sqlx_payments, example_sqlx_shipments;
+    let tables =
+        "drop table if exists example_sqlx_orders, example_sqlx_payments, example_sqlx_shipments;
          create table example_sqlx_orders (number bigint primary key);
          create table example_sqlx_payments (number bigint, cents bigint);
          create table example_sqlx_shipments (number bigint, cents bigint)";
     own.execute(tables).await?;
 
-    let engine = Engine::builder(pool, Shop { pool: own.clone() }).register::<Checkout>().build()?;
+    let engine = Engine::builder(pool, Shop { pool: own.clone() })
+        .register::<Checkout>()
+        .build()?;
     let client = engine.client();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let running = tokio::spawn(engine.run(async { drop(stopped.await) }));
@@ -118,7 +159,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         pay(&client, &own, number, number * 100).await?;
     }
     for id in checkouts {
-        client.settled(id, 20 * SECOND).await?.ok_or("it has not settled within 20 s")?.result?;
+        client
+            .settled(id, 20 * SECOND)
+            .await?
+            .ok_or("it has not settled within 20 s")?
+            .result?;
     }
 
     let text = "select count(*), count(distinct number), coalesce(sum(cents), 0)::bigint from example_sqlx_shipments";
@@ -139,7 +184,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     drop(stop);
     running.await??;
-    own.execute("drop table example_sqlx_orders, example_sqlx_payments, example_sqlx_shipments").await?;
+    own.execute("drop table example_sqlx_orders, example_sqlx_payments, example_sqlx_shipments")
+        .await?;
     own.close().await;
     Ok(())
 }

@@ -44,26 +44,56 @@ impl Projections {
     }
 
     /// How they do, in the order of tenant and projection; of one tenant, of one projection, or all (10,000 at the most).
-    pub async fn list(&self, tenant: Option<&str>, projection: Option<&str>) -> Result<Vec<ProjectionInfo>, Error> {
+    pub async fn list(
+        &self,
+        tenant: Option<&str>,
+        projection: Option<&str>,
+    ) -> Result<Vec<ProjectionInfo>, Error> {
         check(tenant, projection)?;
         let (tenant, projection) = (tenant.map(str::to_owned), projection.map(str::to_owned));
         self.call("list projections", move |connection| async move {
-            scopes::list(&connection, tenant.as_deref(), projection.as_deref(), None, PAGE_MAX).await
+            scopes::list(
+                &connection,
+                tenant.as_deref(),
+                projection.as_deref(),
+                None,
+                PAGE_MAX,
+            )
+            .await
         })
         .await
     }
 
     /// How one does. `None`: it has seen no event of this tenant yet.
-    pub async fn status(&self, tenant: &str, projection: &str) -> Result<Option<ProjectionInfo>, Error> {
-        Ok(self.list(Some(tenant), Some(projection)).await?.into_iter().next())
+    pub async fn status(
+        &self,
+        tenant: &str,
+        projection: &str,
+    ) -> Result<Option<ProjectionInfo>, Error> {
+        Ok(self
+            .list(Some(tenant), Some(projection))
+            .await?
+            .into_iter()
+            .next())
     }
 
     /// Runs, the newest first.
-    pub async fn runs(&self, tenant: Option<&str>, projection: Option<&str>) -> Result<Vec<ProjectionRun>, Error> {
+    pub async fn runs(
+        &self,
+        tenant: Option<&str>,
+        projection: Option<&str>,
+    ) -> Result<Vec<ProjectionRun>, Error> {
         check(tenant, projection)?;
         let (tenant, projection) = (tenant.map(str::to_owned), projection.map(str::to_owned));
         self.call("list runs", move |connection| async move {
-            runs::list(&connection, None, tenant.as_deref(), projection.as_deref(), PAGE_MAX).await
+            runs::list(
+                &connection,
+                None,
+                tenant.as_deref(),
+                projection.as_deref(),
+                PAGE_MAX,
+            )
+            .await
         })
         .await
     }
@@ -71,9 +101,14 @@ impl Projections {
     /// One run.
     pub async fn run(&self, id: i64) -> Result<ProjectionRun, Error> {
         let found = self
-            .call("read a run", move |connection| async move { runs::list(&connection, Some(id), None, None, 1).await })
+            .call("read a run", move |connection| async move {
+                runs::list(&connection, Some(id), None, None, 1).await
+            })
             .await?;
-        found.into_iter().next().ok_or_else(|| Error::new(Kind::NotFound, format!("there is no run {id}")))
+        found
+            .into_iter()
+            .next()
+            .ok_or_else(|| Error::new(Kind::NotFound, format!("there is no run {id}")))
     }
 
     /// Wait for the end of a run, at most this long. Answers how it stands.
@@ -99,7 +134,14 @@ impl Projections {
         check(tenant, projection)?;
         let (tenant, projection) = (tenant.map(str::to_owned), projection.map(str::to_owned));
         self.call("list failures", move |connection| async move {
-            scopes::failures(&connection, tenant.as_deref(), projection.as_deref(), resolved, PAGE_MAX).await
+            scopes::failures(
+                &connection,
+                tenant.as_deref(),
+                projection.as_deref(),
+                resolved,
+                PAGE_MAX,
+            )
+            .await
         })
         .await
     }
@@ -141,14 +183,19 @@ impl Projections {
             by: String::new(),
             version: None,
         };
-        RunRequest { projections: self.clone(), request }
+        RunRequest {
+            projections: self.clone(),
+            request,
+        }
     }
 
     /// End a run. Answers whether it came in time. A rebuild in place that has cleared its rows goes on as live: there is no way back.
     pub async fn cancel(&self, run: i64, why: &str) -> Result<bool, Error> {
         let why = storable(why);
         let cancelled = self
-            .call("cancel a run", move |connection| async move { runs::cancel(&connection, run, &why).await })
+            .call("cancel a run", move |connection| async move {
+                runs::cancel(&connection, run, &why).await
+            })
             .await?;
         self.pool.inner.log.poke_runs();
         Ok(cancelled)
@@ -168,7 +215,12 @@ impl Projections {
     }
 
     /// Try a parked event again, or all of them. Answers how many there were.
-    pub async fn redrive(&self, tenant: &str, projection: &str, position: Option<i64>) -> Result<usize, Error> {
+    pub async fn redrive(
+        &self,
+        tenant: &str,
+        projection: &str,
+        position: Option<i64>,
+    ) -> Result<usize, Error> {
         check(Some(tenant), Some(projection))?;
         let (tenant, projection) = (tenant.to_owned(), projection.to_owned());
         let count = self
@@ -181,7 +233,13 @@ impl Projections {
     }
 
     /// Wait until a projection has come to this position, at most this long. Answers where it stands.
-    pub async fn sync(&self, tenant: &str, projection: &str, position: i64, within: Duration) -> Result<i64, Error> {
+    pub async fn sync(
+        &self,
+        tenant: &str,
+        projection: &str,
+        position: i64,
+        within: Duration,
+    ) -> Result<i64, Error> {
         let (begun, mut pause) = (Instant::now(), POLL_FIRST);
         let tenants = vec![tenant.to_owned()];
         let place = move |connection: Rc<Connection>| async move {
@@ -219,7 +277,10 @@ impl Projections {
         F: FnOnce(Rc<Connection>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, Fault>> + 'static,
     {
-        self.pool.call(act).await?.map_err(|fault| fault.into_error(doing))
+        self.pool
+            .call(act)
+            .await?
+            .map_err(|fault| fault.into_error(doing))
     }
 
     async fn call<T, F, Fut>(&self, doing: &str, act: F) -> Result<T, Error>
@@ -228,14 +289,29 @@ impl Projections {
         F: FnOnce(Rc<Connection>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, Fault>> + 'static,
     {
-        self.pool.apart(act).await?.map_err(|fault| fault.into_error(doing))
+        self.pool
+            .apart(act)
+            .await?
+            .map_err(|fault| fault.into_error(doing))
     }
 }
 
 /// Names that a row can hold.
 fn check(tenant: Option<&str>, projection: Option<&str>) -> Result<(), Error> {
-    codec::check_name("a tenant's name", tenant.unwrap_or_default(), 0, NAME_BYTES_MAX).map_err(Error::invalid)?;
-    codec::check_name("a projection's name", projection.unwrap_or("any"), 1, NAME_BYTES_MAX).map_err(Error::invalid)
+    codec::check_name(
+        "a tenant's name",
+        tenant.unwrap_or_default(),
+        0,
+        NAME_BYTES_MAX,
+    )
+    .map_err(Error::invalid)?;
+    codec::check_name(
+        "a projection's name",
+        projection.unwrap_or("any"),
+        1,
+        NAME_BYTES_MAX,
+    )
+    .map_err(Error::invalid)
 }
 
 /// A run that has not been asked for yet.
@@ -275,11 +351,16 @@ impl IntoFuture for RunRequest {
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let RunRequest { projections, request } = self;
+        let RunRequest {
+            projections,
+            request,
+        } = self;
         Box::pin(async move {
             check(Some(&request.tenant), Some(&request.projection))?;
             let asked = request.clone();
-            let act = move |connection: Rc<Connection>| async move { runs::request(&connection, &asked).await };
+            let act = move |connection: Rc<Connection>| async move {
+                runs::request(&connection, &asked).await
+            };
             let run = projections.call("ask for a run", act).await?;
             projections.pool.inner.log.poke_runs();
             match run {
@@ -320,13 +401,19 @@ impl IntoFuture for RunsRequest {
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let RunRequest { projections, request } = self.0;
+        let RunRequest {
+            projections,
+            request,
+        } = self.0;
         Box::pin(async move {
             check(None, Some(&request.projection))?;
             let projection = request.projection.clone();
             let act = move |connection: Rc<Connection>| async move {
                 let runs = runs::request_all(&connection, &request).await?;
-                let is_known = !runs.is_empty() || projections::names(&connection).await?.contains(&request.projection);
+                let is_known = !runs.is_empty()
+                    || projections::names(&connection)
+                        .await?
+                        .contains(&request.projection);
                 Ok((runs, is_known))
             };
             let (runs, is_known) = projections.call("ask for runs", act).await?;
@@ -345,15 +432,21 @@ impl IntoFuture for RunsRequest {
 impl Projections {
     /// Why a run was not admitted.
     async fn why_not(&self, request: &Request) -> Result<Error, Error> {
-        let Request { tenant, projection, .. } = request;
+        let Request {
+            tenant, projection, ..
+        } = request;
         if self.status(tenant, projection).await?.is_none() {
             let message = format!("there is no projection {projection:?} of tenant {tenant:?}");
             return Ok(Error::new(Kind::NotFound, message));
         }
         let runs = self.runs(Some(tenant), Some(projection)).await?;
         let open = runs.into_iter().find(|run| !run.is_over());
-        let which = open.map_or_else(String::new, |run| format!(" ({} {})", run.kind.name(), run.id));
-        let message = format!("a run of {projection:?} of tenant {tenant:?} is under way{which}: one at a time");
+        let which = open.map_or_else(String::new, |run| {
+            format!(" ({} {})", run.kind.name(), run.id)
+        });
+        let message = format!(
+            "a run of {projection:?} of tenant {tenant:?} is under way{which}: one at a time"
+        );
         Ok(Error::new(Kind::Taken, message))
     }
 }

@@ -33,7 +33,10 @@ impl Deed {
     fn kept(&self) -> Deed {
         Deed {
             who: cut(&self.who, NAME_BYTES_MAX),
-            place: self.place.as_deref().map(|place| cut(place, NAME_BYTES_MAX)),
+            place: self
+                .place
+                .as_deref()
+                .map(|place| cut(place, NAME_BYTES_MAX)),
             via: cut(&self.via, NAME_BYTES_MAX),
             act: cut(&self.act, NAME_BYTES_MAX),
             subject: cut(&self.subject, TEXT_BYTES_MAX),
@@ -67,20 +70,30 @@ impl Audit {
     /// between. Answers the record's number.
     pub async fn begin(&self, deed: &Deed) -> Result<i64, Error> {
         let deed = deed.kept();
-        let made = self.pool.apart(move |connection| async move { audit::begin(&connection, &deed).await }).await?;
+        let made = self
+            .pool
+            .apart(move |connection| async move { audit::begin(&connection, &deed).await })
+            .await?;
         made.map_err(|fault| fault.into_error("record an act"))?
             .ok_or_else(|| Error::broken("a record was answered with nothing"))
     }
 
     /// It is over: what it was, in the words of whoever did it, and what came of it. Answers whether that was news.
-    pub async fn end(&self, record: i64, deed: &Deed, outcome: Result<&str, &str>) -> Result<bool, Error> {
+    pub async fn end(
+        &self,
+        record: i64,
+        deed: &Deed,
+        outcome: Result<&str, &str>,
+    ) -> Result<bool, Error> {
         let (went_well, outcome) = match outcome {
             Ok(outcome) => (true, outcome),
             Err(why) => (false, why),
         };
         let (deed, outcome) = (deed.kept(), cut(outcome, TEXT_BYTES_MAX));
         self.pool
-            .apart(move |connection| async move { audit::end(&connection, record, &deed, went_well, &outcome).await })
+            .apart(move |connection| async move {
+                audit::end(&connection, record, &deed, went_well, &outcome).await
+            })
             .await?
             .map_err(|fault| fault.into_error("record the end of an act"))
     }

@@ -76,12 +76,16 @@ impl New {
 
 /// Give an instance options before it is spawned or rides along.
 pub fn birth<M: Machine>(machine: M) -> Birth {
-    Birth { new: encode::<M>(machine, None) }
+    Birth {
+        new: encode::<M>(machine, None),
+    }
 }
 
 /// The same, beginning at another step than the default one.
 pub fn birth_at<M: Machine>(machine: M, step: M::Step) -> Birth {
-    Birth { new: encode::<M>(machine, Some(step)) }
+    Birth {
+        new: encode::<M>(machine, Some(step)),
+    }
 }
 
 pub(crate) fn encode<M: Machine>(machine: M, step: Option<M::Step>) -> Result<New, StepError> {
@@ -93,7 +97,10 @@ pub(crate) fn encode<M: Machine>(machine: M, step: Option<M::Step>) -> Result<Ne
     named("a step's name", &step, 1, NAME_BYTES_MAX)?;
     // An enum with a tag of its own is written as a map too, and its tag would be taken for the step.
     if !variant_names::<M::Step>().contains(&step.as_str()) {
-        return Err(fatal(format!("the steps of {} must be an enum with serde's derived form", M::NAME)));
+        return Err(fatal(format!(
+            "the steps of {} must be an enum with serde's derived form",
+            M::NAME
+        )));
     }
     let key = machine.key();
     if let Some(key) = &key {
@@ -107,10 +114,13 @@ pub(crate) fn encode<M: Machine>(machine: M, step: Option<M::Step>) -> Result<Ne
         named("a lane's key", lane.key(), 1, KEY_BYTES_MAX)?;
     }
     if let Some(data) = &data {
-        codec::check_nulls("the step's data", data, || codec::decode_step::<M::Step>(&step, Some(data)).map(drop))?;
+        codec::check_nulls("the step's data", data, || {
+            codec::decode_step::<M::Step>(&step, Some(data)).map(drop)
+        })?;
     }
     // The limit of a payload is known to whoever writes it.
-    let state = RawValue::from_string(codec::encode("its state", &machine, usize::MAX)?).map_err(fatal)?;
+    let state =
+        RawValue::from_string(codec::encode("its state", &machine, usize::MAX)?).map_err(fatal)?;
     Ok(New {
         fsm: M::NAME,
         fsm_version: M::VERSION.into(),
@@ -161,14 +171,18 @@ impl Birth {
         let key = key.to_string();
         match codec::check_name("a key", &key, 1, KEY_BYTES_MAX) {
             Ok(()) => self.with(|new| (new.key, new.scope) = (Some(key), scope.name())),
-            Err(error) => Birth { new: self.new.and(Err(fatal(error))) },
+            Err(error) => Birth {
+                new: self.new.and(Err(fatal(error))),
+            },
         }
     }
 }
 
 impl fmt::Debug for Birth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Birth").field("fsm", &self.new.as_ref().map(|new| new.fsm).ok()).finish_non_exhaustive()
+        f.debug_struct("Birth")
+            .field("fsm", &self.new.as_ref().map(|new| new.fsm).ok())
+            .finish_non_exhaustive()
     }
 }
 

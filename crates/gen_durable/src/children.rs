@@ -22,14 +22,20 @@ impl<M: Machine> Context<'_, M> {
     /// Fails if the spawn has more than 1,000 children, or if they hold more than 8 MiB of state and results: then read them with
     /// [`children_page`](Context::children_page). Fails if a child cannot be decoded.
     pub fn children<C: Machine>(&self) -> Result<Vec<Child<C>>, Error> {
-        let Some(text) = &self.row.children else { return Ok(Vec::new()) };
+        let Some(text) = &self.row.children else {
+            return Ok(Vec::new());
+        };
         let page = Page::parse(text)?;
         if page.more {
             return Err(Error::invalid(
                 "the last spawn has more children than a step is handed at once (1,000 children, 8 MiB): read them page by page with cx.children_page()",
             ));
         }
-        page.children.into_iter().filter(|row| row.is_a::<C>()).map(ChildRow::into_child).collect()
+        page.children
+            .into_iter()
+            .filter(|row| row.is_a::<C>())
+            .map(ChildRow::into_child)
+            .collect()
     }
 
     /// Reads a page of the children of this kind of the last spawn, in spawn order: from the first one, or from behind the child
@@ -58,17 +64,33 @@ impl<M: Machine> Context<'_, M> {
     /// # Errors
     ///
     /// Fails if the database cannot be reached, or if a child cannot be decoded.
-    pub async fn children_page<C: Machine>(&self, after: Option<Id<C>>) -> Result<ChildrenPage<C>, Error> {
+    pub async fn children_page<C: Machine>(
+        &self,
+        after: Option<Id<C>>,
+    ) -> Result<ChildrenPage<C>, Error> {
         let (parent, after) = (self.row.id, after.map_or(0, Id::raw));
-        let machines: Vec<&'static str> = std::iter::once(C::NAME).chain(C::FORMER_NAMES.iter().copied()).collect();
+        let machines: Vec<&'static str> = std::iter::once(C::NAME)
+            .chain(C::FORMER_NAMES.iter().copied())
+            .collect();
         let text = self
             .pool
-            .call(move |connection| async move { family::page(&connection, parent, after, &machines).await })
+            .call(move |connection| async move {
+                family::page(&connection, parent, after, &machines).await
+            })
             .await?
             .map_err(|fault| fault.into_error("read children"))?;
-        let Some(text) = text else { return Ok(ChildrenPage { children: Vec::new(), next: None }) };
+        let Some(text) = text else {
+            return Ok(ChildrenPage {
+                children: Vec::new(),
+                next: None,
+            });
+        };
         let page = Page::parse(&text)?;
-        let children = page.children.into_iter().map(ChildRow::into_child).collect::<Result<Vec<Child<C>>, Error>>()?;
+        let children = page
+            .children
+            .into_iter()
+            .map(ChildRow::into_child)
+            .collect::<Result<Vec<Child<C>>, Error>>()?;
         let next = children.last().map(|child| child.id).filter(|_| page.more);
         Ok(ChildrenPage { children, next })
     }
@@ -85,7 +107,10 @@ impl<M: Machine> Context<'_, M> {
             .call(move |connection| async move { family::counts(&connection, parent).await })
             .await?
             .map_err(|fault| fault.into_error("count children"))?;
-        Ok(ChildrenCounts { total: by_status.iter().map(|(_, count)| count).sum(), by_status })
+        Ok(ChildrenCounts {
+            total: by_status.iter().map(|(_, count)| count).sum(),
+            by_status,
+        })
     }
 }
 
@@ -104,7 +129,10 @@ pub struct Child<C: Machine> {
 
 impl<C: Machine> fmt::Debug for Child<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Child").field("id", &self.id).field("status", &self.status).finish_non_exhaustive()
+        f.debug_struct("Child")
+            .field("id", &self.id)
+            .field("status", &self.status)
+            .finish_non_exhaustive()
     }
 }
 
@@ -119,7 +147,10 @@ pub struct ChildrenPage<C: Machine> {
 
 impl<C: Machine> fmt::Debug for ChildrenPage<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ChildrenPage").field("children", &self.children).field("next", &self.next).finish()
+        f.debug_struct("ChildrenPage")
+            .field("children", &self.children)
+            .field("next", &self.next)
+            .finish()
     }
 }
 
@@ -136,7 +167,10 @@ pub struct ChildrenCounts {
 impl ChildrenCounts {
     /// Returns the number of children with this status.
     pub fn of(&self, status: Status) -> u64 {
-        self.by_status.iter().find(|(of, _)| *of == status).map_or(0, |(_, count)| *count)
+        self.by_status
+            .iter()
+            .find(|(of, _)| *of == status)
+            .map_or(0, |(_, count)| *count)
     }
 }
 
@@ -151,7 +185,8 @@ struct Page<'a> {
 
 impl<'a> Page<'a> {
     fn parse(text: &'a str) -> Result<Page<'a>, Error> {
-        serde_json::from_str(text).map_err(|e| Error::because(Kind::Broken, "the children cannot be read", e))
+        serde_json::from_str(text)
+            .map_err(|e| Error::because(Kind::Broken, "the children cannot be read", e))
     }
 }
 
@@ -176,8 +211,15 @@ impl ChildRow<'_> {
     }
 
     fn into_child<C: Machine>(self) -> Result<Child<C>, Error> {
-        let shape = |e| Error::because(Kind::Invalid, format!("child {} is of another shape", self.id), e);
-        let status = Status::named(&self.status).ok_or_else(|| Error::broken("a child has an unknown status"))?;
+        let shape = |e| {
+            Error::because(
+                Kind::Invalid,
+                format!("child {} is of another shape", self.id),
+                e,
+            )
+        };
+        let status = Status::named(&self.status)
+            .ok_or_else(|| Error::broken("a child has an unknown status"))?;
         let result = match status {
             Status::Done => {
                 let text = self.result.map_or("null", RawValue::get);
@@ -185,7 +227,12 @@ impl ChildRow<'_> {
             }
             status if status.is_terminal() => {
                 let message = self.error.unwrap_or_else(|| status.name().to_owned());
-                Some(Err(Failure { attempt: self.attempt, failures: self.failures, message, fatal: true }))
+                Some(Err(Failure {
+                    attempt: self.attempt,
+                    failures: self.failures,
+                    message,
+                    fatal: true,
+                }))
             }
             _ => None,
         };

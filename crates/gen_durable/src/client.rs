@@ -152,8 +152,10 @@ impl Client {
         &self,
         machines: impl IntoIterator<Item = M>,
     ) -> Result<Vec<Enqueued<M>>, Error> {
-        let news =
-            machines.into_iter().map(|machine| self.enqueue(machine).prepare()).collect::<Result<Vec<_>, _>>()?;
+        let news = machines
+            .into_iter()
+            .map(|machine| self.enqueue(machine).prepare())
+            .collect::<Result<Vec<_>, _>>()?;
         if news.is_empty() {
             return Ok(Vec::new());
         }
@@ -165,7 +167,11 @@ impl Client {
     }
 
     /// Wait for an instance to settle, at most this long. `None`: it has not, yet.
-    pub async fn settled<M: Machine>(&self, id: Id<M>, within: Duration) -> Result<Option<Settled<M>>, Error> {
+    pub async fn settled<M: Machine>(
+        &self,
+        id: Id<M>,
+        within: Duration,
+    ) -> Result<Option<Settled<M>>, Error> {
         let begun = Instant::now();
         let mut pause = SETTLED_POLL_FIRST;
         loop {
@@ -197,7 +203,11 @@ impl Client {
 
     /// Record any number in a tenant's log, all or none, in one statement: awaited, it answers their positions; or
     /// `.within(&mut tx)`.
-    pub fn record_all<E: Event>(&self, tenant: &str, events: impl IntoIterator<Item = E>) -> RecordAll<'_> {
+    pub fn record_all<E: Event>(
+        &self,
+        tenant: &str,
+        events: impl IntoIterator<Item = E>,
+    ) -> RecordAll<'_> {
         RecordAll::new(self, tenant, events)
     }
 
@@ -213,8 +223,15 @@ impl Client {
 
     /// Wait until a projection of this tenant has come to this position, at most this long; an engine of this process
     /// that runs it catches up at once. Answers where it stands: below `position`, it did not come so far in time.
-    pub async fn sync<P: Projection>(&self, tenant: &str, position: i64, within: Duration) -> Result<i64, Error> {
-        self.projections().sync(tenant, P::NAME, position, within).await
+    pub async fn sync<P: Projection>(
+        &self,
+        tenant: &str,
+        position: i64,
+        within: Duration,
+    ) -> Result<i64, Error> {
+        self.projections()
+            .sync(tenant, P::NAME, position, within)
+            .await
     }
 
     /// Cancels an instance, at once, whatever it waits for. A step that runs loses its claim: its result is dropped. The step itself
@@ -223,7 +240,11 @@ impl Client {
     ///
     /// # Errors
     /// There is no such instance, or the database is away.
-    pub async fn cancel<M: Machine>(&self, to: impl Into<Address<M>>, why: &str) -> Result<bool, Error> {
+    pub async fn cancel<M: Machine>(
+        &self,
+        to: impl Into<Address<M>>,
+        why: &str,
+    ) -> Result<bool, Error> {
         self.cancel_with(to.into(), why, false).await
     }
 
@@ -233,27 +254,53 @@ impl Client {
     /// # Errors
     /// There is no such instance, the database is away, or another transaction holds a row below for seconds. What was cancelled
     /// stays so; the same call goes on with the rest.
-    pub async fn cancel_subtree<M: Machine>(&self, to: impl Into<Address<M>>, why: &str) -> Result<bool, Error> {
+    pub async fn cancel_subtree<M: Machine>(
+        &self,
+        to: impl Into<Address<M>>,
+        why: &str,
+    ) -> Result<bool, Error> {
         self.cancel_with(to.into(), why, true).await
     }
 
-    async fn cancel_with<M: Machine>(&self, to: Address<M>, why: &str, subtree: bool) -> Result<bool, Error> {
+    async fn cancel_with<M: Machine>(
+        &self,
+        to: Address<M>,
+        why: &str,
+        subtree: bool,
+    ) -> Result<bool, Error> {
         let whom = format!("{to:?}");
         let (id, key, tenant) = match to {
             Address::Id(id) => (Some(id.raw()), None, String::new()),
             Address::Key { key, tenant } => (None, Some(key), tenant),
         };
-        let machines = Some(std::iter::once(M::NAME).chain(M::FORMER_NAMES.iter().copied()).collect());
-        let target = Whom { id, tenant, key, machines };
+        let machines = Some(
+            std::iter::once(M::NAME)
+                .chain(M::FORMER_NAMES.iter().copied())
+                .collect(),
+        );
+        let target = Whom {
+            id,
+            tenant,
+            key,
+            machines,
+        };
         let why = storable(why);
-        let act =
-            move |connection: Rc<Connection>| async move { signal::cancel(&connection, &target, &why, subtree).await };
-        let answer = if subtree { self.pool.apart(act).await? } else { self.pool.act(act).await? };
+        let act = move |connection: Rc<Connection>| async move {
+            signal::cancel(&connection, &target, &why, subtree).await
+        };
+        let answer = if subtree {
+            self.pool.apart(act).await?
+        } else {
+            self.pool.act(act).await?
+        };
         let answer = answer.map_err(|fault| fault.into_error("cancel an instance"))?;
         self.pool.wakes().iter().for_each(|wake| wake.doubt());
         match answer {
             Answer::Done => Ok(true),
-            Answer::NoTarget => Err(Error::new(Kind::NoTarget, format!("nobody is there to be cancelled: {whom}"))),
+            Answer::NoTarget => Err(Error::new(
+                Kind::NoTarget,
+                format!("nobody is there to be cancelled: {whom}"),
+            )),
             _ => Ok(false),
         }
     }
@@ -284,7 +331,11 @@ impl Client {
     /// Engines of this process look at once; others find it by their poll.
     fn hint(&self, queue: Queue, priority: i16, from: Timestamp) {
         for wake in self.pool.wakes() {
-            wake.hint(Hint { queue: queue.name().to_owned(), priority, from });
+            wake.hint(Hint {
+                queue: queue.name().to_owned(),
+                priority,
+                from,
+            });
         }
     }
 }
@@ -292,7 +343,10 @@ impl Client {
 // By hand: a derive would ask the machine itself to be `Debug` and `Copy`.
 impl<M> fmt::Debug for Enqueued<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Enqueued").field("id", &self.id).field("is_new", &self.is_new).finish()
+        f.debug_struct("Enqueued")
+            .field("id", &self.id)
+            .field("is_new", &self.is_new)
+            .finish()
     }
 }
 impl<M> Clone for Enqueued<M> {
@@ -305,24 +359,40 @@ impl<M> Copy for Enqueued<M> {}
 impl<M: Machine> fmt::Debug for Settled<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let failure = self.result.as_ref().err();
-        f.debug_struct("Settled").field("id", &self.id).field("failure", &failure).finish_non_exhaustive()
+        f.debug_struct("Settled")
+            .field("id", &self.id)
+            .field("failure", &failure)
+            .finish_non_exhaustive()
     }
 }
 
 impl<M> Enqueued<M> {
     fn of(inserted: Inserted) -> Enqueued<M> {
-        Enqueued { id: Id::from_raw(inserted.id), is_new: inserted.is_new }
+        Enqueued {
+            id: Id::from_raw(inserted.id),
+            is_new: inserted.is_new,
+        }
     }
 }
 
 fn settled_as<M: Machine>(id: Id<M>, end: End) -> Result<Settled<M>, Error> {
     if end.fsm != M::NAME && !M::FORMER_NAMES.contains(&end.fsm.as_str()) {
-        return Err(Error::invalid(format!("instance {id} is a {:?}, not a {:?}", end.fsm, M::NAME)));
+        return Err(Error::invalid(format!(
+            "instance {id} is a {:?}, not a {:?}",
+            end.fsm,
+            M::NAME
+        )));
     }
     let result = match end.status {
-        Status::Done => Ok(serde_json::from_str(end.result.as_deref().unwrap_or("null")).map_err(|e| {
-            Error::because(Kind::Invalid, format!("the result of instance {id} is of another shape"), e)
-        })?),
+        Status::Done => Ok(
+            serde_json::from_str(end.result.as_deref().unwrap_or("null")).map_err(|e| {
+                Error::because(
+                    Kind::Invalid,
+                    format!("the result of instance {id} is of another shape"),
+                    e,
+                )
+            })?,
+        ),
         status => Err(Failure {
             attempt: u32::try_from(end.attempt).unwrap_or_default(),
             failures: u32::try_from(end.failures).unwrap_or_default(),
@@ -394,18 +464,23 @@ impl<'c, M: Machine> Enqueue<'c, M> {
 
     pub(crate) fn prepare(self) -> Result<New, Error> {
         let limits = self.client.pool.limits();
-        codec::check_name("a tenant's name", &self.tenant, 0, NAME_BYTES_MAX).map_err(Error::invalid)?;
-        let refused = |error: StepError| Error::invalid(format!("cannot enqueue {}: {error}", M::NAME));
+        codec::check_name("a tenant's name", &self.tenant, 0, NAME_BYTES_MAX)
+            .map_err(Error::invalid)?;
+        let refused =
+            |error: StepError| Error::invalid(format!("cannot enqueue {}: {error}", M::NAME));
         let new = birth::encode::<M>(self.machine, self.step).map_err(refused)?;
         new.check(limits.payload_bytes_max).map_err(refused)?;
-        let traceparent = self.traceparent.or_else(|| limits.traceparent.and_then(|current| current()));
+        let traceparent = self
+            .traceparent
+            .or_else(|| limits.traceparent.and_then(|current| current()));
         Ok(New {
             queue: self.queue.name().to_owned(),
             priority: self.priority,
             tenant: self.tenant,
             at: self.at.map(calendar::to_micros),
             delay_seconds: codec::delay_seconds(self.delay),
-            traceparent: traceparent.filter(|text| text.len() <= NAME_BYTES_MAX && !text.contains('\0')),
+            traceparent: traceparent
+                .filter(|text| text.len() <= NAME_BYTES_MAX && !text.contains('\0')),
             ..new
         })
     }
@@ -428,6 +503,9 @@ impl<'c, M: Machine> IntoFuture for Enqueue<'c, M> {
 
 impl<M: Machine> fmt::Debug for Enqueue<'_, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Enqueue").field("machine", &M::NAME).field("queue", &self.queue).finish_non_exhaustive()
+        f.debug_struct("Enqueue")
+            .field("machine", &M::NAME)
+            .field("queue", &self.queue)
+            .finish_non_exhaustive()
     }
 }

@@ -20,8 +20,10 @@ pub(crate) fn encode_step<S: Serialize>(step: &S) -> Result<(String, Option<Stri
     if text.starts_with('"') {
         return Ok((serde_json::from_str(&text).map_err(fatal)?, None));
     }
-    let not_an_enum = || fatal("a step must be an enum in serde's default form: \"name\" or {\"name\": …}");
-    let map: std::collections::BTreeMap<String, &RawValue> = serde_json::from_str(&text).map_err(|_| not_an_enum())?;
+    let not_an_enum =
+        || fatal("a step must be an enum in serde's default form: \"name\" or {\"name\": …}");
+    let map: std::collections::BTreeMap<String, &RawValue> =
+        serde_json::from_str(&text).map_err(|_| not_an_enum())?;
     let mut entries = map.into_iter();
     match (entries.next(), entries.next()) {
         (Some((name, data)), None) => Ok((name, Some(data.get().to_owned()))),
@@ -30,10 +32,15 @@ pub(crate) fn encode_step<S: Serialize>(step: &S) -> Result<(String, Option<Stri
 }
 
 /// The step of a row.
-pub(crate) fn decode_step<S: DeserializeOwned>(name: &str, data: Option<&str>) -> Result<S, String> {
+pub(crate) fn decode_step<S: DeserializeOwned>(
+    name: &str,
+    data: Option<&str>,
+) -> Result<S, String> {
     let decoded = match data {
-        None => S::deserialize(IntoDeserializer::<serde::de::value::Error>::into_deserializer(name))
-            .map_err(|error| error.to_string()),
+        None => {
+            S::deserialize(IntoDeserializer::<serde::de::value::Error>::into_deserializer(name))
+                .map_err(|error| error.to_string())
+        }
         Some(data) => serde_json::to_string(name)
             .and_then(|name| serde_json::from_str(&format!("{{{name}:{data}}}")))
             .map_err(|error| error.to_string()),
@@ -63,9 +70,14 @@ pub(crate) fn encode<T: Serialize + DeserializeOwned>(
     value: &T,
     bytes_max: usize,
 ) -> Result<String, StepError> {
-    let text = serde_json::to_string(value).map_err(|error| fatal(format!("{what} cannot be encoded: {error}")))?;
+    let text = serde_json::to_string(value)
+        .map_err(|error| fatal(format!("{what} cannot be encoded: {error}")))?;
     check_json(what, &text, bytes_max)?;
-    check_nulls(what, &text, || serde_json::from_str::<T>(&text).map(drop).map_err(|error| error.to_string()))?;
+    check_nulls(what, &text, || {
+        serde_json::from_str::<T>(&text)
+            .map(drop)
+            .map_err(|error| error.to_string())
+    })?;
     Ok(text)
 }
 
@@ -80,7 +92,9 @@ pub(crate) fn check_nulls(
         return Ok(());
     }
     read_back().map_err(|error| {
-        fatal(format!("{what} cannot be read back (a NaN or an infinity is written as null, for one): {error}"))
+        fatal(format!(
+            "{what} cannot be read back (a NaN or an infinity is written as null, for one): {error}"
+        ))
     })
 }
 
@@ -94,24 +108,38 @@ pub(crate) fn check_json(what: &str, text: &str, bytes_max: usize) -> Result<(),
         return Err(fatal(message));
     }
     if nesting(text) > NESTING_MAX {
-        return Err(fatal(format!("{what} is nested deeper than {NESTING_MAX} levels, and could not be read back")));
+        return Err(fatal(format!(
+            "{what} is nested deeper than {NESTING_MAX} levels, and could not be read back"
+        )));
     }
     if holds_nul(text) {
-        return Err(fatal(format!("{what} holds a NUL character (\\u0000), which Postgres cannot keep")));
+        return Err(fatal(format!(
+            "{what} holds a NUL character (\\u0000), which Postgres cannot keep"
+        )));
     }
     Ok(())
 }
 
 /// A name or key, as a row can keep it.
-pub(crate) fn check_name(what: &str, text: &str, bytes_min: usize, bytes_max: usize) -> Result<(), String> {
+pub(crate) fn check_name(
+    what: &str,
+    text: &str,
+    bytes_min: usize,
+    bytes_max: usize,
+) -> Result<(), String> {
     if text.len() < bytes_min {
         return Err(format!("{what} must not be empty"));
     }
     if text.len() > bytes_max {
-        return Err(format!("{what} is {} bytes long, the limit is {bytes_max}", text.len()));
+        return Err(format!(
+            "{what} is {} bytes long, the limit is {bytes_max}",
+            text.len()
+        ));
     }
     if text.contains('\0') {
-        return Err(format!("{what} holds a NUL character, which Postgres cannot keep"));
+        return Err(format!(
+            "{what} holds a NUL character, which Postgres cannot keep"
+        ));
     }
     Ok(())
 }
@@ -181,16 +209,31 @@ mod tests {
             assert_eq!(decode_step::<Step>(&name, data.as_deref()).unwrap(), step);
         }
         assert_eq!(encode_step(&Step::Unit).unwrap(), ("unit".into(), None));
-        assert_eq!(encode_step(&Step::Wrapped(None)).unwrap(), ("wrapped".into(), Some("null".into())));
-        assert!(decode_step::<Step>("gone", None).unwrap_err().contains("gone"));
+        assert_eq!(
+            encode_step(&Step::Wrapped(None)).unwrap(),
+            ("wrapped".into(), Some("null".into()))
+        );
+        assert!(
+            decode_step::<Step>("gone", None)
+                .unwrap_err()
+                .contains("gone")
+        );
         assert!(encode_step(&5).is_err() && encode_step(&[1]).is_err());
     }
 
     #[test]
     fn nesting_is_counted_outside_strings() {
         let filler = " ".repeat(2 * NESTING_MAX);
-        assert_eq!(nesting(&format!(r#"{{"a": [[], "[[[\"[[["], "b": {{"c": [1]}}}}{filler}"#)), 3);
-        assert_eq!(nesting(&format!("{}{}", "[".repeat(130), "]".repeat(130))), 130);
+        assert_eq!(
+            nesting(&format!(
+                r#"{{"a": [[], "[[[\"[[["], "b": {{"c": [1]}}}}{filler}"#
+            )),
+            3
+        );
+        assert_eq!(
+            nesting(&format!("{}{}", "[".repeat(130), "]".repeat(130))),
+            130
+        );
     }
 
     #[test]

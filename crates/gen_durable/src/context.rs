@@ -51,7 +51,10 @@ impl<M: Machine> Context<'_, M> {
     /// It is made of the schema's random installation id, the machine's name in the row (a renamed machine keeps the keys of the
     /// rows that it had), the instance and the entry of the step.
     pub fn idempotency_key(&self) -> String {
-        format!("{}/{}/{}/{}", self.installation, self.row.fsm, self.id, self.row.visit)
+        format!(
+            "{}/{}/{}/{}",
+            self.installation, self.row.fsm, self.id, self.row.visit
+        )
     }
 
     /// Returns the number of this claim. It rises from claim to claim of an instance, and from instance to instance of a lane or a

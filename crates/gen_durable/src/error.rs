@@ -43,10 +43,22 @@ pub(crate) enum Kind {
 
 impl Error {
     pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Error {
-        Error { kind, message: message.into(), source: None }
+        Error {
+            kind,
+            message: message.into(),
+            source: None,
+        }
     }
-    pub(crate) fn because(kind: Kind, message: impl Into<String>, source: impl Into<Source>) -> Error {
-        Error { kind, message: message.into(), source: Some(source.into()) }
+    pub(crate) fn because(
+        kind: Kind,
+        message: impl Into<String>,
+        source: impl Into<Source>,
+    ) -> Error {
+        Error {
+            kind,
+            message: message.into(),
+            source: Some(source.into()),
+        }
     }
     pub(crate) fn invalid(message: impl Into<String>) -> Error {
         Error::new(Kind::Invalid, message)
@@ -115,7 +127,9 @@ impl fmt::Display for Error {
 
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.source.as_ref().map(|source| -> &(dyn StdError + 'static) { source.as_ref() })
+        self.source
+            .as_ref()
+            .map(|source| -> &(dyn StdError + 'static) { source.as_ref() })
     }
 }
 
@@ -149,7 +163,10 @@ impl StepError {
 
 impl fmt::Debug for StepError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StepError").field("fatal", &self.fatal).field("source", &self.source).finish()
+        f.debug_struct("StepError")
+            .field("fatal", &self.fatal)
+            .field("source", &self.source)
+            .finish()
     }
 }
 impl fmt::Display for StepError {
@@ -160,13 +177,21 @@ impl fmt::Display for StepError {
 
 impl<E: Into<Source>> From<E> for StepError {
     fn from(error: E) -> Self {
-        StepError { source: error.into(), fatal: false, postponed_by: None }
+        StepError {
+            source: error.into(),
+            fatal: false,
+            postponed_by: None,
+        }
     }
 }
 
 /// An error after which the step is not tried again.
 pub fn fatal(error: impl Into<Source>) -> StepError {
-    StepError { source: error.into(), fatal: true, postponed_by: None }
+    StepError {
+        source: error.into(),
+        fatal: true,
+        postponed_by: None,
+    }
 }
 
 /// Ends a run that cannot do its work yet, and runs the step again after `delay`: `return Err(postpone(5 * MINUTE))`.
@@ -174,7 +199,11 @@ pub fn fatal(error: impl Into<Source>) -> StepError {
 /// It is no failure: [`Policy::attempts`](crate::Policy::attempts) does not count it, `handle` is not called, and nothing is recorded
 /// as an error. The same as [`retry_after`](crate::retry_after), for a [`Job`](crate::Job), which has no transitions.
 pub fn postpone(delay: Duration) -> StepError {
-    StepError { source: "postponed".into(), fatal: false, postponed_by: Some(delay) }
+    StepError {
+        source: "postponed".into(),
+        fatal: false,
+        postponed_by: Some(delay),
+    }
 }
 
 /// Giving up, as a word at the end of the line: `text.parse().or_fatal()?`.
@@ -227,7 +256,10 @@ pub(crate) fn chain(error: &(dyn StdError + 'static)) -> String {
 
 /// Error text as a row can keep it: no NUL (Postgres refuses it, and a failure must be recordable), bounded.
 pub(crate) fn storable(text: &str) -> String {
-    let mut kept: String = text.chars().map(|c| if c == '\0' { '\u{fffd}' } else { c }).collect();
+    let mut kept: String = text
+        .chars()
+        .map(|c| if c == '\0' { '\u{fffd}' } else { c })
+        .collect();
     if kept.len() > ERROR_TEXT_BYTES_MAX {
         let cut = kept.floor_char_boundary(ERROR_TEXT_BYTES_MAX - '…'.len_utf8());
         kept.truncate(cut);

@@ -78,7 +78,11 @@ impl<E: Event> Events for E {
         if version == E::VERSION {
             return serde_json::from_str(payload).or_fatal();
         }
-        serde_json::from_value(E::upgrade(version, serde_json::from_str(payload).or_fatal()?)?).or_fatal()
+        serde_json::from_value(E::upgrade(
+            version,
+            serde_json::from_str(payload).or_fatal()?,
+        )?)
+        .or_fatal()
     }
 }
 
@@ -138,7 +142,14 @@ impl Fact {
         // The limit of a payload is known to whoever writes it.
         let text = codec::encode("the event", event, usize::MAX)?;
         let payload = RawValue::from_string(text).map_err(fatal)?;
-        Ok(Fact { tenant, name: E::NAME, version: E::VERSION.into(), payload, headers: None, step: None })
+        Ok(Fact {
+            tenant,
+            name: E::NAME,
+            version: E::VERSION.into(),
+            payload,
+            headers: None,
+            step: None,
+        })
     }
 
     pub(crate) fn check(&self, bytes_max: usize) -> Result<(), StepError> {
@@ -160,7 +171,11 @@ pub struct Record<'c, E: Event> {
 
 impl<'c, E: Event> Record<'c, E> {
     pub(crate) fn new(client: &'c Client, tenant: &str, event: &E) -> Self {
-        Record { client, fact: Fact::new(tenant.to_owned(), event), kind: PhantomData }
+        Record {
+            client,
+            fact: Fact::new(tenant.to_owned(), event),
+            kind: PhantomData,
+        }
     }
 
     /// Say something beside it: who asked, which request it was.
@@ -168,7 +183,10 @@ impl<'c, E: Event> Record<'c, E> {
         self.fact = self.fact.and_then(|fact| {
             let headers = serde_json::value::to_raw_value(headers)
                 .map_err(|error| fatal(format!("the headers cannot be encoded: {error}")))?;
-            Ok(Fact { headers: Some(headers), ..fact })
+            Ok(Fact {
+                headers: Some(headers),
+                ..fact
+            })
         });
         self
     }
@@ -191,7 +209,8 @@ impl<'c, E: Event> Record<'c, E> {
 fn prepared(fact: Result<Fact, StepError>, client: &Client, name: &str) -> Result<Fact, Error> {
     let refused = |error: StepError| Error::invalid(format!("cannot record {name}: {error}"));
     let fact = fact.map_err(refused)?;
-    fact.check(client.pool().limits().payload_bytes_max).map_err(refused)?;
+    fact.check(client.pool().limits().payload_bytes_max)
+        .map_err(refused)?;
     Ok(fact)
 }
 
@@ -212,7 +231,9 @@ impl<'c, E: Event> IntoFuture for Record<'c, E> {
 
 impl<E: Event> fmt::Debug for Record<'_, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Record").field("event", &E::NAME).finish_non_exhaustive()
+        f.debug_struct("Record")
+            .field("event", &E::NAME)
+            .finish_non_exhaustive()
     }
 }
 
@@ -224,9 +245,18 @@ pub struct RecordAll<'c> {
 }
 
 impl<'c> RecordAll<'c> {
-    pub(crate) fn new<E: Event>(client: &'c Client, tenant: &str, events: impl IntoIterator<Item = E>) -> Self {
-        let facts = events.into_iter().map(|event| prepared(Fact::new(tenant.to_owned(), &event), client, E::NAME));
-        RecordAll { client, facts: facts.collect() }
+    pub(crate) fn new<E: Event>(
+        client: &'c Client,
+        tenant: &str,
+        events: impl IntoIterator<Item = E>,
+    ) -> Self {
+        let facts = events
+            .into_iter()
+            .map(|event| prepared(Fact::new(tenant.to_owned(), &event), client, E::NAME));
+        RecordAll {
+            client,
+            facts: facts.collect(),
+        }
     }
 
     /// In the caller's transaction, in one statement, as [`Record::within`] does it.
@@ -252,7 +282,10 @@ impl<'c> IntoFuture for RecordAll<'c> {
                 return Ok(Vec::new());
             }
             let placed = events::many(self.client.pool(), facts).await?;
-            Ok(placed.into_iter().filter_map(|placed| placed.position).collect())
+            Ok(placed
+                .into_iter()
+                .filter_map(|placed| placed.position)
+                .collect())
         })
     }
 }

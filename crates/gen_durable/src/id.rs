@@ -26,7 +26,10 @@ impl Queue {
     pub const fn new(name: &'static str) -> Queue {
         let bytes = name.as_bytes();
         assert!(!bytes.is_empty(), "a queue needs a name");
-        assert!(bytes.len() <= QUEUE_NAME_BYTES_MAX, "a queue's name is at most 63 bytes");
+        assert!(
+            bytes.len() <= QUEUE_NAME_BYTES_MAX,
+            "a queue's name is at most 63 bytes"
+        );
         let mut rest = bytes;
         while let [byte, tail @ ..] = rest {
             assert!(*byte != 0, "a queue's name holds no NUL");

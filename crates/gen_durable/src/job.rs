@@ -55,7 +55,10 @@ pub trait Job: Data {
     type Output: Data;
 
     /// Do it. `?` means "try again"; [`or_fatal`](crate::OrFatal::or_fatal) gives up.
-    fn run(&self, cx: &mut Context<'_, Self>) -> impl Future<Output = Result<Self::Output, StepError>> + Send;
+    fn run(
+        &self,
+        cx: &mut Context<'_, Self>,
+    ) -> impl Future<Output = Result<Self::Output, StepError>> + Send;
 
     /// Attempts, backoff and timeout.
     fn policy(&self) -> Policy {

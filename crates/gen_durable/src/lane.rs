@@ -20,7 +20,10 @@ pub struct Lane {
 impl Lane {
     /// The lane of one thing of some kind.
     pub fn new(kind: &'static str, id: impl fmt::Display) -> Lane {
-        Lane { key: format!("{kind}:{id}"), blocks: false }
+        Lane {
+            key: format!("{kind}:{id}"),
+            blocks: false,
+        }
     }
 
     /// When this instance fails for good, the lane does not go on behind it: it waits until somebody retries it, skips it or
@@ -57,12 +60,18 @@ pub struct LaneKey {
 impl LaneKey {
     /// By its key, of no tenant.
     pub fn new(key: impl Into<String>) -> LaneKey {
-        LaneKey { tenant: String::new(), key: key.into() }
+        LaneKey {
+            tenant: String::new(),
+            key: key.into(),
+        }
     }
 
     /// Of this tenant.
     pub fn of(self, tenant: impl fmt::Display) -> LaneKey {
-        LaneKey { tenant: tenant.to_string(), ..self }
+        LaneKey {
+            tenant: tenant.to_string(),
+            ..self
+        }
     }
 
     /// The key, as the row says it.

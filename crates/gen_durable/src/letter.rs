@@ -70,11 +70,21 @@ pub fn letter_to<S: Signal>(to: impl Into<Address<S::To>>, signal: S) -> LetterT
         Address::Id(id) => (Some(id.raw()), None, String::new()),
         Address::Key { key, tenant } => (None, Some(key), tenant),
     };
-    let machines = std::iter::once(S::To::NAME).chain(S::To::FORMER_NAMES.iter().copied()).collect();
+    let machines = std::iter::once(S::To::NAME)
+        .chain(S::To::FORMER_NAMES.iter().copied())
+        .collect();
     // The limit of a payload is known only to the caller or the step that sends it.
     let sent = codec::encode(&format!("the signal {}", S::NAME), &signal, usize::MAX)
         .and_then(|text| RawValue::from_string(text).map_err(fatal))
-        .map(|payload| Sent { id, key, tenant, machines, name: S::NAME, payload, dedup: None });
+        .map(|payload| Sent {
+            id,
+            key,
+            tenant,
+            machines,
+            name: S::NAME,
+            payload,
+            dedup: None,
+        });
     LetterTo { sent }
 }
 
@@ -141,8 +151,16 @@ pub struct Told<M> {
 // By hand: a derive would ask the machine itself to be `Debug` and `Copy`.
 impl<M> fmt::Debug for Told<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Told { id, started, is_new } = self;
-        f.debug_struct("Told").field("id", id).field("started", started).field("is_new", is_new).finish()
+        let Told {
+            id,
+            started,
+            is_new,
+        } = self;
+        f.debug_struct("Told")
+            .field("id", id)
+            .field("started", started)
+            .field("is_new", is_new)
+            .finish()
     }
 }
 impl<M> Clone for Told<M> {
@@ -156,15 +174,29 @@ impl Client {
     /// Any number of signals, to whomever, in one statement: `client.signal_all([letter_to(a, Paid), letter_to(b, Paid)])`.
     /// Answers what became of each, in their order; a letter that nobody gets keeps none of the others.
     pub fn signal_all(&self, letters: impl IntoIterator<Item = LetterTo>) -> SignalAll<'_> {
-        SignalAll { client: self, letters: letters.into_iter().collect() }
+        SignalAll {
+            client: self,
+            letters: letters.into_iter().collect(),
+        }
     }
 
     /// Tell whoever holds this machine's key. If nobody does, start it, with the letter in its inbox. Of callers who come at
     /// once, one starts it, and all are heard.
     pub fn signal_or_start<S: Signal>(&self, machine: S::To, signal: S) -> SignalOrStart<'_, S> {
         // The address is the machine's own key.
-        let letter = letter_to(Address::Key { key: String::new(), tenant: String::new() }, signal);
-        SignalOrStart { start: self.enqueue(machine), client: self, letter, kind: PhantomData }
+        let letter = letter_to(
+            Address::Key {
+                key: String::new(),
+                tenant: String::new(),
+            },
+            signal,
+        );
+        SignalOrStart {
+            start: self.enqueue(machine),
+            client: self,
+            letter,
+            kind: PhantomData,
+        }
     }
 }
 
@@ -185,18 +217,26 @@ impl<'c> SignalAll<'c> {
         if letters.is_empty() {
             return Ok(Vec::new());
         }
-        deliveries(signal::deliver_all_within(tx, &client.pool().inner.target, &letters).await, letters.len())
+        deliveries(
+            signal::deliver_all_within(tx, &client.pool().inner.target, &letters).await,
+            letters.len(),
+        )
     }
 
     fn prepare(self) -> Result<Vec<Sent>, Error> {
         let limit = self.client.pool().limits().payload_bytes_max;
-        let letters = self.letters.into_iter().map(|letter| letter.into_sent(limit));
+        let letters = self
+            .letters
+            .into_iter()
+            .map(|letter| letter.into_sent(limit));
         let letters = letters.collect::<Result<Vec<Sent>, StepError>>();
-        let letters = letters.map_err(|error| Error::invalid(format!("cannot send signals: {error}")))?;
+        let letters =
+            letters.map_err(|error| Error::invalid(format!("cannot send signals: {error}")))?;
         let bytes: usize = letters.iter().map(|sent| sent.payload.get().len()).sum();
         if bytes > LETTERS_BYTES_MAX {
-            let message =
-                format!("{bytes} bytes of signals in one call, the limit is {LETTERS_BYTES_MAX}: send them in several");
+            let message = format!(
+                "{bytes} bytes of signals in one call, the limit is {LETTERS_BYTES_MAX}: send them in several"
+            );
             return Err(Error::invalid(message));
         }
         Ok(letters)
@@ -217,7 +257,9 @@ impl<'c> IntoFuture for SignalAll<'c> {
                 return Ok(Vec::new());
             }
             let pool = client.pool();
-            let sent = pool.act(move |connection| async move { signal::deliver_all(&connection, &letters).await });
+            let sent = pool.act(move |connection| async move {
+                signal::deliver_all(&connection, &letters).await
+            });
             let sent = deliveries(sent.await?, count);
             pool.wakes().iter().for_each(|wake| wake.ring());
             sent
@@ -228,7 +270,10 @@ impl<'c> IntoFuture for SignalAll<'c> {
 fn deliveries(answers: Result<Vec<Answer>, Fault>, count: usize) -> Result<Vec<Delivery>, Error> {
     let answers = answers.map_err(|fault| fault.into_error(&format!("send {count} signals")))?;
     if answers.len() != count {
-        return Err(Error::broken(format!("{count} signals were sent, {} were answered", answers.len())));
+        return Err(Error::broken(format!(
+            "{count} signals were sent, {} were answered",
+            answers.len()
+        )));
     }
     Ok(answers.into_iter().map(Delivery::of).collect())
 }
@@ -273,17 +318,23 @@ impl<'c, S: Signal> SignalOrStart<'c, S> {
     pub async fn within<T: Transaction>(self, tx: &mut T) -> Result<Told<S::To>, Error> {
         let client = self.client;
         let (start, sent) = self.prepare()?;
-        told::<S>(signal::signal_or_start_within(tx, &client.pool().inner.target, &start, &sent).await)
-            .map(|(told, _)| told)
+        told::<S>(
+            signal::signal_or_start_within(tx, &client.pool().inner.target, &start, &sent).await,
+        )
+        .map(|(told, _)| told)
     }
 
     fn prepare(self) -> Result<(New, Sent), Error> {
         let limit = self.client.pool().limits().payload_bytes_max;
-        let refused = |error: StepError| Error::invalid(format!("cannot send {}: {error}", S::NAME));
+        let refused =
+            |error: StepError| Error::invalid(format!("cannot send {}: {error}", S::NAME));
         let start = self.start.prepare()?;
         let mut sent = self.letter.sent.map_err(refused)?;
         if start.key.is_none() || start.scope == Scope::None.name() {
-            let message = format!("{} is told by its key, and has none: see Machine::key", S::To::NAME);
+            let message = format!(
+                "{} is told by its key, and has none: see Machine::key",
+                S::To::NAME
+            );
             return Err(Error::invalid(message));
         }
         (sent.key, sent.tenant) = (start.key.clone(), start.tenant.clone());
@@ -302,12 +353,17 @@ impl<'c, S: Signal> IntoFuture for SignalOrStart<'c, S> {
         Box::pin(async move {
             let (start, sent) = prepared?;
             let (queue, priority) = (start.queue.clone(), start.priority);
-            let call =
-                pool.act(move |connection| async move { signal::signal_or_start(&connection, &start, &sent).await });
+            let call = pool.act(move |connection| async move {
+                signal::signal_or_start(&connection, &start, &sent).await
+            });
             let (told, from) = told::<S>(call.await?)?;
             for wake in pool.wakes() {
                 if told.started {
-                    wake.hint(Hint { queue: queue.clone(), priority, from });
+                    wake.hint(Hint {
+                        queue: queue.clone(),
+                        priority,
+                        from,
+                    });
                 } else {
                     wake.ring();
                 }
@@ -318,23 +374,37 @@ impl<'c, S: Signal> IntoFuture for SignalOrStart<'c, S> {
 }
 
 fn told<S: Signal>(answer: Result<Holder, Fault>) -> Result<(Told<S::To>, jiff::Timestamp), Error> {
-    let Holder { answer, id, started, eligible_at } =
-        answer.map_err(|fault| fault.into_error("send a signal that starts its target"))?;
+    let Holder {
+        answer,
+        id,
+        started,
+        eligible_at,
+    } = answer.map_err(|fault| fault.into_error("send a signal that starts its target"))?;
     match answer {
-        Answer::Done | Answer::Duplicate => {
-            Ok((Told { id: Id::from_raw(id), started, is_new: answer == Answer::Done }, eligible_at))
-        }
+        Answer::Done | Answer::Duplicate => Ok((
+            Told {
+                id: Id::from_raw(id),
+                started,
+                is_new: answer == Answer::Done,
+            },
+            eligible_at,
+        )),
         Answer::InboxFull => Err(inbox_full(S::NAME)),
         Answer::NoTarget | Answer::TooLate => Err(nobody(
             S::NAME,
-            &format!("instance {id} holds the key, and is of another machine, or has settled and keeps it"),
+            &format!(
+                "instance {id} holds the key, and is of another machine, or has settled and keeps it"
+            ),
         )),
     }
 }
 
 impl<S: Signal> fmt::Debug for SignalOrStart<'_, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SignalOrStart").field("signal", &S::NAME).field("machine", &S::To::NAME).finish_non_exhaustive()
+        f.debug_struct("SignalOrStart")
+            .field("signal", &S::NAME)
+            .field("machine", &S::To::NAME)
+            .finish_non_exhaustive()
     }
 }
 
@@ -348,7 +418,11 @@ pub struct SendSignal<'c, S: Signal> {
 
 impl<'c, S: Signal> SendSignal<'c, S> {
     pub(crate) fn new(client: &'c Client, letter: LetterTo) -> Self {
-        SendSignal { client, letter, kind: PhantomData }
+        SendSignal {
+            client,
+            letter,
+            kind: PhantomData,
+        }
     }
 
     /// Delivers it once, however often it is sent with this key: see `Settings::dedup_retention`.
@@ -362,11 +436,16 @@ impl<'c, S: Signal> SendSignal<'c, S> {
     pub async fn within<T: Transaction>(self, tx: &mut T) -> Result<bool, Error> {
         let client = self.client;
         let sent = self.prepare()?;
-        delivered(signal::deliver_within(tx, &client.pool().inner.target, &sent).await, sent.name)
+        delivered(
+            signal::deliver_within(tx, &client.pool().inner.target, &sent).await,
+            sent.name,
+        )
     }
 
     fn prepare(self) -> Result<Sent, Error> {
-        let sent = self.letter.into_sent(self.client.pool().limits().payload_bytes_max);
+        let sent = self
+            .letter
+            .into_sent(self.client.pool().limits().payload_bytes_max);
         sent.map_err(|error| Error::invalid(format!("cannot send {}: {error}", S::NAME)))
     }
 }
@@ -381,8 +460,10 @@ impl<'c, S: Signal> IntoFuture for SendSignal<'c, S> {
         Box::pin(async move {
             let sent = prepared?;
             let name = sent.name;
-            let answer =
-                client.pool().act(move |connection| async move { signal::deliver(&connection, &sent).await }).await?;
+            let answer = client
+                .pool()
+                .act(move |connection| async move { signal::deliver(&connection, &sent).await })
+                .await?;
             client.pool().wakes().iter().for_each(|wake| wake.ring());
             delivered(answer, name)
         })
@@ -394,22 +475,31 @@ pub(crate) fn delivered(answer: Result<Answer, Fault>, name: &str) -> Result<boo
         Answer::Done => Ok(true),
         Answer::Duplicate => Ok(false),
         Answer::InboxFull => Err(inbox_full(name)),
-        Answer::NoTarget | Answer::TooLate => Err(nobody(name, "no such instance, or it has settled")),
+        Answer::NoTarget | Answer::TooLate => {
+            Err(nobody(name, "no such instance, or it has settled"))
+        }
     }
 }
 
 pub(crate) fn inbox_full(name: &str) -> Error {
     let (letters, mib) = (signal::INBOX_MAX, signal::INBOX_BYTES_MAX / (1024 * 1024));
-    let message = format!("signal {name} was not delivered: the inbox is full (at most {letters} letters, {mib} MiB)");
+    let message = format!(
+        "signal {name} was not delivered: the inbox is full (at most {letters} letters, {mib} MiB)"
+    );
     Error::new(Kind::InboxFull, message)
 }
 
 pub(crate) fn nobody(name: &str, why: &str) -> Error {
-    Error::new(Kind::NoTarget, format!("nobody is there to be told {name}: {why}"))
+    Error::new(
+        Kind::NoTarget,
+        format!("nobody is there to be told {name}: {why}"),
+    )
 }
 
 impl<S: Signal> fmt::Debug for SendSignal<'_, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SendSignal").field("signal", &S::NAME).finish_non_exhaustive()
+        f.debug_struct("SendSignal")
+            .field("signal", &S::NAME)
+            .finish_non_exhaustive()
     }
 }

@@ -86,12 +86,12 @@ pub use store::{
 };
 pub use story::Story;
 pub use timetable::{
-    Attention, Forecast, ScheduleInfo, ScheduleRun, Schedules, TimerFilter, TimerInfo, TimerMark, TimerPage, Timers,
-    WhichTimers,
+    Attention, Forecast, ScheduleInfo, ScheduleRun, Schedules, TimerFilter, TimerInfo, TimerMark,
+    TimerPage, Timers, WhichTimers,
 };
 pub use transition::{
-    Outcome, Sleep, Spawn, Transition, WaitFor, Waiting, done, next, retry_after, sleep, sleep_until, spawn, stop,
-    wait_for,
+    Outcome, Sleep, Spawn, Transition, WaitFor, Waiting, done, next, retry_after, sleep,
+    sleep_until, spawn, stop, wait_for,
 };
 
 /// The guides' programs, compiled and run with the tests of the documentation.

@@ -33,35 +33,64 @@ impl Log {
     }
 
     /// Events of a tenant after this position, in order.
-    pub async fn of_tenant(&self, tenant: &str, after: i64, limit: usize) -> Result<Vec<EventRow>, Error> {
+    pub async fn of_tenant(
+        &self,
+        tenant: &str,
+        after: i64,
+        limit: usize,
+    ) -> Result<Vec<EventRow>, Error> {
         self.page(Which::Tenant(named(tenant)?), after, limit).await
     }
 
     /// Events of this name in a tenant's log after this position, in order.
-    pub async fn of_name(&self, tenant: &str, name: &str, after: i64, limit: usize) -> Result<Vec<EventRow>, Error> {
+    pub async fn of_name(
+        &self,
+        tenant: &str,
+        name: &str,
+        after: i64,
+        limit: usize,
+    ) -> Result<Vec<EventRow>, Error> {
         codec::check_name("an event's name", name, 1, NAME_BYTES_MAX).map_err(Error::invalid)?;
-        self.page(Which::Name(named(tenant)?, name.to_owned()), after, limit).await
+        self.page(Which::Name(named(tenant)?, name.to_owned()), after, limit)
+            .await
     }
 
     /// The same, decoded.
-    pub async fn of<E: Event>(&self, tenant: &str, after: i64, limit: usize) -> Result<Vec<Recorded<E>>, Error> {
+    pub async fn of<E: Event>(
+        &self,
+        tenant: &str,
+        after: i64,
+        limit: usize,
+    ) -> Result<Vec<Recorded<E>>, Error> {
         let rows = self.of_name(tenant, E::NAME, after, limit).await?;
         rows.into_iter().map(decoded).collect()
     }
 
     /// Events that an instance recorded, in the order of their arrival, after this one; also those that have no position yet.
-    pub async fn of_instance<M>(&self, id: Id<M>, after: i64, limit: usize) -> Result<Vec<EventRow>, Error> {
+    pub async fn of_instance<M>(
+        &self,
+        id: Id<M>,
+        after: i64,
+        limit: usize,
+    ) -> Result<Vec<EventRow>, Error> {
         self.page(Which::Instance(id.raw()), after, limit).await
     }
 
     /// The position of the last event of a tenant's log; 0: it has none.
     pub async fn height(&self, tenant: &str) -> Result<i64, Error> {
         let tenant = named(tenant)?;
-        self.call("read a log", move |connection| async move { events::height(&connection, &tenant).await }).await
+        self.call("read a log", move |connection| async move {
+            events::height(&connection, &tenant).await
+        })
+        .await
     }
 
     /// Tenants that have a log, and its height, after this one in their order.
-    pub async fn tenants(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, i64)>, Error> {
+    pub async fn tenants(
+        &self,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(String, i64)>, Error> {
         let after = after.map(str::to_owned);
         let act = move |connection: std::rc::Rc<Connection>| async move {
             events::tenants(&connection, after.as_deref(), page(limit)).await
@@ -73,10 +102,14 @@ impl Log {
     /// themselves; a program without one may. Answers how many.
     pub async fn place(&self, tenant: &str) -> Result<i64, Error> {
         let tenants = vec![named(tenant)?];
-        let act =
-            move |connection: std::rc::Rc<Connection>| async move { events::place(&connection, &tenants, true).await };
+        let act = move |connection: std::rc::Rc<Connection>| async move {
+            events::place(&connection, &tenants, true).await
+        };
         let placed = self.call("place events", act).await?;
-        self.pool.inner.log.poke(placed.iter().map(|(tenant, _)| tenant.as_str()));
+        self.pool
+            .inner
+            .log
+            .poke(placed.iter().map(|(tenant, _)| tenant.as_str()));
         Ok(placed.iter().map(|(_, count)| count).sum())
     }
 
@@ -87,18 +120,36 @@ impl Log {
     }
 
     /// The same, whatever has read it: projections that stand below will halt.
-    pub async fn trim_anyway(&self, tenant: &str, to: i64, older_than: Duration) -> Result<i64, Error> {
+    pub async fn trim_anyway(
+        &self,
+        tenant: &str,
+        to: i64,
+        older_than: Duration,
+    ) -> Result<i64, Error> {
         self.trim_with(tenant, to, older_than, true).await
     }
 
-    async fn trim_with(&self, tenant: &str, to: i64, older_than: Duration, abandon: bool) -> Result<i64, Error> {
+    async fn trim_with(
+        &self,
+        tenant: &str,
+        to: i64,
+        older_than: Duration,
+        abandon: bool,
+    ) -> Result<i64, Error> {
         let (tenant, mut count) = (named(tenant)?, 0);
         let older_seconds = (!older_than.is_zero()).then(|| codec::delay_seconds(older_than));
         loop {
             let tenant = tenant.clone();
             let act = move |connection: std::rc::Rc<Connection>| async move {
                 let followers = &projections::names(&connection).await?;
-                let trim = Trim { tenant: &tenant, to, older_seconds, abandon, followers, limit: TRIM_BATCH };
+                let trim = Trim {
+                    tenant: &tenant,
+                    to,
+                    older_seconds,
+                    abandon,
+                    followers,
+                    limit: TRIM_BATCH,
+                };
                 events::trim(&connection, &trim).await
             };
             let gone = self.call("trim a log", act).await?;
@@ -122,7 +173,10 @@ impl Log {
         F: FnOnce(std::rc::Rc<Connection>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, Fault>> + 'static,
     {
-        self.pool.apart(act).await?.map_err(|fault| fault.into_error(doing))
+        self.pool
+            .apart(act)
+            .await?
+            .map_err(|fault| fault.into_error(doing))
     }
 }
 
@@ -137,7 +191,10 @@ fn named(tenant: &str) -> Result<String, Error> {
 
 fn decoded<E: Event>(row: EventRow) -> Result<Recorded<E>, Error> {
     let shape = |error: String| {
-        Error::invalid(format!("event {:?} of {:?} is of another shape: {error}", row.position, row.tenant))
+        Error::invalid(format!(
+            "event {:?} of {:?} is of another shape: {error}",
+            row.position, row.tenant
+        ))
     };
     let parse = |text: &str| serde_json::from_str(text).map_err(|error| shape(error.to_string()));
     let version = u16::try_from(row.version).unwrap_or_default();
@@ -147,6 +204,7 @@ fn decoded<E: Event>(row: EventRow) -> Result<Recorded<E>, Error> {
         instance: row.instance_id,
         step: row.step.clone(),
         headers: row.headers.as_deref().map(parse).transpose()?,
-        event: <E as Events>::decode(&row.name, version, &row.payload).map_err(|error| shape(error.to_string()))?,
+        event: <E as Events>::decode(&row.name, version, &row.payload)
+            .map_err(|error| shape(error.to_string()))?,
     })
 }

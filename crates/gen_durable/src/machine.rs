@@ -80,7 +80,11 @@ pub trait Machine: Data {
     ///
     /// It may run more than once (a crash between its effects and its commit): hand
     /// [`cx.idempotency_key()`](Context::idempotency_key) to the outside world.
-    fn step(&mut self, at: Self::Step, cx: &mut Context<'_, Self>) -> impl Future<Output = Outcome<Self>> + Send;
+    fn step(
+        &mut self,
+        at: Self::Step,
+        cx: &mut Context<'_, Self>,
+    ) -> impl Future<Output = Outcome<Self>> + Send;
 
     /// A step returned an error, panicked or ran out of time (never: its worker died). `self` and `at` are as they were
     /// before the step. Any outcome may follow; the default applies [`policy`](Machine::policy).
@@ -126,7 +130,10 @@ pub trait Machine: Data {
 
     /// Whoever holds this key now, as an address: `client.signal(Checkout::keyed("order:42"), Paid)`.
     fn keyed(key: impl fmt::Display) -> Address<Self> {
-        Address::Key { key: key.to_string(), tenant: String::new() }
+        Address::Key {
+            key: key.to_string(),
+            tenant: String::new(),
+        }
     }
 
     /// A row written by an older version (one of [`UPGRADES_FROM`](Machine::UPGRADES_FROM)), before serde looks at it.
@@ -162,7 +169,12 @@ pub fn variant_names<T: DeserializeOwned>() -> &'static [&'static str] {
 /// What a machine writes into rows, in a line: the name, the version, the steps (and aliases). For a frozen-names test
 /// of your own: a variant renamed without an alias turns it red before it strands a row.
 pub fn shape<M: Machine>() -> String {
-    format!("{} v{}: {}", M::NAME, M::VERSION, variant_names::<M::Step>().join(" "))
+    format!(
+        "{} v{}: {}",
+        M::NAME,
+        M::VERSION,
+        variant_names::<M::Step>().join(" ")
+    )
 }
 
 struct Probe<'a>(&'a mut &'static [&'static str]);

@@ -73,7 +73,11 @@ pub struct NewInstance {
 
 impl NewInstance {
     /// With defaults: version 1, the default queue, now.
-    pub fn new(machine: impl Into<String>, step: impl Into<String>, state: impl Into<String>) -> NewInstance {
+    pub fn new(
+        machine: impl Into<String>,
+        step: impl Into<String>,
+        state: impl Into<String>,
+    ) -> NewInstance {
         NewInstance {
             machine: machine.into(),
             version: 1,
@@ -101,7 +105,13 @@ impl Operate {
     }
 
     /// Send a signal with a payload that is JSON. Answers whether it is new to its target; nobody there is an error.
-    pub async fn signal(&self, to: Anyone, name: &str, payload: &str, once: Option<&str>) -> Result<bool, Error> {
+    pub async fn signal(
+        &self,
+        to: Anyone,
+        name: &str,
+        payload: &str,
+        once: Option<&str>,
+    ) -> Result<bool, Error> {
         named("a signal's name", name, NAME_BYTES_MAX)?;
         let payload = self.json("the signal", payload)?;
         if let Some(once) = once {
@@ -125,13 +135,18 @@ impl Operate {
         let (to, why) = (whom(to)?, storable(why));
         let answer = self
             .pool
-            .apart(move |connection| async move { signal::cancel(&connection, &to, &why, subtree).await })
+            .apart(move |connection| async move {
+                signal::cancel(&connection, &to, &why, subtree).await
+            })
             .await?
             .map_err(|fault| fault.into_error("cancel an instance"))?;
         self.pool.wakes().iter().for_each(|wake| wake.doubt());
         match answer {
             Answer::Done => Ok(true),
-            Answer::NoTarget => Err(Error::new(Kind::NoTarget, format!("nobody is there to be cancelled: {called}"))),
+            Answer::NoTarget => Err(Error::new(
+                Kind::NoTarget,
+                format!("nobody is there to be cancelled: {called}"),
+            )),
             _ => Ok(false),
         }
     }
@@ -141,21 +156,27 @@ impl Operate {
         named("a machine's name", &new.machine, NAME_BYTES_MAX)?;
         named("a step's name", &new.step, NAME_BYTES_MAX)?;
         named("a queue's name", &new.queue, QUEUE_NAME_BYTES_MAX)?;
-        codec::check_name("a tenant's name", &new.tenant, 0, NAME_BYTES_MAX).map_err(Error::invalid)?;
+        codec::check_name("a tenant's name", &new.tenant, 0, NAME_BYTES_MAX)
+            .map_err(Error::invalid)?;
         if let Some(key) = &new.key {
             named("a key", key, KEY_BYTES_MAX)?;
         }
         if let Some(lane) = &new.lane {
             named("a lane's key", lane, KEY_BYTES_MAX)?;
         } else if new.lane_blocks {
-            return Err(Error::invalid("only what stands in a lane can block it: say which lane"));
+            return Err(Error::invalid(
+                "only what stands in a lane can block it: say which lane",
+            ));
         }
         if let Some(partition) = &new.partition {
             named("a partition key", partition, KEY_BYTES_MAX)?;
         }
         let (queue, priority) = (new.queue.clone(), new.priority);
         let entry = Entry {
-            data: new.data.map(|data| self.json("the step's data", &data)).transpose()?,
+            data: new
+                .data
+                .map(|data| self.json("the step's data", &data))
+                .transpose()?,
             state: self.json("the state", &new.state)?,
             fsm: new.machine,
             version: new.version,
@@ -171,7 +192,11 @@ impl Operate {
             lane_blocks: new.lane_blocks,
             partition: new.partition,
         };
-        let Inserted { id, is_new, eligible_at } = self
+        let Inserted {
+            id,
+            is_new,
+            eligible_at,
+        } = self
             .pool
             .apart(move |connection| async move { operate::enqueue(&connection, &entry).await })
             .await?
@@ -190,7 +215,9 @@ impl Operate {
         if let Some((step, with)) = step {
             named("a step's name", step, NAME_BYTES_MAX)?;
             name = Some(step.to_owned());
-            data = with.map(|data| self.json("the step's data", data)).transpose()?;
+            data = with
+                .map(|data| self.json("the step's data", data))
+                .transpose()?;
         }
         let again: Result<_, Fault> = self
             .pool
@@ -198,7 +225,11 @@ impl Operate {
                 let data = data.as_deref().map(RawValue::get);
                 let again = operate::retry(&connection, id, name.as_deref(), data).await?;
                 // Only to say why not.
-                let row = if again.is_none() { inspect::one(&connection, id).await? } else { None };
+                let row = if again.is_none() {
+                    inspect::one(&connection, id).await?
+                } else {
+                    None
+                };
                 Ok((again, row))
             })
             .await?;
@@ -207,7 +238,10 @@ impl Operate {
                 self.hint(queue, priority, from);
                 Ok(())
             }
-            Ok((None, None)) => Err(Error::new(Kind::NotFound, format!("there is no instance {id}"))),
+            Ok((None, None)) => Err(Error::new(
+                Kind::NotFound,
+                format!("there is no instance {id}"),
+            )),
             Ok((None, Some(row))) if row.locked_by.is_some() && row.status == Status::Cancelled => {
                 Err(Error::invalid(format!(
                     "instance {id} was cancelled, and its step has not ended: retry it when the step has ended or its worker's lease is over"
@@ -229,13 +263,18 @@ impl Operate {
     fn json(&self, what: &str, text: &str) -> Result<Box<RawValue>, Error> {
         let value: Box<RawValue> = serde_json::from_str(text)
             .map_err(|error| Error::because(Kind::Invalid, format!("{what} is not JSON"), error))?;
-        codec::check_json(what, value.get(), self.pool.limits().payload_bytes_max).map_err(refused)?;
+        codec::check_json(what, value.get(), self.pool.limits().payload_bytes_max)
+            .map_err(refused)?;
         Ok(value)
     }
 
     fn hint(&self, queue: String, priority: i16, from: Timestamp) {
         for wake in self.pool.wakes() {
-            wake.hint(Hint { queue: queue.clone(), priority, from });
+            wake.hint(Hint {
+                queue: queue.clone(),
+                priority,
+                from,
+            });
         }
     }
 }
@@ -249,7 +288,12 @@ fn whom(to: Anyone) -> Result<Whom, Error> {
         named("a key", key, KEY_BYTES_MAX)?;
     }
     codec::check_name("a tenant's name", &tenant, 0, NAME_BYTES_MAX).map_err(Error::invalid)?;
-    Ok(Whom { id, tenant, key, machines: None })
+    Ok(Whom {
+        id,
+        tenant,
+        key,
+        machines: None,
+    })
 }
 
 fn named(what: &str, text: &str, bytes_max: usize) -> Result<(), Error> {

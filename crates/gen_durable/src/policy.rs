@@ -32,13 +32,24 @@ pub struct Policy {
 
 impl Policy {
     /// Gives up at the first failure.
-    pub const ONCE: Policy =
-        Policy { attempts: 1, backoff_first: SECOND, backoff_max: SECOND, jitter_percent: 0, timeout: None };
+    pub const ONCE: Policy = Policy {
+        attempts: 1,
+        backoff_first: SECOND,
+        backoff_max: SECOND,
+        jitter_percent: 0,
+        timeout: None,
+    };
 
     /// Returns the pause after failure number `failures` (the first is 0), without jitter: doubled each time, up to `backoff_max`.
     pub fn delay(&self, failures: u32) -> Duration {
-        let doubled = 1_u32.checked_shl(failures).filter(|factor| *factor > 0).unwrap_or(u32::MAX);
-        self.backoff_first.checked_mul(doubled).unwrap_or(self.backoff_max).min(self.backoff_max)
+        let doubled = 1_u32
+            .checked_shl(failures)
+            .filter(|factor| *factor > 0)
+            .unwrap_or(u32::MAX);
+        self.backoff_first
+            .checked_mul(doubled)
+            .unwrap_or(self.backoff_max)
+            .min(self.backoff_max)
     }
 
     /// Returns the same pause for this instance, with jitter: never longer than [`delay`](Policy::delay).
@@ -52,7 +63,9 @@ impl Policy {
 
 /// Returns a number in [0, 1) that looks random, by the mixer of SplitMix64.
 fn fraction(id: i64, failures: u32) -> f64 {
-    let mut mixed = id.cast_unsigned().wrapping_add(u64::from(failures).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let mut mixed = id
+        .cast_unsigned()
+        .wrapping_add(u64::from(failures).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     mixed ^= mixed >> 31;
@@ -61,7 +74,13 @@ fn fraction(id: i64, failures: u32) -> f64 {
 
 impl Default for Policy {
     fn default() -> Policy {
-        Policy { attempts: 20, backoff_first: SECOND, backoff_max: 5 * MINUTE, jitter_percent: 20, timeout: None }
+        Policy {
+            attempts: 20,
+            backoff_first: SECOND,
+            backoff_max: 5 * MINUTE,
+            jitter_percent: 20,
+            timeout: None,
+        }
     }
 }
 
@@ -72,26 +91,56 @@ mod tests {
     #[test]
     fn the_pause_doubles_and_is_capped_and_never_overflows() {
         let policy = Policy::default();
-        let pauses: Vec<u64> = [0, 1, 2, 8, 9, 31, 32, u32::MAX].map(|n| policy.delay(n).as_secs()).to_vec();
+        let pauses: Vec<u64> = [0, 1, 2, 8, 9, 31, 32, u32::MAX]
+            .map(|n| policy.delay(n).as_secs())
+            .to_vec();
         assert_eq!(pauses, [1, 2, 4, 256, 300, 300, 300, 300]);
-        let endless = Policy { backoff_first: Duration::MAX, backoff_max: Duration::MAX, ..Policy::default() };
+        let endless = Policy {
+            backoff_first: Duration::MAX,
+            backoff_max: Duration::MAX,
+            ..Policy::default()
+        };
         assert_eq!(endless.delay(3), Duration::MAX);
     }
 
     #[test]
     fn jitter_shortens_a_pause_within_its_bound_and_differs_between_instances() {
-        let policy = Policy { backoff_first: 100 * SECOND, ..Policy::default() };
+        let policy = Policy {
+            backoff_first: 100 * SECOND,
+            ..Policy::default()
+        };
         let pauses: Vec<Duration> = (1..=1_000).map(|id| policy.delay_of(id, 0)).collect();
-        assert!(pauses.iter().all(|pause| (80 * SECOND..=100 * SECOND).contains(pause)));
+        assert!(
+            pauses
+                .iter()
+                .all(|pause| (80 * SECOND..=100 * SECOND).contains(pause))
+        );
         for tenth in 0..10 {
             let from = 80 * SECOND + tenth * 2 * SECOND;
-            let there = pauses.iter().filter(|pause| (from..from + 2 * SECOND).contains(pause)).count();
-            assert!((50..=150).contains(&there), "{there} of 1,000 pauses are in the tenth {tenth}");
+            let there = pauses
+                .iter()
+                .filter(|pause| (from..from + 2 * SECOND).contains(pause))
+                .count();
+            assert!(
+                (50..=150).contains(&there),
+                "{there} of 1,000 pauses are in the tenth {tenth}"
+            );
         }
-        assert_eq!(policy.delay_of(7, 0), policy.delay_of(7, 0), "it needs no random numbers");
-        let even = Policy { jitter_percent: 0, ..policy };
+        assert_eq!(
+            policy.delay_of(7, 0),
+            policy.delay_of(7, 0),
+            "it needs no random numbers"
+        );
+        let even = Policy {
+            jitter_percent: 0,
+            ..policy
+        };
         assert_eq!(even.delay_of(7, 0), even.delay(0));
-        let endless = Policy { backoff_first: Duration::MAX, backoff_max: Duration::MAX, ..Policy::default() };
+        let endless = Policy {
+            backoff_first: Duration::MAX,
+            backoff_max: Duration::MAX,
+            ..Policy::default()
+        };
         assert!(endless.delay_of(1, 3) <= Duration::MAX);
     }
 }

@@ -40,7 +40,10 @@ pub trait Projection: Send + Sync + 'static {
 
     /// A digest of the rows of this tenant and generation, the generation itself left out: [`Projecting::digest`] makes one.
     /// Without it nothing can be verified.
-    fn digest(&self, cx: &mut Projecting<'_>) -> impl Future<Output = Result<Option<Digest>, StepError>> + Send {
+    fn digest(
+        &self,
+        cx: &mut Projecting<'_>,
+    ) -> impl Future<Output = Result<Option<Digest>, StepError>> + Send {
         let _ = cx;
         async { Ok(None) }
     }
@@ -100,16 +103,27 @@ pub struct Projecting<'a> {
 
 impl Projecting<'_> {
     /// The digest of the rows that this query answers, whatever their order. Leave the generation out.
-    pub async fn digest(&mut self, query: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Digest, Error> {
+    pub async fn digest(
+        &mut self,
+        query: &str,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<Digest, Error> {
         let bytes = projections::digest(self.tx, query, params).await?;
-        let bytes = bytes.try_into().map_err(|_| Error::broken("a digest does not have 32 bytes"))?;
+        let bytes = bytes
+            .try_into()
+            .map_err(|_| Error::broken("a digest does not have 32 bytes"))?;
         Ok(Digest(bytes))
     }
 }
 
 impl fmt::Debug for Projecting<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Projecting { tenant, generation, replaying, tx: _ } = self;
+        let Projecting {
+            tenant,
+            generation,
+            replaying,
+            tx: _,
+        } = self;
         f.debug_struct("Projecting")
             .field("tenant", tenant)
             .field("generation", generation)

@@ -32,9 +32,9 @@ impl Retention {
 
 fn check_retention(what: &str, kept: Option<Duration>) -> Result<(), Error> {
     match kept {
-        Some(kept) if kept > RETENTION_MAX => {
-            Err(Error::invalid(format!("the {what} is longer than 100 years; use None to keep them for ever")))
-        }
+        Some(kept) if kept > RETENTION_MAX => Err(Error::invalid(format!(
+            "the {what} is longer than 100 years; use None to keep them for ever"
+        ))),
         _ => Ok(()),
     }
 }
@@ -153,14 +153,21 @@ impl Settings {
 
     /// Returns how long settled instances are kept where their queue says nothing else.
     pub(crate) fn retentions(&self) -> Retention {
-        Retention { done: self.retention, failed: self.failed_retention }
+        Retention {
+            done: self.retention,
+            failed: self.failed_retention,
+        }
     }
 
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.retentions().check()?;
         check_retention("retention of timers", self.timer_retention)?;
         check_retention("retention of events", self.event_retention)?;
-        let wrong = |what: &str| Err(Error::invalid(format!("these settings cannot work: {what}")));
+        let wrong = |what: &str| {
+            Err(Error::invalid(format!(
+                "these settings cannot work: {what}"
+            )))
+        };
         let durations = [
             self.lease,
             self.heartbeat,
@@ -188,12 +195,17 @@ impl Settings {
             ));
         }
         if !(2..=DEATHS_MAX_MAX).contains(&self.deaths_max) {
-            return wrong(&format!("deaths_max must be between 2 and {DEATHS_MAX_MAX}"));
+            return wrong(&format!(
+                "deaths_max must be between 2 and {DEATHS_MAX_MAX}"
+            ));
         }
         if self.busy_poll.is_zero() || self.idle_poll < self.busy_poll {
-            return wrong("the busy poll must be longer than nothing and at most as long as the idle poll");
+            return wrong(
+                "the busy poll must be longer than nothing and at most as long as the idle poll",
+            );
         }
-        if self.reap_every.is_zero() || self.collect_every.is_zero() || self.step_timeout.is_zero() {
+        if self.reap_every.is_zero() || self.collect_every.is_zero() || self.step_timeout.is_zero()
+        {
             return wrong("reap_every, collect_every and step_timeout must be longer than nothing");
         }
         if self.stuck_retry_every.is_zero() {
@@ -205,7 +217,9 @@ impl Settings {
             );
         }
         if self.statement_timeout.is_zero() {
-            return wrong("statement_timeout must be longer than nothing, or no statement is ever answered in time");
+            return wrong(
+                "statement_timeout must be longer than nothing, or no statement is ever answered in time",
+            );
         }
         if self.workers == 0 {
             return wrong("a queue needs at least one worker");
@@ -214,7 +228,9 @@ impl Settings {
             return wrong("payload_bytes_max must be between 1 byte and 256 MiB");
         }
         if self.projectors == 0 || self.projection_batch == 0 || self.projection_batch > 100_000 {
-            return wrong("projectors must be at least 1, and projection_batch between 1 and 100,000");
+            return wrong(
+                "projectors must be at least 1, and projection_batch between 1 and 100,000",
+            );
         }
         if self.transactions == 0 {
             return wrong("a step's own transaction needs at least one connection");

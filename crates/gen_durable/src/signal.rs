@@ -63,7 +63,10 @@ impl<M: ?Sized> Address<M> {
     /// The holder of the key that belongs to this tenant.
     pub fn of(self, tenant: impl fmt::Display) -> Address<M> {
         match self {
-            Address::Key { key, .. } => Address::Key { key, tenant: tenant.to_string() },
+            Address::Key { key, .. } => Address::Key {
+                key,
+                tenant: tenant.to_string(),
+            },
             by_id => by_id,
         }
     }
@@ -78,7 +81,10 @@ impl<M: ?Sized> Clone for Address<M> {
     fn clone(&self) -> Self {
         match self {
             Address::Id(id) => Address::Id(*id),
-            Address::Key { key, tenant } => Address::Key { key: key.clone(), tenant: tenant.clone() },
+            Address::Key { key, tenant } => Address::Key {
+                key: key.clone(),
+                tenant: tenant.clone(),
+            },
         }
     }
 }
@@ -107,11 +113,16 @@ impl Letter {
     /// Reads an inbox as it was when its row was claimed: `[[id, name, payload], …]`. The payloads stay text: one that no step can
     /// read is the error of the step that reads it, and of no other.
     pub(crate) fn all(inbox: Option<&str>) -> Result<Vec<Letter>, String> {
-        let Some(text) = inbox else { return Ok(Vec::new()) };
-        let letters: Vec<(i64, String, &RawValue)> =
-            serde_json::from_str(text).map_err(|error| format!("the inbox cannot be decoded: {error}"))?;
-        let letter =
-            |(id, name, payload): (i64, String, &RawValue)| Letter { id, name, payload: payload.get().to_owned() };
+        let Some(text) = inbox else {
+            return Ok(Vec::new());
+        };
+        let letters: Vec<(i64, String, &RawValue)> = serde_json::from_str(text)
+            .map_err(|error| format!("the inbox cannot be decoded: {error}"))?;
+        let letter = |(id, name, payload): (i64, String, &RawValue)| Letter {
+            id,
+            name,
+            payload: payload.get().to_owned(),
+        };
         Ok(letters.into_iter().map(letter).collect())
     }
 

@@ -51,8 +51,11 @@ fn shared<S: Serializer>(text: &Arc<str>, serializer: S) -> Result<S::Ok, S::Err
 impl Tale {
     /// What is to be told of a decision, if anything is.
     pub(crate) fn of(row: &Claimed, decision: &Decision, worker: &Arc<str>) -> Option<Box<Tale>> {
-        let went_wrong =
-            decision.failure.is_some() || matches!(decision.outcome, "retry" | "failure" | "stop" | "outage" | "stuck");
+        let went_wrong = decision.failure.is_some()
+            || matches!(
+                decision.outcome,
+                "retry" | "failure" | "stop" | "outage" | "stuck"
+            );
         let told = match decision.story {
             Story::All => true,
             Story::Failures => went_wrong,
@@ -66,7 +69,10 @@ impl Tale {
                 outcome: decision.outcome,
                 attempt: row.attempt,
                 took: decision.took.as_secs_f32(),
-                failure: decision.failure.clone().filter(|_| decision.error.is_none()),
+                failure: decision
+                    .failure
+                    .clone()
+                    .filter(|_| decision.error.is_none()),
                 worker: worker.clone(),
             })
         })

@@ -124,13 +124,22 @@ impl<App: Send + Sync + 'static> Lab<App> {
     /// ```
     #[allow(clippy::expect_used)] // A test kit panics where a test would unwrap.
     pub async fn with(make: impl AsyncFnOnce(&LabDatabase) -> App) -> Lab<App> {
-        let (database, pool) = LabDatabase::create().await.expect("a lab could not be set up");
+        let (database, pool) = LabDatabase::create()
+            .await
+            .expect("a lab could not be set up");
         let app = make(&database).await;
         let (owner, url) = (database.owner, database.server_url);
-        let asked = owner.call(|connection| async move { inspect::server(&connection).await }).await;
-        let server = asked.expect("a lab could not be set up").unwrap_or_else(|fault| panic!("{fault:?}"));
+        let asked = owner
+            .call(|connection| async move { inspect::server(&connection).await })
+            .await;
+        let server = asked
+            .expect("a lab could not be set up")
+            .unwrap_or_else(|fault| panic!("{fault:?}"));
         let worker = Worker {
-            id: format!("00000000-0000-0000-0000-{:012x}", LABS.load(Ordering::Relaxed)),
+            id: format!(
+                "00000000-0000-0000-0000-{:012x}",
+                LABS.load(Ordering::Relaxed)
+            ),
             host: "lab".into(),
             pid: 0,
             queues: Vec::new(),
@@ -161,14 +170,17 @@ impl<App: Send + Sync + 'static> Lab<App> {
     where
         App: Has<M::App>,
     {
-        self.registry.register::<M, App>(self.app.clone()).expect("a machine could not be registered");
+        self.registry
+            .register::<M, App>(self.app.clone())
+            .expect("a machine could not be registered");
         self
     }
 
     /// Keep this read model: a drain projects what has been recorded.
     #[allow(clippy::expect_used)]
     pub fn project<P: Projection>(mut self, projection: P) -> Self {
-        self.readers.push(projector::erased(projection).expect("a projection could not be registered"));
+        self.readers
+            .push(projector::erased(projection).expect("a projection could not be registered"));
         self
     }
 
@@ -209,7 +221,10 @@ impl<App: Send + Sync + 'static> Lab<App> {
                 endings.push((row, decision));
             }
             self.commit(endings, &mut tally).await;
-            assert!(tally.steps < DRAIN_STEPS_MAX, "a lab did {DRAIN_STEPS_MAX} steps without an end");
+            assert!(
+                tally.steps < DRAIN_STEPS_MAX,
+                "a lab did {DRAIN_STEPS_MAX} steps without an end"
+            );
         }
     }
 
@@ -220,18 +235,41 @@ impl<App: Send + Sync + 'static> Lab<App> {
             return 0;
         }
         let worker = self.worker.id.clone();
-        let projector = Projector::new(self.client.pool().clone(), worker, self.readers.clone(), &self.settings);
-        projector::settle(&Arc::new(projector)).await.unwrap_or_else(|fault| panic!("{fault:?}"));
-        let failures =
-            self.client.inspect().projection_failures(ScopeFilter { limit: 200, ..ScopeFilter::default() }, None).await;
-        failures.unwrap_or_else(|error| panic!("{error}")).len().try_into().unwrap_or(u32::MAX)
+        let projector = Projector::new(
+            self.client.pool().clone(),
+            worker,
+            self.readers.clone(),
+            &self.settings,
+        );
+        projector::settle(&Arc::new(projector))
+            .await
+            .unwrap_or_else(|fault| panic!("{fault:?}"));
+        let failures = self
+            .client
+            .inspect()
+            .projection_failures(
+                ScopeFilter {
+                    limit: 200,
+                    ..ScopeFilter::default()
+                },
+                None,
+            )
+            .await;
+        failures
+            .unwrap_or_else(|error| panic!("{error}"))
+            .len()
+            .try_into()
+            .unwrap_or(u32::MAX)
     }
 
     /// Run the next due step, and only that. Answers whether there was one.
     pub async fn step(&self) -> bool {
-        let Some(row) = self.claim(&self.worker, 1).await.pop() else { return false };
+        let Some(row) = self.claim(&self.worker, 1).await.pop() else {
+            return false;
+        };
         let decision = self.run(&row).await;
-        self.commit(vec![(row, decision)], &mut Tally::default()).await;
+        self.commit(vec![(row, decision)], &mut Tally::default())
+            .await;
         true
     }
 
@@ -242,9 +280,15 @@ impl<App: Send + Sync + 'static> Lab<App> {
         loop {
             let names = self.schedules.names();
             let due =
-                self.call(move |connection| async move { lab::next_due(&connection, target, &names).await }).await;
+                self.call(move |connection| async move {
+                    lab::next_due(&connection, target, &names).await
+                })
+                .await;
             let stop = due.unwrap_or(target);
-            self.owner_call(move |connection| async move { lab::set_clock(&connection, stop).await }).await;
+            self.owner_call(
+                move |connection| async move { lab::set_clock(&connection, stop).await },
+            )
+            .await;
             tally.add(self.drain().await);
             if due.is_none() {
                 return tally;
@@ -255,18 +299,23 @@ impl<App: Send + Sync + 'static> Lab<App> {
     /// Moves the clock and runs nothing: what falls due on the way waits for the next drain.
     pub async fn advance(&self, by: Duration) {
         let to = self.now().await + SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX);
-        self.owner_call(move |connection| async move { lab::set_clock(&connection, to).await }).await;
+        self.owner_call(move |connection| async move { lab::set_clock(&connection, to).await })
+            .await;
     }
 
     /// The lab's time.
     pub async fn now(&self) -> Timestamp {
-        self.call(|connection| async move { lab::clock(&connection).await }).await
+        self.call(|connection| async move { lab::clock(&connection).await })
+            .await
     }
 
     /// Run the next due step, and let its worker die before the commit. The row is runnable again, one attempt later.
     pub async fn crash_before_commit(&self) {
         let dead = Worker {
-            id: format!("dead0000-0000-0000-0000-{:012x}", LABS.fetch_add(1, Ordering::Relaxed)),
+            id: format!(
+                "dead0000-0000-0000-0000-{:012x}",
+                LABS.fetch_add(1, Ordering::Relaxed)
+            ),
             ..self.worker.clone()
         };
         for row in self.claim(&dead, 1).await {
@@ -335,19 +384,32 @@ impl<App: Send + Sync + 'static> Lab<App> {
     }
 
     async fn claim(&self, worker: &Worker, limit: usize) -> Vec<Claimed> {
-        self.call(|connection| async move { lane::place(&connection).await }).await;
-        let queues = self.client.inspect().queues().await.unwrap_or_else(|error| panic!("{error}"));
+        self.call(|connection| async move { lane::place(&connection).await })
+            .await;
+        let queues = self
+            .client
+            .inspect()
+            .queues()
+            .await
+            .unwrap_or_else(|error| panic!("{error}"));
         let (worker, steps) = (worker.clone(), self.registry.steps());
         self.call(move |connection| async move {
             let names: Vec<String> = queues.iter().map(|queue| queue.name.clone()).collect();
             let used = pick::priorities(&connection, &names).await?;
-            let mut wanted = Wanted { suspects: 1, ..Wanted::default() };
+            let mut wanted = Wanted {
+                suspects: 1,
+                ..Wanted::default()
+            };
             for name in &names {
-                let ranges =
-                    used.iter().filter(|(queue, _)| queue == name).map(|(_, priority)| (*priority, Mark::START));
+                let ranges = used
+                    .iter()
+                    .filter(|(queue, _)| queue == name)
+                    .map(|(_, priority)| (*priority, Mark::START));
                 wanted.add(name, limit, ranges);
             }
-            let mut rows = pick::claim(&connection, &wanted, &steps, &worker.id, 3600.0).await?.rows;
+            let mut rows = pick::claim(&connection, &wanted, &steps, &worker.id, 3600.0)
+                .await?
+                .rows;
             // One for each queue was asked for; what is too much goes back.
             let extra = rows.split_off(limit.min(rows.len()));
             let claims: Vec<_> = extra.iter().map(Claimed::claim).collect();
@@ -369,10 +431,16 @@ impl<App: Send + Sync + 'static> Lab<App> {
     /// With `poison`, only the handler runs.
     async fn run_again(&self, row: &Claimed, poison: Option<Failure>) -> Decision {
         let row = Arc::new(row.clone());
-        let environment =
-            Arc::new(Environment::new(self.client.pool().clone(), self.installation.clone(), &self.settings));
+        let environment = Arc::new(Environment::new(
+            self.client.pool().clone(),
+            self.installation.clone(),
+            &self.settings,
+        ));
         let Some(kind) = self.registry.find(&row.fsm, row.fsm_version) else {
-            panic!("{} v{} was claimed and is not registered", row.fsm, row.fsm_version);
+            panic!(
+                "{} v{} was claimed and is not registered",
+                row.fsm, row.fsm_version
+            );
         };
         let runs = kind.clone().run(row, poison, environment.clone());
         tokio::select! {
@@ -387,7 +455,8 @@ impl<App: Send + Sync + 'static> Lab<App> {
             tokio::time::sleep(WATCH_EVERY).await;
             if !watch.is_empty() {
                 let watch = watch.clone();
-                self.call(move |connection| async move { watch.look(&connection).await }).await;
+                self.call(move |connection| async move { watch.look(&connection).await })
+                    .await;
             }
         }
     }
@@ -398,7 +467,12 @@ impl<App: Send + Sync + 'static> Lab<App> {
         F: FnOnce(std::rc::Rc<crate::store::connection::Connection>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, Fault>> + 'static,
     {
-        let done = self.client.pool().call(act).await.unwrap_or_else(|error| panic!("{error}"));
+        let done = self
+            .client
+            .pool()
+            .call(act)
+            .await
+            .unwrap_or_else(|error| panic!("{error}"));
         done.unwrap_or_else(|fault| panic!("{fault:?}"))
     }
 
@@ -408,7 +482,11 @@ impl<App: Send + Sync + 'static> Lab<App> {
         F: FnOnce(std::rc::Rc<crate::store::connection::Connection>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, Fault>> + 'static,
     {
-        let done = self.owner.call(act).await.unwrap_or_else(|error| panic!("{error}"));
+        let done = self
+            .owner
+            .call(act)
+            .await
+            .unwrap_or_else(|error| panic!("{error}"));
         done.unwrap_or_else(|fault| panic!("{fault:?}"))
     }
 }

@@ -89,13 +89,21 @@ impl Timers {
     }
 
     async fn list(&self, limit: usize, which: WhichTimers) -> Result<Vec<TimerInfo>, Error> {
-        let filter = TimerFilter { which, limit, ..TimerFilter::default() };
+        let filter = TimerFilter {
+            which,
+            limit,
+            ..TimerFilter::default()
+        };
         Ok(Inspect::new(self.pool.clone()).timers(filter).await?.timers)
     }
 
     /// How many fall due in each of so many parts (1 to 1,000) of the time ahead; parts in which nothing does are left out.
     /// Of each kind and part it is counted up to a bound: see [`Inspect::forecast`].
-    pub async fn forecast(&self, ahead: std::time::Duration, parts: usize) -> Result<Vec<Forecast>, Error> {
+    pub async fn forecast(
+        &self,
+        ahead: std::time::Duration,
+        parts: usize,
+    ) -> Result<Vec<Forecast>, Error> {
         Inspect::new(self.pool.clone()).forecast(ahead, parts).await
     }
 
@@ -110,10 +118,13 @@ impl Timers {
         match said.as_str() {
             "cancelled" => Ok(true),
             "too_late" => Ok(false),
-            "schedule" => {
-                Err(Error::invalid(format!("timer {id} is the next occurrence of a schedule: pause that instead")))
-            }
-            _ => Err(Error::new(Kind::NotFound, format!("there is no timer {id}"))),
+            "schedule" => Err(Error::invalid(format!(
+                "timer {id} is the next occurrence of a schedule: pause that instead"
+            ))),
+            _ => Err(Error::new(
+                Kind::NotFound,
+                format!("there is no timer {id}"),
+            )),
         }
     }
 }
@@ -203,7 +214,9 @@ impl Schedules {
         let (called, by) = (name.to_owned(), storable(by));
         let said = self
             .pool
-            .apart(move |connection| async move { schedule::pause(&connection, &called, &by).await })
+            .apart(
+                move |connection| async move { schedule::pause(&connection, &called, &by).await },
+            )
             .await?
             .map_err(|fault| fault.into_error("pause a schedule"))?;
         answered(&said, name)
@@ -218,12 +231,16 @@ impl Schedules {
                 .pool
                 .apart(move |connection| async move {
                     let (now, known) = schedule::known(&connection, &called).await?;
-                    let Some(known) = known else { return Ok(Ok("no_target".to_owned())) };
+                    let Some(known) = known else {
+                        return Ok(Ok("no_target".to_owned()));
+                    };
                     let next = match going_on(&known, now) {
                         Ok(next) => next,
                         Err(error) => return Ok(Err(error)),
                     };
-                    schedule::resume(&connection, &called, &known, next).await.map(Ok)
+                    schedule::resume(&connection, &called, &known, next)
+                        .await
+                        .map(Ok)
                 })
                 .await?
                 .map_err(|fault: Fault| fault.into_error("resume a schedule"))??;
@@ -232,11 +249,20 @@ impl Schedules {
                 return answered(&said, name);
             }
         }
-        Err(Error::new(Kind::Away, format!("the schedule {name:?} changes all the time: try again")))
+        Err(Error::new(
+            Kind::Away,
+            format!("the schedule {name:?} changes all the time: try again"),
+        ))
     }
 
     /// Set the cycle. It holds until the code's own changes, also over restarts; a paused schedule stays paused.
-    pub async fn set(&self, name: &str, cycle: Cycle, missed: Option<crate::Missed>, by: &str) -> Result<(), Error> {
+    pub async fn set(
+        &self,
+        name: &str,
+        cycle: Cycle,
+        missed: Option<crate::Missed>,
+        by: &str,
+    ) -> Result<(), Error> {
         check(name)?;
         cycle.check().map_err(Error::invalid)?;
         check_length(&cycle)?;
@@ -246,7 +272,15 @@ impl Schedules {
             .apart(move |connection| async move {
                 let (now, _) = schedule::known(&connection, &called).await?;
                 let (text, missed) = (cycle.to_string(), missed.map(crate::Missed::name));
-                schedule::set(&connection, &called, (&text, missed), now, cycle.first_later(now), &by).await
+                schedule::set(
+                    &connection,
+                    &called,
+                    (&text, missed),
+                    now,
+                    cycle.first_later(now),
+                    &by,
+                )
+                .await
             })
             .await?
             .map_err(|fault| fault.into_error("set a schedule's cycle"))?;
@@ -269,15 +303,26 @@ impl Schedules {
 
     /// The clockworks of this process should look.
     fn poke(&self, due: Option<Timestamp>) {
-        let due = due.map_or(ArmedFor::After(std::time::Duration::ZERO, std::time::Instant::now()), ArmedFor::At);
-        self.pool.wakes().iter().for_each(|wake| wake.arm(Armed { due, is_timer: true }));
+        let due = due.map_or(
+            ArmedFor::After(std::time::Duration::ZERO, std::time::Instant::now()),
+            ArmedFor::At,
+        );
+        self.pool.wakes().iter().for_each(|wake| {
+            wake.arm(Armed {
+                due,
+                is_timer: true,
+            })
+        });
     }
 }
 
 /// Where a paused schedule goes on.
 fn going_on(known: &Known, now: Timestamp) -> Result<Option<First>, Error> {
     let cycle: Cycle = known.cycle.parse()?;
-    Ok(cycle.after(known.anchor, now).map(|due| First { due, remaining: known.remaining }))
+    Ok(cycle.after(known.anchor, now).map(|due| First {
+        due,
+        remaining: known.remaining,
+    }))
 }
 
 fn check(name: &str) -> Result<(), Error> {
@@ -295,6 +340,8 @@ fn answered(said: &str, name: &str) -> Result<bool, Error> {
 fn nobody(name: &str) -> Error {
     Error::new(
         Kind::NotFound,
-        format!("there is no schedule {name:?}: an engine makes it when it starts with `.schedule({name:?}, …)`"),
+        format!(
+            "there is no schedule {name:?}: an engine makes it when it starts with `.schedule({name:?}, …)`"
+        ),
     )
 }

@@ -38,8 +38,18 @@ pub(crate) enum Ending<M: Machine> {
     Next(M::Step),
     Sleep(Due, M::Step),
     Retry(Duration),
-    Wait { names: Vec<&'static str>, then: M::Step, deadline: Deadline<M> },
-    Spawn { children: Vec<Birth>, any: bool, fail_if_taken: bool, then: M::Step, deadline: Deadline<M> },
+    Wait {
+        names: Vec<&'static str>,
+        then: M::Step,
+        deadline: Deadline<M>,
+    },
+    Spawn {
+        children: Vec<Birth>,
+        any: bool,
+        fail_if_taken: bool,
+        then: M::Step,
+        deadline: Deadline<M>,
+    },
     Done(M::Output),
     Stop(String),
 }
@@ -176,14 +186,22 @@ impl<S> WaitFor<S> {
     where
         S: Signals<M>,
     {
-        Waiting(Transition::of(Ending::Wait { names: S::names(), then: step, deadline: None }))
+        Waiting(Transition::of(Ending::Wait {
+            names: S::names(),
+            then: step,
+            deadline: None,
+        }))
     }
 }
 
 /// Fan out: `spawn(items).then(Step::Join)` runs `Join` when every child has settled, failed ones included.
 pub fn spawn<C: IntoBirth>(children: impl IntoIterator<Item = C>) -> Spawn {
     let children = children.into_iter().map(IntoBirth::into_birth).collect();
-    Spawn { children, any: false, fail_if_taken: false }
+    Spawn {
+        children,
+        any: false,
+        fail_if_taken: false,
+    }
 }
 
 /// Children that have not yet said where they join.
@@ -198,7 +216,8 @@ pub struct Spawn {
 impl Spawn {
     /// More children, of another kind.
     pub fn and<C: IntoBirth>(mut self, more: impl IntoIterator<Item = C>) -> Spawn {
-        self.children.extend(more.into_iter().map(IntoBirth::into_birth));
+        self.children
+            .extend(more.into_iter().map(IntoBirth::into_birth));
         self
     }
     /// Join as soon as any one of them has settled; the others run on.
@@ -213,8 +232,18 @@ impl Spawn {
     }
     /// Where they join. Without any child: at once.
     pub fn then<M: Machine>(self, join: M::Step) -> Waiting<M> {
-        let Spawn { children, any, fail_if_taken } = self;
-        Waiting(Transition::of(Ending::Spawn { children, any, fail_if_taken, then: join, deadline: None }))
+        let Spawn {
+            children,
+            any,
+            fail_if_taken,
+        } = self;
+        Waiting(Transition::of(Ending::Spawn {
+            children,
+            any,
+            fail_if_taken,
+            then: join,
+            deadline: None,
+        }))
     }
 }
 
@@ -228,7 +257,9 @@ impl<M: Machine> Waiting<M> {
     /// Give up after this long (or a period on a calendar, or at a date), and go to `step` instead.
     pub fn or_after(self, due: impl Into<Due>, step: M::Step) -> Transition<M> {
         let Waiting(mut transition) = self;
-        if let Ending::Wait { deadline, .. } | Ending::Spawn { deadline, .. } = &mut transition.ending {
+        if let Ending::Wait { deadline, .. } | Ending::Spawn { deadline, .. } =
+            &mut transition.ending
+        {
             *deadline = Some((due.into(), step));
         }
         transition

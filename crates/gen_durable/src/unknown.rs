@@ -13,7 +13,8 @@ use serde_json::value::RawValue;
 pub(crate) fn keep<T: DeserializeOwned>(stored: &str, state: String) -> String {
     let mut ignored: Vec<Vec<String>> = Vec::new();
     let mut stored_json = serde_json::Deserializer::from_str(stored);
-    let decoded: Result<T, _> = serde_ignored::deserialize(&mut stored_json, |path| ignored.extend(keys(&path)));
+    let decoded: Result<T, _> =
+        serde_ignored::deserialize(&mut stored_json, |path| ignored.extend(keys(&path)));
     if decoded.is_err() || ignored.is_empty() {
         return state;
     }
@@ -44,8 +45,10 @@ fn keys(path: &Path<'_>) -> Option<Vec<String>> {
 fn merge(stored: &str, state: &str, paths: &[&[String]]) -> Option<String> {
     let stored: BTreeMap<String, &RawValue> = serde_json::from_str(stored).ok()?;
     let state: BTreeMap<String, &RawValue> = serde_json::from_str(state).ok()?;
-    let mut merged: BTreeMap<&str, String> =
-        state.iter().map(|(key, value)| (key.as_str(), value.get().to_owned())).collect();
+    let mut merged: BTreeMap<&str, String> = state
+        .iter()
+        .map(|(key, value)| (key.as_str(), value.get().to_owned()))
+        .collect();
     let mut inside: BTreeMap<&str, Vec<&[String]>> = BTreeMap::new();
     for path in paths {
         match path {
@@ -65,7 +68,9 @@ fn merge(stored: &str, state: &str, paths: &[&[String]]) -> Option<String> {
             merged.insert(key, object);
         }
     }
-    let fields = merged.into_iter().map(|(key, value)| Some((key, RawValue::from_string(value).ok()?)));
+    let fields = merged
+        .into_iter()
+        .map(|(key, value)| Some((key, RawValue::from_string(value).ok()?)));
     serde_json::to_string(&fields.collect::<Option<BTreeMap<_, _>>>()?).ok()
 }
 
@@ -104,7 +109,11 @@ mod tests {
     fn kept(stored: &str, change: impl FnOnce(&mut State)) -> serde_json::Value {
         let mut state: State = serde_json::from_str(stored).unwrap();
         change(&mut state);
-        serde_json::from_str(&keep::<State>(stored, serde_json::to_string(&state).unwrap())).unwrap()
+        serde_json::from_str(&keep::<State>(
+            stored,
+            serde_json::to_string(&state).unwrap(),
+        ))
+        .unwrap()
     }
 
     #[test]
@@ -116,23 +125,42 @@ mod tests {
             state.name = "m".into();
         });
         assert_eq!(json["inner"], serde_json::json!({"a": 1, "b": [2]}));
-        assert_eq!(json["by_key"], serde_json::json!({"k": {"a": 1, "b": 2}}), "what was removed does not come back");
-        assert_eq!((&json["name"], &json["former"]), (&"m".into(), &serde_json::Value::Null), "an alias is known");
-        assert_eq!(json["list"], serde_json::json!([{"a": 1}]), "lists are not looked into");
+        assert_eq!(
+            json["by_key"],
+            serde_json::json!({"k": {"a": 1, "b": 2}}),
+            "what was removed does not come back"
+        );
+        assert_eq!(
+            (&json["name"], &json["former"]),
+            (&"m".into(), &serde_json::Value::Null),
+            "an alias is known"
+        );
+        assert_eq!(
+            json["list"],
+            serde_json::json!([{"a": 1}]),
+            "lists are not looked into"
+        );
         let state: State = serde_json::from_str(stored).unwrap();
         let text = keep::<State>(stored, serde_json::to_string(&state).unwrap());
-        assert!(text.contains("340282366920938463463374607431768211455"), "{text}");
+        assert!(
+            text.contains("340282366920938463463374607431768211455"),
+            "{text}"
+        );
     }
 
     #[test]
     fn an_object_that_is_gone_takes_its_unknown_fields_along() {
         let stored = r#"{"name": "n", "way": "Post", "inner": {"a": 1, "b": 2}}"#;
-        assert_eq!(kept(stored, |state| state.inner = None)["inner"], serde_json::Value::Null);
+        assert_eq!(
+            kept(stored, |state| state.inner = None)["inner"],
+            serde_json::Value::Null
+        );
     }
 
     #[test]
     fn a_field_ignored_inside_an_enum_variant_never_spoils_the_state() {
-        let stored = r#"{"name": "n", "inner": null, "way": {"Courier": {"a": 1, "Courier": 2}}, "new": 1}"#;
+        let stored =
+            r#"{"name": "n", "inner": null, "way": {"Courier": {"a": 1, "Courier": 2}}, "new": 1}"#;
         for way in [Way::Post, Way::Courier { a: 2 }] {
             let json = kept(stored, |state| state.way = way);
             assert!(serde_json::from_value::<State>(json).is_ok());

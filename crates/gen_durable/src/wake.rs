@@ -107,8 +107,16 @@ impl Wake {
 
     /// What was told since the last time.
     pub(crate) fn take_hints(&self) -> Vec<Hint> {
-        let taken = std::mem::take(&mut *self.lowest.lock().unwrap_or_else(PoisonError::into_inner));
-        taken.into_iter().map(|((queue, priority), from)| Hint { queue, priority, from }).collect()
+        let taken =
+            std::mem::take(&mut *self.lowest.lock().unwrap_or_else(PoisonError::into_inner));
+        taken
+            .into_iter()
+            .map(|((queue, priority), from)| Hint {
+                queue,
+                priority,
+                from,
+            })
+            .collect()
     }
 }
 

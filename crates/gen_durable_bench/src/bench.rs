@@ -75,7 +75,10 @@ impl Bench {
             cluster,
         };
         bench.drop_schema(SCHEMA).await?;
-        Pool::connect_to(&bench.url, SCHEMA).await?.migrate().await?;
+        Pool::connect_to(&bench.url, SCHEMA)
+            .await?
+            .migrate()
+            .await?;
         Ok(bench)
     }
 
@@ -85,11 +88,17 @@ impl Bench {
     }
 
     pub(crate) async fn drop_schema(&self, schema: &str) -> Result<()> {
-        Ok(self.sql.batch_execute(&format!("drop schema if exists {schema} cascade")).await?)
+        Ok(self
+            .sql
+            .batch_execute(&format!("drop schema if exists {schema} cascade"))
+            .await?)
     }
 
     pub(crate) async fn server_version(&self) -> Result<String> {
-        let row = self.sql.query_one("select current_setting('server_version')", &[]).await?;
+        let row = self
+            .sql
+            .query_one("select current_setting('server_version')", &[])
+            .await?;
         Ok(row.try_get(0)?)
     }
 
@@ -105,7 +114,10 @@ impl Bench {
 
     /// What has been used so far.
     pub(crate) fn cpu(&self) -> Cpu {
-        let server = self.cluster.as_ref().and_then(|cluster| i32::try_from(cluster.pid()).ok());
+        let server = self
+            .cluster
+            .as_ref()
+            .and_then(|cluster| i32::try_from(cluster.pid()).ok());
         let own = i32::try_from(std::process::id()).unwrap_or_default();
         Cpu {
             at: Instant::now(),
@@ -122,13 +134,18 @@ impl Bench {
 
     /// No rows, and nothing of earlier ones.
     pub(crate) async fn empty(&self, schema: &str) -> Result<()> {
-        Ok(self.sql.batch_execute(&format!("truncate {schema}.instances cascade")).await?)
+        Ok(self
+            .sql
+            .batch_execute(&format!("truncate {schema}.instances cascade"))
+            .await?)
     }
 
     /// What was filled is as it will be an hour later: statistics are there, and a checkpoint has written what the filling left.
     /// Only a superuser may ask for one: elsewhere it is left out.
     pub(crate) async fn at_rest(&self, table: &str) -> Result<()> {
-        self.sql.batch_execute(&format!("vacuum (analyze) {table}")).await?;
+        self.sql
+            .batch_execute(&format!("vacuum (analyze) {table}"))
+            .await?;
         let _ = self.sql.batch_execute("checkpoint").await;
         Ok(())
     }
@@ -142,7 +159,11 @@ impl Bench {
     /// Machines that wait for their first step; with `told`, those that tell their story.
     pub(crate) async fn fill_walks(&self, schema: &str, count: u64, told: bool) -> Result<()> {
         let state = format!(r#"{{"left": {WALK_STEPS}, "note": "hello world"}}"#);
-        let fsm = if told { <Walk<true> as Machine>::NAME } else { <Walk<false> as Machine>::NAME };
+        let fsm = if told {
+            <Walk<true> as Machine>::NAME
+        } else {
+            <Walk<false> as Machine>::NAME
+        };
         self.fill(schema, count, fsm, "walking", &state).await
     }
 
@@ -156,19 +177,30 @@ impl Bench {
     ) -> Result<()> {
         let insert = self
             .sql
-            .prepare(&format!("select count(*) from {schema}.enqueue_all($1::text::jsonb, p_at_once => true)"))
+            .prepare(&format!(
+                "select count(*) from {schema}.enqueue_all($1::text::jsonb, p_at_once => true)"
+            ))
             .await?;
         let entries: Vec<_> = keys
             .map(|key| serde_json::json!({"fsm": fsm, "step": "run", "state": {"key": key}, kind: format!("bench:{key}")}))
             .collect();
         for batch in entries.chunks(usize::try_from(FILL_BATCH)?) {
-            self.sql.query_one(&insert, &[&serde_json::to_string(batch)?]).await?;
+            self.sql
+                .query_one(&insert, &[&serde_json::to_string(batch)?])
+                .await?;
         }
         self.at_rest(&format!("{schema}.instances")).await
     }
 
     /// By SQL: the memory of filling must not show in what is measured afterwards.
-    async fn fill(&self, schema: &str, count: u64, fsm: &str, step: &str, state: &str) -> Result<()> {
+    async fn fill(
+        &self,
+        schema: &str,
+        count: u64,
+        fsm: &str,
+        step: &str,
+        state: &str,
+    ) -> Result<()> {
         let insert = format!(
             "insert into {schema}.instances (fsm, step, state)
              select $1, $2, $3::text::jsonb from generate_series(1, $4::bigint)"
@@ -177,7 +209,9 @@ impl Bench {
         let mut left = count;
         while left > 0 {
             let batch = left.min(FILL_BATCH);
-            self.sql.execute(&insert, &[&fsm, &step, &state, &i64::try_from(batch)?]).await?;
+            self.sql
+                .execute(&insert, &[&fsm, &step, &state, &i64::try_from(batch)?])
+                .await?;
             left -= batch;
         }
         self.at_rest(&format!("{schema}.instances")).await
@@ -204,15 +238,24 @@ impl Bench {
     /// How many have not settled.
     pub(crate) async fn live(&self, schema: &str) -> Result<u64> {
         let live = format!("select count(*) from {schema}.instances where finished_at is null");
-        Ok(u64::try_from(self.sql.query_one(&live, &[]).await?.try_get::<_, i64>(0)?)?)
+        Ok(u64::try_from(
+            self.sql.query_one(&live, &[]).await?.try_get::<_, i64>(0)?,
+        )?)
     }
 
     /// Waits until so many have settled.
     pub(crate) async fn settled(&self, schema: &str, count: u64) -> Result<()> {
-        let settled = format!("select count(*) from {schema}.instances where finished_at is not null");
+        let settled =
+            format!("select count(*) from {schema}.instances where finished_at is not null");
         let settled = self.sql.prepare(&settled).await?;
         let begun = Instant::now();
-        while self.sql.query_one(&settled, &[]).await?.try_get::<_, i64>(0)? < i64::try_from(count)? {
+        while self
+            .sql
+            .query_one(&settled, &[])
+            .await?
+            .try_get::<_, i64>(0)?
+            < i64::try_from(count)?
+        {
             if begun.elapsed() > PATIENCE {
                 bail!("not everything settled within {PATIENCE:?}");
             }
@@ -222,10 +265,24 @@ impl Bench {
     }
 
     /// One key with very many entries that cannot run: the first is due tomorrow, and all others wait for it.
-    pub(crate) async fn stand_still(&self, schema: &str, fsm: &str, kind: &str, key: &str, count: u64) -> Result<()> {
+    pub(crate) async fn stand_still(
+        &self,
+        schema: &str,
+        fsm: &str,
+        kind: &str,
+        key: &str,
+        count: u64,
+    ) -> Result<()> {
         let first = serde_json::json!([{"fsm": fsm, "step": "run", "state": {"key": 0}, kind: key, "delay": 86_400}]);
-        self.sql.execute(&format!("select {schema}.enqueue_all($1::text::jsonb)"), &[&first.to_string()]).await?;
-        self.sql.execute(&format!("select {schema}.place(0, 1000)"), &[]).await?;
+        self.sql
+            .execute(
+                &format!("select {schema}.enqueue_all($1::text::jsonb)"),
+                &[&first.to_string()],
+            )
+            .await?;
+        self.sql
+            .execute(&format!("select {schema}.place(0, 1000)"), &[])
+            .await?;
         let insert = format!(
             "insert into {schema}.instances (fsm, step, state, status, {kind}_key, lane_position, in_lane, held_back, eligible_at)
              select $1, 'run', '{{\"key\": 0}}', case when $2 = 'lane' then 'queued' else 'runnable' end::{schema}.durable_status,
@@ -233,15 +290,24 @@ impl Bench {
                     {schema}.clock() + interval '2 days'
              from generate_series(1, $4::bigint)"
         );
-        self.sql.execute(&insert, &[&fsm, &kind, &key, &i64::try_from(count)?]).await?;
+        self.sql
+            .execute(&insert, &[&fsm, &kind, &key, &i64::try_from(count)?])
+            .await?;
         self.at_rest(&format!("{schema}.instances")).await
     }
 
     /// Waits until so many machines are parked.
     pub(crate) async fn all_parked(&self, schema: &str, count: u64) -> Result<()> {
-        let parked = format!("select count(*) from {schema}.instances where status = 'awaiting_signal'");
+        let parked =
+            format!("select count(*) from {schema}.instances where status = 'awaiting_signal'");
         let begun = Instant::now();
-        while self.sql.query_one(&parked, &[]).await?.try_get::<_, i64>(0)? < i64::try_from(count)? {
+        while self
+            .sql
+            .query_one(&parked, &[])
+            .await?
+            .try_get::<_, i64>(0)?
+            < i64::try_from(count)?
+        {
             if begun.elapsed() > PATIENCE {
                 bail!("not everything parked within {PATIENCE:?}");
             }
@@ -268,7 +334,11 @@ impl Bench {
     }
 
     /// The same, with its long statements in the server's log, if that is ours to read.
-    pub(crate) async fn start_watched(&self, schema: &str, probe: &Arc<Probe>) -> Result<(Running, Option<SlowLog>)> {
+    pub(crate) async fn start_watched(
+        &self,
+        schema: &str,
+        probe: &Arc<Probe>,
+    ) -> Result<(Running, Option<SlowLog>)> {
         let Some(cluster) = &self.cluster else {
             return Ok((self.start_engine(schema, probe).await?, None));
         };
@@ -296,7 +366,12 @@ impl Bench {
         let (client, health) = (engine.client(), engine.health());
         let (stop, stopped) = oneshot::channel::<()>();
         let task = tokio::spawn(engine.run(async move { drop(stopped.await) }));
-        Ok(Running { client, health, stop, task })
+        Ok(Running {
+            client,
+            health,
+            stop,
+            task,
+        })
     }
 }
 
@@ -316,8 +391,16 @@ impl Cpu {
         let micros = |seconds: f64| rounded(seconds * 1e6 / count.max(1) as f64, 1);
         let (own, postgres) = (self.own - before.own, self.postgres - before.postgres);
         let others = (self.machine - before.machine - own - postgres).max(0.0);
-        let elapsed = self.at.saturating_duration_since(before.at).as_secs_f64().max(1e-6);
-        Used { own_us: micros(own), postgres_us: micros(postgres), others_percent: (others / elapsed * 100.0).round() }
+        let elapsed = self
+            .at
+            .saturating_duration_since(before.at)
+            .as_secs_f64()
+            .max(1e-6);
+        Used {
+            own_us: micros(own),
+            postgres_us: micros(postgres),
+            others_percent: (others / elapsed * 100.0).round(),
+        }
     }
 }
 
@@ -332,7 +415,8 @@ pub(crate) struct Used {
 impl Used {
     /// The medians, for the report.
     pub(crate) fn medians(all: &[Used]) -> serde_json::Value {
-        let median_of = |field: fn(&Used) -> f64| median(&all.iter().map(field).collect::<Vec<_>>());
+        let median_of =
+            |field: fn(&Used) -> f64| median(&all.iter().map(field).collect::<Vec<_>>());
         serde_json::json!({
             "own": median_of(|used| used.own_us),
             "postgres": median_of(|used| used.postgres_us),
@@ -343,7 +427,11 @@ impl Used {
 
 impl std::fmt::Display for Used {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Used { own_us, postgres_us, others_percent } = self;
+        let Used {
+            own_us,
+            postgres_us,
+            others_percent,
+        } = self;
         write!(f, "{own_us} + {postgres_us} µs (others {others_percent} %)")
     }
 }
@@ -377,7 +465,9 @@ impl Running {
 
 /// A connection whose other half runs on this runtime.
 pub(crate) async fn connect(url: &str) -> Result<tokio_postgres::Client> {
-    let mut config: tokio_postgres::Config = url.parse().context("the database's address cannot be read")?;
+    let mut config: tokio_postgres::Config = url
+        .parse()
+        .context("the database's address cannot be read")?;
     config.application_name("gen_durable_bench");
     let (client, driver) = config.connect(NoTls).await.context("no Postgres answers")?;
     tokio::spawn(driver);

@@ -37,8 +37,12 @@ pub(crate) struct Called {
 
 /// Whether this process is the other one.
 pub(crate) fn task() -> Result<Option<Task>> {
-    let Ok(text) = std::env::var(TASK) else { return Ok(None) };
-    serde_json::from_str(&text).context("a caller's task cannot be read").map(Some)
+    let Ok(text) = std::env::var(TASK) else {
+        return Ok(None);
+    };
+    serde_json::from_str(&text)
+        .context("a caller's task cannot be read")
+        .map(Some)
 }
 
 /// Be the other process.
@@ -47,13 +51,26 @@ pub(crate) async fn serve(task: Task) -> Result<()> {
     if task.append {
         let called = now_nanos();
         let lasting = Duration::from_millis(task.pause_ms);
-        let rate = crate::workloads::projections::append(&Client::new(pool), task.count, lasting).await?;
+        let rate =
+            crate::workloads::projections::append(&Client::new(pool), task.count, lasting).await?;
         let committed = now_nanos();
         let n = (rate * committed.saturating_sub(called) as f64 / 1e9) as u64;
-        println!("{}", serde_json::to_string(&[Called { n, called, committed }])?);
+        println!(
+            "{}",
+            serde_json::to_string(&[Called {
+                n,
+                called,
+                committed
+            }])?
+        );
         return Ok(());
     }
-    let called = ping(&Client::new(pool), task.count, Duration::from_millis(task.pause_ms)).await?;
+    let called = ping(
+        &Client::new(pool),
+        task.count,
+        Duration::from_millis(task.pause_ms),
+    )
+    .await?;
     println!("{}", serde_json::to_string(&called)?);
     Ok(())
 }
@@ -68,13 +85,20 @@ pub(crate) async fn ping(client: &Client, count: u64, pause: Duration) -> Result
         every.tick().await;
         let called = now_nanos();
         client.enqueue(Ping { n }).await?;
-        calls.push(Called { n, called, committed: now_nanos() });
+        calls.push(Called {
+            n,
+            called,
+            committed: now_nanos(),
+        });
     }
     Ok(calls)
 }
 
 /// Have the other process do it.
-pub(crate) async fn from_another_process(program: Option<&Path>, task: &Task) -> Result<Vec<Called>> {
+pub(crate) async fn from_another_process(
+    program: Option<&Path>,
+    task: &Task,
+) -> Result<Vec<Called>> {
     let text = serde_json::to_string(task)?;
     // The same words as this process was started with lead to the same place: there the task is found.
     let (program, words) = match program {
@@ -89,7 +113,9 @@ pub(crate) async fn from_another_process(program: Option<&Path>, task: &Task) ->
             .stderr(Stdio::inherit())
             .output()
     };
-    let output = tokio::task::spawn_blocking(run).await?.context("the other process cannot be started")?;
+    let output = tokio::task::spawn_blocking(run)
+        .await?
+        .context("the other process cannot be started")?;
     if !output.status.success() {
         bail!("the other process failed: {}", output.status);
     }

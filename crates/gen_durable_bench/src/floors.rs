@@ -20,7 +20,10 @@ const SQL_BATCH: i32 = 200;
 pub(crate) async fn sql_drain(bench: &Bench, rows: u64) -> Result<f64> {
     sql_procedure(bench, 0, false).await?;
     let begun = Instant::now();
-    bench.sql.batch_execute(&format!("call {SCHEMA}.floor({SQL_BATCH})")).await?;
+    bench
+        .sql
+        .batch_execute(&format!("call {SCHEMA}.floor({SQL_BATCH})"))
+        .await?;
     Ok(rows as f64 / begun.elapsed().as_secs_f64())
 }
 
@@ -28,12 +31,19 @@ pub(crate) async fn sql_drain(bench: &Bench, rows: u64) -> Result<f64> {
 pub(crate) async fn sql_chain(bench: &Bench, rows: u64, told: bool) -> Result<f64> {
     sql_procedure(bench, WALK_STEPS, told).await?;
     let begun = Instant::now();
-    bench.sql.batch_execute(&format!("call {SCHEMA}.floor({SQL_BATCH})")).await?;
+    bench
+        .sql
+        .batch_execute(&format!("call {SCHEMA}.floor({SQL_BATCH})"))
+        .await?;
     Ok((rows * WALK_STEPS) as f64 / begun.elapsed().as_secs_f64())
 }
 
 async fn sql_procedure(bench: &Bench, nexts: u64, told: bool) -> Result<()> {
-    let (open, tell) = if told { ("with written as (", loops::tell(SCHEMA)) } else { ("", String::new()) };
+    let (open, tell) = if told {
+        ("with written as (", loops::tell(SCHEMA))
+    } else {
+        ("", String::new())
+    };
     let text = format!(
         "create or replace procedure {SCHEMA}.floor(batch int) language plpgsql as $$
          declare ids bigint[];
@@ -89,7 +99,9 @@ pub(crate) async fn insert_one(bench: &Bench, callers: usize, lasting: Duration)
 
 async fn insert_until(url: String, lasting: Duration) -> Result<u64> {
     let client = connect(&url).await?;
-    let insert = format!("insert into {SCHEMA}.instances (fsm, step, state) values ('noop', 'run', $1::text::jsonb)");
+    let insert = format!(
+        "insert into {SCHEMA}.instances (fsm, step, state) values ('noop', 'run', $1::text::jsonb)"
+    );
     let insert = client.prepare(&insert).await?;
     let state = r#"{"n": 1, "note": "hello world"}"#;
     let begun = Instant::now();
@@ -102,7 +114,12 @@ async fn insert_until(url: String, lasting: Duration) -> Result<u64> {
 }
 
 /// Single events by so many connections to so many tenants, each under the lock of its tenant's head. Events a second.
-pub(crate) async fn append_one(bench: &Bench, callers: usize, tenants: u64, lasting: Duration) -> Result<f64> {
+pub(crate) async fn append_one(
+    bench: &Bench,
+    callers: usize,
+    tenants: u64,
+    lasting: Duration,
+) -> Result<f64> {
     let text = format!(
         "insert into {SCHEMA}.event_heads select 'tenant ' || n from generate_series(0, {tenants} - 1) n on conflict do nothing;
          create or replace function {SCHEMA}.floor_append(t text, p text) returns bigint language plpgsql as $$
@@ -122,19 +139,25 @@ pub(crate) async fn append_one(bench: &Bench, callers: usize, tenants: u64, last
     for lane in 0..lanes {
         let url = bench.url.clone();
         threads.push(loops::on_a_thread(move || async move {
-            let appending =
-                (lane..callers).step_by(lanes).map(|n| append_until(url.clone(), tenants, n as u64 * 131, lasting));
+            let appending = (lane..callers)
+                .step_by(lanes)
+                .map(|n| append_until(url.clone(), tenants, n as u64 * 131, lasting));
             Ok(try_join_all(appending).await?.iter().sum::<u64>())
         }));
     }
     let rows: u64 = try_join_all(threads).await?.iter().sum();
-    bench.sql.batch_execute(&format!("drop function {SCHEMA}.floor_append(text, text)")).await?;
+    bench
+        .sql
+        .batch_execute(&format!("drop function {SCHEMA}.floor_append(text, text)"))
+        .await?;
     Ok(rows as f64 / lasting.as_secs_f64())
 }
 
 async fn append_until(url: String, tenants: u64, first: u64, lasting: Duration) -> Result<u64> {
     let client = connect(&url).await?;
-    let append = client.prepare(&format!("select {SCHEMA}.floor_append($1, $2)")).await?;
+    let append = client
+        .prepare(&format!("select {SCHEMA}.floor_append($1, $2)"))
+        .await?;
     let payload = r#"{"n": 1, "at_nanos": 0}"#;
     let begun = Instant::now();
     let mut rows = 0;
@@ -172,7 +195,9 @@ pub(crate) async fn claim_one(bench: &Bench, times: u64) -> Result<Vec<f64>> {
     loops::on_a_thread(move || async move {
         let client = connect(&url).await?;
         client.batch_execute(loops::PLANS).await?;
-        let insert = format!("insert into {SCHEMA}.instances (fsm, step, state) values ('floor', 'run', '1')");
+        let insert = format!(
+            "insert into {SCHEMA}.instances (fsm, step, state) values ('floor', 'run', '1')"
+        );
         let insert = client.prepare(&insert).await?;
         let claim = client.prepare(&loops::claim_statement(SCHEMA)).await?;
         let mut took = Vec::new();
@@ -182,7 +207,11 @@ pub(crate) async fn claim_one(bench: &Bench, times: u64) -> Result<Vec<f64>> {
             client.query(&claim, &[&1i64]).await?;
             took.push(begun.elapsed().as_secs_f64() * 1e3);
         }
-        client.batch_execute(&format!("delete from {SCHEMA}.instances where fsm = 'floor'")).await?;
+        client
+            .batch_execute(&format!(
+                "delete from {SCHEMA}.instances where fsm = 'floor'"
+            ))
+            .await?;
         Ok(took)
     })
     .await

@@ -9,7 +9,8 @@ use std::{
 };
 
 use gen_durable::{
-    Context, Job, Lane, Machine, Outcome, Signal, StepError, Story, Timestamp, done, next, spawn, wait_for,
+    Context, Job, Lane, Machine, Outcome, Signal, StepError, Story, Timestamp, done, next, spawn,
+    wait_for,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
@@ -26,7 +27,10 @@ pub(crate) struct Noop {
 
 impl Noop {
     pub(crate) fn new(n: u64) -> Noop {
-        Noop { n, note: "hello world".into() }
+        Noop {
+            n,
+            note: "hello world".into(),
+        }
     }
 }
 
@@ -83,7 +87,11 @@ impl Job for Ping {
     type Output = ();
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
         let now = now_nanos();
-        cx.app.started.lock().unwrap_or_else(PoisonError::into_inner).push((self.n, now));
+        cx.app
+            .started
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push((self.n, now));
         cx.app.ran();
         Ok(())
     }
@@ -128,7 +136,11 @@ impl Machine for Listener {
             }
             Listening::Told => {
                 let now = now_nanos();
-                cx.app.started.lock().unwrap_or_else(PoisonError::into_inner).push((self.n, now));
+                cx.app
+                    .started
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push((self.n, now));
                 cx.app.ran();
                 Ok(done(()))
             }
@@ -169,7 +181,9 @@ impl Machine for Alarm {
     type Output = ();
     async fn step(&mut self, at: Ringing, _: &mut Context<'_, Self>) -> Outcome<Self> {
         match at {
-            Ringing::Set => Ok(wait_for::<Rung>().then(Ringing::Told).or_after(self.due, Ringing::Late)),
+            Ringing::Set => Ok(wait_for::<Rung>()
+                .then(Ringing::Told)
+                .or_after(self.due, Ringing::Late)),
             Ringing::Told | Ringing::Late => Ok(done(())),
         }
     }
@@ -200,7 +214,9 @@ impl Machine for FanOut {
     async fn step(&mut self, at: Fanning, cx: &mut Context<'_, Self>) -> Outcome<Self> {
         cx.app.ran();
         match at {
-            Fanning::Out => Ok(spawn((0..self.children).map(Noop::new)).then(Fanning::In).forever()),
+            Fanning::Out => Ok(spawn((0..self.children).map(Noop::new))
+                .then(Fanning::In)
+                .forever()),
             Fanning::In => Ok(done(())),
         }
     }
@@ -299,12 +315,17 @@ impl Probe {
 
     /// Which pings began when, so far.
     pub(crate) fn started(&self) -> Vec<(u64, u64)> {
-        self.started.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.started
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 
 /// The one clock that two processes of one machine share.
 pub(crate) fn now_nanos() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }

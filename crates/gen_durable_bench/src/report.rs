@@ -35,9 +35,21 @@ impl Measured {
     ) -> Measured {
         // A rate of thousands has no use for decimals, a time of milliseconds has.
         let digits = if value.abs() >= 1_000.0 { 0 } else { 3 };
-        let ratio = if floor == 0.0 { 0.0 } else { rounded(value / floor, 3) };
+        let ratio = if floor == 0.0 {
+            0.0
+        } else {
+            rounded(value / floor, 3)
+        };
         let (value, floor) = (rounded(value, digits), rounded(floor, digits));
-        Measured { workload, value, unit, floor, ratio, floor_kind, more: BTreeMap::new() }
+        Measured {
+            workload,
+            value,
+            unit,
+            floor,
+            ratio,
+            floor_kind,
+            more: BTreeMap::new(),
+        }
     }
 
     /// One more thing to say.
@@ -61,15 +73,28 @@ pub(crate) struct Report {
 impl Report {
     pub(crate) fn new(args: &Args, postgres: String, results: Vec<Measured>) -> Report {
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
-        Report { long: args.long, rounds: args.rounds, scale: args.scale, cores, postgres, results }
+        Report {
+            long: args.long,
+            rounds: args.rounds,
+            scale: args.scale,
+            cores,
+            postgres,
+            results,
+        }
     }
 
     /// For people.
     pub(crate) fn table(&self) -> String {
         let mut table = Table::new();
-        table.load_style(presets::NOTHING).set_header(["workload", "value", "floor", "ratio", "unit", "and"]);
+        table
+            .load_style(presets::NOTHING)
+            .set_header(["workload", "value", "floor", "ratio", "unit", "and"]);
         for measured in &self.results {
-            let more: Vec<String> = measured.more.iter().map(|(name, value)| format!("{name} {value}")).collect();
+            let more: Vec<String> = measured
+                .more
+                .iter()
+                .map(|(name, value)| format!("{name} {value}"))
+                .collect();
             table.add_row([
                 measured.workload.to_owned(),
                 measured.value.to_string(),
@@ -84,8 +109,11 @@ impl Report {
                 column.set_cell_alignment(CellAlignment::Right);
             }
         }
-        let floors: Vec<String> =
-            self.results.iter().map(|measured| format!("  {}: {}", measured.workload, measured.floor_kind)).collect();
+        let floors: Vec<String> = self
+            .results
+            .iter()
+            .map(|measured| format!("  {}: {}", measured.workload, measured.floor_kind))
+            .collect();
         format!(
             "{} cores shared with Postgres {}; medians of {} rounds\n\n{table}\n\nFloors\n{}",
             self.cores,

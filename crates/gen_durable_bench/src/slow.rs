@@ -53,10 +53,18 @@ fn longest(log: &str) -> Option<Slow> {
         let (milliseconds, rest) = rest.split_once(" ms")?;
         // What stands above the SQL in its file are remarks; the statement goes on in lines that begin with a tab.
         let own = rest.split_once(": ").map_or("", |(_, text)| text);
-        let more = lines.iter().skip(index + 1).take_while(|line| line.starts_with('\t'));
+        let more = lines
+            .iter()
+            .skip(index + 1)
+            .take_while(|line| line.starts_with('\t'));
         let mut text = std::iter::once(own).chain(more.copied()).map(str::trim);
-        let text = text.find(|line| !line.is_empty() && !line.starts_with("--")).unwrap_or("?");
-        Some(Slow { milliseconds: milliseconds.parse().ok()?, text: text.to_owned() })
+        let text = text
+            .find(|line| !line.is_empty() && !line.starts_with("--"))
+            .unwrap_or("?");
+        Some(Slow {
+            milliseconds: milliseconds.parse().ok()?,
+            text: text.to_owned(),
+        })
     });
     slow.max_by(|one, other| one.milliseconds.total_cmp(&other.milliseconds))
 }
@@ -71,7 +79,13 @@ mod tests {
                    2026-01-01 10:00:00.000 UTC [2] LOG:  duration: 31.250 ms  execute s1: -- called by: store::timer::fire\n\
                    \t-- locks: some\n\tselect * from fire($1)\n\
                    2026-01-01 10:00:00.000 UTC [3] LOG:  duration: 12.000 ms  statement: commit\n";
-        assert_eq!(longest(log), Some(Slow { milliseconds: 31.25, text: "select * from fire($1)".into() }));
+        assert_eq!(
+            longest(log),
+            Some(Slow {
+                milliseconds: 31.25,
+                text: "select * from fire($1)".into()
+            })
+        );
         assert_eq!(longest("nothing of the kind\n"), None);
     }
 }

@@ -10,7 +10,10 @@ pub(crate) fn percentile(values: &[f64], percent: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
     let rank = (percent / 100.0 * sorted.len() as f64).ceil() as usize;
-    sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default()
+    sorted
+        .get(rank.saturating_sub(1))
+        .copied()
+        .unwrap_or_default()
 }
 
 /// Rounded for people and for diffs.
@@ -26,7 +29,17 @@ mod tests {
     #[test]
     fn a_percentile_is_one_of_the_values() {
         let values: Vec<f64> = (1..=200).map(f64::from).rev().collect();
-        assert_eq!((median(&values), percentile(&values, 99.0), percentile(&values, 100.0)), (100.0, 198.0, 200.0));
-        assert_eq!((median(&[7.0]), median(&[3.0, 1.0, 2.0]), median(&[])), (7.0, 2.0, 0.0));
+        assert_eq!(
+            (
+                median(&values),
+                percentile(&values, 99.0),
+                percentile(&values, 100.0)
+            ),
+            (100.0, 198.0, 200.0)
+        );
+        assert_eq!(
+            (median(&[7.0]), median(&[3.0, 1.0, 2.0]), median(&[])),
+            (7.0, 2.0, 0.0)
+        );
     }
 }

@@ -95,7 +95,9 @@ impl Workload {
 
     /// What it is, in a line.
     pub(crate) fn about(self) -> String {
-        let help = self.to_possible_value().and_then(|value| value.get_help().map(ToString::to_string));
+        let help = self
+            .to_possible_value()
+            .and_then(|value| value.get_help().map(ToString::to_string));
         help.unwrap_or_default()
     }
 

@@ -20,7 +20,9 @@ static ACT: OnceLock<(Client, i64, Deed)> = OnceLock::new();
 
 /// Say how the act of this command went, if it was one.
 pub(crate) async fn record_the_end<T>(ended: &anyhow::Result<T>) {
-    let Some((client, record, deed)) = ACT.get() else { return };
+    let Some((client, record, deed)) = ACT.get() else {
+        return;
+    };
     let said = ended.as_ref().map(|_| "done").map_err(ToString::to_string);
     let outcome = said.as_ref().copied().map_err(String::as_str);
     if let Err(error) = client.audit().end(*record, deed, outcome).await {
@@ -30,7 +32,10 @@ pub(crate) async fn record_the_end<T>(ended: &anyhow::Result<T>) {
 
 /// Who runs this program.
 pub(crate) fn user() -> String {
-    std::env::var("USER").ok().filter(|user| !user.is_empty()).unwrap_or_else(|| "local".to_owned())
+    std::env::var("USER")
+        .ok()
+        .filter(|user| !user.is_empty())
+        .unwrap_or_else(|| "local".to_owned())
 }
 
 impl Database {
@@ -52,12 +57,18 @@ impl Database {
     }
 
     /// The same, for a command that changes something: what it is about to do is recorded first, or not done.
-    pub(crate) async fn client_for(&self, act: &str, subject: impl Into<String>) -> anyhow::Result<Client> {
+    pub(crate) async fn client_for(
+        &self,
+        act: &str,
+        subject: impl Into<String>,
+    ) -> anyhow::Result<Client> {
         let client = self.client().await?;
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
         let deed = Deed {
             who: user(),
-            place: host.map(|host| host.trim().to_owned()).filter(|host| !host.is_empty()),
+            place: host
+                .map(|host| host.trim().to_owned())
+                .filter(|host| !host.is_empty()),
             via: "command".to_owned(),
             act: act.to_owned(),
             subject: subject.into(),

@@ -28,7 +28,10 @@ pub(crate) struct Bounds {
 
 impl Default for Bounds {
     fn default() -> Bounds {
-        Bounds { connections: 512, head: Duration::from_secs(10) }
+        Bounds {
+            connections: 512,
+            head: Duration::from_secs(10),
+        }
     }
 }
 
@@ -36,7 +39,11 @@ impl Default for Bounds {
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serve, until this is dropped; all connections end with it.
-pub(crate) async fn serve(listener: TcpListener, router: Router, bounds: Bounds) -> anyhow::Result<()> {
+pub(crate) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    bounds: Bounds,
+) -> anyhow::Result<()> {
     let places = Arc::new(Semaphore::new(bounds.connections));
     let mut connections = JoinSet::new();
     loop {
@@ -57,7 +64,9 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, bounds: Bounds)
         });
         connections.spawn(async move {
             let mut server = http1::Builder::new();
-            server.timer(TokioTimer::new()).header_read_timeout(bounds.head);
+            server
+                .timer(TokioTimer::new())
+                .header_read_timeout(bounds.head);
             if let Err(error) = server.serve_connection(TokioIo::new(stream), service).await {
                 tracing::debug!(%error, "a connection ended");
             }
@@ -79,8 +88,13 @@ mod tests {
     async fn open(bounds: Bounds) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let said = |ConnectInfo(from): ConnectInfo<SocketAddr>| async move { from.ip().to_string() };
-        tokio::spawn(serve(listener, Router::new().route("/", routing::get(said)), bounds));
+        let said =
+            |ConnectInfo(from): ConnectInfo<SocketAddr>| async move { from.ip().to_string() };
+        tokio::spawn(serve(
+            listener,
+            Router::new().route("/", routing::get(said)),
+            bounds,
+        ));
         address
     }
 
@@ -92,7 +106,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_head_that_never_ends_is_not_waited_for_and_neither_is_silence() {
-        let address = open(Bounds { connections: 8, head: Duration::from_millis(50) }).await;
+        let address = open(Bounds {
+            connections: 8,
+            head: Duration::from_millis(50),
+        })
+        .await;
         for sent in ["GET / HTTP/1.1\r\nhost: localhost\r\nx: ", ""] {
             let mut slow = TcpStream::connect(address).await.unwrap();
             slow.write_all(sent.as_bytes()).await.unwrap();
@@ -103,18 +121,31 @@ mod tests {
 
     #[tokio::test]
     async fn connections_beyond_the_bound_wait_for_a_place_and_get_one() {
-        let address = open(Bounds { connections: 2, head: Duration::from_millis(300) }).await;
+        let address = open(Bounds {
+            connections: 2,
+            head: Duration::from_millis(300),
+        })
+        .await;
         let mut slow = Vec::new();
         for _ in 0..2 {
             slow.push(TcpStream::connect(address).await.unwrap());
         }
         // Whoever asks meanwhile is answered when one of them is turned out, and not before.
         let mut third = TcpStream::connect(address).await.unwrap();
-        third.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await.unwrap();
+        third
+            .write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+            .await
+            .unwrap();
         let answer = whole_answer(&mut third).await;
-        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("127.0.0.1"), "{answer}");
+        assert!(
+            answer.starts_with("HTTP/1.1 200") && answer.ends_with("127.0.0.1"),
+            "{answer}"
+        );
         for stream in &mut slow {
-            assert!(!whole_answer(stream).await.contains("200"), "it was turned out");
+            assert!(
+                !whole_answer(stream).await.contains("200"),
+                "it was turned out"
+            );
         }
     }
 }

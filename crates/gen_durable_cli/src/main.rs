@@ -13,8 +13,8 @@ use std::{process::ExitCode, time::Duration};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    audit, bench, cancel, demo, dev, doctor, enqueue, explain, lanes, ls, migrate, partitions, pause, projections,
-    queues, retry, schedules, serve, show, signal, timers, watch, workers,
+    audit, bench, cancel, demo, dev, doctor, enqueue, explain, lanes, ls, migrate, partitions,
+    pause, projections, queues, retry, schedules, serve, show, signal, timers, watch, workers,
 };
 
 /// Durable execution on nothing but Postgres
@@ -79,10 +79,15 @@ enum Command {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into()))
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into()),
+        )
         .with_writer(std::io::stderr)
         .init();
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => return fail(&error.into()),
     };

@@ -16,7 +16,9 @@ pub(crate) struct Rows {
 impl Rows {
     pub(crate) fn new<const N: usize>(headings: [&str; N]) -> Rows {
         let mut table = Table::new();
-        table.load_style(presets::NOTHING.header_separator(LineStyle::none().fill('─').junction('─')));
+        table.load_style(
+            presets::NOTHING.header_separator(LineStyle::none().fill('─').junction('─')),
+        );
         table.set_header(headings);
         Rows { table }
     }
@@ -60,7 +62,11 @@ pub(crate) fn print_raw(text: &'static str) -> anyhow::Result<()> {
 pub(crate) fn print(text: impl std::fmt::Display) -> anyhow::Result<()> {
     let text = text.to_string();
     let mut out = std::io::stdout().lock();
-    match out.write_all(text.trim_end().as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()) {
+    match out
+        .write_all(text.trim_end().as_bytes())
+        .and_then(|()| out.write_all(b"\n"))
+        .and_then(|()| out.flush())
+    {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
     }

@@ -24,7 +24,9 @@ pub(crate) fn safe_json(text: &str) -> String {
         // Between its strings JSON has line ends and no other control character; all else stands in a string.
         if is_dangerous(c) && c != '\n' {
             let mut units = [0_u16; 2];
-            c.encode_utf16(&mut units).iter().for_each(|unit| shown.push_str(&format!("\\u{unit:04x}")));
+            c.encode_utf16(&mut units)
+                .iter()
+                .for_each(|unit| shown.push_str(&format!("\\u{unit:04x}")));
         } else {
             shown.push(c);
         }
@@ -107,7 +109,11 @@ pub(crate) fn thousands<N: TryInto<i64>>(number: N) -> String {
         }
         shown.push(digit);
     }
-    if number < 0 { format!("-{shown}") } else { shown }
+    if number < 0 {
+        format!("-{shown}")
+    } else {
+        shown
+    }
 }
 
 /// "3 s ago", "in 2 min".
@@ -140,7 +146,10 @@ mod tests {
     #[test]
     fn nothing_that_steers_a_terminal_gets_through() {
         let evil = "a\u{1b}[31mred\u{9b}2J\r\n\u{202e}x\u{7f}\u{e0041}é";
-        assert_eq!(safe(evil), "a\\u{1b}[31mred\\u{9b}2J\\r\\n\\u{202e}x\\u{7f}\\u{e0041}é");
+        assert_eq!(
+            safe(evil),
+            "a\\u{1b}[31mred\\u{9b}2J\\r\\n\\u{202e}x\\u{7f}\\u{e0041}é"
+        );
         let json = serde_json::to_string(evil).unwrap();
         let shown = safe_json(&json);
         assert!(!shown.chars().any(is_dangerous), "{shown:?}");
@@ -149,7 +158,8 @@ mod tests {
 
     #[test]
     fn json_is_indented_without_touching_its_values() {
-        let json = r#"{"a": [1, 123456789012345678901234567890], "b": {}, "c": "x{,}\"[", "d": []}"#;
+        let json =
+            r#"{"a": [1, 123456789012345678901234567890], "b": {}, "c": "x{,}\"[", "d": []}"#;
         let shown = indented(json);
         let expected = "{\n  \"a\": [\n    1,\n    123456789012345678901234567890\n  ],\n  \"b\": {},\n  \"c\": \"x{,}\\\"[\",\n  \"d\": []\n}";
         assert_eq!(shown, expected);
@@ -158,11 +168,23 @@ mod tests {
 
     #[test]
     fn numbers_and_times_read_well() {
-        assert_eq!([0, 999, 1000, -1234567].map(thousands::<i64>), ["0", "999", "1,000", "-1,234,567"]);
-        assert_eq!([0.34, 1.24, 59.0, 600.0, 7200.0].map(span), ["340 ms", "1.2 s", "59 s", "10 min", "2 h"]);
+        assert_eq!(
+            [0, 999, 1000, -1234567].map(thousands::<i64>),
+            ["0", "999", "1,000", "-1,234,567"]
+        );
+        assert_eq!(
+            [0.34, 1.24, 59.0, 600.0, 7200.0].map(span),
+            ["340 ms", "1.2 s", "59 s", "10 min", "2 h"]
+        );
         let now = Timestamp::UNIX_EPOCH;
         let later = Timestamp::from_second(90).unwrap();
-        assert_eq!((relative(now, later), relative(later, now)), ("90 s ago".into(), "in 90 s".into()));
-        assert_eq!((short("abcdef", 4), short("abc", 4)), ("abc…".into(), "abc".into()));
+        assert_eq!(
+            (relative(now, later), relative(later, now)),
+            ("90 s ago".into(), "in 90 s".into())
+        );
+        assert_eq!(
+            (short("abcdef", 4), short("abc", 4)),
+            ("abc…".into(), "abc".into())
+        );
     }
 }

@@ -47,15 +47,25 @@ impl Timeline {
     ) -> Result<Timeline, gen_durable::Error> {
         let is_newest = before.is_none();
         if limit == 0 {
-            return Ok(Timeline { lines: Vec::new(), before: None, is_newest });
+            return Ok(Timeline {
+                lines: Vec::new(),
+                before: None,
+                is_newest,
+            });
         }
         // One more than is shown: is there more?
-        let mut lines = inspect.story(id, before.map(|before| before.0), limit + 1).await?;
+        let mut lines = inspect
+            .story(id, before.map(|before| before.0), limit + 1)
+            .await?;
         let there_is_more = lines.len() > limit;
         lines.truncate(limit);
         let before = lines.last().map(|line| line.mark).filter(|_| there_is_more);
         lines.reverse();
-        Ok(Timeline { lines, before, is_newest })
+        Ok(Timeline {
+            lines,
+            before,
+            is_newest,
+        })
     }
 
     /// For programs.
@@ -74,7 +84,8 @@ impl Timeline {
 
     /// Where the page before this one ends, if there is one.
     pub(crate) fn older(&self) -> Option<String> {
-        self.before.map(|mark| format!("{}.{}", mark.seq, mark.epoch))
+        self.before
+            .map(|mark| format!("{}.{}", mark.seq, mark.epoch))
     }
 
     /// For people: nothing, if nothing is told.
@@ -82,24 +93,47 @@ impl Timeline {
         if self.lines.is_empty() {
             return String::new();
         }
-        let mut table = Rows::new(["when", "waited", "took", "outcome", "step", "attempt", "by", ""]).right([1, 2, 5]);
+        let mut table = Rows::new([
+            "when", "waited", "took", "outcome", "step", "attempt", "by", "",
+        ])
+        .right([1, 2, 5]);
         let begins = self.before.is_none();
         let mut ready = None;
         if begins {
-            let cells = ["enqueued", self.lines.first().map_or("", |line| &line.from)].map(str::to_owned);
+            let cells =
+                ["enqueued", self.lines.first().map_or("", |line| &line.from)].map(str::to_owned);
             let [outcome, step] = cells;
             let when = format!("{:.3}", row.inserted_at);
-            table.add([when, String::new(), String::new(), outcome, step, String::new(), String::new(), String::new()]);
+            table.add([
+                when,
+                String::new(),
+                String::new(),
+                outcome,
+                step,
+                String::new(),
+                String::new(),
+                String::new(),
+            ]);
             ready = Some((0, row.inserted_at));
         }
         for line in &self.lines {
             table.add([
                 format!("{:.3}", line.at),
                 waited(line, ready).map(span).unwrap_or_default(),
-                line.took.map(|took| ran(took.as_secs_f64())).unwrap_or_default(),
+                line.took
+                    .map(|took| ran(took.as_secs_f64()))
+                    .unwrap_or_default(),
                 outcome(line),
-                if line.from == line.to { line.from.clone() } else { format!("{} → {}", line.from, line.to) },
-                if line.attempt > 0 { line.attempt.to_string() } else { String::new() },
+                if line.from == line.to {
+                    line.from.clone()
+                } else {
+                    format!("{} → {}", line.from, line.to)
+                },
+                if line.attempt > 0 {
+                    line.attempt.to_string()
+                } else {
+                    String::new()
+                },
                 line.worker.clone().unwrap_or_default(),
                 about(line),
             ]);
@@ -116,14 +150,19 @@ impl Timeline {
 
 /// How long a step ran: most are over in no time.
 fn ran(seconds: f64) -> String {
-    if seconds < 0.001 { "< 1 ms".to_owned() } else { span(seconds) }
+    if seconds < 0.001 {
+        "< 1 ms".to_owned()
+    } else {
+        span(seconds)
+    }
 }
 
 /// Seconds between what made it ready and the start of this step, if the line before is of the commit before.
 fn waited(line: &StoryLine, ready: Option<(i64, Timestamp)>) -> Option<f64> {
     let (seq, since) = ready?;
     let took = line.took?.as_secs_f64();
-    (seq == line.mark.seq - 1).then(|| (line.at.duration_since(since).as_secs_f64() - took).max(0.0))
+    (seq == line.mark.seq - 1)
+        .then(|| (line.at.duration_since(since).as_secs_f64() - took).max(0.0))
 }
 
 fn outcome(line: &StoryLine) -> String {
@@ -143,8 +182,15 @@ fn outcome(line: &StoryLine) -> String {
 fn about(line: &StoryLine) -> String {
     let mut parts: Vec<String> = Vec::new();
     if let (Some(at), Some(cause)) = (line.woken_at, &line.cause) {
-        let cause = if cause == "children" { "its children" } else { cause };
-        parts.push(format!("woken by {cause} after {}", span(at.duration_since(line.at).as_secs_f64().max(0.0))));
+        let cause = if cause == "children" {
+            "its children"
+        } else {
+            cause
+        };
+        parts.push(format!(
+            "woken by {cause} after {}",
+            span(at.duration_since(line.at).as_secs_f64().max(0.0))
+        ));
     }
     parts.extend(line.error.iter().map(|error| short(error, ERROR_CHARS)));
     parts.join("; ")
@@ -157,7 +203,10 @@ mod tests {
 
     #[test]
     fn a_page_ends_where_it_says() {
-        let mark = |text: &str| text.parse::<Before>().map(|Before(mark)| (mark.seq, mark.epoch));
+        let mark = |text: &str| {
+            text.parse::<Before>()
+                .map(|Before(mark)| (mark.seq, mark.epoch))
+        };
         assert_eq!(mark("120.7").unwrap(), (120, 7));
         assert_eq!(mark("120").unwrap(), (120, 0));
         for wrong in ["", ".", "x", "1.x", "1.2.3", "99999999999999999999.1"] {

@@ -46,12 +46,22 @@ pub struct Caller {
 impl Caller {
     /// Somebody who may look and act. The name stands in the audit.
     pub fn operator(name: impl Into<String>) -> Caller {
-        Caller { role: Role::Operator, name: name.into(), place: None, notes: None }
+        Caller {
+            role: Role::Operator,
+            name: name.into(),
+            place: None,
+            notes: None,
+        }
     }
 
     /// Somebody who may only look.
     pub fn reader(name: impl Into<String>) -> Caller {
-        Caller { role: Role::Reader, name: name.into(), place: None, notes: None }
+        Caller {
+            role: Role::Reader,
+            name: name.into(),
+            place: None,
+            notes: None,
+        }
     }
 
     /// Where they come from, for the audit: for a host behind a proxy that it trusts. Otherwise it is the address of the
@@ -63,7 +73,10 @@ impl Caller {
 
     /// The same, apart from the request: what is said of it from here on is a record of its own.
     pub(crate) fn apart(self) -> Caller {
-        Caller { notes: None, ..self }
+        Caller {
+            notes: None,
+            ..self
+        }
     }
 }
 
@@ -84,8 +97,13 @@ pub struct Access(Kind);
 
 #[derive(Clone)]
 enum Kind {
-    Tokens { operator: Hash, reader: Option<Hash> },
-    OnlyLocal { name: String },
+    Tokens {
+        operator: Hash,
+        reader: Option<Hash>,
+    },
+    OnlyLocal {
+        name: String,
+    },
     Host,
 }
 
@@ -99,9 +117,14 @@ impl Access {
             )));
         }
         if reader.is_some_and(|reader| reader.trim() == operator.trim()) {
-            return Err(WeakToken("the token that may only look must be another one".to_owned()));
+            return Err(WeakToken(
+                "the token that may only look must be another one".to_owned(),
+            ));
         }
-        Ok(Access(Kind::Tokens { operator: hash(operator), reader: reader.map(hash) }))
+        Ok(Access(Kind::Tokens {
+            operator: hash(operator),
+            reader: reader.map(hash),
+        }))
     }
 
     /// Everybody who reaches it may do everything: only for a listener on a loopback address of a machine that nobody else
@@ -120,7 +143,9 @@ impl Access {
 impl fmt::Debug for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match &self.0 {
-            Kind::Tokens { reader: Some(_), .. } => "Access(two tokens)",
+            Kind::Tokens {
+                reader: Some(_), ..
+            } => "Access(two tokens)",
             Kind::Tokens { .. } => "Access(a token)",
             Kind::OnlyLocal { .. } => "Access(only local)",
             Kind::Host => "Access(by host)",
@@ -166,7 +191,11 @@ pub(crate) enum Refusal {
 
 impl Doors {
     pub(crate) fn new(access: Access) -> Doors {
-        Doors { access, sessions: Mutex::default(), failures: Mutex::new((Instant::now(), 0)) }
+        Doors {
+            access,
+            sessions: Mutex::default(),
+            failures: Mutex::new((Instant::now(), 0)),
+        }
     }
 
     /// Whether browsers sign in here with a token.
@@ -189,12 +218,17 @@ impl Doors {
 
     /// Who holds this token.
     pub(crate) fn by_token(&self, token: &str) -> Result<Caller, Refusal> {
-        let Kind::Tokens { operator, reader } = &self.access.0 else { return Err(Refusal::Wrong) };
+        let Kind::Tokens { operator, reader } = &self.access.0 else {
+            return Err(Refusal::Wrong);
+        };
         let shown = hash(token);
         if is_same(operator, &shown) {
             return Ok(Caller::operator("operator token"));
         }
-        if reader.as_ref().is_some_and(|reader| is_same(reader, &shown)) {
+        if reader
+            .as_ref()
+            .is_some_and(|reader| is_same(reader, &shown))
+        {
             return Ok(Caller::reader("reader token"));
         }
         Err(self.failed())
@@ -206,7 +240,11 @@ impl Doors {
             *failures = (Instant::now(), 0);
         }
         failures.1 = failures.1.saturating_add(1);
-        if failures.1 > FAILURES_A_MINUTE_MAX { Refusal::TooMany } else { Refusal::Wrong }
+        if failures.1 > FAILURES_A_MINUTE_MAX {
+            Refusal::TooMany
+        } else {
+            Refusal::Wrong
+        }
     }
 
     /// Sign a browser in. Answers what its cookie says.
@@ -218,10 +256,19 @@ impl Doors {
         let now = Instant::now();
         sessions.retain(|_, session| session.until > now);
         if sessions.len() >= SESSIONS_MAX {
-            let oldest = sessions.iter().min_by_key(|(_, session)| session.until).map(|(key, _)| *key);
+            let oldest = sessions
+                .iter()
+                .min_by_key(|(_, session)| session.until)
+                .map(|(key, _)| *key);
             oldest.and_then(|oldest| sessions.remove(&oldest));
         }
-        sessions.insert(hash(&cookie), Session { caller, until: now + SESSION });
+        sessions.insert(
+            hash(&cookie),
+            Session {
+                caller,
+                until: now + SESSION,
+            },
+        );
         Some(cookie)
     }
 
@@ -235,6 +282,9 @@ impl Doors {
     }
 
     pub(crate) fn sign_out(&self, cookie: &str) {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner).remove(&hash(cookie));
+        self.sessions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&hash(cookie));
     }
 }

@@ -91,29 +91,42 @@ pub(crate) async fn asset(State(_): State<Shared>, Path(name): Path<String>) -> 
 /// it, and the policy names that style by its hash.
 pub(crate) fn login_page(status: StatusCode, said: Option<&str>) -> Response {
     let page = LOGIN.replace("<!--said-->", said.unwrap_or_default());
-    let style =
-        page.split_once("<style>").and_then(|(_, rest)| rest.split_once("</style>")).map_or("", |(style, _)| style);
+    let style = page
+        .split_once("<style>")
+        .and_then(|(_, rest)| rest.split_once("</style>"))
+        .map_or("", |(style, _)| style);
     let hash = base64(digest(&SHA256, style.as_bytes()).as_ref());
     let policy = format!(
         "default-src 'none'; style-src 'sha256-{hash}'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
     );
     let mut answer = (status, Html(page)).into_response();
     if let Ok(policy) = HeaderValue::from_str(&policy) {
-        answer.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
+        answer
+            .headers_mut()
+            .insert(header::CONTENT_SECURITY_POLICY, policy);
     }
     answer
 }
 
 fn base64(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let letter = |bits: u32| LETTERS.get((bits & 63) as usize).copied().map_or('=', char::from);
+    let letter = |bits: u32| {
+        LETTERS
+            .get((bits & 63) as usize)
+            .copied()
+            .map_or('=', char::from)
+    };
     let mut text = String::new();
     for three in bytes.chunks(3) {
         let at = |index: usize| u32::from(three.get(index).copied().unwrap_or_default());
         let bits = at(0) << 16 | at(1) << 8 | at(2);
         text.push(letter(bits >> 18));
         text.push(letter(bits >> 12));
-        text.push(if three.len() > 1 { letter(bits >> 6) } else { '=' });
+        text.push(if three.len() > 1 {
+            letter(bits >> 6)
+        } else {
+            '='
+        });
         text.push(if three.len() > 2 { letter(bits) } else { '=' });
     }
     text
@@ -125,7 +138,10 @@ mod tests {
 
     #[test]
     fn base64_is_as_everybody_knows_it() {
-        assert_eq!([&b"f"[..], b"fo", b"foo", b"foob"].map(base64), ["Zg==", "Zm8=", "Zm9v", "Zm9vYg=="]);
+        assert_eq!(
+            [&b"f"[..], b"fo", b"foo", b"foob"].map(base64),
+            ["Zg==", "Zm8=", "Zm9v", "Zm9vYg=="]
+        );
     }
 
     #[test]

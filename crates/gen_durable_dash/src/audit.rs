@@ -71,12 +71,20 @@ pub(crate) struct Audit {
 
 impl Audit {
     pub(crate) fn new(client: &Client) -> Audit {
-        Audit { store: client.audit() }
+        Audit {
+            store: client.audit(),
+        }
     }
 
     /// Somebody did something, or tried to. It becomes the words of the request's record; what is said by nobody's request, or
     /// after its end, is written by itself.
-    pub(crate) fn note(&self, by: &Caller, act: &'static str, on: String, outcome: Result<String, String>) {
+    pub(crate) fn note(
+        &self,
+        by: &Caller,
+        act: &'static str,
+        on: String,
+        outcome: Result<String, String>,
+    ) {
         let (went_well, said) = match &outcome {
             Ok(said) => (true, said),
             Err(said) => (false, said),
@@ -95,7 +103,10 @@ impl Audit {
         tokio::spawn(async move {
             let deed = deed(&by, entry.act, &entry.on);
             let written = match store.begin(&deed).await {
-                Ok(id) => store.end(id, &deed, as_text(&entry.outcome)).await.map(drop),
+                Ok(id) => store
+                    .end(id, &deed, as_text(&entry.outcome))
+                    .await
+                    .map(drop),
                 Err(error) => Err(error),
             };
             report(written);
@@ -103,23 +114,41 @@ impl Audit {
     }
 
     /// Let a request through that may change something: recorded before, and after. It goes on when the caller is gone.
-    pub(crate) async fn through(shared: Shared, mut by: Caller, mut request: Request, next: Next) -> Response {
+    pub(crate) async fn through(
+        shared: Shared,
+        mut by: Caller,
+        mut request: Request,
+        next: Next,
+    ) -> Response {
         let path = request.uri().path().to_owned();
         let begun = deed(&by, request.method().as_str(), &path);
         let record = match shared.audit.store.begin(&begun).await {
             Ok(record) => record,
-            Err(error) => return Problem::from(error).because("nothing was done, since it could not be recorded"),
+            Err(error) => {
+                return Problem::from(error)
+                    .because("nothing was done, since it could not be recorded");
+            }
         };
         let notes = Arc::new(Notes::default());
         by.notes = Some(notes.clone());
         request.extensions_mut().insert(by.clone());
         let act = tokio::spawn(async move {
-            let answer = AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(|_| broke_off());
+            let answer = AssertUnwindSafe(next.run(request))
+                .catch_unwind()
+                .await
+                .unwrap_or_else(|_| broke_off());
             let (deed, outcome) = match notes.close() {
                 Some(entry) => (deed(&by, entry.act, &entry.on), entry.outcome),
                 None => (begun, judged(&answer)),
             };
-            report(shared.audit.store.end(record, &deed, as_text(&outcome)).await.map(drop));
+            report(
+                shared
+                    .audit
+                    .store
+                    .end(record, &deed, as_text(&outcome))
+                    .await
+                    .map(drop),
+            );
             answer
         });
         act.await.unwrap_or_else(|_| broke_off())
@@ -142,15 +171,26 @@ fn as_text(outcome: &Result<String, String>) -> Result<&str, &str> {
 
 /// Of an act whose handler said nothing: it was refused before, most likely.
 fn judged(answer: &Response) -> Result<String, String> {
-    let said = answer.extensions().get::<Said>().map(|Said(text)| text.as_str());
+    let said = answer
+        .extensions()
+        .get::<Said>()
+        .map(|Said(text)| text.as_str());
     match answer.status() {
         status if status.is_success() => Ok("done".to_owned()),
-        status => Err(said.map_or_else(|| format!("refused: {status}"), |said| format!("refused: {said}"))),
+        status => Err(said.map_or_else(
+            || format!("refused: {status}"),
+            |said| format!("refused: {said}"),
+        )),
     }
 }
 
 fn broke_off() -> Response {
-    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "failed", "it broke off: what was done is done").into_response()
+    Problem::new(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "failed",
+        "it broke off: what was done is done",
+    )
+    .into_response()
 }
 
 /// The act itself went as it went: a record without an end says so.

@@ -44,13 +44,27 @@ pub(crate) struct Matched {
 }
 
 /// Find what an act on many would act on.
-pub(crate) async fn matching(inspect: &Inspect, search: &Search, wanted: Option<&str>) -> Answer<Matched> {
-    let mut matched = Matched { ids: Vec::new(), sample: Vec::new(), is_all: false };
-    let mut search = Search { limit: 200, before: None, ..search.clone() };
+pub(crate) async fn matching(
+    inspect: &Inspect,
+    search: &Search,
+    wanted: Option<&str>,
+) -> Answer<Matched> {
+    let mut matched = Matched {
+        ids: Vec::new(),
+        sample: Vec::new(),
+        is_all: false,
+    };
+    let mut search = Search {
+        limit: 200,
+        before: None,
+        ..search.clone()
+    };
     for _ in 0..PAGES_MAX {
         let page = inspect.search(search.clone()).await?;
         let fits = |found: &Found| {
-            wanted.is_none_or(|wanted| fingerprint(found.last_error.as_deref().unwrap_or_default()) == wanted)
+            wanted.is_none_or(|wanted| {
+                fingerprint(found.last_error.as_deref().unwrap_or_default()) == wanted
+            })
         };
         for found in page.found.into_iter().filter(fits) {
             if matched.ids.len() == MANY_MAX {
@@ -113,7 +127,14 @@ pub(crate) struct Bulks {
 
 impl Bulks {
     /// Begin. It goes on when the browser that began it is gone.
-    pub(crate) fn begin(&self, shared: &Shared, by: Caller, act: Act, why: String, ids: Vec<i64>) -> Progress {
+    pub(crate) fn begin(
+        &self,
+        shared: &Shared,
+        by: Caller,
+        act: Act,
+        why: String,
+        ids: Vec<i64>,
+    ) -> Progress {
         let bulk = Arc::new(Bulk {
             id: self.next.fetch_add(1, Ordering::Relaxed) + 1,
             act,
@@ -140,7 +161,11 @@ impl Bulks {
     }
 
     pub(crate) fn get(&self, id: u64) -> Option<Progress> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner).get(&id).map(|bulk| bulk.show())
+        self.all
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&id)
+            .map(|bulk| bulk.show())
     }
 
     pub(crate) fn stop(&self, id: u64) -> Option<Progress> {
@@ -152,7 +177,13 @@ impl Bulks {
 
     /// The newest first.
     pub(crate) fn list(&self) -> Vec<Progress> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner).values().rev().map(|bulk| bulk.show()).collect()
+        self.all
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .values()
+            .rev()
+            .map(|bulk| bulk.show())
+            .collect()
     }
 }
 
@@ -168,7 +199,11 @@ impl Bulk {
             refused: self.refused.load(Ordering::Relaxed),
             is_over: self.is_over.load(Ordering::Relaxed),
             is_stopped: self.stop.load(Ordering::Relaxed),
-            errors: self.errors.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            errors: self
+                .errors
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone(),
         }
     }
 }
@@ -185,7 +220,11 @@ async fn run(shared: Shared, bulk: Arc<Bulk>, by: Caller, ids: Vec<i64>) {
             }
             let went = match act {
                 Act::Retry => operate.retry(id, None).await.map(|()| true),
-                Act::Cancel => operate.cancel(Address::Id(Id::from_raw(id)), why, false).await,
+                Act::Cancel => {
+                    operate
+                        .cancel(Address::Id(Id::from_raw(id)), why, false)
+                        .await
+                }
             };
             match went {
                 Ok(true) => drop(bulk.done.fetch_add(1, Ordering::Relaxed)),
@@ -203,7 +242,16 @@ async fn run(shared: Shared, bulk: Arc<Bulk>, by: Caller, ids: Vec<i64>) {
     acts.buffer_unordered(AT_ONCE).collect::<()>().await;
     bulk.is_over.store(true, Ordering::Relaxed);
     let shown = bulk.show();
-    let outcome = format!("{} done, {} refused of {}", shown.done, shown.refused, shown.all);
-    let act = if act == Act::Retry { "bulk retry ended" } else { "bulk cancel ended" };
-    shared.audit.note(&by, act, format!("bulk {}", shown.id), Ok(outcome));
+    let outcome = format!(
+        "{} done, {} refused of {}",
+        shown.done, shown.refused, shown.all
+    );
+    let act = if act == Act::Retry {
+        "bulk retry ended"
+    } else {
+        "bulk cancel ended"
+    };
+    shared
+        .audit
+        .note(&by, act, format!("bulk {}", shown.id), Ok(outcome));
 }

@@ -31,7 +31,10 @@ pub(crate) fn fingerprint(error: &str) -> String {
     let mut before = String::new();
     while before != shown {
         before.clone_from(&shown);
-        shown = shown.replace("#-#", "#").replace("#.#", "#").replace("#:#", "#");
+        shown = shown
+            .replace("#-#", "#")
+            .replace("#.#", "#")
+            .replace("#:#", "#");
     }
     shown.trim().to_owned()
 }
@@ -41,7 +44,8 @@ fn is_particular(word: &str) -> bool {
     let begins = word.starts_with(|c: char| c.is_ascii_digit());
     let is_hex = word.len() >= 4 && word.chars().all(|c| c.is_ascii_hexdigit());
     // "7", "12s", "0b5e"; a long hexadecimal word without a digit is one as well: "ffffffff".
-    (digits > 0 && (begins || digits * 2 >= word.len() || is_hex || word.len() >= 16)) || (is_hex && word.len() >= 8)
+    (digits > 0 && (begins || digits * 2 >= word.len() || is_hex || word.len() >= 16))
+        || (is_hex && word.len() >= 8)
 }
 
 #[cfg(test)]
@@ -52,8 +56,14 @@ mod tests {
     fn errors_that_differ_in_particulars_are_one() {
         let same = |a: &str, b: &str| assert_eq!(fingerprint(a), fingerprint(b), "{a} / {b}");
         same("order 7 not found", "order 12345 not found");
-        same("no answer within 1.5s from 10.0.0.1:5432", "no answer within 12.25s from 10.0.0.17:6432");
-        same("row 0b5e7c36-2d94-4d0c-9f35-6d7f3f5d0a11 is gone", "row ffffffff-0000-4d0c-9f35-6d7f3f5d0a11 is gone");
+        same(
+            "no answer within 1.5s from 10.0.0.1:5432",
+            "no answer within 12.25s from 10.0.0.17:6432",
+        );
+        same(
+            "row 0b5e7c36-2d94-4d0c-9f35-6d7f3f5d0a11 is gone",
+            "row ffffffff-0000-4d0c-9f35-6d7f3f5d0a11 is gone",
+        );
         same("unknown field `a`", "unknown field `b`");
         assert_ne!(fingerprint("card declined"), fingerprint("card expired"));
         assert_eq!(fingerprint("it's his fault"), "it's his fault");

@@ -15,7 +15,10 @@ impl Histogram {
     }
 
     pub(crate) fn merge(&mut self, other: &Histogram) {
-        other.classes.iter().for_each(|(class, count)| self.add(*class, *count));
+        other
+            .classes
+            .iter()
+            .for_each(|(class, count)| self.add(*class, *count));
     }
 
     pub(crate) fn count(&self) -> i64 {
@@ -54,7 +57,10 @@ mod tests {
         }
         for (share, expected) in [(0.5, 500.0), (0.95, 950.0), (0.99, 990.0)] {
             let found = histogram.percentile(share).unwrap_or_default();
-            assert!((found / expected - 1.0_f64).abs() < 0.2, "{share}: {found} instead of {expected}");
+            assert!(
+                (found / expected - 1.0_f64).abs() < 0.2,
+                "{share}: {found} instead of {expected}"
+            );
         }
         assert_eq!(Histogram::default().percentile(0.5), None);
     }

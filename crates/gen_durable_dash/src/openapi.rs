@@ -24,7 +24,12 @@ enum Answers {
 }
 
 pub(crate) fn doc(about: &'static str) -> Doc {
-    Doc { about, query: &[], body: None, answers: Answers::Page }
+    Doc {
+        about,
+        query: &[],
+        body: None,
+        answers: Answers::Page,
+    }
 }
 
 impl Doc {
@@ -58,7 +63,10 @@ pub(crate) fn document() -> Value {
         }
         let at = paths.entry(route.path).or_insert_with(|| json!({}));
         if let Value::Object(at) = at {
-            at.insert(route.method.as_str().to_ascii_lowercase(), operation(route.path, &route.doc));
+            at.insert(
+                route.method.as_str().to_ascii_lowercase(),
+                operation(route.path, &route.doc),
+            );
         }
     }
     json!({
@@ -79,7 +87,9 @@ pub(crate) fn document() -> Value {
 }
 
 fn operation(path: &str, doc: &Doc) -> Value {
-    let in_path = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+    let in_path = path
+        .split('/')
+        .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
     let parameter = |name: &str, place: &str| json!({"name": name, "in": place, "required": place == "path", "schema": {"type": "string"}});
     let parameters: Vec<Value> = in_path
         .map(|name| parameter(name, "path"))
@@ -88,7 +98,9 @@ fn operation(path: &str, doc: &Doc) -> Value {
     let refer = |name: &str| json!({"$ref": format!("#/components/schemas/{name}")});
     let content = match &doc.answers {
         Answers::Json(schema) => json!({"application/json": {"schema": refer(schema)}}),
-        Answers::Events | Answers::Page => json!({"text/event-stream": {"schema": {"type": "string"}}}),
+        Answers::Events | Answers::Page => {
+            json!({"text/event-stream": {"schema": {"type": "string"}}})
+        }
     };
     let mut operation = json!({
         "summary": doc.about, "parameters": parameters,
@@ -98,7 +110,8 @@ fn operation(path: &str, doc: &Doc) -> Value {
         },
     });
     if let (Some(body), Value::Object(operation)) = (doc.body, &mut operation) {
-        let content = json!({"required": true, "content": {"application/json": {"schema": refer(body)}}});
+        let content =
+            json!({"required": true, "content": {"application/json": {"schema": refer(body)}}});
         operation.insert("requestBody".to_owned(), content);
     }
     operation
@@ -110,7 +123,10 @@ fn object(properties: &[&str]) -> Value {
     let mut required = Vec::new();
     for property in properties {
         let (name, kind) = property.split_once(": ").unwrap_or((property, "string"));
-        let name = name.strip_prefix('*').inspect(|name| required.push(json!(name))).unwrap_or(name);
+        let name = name
+            .strip_prefix('*')
+            .inspect(|name| required.push(json!(name)))
+            .unwrap_or(name);
         shown.insert(name.to_owned(), kind_of(kind));
     }
     let mut object = json!({"type": "object", "properties": shown});
@@ -133,7 +149,9 @@ fn kind_of(kind: &str) -> Value {
     match kind {
         "any" => json!({}),
         "time" => json!({"type": "string", "format": "date-time"}),
-        name if name.starts_with(char::is_uppercase) => json!({"$ref": format!("#/components/schemas/{name}")}),
+        name if name.starts_with(char::is_uppercase) => {
+            json!({"$ref": format!("#/components/schemas/{name}")})
+        }
         name => json!({"type": name}),
     }
 }
@@ -170,10 +188,32 @@ fn schemas() -> Value {
     ]
     .concat();
     let entries: Vec<(&str, Value)> = vec![
-        ("Problem", object(&["*type", "*title", "*status: integer", "*code", "*detail"])),
+        (
+            "Problem",
+            object(&["*type", "*title", "*status: integer", "*code", "*detail"]),
+        ),
         ("Document", json!({"type": "object"})),
-        ("Health", object(&["database", "schema", "schema_version: integer", "live_workers: integer", "now: time"])),
-        ("Session", object(&["*name", "*role", "*may_act: boolean", "title", "schema", "version"])),
+        (
+            "Health",
+            object(&[
+                "database",
+                "schema",
+                "schema_version: integer",
+                "live_workers: integer",
+                "now: time",
+            ]),
+        ),
+        (
+            "Session",
+            object(&[
+                "*name",
+                "*role",
+                "*may_act: boolean",
+                "title",
+                "schema",
+                "version",
+            ]),
+        ),
         ("SignedOut", object(&["signed_out: boolean"])),
         (
             "Overview",
@@ -217,7 +257,17 @@ fn schemas() -> Value {
                 "settled_last_minute: integer",
             ]),
         ),
-        ("Edge", object(&["*from", "*to", "*outcome", "*count: integer", "took_ms: number?", "last_at: time"])),
+        (
+            "Edge",
+            object(&[
+                "*from",
+                "*to",
+                "*outcome",
+                "*count: integer",
+                "took_ms: number?",
+                "last_at: time",
+            ]),
+        ),
         ("Machines", object(&["*machines: Machine[]"])),
         (
             "Failure",
@@ -277,18 +327,47 @@ fn schemas() -> Value {
                 "worker: string?",
             ]),
         ),
-        ("Inbox", object(&["*letters: Letter[]", "payloads_hidden: boolean"])),
-        ("Letter", object(&["id", "name", "payload: any", "once: string?", "at: time"])),
-        ("Children", object(&["*counts: object", "*children: object[]"])),
-        ("Explanation", object(&["*id", "now: time", "*blockers: object[]"])),
+        (
+            "Inbox",
+            object(&["*letters: Letter[]", "payloads_hidden: boolean"]),
+        ),
+        (
+            "Letter",
+            object(&["id", "name", "payload: any", "once: string?", "at: time"]),
+        ),
+        (
+            "Children",
+            object(&["*counts: object", "*children: object[]"]),
+        ),
+        (
+            "Explanation",
+            object(&["*id", "now: time", "*blockers: object[]"]),
+        ),
         ("Signal", object(&["*name", "payload: any", "once"])),
         ("Signalled", object(&["id", "signal", "is_new: boolean"])),
         ("Cancel", object(&["why", "subtree: boolean"])),
         ("Cancelled", object(&["id", "cancelled: boolean"])),
         ("Retry", object(&["step", "data: any"])),
         ("Retried", object(&["id", "runs_again: boolean"])),
-        ("Many", object(&["*act", "*filter: object", "fingerprint", "expect: integer", "why"])),
-        ("Preview", object(&["*count: integer", "*is_all: boolean", "most: integer", "sample: Row[]"])),
+        (
+            "Many",
+            object(&[
+                "*act",
+                "*filter: object",
+                "fingerprint",
+                "expect: integer",
+                "why",
+            ]),
+        ),
+        (
+            "Preview",
+            object(&[
+                "*count: integer",
+                "*is_all: boolean",
+                "most: integer",
+                "sample: Row[]",
+            ]),
+        ),
         (
             "Bulk",
             object(&[
@@ -322,7 +401,10 @@ fn schemas() -> Value {
             ]),
         ),
         ("Queues", object(&["*queues: Queue[]"])),
-        ("Paused", object(&["*queue", "*paused: boolean", "was_paused: boolean"])),
+        (
+            "Paused",
+            object(&["*queue", "*paused: boolean", "was_paused: boolean"]),
+        ),
         (
             "Worker",
             object(&[
@@ -355,6 +437,12 @@ fn schemas() -> Value {
         ),
     ];
     let more = projections::SCHEMAS.iter().chain(turns::SCHEMAS);
-    let entries = entries.into_iter().chain(more.map(|(name, fields)| (*name, object(fields))));
-    Value::Object(entries.map(|(name, schema)| (name.to_owned(), schema)).collect())
+    let entries = entries
+        .into_iter()
+        .chain(more.map(|(name, fields)| (*name, object(fields))));
+    Value::Object(
+        entries
+            .map(|(name, schema)| (name.to_owned(), schema))
+            .collect(),
+    )
 }

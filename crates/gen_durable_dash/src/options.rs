@@ -38,7 +38,10 @@ impl Options {
 
     /// Names by which it is reached, without a port. Requests for any other name are refused.
     pub fn hosts<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Options {
-        self.hosts = names.into_iter().map(|name| name.into().to_ascii_lowercase()).collect();
+        self.hosts = names
+            .into_iter()
+            .map(|name| name.into().to_ascii_lowercase())
+            .collect();
         self
     }
 

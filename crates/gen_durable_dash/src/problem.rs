@@ -28,8 +28,17 @@ pub(crate) struct Problem {
 pub(crate) type Answer<T> = Result<T, Problem>;
 
 impl Problem {
-    pub(crate) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Problem {
-        Problem { status, code, detail: detail.into(), more: Value::Null }
+    pub(crate) fn new(
+        status: StatusCode,
+        code: &'static str,
+        detail: impl Into<String>,
+    ) -> Problem {
+        Problem {
+            status,
+            code,
+            detail: detail.into(),
+            more: Value::Null,
+        }
     }
 
     pub(crate) fn invalid(detail: impl Into<String>) -> Problem {
@@ -83,7 +92,10 @@ impl IntoResponse for Problem {
             body.extend(more);
         }
         let mut answer = (self.status, Json(body)).into_response();
-        answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        answer.headers_mut().insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/problem+json"),
+        );
         answer.extensions_mut().insert(Said(self.detail));
         answer
     }
@@ -108,7 +120,11 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
                 "the body must be JSON, and say so: content-type: application/json",
             )),
             Err(rejection) if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => {
-                Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "the body is too large"))
+                Err(Problem::new(
+                    StatusCode::PAYLOAD_TOO_LARGE,
+                    "too_large",
+                    "the body is too large",
+                ))
             }
             Err(rejection) => Err(Problem::invalid(rejection.body_text())),
         }

@@ -5,7 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gen_durable::{Attention, Backlog, Count, Error, Estimate, Inspect, Pool, Timestamp, Trouble, WorkerInfo};
+use gen_durable::{
+    Attention, Backlog, Count, Error, Estimate, Inspect, Pool, Timestamp, Trouble, WorkerInfo,
+};
 use tokio::sync::{Notify, watch};
 
 use crate::{
@@ -80,7 +82,11 @@ struct Place {
 
 impl Pulse {
     /// Start looking, as soon as somebody asks. It ends when nobody holds it any more.
-    pub(crate) fn start(pool: Pool, statement_timeout: Duration, redaction: Redaction) -> Arc<Pulse> {
+    pub(crate) fn start(
+        pool: Pool,
+        statement_timeout: Duration,
+        redaction: Redaction,
+    ) -> Arc<Pulse> {
         let pulse = Arc::new(Pulse {
             inspect: Inspect::new(pool.clone()).bounded(statement_timeout),
             pool,
@@ -127,7 +133,10 @@ impl Pulse {
                 return latest;
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            if !matches!(tokio::time::timeout(left, receiver.changed()).await, Ok(Ok(()))) {
+            if !matches!(
+                tokio::time::timeout(left, receiver.changed()).await,
+                Ok(Ok(()))
+            ) {
                 return latest;
             }
         }
@@ -135,17 +144,25 @@ impl Pulse {
 
     /// A chart of its own: `window` seconds, `step` to a point.
     pub(crate) fn chart(&self, now: i64, window: i64, step: i64) -> Shown {
-        self.series.lock().unwrap_or_else(PoisonError::into_inner).show(now, window, step)
+        self.series
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .show(now, window, step)
     }
 
     async fn look(&self, place: &mut Place) {
         let before = self.latest.borrow().clone();
         let mut snapshot = match self.read(place, &before).await {
             Ok(snapshot) => snapshot,
-            Err(error) => Snapshot { trouble: Some(error.to_string()), ..(*before).clone() },
+            Err(error) => Snapshot {
+                trouble: Some(error.to_string()),
+                ..(*before).clone()
+            },
         };
         snapshot.taken = Some(Instant::now());
-        snapshot.text = json::overview(&snapshot, &self.redaction).to_string().into();
+        snapshot.text = json::overview(&snapshot, &self.redaction)
+            .to_string()
+            .into();
         self.latest.send_replace(Arc::new(snapshot));
         place.looks += 1;
     }
@@ -154,25 +171,46 @@ impl Pulse {
         let inspect = &self.inspect;
         let estimate = inspect.estimate().await?;
         let now = estimate.now.as_second();
-        let from = place.second.map_or(now - KEPT_SECONDS, |second| second - LATE_SECONDS).max(now - KEPT_SECONDS);
+        let from = place
+            .second
+            .map_or(now - KEPT_SECONDS, |second| second - LATE_SECONDS)
+            .max(now - KEPT_SECONDS);
         let since = Timestamp::from_second(from).unwrap_or(estimate.now);
         let finished = inspect.finished(since).await?;
         // Everything that came in after what was the newest a few seconds ago.
-        while place.seen.get(1).is_some_and(|(second, _)| *second < now - LATE_SECONDS) {
+        while place
+            .seen
+            .get(1)
+            .is_some_and(|(second, _)| *second < now - LATE_SECONDS)
+        {
             place.seen.pop_front();
         }
-        let (arrived_from, after) =
-            place.seen.front().map_or((now - KEPT_SECONDS, 0), |(second, id)| (second - 1, *id));
+        let (arrived_from, after) = place
+            .seen
+            .front()
+            .map_or((now - KEPT_SECONDS, 0), |(second, id)| (second - 1, *id));
         let arrived = inspect.arrived(after).await?;
         let backlog = inspect.backlog().await?;
         let is_slow = place.looks.is_multiple_of(SLOW_EVERY) || before.trouble.is_some();
         let (standing, workers, troubles, edges) = match is_slow {
-            true => {
-                (inspect.standing().await?, inspect.workers().await?, inspect.troubles().await?, inspect.edges().await?)
-            }
-            false => (before.standing.clone(), before.workers.clone(), before.troubles.clone(), before.edges.clone()),
+            true => (
+                inspect.standing().await?,
+                inspect.workers().await?,
+                inspect.troubles().await?,
+                inspect.edges().await?,
+            ),
+            false => (
+                before.standing.clone(),
+                before.workers.clone(),
+                before.troubles.clone(),
+                before.edges.clone(),
+            ),
         };
-        let attention = if is_slow { inspect.attention().await? } else { before.attention };
+        let attention = if is_slow {
+            inspect.attention().await?
+        } else {
+            before.attention
+        };
         let newest = arrived.iter().map(|row| row.newest).max().unwrap_or(after);
         place.seen.push_back((now, newest.max(after)));
         place.second = Some(now);
@@ -188,7 +226,10 @@ impl Pulse {
             place.settled.0 += sums.done;
             place.settled.1 += sums.failed;
             place.settled_until = Some(sure);
-            (series.show(now, CHART_SECONDS, 1), series.sums(now - 60, now))
+            (
+                series.show(now, CHART_SECONDS, 1),
+                series.sums(now - 60, now),
+            )
         };
         Ok(Snapshot {
             now: Some(estimate.now),

@@ -28,7 +28,11 @@ pub(crate) struct Written(Arc<str>);
 
 impl IntoResponse for Written {
     fn into_response(self) -> Response {
-        ([(header::CONTENT_TYPE, "application/json")], self.0.to_string()).into_response()
+        (
+            [(header::CONTENT_TYPE, "application/json")],
+            self.0.to_string(),
+        )
+            .into_response()
     }
 }
 
@@ -40,7 +44,11 @@ pub(crate) struct Recent {
 
 impl Recent {
     /// The answer to this question: a fresh one, or what `read` answers now.
-    pub(crate) async fn get(&self, asked: String, read: impl Future<Output = Answer<Value>>) -> Answer<Written> {
+    pub(crate) async fn get(
+        &self,
+        asked: String,
+        read: impl Future<Output = Answer<Value>>,
+    ) -> Answer<Written> {
         let slot = self.slot(asked);
         let mut kept = slot.lock().await;
         if let Some((read_at, answer)) = kept.as_ref()
@@ -56,7 +64,10 @@ impl Recent {
 
     /// Something was done: whoever asks from now on sees what came of it.
     pub(crate) fn forget(&self) {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.slots
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
     }
 
     fn slot(&self, asked: String) -> Slot {
@@ -82,7 +93,11 @@ mod tests {
         let (recent, reads) = (Recent::default(), AtomicUsize::new(0));
         let ask = async |what: &str| {
             let read = async { Ok(json!(reads.fetch_add(1, Ordering::Relaxed))) };
-            recent.get(what.to_owned(), read).await.map(|answer| answer.0.to_string()).unwrap_or_default()
+            recent
+                .get(what.to_owned(), read)
+                .await
+                .map(|answer| answer.0.to_string())
+                .unwrap_or_default()
         };
         let answers = futures_util::future::join_all((0..50).map(|_| ask("lanes"))).await;
         assert!(answers.iter().all(|answer| answer == "0"), "{answers:?}");
@@ -92,6 +107,13 @@ mod tests {
         for n in 0..1_000 {
             ask(&n.to_string()).await;
         }
-        assert!(recent.slots.lock().unwrap_or_else(PoisonError::into_inner).len() <= KEPT);
+        assert!(
+            recent
+                .slots
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .len()
+                <= KEPT
+        );
     }
 }

@@ -31,7 +31,11 @@ impl Redaction {
     /// Keys that contain one of these words.
     pub fn of<S: Into<String>>(words: impl IntoIterator<Item = S>) -> Redaction {
         Redaction {
-            words: words.into_iter().map(|word| word.into().to_lowercase()).filter(|w| !w.is_empty()).collect(),
+            words: words
+                .into_iter()
+                .map(|word| word.into().to_lowercase())
+                .filter(|w| !w.is_empty())
+                .collect(),
         }
     }
 
@@ -58,7 +62,9 @@ impl Redaction {
             rest = after;
             // A string before a colon is a key.
             let value = after.trim_start();
-            let Some(value) = value.strip_prefix(':') else { continue };
+            let Some(value) = value.strip_prefix(':') else {
+                continue;
+            };
             if self.hides(&serde_json::from_str::<String>(string).unwrap_or_default()) {
                 let value = value.trim_start();
                 shown.push_str(": ");
@@ -78,12 +84,15 @@ impl Redaction {
             let word = piece.trim_end();
             let space = piece.get(word.len()..).unwrap_or_default();
             let at = word.find(['=', ':']);
-            let (name, value) = at.and_then(|at| word.split_at_checked(at + 1)).unwrap_or((word, ""));
+            let (name, value) = at
+                .and_then(|at| word.split_at_checked(at + 1))
+                .unwrap_or((word, ""));
             let names = at.is_some() && self.hides(name);
             if hide_next && !word.is_empty() {
                 shown.push_str("[redacted]");
                 // "authorization: Bearer xyz" is two words.
-                hide_next = word.eq_ignore_ascii_case("bearer") || word.eq_ignore_ascii_case("basic");
+                hide_next =
+                    word.eq_ignore_ascii_case("bearer") || word.eq_ignore_ascii_case("basic");
             } else if names && !value.is_empty() {
                 shown.push_str(name);
                 shown.push_str("[redacted]");
@@ -153,15 +162,24 @@ mod tests {
         let expected = r#"{"a": [1, 123456789012345678901234567890], "userPassword": "[redacted]", "card": "[redacted]", "list": [{"token": "[redacted]"}, "secret: no key"], "tail": null}"#;
         assert_eq!(shown, expected);
         assert_eq!(redaction.json("\"password\""), "\"password\"");
-        assert_eq!(redaction.json(r#"{"pass\u0077ord": "x"}"#), r#"{"pass\u0077ord": "[redacted]"}"#);
+        assert_eq!(
+            redaction.json(r#"{"pass\u0077ord": "x"}"#),
+            r#"{"pass\u0077ord": "[redacted]"}"#
+        );
         assert_eq!(Redaction::none().json(text), text);
     }
 
     #[test]
     fn what_follows_a_telling_word_in_an_error_is_blacked_out() {
         let redaction = Redaction::default();
-        assert_eq!(redaction.text("401: token=abc123 was refused"), "401: token=[redacted] was refused");
-        assert_eq!(redaction.text("authorization: Bearer xyz.z ended"), "authorization: [redacted] [redacted] ended");
+        assert_eq!(
+            redaction.text("401: token=abc123 was refused"),
+            "401: token=[redacted] was refused"
+        );
+        assert_eq!(
+            redaction.text("authorization: Bearer xyz.z ended"),
+            "authorization: [redacted] [redacted] ended"
+        );
         assert_eq!(redaction.text("card declined"), "card declined");
     }
 }

@@ -9,7 +9,8 @@ use axum::{
 
 use crate::{
     api::{
-        acts, audit, health, instance, instances, lanes, live, many, places, projections, schedules, session, timers,
+        acts, audit, health, instance, instances, lanes, live, many, places, projections,
+        schedules, session, timers,
     },
     assets,
     openapi::{Doc, doc},
@@ -38,11 +39,19 @@ pub struct RouteInfo {
 
 /// Every route of the router.
 pub fn routes() -> Vec<RouteInfo> {
-    all().into_iter().map(|route| RouteInfo { method: route.method.to_string(), path: route.path }).collect()
+    all()
+        .into_iter()
+        .map(|route| RouteInfo {
+            method: route.method.to_string(),
+            path: route.path,
+        })
+        .collect()
 }
 
 pub(crate) fn build(_: Shared) -> Router<Shared> {
-    let router = all().into_iter().fold(Router::new(), |router, route| router.route(route.path, route.handler));
+    let router = all().into_iter().fold(Router::new(), |router, route| {
+        router.route(route.path, route.handler)
+    });
     router.layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
 }
 
@@ -53,7 +62,11 @@ macro_rules! table {
 }
 
 fn method(name: &str) -> Method {
-    if name == "post" { Method::POST } else { Method::GET }
+    if name == "post" {
+        Method::POST
+    } else {
+        Method::GET
+    }
 }
 
 pub(crate) fn all() -> Vec<Route> {

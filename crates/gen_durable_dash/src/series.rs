@@ -60,7 +60,10 @@ impl Series {
     /// What settled from this second on is read anew: a commit may show later than its time says.
     pub(crate) fn settled(&mut self, from: i64, finished: Vec<Finished>) {
         for second in self.seconds.range_mut(from..).map(|(_, second)| second) {
-            *second = Second { arrived: second.arrived, ..Second::default() };
+            *second = Second {
+                arrived: second.arrived,
+                ..Second::default()
+            };
         }
         for row in finished.into_iter().filter(|row| row.second >= from) {
             let second = self.seconds.entry(row.second).or_default();
@@ -75,7 +78,9 @@ impl Series {
 
     /// The same for what came in.
     pub(crate) fn arrived(&mut self, from: i64, arrived: &[Arrived]) {
-        self.seconds.range_mut(from..).for_each(|(_, second)| second.arrived = 0);
+        self.seconds
+            .range_mut(from..)
+            .for_each(|(_, second)| second.arrived = 0);
         for row in arrived.iter().filter(|row| row.second >= from) {
             self.seconds.entry(row.second).or_default().arrived = row.count;
         }
@@ -91,7 +96,11 @@ impl Series {
         let step = step.max(1);
         // Points stand still while time goes on: they begin at multiples of their length.
         let end = now.div_euclid(step) * step;
-        let mut shown = Shown { from: end - window, step, ..Shown::default() };
+        let mut shown = Shown {
+            from: end - window,
+            step,
+            ..Shown::default()
+        };
         let mut at = shown.from;
         while at < end {
             let sums = self.sums(at, at + step);
@@ -108,7 +117,10 @@ impl Series {
 
     /// The sums from one second up to another.
     pub(crate) fn sums(&self, from: i64, until: i64) -> Sums {
-        let mut sums = Sums { seconds: until - from, ..Sums::default() };
+        let mut sums = Sums {
+            seconds: until - from,
+            ..Sums::default()
+        };
         let mut took = Histogram::default();
         for second in self.seconds.range(from..until).map(|(_, second)| second) {
             sums.arrived += second.arrived;

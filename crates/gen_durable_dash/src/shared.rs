@@ -55,7 +55,11 @@ impl Inner {
             Ok(Inspect::new(client.pool().beside(APPLICATION_NAME)?).bounded(STATEMENT_TIMEOUT))
         };
         let readers = (0..READERS).map(|_| reader()).collect::<Result<_, _>>()?;
-        let pulse = Pulse::start(client.pool().beside(APPLICATION_NAME)?, STATEMENT_TIMEOUT, options.redaction.clone());
+        let pulse = Pulse::start(
+            client.pool().beside(APPLICATION_NAME)?,
+            STATEMENT_TIMEOUT,
+            options.redaction.clone(),
+        );
         Ok(Arc::new(Inner {
             readers,
             turn: AtomicUsize::new(0),

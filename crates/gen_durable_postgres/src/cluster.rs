@@ -91,7 +91,11 @@ impl Cluster {
     /// The address over TCP, when [`Options::listen_on`] asked for one. It holds the password,
     /// which a port needs and the socket does not: any user of the machine can reach a port.
     pub fn tcp_url(&self) -> Option<String> {
-        let password = self.running.listens.then(|| data::password(&self.place)).flatten()?;
+        let password = self
+            .running
+            .listens
+            .then(|| data::password(&self.place))
+            .flatten()?;
         Some(url::over_tcp(self.running.port, &password, "postgres"))
     }
 
@@ -177,7 +181,9 @@ impl Cluster {
             self.server = None;
         }
         if self.lifetime == Lifetime::Temporary && !self.place.base.exists() {
-            return Err(Error::new("the temporary cluster was stopped, which removed it: start a new one"));
+            return Err(Error::new(
+                "the temporary cluster was stopped, which removed it: start a new one",
+            ));
         }
         self.launch()
     }
@@ -217,7 +223,10 @@ impl Cluster {
     }
 
     fn not_ours(&self, verb: &str) -> Error {
-        Error::new(format!("the cluster in {} belongs to another process: {verb} it there", self.place.base.display()))
+        Error::new(format!(
+            "the cluster in {} belongs to another process: {verb} it there",
+            self.place.base.display()
+        ))
     }
 }
 

@@ -56,15 +56,24 @@ fn is_server_of(pid: u32, data: &Path) -> bool {
     // In many containers not even root may see where another user's process works, but everyone
     // sees its arguments.
     if let Ok(arguments) = fs::read(format!("/proc/{pid}/cmdline")) {
-        return arguments.split(|byte| *byte == 0).any(|argument| argument == data.as_os_str().as_encoded_bytes());
+        return arguments
+            .split(|byte| *byte == 0)
+            .any(|argument| argument == data.as_os_str().as_encoded_bytes());
     }
-    let ps = Command::new("ps").args(["-o", "command=", "-p", &pid.to_string()]).stdin(Stdio::null()).output();
+    let ps = Command::new("ps")
+        .args(["-o", "command=", "-p", &pid.to_string()])
+        .stdin(Stdio::null())
+        .output();
     ps.is_ok_and(|out| String::from_utf8_lossy(&out.stdout).contains(&*data.to_string_lossy()))
 }
 
 /// The major version a data directory was made by, or `None` when there is none.
 pub(crate) fn version(data: &Path) -> Option<u32> {
-    fs::read_to_string(data.join("PG_VERSION")).ok()?.trim().parse().ok()
+    fs::read_to_string(data.join("PG_VERSION"))
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
 }
 
 /// How a data directory is made.
@@ -82,7 +91,13 @@ pub(crate) struct Making<'a> {
 /// Makes the data directory, unless it is there. Nobody else may be at it: call it as the place's
 /// owner.
 pub(crate) fn make(place: &Place, how: &Making<'_>) -> Result<()> {
-    let Making { binaries, account, log, sync, temporary } = *how;
+    let Making {
+        binaries,
+        account,
+        log,
+        sync,
+        temporary,
+    } = *how;
     sweep_unfinished(&place.base);
     if version(&place.data).is_some() {
         return Ok(());
@@ -95,15 +110,26 @@ pub(crate) fn make(place: &Place, how: &Making<'_>) -> Result<()> {
             place.data.display()
         )));
     }
-    let unfinished = place.base.join(format!("{UNFINISHED}{}", std::process::id()));
+    let unfinished = place
+        .base
+        .join(format!("{UNFINISHED}{}", std::process::id()));
     place::make_private(&unfinished, account)?;
     let password_file = write_password(place, account)?;
     let initdb = binaries.dir.join("initdb");
-    let mut arguments: Vec<String> =
-        ["--username=postgres", "--encoding=UTF8", "--locale=C", "--data-checksums"].map(str::to_owned).to_vec();
+    let mut arguments: Vec<String> = [
+        "--username=postgres",
+        "--encoding=UTF8",
+        "--locale=C",
+        "--data-checksums",
+    ]
+    .map(str::to_owned)
+    .to_vec();
     // Whoever can enter the socket's directory is trusted; a port is open to every user of the
     // machine and is not.
-    arguments.extend(["--auth-local=trust".to_owned(), "--auth-host=scram-sha-256".to_owned()]);
+    arguments.extend([
+        "--auth-local=trust".to_owned(),
+        "--auth-host=scram-sha-256".to_owned(),
+    ]);
     arguments.push(format!("--pwfile={}", password_file.display()));
     arguments.push(format!("--pgdata={}", unfinished.display()));
     if !sync {
@@ -121,15 +147,22 @@ pub(crate) fn make(place: &Place, how: &Making<'_>) -> Result<()> {
     let status = watch.start()?.wait(INITDB_TIMEOUT);
     if !status.is_some_and(|status| status.success()) {
         let _ = fs::remove_dir_all(&unfinished);
-        let how = status.map_or("did not end".to_owned(), |status| format!("failed ({status})"));
-        return Err(Error::with_log(&format!("{} {how}", initdb.display()), &place.log_tail(log_length)));
+        let how = status.map_or("did not end".to_owned(), |status| {
+            format!("failed ({status})")
+        });
+        return Err(Error::with_log(
+            &format!("{} {how}", initdb.display()),
+            &place.log_tail(log_length),
+        ));
     }
     fs::rename(&unfinished, &place.data).map_err(|e| Error::io("name", &place.data, &e))
 }
 
 /// The superuser's password, needed on a port only.
 pub(crate) fn password(place: &Place) -> Option<String> {
-    fs::read_to_string(place.password_file()).ok().map(|text| text.trim().to_owned())
+    fs::read_to_string(place.password_file())
+        .ok()
+        .map(|text| text.trim().to_owned())
 }
 
 /// Removes the pid file of a server that is gone: Postgres would refuse to start when its number
@@ -137,7 +170,9 @@ pub(crate) fn password(place: &Place) -> Option<String> {
 pub(crate) fn remove_stale_pid_file(data: &Path) -> Result<()> {
     let path = data.join("postmaster.pid");
     match fs::remove_file(&path) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io("remove the stale", &path, &e)),
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::io("remove the stale", &path, &e))
+        }
         _ => Ok(()),
     }
 }
@@ -145,12 +180,19 @@ pub(crate) fn remove_stale_pid_file(data: &Path) -> Result<()> {
 fn write_password(place: &Place, account: Option<&Account>) -> Result<PathBuf> {
     let source = Path::new("/dev/urandom");
     let mut bytes = [0_u8; 16];
-    File::open(source).and_then(|mut file| file.read_exact(&mut bytes)).map_err(|e| Error::io("read", source, &e))?;
+    File::open(source)
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .map_err(|e| Error::io("read", source, &e))?;
     let password: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let path = place.password_file();
     let _ = fs::remove_file(&path);
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
-    file.and_then(|mut file| writeln!(file, "{password}")).map_err(|e| Error::io("write", &path, &e))?;
+    let file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&path);
+    file.and_then(|mut file| writeln!(file, "{password}"))
+        .map_err(|e| Error::io("write", &path, &e))?;
     user::give(&path, account)?;
     Ok(path)
 }

@@ -19,7 +19,9 @@ pub struct Error {
 
 impl Error {
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into() }
+        Self {
+            message: message.into(),
+        }
     }
 
     /// An operation of the file system: `what` reads on from "cannot", as in "create the
@@ -41,7 +43,11 @@ impl Error {
     pub(crate) fn with_log(what: &str, log: &str) -> Self {
         // It is in the log too, but nobody should have to find it there.
         let full = log.contains("No space left on device");
-        let remedy = if full { ": the disk is full; free some space, or choose another place" } else { "" };
+        let remedy = if full {
+            ": the disk is full; free some space, or choose another place"
+        } else {
+            ""
+        };
         Self::new(format!("{what}{remedy}. Its log ends:\n{log}"))
     }
 

@@ -56,7 +56,8 @@ impl Places {
         } else {
             let base = set("XDG_CACHE_HOME").map(PathBuf::from);
             let base = base.or_else(|| set("HOME").map(|home| PathBuf::from(home).join(".cache")));
-            base.filter(|base| base.is_absolute()).map(|base| base.join("gen_durable"))
+            base.filter(|base| base.is_absolute())
+                .map(|base| base.join("gen_durable"))
         };
         Self {
             chosen: set("PG_BIN").map(PathBuf::from),
@@ -84,12 +85,23 @@ impl Places {
         let mut found: Vec<Binaries> = Vec::new();
         for dir in self.directories() {
             let known = found.iter().any(|binaries| binaries.dir == dir);
-            found.extend((!known).then(|| inspect(&dir, self.account.as_ref()).ok()).flatten());
+            found.extend(
+                (!known)
+                    .then(|| inspect(&dir, self.account.as_ref()).ok())
+                    .flatten(),
+            );
         }
-        let matching = found.iter().find(|binaries| Some(binaries.version) == wanted).cloned();
+        let matching = found
+            .iter()
+            .find(|binaries| Some(binaries.version) == wanted)
+            .cloned();
         // The first of the newest: the order of `directories` is the order of preference.
         let newest = found.iter().map(|binaries| binaries.version).max();
-        Ok(matching.or_else(|| found.into_iter().find(|binaries| Some(binaries.version) == newest)))
+        Ok(matching.or_else(|| {
+            found
+                .into_iter()
+                .find(|binaries| Some(binaries.version) == newest)
+        }))
     }
 
     /// A program of the search path.
@@ -103,18 +115,31 @@ impl Places {
     fn directories(&self) -> Vec<PathBuf> {
         let mut directories: Vec<PathBuf> = self.bindir_of_pg_config().into_iter().collect();
         for (parent, prefix, inner) in INSTALLATIONS {
-            directories.extend(entries(&self.root.join(parent), prefix).into_iter().map(|entry| entry.join(inner)));
+            directories.extend(
+                entries(&self.root.join(parent), prefix)
+                    .into_iter()
+                    .map(|entry| entry.join(inner)),
+            );
         }
         directories.extend(env::split_paths(&self.path).filter(|dir| dir.is_absolute()));
         if let Some(cache) = &self.cache {
-            directories.extend(entries(cache, "postgres-").into_iter().map(|entry| entry.join("bin")));
+            directories.extend(
+                entries(cache, "postgres-")
+                    .into_iter()
+                    .map(|entry| entry.join("bin")),
+            );
         }
         directories
     }
 
     fn bindir_of_pg_config(&self) -> Option<PathBuf> {
         let program = self.program("pg_config")?;
-        let output = Command::new(program).arg("--bindir").stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+        let output = Command::new(program)
+            .arg("--bindir")
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .output()
+            .ok()?;
         let dir = String::from_utf8(output.stdout).ok()?.trim().to_owned();
         (!dir.is_empty()).then(|| PathBuf::from(dir))
     }
@@ -128,21 +153,34 @@ pub(crate) fn inspect(dir: &Path, account: Option<&Account>) -> Result<Binaries,
         }
     }
     let postgres = dir.join("postgres");
-    let output = user::command(&postgres, account).arg("--version").stdin(Stdio::null()).output();
+    let output = user::command(&postgres, account)
+        .arg("--version")
+        .stdin(Stdio::null())
+        .output();
     let output = output.map_err(|e| {
-        let by = account.map_or(String::new(), |account| format!(" by the user `{}`", account.name));
+        let by = account.map_or(String::new(), |account| {
+            format!(" by the user `{}`", account.name)
+        });
         format!("{} cannot be run{by} ({e})", postgres.display())
     })?;
     let told = String::from_utf8_lossy(&output.stdout);
     let Some(version) = major(&told) else {
         // A missing shared library is told here.
         let complaint = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("`{} --version` said: {}{}", postgres.display(), told.trim(), complaint.trim()));
+        return Err(format!(
+            "`{} --version` said: {}{}",
+            postgres.display(),
+            told.trim(),
+            complaint.trim()
+        ));
     };
     if version < OLDEST {
         return Err(format!("it holds version {version}"));
     }
-    Ok(Binaries { dir: dir.to_owned(), version })
+    Ok(Binaries {
+        dir: dir.to_owned(),
+        version,
+    })
 }
 
 /// `postgres (PostgreSQL) 16.4 (Debian 16.4-1)` is 16; `18beta1` is 18.
@@ -156,8 +194,10 @@ fn major(told: &str) -> Option<u32> {
 /// the same.
 fn entries(parent: &Path, prefix: &str) -> Vec<PathBuf> {
     let all = fs::read_dir(parent).into_iter().flatten().flatten();
-    let mut matching: Vec<PathBuf> =
-        all.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix)).map(|entry| entry.path()).collect();
+    let mut matching: Vec<PathBuf> = all
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix))
+        .map(|entry| entry.path())
+        .collect();
     matching.sort();
     matching
 }
@@ -169,7 +209,10 @@ mod tests {
 
     #[test]
     fn the_major_version_is_read_from_what_postgres_says() {
-        assert_eq!(major("postgres (PostgreSQL) 15.14 (Debian 15.14-0+deb12u1)\n"), Some(15));
+        assert_eq!(
+            major("postgres (PostgreSQL) 15.14 (Debian 15.14-0+deb12u1)\n"),
+            Some(15)
+        );
         assert_eq!(major("postgres (PostgreSQL) 18beta1\n"), Some(18));
         assert_eq!(major("something else"), None);
     }

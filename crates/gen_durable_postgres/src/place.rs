@@ -37,7 +37,11 @@ pub(crate) struct Place {
 
 impl Place {
     fn at(base: PathBuf) -> Self {
-        Self { data: base.join("data"), run: base.join("run"), base }
+        Self {
+            data: base.join("data"),
+            run: base.join("run"),
+            base,
+        }
     }
 
     /// A fresh directory for a temporary cluster, and its owner's lock, which marks it as alive.
@@ -60,7 +64,8 @@ impl Place {
             let unnamed = place.base.join("owner.new");
             let owner = open_lock(&unnamed)?;
             owner.lock().map_err(|e| Error::io("lock", &unnamed, &e))?;
-            fs::rename(&unnamed, place.owner()).map_err(|e| Error::io("name", &place.owner(), &e))?;
+            fs::rename(&unnamed, place.owner())
+                .map_err(|e| Error::io("name", &place.owner(), &e))?;
             return Ok((place, owner));
         }
     }
@@ -71,19 +76,26 @@ impl Place {
         made.map_err(|e| Error::io("create the directory", dir, &e))?;
         let base = fs::canonicalize(dir).map_err(|e| Error::io("open the directory", dir, &e))?;
         if base.to_str().is_none_or(|path| path.contains(['\n', '\0'])) {
-            return Err(Error::new(format!("{} is no path a server can be told: use plain UTF-8", base.display())));
+            return Err(Error::new(format!(
+                "{} is no path a server can be told: use plain UTF-8",
+                base.display()
+            )));
         }
         let mut place = Self::at(base);
         if place.run.as_os_str().len() > SOCKET_DIR_BYTES_MAX {
             // Too deep for a socket. A name made from the path stays the same from run to run.
-            place.run = PathBuf::from(format!("/tmp/{PREFIX}run-{:016x}", fingerprint(&place.base)));
+            place.run = PathBuf::from(format!(
+                "/tmp/{PREFIX}run-{:016x}",
+                fingerprint(&place.base)
+            ));
         }
         Ok(place)
     }
 
     /// Checks that the server's account can get here.
     pub(crate) fn check_reachable(&self, account: Option<&Account>) -> Result<()> {
-        if let (Some(barrier), Some(account)) = (user::first_barrier(&self.base, account), account) {
+        if let (Some(barrier), Some(account)) = (user::first_barrier(&self.base, account), account)
+        {
             return Err(Error::new(format!(
                 "Postgres does not run as root, and the user `{}` who runs it instead may not pass {}: keep the data \
                  elsewhere (under /var/lib, say), or allow it with `chmod o+x {}`",
@@ -111,7 +123,10 @@ impl Place {
     /// The log, not locked yet. The watcher and every process of the server share one opening of
     /// it, so that its lock is free only when all of them are gone.
     pub(crate) fn open_log(&self) -> Result<File> {
-        let opened = OpenOptions::new().create(true).append(true).open(self.log());
+        let opened = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.log());
         opened.map_err(|e| Error::io("open", &self.log(), &e))
     }
 
@@ -128,7 +143,9 @@ impl Place {
         let read = || -> io::Result<String> {
             let mut file = File::open(self.log())?;
             let length = file.metadata()?.len();
-            file.seek(SeekFrom::Start(length.saturating_sub(LOG_TAIL_BYTES).max(since)))?;
+            file.seek(SeekFrom::Start(
+                length.saturating_sub(LOG_TAIL_BYTES).max(since),
+            ))?;
             let mut bytes = Vec::new();
             file.read_to_end(&mut bytes)?;
             Ok(String::from_utf8_lossy(&bytes).trim_end().to_owned())
@@ -139,7 +156,11 @@ impl Place {
 
 /// Opens a lock file, made when it is not there.
 pub(crate) fn open_lock(path: &Path) -> Result<File> {
-    let opened = OpenOptions::new().create(true).write(true).truncate(false).open(path);
+    let opened = OpenOptions::new()
+        .create(true)
+        .write(true)
+        .truncate(false)
+        .open(path);
     opened.map_err(|e| Error::io("open", path, &e))
 }
 
@@ -177,8 +198,9 @@ fn temporary_parent(account: Option<&Account>) -> PathBuf {
     // Without links, as the server will name it.
     let asked = fs::canonicalize(std::env::temp_dir()).unwrap_or_default();
     let name_bytes = format!("/{PREFIX}4294967295-4294967295/run").len();
-    let fits =
-        asked.is_absolute() && asked.to_str().is_some() && asked.as_os_str().len() + name_bytes <= SOCKET_DIR_BYTES_MAX;
+    let fits = asked.is_absolute()
+        && asked.to_str().is_some()
+        && asked.as_os_str().len() + name_bytes <= SOCKET_DIR_BYTES_MAX;
     if fits && user::first_barrier(&asked, account).is_none() {
         return asked;
     }
@@ -190,10 +212,14 @@ fn temporary_parent(account: Option<&Account>) -> PathBuf {
 fn sweep(parent: &Path, account: Option<&Account>) {
     let ours = [Some(user::own_uid()), account.map(|account| account.uid)];
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();
-    for base in entries.filter(|e| e.file_name().to_string_lossy().starts_with(PREFIX)).map(|e| e.path()) {
+    for base in entries
+        .filter(|e| e.file_name().to_string_lossy().starts_with(PREFIX))
+        .map(|e| e.path())
+    {
         let place = Place::at(base);
         // Another user's directory is not ours to open, let alone to remove.
-        let is_ours = fs::symlink_metadata(&place.base).is_ok_and(|m| m.is_dir() && ours.contains(&Some(m.uid())));
+        let is_ours = fs::symlink_metadata(&place.base)
+            .is_ok_and(|m| m.is_dir() && ours.contains(&Some(m.uid())));
         // What has no owner's file yet is being made. Where the owner is gone, its server may still
         // be stopping.
         if !is_ours {
@@ -212,13 +238,18 @@ fn sweep(parent: &Path, account: Option<&Account>) {
 /// Opens a regular file, and nothing else: to open a pipe would wait for its other end, and the account that the server runs as
 /// could put one there.
 fn open_regular(path: &Path) -> Option<File> {
-    fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file()).then(|| File::open(path).ok()).flatten()
+    fs::symlink_metadata(path)
+        .is_ok_and(|meta| meta.is_file())
+        .then(|| File::open(path).ok())
+        .flatten()
 }
 
 /// FNV-1a. It must give the same answer in every build, which std's hasher does not promise.
 fn fingerprint(path: &Path) -> u64 {
     let bytes = path.as_os_str().as_encoded_bytes();
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 #[cfg(test)]
@@ -231,7 +262,10 @@ mod tests {
         let place = Place::at(parent.join(format!("{PREFIX}left")));
         fs::create_dir_all(&place.base).unwrap();
         fs::write(place.owner(), "").unwrap();
-        let made = std::process::Command::new("mkfifo").arg(place.log()).status().unwrap();
+        let made = std::process::Command::new("mkfifo")
+            .arg(place.log())
+            .status()
+            .unwrap();
         assert!(made.success());
         sweep(&parent, None);
         assert!(!place.base.exists());

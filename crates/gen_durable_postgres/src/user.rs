@@ -26,9 +26,16 @@ pub(crate) struct Account {
 pub(crate) fn own_uid() -> u32 {
     static UID: OnceLock<u32> = OnceLock::new();
     *UID.get_or_init(|| {
-        let id = Command::new("id").arg("-u").stdin(Stdio::null()).stderr(Stdio::null()).output();
-        let told = id.ok().and_then(|out| String::from_utf8(out.stdout).ok()?.trim().parse().ok());
-        told.or_else(|| fs::metadata("/proc/self").ok().map(|m| m.uid())).unwrap_or(u32::MAX)
+        let id = Command::new("id")
+            .arg("-u")
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .output();
+        let told = id
+            .ok()
+            .and_then(|out| String::from_utf8(out.stdout).ok()?.trim().parse().ok());
+        told.or_else(|| fs::metadata("/proc/self").ok().map(|m| m.uid()))
+            .unwrap_or(u32::MAX)
     })
 }
 
@@ -46,12 +53,17 @@ pub(crate) fn server_account(owner: Option<u32>) -> Result<Option<Account>> {
     if !is_root() {
         return Ok(None);
     }
-    let passwd = fs::read_to_string("/etc/passwd").map_err(|e| Error::io("read", Path::new("/etc/passwd"), &e))?;
+    let passwd = fs::read_to_string("/etc/passwd")
+        .map_err(|e| Error::io("read", Path::new("/etc/passwd"), &e))?;
     choose(&passwd, owner).map(Some)
 }
 
 fn choose(passwd: &str, owner: Option<u32>) -> Result<Account> {
-    let accounts: Vec<Account> = passwd.lines().filter_map(parse).filter(|account| account.uid != 0).collect();
+    let accounts: Vec<Account> = passwd
+        .lines()
+        .filter_map(parse)
+        .filter(|account| account.uid != 0)
+        .collect();
     if let Some(uid) = owner.filter(|uid| *uid != 0) {
         return accounts.into_iter().find(|account| account.uid == uid).ok_or_else(|| {
             Error::new(format!(
@@ -60,7 +72,12 @@ fn choose(passwd: &str, owner: Option<u32>) -> Result<Account> {
             ))
         });
     }
-    let named = |name: &&str| accounts.iter().find(|account| account.name == *name).cloned();
+    let named = |name: &&str| {
+        accounts
+            .iter()
+            .find(|account| account.name == *name)
+            .cloned()
+    };
     CANDIDATES.iter().find_map(named).ok_or_else(|| {
         Error::new(
             "Postgres does not run as root, and there is no user `postgres` or `nobody` to run it: add one \
@@ -102,7 +119,8 @@ pub(crate) fn give(path: &Path, account: Option<&Account>) -> Result<()> {
     let Some(account) = account else {
         return Ok(());
     };
-    std::os::unix::fs::lchown(path, Some(account.uid), Some(account.gid)).map_err(|e| Error::io("chown", path, &e))
+    std::os::unix::fs::lchown(path, Some(account.uid), Some(account.gid))
+        .map_err(|e| Error::io("chown", path, &e))
 }
 
 /// The first directory on the way to `path` (itself included) that the account may not pass, if
@@ -112,7 +130,9 @@ pub(crate) fn first_barrier(path: &Path, account: Option<&Account>) -> Option<Pa
     let full = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let mut way: Vec<&Path> = full.ancestors().collect();
     way.reverse();
-    way.into_iter().find(|step| fs::metadata(step).is_ok_and(|meta| !passes(&meta, account))).map(Path::to_owned)
+    way.into_iter()
+        .find(|step| fs::metadata(step).is_ok_and(|meta| !passes(&meta, account)))
+        .map(Path::to_owned)
 }
 
 fn passes(meta: &fs::Metadata, account: &Account) -> bool {
@@ -134,8 +154,19 @@ mod tests {
 
     #[test]
     fn the_postgres_user_is_preferred_to_nobody() {
-        assert_eq!(choose(PASSWD, None).unwrap(), Account { name: "postgres".into(), uid: 101, gid: 104 });
-        let without: String = PASSWD.lines().filter(|l| !l.starts_with("postgres")).map(|l| format!("{l}\n")).collect();
+        assert_eq!(
+            choose(PASSWD, None).unwrap(),
+            Account {
+                name: "postgres".into(),
+                uid: 101,
+                gid: 104
+            }
+        );
+        let without: String = PASSWD
+            .lines()
+            .filter(|l| !l.starts_with("postgres"))
+            .map(|l| format!("{l}\n"))
+            .collect();
         assert_eq!(choose(&without, None).unwrap().name, "nobody");
     }
 
@@ -143,12 +174,22 @@ mod tests {
     fn the_owner_of_an_existing_data_directory_keeps_it() {
         assert_eq!(choose(PASSWD, Some(65534)).unwrap().name, "nobody");
         assert_eq!(choose(PASSWD, Some(0)).unwrap().name, "postgres");
-        assert!(choose(PASSWD, Some(7)).unwrap_err().to_string().contains("user id 7"));
+        assert!(
+            choose(PASSWD, Some(7))
+                .unwrap_err()
+                .to_string()
+                .contains("user id 7")
+        );
     }
 
     #[test]
     fn root_alone_in_the_house_is_told_what_to_do() {
-        let error = choose("root:x:0:0:root:/root:/bin/sh\n", None).unwrap_err().to_string();
-        assert!(error.contains("useradd") && error.contains("DATABASE_URL"), "{error}");
+        let error = choose("root:x:0:0:root:/root:/bin/sh\n", None)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("useradd") && error.contains("DATABASE_URL"),
+            "{error}"
+        );
     }
 }

@@ -89,7 +89,12 @@ pub(crate) struct Watched {
 impl Watch<'_> {
     pub(crate) fn start(&self) -> Result<Watched> {
         let shell = Path::new("/bin/sh");
-        let output = || self.log.try_clone().map(Stdio::from).map_err(|e| Error::spawn(self.program, &e));
+        let output = || {
+            self.log
+                .try_clone()
+                .map(Stdio::from)
+                .map_err(|e| Error::spawn(self.program, &e))
+        };
         let mut child = user::command(shell, self.account)
             .args(["-c", SCRIPT, "gen_durable_postgres", self.at_end.name()])
             .arg(self.remove.unwrap_or(Path::new("")))
@@ -103,7 +108,10 @@ impl Watch<'_> {
             .process_group(0)
             .spawn()
             .map_err(|e| Error::spawn(shell, &e))?;
-        let pipe = child.stdin.take().ok_or_else(|| Error::new("the watcher was started without its pipe"))?;
+        let pipe = child
+            .stdin
+            .take()
+            .ok_or_else(|| Error::new("the watcher was started without its pipe"))?;
         Ok(Watched { shell: child, pipe })
     }
 }

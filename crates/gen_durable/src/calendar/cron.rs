@@ -23,12 +23,16 @@ pub(super) struct Cron {
 impl Cron {
     pub(super) fn parse(line: &str, zone: TimeZone) -> Result<Cron, String> {
         let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
-        let example = "write it like `30 2 * * MON-FRI` (minute, hour, day of month, month, day of week)";
+        let example =
+            "write it like `30 2 * * MON-FRI` (minute, hour, day of month, month, day of week)";
         let cron = croner::Cron::from_str(&line)
             .map_err(|error| format!("{line:?} is not a cron line ({error}): {example}"))?;
         let cron = Cron { line, cron, zone };
         if cron.after(LOOKED_FROM).is_none() {
-            return Err(format!("the cron line {:?} never comes to pass: {example}", cron.line));
+            return Err(format!(
+                "the cron line {:?} never comes to pass: {example}",
+                cron.line
+            ));
         }
         Ok(cron)
     }
@@ -36,13 +40,19 @@ impl Cron {
     /// The first occurrence later than this. Where the search ends at a day that the zone skipped, it goes on after the skip.
     pub(super) fn after(&self, after: Timestamp) -> Option<Timestamp> {
         let from = |start: Timestamp, inclusive: bool| {
-            let found = self.cron.find_next_occurrence(&start.to_zoned(self.zone.clone()), inclusive).ok()?;
+            let found = self
+                .cron
+                .find_next_occurrence(&start.to_zoned(self.zone.clone()), inclusive)
+                .ok()?;
             // A cron library that finds what has been would let us fire for ever.
             Some(found.timestamp()).filter(|found| *found > after)
         };
         from(after, false).or_else(|| {
             let skips = self.zone.following(after).take(SKIPS_MAX);
-            skips.map(|skip| skip.timestamp()).filter_map(|skip| from(skip, true)).next()
+            skips
+                .map(|skip| skip.timestamp())
+                .filter_map(|skip| from(skip, true))
+                .next()
         })
     }
 
@@ -63,12 +73,16 @@ impl Cron {
 
     fn last_up_to(&self, until: Timestamp) -> Option<Timestamp> {
         let from = |end: Timestamp| {
-            let found = self.cron.find_previous_occurrence(&end.to_zoned(self.zone.clone()), true).ok()?;
+            let found = self
+                .cron
+                .find_previous_occurrence(&end.to_zoned(self.zone.clone()), true)
+                .ok()?;
             Some(found.timestamp()).filter(|found| *found <= until)
         };
         from(until).or_else(|| {
             let skips = self.zone.preceding(until).take(SKIPS_MAX);
-            let before = skips.filter_map(|skip| Timestamp::from_second(skip.timestamp().as_second() - 1).ok());
+            let before = skips
+                .filter_map(|skip| Timestamp::from_second(skip.timestamp().as_second() - 1).ok());
             before.filter_map(from).next()
         })
     }

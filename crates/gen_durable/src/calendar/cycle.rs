@@ -37,7 +37,9 @@ impl Missed {
 
     /// By its name.
     pub fn named(name: &str) -> Option<Missed> {
-        [Missed::All, Missed::Latest, Missed::Skip].into_iter().find(|missed| missed.name() == name)
+        [Missed::All, Missed::Latest, Missed::Skip]
+            .into_iter()
+            .find(|missed| missed.name() == name)
     }
 }
 
@@ -63,7 +65,10 @@ pub struct Cycle {
 
 #[derive(Clone, PartialEq)]
 enum Rule {
-    Period { start: Option<DateTime>, period: Period },
+    Period {
+        start: Option<DateTime>,
+        period: Period,
+    },
     Cron(Box<Cron>),
 }
 
@@ -78,7 +83,10 @@ pub(crate) struct First {
 impl Cycle {
     /// Every so often, for the first time after that long: `Cycle::every(DAY)`.
     pub fn every(every: Duration) -> Cycle {
-        Cycle::of(Period::every(every).map(|period| Rule::Period { start: None, period }))
+        Cycle::of(Period::every(every).map(|period| Rule::Period {
+            start: None,
+            period,
+        }))
     }
 
     /// By an ISO 8601 cycle: `R3/PT10M`, `R/P1D[Europe/Madrid]`, `R/2026-01-05T08:00:00[Europe/Madrid]/P1W`. With a start it
@@ -91,7 +99,9 @@ impl Cycle {
     /// seconds first.
     pub fn cron(line: &str, time_zone: &str) -> Result<Cycle, Error> {
         let zone = zone::zone(time_zone).map_err(Error::invalid)?;
-        Ok(Cycle::of(Ok(Rule::Cron(Box::new(Cron::parse(line, zone).map_err(Error::invalid)?)))))
+        Ok(Cycle::of(Ok(Rule::Cron(Box::new(
+            Cron::parse(line, zone).map_err(Error::invalid)?,
+        )))))
     }
 
     /// At most so many times.
@@ -111,7 +121,9 @@ impl Cycle {
 
     /// Returns the next few occurrences of a cycle that begins now. Occurrences of a written start that have passed count.
     pub fn upcoming(&self, now: Timestamp, count: usize) -> Vec<Timestamp> {
-        let Some(first) = self.first_later(now).filter(|_| count > 0) else { return Vec::new() };
+        let Some(first) = self.first_later(now).filter(|_| count > 0) else {
+            return Vec::new();
+        };
         let mut found = vec![first.due];
         if first.remaining != Some(0) {
             found.extend(self.following(now, first.due, first.remaining, count - 1));
@@ -129,7 +141,11 @@ impl Cycle {
     }
 
     fn of(rule: Result<Rule, String>) -> Cycle {
-        Cycle { rule, times: None, missed: Missed::default() }
+        Cycle {
+            rule,
+            times: None,
+            missed: Missed::default(),
+        }
     }
 
     /// What is wrong with it, if anything is.
@@ -145,23 +161,36 @@ impl Cycle {
     pub(crate) fn first(&self, now: Timestamp) -> Option<First> {
         let rest = |used: i64| match self.times {
             None => Some(None),
-            Some(times) => i64::from(times).checked_sub(used).and_then(|rest| u32::try_from(rest).ok()).map(Some),
+            Some(times) => i64::from(times)
+                .checked_sub(used)
+                .and_then(|rest| u32::try_from(rest).ok())
+                .map(Some),
         };
         match self.rule.as_ref().ok()? {
-            Rule::Cron(cron) => Some(First { due: cron.after(now)?, remaining: rest(1)? }),
+            Rule::Cron(cron) => Some(First {
+                due: cron.after(now)?,
+                remaining: rest(1)?,
+            }),
             rule @ Rule::Period { start, .. } => {
-                let just_before = Timestamp::from_nanosecond(now.as_nanosecond() - 1).unwrap_or(now);
+                let just_before =
+                    Timestamp::from_nanosecond(now.as_nanosecond() - 1).unwrap_or(now);
                 let (number, due) = rule.numbered_after(now, just_before)?;
                 let used = if start.is_some() { number + 1 } else { number };
-                Some(First { due, remaining: rest(used)? })
+                Some(First {
+                    due,
+                    remaining: rest(used)?,
+                })
             }
         }
     }
 
     /// The same, but not now itself: a schedule that is set in the very moment of its last occurrence begins with the next.
     pub(crate) fn first_later(&self, now: Timestamp) -> Option<First> {
-        let later = Timestamp::from_microsecond(now.as_microsecond().saturating_add(1)).unwrap_or(now);
-        self.first(now).filter(|first| first.due > now).or_else(|| self.first(later))
+        let later =
+            Timestamp::from_microsecond(now.as_microsecond().saturating_add(1)).unwrap_or(now);
+        self.first(now)
+            .filter(|first| first.due > now)
+            .or_else(|| self.first(later))
     }
 
     /// The first occurrence later than `after` of a cycle that began at `anchor`, however often it may happen.
@@ -173,10 +202,17 @@ impl Cycle {
     }
 
     /// The last occurrence up to `until`, from `due` on, and how many lie between: `(due, 0)` if there is no later one.
-    pub(crate) fn latest(&self, anchor: Timestamp, due: Timestamp, until: Timestamp) -> (Timestamp, u32) {
+    pub(crate) fn latest(
+        &self,
+        anchor: Timestamp,
+        due: Timestamp,
+        until: Timestamp,
+    ) -> (Timestamp, u32) {
         match &self.rule {
             Ok(Rule::Cron(cron)) => {
-                let Some(latest) = cron.until(until).filter(|latest| *latest > due) else { return (due, 0) };
+                let Some(latest) = cron.until(until).filter(|latest| *latest > due) else {
+                    return (due, 0);
+                };
                 let mut count = 0;
                 let mut at = due;
                 while at < latest && count < MISSED_COUNTED_MAX {
@@ -186,9 +222,10 @@ impl Cycle {
                 (latest, count)
             }
             Ok(rule @ Rule::Period { .. }) => {
-                let (Some((first, _)), Some((next, _))) =
-                    (rule.numbered_after(anchor, due), rule.numbered_after(anchor, until))
-                else {
+                let (Some((first, _)), Some((next, _))) = (
+                    rule.numbered_after(anchor, due),
+                    rule.numbered_after(anchor, until),
+                ) else {
                     return (due, 0);
                 };
                 let count = u32::try_from(next - first).unwrap_or_default();
@@ -209,11 +246,15 @@ impl Cycle {
         remaining: Option<u32>,
         count: usize,
     ) -> Vec<Timestamp> {
-        let most = remaining.or(self.times).map_or(count, |times| count.min(usize::try_from(times).unwrap_or(count)));
+        let most = remaining.or(self.times).map_or(count, |times| {
+            count.min(usize::try_from(times).unwrap_or(count))
+        });
         let mut at = after;
         let mut found = Vec::new();
         while found.len() < most {
-            let Some(next) = self.after(anchor, at) else { break };
+            let Some(next) = self.after(anchor, at) else {
+                break;
+            };
             found.push(next);
             at = next;
         }
@@ -225,8 +266,14 @@ impl Rule {
     /// Occurrence `number`: 0 is the anchor itself, which happens only if it is a written start.
     fn numbered(&self, anchor: Timestamp, number: i64) -> Option<Timestamp> {
         match self {
-            Rule::Period { start: Some(start), period } => period.after_civil(*start, number),
-            Rule::Period { start: None, period } => period.after_moment(anchor, number),
+            Rule::Period {
+                start: Some(start),
+                period,
+            } => period.after_civil(*start, number),
+            Rule::Period {
+                start: None,
+                period,
+            } => period.after_moment(anchor, number),
             Rule::Cron(_) => None,
         }
     }
@@ -234,7 +281,9 @@ impl Rule {
     /// The first occurrence later than `after`, and its number. Estimated, then found: what is estimated wrong by a
     /// short month or an hour of summer time is a few steps away.
     fn numbered_after(&self, anchor: Timestamp, after: Timestamp) -> Option<(i64, Timestamp)> {
-        let Rule::Period { start, period } = self else { return None };
+        let Rule::Period { start, period } = self else {
+            return None;
+        };
         let smallest = i64::from(start.is_none());
         let origin = self.numbered(anchor, 0)?;
         let apart = after.duration_since(origin).as_secs_f64();
@@ -261,14 +310,18 @@ impl Rule {
 fn parse_iso(text: &str) -> Result<Cycle, String> {
     let example = "write it like `R3/PT10M`, `R/P1D[Europe/Madrid]` or `R/2026-01-05T08:00:00[Europe/Madrid]/P1W`";
     let wrong = |why: &str| format!("{text:?} is not a cycle: {why}; {example}");
-    let (times, rest) = repeats(text).ok_or_else(|| wrong("it does not begin with R and a slash"))?;
+    let (times, rest) =
+        repeats(text).ok_or_else(|| wrong("it does not begin with R and a slash"))?;
     let times = times.map_err(|why| wrong(&why))?;
     // A zone's name has a slash of its own: the period is what follows the last one outside brackets.
     let split = rest.char_indices().rev().scan(0_i32, |depth, (at, c)| {
         *depth += i32::from(c == ']') - i32::from(c == '[');
         Some((at, c, *depth))
     });
-    let slash = split.filter(|(_, c, depth)| *c == '/' && *depth == 0).map(|(at, ..)| at).next();
+    let slash = split
+        .filter(|(_, c, depth)| *c == '/' && *depth == 0)
+        .map(|(at, ..)| at)
+        .next();
     let (start, period) = match slash.and_then(|at| rest.split_at_checked(at)) {
         Some((start, period)) => (Some(start), period.trim_start_matches('/')),
         None => (None, rest),
@@ -291,7 +344,10 @@ fn parse_iso(text: &str) -> Result<Cycle, String> {
             Some(civil)
         }
     };
-    Ok(Cycle { times, ..Cycle::of(Ok(Rule::Period { start, period })) })
+    Ok(Cycle {
+        times,
+        ..Cycle::of(Ok(Rule::Period { start, period }))
+    })
 }
 
 /// `R5/rest`, `R/rest`: how often, and the rest. `None`: it does not begin like that.
@@ -326,20 +382,39 @@ impl FromStr for Cycle {
         let (line, zone) = zone::bracketed(line).map_err(Error::invalid)?;
         let zone = zone.unwrap_or(jiff::tz::TimeZone::UTC);
         let cron = Cron::parse(line, zone).map_err(|why| {
-            Error::invalid(format!("{why}; or an ISO 8601 cycle like `R/2026-01-05T08:00:00[Europe/Madrid]/P1W`"))
+            Error::invalid(format!(
+                "{why}; or an ISO 8601 cycle like `R/2026-01-05T08:00:00[Europe/Madrid]/P1W`"
+            ))
         })?;
-        Ok(Cycle { times, ..Cycle::of(Ok(Rule::Cron(Box::new(cron)))) })
+        Ok(Cycle {
+            times,
+            ..Cycle::of(Ok(Rule::Cron(Box::new(cron))))
+        })
     }
 }
 
 impl fmt::Display for Cycle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let times = self.times.map(|times| times.to_string()).unwrap_or_default();
+        let times = self
+            .times
+            .map(|times| times.to_string())
+            .unwrap_or_default();
         match &self.rule {
             Err(why) => write!(f, "({why})"),
-            Ok(Rule::Period { start: None, period }) => write!(f, "R{times}/{period}"),
-            Ok(Rule::Period { start: Some(start), period }) => {
-                write!(f, "R{times}/{start}[{}]/{}", zone::name_of(period.time_zone()), period.text())
+            Ok(Rule::Period {
+                start: None,
+                period,
+            }) => write!(f, "R{times}/{period}"),
+            Ok(Rule::Period {
+                start: Some(start),
+                period,
+            }) => {
+                write!(
+                    f,
+                    "R{times}/{start}[{}]/{}",
+                    zone::name_of(period.time_zone()),
+                    period.text()
+                )
             }
             Ok(Rule::Cron(cron)) if self.times.is_some() => write!(f, "R{times}/{cron}"),
             Ok(Rule::Cron(cron)) => cron.fmt(f),

@@ -45,10 +45,9 @@ impl Due {
         match &self.0 {
             When::After(delay) => Ok(Moment::After(*delay)),
             When::At(at) => Ok(Moment::At(to_micros(*at))),
-            When::Period(period) => period
-                .after(now)
-                .map(Moment::At)
-                .ok_or_else(|| format!("{period} from {now} is beyond the year 9999: say a shorter period")),
+            When::Period(period) => period.after(now).map(Moment::At).ok_or_else(|| {
+                format!("{period} from {now} is beyond the year 9999: say a shorter period")
+            }),
         }
     }
 }

@@ -46,7 +46,12 @@ pub(crate) fn to_micros(at: Timestamp) -> Timestamp {
 fn rounded_up(at: Timestamp) -> Timestamp {
     // Not by `from_microsecond`: it refuses the last second of the calendar.
     let down = Timestamp::new(at.as_second(), at.subsec_nanosecond() / 1_000 * 1_000).unwrap_or(at);
-    if down < at { down.checked_add(SignedDuration::from_micros(1)).unwrap_or(down) } else { down }
+    if down < at {
+        down.checked_add(SignedDuration::from_micros(1))
+            .unwrap_or(down)
+    } else {
+        down
+    }
 }
 
 #[cfg(test)]
@@ -56,10 +61,19 @@ mod tests {
     #[test]
     fn a_due_time_is_rounded_up_and_the_last_moment_down() {
         let at = |text: &str| text.parse::<Timestamp>().unwrap();
-        assert_eq!(to_micros(at("2026-01-05T08:00:00.000000001Z")), at("2026-01-05T08:00:00.000001Z"));
-        assert_eq!(to_micros(at("2026-01-05T08:00:00.000001Z")), at("2026-01-05T08:00:00.000001Z"));
+        assert_eq!(
+            to_micros(at("2026-01-05T08:00:00.000000001Z")),
+            at("2026-01-05T08:00:00.000001Z")
+        );
+        assert_eq!(
+            to_micros(at("2026-01-05T08:00:00.000001Z")),
+            at("2026-01-05T08:00:00.000001Z")
+        );
         assert_eq!(to_micros(Timestamp::MAX), at("9999-12-30T22:00:00.999999Z"));
         assert_eq!(to_micros(Timestamp::MIN), Timestamp::UNIX_EPOCH);
-        assert_eq!(rounded_up(at("1969-12-31T23:30:00.000000001Z")), at("1969-12-31T23:30:00.000001Z"));
+        assert_eq!(
+            rounded_up(at("1969-12-31T23:30:00.000000001Z")),
+            at("1969-12-31T23:30:00.000001Z")
+        );
     }
 }

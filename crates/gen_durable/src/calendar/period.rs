@@ -40,22 +40,33 @@ impl Period {
 
     pub(super) fn parse(text: &str) -> Result<Period, String> {
         let (text, zone) = zone::bracketed(text)?;
-        let example = "write it like `PT10M` (ten minutes), `P1DT12H` (a day and a half) or `P1M` (a month)";
+        let example =
+            "write it like `PT10M` (ten minutes), `P1DT12H` (a day and a half) or `P1M` (a month)";
         let span = SpanParser::new()
             .parse_span(text)
             .map_err(|error| format!("{text:?} is not an ISO 8601 period ({error}): {example}"))?;
         if span.is_negative() {
             return Err(format!("the period {text:?} goes backwards: {example}"));
         }
-        let calendar =
-            Span::new().years(span.get_years()).months(span.get_months()).weeks(span.get_weeks()).days(span.get_days());
-        let seconds =
-            i128::from(span.get_hours()) * 3600 + i128::from(span.get_minutes()) * 60 + i128::from(span.get_seconds());
+        let calendar = Span::new()
+            .years(span.get_years())
+            .months(span.get_months())
+            .weeks(span.get_weeks())
+            .days(span.get_days());
+        let seconds = i128::from(span.get_hours()) * 3600
+            + i128::from(span.get_minutes()) * 60
+            + i128::from(span.get_seconds());
         let fraction = i128::from(span.get_milliseconds()) * 1_000_000
             + i128::from(span.get_microseconds()) * 1_000
             + i128::from(span.get_nanoseconds());
         let time = seconds * NANOS_PER_SECOND + fraction;
-        Period { calendar, time, zone: zone.unwrap_or(TimeZone::UTC), text: text.to_uppercase() }.checked()
+        Period {
+            calendar,
+            time,
+            zone: zone.unwrap_or(TimeZone::UTC),
+            text: text.to_uppercase(),
+        }
+        .checked()
     }
 
     pub(super) fn every(every: Duration) -> Result<Period, String> {
@@ -65,12 +76,23 @@ impl Period {
             0 => format!("PT{seconds}S"),
             nanos => format!("PT{seconds}.{nanos:09}S"),
         };
-        Period { calendar: Span::new(), time, zone: TimeZone::UTC, text }.checked()
+        Period {
+            calendar: Span::new(),
+            time,
+            zone: TimeZone::UTC,
+            text,
+        }
+        .checked()
     }
 
     fn checked(self) -> Result<Period, String> {
-        if self.calendar.is_zero() && self.time < i128::try_from(PERIOD_MIN.as_nanos()).unwrap_or_default() {
-            return Err(format!("the period {} is too short: say at least a millisecond, like `PT0.001S`", self.text));
+        if self.calendar.is_zero()
+            && self.time < i128::try_from(PERIOD_MIN.as_nanos()).unwrap_or_default()
+        {
+            return Err(format!(
+                "the period {} is too short: say at least a millisecond, like `PT0.001S`",
+                self.text
+            ));
         }
         Ok(self)
     }
@@ -87,7 +109,9 @@ impl Period {
 
     /// So many periods after an anchor on the wall of the zone.
     pub(super) fn after_civil(&self, anchor: DateTime, count: i64) -> Option<Timestamp> {
-        let civil = anchor.checked_add(self.calendar.checked_mul(count).ok()?).ok()?;
+        let civil = anchor
+            .checked_add(self.calendar.checked_mul(count).ok()?)
+            .ok()?;
         self.passed(&zone::moment(civil, &self.zone)?, count)
     }
 
@@ -123,7 +147,8 @@ impl Period {
 
 impl PartialEq for Period {
     fn eq(&self, other: &Period) -> bool {
-        (self.calendar.fieldwise(), self.time, &self.zone) == (other.calendar.fieldwise(), other.time, &other.zone)
+        (self.calendar.fieldwise(), self.time, &self.zone)
+            == (other.calendar.fieldwise(), other.time, &other.zone)
     }
 }
 

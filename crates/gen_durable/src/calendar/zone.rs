@@ -8,7 +8,8 @@ use jiff::{
 };
 
 /// What a zone should look like.
-const EXAMPLE: &str = "write a name of the IANA database, like `Europe/Madrid` or `UTC`, or an offset, like `+02:00`";
+const EXAMPLE: &str =
+    "write a name of the IANA database, like `Europe/Madrid` or `UTC`, or an offset, like `+02:00`";
 
 /// A zone by its name: `Europe/Madrid`, `UTC`, or a fixed offset like `+02:00`.
 pub(crate) fn zone(name: &str) -> Result<TimeZone, String> {
@@ -28,16 +29,22 @@ pub(crate) fn zone(name: &str) -> Result<TimeZone, String> {
 pub(crate) fn name_of(zone: &TimeZone) -> String {
     match zone.iana_name() {
         Some(name) => name.to_owned(),
-        None => zone.to_fixed_offset().map_or_else(|_| "UTC".to_owned(), |offset| offset.to_string()),
+        None => zone
+            .to_fixed_offset()
+            .map_or_else(|_| "UTC".to_owned(), |offset| offset.to_string()),
     }
 }
 
 /// `text[zone]`, as the text and its zone.
 pub(crate) fn bracketed(text: &str) -> Result<(&str, Option<TimeZone>), String> {
     let text = text.trim();
-    let Some(rest) = text.strip_suffix(']') else { return Ok((text, None)) };
+    let Some(rest) = text.strip_suffix(']') else {
+        return Ok((text, None));
+    };
     let Some((text, name)) = rest.rsplit_once('[') else {
-        return Err(format!("{text:?} ends with a bracket that was never opened: write it like `P1D[Europe/Madrid]`"));
+        return Err(format!(
+            "{text:?} ends with a bracket that was never opened: write it like `P1D[Europe/Madrid]`"
+        ));
     };
     Ok((text.trim_end(), Some(zone(name)?)))
 }
@@ -45,10 +52,14 @@ pub(crate) fn bracketed(text: &str) -> Result<(&str, Option<TimeZone>), String> 
 /// A date and time in its place: what the calendar goes by, and what the clock on that wall says.
 pub(crate) fn dated(text: &str) -> Result<(DateTime, TimeZone), String> {
     let wrong = |why: String| {
-        format!("{text:?} is not a date: {why}; write it like `2026-01-05T08:00:00[Europe/Madrid]`, `…+01:00` or `…Z`")
+        format!(
+            "{text:?} is not a date: {why}; write it like `2026-01-05T08:00:00[Europe/Madrid]`, `…+01:00` or `…Z`"
+        )
     };
     let pieces = Pieces::parse(text).map_err(|error| wrong(error.to_string()))?;
-    let Some(time) = pieces.time() else { return Err(wrong("it has no time of day".into())) };
+    let Some(time) = pieces.time() else {
+        return Err(wrong("it has no time of day".into()));
+    };
     let civil = pieces.date().to_datetime(time);
     let named = match pieces.time_zone_annotation() {
         None => None,
@@ -62,11 +73,18 @@ pub(crate) fn dated(text: &str) -> Result<(DateTime, TimeZone), String> {
     };
     match (named, offset) {
         (Some(zone), None) => Ok((civil, zone)),
-        (None, Some(offset)) => {
-            Ok((civil, if offset == jiff::tz::Offset::UTC { TimeZone::UTC } else { TimeZone::fixed(offset) }))
-        }
+        (None, Some(offset)) => Ok((
+            civil,
+            if offset == jiff::tz::Offset::UTC {
+                TimeZone::UTC
+            } else {
+                TimeZone::fixed(offset)
+            },
+        )),
         (Some(zone), Some(offset)) => {
-            let at = offset.to_timestamp(civil).map_err(|error| wrong(error.to_string()))?;
+            let at = offset
+                .to_timestamp(civil)
+                .map_err(|error| wrong(error.to_string()))?;
             if zone.to_offset(at) != offset {
                 let name = name_of(&zone);
                 return Err(wrong(format!("{name} is not at {offset} then")));
@@ -85,6 +103,7 @@ pub(crate) fn moment(civil: DateTime, zone: &TimeZone) -> Option<Zoned> {
 /// The moment of a written date.
 pub(crate) fn date(text: &str) -> Result<Timestamp, String> {
     let (civil, zone) = dated(text)?;
-    let at = moment(civil, &zone).ok_or_else(|| format!("{text:?} is beyond the years that a clock can show"))?;
+    let at = moment(civil, &zone)
+        .ok_or_else(|| format!("{text:?} is beyond the years that a clock can show"))?;
     Ok(at.timestamp())
 }

@@ -24,11 +24,19 @@ pub(super) fn follow(core: &Arc<Core>, told: &[Ended], handed: Vec<(i64, Claimed
         return;
     }
     // It counts as work for the picker as well: it must not believe that there is none, and look less and less often.
-    *core.followed_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    *core
+        .followed_at
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner) = Instant::now();
     let mut follows: Vec<Vec<Run>> = core.queues.iter().map(|_| Vec::new()).collect();
-    let before: HashMap<i64, &Ended> = told.iter().map(|ended| (ended.ending.claim.id, ended)).collect();
+    let before: HashMap<i64, &Ended> = told
+        .iter()
+        .map(|ended| (ended.ending.claim.id, ended))
+        .collect();
     for (freed_by, row) in handed {
-        let Some(index) = core.queue_named(&row.queue) else { continue };
+        let Some(index) = core.queue_named(&row.queue) else {
+            continue;
+        };
         let mut run = Run::new(row);
         if let Some(ended) = before.get(&freed_by) {
             (run.steps, run.since) = (ended.run.steps + 1, ended.run.since);
@@ -44,23 +52,41 @@ pub(super) fn follow(core: &Arc<Core>, told: &[Ended], handed: Vec<(i64, Claimed
 }
 
 /// Tell everybody what came of it, and the picker to look: a place is free, or a row has become due.
-pub(crate) fn answer(core: &Arc<Core>, batch: Vec<Ended>, committed: impl Fn(&Claim) -> Option<Found>) {
+pub(crate) fn answer(
+    core: &Arc<Core>,
+    batch: Vec<Ended>,
+    committed: impl Fn(&Claim) -> Option<Found>,
+) {
     tell(core, batch, committed);
     core.wake.ring();
 }
 
 /// The next step begins, a place becomes free, or the outcome is dropped.
-pub(super) fn tell(core: &Arc<Core>, batch: Vec<Ended>, committed: impl Fn(&Claim) -> Option<Found>) {
+pub(super) fn tell(
+    core: &Arc<Core>,
+    batch: Vec<Ended>,
+    committed: impl Fn(&Claim) -> Option<Found>,
+) {
     let mut ahead: Vec<Vec<Run>> = core.queues.iter().map(|_| Vec::new()).collect();
     let mut gone: Vec<Vec<Claim>> = core.queues.iter().map(|_| Vec::new()).collect();
     for ended in batch {
-        let Ended { ending, run, queue, outcome, ahead: next, unsure: _ } = ended;
+        let Ended {
+            ending,
+            run,
+            queue,
+            outcome,
+            ahead: next,
+            unsure: _,
+        } = ended;
         let found = committed(&ending.claim);
         let ours = found.is_some();
         core.let_go_of_suspect(&run.row);
         count(core, &run.row, if ours { outcome } else { "stale" });
         if !ours {
-            tracing::info!(instance.id = ending.claim.id, "an outcome came too late: the claim has another owner");
+            tracing::info!(
+                instance.id = ending.claim.id,
+                "an outcome came too late: the claim has another owner"
+            );
             metrics::counter!("durable_stale_outcomes_total").increment(1);
             if ending.keyed {
                 core.releases.push(ending.claim);
@@ -71,13 +97,27 @@ pub(super) fn tell(core: &Arc<Core>, batch: Vec<Ended>, committed: impl Fn(&Clai
         }
         if let (Some(more), true) = (&ending.more, ours) {
             hint_births(core, more, run.row.now);
-            core.pool.inner.log.poke(more.events.iter().map(|event| event.tenant.as_str()));
+            core.pool
+                .inner
+                .log
+                .poke(more.events.iter().map(|event| event.tenant.as_str()));
         }
         match (next, found) {
             (Some(row), Some(Found { inbox, children })) => {
-                let row = Claimed { inbox, children, ..row };
+                let row = Claimed {
+                    inbox,
+                    children,
+                    ..row
+                };
                 let steps = run.steps + 1;
-                let run = Run { row: Arc::new(row), steps, poison: None, poisoned: 0, unclaimed: false, ..run };
+                let run = Run {
+                    row: Arc::new(row),
+                    steps,
+                    poison: None,
+                    poisoned: 0,
+                    unclaimed: false,
+                    ..run
+                };
                 if let Some(runs) = ahead.get_mut(queue) {
                     runs.push(run);
                 }
@@ -104,21 +144,38 @@ pub(super) fn tell(core: &Arc<Core>, batch: Vec<Ended>, committed: impl Fn(&Clai
 fn hint_births(core: &Core, more: &More, from: Timestamp) {
     let children = more.spawn.iter().flat_map(|spawn| &spawn.children);
     for new in children.chain(&more.births) {
-        core.wake.hint(Hint { queue: new.queue.clone(), priority: new.priority, from });
+        core.wake.hint(Hint {
+            queue: new.queue.clone(),
+            priority: new.priority,
+            from,
+        });
     }
     if let Some(deadline) = &more.deadline {
         let due = match (deadline.at, deadline.after) {
             (Some(at), _) => ArmedFor::At(at),
-            (None, after) => ArmedFor::After(Duration::from_secs_f64(after.unwrap_or_default()), Instant::now()),
+            (None, after) => ArmedFor::After(
+                Duration::from_secs_f64(after.unwrap_or_default()),
+                Instant::now(),
+            ),
         };
-        core.wake.arm(Armed { due, is_timer: false });
+        core.wake.arm(Armed {
+            due,
+            is_timer: false,
+        });
     }
     for repeat in &more.repeats {
-        core.wake.arm(Armed { due: ArmedFor::At(repeat.due), is_timer: true });
+        core.wake.arm(Armed {
+            due: ArmedFor::At(repeat.due),
+            is_timer: true,
+        });
     }
 }
 
 fn count(core: &Core, row: &Claimed, outcome: &'static str) {
-    let machine = core.registry.find(&row.fsm, row.fsm_version).map_or("unknown", |kind| kind.name());
-    metrics::counter!("durable_steps_total", "machine" => machine, "outcome" => outcome).increment(1);
+    let machine = core
+        .registry
+        .find(&row.fsm, row.fsm_version)
+        .map_or("unknown", |kind| kind.name());
+    metrics::counter!("durable_steps_total", "machine" => machine, "outcome" => outcome)
+        .increment(1);
 }

@@ -66,10 +66,14 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
     /// Work this queue, with at most so many steps at once in this process.
     pub fn queue(mut self, queue: Queue, workers: usize) -> Self {
         if workers == 0 {
-            self.mistake.get_or_insert(Error::invalid(format!("the queue {queue:?} needs at least one worker")));
+            self.mistake.get_or_insert(Error::invalid(format!(
+                "the queue {queue:?} needs at least one worker"
+            )));
         }
         if self.queues.iter().any(|(known, _)| *known == queue) {
-            self.mistake.get_or_insert(Error::invalid(format!("the queue {queue:?} is named twice")));
+            self.mistake.get_or_insert(Error::invalid(format!(
+                "the queue {queue:?} is named twice"
+            )));
         }
         self.queues.push((queue, workers));
         self
@@ -82,10 +86,13 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
     /// this queue. It stays until an engine declares another.
     pub fn queue_retention(mut self, queue: Queue, retention: Retention) -> Self {
         if let Err(error) = retention.check() {
-            self.mistake.get_or_insert(Error::invalid(format!("the queue {queue:?}: {error}")));
+            self.mistake
+                .get_or_insert(Error::invalid(format!("the queue {queue:?}: {error}")));
         }
         if self.retentions.iter().any(|(known, _)| *known == queue) {
-            self.mistake.get_or_insert(Error::invalid(format!("the queue {queue:?} has two retentions")));
+            self.mistake.get_or_insert(Error::invalid(format!(
+                "the queue {queue:?} has two retentions"
+            )));
         }
         self.retentions.push((queue, retention));
         self
@@ -112,7 +119,10 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
     /// Keep this read model, of every tenant that has events, also of those that are to come.
     pub fn project<P: Projection>(mut self, projection: P) -> Self {
         if self.readers.iter().any(|reader| reader.name() == P::NAME) {
-            self.mistake.get_or_insert(Error::invalid(format!("the projection {:?} is registered twice", P::NAME)));
+            self.mistake.get_or_insert(Error::invalid(format!(
+                "the projection {:?} is registered twice",
+                P::NAME
+            )));
         }
         match projector::erased(projection) {
             Ok(reader) => self.readers.push(reader),
@@ -185,10 +195,23 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
                 queue.name(),
             )));
         }
-        let limits = Limits { payload_bytes_max: settings.payload_bytes_max, traceparent: settings.traceparent };
+        let limits = Limits {
+            payload_bytes_max: settings.payload_bytes_max,
+            traceparent: settings.traceparent,
+        };
         pool.set_limits(limits, settings.transactions, settings.statement_timeout);
         let running = Arc::default();
-        Ok(Engine { pool, settings, registry, schedules, queues, retentions, readers, on_failure, running })
+        Ok(Engine {
+            pool,
+            settings,
+            registry,
+            schedules,
+            queues,
+            retentions,
+            readers,
+            on_failure,
+            running,
+        })
     }
 }
 

@@ -127,7 +127,11 @@ impl<'a> Clockwork<'a> {
     /// What is fresh first; then what is ahead; then a little of what is overdue.
     async fn turn(&mut self) -> Result<(), Fault> {
         let (deadlines, timers) = self.memory.due();
-        let fresh = Range { since: FRESH.as_secs_f64(), until: 0.0, from: Timestamp::MIN };
+        let fresh = Range {
+            since: FRESH.as_secs_f64(),
+            until: 0.0,
+            from: Timestamp::MIN,
+        };
         if deadlines {
             while self.expire(fresh, BATCH).await? >= BATCH {}
         }
@@ -147,7 +151,8 @@ impl<'a> Clockwork<'a> {
     async fn refill(&mut self) -> Result<(), Fault> {
         let horizon = (self.core.settings.timer_refill * HORIZON_REFILLS).as_secs_f64();
         let limit = i32::try_from(KEPT_MAX / 2).unwrap_or(i32::MAX);
-        let (due, now) = timer::upcoming(&self.connection, FRESH.as_secs_f64(), horizon, limit).await?;
+        let (due, now) =
+            timer::upcoming(&self.connection, FRESH.as_secs_f64(), horizon, limit).await?;
         self.memory.tell(now);
         self.memory.refill(due);
         let begun = Instant::now();
@@ -171,14 +176,19 @@ impl<'a> Clockwork<'a> {
             self.overdue_at = now + OVERDUE_EVERY;
             return Ok(());
         }
-        let overdue = |from| Range { since: f64::INFINITY, until: FRESH.as_secs_f64(), from };
+        let overdue = |from| Range {
+            since: f64::INFINITY,
+            until: FRESH.as_secs_f64(),
+            from,
+        };
         let expired = self.expire(overdue(self.marks.0), limit).await?;
         let limit = (limit - expired).max(1);
         let fired = self.fire(overdue(self.marks.1), limit).await?;
         self.allowance -= f64::from(expired) + f64::from(fired);
         if self.sweep_at <= now {
             let cost = now.elapsed();
-            self.sweep_at = Instant::now() + (cost * SWEEP_SHARE).clamp(OVERDUE_EVERY_IDLE, SWEEP_EVERY_MAX);
+            self.sweep_at =
+                Instant::now() + (cost * SWEEP_SHARE).clamp(OVERDUE_EVERY_IDLE, SWEEP_EVERY_MAX);
         }
         let pause = match (expired, fired) {
             (0, 0) => OVERDUE_EVERY_IDLE,
@@ -197,7 +207,11 @@ impl<'a> Clockwork<'a> {
         if range.until > 0.0 {
             let reached = expired.iter().map(|expired| expired.due).max();
             let idle = now - SignedDuration::try_from(FRESH).unwrap_or_default() - OVERDUE_LAG;
-            self.marks.0 = if count(&expired) >= limit { reached.unwrap_or(self.marks.0) } else { idle };
+            self.marks.0 = if count(&expired) >= limit {
+                reached.unwrap_or(self.marks.0)
+            } else {
+                idle
+            };
         }
         for expired in &expired {
             metrics::histogram!("durable_timer_lateness_seconds", "kind" => "deadline")
@@ -208,7 +222,11 @@ impl<'a> Clockwork<'a> {
     }
 
     fn hint(&self, queue: &str, priority: i16, from: Timestamp) {
-        self.core.wake.hint(Hint { queue: queue.to_owned(), priority, from });
+        self.core.wake.hint(Hint {
+            queue: queue.to_owned(),
+            priority,
+            from,
+        });
     }
 
     /// Timers that are due fire. Answers how many were.
@@ -219,7 +237,11 @@ impl<'a> Clockwork<'a> {
         if range.until > 0.0 {
             let idle = now - SignedDuration::try_from(FRESH).unwrap_or_default() - OVERDUE_LAG;
             let reached = due.iter().map(|timer| timer.due).max();
-            self.marks.1 = if count(&due) >= limit { reached.unwrap_or(self.marks.1) } else { idle };
+            self.marks.1 = if count(&due) >= limit {
+                reached.unwrap_or(self.marks.1)
+            } else {
+                idle
+            };
         }
         if due.is_empty() {
             return Ok(0);
@@ -230,7 +252,10 @@ impl<'a> Clockwork<'a> {
             self.answered(fired, &due);
         }
         for (id, why) in &done.broken {
-            let schedule = due.iter().find(|timer| timer.id == *id).and_then(|timer| timer.schedule.as_deref());
+            let schedule = due
+                .iter()
+                .find(|timer| timer.id == *id)
+                .and_then(|timer| timer.schedule.as_deref());
             tracing::error!(timer = id, schedule, error = why, "a timer cannot be fired");
             if self.broken.len() < BROKEN_MAX {
                 self.broken.insert(*id, Instant::now() + BROKEN_PAUSE);
@@ -241,22 +266,34 @@ impl<'a> Clockwork<'a> {
     }
 
     fn answered(&mut self, fired: &Fired, due: &[DueTimer]) {
-        let schedule = due.iter().find(|timer| timer.id == fired.id).and_then(|timer| timer.schedule.as_deref());
-        let kind = if schedule.is_some() { "schedule" } else { "repeat" };
+        let schedule = due
+            .iter()
+            .find(|timer| timer.id == fired.id)
+            .and_then(|timer| timer.schedule.as_deref());
+        let kind = if schedule.is_some() {
+            "schedule"
+        } else {
+            "repeat"
+        };
         match (fired.answer.as_str(), fired.late_seconds) {
             ("held", _) => self.memory.again(true, HELD_PAUSE),
             ("fired", Some(late)) => {
                 metrics::histogram!("durable_timer_lateness_seconds", "kind" => kind).record(late);
                 tracing::debug!(timer = fired.id, schedule, late, "a timer fired");
             }
-            ("missed", _) => metrics::counter!("durable_timers_missed_total", "kind" => kind).increment(1),
+            ("missed", _) => {
+                metrics::counter!("durable_timers_missed_total", "kind" => kind).increment(1)
+            }
             _ => {}
         }
         if let Some((queue, priority, from)) = &fired.started {
             self.hint(queue, *priority, *from);
         }
         if let Some(next) = fired.next {
-            self.memory.arm(Armed { due: ArmedFor::At(next), is_timer: true });
+            self.memory.arm(Armed {
+                due: ArmedFor::At(next),
+                is_timer: true,
+            });
             // The next may be long overdue as well: it is not behind us, and not for the next sweep.
             self.marks.1 = self.marks.1.min(next);
         }
@@ -278,7 +315,10 @@ pub(crate) struct Done {
 impl Done {
     /// How many are not pending any more.
     pub(crate) fn ended(&self) -> usize {
-        self.fired.iter().filter(|fired| fired.answer != "held").count()
+        self.fired
+            .iter()
+            .filter(|fired| fired.answer != "held")
+            .count()
     }
 }
 
@@ -305,7 +345,9 @@ pub(crate) async fn fire_all(
                 for verdict in verdicts {
                     match timer::fire(connection, std::slice::from_ref(&verdict)).await {
                         Ok(fired) => done.fired.extend(fired),
-                        Err(Fault::Refused { message, .. }) => done.broken.push((verdict.id, message)),
+                        Err(Fault::Refused { message, .. }) => {
+                            done.broken.push((verdict.id, message))
+                        }
                         Err(Fault::Busy(_)) => done.fired.push(Fired::held(verdict.id)),
                         Err(fault) => return Err(fault),
                     }
@@ -315,7 +357,10 @@ pub(crate) async fn fire_all(
         }
     }
     for (id, why) in &done.broken {
-        let name = due.iter().find(|timer| timer.id == *id).and_then(|timer| timer.schedule.as_deref());
+        let name = due
+            .iter()
+            .find(|timer| timer.id == *id)
+            .and_then(|timer| timer.schedule.as_deref());
         if let Some(name) = name {
             schedule::failed(connection, name, &crate::error::storable(why)).await?;
         }

@@ -44,7 +44,10 @@ const POISONED_MAX: u8 = 1;
 /// Such a commit brings who is next, so it is a commit and a pick, and its lanes wait for it: two go side by side, as a pick
 /// and a commit do.
 pub(crate) async fn run(core: Arc<Core>) {
-    let (first, second) = (Connection::for_loop(core.target.clone()), Connection::for_loop(core.target.clone()));
+    let (first, second) = (
+        Connection::for_loop(core.target.clone()),
+        Connection::for_loop(core.target.clone()),
+    );
     let everything = async {
         warm(&core, &first).await;
         commit_what_ends(&core, &first, true).await;
@@ -75,11 +78,17 @@ async fn warm(core: &Core, connection: &Connection) {
 
 async fn commit_what_ends(core: &Arc<Core>, connection: &Connection, all: bool) {
     loop {
-        let batch = if all { core.endings.take(BATCH_MAX, BATCH_BYTES_MAX) } else { Vec::new() };
+        let batch = if all {
+            core.endings.take(BATCH_MAX, BATCH_BYTES_MAX)
+        } else {
+            Vec::new()
+        };
         if !batch.is_empty() {
             let _away = core.keyed.without_me();
             // Plain endings are one statement of arrays; those that do more go as a document.
-            let (more, plain): (Vec<_>, Vec<_>) = batch.into_iter().partition(|ended| ended.ending.more.is_some());
+            let (more, plain): (Vec<_>, Vec<_>) = batch
+                .into_iter()
+                .partition(|ended| ended.ending.more.is_some());
             commit(core, connection, plain).await;
             commit(core, connection, more).await;
             continue;
@@ -145,7 +154,8 @@ async fn commit(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) {
     }
     let (batch, again) = once_each(batch, |ended| ended.ending.claim.id);
     again.into_iter().for_each(|ended| core.to_commit(ended));
-    metrics::histogram!("durable_commit_size").record(u32::try_from(batch.len()).unwrap_or(u32::MAX));
+    metrics::histogram!("durable_commit_size")
+        .record(u32::try_from(batch.len()).unwrap_or(u32::MAX));
     let span = tracing::debug_span!("commit", size = batch.len());
     write(core, connection, batch).instrument(span).await;
 }
@@ -169,7 +179,11 @@ async fn write(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) {
             Err(Wait::Away(_)) if core.phase.is_stopped() => return,
             Err(Wait::Away(message)) => {
                 let waiting: usize = work.iter().map(|(batch, _)| batch.len()).sum();
-                tracing::warn!(error = message, waiting, "cannot commit, trying again in {pause:?}");
+                tracing::warn!(
+                    error = message,
+                    waiting,
+                    "cannot commit, trying again in {pause:?}"
+                );
             }
         }
         tokio::time::sleep(pause).await;
@@ -186,10 +200,17 @@ pub(crate) async fn write_blocked(core: &Arc<Core>, connection: &Connection) -> 
     again.into_iter().for_each(|ended| core.blocked.push(ended));
     let mut work = vec![(batch, Try::Halved)];
     while let Some(next) = work.pop() {
-        let Err(wait) = attempt(core, connection, next, &mut work).await else { continue };
+        let Err(wait) = attempt(core, connection, next, &mut work).await else {
+            continue;
+        };
         for (batch, how) in work {
             let is_unsure = matches!(how, Try::Ask(_));
-            batch.into_iter().for_each(|ended| core.blocked.push(Ended { unsure: ended.unsure || is_unsure, ..ended }));
+            batch.into_iter().for_each(|ended| {
+                core.blocked.push(Ended {
+                    unsure: ended.unsure || is_unsure,
+                    ..ended
+                })
+            });
         }
         return matches!(wait, Wait::Locked);
     }
@@ -210,7 +231,8 @@ async fn attempt(
         Try::Ask(held) => return ask(core, connection, batch, held, work).await,
         Try::Plain => {
             let endings = batch.iter().map(|ended| &ended.ending);
-            let settled = settle::settle(connection, endings, core.taker(), BATCH_LOCK_TIMEOUT).await;
+            let settled =
+                settle::settle(connection, endings, core.taker(), BATCH_LOCK_TIMEOUT).await;
             settled.map(|written| (written, HashSet::new()))
         }
         Try::Careful => carefully(connection, &batch, BATCH_LOCK_TIMEOUT).await,
@@ -255,7 +277,11 @@ async fn attempt(
         Fault::Lost(message) => {
             metrics::counter!("durable_commits_resolved_total").increment(1);
             let endings = batch.len();
-            tracing::warn!(error = message, endings, "lost the connection during a commit, asking what became of it");
+            tracing::warn!(
+                error = message,
+                endings,
+                "lost the connection during a commit, asking what became of it"
+            );
             work.push((batch, Try::Ask(0)));
         }
     }
@@ -278,10 +304,16 @@ fn set_aside(core: &Core, ended: Ended, work: &mut Work) {
     let keys: HashSet<(&str, &str)> = keys(&ended).collect();
     let is_behind = |other: &Ended| self::keys(other).any(|key| keys.contains(&key));
     if !keys.is_empty() {
-        for (batch, _) in work.iter_mut().filter(|(_, how)| !matches!(how, Try::Ask(_))) {
-            let (behind, others): (Vec<_>, Vec<_>) = std::mem::take(batch).into_iter().partition(is_behind);
+        for (batch, _) in work
+            .iter_mut()
+            .filter(|(_, how)| !matches!(how, Try::Ask(_)))
+        {
+            let (behind, others): (Vec<_>, Vec<_>) =
+                std::mem::take(batch).into_iter().partition(is_behind);
             *batch = others;
-            behind.into_iter().for_each(|ended| core.blocked.push(ended));
+            behind
+                .into_iter()
+                .for_each(|ended| core.blocked.push(ended));
         }
     }
     core.blocked.push(ended);
@@ -302,10 +334,15 @@ async fn carefully(
     let written = async {
         // Nothing has been written so far, whatever was lost.
         let held = locked.await.map_err(Fault::before_any_write)?;
-        let locked = batch.iter().filter(|ended| touched(ended).any(|id| held.contains(&id)));
+        let locked = batch
+            .iter()
+            .filter(|ended| touched(ended).any(|id| held.contains(&id)));
         let locked: HashSet<i64> = locked.map(|ended| ended.ending.claim.id).collect();
-        let mut free =
-            batch.iter().map(|ended| &ended.ending).filter(|ending| !locked.contains(&ending.claim.id)).peekable();
+        let mut free = batch
+            .iter()
+            .map(|ended| &ended.ending)
+            .filter(|ending| !locked.contains(&ending.claim.id))
+            .peekable();
         let written = match free.peek() {
             Some(_) => settle::settle(connection, free, None, lock_timeout).await?,
             None => Written::default(),
@@ -330,32 +367,55 @@ async fn carefully(
 fn touched(ended: &Ended) -> impl Iterator<Item = i64> + '_ {
     let more = ended.ending.more.as_deref();
     let parent = more.and_then(|more| more.parent);
-    let targets = more.into_iter().flat_map(|more| more.letters.iter().filter_map(|letter| letter.id));
-    std::iter::once(ended.ending.claim.id).chain(parent).chain(targets)
+    let targets = more
+        .into_iter()
+        .flat_map(|more| more.letters.iter().filter_map(|letter| letter.id));
+    std::iter::once(ended.ending.claim.id)
+        .chain(parent)
+        .chain(targets)
 }
 
 /// The business keys that an ending addresses or takes, with their tenants.
 fn keys(ended: &Ended) -> impl Iterator<Item = (&str, &str)> {
     ended.ending.more.iter().flat_map(|more| {
         let children = more.spawn.iter().flat_map(|spawn| &spawn.children);
-        let taken = children.chain(&more.births).filter_map(|new| Some((new.tenant.as_str(), new.key.as_deref()?)));
-        let told = more.letters.iter().filter_map(|letter| Some((letter.tenant.as_str(), letter.key.as_deref()?)));
+        let taken = children
+            .chain(&more.births)
+            .filter_map(|new| Some((new.tenant.as_str(), new.key.as_deref()?)));
+        let told = more
+            .letters
+            .iter()
+            .filter_map(|letter| Some((letter.tenant.as_str(), letter.key.as_deref()?)));
         taken.chain(told)
     })
 }
 
 /// A batch was written, save what was locked.
-fn accept(core: &Arc<Core>, batch: Vec<Ended>, written: Written, locked: &HashSet<i64>, work: &mut Work) {
-    let (aside, tried): (Vec<Ended>, Vec<Ended>) =
-        batch.into_iter().partition(|ended| locked.contains(&ended.ending.claim.id));
+fn accept(
+    core: &Arc<Core>,
+    batch: Vec<Ended>,
+    written: Written,
+    locked: &HashSet<i64>,
+    work: &mut Work,
+) {
+    let (aside, tried): (Vec<Ended>, Vec<Ended>) = batch
+        .into_iter()
+        .partition(|ended| locked.contains(&ended.ending.claim.id));
     aside.into_iter().for_each(|ended| core.blocked.push(ended));
     let is_written = |ended: &Ended| written.found.contains_key(&ended.ending.claim.id);
-    let (ask, told): (Vec<Ended>, Vec<Ended>) =
-        tried.into_iter().partition(|ended: &Ended| ended.unsure && !is_written(ended));
-    let followed: HashSet<i64> = written.handed.iter().map(|(freed_by, _)| *freed_by).collect();
+    let (ask, told): (Vec<Ended>, Vec<Ended>) = tried
+        .into_iter()
+        .partition(|ended: &Ended| ended.unsure && !is_written(ended));
+    let followed: HashSet<i64> = written
+        .handed
+        .iter()
+        .map(|(freed_by, _)| *freed_by)
+        .collect();
     follow(core, &told, written.handed);
     // Where somebody follows in the place of each, there is neither room nor anything new for the picker.
-    let is_quiet = told.iter().all(|ended| followed.contains(&ended.ending.claim.id));
+    let is_quiet = told
+        .iter()
+        .all(|ended| followed.contains(&ended.ending.claim.id));
     tell(core, told, |claim| written.found.get(&claim.id).cloned());
     if !is_quiet {
         core.wake.ring();
@@ -381,17 +441,29 @@ async fn ask(
             return Err(Wait::Away(fault.message().to_owned()));
         }
     };
-    let (mut known, mut committed, mut open, mut again) = (Vec::new(), HashSet::new(), Vec::new(), Vec::new());
+    let (mut known, mut committed, mut open, mut again) =
+        (Vec::new(), HashSet::new(), Vec::new(), Vec::new());
     for (ended, fate) in batch.into_iter().zip(fates) {
         match fate {
             // The backend that we lost may not even have begun: what it writes after our question looks like another's work.
-            Resolved::Ours => again.push(Ended { unsure: true, ..ended }),
-            Resolved::Held => open.push(Ended { unsure: true, ..ended }),
+            Resolved::Ours => again.push(Ended {
+                unsure: true,
+                ..ended
+            }),
+            Resolved::Held => open.push(Ended {
+                unsure: true,
+                ..ended
+            }),
             Resolved::Stale => known.push(ended),
             Resolved::Committed => {
                 committed.insert(ended.ending.claim);
                 // Its next step begins only if the claim is still ours. Otherwise it may have been cancelled since.
-                if ended.ending.keyed && ended.ahead.as_ref().is_some_and(|row| !inputs.contains_key(&row.id)) {
+                if ended.ending.keyed
+                    && ended
+                        .ahead
+                        .as_ref()
+                        .is_some_and(|row| !inputs.contains_key(&row.id))
+                {
                     core.releases.push(ended.ending.claim);
                 }
                 let ahead = ended.ahead.filter(|row| inputs.contains_key(&row.id));
@@ -399,7 +471,11 @@ async fn ask(
             }
         }
     }
-    answer(core, known, |claim| committed.contains(claim).then(|| inputs.get(&claim.id).cloned().unwrap_or_default()));
+    answer(core, known, |claim| {
+        committed
+            .contains(claim)
+            .then(|| inputs.get(&claim.id).cloned().unwrap_or_default())
+    });
     let is_locked = !open.is_empty() && held + 1 < HELD_MAX;
     if is_locked {
         work.push((open, Try::Ask(held + 1)));
@@ -413,11 +489,20 @@ async fn ask(
 }
 
 /// What became of each, and what the next steps see of those that were committed and run ahead.
-async fn resolved(connection: &Connection, batch: &[Ended]) -> Result<(Vec<Resolved>, HashMap<i64, Found>), Fault> {
+async fn resolved(
+    connection: &Connection,
+    batch: &[Ended],
+) -> Result<(Vec<Resolved>, HashMap<i64, Found>), Fault> {
     let claims: Vec<Claim> = batch.iter().map(|ended| ended.ending.claim).collect();
     let fates = resolve::resolve(connection, &claims).await?;
-    let runs_ahead = |(ended, fate): &(&Ended, &Resolved)| ended.ahead.is_some() && **fate == Resolved::Committed;
-    let ahead = batch.iter().zip(&fates).filter(runs_ahead).map(|(ended, _)| ended.ending.claim);
+    let runs_ahead = |(ended, fate): &(&Ended, &Resolved)| {
+        ended.ahead.is_some() && **fate == Resolved::Committed
+    };
+    let ahead = batch
+        .iter()
+        .zip(&fates)
+        .filter(runs_ahead)
+        .map(|(ended, _)| ended.ending.claim);
     let inputs = resolve::inputs(connection, &ahead.collect::<Vec<_>>()).await?;
     Ok((fates, inputs))
 }
@@ -431,7 +516,9 @@ pub(crate) fn poisoned(core: &Arc<Core>, ended: Ended, fault: &Fault) {
     if run.poisoned >= POISONED_MAX {
         let decision = Decision::failed(&format!(
             "{}; and its handler's outcome could not be committed either: {message}",
-            run.poison.map(|failure| failure.message).unwrap_or_default()
+            run.poison
+                .map(|failure| failure.message)
+                .unwrap_or_default()
         ));
         run.poison = None;
         run.poisoned = run.poisoned.saturating_add(1);
@@ -446,7 +533,12 @@ pub(crate) fn poisoned(core: &Arc<Core>, ended: Ended, fault: &Fault) {
         return;
     }
     run.poisoned += 1;
-    run.poison = Some(Failure { attempt: run.row.attempt, failures: run.row.failures, message: why, fatal });
+    run.poison = Some(Failure {
+        attempt: run.row.attempt,
+        failures: run.row.failures,
+        message: why,
+        fatal,
+    });
     staff(core, queue, vec![run]);
 }
 
@@ -457,8 +549,14 @@ mod tests {
     #[test]
     fn a_batch_holds_one_ending_of_an_instance() {
         assert_eq!(once_each(vec![3, 1, 2], |id| *id), (vec![3, 1, 2], vec![]));
-        let (now, later) = once_each(vec![(3, 'a'), (1, 'b'), (3, 'c'), (3, 'd'), (1, 'e')], |(id, _)| *id);
-        assert_eq!((now, later), (vec![(3, 'a'), (1, 'b')], vec![(3, 'c'), (3, 'd'), (1, 'e')]));
+        let (now, later) = once_each(
+            vec![(3, 'a'), (1, 'b'), (3, 'c'), (3, 'd'), (1, 'e')],
+            |(id, _)| *id,
+        );
+        assert_eq!(
+            (now, later),
+            (vec![(3, 'a'), (1, 'b')], vec![(3, 'c'), (3, 'd'), (1, 'e')])
+        );
         assert_eq!(once_each(Vec::<i64>::new(), |id| *id), (vec![], vec![]));
     }
 }

@@ -101,7 +101,11 @@ impl Core {
         steps: tokio::runtime::Handle,
     ) -> Core {
         let environment = Arc::new(Environment::new(pool.clone(), installation, &settings));
-        let by_name = queues.iter().enumerate().map(|(index, queue)| (queue.queue.name().to_owned(), index)).collect();
+        let by_name = queues
+            .iter()
+            .enumerate()
+            .map(|(index, queue)| (queue.queue.name().to_owned(), index))
+            .collect();
         Core {
             target: pool.inner.target.clone(),
             environment: environment.clone(),
@@ -150,8 +154,8 @@ impl Core {
     /// A decision becomes an ending; a `next` runs ahead on the same claim if its bounds allow.
     pub(crate) fn ended(&self, run: Run, queue: usize, decision: Decision) -> Ended {
         let row = &run.row;
-        let within_bounds =
-            run.steps + 1 < self.settings.run_ahead_steps && run.since.elapsed() < self.settings.run_ahead_for;
+        let within_bounds = run.steps + 1 < self.settings.run_ahead_steps
+            && run.since.elapsed() < self.settings.run_ahead_for;
         let ahead = decision.outcome == "next" && within_bounds && !self.phase.is_draining();
         let next = ahead.then(|| Claimed {
             step: decision.step.clone().unwrap_or_default(),
@@ -171,7 +175,11 @@ impl Core {
         let tale = Tale::of(row, &decision, &self.who);
         let ending = Ending {
             claim: row.claim(),
-            status: if ahead { Status::Executing } else { decision.status },
+            status: if ahead {
+                Status::Executing
+            } else {
+                decision.status
+            },
             version: decision.version.map(i32::from),
             step: decision.step,
             data: decision.data,
@@ -187,7 +195,14 @@ impl Core {
             tale,
         };
         debug_assert!(!ahead || ending.rise == ENTERS);
-        Ended { ending, run, queue, outcome: decision.outcome, unsure: false, ahead: next }
+        Ended {
+            ending,
+            run,
+            queue,
+            outcome: decision.outcome,
+            unsure: false,
+            ahead: next,
+        }
     }
 
     /// A suspect may be claimed only while none is held.
@@ -204,18 +219,27 @@ impl Core {
     /// A step has ended: the committer takes it from here.
     pub(crate) fn to_commit(&self, ended: Ended) {
         let frees = ended.ending.keyed && ended.ending.more.is_none();
-        if frees { self.keyed.push(ended) } else { self.endings.push(ended) }
+        if frees {
+            self.keyed.push(ended)
+        } else {
+            self.endings.push(ended)
+        }
     }
 
     /// Where the next in a lane goes on: in this process, while it may claim at all.
     pub(crate) fn taker(&self) -> Option<Taker<'_>> {
         let may = !self.phase.is_draining() && !self.lease.left().is_zero();
-        may.then(|| Taker { worker: &self.worker.id, lease_seconds: self.lease_seconds(), steps: &self.worker.steps })
+        may.then(|| Taker {
+            worker: &self.worker.id,
+            lease_seconds: self.lease_seconds(),
+            steps: &self.worker.steps,
+        })
     }
 
     /// Whether the lease is renewed in time: by this process's own clock, no renewal is overdue.
     pub(crate) fn renews(&self) -> bool {
-        self.lease.renewed_within(self.settings.heartbeat + self.settings.heartbeat / 2)
+        self.lease
+            .renewed_within(self.settings.heartbeat + self.settings.heartbeat / 2)
     }
 
     pub(crate) fn lease_seconds(&self) -> f64 {
@@ -250,13 +274,19 @@ pub(crate) struct Lease {
 
 impl Lease {
     fn new(period: Duration) -> Lease {
-        Lease { period, until: Mutex::default(), renewed: Notify::new(), renewals: AtomicU64::new(0) }
+        Lease {
+            period,
+            until: Mutex::default(),
+            renewed: Notify::new(),
+            renewals: AtomicU64::new(0),
+        }
     }
 
     /// A renewal was acknowledged. Counted from before it was sent: the database's lease began later.
     pub(crate) fn renewed(&self, sent: Instant) {
         let margin = self.period / 10;
-        *self.until.lock().unwrap_or_else(PoisonError::into_inner) = Some(sent + self.period.saturating_sub(margin));
+        *self.until.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(sent + self.period.saturating_sub(margin));
         self.renewals.fetch_add(1, Ordering::Relaxed);
         self.renewed.notify_waiters();
     }
@@ -274,7 +304,9 @@ impl Lease {
 
     pub(crate) fn left(&self) -> Duration {
         let until = *self.until.lock().unwrap_or_else(PoisonError::into_inner);
-        until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
+        until.map_or(Duration::ZERO, |until| {
+            until.saturating_duration_since(Instant::now())
+        })
     }
 
     /// Wait until the lease is good: after an outage it is renewed before anything else is said.

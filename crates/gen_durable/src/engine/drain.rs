@@ -35,7 +35,11 @@ pub(super) struct Loops {
 /// Claims nothing more, gives back what has not begun, lets running steps end until the deadline, commits, gives back the rest, and takes the
 /// worker's row away. Returns how many claims were given back.
 pub(super) async fn shut_down(core: &Arc<Core>, loops: Loops) -> usize {
-    let Loops { pick, mut project, others } = loops;
+    let Loops {
+        pick,
+        mut project,
+        others,
+    } = loops;
     let deadline = Instant::now() + core.settings.drain_timeout;
     core.phase.drain();
     let given_back = drain(core, pick, deadline).await;
@@ -53,7 +57,10 @@ pub(super) async fn shut_down(core: &Arc<Core>, loops: Loops) -> usize {
         }
     };
     // What is left of the drain belongs to the last commits as well.
-    if timeout_at(deadline.max(Instant::now()) + LOOPS_PATIENCE, ended).await.is_err() {
+    if timeout_at(deadline.max(Instant::now()) + LOOPS_PATIENCE, ended)
+        .await
+        .is_err()
+    {
         tracing::warn!(
             "the engine stops while a statement is unanswered: what it did not commit returns when the lease runs out"
         );
@@ -77,7 +84,8 @@ async fn drain(core: &Arc<Core>, mut pick: oneshot::Receiver<()>, deadline: Inst
         }
         // What a pick or a sweep has claimed is in its queue before either ends.
         let picking = matches!(pick.try_recv(), Err(oneshot::error::TryRecvError::Empty));
-        let was_claiming = std::mem::replace(&mut claiming, picking || core.claiming.try_lock().is_err());
+        let was_claiming =
+            std::mem::replace(&mut claiming, picking || core.claiming.try_lock().is_err());
         if !was_claiming && core.queues.iter().all(|queue| queue.is_empty()) {
             return given_back;
         }
@@ -99,13 +107,20 @@ async fn give_back(core: &Arc<Core>, overdue: bool) -> usize {
     }
     let count = claims.len();
     let gone = claims.clone();
-    match timeout(GIVE_BACK_PATIENCE, within::give_back_all(core, claims, || false)).await {
+    match timeout(
+        GIVE_BACK_PATIENCE,
+        within::give_back_all(core, claims, || false),
+    )
+    .await
+    {
         Ok(_) => {}
         Err(_) => tracing::warn!(
             count,
             "could not give all of {count} claims back: they return when this worker leaves, or when its lease runs out"
         ),
     }
-    core.queues.iter().for_each(|queue| queue.let_go(gone.iter().copied()));
+    core.queues
+        .iter()
+        .for_each(|queue| queue.let_go(gone.iter().copied()));
     count
 }

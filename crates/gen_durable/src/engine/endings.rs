@@ -80,7 +80,10 @@ impl Endings {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .len()
     }
 
     pub(crate) async fn rung(&self) {
@@ -151,7 +154,11 @@ impl Keyed {
         let fair = fair(waiting, self.taken.load(Ordering::SeqCst), committers);
         let endings = self.endings.take(fair.min(limit), bytes_max);
         self.taken.fetch_add(endings.len(), Ordering::SeqCst);
-        Some(Share { keyed: self, count: endings.len(), endings })
+        Some(Share {
+            keyed: self,
+            count: endings.len(),
+            endings,
+        })
     }
 
     /// Something waits: it is worth asking for a share.
@@ -211,7 +218,11 @@ impl Drop for Away<'_> {
 /// How many of those that wait one takes, while so many are being committed by others.
 fn fair(waiting: usize, taken: usize, committers: usize) -> usize {
     let all = waiting + taken;
-    if all < SHARED_FROM { waiting } else { all.div_ceil(committers.max(1)).min(waiting) }
+    if all < SHARED_FROM {
+        waiting
+    } else {
+        all.div_ceil(committers.max(1)).min(waiting)
+    }
 }
 
 #[cfg(test)]
@@ -220,8 +231,19 @@ mod tests {
 
     #[test]
     fn nobody_takes_more_than_a_fair_share_of_what_is_worth_two_commits() {
-        assert_eq!((fair(0, 0, 2), fair(15, 0, 2), fair(16, 0, 2), fair(101, 0, 2)), (0, 15, 8, 51));
-        assert_eq!((fair(95, 5, 2), fair(5, 95, 2), fair(50, 50, 2)), (50, 5, 50));
+        assert_eq!(
+            (
+                fair(0, 0, 2),
+                fair(15, 0, 2),
+                fair(16, 0, 2),
+                fair(101, 0, 2)
+            ),
+            (0, 15, 8, 51)
+        );
+        assert_eq!(
+            (fair(95, 5, 2), fair(5, 95, 2), fair(50, 50, 2)),
+            (50, 5, 50)
+        );
         assert_eq!((fair(100, 0, 1), fair(100, 0, 0)), (100, 100));
     }
 }

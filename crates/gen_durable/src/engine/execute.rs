@@ -56,7 +56,11 @@ pub(crate) struct Environment {
 
 impl Environment {
     pub(crate) fn new(pool: Pool, installation: Arc<str>, settings: &Settings) -> Environment {
-        let Settings { step_timeout, payload_bytes_max, .. } = *settings;
+        let Settings {
+            step_timeout,
+            payload_bytes_max,
+            ..
+        } = *settings;
         Environment {
             pool,
             installation,
@@ -115,18 +119,28 @@ impl Decision {
 
     /// This build cannot decode the row: set it aside, blame nobody.
     pub(crate) fn stuck(why: &str) -> Decision {
-        Decision { error: Some(storable(why)), ..Decision::of(Status::Stuck, "stuck") }
+        Decision {
+            error: Some(storable(why)),
+            ..Decision::of(Status::Stuck, "stuck")
+        }
     }
 
     /// Our own database was away while the step ran: the same step again, and no attempt is burned.
     fn outage(error: &StepError) -> Decision {
         let error = Some(storable(&error.to_string()));
-        Decision { error, delay: OUTAGE_PAUSE, ..Decision::of(Status::Runnable, "outage") }
+        Decision {
+            error,
+            delay: OUTAGE_PAUSE,
+            ..Decision::of(Status::Runnable, "outage")
+        }
     }
 
     /// Given up by the engine itself.
     pub(crate) fn failed(why: &str) -> Decision {
-        Decision { error: Some(storable(why)), ..Decision::of(Status::Failed, "failure") }
+        Decision {
+            error: Some(storable(why)),
+            ..Decision::of(Status::Failed, "failure")
+        }
     }
 }
 
@@ -146,7 +160,9 @@ pub(crate) async fn execute<M: Machine>(
                 Err(why) => return Decision::stuck(&why),
             };
             let before = unchanged(&machine);
-            let timeout = guarded(|| machine.policy(&step).timeout).unwrap_or(None).unwrap_or(environment.step_timeout);
+            let timeout = guarded(|| machine.policy(&step).timeout)
+                .unwrap_or(None)
+                .unwrap_or(environment.step_timeout);
             let letters = match Letter::all(row.inbox.as_deref()) {
                 Ok(letters) => letters,
                 Err(why) => return Decision::stuck(&why),
@@ -155,7 +171,11 @@ pub(crate) async fn execute<M: Machine>(
             let mut cx = context::<M>(app, row, environment, letters);
             // All that is the user's lives and is dropped in here: a `Drop` may panic too.
             let ran = within(timeout, async move {
-                let inputs = Inputs { row, letters, limit };
+                let inputs = Inputs {
+                    row,
+                    letters,
+                    limit,
+                };
                 match postponed(machine.step(step, &mut cx).await) {
                     Err(error) if is_outage(&error, &cx) => Ok(Decision::outage(&error)),
                     outcome => encode(outcome?, &machine, before.as_deref(), upgraded, inputs),
@@ -163,7 +183,9 @@ pub(crate) async fn execute<M: Machine>(
             });
             match ran.await {
                 Ran::Ended(Ok(decision)) => return decision,
-                Ran::Ended(Err(error)) => failure_of(row, storable(&error.to_string()), error.is_fatal()),
+                Ran::Ended(Err(error)) => {
+                    failure_of(row, storable(&error.to_string()), error.is_fatal())
+                }
                 Ran::Panicked(message) => failure_of(row, message, false),
                 Ran::TimedOut => {
                     let message = format!("the step ran longer than its timeout of {timeout:?}");
@@ -184,7 +206,8 @@ enum Ran {
 }
 
 async fn within(timeout: Duration, code: impl Future<Output = Result<Decision, StepError>>) -> Ran {
-    let bounded = AssertUnwindSafe(async move { tokio::time::timeout(timeout, code).await }).catch_unwind();
+    let bounded =
+        AssertUnwindSafe(async move { tokio::time::timeout(timeout, code).await }).catch_unwind();
     match bounded.await {
         Ok(Ok(ended)) => Ran::Ended(ended),
         Ok(Err(_)) => Ran::TimedOut,
@@ -194,11 +217,22 @@ async fn within(timeout: Duration, code: impl Future<Output = Result<Decision, S
 
 /// What the state looks like before the step, to see whether that changes it. A job's cannot change.
 fn unchanged<M: Machine>(machine: &M) -> Option<String> {
-    M::STATE_CHANGES.then(|| guarded(|| serde_json::to_string(machine).ok()).ok().flatten()).flatten()
+    M::STATE_CHANGES
+        .then(|| {
+            guarded(|| serde_json::to_string(machine).ok())
+                .ok()
+                .flatten()
+        })
+        .flatten()
 }
 
 /// What the failed step changed is gone: the handler gets state and step decoded afresh from the row.
-async fn handle<M: Machine>(app: &M::App, row: &Claimed, failure: Failure, environment: &Environment) -> Decision {
+async fn handle<M: Machine>(
+    app: &M::App,
+    row: &Claimed,
+    failure: Failure,
+    environment: &Environment,
+) -> Decision {
     let (mut machine, step, upgraded) = match decode::<M>(row) {
         Ok(decoded) => decoded,
         Err(why) => return Decision::stuck(&why),
@@ -213,7 +247,11 @@ async fn handle<M: Machine>(app: &M::App, row: &Claimed, failure: Failure, envir
     let mut cx = context::<M>(app, row, environment, letters);
     let failed = &failure;
     let ran = within(environment.step_timeout, async move {
-        let inputs = Inputs { row, letters, limit: environment.payload_bytes_max };
+        let inputs = Inputs {
+            row,
+            letters,
+            limit: environment.payload_bytes_max,
+        };
         match postponed(machine.handle(step, failed, &mut cx).await) {
             Err(error) if is_outage(&error, &cx) => Ok(Decision::outage(&error)),
             outcome => encode(outcome?, &machine, before.as_deref(), upgraded, inputs),
@@ -221,17 +259,36 @@ async fn handle<M: Machine>(app: &M::App, row: &Claimed, failure: Failure, envir
     });
     let why = match ran.await {
         Ran::Ended(Ok(decision)) => {
-            let error = decision.error.clone().or_else(|| Some(storable(&failure.message)));
+            let error = decision
+                .error
+                .clone()
+                .or_else(|| Some(storable(&failure.message)));
             // An ending that names a step goes on: the failure is behind it.
-            let error = if decision.rise == ENTERS || decision.status == Status::Done { None } else { error };
-            let outcome = if decision.outcome == "retry" { "failure" } else { decision.outcome };
-            return Decision { error, outcome, failure: Some(failure.message), ..decision };
+            let error = if decision.rise == ENTERS || decision.status == Status::Done {
+                None
+            } else {
+                error
+            };
+            let outcome = if decision.outcome == "retry" {
+                "failure"
+            } else {
+                decision.outcome
+            };
+            return Decision {
+                error,
+                outcome,
+                failure: Some(failure.message),
+                ..decision
+            };
         }
         Ran::Ended(Err(error)) => error.to_string(),
         Ran::Panicked(message) => message,
         Ran::TimedOut => format!("it ran longer than {:?}", environment.step_timeout),
     };
-    Decision::failed(&format!("{}; and its handler failed: {why}", failure.message))
+    Decision::failed(&format!(
+        "{}; and its handler failed: {why}",
+        failure.message
+    ))
 }
 
 /// Returns whether a step's error is news of an outage of our own database: from one of our calls, or from the driver under a
@@ -241,11 +298,13 @@ fn is_outage<M: Machine>(error: &StepError, cx: &Context<'_, M>) -> bool {
     let ours = cx.began.load(Ordering::Relaxed);
     !error.is_fatal()
         && error.causes().any(|cause| {
-            cause.downcast_ref::<Error>().is_some_and(|error| error.is_transient() || error.is_unknown())
+            cause
+                .downcast_ref::<Error>()
+                .is_some_and(|error| error.is_transient() || error.is_unknown())
                 || ours
-                    && cause
-                        .downcast_ref()
-                        .is_some_and(|error| matches!(Fault::of(error), Fault::Away(_) | Fault::Lost(_)))
+                    && cause.downcast_ref().is_some_and(|error| {
+                        matches!(Fault::of(error), Fault::Away(_) | Fault::Lost(_))
+                    })
         })
 }
 
@@ -282,7 +341,11 @@ impl Inputs<'_> {
     /// The letters of the awaited set: what an ending that progresses consumes.
     fn awaited(&self) -> Vec<i64> {
         let names = self.row.awaits.as_deref().unwrap_or_default();
-        self.letters.iter().filter(|letter| names.contains(&letter.name)).map(|letter| letter.id).collect()
+        self.letters
+            .iter()
+            .filter(|letter| names.contains(&letter.name))
+            .map(|letter| letter.id)
+            .collect()
     }
 }
 
@@ -294,16 +357,27 @@ fn decode<M: Machine>(row: &Claimed) -> Result<(M, M::Step, Upgraded), String> {
         if row.fsm_version == M::VERSION {
             let machine = serde_json::from_str(&row.state)
                 .map_err(|error| format!("the state cannot be decoded by this build: {error}"))?;
-            return Ok((machine, codec::decode_step(&row.step, row.data.as_deref())?, None));
+            return Ok((
+                machine,
+                codec::decode_step(&row.step, row.data.as_deref())?,
+                None,
+            ));
         }
         let parse = |text: &str| serde_json::from_str(text).map_err(|error| error.to_string());
         let stored = Stored {
             step: row.step.clone(),
-            data: row.data.as_deref().map_or(Ok(serde_json::Value::Null), parse)?,
+            data: row
+                .data
+                .as_deref()
+                .map_or(Ok(serde_json::Value::Null), parse)?,
             state: parse(&row.state)?,
         };
-        let stored = M::upgrade(row.fsm_version, stored)
-            .map_err(|error| format!("the upgrade from version {} failed: {error}", row.fsm_version))?;
+        let stored = M::upgrade(row.fsm_version, stored).map_err(|error| {
+            format!(
+                "the upgrade from version {} failed: {error}",
+                row.fsm_version
+            )
+        })?;
         let machine = serde_json::from_value(stored.state)
             .map_err(|error| format!("the upgraded state cannot be decoded: {error}"))?;
         let (step, data) = codec::decode_upgraded_step(&stored.step, &stored.data)?;
@@ -320,7 +394,14 @@ fn encode<M: Machine>(
     upgraded: Upgraded,
     inputs: Inputs<'_>,
 ) -> Result<Decision, StepError> {
-    let Transition { ending, births, letters, repeats, events, within } = transition;
+    let Transition {
+        ending,
+        births,
+        letters,
+        repeats,
+        events,
+        within,
+    } = transition;
     let limit = inputs.limit;
     let settles = matches!(ending, Ending::Done(_) | Ending::Stop(_));
     // A retry and another wait consume nothing, so that a pack accumulates; everything else has used what it was handed.
@@ -335,32 +416,62 @@ fn encode<M: Machine>(
             }
             decision
         }
-        Ending::Retry(delay) => Decision { delay, rise: 1, ..Decision::of(Status::Runnable, "retry") },
-        Ending::Wait { names, then, deadline } => {
+        Ending::Retry(delay) => Decision {
+            delay,
+            rise: 1,
+            ..Decision::of(Status::Runnable, "retry")
+        },
+        Ending::Wait {
+            names,
+            then,
+            deadline,
+        } => {
             let mut decision = enters(&then, Decision::of(Status::AwaitingSignal, "wait"), limit)?;
             decision.more.awaits = Some(names);
             decision.more.seen = inputs.awaited();
             decision.more.deadline = gives_up(deadline, &inputs)?;
             decision
         }
-        Ending::Spawn { children, any, fail_if_taken, then, deadline } => {
-            let mut decision = enters(&then, Decision::of(Status::AwaitingChildren, "spawn"), limit)?;
+        Ending::Spawn {
+            children,
+            any,
+            fail_if_taken,
+            then,
+            deadline,
+        } => {
+            let mut decision = enters(
+                &then,
+                Decision::of(Status::AwaitingChildren, "spawn"),
+                limit,
+            )?;
             let taken = if fail_if_taken { "fail" } else { "skip" };
-            decision.more.spawn = Some(Spawn { any, taken, children: born(children, inputs.row, limit)? });
+            decision.more.spawn = Some(Spawn {
+                any,
+                taken,
+                children: born(children, inputs.row, limit)?,
+            });
             decision.more.deadline = gives_up(deadline, &inputs)?;
             decision
         }
         Ending::Done(output) => {
             let result = Some(codec::encode("the result", &output, limit)?);
-            Decision { result, ..Decision::of(Status::Done, "done") }
+            Decision {
+                result,
+                ..Decision::of(Status::Done, "done")
+            }
         }
-        Ending::Stop(reason) => Decision { error: Some(storable(&reason)), ..Decision::of(Status::Failed, "stop") },
+        Ending::Stop(reason) => Decision {
+            error: Some(storable(&reason)),
+            ..Decision::of(Status::Failed, "stop")
+        },
     };
     decision.within = within;
     decision.more.births = born(births, inputs.row, limit)?;
     decision.more.repeats = repeated(repeats, &inputs)?;
-    decision.more.letters =
-        letters.into_iter().map(|letter| letter.into_sent(limit)).collect::<Result<_, StepError>>()?;
+    decision.more.letters = letters
+        .into_iter()
+        .map(|letter| letter.into_sent(limit))
+        .collect::<Result<_, StepError>>()?;
     decision.more.events = recorded(events, inputs.row, limit)?;
     if consumes {
         decision.more.consumed = inputs.awaited();
@@ -407,7 +518,11 @@ fn born(births: Vec<Birth>, row: &Claimed, limit: usize) -> Result<Vec<New>, Ste
 }
 
 /// Events belong to the log of the instance's tenant, unless they say otherwise, and name the step that recorded them.
-fn recorded(events: Vec<Result<Fact, StepError>>, row: &Claimed, limit: usize) -> Result<Vec<Fact>, StepError> {
+fn recorded(
+    events: Vec<Result<Fact, StepError>>,
+    row: &Claimed,
+    limit: usize,
+) -> Result<Vec<Fact>, StepError> {
     events
         .into_iter()
         .map(|fact| {
@@ -422,20 +537,32 @@ fn recorded(events: Vec<Result<Fact, StepError>>, row: &Claimed, limit: usize) -
         .collect()
 }
 
-fn gives_up<S: Data>(deadline: Option<(Due, S)>, inputs: &Inputs<'_>) -> Result<Option<Deadline>, StepError> {
-    let Some((due, step)) = deadline else { return Ok(None) };
+fn gives_up<S: Data>(
+    deadline: Option<(Due, S)>,
+    inputs: &Inputs<'_>,
+) -> Result<Option<Deadline>, StepError> {
+    let Some((due, step)) = deadline else {
+        return Ok(None);
+    };
     let limit = inputs.limit;
     let (step, data) = codec::encode_step(&step)?;
     if let Some(data) = &data {
         codec::check_json("the step's data", data, limit)?;
-        codec::check_nulls("the step's data", data, || codec::decode_step::<S>(&step, Some(data)).map(drop))?;
+        codec::check_nulls("the step's data", data, || {
+            codec::decode_step::<S>(&step, Some(data)).map(drop)
+        })?;
     }
     let data = data.map(RawValue::from_string).transpose()?;
     let (after, at) = match due.moment(inputs.row.now).map_err(fatal)? {
         Moment::After(delay) => (Some(codec::delay_seconds(delay)), None),
         Moment::At(at) => (None, Some(at)),
     };
-    Ok(Some(Deadline { after, at, step, data }))
+    Ok(Some(Deadline {
+        after,
+        at,
+        step,
+        data,
+    }))
 }
 
 /// What is enqueued again and again beside the wait. A cycle that has no occurrence left is none.
@@ -443,11 +570,22 @@ fn repeated(repeats: Vec<(Cycle, Birth)>, inputs: &Inputs<'_>) -> Result<Vec<Rep
     let mut found = Vec::new();
     for (cycle, birth) in repeats {
         cycle.check().map_err(fatal)?;
-        let Some(birth) = born(vec![birth], inputs.row, inputs.limit)?.pop() else { continue };
+        let Some(birth) = born(vec![birth], inputs.row, inputs.limit)?.pop() else {
+            continue;
+        };
         let anchor = inputs.row.now;
-        let Some(first) = cycle.first(anchor) else { continue };
+        let Some(first) = cycle.first(anchor) else {
+            continue;
+        };
         let (cycle, missed) = (cycle.to_string(), cycle.missed_policy().name());
-        found.push(Repeat { due: first.due, remaining: first.remaining, anchor, cycle, missed, birth });
+        found.push(Repeat {
+            due: first.due,
+            remaining: first.remaining,
+            anchor,
+            cycle,
+            missed,
+            birth,
+        });
     }
     Ok(found)
 }
@@ -456,13 +594,25 @@ fn enters<S: Data>(step: &S, decision: Decision, limit: usize) -> Result<Decisio
     let (name, data) = codec::encode_step(step)?;
     if let Some(data) = &data {
         codec::check_json("the step's data", data, limit)?;
-        codec::check_nulls("the step's data", data, || codec::decode_step::<S>(&name, Some(data)).map(drop))?;
+        codec::check_nulls("the step's data", data, || {
+            codec::decode_step::<S>(&name, Some(data)).map(drop)
+        })?;
     }
-    Ok(Decision { step: Some(name), data, rise: ENTERS, ..decision })
+    Ok(Decision {
+        step: Some(name),
+        data,
+        rise: ENTERS,
+        ..decision
+    })
 }
 
 fn failure_of(row: &Claimed, message: String, fatal: bool) -> Failure {
-    Failure { attempt: row.attempt, failures: row.failures, message, fatal }
+    Failure {
+        attempt: row.attempt,
+        failures: row.failures,
+        message,
+        fatal,
+    }
 }
 
 /// A step that postpones itself has not failed: it asks for a retry.

@@ -73,9 +73,27 @@ impl Failures {
 
     /// Logs a failure and hands it to the hook's thread, without waiting.
     pub(super) fn tell(&self, failure: InstanceFailure) {
-        let InstanceFailure { machine, id, step, attempt, error, status } = &failure;
-        let what = if *status == Status::Stuck { "was set aside as stuck" } else { "failed for good" };
-        tracing::warn!(machine, id, step, attempt, error, "instance {id} of {machine} {what} at step {step}: {error}");
+        let InstanceFailure {
+            machine,
+            id,
+            step,
+            attempt,
+            error,
+            status,
+        } = &failure;
+        let what = if *status == Status::Stuck {
+            "was set aside as stuck"
+        } else {
+            "failed for good"
+        };
+        tracing::warn!(
+            machine,
+            id,
+            step,
+            attempt,
+            error,
+            "instance {id} of {machine} {what} at step {step}: {error}"
+        );
         let hook = self.hook.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(sender) = hook.as_ref()
             && sender.try_send(failure).is_err()
@@ -89,7 +107,11 @@ impl Failures {
 pub(super) async fn run(hook: Hook, failures: Receiver<InstanceFailure>) {
     for failure in failures {
         if std::panic::catch_unwind(AssertUnwindSafe(|| hook(&failure))).is_err() {
-            tracing::warn!(machine = failure.machine, id = failure.id, "the failure hook panicked");
+            tracing::warn!(
+                machine = failure.machine,
+                id = failure.id,
+                "the failure hook panicked"
+            );
         }
     }
 }

@@ -26,8 +26,12 @@ impl Health {
     /// false should be restarted.
     pub fn is_live(&self) -> bool {
         self.core.get().is_some_and(|core| {
-            let picked_at = *core.picked_at.lock().unwrap_or_else(PoisonError::into_inner);
-            let turns = core.phase.is_draining() || picked_at.elapsed() < PICKER_ROUND + core.settings.lease;
+            let picked_at = *core
+                .picked_at
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            let turns = core.phase.is_draining()
+                || picked_at.elapsed() < PICKER_ROUND + core.settings.lease;
             turns && !core.phase.is_stopped()
         })
     }
@@ -50,6 +54,9 @@ impl Health {
 
 impl fmt::Debug for Health {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Health").field("live", &self.is_live()).field("ready", &self.is_ready()).finish()
+        f.debug_struct("Health")
+            .field("live", &self.is_live())
+            .field("ready", &self.is_ready())
+            .finish()
     }
 }

@@ -32,7 +32,11 @@ pub(crate) async fn leave(core: &Core) {
     let goodbye = core.pool.call_for_engine(move |connection| async move {
         let mut held = lease::held(&connection, &worker, ANY_AGE).await?;
         held.extend(lease::led(&connection, &worker).await?);
-        let count = if held.is_empty() { 0 } else { give_back(&connection, &held).await? };
+        let count = if held.is_empty() {
+            0
+        } else {
+            give_back(&connection, &held).await?
+        };
         lease::retire(&connection, &worker).await.map(|()| count)
     });
     let why = match tokio::time::timeout(GOODBYE_TIMEOUT, goodbye).await {
@@ -45,7 +49,10 @@ pub(crate) async fn leave(core: &Core) {
         Ok(Err(error)) => error.to_string(),
         Err(_) => format!("no answer within {GOODBYE_TIMEOUT:?}"),
     };
-    tracing::warn!(error = why, "could not say goodbye: this worker's row stays until the reaper finds it");
+    tracing::warn!(
+        error = why,
+        "could not say goodbye: this worker's row stays until the reaper finds it"
+    );
 }
 
 async fn renew(core: &Core, connection: &Connection) {

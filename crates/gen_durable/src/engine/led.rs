@@ -43,7 +43,9 @@ pub(super) async fn claim_lasting(core: &Core, connection: &Connection) -> Resul
         let (lasting, waits) = queue.lasting(LASTS);
         is_any |= waits || !lasting.is_empty();
         if !lasting.is_empty() {
-            let seen_to = lease::claim_led(connection, &lasting, &core.worker.id, core.lease_seconds()).await?;
+            let seen_to =
+                lease::claim_led(connection, &lasting, &core.worker.id, core.lease_seconds())
+                    .await?;
             queue.claimed(lasting.iter().filter(|claim| seen_to.contains(&claim.id)));
         }
     }
@@ -60,12 +62,23 @@ impl Doubts {
     /// Look who is at the head of the lanes that we lead, and give back whoever has not been known here for long enough.
     pub(super) async fn look(&mut self, core: &Core, connection: &Connection) -> Result<(), Fault> {
         let heads = lease::led(connection, &core.worker.id).await?;
-        let unknown = heads.into_iter().filter(|claim| !core.holds(claim)).collect();
+        let unknown = heads
+            .into_iter()
+            .filter(|claim| !core.holds(claim))
+            .collect();
         let lost = self.ripe(unknown, Instant::now(), core.settings.orphan_after());
-        let count = if lost.is_empty() { 0 } else { give_back(connection, &lost).await? };
+        let count = if lost.is_empty() {
+            0
+        } else {
+            give_back(connection, &lost).await?
+        };
         if count > 0 {
-            metrics::counter!("durable_lanes_repaired_total").increment(count.try_into().unwrap_or_default());
-            tracing::warn!(count, "lanes that we lead had somebody at their head who is not known here: they go on");
+            metrics::counter!("durable_lanes_repaired_total")
+                .increment(count.try_into().unwrap_or_default());
+            tracing::warn!(
+                count,
+                "lanes that we lead had somebody at their head who is not known here: they go on"
+            );
             core.wake.ring();
         }
         Ok(())
@@ -74,8 +87,14 @@ impl Doubts {
     /// Those who are not known now, and were not at any look since so long ago.
     fn ripe(&mut self, unknown: Vec<Claim>, now: Instant, after: Duration) -> Vec<Claim> {
         let before = std::mem::take(&mut self.0);
-        self.0 = unknown.into_iter().map(|claim| (claim, before.get(&claim).copied().unwrap_or(now))).collect();
-        self.0.extract_if(|_, since| now.duration_since(*since) >= after).map(|(claim, _)| claim).collect()
+        self.0 = unknown
+            .into_iter()
+            .map(|claim| (claim, before.get(&claim).copied().unwrap_or(now)))
+            .collect();
+        self.0
+            .extract_if(|_, since| now.duration_since(*since) >= after)
+            .map(|(claim, _)| claim)
+            .collect()
     }
 }
 
@@ -85,13 +104,21 @@ mod tests {
 
     #[test]
     fn whoever_is_not_known_is_given_back_when_that_has_been_so_for_long() {
-        let claim = |id| Claim { id, epoch: 1, seq: 0 };
+        let claim = |id| Claim {
+            id,
+            epoch: 1,
+            seq: 0,
+        };
         let (begun, second) = (Instant::now(), Duration::from_secs(1));
         let mut doubts = Doubts::default();
         let none: [i64; 0] = [];
         let mut look = |after: u32, unknown: &[i64]| {
             let unknown = unknown.iter().map(|id| claim(*id)).collect();
-            doubts.ripe(unknown, begun + after * second, 10 * second).iter().map(|claim| claim.id).collect::<Vec<_>>()
+            doubts
+                .ripe(unknown, begun + after * second, 10 * second)
+                .iter()
+                .map(|claim| claim.id)
+                .collect::<Vec<_>>()
         };
         assert_eq!(look(0, &[1, 2]), none);
         assert_eq!(look(9, &[1, 3]), none, "2 has become known, or has ended");

@@ -49,7 +49,15 @@ impl Run {
     pub(crate) fn new(row: Claimed) -> Run {
         let now = Instant::now();
         let unclaimed = row.led;
-        Run { row: Arc::new(row), steps: 0, since: now, poison: None, poisoned: 0, ready_at: now, unclaimed }
+        Run {
+            row: Arc::new(row),
+            steps: 0,
+            since: now,
+            poison: None,
+            poisoned: 0,
+            ready_at: now,
+            unclaimed,
+        }
     }
 }
 
@@ -100,7 +108,11 @@ impl Inner {
         let elapsed = self.window.get_or_insert_with(Instant::now).elapsed();
         if elapsed >= WINDOW {
             let now = f64::from(self.ended) / elapsed.as_secs_f64();
-            self.rate = if self.rate > 0.0 { self.rate * 0.7 + now * 0.3 } else { now };
+            self.rate = if self.rate > 0.0 {
+                self.rate * 0.7 + now * 0.3
+            } else {
+                now
+            };
             (self.ended, self.window) = (0, Some(Instant::now()));
         }
     }
@@ -114,7 +126,11 @@ impl Inner {
 
 impl LocalQueue {
     pub(crate) fn new(queue: Queue, workers: usize) -> LocalQueue {
-        LocalQueue { queue, workers, inner: Mutex::default() }
+        LocalQueue {
+            queue,
+            workers,
+            inner: Mutex::default(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -137,7 +153,9 @@ impl LocalQueue {
             return 0;
         }
         // One answer holds about so many bytes as well, however many workers are free.
-        (target - inner.held.len()).min(PICK_MAX).min((bearable as usize).max(1))
+        (target - inner.held.len())
+            .min(PICK_MAX)
+            .min((bearable as usize).max(1))
     }
 
     /// Take in what was claimed. Answers how many worker tasks to start.
@@ -150,7 +168,11 @@ impl LocalQueue {
             inner.ready_count += 1;
             let ready = inner.ready.entry(run.row.priority).or_default();
             // What a process died with goes first: its next commit clears it, and it should not be there at the next death.
-            if run.row.crash_count > 0 { ready.push_front(run) } else { ready.push_back(run) }
+            if run.row.crash_count > 0 {
+                ready.push_front(run)
+            } else {
+                ready.push_back(run)
+            }
         }
         let wanted = self.workers.min(inner.loops + inner.ready_count);
         let start = wanted.saturating_sub(inner.loops);
@@ -172,7 +194,13 @@ impl LocalQueue {
         };
         let fence = run.row.keyed.then(|| Arc::new(Notify::new()));
         let led_since = run.unclaimed.then(Instant::now);
-        inner.busy.insert(run.row.claim(), Busy { fence: fence.clone(), led_since });
+        inner.busy.insert(
+            run.row.claim(),
+            Busy {
+                fence: fence.clone(),
+                led_since,
+            },
+        );
         Some((run, fence))
     }
 
@@ -193,7 +221,12 @@ impl LocalQueue {
 
     /// Stop every running step that promised exclusion: our lease has run out by our own clock.
     pub(crate) fn fence(&self) {
-        for fence in self.lock().busy.values().filter_map(|busy| busy.fence.as_ref()) {
+        for fence in self
+            .lock()
+            .busy
+            .values()
+            .filter_map(|busy| busy.fence.as_ref())
+        {
             fence.notify_one();
         }
     }
@@ -201,8 +234,16 @@ impl LocalQueue {
     /// What has run without a claim for so long; and whether anything has that did not run as long yet.
     pub(crate) fn lasting(&self, long: Duration) -> (Vec<Claim>, bool) {
         let inner = self.lock();
-        let led = || inner.busy.iter().filter_map(|(claim, busy)| Some((claim, busy.led_since?)));
-        let lasting: Vec<Claim> = led().filter(|(_, since)| since.elapsed() >= long).map(|(claim, _)| *claim).collect();
+        let led = || {
+            inner
+                .busy
+                .iter()
+                .filter_map(|(claim, busy)| Some((claim, busy.led_since?)))
+        };
+        let lasting: Vec<Claim> = led()
+            .filter(|(_, since)| since.elapsed() >= long)
+            .map(|(claim, _)| *claim)
+            .collect();
         let waits = led().count() > lasting.len();
         (lasting, waits)
     }

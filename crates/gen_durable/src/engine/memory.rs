@@ -58,7 +58,8 @@ impl Memory {
             ArmedFor::At(at) => at.as_microsecond(),
             ArmedFor::After(delay, answered) => {
                 let since = self.now.as_microsecond().saturating_add(
-                    i64::try_from(answered.saturating_duration_since(self.told).as_micros()).unwrap_or_default(),
+                    i64::try_from(answered.saturating_duration_since(self.told).as_micros())
+                        .unwrap_or_default(),
                 );
                 since.saturating_add(i64::try_from(delay.as_micros()).unwrap_or(i64::MAX))
             }
@@ -72,7 +73,9 @@ impl Memory {
 
     /// Look again at this time.
     pub(crate) fn again(&mut self, is_timer: bool, after: Duration) {
-        let at = self.now_micros().saturating_add(i64::try_from(after.as_micros()).unwrap_or_default());
+        let at = self
+            .now_micros()
+            .saturating_add(i64::try_from(after.as_micros()).unwrap_or_default());
         self.own.insert((at, is_timer));
     }
 
@@ -83,15 +86,23 @@ impl Memory {
             let entry = (at.as_microsecond(), is_timer);
             if !self.own.contains(&entry) {
                 let jitter = self.jitter.hash_one(entry) % JITTER_MICROS;
-                self.others.insert((entry.0.saturating_add_unsigned(jitter), is_timer));
+                self.others
+                    .insert((entry.0.saturating_add_unsigned(jitter), is_timer));
             }
         }
     }
 
     /// When to look next.
     pub(crate) fn next(&self) -> Option<Instant> {
-        let next = self.own.first().into_iter().chain(self.others.first()).map(|(at, _)| *at).min()?;
-        let ahead = u64::try_from(next.saturating_sub(self.now.as_microsecond())).unwrap_or_default();
+        let next = self
+            .own
+            .first()
+            .into_iter()
+            .chain(self.others.first())
+            .map(|(at, _)| *at)
+            .min()?;
+        let ahead =
+            u64::try_from(next.saturating_sub(self.now.as_microsecond())).unwrap_or_default();
         // A time that no clock here can show is beyond every refill.
         self.told.checked_add(Duration::from_micros(ahead))
     }
@@ -123,7 +134,9 @@ impl Memory {
 
 /// How long before now something was due.
 pub(crate) fn lateness(due: Timestamp, now: Timestamp) -> f64 {
-    now.duration_since(due).max(SignedDuration::ZERO).as_secs_f64()
+    now.duration_since(due)
+        .max(SignedDuration::ZERO)
+        .as_secs_f64()
 }
 
 #[cfg(test)]
@@ -140,7 +153,10 @@ mod tests {
         let mut memory = Memory::new();
         memory.tell(at(0));
         for n in 0..300_000_i64 {
-            memory.arm(Armed { due: ArmedFor::At(at(1_000_000_000_000 - n)), is_timer: n % 2 == 0 });
+            memory.arm(Armed {
+                due: ArmedFor::At(at(1_000_000_000_000 - n)),
+                is_timer: n % 2 == 0,
+            });
         }
         memory.refill((0..300_000_i64).map(|n| (at(2_000_000_000_000 + n), true)));
         assert!(memory.len() <= 2 * KEPT_MAX);
@@ -153,7 +169,10 @@ mod tests {
         let mut memory = Memory::new();
         memory.tell(at(5_000_000));
         let told = memory.told;
-        memory.arm(Armed { due: ArmedFor::At(at(65_000_000)), is_timer: true });
+        memory.arm(Armed {
+            due: ArmedFor::At(at(65_000_000)),
+            is_timer: true,
+        });
         assert_eq!(memory.next().unwrap(), told + Duration::from_secs(60));
         assert_eq!(memory.due(), (false, false));
         // A clock that is told anew, whatever this machine's own says.
@@ -167,9 +186,16 @@ mod tests {
     fn what_others_armed_is_looked_at_a_little_later_than_what_was_armed_here() {
         let mut memory = Memory::new();
         memory.tell(at(0));
-        memory.arm(Armed { due: ArmedFor::At(at(1_000_000)), is_timer: false });
+        memory.arm(Armed {
+            due: ArmedFor::At(at(1_000_000)),
+            is_timer: false,
+        });
         memory.refill([(at(1_000_000), false), (at(2_000_000), false)]);
-        assert_eq!(memory.others.len(), 1, "what is known as ours is not taken for another's");
+        assert_eq!(
+            memory.others.len(),
+            1,
+            "what is known as ours is not taken for another's"
+        );
         let (other, _) = *memory.others.first().unwrap();
         assert!((2_000_000..2_010_000).contains(&other), "{other}");
     }

@@ -163,18 +163,25 @@ impl Engine {
         let hook = match self.on_failure.clone() {
             Some(hook) => {
                 let notices = core.failures.open();
-                Some(thread("durable-failures", move || failures::run(hook, notices))?)
+                Some(thread("durable-failures", move || {
+                    failures::run(hook, notices)
+                })?)
             }
             None => None,
         };
         let bell = Arc::new(LogBell::default());
         self.pool.inner.log.subscribe(&bell);
-        let projector =
-            projector::Projector::new(self.pool.clone(), core.worker.id.clone(), self.readers.clone(), &core.settings);
+        let projector = projector::Projector::new(
+            self.pool.clone(),
+            core.worker.id.clone(),
+            self.readers.clone(),
+            &core.settings,
+        );
         let mut project = tokio::spawn(projector::run(core.clone(), Arc::new(projector), bell));
         tracing::info!(worker = core.worker.id, machines = ?core.worker.machines, queues = ?core.worker.queues, "the engine runs");
 
-        let (mut lease, mut commit, mut pick, mut upkeep, mut clockwork) = (lease, commit, pick, upkeep, clockwork);
+        let (mut lease, mut commit, mut pick, mut upkeep, mut clockwork) =
+            (lease, commit, pick, upkeep, clockwork);
         let broke = tokio::select! {
             () = shutdown => None,
             _ = &mut lease => Some("lease"),
@@ -191,8 +198,19 @@ impl Engine {
             )));
         }
         tracing::info!("draining: nothing more is claimed");
-        let others = [commit, clockwork, upkeep, lease].into_iter().chain(hook).collect();
-        let left = drain::shut_down(&core, drain::Loops { pick, project, others }).await;
+        let others = [commit, clockwork, upkeep, lease]
+            .into_iter()
+            .chain(hook)
+            .collect();
+        let left = drain::shut_down(
+            &core,
+            drain::Loops {
+                pick,
+                project,
+                others,
+            },
+        )
+        .await;
         tracing::info!(given_back = left, "the engine has stopped");
         Ok(())
     }
@@ -223,9 +241,15 @@ impl Engine {
                 "synchronous_commit or fsync is off: what was acknowledged can be lost when the server crashes"
             );
         }
-        let projectors = if self.readers.is_empty() { 0 } else { self.settings.projectors };
+        let projectors = if self.readers.is_empty() {
+            0
+        } else {
+            self.settings.projectors
+        };
         let connections = OWN_CONNECTIONS + CALLS_MAX + self.settings.transactions + projectors;
-        let free = server.max_connections.saturating_sub(server.used_connections);
+        let free = server
+            .max_connections
+            .saturating_sub(server.used_connections);
         tracing::info!(
             connections,
             max_connections = server.max_connections,
@@ -242,13 +266,25 @@ impl Engine {
             id: server.random_id,
             host: hostname(),
             pid: i32::try_from(std::process::id()).unwrap_or_default(),
-            queues: self.queues.iter().map(|(queue, _)| queue.name().to_owned()).collect(),
+            queues: self
+                .queues
+                .iter()
+                .map(|(queue, _)| queue.name().to_owned())
+                .collect(),
             machines: self.registry.machines(),
             steps: self.registry.steps(),
             schedules: self.schedules.names(),
-            projections: self.readers.iter().map(|reader| reader.name().to_owned()).collect(),
+            projections: self
+                .readers
+                .iter()
+                .map(|reader| reader.name().to_owned())
+                .collect(),
         };
-        let queues = self.queues.iter().map(|(queue, workers)| LocalQueue::new(*queue, *workers)).collect();
+        let queues = self
+            .queues
+            .iter()
+            .map(|(queue, workers)| LocalQueue::new(*queue, *workers))
+            .collect();
         let core = Core::new(
             self.pool.clone(),
             server.installation.into(),
@@ -266,14 +302,19 @@ impl Engine {
                 schedules.register(&connection).await
             })
             .await?
-            .map_err(|fault| fault.into_error("register the schedules and the retention of queues"))?;
+            .map_err(|fault| {
+                fault.into_error("register the schedules and the retention of queues")
+            })?;
         Ok(core)
     }
 }
 
 impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Engine").field("machines", &self.registry).field("queues", &self.queues).finish_non_exhaustive()
+        f.debug_struct("Engine")
+            .field("machines", &self.registry)
+            .field("queues", &self.queues)
+            .finish_non_exhaustive()
     }
 }
 
@@ -306,7 +347,9 @@ pub(crate) fn start(core: &Arc<Core>, work: impl Future<Output = ()> + Send + 's
 
 /// Hand rows to a queue, and start as many workers as it can use.
 pub(crate) fn staff(core: &Arc<Core>, queue: usize, runs: Vec<Run>) {
-    let Some(local) = core.queue(queue) else { return };
+    let Some(local) = core.queue(queue) else {
+        return;
+    };
     let is_group = runs.iter().any(|run| run.row.keyed);
     let workers = local.take_in(runs);
     core.keyed.start(if is_group { workers } else { 0 });
@@ -328,7 +371,9 @@ impl Drop for Starting {
 
 /// A worker: one step after the other, until nothing is ready.
 async fn work(core: Arc<Core>, queue: usize, mut starting: Option<Starting>) {
-    let Some(local) = core.queue(queue) else { return };
+    let Some(local) = core.queue(queue) else {
+        return;
+    };
     let mut ended = None;
     while let Some((run, fence)) = local.next(ended.take()) {
         let claim = run.row.claim();
@@ -384,7 +429,11 @@ impl Workers {
         tasks.push(task);
     }
     fn abort(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(AbortHandle::abort);
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+            .for_each(AbortHandle::abort);
     }
 }
 

@@ -44,9 +44,17 @@ impl Outages {
         if all.len() >= REMEMBERED_MAX && !all.contains_key(&row.id) {
             all.clear();
         }
-        let met = all.entry(row.id).or_insert(Met { visit: row.visit, count: 0, renewals: 0 });
+        let met = all.entry(row.id).or_insert(Met {
+            visit: row.visit,
+            count: 0,
+            renewals: 0,
+        });
         if met.visit != row.visit {
-            *met = Met { visit: row.visit, count: 0, renewals: 0 };
+            *met = Met {
+                visit: row.visit,
+                count: 0,
+                renewals: 0,
+            };
         }
         // During an outage of the database no lease is renewed, and nothing is counted.
         if met.renewals < renewals {

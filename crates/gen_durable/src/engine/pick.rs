@@ -53,7 +53,10 @@ pub(crate) async fn run(core: Arc<Core>) {
         room_max: usize::MAX,
     };
     loop {
-        *core.picked_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *core
+            .picked_at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Instant::now();
         if core.phase.is_draining() {
             return;
         }
@@ -77,8 +80,16 @@ pub(crate) async fn run(core: Arc<Core>) {
             }
             continue;
         }
-        let picking = pick::claim(&connection, &wanted, &core.worker.steps, &core.worker.id, core.lease_seconds());
-        let picked = picking.instrument(tracing::debug_span!("pick", queues = ?wanted.queues)).await;
+        let picking = pick::claim(
+            &connection,
+            &wanted,
+            &core.worker.steps,
+            &core.worker.id,
+            core.lease_seconds(),
+        );
+        let picked = picking
+            .instrument(tracing::debug_span!("pick", queues = ?wanted.queues))
+            .await;
         match picked {
             Ok(picked) => {
                 core.unreachable.store(false, Ordering::Relaxed);
@@ -100,14 +111,26 @@ pub(crate) async fn run(core: Arc<Core>) {
 
 /// After a pick was refused: finds the instances that the database refuses to claim and sets them aside as `stuck`, as a refused
 /// commit is bisected. Returns whether any was found; then the next pick brings the others.
-pub(crate) async fn set_aside(core: &Core, connection: &Connection, wanted: &Wanted, fault: &Fault) -> bool {
+pub(crate) async fn set_aside(
+    core: &Core,
+    connection: &Connection,
+    wanted: &Wanted,
+    fault: &Fault,
+) -> bool {
     if !fault.blames_the_data() {
         return false;
     }
     match pick::set_aside_refused(connection, wanted, &core.worker.steps).await {
         Ok(aside) => {
             let found = !aside.is_empty();
-            for SetAside { id, machine, step, attempt, reason } in aside {
+            for SetAside {
+                id,
+                machine,
+                step,
+                attempt,
+                reason,
+            } in aside
+            {
                 // This process does not retry it by itself.
                 core.undecodable.add(id);
                 let attempt = u32::try_from(attempt).unwrap_or_default();
@@ -123,7 +146,10 @@ pub(crate) async fn set_aside(core: &Core, connection: &Connection, wanted: &Wan
             found
         }
         Err(fault) => {
-            tracing::warn!(error = fault.message(), "could not find which instance makes a pick fail");
+            tracing::warn!(
+                error = fault.message(),
+                "could not find which instance makes a pick fail"
+            );
             false
         }
     }
@@ -140,7 +166,10 @@ struct Known {
 
 impl Known {
     fn new() -> Known {
-        Known { mark: Mark::START, used_at: Instant::now() }
+        Known {
+            mark: Mark::START,
+            used_at: Instant::now(),
+        }
     }
 }
 
@@ -165,12 +194,21 @@ impl Picker {
             if core.queue_named(&hint.queue).is_none() {
                 continue;
             }
-            let from = Mark { at: hint.from, id: 0 };
+            let from = Mark {
+                at: hint.from,
+                id: 0,
+            };
             let marks = self.marks.entry(hint.queue).or_default();
             let known = marks.entry(hint.priority).or_insert_with(Known::new);
-            *known = Known { mark: known.mark.min(from), used_at: Instant::now() };
+            *known = Known {
+                mark: known.mark.min(from),
+                used_at: Instant::now(),
+            };
         }
-        let priorities = core.priorities.lock().unwrap_or_else(PoisonError::into_inner);
+        let priorities = core
+            .priorities
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         for (queue, used) in priorities.iter() {
             let marks = self.marks.entry(queue.clone()).or_default();
             for priority in used {
@@ -181,7 +219,11 @@ impl Picker {
 
     fn learn(&mut self, used: Vec<(String, i16)>) {
         for (queue, priority) in used {
-            self.marks.entry(queue).or_default().entry(priority).or_insert_with(Known::new);
+            self.marks
+                .entry(queue)
+                .or_default()
+                .entry(priority)
+                .or_insert_with(Known::new);
         }
         self.knows_priorities = true;
     }
@@ -189,8 +231,13 @@ impl Picker {
     /// The database is away. What we believed to have seen may not be so on the other side of an outage, and local pokes
     /// do not hasten anything.
     async fn wait_out(&mut self, core: &Core, fault: &Fault) {
-        tracing::warn!(error = fault.message(), "could not look for work, trying again in {:?}", self.retry);
-        core.unreachable.store(fault.is_infrastructure(), Ordering::Relaxed);
+        tracing::warn!(
+            error = fault.message(),
+            "could not look for work, trying again in {:?}",
+            self.retry
+        );
+        core.unreachable
+            .store(fault.is_infrastructure(), Ordering::Relaxed);
         self.marks.clear();
         self.knows_priorities = false;
         // Perhaps it asked for too much: more than comes in time, or than the server's own limits allow.
@@ -205,7 +252,10 @@ impl Picker {
     }
 
     fn wanted(&mut self, core: &Core) -> Wanted {
-        let mut wanted = Wanted { suspects: core.suspects_wanted(), ..Wanted::default() };
+        let mut wanted = Wanted {
+            suspects: core.suspects_wanted(),
+            ..Wanted::default()
+        };
         for queue in &core.queues {
             let room = queue.room().min(self.room_max);
             if room == 0 {
@@ -216,18 +266,32 @@ impl Picker {
             // Each range is a probe in every pick: a priority that is no longer in use is forgotten.
             forget_unused(marks, Instant::now());
             marks.entry(0).or_insert_with(Known::new);
-            wanted.add(name, room, marks.iter().map(|(priority, known)| (*priority, known.mark)));
+            wanted.add(
+                name,
+                room,
+                marks
+                    .iter()
+                    .map(|(priority, known)| (*priority, known.mark)),
+            );
         }
         wanted
     }
 
     /// Hand out what came, move the marks, and say how long to wait before the next pick.
     fn accept(&mut self, core: &Arc<Core>, wanted: &Wanted, picked: Picked) -> Duration {
-        let Picked { rows, now, next_due, paused } = picked;
+        let Picked {
+            rows,
+            now,
+            next_due,
+            paused,
+        } = picked;
         let came = rows.len();
         let mut by_queue: HashMap<String, Vec<Run>> = HashMap::new();
         for row in rows {
-            by_queue.entry(row.queue.clone()).or_default().push(Run::new(row));
+            by_queue
+                .entry(row.queue.clone())
+                .or_default()
+                .push(Run::new(row));
         }
         let mut full = false;
         for (queue, room) in wanted.queues.iter().zip(&wanted.room) {
@@ -235,9 +299,13 @@ impl Picker {
             self.mark_used(queue, &runs);
             if !paused.contains(queue) {
                 // A suspect comes by an index of its own: it says nothing about where the ranges were left.
-                let plain = runs.iter().filter(|run| run.row.crash_count < super::SUSPECT_DEATHS);
+                let plain = runs
+                    .iter()
+                    .filter(|run| run.row.crash_count < super::SUSPECT_DEATHS);
                 let was_full = i32::try_from(plain.clone().count()).unwrap_or(i32::MAX) >= *room;
-                let last = plain.map(|run| (run.row.priority, run.row.eligible_at, run.row.id)).max();
+                let last = plain
+                    .map(|run| (run.row.priority, run.row.eligible_at, run.row.id))
+                    .max();
                 full |= was_full;
                 self.move_marks(queue, last, was_full, now);
             }
@@ -256,33 +324,53 @@ impl Picker {
             return Duration::ZERO;
         }
         let until_due = next_due.map_or(Duration::MAX, |due| {
-            Duration::try_from(due.duration_since(now)).unwrap_or_default() + Duration::from_micros(100)
+            Duration::try_from(due.duration_since(now)).unwrap_or_default()
+                + Duration::from_micros(100)
         });
         self.poll(core).min(until_due)
     }
 
     /// What was claimed from is in use. The runs are sorted by priority.
     fn mark_used(&mut self, queue: &str, runs: &[Run]) {
-        let Some(marks) = self.marks.get_mut(queue) else { return };
+        let Some(marks) = self.marks.get_mut(queue) else {
+            return;
+        };
         for same in runs.chunk_by(|a, b| a.row.priority == b.row.priority) {
-            if let Some(known) = same.first().and_then(|run| marks.get_mut(&run.row.priority)) {
+            if let Some(known) = same
+                .first()
+                .and_then(|run| marks.get_mut(&run.row.priority))
+            {
                 known.used_at = Instant::now();
             }
         }
     }
 
-    fn move_marks(&mut self, queue: &str, last: Option<(i16, Timestamp, i64)>, full: bool, now: Timestamp) {
-        let late = Duration::try_from_secs_f64(PASSED_MAX / self.rate.max(1.0)).unwrap_or(LATE_COMMITS_MAX);
+    fn move_marks(
+        &mut self,
+        queue: &str,
+        last: Option<(i16, Timestamp, i64)>,
+        full: bool,
+        now: Timestamp,
+    ) {
+        let late = Duration::try_from_secs_f64(PASSED_MAX / self.rate.max(1.0))
+            .unwrap_or(LATE_COMMITS_MAX);
         let late = late.clamp(LATE_COMMITS_MIN, LATE_COMMITS_MAX);
-        let Some(marks) = self.marks.get_mut(queue) else { return };
-        let seen_to = Mark { at: now - SignedDuration::try_from(late).unwrap_or_default(), id: 0 };
+        let Some(marks) = self.marks.get_mut(queue) else {
+            return;
+        };
+        let seen_to = Mark {
+            at: now - SignedDuration::try_from(late).unwrap_or_default(),
+            id: 0,
+        };
         for (priority, known) in marks.iter_mut() {
             let reached = match (full, last) {
                 // Everything that was due is taken.
                 (false, _) => seen_to,
                 // More urgent than where the pick had to stop: taken as well.
                 (true, Some((stopped, _, _))) if *priority < stopped => seen_to,
-                (true, Some((stopped, at, id))) if *priority == stopped => Mark { at, id }.min(seen_to),
+                (true, Some((stopped, at, id))) if *priority == stopped => {
+                    Mark { at, id }.min(seen_to)
+                }
                 // Not looked at.
                 _ => continue,
             };
@@ -292,7 +380,10 @@ impl Picker {
 
     /// Fast for a while after work was seen, slower and slower when there is none.
     fn poll(&self, core: &Core) -> Duration {
-        let followed_at = *core.followed_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let followed_at = *core
+            .followed_at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let idle = self.worked_at.max(followed_at).elapsed();
         let settings = &core.settings;
         let pause = match idle {
@@ -306,13 +397,19 @@ impl Picker {
 }
 
 fn forget_unused(marks: &mut BTreeMap<i16, Known>, now: Instant) {
-    marks.retain(|_, known| now.saturating_duration_since(known.used_at) < PRIORITY_FORGOTTEN_AFTER);
+    marks
+        .retain(|_, known| now.saturating_duration_since(known.used_at) < PRIORITY_FORGOTTEN_AFTER);
 }
 
 /// Claimed rows go to their queue, and workers are called for them. Also what a sweep found comes this way.
 pub(crate) fn hand_out(core: &Arc<Core>, queue: &str, runs: Vec<Run>) {
-    let Some(index) = core.queue_named(queue) else { return };
-    let suspects = runs.iter().filter(|run| run.row.crash_count >= super::SUSPECT_DEATHS).count();
+    let Some(index) = core.queue_named(queue) else {
+        return;
+    };
+    let suspects = runs
+        .iter()
+        .filter(|run| run.row.crash_count >= super::SUSPECT_DEATHS)
+        .count();
     core.suspects.fetch_add(suspects, Ordering::Relaxed);
     staff(core, index, runs);
 }
@@ -333,8 +430,17 @@ mod tests {
     fn a_priority_that_is_not_used_any_more_is_forgotten() {
         let mut marks = BTreeMap::from([(3, Known::new())]);
         let begun = Instant::now();
-        marks.insert(5, Known { mark: Mark::START, used_at: begun + PRIORITY_FORGOTTEN_AFTER });
-        forget_unused(&mut marks, begun + PRIORITY_FORGOTTEN_AFTER + PRIORITY_FORGOTTEN_AFTER / 2);
+        marks.insert(
+            5,
+            Known {
+                mark: Mark::START,
+                used_at: begun + PRIORITY_FORGOTTEN_AFTER,
+            },
+        );
+        forget_unused(
+            &mut marks,
+            begun + PRIORITY_FORGOTTEN_AFTER + PRIORITY_FORGOTTEN_AFTER / 2,
+        );
         assert_eq!(marks.into_keys().collect::<Vec<_>>(), [5]);
     }
 }

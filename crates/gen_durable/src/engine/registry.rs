@@ -83,7 +83,11 @@ impl<M: Machine, App: Has<M::App> + Send + Sync + 'static> Kind for Typed<M, App
             let app: &App = &self.app;
             let begun = Instant::now();
             let decision = execute::execute::<M>(app.part(), &row, poison, &environment).await;
-            Decision { story: M::STORY, took: begun.elapsed(), ..decision }
+            Decision {
+                story: M::STORY,
+                took: begun.elapsed(),
+                ..decision
+            }
         })
     }
 }
@@ -108,20 +112,36 @@ impl Registry {
                 .map_err(|error| Error::invalid(format!("cannot register {name:?}: {error}")))?;
         }
         if M::UPGRADES_FROM.contains(&M::VERSION) {
-            let message = format!("{} v{} says that it upgrades from its own version", M::NAME, M::VERSION);
+            let message = format!(
+                "{} v{} says that it upgrades from its own version",
+                M::NAME,
+                M::VERSION
+            );
             return Err(Error::invalid(message));
         }
         let (step, _) = codec::encode_step(&M::Step::default())
             .map_err(|error| Error::invalid(format!("cannot register {}: {error}", M::NAME)))?;
         if !variant_names::<M::Step>().contains(&step.as_str()) {
-            let message = format!("cannot register {}: its steps must be an enum with serde's derived form", M::NAME);
+            let message = format!(
+                "cannot register {}: its steps must be an enum with serde's derived form",
+                M::NAME
+            );
             return Err(Error::invalid(message));
         }
-        let kind: Arc<dyn Kind> = Arc::new(Typed::<M, App> { app, machine: PhantomData });
+        let kind: Arc<dyn Kind> = Arc::new(Typed::<M, App> {
+            app,
+            machine: PhantomData,
+        });
         for name in std::iter::once(&M::NAME).chain(M::FORMER_NAMES) {
             for version in std::iter::once(&M::VERSION).chain(M::UPGRADES_FROM) {
-                if self.kinds.insert(((*name).to_owned(), *version), kind.clone()).is_some() {
-                    let message = format!("two machines claim the rows of {name} v{version}: only one can have them");
+                if self
+                    .kinds
+                    .insert(((*name).to_owned(), *version), kind.clone())
+                    .is_some()
+                {
+                    let message = format!(
+                        "two machines claim the rows of {name} v{version}: only one can have them"
+                    );
                     return Err(Error::invalid(message));
                 }
             }
@@ -141,7 +161,11 @@ impl Registry {
 
     /// 'name/version' of all rows that can be claimed.
     pub(crate) fn machines(&self) -> Vec<String> {
-        let mut machines: Vec<String> = self.kinds.keys().map(|(name, version)| format!("{name}/{version}")).collect();
+        let mut machines: Vec<String> = self
+            .kinds
+            .keys()
+            .map(|(name, version)| format!("{name}/{version}"))
+            .collect();
         machines.sort_unstable();
         machines
     }
@@ -154,7 +178,11 @@ impl Registry {
             if kind.version() != *version || kind.takes_any_step() {
                 steps.push(format!("{name}/{version}"));
             } else {
-                steps.extend(kind.steps().iter().map(|step| format!("{name}/{version}/{step}")));
+                steps.extend(
+                    kind.steps()
+                        .iter()
+                        .map(|step| format!("{name}/{version}/{step}")),
+                );
             }
         }
         steps.sort_unstable();
@@ -164,6 +192,8 @@ impl Registry {
 
 impl fmt::Debug for Registry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.registered.iter().map(|kind| kind.shape())).finish()
+        f.debug_list()
+            .entries(self.registered.iter().map(|kind| kind.shape()))
+            .finish()
     }
 }

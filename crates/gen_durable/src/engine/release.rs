@@ -22,7 +22,10 @@ pub(crate) struct Releases {
 impl Releases {
     /// A step has ended whose claim was lost.
     pub(crate) fn push(&self, claim: Claim) {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner).push(claim);
+        self.ended
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(claim);
         self.bell.notify_one();
     }
 
@@ -31,12 +34,16 @@ impl Releases {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        self.ended
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_empty()
     }
 
     /// Releases all of them. Those that another transaction holds, or that could not be asked for, stay for the next time.
     pub(super) async fn write(&self, core: &Core, connection: &Connection) -> Result<(), Fault> {
-        let mut claims = std::mem::take(&mut *self.ended.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut claims =
+            std::mem::take(&mut *self.ended.lock().unwrap_or_else(PoisonError::into_inner));
         let mut locked = Vec::new();
         let mut outcome = Ok(());
         while !claims.is_empty() {
@@ -57,7 +64,10 @@ impl Releases {
             }
         }
         locked.extend(claims);
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner).extend(locked);
+        self.ended
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend(locked);
         outcome
     }
 }

@@ -19,7 +19,11 @@ pub struct RunningEngine {
 }
 
 impl RunningEngine {
-    pub(super) fn new(stop: oneshot::Sender<()>, task: JoinHandle<Result<(), Error>>, health: Health) -> RunningEngine {
+    pub(super) fn new(
+        stop: oneshot::Sender<()>,
+        task: JoinHandle<Result<(), Error>>,
+        health: Health,
+    ) -> RunningEngine {
         RunningEngine { stop, task, health }
     }
 
@@ -36,7 +40,10 @@ impl RunningEngine {
     pub async fn ready(&self) -> Result<(), Error> {
         while !self.health.is_ready() {
             if self.task.is_finished() {
-                return Err(Error::new(Kind::Broken, "the engine has ended before it was ready"));
+                return Err(Error::new(
+                    Kind::Broken,
+                    "the engine has ended before it was ready",
+                ));
             }
             tokio::time::sleep(READY_LOOK).await;
         }
@@ -59,17 +66,29 @@ impl RunningEngine {
     ///
     /// As those of [`Engine::run`](crate::Engine::run).
     pub async fn join(self) -> Result<(), Error> {
-        let RunningEngine { stop: _running, task, .. } = self;
+        let RunningEngine {
+            stop: _running,
+            task,
+            ..
+        } = self;
         ended(task.await)
     }
 }
 
 fn ended(ended: Result<Result<(), Error>, tokio::task::JoinError>) -> Result<(), Error> {
-    ended.unwrap_or_else(|error| Err(Error::because(Kind::Broken, "the engine's task has ended", error)))
+    ended.unwrap_or_else(|error| {
+        Err(Error::because(
+            Kind::Broken,
+            "the engine's task has ended",
+            error,
+        ))
+    })
 }
 
 impl fmt::Debug for RunningEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RunningEngine").field("health", &self.health).finish_non_exhaustive()
+        f.debug_struct("RunningEngine")
+            .field("health", &self.health)
+            .finish_non_exhaustive()
     }
 }

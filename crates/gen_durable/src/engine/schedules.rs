@@ -41,11 +41,19 @@ impl Schedules {
         make: impl Fn(Occurrence) -> B + Send + Sync + 'static,
     ) -> Result<(), Error> {
         codec::check_name("a schedule's name", name, 1, NAME_BYTES_MAX).map_err(Error::invalid)?;
-        cycle.check().map_err(|why| Error::invalid(format!("the schedule {name:?} cannot work: {why}")))?;
+        cycle
+            .check()
+            .map_err(|why| Error::invalid(format!("the schedule {name:?} cannot work: {why}")))?;
         check_length(&cycle)?;
         let make: Make = Arc::new(move |occurrence| make(occurrence).into_birth());
-        if self.0.insert(name.to_owned(), Plan { cycle, make }).is_some() {
-            return Err(Error::invalid(format!("the schedule {name:?} is named twice")));
+        if self
+            .0
+            .insert(name.to_owned(), Plan { cycle, make })
+            .is_some()
+        {
+            return Err(Error::invalid(format!(
+                "the schedule {name:?} is named twice"
+            )));
         }
         Ok(())
     }
@@ -60,12 +68,23 @@ impl Schedules {
         for (name, plan) in &self.0 {
             let (now, known) = schedule::known(connection, name).await?;
             let (cycle, missed) = (plan.cycle.to_string(), plan.cycle.missed_policy().name());
-            let said = schedule::register(connection, name, (&cycle, missed), now, plan.cycle.first_later(now)).await?;
+            let said = schedule::register(
+                connection,
+                name,
+                (&cycle, missed),
+                now,
+                plan.cycle.first_later(now),
+            )
+            .await?;
             let before = known.map_or_else(String::new, |known| known.cycle);
             match said.as_str() {
                 "known" => {}
                 "older" => {
-                    tracing::debug!(schedule = name, cycle, "a newer build runs and says {before}: that stays in force")
+                    tracing::debug!(
+                        schedule = name,
+                        cycle,
+                        "a newer build runs and says {before}: that stays in force"
+                    )
                 }
                 "replaced" => tracing::warn!(
                     schedule = name,
@@ -79,7 +98,12 @@ impl Schedules {
     }
 
     /// What is to become of a timer, by the database's time. An error is told and the timer stays.
-    pub(crate) fn judge(&self, timer: &DueTimer, now: Timestamp, payload_bytes_max: usize) -> Result<Verdict, String> {
+    pub(crate) fn judge(
+        &self,
+        timer: &DueTimer,
+        now: Timestamp,
+        payload_bytes_max: usize,
+    ) -> Result<Verdict, String> {
         let mut verdict = Verdict {
             id: timer.id,
             due: timer.due,
@@ -90,11 +114,25 @@ impl Schedules {
             birth: None,
         };
         if !timer.by_hand {
-            let cycle: Cycle = timer.cycle.parse().map_err(|error| format!("this build cannot read it: {error}"))?;
-            let missed = Missed::named(&timer.missed).ok_or_else(|| format!("{:?} is no policy", timer.missed))?;
+            let cycle: Cycle = timer
+                .cycle
+                .parse()
+                .map_err(|error| format!("this build cannot read it: {error}"))?;
+            let missed = Missed::named(&timer.missed)
+                .ok_or_else(|| format!("{:?} is no policy", timer.missed))?;
             let cycle = cycle.missed(missed);
-            let Judgement { happens, next, missed } =
-                judge(&cycle, timer.anchor, timer.due, timer.remaining, timer.missed_count, now);
+            let Judgement {
+                happens,
+                next,
+                missed,
+            } = judge(
+                &cycle,
+                timer.anchor,
+                timer.due,
+                timer.remaining,
+                timer.missed_count,
+                now,
+            );
             verdict.happens = happens;
             verdict.next = next.map(|next| next.due);
             verdict.remaining = next.and_then(|next| next.remaining);
@@ -102,11 +140,18 @@ impl Schedules {
         }
         if let (Some(name), true) = (&timer.schedule, verdict.happens) {
             let plan = self.0.get(name).ok_or("it is not registered here")?;
-            let occurrence = Occurrence { due: timer.due, missed: timer.missed_count, by_hand: timer.by_hand };
+            let occurrence = Occurrence {
+                due: timer.due,
+                missed: timer.missed_count,
+                by_hand: timer.by_hand,
+            };
             let made = std::panic::catch_unwind(AssertUnwindSafe(|| (plan.make)(occurrence)));
-            let birth = made.map_err(|_| "what it starts could not be made: its function panicked".to_owned())?;
+            let birth = made.map_err(|_| {
+                "what it starts could not be made: its function panicked".to_owned()
+            })?;
             let new = birth.new.map_err(|error| error.to_string())?;
-            new.check(payload_bytes_max).map_err(|error| error.to_string())?;
+            new.check(payload_bytes_max)
+                .map_err(|error| error.to_string())?;
             verdict.birth = Some(new);
         }
         Ok(verdict)
@@ -117,13 +162,17 @@ impl Schedules {
 pub(crate) fn check_length(cycle: &Cycle) -> Result<(), Error> {
     let bytes = cycle.to_string().len();
     if bytes > CYCLE_BYTES_MAX {
-        return Err(Error::invalid(format!("a cycle of {bytes} bytes is too long: {CYCLE_BYTES_MAX} is the most")));
+        return Err(Error::invalid(format!(
+            "a cycle of {bytes} bytes is too long: {CYCLE_BYTES_MAX} is the most"
+        )));
     }
     Ok(())
 }
 
 impl fmt::Debug for Schedules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.0.iter().map(|(name, plan)| (name, &plan.cycle))).finish()
+        f.debug_map()
+            .entries(self.0.iter().map(|(name, plan)| (name, &plan.cycle)))
+            .finish()
     }
 }

@@ -33,7 +33,13 @@ pub(super) async fn run(core: &Arc<Core>, queue: usize, mut run: Run, fence: Opt
     };
     // It is in the books already: either we see here that the lease has run out, or the fence finds it there.
     if fence.is_some() && core.lease.left().is_zero() {
-        within::give_up_claim(core, queue, &run, "our lease ran out before it began, and it promised exclusion").await;
+        within::give_up_claim(
+            core,
+            queue,
+            &run,
+            "our lease ran out before it began, and it promised exclusion",
+        )
+        .await;
         return;
     }
     if row.crash_count > 0 && run.poison.is_none() && !record_begin(core, row.claim()).await {
@@ -70,7 +76,12 @@ pub(super) async fn run(core: &Arc<Core>, queue: usize, mut run: Run, fence: Opt
 }
 
 /// Runs the step, or its handler. One that meets an outage again and again while the lease is renewed has failed: its handler runs.
-async fn decide(core: &Core, kind: &Arc<dyn Kind>, row: &Arc<Claimed>, known: Option<Failure>) -> Decision {
+async fn decide(
+    core: &Core,
+    kind: &Arc<dyn Kind>,
+    row: &Arc<Claimed>,
+    known: Option<Failure>,
+) -> Decision {
     let decision = caught(core, kind, row, known).await;
     if decision.outcome != "outage" {
         if decision.within.is_none() {
@@ -79,7 +90,9 @@ async fn decide(core: &Core, kind: &Arc<dyn Kind>, row: &Arc<Claimed>, known: Op
         return decision;
     }
     let error = decision.error.as_deref().unwrap_or_default();
-    let Some(failure) = core.outages.met(row, core.lease.renewals(), error) else { return decision };
+    let Some(failure) = core.outages.met(row, core.lease.renewals(), error) else {
+        return decision;
+    };
     let message = failure.message.clone();
     let handled = caught(core, kind, row, Some(failure)).await;
     if handled.outcome == "outage" {
@@ -90,9 +103,17 @@ async fn decide(core: &Core, kind: &Arc<dyn Kind>, row: &Arc<Claimed>, known: Op
 }
 
 /// What a step does is caught where it runs. This is for the rest that is the user's: how an error is shown, say.
-async fn caught(core: &Core, kind: &Arc<dyn Kind>, row: &Arc<Claimed>, known: Option<Failure>) -> Decision {
+async fn caught(
+    core: &Core,
+    kind: &Arc<dyn Kind>,
+    row: &Arc<Claimed>,
+    known: Option<Failure>,
+) -> Decision {
     let span = tracing::info_span!("step", machine = kind.name(), step = %row.step, id = row.id, attempt = row.attempt, traceparent = row.traceparent.as_deref());
-    let running = kind.clone().run(row.clone(), known, core.environment.clone()).instrument(span);
+    let running = kind
+        .clone()
+        .run(row.clone(), known, core.environment.clone())
+        .instrument(span);
     let ran = AssertUnwindSafe(running).catch_unwind().await;
     ran.unwrap_or_else(|_| Decision::failed("the step panicked while it was being cleared away"))
 }
@@ -101,10 +122,14 @@ async fn caught(core: &Core, kind: &Arc<dyn Kind>, row: &Arc<Claimed>, known: Op
 /// Returns false if the claim is lost or the database is away.
 async fn record_begin(core: &Core, claim: Claim) -> bool {
     loop {
-        let recorded = core.pool.call(move |connection| async move { lease::begin_step(&connection, claim).await });
+        let recorded = core
+            .pool
+            .call(move |connection| async move { lease::begin_step(&connection, claim).await });
         match recorded.await {
             Ok(Ok(Begun::Recorded)) => return true,
-            Ok(Ok(Begun::Locked)) if !core.phase.is_stopped() => tokio::time::sleep(BEGIN_RETRY).await,
+            Ok(Ok(Begun::Locked)) if !core.phase.is_stopped() => {
+                tokio::time::sleep(BEGIN_RETRY).await
+            }
             _ => return false,
         }
     }

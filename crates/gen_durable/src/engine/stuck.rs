@@ -39,11 +39,18 @@ impl Undecodable {
 }
 
 /// Retries stuck rows at steps that this build knows, a few pages of them by id. `after` is where the next go begins.
-pub(crate) async fn retry(core: &Arc<Core>, connection: &Connection, after: &mut i64) -> Result<(), Fault> {
+pub(crate) async fn retry(
+    core: &Arc<Core>,
+    connection: &Connection,
+    after: &mut i64,
+) -> Result<(), Fault> {
     let mut count = 0;
     for _ in 0..PAGES_MAX {
-        let Some(undecodable) = core.undecodable.ids() else { break };
-        let (last, retried) = queue::retry_stuck(connection, &core.worker.steps, *after, PAGE, &undecodable).await?;
+        let Some(undecodable) = core.undecodable.ids() else {
+            break;
+        };
+        let (last, retried) =
+            queue::retry_stuck(connection, &core.worker.steps, *after, PAGE, &undecodable).await?;
         count += retried;
         *after = last.unwrap_or(0);
         if last.is_none() {
@@ -51,7 +58,10 @@ pub(crate) async fn retry(core: &Arc<Core>, connection: &Connection, after: &mut
         }
     }
     if count > 0 {
-        tracing::info!(count, "retried {count} stuck rows that another build could not decode");
+        tracing::info!(
+            count,
+            "retried {count} stuck rows that another build could not decode"
+        );
         core.wake.ring();
     }
     Ok(())

@@ -79,7 +79,8 @@ pub(crate) async fn run(core: Arc<Core>) {
     let (mut rounds, mut doubts) = (lane::Rounds::default(), Doubts::default());
     let mut stuck_after = 0;
     let mut blocked_pause = BLOCKED_EVERY;
-    let (mut timers_collected_to, mut signals_collected_to) = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH);
+    let (mut timers_collected_to, mut signals_collected_to) =
+        (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH);
     loop {
         let next = due.next();
         tokio::select! {
@@ -108,12 +109,19 @@ pub(crate) async fn run(core: Arc<Core>) {
             due.blocked = settle_blocked(&core, &connection, &mut blocked_pause).await;
         }
         if due.release.is_some_and(|at| at <= now) {
-            report("release what cancelled steps held", core.releases.write(&core, &connection).await);
+            report(
+                "release what cancelled steps held",
+                core.releases.write(&core, &connection).await,
+            );
             due.release = (!core.releases.is_empty()).then(|| Instant::now() + RELEASE_EVERY);
         }
         if due.claims.is_some_and(|at| at <= now) {
-            report("look for lost claims of running steps", core.environment.watch.look(&connection).await);
-            due.claims = (!core.environment.watch.is_empty()).then(|| Instant::now() + CLAIMS_EVERY);
+            report(
+                "look for lost claims of running steps",
+                core.environment.watch.look(&connection).await,
+            );
+            due.claims =
+                (!core.environment.watch.is_empty()).then(|| Instant::now() + CLAIMS_EVERY);
         }
         if due.led.is_some_and(|at| at <= now) {
             let looked = led::claim_lasting(&core, &connection).await;
@@ -133,27 +141,50 @@ pub(crate) async fn run(core: Arc<Core>) {
             continue;
         }
         if due.overdue <= now {
-            report("give back what waits too long", return_overdue(&core, &connection).await);
+            report(
+                "give back what waits too long",
+                return_overdue(&core, &connection).await,
+            );
             due.overdue = Instant::now() + OVERDUE_EVERY;
         }
         if due.sweep <= now {
             let (cost, idle) = sweep(&core, &connection).await;
             let pause = (cost * SWEEP_SHARE).clamp(SWEEP_EVERY_MIN, SWEEP_EVERY_MAX);
-            due.sweep = Instant::now() + if idle { SWEEP_EVERY_IDLE.max(pause) } else { pause };
+            due.sweep = Instant::now()
+                + if idle {
+                    SWEEP_EVERY_IDLE.max(pause)
+                } else {
+                    pause
+                };
         }
         if due.reap <= now {
             report("reap", reap(&core, &connection).await);
-            report("look for lost claims", return_orphans(&core, &connection).await);
-            report("look for lost heads of lanes", doubts.look(&core, &connection).await);
-            report("register the schedules", core.schedules.register(&connection).await);
+            report(
+                "look for lost claims",
+                return_orphans(&core, &connection).await,
+            );
+            report(
+                "look for lost heads of lanes",
+                doubts.look(&core, &connection).await,
+            );
+            report(
+                "register the schedules",
+                core.schedules.register(&connection).await,
+            );
             due.reap = Instant::now() + settings.reap_every;
         }
         if due.repair <= now {
-            report("look after the lanes", repair(&connection, &mut rounds).await);
+            report(
+                "look after the lanes",
+                repair(&connection, &mut rounds).await,
+            );
             due.repair = Instant::now() + REPAIR_EVERY;
         }
         if due.stuck <= now {
-            report("retry stuck rows", stuck::retry(&core, &connection, &mut stuck_after).await);
+            report(
+                "retry stuck rows",
+                stuck::retry(&core, &connection, &mut stuck_after).await,
+            );
             due.stuck = Instant::now() + settings.stuck_retry_every;
         }
         if due.collect <= now {
@@ -161,7 +192,12 @@ pub(crate) async fn run(core: Arc<Core>) {
             let timers = collect_timers(&core, &connection, &mut timers_collected_to).await;
             let signals = collect_signals(&core, &connection, &mut signals_collected_to).await;
             let more = instances || timers || signals;
-            due.collect = Instant::now() + if more { Duration::ZERO } else { settings.collect_every };
+            due.collect = Instant::now()
+                + if more {
+                    Duration::ZERO
+                } else {
+                    settings.collect_every
+                };
         }
         if due.depth <= now {
             report("measure the queues", measure(&core, &connection).await);
@@ -186,9 +222,17 @@ struct Due {
 
 impl Due {
     fn next(&self) -> Instant {
-        let soonest = self.reap.min(self.sweep).min(self.collect).min(self.depth).min(self.overdue);
+        let soonest = self
+            .reap
+            .min(self.sweep)
+            .min(self.collect)
+            .min(self.depth)
+            .min(self.overdue);
         let soonest = soonest.min(self.repair).min(self.stuck);
-        [self.blocked, self.release, self.claims, self.led].into_iter().flatten().fold(soonest, Instant::min)
+        [self.blocked, self.release, self.claims, self.led]
+            .into_iter()
+            .flatten()
+            .fold(soonest, Instant::min)
     }
 }
 
@@ -211,17 +255,26 @@ async fn sweep_once(core: &Arc<Core>, connection: &Connection) -> Result<bool, F
     let used = pick::priorities(connection, &core.worker.queues).await?;
     let idle = used.is_empty();
     {
-        let mut priorities = core.priorities.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut priorities = core
+            .priorities
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         priorities.clear();
         for (queue, priority) in &used {
-            priorities.entry(queue.clone()).or_default().insert(*priority);
+            priorities
+                .entry(queue.clone())
+                .or_default()
+                .insert(*priority);
         }
     }
     let mut wanted = Wanted::default();
     for queue in &core.queues {
         let room = queue.room();
         let name = queue.queue.name();
-        let ranges = used.iter().filter(|(queue, _)| queue == name).map(|(_, priority)| (*priority, Mark::START));
+        let ranges = used
+            .iter()
+            .filter(|(queue, _)| queue == name)
+            .map(|(_, priority)| (*priority, Mark::START));
         if room > 0 {
             wanted.add(name, room, ranges);
         }
@@ -231,7 +284,14 @@ async fn sweep_once(core: &Arc<Core>, connection: &Connection) -> Result<bool, F
     if idle || wanted.queues.is_empty() || core.lease.left().is_zero() || core.phase.is_draining() {
         return Ok(idle);
     }
-    let picked = pick::claim(connection, &wanted, &core.worker.steps, &core.worker.id, core.lease_seconds()).await;
+    let picked = pick::claim(
+        connection,
+        &wanted,
+        &core.worker.steps,
+        &core.worker.id,
+        core.lease_seconds(),
+    )
+    .await;
     let picked = match picked {
         // The picker may not meet it: it may stand below the picker's marks.
         Err(fault) if set_aside(core, connection, &wanted, &fault).await => return Ok(false),
@@ -239,7 +299,11 @@ async fn sweep_once(core: &Arc<Core>, connection: &Connection) -> Result<bool, F
     };
     for row in picked.rows {
         // Where one was overlooked there may be many (a large transaction that committed late): the picker goes back there.
-        core.wake.hint(Hint { queue: row.queue.clone(), priority: row.priority, from: row.eligible_at });
+        core.wake.hint(Hint {
+            queue: row.queue.clone(),
+            priority: row.priority,
+            from: row.eligible_at,
+        });
         let queue = row.queue.clone();
         hand_out(core, &queue, vec![Run::new(row)]);
     }
@@ -255,7 +319,10 @@ async fn reap(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
         return Ok(());
     }
     for worker in lease::adopt(connection, core.lease_seconds()).await? {
-        tracing::warn!(worker, "worker {worker} holds claims but has no lease row; granting it one lease period");
+        tracing::warn!(
+            worker,
+            "worker {worker} holds claims but has no lease row; granting it one lease period"
+        );
     }
     let expired = lease::expired(connection, core.lease_seconds(), &core.worker.id).await?;
     // An answer to a question that was asked before an outage arrives after it.
@@ -314,7 +381,9 @@ async fn return_overdue(core: &Arc<Core>, connection: &Connection) -> Result<(),
         let claims: Vec<_> = overdue.iter().map(|run| run.row.claim()).collect();
         // Whatever comes of it, they are not here any more: what could not be given back is found as a lost claim.
         queue.let_go(claims.iter().copied());
-        overdue.iter().for_each(|run| core.let_go_of_suspect(&run.row));
+        overdue
+            .iter()
+            .for_each(|run| core.let_go_of_suspect(&run.row));
         give_back(connection, &claims).await?;
         tracing::debug!(count = claims.len(), "gave back what could not begin");
     }
@@ -323,8 +392,16 @@ async fn return_overdue(core: &Arc<Core>, connection: &Connection) -> Result<(),
 
 /// A pick whose answer was lost claimed rows that nobody here knows of, and our lease keeps them from everybody else.
 async fn return_orphans(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
-    let held = lease::held(connection, &core.worker.id, core.settings.orphan_after().as_secs_f64()).await?;
-    let lost: Vec<_> = held.into_iter().filter(|claim| !core.holds(claim)).collect();
+    let held = lease::held(
+        connection,
+        &core.worker.id,
+        core.settings.orphan_after().as_secs_f64(),
+    )
+    .await?;
+    let lost: Vec<_> = held
+        .into_iter()
+        .filter(|claim| !core.holds(claim))
+        .collect();
     if lost.is_empty() {
         return Ok(());
     }
@@ -339,8 +416,12 @@ async fn return_orphans(core: &Arc<Core>, connection: &Connection) -> Result<(),
 async fn repair(connection: &Connection, rounds: &mut lane::Rounds) -> Result<(), Fault> {
     let count = lane::repair(connection, rounds, REPAIR_BATCH).await?;
     if count > 0 {
-        metrics::counter!("durable_lanes_repaired_total").increment(count.try_into().unwrap_or_default());
-        tracing::warn!(count, "lanes or partition keys had somebody waiting and nobody at their head: they go on");
+        metrics::counter!("durable_lanes_repaired_total")
+            .increment(count.try_into().unwrap_or_default());
+        tracing::warn!(
+            count,
+            "lanes or partition keys had somebody waiting and nobody at their head: they go on"
+        );
     }
     Ok(())
 }
@@ -348,13 +429,24 @@ async fn repair(connection: &Connection, rounds: &mut lane::Rounds) -> Result<()
 /// Deletes a page of settled instances past their retention. Returns whether there may be more.
 async fn collect_some(core: &Core, connection: &Connection) -> bool {
     let pause = core.settings.collect_every * COLLECT_PASS_PAUSE;
-    match collect(connection, core.settings.retentions(), pause.as_secs_f64(), COLLECT_BATCH).await {
+    match collect(
+        connection,
+        core.settings.retentions(),
+        pause.as_secs_f64(),
+        COLLECT_BATCH,
+    )
+    .await
+    {
         Ok((count, more)) => {
-            metrics::counter!("durable_collected_total").increment(count.try_into().unwrap_or_default());
+            metrics::counter!("durable_collected_total")
+                .increment(count.try_into().unwrap_or_default());
             more
         }
         Err(fault) => {
-            tracing::warn!(error = fault.message(), "could not delete settled instances past their retention");
+            tracing::warn!(
+                error = fault.message(),
+                "could not delete settled instances past their retention"
+            );
             false
         }
     }
@@ -362,7 +454,9 @@ async fn collect_some(core: &Core, connection: &Connection) -> bool {
 
 /// Fired, missed and cancelled timers, by their own end.
 async fn collect_timers(core: &Core, connection: &Connection, from: &mut Timestamp) -> bool {
-    let Some(retention) = core.settings.timer_retention else { return false };
+    let Some(retention) = core.settings.timer_retention else {
+        return false;
+    };
     match timer::collect(connection, *from, retention.as_secs_f64(), COLLECT_BATCH).await {
         Ok((0, _)) => {
             *from = Timestamp::UNIX_EPOCH;
@@ -381,8 +475,11 @@ async fn collect_timers(core: &Core, connection: &Connection, from: &mut Timesta
 
 /// Consumed letters that are kept for their dedup keys, by the time of consumption. Returns whether there may be more.
 async fn collect_signals(core: &Core, connection: &Connection, from: &mut Timestamp) -> bool {
-    let Some(retention) = core.settings.dedup_retention else { return false };
-    match collect::collect_signals(connection, *from, retention.as_secs_f64(), COLLECT_BATCH).await {
+    let Some(retention) = core.settings.dedup_retention else {
+        return false;
+    };
+    match collect::collect_signals(connection, *from, retention.as_secs_f64(), COLLECT_BATCH).await
+    {
         Ok((0, _)) => {
             *from = Timestamp::UNIX_EPOCH;
             false
@@ -392,7 +489,10 @@ async fn collect_signals(core: &Core, connection: &Connection, from: &mut Timest
             count >= COLLECT_BATCH.into()
         }
         Err(fault) => {
-            tracing::debug!(error = fault.message(), "could not collect consumed signals");
+            tracing::debug!(
+                error = fault.message(),
+                "could not collect consumed signals"
+            );
             false
         }
     }
@@ -401,8 +501,16 @@ async fn collect_signals(core: &Core, connection: &Connection, from: &mut Timest
 async fn measure(core: &Core, connection: &Connection) -> Result<(), Fault> {
     for local in &core.queues {
         let used: Vec<i16> = {
-            let priorities = core.priorities.lock().unwrap_or_else(PoisonError::into_inner);
-            priorities.get(local.queue.name()).into_iter().flatten().copied().collect()
+            let priorities = core
+                .priorities
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            priorities
+                .get(local.queue.name())
+                .into_iter()
+                .flatten()
+                .copied()
+                .collect()
         };
         let depth = queue::depth(connection, local.queue.name(), &used).await?;
         metrics::gauge!("durable_queue_depth", "queue" => local.queue.name()).set(depth as f64);
@@ -416,9 +524,17 @@ async fn measure(core: &Core, connection: &Connection) -> Result<(), Fault> {
 }
 
 /// Endings that wait for a lock of another transaction. Returns when to try again, if any are left.
-async fn settle_blocked(core: &Arc<Core>, connection: &Connection, pause: &mut Duration) -> Option<Instant> {
+async fn settle_blocked(
+    core: &Arc<Core>,
+    connection: &Connection,
+    pause: &mut Duration,
+) -> Option<Instant> {
     let is_away = !commit::write_blocked(core, connection).await;
-    *pause = if is_away { (*pause * 2).min(BLOCKED_EVERY_MAX) } else { BLOCKED_EVERY };
+    *pause = if is_away {
+        (*pause * 2).min(BLOCKED_EVERY_MAX)
+    } else {
+        BLOCKED_EVERY
+    };
     (!core.blocked.is_empty()).then(|| Instant::now() + *pause)
 }
 

@@ -49,7 +49,12 @@ impl Flag {
 impl Watch {
     /// For one run of one step, on this claim.
     pub(crate) fn token(self: &Arc<Watch>, claim: Claim) -> Token {
-        Token { watch: self.clone(), claim, flag: Arc::default(), serial: self.serial.fetch_add(1, Ordering::Relaxed) }
+        Token {
+            watch: self.clone(),
+            claim,
+            flag: Arc::default(),
+            serial: self.serial.fetch_add(1, Ordering::Relaxed),
+        }
     }
 
     fn asked(&self) -> MutexGuard<'_, HashMap<u64, (Claim, Arc<Flag>)>> {
@@ -75,7 +80,10 @@ impl Watch {
         let lost = lease::lost(connection, &claims).await?;
         if !lost.is_empty() {
             let is_lost = |claim: &Claim| lost.contains(&(claim.id, claim.epoch));
-            self.asked().values().filter(|(claim, _)| is_lost(claim)).for_each(|(_, flag)| flag.lose());
+            self.asked()
+                .values()
+                .filter(|(claim, _)| is_lost(claim))
+                .for_each(|(_, flag)| flag.lose());
         }
         Ok(())
     }
@@ -92,7 +100,11 @@ pub(crate) struct Token {
 
 impl Token {
     fn ask(&self) {
-        let first = self.watch.asked().insert(self.serial, (self.claim, self.flag.clone())).is_none();
+        let first = self
+            .watch
+            .asked()
+            .insert(self.serial, (self.claim, self.flag.clone()))
+            .is_none();
         if first {
             self.watch.bell.notify_one();
         }

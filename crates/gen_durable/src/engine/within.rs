@@ -27,7 +27,12 @@ pub(crate) async fn conclude(core: &Arc<Core>, ended: Ended, tx: StepTx) {
         // Whatever was refused, the step's own statements share its transaction: its handler should know.
         Err(fault @ Fault::Refused { .. }) => commit::poisoned(core, ended, &fault),
         Err(Fault::Busy(why) | Fault::Away(why) | Fault::TimedOut(why)) => {
-            give_up(core, ended, &format!("its transaction could not be committed: {why}")).await;
+            give_up(
+                core,
+                ended,
+                &format!("its transaction could not be committed: {why}"),
+            )
+            .await;
         }
         Err(Fault::Lost(_)) => {
             metrics::counter!("durable_commits_resolved_total").increment(1);
@@ -35,7 +40,9 @@ pub(crate) async fn conclude(core: &Arc<Core>, ended: Ended, tx: StepTx) {
                 Some((Resolved::Committed, found)) => {
                     // The next step begins only if the claim is still ours.
                     let ahead = ended.ahead.filter(|_| found.is_some());
-                    answer(core, vec![Ended { ahead, ..ended }], |_| Some(found.clone().unwrap_or_default()));
+                    answer(core, vec![Ended { ahead, ..ended }], |_| {
+                        Some(found.clone().unwrap_or_default())
+                    });
                 }
                 Some((Resolved::Stale, _)) => answer(core, vec![ended], |_| None),
                 Some((Resolved::Ours, _)) => {
@@ -53,9 +60,21 @@ async fn resolve(core: &Arc<Core>, claim: Claim) -> Option<(Resolved, Option<Fou
     let mut pause = RETRY_FIRST;
     loop {
         let asked = core.pool.call_for_engine(move |connection| async move {
-            let fate = resolve::resolve(&connection, &[claim]).await?.pop().unwrap_or(Resolved::Stale);
-            let committed = if fate == Resolved::Committed { vec![claim] } else { Vec::new() };
-            Ok::<_, Fault>((fate, resolve::inputs(&connection, &committed).await?.remove(&claim.id)))
+            let fate = resolve::resolve(&connection, &[claim])
+                .await?
+                .pop()
+                .unwrap_or(Resolved::Stale);
+            let committed = if fate == Resolved::Committed {
+                vec![claim]
+            } else {
+                Vec::new()
+            };
+            Ok::<_, Fault>((
+                fate,
+                resolve::inputs(&connection, &committed)
+                    .await?
+                    .remove(&claim.id),
+            ))
         });
         match asked.await {
             Ok(Ok((fate, found))) if fate != Resolved::Held => return Some((fate, found)),
@@ -93,7 +112,11 @@ pub(crate) async fn give_up_claim(core: &Arc<Core>, queue: usize, run: &Run, why
 
 /// Give claims back until none is ours any more, or patience ends. A row that somebody holds is skipped, and tried again.
 /// Answers how many are left.
-pub(crate) async fn give_back_all(core: &Arc<Core>, mut claims: Vec<Claim>, ends: impl Fn() -> bool) -> usize {
+pub(crate) async fn give_back_all(
+    core: &Arc<Core>,
+    mut claims: Vec<Claim>,
+    ends: impl Fn() -> bool,
+) -> usize {
     let mut pause = RETRY_FIRST;
     loop {
         let asked = claims.clone();
@@ -105,7 +128,12 @@ pub(crate) async fn give_back_all(core: &Arc<Core>, mut claims: Vec<Claim>, ends
             // The rest went to somebody else, or was locked.
             let fates = resolve::resolve(&connection, &asked).await?;
             let ours = |fate: &Resolved| matches!(fate, Resolved::Ours | Resolved::Held);
-            Ok(asked.into_iter().zip(fates).filter(|(_, fate)| ours(fate)).map(|(claim, _)| claim).collect())
+            Ok(asked
+                .into_iter()
+                .zip(fates)
+                .filter(|(_, fate)| ours(fate))
+                .map(|(claim, _)| claim)
+                .collect())
         });
         match tried.await {
             Ok(Ok(left)) => claims = left,

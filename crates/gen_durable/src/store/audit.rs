@@ -15,7 +15,11 @@ use crate::{
     error::Error,
 };
 
-sql!(BEGIN, "audit_begin.sql", [TEXT, TEXT, TEXT, TEXT, TEXT, INT8, INT4]);
+sql!(
+    BEGIN,
+    "audit_begin.sql",
+    [TEXT, TEXT, TEXT, TEXT, TEXT, INT8, INT4]
+);
 sql!(END, "audit_end.sql", [INT8, TEXT, TEXT, BOOL, TEXT]);
 sql!(LIST, "audit.sql", [INT8, INT4]);
 
@@ -24,8 +28,19 @@ const PAGE_MAX: usize = 200;
 
 /// Somebody is about to do this.
 pub(crate) async fn begin(connection: &Connection, deed: &Deed) -> Result<Option<i64>, Fault> {
-    let Deed { who, place, via, act, subject } = deed;
-    let rows = connection.query(&BEGIN, &[who, place, via, act, subject, &KEPT_MAX, &KEPT_DAYS]).await?;
+    let Deed {
+        who,
+        place,
+        via,
+        act,
+        subject,
+    } = deed;
+    let rows = connection
+        .query(
+            &BEGIN,
+            &[who, place, via, act, subject, &KEPT_MAX, &KEPT_DAYS],
+        )
+        .await?;
     rows.first().map(|row| column(row, 0)).transpose()
 }
 
@@ -72,7 +87,12 @@ impl Inspect {
     pub async fn audit(&self, before: Option<i64>, limit: usize) -> Result<Vec<AuditLine>, Error> {
         let limit = i32::try_from(limit.clamp(1, PAGE_MAX)).unwrap_or(1);
         self.read("read the record of acts", move |connection| async move {
-            connection.query(&LIST, &[&before.unwrap_or(i64::MAX), &limit]).await?.iter().map(line).collect()
+            connection
+                .query(&LIST, &[&before.unwrap_or(i64::MAX), &limit])
+                .await?
+                .iter()
+                .map(line)
+                .collect()
         })
         .await
     }

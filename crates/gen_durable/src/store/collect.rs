@@ -8,8 +8,16 @@ use super::{connection::Connection, fault::Fault, row::column, sql};
 use crate::{id::Queue, settings::Retention};
 
 sql!(COLLECT, "collect.sql", [FLOAT8, FLOAT8, FLOAT8, INT4]);
-sql!(DECLARE_RETENTION, "declare_retention.sql", [TEXT, FLOAT8, FLOAT8]);
-sql!(COLLECT_SIGNALS, "collect_signals.sql", [TIMESTAMPTZ, FLOAT8, INT4]);
+sql!(
+    DECLARE_RETENTION,
+    "declare_retention.sql",
+    [TEXT, FLOAT8, FLOAT8]
+);
+sql!(
+    COLLECT_SIGNALS,
+    "collect_signals.sql",
+    [TIMESTAMPTZ, FLOAT8, INT4]
+);
 
 /// Deletes up to about `limit` settled instances that are past their retention. Returns how many, and whether there may be more. What
 /// it had to keep it reads again `pause_seconds` after the beginning of the last pass, at the earliest.
@@ -20,9 +28,15 @@ pub(crate) async fn collect(
     limit: i32,
 ) -> Result<(i64, bool), Fault> {
     let Retention { done, failed } = retention;
-    let (done, failed) = (done.map(|kept| kept.as_secs_f64()), failed.map(|kept| kept.as_secs_f64()));
-    let rows = connection.query(&COLLECT, &[&done, &failed, &pause_seconds, &limit]).await?;
-    rows.first().map_or(Ok((0, false)), |row| Ok((column(row, 0)?, column(row, 1)?)))
+    let (done, failed) = (
+        done.map(|kept| kept.as_secs_f64()),
+        failed.map(|kept| kept.as_secs_f64()),
+    );
+    let rows = connection
+        .query(&COLLECT, &[&done, &failed, &pause_seconds, &limit])
+        .await?;
+    rows.first()
+        .map_or(Ok((0, false)), |row| Ok((column(row, 0)?, column(row, 1)?)))
 }
 
 /// Sets the retention of these queues for the collectors of all engines.
@@ -32,7 +46,12 @@ pub(crate) async fn declare_retentions(
 ) -> Result<(), Fault> {
     let seconds = |kept: Option<Duration>| kept.map_or(f64::INFINITY, |kept| kept.as_secs_f64());
     for (queue, Retention { done, failed }) in retentions {
-        connection.query(&DECLARE_RETENTION, &[&queue.name(), &seconds(*done), &seconds(*failed)]).await?;
+        connection
+            .query(
+                &DECLARE_RETENTION,
+                &[&queue.name(), &seconds(*done), &seconds(*failed)],
+            )
+            .await?;
     }
     Ok(())
 }
@@ -45,7 +64,9 @@ pub(crate) async fn collect_signals(
     retention_seconds: f64,
     limit: i32,
 ) -> Result<(i64, Option<Timestamp>), Fault> {
-    let rows = connection.query(&COLLECT_SIGNALS, &[&from, &retention_seconds, &limit]).await?;
+    let rows = connection
+        .query(&COLLECT_SIGNALS, &[&from, &retention_seconds, &limit])
+        .await?;
     match rows.first() {
         Some(row) => Ok((column(row, 0)?, column(row, 1)?)),
         None => Ok((0, None)),

@@ -108,7 +108,9 @@ impl Connection {
     }
 
     fn deadline(&self) -> Duration {
-        self.deadline.get().unwrap_or_else(|| self.target.statement_timeout())
+        self.deadline
+            .get()
+            .unwrap_or_else(|| self.target.statement_timeout())
     }
 
     pub(crate) fn target(&self) -> &Target {
@@ -117,20 +119,31 @@ impl Connection {
 
     /// Sends one statement and reads all of its answer. It is committed when this returns, unless a transaction is open:
     /// the answer is complete only with ReadyForQuery, which Postgres sends after its commit.
-    pub(crate) async fn query(&self, sql: &'static Sql, params: &[Param<'_>]) -> Result<Vec<Row>, Fault> {
+    pub(crate) async fn query(
+        &self,
+        sql: &'static Sql,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, Fault> {
         let live = self.client().await?;
         self.target.count(sql.name);
-        self.answer(&live, !sql.is_commit(), self.send(&live, sql, params, None)).await
+        self.answer(&live, !sql.is_commit(), self.send(&live, sql, params, None))
+            .await
     }
 
     /// Sends one statement as a transaction of its own that waits for a lock for a moment only. While another transaction
     /// holds the lock, the statement is sent again, outside the pipeline and with jitter, up to [`LOCK_PATIENCE`].
-    pub(crate) async fn act(&self, sql: &'static Sql, params: &[Param<'_>]) -> Result<Vec<Row>, Fault> {
+    pub(crate) async fn act(
+        &self,
+        sql: &'static Sql,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, Fault> {
         let begun = Instant::now();
         let (mut wait, mut pause) = (LOCK_WAIT, LOCK_RETRY_FIRST);
         loop {
             match self.act_within(sql, params, wait).await {
-                Err(Fault::Busy(_)) if begun.elapsed() < LOCK_PATIENCE => tokio::time::sleep(jittered(pause)).await,
+                Err(Fault::Busy(_)) if begun.elapsed() < LOCK_PATIENCE => {
+                    tokio::time::sleep(jittered(pause)).await
+                }
                 answer => return answer.map_err(still_held),
             }
             wait = LOCK_WAIT_AGAIN;
@@ -140,24 +153,43 @@ impl Connection {
 
     /// Sends one statement as [`act`](Connection::act) does, once. [`Fault::Busy`]: another transaction holds a lock that it
     /// needs, and nothing was done.
-    pub(crate) async fn act_once(&self, sql: &'static Sql, params: &[Param<'_>]) -> Result<Vec<Row>, Fault> {
+    pub(crate) async fn act_once(
+        &self,
+        sql: &'static Sql,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, Fault> {
         self.act_within(sql, params, LOCK_WAIT).await
     }
 
     /// Sends one statement as a transaction of its own that waits in the queue of a lock, up to [`LOCK_PATIENCE`]: on a
     /// connection that the caller has to itself.
-    pub(crate) async fn act_alone(&self, sql: &'static Sql, params: &[Param<'_>]) -> Result<Vec<Row>, Fault> {
+    pub(crate) async fn act_alone(
+        &self,
+        sql: &'static Sql,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, Fault> {
         let wait = LOCK_PATIENCE.min(self.deadline() / 2);
         self.act_within(sql, params, wait).await.map_err(still_held)
     }
 
-    async fn act_within(&self, sql: &'static Sql, params: &[Param<'_>], wait: Duration) -> Result<Vec<Row>, Fault> {
+    async fn act_within(
+        &self,
+        sql: &'static Sql,
+        params: &[Param<'_>],
+        wait: Duration,
+    ) -> Result<Vec<Row>, Fault> {
         let live = self.client().await?;
         self.target.count(sql.name);
         if sql.bounded {
             let wait = wait.as_millis().to_string();
-            let params: Vec<Param<'_>> = params.iter().copied().chain(std::iter::once(&wait as Param<'_>)).collect();
-            return self.answer(&live, true, self.send(&live, sql, &params, None)).await;
+            let params: Vec<Param<'_>> = params
+                .iter()
+                .copied()
+                .chain(std::iter::once(&wait as Param<'_>))
+                .collect();
+            return self
+                .answer(&live, true, self.send(&live, sql, &params, None))
+                .await;
         }
         // What the server gives up by itself holds no lock on behalf of a caller that has gone. An act that was answered is
         // durable, whatever the role or the database was set to.
@@ -167,14 +199,20 @@ impl Connection {
             wait.as_millis(),
             self.deadline().as_millis()
         );
-        self.answer(&live, true, self.send(&live, sql, params, Some(&begin))).await
+        self.answer(&live, true, self.send(&live, sql, params, Some(&begin)))
+            .await
     }
 
     /// Sends statements without parameters or answer, in the simple protocol: BEGIN, COMMIT, migrations.
     pub(crate) async fn batch(&self, text: &str) -> Result<(), Fault> {
         let live = self.client().await?;
         self.target.count("batch");
-        self.answer(&live, !text.contains("commit"), live.link.batch_execute(text)).await
+        self.answer(
+            &live,
+            !text.contains("commit"),
+            live.link.batch_execute(text),
+        )
+        .await
     }
 
     /// Reads an answer within the time that it has. After that the connection is given up, and the statement is cancelled on
@@ -188,10 +226,17 @@ impl Connection {
         let Ok(answer) = tokio::time::timeout(self.deadline(), sent).await else {
             live.link.cut();
             if cancel {
-                cancel_in_background(&tokio::runtime::Handle::current(), &self.target, live.link.cancel_token());
+                cancel_in_background(
+                    &tokio::runtime::Handle::current(),
+                    &self.target,
+                    live.link.cancel_token(),
+                );
             }
             self.drop_client(live);
-            return Err(Fault::Lost(format!("no answer within {:?}", self.deadline())));
+            return Err(Fault::Lost(format!(
+                "no answer within {:?}",
+                self.deadline()
+            )));
         };
         answer.map_err(|error| {
             let fault = Fault::of(&error);
@@ -218,41 +263,64 @@ impl Connection {
     ) -> Result<Vec<Row>, tokio_postgres::Error> {
         if sql.prepared && !self.target.is_unnamed() {
             let sent = match self.statement(live, sql).await {
-                Ok(statement) => live.in_transaction(begin, live.link.query(&statement, params)).await,
+                Ok(statement) => {
+                    live.in_transaction(begin, live.link.query(&statement, params))
+                        .await
+                }
                 Err(error) => Err(error),
             };
             match sent {
                 Err(error) if error.code().is_some_and(|code| is_of_a_pooler(code.code())) => {
-                    tracing::info!("a pooler keeps no prepared statements: sending them without a name from now on");
+                    tracing::info!(
+                        "a pooler keeps no prepared statements: sending them without a name from now on"
+                    );
                     self.target.set_unnamed();
                 }
                 // The schema was migrated under us: what was prepared before no longer fits. Nothing ran.
                 Err(error) if error.code().is_some_and(|code| code.code() == "0A000") => {
                     live.prepared.borrow_mut().remove(sql.name);
                     let statement = self.statement(live, sql).await?;
-                    return live.in_transaction(begin, live.link.query(&statement, params)).await;
+                    return live
+                        .in_transaction(begin, live.link.query(&statement, params))
+                        .await;
                 }
                 sent => return sent,
             }
         }
-        let typed: Vec<(Param<'_>, Type)> = params.iter().copied().zip(sql.types.iter().cloned()).collect();
+        let typed: Vec<(Param<'_>, Type)> = params
+            .iter()
+            .copied()
+            .zip(sql.types.iter().cloned())
+            .collect();
         let text = self.target.render(sql.text);
-        live.in_transaction(begin, live.link.query_typed(&text, &typed)).await
+        live.in_transaction(begin, live.link.query_typed(&text, &typed))
+            .await
     }
 
-    async fn statement(&self, live: &Live, sql: &'static Sql) -> Result<Statement, tokio_postgres::Error> {
+    async fn statement(
+        &self,
+        live: &Live,
+        sql: &'static Sql,
+    ) -> Result<Statement, tokio_postgres::Error> {
         if let Some(statement) = live.prepared.borrow().get(sql.name) {
             return Ok(statement.clone());
         }
-        let statement = live.link.prepare_typed(&self.target.render(sql.text), sql.types).await?;
-        live.prepared.borrow_mut().insert(sql.name, statement.clone());
+        let statement = live
+            .link
+            .prepare_typed(&self.target.render(sql.text), sql.types)
+            .await?;
+        live.prepared
+            .borrow_mut()
+            .insert(sql.name, statement.clone());
         Ok(statement)
     }
 
     async fn client(&self) -> Result<Rc<Live>, Fault> {
         if self.role == Role::Loop && self.target.lease_waits() {
             self.reset();
-            return Err(Fault::Away("the connection of the worker's lease comes first".into()));
+            return Err(Fault::Away(
+                "the connection of the worker's lease comes first".into(),
+            ));
         }
         if let Some(live) = self.live() {
             return Ok(live);
@@ -276,12 +344,18 @@ impl Connection {
         // This connection's own deadline may be shorter than the common one: a lease must notice silence before it ends.
         let connected = match tokio::time::timeout(self.deadline(), self.target.connect()).await {
             Ok(connected) => connected,
-            Err(_) => Err(Fault::Away(format!("no connection within {:?}", self.deadline()))),
+            Err(_) => Err(Fault::Away(format!(
+                "no connection within {:?}",
+                self.deadline()
+            ))),
         };
         let (client, driver) = connected.inspect_err(|fault| self.failed_to_connect(fault))?;
         // The other half of the connection lives on this thread's runtime, and ends with the client.
         let driver = tokio::spawn(driver);
-        let live = Rc::new(Live { link: Link::new(client, &driver), prepared: RefCell::default() });
+        let live = Rc::new(Live {
+            link: Link::new(client, &driver),
+            prepared: RefCell::default(),
+        });
         *self.client.borrow_mut() = Some(live.clone());
         self.set_waits(false);
         Ok(live)
@@ -292,16 +366,24 @@ impl Connection {
         self.set_waits(true);
         self.failures.set(self.failures.get() + 1);
         self.failure.replace(Some(fault.again()));
-        self.not_before.set(Some(Instant::now() + jittered(RECONNECT_JITTER)));
+        self.not_before
+            .set(Some(Instant::now() + jittered(RECONNECT_JITTER)));
     }
 
     fn live(&self) -> Option<Rc<Live>> {
-        self.client.borrow().clone().filter(|live| !live.link.is_closed())
+        self.client
+            .borrow()
+            .clone()
+            .filter(|live| !live.link.is_closed())
     }
 
     fn drop_client(&self, broken: &Rc<Live>) {
         self.lost_contact();
-        let is_current = self.client.borrow().as_ref().is_some_and(|live| Rc::ptr_eq(live, broken));
+        let is_current = self
+            .client
+            .borrow()
+            .as_ref()
+            .is_some_and(|live| Rc::ptr_eq(live, broken));
         if is_current {
             self.reset();
         }
@@ -336,9 +418,10 @@ impl Live {
         begin: Option<&str>,
         statement: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<T, tokio_postgres::Error> {
-        let Some(begin) = begin else { return statement.await };
-        let (begun, answer, ended) =
-            tokio::join!(biased; self.link.batch_execute(begin), statement, self.link.batch_execute("commit"));
+        let Some(begin) = begin else {
+            return statement.await;
+        };
+        let (begun, answer, ended) = tokio::join!(biased; self.link.batch_execute(begin), statement, self.link.batch_execute("commit"));
         begun?;
         let answer = answer?;
         ended.map(|()| answer)
@@ -370,10 +453,17 @@ fn jittered(pause: Duration) -> Duration {
 
 /// Asks the server to cancel a statement that is given up: a backend that computes or waits does not notice that its client
 /// has gone. Bounded, and without an answer.
-pub(crate) fn cancel_in_background(runtime: &tokio::runtime::Handle, target: &Arc<Target>, token: CancelToken) {
+pub(crate) fn cancel_in_background(
+    runtime: &tokio::runtime::Handle,
+    target: &Arc<Target>,
+    token: CancelToken,
+) {
     let target = target.clone();
     runtime.spawn(async move {
-        if !matches!(tokio::time::timeout(CANCEL_TIMEOUT, target.cancel(&token)).await, Ok(Ok(()))) {
+        if !matches!(
+            tokio::time::timeout(CANCEL_TIMEOUT, target.cancel(&token)).await,
+            Ok(Ok(()))
+        ) {
             tracing::debug!("a statement that was given up could not be cancelled");
         }
     });

@@ -47,7 +47,9 @@ impl Inspect {
     pub async fn server_settings(&self) -> Result<BTreeMap<String, String>, Error> {
         self.read("read the server's settings", |connection| async move {
             let rows = connection.query(&SETTINGS, &[]).await?;
-            rows.iter().map(|row| Ok((column(row, 0)?, column(row, 1)?))).collect()
+            rows.iter()
+                .map(|row| Ok((column(row, 0)?, column(row, 1)?)))
+                .collect()
         })
         .await
     }

@@ -59,7 +59,10 @@ impl<'a> Columns<'a> {
             fsms: news.clone().map(|n| n.fsm).collect(),
             versions: news.clone().map(|n| n.fsm_version).collect(),
             steps: news.clone().map(|n| n.step.as_str()).collect(),
-            data: unless_all(None, news.clone().map(|n| n.data.as_deref().map(RawValue::get))),
+            data: unless_all(
+                None,
+                news.clone().map(|n| n.data.as_deref().map(RawValue::get)),
+            ),
             states: news.clone().map(|n| n.state.get()).collect(),
             queues: news.clone().map(|n| n.queue.as_str()).collect(),
             priorities: unless_all(0, news.clone().map(|n| n.priority)),
@@ -94,9 +97,13 @@ pub(crate) async fn one(pool: &Pool, new: New) -> Result<Inserted, Error> {
     let (answered, begins) = gather(pool, route).add(new);
     if begins {
         let flushed = pool.clone();
-        pool.post(route, move |connection| async move { flush(&flushed, &connection, route).await })?;
+        pool.post(route, move |connection| async move {
+            flush(&flushed, &connection, route).await
+        })?;
     }
-    answered.await.map_err(|_| Error::broken("an enqueue was never answered"))?
+    answered
+        .await
+        .map_err(|_| Error::broken("an enqueue was never answered"))?
 }
 
 fn route(keyed: bool) -> Route {
@@ -104,7 +111,11 @@ fn route(keyed: bool) -> Route {
 }
 
 fn gather(pool: &Pool, route: Route) -> &Gather<New, Inserted> {
-    if route == Route::Act { &pool.inner.gathers.keyed } else { &pool.inner.gathers.plain }
+    if route == Route::Act {
+        &pool.inner.gathers.keyed
+    } else {
+        &pool.inner.gathers.plain
+    }
 }
 
 fn weight(new: &New) -> usize {
@@ -113,7 +124,14 @@ fn weight(new: &New) -> usize {
 
 async fn flush(pool: &Pool, connection: &Connection, route: Route) {
     while let Some(batch) = gather(pool, route).take(GATHERED_MAX, weight) {
-        match insert(connection, batch.iter().map(|asked| &asked.item), &KEYED_AT_ONCE, Patience::None).await {
+        match insert(
+            connection,
+            batch.iter().map(|asked| &asked.item),
+            &KEYED_AT_ONCE,
+            Patience::None,
+        )
+        .await
+        {
             Ok(inserted) => {
                 for (asked, inserted) in batch.into_iter().zip(inserted) {
                     asked.answer(Ok(inserted));
@@ -122,7 +140,8 @@ async fn flush(pool: &Pool, connection: &Connection, route: Route) {
             // One that is refused, or that another transaction keeps waiting, must not fail or delay the others: each goes
             // alone, beside the next batch.
             Err(fault)
-                if matches!(fault, Fault::Busy(_)) || matches!(fault, Fault::Refused { .. }) && batch.len() > 1 =>
+                if matches!(fault, Fault::Busy(_))
+                    || matches!(fault, Fault::Refused { .. }) && batch.len() > 1 =>
             {
                 for asked in batch {
                     // The pool is there, or this would not run.
@@ -135,7 +154,13 @@ async fn flush(pool: &Pool, connection: &Connection, route: Route) {
 }
 
 async fn alone(connection: Rc<Connection>, asked: Asked<New, Inserted>) {
-    let inserted = insert(&connection, std::iter::once(&asked.item), &KEYED_AT_ONCE, Patience::Bounded).await;
+    let inserted = insert(
+        &connection,
+        std::iter::once(&asked.item),
+        &KEYED_AT_ONCE,
+        Patience::Bounded,
+    )
+    .await;
     asked.answer(first(inserted));
 }
 
@@ -154,7 +179,10 @@ pub(crate) async fn many(pool: &Pool, news: Vec<New>) -> Result<Vec<Inserted>, E
         (..=GATHERED_MAX, ..=SHARED_BYTES_MAX) if keyed => pool.act(whole(news)).await?,
         (..=GATHERED_MAX, ..=SHARED_BYTES_MAX) => pool.call(whole(news)).await?,
         (_, ..=GATHERED_BYTES_MAX) => pool.apart(whole(news)).await?,
-        _ => pool.apart(move |connection| async move { in_chunks(&connection, &news).await }).await?,
+        _ => {
+            pool.apart(move |connection| async move { in_chunks(&connection, &news).await })
+                .await?
+        }
     };
     done.map_err(|fault| fault.into_error(&format!("enqueue {count} instances")))
 }
@@ -162,7 +190,13 @@ pub(crate) async fn many(pool: &Pool, news: Vec<New>) -> Result<Vec<Inserted>, E
 async fn in_chunks(connection: &Connection, news: &[New]) -> Result<Vec<Inserted>, Fault> {
     connection.batch("begin").await?;
     let inserted = chunks(connection, news).await;
-    let ended = connection.batch(if inserted.is_ok() { "commit" } else { "rollback" }).await;
+    let ended = connection
+        .batch(if inserted.is_ok() {
+            "commit"
+        } else {
+            "rollback"
+        })
+        .await;
     if ended.is_err() {
         // Whether its transaction is over is not known: nothing else may run in it.
         connection.reset();
@@ -189,7 +223,11 @@ async fn chunks(connection: &Connection, news: &[New]) -> Result<Vec<Inserted>, 
 }
 
 /// In the caller's transaction: it exists if and only if the rest of it does.
-pub(crate) async fn within<T: Transaction>(tx: &mut T, target: &Target, new: &New) -> Result<Inserted, Error> {
+pub(crate) async fn within<T: Transaction>(
+    tx: &mut T,
+    target: &Target,
+    new: &New,
+) -> Result<Inserted, Error> {
     if new.is_keyed() {
         let rows = ride(tx, target, &KEYED, &[&document(std::iter::once(new))]).await;
         return first(rows.and_then(|rows| read_keyed(&rows, 1)));
@@ -238,22 +276,51 @@ fn document<'a>(news: impl Iterator<Item = &'a New>) -> String {
 
 pub(super) fn read_keyed<R: Fields>(rows: &[R], expected: usize) -> Result<Vec<Inserted>, Fault> {
     if rows.len() != expected {
-        let message = format!("{expected} instances were sent, {} were answered", rows.len());
-        return Err(Fault::Refused { code: None, message });
+        let message = format!(
+            "{expected} instances were sent, {} were answered",
+            rows.len()
+        );
+        return Err(Fault::Refused {
+            code: None,
+            message,
+        });
     }
-    let read = |row: &R| Ok(Inserted { id: column(row, 1)?, is_new: column(row, 2)?, eligible_at: column(row, 3)? });
+    let read = |row: &R| {
+        Ok(Inserted {
+            id: column(row, 1)?,
+            is_new: column(row, 2)?,
+            eligible_at: column(row, 3)?,
+        })
+    };
     rows.iter().map(read).collect()
 }
 
 fn read(rows: &[impl Fields], expected: usize) -> Result<Vec<Inserted>, Fault> {
     if rows.len() != expected {
-        let message = format!("{expected} instances were sent, {} were answered", rows.len());
-        return Err(Fault::Refused { code: None, message });
+        let message = format!(
+            "{expected} instances were sent, {} were answered",
+            rows.len()
+        );
+        return Err(Fault::Refused {
+            code: None,
+            message,
+        });
     }
-    rows.iter().map(|row| Ok(Inserted { id: column(row, 0)?, is_new: true, eligible_at: column(row, 1)? })).collect()
+    rows.iter()
+        .map(|row| {
+            Ok(Inserted {
+                id: column(row, 0)?,
+                is_new: true,
+                eligible_at: column(row, 1)?,
+            })
+        })
+        .collect()
 }
 
 fn first(inserted: Result<Vec<Inserted>, Fault>) -> Result<Inserted, Error> {
     let inserted = inserted.map_err(|fault| fault.into_error("enqueue"))?;
-    inserted.into_iter().next().ok_or_else(|| Error::broken("an enqueue was answered with nothing"))
+    inserted
+        .into_iter()
+        .next()
+        .ok_or_else(|| Error::broken("an enqueue was answered with nothing"))
 }

@@ -37,8 +37,16 @@ sql!(OF_NAME, "events_of_name.sql", [TEXT, INT8, INT4, TEXT]);
 sql!(OF_INSTANCE, "events_of_instance.sql", [INT8, INT8, INT4]);
 sql!(HEIGHT, "event_height.sql", [TEXT]);
 sql!(TENANTS, "event_tenants.sql", [TEXT, INT4]);
-sql!(TRIM, "trim_events.sql", [TEXT, INT8, FLOAT8, BOOL, INT4, TEXT_ARRAY]);
-sql!(TRIM_LOGS, "trim_logs.sql", [FLOAT8, TEXT_ARRAY, INT4, INT4, FLOAT8]);
+sql!(
+    TRIM,
+    "trim_events.sql",
+    [TEXT, INT8, FLOAT8, BOOL, INT4, TEXT_ARRAY]
+);
+sql!(
+    TRIM_LOGS,
+    "trim_logs.sql",
+    [FLOAT8, TEXT_ARRAY, INT4, INT4, FLOAT8]
+);
 
 /// Single events that wait go together in one statement, up to this many.
 const GATHERED_MAX: usize = 1_000;
@@ -77,13 +85,19 @@ impl LogSide {
     /// Something will have to be placed soon.
     pub(crate) fn expect_unplaced(&self) {
         let bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);
-        bells.iter().filter_map(Weak::upgrade).for_each(|bell| bell.ring());
+        bells
+            .iter()
+            .filter_map(Weak::upgrade)
+            .for_each(|bell| bell.ring());
     }
 
     /// A run was asked for.
     pub(crate) fn poke_runs(&self) {
         let bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);
-        bells.iter().filter_map(Weak::upgrade).for_each(|bell| bell.poke_runs());
+        bells
+            .iter()
+            .filter_map(Weak::upgrade)
+            .for_each(|bell| bell.poke_runs());
     }
 }
 
@@ -111,7 +125,12 @@ impl<'a> Columns<'a> {
             names: facts.clone().map(|f| f.name).collect(),
             versions: unless_all(1, facts.clone().map(|f| f.version)),
             payloads: facts.clone().map(|f| f.payload.get()).collect(),
-            headers: unless_all(None, facts.clone().map(|f| f.headers.as_deref().map(RawValue::get))),
+            headers: unless_all(
+                None,
+                facts
+                    .clone()
+                    .map(|f| f.headers.as_deref().map(RawValue::get)),
+            ),
             instances: Vec::new(),
             steps: unless_all(None, facts.map(|f| f.step.as_deref())),
             heads,
@@ -137,20 +156,30 @@ pub(crate) async fn one(pool: &Pool, fact: Fact) -> Result<Placed, Error> {
     let (answered, begins) = pool.inner.gathers.events.add(fact);
     if begins {
         let flushed = pool.clone();
-        pool.post(Route::Act, move |connection| async move { flush(&flushed, &connection).await })?;
+        pool.post(Route::Act, move |connection| async move {
+            flush(&flushed, &connection).await
+        })?;
     }
-    answered.await.map_err(|_| Error::broken("an event was never answered"))?
+    answered
+        .await
+        .map_err(|_| Error::broken("an event was never answered"))?
 }
 
 fn weight(fact: &Fact) -> usize {
-    fact.payload.get().len() + fact.headers.as_ref().map_or(0, |headers| headers.get().len())
+    fact.payload.get().len()
+        + fact
+            .headers
+            .as_ref()
+            .map_or(0, |headers| headers.get().len())
 }
 
 async fn flush(pool: &Pool, connection: &Connection) {
     while let Some(batch) = pool.inner.gathers.events.take(GATHERED_MAX, weight) {
         match append(connection, batch.iter().map(|asked| &asked.item), false).await {
             Ok(placed) => {
-                pool.inner.log.poke(batch.iter().map(|asked| asked.item.tenant.as_str()));
+                pool.inner
+                    .log
+                    .poke(batch.iter().map(|asked| asked.item.tenant.as_str()));
                 for (asked, placed) in batch.into_iter().zip(placed) {
                     asked.answer(Ok(placed));
                 }
@@ -158,12 +187,15 @@ async fn flush(pool: &Pool, connection: &Connection) {
             // One that is refused, or that meets the held head of a tenant's log, must not fail or delay the others: each
             // goes alone, beside the next batch.
             Err(fault)
-                if matches!(fault, Fault::Busy(_)) || matches!(fault, Fault::Refused { .. }) && batch.len() > 1 =>
+                if matches!(fault, Fault::Busy(_))
+                    || matches!(fault, Fault::Refused { .. }) && batch.len() > 1 =>
             {
                 for asked in batch {
                     let log = pool.clone();
                     // The pool is there, or this would not run.
-                    drop(pool.post(Route::Act, move |connection| async move { alone(&log, &connection, asked).await }));
+                    drop(pool.post(Route::Act, move |connection| async move {
+                        alone(&log, &connection, asked).await
+                    }));
                 }
             }
             Err(fault) => fail_all(batch, &fault, "record an event"),
@@ -173,7 +205,9 @@ async fn flush(pool: &Pool, connection: &Connection) {
 
 async fn alone(pool: &Pool, connection: &Connection, asked: Asked<Fact, Placed>) {
     let placed = append(connection, std::iter::once(&asked.item), true).await;
-    pool.inner.log.poke(std::iter::once(asked.item.tenant.as_str()));
+    pool.inner
+        .log
+        .poke(std::iter::once(asked.item.tenant.as_str()));
     asked.answer(first(placed));
 }
 
@@ -191,19 +225,30 @@ pub(crate) async fn many(pool: &Pool, facts: Vec<Fact>) -> Result<Vec<Placed>, E
     let act = move |connection: Rc<Connection>| async move {
         let placed = append(&connection, facts.iter(), true).await;
         if placed.is_ok() {
-            log.inner.log.poke(facts.iter().map(|fact| fact.tenant.as_str()));
+            log.inner
+                .log
+                .poke(facts.iter().map(|fact| fact.tenant.as_str()));
         }
         placed
     };
-    let done = if is_short { pool.act(act).await? } else { pool.apart(act).await? };
+    let done = if is_short {
+        pool.act(act).await?
+    } else {
+        pool.apart(act).await?
+    };
     done.map_err(|fault| fault.into_error("record events"))
 }
 
 /// In the caller's transaction: they wait for a position until that has committed.
-pub(crate) async fn within<T: Transaction>(tx: &mut T, target: &Target, facts: &[Fact]) -> Result<(), Error> {
+pub(crate) async fn within<T: Transaction>(
+    tx: &mut T,
+    target: &Target,
+    facts: &[Fact],
+) -> Result<(), Error> {
     let columns = Columns::of(facts.iter(), "none");
     let rows = ride(tx, target, &APPEND_WITHIN, &columns.params()).await;
-    rows.map(drop).map_err(|fault| fault.into_error("record an event"))
+    rows.map(drop)
+        .map_err(|fault| fault.into_error("record an event"))
 }
 
 /// Appends in a transaction of its own. With `patient`, it tries again while another transaction holds the head of a log.
@@ -214,24 +259,49 @@ async fn append<'a>(
 ) -> Result<Vec<Placed>, Fault> {
     let columns = Columns::of(facts, "wait");
     let params = columns.params();
-    let rows =
-        if patient { connection.act(&APPEND, &params).await? } else { connection.act_once(&APPEND, &params).await? };
+    let rows = if patient {
+        connection.act(&APPEND, &params).await?
+    } else {
+        connection.act_once(&APPEND, &params).await?
+    };
     if rows.len() != columns.names.len() {
-        let message = format!("{} events were sent, {} were answered", columns.names.len(), rows.len());
-        return Err(Fault::Refused { code: None, message });
+        let message = format!(
+            "{} events were sent, {} were answered",
+            columns.names.len(),
+            rows.len()
+        );
+        return Err(Fault::Refused {
+            code: None,
+            message,
+        });
     }
-    rows.iter().map(|row| Ok(Placed { position: column(row, 0)? })).collect()
+    rows.iter()
+        .map(|row| {
+            Ok(Placed {
+                position: column(row, 0)?,
+            })
+        })
+        .collect()
 }
 
 fn first(placed: Result<Vec<Placed>, Fault>) -> Result<Placed, Error> {
     let placed = placed.map_err(|fault| fault.into_error("record an event"))?;
-    placed.into_iter().next().ok_or_else(|| Error::broken("an event was answered with nothing"))
+    placed
+        .into_iter()
+        .next()
+        .ok_or_else(|| Error::broken("an event was answered with nothing"))
 }
 
 /// Give positions to what waits, of these tenants. Answers those whose head was free; with `all`, from the beginning.
-pub(crate) async fn place(connection: &Connection, tenants: &[String], all: bool) -> Result<Vec<(String, i64)>, Fault> {
+pub(crate) async fn place(
+    connection: &Connection,
+    tenants: &[String],
+    all: bool,
+) -> Result<Vec<(String, i64)>, Fault> {
     let rows = connection.query(&PLACE, &[&tenants, &all]).await?;
-    rows.iter().map(|row| Ok((column(row, 0)?, column(row, 1)?))).collect()
+    rows.iter()
+        .map(|row| Ok((column(row, 0)?, column(row, 1)?)))
+        .collect()
 }
 
 /// How far a look for news went.
@@ -255,13 +325,23 @@ pub(crate) struct News {
 
 /// What is new since the last look.
 pub(crate) async fn discover(connection: &Connection, since: &Looked) -> Result<News, Fault> {
-    let rows = connection.query(&DISCOVER, &[&since.snapshot, &since.arrival, &DISCOVER_MAX]).await?;
+    let rows = connection
+        .query(&DISCOVER, &[&since.snapshot, &since.arrival, &DISCOVER_MAX])
+        .await?;
     let mut news = News::default();
     for row in &rows {
-        match (column::<Option<String>>(row, 0)?, column::<Option<bool>>(row, 1)?) {
+        match (
+            column::<Option<String>>(row, 0)?,
+            column::<Option<bool>>(row, 1)?,
+        ) {
             (Some(tenant), Some(true)) => news.unplaced.push(tenant),
             (Some(tenant), _) => news.placed.push((tenant, column(row, 4)?)),
-            (None, _) => news.looked = Looked { snapshot: column(row, 3)?, arrival: column(row, 2)? },
+            (None, _) => {
+                news.looked = Looked {
+                    snapshot: column(row, 3)?,
+                    arrival: column(row, 2)?,
+                }
+            }
         }
     }
     Ok(news)
@@ -283,9 +363,21 @@ pub(crate) async fn read(
     limit: i32,
 ) -> Result<Vec<EventRow>, Fault> {
     let rows = match which {
-        Which::Tenant(tenant) => connection.query(&OF_TENANT, &[tenant, &after, &limit]).await?,
-        Which::Name(tenant, name) => connection.query(&OF_NAME, &[tenant, &after, &limit, name]).await?,
-        Which::Instance(id) => connection.query(&OF_INSTANCE, &[id, &after, &limit]).await?,
+        Which::Tenant(tenant) => {
+            connection
+                .query(&OF_TENANT, &[tenant, &after, &limit])
+                .await?
+        }
+        Which::Name(tenant, name) => {
+            connection
+                .query(&OF_NAME, &[tenant, &after, &limit, name])
+                .await?
+        }
+        Which::Instance(id) => {
+            connection
+                .query(&OF_INSTANCE, &[id, &after, &limit])
+                .await?
+        }
     };
     rows.iter().map(event_row).collect()
 }
@@ -318,7 +410,9 @@ pub(crate) async fn tenants(
     limit: i32,
 ) -> Result<Vec<(String, i64)>, Fault> {
     let rows = connection.query(&TENANTS, &[&after, &limit]).await?;
-    rows.iter().map(|row| Ok((column(row, 0)?, column(row, 1)?))).collect()
+    rows.iter()
+        .map(|row| Ok((column(row, 0)?, column(row, 1)?)))
+        .collect()
 }
 
 /// What of a log may go.
@@ -337,8 +431,20 @@ pub(crate) struct Trim<'a> {
 
 /// Delete old events. Answers how many.
 pub(crate) async fn trim(connection: &Connection, trim: &Trim<'_>) -> Result<i64, Fault> {
-    let Trim { tenant, to, older_seconds, abandon, followers, limit } = trim;
-    let rows = connection.query(&TRIM, &[tenant, to, older_seconds, abandon, limit, followers]).await?;
+    let Trim {
+        tenant,
+        to,
+        older_seconds,
+        abandon,
+        followers,
+        limit,
+    } = trim;
+    let rows = connection
+        .query(
+            &TRIM,
+            &[tenant, to, older_seconds, abandon, limit, followers],
+        )
+        .await?;
     rows.first().map_or(Ok(0), |row| column(row, 0))
 }
 
@@ -356,7 +462,18 @@ pub(crate) struct TrimPage<'a> {
 
 /// Deletes old events of the next page of tenants, unless another worker is at it. Returns whether there may be more at once.
 pub(crate) async fn trim_logs(connection: &Connection, page: &TrimPage<'_>) -> Result<bool, Fault> {
-    let TrimPage { older_seconds, followers, tenants, events, idle_seconds } = page;
-    let rows = connection.query(&TRIM_LOGS, &[older_seconds, followers, tenants, events, idle_seconds]).await?;
+    let TrimPage {
+        older_seconds,
+        followers,
+        tenants,
+        events,
+        idle_seconds,
+    } = page;
+    let rows = connection
+        .query(
+            &TRIM_LOGS,
+            &[older_seconds, followers, tenants, events, idle_seconds],
+        )
+        .await?;
     rows.first().map_or(Ok(false), |row| column(row, 1))
 }

@@ -100,7 +100,10 @@ impl Inspect {
                 });
             }
             if !all.children.is_empty() {
-                for row in &connection.query(&CHILDREN_COUNTS, &[&id, &COUNTED_MAX]).await? {
+                for row in &connection
+                    .query(&CHILDREN_COUNTS, &[&id, &COUNTED_MAX])
+                    .await?
+                {
                     all.counts.push((inspect::status(row, 0)?, column(row, 1)?));
                 }
             }
@@ -117,13 +120,23 @@ pub(crate) async fn page(
     after: i64,
     machines: &[&'static str],
 ) -> Result<Option<String>, Fault> {
-    let rows = connection.query(&CHILDREN_PAGE, &[&parent, &after, &machines]).await?;
+    let rows = connection
+        .query(&CHILDREN_PAGE, &[&parent, &after, &machines])
+        .await?;
     rows.first().map(|row| column(row, 0)).transpose()
 }
 
 /// Counts the children of the last spawn by status.
-pub(crate) async fn counts(connection: &Connection, parent: i64) -> Result<Vec<(Status, u64)>, Fault> {
+pub(crate) async fn counts(
+    connection: &Connection,
+    parent: i64,
+) -> Result<Vec<(Status, u64)>, Fault> {
     let rows = connection.query(&CHILDREN_OF_SPAWN, &[&parent]).await?;
-    let count = |row| Ok((inspect::status(row, 0)?, u64::try_from(column::<i64>(row, 1)?).unwrap_or_default()));
+    let count = |row| {
+        Ok((
+            inspect::status(row, 0)?,
+            u64::try_from(column::<i64>(row, 1)?).unwrap_or_default(),
+        ))
+    };
     rows.iter().map(count).collect()
 }

@@ -7,7 +7,10 @@ use crate::error::{Error, Kind};
 /// What the driver says of a value that it cannot put into a message…
 const UNSENDABLE: [&str; 2] = ["error serializing parameter", "error encoding message"];
 /// …and of an answer that is not one: of a broken proxy, say. What the server did is not known.
-const UNREADABLE: [&str; 2] = ["unexpected message from server", "error parsing response from server"];
+const UNREADABLE: [&str; 2] = [
+    "unexpected message from server",
+    "error parsing response from server",
+];
 
 /// What `gen_durable.conclude` raises if a signal of an outbox meets a full inbox.
 const INBOX_FULL: &str = "P0D01";
@@ -25,7 +28,10 @@ pub enum Fault {
     /// succeed.
     TimedOut(String),
     /// The database looked at it and said no: the same again would be refused again.
-    Refused { code: Option<SqlState>, message: String },
+    Refused {
+        code: Option<SqlState>,
+        message: String,
+    },
 }
 
 impl Fault {
@@ -33,13 +39,18 @@ impl Fault {
         let message = describe(error);
         let Some(code) = error.code() else {
             let said = error.to_string();
-            let is_io = || std::error::Error::source(error).is_some_and(|source| source.is::<std::io::Error>());
+            let is_io = || {
+                std::error::Error::source(error).is_some_and(|source| source.is::<std::io::Error>())
+            };
             return if UNSENDABLE.iter().any(|words| said.starts_with(words)) {
                 Fault::unsendable(message)
             } else if error.is_closed() || UNREADABLE.contains(&said.as_str()) || is_io() {
                 Fault::Lost(message)
             } else {
-                Fault::Refused { code: None, message }
+                Fault::Refused {
+                    code: None,
+                    message,
+                }
             };
         };
         Fault::by_code(code.code(), message)
@@ -47,7 +58,10 @@ impl Fault {
 
     /// A value that cannot be sent: it never left this process.
     pub(crate) fn unsendable(message: String) -> Fault {
-        Fault::Refused { code: Some(SqlState::DATA_EXCEPTION), message }
+        Fault::Refused {
+            code: Some(SqlState::DATA_EXCEPTION),
+            message,
+        }
     }
 
     /// Of a statement that comes before anything is written: what was lost then has not happened.
@@ -68,8 +82,16 @@ impl Fault {
             // Read-only, out of memory, of disk, of connections, still starting,
             // an I/O error, a transaction that was left idle for too long: not the statement's fault.
             "25006" | "25P03" => Fault::Away(message),
-            code if ["08", "53", "58", "F0", "XX"].iter().any(|class| code.starts_with(class)) => Fault::Away(message),
-            _ => Fault::Refused { code: Some(SqlState::from_code(code)), message },
+            code if ["08", "53", "58", "F0", "XX"]
+                .iter()
+                .any(|class| code.starts_with(class)) =>
+            {
+                Fault::Away(message)
+            }
+            _ => Fault::Refused {
+                code: Some(SqlState::from_code(code)),
+                message,
+            },
         }
     }
 
@@ -83,9 +105,11 @@ impl Fault {
     /// what comes without a SQLSTATE: an answer that cannot be read.
     pub(crate) fn blames_the_data(&self) -> bool {
         match self {
-            Fault::Refused { code: Some(code), .. } => {
-                ["21", "22", "23", "44", "54", "P0"].iter().any(|class| code.code().starts_with(class))
-            }
+            Fault::Refused {
+                code: Some(code), ..
+            } => ["21", "22", "23", "44", "54", "P0"]
+                .iter()
+                .any(|class| code.code().starts_with(class)),
             _ => false,
         }
     }
@@ -107,13 +131,19 @@ impl Fault {
             Fault::Lost(message) => Fault::Lost(message.clone()),
             Fault::Busy(message) => Fault::Busy(message.clone()),
             Fault::TimedOut(message) => Fault::TimedOut(message.clone()),
-            Fault::Refused { code, message } => Fault::Refused { code: code.clone(), message: message.clone() },
+            Fault::Refused { code, message } => Fault::Refused {
+                code: code.clone(),
+                message: message.clone(),
+            },
         }
     }
 
     pub(crate) fn message(&self) -> &str {
         match self {
-            Fault::Away(message) | Fault::Lost(message) | Fault::Busy(message) | Fault::TimedOut(message) => message,
+            Fault::Away(message)
+            | Fault::Lost(message)
+            | Fault::Busy(message)
+            | Fault::TimedOut(message) => message,
             Fault::Refused { message, .. } => message,
         }
     }
@@ -121,12 +151,15 @@ impl Fault {
     /// As the answer to a caller. `doing` reads after "could not": "enqueue 3 instances".
     pub(crate) fn into_error(self, doing: &str) -> Error {
         match self {
-            Fault::Away(message) | Fault::Busy(message) | Fault::TimedOut(message) => {
-                Error::new(Kind::Away, format!("could not {doing}, nothing was done: {message}"))
-            }
+            Fault::Away(message) | Fault::Busy(message) | Fault::TimedOut(message) => Error::new(
+                Kind::Away,
+                format!("could not {doing}, nothing was done: {message}"),
+            ),
             Fault::Lost(message) => Error::new(
                 Kind::Unknown,
-                format!("lost the connection while trying to {doing}; it may have been done: {message}"),
+                format!(
+                    "lost the connection while trying to {doing}; it may have been done: {message}"
+                ),
             ),
             Fault::Refused { code, message } => match code.as_ref().map(SqlState::code) {
                 Some("3F000" | "42P01" | "42883") => Error::new(
@@ -141,7 +174,9 @@ impl Fault {
                         "could not {doing}: this database user lacks the rights; grant it the runtime role ({message})"
                     ),
                 ),
-                Some("23505") => Error::new(Kind::KeyTaken, format!("could not {doing}: {message}")),
+                Some("23505") => {
+                    Error::new(Kind::KeyTaken, format!("could not {doing}: {message}"))
+                }
                 _ => Error::new(Kind::Refused, format!("could not {doing}: {message}")),
             },
         }
@@ -157,7 +192,10 @@ impl From<tokio_postgres::Error> for Fault {
 fn describe(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
         Some(db) => {
-            let detail = db.detail().map(|detail| format!(" ({detail})")).unwrap_or_default();
+            let detail = db
+                .detail()
+                .map(|detail| format!(" ({detail})"))
+                .unwrap_or_default();
             format!("{} [{}]{detail}", db.message(), db.code().code())
         }
         None => crate::error::chain(error),

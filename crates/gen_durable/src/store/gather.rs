@@ -61,7 +61,11 @@ impl<T, A> Gather<T, A> {
 
     /// Takes the requests for the next statement: at most `max` of them, and at most [`GATHERED_BYTES_MAX`] bytes by
     /// `weight`. `None`: there are none, and the next caller starts a statement.
-    pub(crate) fn take(&self, max: usize, weight: impl Fn(&T) -> usize) -> Option<Vec<Asked<T, A>>> {
+    pub(crate) fn take(
+        &self,
+        max: usize,
+        weight: impl Fn(&T) -> usize,
+    ) -> Option<Vec<Asked<T, A>>> {
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         // A caller that has gone away asks for nothing any more: after an outage they would all come at once.
         pending.waiting.retain(|asked| !asked.answer.is_closed());
@@ -74,7 +78,13 @@ impl<T, A> Gather<T, A> {
             bytes = bytes.saturating_add(weight(&asked.item));
             bytes <= GATHERED_BYTES_MAX
         };
-        let count = pending.waiting.iter().take(max).take_while(fits).count().max(1);
+        let count = pending
+            .waiting
+            .iter()
+            .take(max)
+            .take_while(fits)
+            .count()
+            .max(1);
         Some(pending.waiting.drain(..count).collect())
     }
 }
@@ -95,7 +105,12 @@ pub(crate) fn fail_all<T, A>(batch: Vec<Asked<T, A>>, fault: &Fault, doing: &str
 
 impl<T, A> Default for Gather<T, A> {
     fn default() -> Self {
-        Gather { pending: Mutex::new(Pending { waiting: VecDeque::new(), under_way: false }) }
+        Gather {
+            pending: Mutex::new(Pending {
+                waiting: VecDeque::new(),
+                under_way: false,
+            }),
+        }
     }
 }
 
@@ -107,13 +122,24 @@ mod tests {
     fn a_shared_statement_has_a_bound_in_bytes_and_in_requests() {
         let gather = Gather::<usize, ()>::default();
         let sizes = [1, GATHERED_BYTES_MAX, GATHERED_BYTES_MAX * 2, 5, 6, 7, 8];
-        let (callers, starts): (Vec<_>, Vec<_>) = sizes.into_iter().map(|bytes| gather.add(bytes)).unzip();
-        assert_eq!(starts.iter().filter(|starts| **starts).count(), 1, "one caller starts the statements");
+        let (callers, starts): (Vec<_>, Vec<_>) =
+            sizes.into_iter().map(|bytes| gather.add(bytes)).unzip();
+        assert_eq!(
+            starts.iter().filter(|starts| **starts).count(),
+            1,
+            "one caller starts the statements"
+        );
         let mut taken = Vec::new();
         while let Some(batch) = gather.take(3, |bytes| *bytes) {
             taken.push(batch.iter().map(|asked| asked.item).collect::<Vec<_>>());
         }
-        let wanted = [vec![1], vec![GATHERED_BYTES_MAX], vec![GATHERED_BYTES_MAX * 2], vec![5, 6, 7], vec![8]];
+        let wanted = [
+            vec![1],
+            vec![GATHERED_BYTES_MAX],
+            vec![GATHERED_BYTES_MAX * 2],
+            vec![5, 6, 7],
+            vec![8],
+        ];
         assert_eq!(taken, wanted);
         drop(callers);
     }
@@ -125,7 +151,10 @@ mod tests {
         let (_here, _) = gather.add(2);
         drop(gone);
         let batch = gather.take(10, |_| 1);
-        assert_eq!(batch.map(|batch| batch.iter().map(|asked| asked.item).collect::<Vec<_>>()), Some(vec![2]));
+        assert_eq!(
+            batch.map(|batch| batch.iter().map(|asked| asked.item).collect::<Vec<_>>()),
+            Some(vec![2])
+        );
         assert!(gather.take(10, |_| 1).is_none());
     }
 }

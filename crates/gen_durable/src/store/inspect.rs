@@ -15,7 +15,11 @@ use super::{
 };
 use crate::{error::Error, id::Status};
 
-sql!(LIST, "list.sql", [TEXT, TEXT, TEXT, INT8, INT4, TEXT, TEXT, TEXT]);
+sql!(
+    LIST,
+    "list.sql",
+    [TEXT, TEXT, TEXT, INT8, INT4, TEXT, TEXT, TEXT]
+);
 sql!(SHOW, "show.sql", [INT8_ARRAY]);
 sql!(SETTLED, "settled.sql", [INT8_ARRAY]);
 sql!(COUNTS, "counts.sql", []);
@@ -184,7 +188,10 @@ impl Inspect {
     /// The same, in read-only transactions in which the server gives up a statement after this long. Such reads take turns:
     /// give them a pool of their own, by [`Pool::beside`].
     pub fn bounded(self, statement_timeout: Duration) -> Inspect {
-        Inspect { bound: Some((statement_timeout, Arc::default())), ..self }
+        Inspect {
+            bound: Some((statement_timeout, Arc::default())),
+            ..self
+        }
     }
 
     /// Instances, the newest first.
@@ -202,14 +209,22 @@ impl Inspect {
                 &filter.lane,
                 &filter.partition,
             ];
-            connection.query(&LIST, params).await?.iter().map(instance).collect()
+            connection
+                .query(&LIST, params)
+                .await?
+                .iter()
+                .map(instance)
+                .collect()
         })
         .await
     }
 
     /// One instance.
     pub async fn show(&self, id: i64) -> Result<Option<Instance>, Error> {
-        self.read("show an instance", move |connection| async move { one(&connection, id).await }).await
+        self.read("show an instance", move |connection| async move {
+            one(&connection, id).await
+        })
+        .await
     }
 
     /// How many stand where. It reads every row: for people, not for loops.
@@ -276,15 +291,23 @@ impl Inspect {
     /// Live instances for which there is no worker: no live one registered their machine and version ("no live worker runs
     /// checkout v3"), or none of those that did knows their step.
     pub async fn unserved(&self) -> Result<Vec<Unserved>, Error> {
-        self.read("look for work that nobody can run", |connection| async move {
-            let rows = connection.query(&UNSERVED, &[]).await?;
-            rows.iter()
-                .map(|row| {
-                    let (fsm, fsm_version) = (column(row, 0)?, column(row, 1)?);
-                    Ok(Unserved { fsm, fsm_version, step: column(row, 2)?, count: column(row, 3)? })
-                })
-                .collect()
-        })
+        self.read(
+            "look for work that nobody can run",
+            |connection| async move {
+                let rows = connection.query(&UNSERVED, &[]).await?;
+                rows.iter()
+                    .map(|row| {
+                        let (fsm, fsm_version) = (column(row, 0)?, column(row, 1)?);
+                        Ok(Unserved {
+                            fsm,
+                            fsm_version,
+                            step: column(row, 2)?,
+                            count: column(row, 3)?,
+                        })
+                    })
+                    .collect()
+            },
+        )
         .await
     }
 
@@ -295,7 +318,11 @@ impl Inspect {
         Fut: Future<Output = Result<T, Fault>> + 'static,
     {
         let Some((timeout, turn)) = self.bound.clone() else {
-            return self.pool.apart(act).await?.map_err(|fault| fault.into_error(doing));
+            return self
+                .pool
+                .apart(act)
+                .await?
+                .map_err(|fault| fault.into_error(doing));
         };
         let bounded = self.pool.apart(move |connection| async move {
             let _turn = turn.lock().await;
@@ -314,7 +341,9 @@ async fn within<T>(
 ) -> Result<T, Fault> {
     let milliseconds = timeout.as_millis();
     connection
-        .batch(&format!("begin read only; set local statement_timeout = {milliseconds}; set local jit = off"))
+        .batch(&format!(
+            "begin read only; set local statement_timeout = {milliseconds}; set local jit = off"
+        ))
         .await?;
     let answer = act.await;
     let ended = connection.batch("rollback").await;
@@ -340,9 +369,13 @@ pub(crate) async fn end_of(pool: &Pool, id: i64) -> Result<Option<End>, Error> {
     let (answered, begins) = pool.inner.gathers.ends.add(id);
     if begins {
         let flushed = pool.clone();
-        pool.post(Route::Call, move |connection| async move { answer_all(&flushed, &connection).await })?;
+        pool.post(Route::Call, move |connection| async move {
+            answer_all(&flushed, &connection).await
+        })?;
     }
-    answered.await.map_err(|_| Error::broken("a question was never answered"))?
+    answered
+        .await
+        .map_err(|_| Error::broken("a question was never answered"))?
 }
 
 async fn answer_all(pool: &Pool, connection: &Connection) {
@@ -395,7 +428,10 @@ pub(crate) struct Server {
 
 pub(crate) async fn server(connection: &Connection) -> Result<Server, Fault> {
     let rows = connection.query(&SERVER, &[]).await?;
-    let row = rows.first().ok_or(Fault::Refused { code: None, message: "the server said nothing of itself".into() })?;
+    let row = rows.first().ok_or(Fault::Refused {
+        code: None,
+        message: "the server said nothing of itself".into(),
+    })?;
     Ok(Server {
         max_connections: column(row, 0)?,
         used_connections: column(row, 1)?,
@@ -415,7 +451,12 @@ pub(crate) async fn one(connection: &Connection, id: i64) -> Result<Option<Insta
 
 /// These instances, as far as they are there.
 pub(crate) async fn many(connection: &Connection, ids: &[i64]) -> Result<Vec<Instance>, Fault> {
-    connection.query(&SHOW, &[&ids]).await?.iter().map(instance).collect()
+    connection
+        .query(&SHOW, &[&ids])
+        .await?
+        .iter()
+        .map(instance)
+        .collect()
 }
 
 fn instance(row: &Row) -> Result<Instance, Fault> {
@@ -467,5 +508,8 @@ fn instance(row: &Row) -> Result<Instance, Fault> {
 
 pub(crate) fn status(row: &Row, index: usize) -> Result<Status, Fault> {
     let name: String = column(row, index)?;
-    Status::named(&name).ok_or_else(|| Fault::Refused { code: None, message: format!("an unknown status {name:?}") })
+    Status::named(&name).ok_or_else(|| Fault::Refused {
+        code: None,
+        message: format!("an unknown status {name:?}"),
+    })
 }

@@ -37,7 +37,12 @@ pub(crate) async fn grant_new_tables(connection: &Connection) -> Result<(), Faul
 }
 
 pub(crate) async fn drop_schema(connection: &Connection) -> Result<(), Fault> {
-    connection.batch(&format!("drop schema if exists {} cascade", connection.target().schema())).await
+    connection
+        .batch(&format!(
+            "drop schema if exists {} cascade",
+            connection.target().schema()
+        ))
+        .await
 }
 
 pub(crate) async fn set_clock(connection: &Connection, to: Timestamp) -> Result<(), Fault> {
@@ -46,7 +51,10 @@ pub(crate) async fn set_clock(connection: &Connection, to: Timestamp) -> Result<
 
 pub(crate) async fn clock(connection: &Connection) -> Result<Timestamp, Fault> {
     let rows = connection.query(&CLOCK_READ, &[]).await?;
-    let row = rows.first().ok_or(Fault::Refused { code: None, message: "there is no clock".into() })?;
+    let row = rows.first().ok_or(Fault::Refused {
+        code: None,
+        message: "there is no clock".into(),
+    })?;
     column(row, 0)
 }
 

@@ -41,10 +41,22 @@ pub(crate) async fn place(connection: &Connection) -> Result<(), Fault> {
 }
 
 /// Look after up to `limit` lanes and keys. Answers how many had somebody waiting and nobody at their head.
-pub(crate) async fn repair(connection: &Connection, rounds: &mut Rounds, limit: i32) -> Result<i32, Fault> {
-    let params: &[Param<'_>] = &[&rounds.lane.0, &rounds.lane.1, &rounds.partition.0, &rounds.partition.1, &limit];
+pub(crate) async fn repair(
+    connection: &Connection,
+    rounds: &mut Rounds,
+    limit: i32,
+) -> Result<i32, Fault> {
+    let params: &[Param<'_>] = &[
+        &rounds.lane.0,
+        &rounds.lane.1,
+        &rounds.partition.0,
+        &rounds.partition.1,
+        &limit,
+    ];
     let rows = connection.query(&REPAIR, params).await?;
-    let Some(row) = rows.first() else { return Ok(0) };
+    let Some(row) = rows.first() else {
+        return Ok(0);
+    };
     let text = |index| column::<Option<String>>(row, index).map(Option::unwrap_or_default);
     rounds.lane = (text(0)?, text(1)?);
     rounds.partition = (text(2)?, text(3)?);
@@ -72,13 +84,25 @@ pub(crate) async fn unblock(
     let rows = match act {
         Unblock::Retry => connection.act_alone(&RETRY, &[&tenant, &key]).await?,
         Unblock::Skip => connection.act_alone(&SKIP, &[&tenant, &key]).await?,
-        Unblock::Discard(why) => connection.act_alone(&DISCARD, &[&tenant, &key, &why.as_str()]).await?,
+        Unblock::Discard(why) => {
+            connection
+                .act_alone(&DISCARD, &[&tenant, &key, &why.as_str()])
+                .await?
+        }
     };
-    rows.first().map(|row| Ok((column(row, 0)?, (column(row, 1)?, column(row, 2)?, column(row, 3)?)))).transpose()
+    rows.first()
+        .map(|row| {
+            Ok((
+                column(row, 0)?,
+                (column(row, 1)?, column(row, 2)?, column(row, 3)?),
+            ))
+        })
+        .transpose()
 }
 
 /// How many stand in lanes, and how many lanes stand still; each counted up to 10,001.
 pub(crate) async fn depth(connection: &Connection) -> Result<(i64, i64), Fault> {
     let rows = connection.query(&DEPTH, &[]).await?;
-    rows.first().map_or(Ok((0, 0)), |row| Ok((column(row, 0)?, column(row, 1)?)))
+    rows.first()
+        .map_or(Ok((0, 0)), |row| Ok((column(row, 0)?, column(row, 1)?)))
 }

@@ -23,7 +23,11 @@ sql!(RELEASE, "release.sql", [INT8_ARRAY, INT8_ARRAY]);
 sql!(RELEASE_EXPIRED, "release_expired.sql", [TEXT, INT4]);
 sql!(LOST, "lost.sql", [INT8_ARRAY, INT8_ARRAY]);
 sql!(LED, "led.sql", [TEXT, TEXT, TEXT, INT4]);
-sql!(CLAIM_LED, "claim_led.sql", [INT8_ARRAY, INT8_ARRAY, TEXT, FLOAT8]);
+sql!(
+    CLAIM_LED,
+    "claim_led.sql",
+    [INT8_ARRAY, INT8_ARRAY, TEXT, FLOAT8]
+);
 
 /// So many lanes are looked at in one go.
 const LANES_MAX: i32 = 1_000;
@@ -53,7 +57,11 @@ impl Worker {
 
 /// Say that this worker is alive: inserts its row, or renews it, also when it was thought dead. If its lease had
 /// run out, it begins anew.
-pub(crate) async fn renew(connection: &Connection, worker: &Worker, lease_seconds: f64) -> Result<(), Fault> {
+pub(crate) async fn renew(
+    connection: &Connection,
+    worker: &Worker,
+    lease_seconds: f64,
+) -> Result<(), Fault> {
     let params: &[super::connection::Param<'_>] = &[
         &worker.id,
         &lease_seconds,
@@ -74,13 +82,22 @@ pub(crate) async fn retire(connection: &Connection, worker: &str) -> Result<(), 
 }
 
 /// Returns the workers whose lease ran out and that have had the chance to renew it.
-pub(crate) async fn expired(connection: &Connection, lease_seconds: f64, asker: &str) -> Result<Vec<String>, Fault> {
-    let rows = connection.query(&EXPIRED, &[&lease_seconds, &asker]).await?;
+pub(crate) async fn expired(
+    connection: &Connection,
+    lease_seconds: f64,
+    asker: &str,
+) -> Result<Vec<String>, Fault> {
+    let rows = connection
+        .query(&EXPIRED, &[&lease_seconds, &asker])
+        .await?;
     rows.iter().map(|row| column(row, 0)).collect()
 }
 
 /// Give those a worker's row who hold something and have none. Answers who they are.
-pub(crate) async fn adopt(connection: &Connection, lease_seconds: f64) -> Result<Vec<String>, Fault> {
+pub(crate) async fn adopt(
+    connection: &Connection,
+    lease_seconds: f64,
+) -> Result<Vec<String>, Fault> {
     let rows = connection.query(&ADOPT, &[&lease_seconds]).await?;
     rows.iter().map(|row| column(row, 0)).collect()
 }
@@ -105,7 +122,9 @@ pub(crate) async fn reap(
     limit: i32,
     deaths_max: i16,
 ) -> Result<Vec<Reaped>, Fault> {
-    let rows = connection.query(&REAP, &[&worker, &limit, &deaths_max]).await?;
+    let rows = connection
+        .query(&REAP, &[&worker, &limit, &deaths_max])
+        .await?;
     rows.iter().map(reaped).collect()
 }
 
@@ -122,8 +141,12 @@ pub(crate) enum Begun {
 
 /// Records that the step of this claim begins.
 pub(crate) async fn begin_step(connection: &Connection, claim: Claim) -> Result<Begun, Fault> {
-    let rows = connection.query(&BEGIN_STEP, &[&claim.id, &claim.epoch, &claim.seq]).await?;
-    let Some(row) = rows.first() else { return Ok(Begun::Stale) };
+    let rows = connection
+        .query(&BEGIN_STEP, &[&claim.id, &claim.epoch, &claim.seq])
+        .await?;
+    let Some(row) = rows.first() else {
+        return Ok(Begun::Stale);
+    };
     Ok(match (column(row, 0)?, column(row, 1)?) {
         (true, _) => Begun::Recorded,
         (false, true) => Begun::Locked,
@@ -133,17 +156,30 @@ pub(crate) async fn begin_step(connection: &Connection, claim: Claim) -> Result<
 
 /// Releases the lanes and partition keys of cancelled instances whose step has ended, by the claims that those steps had. Returns the
 /// ids of those that another transaction holds, and how many were released.
-pub(crate) async fn release(connection: &Connection, claims: &[Claim]) -> Result<(HashSet<i64>, usize), Fault> {
-    let (ids, epochs): (Vec<i64>, Vec<i64>) = claims.iter().map(|claim| (claim.id, claim.epoch)).unzip();
+pub(crate) async fn release(
+    connection: &Connection,
+    claims: &[Claim],
+) -> Result<(HashSet<i64>, usize), Fault> {
+    let (ids, epochs): (Vec<i64>, Vec<i64>) =
+        claims.iter().map(|claim| (claim.id, claim.epoch)).unzip();
     let rows = connection.query(&RELEASE, &[&ids, &epochs]).await?;
-    let Some(row) = rows.first() else { return Ok((HashSet::new(), 0)) };
+    let Some(row) = rows.first() else {
+        return Ok((HashSet::new(), 0));
+    };
     let (locked, released): (Vec<i64>, Vec<i64>) = (column(row, 0)?, column(row, 1)?);
     Ok((locked.into_iter().collect(), released.len()))
 }
 
 /// Releases up to `limit` lanes and partition keys of cancelled instances whose step an expired worker ran. Returns how many.
-pub(crate) async fn release_expired(connection: &Connection, worker: &str, limit: i32) -> Result<usize, Fault> {
-    Ok(connection.query(&RELEASE_EXPIRED, &[&worker, &limit]).await?.len())
+pub(crate) async fn release_expired(
+    connection: &Connection,
+    worker: &str,
+    limit: i32,
+) -> Result<usize, Fault> {
+    Ok(connection
+        .query(&RELEASE_EXPIRED, &[&worker, &limit])
+        .await?
+        .len())
 }
 
 /// Forget a dead worker that holds nothing any more.
@@ -153,19 +189,37 @@ pub(crate) async fn bury(connection: &Connection, worker: &str) -> Result<(), Fa
 
 /// What the database says this worker has held for longer than `seconds`. A pick whose answer was lost shows here and
 /// nowhere else: its rows belong to a worker that lives and does not know of them.
-pub(crate) async fn held(connection: &Connection, worker: &str, seconds: f64) -> Result<Vec<Claim>, Fault> {
+pub(crate) async fn held(
+    connection: &Connection,
+    worker: &str,
+    seconds: f64,
+) -> Result<Vec<Claim>, Fault> {
     let rows = connection.query(&HELD, &[&worker, &seconds]).await?;
-    rows.iter().map(|row| Ok(Claim { id: column(row, 0)?, epoch: column(row, 1)?, seq: column(row, 2)? })).collect()
+    rows.iter()
+        .map(|row| {
+            Ok(Claim {
+                id: column(row, 0)?,
+                epoch: column(row, 1)?,
+                seq: column(row, 2)?,
+            })
+        })
+        .collect()
 }
 
 /// Who is at the head of a lane that this worker leads, and not claimed: page by page.
 pub(crate) async fn led(connection: &Connection, worker: &str) -> Result<Vec<Claim>, Fault> {
     let (mut heads, mut after) = (Vec::new(), (String::new(), String::new()));
     loop {
-        let rows = connection.query(&LED, &[&worker, &after.0, &after.1, &LANES_MAX]).await?;
+        let rows = connection
+            .query(&LED, &[&worker, &after.0, &after.1, &LANES_MAX])
+            .await?;
         for row in &rows {
             if column::<Option<bool>>(row, 5)? == Some(true) {
-                heads.push(Claim { id: column(row, 2)?, epoch: column(row, 3)?, seq: column(row, 4)? });
+                heads.push(Claim {
+                    id: column(row, 2)?,
+                    epoch: column(row, 3)?,
+                    seq: column(row, 4)?,
+                });
             }
         }
         match rows.last() {
@@ -184,17 +238,25 @@ pub(crate) async fn claim_led(
     worker: &str,
     lease_seconds: f64,
 ) -> Result<HashSet<i64>, Fault> {
-    let (ids, epochs): (Vec<i64>, Vec<i64>) = claims.iter().map(|claim| (claim.id, claim.epoch)).unzip();
-    let rows = connection.query(&CLAIM_LED, &[&ids, &epochs, &worker, &lease_seconds]).await?;
+    let (ids, epochs): (Vec<i64>, Vec<i64>) =
+        claims.iter().map(|claim| (claim.id, claim.epoch)).unzip();
+    let rows = connection
+        .query(&CLAIM_LED, &[&ids, &epochs, &worker, &lease_seconds])
+        .await?;
     rows.iter().map(|row| column(row, 0)).collect()
 }
 
 /// Which of these claims are good no more: (id, epoch).
-pub(crate) async fn lost(connection: &Connection, claims: &[Claim]) -> Result<HashSet<(i64, i64)>, Fault> {
+pub(crate) async fn lost(
+    connection: &Connection,
+    claims: &[Claim],
+) -> Result<HashSet<(i64, i64)>, Fault> {
     let ids: Vec<i64> = claims.iter().map(|claim| claim.id).collect();
     let epochs: Vec<i64> = claims.iter().map(|claim| claim.epoch).collect();
     let rows = connection.query(&LOST, &[&ids, &epochs]).await?;
-    rows.iter().map(|row| Ok((column(row, 0)?, column(row, 1)?))).collect()
+    rows.iter()
+        .map(|row| Ok((column(row, 0)?, column(row, 1)?)))
+        .collect()
 }
 
 fn reaped(row: &Row) -> Result<Reaped, Fault> {

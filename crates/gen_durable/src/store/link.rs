@@ -15,7 +15,10 @@ pub(crate) struct Link {
 
 impl Link {
     pub(crate) fn new(client: Client, driver: &JoinHandle<()>) -> Link {
-        Link { client, driver: driver.abort_handle() }
+        Link {
+            client,
+            driver: driver.abort_handle(),
+        }
     }
 
     /// Close it now, also for others who wait on it.

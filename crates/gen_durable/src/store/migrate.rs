@@ -95,9 +95,17 @@ impl Migrations {
     /// There is no such version, or the database cannot be asked.
     pub async fn tables_dropped_by(&self, to: i32) -> Result<Vec<&'static str>, Error> {
         let (to, installed) = (check_version(to)?, status(&self.pool).await?.installed);
-        let undone = MIGRATIONS.iter().rev().filter(|m| m.version > to && m.version <= installed);
-        let drops = |line: &'static str| line.strip_prefix("drop table gen_durable.")?.strip_suffix(';');
-        Ok(undone.flat_map(|m| m.down.lines().filter_map(drops)).collect())
+        let undone = MIGRATIONS
+            .iter()
+            .rev()
+            .filter(|m| m.version > to && m.version <= installed);
+        let drops = |line: &'static str| {
+            line.strip_prefix("drop table gen_durable.")?
+                .strip_suffix(';')
+        };
+        Ok(undone
+            .flat_map(|m| m.down.lines().filter_map(drops))
+            .collect())
     }
 
     /// What is installed, and what this build needs.
@@ -132,10 +140,18 @@ pub(crate) async fn up(pool: &Pool, to: Option<i32>) -> Result<Vec<i32>, Error> 
     under_lock(pool, move |connection, installed| {
         Box::pin(async move {
             let mut applied = Vec::new();
-            for migration in MIGRATIONS.iter().filter(|m| m.version > installed && m.version <= to) {
-                connection.batch(&connection.target().render(migration.up)).await?;
-                let params: &[super::connection::Param<'_>] =
-                    &[&migration.version, &migration.name, &migration.oldest_served];
+            for migration in MIGRATIONS
+                .iter()
+                .filter(|m| m.version > installed && m.version <= to)
+            {
+                connection
+                    .batch(&connection.target().render(migration.up))
+                    .await?;
+                let params: &[super::connection::Param<'_>] = &[
+                    &migration.version,
+                    &migration.name,
+                    &migration.oldest_served,
+                ];
                 connection.query(&RECORD, params).await?;
                 applied.push(migration.version);
             }
@@ -151,10 +167,16 @@ pub(crate) async fn down(pool: &Pool, to: i32) -> Result<Vec<i32>, Error> {
     under_lock(pool, move |connection, installed| {
         Box::pin(async move {
             let mut undone = Vec::new();
-            for migration in MIGRATIONS.iter().rev().filter(|m| m.version > to && m.version <= installed) {
+            for migration in MIGRATIONS
+                .iter()
+                .rev()
+                .filter(|m| m.version > to && m.version <= installed)
+            {
                 // The first migration's table of migrations goes down with it.
                 connection.query(&UNRECORD, &[&migration.version]).await?;
-                connection.batch(&connection.target().render(migration.down)).await?;
+                connection
+                    .batch(&connection.target().render(migration.down))
+                    .await?;
                 undone.push(migration.version);
             }
             Ok(undone)
@@ -208,19 +230,35 @@ pub(crate) fn print(target: &Target, from: i32, to: i32) -> Result<String, Error
         text.push_str(&target.render(&record));
     };
     if to >= from {
-        for migration in MIGRATIONS.iter().filter(|m| m.version > from && m.version <= to) {
-            let Migration { version, name, oldest_served, up, .. } = migration;
+        for migration in MIGRATIONS
+            .iter()
+            .filter(|m| m.version > from && m.version <= to)
+        {
+            let Migration {
+                version,
+                name,
+                oldest_served,
+                up,
+                ..
+            } = migration;
             let record = format!(
                 "\ninsert into gen_durable.migrations (version, name, oldest_served) values ({version}, '{name}', {oldest_served});\n\n"
             );
             add(up, record);
         }
     } else {
-        for migration in MIGRATIONS.iter().rev().filter(|m| m.version > to && m.version <= from) {
+        for migration in MIGRATIONS
+            .iter()
+            .rev()
+            .filter(|m| m.version > to && m.version <= from)
+        {
             let record = if migration.version == 1 {
                 "\n".to_owned()
             } else {
-                format!("\ndelete from gen_durable.migrations where version = {};\n\n", migration.version)
+                format!(
+                    "\ndelete from gen_durable.migrations where version = {};\n\n",
+                    migration.version
+                )
             };
             add(migration.down, record);
         }
@@ -233,7 +271,9 @@ pub(crate) fn grants(target: &Target, runtime: &str, reader: &str) -> Result<Str
     for role in [runtime, reader] {
         let plain = !role.is_empty()
             && role.len() <= 63
-            && role.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+            && role
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
         if !plain {
             return Err(Error::invalid(format!(
                 "{role:?} cannot be the name of a role: letters, digits, _ and - only"
@@ -242,7 +282,10 @@ pub(crate) fn grants(target: &Target, runtime: &str, reader: &str) -> Result<Str
     }
     Ok(target
         .render(GRANTS)
-        .replace("schema gen_durable ", &format!("schema {} ", target.schema()))
+        .replace(
+            "schema gen_durable ",
+            &format!("schema {} ", target.schema()),
+        )
         .replace("\"the_runtime\"", &format!("\"{runtime}\""))
         .replace("\"the_reader\"", &format!("\"{reader}\"")))
 }
@@ -280,14 +323,22 @@ where
 
 async fn installed(connection: &Connection, schema: &str) -> Result<MigrationStatus, Fault> {
     let exists = connection.query(&INSTALLED, &[&schema]).await?;
-    let nothing = MigrationStatus { installed: 0, current: CURRENT, oldest_served: 0 };
+    let nothing = MigrationStatus {
+        installed: 0,
+        current: CURRENT,
+        oldest_served: 0,
+    };
     match exists.first() {
         Some(row) if column::<bool>(row, 0)? => {}
         _ => return Ok(nothing),
     }
     let rows = connection.query(&LATEST, &[]).await?;
     let read = |row: &Row| -> Result<MigrationStatus, Fault> {
-        Ok(MigrationStatus { installed: column(row, 0)?, current: CURRENT, oldest_served: column(row, 1)? })
+        Ok(MigrationStatus {
+            installed: column(row, 0)?,
+            current: CURRENT,
+            oldest_served: column(row, 1)?,
+        })
     };
     rows.first().map_or(Ok(nothing), read)
 }
@@ -298,5 +349,7 @@ fn check_version(version: i32) -> Result<i32, Error> {
     if (0..=CURRENT).contains(&version) {
         return Ok(version);
     }
-    Err(Error::invalid(format!("there is no version {version}: this build knows 1 to {CURRENT}, and 0 is nothing")))
+    Err(Error::invalid(format!(
+        "there is no version {version}: this build knows 1 to {CURRENT}, and 0 is nothing"
+    )))
 }

@@ -42,7 +42,10 @@ pub(crate) struct Entry {
 }
 
 /// Enqueue one.
-pub(crate) async fn enqueue(connection: &Connection, entry: &Entry) -> Result<Option<Inserted>, Fault> {
+pub(crate) async fn enqueue(
+    connection: &Connection,
+    entry: &Entry,
+) -> Result<Option<Inserted>, Fault> {
     let document = serde_json::to_string(&[entry]).unwrap_or_default();
     let rows = connection.act_alone(&KEYED, &[&document]).await?;
     Ok(read_keyed(&rows, 1)?.into_iter().next())
@@ -56,7 +59,16 @@ pub(crate) async fn deliver(
     payload: &str,
     dedup: Option<&str>,
 ) -> Result<Answer, Fault> {
-    let params: &[Param<'_>] = &[&to.id, &to.tenant, &to.key, &to.machines, &name, &payload, &dedup, &INBOX_MAX];
+    let params: &[Param<'_>] = &[
+        &to.id,
+        &to.tenant,
+        &to.key,
+        &to.machines,
+        &name,
+        &payload,
+        &dedup,
+        &INBOX_MAX,
+    ];
     answer(&connection.act_alone(&SIGNAL, params).await?)
 }
 
@@ -71,5 +83,7 @@ pub(crate) async fn retry(
     data: Option<&str>,
 ) -> Result<Option<Again>, Fault> {
     let rows = connection.act_alone(&RETRY, &[&id, &step, &data]).await?;
-    rows.first().map(|row| Ok((column(row, 0)?, column(row, 1)?, column(row, 2)?))).transpose()
+    rows.first()
+        .map(|row| Ok((column(row, 0)?, column(row, 1)?, column(row, 2)?)))
+        .transpose()
 }

@@ -10,9 +10,17 @@ use super::{
 };
 use crate::error::Error;
 
-sql!(PROJECTIONS, "projections_page.sql", [TEXT, TEXT, TEXT, TEXT, INT4]);
+sql!(
+    PROJECTIONS,
+    "projections_page.sql",
+    [TEXT, TEXT, TEXT, TEXT, INT4]
+);
 sql!(RUNS, "runs_page.sql", [TEXT, TEXT, INT8, INT4]);
-sql!(FAILURES, "failures_page.sql", [TEXT, TEXT, TEXT, TEXT, INT8, INT4]);
+sql!(
+    FAILURES,
+    "failures_page.sql",
+    [TEXT, TEXT, TEXT, TEXT, INT8, INT4]
+);
 
 /// The most rows of a page.
 const PAGE_MAX: usize = 200;
@@ -36,9 +44,13 @@ impl ScopeFilter {
     /// A run or a failure is found by its projection first.
     fn check(&self) -> Result<(), Error> {
         match self {
-            ScopeFilter { projection: None, tenant: Some(_), .. } => {
-                Err(Error::invalid("of one tenant alone there is no list: name the projection as well"))
-            }
+            ScopeFilter {
+                projection: None,
+                tenant: Some(_),
+                ..
+            } => Err(Error::invalid(
+                "of one tenant alone there is no list: name the projection as well",
+            )),
             _ => Ok(()),
         }
     }
@@ -53,19 +65,40 @@ impl Inspect {
     ) -> Result<Vec<ProjectionInfo>, Error> {
         self.read("list projections", move |connection| async move {
             let (projection, tenant) = after.unwrap_or_default();
-            let params: &[Param<'_>] = &[&filter.tenant, &filter.projection, &projection, &tenant, &filter.limit()];
-            connection.query(&PROJECTIONS, params).await?.iter().map(scopes::info).collect()
+            let params: &[Param<'_>] = &[
+                &filter.tenant,
+                &filter.projection,
+                &projection,
+                &tenant,
+                &filter.limit(),
+            ];
+            connection
+                .query(&PROJECTIONS, params)
+                .await?
+                .iter()
+                .map(scopes::info)
+                .collect()
         })
         .await
     }
 
     /// Runs of projections, the newest first, below this one.
-    pub async fn projection_runs(&self, filter: ScopeFilter, before: Option<i64>) -> Result<Vec<ProjectionRun>, Error> {
+    pub async fn projection_runs(
+        &self,
+        filter: ScopeFilter,
+        before: Option<i64>,
+    ) -> Result<Vec<ProjectionRun>, Error> {
         filter.check()?;
         self.read("list runs", move |connection| async move {
             let before = before.unwrap_or(i64::MAX);
-            let params: &[Param<'_>] = &[&filter.projection, &filter.tenant, &before, &filter.limit()];
-            connection.query(&RUNS, params).await?.iter().map(runs::read_run).collect()
+            let params: &[Param<'_>] =
+                &[&filter.projection, &filter.tenant, &before, &filter.limit()];
+            connection
+                .query(&RUNS, params)
+                .await?
+                .iter()
+                .map(runs::read_run)
+                .collect()
         })
         .await
     }
@@ -79,9 +112,20 @@ impl Inspect {
         filter.check()?;
         self.read("list failures", move |connection| async move {
             let (projection, tenant, position) = after.unwrap_or_default();
-            let params: &[Param<'_>] =
-                &[&filter.projection, &filter.tenant, &projection, &tenant, &position, &filter.limit()];
-            connection.query(&FAILURES, params).await?.iter().map(scopes::failure).collect()
+            let params: &[Param<'_>] = &[
+                &filter.projection,
+                &filter.tenant,
+                &projection,
+                &tenant,
+                &position,
+                &filter.limit(),
+            ];
+            connection
+                .query(&FAILURES, params)
+                .await?
+                .iter()
+                .map(scopes::failure)
+                .collect()
         })
         .await
     }

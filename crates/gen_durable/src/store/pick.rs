@@ -18,7 +18,15 @@ sql!(PRIORITIES, "priorities.sql", [TEXT_ARRAY, FLOAT8]);
 sql!(
     SET_ASIDE_REFUSED,
     "set_aside_refused.sql",
-    [TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, INT2_ARRAY, TIMESTAMPTZ_ARRAY, INT8_ARRAY, TEXT_ARRAY]
+    [
+        TEXT_ARRAY,
+        INT4_ARRAY,
+        TEXT_ARRAY,
+        INT2_ARRAY,
+        TIMESTAMPTZ_ARRAY,
+        INT8_ARRAY,
+        TEXT_ARRAY
+    ]
 );
 sql!(GIVE_BACK, "give_back.sql", [INT8_ARRAY, INT8_ARRAY]);
 
@@ -35,7 +43,10 @@ pub(crate) struct Mark {
 
 impl Mark {
     /// From the beginning of the index.
-    pub(crate) const START: Mark = Mark { at: Timestamp::UNIX_EPOCH, id: 0 };
+    pub(crate) const START: Mark = Mark {
+        at: Timestamp::UNIX_EPOCH,
+        id: 0,
+    };
 }
 
 /// What a pick asks for.
@@ -53,7 +64,12 @@ pub(crate) struct Wanted {
 
 impl Wanted {
     /// Ask for up to `room` rows of a queue, from each priority's mark on, the most urgent first.
-    pub(crate) fn add(&mut self, queue: &str, room: usize, ranges: impl IntoIterator<Item = (i16, Mark)>) {
+    pub(crate) fn add(
+        &mut self,
+        queue: &str,
+        room: usize,
+        ranges: impl IntoIterator<Item = (i16, Mark)>,
+    ) {
         self.queues.push(queue.to_owned());
         self.room.push(i32::try_from(room).unwrap_or(i32::MAX));
         for (priority, mark) in ranges {
@@ -103,13 +119,24 @@ pub(crate) async fn claim(
         )
         .await?;
     let Some((last, rows)) = answer.split_last() else {
-        return Err(Fault::Refused { code: None, message: "a pick did not say what time it is".into() });
+        return Err(Fault::Refused {
+            code: None,
+            message: "a pick did not say what time it is".into(),
+        });
     };
     let now: Timestamp = column(last, 12)?;
-    let mut rows = rows.iter().map(|row| claimed(row, now)).collect::<Result<Vec<_>, _>>()?;
+    let mut rows = rows
+        .iter()
+        .map(|row| claimed(row, now))
+        .collect::<Result<Vec<_>, _>>()?;
     // The UPDATE answers in no particular order.
     rows.sort_unstable_by_key(|row| (row.priority, row.eligible_at, row.id));
-    Ok(Picked { rows, now, next_due: column(last, 17)?, paused: column::<Option<_>>(last, 18)?.unwrap_or_default() })
+    Ok(Picked {
+        rows,
+        now,
+        next_due: column(last, 17)?,
+        paused: column::<Option<_>>(last, 18)?.unwrap_or_default(),
+    })
 }
 
 /// An instance that a pick could not claim.
@@ -157,15 +184,23 @@ pub(crate) async fn set_aside_refused(
 }
 
 /// Returns the priorities in use, by queue: all of them, of which there are at most 65,536 a queue.
-pub(crate) async fn priorities(connection: &Connection, queues: &[String]) -> Result<Vec<(String, i16)>, Fault> {
-    let rows = connection.query(&PRIORITIES, &[&queues, &PRIORITY_HORIZON_SECONDS]).await?;
-    rows.iter().map(|row| Ok((column(row, 0)?, column(row, 1)?))).collect()
+pub(crate) async fn priorities(
+    connection: &Connection,
+    queues: &[String],
+) -> Result<Vec<(String, i16)>, Fault> {
+    let rows = connection
+        .query(&PRIORITIES, &[&queues, &PRIORITY_HORIZON_SECONDS])
+        .await?;
+    rows.iter()
+        .map(|row| Ok((column(row, 0)?, column(row, 1)?)))
+        .collect()
 }
 
 /// Put back what was claimed and not begun: no attempt is burned. Answers how many were still ours, or were cancelled while they were
 /// and are released now.
 pub(crate) async fn give_back(connection: &Connection, claims: &[Claim]) -> Result<usize, Fault> {
-    let (ids, epochs): (Vec<i64>, Vec<i64>) = claims.iter().map(|claim| (claim.id, claim.epoch)).unzip();
+    let (ids, epochs): (Vec<i64>, Vec<i64>) =
+        claims.iter().map(|claim| (claim.id, claim.epoch)).unzip();
     let given = connection.query(&GIVE_BACK, &[&ids, &epochs]).await?.len();
     if given == claims.len() {
         return Ok(given);

@@ -136,13 +136,17 @@ impl Pool {
                 wakes: Mutex::default(),
                 gathers: Gathers::default(),
                 log: LogSide::default(),
-                limits: Mutex::new(Limits { payload_bytes_max: 1024 * 1024, traceparent: None }),
+                limits: Mutex::new(Limits {
+                    payload_bytes_max: 1024 * 1024,
+                    traceparent: None,
+                }),
             }),
         })
     }
 
     pub(crate) async fn ping(&self, within: Duration) -> Result<(), Error> {
-        let away = |why: &str| Error::new(Kind::Away, format!("could not reach the database: {why}"));
+        let away =
+            |why: &str| Error::new(Kind::Away, format!("could not reach the database: {why}"));
         let ping = self.call(|connection| async move { connection.batch("select 1").await });
         match tokio::time::timeout(within, ping).await {
             Ok(answer) => answer?.map_err(|fault| away(fault.message())),
@@ -178,7 +182,8 @@ impl Pool {
 
     /// Begin a transaction on one of the pool's connections.
     pub async fn begin(&self) -> Result<Tx, Error> {
-        let waiting = tokio::time::timeout(BEGIN_TIMEOUT, self.inner.permits.clone().acquire_owned());
+        let waiting =
+            tokio::time::timeout(BEGIN_TIMEOUT, self.inner.permits.clone().acquire_owned());
         let permit = match waiting.await {
             Ok(Ok(permit)) => permit,
             Ok(Err(_)) => return Err(Error::broken("the pool's semaphore was closed")),
@@ -187,16 +192,25 @@ impl Pool {
                     Kind::Away,
                     format!(
                         "no connection was free for a transaction within {BEGIN_TIMEOUT:?}: all {} are in use; raise `Settings::transactions` (without an engine, the last argument of `Pool::open`), or end transactions sooner",
-                        *self.inner.transactions.lock().unwrap_or_else(PoisonError::into_inner)
+                        *self
+                            .inner
+                            .transactions
+                            .lock()
+                            .unwrap_or_else(PoisonError::into_inner)
                     ),
                 ));
             }
         };
-        self.begin_with(permit).await.map_err(|fault| fault.into_error("begin a transaction"))
+        self.begin_with(permit)
+            .await
+            .map_err(|fault| fault.into_error("begin a transaction"))
     }
 
     /// The same for whoever has a place of its own.
-    pub(crate) async fn begin_with(&self, permit: tokio::sync::OwnedSemaphorePermit) -> Result<Tx, Fault> {
+    pub(crate) async fn begin_with(
+        &self,
+        permit: tokio::sync::OwnedSemaphorePermit,
+    ) -> Result<Tx, Fault> {
         let begun = self.begin_on_a_connection().await?;
         Ok(Tx::new(begun, self.inner.clone(), permit))
     }
@@ -211,7 +225,9 @@ impl Pool {
         let (client, driver) = self.inner.target.connect().await?;
         let client = Link::new(client, &self.inner.runtime.spawn(driver));
         // Whatever becomes of it, nothing has happened yet: an outage, not an open question.
-        begin(&client, &self.inner.target).await.map_err(|fault| Fault::Away(fault.message().to_owned()))?;
+        begin(&client, &self.inner.target)
+            .await
+            .map_err(|fault| Fault::Away(fault.message().to_owned()))?;
         Ok(client)
     }
 
@@ -266,7 +282,9 @@ impl Pool {
             // A caller that has gone away does not stop what it asked for.
             drop(answer.send(act(connection).await));
         })?;
-        answer_received.await.map_err(|_| Error::broken("the thread that talks to the database has ended"))
+        answer_received
+            .await
+            .map_err(|_| Error::broken("the thread that talks to the database has ended"))
     }
 
     /// Runs something without an answer.
@@ -284,26 +302,55 @@ impl Pool {
 
     /// An engine of this process wants to know of work enqueued here.
     pub(crate) fn subscribe(&self, wake: &Arc<Wake>) {
-        let mut wakes = self.inner.wakes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wakes = self
+            .inner
+            .wakes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         wakes.retain(|wake| wake.strong_count() > 0);
         wakes.push(Arc::downgrade(wake));
     }
 
     /// The engines that listen.
     pub(crate) fn wakes(&self) -> Vec<Arc<Wake>> {
-        self.inner.wakes.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect()
+        self.inner
+            .wakes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect()
     }
 
     pub(crate) fn limits(&self) -> Limits {
-        *self.inner.limits.lock().unwrap_or_else(PoisonError::into_inner)
+        *self
+            .inner
+            .limits
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn set_limits(&self, limits: Limits, transactions: usize, statement_timeout: Duration) {
+    pub(crate) fn set_limits(
+        &self,
+        limits: Limits,
+        transactions: usize,
+        statement_timeout: Duration,
+    ) {
         self.inner.target.set_statement_timeout(statement_timeout);
-        *self.inner.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
+        *self
+            .inner
+            .limits
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = limits;
         // Of two engines on one pool the larger number counts.
-        let mut all = self.inner.transactions.lock().unwrap_or_else(PoisonError::into_inner);
-        self.inner.permits.add_permits(transactions.saturating_sub(*all));
+        let mut all = self
+            .inner
+            .transactions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        self.inner
+            .permits
+            .add_permits(transactions.saturating_sub(*all));
         *all = transactions.max(*all);
     }
 }
@@ -314,10 +361,16 @@ async fn begin(client: &Client, target: &Target) -> Result<(), Fault> {
 
 impl Inner {
     pub(crate) fn keep(&self, client: Link) {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(client);
+        self.idle
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(client);
     }
     fn take_idle(&self) -> Option<Link> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()
+        self.idle
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop()
     }
 }
 
@@ -382,7 +435,11 @@ struct Apart {
 
 impl Apart {
     fn new(target: Arc<Target>) -> Apart {
-        Apart { target, free: RefCell::default(), permits: Semaphore::new(APART_MAX) }
+        Apart {
+            target,
+            free: RefCell::default(),
+            permits: Semaphore::new(APART_MAX),
+        }
     }
 
     async fn take(self: &Rc<Self>) -> Own {
@@ -392,7 +449,10 @@ impl Apart {
         }
         let free = self.free.borrow_mut().pop();
         let connection = free.unwrap_or_else(|| Rc::new(Connection::new(self.target.clone())));
-        Own { connection, all: self.clone() }
+        Own {
+            connection,
+            all: self.clone(),
+        }
     }
 }
 

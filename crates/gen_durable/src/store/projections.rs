@@ -13,17 +13,39 @@ use super::{
 };
 use crate::error::Error;
 
-sql!(OPEN, "project_open.sql", [TEXT, TEXT, INT4, TEXT, TEXT_ARRAY, INT4, INT8, INT8, BOOL]);
-sql!(CLOSE, "project_close.sql", [TEXT, TEXT, INT4, INT8, INT8, INT8, TEXT, FLOAT8]);
-sql!(FAIL, "project_fail.sql", [TEXT, TEXT, INT8, TEXT, TEXT, FLOAT8, INT4]);
-sql!(BEHIND, "scopes_behind.sql", [TEXT_ARRAY, INT4_ARRAY, BOOL_ARRAY, TEXT, INT4, FLOAT8, FLOAT8, BOOL]);
+sql!(
+    OPEN,
+    "project_open.sql",
+    [TEXT, TEXT, INT4, TEXT, TEXT_ARRAY, INT4, INT8, INT8, BOOL]
+);
+sql!(
+    CLOSE,
+    "project_close.sql",
+    [TEXT, TEXT, INT4, INT8, INT8, INT8, TEXT, FLOAT8]
+);
+sql!(
+    FAIL,
+    "project_fail.sql",
+    [TEXT, TEXT, INT8, TEXT, TEXT, FLOAT8, INT4]
+);
+sql!(
+    BEHIND,
+    "scopes_behind.sql",
+    [
+        TEXT_ARRAY, INT4_ARRAY, BOOL_ARRAY, TEXT, INT4, FLOAT8, FLOAT8, BOOL
+    ]
+);
 sql!(CURSOR, "cursor.sql", [TEXT, TEXT]);
 sql!(RETRY, "retry_projection.sql", [TEXT, TEXT]);
 sql!(REDRIVE, "redrive.sql", [TEXT, TEXT, INT8]);
 sql!(REDRIVES, "redrives_due.sql", [TEXT_ARRAY]);
 sql!(REDRIVEN, "redriven.sql", [TEXT, TEXT, INT8, TEXT]);
 sql!(GO_ON, "new_version.sql", [TEXT, TEXT, INT4]);
-sql!(OFFER, "projection_offer.sql", [TEXT_ARRAY, INT4_ARRAY, TEXT]);
+sql!(
+    OFFER,
+    "projection_offer.sql",
+    [TEXT_ARRAY, INT4_ARRAY, TEXT]
+);
 sql!(NAMES, "projection_names.sql", []);
 sql!(NOTE_DIGEST, "digest_note.sql", [TEXT, TEXT, BYTEA, INT8]);
 
@@ -118,7 +140,9 @@ pub(crate) async fn open(tx: &mut Tx, target: &Target, ask: &Ask<'_>) -> Result<
         &ask.force,
     ];
     let rows = ride(tx, target, &OPEN, params).await?;
-    let Some((first, rest)) = rows.split_first() else { return Err(unexpected("an empty answer")) };
+    let Some((first, rest)) = rows.split_first() else {
+        return Err(unexpected("an empty answer"));
+    };
     let verdict: String = column(first, 0)?;
     let verdict = match verdict.as_str() {
         "go" => Verdict::Go,
@@ -139,12 +163,18 @@ pub(crate) async fn open(tx: &mut Tx, target: &Target, ask: &Ask<'_>) -> Result<
         replaying_to: column::<Option<_>>(first, 4)?.unwrap_or_default(),
         attempts: column::<Option<_>>(first, 5)?.unwrap_or_default(),
         scope_version: column::<Option<_>>(first, 6)?.unwrap_or_default(),
-        events: rest.iter().map(|row| log_row(row, 8)).collect::<Result<_, _>>()?,
+        events: rest
+            .iter()
+            .map(|row| log_row(row, 8))
+            .collect::<Result<_, _>>()?,
     })
 }
 
 pub(super) fn unexpected(what: &str) -> Fault {
-    Fault::Refused { code: None, message: format!("an unexpected answer: {what:?}") }
+    Fault::Refused {
+        code: None,
+        message: format!("an unexpected answer: {what:?}"),
+    }
 }
 
 /// A cursor's move.
@@ -165,8 +195,22 @@ pub(crate) async fn close(
     worker: &str,
     owned_seconds: f64,
 ) -> Result<bool, Fault> {
-    let Move { generation, old, new, applied } = cursor;
-    let params: &[Param<'_>] = &[&tenant, &projection, &generation, &old, &new, &applied, &worker, &owned_seconds];
+    let Move {
+        generation,
+        old,
+        new,
+        applied,
+    } = cursor;
+    let params: &[Param<'_>] = &[
+        &tenant,
+        &projection,
+        &generation,
+        &old,
+        &new,
+        &applied,
+        &worker,
+        &owned_seconds,
+    ];
     let rows = ride(tx, target, &CLOSE, params).await?;
     rows.first().map_or(Ok(false), |row| column(row, 0))
 }
@@ -193,7 +237,12 @@ pub(crate) async fn fail(
         Fate::Halt => ("halted", 0.0),
         Fate::Park => ("parked", 0.0),
     };
-    let rows = connection.query(&FAIL, &[&tenant, &projection, &old, &error, &state, &delay, &version]).await?;
+    let rows = connection
+        .query(
+            &FAIL,
+            &[&tenant, &projection, &old, &error, &state, &delay, &version],
+        )
+        .await?;
     rows.first().map_or(Ok(false), |row| column(row, 0))
 }
 
@@ -232,8 +281,22 @@ pub(crate) async fn behind(
     let names: Vec<&str> = swept.iter().map(|(name, ..)| *name).collect();
     let versions: Vec<i32> = swept.iter().map(|(_, version, _)| *version).collect();
     let eager: Vec<bool> = swept.iter().map(|(.., eager)| *eager).collect();
-    let Walk { page, pause_seconds, idle_seconds, all } = walk;
-    let params: &[Param<'_>] = &[&names, &versions, &eager, &worker, &page, &pause_seconds, &idle_seconds, &all];
+    let Walk {
+        page,
+        pause_seconds,
+        idle_seconds,
+        all,
+    } = walk;
+    let params: &[Param<'_>] = &[
+        &names,
+        &versions,
+        &eager,
+        &worker,
+        &page,
+        &pause_seconds,
+        &idle_seconds,
+        &all,
+    ];
     let mut found = Behind::default();
     for row in &connection.query(&BEHIND, params).await? {
         match column::<Option<String>>(row, 0)? {
@@ -256,7 +319,9 @@ pub(crate) struct Cursor {
 }
 
 fn read_cursor(rows: &[Row]) -> Result<Option<Cursor>, Fault> {
-    let Some(row) = rows.first() else { return Ok(None) };
+    let Some(row) = rows.first() else {
+        return Ok(None);
+    };
     Ok(Some(Cursor {
         position: column(row, 0)?,
         status: column(row, 1)?,
@@ -267,7 +332,11 @@ fn read_cursor(rows: &[Row]) -> Result<Option<Cursor>, Fault> {
     }))
 }
 
-pub(crate) async fn cursor(connection: &Connection, tenant: &str, projection: &str) -> Result<Option<Cursor>, Fault> {
+pub(crate) async fn cursor(
+    connection: &Connection,
+    tenant: &str,
+    projection: &str,
+) -> Result<Option<Cursor>, Fault> {
     read_cursor(&connection.query(&CURSOR, &[&tenant, &projection]).await?)
 }
 
@@ -283,13 +352,24 @@ pub(crate) async fn cursor_in(
 
 /// From here on the transaction sees one snapshot, also for the caller's own statements.
 pub(crate) async fn one_snapshot(tx: &mut Tx, target: &Target) -> Result<(), Fault> {
-    answered(target, tx.batch_execute("set transaction isolation level repeatable read")).await
+    answered(
+        target,
+        tx.batch_execute("set transaction isolation level repeatable read"),
+    )
+    .await
 }
 
 /// The digest of what a query of the caller's answers.
-pub(crate) async fn digest(tx: &Tx, query: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<u8>, Error> {
+pub(crate) async fn digest(
+    tx: &Tx,
+    query: &str,
+    params: &[&(dyn ToSql + Sync)],
+) -> Result<Vec<u8>, Error> {
     let text = DIGEST.replace("the_rows", query.trim().trim_end_matches(';'));
-    let row = tx.query_one(&text, params).await.map_err(|error| Fault::of(&error).into_error("take a digest"))?;
+    let row = tx
+        .query_one(&text, params)
+        .await
+        .map_err(|error| Fault::of(&error).into_error("take a digest"))?;
     column(&row, 0).map_err(|fault| fault.into_error("take a digest"))
 }
 
@@ -300,12 +380,22 @@ pub(crate) async fn note_digest(
     digest: &[u8],
     position: i64,
 ) -> Result<(), Fault> {
-    connection.query(&NOTE_DIGEST, &[&tenant, &projection, &digest, &position]).await.map(drop)
+    connection
+        .query(&NOTE_DIGEST, &[&tenant, &projection, &digest, &position])
+        .await
+        .map(drop)
 }
 
 /// Let a scope that halted, or waits to be tried again, go on. Answers whether it did.
-pub(crate) async fn retry(connection: &Connection, tenant: &str, projection: &str) -> Result<bool, Fault> {
-    Ok(!connection.act_alone(&RETRY, &[&tenant, &projection]).await?.is_empty())
+pub(crate) async fn retry(
+    connection: &Connection,
+    tenant: &str,
+    projection: &str,
+) -> Result<bool, Fault> {
+    Ok(!connection
+        .act_alone(&RETRY, &[&tenant, &projection])
+        .await?
+        .is_empty())
 }
 
 /// Parked events that are to be tried again. Answers how many.
@@ -315,7 +405,10 @@ pub(crate) async fn redrive(
     projection: &str,
     position: Option<i64>,
 ) -> Result<usize, Fault> {
-    Ok(connection.act_alone(&REDRIVE, &[&tenant, &projection, &position]).await?.len())
+    Ok(connection
+        .act_alone(&REDRIVE, &[&tenant, &projection, &position])
+        .await?
+        .len())
 }
 
 /// Parked events that somebody wants tried again.
@@ -324,7 +417,9 @@ pub(crate) async fn redrives(
     projections: &[&'static str],
 ) -> Result<Vec<(String, String, i64)>, Fault> {
     let rows = connection.query(&REDRIVES, &[&projections]).await?;
-    rows.iter().map(|row| Ok((column(row, 0)?, column(row, 1)?, column(row, 2)?))).collect()
+    rows.iter()
+        .map(|row| Ok((column(row, 0)?, column(row, 1)?, column(row, 2)?)))
+        .collect()
 }
 
 /// It was tried again and applied: part of that transaction.
@@ -343,17 +438,33 @@ pub(crate) async fn redrive_failed(
     (tenant, projection, position): (&str, &str, i64),
     error: &str,
 ) -> Result<(), Fault> {
-    connection.query(&REDRIVEN, &[&tenant, &projection, &position, &Some(error)]).await.map(drop)
+    connection
+        .query(&REDRIVEN, &[&tenant, &projection, &position, &Some(error)])
+        .await
+        .map(drop)
 }
 
 /// The rows are taken over as they are by a newer version.
-pub(crate) async fn go_on(connection: &Connection, tenant: &str, projection: &str, version: i32) -> Result<(), Fault> {
-    connection.query(&GO_ON, &[&tenant, &projection, &version]).await.map(drop)
+pub(crate) async fn go_on(
+    connection: &Connection,
+    tenant: &str,
+    projection: &str,
+    version: i32,
+) -> Result<(), Fault> {
+    connection
+        .query(&GO_ON, &[&tenant, &projection, &version])
+        .await
+        .map(drop)
 }
 
 /// Every projection that follows the log of any tenant.
 pub(crate) async fn names(connection: &Connection) -> Result<Vec<String>, Fault> {
-    connection.query(&NAMES, &[]).await?.iter().map(|row| column(row, 0)).collect()
+    connection
+        .query(&NAMES, &[])
+        .await?
+        .iter()
+        .map(|row| column(row, 0))
+        .collect()
 }
 
 /// A rebuild is due: these builds, by name and version, leave older rows alone. Of one tenant, or of all.
@@ -363,5 +474,8 @@ pub(crate) async fn offer(
     tenant: Option<&str>,
 ) -> Result<(), Fault> {
     let (names, versions): (Vec<&str>, Vec<i32>) = builds.iter().copied().unzip();
-    connection.query(&OFFER, &[&names, &versions, &tenant]).await.map(drop)
+    connection
+        .query(&OFFER, &[&names, &versions, &tenant])
+        .await
+        .map(drop)
 }

@@ -132,7 +132,13 @@ impl Inspect {
         self.read("read what came in", move |connection| async move {
             let rows = connection.query(&ARRIVED, &[&after, &SAMPLED_MAX]).await?;
             rows.iter()
-                .map(|row| Ok(Arrived { second: column(row, 0)?, count: column(row, 1)?, newest: column(row, 2)? }))
+                .map(|row| {
+                    Ok(Arrived {
+                        second: column(row, 0)?,
+                        count: column(row, 1)?,
+                        newest: column(row, 2)?,
+                    })
+                })
                 .collect()
         })
         .await

@@ -5,7 +5,11 @@ use super::{connection::Connection, fault::Fault, row::column, sql};
 sql!(PAUSE, "pause.sql", [TEXT, TEXT]);
 sql!(RESUME, "resume.sql", [TEXT]);
 sql!(DEPTH, "depth.sql", [TEXT, INT2_ARRAY]);
-sql!(RETRY_STUCK, "retry_stuck.sql", [TEXT_ARRAY, INT8, INT4, INT8_ARRAY]);
+sql!(
+    RETRY_STUCK,
+    "retry_stuck.sql",
+    [TEXT_ARRAY, INT8, INT4, INT8_ARRAY]
+);
 
 /// Nothing more is claimed from this queue until it is resumed.
 pub(crate) async fn pause(connection: &Connection, queue: &str, by: &str) -> Result<(), Fault> {
@@ -18,7 +22,11 @@ pub(crate) async fn resume(connection: &Connection, queue: &str) -> Result<bool,
 }
 
 /// How many rows of a queue are due, counted up to 10,001.
-pub(crate) async fn depth(connection: &Connection, queue: &str, priorities: &[i16]) -> Result<i64, Fault> {
+pub(crate) async fn depth(
+    connection: &Connection,
+    queue: &str,
+    priorities: &[i16],
+) -> Result<i64, Fault> {
     let rows = connection.query(&DEPTH, &[&queue, &priorities]).await?;
     rows.first().map_or(Ok(0), |row| column(row, 0))
 }
@@ -32,6 +40,9 @@ pub(crate) async fn retry_stuck(
     page: i32,
     undecodable: &[i64],
 ) -> Result<(Option<i64>, i64), Fault> {
-    let rows = connection.query(&RETRY_STUCK, &[&steps, &after, &page, &undecodable]).await?;
-    rows.first().map_or(Ok((None, 0)), |row| Ok((column(row, 0)?, column(row, 1)?)))
+    let rows = connection
+        .query(&RETRY_STUCK, &[&steps, &after, &page, &undecodable])
+        .await?;
+    rows.first()
+        .map_or(Ok((None, 0)), |row| Ok((column(row, 0)?, column(row, 1)?)))
 }

@@ -27,7 +27,10 @@ pub(crate) enum Resolved {
 }
 
 /// Ask what became of commits whose answer was lost. It waits for nobody: a row that is locked is answered as `Held`.
-pub(crate) async fn resolve(connection: &Connection, claims: &[Claim]) -> Result<Vec<Resolved>, Fault> {
+pub(crate) async fn resolve(
+    connection: &Connection,
+    claims: &[Claim],
+) -> Result<Vec<Resolved>, Fault> {
     let ids: Vec<i64> = claims.iter().map(|claim| claim.id).collect();
     let rows = connection.query(&RESOLVE, &[&ids]).await?;
     let found = rows
@@ -38,9 +41,15 @@ pub(crate) async fn resolve(connection: &Connection, claims: &[Claim]) -> Result
         .iter()
         .map(|claim| match found.get(&claim.id) {
             None => Resolved::Stale,
-            Some((Some(epoch), Some(seq))) if (*epoch, *seq) == (claim.epoch, claim.seq) => Resolved::Ours,
+            Some((Some(epoch), Some(seq))) if (*epoch, *seq) == (claim.epoch, claim.seq) => {
+                Resolved::Ours
+            }
             // Only the owner of the claim can have raised step_seq at this epoch, or left it with the next one.
-            Some((Some(epoch), Some(seq))) if *seq == claim.seq + 1 && *epoch - claim.epoch <= 1 => Resolved::Committed,
+            Some((Some(epoch), Some(seq)))
+                if *seq == claim.seq + 1 && *epoch - claim.epoch <= 1 =>
+            {
+                Resolved::Committed
+            }
             Some((Some(_), Some(_))) => Resolved::Stale,
             Some(_) => Resolved::Held,
         })
@@ -52,7 +61,10 @@ pub(crate) async fn resolve(connection: &Connection, claims: &[Claim]) -> Result
 ///
 /// A statement of its own, after [`resolve`]: the snapshot of that one may be older than the commit that it waited for, and would
 /// show signals that the commit consumed.
-pub(crate) async fn inputs(connection: &Connection, claims: &[Claim]) -> Result<HashMap<i64, Found>, Fault> {
+pub(crate) async fn inputs(
+    connection: &Connection,
+    claims: &[Claim],
+) -> Result<HashMap<i64, Found>, Fault> {
     if claims.is_empty() {
         return Ok(HashMap::new());
     }
@@ -60,5 +72,15 @@ pub(crate) async fn inputs(connection: &Connection, claims: &[Claim]) -> Result<
     let epochs: Vec<i64> = claims.iter().map(|claim| claim.epoch).collect();
     let seqs: Vec<i64> = claims.iter().map(|claim| claim.seq).collect();
     let rows = connection.query(&INPUTS, &[&ids, &epochs, &seqs]).await?;
-    rows.iter().map(|row| Ok((column(row, 0)?, Found { inbox: column(row, 1)?, children: column(row, 2)? }))).collect()
+    rows.iter()
+        .map(|row| {
+            Ok((
+                column(row, 0)?,
+                Found {
+                    inbox: column(row, 1)?,
+                    children: column(row, 2)?,
+                },
+            ))
+        })
+        .collect()
 }

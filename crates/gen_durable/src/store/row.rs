@@ -55,12 +55,20 @@ pub(crate) struct Claim {
 impl Claimed {
     /// About how much it weighs.
     pub(crate) fn bytes(&self) -> usize {
-        let more = [&self.data, &self.inbox, &self.children].into_iter().flatten().map(String::len).sum::<usize>();
+        let more = [&self.data, &self.inbox, &self.children]
+            .into_iter()
+            .flatten()
+            .map(String::len)
+            .sum::<usize>();
         self.state.len() + more
     }
 
     pub(crate) fn claim(&self) -> Claim {
-        Claim { id: self.id, epoch: self.claim_epoch, seq: self.step_seq }
+        Claim {
+            id: self.id,
+            epoch: self.claim_epoch,
+            seq: self.step_seq,
+        }
     }
 }
 
@@ -78,12 +86,19 @@ impl Fields for Row {
 
 /// A column, or the news that the answer is not what this build expects.
 pub(crate) fn column<'a, T: FromSql<'a>>(row: &'a impl Fields, index: usize) -> Result<T, Fault> {
-    row.field(index).map_err(|error| Fault::Refused { code: None, message: format!("an unexpected answer: {error}") })
+    row.field(index).map_err(|error| Fault::Refused {
+        code: None,
+        message: format!("an unexpected answer: {error}"),
+    })
 }
 
 /// A column of a batch, or nothing at all if every value is the usual one: `unnest` fills a shorter array up with nulls,
 /// and one that is empty costs the server nothing, where every other one costs it a copy of each value.
 pub(crate) fn unless_all<T: PartialEq>(usual: T, values: impl Iterator<Item = T>) -> Vec<T> {
     let values: Vec<T> = values.collect();
-    if values.iter().all(|value| *value == usual) { Vec::new() } else { values }
+    if values.iter().all(|value| *value == usual) {
+        Vec::new()
+    } else {
+        values
+    }
 }

@@ -13,12 +13,28 @@ use super::{
     tx::{Tx, ride},
 };
 
-sql!(REQUEST, "run_request.sql", [TEXT, TEXT, TEXT, INT8, INT8, BOOL, TEXT, INT4]);
-sql!(REQUEST_ALL, "run_request_all.sql", [TEXT, TEXT, INT8, INT8, BOOL, TEXT]);
+sql!(
+    REQUEST,
+    "run_request.sql",
+    [TEXT, TEXT, TEXT, INT8, INT8, BOOL, TEXT, INT4]
+);
+sql!(
+    REQUEST_ALL,
+    "run_request_all.sql",
+    [TEXT, TEXT, INT8, INT8, BOOL, TEXT]
+);
 sql!(DUE, "runs_due.sql", [TEXT_ARRAY, INT4_ARRAY, TEXT]);
 sql!(COLLECT, "collect_runs.sql", [FLOAT8, INT4]);
-sql!(OPEN, "run_open.sql", [INT8, INT4, TEXT, TEXT_ARRAY, INT4, INT8, INT8, BOOL]);
-sql!(ADVANCE, "run_advance.sql", [INT8, INT8, INT8, INT8, TEXT, FLOAT8, BOOL]);
+sql!(
+    OPEN,
+    "run_open.sql",
+    [INT8, INT4, TEXT, TEXT_ARRAY, INT4, INT8, INT8, BOOL]
+);
+sql!(
+    ADVANCE,
+    "run_advance.sql",
+    [INT8, INT8, INT8, INT8, TEXT, FLOAT8, BOOL]
+);
 sql!(PASS_OVER, "run_passed_over.sql", [INT8, INT8, TEXT]);
 sql!(OUTAGE, "run_outage.sql", [INT8, TEXT]);
 sql!(SWAP, "run_swap.sql", [INT8, INT4]);
@@ -57,8 +73,15 @@ impl RunKind {
     }
 
     fn named(name: &str) -> Result<RunKind, Fault> {
-        let all = [RunKind::Replay, RunKind::Rebuild, RunKind::Shadow, RunKind::Verify];
-        all.into_iter().find(|kind| kind.name() == name).ok_or_else(|| unexpected(name))
+        let all = [
+            RunKind::Replay,
+            RunKind::Rebuild,
+            RunKind::Shadow,
+            RunKind::Verify,
+        ];
+        all.into_iter()
+            .find(|kind| kind.name() == name)
+            .ok_or_else(|| unexpected(name))
     }
 }
 
@@ -77,25 +100,68 @@ pub(crate) struct Request {
 }
 
 /// Ask for a run. `None`: there is no such scope, or one is under way there.
-pub(crate) async fn request(connection: &Connection, request: &Request) -> Result<Option<i64>, Fault> {
-    let Request { tenant, projection, kind, from, to, anyway, by, version } = request;
-    let params: &[Param<'_>] = &[tenant, projection, &kind.name(), from, to, anyway, by, version];
+pub(crate) async fn request(
+    connection: &Connection,
+    request: &Request,
+) -> Result<Option<i64>, Fault> {
+    let Request {
+        tenant,
+        projection,
+        kind,
+        from,
+        to,
+        anyway,
+        by,
+        version,
+    } = request;
+    let params: &[Param<'_>] = &[
+        tenant,
+        projection,
+        &kind.name(),
+        from,
+        to,
+        anyway,
+        by,
+        version,
+    ];
     let rows = connection.query(&REQUEST, params).await?;
     rows.first().map(|row| column(row, 0)).transpose()
 }
 
 /// Asks for a run of every tenant's scope of a projection; the tenant of the request is not used. Returns the numbers of the
 /// runs: scopes in which one is open are left out.
-pub(crate) async fn request_all(connection: &Connection, request: &Request) -> Result<Vec<i64>, Fault> {
-    let Request { projection, kind, from, to, anyway, by, .. } = request;
+pub(crate) async fn request_all(
+    connection: &Connection,
+    request: &Request,
+) -> Result<Vec<i64>, Fault> {
+    let Request {
+        projection,
+        kind,
+        from,
+        to,
+        anyway,
+        by,
+        ..
+    } = request;
     let params: &[Param<'_>] = &[projection, &kind.name(), from, to, anyway, by];
-    connection.query(&REQUEST_ALL, params).await?.iter().map(|row| column(row, 0)).collect()
+    connection
+        .query(&REQUEST_ALL, params)
+        .await?
+        .iter()
+        .map(|row| column(row, 0))
+        .collect()
 }
 
 /// Deletes finished runs and resolved failures that ended this long ago, up to `limit` of each. Returns how many of the more
 /// numerous.
-pub(crate) async fn collect(connection: &Connection, retention_seconds: f64, limit: i32) -> Result<i64, Fault> {
-    let rows = connection.query(&COLLECT, &[&retention_seconds, &limit]).await?;
+pub(crate) async fn collect(
+    connection: &Connection,
+    retention_seconds: f64,
+    limit: i32,
+) -> Result<i64, Fault> {
+    let rows = connection
+        .query(&COLLECT, &[&retention_seconds, &limit])
+        .await?;
     rows.first().map_or(Ok(0), |row| column(row, 0))
 }
 
@@ -117,7 +183,9 @@ pub(crate) async fn due(
     worker: &str,
 ) -> Result<Vec<Due>, Fault> {
     let (names, versions): (Vec<&str>, Vec<i32>) = builds.iter().copied().unzip();
-    let rows = connection.query(&DUE, &[&names, &versions, &worker]).await?;
+    let rows = connection
+        .query(&DUE, &[&names, &versions, &worker])
+        .await?;
     rows.iter()
         .map(|row| {
             Ok(Due {
@@ -178,14 +246,34 @@ pub(crate) struct Standing {
 
 /// Begin a batch of a run.
 pub(crate) async fn open(tx: &mut Tx, target: &Target, ask: &Ask<'_>) -> Result<Opened, Fault> {
-    let params: &[Param<'_>] =
-        &[&ask.run, &ask.version, &ask.worker, &ask.names, &ask.limit, &ask.bytes, &ask.to, &ask.scope];
+    let params: &[Param<'_>] = &[
+        &ask.run,
+        &ask.version,
+        &ask.worker,
+        &ask.names,
+        &ask.limit,
+        &ask.bytes,
+        &ask.to,
+        &ask.scope,
+    ];
     let rows = ride(tx, target, &OPEN, params).await?;
-    let Some((first, rest)) = rows.split_first() else { return Err(unexpected("an empty answer")) };
+    let Some((first, rest)) = rows.split_first() else {
+        return Err(unexpected("an empty answer"));
+    };
     match column::<String>(first, 0)?.as_str() {
         "go" => {}
-        "outdated" => return Ok(Opened { run: Held::Outdated, events: Vec::new() }),
-        _ => return Ok(Opened { run: Held::Theirs, events: Vec::new() }),
+        "outdated" => {
+            return Ok(Opened {
+                run: Held::Outdated,
+                events: Vec::new(),
+            });
+        }
+        _ => {
+            return Ok(Opened {
+                run: Held::Theirs,
+                events: Vec::new(),
+            });
+        }
     }
     let standing = Standing {
         position: column(first, 1)?,
@@ -196,7 +284,13 @@ pub(crate) async fn open(tx: &mut Tx, target: &Target, ask: &Ask<'_>) -> Result<
         anyway: column(first, 9)?,
         target: column(first, 10)?,
     };
-    Ok(Opened { run: Held::Ours(standing), events: rest.iter().map(|row| log_row(row, 11)).collect::<Result<_, _>>()? })
+    Ok(Opened {
+        run: Held::Ours(standing),
+        events: rest
+            .iter()
+            .map(|row| log_row(row, 11))
+            .collect::<Result<_, _>>()?,
+    })
 }
 
 /// The move of a run from one position to another.
@@ -214,37 +308,86 @@ pub(crate) struct Advance<'a> {
 }
 
 /// Ends a batch of a run. `false`: the run is not where it was found, or is over.
-pub(crate) async fn advance(tx: &mut Tx, target: &Target, advance: &Advance<'_>) -> Result<bool, Fault> {
-    let Advance { run, old, new, applied, has_applied, worker, owned_seconds } = advance;
+pub(crate) async fn advance(
+    tx: &mut Tx,
+    target: &Target,
+    advance: &Advance<'_>,
+) -> Result<bool, Fault> {
+    let Advance {
+        run,
+        old,
+        new,
+        applied,
+        has_applied,
+        worker,
+        owned_seconds,
+    } = advance;
     let params: &[Param<'_>] = &[run, old, new, applied, worker, owned_seconds, has_applied];
     Ok(!ride(tx, target, &ADVANCE, params).await?.is_empty())
 }
 
 /// Records that a run passes over an event: part of the transaction that moves the run past it.
-pub(crate) async fn pass_over(tx: &mut Tx, target: &Target, run: i64, position: i64, error: &str) -> Result<(), Fault> {
-    ride(tx, target, &PASS_OVER, &[&run, &position, &error]).await.map(drop)
+pub(crate) async fn pass_over(
+    tx: &mut Tx,
+    target: &Target,
+    run: i64,
+    position: i64,
+    error: &str,
+) -> Result<(), Fault> {
+    ride(tx, target, &PASS_OVER, &[&run, &position, &error])
+        .await
+        .map(drop)
 }
 
 /// Counts a try of a run that the server cancelled, or whose connection broke. Returns how many there were in a row, or
 /// `None` if the run is over.
-pub(crate) async fn outage(connection: &Connection, run: i64, error: &str) -> Result<Option<i32>, Fault> {
-    connection.query(&OUTAGE, &[&run, &error]).await?.first().map(|row| column(row, 0)).transpose()
+pub(crate) async fn outage(
+    connection: &Connection,
+    run: i64,
+    error: &str,
+) -> Result<Option<i32>, Fault> {
+    connection
+        .query(&OUTAGE, &[&run, &error])
+        .await?
+        .first()
+        .map(|row| column(row, 0))
+        .transpose()
 }
 
 /// How far a run has come, as a transaction's own snapshot has it. `None`: it is over.
-pub(crate) async fn position_in(tx: &mut Tx, target: &Target, run: i64) -> Result<Option<i64>, Fault> {
-    ride(tx, target, &POSITION, &[&run]).await?.first().map(|row| column(row, 0)).transpose()
+pub(crate) async fn position_in(
+    tx: &mut Tx,
+    target: &Target,
+    run: i64,
+) -> Result<Option<i64>, Fault> {
+    ride(tx, target, &POSITION, &[&run])
+        .await?
+        .first()
+        .map(|row| column(row, 0))
+        .transpose()
 }
 
 /// Readers see the rows of this run from now on.
-pub(crate) async fn swap(tx: &mut Tx, target: &Target, run: i64, version: i32) -> Result<bool, Fault> {
+pub(crate) async fn swap(
+    tx: &mut Tx,
+    target: &Target,
+    run: i64,
+    version: i32,
+) -> Result<bool, Fault> {
     let rows = ride(tx, target, &SWAP, &[&run, &version]).await?;
     rows.first().map_or(Ok(false), |row| column(row, 0))
 }
 
 /// The rows are cleared: live begins anew.
-pub(crate) async fn restart(tx: &mut Tx, target: &Target, run: i64, version: i32) -> Result<bool, Fault> {
-    Ok(!ride(tx, target, &RESTART, &[&run, &version]).await?.is_empty())
+pub(crate) async fn restart(
+    tx: &mut Tx,
+    target: &Target,
+    run: i64,
+    version: i32,
+) -> Result<bool, Fault> {
+    Ok(!ride(tx, target, &RESTART, &[&run, &version])
+        .await?
+        .is_empty())
 }
 
 /// It is over.
@@ -255,20 +398,37 @@ pub(crate) async fn finish(
     verdict: Option<&str>,
 ) -> Result<bool, Fault> {
     let status = if error.is_some() { "failed" } else { "done" };
-    Ok(!connection.query(&FINISH, &[&run, &status, &error, &verdict]).await?.is_empty())
+    Ok(!connection
+        .query(&FINISH, &[&run, &status, &error, &verdict])
+        .await?
+        .is_empty())
 }
 
 pub(crate) async fn verdict(connection: &Connection, run: i64, verdict: &str) -> Result<(), Fault> {
-    connection.query(&VERDICT, &[&run, &verdict]).await.map(drop)
+    connection
+        .query(&VERDICT, &[&run, &verdict])
+        .await
+        .map(drop)
 }
 
 pub(crate) async fn cancel(connection: &Connection, run: i64, why: &str) -> Result<bool, Fault> {
-    Ok(!connection.act_alone(&CANCEL, &[&run, &why]).await?.is_empty())
+    Ok(!connection
+        .act_alone(&CANCEL, &[&run, &why])
+        .await?
+        .is_empty())
 }
 
 /// The generation that a run left behind, if nobody else is clearing it.
-pub(crate) async fn lock_retired(tx: &mut Tx, target: &Target, run: i64) -> Result<Option<i32>, Fault> {
-    ride(tx, target, &LOCK_RETIRED, &[&run]).await?.first().map(|row| column(row, 0)).transpose()
+pub(crate) async fn lock_retired(
+    tx: &mut Tx,
+    target: &Target,
+    run: i64,
+) -> Result<Option<i32>, Fault> {
+    ride(tx, target, &LOCK_RETIRED, &[&run])
+        .await?
+        .first()
+        .map(|row| column(row, 0))
+        .transpose()
 }
 
 pub(crate) async fn cleared(tx: &mut Tx, target: &Target, run: i64) -> Result<(), Fault> {
@@ -326,7 +486,9 @@ pub(crate) async fn list(
     projection: Option<&str>,
     limit: i32,
 ) -> Result<Vec<ProjectionRun>, Fault> {
-    let rows = connection.query(&LIST, &[&run, &tenant, &projection, &limit]).await?;
+    let rows = connection
+        .query(&LIST, &[&run, &tenant, &projection, &limit])
+        .await?;
     rows.iter().map(read_run).collect()
 }
 

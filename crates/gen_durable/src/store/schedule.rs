@@ -11,10 +11,22 @@ use super::{
 };
 use crate::calendar::First;
 
-sql!(REGISTER, "register_schedule.sql", [TEXT, TEXT, TEXT, TIMESTAMPTZ, TIMESTAMPTZ, INT4]);
-sql!(SET, "set_schedule.sql", [TEXT, TEXT, TEXT, TIMESTAMPTZ, TIMESTAMPTZ, INT4, TEXT]);
+sql!(
+    REGISTER,
+    "register_schedule.sql",
+    [TEXT, TEXT, TEXT, TIMESTAMPTZ, TIMESTAMPTZ, INT4]
+);
+sql!(
+    SET,
+    "set_schedule.sql",
+    [TEXT, TEXT, TEXT, TIMESTAMPTZ, TIMESTAMPTZ, INT4, TEXT]
+);
 sql!(PAUSE, "pause_schedule.sql", [TEXT, TEXT]);
-sql!(RESUME, "resume_schedule.sql", [TEXT, TEXT, TIMESTAMPTZ, TIMESTAMPTZ, INT4]);
+sql!(
+    RESUME,
+    "resume_schedule.sql",
+    [TEXT, TEXT, TIMESTAMPTZ, TIMESTAMPTZ, INT4]
+);
 sql!(RUN, "run_schedule.sql", [TEXT]);
 sql!(FAILED, "schedule_failed.sql", [TEXT, TEXT]);
 sql!(KNOWN, "known_schedule.sql", [TEXT]);
@@ -29,13 +41,21 @@ pub(crate) struct Known {
 }
 
 /// What time it is, and the schedule of this name, if there is one.
-pub(crate) async fn known(connection: &Connection, name: &str) -> Result<(Timestamp, Option<Known>), Fault> {
+pub(crate) async fn known(
+    connection: &Connection,
+    name: &str,
+) -> Result<(Timestamp, Option<Known>), Fault> {
     let rows = connection.query(&KNOWN, &[&name]).await?;
     let row = rows.first().ok_or_else(silent)?;
     let known = match (column(row, 1)?, column(row, 2)?) {
         (Some(cycle), Some(anchor)) => {
-            let remaining = column::<Option<i32>>(row, 3)?.and_then(|remaining| u32::try_from(remaining).ok());
-            Some(Known { cycle, anchor, remaining })
+            let remaining =
+                column::<Option<i32>>(row, 3)?.and_then(|remaining| u32::try_from(remaining).ok());
+            Some(Known {
+                cycle,
+                anchor,
+                remaining,
+            })
         }
         _ => None,
     };
@@ -104,12 +124,17 @@ pub(crate) async fn list(
     after: Option<&str>,
     limit: i32,
 ) -> Result<Vec<Row>, Fault> {
-    connection.query(&LIST, &[&name, &runs, &after, &limit]).await
+    connection
+        .query(&LIST, &[&name, &runs, &after, &limit])
+        .await
 }
 
 fn parts(first: Option<First>) -> (Option<Timestamp>, Option<i32>) {
     let remaining = first.and_then(|first| first.remaining);
-    (first.map(|first| first.due), remaining.map(|remaining| i32::try_from(remaining).unwrap_or(i32::MAX)))
+    (
+        first.map(|first| first.due),
+        remaining.map(|remaining| i32::try_from(remaining).unwrap_or(i32::MAX)),
+    )
 }
 
 fn word(rows: &[Row]) -> Result<String, Fault> {
@@ -117,5 +142,8 @@ fn word(rows: &[Row]) -> Result<String, Fault> {
 }
 
 fn silent() -> Fault {
-    Fault::Refused { code: None, message: "an answer without a row".into() }
+    Fault::Refused {
+        code: None,
+        message: "an answer without a row".into(),
+    }
 }

@@ -89,7 +89,18 @@ pub(crate) async fn list(
     limit: i32,
 ) -> Result<Vec<ProjectionInfo>, Fault> {
     let (after_tenant, after_projection) = after.unzip();
-    let rows = connection.query(&LIST, &[&tenant, &projection, &after_tenant, &after_projection, &limit]).await?;
+    let rows = connection
+        .query(
+            &LIST,
+            &[
+                &tenant,
+                &projection,
+                &after_tenant,
+                &after_projection,
+                &limit,
+            ],
+        )
+        .await?;
     rows.iter().map(info).collect()
 }
 
@@ -151,7 +162,9 @@ pub(crate) async fn failures(
     resolved: bool,
     limit: i32,
 ) -> Result<Vec<ProjectionFailure>, Fault> {
-    let rows = connection.query(&FAILURES, &[&tenant, &projection, &resolved, &limit]).await?;
+    let rows = connection
+        .query(&FAILURES, &[&tenant, &projection, &resolved, &limit])
+        .await?;
     rows.iter().map(failure).collect()
 }
 

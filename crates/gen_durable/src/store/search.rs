@@ -12,11 +12,41 @@ use super::{
 };
 use crate::{error::Error, id::Status};
 
-sql!(SEARCH, "search.sql", [INT8, INT4, INT4, TEXT, TEXT, TEXT, TEXT, TEXT, TEXT, TEXT, TIMESTAMPTZ, TIMESTAMPTZ]);
+sql!(
+    SEARCH,
+    "search.sql",
+    [
+        INT8,
+        INT4,
+        INT4,
+        TEXT,
+        TEXT,
+        TEXT,
+        TEXT,
+        TEXT,
+        TEXT,
+        TEXT,
+        TIMESTAMPTZ,
+        TIMESTAMPTZ
+    ]
+);
 sql!(
     SEARCH_ASIDE,
     "search_aside.sql",
-    [INT8, INT4, INT4, TEXT, TEXT, TEXT, TEXT, TEXT, TEXT, TEXT, TIMESTAMPTZ, TIMESTAMPTZ]
+    [
+        INT8,
+        INT4,
+        INT4,
+        TEXT,
+        TEXT,
+        TEXT,
+        TEXT,
+        TEXT,
+        TEXT,
+        TEXT,
+        TIMESTAMPTZ,
+        TIMESTAMPTZ
+    ]
 );
 sql!(SEARCH_FLOOR, "search_floor.sql", [INT8, INT4, TEXT]);
 sql!(HOLDER, "holder.sql", [TEXT, TEXT]);
@@ -88,15 +118,26 @@ impl Inspect {
     /// Instances, the newest first. One call looks at a bounded number of rows, so a page may hold few and still have a
     /// next one.
     pub async fn search(&self, search: Search) -> Result<Page, Error> {
-        self.read("search instances", move |connection| async move { page(&connection, &search).await }).await
+        self.read("search instances", move |connection| async move {
+            page(&connection, &search).await
+        })
+        .await
     }
 
     /// Who holds this business key.
     pub async fn holder(&self, tenant: &str, key: &str) -> Result<Option<i64>, Error> {
         let (tenant, key) = (tenant.to_owned(), key.to_owned());
-        self.read("look for the holder of a key", move |connection| async move {
-            connection.query(&HOLDER, &[&tenant, &key]).await?.first().map(|row| column(row, 0)).transpose()
-        })
+        self.read(
+            "look for the holder of a key",
+            move |connection| async move {
+                connection
+                    .query(&HOLDER, &[&tenant, &key])
+                    .await?
+                    .first()
+                    .map(|row| column(row, 0))
+                    .transpose()
+            },
+        )
         .await
     }
 }
@@ -104,7 +145,10 @@ impl Inspect {
 /// Whether an index leads to the instances of this status.
 fn has_an_index(status: Status) -> bool {
     use Status::*;
-    matches!(status, Failed | Stuck | Cancelled | AwaitingSignal | AwaitingChildren | Executing)
+    matches!(
+        status,
+        Failed | Stuck | Cancelled | AwaitingSignal | AwaitingChildren | Executing
+    )
 }
 
 async fn page(connection: &Connection, search: &Search) -> Result<Page, Fault> {
@@ -126,8 +170,17 @@ async fn page(connection: &Connection, search: &Search) -> Result<Page, Fault> {
         &search.until,
     ];
     let aside = search.status.filter(|status| has_an_index(*status));
-    let statement = if aside.is_some() { &SEARCH_ASIDE } else { &SEARCH };
-    let found = connection.query(statement, params).await?.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    let statement = if aside.is_some() {
+        &SEARCH_ASIDE
+    } else {
+        &SEARCH
+    };
+    let found = connection
+        .query(statement, params)
+        .await?
+        .iter()
+        .map(read)
+        .collect::<Result<Vec<_>, _>>()?;
     if found.len() == limit {
         let next = found.last().map(|last| last.id);
         return Ok(Page { found, next });
@@ -136,12 +189,20 @@ async fn page(connection: &Connection, search: &Search) -> Result<Page, Fault> {
     if aside == Some(Status::Executing) {
         return Ok(Page { found, next: None });
     }
-    let floor = connection.query(&SEARCH_FLOOR, &[&search.before, &LOOKED_AT_MAX, &aside.map(Status::name)]).await?;
+    let floor = connection
+        .query(
+            &SEARCH_FLOOR,
+            &[&search.before, &LOOKED_AT_MAX, &aside.map(Status::name)],
+        )
+        .await?;
     let Some(floor) = floor.first() else {
         return Ok(Page { found, next: None });
     };
     let (lowest, looked_at): (Option<i64>, i64) = (column(floor, 0)?, column(floor, 1)?);
-    Ok(Page { found, next: lowest.filter(|_| looked_at >= i64::from(LOOKED_AT_MAX)) })
+    Ok(Page {
+        found,
+        next: lowest.filter(|_| looked_at >= i64::from(LOOKED_AT_MAX)),
+    })
 }
 
 fn read(row: &Row) -> Result<Found, Fault> {

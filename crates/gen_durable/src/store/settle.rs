@@ -135,11 +135,27 @@ pub(crate) struct More {
 
 impl More {
     fn bytes(&self) -> usize {
-        let born = self.spawn.iter().flat_map(|spawn| &spawn.children).chain(&self.births);
+        let born = self
+            .spawn
+            .iter()
+            .flat_map(|spawn| &spawn.children)
+            .chain(&self.births);
         let born: usize = born.map(|new| new.state.get().len()).sum();
-        let repeated: usize = self.repeats.iter().map(|repeat| repeat.birth.state.get().len()).sum();
-        let recorded: usize = self.events.iter().map(|event| event.payload.get().len()).sum();
-        let told: usize = self.letters.iter().map(|letter| letter.payload.get().len()).sum();
+        let repeated: usize = self
+            .repeats
+            .iter()
+            .map(|repeat| repeat.birth.state.get().len())
+            .sum();
+        let recorded: usize = self
+            .events
+            .iter()
+            .map(|event| event.payload.get().len())
+            .sum();
+        let told: usize = self
+            .letters
+            .iter()
+            .map(|letter| letter.payload.get().len())
+            .sum();
         born + repeated + recorded + told
     }
 
@@ -213,8 +229,11 @@ pub(crate) struct Taker<'a> {
 
 impl Taker<'_> {
     /// Nobody takes; who is next is left to the pickers.
-    const NOBODY: Taker<'static> =
-        Taker { worker: "00000000-0000-0000-0000-000000000000", lease_seconds: 0.0, steps: &[] };
+    const NOBODY: Taker<'static> = Taker {
+        worker: "00000000-0000-0000-0000-000000000000",
+        lease_seconds: 0.0,
+        steps: &[],
+    };
 }
 
 /// An ending and all that it does, as JSON for `gen_durable.conclude`.
@@ -249,7 +268,9 @@ struct Conclusion<'a> {
 /// The batch as one document. JSON that is not JSON is the fault of the ending that brought it.
 fn document<'a>(endings: impl IntoIterator<Item = &'a Ending>) -> Result<String, Fault> {
     let raw = |text: &'a Option<String>| -> Result<Option<&'a RawValue>, serde_json::Error> {
-        text.as_deref().map(serde_json::from_str::<&'a RawValue>).transpose()
+        text.as_deref()
+            .map(serde_json::from_str::<&'a RawValue>)
+            .transpose()
     };
     let mut sorted: Vec<&Ending> = endings.into_iter().collect();
     sorted.sort_unstable_by_key(|ending| ending.claim.id);
@@ -281,8 +302,11 @@ fn document<'a>(endings: impl IntoIterator<Item = &'a Ending>) -> Result<String,
 impl Ending {
     /// About how much it weighs in a statement.
     pub(crate) fn bytes(&self) -> usize {
-        let own: usize =
-            [&self.data, &self.state, &self.result, &self.error].into_iter().flatten().map(String::len).sum();
+        let own: usize = [&self.data, &self.state, &self.result, &self.error]
+            .into_iter()
+            .flatten()
+            .map(String::len)
+            .sum();
         own + self.more.as_deref().map_or(0, More::bytes)
     }
 }
@@ -305,7 +329,10 @@ struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    fn of(endings: impl IntoIterator<Item = &'a Ending>, lock_timeout: Option<&'static str>) -> Columns<'a> {
+    fn of(
+        endings: impl IntoIterator<Item = &'a Ending>,
+        lock_timeout: Option<&'static str>,
+    ) -> Columns<'a> {
         let mut sorted: Vec<&Ending> = endings.into_iter().collect();
         sorted.sort_unstable_by_key(|ending| ending.claim.id);
         Columns {
@@ -356,7 +383,10 @@ struct Told<'a> {
 
 impl<'a> Told<'a> {
     fn of(endings: &[&'a Ending]) -> Option<Told<'a>> {
-        let worker = &endings.iter().find_map(|ending| ending.tale.as_deref())?.worker;
+        let worker = &endings
+            .iter()
+            .find_map(|ending| ending.tale.as_deref())?
+            .worker;
         let mut sorted = endings.to_vec();
         sorted.sort_unstable_by_key(|ending| ending.claim.id);
         let tales = || sorted.iter().map(|ending| ending.tale.as_deref());
@@ -365,17 +395,27 @@ impl<'a> Told<'a> {
             outcomes: tales().map(|tale| Some(tale?.outcome)).collect(),
             attempts: unless_all(
                 0,
-                tales().map(|tale| tale.map_or(0, |tale| i32::try_from(tale.attempt).unwrap_or(i32::MAX))),
+                tales().map(|tale| {
+                    tale.map_or(0, |tale| i32::try_from(tale.attempt).unwrap_or(i32::MAX))
+                }),
             ),
-            took: tales().map(|tale| tale.map_or(0.0, |tale| tale.took)).collect(),
+            took: tales()
+                .map(|tale| tale.map_or(0.0, |tale| tale.took))
+                .collect(),
             failures: unless_all(None, tales().map(|tale| tale?.failure.as_deref())),
             worker,
         })
     }
 
     fn params<'b>(&'b self, columns: &'b Columns<'_>) -> Vec<Param<'b>> {
-        let told: [Param<'b>; 6] =
-            [&self.froms, &self.outcomes, &self.attempts, &self.took, &self.failures, &self.worker];
+        let told: [Param<'b>; 6] = [
+            &self.froms,
+            &self.outcomes,
+            &self.attempts,
+            &self.took,
+            &self.failures,
+            &self.worker,
+        ];
         columns.params().into_iter().chain(told).collect()
     }
 }
@@ -389,12 +429,32 @@ struct Takes<'a> {
 }
 
 impl Takes<'_> {
-    fn statement<'b>(&'b self, columns: &'b Columns<'_>, told: Option<&'b Told<'_>>) -> (&'static Sql, Vec<Param<'b>>) {
-        let Takes { taking, begins, taker } = self;
-        let more: [Param<'b>; 5] = [taking, begins, &taker.worker, &taker.lease_seconds, &taker.steps];
+    fn statement<'b>(
+        &'b self,
+        columns: &'b Columns<'_>,
+        told: Option<&'b Told<'_>>,
+    ) -> (&'static Sql, Vec<Param<'b>>) {
+        let Takes {
+            taking,
+            begins,
+            taker,
+        } = self;
+        let more: [Param<'b>; 5] = [
+            taking,
+            begins,
+            &taker.worker,
+            &taker.lease_seconds,
+            &taker.steps,
+        ];
         match told {
-            None => (&SETTLE_KEYED, columns.params().into_iter().chain(more).collect()),
-            Some(told) => (&SETTLE_KEYED_TOLD, told.params(columns).into_iter().chain(more).collect()),
+            None => (
+                &SETTLE_KEYED,
+                columns.params().into_iter().chain(more).collect(),
+            ),
+            Some(told) => (
+                &SETTLE_KEYED_TOLD,
+                told.params(columns).into_iter().chain(more).collect(),
+            ),
         }
     }
 }
@@ -412,15 +472,24 @@ pub(crate) async fn settle<'a>(
     let endings: Vec<&Ending> = endings.into_iter().collect();
     if endings.iter().any(|ending| ending.more.is_some()) {
         let document = document(endings.iter().copied())?;
-        return written(&connection.query(&CONCLUDE, &[&document, &Some(lock_timeout)]).await?);
+        return written(
+            &connection
+                .query(&CONCLUDE, &[&document, &Some(lock_timeout)])
+                .await?,
+        );
     }
     let columns = Columns::of(endings.iter().copied(), Some(lock_timeout));
     let told = Told::of(&endings);
     if endings.iter().any(|ending| ending.keyed) {
-        let taking = endings.iter().filter(|ending| ending.takes && taker.is_some());
+        let taking = endings
+            .iter()
+            .filter(|ending| ending.takes && taker.is_some());
         let takes = Takes {
             taking: taking.clone().map(|ending| ending.claim.id).collect(),
-            begins: taking.filter(|ending| !ending.led).map(|ending| ending.claim.id).collect(),
+            begins: taking
+                .filter(|ending| !ending.led)
+                .map(|ending| ending.claim.id)
+                .collect(),
             taker: taker.unwrap_or(Taker::NOBODY),
         };
         let (statement, params) = takes.statement(&columns, told.as_ref());
@@ -428,7 +497,11 @@ pub(crate) async fn settle<'a>(
     }
     match &told {
         None => written(&connection.query(&SETTLE, &columns.params()).await?),
-        Some(told) => written(&connection.query(&SETTLE_TOLD, &told.params(&columns)).await?),
+        Some(told) => written(
+            &connection
+                .query(&SETTLE_TOLD, &told.params(&columns))
+                .await?,
+        ),
     }
 }
 
@@ -439,7 +512,12 @@ pub(crate) async fn warm(connection: &Connection) -> Result<(), Fault> {
 
 /// Locks those of these rows that are free, until the open transaction ends. Returns those that another transaction has locked.
 pub(crate) async fn lock(connection: &Connection, ids: &[i64]) -> Result<HashSet<i64>, Fault> {
-    connection.query(&LOCK, &[&ids]).await?.iter().map(|row| column(row, 0)).collect()
+    connection
+        .query(&LOCK, &[&ids])
+        .await?
+        .iter()
+        .map(|row| column(row, 0))
+        .collect()
 }
 
 /// One ending inside the step's own transaction. `None`: the claim was lost, and the transaction must not commit.
@@ -463,25 +541,50 @@ pub(crate) async fn settle_within<T: Transaction>(
 }
 
 fn written(rows: &[impl Fields]) -> Result<Written, Fault> {
-    let found = |row| Ok((column(row, 0)?, Found { inbox: column(row, 1)?, children: column(row, 2)? }));
-    Ok(Written { found: rows.iter().map(found).collect::<Result<_, Fault>>()?, handed: Vec::new() })
+    let found = |row| {
+        Ok((
+            column(row, 0)?,
+            Found {
+                inbox: column(row, 1)?,
+                children: column(row, 2)?,
+            },
+        ))
+    };
+    Ok(Written {
+        found: rows.iter().map(found).collect::<Result<_, Fault>>()?,
+        handed: Vec::new(),
+    })
 }
 
 /// The first row says which endings were written. The others: what one that runs ahead finds; or who follows, and in whose stead.
 fn written_keyed(rows: &[Row]) -> Result<Written, Fault> {
     let mut written = Written::default();
-    let Some((first, rows)) = rows.split_first() else { return Ok(written) };
+    let Some((first, rows)) = rows.split_first() else {
+        return Ok(written);
+    };
     let now: Timestamp = column(first, 12)?;
-    written.found = column::<Vec<i64>>(first, 24)?.into_iter().map(|id| (id, Found::default())).collect();
+    written.found = column::<Vec<i64>>(first, 24)?
+        .into_iter()
+        .map(|id| (id, Found::default()))
+        .collect();
     for row in rows {
         match column::<Option<i64>>(row, 23)? {
             None => {
-                let found = Found { inbox: column(row, 20)?, children: column(row, 21)? };
+                let found = Found {
+                    inbox: column(row, 20)?,
+                    children: column(row, 21)?,
+                };
                 written.found.insert(column(row, 0)?, found);
             }
             Some(freed_by) => {
                 let led = column(row, 27)?;
-                written.handed.push((freed_by, Claimed { led, ..claimed(row, now)? }));
+                written.handed.push((
+                    freed_by,
+                    Claimed {
+                        led,
+                        ..claimed(row, now)?
+                    },
+                ));
             }
         }
     }

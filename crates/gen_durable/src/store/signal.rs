@@ -17,7 +17,11 @@ sql!(bounded SIGNAL, "signal.sql", [INT8, TEXT, TEXT, TEXT_ARRAY, TEXT, TEXT, TE
 sql!(prepared SIGNAL_ALL, "signal_all.sql", [TEXT, INT4]);
 sql!(prepared SIGNAL_OR_START, "signal_or_start.sql", [TEXT, TEXT, TEXT, TEXT, TEXT_ARRAY, INT4]);
 sql!(CANCEL, "cancel.sql", [INT8, TEXT, TEXT, TEXT_ARRAY, TEXT]);
-sql!(CANCEL_BELOW, "cancel_below.sql", [INT8_ARRAY, INT4, INT8, INT4, TEXT, TEXT]);
+sql!(
+    CANCEL_BELOW,
+    "cancel_below.sql",
+    [INT8_ARRAY, INT4, INT8, INT4, TEXT, TEXT]
+);
 sql!(HOLDER, "holder.sql", [TEXT, TEXT]);
 
 /// So many children are read, and at most cancelled, in one statement of a tree's cancel…
@@ -58,29 +62,61 @@ fn word(word: &str) -> Result<Answer, Fault> {
         "too_late" => Answer::TooLate,
         "no_target" => Answer::NoTarget,
         "inbox_full" => Answer::InboxFull,
-        other => return Err(Fault::Refused { code: None, message: format!("an unexpected answer: {other:?}") }),
+        other => {
+            return Err(Fault::Refused {
+                code: None,
+                message: format!("an unexpected answer: {other:?}"),
+            });
+        }
     })
 }
 
 /// Deliver a letter: one statement.
 pub(crate) async fn deliver(connection: &Connection, sent: &Sent) -> Result<Answer, Fault> {
     let payload = sent.payload.get();
-    let params: &[Param<'_>] =
-        &[&sent.id, &sent.tenant, &sent.key, &sent.machines, &sent.name, &payload, &sent.dedup, &INBOX_MAX];
+    let params: &[Param<'_>] = &[
+        &sent.id,
+        &sent.tenant,
+        &sent.key,
+        &sent.machines,
+        &sent.name,
+        &payload,
+        &sent.dedup,
+        &INBOX_MAX,
+    ];
     answer(&connection.act(&SIGNAL, params).await?)
 }
 
 /// The same in the caller's transaction: it is delivered if and only if that commits.
-pub(crate) async fn deliver_within<T: Transaction>(tx: &mut T, target: &Target, sent: &Sent) -> Result<Answer, Fault> {
+pub(crate) async fn deliver_within<T: Transaction>(
+    tx: &mut T,
+    target: &Target,
+    sent: &Sent,
+) -> Result<Answer, Fault> {
     let payload = sent.payload.get();
-    let params: &[Param<'_>] =
-        &[&sent.id, &sent.tenant, &sent.key, &sent.machines, &sent.name, &payload, &sent.dedup, &INBOX_MAX];
+    let params: &[Param<'_>] = &[
+        &sent.id,
+        &sent.tenant,
+        &sent.key,
+        &sent.machines,
+        &sent.name,
+        &payload,
+        &sent.dedup,
+        &INBOX_MAX,
+    ];
     answer(&ride(tx, target, &SIGNAL_WITHIN, params).await?)
 }
 
 /// Deliver letters: one statement. Answers what became of each, in their order.
-pub(crate) async fn deliver_all(connection: &Connection, letters: &[Sent]) -> Result<Vec<Answer>, Fault> {
-    answers(&connection.act(&SIGNAL_ALL, &[&document(letters), &INBOX_MAX]).await?)
+pub(crate) async fn deliver_all(
+    connection: &Connection,
+    letters: &[Sent],
+) -> Result<Vec<Answer>, Fault> {
+    answers(
+        &connection
+            .act(&SIGNAL_ALL, &[&document(letters), &INBOX_MAX])
+            .await?,
+    )
 }
 
 /// The same in the caller's transaction.
@@ -110,9 +146,23 @@ pub(crate) struct Holder {
 }
 
 /// Tell whoever holds the key, or start this instance with the letter in its inbox: one statement.
-pub(crate) async fn signal_or_start(connection: &Connection, start: &New, sent: &Sent) -> Result<Holder, Fault> {
-    let (start, payload) = (serde_json::to_string(start).unwrap_or_default(), sent.payload.get());
-    let params: &[Param<'_>] = &[&start, &sent.name, &payload, &sent.dedup, &sent.machines, &INBOX_MAX];
+pub(crate) async fn signal_or_start(
+    connection: &Connection,
+    start: &New,
+    sent: &Sent,
+) -> Result<Holder, Fault> {
+    let (start, payload) = (
+        serde_json::to_string(start).unwrap_or_default(),
+        sent.payload.get(),
+    );
+    let params: &[Param<'_>] = &[
+        &start,
+        &sent.name,
+        &payload,
+        &sent.dedup,
+        &sent.machines,
+        &INBOX_MAX,
+    ];
     holder(&connection.act(&SIGNAL_OR_START, params).await?)
 }
 
@@ -123,17 +173,35 @@ pub(crate) async fn signal_or_start_within<T: Transaction>(
     start: &New,
     sent: &Sent,
 ) -> Result<Holder, Fault> {
-    let (start, payload) = (serde_json::to_string(start).unwrap_or_default(), sent.payload.get());
-    let params: &[Param<'_>] = &[&start, &sent.name, &payload, &sent.dedup, &sent.machines, &INBOX_MAX];
+    let (start, payload) = (
+        serde_json::to_string(start).unwrap_or_default(),
+        sent.payload.get(),
+    );
+    let params: &[Param<'_>] = &[
+        &start,
+        &sent.name,
+        &payload,
+        &sent.dedup,
+        &sent.machines,
+        &INBOX_MAX,
+    ];
     holder(&ride(tx, target, &SIGNAL_OR_START, params).await?)
 }
 
 fn holder(rows: &[impl Fields]) -> Result<Holder, Fault> {
     let Some(row) = rows.first() else {
-        return Err(Fault::Refused { code: None, message: "a signal was answered with nothing".into() });
+        return Err(Fault::Refused {
+            code: None,
+            message: "a signal was answered with nothing".into(),
+        });
     };
     let (id, started, eligible_at) = (column(row, 1)?, column(row, 2)?, column(row, 3)?);
-    Ok(Holder { answer: word(column(row, 0)?)?, id, started, eligible_at })
+    Ok(Holder {
+        answer: word(column(row, 0)?)?,
+        id,
+        started,
+        eligible_at,
+    })
 }
 
 /// Whom to cancel.
@@ -149,7 +217,12 @@ pub(crate) struct Whom {
 ///
 /// A tree is cancelled from above, page by page, each page a transaction: a settled parent spawns nothing more, so the walk ends. If it
 /// is interrupted, what was cancelled stays cancelled, and the same call goes on with the rest.
-pub(crate) async fn cancel(connection: &Connection, whom: &Whom, reason: &str, subtree: bool) -> Result<Answer, Fault> {
+pub(crate) async fn cancel(
+    connection: &Connection,
+    whom: &Whom,
+    reason: &str,
+    subtree: bool,
+) -> Result<Answer, Fault> {
     if !subtree {
         let params: &[Param<'_>] = &[&whom.id, &whom.tenant, &whom.key, &whom.machines, &reason];
         return answer(&connection.act(&CANCEL, params).await?);
@@ -157,12 +230,22 @@ pub(crate) async fn cancel(connection: &Connection, whom: &Whom, reason: &str, s
     // By its id: a settled instance may have lost its key.
     let id = match (whom.id, &whom.key) {
         (Some(id), _) => id,
-        (None, key) => match connection.query(&HOLDER, &[&whom.tenant, key]).await?.first() {
+        (None, key) => match connection
+            .query(&HOLDER, &[&whom.tenant, key])
+            .await?
+            .first()
+        {
             Some(row) => column(row, 0)?,
             None => return Ok(Answer::NoTarget),
         },
     };
-    let params: &[Param<'_>] = &[&Some(id), &whom.tenant, &None::<&str>, &whom.machines, &reason];
+    let params: &[Param<'_>] = &[
+        &Some(id),
+        &whom.tenant,
+        &None::<&str>,
+        &whom.machines,
+        &reason,
+    ];
     let answer = answer(&connection.act(&CANCEL, params).await?)?;
     if answer != Answer::NoTarget {
         cancel_below(connection, id, reason).await?;
@@ -186,13 +269,26 @@ async fn cancel_below(connection: &Connection, root: i64, reason: &str) -> Resul
         {
             asked.push(parent);
         }
-        let params: &[Param<'_>] = &[&asked, &cursor.0, &cursor.1, &TREE_PAGE, &reason, &TREE_LOCK_TIMEOUT];
+        let params: &[Param<'_>] = &[
+            &asked,
+            &cursor.0,
+            &cursor.1,
+            &TREE_PAGE,
+            &reason,
+            &TREE_LOCK_TIMEOUT,
+        ];
         let (read, cursor, children) = match connection.query(&CANCEL_BELOW, params).await {
             Ok(rows) => {
                 tries = 0;
-                let Some(row) = rows.first() else { return Ok(()) };
+                let Some(row) = rows.first() else {
+                    return Ok(());
+                };
                 let read = usize::try_from(column::<i32>(row, 1)?).unwrap_or_default();
-                (read, (column(row, 2)?, column(row, 3)?), column::<Vec<i64>>(row, 0)?)
+                (
+                    read,
+                    (column(row, 2)?, column(row, 3)?),
+                    column::<Vec<i64>>(row, 0)?,
+                )
             }
             // Another transaction holds a row of this page: the page is redone.
             Err(Fault::Busy(_)) if tries < TREE_TRIES_MAX => {
@@ -202,7 +298,12 @@ async fn cancel_below(connection: &Connection, root: i64, reason: &str) -> Resul
             Err(fault) => return Err(fault),
         };
         let left: Vec<i64> = asked.into_iter().skip(read).collect();
-        parents.extend(left.iter().skip(1).rev().map(|parent| (*parent, FIRST_CHILD)));
+        parents.extend(
+            left.iter()
+                .skip(1)
+                .rev()
+                .map(|parent| (*parent, FIRST_CHILD)),
+        );
         parents.extend(left.first().map(|parent| (*parent, cursor)));
         parents.extend(children.into_iter().map(|child| (child, FIRST_CHILD)));
     }

@@ -34,7 +34,10 @@ impl Encoded {
             .to_sql_checked(kind, &mut bytes)
             .map_err(|error| Fault::unsendable(format!("a value cannot be sent: {error}")))?;
         let bytes = matches!(is_null, tokio_postgres::types::IsNull::No).then_some(bytes);
-        Ok(Encoded { kind: kind.clone(), bytes })
+        Ok(Encoded {
+            kind: kind.clone(),
+            bytes,
+        })
     }
 }
 
@@ -67,7 +70,9 @@ impl Fields for PgRow {
         let value = self.try_get_raw(index).map_err(|error| error.to_string())?;
         let info = value.type_info();
         let kind = info.oid().and_then(|oid| Type::from_oid(oid.0));
-        let kind = kind.filter(T::accepts).ok_or_else(|| format!("column {index} is a {}", info.name()))?;
+        let kind = kind
+            .filter(T::accepts)
+            .ok_or_else(|| format!("column {index} is a {}", info.name()))?;
         if value.format() != PgValueFormat::Binary {
             return Err(format!("column {index} came as text"));
         }
@@ -81,9 +86,15 @@ impl Fields for PgRow {
 }
 
 /// One statement, without a name: a pooler between us and Postgres may keep none.
-async fn rows(connection: &mut PgConnection, text: String, params: &[(Param<'_>, Type)]) -> Result<Vec<PgRow>, Fault> {
-    let encoded: Vec<Encoded> =
-        params.iter().map(|(param, kind)| Encoded::of(*param, kind)).collect::<Result<_, Fault>>()?;
+async fn rows(
+    connection: &mut PgConnection,
+    text: String,
+    params: &[(Param<'_>, Type)],
+) -> Result<Vec<PgRow>, Fault> {
+    let encoded: Vec<Encoded> = params
+        .iter()
+        .map(|(param, kind)| Encoded::of(*param, kind))
+        .collect::<Result<_, Fault>>()?;
     // Static text of ours, in which the schema's checked name was put.
     let mut query = sqlx::query(AssertSqlSafe(text)).persistent(false);
     for value in encoded {
@@ -94,25 +105,41 @@ async fn rows(connection: &mut PgConnection, text: String, params: &[(Param<'_>,
 
 impl Sealed for PgConnection {
     type Row = PgRow;
-    async fn rows(&mut self, text: String, params: &[(Param<'_>, Type)]) -> Result<Vec<PgRow>, Fault> {
+    async fn rows(
+        &mut self,
+        text: String,
+        params: &[(Param<'_>, Type)],
+    ) -> Result<Vec<PgRow>, Fault> {
         rows(self, text, params).await
     }
 }
 impl Sealed for PoolConnection<Postgres> {
     type Row = PgRow;
-    async fn rows(&mut self, text: String, params: &[(Param<'_>, Type)]) -> Result<Vec<PgRow>, Fault> {
+    async fn rows(
+        &mut self,
+        text: String,
+        params: &[(Param<'_>, Type)],
+    ) -> Result<Vec<PgRow>, Fault> {
         rows(self, text, params).await
     }
 }
 impl Sealed for sqlx::Transaction<'_, Postgres> {
     type Row = PgRow;
-    async fn rows(&mut self, text: String, params: &[(Param<'_>, Type)]) -> Result<Vec<PgRow>, Fault> {
+    async fn rows(
+        &mut self,
+        text: String,
+        params: &[(Param<'_>, Type)],
+    ) -> Result<Vec<PgRow>, Fault> {
         rows(self, text, params).await
     }
 }
 
 impl Owned for sqlx::Transaction<'static, Postgres> {
-    fn settle<'a>(&'a mut self, target: &'a Target, ending: &'a Ending) -> BoxFuture<'a, Result<Option<Found>, Fault>> {
+    fn settle<'a>(
+        &'a mut self,
+        target: &'a Target,
+        ending: &'a Ending,
+    ) -> BoxFuture<'a, Result<Option<Found>, Fault>> {
         Box::pin(settle_within(self, target, ending))
     }
     // The ending was written in it a moment ago: it is no transaction that answers COMMIT with a silent rollback.
@@ -136,14 +163,21 @@ impl From<sqlx::Error> for Fault {
         match &error {
             sqlx::Error::Database(said) => match said.code() {
                 Some(code) => Fault::by_code(&code, format!("{} [{code}]", said.message())),
-                None => Fault::Refused { code: None, message },
+                None => Fault::Refused {
+                    code: None,
+                    message,
+                },
             },
             // The wire: it happened, or it did not.
-            sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed => {
-                Fault::Lost(message)
-            }
+            sqlx::Error::Io(_)
+            | sqlx::Error::Tls(_)
+            | sqlx::Error::Protocol(_)
+            | sqlx::Error::WorkerCrashed => Fault::Lost(message),
             sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed => Fault::Away(message),
-            _ => Fault::Refused { code: None, message },
+            _ => Fault::Refused {
+                code: None,
+                message,
+            },
         }
     }
 }

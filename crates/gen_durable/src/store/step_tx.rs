@@ -19,7 +19,11 @@ pub struct StepTx(Box<dyn Owned>);
 /// once, whatever drivers there are.
 pub(crate) trait Owned: Send {
     /// Write the ending: one statement. `None`: the claim was lost, and the transaction must not commit.
-    fn settle<'a>(&'a mut self, target: &'a Target, ending: &'a Ending) -> BoxFuture<'a, Result<Option<Found>, Fault>>;
+    fn settle<'a>(
+        &'a mut self,
+        target: &'a Target,
+        ending: &'a Ending,
+    ) -> BoxFuture<'a, Result<Option<Found>, Fault>>;
 
     /// Commit. `Lost`: it happened, or it did not.
     fn commit(self: Box<Self>, target: &Target) -> BoxFuture<'_, Result<(), Fault>>;
@@ -29,7 +33,11 @@ pub(crate) trait Owned: Send {
 }
 
 impl Owned for Tx {
-    fn settle<'a>(&'a mut self, target: &'a Target, ending: &'a Ending) -> BoxFuture<'a, Result<Option<Found>, Fault>> {
+    fn settle<'a>(
+        &'a mut self,
+        target: &'a Target,
+        ending: &'a Ending,
+    ) -> BoxFuture<'a, Result<Option<Found>, Fault>> {
         Box::pin(settle_within(self, target, ending))
     }
     fn commit(self: Box<Self>, _: &Target) -> BoxFuture<'_, Result<(), Fault>> {
@@ -46,7 +54,11 @@ impl StepTx {
     }
 
     /// Write the ending into it and commit. `None`: the claim was lost, and nothing of it happened.
-    pub(crate) async fn conclude(self, target: &Target, ending: &Ending) -> Result<Option<Found>, Fault> {
+    pub(crate) async fn conclude(
+        self,
+        target: &Target,
+        ending: &Ending,
+    ) -> Result<Option<Found>, Fault> {
         let StepTx(mut tx) = self;
         match tx.settle(target, ending).await? {
             Some(found) => tx.commit(target).await.map(|()| Some(found)),

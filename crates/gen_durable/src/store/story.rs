@@ -61,13 +61,30 @@ pub struct StoryMark {
 impl Inspect {
     /// What happened to an instance, the newest first: at most `limit` lines (up to 1,000), all of them before `before`. The
     /// next page begins before the mark of the last line. An instance that is not there has no story.
-    pub async fn story(&self, id: i64, before: Option<StoryMark>, limit: usize) -> Result<Vec<StoryLine>, Error> {
+    pub async fn story(
+        &self,
+        id: i64,
+        before: Option<StoryMark>,
+        limit: usize,
+    ) -> Result<Vec<StoryLine>, Error> {
         let limit = i32::try_from(limit.clamp(1, PAGE_MAX)).unwrap_or(1_000);
-        let before = before.unwrap_or(StoryMark { seq: i64::MAX, epoch: i64::MAX });
-        self.read("read the story of an instance", move |connection| async move {
-            let params: &[super::connection::Param<'_>] = &[&id, &before.seq, &before.epoch, &limit];
-            connection.query(&STORY, params).await?.iter().map(line).collect()
-        })
+        let before = before.unwrap_or(StoryMark {
+            seq: i64::MAX,
+            epoch: i64::MAX,
+        });
+        self.read(
+            "read the story of an instance",
+            move |connection| async move {
+                let params: &[super::connection::Param<'_>] =
+                    &[&id, &before.seq, &before.epoch, &limit];
+                connection
+                    .query(&STORY, params)
+                    .await?
+                    .iter()
+                    .map(line)
+                    .collect()
+            },
+        )
         .await
     }
 }
@@ -75,7 +92,10 @@ impl Inspect {
 fn line(row: &Row) -> Result<StoryLine, Fault> {
     let took: Option<f32> = column(row, 4)?;
     Ok(StoryLine {
-        mark: StoryMark { seq: column(row, 0)?, epoch: column(row, 1)? },
+        mark: StoryMark {
+            seq: column(row, 0)?,
+            epoch: column(row, 1)?,
+        },
         at: column(row, 2)?,
         woken_at: column(row, 3)?,
         took: took.map(|seconds| Duration::try_from_secs_f32(seconds).unwrap_or_default()),

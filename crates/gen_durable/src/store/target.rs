@@ -51,7 +51,11 @@ impl Target {
         check_schema_name(schema)?;
         let (url, root_certificate) = take_tls_words(url)?;
         let mut config = tokio_postgres::Config::from_str(&url).map_err(|e| {
-            Error::because(Kind::Invalid, "this is not a connection string that Postgres understands", e)
+            Error::because(
+                Kind::Invalid,
+                "this is not a connection string that Postgres understands",
+                e,
+            )
         })?;
         if config.get_application_name().is_none() {
             config.application_name("gen_durable");
@@ -67,7 +71,10 @@ impl Target {
         if root_certificate.is_some() && config.get_ssl_mode() == SslMode::Prefer {
             config.ssl_mode(SslMode::Require);
         }
-        let over_a_network = config.get_hosts().iter().any(|host| matches!(host, Host::Tcp(_)));
+        let over_a_network = config
+            .get_hosts()
+            .iter()
+            .any(|host| matches!(host, Host::Tcp(_)));
         let tls = if over_a_network && config.get_ssl_mode() != SslMode::Disable {
             Some(make_tls(root_certificate.as_deref())?)
         } else {
@@ -113,7 +120,8 @@ impl Target {
     /// The same database, where a table that is named without a schema is looked for in this one first.
     #[cfg(feature = "testing")]
     pub(crate) fn with_search_path(mut self) -> Target {
-        self.config.options(format!("-c search_path={},public", self.schema));
+        self.config
+            .options(format!("-c search_path={},public", self.schema));
         self
     }
 
@@ -128,23 +136,37 @@ impl Target {
         }
         text.replace("gen_durable.", &format!("{}.", self.schema))
             .replace("schema gen_durable;", &format!("schema {};", self.schema))
-            .replace("search_path = gen_durable,", &format!("search_path = {},", self.schema))
+            .replace(
+                "search_path = gen_durable,",
+                &format!("search_path = {},", self.schema),
+            )
     }
 
     /// Open a connection, within a bound: the driver's own ends with the socket, and a server can fall silent during the
     /// greeting too. The second half must be polled for the first to make progress.
     pub(crate) async fn connect(
         &self,
-    ) -> Result<(tokio_postgres::Client, impl Future<Output = ()> + Send + 'static), Fault> {
+    ) -> Result<
+        (
+            tokio_postgres::Client,
+            impl Future<Output = ()> + Send + 'static,
+        ),
+        Fault,
+    > {
         let limit = self.statement_timeout().min(CONNECT_TIMEOUT * 2);
         match tokio::time::timeout(limit, self.connect_unbounded()).await {
-            Ok(connected) => connected.map_err(|error| Fault::Away(Fault::of(&error).message().to_owned())),
+            Ok(connected) => {
+                connected.map_err(|error| Fault::Away(Fault::of(&error).message().to_owned()))
+            }
             Err(_) => Err(Fault::Away(format!("no connection within {limit:?}"))),
         }
     }
 
     /// Asks the server to cancel what it does for a connection.
-    pub(crate) async fn cancel(&self, token: &tokio_postgres::CancelToken) -> Result<(), tokio_postgres::Error> {
+    pub(crate) async fn cancel(
+        &self,
+        token: &tokio_postgres::CancelToken,
+    ) -> Result<(), tokio_postgres::Error> {
         match &self.tls {
             Some(tls) => token.cancel_query(tls.clone()).await,
             None => token.cancel_query(tokio_postgres::NoTls).await,
@@ -153,7 +175,13 @@ impl Target {
 
     async fn connect_unbounded(
         &self,
-    ) -> Result<(tokio_postgres::Client, futures_util::future::BoxFuture<'static, ()>), tokio_postgres::Error> {
+    ) -> Result<
+        (
+            tokio_postgres::Client,
+            futures_util::future::BoxFuture<'static, ()>,
+        ),
+        tokio_postgres::Error,
+    > {
         let (client, driver): (_, futures_util::future::BoxFuture<'static, ()>) = match &self.tls {
             Some(tls) => {
                 let (client, connection) = self.config.connect(tls.clone()).await?;
@@ -175,10 +203,18 @@ impl Target {
     }
 
     pub(crate) fn count(&self, statement: &'static str) {
-        *self.sent.lock().unwrap_or_else(PoisonError::into_inner).entry(statement).or_default() += 1;
+        *self
+            .sent
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(statement)
+            .or_default() += 1;
     }
     pub(crate) fn sent(&self) -> BTreeMap<&'static str, u64> {
-        self.sent.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.sent
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// How long a statement may take before it counts as lost.
@@ -186,24 +222,35 @@ impl Target {
         Duration::from_millis(self.statement_timeout_ms.load(Ordering::Relaxed))
     }
     pub(crate) fn set_statement_timeout(&self, timeout: Duration) {
-        self.statement_timeout_ms.store(millis(timeout).max(1), Ordering::Relaxed);
+        self.statement_timeout_ms
+            .store(millis(timeout).max(1), Ordering::Relaxed);
     }
 
     pub(crate) fn lease_waits(&self) -> bool {
         self.leases_waiting.load(Ordering::Relaxed) > 0
     }
     pub(crate) fn set_lease_waits(&self, waits: bool) {
-        let change = if waits { AtomicUsize::fetch_add } else { AtomicUsize::fetch_sub };
+        let change = if waits {
+            AtomicUsize::fetch_add
+        } else {
+            AtomicUsize::fetch_sub
+        };
         change(&self.leases_waiting, 1, Ordering::Relaxed);
     }
 
     pub(crate) fn lost_contact(&self) {
-        self.lost_contact_ms.store(millis(self.born.elapsed()).max(1), Ordering::Relaxed);
+        self.lost_contact_ms
+            .store(millis(self.born.elapsed()).max(1), Ordering::Relaxed);
     }
     /// Returns whether this process lost contact within this time. A process that has just started has lost none.
     pub(crate) fn lost_contact_within(&self, time: Duration) -> bool {
         let lost_ms = self.lost_contact_ms.load(Ordering::Relaxed);
-        lost_ms > 0 && self.born.elapsed().saturating_sub(Duration::from_millis(lost_ms)) < time
+        lost_ms > 0
+            && self
+                .born
+                .elapsed()
+                .saturating_sub(Duration::from_millis(lost_ms))
+                < time
     }
 }
 
@@ -224,8 +271,13 @@ impl fmt::Debug for Target {
 
 /// The one place where an identifier meets SQL text, so the one place where it is checked.
 fn check_schema_name(schema: &str) -> Result<(), Error> {
-    let first = schema.bytes().next().is_some_and(|b| b.is_ascii_lowercase() || b == b'_');
-    let all = schema.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+    let first = schema
+        .bytes()
+        .next()
+        .is_some_and(|b| b.is_ascii_lowercase() || b == b'_');
+    let all = schema
+        .bytes()
+        .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
     if first && all && schema.len() <= 48 {
         return Ok(());
     }
@@ -237,7 +289,9 @@ fn check_schema_name(schema: &str) -> Result<(), Error> {
 /// libpq knows `sslmode=verify-full` and `sslrootcert=FILE`, the driver does not: a server's certificate is always
 /// verified here, so the one means `require`, and the other is read by us.
 fn take_tls_words(url: &str) -> Result<(String, Option<String>), Error> {
-    let url = url.replace("sslmode=verify-full", "sslmode=require").replace("sslmode=verify-ca", "sslmode=require");
+    let url = url
+        .replace("sslmode=verify-full", "sslmode=require")
+        .replace("sslmode=verify-ca", "sslmode=require");
     let Some(start) = url.find("sslrootcert=") else {
         return Ok((url, None));
     };
@@ -245,7 +299,10 @@ fn take_tls_words(url: &str) -> Result<(String, Option<String>), Error> {
     let value = rest.trim_start_matches("sslrootcert=");
     let end = value.find(['&', ' ']).unwrap_or(value.len());
     let (file, after) = value.split_at(end);
-    let file = file.trim_matches('\'').replace("%2F", "/").replace("%2f", "/");
+    let file = file
+        .trim_matches('\'')
+        .replace("%2F", "/")
+        .replace("%2f", "/");
     let left = format!("{}{}", before.trim_end_matches(['&', ' ']), after);
     let left = left.trim_end_matches('?').replace("?&", "?");
     Ok((left, Some(file)))
@@ -256,9 +313,14 @@ fn make_tls(root_certificate: Option<&str>) -> Result<MakeRustlsConnect, Error> 
     match root_certificate {
         Some(file) => {
             use rustls::pki_types::{CertificateDer, pem::PemObject};
-            let read =
-                CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>).map_err(|e| {
-                    Error::because(Kind::Invalid, format!("cannot read the certificates in sslrootcert={file}"), e)
+            let read = CertificateDer::pem_file_iter(file)
+                .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+                .map_err(|e| {
+                    Error::because(
+                        Kind::Invalid,
+                        format!("cannot read the certificates in sslrootcert={file}"),
+                        e,
+                    )
                 })?;
             roots.add_parsable_certificates(read);
         }
@@ -266,11 +328,13 @@ fn make_tls(root_certificate: Option<&str>) -> Result<MakeRustlsConnect, Error> 
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         }
     }
-    let config = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|e| Error::because(Kind::Broken, "TLS cannot be set up", e))?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+    let config = rustls::ClientConfig::builder_with_provider(Arc::new(
+        rustls::crypto::ring::default_provider(),
+    ))
+    .with_safe_default_protocol_versions()
+    .map_err(|e| Error::because(Kind::Broken, "TLS cannot be set up", e))?
+    .with_root_certificates(roots)
+    .with_no_client_auth();
     Ok(MakeRustlsConnect::new(config))
 }
 
@@ -283,19 +347,37 @@ mod tests {
         for good in ["gen_durable", "_x", "a1", &"a".repeat(48)] {
             assert!(Target::new("host=/tmp user=x", good).is_ok(), "{good}");
         }
-        for bad in ["", "1a", "A", "a b", "a\"; drop schema public; --", "ä", "a.b", &"a".repeat(49), "a\0"] {
-            assert!(Target::new("host=/tmp user=x", bad).is_err_and(|e| e.is_invalid()), "{bad}");
+        for bad in [
+            "",
+            "1a",
+            "A",
+            "a b",
+            "a\"; drop schema public; --",
+            "ä",
+            "a.b",
+            &"a".repeat(49),
+            "a\0",
+        ] {
+            assert!(
+                Target::new("host=/tmp user=x", bad).is_err_and(|e| e.is_invalid()),
+                "{bad}"
+            );
         }
     }
 
     #[test]
     fn the_words_of_libpq_about_tls_are_understood() {
-        let (url, file) = take_tls_words("postgres://h/db?sslmode=verify-full&sslrootcert=%2Fca.pem&connect_timeout=3")
-            .unwrap_or_default();
+        let (url, file) = take_tls_words(
+            "postgres://h/db?sslmode=verify-full&sslrootcert=%2Fca.pem&connect_timeout=3",
+        )
+        .unwrap_or_default();
         assert_eq!(url, "postgres://h/db?sslmode=require&connect_timeout=3");
         assert_eq!(file.as_deref(), Some("/ca.pem"));
         let (url, file) = take_tls_words("postgres://h/db?sslrootcert=/ca.pem").unwrap_or_default();
-        assert_eq!((url.as_str(), file.as_deref()), ("postgres://h/db", Some("/ca.pem")));
+        assert_eq!(
+            (url.as_str(), file.as_deref()),
+            ("postgres://h/db", Some("/ca.pem"))
+        );
     }
 
     #[test]
@@ -304,22 +386,27 @@ mod tests {
         std::fs::write(&file, "").unwrap_or_default();
         let mode = |words: &str| {
             let url = format!("postgres://h/db?{words}sslrootcert={}", file.display());
-            Target::new(&url, "s").map(|target| target.config.get_ssl_mode()).ok()
+            Target::new(&url, "s")
+                .map(|target| target.config.get_ssl_mode())
+                .ok()
         };
         assert_eq!(mode(""), Some(SslMode::Require));
         assert_eq!(mode("sslmode=prefer&"), Some(SslMode::Require));
         assert_eq!(mode("sslmode=verify-full&"), Some(SslMode::Require));
         assert_eq!(mode("sslmode=disable&"), Some(SslMode::Disable));
         assert!(
-            Target::new("postgres://h/db", "s").is_ok_and(|target| target.config.get_ssl_mode() == SslMode::Prefer)
+            Target::new("postgres://h/db", "s")
+                .is_ok_and(|target| target.config.get_ssl_mode() == SslMode::Prefer)
         );
         drop(std::fs::remove_file(file));
     }
 
     #[test]
     fn several_hosts_are_understood_and_a_password_is_not_shown() {
-        let target =
-            Target::new("postgres://u:secret@a,b:5433/db?target_session_attrs=read-write&sslmode=disable", "s");
+        let target = Target::new(
+            "postgres://u:secret@a,b:5433/db?target_session_attrs=read-write&sslmode=disable",
+            "s",
+        );
         let shown = format!("{target:?}");
         assert!(shown.contains('a') && !shown.contains("secret"), "{shown}");
         assert!(Target::new("postgres://u@h:notaport/db", "s").is_err_and(|e| e.is_invalid()));

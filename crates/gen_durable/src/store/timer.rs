@@ -19,7 +19,11 @@ sql!(prepared FIRE, "fire.sql", [TEXT, TEXT]);
 sql!(CANCEL, "cancel_timer.sql", [INT8]);
 sql!(COLLECT, "collect_timers.sql", [TIMESTAMPTZ, FLOAT8, INT4]);
 sql!(OVERDUE, "overdue_timers.sql", [FLOAT8]);
-sql!(LIST, "list_timers.sql", [INT4, BOOL, TIMESTAMPTZ, INT8, BOOL]);
+sql!(
+    LIST,
+    "list_timers.sql",
+    [INT4, BOOL, TIMESTAMPTZ, INT8, BOOL]
+);
 sql!(OF, "timers_of.sql", [INT8]);
 sql!(FORECAST, "forecast_timers.sql", [FLOAT8, INT4, INT4]);
 sql!(ATTENTION, "attention.sql", [FLOAT8]);
@@ -41,7 +45,11 @@ pub(crate) struct Range {
 #[cfg(feature = "testing")]
 impl Range {
     /// All that is due.
-    pub(crate) const ALL: Range = Range { since: f64::INFINITY, until: 0.0, from: Timestamp::MIN };
+    pub(crate) const ALL: Range = Range {
+        since: f64::INFINITY,
+        until: 0.0,
+        from: Timestamp::MIN,
+    };
 }
 
 /// A wait that gave up: where to look for its instance, and when it was due.
@@ -61,8 +69,17 @@ pub(crate) async fn expire(
     let params: &[Param<'_>] = &[&limit, &range.since, &range.until, &beginning(range.from)];
     let rows = connection.query(&EXPIRE, params).await?;
     let (last, rows) = rows.split_last().ok_or_else(silent)?;
-    let read = |row: &Row| Ok(Expired { queue: column(row, 1)?, priority: column(row, 2)?, due: column(row, 3)? });
-    Ok((rows.iter().map(read).collect::<Result<_, Fault>>()?, column(last, 4)?))
+    let read = |row: &Row| {
+        Ok(Expired {
+            queue: column(row, 1)?,
+            priority: column(row, 2)?,
+            due: column(row, 3)?,
+        })
+    };
+    Ok((
+        rows.iter().map(read).collect::<Result<_, Fault>>()?,
+        column(last, 4)?,
+    ))
 }
 
 /// When timers (`true`) and deadlines fall due, around now. And what time it is.
@@ -72,7 +89,9 @@ pub(crate) async fn upcoming(
     horizon: f64,
     limit: i32,
 ) -> Result<(Vec<(Timestamp, bool)>, Timestamp), Fault> {
-    let rows = connection.query(&UPCOMING, &[&since, &horizon, &limit]).await?;
+    let rows = connection
+        .query(&UPCOMING, &[&since, &horizon, &limit])
+        .await?;
     let (mut due, mut now) = (Vec::with_capacity(rows.len()), None);
     for row in &rows {
         match column(row, 0)? {
@@ -105,7 +124,14 @@ pub(crate) async fn due(
     schedules: &[String],
     except: &[i64],
 ) -> Result<(Vec<DueTimer>, Timestamp), Fault> {
-    let params: &[Param<'_>] = &[&limit, &range.since, &range.until, &beginning(range.from), &schedules, &except];
+    let params: &[Param<'_>] = &[
+        &limit,
+        &range.since,
+        &range.until,
+        &beginning(range.from),
+        &schedules,
+        &except,
+    ];
     let rows = connection.query(&DUE, params).await?;
     let (last, rows) = rows.split_last().ok_or_else(silent)?;
     let read = |row: &Row| {
@@ -124,7 +150,10 @@ pub(crate) async fn due(
             schedule: column(row, 8)?,
         })
     };
-    Ok((rows.iter().map(read).collect::<Result<_, Fault>>()?, column(last, 9)?))
+    Ok((
+        rows.iter().map(read).collect::<Result<_, Fault>>()?,
+        column(last, 9)?,
+    ))
 }
 
 /// What is to become of a timer, in the words of `gen_durable.fire`.
@@ -160,15 +189,28 @@ pub(crate) struct Fired {
 impl Fired {
     /// Somebody is at it.
     pub(crate) fn held(id: i64) -> Fired {
-        Fired { id, answer: "held".into(), late_seconds: None, started: None, next: None }
+        Fired {
+            id,
+            answer: "held".into(),
+            late_seconds: None,
+            started: None,
+            next: None,
+        }
     }
 }
 
 /// Fire timers: all in one transaction.
-pub(crate) async fn fire(connection: &Connection, verdicts: &[Verdict]) -> Result<Vec<Fired>, Fault> {
-    let document = serde_json::to_string(verdicts)
-        .map_err(|error| Fault::Refused { code: None, message: format!("timers cannot be encoded: {error}") })?;
-    let rows = connection.query(&FIRE, &[&document, &FIRE_LOCK_TIMEOUT]).await?;
+pub(crate) async fn fire(
+    connection: &Connection,
+    verdicts: &[Verdict],
+) -> Result<Vec<Fired>, Fault> {
+    let document = serde_json::to_string(verdicts).map_err(|error| Fault::Refused {
+        code: None,
+        message: format!("timers cannot be encoded: {error}"),
+    })?;
+    let rows = connection
+        .query(&FIRE, &[&document, &FIRE_LOCK_TIMEOUT])
+        .await?;
     let read = |row: &Row| {
         let (queue, priority, from) = (column(row, 4)?, column(row, 5)?, column(row, 6)?);
         Ok(Fired {
@@ -199,7 +241,9 @@ pub(crate) async fn collect(
     retention_seconds: f64,
     limit: i32,
 ) -> Result<(i64, Option<Timestamp>), Fault> {
-    let rows = connection.query(&COLLECT, &[&from, &retention_seconds, &limit]).await?;
+    let rows = connection
+        .query(&COLLECT, &[&from, &retention_seconds, &limit])
+        .await?;
     let row = rows.first().ok_or_else(silent)?;
     Ok((column(row, 0)?, column(row, 1)?))
 }
@@ -218,7 +262,9 @@ pub(crate) async fn list(
     after: Option<(Timestamp, i64)>,
 ) -> Result<Vec<Row>, Fault> {
     let (at, number) = (after.map(|(at, _)| at), after.map(|(_, number)| number));
-    connection.query(&LIST, &[&limit, &only_overdue, &at, &number, &only_ahead]).await
+    connection
+        .query(&LIST, &[&limit, &only_overdue, &at, &number, &only_ahead])
+        .await
 }
 
 /// What falls due for one instance.
@@ -233,15 +279,24 @@ pub(crate) async fn forecast(
     parts: i32,
     counted_max: i32,
 ) -> Result<Vec<(i32, String, i64)>, Fault> {
-    let rows = connection.query(&FORECAST, &[&seconds, &parts, &counted_max]).await?;
-    rows.iter().map(|row| Ok((column(row, 0)?, column(row, 1)?, column(row, 2)?))).collect()
+    let rows = connection
+        .query(&FORECAST, &[&seconds, &parts, &counted_max])
+        .await?;
+    rows.iter()
+        .map(|row| Ok((column(row, 0)?, column(row, 1)?, column(row, 2)?)))
+        .collect()
 }
 
 /// Lanes that stand still, what is overdue by more than this, schedules that are paused, and those with a trouble.
 pub(crate) async fn attention(connection: &Connection, by_seconds: f64) -> Result<[i64; 4], Fault> {
     let rows = connection.query(&ATTENTION, &[&by_seconds]).await?;
     let row = rows.first().ok_or_else(silent)?;
-    Ok([column(row, 0)?, column(row, 1)?, column(row, 2)?, column(row, 3)?])
+    Ok([
+        column(row, 0)?,
+        column(row, 1)?,
+        column(row, 2)?,
+        column(row, 3)?,
+    ])
 }
 
 /// Postgres has no year -9999: its beginning is another.
@@ -250,5 +305,8 @@ fn beginning(from: Timestamp) -> Timestamp {
 }
 
 fn silent() -> Fault {
-    Fault::Refused { code: None, message: "an answer without a row".into() }
+    Fault::Refused {
+        code: None,
+        message: "an answer without a row".into(),
+    }
 }

@@ -12,7 +12,11 @@ use super::{
 };
 use crate::{error::Error, lane::LaneKey};
 
-sql!(LANES, "lanes.sql", [TEXT, TEXT, BOOL, TEXT, TEXT, INT4, TEXT, TEXT, TEXT]);
+sql!(
+    LANES,
+    "lanes.sql",
+    [TEXT, TEXT, BOOL, TEXT, TEXT, INT4, TEXT, TEXT, TEXT]
+);
 sql!(LANES_SEEN, "lanes_seen.sql", [TEXT, TEXT, TEXT, BOOL, INT4]);
 sql!(PARTITIONS, "partitions.sql", [TEXT, TEXT, TEXT, TEXT, INT4]);
 
@@ -41,7 +45,9 @@ pub struct LaneInfo {
 impl LaneInfo {
     /// Whether it stands still because its head failed for good and was to keep its place.
     pub fn is_blocked(&self) -> bool {
-        self.head.as_ref().is_some_and(|head| head.instance.blocks_its_lane())
+        self.head
+            .as_ref()
+            .is_some_and(|head| head.instance.blocks_its_lane())
     }
 }
 
@@ -88,11 +94,17 @@ pub struct KeyFilter {
 
 impl KeyFilter {
     fn limit(&self) -> i32 {
-        let limit = if self.limit == 0 { 50 } else { self.limit.min(PAGE_MAX) };
+        let limit = if self.limit == 0 {
+            50
+        } else {
+            self.limit.min(PAGE_MAX)
+        };
         i32::try_from(limit).unwrap_or(50)
     }
     fn after(&self) -> (&str, &str) {
-        self.after.as_ref().map_or(("", ""), |(tenant, key)| (tenant, key))
+        self.after
+            .as_ref()
+            .map_or(("", ""), |(tenant, key)| (tenant, key))
     }
 }
 
@@ -100,18 +112,27 @@ impl Inspect {
     /// The lanes that somebody stands in, by tenant and key. What a page costs depends neither on how many stand in a lane
     /// nor on how many lanes there are.
     pub async fn lanes(&self, filter: KeyFilter) -> Result<Vec<LaneInfo>, Error> {
-        self.read("list lanes", move |connection| async move { lanes(&connection, &filter, None).await }).await
+        self.read("list lanes", move |connection| async move {
+            lanes(&connection, &filter, None).await
+        })
+        .await
     }
 
     /// The same, looking at 5,000 lanes at most: a page may hold few and still have a next one.
     pub async fn lanes_page(&self, filter: KeyFilter) -> Result<LanePage, Error> {
-        self.read("list lanes", move |connection| async move { page(&connection, &filter).await }).await
+        self.read("list lanes", move |connection| async move {
+            page(&connection, &filter).await
+        })
+        .await
     }
 
     /// One lane. `None`: nobody stands in it.
     pub async fn lane(&self, lane: impl Into<LaneKey>) -> Result<Option<LaneInfo>, Error> {
         let lane = lane.into();
-        self.read("look at a lane", move |connection| async move { one(&connection, &lane).await }).await
+        self.read("look at a lane", move |connection| async move {
+            one(&connection, &lane).await
+        })
+        .await
     }
 
     /// Lists the partition keys that an instance holds or waits for, by tenant and key.
@@ -119,32 +140,66 @@ impl Inspect {
     /// # Errors
     /// The filter asks for a prefix or for blocked ones, which there are only for lanes; or the database is away.
     pub async fn partitions(&self, filter: KeyFilter) -> Result<Vec<PartitionInfo>, Error> {
-        if filter.blocked || filter.prefix.as_deref().is_some_and(|prefix| !prefix.is_empty()) {
+        if filter.blocked
+            || filter
+                .prefix
+                .as_deref()
+                .is_some_and(|prefix| !prefix.is_empty())
+        {
             return Err(Error::invalid(
                 "partition keys are listed by tenant or key: `prefix` and `blocked` are for lanes",
             ));
         }
-        self.read("list partition keys", move |connection| async move { partitions(&connection, &filter).await }).await
+        self.read("list partition keys", move |connection| async move {
+            partitions(&connection, &filter).await
+        })
+        .await
     }
 }
 
 /// One lane, if anybody stands in it.
-pub(crate) async fn one(connection: &Connection, lane: &LaneKey) -> Result<Option<LaneInfo>, Fault> {
+pub(crate) async fn one(
+    connection: &Connection,
+    lane: &LaneKey,
+) -> Result<Option<LaneInfo>, Fault> {
     let (tenant, key) = (Some(lane.tenant().to_owned()), Some(lane.key().to_owned()));
-    Ok(lanes(connection, &KeyFilter { tenant, key, limit: 1, ..KeyFilter::default() }, None).await?.pop())
+    Ok(lanes(
+        connection,
+        &KeyFilter {
+            tenant,
+            key,
+            limit: 1,
+            ..KeyFilter::default()
+        },
+        None,
+    )
+    .await?
+    .pop())
 }
 
 /// How far this page looks is known before it is read: what has just arrived further on is for the next one.
 async fn page(connection: &Connection, filter: &KeyFilter) -> Result<LanePage, Fault> {
     let (after_tenant, after_key) = filter.after();
-    let params: &[Param<'_>] = &[&filter.tenant, &after_tenant, &after_key, &filter.blocked, &LOOKED_AT_MAX];
+    let params: &[Param<'_>] = &[
+        &filter.tenant,
+        &after_tenant,
+        &after_key,
+        &filter.blocked,
+        &LOOKED_AT_MAX,
+    ];
     let rows = connection.query(&LANES_SEEN, params).await?;
     let place = |row: &Row| Ok::<(String, String), Fault>((column(row, 0)?, column(row, 1)?));
     let seen = rows.first().map(place).transpose()?;
     let lanes = lanes(connection, filter, seen.as_ref()).await?;
     let is_full = i32::try_from(lanes.len()).is_ok_and(|count| count >= filter.limit());
-    let last = lanes.last().filter(|_| is_full).map(|last| (last.tenant.clone(), last.key.clone()));
-    Ok(LanePage { lanes, next: last.or(seen) })
+    let last = lanes
+        .last()
+        .filter(|_| is_full)
+        .map(|last| (last.tenant.clone(), last.key.clone()));
+    Ok(LanePage {
+        lanes,
+        next: last.or(seen),
+    })
 }
 
 async fn lanes(
@@ -167,20 +222,51 @@ async fn lanes(
     ];
     let rows = connection.query(&LANES, params).await?;
     let read = |row: &Row| -> Result<(LaneInfo, Option<i64>), Fault> {
-        let (tenant, key, depth, unplaced) = (column(row, 0)?, column(row, 1)?, column(row, 2)?, column(row, 3)?);
-        Ok((LaneInfo { tenant, key, depth, unplaced, head: None }, column(row, 4)?))
+        let (tenant, key, depth, unplaced) = (
+            column(row, 0)?,
+            column(row, 1)?,
+            column(row, 2)?,
+            column(row, 3)?,
+        );
+        Ok((
+            LaneInfo {
+                tenant,
+                key,
+                depth,
+                unplaced,
+                head: None,
+            },
+            column(row, 4)?,
+        ))
     };
     let read = rows.iter().map(read).collect::<Result<Vec<_>, _>>()?;
     with_explanations(connection, read, |lane, head| lane.head = Some(head)).await
 }
 
-async fn partitions(connection: &Connection, filter: &KeyFilter) -> Result<Vec<PartitionInfo>, Fault> {
+async fn partitions(
+    connection: &Connection,
+    filter: &KeyFilter,
+) -> Result<Vec<PartitionInfo>, Fault> {
     let (after_tenant, after_key) = filter.after();
-    let params: &[Param<'_>] = &[&filter.tenant, &filter.key, &after_tenant, &after_key, &filter.limit()];
+    let params: &[Param<'_>] = &[
+        &filter.tenant,
+        &filter.key,
+        &after_tenant,
+        &after_key,
+        &filter.limit(),
+    ];
     let rows = connection.query(&PARTITIONS, params).await?;
     let read = |row: &Row| -> Result<(PartitionInfo, Option<i64>), Fault> {
         let (tenant, key, waiting) = (column(row, 0)?, column(row, 1)?, column(row, 2)?);
-        Ok((PartitionInfo { tenant, key, waiting, turn: None }, column(row, 3)?))
+        Ok((
+            PartitionInfo {
+                tenant,
+                key,
+                waiting,
+                turn: None,
+            },
+            column(row, 3)?,
+        ))
     };
     let read = rows.iter().map(read).collect::<Result<Vec<_>, _>>()?;
     with_explanations(connection, read, |key, turn| key.turn = Some(turn)).await
@@ -193,8 +279,11 @@ async fn with_explanations<T>(
     put: impl Fn(&mut T, Explanation),
 ) -> Result<Vec<T>, Fault> {
     let ids: Vec<i64> = page.iter().filter_map(|(_, id)| *id).collect();
-    let mut explanations =
-        if ids.is_empty() { Default::default() } else { explain(connection, &ids, false, 0).await? };
+    let mut explanations = if ids.is_empty() {
+        Default::default()
+    } else {
+        explain(connection, &ids, false, 0).await?
+    };
     let put_one = |(mut one, id): (T, Option<i64>)| {
         if let Some(explanation) = id.and_then(|id| explanations.remove(&id)) {
             put(&mut one, explanation);

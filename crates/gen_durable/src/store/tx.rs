@@ -28,17 +28,25 @@ pub struct Tx {
 
 impl Tx {
     pub(crate) fn new(client: Link, pool: Arc<Inner>, permit: OwnedSemaphorePermit) -> Tx {
-        Tx { client: Some(client), pool, _permit: permit }
+        Tx {
+            client: Some(client),
+            pool,
+            _permit: permit,
+        }
     }
 
     /// Make it so. When this has returned, it is durable.
     pub async fn commit(self) -> Result<(), Error> {
-        self.finish("commit").await.map_err(|fault| fault.into_error("commit a transaction"))
+        self.finish("commit")
+            .await
+            .map_err(|fault| fault.into_error("commit a transaction"))
     }
 
     /// Undo it. (Dropping it does the same, and costs the connection.)
     pub async fn rollback(self) -> Result<(), Error> {
-        self.finish("rollback").await.map_err(|fault| fault.into_error("roll a transaction back"))
+        self.finish("rollback")
+            .await
+            .map_err(|fault| fault.into_error("roll a transaction back"))
     }
 
     pub(crate) async fn finish(mut self, word: &str) -> Result<(), Fault> {
@@ -46,7 +54,11 @@ impl Tx {
             return Ok(());
         };
         // A transaction in which a statement failed answers COMMIT with a rollback and no error: so it is asked first.
-        let text = if word == "commit" { "select 1; commit" } else { word };
+        let text = if word == "commit" {
+            "select 1; commit"
+        } else {
+            word
+        };
         answered(&self.pool.target, client.batch_execute(text)).await?;
         // Only a connection that is known to be outside any transaction may serve again.
         self.pool.keep(client);
@@ -68,7 +80,9 @@ impl Deref for Tx {
     type Target = Client;
     #[allow(clippy::expect_used)] // The client leaves only with `finish`, which takes `self`.
     fn deref(&self) -> &Client {
-        self.client.as_ref().expect("a transaction has its connection until it ends")
+        self.client
+            .as_ref()
+            .expect("a transaction has its connection until it ends")
     }
 }
 
@@ -100,13 +114,21 @@ pub(crate) mod sealed {
 
     impl Sealed for super::Tx {
         type Row = Row;
-        async fn rows(&mut self, text: String, params: &[(Param<'_>, Type)]) -> Result<Vec<Row>, Fault> {
+        async fn rows(
+            &mut self,
+            text: String,
+            params: &[(Param<'_>, Type)],
+        ) -> Result<Vec<Row>, Fault> {
             Ok(self.query_typed(&text, params).await?)
         }
     }
     impl Sealed for tokio_postgres::Transaction<'_> {
         type Row = Row;
-        async fn rows(&mut self, text: String, params: &[(Param<'_>, Type)]) -> Result<Vec<Row>, Fault> {
+        async fn rows(
+            &mut self,
+            text: String,
+            params: &[(Param<'_>, Type)],
+        ) -> Result<Vec<Row>, Fault> {
             Ok(self.query_typed(&text, params).await?)
         }
     }
@@ -120,7 +142,11 @@ pub(crate) async fn ride<T: Transaction>(
     params: &[Param<'_>],
 ) -> Result<Vec<T::Row>, Fault> {
     target.count(sql.name);
-    let typed: Vec<(Param<'_>, Type)> = params.iter().copied().zip(sql.types.iter().cloned()).collect();
+    let typed: Vec<(Param<'_>, Type)> = params
+        .iter()
+        .copied()
+        .zip(sql.types.iter().cloned())
+        .collect();
     answered(target, tx.rows(target.render(sql.text), &typed)).await
 }
 

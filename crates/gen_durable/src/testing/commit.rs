@@ -86,12 +86,20 @@ impl<App: Send + Sync + 'static> Lab<App> {
         ));
         if let Within::Open(ending) = self.write_within(row, failed, tally).await {
             let refused = self.write(vec![*ending], tally).await;
-            assert!(refused.is_none(), "not even a failure could be committed: {refused:?}");
+            assert!(
+                refused.is_none(),
+                "not even a failure could be committed: {refused:?}"
+            );
         }
     }
 
     /// Writes a decision in the step's own transaction, if it has one.
-    async fn write_within(&self, row: &Claimed, mut decision: Decision, tally: &mut Tally) -> Within {
+    async fn write_within(
+        &self,
+        row: &Claimed,
+        mut decision: Decision,
+        tally: &mut Tally,
+    ) -> Within {
         let within = decision.within.take();
         let tale = Tale::of(row, &decision, &self.worker.who());
         let ending = Ending {
@@ -111,7 +119,9 @@ impl<App: Send + Sync + 'static> Lab<App> {
             more: crate::engine::more(decision.more, row.parent_id, decision.status),
             tale,
         };
-        let Some(tx) = within else { return Within::Open(Box::new(ending)) };
+        let Some(tx) = within else {
+            return Within::Open(Box::new(ending));
+        };
         match tx.conclude(&self.client.pool().inner.target, &ending).await {
             Ok(Some(_)) => tally.count(ending.status),
             // The step lost its claim: it was cancelled while it ran, say. Nothing of its transaction happened.
@@ -126,8 +136,11 @@ impl<App: Send + Sync + 'static> Lab<App> {
     async fn write(&self, endings: Vec<Ending>, tally: &mut Tally) -> Option<Fault> {
         let statuses: Vec<Status> = endings.iter().map(|ending| ending.status).collect();
         let written = self.client.pool().call(move |connection| async move {
-            let written = settle::settle(&connection, &endings, None, settle::BATCH_LOCK_TIMEOUT).await?;
-            let lost = endings.iter().filter(|ending| ending.keyed && !written.found.contains_key(&ending.claim.id));
+            let written =
+                settle::settle(&connection, &endings, None, settle::BATCH_LOCK_TIMEOUT).await?;
+            let lost = endings
+                .iter()
+                .filter(|ending| ending.keyed && !written.found.contains_key(&ending.claim.id));
             let lost: Vec<Claim> = lost.map(|ending| ending.claim).collect();
             if !lost.is_empty() {
                 lease::release(&connection, &lost).await?;

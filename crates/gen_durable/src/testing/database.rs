@@ -36,32 +36,60 @@ impl LabDatabase {
     /// The database refuses them.
     #[allow(clippy::expect_used)] // A test kit panics where a test would unwrap.
     pub async fn execute(&self, statements: &str) {
-        let tx = self.owner.begin().await.expect("the lab's database cannot be reached");
-        tx.batch_execute(statements).await.expect("the lab's database refused a statement");
-        tx.commit().await.expect("the lab's database refused to commit");
+        let tx = self
+            .owner
+            .begin()
+            .await
+            .expect("the lab's database cannot be reached");
+        tx.batch_execute(statements)
+            .await
+            .expect("the lab's database refused a statement");
+        tx.commit()
+            .await
+            .expect("the lab's database refused to commit");
     }
 
     /// Creates the schema and the roles. Returns it with the pool that steps use.
     pub(super) async fn create() -> Result<(LabDatabase, Pool), Error> {
         let server_url = server_url()?;
-        let schema = format!("lab_{}_{}", std::process::id(), LABS.fetch_add(1, Ordering::Relaxed));
+        let schema = format!(
+            "lab_{}_{}",
+            std::process::id(),
+            LABS.fetch_add(1, Ordering::Relaxed)
+        );
         let owner = Pool::on(Target::new(&server_url, &schema)?.with_search_path(), 1)?;
-        owner.call(|connection| async move { lab::drop_schema(&connection).await }).await?.map_err(set_up)?;
+        owner
+            .call(|connection| async move { lab::drop_schema(&connection).await })
+            .await?
+            .map_err(set_up)?;
         owner.migrate().await?;
-        owner.call(|connection| async move { lab::freeze_clock(&connection).await }).await?.map_err(set_up)?;
+        owner
+            .call(|connection| async move { lab::freeze_clock(&connection).await })
+            .await?
+            .map_err(set_up)?;
         let pool = match as_runtime(&server_url, &owner).await {
             Ok(pool) => pool,
             // A database user that may not make roles: the lab works as that user.
             Err(_) => owner.clone(),
         };
         let url = with_search_path(&server_url, &schema);
-        Ok((LabDatabase { owner, server_url, url }, pool))
+        Ok((
+            LabDatabase {
+                owner,
+                server_url,
+                url,
+            },
+            pool,
+        ))
     }
 }
 
 /// `DATABASE_URL`, or the private cluster of this process.
 fn server_url() -> Result<String, Error> {
-    if let Some(url) = std::env::var("DATABASE_URL").ok().filter(|url| !url.is_empty()) {
+    if let Some(url) = std::env::var("DATABASE_URL")
+        .ok()
+        .filter(|url| !url.is_empty())
+    {
         return Ok(url);
     }
     let cluster = gen_durable_postgres::shared()
@@ -79,12 +107,25 @@ fn with_search_path(url: &str, schema: &str) -> String {
 }
 
 async fn as_runtime(url: &str, owner: &Pool) -> Result<Pool, Error> {
-    owner.call(|connection| async move { lab::make_roles(&connection).await }).await?.map_err(set_up)?;
-    owner.migrations().grant(lab::RUNTIME_ROLE, lab::READER_ROLE).await?;
-    owner.call(|connection| async move { lab::grant_new_tables(&connection).await }).await?.map_err(set_up)?;
-    let target = Target::new(url, owner.schema())?.for_user(lab::RUNTIME_ROLE).with_search_path();
+    owner
+        .call(|connection| async move { lab::make_roles(&connection).await })
+        .await?
+        .map_err(set_up)?;
+    owner
+        .migrations()
+        .grant(lab::RUNTIME_ROLE, lab::READER_ROLE)
+        .await?;
+    owner
+        .call(|connection| async move { lab::grant_new_tables(&connection).await })
+        .await?
+        .map_err(set_up)?;
+    let target = Target::new(url, owner.schema())?
+        .for_user(lab::RUNTIME_ROLE)
+        .with_search_path();
     let pool = Pool::on(target, 4)?;
-    pool.call(|connection| async move { lab::clock(&connection).await }).await?.map_err(set_up)?;
+    pool.call(|connection| async move { lab::clock(&connection).await })
+        .await?
+        .map_err(set_up)?;
     Ok(pool)
 }
 

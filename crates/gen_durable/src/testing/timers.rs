@@ -17,14 +17,17 @@ impl<App: Send + Sync + 'static> Lab<App> {
         cycle: Cycle,
         make: impl Fn(Occurrence) -> B + Send + Sync + 'static,
     ) -> Self {
-        self.schedules.add(name, cycle, make).expect("a schedule could not be registered");
+        self.schedules
+            .add(name, cycle, make)
+            .expect("a schedule could not be registered");
         self.registered = tokio::sync::OnceCell::new();
         self
     }
 
     pub(super) async fn register_schedules(&self) {
         let schedules = self.schedules.clone();
-        let register = || self.call(move |connection| async move { schedules.register(&connection).await });
+        let register =
+            || self.call(move |connection| async move { schedules.register(&connection).await });
         self.registered.get_or_init(register).await;
     }
 
@@ -36,7 +39,11 @@ impl<App: Send + Sync + 'static> Lab<App> {
             let names = schedules.names();
             let (due, now) = timer::due(&connection, i32::MAX, Range::ALL, &names, &[]).await?;
             let done = clockwork::fire_all(&connection, &schedules, &due, now, limit).await?;
-            assert!(done.broken.is_empty(), "a timer cannot be fired: {:?}", done.broken);
+            assert!(
+                done.broken.is_empty(),
+                "a timer cannot be fired: {:?}",
+                done.broken
+            );
             Ok(expired.len() + done.ended())
         })
         .await

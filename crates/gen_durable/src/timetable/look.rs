@@ -83,14 +83,36 @@ pub struct Attention {
 impl Inspect {
     /// What falls due, of all kinds. What waits for its turn under a partition key is left out: it waits for more than time.
     pub async fn timers(&self, filter: TimerFilter) -> Result<TimerPage, Error> {
-        let limit = if filter.limit == 0 { 50 } else { filter.limit.min(PAGE_MAX) };
+        let limit = if filter.limit == 0 {
+            50
+        } else {
+            filter.limit.min(PAGE_MAX)
+        };
         self.read("list the timers", move |connection| async move {
-            let which = (filter.which == WhichTimers::Overdue, filter.which == WhichTimers::Ahead);
+            let which = (
+                filter.which == WhichTimers::Overdue,
+                filter.which == WhichTimers::Ahead,
+            );
             let after = filter.after.map(|mark| (mark.due_at, mark.number));
-            let rows = timer::list(&connection, i32::try_from(limit).unwrap_or(50), which, after).await?;
+            let rows = timer::list(
+                &connection,
+                i32::try_from(limit).unwrap_or(50),
+                which,
+                after,
+            )
+            .await?;
             let timers = rows.iter().map(timer_info).collect::<Result<Vec<_>, _>>()?;
-            let mark = |row: &Row| Ok::<_, Fault>(TimerMark { due_at: column(row, 2)?, number: column(row, 11)? });
-            let next = rows.last().filter(|_| rows.len() == limit).map(mark).transpose()?;
+            let mark = |row: &Row| {
+                Ok::<_, Fault>(TimerMark {
+                    due_at: column(row, 2)?,
+                    number: column(row, 11)?,
+                })
+            };
+            let next = rows
+                .last()
+                .filter(|_| rows.len() == limit)
+                .map(mark)
+                .transpose()?;
             Ok(TimerPage { timers, next })
         })
         .await
@@ -98,19 +120,33 @@ impl Inspect {
 
     /// What falls due for one instance: its sleep, its deadline, what repeats beside its wait (up to 200).
     pub async fn timers_of(&self, instance: i64) -> Result<Vec<TimerInfo>, Error> {
-        self.read("list the timers of an instance", move |connection| async move {
-            timer::of(&connection, instance).await?.iter().map(timer_info).collect()
-        })
+        self.read(
+            "list the timers of an instance",
+            move |connection| async move {
+                timer::of(&connection, instance)
+                    .await?
+                    .iter()
+                    .map(timer_info)
+                    .collect()
+            },
+        )
         .await
     }
 
     /// How many fall due in each of so many parts (1 to 1,000) of the time ahead (a hundred years at the most); parts in which
     /// nothing does are left out. Of each kind it is counted up to [`forecast_max`](Self::forecast_max) in each part.
     pub async fn forecast(&self, ahead: Duration, parts: usize) -> Result<Vec<Forecast>, Error> {
-        let (seconds, most) = (ahead.min(FORECAST_AHEAD_MAX).as_secs_f64().max(1.0), Inspect::forecast_max(parts));
+        let (seconds, most) = (
+            ahead.min(FORECAST_AHEAD_MAX).as_secs_f64().max(1.0),
+            Inspect::forecast_max(parts),
+        );
         let counted_max = i32::try_from(most).unwrap_or(i32::MAX);
         let parts = i32::try_from(parts.clamp(1, 1_000)).unwrap_or(1);
-        let part = |(part, kind, count)| Forecast { part: usize::try_from(part).unwrap_or_default(), kind, count };
+        let part = |(part, kind, count)| Forecast {
+            part: usize::try_from(part).unwrap_or_default(),
+            kind,
+            count,
+        };
         self.read("forecast the timers", move |connection| async move {
             let found = timer::forecast(&connection, seconds, parts, counted_max).await?;
             Ok(found.into_iter().map(part).collect())
@@ -125,14 +161,22 @@ impl Inspect {
     }
 
     /// A page of the schedules by name, after this one (1,000 at the most).
-    pub async fn schedules(&self, after: Option<&str>, limit: usize) -> Result<Vec<ScheduleInfo>, Error> {
-        self.look_at_schedules(None, after.map(str::to_owned), limit).await
+    pub async fn schedules(
+        &self,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<ScheduleInfo>, Error> {
+        self.look_at_schedules(None, after.map(str::to_owned), limit)
+            .await
     }
 
     /// One schedule.
     pub async fn schedule(&self, name: &str) -> Result<Option<ScheduleInfo>, Error> {
         check(name)?;
-        Ok(self.look_at_schedules(Some(name.to_owned()), None, 1).await?.pop())
+        Ok(self
+            .look_at_schedules(Some(name.to_owned()), None, 1)
+            .await?
+            .pop())
     }
 
     async fn look_at_schedules(
@@ -144,7 +188,8 @@ impl Inspect {
         let limit = i32::try_from(limit.clamp(1, PAGE_MAX)).unwrap_or(50);
         let runs = i32::try_from(SHOWN).unwrap_or_default();
         self.read("list the schedules", move |connection| async move {
-            let rows = schedule::list(&connection, name.as_deref(), runs, after.as_deref(), limit).await?;
+            let rows =
+                schedule::list(&connection, name.as_deref(), runs, after.as_deref(), limit).await?;
             rows.iter().map(schedule_info).collect()
         })
         .await
@@ -153,9 +198,18 @@ impl Inspect {
     /// What a person should see to, of lanes, timers and schedules: numbers for the edge of a screen.
     pub async fn attention(&self) -> Result<Attention, Error> {
         self.read("count what needs attention", |connection| async move {
-            let [lanes_blocked, overdue, schedules_paused, schedules_in_trouble] =
-                timer::attention(&connection, LATE_SECONDS).await?;
-            Ok(Attention { lanes_blocked, overdue, schedules_paused, schedules_in_trouble })
+            let [
+                lanes_blocked,
+                overdue,
+                schedules_paused,
+                schedules_in_trouble,
+            ] = timer::attention(&connection, LATE_SECONDS).await?;
+            Ok(Attention {
+                lanes_blocked,
+                overdue,
+                schedules_paused,
+                schedules_in_trouble,
+            })
         })
         .await
     }
@@ -182,7 +236,10 @@ fn schedule_info(row: &Row) -> Result<ScheduleInfo, Fault> {
     let runs = runs
         .map(|runs| serde_json::from_str(&runs))
         .transpose()
-        .map_err(|error| Fault::Refused { code: None, message: format!("runs of another shape: {error}") })?;
+        .map_err(|error| Fault::Refused {
+            code: None,
+            message: format!("runs of another shape: {error}"),
+        })?;
     let (cycle, anchor): (String, Timestamp) = (column(row, 1)?, column(row, 4)?);
     // A cycle of a newer build may not be readable here; its next occurrence stands in the row in any case.
     let parsed = cycle.parse::<Cycle>().ok();
@@ -191,7 +248,11 @@ fn schedule_info(row: &Row) -> Result<ScheduleInfo, Fault> {
     let mut next: Vec<Timestamp> = ahead.into_iter().collect();
     if let (Some(due), Some(parsed)) = (ahead, &parsed) {
         let remaining = remaining.map(|remaining| u32::try_from(remaining).unwrap_or_default());
-        let more = if remaining == Some(0) { Vec::new() } else { parsed.following(anchor, due, remaining, SHOWN - 1) };
+        let more = if remaining == Some(0) {
+            Vec::new()
+        } else {
+            parsed.following(anchor, due, remaining, SHOWN - 1)
+        };
         next.extend(more);
     }
     let hosts: Option<Vec<String>> = column(row, 16)?;
@@ -209,7 +270,11 @@ fn schedule_info(row: &Row) -> Result<ScheduleInfo, Fault> {
         ended_at: column(row, 9)?,
         last_error: column(row, 10)?,
         served: column(row, 13)?,
-        registered_by: hosts.unwrap_or_default().into_iter().zip(pids.unwrap_or_default()).collect(),
+        registered_by: hosts
+            .unwrap_or_default()
+            .into_iter()
+            .zip(pids.unwrap_or_default())
+            .collect(),
         next,
         runs: runs.unwrap_or_default(),
         now: column(row, 14)?,

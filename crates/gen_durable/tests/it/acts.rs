@@ -1,8 +1,8 @@
 //! What each act writes: one test a row of the table in ARCHITECTURE.md, every column compared.
 
 use gen_durable::{
-    Client, Context, DAY, Engine, Failure, Id, Instance, Lab, Machine, Outcome, Policy, Queue, SECOND, Settings,
-    Status, Timestamp, done, next, retry_after, sleep, stop,
+    Client, Context, DAY, Engine, Failure, Id, Instance, Lab, Machine, Outcome, Policy, Queue,
+    SECOND, Settings, Status, Timestamp, done, next, retry_after, sleep, stop,
 };
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
@@ -51,7 +51,12 @@ impl Machine for Acts {
     }
 
     fn policy(&self, _: &At) -> Policy {
-        Policy { attempts: 5, backoff_first: 2 * SECOND, jitter_percent: 0, ..Policy::default() }
+        Policy {
+            attempts: 5,
+            backoff_first: 2 * SECOND,
+            jitter_percent: 0,
+            ..Policy::default()
+        }
     }
 }
 
@@ -59,7 +64,13 @@ const ACTS: Queue = Queue::new("acts");
 
 async fn lab_with(step: At) -> (Lab<()>, Id<Acts>, Instance) {
     let lab = Lab::new(()).await.register::<Acts>();
-    let start = lab.enqueue(Acts { seen: vec!["start".into()] }).priority(3).tenant("t1").starting_at(step);
+    let start = lab
+        .enqueue(Acts {
+            seen: vec!["start".into()],
+        })
+        .priority(3)
+        .tenant("t1")
+        .starting_at(step);
     let id = start.await.unwrap().id;
     let before = lab.row_of(id).await;
     lab.skip(SECOND).await; // No act happens at the very moment of the enqueue: `now` must be told from `kept`.
@@ -69,15 +80,32 @@ async fn lab_with(step: At) -> (Lab<()>, Id<Acts>, Instance) {
 /// As [`lab_with`], but the row is due only after the clock has moved, and the one step has run.
 async fn after_one_step(step: At) -> (Lab<()>, Instance, Instance, Timestamp) {
     let lab = Lab::new(()).await.register::<Acts>();
-    let enqueue = lab.enqueue(Acts { seen: vec!["start".into()] }).priority(3).tenant("t1").after(SECOND);
-    let id = enqueue.starting_at(step).traceparent("00-ab-cd-01").await.unwrap().id;
+    let enqueue = lab
+        .enqueue(Acts {
+            seen: vec!["start".into()],
+        })
+        .priority(3)
+        .tenant("t1")
+        .after(SECOND);
+    let id = enqueue
+        .starting_at(step)
+        .traceparent("00-ab-cd-01")
+        .await
+        .unwrap()
+        .id;
     let before = lab.row_of(id).await;
     assert!(!lab.step().await, "it is not due yet");
     // Moved by hand, not by `skip`, which would drain.
     let now = lab.now().await + SignedDuration::from_secs(2);
     let mover = crate::support::sql().await;
     mover
-        .execute(&format!("update {}.lab_clock set now = now + interval '2 s'", lab.pool().schema()), &[])
+        .execute(
+            &format!(
+                "update {}.lab_clock set now = now + interval '2 s'",
+                lab.pool().schema()
+            ),
+            &[],
+        )
         .await
         .unwrap();
     assert!(lab.step().await);
@@ -108,19 +136,58 @@ fn left(before: &Instance, now: Timestamp) -> Instance {
 #[tokio::test]
 async fn an_enqueue_writes_every_column() {
     let lab = Lab::new(()).await.register::<Acts>();
-    let id = lab.enqueue(Acts { seen: vec![] }).priority(-2).tenant("acme").after(5 * SECOND).await.unwrap().id;
+    let id = lab
+        .enqueue(Acts { seen: vec![] })
+        .priority(-2)
+        .tenant("acme")
+        .after(5 * SECOND)
+        .await
+        .unwrap()
+        .id;
     let row = lab.row_of(id).await;
     let now = lab.now().await;
     let shown = format!("{row:?}");
     assert_eq!(row.status, Status::Runnable);
-    assert_eq!((row.fsm.as_str(), row.fsm_version, row.step.as_str()), ("acts", 1, "next"));
-    assert_eq!((row.queue.as_str(), row.priority, row.tenant.as_str()), ("acts", -2, "acme"));
-    assert_eq!((row.attempt, row.claim_epoch, row.step_seq, row.visit, row.crash_count), (0, 0, 0, 0, 0));
+    assert_eq!(
+        (row.fsm.as_str(), row.fsm_version, row.step.as_str()),
+        ("acts", 1, "next")
+    );
+    assert_eq!(
+        (row.queue.as_str(), row.priority, row.tenant.as_str()),
+        ("acts", -2, "acme")
+    );
+    assert_eq!(
+        (
+            row.attempt,
+            row.claim_epoch,
+            row.step_seq,
+            row.visit,
+            row.crash_count
+        ),
+        (0, 0, 0, 0, 0)
+    );
     assert_eq!(row.failures, 0);
-    assert_eq!((row.eligible_at, row.inserted_at, row.updated_at), (now + SignedDuration::from_secs(5), now, now));
-    assert_eq!((row.state.as_str(), row.data.as_deref(), row.result.as_deref()), ("{\"seen\": []}", None, None));
-    assert!(row.last_error.is_none() && row.finished_at.is_none() && row.locked_by.is_none(), "{shown}");
-    assert_eq!(told(&lab, id.raw()).await, [""; 0], "a story begins with the first commit");
+    assert_eq!(
+        (row.eligible_at, row.inserted_at, row.updated_at),
+        (now + SignedDuration::from_secs(5), now, now)
+    );
+    assert_eq!(
+        (
+            row.state.as_str(),
+            row.data.as_deref(),
+            row.result.as_deref()
+        ),
+        ("{\"seen\": []}", None, None)
+    );
+    assert!(
+        row.last_error.is_none() && row.finished_at.is_none() && row.locked_by.is_none(),
+        "{shown}"
+    );
+    assert_eq!(
+        told(&lab, id.raw()).await,
+        [""; 0],
+        "a story begins with the first commit"
+    );
 }
 
 #[tokio::test]
@@ -134,7 +201,13 @@ async fn a_next_enters_the_named_step_at_once() {
         row.visit = 1;
     });
     assert_eq!(after, expected);
-    tells(&lab, after.id, now, "next: next > after, runnable, by lab/0").await;
+    tells(
+        &lab,
+        after.id,
+        now,
+        "next: next > after, runnable, by lab/0",
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -148,7 +221,13 @@ async fn a_sleep_enters_the_named_step_later() {
         row.visit = 1;
     });
     assert_eq!(after, expected);
-    tells(&lab, after.id, now, "sleep: sleep > after, runnable, by lab/0").await;
+    tells(
+        &lab,
+        after.id,
+        now,
+        "sleep: sleep > after, runnable, by lab/0",
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -160,7 +239,13 @@ async fn a_retry_from_a_step_keeps_the_step_and_writes_the_state() {
         row.eligible_at = now + SignedDuration::from_secs(3);
     });
     assert_eq!(after, expected);
-    tells(&lab, after.id, now, "retry: retry > retry, runnable, by lab/0").await;
+    tells(
+        &lab,
+        after.id,
+        now,
+        "retry: retry > retry, runnable, by lab/0",
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -172,7 +257,13 @@ async fn a_failure_retried_by_the_handler_keeps_the_state_as_it_was_and_records_
         row.last_error = Some("it went\u{fffd}wrong".into());
     });
     assert_eq!(after, expected);
-    tells(&lab, after.id, now, "failure: fail > fail, runnable, error it went\u{fffd}wrong, by lab/0").await;
+    tells(
+        &lab,
+        after.id,
+        now,
+        "failure: fail > fail, runnable, error it went\u{fffd}wrong, by lab/0",
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -196,7 +287,13 @@ async fn a_stop_settles_as_failed_and_does_not_rewrite_the_state() {
         row.finished_at = Some(now);
     });
     assert_eq!(after, expected);
-    tells(&lab, after.id, now, "stop: stop > stop, failed, error enough, by lab/0").await;
+    tells(
+        &lab,
+        after.id,
+        now,
+        "stop: stop > stop, failed, error enough, by lab/0",
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -226,8 +323,17 @@ async fn a_failed_run_after_failed_runs_counts_up_and_entering_a_step_counts_ane
         lab.skip(DAY / 24).await;
     }
     let row = lab.row_of(id).await;
-    assert_eq!((row.status, row.attempt, row.failures), (Status::Failed, 4, 4), "at most five runs: {row:?}");
-    assert!(lab.result_of(id).await.unwrap().is_err_and(|failure: Failure| failure.message.contains("went")));
+    assert_eq!(
+        (row.status, row.attempt, row.failures),
+        (Status::Failed, 4, 4),
+        "at most five runs: {row:?}"
+    );
+    assert!(
+        lab.result_of(id)
+            .await
+            .unwrap()
+            .is_err_and(|failure: Failure| failure.message.contains("went"))
+    );
 }
 
 /// A machine that stops at a gate, so that a test can look at the row meanwhile.
@@ -265,21 +371,42 @@ async fn row(client: &Client, id: Id<Gated>) -> Instance {
 #[tokio::test]
 async fn a_next_that_runs_ahead_keeps_its_claim_and_leaves_every_indexed_column_alone() {
     let gate = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
-    let engine = Engine::builder(live().await, gate.clone()).register::<Gated>().build().unwrap();
+    let engine = Engine::builder(live().await, gate.clone())
+        .register::<Gated>()
+        .build()
+        .unwrap();
     let (client, health) = (engine.client(), engine.health());
     let running = Running::start(engine);
     let id = client.enqueue(Gated).await.unwrap().id;
-    eventually("it stands at the second step", async || row(&client, id).await.step == "second").await;
+    eventually("it stands at the second step", async || {
+        row(&client, id).await.step == "second"
+    })
+    .await;
     let ahead = row(&client, id).await;
-    assert_eq!((ahead.status, ahead.claim_epoch, ahead.step_seq, ahead.visit), (Status::Executing, 1, 1, 1));
-    assert_eq!(ahead.eligible_at, ahead.inserted_at, "eligible_at is indexed");
+    assert_eq!(
+        (ahead.status, ahead.claim_epoch, ahead.step_seq, ahead.visit),
+        (Status::Executing, 1, 1, 1)
+    );
+    assert_eq!(
+        ahead.eligible_at, ahead.inserted_at,
+        "eligible_at is indexed"
+    );
     assert_eq!(ahead.locked_by, health.worker_id());
     assert!(ahead.lease_expires_at.is_some());
     let lines = story(&client, id.raw()).await;
-    assert_eq!((lines.len(), lines[0].mark.seq, lines[0].mark.epoch), (1, 1, 1));
-    assert!(in_words(&lines[0]).starts_with("next: first > second, executing, by "), "{lines:?}");
+    assert_eq!(
+        (lines.len(), lines[0].mark.seq, lines[0].mark.epoch),
+        (1, 1, 1)
+    );
+    assert!(
+        in_words(&lines[0]).starts_with("next: first > second, executing, by "),
+        "{lines:?}"
+    );
     gate.add_permits(1);
-    eventually("it is done", async || row(&client, id).await.status == Status::Done).await;
+    eventually("it is done", async || {
+        row(&client, id).await.status == Status::Done
+    })
+    .await;
     running.stop().await;
 }
 
@@ -288,8 +415,16 @@ async fn what_was_claimed_and_never_begun_is_given_back_as_it_was() {
     let gate = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
     // Two wait at the gate of their second step; the third is claimed ahead and finds no worker, for its second step or
     // already for its first.
-    let settings = Settings { workers: 2, drain_timeout: SECOND / 10, ..Settings::default() };
-    let engine = Engine::builder(live().await, gate).register::<Gated>().settings(settings).build().unwrap();
+    let settings = Settings {
+        workers: 2,
+        drain_timeout: SECOND / 10,
+        ..Settings::default()
+    };
+    let engine = Engine::builder(live().await, gate)
+        .register::<Gated>()
+        .settings(settings)
+        .build()
+        .unwrap();
     let client = engine.client();
     let ids = client.enqueue_all([Gated, Gated, Gated]).await.unwrap();
     let before = row(&client, ids[2].id).await;
@@ -307,10 +442,17 @@ async fn what_was_claimed_and_never_begun_is_given_back_as_it_was() {
     running.stop().await;
     for new in &ids {
         let after = row(&client, new.id).await;
-        assert_eq!((after.status, after.attempt, after.locked_by), (Status::Runnable, 0, None));
+        assert_eq!(
+            (after.status, after.attempt, after.locked_by),
+            (Status::Runnable, 0, None)
+        );
         assert_eq!((after.crash_count, after.lease_expires_at), (0, None));
         let lines = told(&client, new.id.raw()).await;
-        assert_eq!(lines.len(), usize::from(after.step == "second"), "giving back is no news: {lines:?}");
+        assert_eq!(
+            lines.len(),
+            usize::from(after.step == "second"),
+            "giving back is no news: {lines:?}"
+        );
     }
     let after = row(&client, ids[2].id).await;
     let expected = with(before, |row| {
@@ -322,5 +464,8 @@ async fn what_was_claimed_and_never_begun_is_given_back_as_it_was() {
         row.updated_at = after.updated_at;
     });
     assert_eq!(after, expected);
-    assert!(after.eligible_at > after.inserted_at, "it is due now, and not behind where pickers have looked");
+    assert!(
+        after.eligible_at > after.inserted_at,
+        "it is due now, and not behind where pickers have looked"
+    );
 }

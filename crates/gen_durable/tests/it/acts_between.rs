@@ -1,8 +1,8 @@
 //! What the acts between instances write: wait, signal, deadline, spawn, last child, cancel, retry. Every column compared.
 
 use gen_durable::{
-    Client, Context, Filter, HOUR, Id, Instance, Job, Lab, Machine, Outcome, SECOND, Signal, Status, StepError,
-    Timestamp, done, spawn, stop, wait_for,
+    Client, Context, Filter, HOUR, Id, Instance, Job, Lab, Machine, Outcome, SECOND, Signal,
+    Status, StepError, Timestamp, done, spawn, stop, wait_for,
 };
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
@@ -55,8 +55,12 @@ impl Machine for Between {
     async fn step(&mut self, at: At, cx: &mut Context<'_, Self>) -> Outcome<Self> {
         self.runs += 1;
         match at {
-            At::Wait => Ok(wait_for::<Go>().then(At::Told { note: 1 }).or_after(HOUR, At::Late { note: 2 })),
-            At::Fan => Ok(spawn([Child, Child]).then(At::Told { note: 3 }).or_after(HOUR, At::Late { note: 4 })),
+            At::Wait => Ok(wait_for::<Go>()
+                .then(At::Told { note: 1 })
+                .or_after(HOUR, At::Late { note: 2 })),
+            At::Fan => Ok(spawn([Child, Child])
+                .then(At::Told { note: 3 })
+                .or_after(HOUR, At::Late { note: 4 })),
             At::Fail => Ok(stop("no")),
             At::Told { .. } | At::Late { .. } => Ok(done(cx.awaited::<Go>()?.len())),
         }
@@ -74,20 +78,35 @@ fn with(row: &Instance, change: impl FnOnce(&mut Instance)) -> Instance {
 
 /// The clock by hand: `skip` would drain, and expire.
 async fn tick(lab: &Lab<()>) -> Timestamp {
-    let clock = format!("update {}.lab_clock set now = now + interval '1 s'", lab.pool().schema());
-    crate::support::sql().await.execute(&clock, &[]).await.unwrap();
+    let clock = format!(
+        "update {}.lab_clock set now = now + interval '1 s'",
+        lab.pool().schema()
+    );
+    crate::support::sql()
+        .await
+        .execute(&clock, &[])
+        .await
+        .unwrap();
     lab.now().await
 }
 
 async fn children(client: &Client) -> Vec<Instance> {
-    let filter = Filter { machine: Some("child".into()), limit: 9, ..Filter::default() };
+    let filter = Filter {
+        machine: Some("child".into()),
+        limit: 9,
+        ..Filter::default()
+    };
     client.inspect().list(filter).await.unwrap()
 }
 
 /// It stood at this step, and ran it one second after its enqueue.
 async fn after(step: At) -> (Lab<()>, Id<Between>, Instance, Instance, Timestamp) {
     let lab = Lab::new(()).await.register::<Between>().register::<Child>();
-    let enqueue = lab.enqueue(Between { runs: 0 }).priority(2).tenant("t").starting_at(step);
+    let enqueue = lab
+        .enqueue(Between { runs: 0 })
+        .priority(2)
+        .tenant("t")
+        .starting_at(step);
     let id = enqueue.traceparent("00-ab-cd-01").await.unwrap().id;
     let before = lab.row_of(id).await;
     assert_eq!(before.correlation_key.as_deref(), Some("the-one"));
@@ -111,10 +130,17 @@ async fn a_wait_parks_at_the_named_step_and_arms_its_deadline() {
         (row.step_seq, row.visit, row.claim_epoch, row.updated_at) = (1, 1, 2, now);
         row.awaits = Some(vec!["go".into()]);
         row.deadline_at = in_an_hour(now);
-        (row.deadline_step, row.deadline_data) = (Some("late".into()), Some("{\"note\": 2}".into()));
+        (row.deadline_step, row.deadline_data) =
+            (Some("late".into()), Some("{\"note\": 2}".into()));
     });
     assert_eq!(parked, expected);
-    tells(&lab, id.raw(), now, "wait: wait > told, awaiting_signal, by lab/0").await;
+    tells(
+        &lab,
+        id.raw(),
+        now,
+        "wait: wait > told, awaiting_signal, by lab/0",
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -131,7 +157,8 @@ async fn a_wait_for_a_letter_that_is_there_is_runnable_at_once() {
         (row.step_seq, row.visit, row.claim_epoch) = (1, 1, 2);
         (row.updated_at, row.eligible_at) = (now, now);
         row.awaits = Some(vec!["go".into()]);
-        (row.deadline_step, row.deadline_data) = (Some("late".into()), Some("{\"note\": 2}".into()));
+        (row.deadline_step, row.deadline_data) =
+            (Some("late".into()), Some("{\"note\": 2}".into()));
     });
     assert_eq!(lab.row_of(id).await, expected);
     tells(&lab, id.raw(), now, "wait: wait > told, runnable, by lab/0").await;
@@ -147,20 +174,34 @@ async fn a_signal_that_matches_makes_it_runnable_now_and_takes_the_deadline_away
         (row.eligible_at, row.updated_at, row.deadline_at) = (now, now, None);
     });
     assert_eq!(lab.row_of(id).await, expected);
-    tells(&lab, id.raw(), waited_since, "wait: wait > told, awaiting_signal, woken by signal go, by lab/0").await;
+    tells(
+        &lab,
+        id.raw(),
+        waited_since,
+        "wait: wait > told, awaiting_signal, woken by signal go, by lab/0",
+    )
+    .await;
     assert_eq!(story(&lab, id.raw()).await[0].woken_at, Some(now));
 }
 
 #[tokio::test]
 async fn a_deadline_enters_the_step_that_it_named() {
-    for (step, status) in [(At::Wait, Status::AwaitingSignal), (At::Fan, Status::AwaitingChildren)] {
+    for (step, status) in [
+        (At::Wait, Status::AwaitingSignal),
+        (At::Fan, Status::AwaitingChildren),
+    ] {
         let (lab, id, _, parked, _) = after(step).await;
         assert_eq!(parked.status, status);
         // Nobody runs anything: the clock and the expiry alone.
-        let clock = format!("update {}.lab_clock set now = now + interval '1 h'", lab.pool().schema());
+        let clock = format!(
+            "update {}.lab_clock set now = now + interval '1 h'",
+            lab.pool().schema()
+        );
         let sql = crate::support::sql().await;
         sql.execute(&clock, &[]).await.unwrap();
-        sql.batch_execute(&format!("select * from {}.expire(10)", lab.pool().schema())).await.unwrap();
+        sql.batch_execute(&format!("select * from {}.expire(10)", lab.pool().schema()))
+            .await
+            .unwrap();
         let now = lab.now().await;
         let expected = with(&parked, |row| {
             row.status = Status::Runnable;
@@ -171,7 +212,11 @@ async fn a_deadline_enters_the_step_that_it_named() {
         });
         assert_eq!(lab.row_of(id).await, expected);
         tells(&lab, id.raw(), now, "deadline: told > late, runnable").await;
-        assert_eq!(story(&lab, id.raw()).await[0].woken_at, None, "nothing came");
+        assert_eq!(
+            story(&lab, id.raw()).await[0].woken_at,
+            None,
+            "nothing came"
+        );
     }
 }
 
@@ -186,10 +231,17 @@ async fn a_spawn_parks_its_parent_and_makes_its_children() {
         (row.eligible_at, row.updated_at) = (now, now);
         (row.join_generation, row.children_pending) = (1, 2);
         row.deadline_at = in_an_hour(now);
-        (row.deadline_step, row.deadline_data) = (Some("late".into()), Some("{\"note\": 4}".into()));
+        (row.deadline_step, row.deadline_data) =
+            (Some("late".into()), Some("{\"note\": 4}".into()));
     });
     assert_eq!(parked, expected);
-    tells(&lab, id.raw(), now, "spawn: fan > told, awaiting_children, by lab/0").await;
+    tells(
+        &lab,
+        id.raw(),
+        now,
+        "spawn: fan > told, awaiting_children, by lab/0",
+    )
+    .await;
     for child in children(&lab).await {
         let expected = with(&before, |row| {
             row.id = child.id;
@@ -207,9 +259,17 @@ async fn the_last_child_makes_its_parent_runnable_and_the_others_only_count() {
     let (lab, id, _, parked, spawned) = after(At::Fan).await;
     let now = tick(&lab).await;
     assert!(lab.step().await);
-    let counted = with(&parked, |row| (row.children_pending, row.updated_at) = (1, now));
+    let counted = with(&parked, |row| {
+        (row.children_pending, row.updated_at) = (1, now)
+    });
     assert_eq!(lab.row_of(id).await, counted);
-    tells(&lab, id.raw(), spawned, "spawn: fan > told, awaiting_children, by lab/0").await;
+    tells(
+        &lab,
+        id.raw(),
+        spawned,
+        "spawn: fan > told, awaiting_children, by lab/0",
+    )
+    .await;
     let now = tick(&lab).await;
     assert!(lab.step().await);
     let released = with(&counted, |row| {
@@ -218,10 +278,20 @@ async fn the_last_child_makes_its_parent_runnable_and_the_others_only_count() {
         (row.eligible_at, row.updated_at, row.deadline_at) = (now, now, None);
     });
     assert_eq!(lab.row_of(id).await, released);
-    tells(&lab, id.raw(), spawned, "spawn: fan > told, awaiting_children, woken by children, by lab/0").await;
+    tells(
+        &lab,
+        id.raw(),
+        spawned,
+        "spawn: fan > told, awaiting_children, woken by children, by lab/0",
+    )
+    .await;
     assert_eq!(story(&lab, id.raw()).await[0].woken_at, Some(now));
     for child in children(&lab).await {
-        assert_eq!(told(&lab, child.id).await, [""; 0], "a job's success is no news");
+        assert_eq!(
+            told(&lab, child.id).await,
+            [""; 0],
+            "a job's success is no news"
+        );
     }
 }
 
@@ -235,16 +305,30 @@ async fn a_cancel_ends_it_as_it_stands() {
         row.claim_epoch = 3;
         row.last_error = Some("enough".into());
         (row.finished_at, row.updated_at) = (Some(now), now);
-        (row.awaits, row.deadline_at, row.deadline_step, row.deadline_data) = (None, None, None, None);
+        (
+            row.awaits,
+            row.deadline_at,
+            row.deadline_step,
+            row.deadline_data,
+        ) = (None, None, None, None);
     });
     assert_eq!(lab.row_of(id).await, expected);
-    tells(&lab, id.raw(), now, "cancel: told > told, cancelled, error enough").await;
+    tells(
+        &lab,
+        id.raw(),
+        now,
+        "cancel: told > told, cancelled, error enough",
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn a_retry_begins_the_same_visit_anew_or_enters_another_step() {
     let (lab, id, _, failed, _) = after(At::Fail).await;
-    assert_eq!((failed.status, failed.claim_epoch, failed.step_seq), (Status::Failed, 2, 1));
+    assert_eq!(
+        (failed.status, failed.claim_epoch, failed.step_seq),
+        (Status::Failed, 2, 1)
+    );
     let now = tick(&lab).await;
     lab.operate().retry(id.raw(), None).await.unwrap();
     let again = with(&failed, |row| {
@@ -258,7 +342,10 @@ async fn a_retry_begins_the_same_visit_anew_or_enters_another_step() {
     assert!(lab.step().await);
     let failed = lab.row_of(id).await;
     let now = tick(&lab).await;
-    lab.operate().retry(id.raw(), Some(("told", Some("{\"note\": 9}")))).await.unwrap();
+    lab.operate()
+        .retry(id.raw(), Some(("told", Some("{\"note\": 9}"))))
+        .await
+        .unwrap();
     let elsewhere = with(&failed, |row| {
         row.status = Status::Runnable;
         (row.step, row.data) = ("told".into(), Some("{\"note\": 9}".into()));

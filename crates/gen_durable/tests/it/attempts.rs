@@ -1,8 +1,8 @@
 //! What counts as a failure of a step, and how long a failed step waits.
 
 use gen_durable::{
-    Context, DAY, Failure, HOUR, Job, Lab, Machine, Outcome, Policy, SECOND, Status, StepError, done, postpone,
-    retry_after,
+    Context, DAY, Failure, HOUR, Job, Lab, Machine, Outcome, Policy, SECOND, Status, StepError,
+    done, postpone, retry_after,
 };
 use serde::{Deserialize, Serialize};
 
@@ -23,40 +23,88 @@ impl Job for Poll {
         if cx.attempt < self.polls {
             return Err(postpone(HOUR));
         }
-        if cx.failures < self.failures { Err("it went wrong")? } else { Ok((cx.attempt, cx.failures)) }
+        if cx.failures < self.failures {
+            Err("it went wrong")?
+        } else {
+            Ok((cx.attempt, cx.failures))
+        }
     }
     fn policy(&self) -> Policy {
-        Policy { attempts: 3, ..Policy::default() }
+        Policy {
+            attempts: 3,
+            ..Policy::default()
+        }
     }
 }
 
 #[tokio::test]
 async fn a_job_that_postpones_itself_does_not_fail_and_uses_up_no_attempts() {
     let lab = Lab::new(()).await.register::<Poll>();
-    let id = lab.enqueue(Poll { polls: 30, failures: 2 }).await.unwrap().id;
+    let id = lab
+        .enqueue(Poll {
+            polls: 30,
+            failures: 2,
+        })
+        .await
+        .unwrap()
+        .id;
     lab.drain().await;
     let row = lab.row_of(id).await;
-    assert_eq!((row.status, row.attempt, row.failures, row.last_error), (Status::Runnable, 1, 0, None));
-    assert_eq!(row.eligible_at, lab.now().await + jiff::SignedDuration::from_hours(1));
+    assert_eq!(
+        (row.status, row.attempt, row.failures, row.last_error),
+        (Status::Runnable, 1, 0, None)
+    );
+    assert_eq!(
+        row.eligible_at,
+        lab.now().await + jiff::SignedDuration::from_hours(1)
+    );
     lab.skip(2 * DAY).await;
-    assert_eq!(lab.result_of(id).await.unwrap().unwrap(), (32, 2), "30 polls, 2 failures, and the run that went well");
+    assert_eq!(
+        lab.result_of(id).await.unwrap().unwrap(),
+        (32, 2),
+        "30 polls, 2 failures, and the run that went well"
+    );
     let lines = told(&lab, id.raw()).await;
-    assert_eq!(lines.iter().filter(|line| line.starts_with("failure: ")).count(), 2, "{lines:?}");
+    assert_eq!(
+        lines
+            .iter()
+            .filter(|line| line.starts_with("failure: "))
+            .count(),
+        2,
+        "{lines:?}"
+    );
 }
 
 #[tokio::test]
 async fn a_job_gives_up_at_its_last_failure_however_often_it_postponed_itself() {
     let lab = Lab::new(()).await.register::<Poll>();
-    let id = lab.enqueue(Poll { polls: 5, failures: 3 }).await.unwrap().id;
+    let id = lab
+        .enqueue(Poll {
+            polls: 5,
+            failures: 3,
+        })
+        .await
+        .unwrap()
+        .id;
     lab.skip(DAY).await;
     let failure: Failure = lab.result_of(id).await.unwrap().unwrap_err();
-    assert_eq!((failure.attempt, failure.failures, failure.message.as_str()), (7, 2, "it went wrong"));
+    assert_eq!(
+        (failure.attempt, failure.failures, failure.message.as_str()),
+        (7, 2, "it went wrong")
+    );
 }
 
 #[tokio::test]
 async fn the_death_of_a_worker_is_no_failure_of_the_step() {
     let lab = Lab::new(()).await.register::<Poll>();
-    let id = lab.enqueue(Poll { polls: 0, failures: 1 }).await.unwrap().id;
+    let id = lab
+        .enqueue(Poll {
+            polls: 0,
+            failures: 1,
+        })
+        .await
+        .unwrap()
+        .id;
     lab.crash_before_commit().await;
     let row = lab.row_of(id).await;
     assert_eq!((row.attempt, row.failures), (1, 0));
@@ -92,7 +140,12 @@ impl Machine for Patient {
             _ => Ok(done((self.runs, cx.attempt))),
         }
     }
-    async fn handle(&mut self, At::Ask: At, _: &Failure, _: &mut Context<'_, Self>) -> Outcome<Self> {
+    async fn handle(
+        &mut self,
+        At::Ask: At,
+        _: &Failure,
+        _: &mut Context<'_, Self>,
+    ) -> Outcome<Self> {
         Err(postpone(SECOND))
     }
 }
@@ -104,15 +157,24 @@ async fn a_machine_postpones_as_it_retries_and_a_handler_that_postpones_has_seen
     lab.skip(10 * SECOND).await;
     // What a failed run changed in the state is not kept.
     assert_eq!(lab.result_of(id).await.unwrap().unwrap(), (3, 3));
-    let outcomes: Vec<String> =
-        told(&lab, id.raw()).await.iter().filter_map(|line| Some(line.split_once(':')?.0.to_owned())).collect();
+    let outcomes: Vec<String> = told(&lab, id.raw())
+        .await
+        .iter()
+        .filter_map(|line| Some(line.split_once(':')?.0.to_owned()))
+        .collect();
     assert_eq!(outcomes, ["retry", "retry", "failure", "done"]);
 }
 
 #[tokio::test]
 async fn instances_that_fail_together_do_not_come_back_together() {
     let lab = Lab::new(()).await.register::<Poll>();
-    let new = lab.enqueue_all((0..100).map(|_| Poll { polls: 0, failures: 9 })).await.unwrap();
+    let new = lab
+        .enqueue_all((0..100).map(|_| Poll {
+            polls: 0,
+            failures: 9,
+        }))
+        .await
+        .unwrap();
     lab.drain().await;
     let now = lab.now().await;
     let mut pauses = Vec::new();

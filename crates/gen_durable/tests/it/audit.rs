@@ -3,7 +3,13 @@
 use gen_durable::{Deed, Lab};
 
 fn deed(act: &str, subject: &str) -> Deed {
-    Deed { who: "ann".into(), place: None, via: "test".into(), act: act.into(), subject: subject.into() }
+    Deed {
+        who: "ann".into(),
+        place: None,
+        via: "test".into(),
+        act: act.into(),
+        subject: subject.into(),
+    }
 }
 
 #[tokio::test]
@@ -12,18 +18,57 @@ async fn a_record_is_there_before_the_act_and_says_how_it_went_after_it() {
     let (audit, inspect) = (lab.audit(), lab.inspect());
     let first = audit.begin(&deed("cancel", "instance 1")).await.unwrap();
     let begun = inspect.audit(None, 10).await.unwrap();
-    assert_eq!((begun[0].id, begun[0].went_well, &begun[0].outcome), (first, None, &None));
-    assert!(audit.end(first, &deed("cancel", "instance 1 of order"), Ok("cancelled")).await.unwrap());
-    assert!(!audit.end(first, &deed("x", "y"), Err("late")).await.unwrap(), "the first word counts");
-    let second = audit.begin(&deed("nul \0", &"é".repeat(2_000))).await.unwrap();
-    assert!(audit.end(second, &deed("nul \0", &"é".repeat(2_000)), Err("re\0fused")).await.unwrap());
+    assert_eq!(
+        (begun[0].id, begun[0].went_well, &begun[0].outcome),
+        (first, None, &None)
+    );
+    assert!(
+        audit
+            .end(
+                first,
+                &deed("cancel", "instance 1 of order"),
+                Ok("cancelled")
+            )
+            .await
+            .unwrap()
+    );
+    assert!(
+        !audit
+            .end(first, &deed("x", "y"), Err("late"))
+            .await
+            .unwrap(),
+        "the first word counts"
+    );
+    let second = audit
+        .begin(&deed("nul \0", &"é".repeat(2_000)))
+        .await
+        .unwrap();
+    assert!(
+        audit
+            .end(
+                second,
+                &deed("nul \0", &"é".repeat(2_000)),
+                Err("re\0fused")
+            )
+            .await
+            .unwrap()
+    );
     let lines = inspect.audit(None, 10).await.unwrap();
-    assert_eq!((lines[0].act.as_str(), lines[0].went_well), ("nul \u{fffd}", Some(false)));
+    assert_eq!(
+        (lines[0].act.as_str(), lines[0].went_well),
+        ("nul \u{fffd}", Some(false))
+    );
     assert_eq!(lines[0].outcome.as_deref(), Some("re\u{fffd}fused"));
     assert!(lines[0].subject.len() <= 1_000 && lines[0].subject.ends_with('…'));
-    assert_eq!((lines[1].subject.as_str(), lines[1].outcome.as_deref()), ("instance 1 of order", Some("cancelled")));
+    assert_eq!(
+        (lines[1].subject.as_str(), lines[1].outcome.as_deref()),
+        ("instance 1 of order", Some("cancelled"))
+    );
     let older = inspect.audit(Some(second), 10).await.unwrap();
-    assert_eq!(older.iter().map(|line| line.id).collect::<Vec<_>>(), [first]);
+    assert_eq!(
+        older.iter().map(|line| line.id).collect::<Vec<_>>(),
+        [first]
+    );
 }
 
 #[tokio::test]
@@ -46,9 +91,24 @@ async fn what_is_too_old_or_too_much_goes_when_something_new_comes() {
     assert_eq!(counts, [17, 8, 4], "ten at a time, and what is young stays");
     // As after a hundred thousand more.
     let tx = lab.owner().begin().await.unwrap();
-    tx.batch_execute(&format!("alter table {schema}.audit alter column id restart with 100030")).await.unwrap();
+    tx.batch_execute(&format!(
+        "alter table {schema}.audit alter column id restart with 100030"
+    ))
+    .await
+    .unwrap();
     tx.commit().await.unwrap();
     lab.audit().begin(&deed("x", "y")).await.unwrap();
-    let kept: Vec<i64> = lab.inspect().audit(None, 200).await.unwrap().iter().map(|line| line.id).collect();
-    assert_eq!(kept, [100_030], "the newest hundred thousand are kept: {kept:?}");
+    let kept: Vec<i64> = lab
+        .inspect()
+        .audit(None, 200)
+        .await
+        .unwrap()
+        .iter()
+        .map(|line| line.id)
+        .collect();
+    assert_eq!(
+        kept,
+        [100_030],
+        "the newest hundred thousand are kept: {kept:?}"
+    );
 }

@@ -1,6 +1,8 @@
 //! The shortest way through: enqueue, drain, settle; and the same with a running engine.
 
-use gen_durable::{Context, Engine, Job, Lab, Machine, Outcome, SECOND, Status, StepError, done, next};
+use gen_durable::{
+    Context, Engine, Job, Lab, Machine, Outcome, SECOND, Status, StepError, done, next,
+};
 use serde::{Deserialize, Serialize};
 
 #[derive(Serialize, Deserialize)]
@@ -65,14 +67,34 @@ async fn a_job_and_a_machine_settle_with_their_results() {
 async fn an_engine_runs_what_is_enqueued_and_drains_when_told_to() {
     let lab = Lab::new(()).await;
     let pool = lab.pool().clone();
-    let engine = Engine::builder(pool, ()).register::<Double>().register::<Count>().build().unwrap();
+    let engine = Engine::builder(pool, ())
+        .register::<Double>()
+        .register::<Count>()
+        .build()
+        .unwrap();
     let client = engine.client();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let running = tokio::spawn(engine.run(async { drop(stopped.await) }));
     let job = client.enqueue(Double { n: 21 }).await.unwrap();
     let machine = client.enqueue(Count { n: 0 }).await.unwrap();
-    assert_eq!(client.settled(job.id, 20 * SECOND).await.unwrap().unwrap().result, Ok(42));
-    assert_eq!(client.settled(machine.id, 20 * SECOND).await.unwrap().unwrap().result, Ok(5));
+    assert_eq!(
+        client
+            .settled(job.id, 20 * SECOND)
+            .await
+            .unwrap()
+            .unwrap()
+            .result,
+        Ok(42)
+    );
+    assert_eq!(
+        client
+            .settled(machine.id, 20 * SECOND)
+            .await
+            .unwrap()
+            .unwrap()
+            .result,
+        Ok(5)
+    );
     stop.send(()).unwrap();
     running.await.unwrap().unwrap();
     assert_eq!(client.inspect().workers().await.unwrap(), []);

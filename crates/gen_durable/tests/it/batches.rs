@@ -1,6 +1,8 @@
 //! A batch leaves out the columns in which all of its rows are as usual: what is written must not depend on company.
 
-use gen_durable::{Context, Instance, Lab, Machine, Outcome, Policy, SECOND, done, next, retry_after, sleep, stop};
+use gen_durable::{
+    Context, Instance, Lab, Machine, Outcome, Policy, SECOND, done, next, retry_after, sleep, stop,
+};
 use serde::{Deserialize, Serialize};
 
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Debug)]
@@ -51,11 +53,21 @@ impl Machine for Ends {
     }
     fn policy(&self, _: &At) -> Policy {
         // The same pause for every instance.
-        Policy { jitter_percent: 0, ..Policy::default() }
+        Policy {
+            jitter_percent: 0,
+            ..Policy::default()
+        }
     }
 }
 
-const ALL: [End; 6] = [End::Done, End::Stop, End::Retry, End::Sleep, End::Next, End::Fail];
+const ALL: [End; 6] = [
+    End::Done,
+    End::Stop,
+    End::Retry,
+    End::Sleep,
+    End::Next,
+    End::Fail,
+];
 
 /// What a row says, whoever it is.
 fn told(row: Instance) -> impl PartialEq + std::fmt::Debug {
@@ -89,14 +101,23 @@ async fn an_ending_is_written_the_same_in_mixed_company_and_alone() {
         let alone = Lab::new(()).await.register::<Ends>();
         let only = alone.enqueue(Ends { how, count: 0 }).await.unwrap().id;
         alone.drain().await;
-        assert_eq!(told(together.row_of(id).await), told(alone.row_of(only).await), "{how:?}");
+        assert_eq!(
+            told(together.row_of(id).await),
+            told(alone.row_of(only).await),
+            "{how:?}"
+        );
     }
 }
 
 #[tokio::test]
 async fn enqueues_that_differ_share_a_statement_and_are_written_as_each_one_asked() {
     let lab = Lab::new(()).await.register::<Ends>();
-    let new = || lab.enqueue(Ends { how: End::Done, count: 0 });
+    let new = || {
+        lab.enqueue(Ends {
+            how: End::Done,
+            count: 0,
+        })
+    };
     let (plain, urgent, later, owned, second, traced) = tokio::join!(
         new().into_future(),
         new().priority(-3).into_future(),
@@ -105,15 +126,29 @@ async fn enqueues_that_differ_share_a_statement_and_are_written_as_each_one_aske
         new().starting_at(At::Second { with: 9 }).into_future(),
         new().traceparent("00-1-2-01").into_future(),
     );
-    let row = async |enqueued: Result<gen_durable::Enqueued<Ends>, _>| lab.row_of(enqueued.unwrap().id).await;
+    let row = async |enqueued: Result<gen_durable::Enqueued<Ends>, _>| {
+        lab.row_of(enqueued.unwrap().id).await
+    };
     let (plain, urgent, later) = (row(plain).await, row(urgent).await, row(later).await);
-    assert_eq!((plain.priority, plain.tenant.as_str(), plain.traceparent), (0, "", None));
+    assert_eq!(
+        (plain.priority, plain.tenant.as_str(), plain.traceparent),
+        (0, "", None)
+    );
     assert_eq!((plain.eligible_at, plain.data), (plain.inserted_at, None));
     assert_eq!(urgent.priority, -3);
-    assert_eq!(later.eligible_at.duration_since(later.inserted_at).as_secs(), 30);
+    assert_eq!(
+        later
+            .eligible_at
+            .duration_since(later.inserted_at)
+            .as_secs(),
+        30
+    );
     assert_eq!(row(owned).await.tenant, "acme");
     assert_eq!(row(second).await.data.as_deref(), Some(r#"{"with": 9}"#));
     assert_eq!(row(traced).await.traceparent.as_deref(), Some("00-1-2-01"));
     let statements = lab.statements();
-    assert!(statements["enqueue.sql"] < 6, "they did not share: {statements:?}");
+    assert!(
+        statements["enqueue.sql"] < 6,
+        "they did not share: {statements:?}"
+    );
 }

@@ -1,8 +1,8 @@
 //! Sizes and numbers without a bound of their own: one instance that has too much of something does not stop the others.
 
 use gen_durable::{
-    Client, Context, Engine, Id, Job, Lane, Machine, Outcome, Pool, SECOND, Signal, Status, StepError, birth, done,
-    wait_for,
+    Client, Context, Engine, Id, Job, Lane, Machine, Outcome, Pool, SECOND, Signal, Status,
+    StepError, birth, done, wait_for,
 };
 use serde::{Deserialize, Serialize};
 
@@ -53,7 +53,10 @@ impl Machine for Gather {
             // Runs ahead: what the next step is handed comes with the commit of this one.
             return Ok(gen_durable::next(At::Again));
         }
-        let refused = cx.children::<Leaf>().map_or_else(|error| error.to_string(), |all| format!("{} fit", all.len()));
+        let refused = cx.children::<Leaf>().map_or_else(
+            |error| error.to_string(),
+            |all| format!("{} fit", all.len()),
+        );
         let counts = cx.children_counts().await?;
         assert_eq!(counts.of(Status::Done), counts.total);
         let (mut pages, mut bytes, mut seen, mut after) = (0, 0, Vec::new(), None);
@@ -61,14 +64,21 @@ impl Machine for Gather {
             let page = cx.children_page::<Leaf>(after).await?;
             pages += 1;
             seen.extend(page.children.iter().map(|child| child.id.raw()));
-            bytes +=
-                page.children.iter().map(|leaf| leaf.result.as_ref().unwrap().as_ref().unwrap().len()).sum::<usize>();
+            bytes += page
+                .children
+                .iter()
+                .map(|leaf| leaf.result.as_ref().unwrap().as_ref().unwrap().len())
+                .sum::<usize>();
             after = page.next;
             if after.is_none() {
                 break;
             }
         }
-        assert!(seen.is_sorted() && seen.len() as u64 == counts.total, "{} of {counts:?}", seen.len());
+        assert!(
+            seen.is_sorted() && seen.len() as u64 == counts.total,
+            "{} of {counts:?}",
+            seen.len()
+        );
         Ok(done((refused, counts.total, pages, bytes)))
     }
 }
@@ -103,20 +113,31 @@ impl Machine for Actor {
 }
 
 fn engine(pool: Pool) -> (Client, Running) {
-    let engine = Engine::builder(pool, ()).register::<Innocent>().register::<Leaf>().register::<Gather>();
+    let engine = Engine::builder(pool, ())
+        .register::<Innocent>()
+        .register::<Leaf>()
+        .register::<Gather>();
     let engine = engine.register::<Actor>().build().unwrap();
     (engine.client(), Running::start(engine))
 }
 
 async fn innocents_run(client: &Client) {
     for new in client.enqueue_all((0..5).map(|_| Innocent)).await.unwrap() {
-        let settled = client.settled(new.id, SOON).await.unwrap().expect("an innocent has not run");
+        let settled = client
+            .settled(new.id, SOON)
+            .await
+            .unwrap()
+            .expect("an innocent has not run");
         assert_eq!(settled.result, Ok(7));
     }
 }
 
 async fn run_sql(pool: &Pool, text: &str) {
-    sql().await.batch_execute(&text.replace("S.", &format!("{}.", pool.schema()))).await.unwrap();
+    sql()
+        .await
+        .batch_execute(&text.replace("S.", &format!("{}.", pool.schema())))
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -131,7 +152,11 @@ async fn children_of_any_size_stop_no_pick_and_are_read_page_by_page() {
     .await;
     let (client, running) = engine(pool);
     innocents_run(&client).await;
-    let settled = client.settled(Id::<Gather>::from_raw(1), SOON).await.unwrap().expect("the parent has not run");
+    let settled = client
+        .settled(Id::<Gather>::from_raw(1), SOON)
+        .await
+        .unwrap()
+        .expect("the parent has not run");
     let (refused, total, pages, bytes) = settled.result.unwrap();
     assert!(refused.contains("cx.children_page()"), "{refused}");
     assert_eq!((total, bytes), (1000, 300_000_000));
@@ -146,16 +171,33 @@ async fn an_inbox_is_bounded_by_bytes_and_takes_a_first_letter_of_any_size() {
     for _ in 0..8 {
         lab.signal(id, Note("y".repeat(1_000_000))).await.unwrap();
     }
-    let error = lab.signal(id, Note("y".repeat(1_000_000))).await.unwrap_err();
-    assert!(error.is_inbox_full() && error.to_string().contains("8 MiB"), "{error}");
+    let error = lab
+        .signal(id, Note("y".repeat(1_000_000)))
+        .await
+        .unwrap_err();
+    assert!(
+        error.is_inbox_full() && error.to_string().contains("8 MiB"),
+        "{error}"
+    );
     lab.signal(id, Note("small".into())).await.unwrap();
     lab.drain().await;
-    assert_eq!(lab.result_of(id).await, Some(Ok(9)), "the step sees all of them");
+    assert_eq!(
+        lab.result_of(id).await,
+        Some(Ok(9)),
+        "the step sees all of them"
+    );
 
     let id = lab.enqueue(Actor {}).await.unwrap().id;
-    let large = format!("select S.signal({id}, null, null, null, 'note', to_jsonb(repeat('y', 9 * 1024 * 1024)))");
+    let large = format!(
+        "select S.signal({id}, null, null, null, 'note', to_jsonb(repeat('y', 9 * 1024 * 1024)))"
+    );
     run_sql(lab.owner(), &large).await;
-    assert!(lab.signal(id, Note("small".into())).await.unwrap_err().is_inbox_full());
+    assert!(
+        lab.signal(id, Note("small".into()))
+            .await
+            .unwrap_err()
+            .is_inbox_full()
+    );
     lab.drain().await;
     assert_eq!(lab.result_of(id).await, Some(Ok(1)));
 }
@@ -179,15 +221,29 @@ async fn an_instance_that_makes_a_pick_fail_is_set_aside_and_the_others_run() {
     .await;
     let row = client.inspect().show(1).await.unwrap().unwrap();
     let reason = row.last_error.unwrap();
-    assert!(reason.starts_with("a pick of this instance was refused: ") && reason.contains("exceeds"), "{reason}");
-    assert_eq!((row.attempt, row.crash_count, row.locked_by), (2, 0, None), "no attempt is counted");
+    assert!(
+        reason.starts_with("a pick of this instance was refused: ") && reason.contains("exceeds"),
+        "{reason}"
+    );
+    assert_eq!(
+        (row.attempt, row.crash_count, row.locked_by),
+        (2, 0, None),
+        "no attempt is counted"
+    );
     let lines = story(&client, 1).await;
     let line = lines.last().unwrap();
-    assert_eq!((line.outcome.as_str(), line.status, line.error.as_deref()), ("stuck", Status::Stuck, Some(&*reason)));
+    assert_eq!(
+        (line.outcome.as_str(), line.status, line.error.as_deref()),
+        ("stuck", Status::Stuck, Some(&*reason))
+    );
 
     run_sql(&pool, "delete from S.signals where id > 3").await;
     client.operate().retry(1, None).await.unwrap();
-    let settled = client.settled(Id::<Actor>::from_raw(1), SOON).await.unwrap().expect("it has not run again");
+    let settled = client
+        .settled(Id::<Actor>::from_raw(1), SOON)
+        .await
+        .unwrap()
+        .expect("it has not run again");
     assert_eq!(settled.result, Ok(3));
     running.stop().await;
 }
@@ -264,15 +320,36 @@ async fn an_instance_in_a_lane_that_makes_a_pick_fail_before_it_has_its_place_is
     let pool = live().await;
     run_sql(&pool, REFUSES).await;
     run_sql(&pool, NO_REPAIR).await;
-    let engine = Engine::builder(pool.clone(), ()).register::<Laned>().register::<Innocent>().build().unwrap();
+    let engine = Engine::builder(pool.clone(), ())
+        .register::<Laned>()
+        .register::<Innocent>()
+        .build()
+        .unwrap();
     let client = engine.client();
     let mut tx = pool.begin().await.unwrap();
-    let culprit = client.enqueue(Laned("culprit".into())).within(&mut tx).await.unwrap().id;
+    let culprit = client
+        .enqueue(Laned("culprit".into()))
+        .within(&mut tx)
+        .await
+        .unwrap()
+        .id;
     tx.commit().await.unwrap();
     let innocent = client.enqueue(Innocent).await.unwrap().id;
     let running = Running::start(engine);
-    assert!(client.settled(innocent, SOON).await.unwrap().is_some(), "every pick is refused");
-    assert_eq!(client.inspect().show(culprit.raw()).await.unwrap().unwrap().status, Status::Stuck);
+    assert!(
+        client.settled(innocent, SOON).await.unwrap().is_some(),
+        "every pick is refused"
+    );
+    assert_eq!(
+        client
+            .inspect()
+            .show(culprit.raw())
+            .await
+            .unwrap()
+            .unwrap()
+            .status,
+        Status::Stuck
+    );
     running.stop().await;
 }
 
@@ -284,16 +361,34 @@ async fn an_instance_that_is_set_aside_lets_the_next_under_its_partition_key_run
     run_sql(&pool, NO_REPAIR).await;
     let (notices, told) = std::sync::mpsc::channel();
     let engine = Engine::builder(pool.clone(), ()).register::<Keyed>();
-    let engine = engine.on_failure(move |failure| drop(notices.send(failure.clone()))).build().unwrap();
+    let engine = engine
+        .on_failure(move |failure| drop(notices.send(failure.clone())))
+        .build()
+        .unwrap();
     let client = engine.client();
     let culprit = client.enqueue(Keyed("culprit".into())).await.unwrap().id;
     let next = client.enqueue(Keyed("next".into())).await.unwrap().id;
     // The pick that gives the culprit its turn is refused, and takes the turn back.
     let running = Running::start(engine);
-    assert!(client.settled(next, SOON).await.unwrap().is_some(), "the next one waits for one that is set aside");
-    assert_eq!(client.inspect().show(culprit.raw()).await.unwrap().unwrap().status, Status::Stuck);
+    assert!(
+        client.settled(next, SOON).await.unwrap().is_some(),
+        "the next one waits for one that is set aside"
+    );
+    assert_eq!(
+        client
+            .inspect()
+            .show(culprit.raw())
+            .await
+            .unwrap()
+            .unwrap()
+            .status,
+        Status::Stuck
+    );
     running.stop().await;
-    let told: Vec<_> = told.try_iter().map(|failure| (failure.id, failure.status, failure.error)).collect();
+    let told: Vec<_> = told
+        .try_iter()
+        .map(|failure| (failure.id, failure.status, failure.error))
+        .collect();
     let reason = "a pick of this instance was refused: not this one".to_owned();
     assert_eq!(told, [(culprit.raw(), Status::Stuck, reason)]);
 }
@@ -309,10 +404,23 @@ async fn a_due_job_is_found_behind_any_number_of_priorities() {
     )
     .await;
     let (client, running) = engine(pool);
-    let settled = client.settled(Id::<Innocent>::from_raw(1101), SOON).await.unwrap();
-    assert_eq!(settled.expect("the due job is hidden by those that sleep").result, Ok(7));
+    let settled = client
+        .settled(Id::<Innocent>::from_raw(1101), SOON)
+        .await
+        .unwrap();
+    assert_eq!(
+        settled
+            .expect("the due job is hidden by those that sleep")
+            .result,
+        Ok(7)
+    );
     // One that falls due while the engine runs, at a priority that it did not know.
-    let later = client.enqueue(Innocent).priority(1999).after(2 * SECOND).await.unwrap();
+    let later = client
+        .enqueue(Innocent)
+        .priority(1999)
+        .after(2 * SECOND)
+        .await
+        .unwrap();
     assert!(client.settled(later.id, SOON).await.unwrap().is_some());
     running.stop().await;
 }
@@ -344,18 +452,32 @@ impl Machine for Fan {
         let second = cx.children_page::<Innocent>(first.next).await?;
         assert!(first.next.is_some() && second.next.is_none());
         let children = first.children.iter().chain(&second.children);
-        let sum = children.map(|child| child.result.as_ref().unwrap().as_ref().unwrap()).sum();
-        Ok(done((counts.total, sum, cx.children::<Innocent>().is_err())))
+        let sum = children
+            .map(|child| child.result.as_ref().unwrap().as_ref().unwrap())
+            .sum();
+        Ok(done((
+            counts.total,
+            sum,
+            cx.children::<Innocent>().is_err(),
+        )))
     }
 }
 
 #[tokio::test]
 async fn more_than_a_thousand_children_are_counted_and_paged_and_never_cut_silently() {
-    let engine = Engine::builder(live().await, ()).register::<Fan>().register::<Innocent>().build().unwrap();
+    let engine = Engine::builder(live().await, ())
+        .register::<Fan>()
+        .register::<Innocent>()
+        .build()
+        .unwrap();
     let client = engine.client();
     let running = Running::start(engine);
     let id = client.enqueue(Fan { children: 1_200 }).await.unwrap().id;
-    let settled = client.settled(id, SOON).await.unwrap().expect("the join has not come");
+    let settled = client
+        .settled(id, SOON)
+        .await
+        .unwrap()
+        .expect("the join has not come");
     assert_eq!(settled.result, Ok((1_200, 7 * 1_200, true)));
     running.stop().await;
 }

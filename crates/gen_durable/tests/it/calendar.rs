@@ -9,17 +9,35 @@ fn at(text: &str) -> Timestamp {
 }
 
 fn next(cycle: &str, now: &str, count: usize) -> Vec<String> {
-    let cycle: Cycle = cycle.parse().unwrap_or_else(|error| panic!("{cycle}: {error}"));
-    cycle.upcoming(at(now), count).iter().map(ToString::to_string).collect()
+    let cycle: Cycle = cycle
+        .parse()
+        .unwrap_or_else(|error| panic!("{cycle}: {error}"));
+    cycle
+        .upcoming(at(now), count)
+        .iter()
+        .map(ToString::to_string)
+        .collect()
 }
 
 #[test]
 fn the_table_of_the_guide_is_true() {
     for (cycle, now, expected) in [
-        ("R/PT10M", "2026-01-05T08:00:00Z", ["2026-01-05T08:10:00Z", "2026-01-05T08:20:00Z"]),
+        (
+            "R/PT10M",
+            "2026-01-05T08:00:00Z",
+            ["2026-01-05T08:10:00Z", "2026-01-05T08:20:00Z"],
+        ),
         // The 31st comes back.
-        ("R/2026-01-31T09:00:00Z/P1M", "2026-01-31T09:00:00Z", ["2026-02-28T09:00:00Z", "2026-03-31T09:00:00Z"]),
-        ("R/2024-02-29T00:00:00Z/P1Y", "2026-12-01T00:00:00Z", ["2027-02-28T00:00:00Z", "2028-02-29T00:00:00Z"]),
+        (
+            "R/2026-01-31T09:00:00Z/P1M",
+            "2026-01-31T09:00:00Z",
+            ["2026-02-28T09:00:00Z", "2026-03-31T09:00:00Z"],
+        ),
+        (
+            "R/2024-02-29T00:00:00Z/P1Y",
+            "2026-12-01T00:00:00Z",
+            ["2027-02-28T00:00:00Z", "2028-02-29T00:00:00Z"],
+        ),
         // Summer time begins: eight o'clock stays eight o'clock, and that day has 23 hours.
         (
             "R/2026-03-28T08:00:00[Europe/Madrid]/P1D",
@@ -44,11 +62,27 @@ fn the_table_of_the_guide_is_true() {
             ["2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"],
         ),
         // A cron line for one moment of the day: in the gap at its end, in the overlap once.
-        ("30 2 * * * [Europe/Madrid]", "2026-03-28T12:00:00Z", ["2026-03-29T01:00:00Z", "2026-03-30T00:30:00Z"]),
-        ("30 2 * * * [Europe/Madrid]", "2026-10-24T12:00:00Z", ["2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"]),
+        (
+            "30 2 * * * [Europe/Madrid]",
+            "2026-03-28T12:00:00Z",
+            ["2026-03-29T01:00:00Z", "2026-03-30T00:30:00Z"],
+        ),
+        (
+            "30 2 * * * [Europe/Madrid]",
+            "2026-10-24T12:00:00Z",
+            ["2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"],
+        ),
         // One for every hour: time that passes, so none is skipped and none comes twice.
-        ("0 * * * * [Europe/Madrid]", "2026-03-29T00:30:00Z", ["2026-03-29T01:00:00Z", "2026-03-29T02:00:00Z"]),
-        ("0 * * * * [Europe/Madrid]", "2026-10-25T00:30:00Z", ["2026-10-25T01:00:00Z", "2026-10-25T02:00:00Z"]),
+        (
+            "0 * * * * [Europe/Madrid]",
+            "2026-03-29T00:30:00Z",
+            ["2026-03-29T01:00:00Z", "2026-03-29T02:00:00Z"],
+        ),
+        (
+            "0 * * * * [Europe/Madrid]",
+            "2026-10-25T00:30:00Z",
+            ["2026-10-25T01:00:00Z", "2026-10-25T02:00:00Z"],
+        ),
     ] {
         assert_eq!(next(cycle, now, 2), expected, "{cycle} from {now}");
     }
@@ -57,18 +91,33 @@ fn the_table_of_the_guide_is_true() {
 #[test]
 fn a_cycle_ends_after_its_last_occurrence_and_a_start_that_has_been_counts() {
     assert_eq!(next("R3/PT1H", "2026-01-01T00:00:00Z", 9).len(), 3);
-    assert_eq!(Cycle::every(DAY).times(2).upcoming(at("2026-01-01T00:00:00Z"), 9).len(), 2);
+    assert_eq!(
+        Cycle::every(DAY)
+            .times(2)
+            .upcoming(at("2026-01-01T00:00:00Z"), 9)
+            .len(),
+        2
+    );
     assert_eq!(next("R2/0 0 * * *", "2026-01-01T00:00:00Z", 9).len(), 2);
     // Samoa left out the 30th of December 2011: what fell on it is the 31st, and that comes once.
-    let samoa = next("R/2011-12-28T10:00:00[Pacific/Apia]/P1D", "2011-12-28T20:00:00Z", 4);
+    let samoa = next(
+        "R/2011-12-28T10:00:00[Pacific/Apia]/P1D",
+        "2011-12-28T20:00:00Z",
+        4,
+    );
     assert_eq!(
         samoa,
-        ["2011-12-28T20:00:00Z", "2011-12-29T20:00:00Z", "2011-12-30T20:00:00Z", "2011-12-31T20:00:00Z"]
-            .map(str::to_owned)
-            .into_iter()
-            .skip(1)
-            .chain(["2012-01-01T20:00:00Z".to_owned()])
-            .collect::<Vec<_>>()
+        [
+            "2011-12-28T20:00:00Z",
+            "2011-12-29T20:00:00Z",
+            "2011-12-30T20:00:00Z",
+            "2011-12-31T20:00:00Z"
+        ]
+        .map(str::to_owned)
+        .into_iter()
+        .skip(1)
+        .chain(["2012-01-01T20:00:00Z".to_owned()])
+        .collect::<Vec<_>>()
     );
 }
 
@@ -80,27 +129,64 @@ fn what_makes_no_sense_is_refused_with_the_reason_and_an_example() {
         ("R0/PT1H", "0 times", "R1"),
         ("R/P1X", "is not an ISO 8601 period", "PT10M"),
         ("RX/PT1H", "is not how often", "R3/PT10M"),
-        ("R/2026-01-05T08:00:00/P1W", "does not say in which time zone", "[Europe/Madrid]"),
-        ("R/2026-01-05T08:00:00[Europe/Atlantis]/P1W", "there is no time zone", "Europe/Madrid"),
-        ("R/2026-01-05T08:00:00+05:00[Europe/Madrid]/P1W", "is not at +05 then", "…+01:00"),
-        ("R/P1W/2026-01-05T08:00:00Z", "the start comes before the period", "R3/PT10M"),
-        ("R/2026-02-30T08:00:00Z/P1W", "is not a date", "2026-01-05T08:00:00"),
+        (
+            "R/2026-01-05T08:00:00/P1W",
+            "does not say in which time zone",
+            "[Europe/Madrid]",
+        ),
+        (
+            "R/2026-01-05T08:00:00[Europe/Atlantis]/P1W",
+            "there is no time zone",
+            "Europe/Madrid",
+        ),
+        (
+            "R/2026-01-05T08:00:00+05:00[Europe/Madrid]/P1W",
+            "is not at +05 then",
+            "…+01:00",
+        ),
+        (
+            "R/P1W/2026-01-05T08:00:00Z",
+            "the start comes before the period",
+            "R3/PT10M",
+        ),
+        (
+            "R/2026-02-30T08:00:00Z/P1W",
+            "is not a date",
+            "2026-01-05T08:00:00",
+        ),
         ("61 * * * *", "is not a cron line", "30 2 * * MON-FRI"),
         ("0 0 30 2 *", "never comes to pass", "30 2 * * MON-FRI"),
         ("0 0 * *", "is not a cron line", "30 2 * * MON-FRI"),
         ("every tuesday", "is not a cron line", "30 2 * * MON-FRI"),
         ("", "is not a cron line", "30 2 * * MON-FRI"),
-        ("0 0 * * * [Nowhere]", "there is no time zone", "Europe/Madrid"),
+        (
+            "0 0 * * * [Nowhere]",
+            "there is no time zone",
+            "Europe/Madrid",
+        ),
         ("\0", "is not a cron line", "30 2 * * MON-FRI"),
     ] {
         let error = text.parse::<Cycle>().unwrap_err();
         assert!(error.is_invalid(), "{text}");
         let said = error.to_string();
-        assert!(said.contains(reason) && said.contains(example), "{text}: {said}");
+        assert!(
+            said.contains(reason) && said.contains(example),
+            "{text}: {said}"
+        );
     }
-    assert!(Cycle::cron("0 0 * * *", "Mars/Olympus").unwrap_err().to_string().contains("there is no time zone"));
+    assert!(
+        Cycle::cron("0 0 * * *", "Mars/Olympus")
+            .unwrap_err()
+            .to_string()
+            .contains("there is no time zone")
+    );
     assert!(Period::iso("P1D").unwrap().zone("Mars/Olympus").is_err());
-    assert!(Due::iso("2026-01-05T08:00:00").unwrap_err().to_string().contains("time zone"));
+    assert!(
+        Due::iso("2026-01-05T08:00:00")
+            .unwrap_err()
+            .to_string()
+            .contains("time zone")
+    );
     assert!(Due::iso("tomorrow").is_err() && Due::iso("P").is_err() && Due::iso("PT").is_err());
 }
 
@@ -122,10 +208,18 @@ fn a_cycle_comes_back_from_its_text_as_it_went() {
         let cycle: Cycle = text.parse().unwrap();
         let again: Cycle = cycle.to_string().parse().unwrap();
         assert_eq!(cycle, again, "{text} was kept as {cycle}");
-        assert_eq!(cycle.upcoming(at("2026-01-01T00:00:00Z"), 20), again.upcoming(at("2026-01-01T00:00:00Z"), 20));
+        assert_eq!(
+            cycle.upcoming(at("2026-01-01T00:00:00Z"), 20),
+            again.upcoming(at("2026-01-01T00:00:00Z"), 20)
+        );
     }
     assert_eq!(Cycle::every(90 * HOUR).to_string(), "R/PT324000S");
-    assert_eq!([Missed::All, Missed::Latest, Missed::Skip].map(|missed| Missed::named(missed.name())).len(), 3);
+    assert_eq!(
+        [Missed::All, Missed::Latest, Missed::Skip]
+            .map(|missed| Missed::named(missed.name()))
+            .len(),
+        3
+    );
 }
 
 /// Zones of all continents: half hours, quarter hours, no summer time, two hours of it, across the date line, and such that
@@ -178,18 +272,33 @@ async fn occurrences_are_those_that_postgres_reckons_in_every_zone_from_1970_to_
     let client = sql().await;
     let mut compared = 0;
     // Half of them; all by command.
-    for zone in ZONES.into_iter().skip(usize::from(!all())).step_by(if all() { 1 } else { 2 }) {
+    for zone in ZONES
+        .into_iter()
+        .skip(usize::from(!all()))
+        .step_by(if all() { 1 } else { 2 })
+    {
         for (start, calendar, time, count) in [
             // Each night at half past two and at half past midnight, over all the changes of the clocks there were.
             ("1970-01-01T02:30:00", "P1D", "PT0S", 24_800_i32),
-            ("1970-01-01T00:30:00", "P1D", "PT0S", if all() { 24_800 } else { 400 }),
+            (
+                "1970-01-01T00:30:00",
+                "P1D",
+                "PT0S",
+                if all() { 24_800 } else { 400 },
+            ),
             ("1970-01-31T02:00:00", "P1M", "PT0S", 816),
             ("1972-02-29T12:00:00", "P1Y", "PT0S", 65),
             ("1970-01-05T08:00:00", "P2W", "PT0S", 1_770),
             ("1970-01-31T03:00:00", "P1M", "PT12H", 700),
             ("1970-06-30T01:15:00", "P0D", "PT13H7M", 2_000),
         ] {
-            let rows = client.query(ORACLE, &[&zone, &jiff_civil(start), &calendar, &time, &count]).await.unwrap();
+            let rows = client
+                .query(
+                    ORACLE,
+                    &[&zone, &jiff_civil(start), &calendar, &time, &count],
+                )
+                .await
+                .unwrap();
             let expected: Vec<Timestamp> = rows.iter().map(|row| row.get(0)).collect();
             let period = match (calendar, time) {
                 ("P0D", time) => time.to_owned(),
@@ -233,11 +342,16 @@ async fn a_cron_line_for_a_moment_of_the_day_agrees_with_postgres_where_that_mom
             .unwrap();
         let expected: Vec<Timestamp> = rows.iter().map(|row| row.get(0)).collect();
         let cycle = Cycle::cron("30 2 * * *", zone).unwrap();
-        let found: std::collections::BTreeSet<Timestamp> =
-            cycle.upcoming(at("1989-12-31T00:00:00Z"), 17_300).into_iter().collect();
+        let found: std::collections::BTreeSet<Timestamp> = cycle
+            .upcoming(at("1989-12-31T00:00:00Z"), 17_300)
+            .into_iter()
+            .collect();
         // The one day in all these years that a zone left out: the cron library makes one of it and the day after.
         let left_out = at("2011-12-30T12:30:00Z");
-        for moment in expected.iter().filter(|moment| !(zone == "Pacific/Apia" && **moment == left_out)) {
+        for moment in expected
+            .iter()
+            .filter(|moment| !(zone == "Pacific/Apia" && **moment == left_out))
+        {
             assert!(found.contains(moment), "{zone}: {moment} is missing");
         }
         assert!(expected.len() > 16_900, "{zone}: {}", expected.len());
@@ -247,11 +361,25 @@ async fn a_cron_line_for_a_moment_of_the_day_agrees_with_postgres_where_that_mom
 #[test]
 fn occurrences_of_a_written_start_that_have_passed_count_against_the_number() {
     let cycle = Cycle::iso("R3/2026-01-01T08:00:00Z/P1D").unwrap();
-    let upcoming = |now: &str| cycle.upcoming(at(now), 9).iter().map(ToString::to_string).collect::<Vec<_>>();
-    let days = ["2026-01-01T08:00:00Z", "2026-01-02T08:00:00Z", "2026-01-03T08:00:00Z"];
+    let upcoming = |now: &str| {
+        cycle
+            .upcoming(at(now), 9)
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+    };
+    let days = [
+        "2026-01-01T08:00:00Z",
+        "2026-01-02T08:00:00Z",
+        "2026-01-03T08:00:00Z",
+    ];
     assert_eq!(upcoming("2025-12-01T00:00:00Z"), days);
     assert_eq!(upcoming("2026-01-01T09:00:00Z"), days[1..]);
-    assert_eq!(upcoming("2026-01-02T08:00:00Z"), days[2..], "what is now has been");
+    assert_eq!(
+        upcoming("2026-01-02T08:00:00Z"),
+        days[2..],
+        "what is now has been"
+    );
     assert_eq!(upcoming("2026-01-03T08:00:00Z"), [""; 0]);
     assert_eq!(upcoming("2030-01-01T00:00:00Z"), [""; 0]);
     assert_eq!(cycle.upcoming(at("2025-12-01T00:00:00Z"), 0), []);
@@ -265,21 +393,37 @@ fn a_cron_line_goes_on_after_a_day_that_its_zone_skipped() {
         (
             "Pacific/Apia",
             "2011-12-29T09:00:00Z",
-            ["2011-12-29T20:00:00Z", "2011-12-30T20:00:00Z", "2011-12-31T20:00:00Z"],
+            [
+                "2011-12-29T20:00:00Z",
+                "2011-12-30T20:00:00Z",
+                "2011-12-31T20:00:00Z",
+            ],
         ),
         (
             "Pacific/Fakaofo",
             "2011-12-29T09:00:00Z",
-            ["2011-12-29T21:00:00Z", "2011-12-30T21:00:00Z", "2011-12-31T21:00:00Z"],
+            [
+                "2011-12-29T21:00:00Z",
+                "2011-12-30T21:00:00Z",
+                "2011-12-31T21:00:00Z",
+            ],
         ),
         (
             "Pacific/Kwajalein",
             "1993-08-20T09:00:00Z",
-            ["1993-08-20T22:00:00Z", "1993-08-21T22:00:00Z", "1993-08-22T22:00:00Z"],
+            [
+                "1993-08-20T22:00:00Z",
+                "1993-08-21T22:00:00Z",
+                "1993-08-22T22:00:00Z",
+            ],
         ),
     ] {
         let cycle = Cycle::cron("0 10 * * *", zone).unwrap();
-        let found: Vec<String> = cycle.upcoming(at(now), 3).iter().map(ToString::to_string).collect();
+        let found: Vec<String> = cycle
+            .upcoming(at(now), 3)
+            .iter()
+            .map(ToString::to_string)
+            .collect();
         assert_eq!(found, expected, "{zone}");
     }
 }

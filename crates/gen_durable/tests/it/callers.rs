@@ -10,7 +10,8 @@ use std::{
 };
 
 use gen_durable::{
-    Client, Context, Engine, Error, Event, Job, Machine, Outcome, Pool, SECOND, Settings, Signal, StepError, wait_for,
+    Client, Context, Engine, Error, Event, Job, Machine, Outcome, Pool, SECOND, Settings, Signal,
+    StepError, wait_for,
 };
 use serde::{Deserialize, Serialize};
 use tokio::{sync::watch, task::JoinHandle};
@@ -58,7 +59,9 @@ impl Job for Plain {
     }
 }
 fn plain() -> Plain {
-    Plain { filler: String::new() }
+    Plain {
+        filler: String::new(),
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -80,13 +83,18 @@ async fn others_go_on(client: &Client) {
         assert!(client.cancel(other, "not wanted").await?);
         client.clock().await.map(drop)
     };
-    let went_on: Result<(), Error> = tokio::time::timeout(SOON, all).await.expect("others wait for a blocked caller");
+    let went_on: Result<(), Error> = tokio::time::timeout(SOON, all)
+        .await
+        .expect("others wait for a blocked caller");
     went_on.unwrap();
 }
 
 /// Until this statement was sent at least once.
 async fn sent(pool: &Pool, statement: &str) {
-    eventually(&format!("{statement} is sent"), async || pool.statements().contains_key(statement)).await;
+    eventually(&format!("{statement} is sent"), async || {
+        pool.statements().contains_key(statement)
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -94,14 +102,26 @@ async fn an_enqueue_that_waits_for_a_key_delays_no_other_call() {
     let pool = live().await;
     let client = Client::new(pool.clone());
     let mut holder = pool.begin().await.unwrap();
-    client.enqueue(Order { number: 42 }).within(&mut holder).await.unwrap();
-    let before = pool.statements().get("enqueue_at_once.sql").copied().unwrap_or_default();
+    client
+        .enqueue(Order { number: 42 })
+        .within(&mut holder)
+        .await
+        .unwrap();
+    let before = pool
+        .statements()
+        .get("enqueue_at_once.sql")
+        .copied()
+        .unwrap_or_default();
     let blocked: JoinHandle<Result<_, Error>> = tokio::spawn({
         let client = client.clone();
         async move { client.enqueue(Order { number: 42 }).await }
     });
     eventually("the enqueue is sent", async || {
-        pool.statements().get("enqueue_at_once.sql").copied().unwrap_or_default() > before
+        pool.statements()
+            .get("enqueue_at_once.sql")
+            .copied()
+            .unwrap_or_default()
+            > before
     })
     .await;
     others_go_on(&client).await;
@@ -119,7 +139,10 @@ async fn a_signal_to_a_held_row_delays_no_other_call_and_ends_with_a_clear_error
     let client = Client::new(pool.clone());
     let order = client.enqueue(Order { number: 1 }).await.unwrap().id;
     let holder = pool.begin().await.unwrap();
-    let text = format!("select from {}.instances where id = {order} for update", pool.schema());
+    let text = format!(
+        "select from {}.instances where id = {order} for update",
+        pool.schema()
+    );
     holder.batch_execute(&text).await.unwrap();
     let blocked = tokio::spawn({
         let client = client.clone();
@@ -127,11 +150,30 @@ async fn a_signal_to_a_held_row_delays_no_other_call_and_ends_with_a_clear_error
     });
     sent(&pool, "signal.sql").await;
     others_go_on(&client).await;
-    let error = tokio::time::timeout(SOON, blocked).await.expect("it waits for ever").unwrap().unwrap_err();
-    assert!(error.is_transient() && error.to_string().contains("another transaction holds"), "{error}");
+    let error = tokio::time::timeout(SOON, blocked)
+        .await
+        .expect("it waits for ever")
+        .unwrap()
+        .unwrap_err();
+    assert!(
+        error.is_transient() && error.to_string().contains("another transaction holds"),
+        "{error}"
+    );
     holder.rollback().await.unwrap();
-    let inbox = format!("select count(*) from {}.signals where target_id = {order}", pool.schema());
-    assert_eq!(sql().await.query_one(&inbox, &[]).await.unwrap().get::<_, i64>(0), 0, "nothing was delivered");
+    let inbox = format!(
+        "select count(*) from {}.signals where target_id = {order}",
+        pool.schema()
+    );
+    assert_eq!(
+        sql()
+            .await
+            .query_one(&inbox, &[])
+            .await
+            .unwrap()
+            .get::<_, i64>(0),
+        0,
+        "nothing was delivered"
+    );
     // And when the row is free, the same call succeeds.
     assert!(client.signal(order, Paid).await.unwrap());
 }
@@ -141,13 +183,21 @@ async fn a_gathered_enqueue_with_a_held_key_does_not_delay_those_that_were_gathe
     let pool = live().await;
     let client = Client::new(pool.clone());
     let mut holder = pool.begin().await.unwrap();
-    client.enqueue(Order { number: 7 }).within(&mut holder).await.unwrap();
+    client
+        .enqueue(Order { number: 7 })
+        .within(&mut holder)
+        .await
+        .unwrap();
     let blocked = tokio::spawn({
         let client = client.clone();
         async move { client.enqueue(Order { number: 7 }).await }
     });
-    let all = (0..100).filter(|number| *number != 7).map(|number| client.enqueue(Order { number }).into_future());
-    let others = tokio::time::timeout(SOON, futures_util::future::join_all(all)).await.expect("they wait for the key");
+    let all = (0..100)
+        .filter(|number| *number != 7)
+        .map(|number| client.enqueue(Order { number }).into_future());
+    let others = tokio::time::timeout(SOON, futures_util::future::join_all(all))
+        .await
+        .expect("they wait for the key");
     assert!(others.into_iter().all(|enqueued| enqueued.unwrap().is_new));
     holder.commit().await.unwrap();
     match blocked.await.unwrap() {
@@ -161,7 +211,13 @@ async fn a_slow_read_delays_neither_calls_nor_other_reads() {
     let pool = live().await;
     let client = Client::new(pool.clone());
     let holder = pool.begin().await.unwrap();
-    holder.batch_execute(&format!("lock table {}.audit in access exclusive mode", pool.schema())).await.unwrap();
+    holder
+        .batch_execute(&format!(
+            "lock table {}.audit in access exclusive mode",
+            pool.schema()
+        ))
+        .await
+        .unwrap();
     let slow = tokio::spawn({
         let client = client.clone();
         async move { client.inspect().audit(None, 10).await }
@@ -195,17 +251,33 @@ impl Job for Gated {
 #[tokio::test]
 async fn a_blocked_caller_does_not_keep_an_engine_from_giving_its_claims_back() {
     let pool = live().await;
-    let gate = Gate { open: watch::Sender::new(false), running: Arc::default() };
-    let settings = Settings { drain_timeout: SECOND / 10, ..Settings::default() };
-    let engine = Engine::builder(pool.clone(), gate.clone()).register::<Gated>().settings(settings).build().unwrap();
+    let gate = Gate {
+        open: watch::Sender::new(false),
+        running: Arc::default(),
+    };
+    let settings = Settings {
+        drain_timeout: SECOND / 10,
+        ..Settings::default()
+    };
+    let engine = Engine::builder(pool.clone(), gate.clone())
+        .register::<Gated>()
+        .settings(settings)
+        .build()
+        .unwrap();
     let client = engine.client();
     let running = Running::start(engine);
     client.enqueue(Gated).await.unwrap();
-    eventually("the job runs", async || gate.running.load(Ordering::SeqCst) == 1).await;
+    eventually("the job runs", async || {
+        gate.running.load(Ordering::SeqCst) == 1
+    })
+    .await;
 
     let order = client.enqueue(Order { number: 1 }).await.unwrap().id;
     let holder = pool.begin().await.unwrap();
-    let text = format!("select from {}.instances where id = {order} for update", pool.schema());
+    let text = format!(
+        "select from {}.instances where id = {order} for update",
+        pool.schema()
+    );
     holder.batch_execute(&text).await.unwrap();
     let blocked = tokio::spawn({
         let client = client.clone();
@@ -219,7 +291,11 @@ async fn a_blocked_caller_does_not_keep_an_engine_from_giving_its_claims_back() 
                 (select count(*) from {schema}.workers)"
     );
     let left = sql().await.query_one(&text, &[]).await.unwrap();
-    assert_eq!((left.get::<_, i64>(0), left.get::<_, i64>(1)), (1, 0), "(given back, workers that have not left)");
+    assert_eq!(
+        (left.get::<_, i64>(0), left.get::<_, i64>(1)),
+        (1, 0),
+        "(given back, workers that have not left)"
+    );
     holder.rollback().await.unwrap();
     drop(blocked.await.unwrap());
 }
@@ -228,7 +304,13 @@ async fn a_blocked_caller_does_not_keep_an_engine_from_giving_its_claims_back() 
 async fn callers_that_wait_for_many_instances_share_statements() {
     let pool = live().await;
     let client = Client::new(pool.clone());
-    let ids: Vec<_> = client.enqueue_all((0..500).map(|_| plain())).await.unwrap().iter().map(|new| new.id).collect();
+    let ids: Vec<_> = client
+        .enqueue_all((0..500).map(|_| plain()))
+        .await
+        .unwrap()
+        .iter()
+        .map(|new| new.id)
+        .collect();
     let all = ids.iter().map(|id| client.settled(*id, Duration::ZERO));
     let looked = futures_util::future::join_all(all).await;
     assert!(looked.into_iter().all(|settled| settled.unwrap().is_none()));
@@ -249,7 +331,10 @@ async fn callers_that_wait_for_many_instances_share_statements() {
 /// A server that accepts connections and never says a word.
 async fn silent() -> (u16, Arc<AtomicUsize>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (port, accepted) = (listener.local_addr().unwrap().port(), Arc::new(AtomicUsize::new(0)));
+    let (port, accepted) = (
+        listener.local_addr().unwrap().port(),
+        Arc::new(AtomicUsize::new(0)),
+    );
     let count = accepted.clone();
     tokio::spawn(async move {
         let mut kept = Vec::new();
@@ -271,7 +356,10 @@ async fn callers_that_wait_for_a_connection_share_its_failure() {
         assert!(answer.unwrap_err().is_transient());
     }
     let tries = accepted.load(Ordering::SeqCst);
-    assert!(tries <= 2, "5 callers tried {tries} times, one after the other");
+    assert!(
+        tries <= 2,
+        "5 callers tried {tries} times, one after the other"
+    );
 }
 
 #[tokio::test]
@@ -302,9 +390,17 @@ async fn what_was_acknowledged_is_durable_where_commits_are_not() {
     let order = client.enqueue(Order { number: 1 }).await.unwrap().id;
     client.signal(order, Paid).await.unwrap();
     client.cancel(order, "not wanted").await.unwrap();
-    let rows = owner.query(&format!("select distinct setting from {schema}.seen"), &[]).await.unwrap();
+    let rows = owner
+        .query(&format!("select distinct setting from {schema}.seen"), &[])
+        .await
+        .unwrap();
     let seen: BTreeSet<String> = rows.iter().map(|row| row.get(0)).collect();
-    let durable = ["instances INSERT on", "instances UPDATE on", "signals INSERT on"].map(String::from);
+    let durable = [
+        "instances INSERT on",
+        "instances UPDATE on",
+        "signals INSERT on",
+    ]
+    .map(String::from);
     assert_eq!(seen, BTreeSet::from(durable));
 }
 
@@ -314,7 +410,13 @@ async fn gathered_enqueues_have_a_bound_in_bytes() {
     let client = Client::new(pool.clone());
     // 80 of 900 KiB are 70 MiB: three statements at the least, if no more than 32 MiB go together.
     let filler = "x".repeat(900 * 1024);
-    let all = (0..80).map(|_| client.enqueue(Plain { filler: filler.clone() }).into_future());
+    let all = (0..80).map(|_| {
+        client
+            .enqueue(Plain {
+                filler: filler.clone(),
+            })
+            .into_future()
+    });
     for enqueued in futures_util::future::join_all(all).await {
         enqueued.unwrap();
     }
@@ -325,31 +427,64 @@ async fn gathered_enqueues_have_a_bound_in_bytes() {
 #[tokio::test]
 async fn a_statement_that_is_given_up_does_not_run_on_in_the_server() {
     let pool = live().await;
-    let (schema, name) = (pool.schema().to_owned(), format!("given_up_{}", pool.schema()));
+    let (schema, name) = (
+        pool.schema().to_owned(),
+        format!("given_up_{}", pool.schema()),
+    );
     let owner = sql().await;
-    owner.batch_execute(&format!("begin; lock table {schema}.audit in access exclusive mode")).await.unwrap();
+    owner
+        .batch_execute(&format!(
+            "begin; lock table {schema}.audit in access exclusive mode"
+        ))
+        .await
+        .unwrap();
     let separator = if url().contains('?') { '&' } else { '?' };
     let url = format!("{}{separator}application_name={name}", url());
     let pool = Pool::open(&url, &schema, 1).unwrap();
     // An engine sets how long the statements of its pool may take.
-    let settings = Settings { statement_timeout: SECOND / 2, ..Settings::default() };
-    let gate = Gate { open: watch::Sender::new(false), running: Arc::default() };
-    let engine = Engine::builder(pool.clone(), gate).register::<Gated>().settings(settings).build().unwrap();
+    let settings = Settings {
+        statement_timeout: SECOND / 2,
+        ..Settings::default()
+    };
+    let gate = Gate {
+        open: watch::Sender::new(false),
+        running: Arc::default(),
+    };
+    let engine = Engine::builder(pool.clone(), gate)
+        .register::<Gated>()
+        .settings(settings)
+        .build()
+        .unwrap();
     let error = engine.client().inspect().audit(None, 10).await.unwrap_err();
     assert!(error.is_unknown(), "{error}");
     let looker = sql().await;
     let waiting = "select count(*) from pg_stat_activity where application_name = $1 and wait_event_type = 'Lock'";
     eventually("the server has given it up too", async || {
-        looker.query_one(waiting, &[&name]).await.unwrap().get::<_, i64>(0) == 0
+        looker
+            .query_one(waiting, &[&name])
+            .await
+            .unwrap()
+            .get::<_, i64>(0)
+            == 0
     })
     .await;
     // A transaction that is dropped with a statement under way, likewise.
     let tx = pool.begin().await.unwrap();
     let text = format!("select count(*) from {schema}.audit");
-    assert!(tokio::time::timeout(SECOND / 2, tx.query_one(&text, &[])).await.is_err(), "it was not blocked");
+    assert!(
+        tokio::time::timeout(SECOND / 2, tx.query_one(&text, &[]))
+            .await
+            .is_err(),
+        "it was not blocked"
+    );
     drop(tx);
     eventually("the server has given it up too", async || {
-        looker.query_one(waiting, &[&name]).await.unwrap().get::<_, i64>(0) == 0
+        looker
+            .query_one(waiting, &[&name])
+            .await
+            .unwrap()
+            .get::<_, i64>(0)
+            == 0
     })
     .await;
     owner.batch_execute("rollback").await.unwrap();
@@ -357,20 +492,35 @@ async fn a_statement_that_is_given_up_does_not_run_on_in_the_server() {
 
 #[tokio::test]
 async fn two_engines_on_one_pool_allow_no_more_transactions_than_the_larger_setting() {
-    let pool = Pool::connect_to(&url(), live().await.schema()).await.unwrap();
+    let pool = Pool::connect_to(&url(), live().await.schema())
+        .await
+        .unwrap();
     let mut open = Vec::new();
     for _ in 0..10 {
         open.push(pool.begin().await.unwrap());
     }
     let build = |transactions| {
-        let settings = Settings { transactions, ..Settings::default() };
-        Engine::builder(pool.clone(), ()).register::<Plain>().settings(settings).build().unwrap()
+        let settings = Settings {
+            transactions,
+            ..Settings::default()
+        };
+        Engine::builder(pool.clone(), ())
+            .register::<Plain>()
+            .settings(settings)
+            .build()
+            .unwrap()
     };
     let (_first, _second) = (build(11), build(4));
     open.push(pool.begin().await.unwrap());
     let error = pool.begin().await.unwrap_err();
-    assert!(error.is_transient() && error.to_string().contains("all 11 are in use"), "{error}");
-    assert!(error.to_string().contains("Settings::transactions"), "{error}");
+    assert!(
+        error.is_transient() && error.to_string().contains("all 11 are in use"),
+        "{error}"
+    );
+    assert!(
+        error.to_string().contains("Settings::transactions"),
+        "{error}"
+    );
 }
 
 #[tokio::test]

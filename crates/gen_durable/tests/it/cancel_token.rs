@@ -37,7 +37,10 @@ struct Seen {
 
 impl Default for Seen {
     fn default() -> Seen {
-        Seen { words: Mutex::default(), go_on: Semaphore::new(0) }
+        Seen {
+            words: Mutex::default(),
+            go_on: Semaphore::new(0),
+        }
     }
 }
 
@@ -46,7 +49,12 @@ impl Seen {
         self.words.lock().unwrap().entry(id).or_default().push(word);
     }
     fn of(&self, id: i64) -> Vec<&'static str> {
-        self.words.lock().unwrap().get(&id).cloned().unwrap_or_default()
+        self.words
+            .lock()
+            .unwrap()
+            .get(&id)
+            .cloned()
+            .unwrap_or_default()
     }
 }
 
@@ -61,7 +69,14 @@ impl Job for Long {
                 let cancelled = cx.cancelled();
                 seen.note(id, "began");
                 cancelled.await;
-                seen.note(id, if cx.is_cancelled() { "cancelled" } else { "only woken" });
+                seen.note(
+                    id,
+                    if cx.is_cancelled() {
+                        "cancelled"
+                    } else {
+                        "only woken"
+                    },
+                );
             }
             Way::Looks => {
                 seen.note(id, "began");
@@ -88,8 +103,16 @@ impl Job for Long {
 
 async fn engine() -> (Pool, Client, Arc<Seen>, Running) {
     let (pool, seen) = (live().await, Arc::new(Seen::default()));
-    let engine = Engine::builder(pool.clone(), seen.clone()).register::<Long>().build().unwrap();
-    (pool.clone(), Client::new(pool), seen, Running::start(engine))
+    let engine = Engine::builder(pool.clone(), seen.clone())
+        .register::<Long>()
+        .build()
+        .unwrap();
+    (
+        pool.clone(),
+        Client::new(pool),
+        seen,
+        Running::start(engine),
+    )
 }
 
 async fn until(seen: &Seen, id: i64, word: &str) {
@@ -102,11 +125,18 @@ async fn a_step_notices_that_another_process_cancelled_it() {
     for way in [Way::Waits, Way::Looks] {
         let id = client.enqueue(Long { way }).await.unwrap().id;
         until(&seen, id.raw(), "began").await;
-        let cancel = format!("select {}.cancel({id}, null, null, null, 'enough')", pool.schema());
+        let cancel = format!(
+            "select {}.cancel({id}, null, null, null, 'enough')",
+            pool.schema()
+        );
         sql().await.batch_execute(&cancel).await.unwrap();
         until(&seen, id.raw(), "cancelled").await;
         let row = client.inspect().show(id.raw()).await.unwrap().unwrap();
-        assert_eq!((row.status, row.last_error.as_deref()), (Status::Cancelled, Some("enough")), "{way:?}");
+        assert_eq!(
+            (row.status, row.last_error.as_deref()),
+            (Status::Cancelled, Some("enough")),
+            "{way:?}"
+        );
     }
     running.stop().await;
 }
@@ -135,30 +165,63 @@ async fn a_step_notices_that_its_claim_was_taken_from_it() {
     );
     sql().await.batch_execute(&take).await.unwrap();
     until(&seen, id.raw(), "cancelled").await;
-    assert_eq!(client.inspect().show(id.raw()).await.unwrap().unwrap().status, Status::Runnable);
+    assert_eq!(
+        client
+            .inspect()
+            .show(id.raw())
+            .await
+            .unwrap()
+            .unwrap()
+            .status,
+        Status::Runnable
+    );
     running.stop().await;
 }
 
 #[tokio::test]
-async fn any_number_of_steps_that_ask_cost_one_statement_a_second_and_those_that_do_not_cost_none() {
+async fn any_number_of_steps_that_ask_cost_one_statement_a_second_and_those_that_do_not_cost_none()
+{
     let lab = Lab::new(()).await;
     let seen = Arc::new(Seen::default());
-    let engine = Engine::builder(lab.pool().clone(), seen.clone()).register::<Long>().build().unwrap();
+    let engine = Engine::builder(lab.pool().clone(), seen.clone())
+        .register::<Long>()
+        .build()
+        .unwrap();
     let running = Running::start(engine);
-    let looks = || lab.statements().get("lost.sql").copied().unwrap_or_default();
-    let began = async |count: usize| {
-        eventually("all have begun", async || seen.words.lock().unwrap().len() == count).await;
+    let looks = || {
+        lab.statements()
+            .get("lost.sql")
+            .copied()
+            .unwrap_or_default()
     };
-    lab.enqueue_all((0..20).map(|_| Long { way: Way::Deaf })).await.unwrap();
+    let began = async |count: usize| {
+        eventually("all have begun", async || {
+            seen.words.lock().unwrap().len() == count
+        })
+        .await;
+    };
+    lab.enqueue_all((0..20).map(|_| Long { way: Way::Deaf }))
+        .await
+        .unwrap();
     began(20).await;
     assert_eq!(looks(), 0);
     let first = Instant::now();
-    let asking = lab.enqueue_all((0..60).map(|_| Long { way: Way::Looks })).await.unwrap();
+    let asking = lab
+        .enqueue_all((0..60).map(|_| Long { way: Way::Looks }))
+        .await
+        .unwrap();
     began(80).await;
     eventually("there were some looks", async || looks() >= 3).await;
     let (sent, elapsed) = (looks(), first.elapsed());
-    assert!(SECOND * u32::try_from(sent).unwrap() <= elapsed + SECOND, "{sent} looks for 60 steps in {elapsed:?}");
-    assert_eq!(seen.of(asking[0].id.raw()), ["began"], "nobody was cancelled");
+    assert!(
+        SECOND * u32::try_from(sent).unwrap() <= elapsed + SECOND,
+        "{sent} looks for 60 steps in {elapsed:?}"
+    );
+    assert_eq!(
+        seen.of(asking[0].id.raw()),
+        ["began"],
+        "nobody was cancelled"
+    );
     for one in &asking {
         lab.cancel(one.id, "enough").await.unwrap();
     }

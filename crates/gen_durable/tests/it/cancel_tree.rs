@@ -21,7 +21,13 @@ impl Job for Leaf {
 /// was retried by an operator, and counts for no join. Another tree stands beside it.
 async fn tree(lab: &Lab<()>) -> (Id<Leaf>, i64) {
     let root = lab.enqueue(Leaf).after(gen_durable::HOUR).await.unwrap().id;
-    let beside = lab.enqueue(Leaf).after(gen_durable::HOUR).await.unwrap().id.raw();
+    let beside = lab
+        .enqueue(Leaf)
+        .after(gen_durable::HOUR)
+        .await
+        .unwrap()
+        .id
+        .raw();
     let text = "
         update S.instances set status = 'awaiting_children', join_generation = 3, children_pending = 1999 where id = ROOT;
         insert into S.instances (fsm, step, state, eligible_at, parent_id, parent_generation, status, finished_at)
@@ -35,13 +41,18 @@ async fn tree(lab: &Lab<()>) -> (Id<Leaf>, i64) {
         insert into S.instances (fsm, step, state, eligible_at, parent_id, parent_generation)
         values ('leaf', 'run', 'null', 'infinity', BESIDE, 1)";
     let text = text.replace("S.", &format!("{}.", lab.pool().schema()));
-    let text = text.replace("ROOT", &root.to_string()).replace("BESIDE", &beside.to_string());
+    let text = text
+        .replace("ROOT", &root.to_string())
+        .replace("BESIDE", &beside.to_string());
     sql().await.batch_execute(&text).await.unwrap();
     (root, beside)
 }
 
 async fn count(lab: &Lab<()>, which: &str) -> i64 {
-    let text = format!("select count(*) from {}.instances where {which}", lab.pool().schema());
+    let text = format!(
+        "select count(*) from {}.instances where {which}",
+        lab.pool().schema()
+    );
     sql().await.query_one(&text, &[]).await.unwrap().get(0)
 }
 
@@ -58,12 +69,30 @@ async fn a_cancelled_tree_is_read_in_pages_and_locks_only_what_lives() {
     holder.batch_execute(&settled).await.unwrap();
     assert!(lab.cancel_subtree(root, "enough").await.unwrap());
     holder.batch_execute("commit").await.unwrap();
-    assert_eq!(count(&lab, "finished_at is null").await, 2, "the tree beside it lives");
-    assert_eq!(count(&lab, "status = 'cancelled' and last_error = 'enough'").await, 1 + 2_000 + 40 + 1);
-    assert_eq!(count(&lab, &format!("id = {root} and status = 'cancelled'")).await, 1, "its children did not wake it");
-    let pages = lab.statements().get("cancel_below.sql").copied().unwrap_or_default();
+    assert_eq!(
+        count(&lab, "finished_at is null").await,
+        2,
+        "the tree beside it lives"
+    );
+    assert_eq!(
+        count(&lab, "status = 'cancelled' and last_error = 'enough'").await,
+        1 + 2_000 + 40 + 1
+    );
+    assert_eq!(
+        count(&lab, &format!("id = {root} and status = 'cancelled'")).await,
+        1,
+        "its children did not wake it"
+    );
+    let pages = lab
+        .statements()
+        .get("cancel_below.sql")
+        .copied()
+        .unwrap_or_default();
     assert!((3..=10).contains(&pages), "{pages} pages");
-    assert!(!lab.cancel_subtree(root, "again").await.unwrap(), "it has settled");
+    assert!(
+        !lab.cancel_subtree(root, "again").await.unwrap(),
+        "it has settled"
+    );
 }
 
 /// The wait for a row below has a bound; what was cancelled stays cancelled, and the same call goes on with the rest.
@@ -79,9 +108,16 @@ async fn a_cancelled_tree_does_not_wait_for_a_locked_descendant_for_ever() {
     holder.batch_execute(&lives).await.unwrap();
     let busy = lab.cancel_subtree(root, "enough").await.unwrap_err();
     assert!(busy.to_string().contains("lock"), "{busy}");
-    assert_eq!(count(&lab, &format!("id = {root} and status = 'cancelled'")).await, 1, "the root comes first");
+    assert_eq!(
+        count(&lab, &format!("id = {root} and status = 'cancelled'")).await,
+        1,
+        "the root comes first"
+    );
     holder.batch_execute("commit").await.unwrap();
-    assert!(!lab.cancel_subtree(root, "enough").await.unwrap(), "the root had settled before");
+    assert!(
+        !lab.cancel_subtree(root, "enough").await.unwrap(),
+        "the root had settled before"
+    );
     assert_eq!(count(&lab, "finished_at is null").await, 2);
 }
 
@@ -96,8 +132,18 @@ async fn a_cancel_of_a_tree_in_sql_locks_only_what_lives() {
     );
     holder.batch_execute(&settled).await.unwrap();
     let cancel = format!("select {schema}.cancel({root}, null, null, null, 'enough', true)");
-    caller.batch_execute("set lock_timeout = '20s'").await.unwrap();
-    assert_eq!(caller.query_one(&cancel, &[]).await.unwrap().get::<_, &str>(0), "cancelled");
+    caller
+        .batch_execute("set lock_timeout = '20s'")
+        .await
+        .unwrap();
+    assert_eq!(
+        caller
+            .query_one(&cancel, &[])
+            .await
+            .unwrap()
+            .get::<_, &str>(0),
+        "cancelled"
+    );
     holder.batch_execute("commit").await.unwrap();
     assert_eq!(count(&lab, "finished_at is null").await, 2);
 }

@@ -1,7 +1,8 @@
 //! Children and joins: a join releases exactly once, after the last child of its own spawn has settled.
 
 use gen_durable::{
-    Context, DAY, Engine, HOUR, Job, Lab, Machine, Outcome, Policy, SECOND, Status, StepError, birth, done, next, spawn,
+    Context, DAY, Engine, HOUR, Job, Lab, Machine, Outcome, Policy, SECOND, Status, StepError,
+    birth, done, next, spawn,
 };
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +17,11 @@ impl Job for Square {
     type App = ();
     type Output = i64;
     async fn run(&self, _: &mut Context<'_, Self>) -> Result<i64, StepError> {
-        if self.n < 0 { Err("negative")? } else { Ok(self.n * self.n) }
+        if self.n < 0 {
+            Err("negative")?
+        } else {
+            Ok(self.n * self.n)
+        }
     }
     fn policy(&self) -> Policy {
         Policy::ONCE
@@ -61,7 +66,10 @@ impl Machine for Sum {
             At::Join | At::Late => {
                 let children = cx.children::<Square>()?;
                 let results = children.iter().filter_map(|child| child.result.as_ref());
-                let sum = results.clone().filter_map(|result| result.as_ref().ok()).sum();
+                let sum = results
+                    .clone()
+                    .filter_map(|result| result.as_ref().ok())
+                    .sum();
                 let failed = results.filter(|result| result.is_err()).count();
                 Ok(done((children.len(), sum, failed)))
             }
@@ -70,7 +78,11 @@ impl Machine for Sum {
 }
 
 fn sum(numbers: &[i64]) -> Sum {
-    Sum { numbers: numbers.to_vec(), any: false, rounds: 0 }
+    Sum {
+        numbers: numbers.to_vec(),
+        any: false,
+        rounds: 0,
+    }
 }
 
 async fn lab() -> Lab<()> {
@@ -85,7 +97,11 @@ async fn a_parent_joins_when_every_child_has_settled_failed_ones_included() {
     assert_eq!(lab.status_of(id).await, Status::AwaitingChildren);
     for _ in 0..3 {
         assert!(lab.step().await);
-        assert_eq!(lab.status_of(id).await, Status::AwaitingChildren, "not before the last one");
+        assert_eq!(
+            lab.status_of(id).await,
+            Status::AwaitingChildren,
+            "not before the last one"
+        );
     }
     lab.drain().await;
     assert_eq!(lab.result_of(id).await, Some(Ok((4, 14, 1))));
@@ -102,7 +118,11 @@ async fn no_children_at_all_means_on_at_once() {
 #[tokio::test]
 async fn a_child_whose_key_is_taken_is_left_out_of_the_join() {
     let lab = lab().await;
-    let holder = lab.enqueue(Square { n: 1_000_000 }).after(DAY).await.unwrap();
+    let holder = lab
+        .enqueue(Square { n: 1_000_000 })
+        .after(DAY)
+        .await
+        .unwrap();
     let id = lab.enqueue(sum(&[1_000_000, 2])).await.unwrap().id;
     lab.drain().await;
     assert_eq!(lab.result_of(id).await, Some(Ok((1, 4, 0))));
@@ -112,7 +132,15 @@ async fn a_child_whose_key_is_taken_is_left_out_of_the_join() {
 #[tokio::test]
 async fn any_child_releases_a_join_on_any_and_late_ones_count_for_nothing() {
     let lab = lab().await;
-    let id = lab.enqueue(Sum { numbers: vec![3, 77], any: true, rounds: 2 }).await.unwrap().id;
+    let id = lab
+        .enqueue(Sum {
+            numbers: vec![3, 77],
+            any: true,
+            rounds: 2,
+        })
+        .await
+        .unwrap()
+        .id;
     lab.drain().await;
     // Three rounds: each spawned a quick child and a slow one, and went on with the quick one.
     assert_eq!(lab.result_of(id).await, Some(Ok((2, 9, 0))));
@@ -133,19 +161,42 @@ async fn a_join_that_runs_out_of_time_sees_who_is_still_running() {
 }
 
 #[tokio::test]
-async fn cancelling_a_subtree_ends_all_that_lives_below_and_a_cancelled_child_releases_its_parent() {
+async fn cancelling_a_subtree_ends_all_that_lives_below_and_a_cancelled_child_releases_its_parent()
+{
     let lab = lab().await;
     let id = lab.enqueue(sum(&[77, 77, 2])).await.unwrap().id;
     assert!(lab.step().await);
     assert!(lab.cancel_subtree(id, "all of it").await.unwrap());
     assert_eq!(lab.drain().await.steps, 0);
-    let all = lab.inspect().list(gen_durable::Filter { limit: 10, ..Default::default() }).await.unwrap();
-    assert!(all.len() == 4 && all.iter().all(|row| row.status == Status::Cancelled), "{all:?}");
+    let all = lab
+        .inspect()
+        .list(gen_durable::Filter {
+            limit: 10,
+            ..Default::default()
+        })
+        .await
+        .unwrap();
+    assert!(
+        all.len() == 4 && all.iter().all(|row| row.status == Status::Cancelled),
+        "{all:?}"
+    );
 
     let parent = lab.enqueue(sum(&[77])).await.unwrap().id;
     lab.drain().await;
-    let child = lab.inspect().list(gen_durable::Filter { limit: 1, ..Default::default() }).await.unwrap()[0].id;
-    assert!(lab.cancel(gen_durable::Id::<Square>::from_raw(child), "this one").await.unwrap());
+    let child = lab
+        .inspect()
+        .list(gen_durable::Filter {
+            limit: 1,
+            ..Default::default()
+        })
+        .await
+        .unwrap()[0]
+        .id;
+    assert!(
+        lab.cancel(gen_durable::Id::<Square>::from_raw(child), "this one")
+            .await
+            .unwrap()
+    );
     lab.drain().await;
     assert_eq!(lab.result_of(parent).await, Some(Ok((1, 0, 1))));
 }
@@ -166,7 +217,9 @@ impl Machine for Shop {
     type Step = ShopAt;
     type Output = ();
     async fn step(&mut self, _: ShopAt, _: &mut Context<'_, Self>) -> Outcome<Self> {
-        Ok(done(()).and_enqueue(Square { n: 6 }).and_enqueue(birth(Square { n: 7 }).priority(-3).after(SECOND)))
+        Ok(done(())
+            .and_enqueue(Square { n: 6 })
+            .and_enqueue(birth(Square { n: 7 }).priority(-3).after(SECOND)))
     }
     fn policy(&self, _: &ShopAt) -> Policy {
         Policy::ONCE
@@ -178,25 +231,54 @@ async fn what_rides_along_is_enqueued_in_the_same_commit_or_not_at_all() {
     let lab = Lab::new(()).await.register::<Shop>().register::<Square>();
     lab.enqueue(Shop { to: 0 }).tenant("acme").await.unwrap();
     lab.crash_before_commit().await;
-    assert_eq!(lab.inspect().list(gen_durable::Filter { limit: 9, ..Default::default() }).await.unwrap().len(), 1);
+    assert_eq!(
+        lab.inspect()
+            .list(gen_durable::Filter {
+                limit: 9,
+                ..Default::default()
+            })
+            .await
+            .unwrap()
+            .len(),
+        1
+    );
     assert!(lab.step().await);
-    let all = lab.inspect().list(gen_durable::Filter { limit: 9, ..Default::default() }).await.unwrap();
-    assert_eq!(all.iter().map(|row| row.priority).collect::<Vec<_>>(), [-3, 0, 0]);
+    let all = lab
+        .inspect()
+        .list(gen_durable::Filter {
+            limit: 9,
+            ..Default::default()
+        })
+        .await
+        .unwrap();
+    assert_eq!(
+        all.iter().map(|row| row.priority).collect::<Vec<_>>(),
+        [-3, 0, 0]
+    );
     assert!(all.iter().all(|row| row.tenant == "acme"));
     assert_eq!(lab.skip(SECOND).await.done, 2);
 }
 
 #[tokio::test]
 async fn a_thousand_children_join_once_under_a_running_engine() {
-    let engine = Engine::builder(live().await, ()).register::<Sum>().register::<Square>().build().unwrap();
+    let engine = Engine::builder(live().await, ())
+        .register::<Sum>()
+        .register::<Square>()
+        .build()
+        .unwrap();
     let client = engine.client();
     let running = Running::start(engine);
     let numbers: Vec<i64> = (100..1_100).collect();
     let expected: i64 = numbers.iter().map(|n| n * n).sum();
-    let ids = client.enqueue_all((0..3).map(|_| sum(&numbers))).await.unwrap();
+    let ids = client
+        .enqueue_all((0..3).map(|_| sum(&numbers)))
+        .await
+        .unwrap();
     for new in ids {
         let settled = client.settled(new.id, 20 * SECOND).await.unwrap();
-        let Some(settled) = settled else { panic!("{:?}", client.inspect().counts().await) };
+        let Some(settled) = settled else {
+            panic!("{:?}", client.inspect().counts().await)
+        };
         assert_eq!(settled.result, Ok((1_000, expected, 0)));
     }
     running.stop().await;

@@ -4,8 +4,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use gen_durable::{
-    Client, Context, Cycle, DAY, Engine, HOUR, Id, Job, Lab, Machine, Missed, Outcome, Settings, Signal, StepError,
-    Timestamp, done, wait_for,
+    Client, Context, Cycle, DAY, Engine, HOUR, Id, Job, Lab, Machine, Missed, Outcome, Settings,
+    Signal, StepError, Timestamp, done, wait_for,
 };
 use serde::{Deserialize, Serialize};
 
@@ -40,7 +40,10 @@ impl Machine for Wait {
         match at {
             Step::Begin => {
                 let cycle = self.cycle.parse::<Cycle>()?.missed(Missed::All);
-                Ok(wait_for::<Over>().then(Step::Over).meanwhile(cycle, Tick { of: cx.id.raw() }).forever())
+                Ok(wait_for::<Over>()
+                    .then(Step::Over)
+                    .meanwhile(cycle, Tick { of: cx.id.raw() })
+                    .forever())
             }
             Step::Over => Ok(done(())),
         }
@@ -92,11 +95,20 @@ impl Known {
 }
 
 const SCHEDULES: [&str; 3] = ["one", "two", "three"];
-const CYCLES: [&str; 5] = ["R/P3D", "R/P1M", "0 6 * * MON [Europe/Madrid]", "R/P1W[America/New_York]", "R/PT100H"];
+const CYCLES: [&str; 5] = [
+    "R/P3D",
+    "R/P1M",
+    "0 6 * * MON [Europe/Madrid]",
+    "R/P1W[America/New_York]",
+    "R/PT100H",
+];
 
 #[tokio::test]
 async fn over_a_simulated_year_nothing_is_early_nothing_is_lost_and_nothing_happens_twice() {
-    let seed = std::env::var("DURABLE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20_261_115_u64);
+    let seed = std::env::var("DURABLE_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or(20_261_115_u64);
     println!("DURABLE_SEED={seed}");
     let mut dice = Dice(seed.max(1));
     let mut lab = Lab::new(()).await.register::<Wait>().register::<Tick>();
@@ -120,12 +132,22 @@ async fn over_a_simulated_year_nothing_is_early_nothing_is_lost_and_nothing_happ
                 let cycle = format!("R{count}/PT{}S", period.as_secs());
                 let id = lab.enqueue(Wait { cycle }).await.unwrap().id;
                 lab.drain().await;
-                waits.push(Known { id, begun: now, period, times, over: None });
+                waits.push(Known {
+                    id,
+                    begun: now,
+                    period,
+                    times,
+                    over: None,
+                });
             }
             2 => {
                 // Over, while two nodes look for what is due: whoever is first, the rows agree with one another.
-                let open: Vec<usize> = (0..waits.len()).filter(|n| waits[*n].over.is_none()).collect();
-                if let Some(n) = open.get(usize::try_from(dice.below(64)).unwrap() % open.len().max(1)) {
+                let open: Vec<usize> = (0..waits.len())
+                    .filter(|n| waits[*n].over.is_none())
+                    .collect();
+                if let Some(n) =
+                    open.get(usize::try_from(dice.below(64)).unwrap() % open.len().max(1))
+                {
                     let id = waits[*n].id;
                     // Everything that was due before has had its chance, so that the count is known.
                     lab.drain().await;
@@ -142,13 +164,18 @@ async fn over_a_simulated_year_nothing_is_early_nothing_is_lost_and_nothing_happ
             3 => {
                 // A schedule is changed, while two nodes look.
                 let name = SCHEDULES[usize::try_from(dice.below(3)).unwrap()];
-                let cycle: Cycle = CYCLES[usize::try_from(dice.below(5)).unwrap()].parse().unwrap();
+                let cycle: Cycle = CYCLES[usize::try_from(dice.below(5)).unwrap()]
+                    .parse()
+                    .unwrap();
                 let (act, schedules) = (dice.below(4), lab.schedules());
                 let change = async {
                     match act {
                         0 => drop(schedules.pause(name, "test").await.unwrap()),
                         1 => drop(schedules.resume(name).await.unwrap()),
-                        2 => schedules.set(name, cycle, Some(Missed::All), "test").await.unwrap(),
+                        2 => schedules
+                            .set(name, cycle, Some(Missed::All), "test")
+                            .await
+                            .unwrap(),
                         _ => drop(schedules.run(name).await.unwrap()),
                     }
                 };
@@ -166,7 +193,8 @@ async fn over_a_simulated_year_nothing_is_early_nothing_is_lost_and_nothing_happ
                 }
             }
             _ => {
-                lab.skip(HOUR * u32::try_from(1 + dice.below(96)).unwrap()).await;
+                lab.skip(HOUR * u32::try_from(1 + dice.below(96)).unwrap())
+                    .await;
             }
         }
     }
@@ -175,17 +203,33 @@ async fn over_a_simulated_year_nothing_is_early_nothing_is_lost_and_nothing_happ
     let client = sql().await;
     let schema = lab.pool().schema().to_owned();
     for known in &waits {
-        let text =
-            format!("select due_at from {schema}.timers where instance_id = $1 and state = 'fired' order by due_at");
-        let fired: Vec<Timestamp> =
-            client.query(&text, &[&known.id.raw()]).await.unwrap().iter().map(|row| row.get(0)).collect();
+        let text = format!(
+            "select due_at from {schema}.timers where instance_id = $1 and state = 'fired' order by due_at"
+        );
+        let fired: Vec<Timestamp> = client
+            .query(&text, &[&known.id.raw()])
+            .await
+            .unwrap()
+            .iter()
+            .map(|row| row.get(0))
+            .collect();
         let count = known.due_by(known.over.unwrap_or(end));
-        let expected: Vec<Timestamp> =
-            (1..=count).map(|n| known.begun + known.period * u32::try_from(n).unwrap()).collect();
-        assert_eq!(fired, expected, "the wait {}: each at its time, none lost, none twice", known.id);
-        let ticks =
-            format!("select count(*) from {schema}.instances where fsm = 'tick' and (state->>'of')::bigint = $1");
-        let ticks: i64 = client.query_one(&ticks, &[&known.id.raw()]).await.unwrap().get(0);
+        let expected: Vec<Timestamp> = (1..=count)
+            .map(|n| known.begun + known.period * u32::try_from(n).unwrap())
+            .collect();
+        assert_eq!(
+            fired, expected,
+            "the wait {}: each at its time, none lost, none twice",
+            known.id
+        );
+        let ticks = format!(
+            "select count(*) from {schema}.instances where fsm = 'tick' and (state->>'of')::bigint = $1"
+        );
+        let ticks: i64 = client
+            .query_one(&ticks, &[&known.id.raw()])
+            .await
+            .unwrap()
+            .get(0);
         assert_eq!(u64::try_from(ticks).unwrap(), count);
     }
     for (what, text) in [
@@ -210,7 +254,10 @@ async fn over_a_simulated_year_nothing_is_early_nothing_is_lost_and_nothing_happ
         assert_eq!(count, 0, "{what}");
     }
     let fired: i64 = client
-        .query_one(&format!("select count(*) from {schema}.timers where state = 'fired'"), &[])
+        .query_one(
+            &format!("select count(*) from {schema}.timers where state = 'fired'"),
+            &[],
+        )
         .await
         .unwrap()
         .get(0);
@@ -234,13 +281,25 @@ async fn workers_whose_clock_is_an_hour_off_fire_by_the_databases_clock() {
         let pool = live().await;
         skew(pool.schema(), by).await;
         let engine = || {
-            let settings = Settings { timer_refill: Duration::from_millis(100), ..Settings::default() };
-            let builder = Engine::builder(pool.clone(), ()).register::<Wait>().register::<Tick>().settings(settings);
+            let settings = Settings {
+                timer_refill: Duration::from_millis(100),
+                ..Settings::default()
+            };
+            let builder = Engine::builder(pool.clone(), ())
+                .register::<Wait>()
+                .register::<Tick>()
+                .settings(settings);
             Running::start(builder.build().unwrap())
         };
         let running = [engine(), engine()];
         let client = Client::new(pool.clone());
-        let wait = client.enqueue(Wait { cycle: "R5/PT0.3S".into() }).await.unwrap().id;
+        let wait = client
+            .enqueue(Wait {
+                cycle: "R5/PT0.3S".into(),
+            })
+            .await
+            .unwrap()
+            .id;
         let watch = sql().await;
         let schema = pool.schema().to_owned();
         let fired = async || -> i64 {
@@ -256,21 +315,37 @@ async fn workers_whose_clock_is_an_hour_off_fire_by_the_databases_clock() {
             "select count(*) from {schema}.timers t join {schema}.instances i on i.id = t.started_id
              where t.ended_at < t.due_at or i.inserted_at < t.due_at"
         );
-        assert_eq!(watch.query_one(&wrong, &[]).await.unwrap().get::<_, i64>(0), 0, "{by}: never early");
+        assert_eq!(
+            watch.query_one(&wrong, &[]).await.unwrap().get::<_, i64>(0),
+            0,
+            "{by}: never early"
+        );
         assert_eq!(fired().await, 5, "{by}: and each once");
     }
 }
 
 /// Statements sent between two looks, by name.
-fn between(before: &BTreeMap<&'static str, u64>, after: &BTreeMap<&'static str, u64>) -> BTreeMap<&'static str, u64> {
-    let grown = |(name, count): (&&'static str, &u64)| (*name, count - before.get(name).unwrap_or(&0));
-    after.iter().map(grown).filter(|(_, count)| *count > 0).collect()
+fn between(
+    before: &BTreeMap<&'static str, u64>,
+    after: &BTreeMap<&'static str, u64>,
+) -> BTreeMap<&'static str, u64> {
+    let grown =
+        |(name, count): (&&'static str, &u64)| (*name, count - before.get(name).unwrap_or(&0));
+    after
+        .iter()
+        .map(grown)
+        .filter(|(_, count)| *count > 0)
+        .collect()
 }
 
 #[tokio::test]
 async fn a_hundred_timers_that_are_due_take_two_statements() {
     let lab = Lab::new(()).await.register::<Wait>().register::<Tick>();
-    lab.enqueue_all((0..100).map(|_| Wait { cycle: "R1/PT1H".into() })).await.unwrap();
+    lab.enqueue_all((0..100).map(|_| Wait {
+        cycle: "R1/PT1H".into(),
+    }))
+    .await
+    .unwrap();
     lab.drain().await;
     let before = lab.statements();
     lab.skip(HOUR).await;
@@ -283,30 +358,54 @@ async fn a_hundred_timers_that_are_due_take_two_statements() {
 #[tokio::test]
 async fn a_wait_with_something_beside_it_is_still_one_commit() {
     let lab = Lab::new(()).await.register::<Wait>().register::<Tick>();
-    lab.enqueue(Wait { cycle: "R/PT1H".into() }).await.unwrap();
+    lab.enqueue(Wait {
+        cycle: "R/PT1H".into(),
+    })
+    .await
+    .unwrap();
     let before = lab.statements();
     lab.drain().await;
     let sent = between(&before, &lab.statements());
-    assert_eq!((sent.get("conclude.sql"), sent.get("settle.sql")), (Some(&1), None), "{sent:?}");
+    assert_eq!(
+        (sent.get("conclude.sql"), sent.get("settle.sql")),
+        (Some(&1), None),
+        "{sent:?}"
+    );
 }
 
 /// A million by command (`DURABLE_TIMER_ROWS=1000000`), a hundredth of it otherwise.
 fn rows() -> i64 {
-    std::env::var("DURABLE_TIMER_ROWS").ok().and_then(|rows| rows.parse().ok()).unwrap_or(10_000)
+    std::env::var("DURABLE_TIMER_ROWS")
+        .ok()
+        .and_then(|rows| rows.parse().ok())
+        .unwrap_or(10_000)
 }
 
 /// Pages that a statement touches, the second time.
 async fn pages(client: &tokio_postgres::Client, text: &str) -> u64 {
     let mut pages = 0;
     for _ in 0..2 {
-        let rows = client.simple_query(&format!("begin; explain (analyze, buffers) {text}; rollback")).await.unwrap();
+        let rows = client
+            .simple_query(&format!(
+                "begin; explain (analyze, buffers) {text}; rollback"
+            ))
+            .await
+            .unwrap();
         let lines = rows.iter().filter_map(|message| match message {
             tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
             _ => None,
         });
-        let buffers = lines.into_iter().find(|line| line.contains("Buffers: shared")).unwrap_or_default();
+        let buffers = lines
+            .into_iter()
+            .find(|line| line.contains("Buffers: shared"))
+            .unwrap_or_default();
         let number = |name: &str| -> u64 {
-            buffers.split(name).nth(1).and_then(|rest| rest.split(' ').next()).and_then(|n| n.parse().ok()).unwrap_or(0)
+            buffers
+                .split(name)
+                .nth(1)
+                .and_then(|rest| rest.split(' ').next())
+                .and_then(|n| n.parse().ok())
+                .unwrap_or(0)
         };
         pages = number("hit=") + number("read=");
     }
@@ -328,8 +427,14 @@ async fn a_look_costs_the_same_whatever_is_pending_has_ended_or_was_due_before()
     let (pool, url) = apart().await;
     let schema = pool.schema().to_owned();
     let client = sql_at(&url).await;
-    client.batch_execute(&load(&schema, 100, "1 second", "pending")).await.unwrap();
-    client.batch_execute(&load(&schema, 100, "-1 second", "pending")).await.unwrap();
+    client
+        .batch_execute(&load(&schema, 100, "1 second", "pending"))
+        .await
+        .unwrap();
+    client
+        .batch_execute(&load(&schema, 100, "-1 second", "pending"))
+        .await
+        .unwrap();
     let looks = [
         format!("select * from {schema}.upcoming(5, 5, 1000)"),
         format!("select * from {schema}.due_timers(200, 5, 0, '-infinity', '{{}}', '{{}}')"),
@@ -341,10 +446,21 @@ async fn a_look_costs_the_same_whatever_is_pending_has_ended_or_was_due_before()
     }
     // Somebody holds an old snapshot: what has ended stays in the indexes as dead entries.
     let old = sql_at(&url).await;
-    old.batch_execute("begin isolation level repeatable read; select 1 from pg_class limit 1").await.unwrap();
-    client.batch_execute(&load(&schema, rows(), "1 day", "pending")).await.unwrap();
-    client.batch_execute(&load(&schema, rows(), "-30 days", "fired")).await.unwrap();
-    client.batch_execute(&load(&schema, rows(), "-2 days", "pending")).await.unwrap();
+    old.batch_execute("begin isolation level repeatable read; select 1 from pg_class limit 1")
+        .await
+        .unwrap();
+    client
+        .batch_execute(&load(&schema, rows(), "1 day", "pending"))
+        .await
+        .unwrap();
+    client
+        .batch_execute(&load(&schema, rows(), "-30 days", "fired"))
+        .await
+        .unwrap();
+    client
+        .batch_execute(&load(&schema, rows(), "-2 days", "pending"))
+        .await
+        .unwrap();
     let fire = format!(
         "update {schema}.timers set state = 'fired', ended_at = statement_timestamp()
          where state = 'pending' and due_at < statement_timestamp() - interval '1 hour'"
@@ -364,7 +480,10 @@ async fn a_look_costs_the_same_whatever_is_pending_has_ended_or_was_due_before()
     for (look, before) in looks.iter().zip(before) {
         let after = pages(&client, look).await;
         // The trees are a level or two deeper.
-        assert!(after <= before * 2 + 20, "{look}: {before} pages before, {after} after");
+        assert!(
+            after <= before * 2 + 20,
+            "{look}: {before} pages before, {after} after"
+        );
     }
     old.batch_execute("rollback").await.unwrap();
 }
@@ -384,19 +503,42 @@ async fn what_is_overdue_is_worked_off_while_what_is_fresh_fires_and_the_start_r
         ))
         .await
         .unwrap();
-    let settings = Settings { overdue_per_second: 500, ..Settings::default() };
-    let builder = Engine::builder(pool.clone(), ()).register::<Wait>().register::<Tick>().settings(settings);
+    let settings = Settings {
+        overdue_per_second: 500,
+        ..Settings::default()
+    };
+    let builder = Engine::builder(pool.clone(), ())
+        .register::<Wait>()
+        .register::<Tick>()
+        .settings(settings);
     let running = Running::start(builder.build().unwrap());
     let caller = Client::new(pool.clone());
-    caller.enqueue(Wait { cycle: "R3/PT0.1S".into() }).await.unwrap();
+    caller
+        .enqueue(Wait {
+            cycle: "R3/PT0.1S".into(),
+        })
+        .await
+        .unwrap();
     let ask = async |what: &str| -> i64 {
-        client.query_one(&format!("select count(*) from {schema}.{what}"), &[]).await.unwrap().get(0)
+        client
+            .query_one(&format!("select count(*) from {schema}.{what}"), &[])
+            .await
+            .unwrap()
+            .get(0)
     };
     let still_overdue = "instances where deadline_at < statement_timestamp() - interval '1 hour'";
-    eventually("the fresh ones fire", async || ask("timers where state = 'fired'").await == 3).await;
-    eventually("the overdue ones are worked off", async || ask(still_overdue).await == 0).await;
-    eventually("and have gone on", async || ask("instances where fsm = 'wait' and status = 'done'").await >= count)
-        .await;
+    eventually("the fresh ones fire", async || {
+        ask("timers where state = 'fired'").await == 3
+    })
+    .await;
+    eventually("the overdue ones are worked off", async || {
+        ask(still_overdue).await == 0
+    })
+    .await;
+    eventually("and have gone on", async || {
+        ask("instances where fsm = 'wait' and status = 'done'").await >= count
+    })
+    .await;
     running.stop().await;
     // At most a second's worth at once, the rest at the rate.
     let text = format!(
@@ -404,7 +546,10 @@ async fn what_is_overdue_is_worked_off_while_what_is_fresh_fires_and_the_start_r
          and step = 'over' and visit = 1"
     );
     let lasted: f64 = client.query_one(&text, &[]).await.unwrap().get(0);
-    assert!(lasted >= (count - 500).max(0) as f64 / 500.0 * 0.5, "{count} were worked off in {lasted} s");
+    assert!(
+        lasted >= (count - 500).max(0) as f64 / 500.0 * 0.5,
+        "{count} were worked off in {lasted} s"
+    );
 }
 
 #[tokio::test]
@@ -412,14 +557,36 @@ async fn a_timer_that_cannot_be_fired_stops_no_other() {
     let pool = live().await;
     let schema = pool.schema().to_owned();
     let client = sql().await;
-    let build = || Engine::builder(pool.clone(), ()).register::<Wait>().register::<Tick>().build().unwrap();
+    let build = || {
+        Engine::builder(pool.clone(), ())
+            .register::<Wait>()
+            .register::<Tick>()
+            .build()
+            .unwrap()
+    };
     let caller = Client::new(pool.clone());
-    let wait = caller.enqueue(Wait { cycle: "R/P1D".into() }).await.unwrap().id;
+    let wait = caller
+        .enqueue(Wait {
+            cycle: "R/P1D".into(),
+        })
+        .await
+        .unwrap()
+        .id;
     let running = Running::start(build());
     let count = async |which: &str| -> i64 {
-        client.query_one(&format!("select count(*) from {schema}.timers where {which}"), &[]).await.unwrap().get(0)
+        client
+            .query_one(
+                &format!("select count(*) from {schema}.timers where {which}"),
+                &[],
+            )
+            .await
+            .unwrap()
+            .get(0)
     };
-    eventually("it is armed", async || count("state = 'pending'").await == 1).await;
+    eventually("it is armed", async || {
+        count("state = 'pending'").await == 1
+    })
+    .await;
     running.stop().await;
     // One that no row can keep, one whose cycle no build can read, and three that are as they should be: all due at once.
     let arm = |cycle: &str, birth: &str| {
@@ -433,14 +600,21 @@ async fn a_timer_that_cannot_be_fired_stops_no_other() {
     let all = [arm("R/P1D", "{}"), arm("gibberish", good)].join("") + &arm("R/P1D", good).repeat(3);
     client.batch_execute(&all).await.unwrap();
     let running = Running::start(build());
-    eventually("the others fire", async || count("state = 'fired'").await == 3).await;
+    eventually("the others fire", async || {
+        count("state = 'fired'").await == 3
+    })
+    .await;
     running.stop().await;
     assert_eq!(
         count("state = 'pending' and (birth = '{}' or cycle = 'gibberish')").await,
         2,
         "and these are still there"
     );
-    assert_eq!(count("state = 'pending'").await, 6, "beside the next of each, and the first");
+    assert_eq!(
+        count("state = 'pending'").await,
+        6,
+        "beside the next of each, and the first"
+    );
 }
 
 #[tokio::test]
@@ -448,12 +622,27 @@ async fn a_timer_that_falls_due_waits_for_at_most_one_batch_of_overdue_ones() {
     let pool = live().await;
     let schema = pool.schema().to_owned();
     let client = sql().await;
-    let settings = Settings { overdue_per_second: 1_000, ..Settings::default() };
-    let builder = Engine::builder(pool.clone(), ()).register::<Wait>().register::<Tick>().settings(settings);
+    let settings = Settings {
+        overdue_per_second: 1_000,
+        ..Settings::default()
+    };
+    let builder = Engine::builder(pool.clone(), ())
+        .register::<Wait>()
+        .register::<Tick>()
+        .settings(settings);
     let running = Running::start(builder.build().unwrap());
-    Client::new(pool.clone()).enqueue(Wait { cycle: "R20/PT0.1S".into() }).await.unwrap();
+    Client::new(pool.clone())
+        .enqueue(Wait {
+            cycle: "R20/PT0.1S".into(),
+        })
+        .await
+        .unwrap();
     let ask = async |what: &str| -> i64 {
-        client.query_one(&format!("select count(*) from {schema}.{what}"), &[]).await.unwrap().get(0)
+        client
+            .query_one(&format!("select count(*) from {schema}.{what}"), &[])
+            .await
+            .unwrap()
+            .get(0)
     };
     eventually("the first is armed", async || ask("timers").await > 0).await;
     // No worker has their machine: they only go from waiting to runnable.
@@ -464,8 +653,14 @@ async fn a_timer_that_falls_due_waits_for_at_most_one_batch_of_overdue_ones() {
          from generate_series(1, 5000) g"
     );
     client.batch_execute(&overdue).await.unwrap();
-    eventually("all of them fire", async || ask("timers where state = 'fired'").await == 20).await;
-    eventually("the overdue ones too", async || ask("instances where deadline_at is not null").await == 0).await;
+    eventually("all of them fire", async || {
+        ask("timers where state = 'fired'").await == 20
+    })
+    .await;
+    eventually("the overdue ones too", async || {
+        ask("instances where deadline_at is not null").await == 0
+    })
+    .await;
     running.stop().await;
     // Counted in rows and not in time: a machine that stands still fires neither. What is late by more than 5 s is overdue itself.
     let text = format!(
@@ -474,5 +669,8 @@ async fn a_timer_that_falls_due_waits_for_at_most_one_batch_of_overdue_ones() {
          from {schema}.timers t where t.state = 'fired' and t.ended_at - t.due_at <= interval '5 s'"
     );
     let between: i64 = client.query_one(&text, &[]).await.unwrap().get(0);
-    assert!(between <= 200, "{between} overdue ones were fired between the due time of a timer and its end");
+    assert!(
+        between <= 200,
+        "{between} overdue ones were fired between the due time of a timer and its end"
+    );
 }

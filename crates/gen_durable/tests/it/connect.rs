@@ -43,8 +43,15 @@ async fn most_connections(job: impl Fn(u8) -> Hello) -> i64 {
     let named = format!("{}{separator}application_name={name}", url());
     let pool = Pool::open(&named, &name, 1).unwrap();
     pool.migrate().await.unwrap();
-    let settings = Settings { transactions: 1, ..Settings::default() };
-    let engine = Engine::builder(pool, ()).register::<Hello>().settings(settings).build().unwrap();
+    let settings = Settings {
+        transactions: 1,
+        ..Settings::default()
+    };
+    let engine = Engine::builder(pool, ())
+        .register::<Hello>()
+        .settings(settings)
+        .build()
+        .unwrap();
     let client = engine.client();
     let running = Running::start(engine);
     let ids = client.enqueue_all((0..50).map(job)).await.unwrap();
@@ -61,35 +68,56 @@ async fn most_connections(job: impl Fn(u8) -> Hello) -> i64 {
 
 #[tokio::test]
 async fn of_several_hosts_the_one_that_answers_and_can_write_is_taken() {
-    let cluster = gen_durable_postgres::Options::for_tests().listen_on(0).temporary().unwrap();
+    let cluster = gen_durable_postgres::Options::for_tests()
+        .listen_on(0)
+        .temporary()
+        .unwrap();
     let url = cluster.tcp_url().unwrap();
     let (before, after) = url.split_once('@').unwrap();
     let (address, path) = after.split_once('/').unwrap();
     // Nobody listens on port 1.
-    let several = format!("{before}@127.0.0.1:1,{address}/{path}?target_session_attrs=read-write&sslmode=disable");
+    let several = format!(
+        "{before}@127.0.0.1:1,{address}/{path}?target_session_attrs=read-write&sslmode=disable"
+    );
     let pool = Pool::connect_to(&several, "several").await.unwrap();
     pool.migrate().await.unwrap();
-    assert_eq!(pool.migrations().status().await.unwrap().installed, pool.migrations().status().await.unwrap().current);
+    assert_eq!(
+        pool.migrations().status().await.unwrap().installed,
+        pool.migrations().status().await.unwrap().current
+    );
 }
 
 /// A certificate authority and a certificate for `localhost`, made by the openssl program.
 fn make_certificates(dir: &Path) {
     let run = |arguments: &str| {
-        let done = Command::new("openssl").args(arguments.split(' ')).current_dir(dir).output().unwrap();
-        assert!(done.status.success(), "{arguments}: {}", String::from_utf8_lossy(&done.stderr));
+        let done = Command::new("openssl")
+            .args(arguments.split(' '))
+            .current_dir(dir)
+            .output()
+            .unwrap();
+        assert!(
+            done.status.success(),
+            "{arguments}: {}",
+            String::from_utf8_lossy(&done.stderr)
+        );
     };
     run("req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=ca");
     run(
         "req -newkey rsa:2048 -nodes -keyout server.key -out server.csr -subj /CN=localhost -addext subjectAltName=DNS:localhost",
     );
     std::fs::write(dir.join("san"), "subjectAltName=DNS:localhost").unwrap();
-    run("x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out server.pem -days 2 -extfile san");
+    run(
+        "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out server.pem -days 2 -extfile san",
+    );
 }
 
 #[tokio::test]
 async fn tls_is_spoken_and_the_servers_certificate_is_verified() {
     if Command::new("openssl").arg("version").output().is_err() {
-        assert!(std::env::var_os("CI").is_none(), "the openssl program must be there in CI");
+        assert!(
+            std::env::var_os("CI").is_none(),
+            "the openssl program must be there in CI"
+        );
         eprintln!("skipped: there is no openssl program to make certificates with");
         return;
     }
@@ -97,9 +125,14 @@ async fn tls_is_spoken_and_the_servers_certificate_is_verified() {
     std::fs::create_dir_all(&dir).unwrap();
     std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755)).unwrap();
     make_certificates(&dir);
-    let mut cluster = gen_durable_postgres::Options::for_tests().listen_on(0).temporary().unwrap();
+    let mut cluster = gen_durable_postgres::Options::for_tests()
+        .listen_on(0)
+        .temporary()
+        .unwrap();
     // The key must belong to whoever runs the server: copied by the server's own owner, through SQL.
-    let (owner, connection) = tokio_postgres::connect(&cluster.url(), tokio_postgres::NoTls).await.unwrap();
+    let (owner, connection) = tokio_postgres::connect(&cluster.url(), tokio_postgres::NoTls)
+        .await
+        .unwrap();
     tokio::spawn(connection);
     for file in ["server.key", "server.pem"] {
         let text = std::fs::read_to_string(dir.join(file)).unwrap();
@@ -111,31 +144,60 @@ async fn tls_is_spoken_and_the_servers_certificate_is_verified() {
             .await
             .unwrap();
     }
-    for set in ["ssl = on", "ssl_cert_file = 'server.pem'", "ssl_key_file = 'server.key'"] {
-        owner.batch_execute(&format!("alter system set {set}")).await.unwrap();
+    for set in [
+        "ssl = on",
+        "ssl_cert_file = 'server.pem'",
+        "ssl_key_file = 'server.key'",
+    ] {
+        owner
+            .batch_execute(&format!("alter system set {set}"))
+            .await
+            .unwrap();
     }
     cluster.restart().unwrap();
     let base = cluster.tcp_url().unwrap().replace("127.0.0.1", "localhost");
-    let verified = format!("{base}?sslmode=verify-full&sslrootcert={}", dir.join("ca.pem").display());
+    let verified = format!(
+        "{base}?sslmode=verify-full&sslrootcert={}",
+        dir.join("ca.pem").display()
+    );
     let pool = Pool::connect_to(&verified, "tls").await.unwrap();
     let tx = pool.begin().await.unwrap();
     let spoken = "select ssl from pg_stat_ssl where pid = pg_backend_pid()";
     assert!(tx.query_one(spoken, &[]).await.unwrap().get::<_, bool>(0));
     tx.commit().await.unwrap();
     // Without the authority the same server is a stranger.
-    let error = Client::connect(&format!("{base}?sslmode=require")).await.unwrap_err();
-    assert!(error.is_transient() && error.to_string().to_lowercase().contains("certificate"), "{error}");
+    let error = Client::connect(&format!("{base}?sslmode=require"))
+        .await
+        .unwrap_err();
+    assert!(
+        error.is_transient() && error.to_string().to_lowercase().contains("certificate"),
+        "{error}"
+    );
     std::fs::remove_dir_all(dir).unwrap();
 }
 
 #[tokio::test]
 async fn nobody_there_is_an_error_and_not_a_wait() {
-    let error = Client::connect("postgres://nobody@127.0.0.1:1/none?sslmode=disable").await.unwrap_err();
-    assert!(error.is_transient() && error.to_string().contains("could not reach the database"), "{error}");
-    let error = Client::connect("host=/nowhere user=x dbname=\"").await.unwrap_err();
+    let error = Client::connect("postgres://nobody@127.0.0.1:1/none?sslmode=disable")
+        .await
+        .unwrap_err();
+    assert!(
+        error.is_transient() && error.to_string().contains("could not reach the database"),
+        "{error}"
+    );
+    let error = Client::connect("host=/nowhere user=x dbname=\"")
+        .await
+        .unwrap_err();
     assert!(error.is_invalid() || error.is_transient(), "{error}");
     // A pool can be opened before its database is there.
-    assert!(Pool::open("postgres://nobody@127.0.0.1:1/none?sslmode=disable", "later", 1).is_ok());
+    assert!(
+        Pool::open(
+            "postgres://nobody@127.0.0.1:1/none?sslmode=disable",
+            "later",
+            1
+        )
+        .is_ok()
+    );
     drop(live().await);
 }
 
@@ -146,7 +208,12 @@ async fn where_connections_are_few_the_lease_has_one() {
     let pool = live().await;
     let name = pool.schema().to_owned();
     let owner = sql().await;
-    owner.batch_execute(&format!("create role {name} login connection limit {LIMIT}")).await.unwrap();
+    owner
+        .batch_execute(&format!(
+            "create role {name} login connection limit {LIMIT}"
+        ))
+        .await
+        .unwrap();
     pool.migrations().grant(&name, &name).await.unwrap();
     let mut config: tokio_postgres::Config = url().parse().unwrap();
     if config.get_password().is_some() {
@@ -160,7 +227,10 @@ async fn where_connections_are_few_the_lease_has_one() {
     let port = config.get_ports().first().copied().unwrap_or(5432);
     let database = config.get_dbname().unwrap_or("postgres");
     let mine = format!("host={host} port={port} user={name} dbname={database} sslmode=disable");
-    let settings = Settings { heartbeat: 2 * SECOND, ..Settings::default() };
+    let settings = Settings {
+        heartbeat: 2 * SECOND,
+        ..Settings::default()
+    };
     let engine = Engine::builder(Pool::open(&mine, &name, 1).unwrap(), ())
         .register::<Hello>()
         .settings(settings)
@@ -173,7 +243,14 @@ async fn where_connections_are_few_the_lease_has_one() {
     // Its lease loses its connection, and before it makes another one all that are left are taken.
     let end = "select count(pg_terminate_backend(pid)) from pg_stat_activity \
                where usename = $1 and query like '%store::lease::renew%'";
-    assert_eq!(owner.query_one(end, &[&name]).await.unwrap().get::<_, i64>(0), 1);
+    assert_eq!(
+        owner
+            .query_one(end, &[&name])
+            .await
+            .unwrap()
+            .get::<_, i64>(0),
+        1
+    );
     let mut taken = Vec::new();
     while let Ok((client, connection)) = config.connect(tokio_postgres::NoTls).await {
         tokio::spawn(connection);
@@ -182,10 +259,18 @@ async fn where_connections_are_few_the_lease_has_one() {
     let renewed = format!("select max(renewed_at)::text from {name}.workers");
     let before: String = owner.query_one(&renewed, &[]).await.unwrap().get(0);
     eventually("the lease is renewed", async || {
-        owner.query_one(&renewed, &[]).await.unwrap().get::<_, String>(0) != before
+        owner
+            .query_one(&renewed, &[])
+            .await
+            .unwrap()
+            .get::<_, String>(0)
+            != before
     })
     .await;
     drop(taken);
     running.stop().await;
-    owner.batch_execute(&format!("drop owned by {name}; drop role {name}")).await.unwrap();
+    owner
+        .batch_execute(&format!("drop owned by {name}; drop role {name}"))
+        .await
+        .unwrap();
 }

@@ -22,9 +22,17 @@ impl Job for Tick {
 }
 
 /// Statements sent between two looks, by name.
-fn between(before: &BTreeMap<&'static str, u64>, after: &BTreeMap<&'static str, u64>) -> BTreeMap<&'static str, u64> {
-    let grown = |(name, count): (&&'static str, &u64)| (*name, count - before.get(name).unwrap_or(&0));
-    after.iter().map(grown).filter(|(_, count)| *count > 0).collect()
+fn between(
+    before: &BTreeMap<&'static str, u64>,
+    after: &BTreeMap<&'static str, u64>,
+) -> BTreeMap<&'static str, u64> {
+    let grown =
+        |(name, count): (&&'static str, &u64)| (*name, count - before.get(name).unwrap_or(&0));
+    after
+        .iter()
+        .map(grown)
+        .filter(|(_, count)| *count > 0)
+        .collect()
 }
 
 #[tokio::test]
@@ -34,12 +42,20 @@ async fn an_enqueue_is_one_statement_and_so_is_one_of_ten_thousand() {
     lab.enqueue(Tick { n: 1 }).await.unwrap();
     let one = lab.statements();
     assert_eq!(between(&start, &one), BTreeMap::from([("enqueue.sql", 1)]));
-    lab.enqueue_all((0..10_000).map(|n| Tick { n })).await.unwrap();
-    assert_eq!(between(&one, &lab.statements()), BTreeMap::from([("enqueue.sql", 1)]));
+    lab.enqueue_all((0..10_000).map(|n| Tick { n }))
+        .await
+        .unwrap();
+    assert_eq!(
+        between(&one, &lab.statements()),
+        BTreeMap::from([("enqueue.sql", 1)])
+    );
     let mut tx = lab.pool().begin().await.unwrap();
     let begun = lab.statements();
     lab.enqueue(Tick { n: 1 }).within(&mut tx).await.unwrap();
-    assert_eq!(between(&begun, &lab.statements()), BTreeMap::from([("enqueue.sql", 1)]));
+    assert_eq!(
+        between(&begun, &lab.statements()),
+        BTreeMap::from([("enqueue.sql", 1)])
+    );
     tx.commit().await.unwrap();
 }
 
@@ -47,7 +63,9 @@ async fn an_enqueue_is_one_statement_and_so_is_one_of_ten_thousand() {
 async fn callers_who_enqueue_at_once_share_statements() {
     let lab = Lab::new(()).await.register::<Tick>();
     let start = lab.statements();
-    let all = (0..500).map(|n| async move { n }).map(|n| async { lab.enqueue(Tick { n: n.await }).await.unwrap().id });
+    let all = (0..500)
+        .map(|n| async move { n })
+        .map(|n| async { lab.enqueue(Tick { n: n.await }).await.unwrap().id });
     let mut ids = futures_util::future::join_all(all).await;
     ids.sort_by_key(|id| id.raw());
     ids.dedup();
@@ -70,11 +88,19 @@ async fn a_pick_of_a_hundred_is_one_statement_and_so_is_their_commit() {
 #[tokio::test]
 async fn a_running_engine_sends_nothing_but_picks_and_commits_for_its_work() {
     let lab = Lab::new(()).await;
-    let engine = Engine::builder(lab.pool().clone(), ()).register::<Tick>().build().unwrap();
-    lab.enqueue_all((0..2_000).map(|n| Tick { n })).await.unwrap();
+    let engine = Engine::builder(lab.pool().clone(), ())
+        .register::<Tick>()
+        .build()
+        .unwrap();
+    lab.enqueue_all((0..2_000).map(|n| Tick { n }))
+        .await
+        .unwrap();
     let running = Running::start(engine);
     let last = lab.enqueue(Tick { n: 0 }).priority(1).await.unwrap().id;
-    eventually("the last one is done", async || lab.result_of(last).await.is_some()).await;
+    eventually("the last one is done", async || {
+        lab.result_of(last).await.is_some()
+    })
+    .await;
     running.stop().await;
     let sent = lab.statements();
     let hot = sent["pick.sql"] + sent["settle.sql"];
@@ -91,5 +117,8 @@ async fn a_caller_who_waits_asks_with_one_statement_a_look() {
     lab.drain().await;
     let start = lab.statements();
     assert!(lab.settled(id, SECOND).await.unwrap().is_some());
-    assert_eq!(between(&start, &lab.statements()), BTreeMap::from([("settled.sql", 1)]));
+    assert_eq!(
+        between(&start, &lab.statements()),
+        BTreeMap::from([("settled.sql", 1)])
+    );
 }

@@ -33,8 +33,16 @@ impl Job for Turn {
 async fn drained(turns: Vec<Turn>) -> BTreeMap<&'static str, u64> {
     let lab = Lab::new(()).await;
     // Nobody looks because time has passed: what is looked for, is looked for because something happened.
-    let settings = Settings { busy_poll: 5 * SECOND, idle_poll: 5 * SECOND, ..Settings::default() };
-    let engine = Engine::builder(lab.pool().clone(), ()).register::<Turn>().settings(settings).build().unwrap();
+    let settings = Settings {
+        busy_poll: 5 * SECOND,
+        idle_poll: 5 * SECOND,
+        ..Settings::default()
+    };
+    let engine = Engine::builder(lab.pool().clone(), ())
+        .register::<Turn>()
+        .settings(settings)
+        .build()
+        .unwrap();
     let before = lab.statements();
     let ids = lab.enqueue_all(turns).await.unwrap();
     let running = Running::start(engine);
@@ -44,29 +52,64 @@ async fn drained(turns: Vec<Turn>) -> BTreeMap<&'static str, u64> {
     }
     running.stop().await;
     let sent = lab.statements();
-    sent.into_iter().map(|(name, count)| (name, count - before.get(name).unwrap_or(&0))).collect()
+    sent.into_iter()
+        .map(|(name, count)| (name, count - before.get(name).unwrap_or(&0)))
+        .collect()
 }
 
 #[tokio::test]
 async fn places_are_given_out_by_the_pick_itself_and_keyed_endings_share_a_commit() {
-    let sent = drained((0..100).map(|n| Turn { n, lane: Some(n), key: None }).collect()).await;
+    let sent = drained(
+        (0..100)
+            .map(|n| Turn {
+                n,
+                lane: Some(n),
+                key: None,
+            })
+            .collect(),
+    )
+    .await;
     assert_eq!(sent["enqueue_at_once.sql"], 1, "{sent:?}");
     assert_eq!(sent.get("place.sql"), None, "{sent:?}");
     assert_eq!(sent.get("settle.sql"), None, "{sent:?}");
-    assert!(sent["settle_keyed.sql"] <= 30, "100 endings in 100 lanes: {sent:?}");
+    assert!(
+        sent["settle_keyed.sql"] <= 30,
+        "100 endings in 100 lanes: {sent:?}"
+    );
 }
 
 #[tokio::test]
 async fn a_lane_is_handed_on_without_a_pick_for_each() {
-    let sent = drained((0..200).map(|n| Turn { n, lane: Some(1), key: None }).collect()).await;
-    assert_eq!(sent["settle_keyed.sql"], 200, "one commit a job, since one follows the other: {sent:?}");
+    let sent = drained(
+        (0..200)
+            .map(|n| Turn {
+                n,
+                lane: Some(1),
+                key: None,
+            })
+            .collect(),
+    )
+    .await;
+    assert_eq!(
+        sent["settle_keyed.sql"], 200,
+        "one commit a job, since one follows the other: {sent:?}"
+    );
     assert!(sent["pick.sql"] < 40, "{sent:?}");
     assert_eq!(sent.get("place.sql"), None, "{sent:?}");
 }
 
 #[tokio::test]
 async fn a_turn_is_handed_on_without_a_pick_for_each() {
-    let sent = drained((0..200).map(|n| Turn { n, lane: None, key: Some(1) }).collect()).await;
+    let sent = drained(
+        (0..200)
+            .map(|n| Turn {
+                n,
+                lane: None,
+                key: Some(1),
+            })
+            .collect(),
+    )
+    .await;
     assert_eq!(sent["settle_keyed.sql"], 200, "{sent:?}");
     assert!(sent["pick.sql"] < 40, "{sent:?}");
 }

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use gen_durable::{Client, Context, Engine, Id, Machine, Outcome, Pool, SECOND, Settings, Status, done, next, sleep};
+use gen_durable::{
+    Client, Context, Engine, Id, Machine, Outcome, Pool, SECOND, Settings, Status, done, next,
+    sleep,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -35,12 +38,21 @@ macro_rules! build {
 }
 
 fn engine<M: Machine<App = ()>>(pool: &Pool) -> Engine {
-    let settings = Settings { stuck_retry_every: SECOND / 50, ..Settings::default() };
-    Engine::builder(pool.clone(), ()).register::<M>().settings(settings).build().unwrap()
+    let settings = Settings {
+        stuck_retry_every: SECOND / 50,
+        ..Settings::default()
+    };
+    Engine::builder(pool.clone(), ())
+        .register::<M>()
+        .settings(settings)
+        .build()
+        .unwrap()
 }
 
 /// Both builds at once, and a client.
-async fn side_by_side<Old: Machine<App = ()>, New: Machine<App = ()>>(pool: &Pool) -> (Client, [Running; 2]) {
+async fn side_by_side<Old: Machine<App = ()>, New: Machine<App = ()>>(
+    pool: &Pool,
+) -> (Client, [Running; 2]) {
     let (old, new) = (engine::<Old>(pool), engine::<New>(pool));
     let client = old.client();
     (client, [Running::start(old), Running::start(new)])
@@ -48,7 +60,10 @@ async fn side_by_side<Old: Machine<App = ()>, New: Machine<App = ()>>(pool: &Poo
 
 async fn result(client: &Client, id: i64) -> Value {
     // Any machine does: what it settled with is JSON.
-    let settled = client.settled(Id::<steps_new::Trip>::from_raw(id), SOON).await.unwrap();
+    let settled = client
+        .settled(Id::<steps_new::Trip>::from_raw(id), SOON)
+        .await
+        .unwrap();
     settled.expect("it does not settle").result.unwrap()
 }
 
@@ -84,15 +99,34 @@ async fn steps_are_added_renamed_and_removed_while_both_builds_run() {
     let (client, running) = side_by_side::<steps_old::Trip, steps_new::Trip>(&pool).await;
     let mut ids = Vec::new();
     for n in 0..MANY {
-        ids.push((n, client.enqueue(steps_old::Trip { n }).await.unwrap().id.raw()));
+        ids.push((
+            n,
+            client
+                .enqueue(steps_old::Trip { n })
+                .await
+                .unwrap()
+                .id
+                .raw(),
+        ));
     }
     for (n, id) in ids {
         assert_eq!(result(&client, id).await, json!(n));
     }
     stop(running).await;
     // Nothing was ever set aside: a history line would say so.
-    let text = format!("select count(*) from {}.transitions where outcome = 'stuck'", pool.schema());
-    assert_eq!(sql().await.query_one(&text, &[]).await.unwrap().get::<_, i64>(0), 0);
+    let text = format!(
+        "select count(*) from {}.transitions where outcome = 'stuck'",
+        pool.schema()
+    );
+    assert_eq!(
+        sql()
+            .await
+            .query_one(&text, &[])
+            .await
+            .unwrap()
+            .get::<_, i64>(0),
+        0
+    );
 }
 
 #[tokio::test]
@@ -101,11 +135,30 @@ async fn a_step_that_was_removed_at_once_waits_for_a_build_that_has_it() {
     let newer = engine::<fields_old::Trip>(&pool);
     let client = newer.client();
     let newer = Running::start(newer);
-    let id = client.enqueue(steps_old::Trip { n: 5 }).starting_at(steps_old::At::Weigh).await.unwrap().id.raw();
-    let other = client.enqueue(fields_old::Trip { count: 0 }).await.unwrap().id.raw();
+    let id = client
+        .enqueue(steps_old::Trip { n: 5 })
+        .starting_at(steps_old::At::Weigh)
+        .await
+        .unwrap()
+        .id
+        .raw();
+    let other = client
+        .enqueue(fields_old::Trip { count: 0 })
+        .await
+        .unwrap()
+        .id
+        .raw();
     assert_eq!(result(&client, other).await, json!(4));
-    assert_eq!(client.inspect().show(id).await.unwrap().unwrap().status, Status::Runnable);
-    assert_eq!(client.inspect().unserved().await.unwrap()[0].step.as_deref(), Some("weigh"));
+    assert_eq!(
+        client.inspect().show(id).await.unwrap().unwrap().status,
+        Status::Runnable
+    );
+    assert_eq!(
+        client.inspect().unserved().await.unwrap()[0]
+            .step
+            .as_deref(),
+        Some("weigh")
+    );
     let older = Running::start(engine::<steps_old::Trip>(&pool));
     assert_eq!(result(&client, id).await, json!(5));
     stop([older, newer]).await;
@@ -138,12 +191,16 @@ async fn an_older_build_keeps_a_field_that_it_does_not_know() {
     let pool = live().await;
     let older = engine::<fields_old::Trip>(&pool);
     let client = older.client();
-    let with_note = fields_added::Trip { count: 0, note: "fragile".into() };
+    let with_note = fields_added::Trip {
+        count: 0,
+        note: "fragile".into(),
+    };
     let id = client.enqueue(with_note).await.unwrap().id.raw();
     // Only the older build: it writes the state four times.
     let older = Running::start(older);
     assert_eq!(result(&client, id).await, json!(4));
-    let state: Value = serde_json::from_str(&client.inspect().show(id).await.unwrap().unwrap().state).unwrap();
+    let state: Value =
+        serde_json::from_str(&client.inspect().show(id).await.unwrap().unwrap().state).unwrap();
     assert_eq!(state, json!({ "count": 4, "note": "fragile" }));
     older.stop().await;
 }
@@ -156,14 +213,31 @@ async fn a_field_is_added_while_both_builds_run() {
     for n in 0..MANY {
         let note = format!("note {n}");
         ids.push((
-            client.enqueue(fields_added::Trip { count: 0, note: note.clone() }).await.unwrap().id.raw(),
+            client
+                .enqueue(fields_added::Trip {
+                    count: 0,
+                    note: note.clone(),
+                })
+                .await
+                .unwrap()
+                .id
+                .raw(),
             json!(note),
         ));
-        ids.push((client.enqueue(fields_old::Trip { count: 0 }).await.unwrap().id.raw(), Value::Null));
+        ids.push((
+            client
+                .enqueue(fields_old::Trip { count: 0 })
+                .await
+                .unwrap()
+                .id
+                .raw(),
+            Value::Null,
+        ));
     }
     for (id, note) in ids {
         assert_eq!(result(&client, id).await, json!(4));
-        let state: Value = serde_json::from_str(&client.inspect().show(id).await.unwrap().unwrap().state).unwrap();
+        let state: Value =
+            serde_json::from_str(&client.inspect().show(id).await.unwrap().unwrap().state).unwrap();
         let was = state.get("note").cloned().unwrap_or(Value::Null);
         assert!(was == note || note.is_null() && was == json!(""), "{state}");
     }
@@ -183,7 +257,14 @@ async fn a_field_is_renamed_in_two_releases_while_two_builds_run() {
         };
         let mut ids = Vec::new();
         for _ in 0..MANY {
-            ids.push(client.enqueue(fields_both::Trip { count: 0 }).await.unwrap().id.raw());
+            ids.push(
+                client
+                    .enqueue(fields_both::Trip { count: 0 })
+                    .await
+                    .unwrap()
+                    .id
+                    .raw(),
+            );
         }
         for id in ids {
             assert_eq!(result(&client, id).await, json!(4));
@@ -198,7 +279,14 @@ async fn a_required_field_that_is_renamed_at_once_is_not_lost() {
     let (client, running) = side_by_side::<fields_old::Trip, fields_renamed::Trip>(&pool).await;
     let mut ids = Vec::new();
     for _ in 0..MANY {
-        ids.push(client.enqueue(fields_old::Trip { count: 0 }).await.unwrap().id.raw());
+        ids.push(
+            client
+                .enqueue(fields_old::Trip { count: 0 })
+                .await
+                .unwrap()
+                .id
+                .raw(),
+        );
     }
     // Rows that the newer build has written are stuck when the older one claims them, and the newer one retries them.
     for id in ids {
@@ -220,8 +308,25 @@ async fn a_field_is_removed_in_two_releases_while_two_builds_run() {
         };
         let mut ids = Vec::new();
         for _ in 0..MANY {
-            ids.push(client.enqueue(fields_default::Trip { count: 0, note: "n".into() }).await.unwrap().id.raw());
-            ids.push(client.enqueue(fields_old::Trip { count: 0 }).await.unwrap().id.raw());
+            ids.push(
+                client
+                    .enqueue(fields_default::Trip {
+                        count: 0,
+                        note: "n".into(),
+                    })
+                    .await
+                    .unwrap()
+                    .id
+                    .raw(),
+            );
+            ids.push(
+                client
+                    .enqueue(fields_old::Trip { count: 0 })
+                    .await
+                    .unwrap()
+                    .id
+                    .raw(),
+            );
         }
         for id in ids {
             assert_eq!(result(&client, id).await, json!(4));
@@ -251,9 +356,20 @@ async fn a_state_that_denies_unknown_fields_waits_for_a_build_that_knows_them() 
     let older = engine::<Strict>(&pool);
     let client = older.client();
     let older = Running::start(older);
-    let id = client.enqueue(fields_added::Trip { count: 0, note: "n".into() }).await.unwrap().id.raw();
+    let id = client
+        .enqueue(fields_added::Trip {
+            count: 0,
+            note: "n".into(),
+        })
+        .await
+        .unwrap()
+        .id
+        .raw();
     let status = async || client.inspect().show(id).await.unwrap().unwrap().status;
-    eventually("the older build sets it aside", async || status().await == Status::Stuck).await;
+    eventually("the older build sets it aside", async || {
+        status().await == Status::Stuck
+    })
+    .await;
     let newer = Running::start(engine::<fields_added::Trip>(&pool));
     assert_eq!(result(&client, id).await, json!(4));
     stop([older, newer]).await;
@@ -272,13 +388,30 @@ async fn a_machine_is_renamed_while_both_builds_run() {
     let (client, running) = side_by_side::<steps_old::Trip, renamed::Trip>(&pool).await;
     let mut ids = Vec::new();
     for n in 0..MANY {
-        ids.push((n, client.enqueue(steps_old::Trip { n }).await.unwrap().id.raw()));
+        ids.push((
+            n,
+            client
+                .enqueue(steps_old::Trip { n })
+                .await
+                .unwrap()
+                .id
+                .raw(),
+        ));
     }
     for (n, id) in ids {
         assert_eq!(result(&client, id).await, json!(n));
     }
     // Of rows with the new name, the result is read by the new type.
     let id = client.enqueue(renamed::Trip { n: 7 }).await.unwrap().id;
-    assert_eq!(client.settled(id, SOON).await.unwrap().unwrap().result.unwrap(), json!(7));
+    assert_eq!(
+        client
+            .settled(id, SOON)
+            .await
+            .unwrap()
+            .unwrap()
+            .result
+            .unwrap(),
+        json!(7)
+    );
     stop(running).await;
 }

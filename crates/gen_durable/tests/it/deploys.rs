@@ -1,6 +1,8 @@
 //! Two builds of one machine side by side, as in a rolling deploy: the older one neither takes nor spoils what the newer one wrote.
 
-use gen_durable::{Blocker, Context, Engine, Id, Lane, Machine, Outcome, Pool, SECOND, Settings, Status, done};
+use gen_durable::{
+    Blocker, Context, Engine, Id, Lane, Machine, Outcome, Pool, SECOND, Settings, Status, done,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, eventually, live, sql};
@@ -43,20 +45,37 @@ build!(old, u32, "old", {});
 build!(new, serde_json::Value, "new", { Label });
 
 fn old_engine(pool: &Pool) -> Engine {
-    Engine::builder(pool.clone(), ()).register::<old::Parcel>().build().unwrap()
+    Engine::builder(pool.clone(), ())
+        .register::<old::Parcel>()
+        .build()
+        .unwrap()
 }
 
 fn new_engine(pool: &Pool) -> Engine {
-    let settings = Settings { stuck_retry_every: SECOND / 50, ..Settings::default() };
-    Engine::builder(pool.clone(), ()).register::<new::Parcel>().settings(settings).build().unwrap()
+    let settings = Settings {
+        stuck_retry_every: SECOND / 50,
+        ..Settings::default()
+    };
+    Engine::builder(pool.clone(), ())
+        .register::<new::Parcel>()
+        .settings(settings)
+        .build()
+        .unwrap()
 }
 
 fn parcel() -> new::Parcel {
-    new::Parcel { weight: 1.into(), lane: None, partition: None }
+    new::Parcel {
+        weight: 1.into(),
+        lane: None,
+        partition: None,
+    }
 }
 
 async fn settled(engine: &gen_durable::Client, id: i64) -> String {
-    let settled = engine.settled(Id::<new::Parcel>::from_raw(id), crate::support::SOON).await.unwrap();
+    let settled = engine
+        .settled(Id::<new::Parcel>::from_raw(id), crate::support::SOON)
+        .await
+        .unwrap();
     settled.expect("it does not settle").result.unwrap()
 }
 
@@ -65,9 +84,24 @@ async fn a_worker_does_not_claim_a_row_at_a_step_that_it_does_not_know() {
     let pool = live().await;
     let engine = old_engine(&pool);
     let client = engine.client();
-    let labelled = client.enqueue(parcel()).starting_at(new::At::Label).await.unwrap().id.raw();
-    let suspect = client.enqueue(parcel()).starting_at(new::At::Label).await.unwrap().id.raw();
-    let deaths = format!("update {}.instances set crash_count = 2 where id = {suspect}", pool.schema());
+    let labelled = client
+        .enqueue(parcel())
+        .starting_at(new::At::Label)
+        .await
+        .unwrap()
+        .id
+        .raw();
+    let suspect = client
+        .enqueue(parcel())
+        .starting_at(new::At::Label)
+        .await
+        .unwrap()
+        .id
+        .raw();
+    let deaths = format!(
+        "update {}.instances set crash_count = 2 where id = {suspect}",
+        pool.schema()
+    );
     sql().await.batch_execute(&deaths).await.unwrap();
     let running = Running::start(engine);
     // The old build would claim the others before this one.
@@ -75,16 +109,39 @@ async fn a_worker_does_not_claim_a_row_at_a_step_that_it_does_not_know() {
     assert_eq!(settled(&client, plain).await, "old");
     for id in [labelled, suspect] {
         let row = client.inspect().show(id).await.unwrap().unwrap();
-        assert_eq!((row.status, row.claim_epoch), (Status::Runnable, 0), "the old build claimed it");
+        assert_eq!(
+            (row.status, row.claim_epoch),
+            (Status::Runnable, 0),
+            "the old build claimed it"
+        );
     }
     let unserved = client.inspect().unserved().await.unwrap();
-    let unserved: Vec<_> = unserved.iter().map(|row| (row.fsm.as_str(), row.step.as_deref(), row.count)).collect();
+    let unserved: Vec<_> = unserved
+        .iter()
+        .map(|row| (row.fsm.as_str(), row.step.as_deref(), row.count))
+        .collect();
     assert_eq!(unserved, [("parcel", Some("label"), 2)]);
-    let explained = client.inspect().explain(labelled).await.unwrap().unwrap().blockers.remove(0);
-    assert!(matches!(&explained, Blocker::NoWorkerForStep { step, .. } if step == "label"), "{explained:?}");
+    let explained = client
+        .inspect()
+        .explain(labelled)
+        .await
+        .unwrap()
+        .unwrap()
+        .blockers
+        .remove(0);
+    assert!(
+        matches!(&explained, Blocker::NoWorkerForStep { step, .. } if step == "label"),
+        "{explained:?}"
+    );
 
     let newer = Running::start(new_engine(&pool));
-    assert_eq!((settled(&client, labelled).await, settled(&client, suspect).await), ("new".into(), "new".into()));
+    assert_eq!(
+        (
+            settled(&client, labelled).await,
+            settled(&client, suspect).await
+        ),
+        ("new".into(), "new".into())
+    );
     running.stop().await;
     newer.stop().await;
 }
@@ -99,9 +156,21 @@ async fn a_successor_in_a_lane_or_partition_runs_only_on_a_build_that_knows_its_
         // Ten lanes and ten partitions; in each, the first is for either build and the second one for the newer build.
         let lane = (keyed < 10).then(|| format!("lane:{keyed}"));
         let partition = (keyed >= 10).then(|| format!("partition:{keyed}"));
-        let parcel = || new::Parcel { lane: lane.clone(), partition: partition.clone(), ..parcel() };
+        let parcel = || new::Parcel {
+            lane: lane.clone(),
+            partition: partition.clone(),
+            ..parcel()
+        };
         client.enqueue(parcel()).await.unwrap();
-        labelled.push(client.enqueue(parcel()).starting_at(new::At::Label).await.unwrap().id.raw());
+        labelled.push(
+            client
+                .enqueue(parcel())
+                .starting_at(new::At::Label)
+                .await
+                .unwrap()
+                .id
+                .raw(),
+        );
     }
     let running = Running::start(engine);
     let schema = pool.schema();
@@ -140,10 +209,15 @@ async fn a_running_engine_retries_rows_that_another_build_could_not_decode() {
         pool.schema()
     );
     sql().await.batch_execute(&text).await.unwrap();
-    let done = format!("select count(*) from {}.instances where status = 'done'", pool.schema());
+    let done = format!(
+        "select count(*) from {}.instances where status = 'done'",
+        pool.schema()
+    );
     let sql = sql().await;
-    eventually("all of them are done", async || sql.query_one(&done, &[]).await.unwrap().get::<_, i64>(0) == rows + 1)
-        .await;
+    eventually("all of them are done", async || {
+        sql.query_one(&done, &[]).await.unwrap().get::<_, i64>(0) == rows + 1
+    })
+    .await;
     newer.stop().await;
 }
 
@@ -162,7 +236,10 @@ async fn a_process_retries_neither_what_it_could_not_decode_nor_what_was_set_asi
     sql.batch_execute(&text).await.unwrap();
     let running = Running::start(engine);
     let status = async |id: i64| client.inspect().show(id).await.unwrap().unwrap().status;
-    eventually("the first is set aside", async || status(1).await == Status::Stuck).await;
+    eventually("the first is set aside", async || {
+        status(1).await == Status::Stuck
+    })
+    .await;
     // A stuck row with a larger id comes last in a pass: once it is retried, the others were passed by.
     for _ in 0..3 {
         let text = format!(
@@ -173,8 +250,17 @@ async fn a_process_retries_neither_what_it_could_not_decode_nor_what_was_set_asi
         let last: i64 = sql.query_one(&text, &[]).await.unwrap().get(0);
         assert_eq!(settled(&client, last).await, "new");
     }
-    let epochs = format!("select claim_epoch from {}.instances where id <= 3 order by id", pool.schema());
-    let epochs: Vec<i64> = sql.query(&epochs, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
+    let epochs = format!(
+        "select claim_epoch from {}.instances where id <= 3 order by id",
+        pool.schema()
+    );
+    let epochs: Vec<i64> = sql
+        .query(&epochs, &[])
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| row.get(0))
+        .collect();
     assert_eq!(epochs, [2, 0, 0], "one claim and its end; none; none");
     running.stop().await;
 }

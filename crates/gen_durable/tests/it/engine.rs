@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use gen_durable::{
-    Client, Context, DAY, Engine, Has, Job, Machine, Outcome, Policy, Pool, Queue, SECOND, Settings, Status, StepError,
-    done, next,
+    Client, Context, DAY, Engine, Has, Job, Machine, Outcome, Policy, Pool, Queue, SECOND,
+    Settings, Status, StepError, done, next,
 };
 use serde::{Deserialize, Serialize};
 
@@ -41,12 +41,19 @@ impl Job for Note {
 }
 
 fn quick() -> Settings {
-    Settings { workers: 4, ..Settings::default() }
+    Settings {
+        workers: 4,
+        ..Settings::default()
+    }
 }
 
 async fn start(pool: Pool, log: &Log, settings: Settings) -> (Client, Running) {
-    let engine =
-        Engine::builder(pool, log.clone()).register::<Note>().queue(SIDE, 2).settings(settings).build().unwrap();
+    let engine = Engine::builder(pool, log.clone())
+        .register::<Note>()
+        .queue(SIDE, 2)
+        .settings(settings)
+        .build()
+        .unwrap();
     (engine.client(), Running::start(engine))
 }
 
@@ -59,10 +66,22 @@ async fn the_urgent_goes_first_and_equals_go_in_order() {
     let pool = live().await;
     let client = Client::new(pool.clone());
     for (text, priority) in [("c", 1), ("d", 1), ("a", -1), ("b", 0), ("e", 7)] {
-        client.enqueue(Note::new(text)).priority(priority).await.unwrap();
+        client
+            .enqueue(Note::new(text))
+            .priority(priority)
+            .await
+            .unwrap();
     }
     let log = Log::default();
-    let (_, running) = start(pool, &log, Settings { workers: 1, ..quick() }).await;
+    let (_, running) = start(
+        pool,
+        &log,
+        Settings {
+            workers: 1,
+            ..quick()
+        },
+    )
+    .await;
     eventually("all five ran", async || said(&log).len() == 5).await;
     running.stop().await;
     assert_eq!(said(&log), ["a", "b", "c", "d", "e"]);
@@ -73,18 +92,43 @@ async fn several_queues_are_worked_and_a_paused_one_waits_until_it_is_resumed() 
     let log = Log::default();
     let (client, running) = start(live().await, &log, quick()).await;
     client.pause("side", "a test").await.unwrap();
-    let held = client.enqueue(Note::new("side")).queue(SIDE).await.unwrap().id;
+    let held = client
+        .enqueue(Note::new("side"))
+        .queue(SIDE)
+        .await
+        .unwrap()
+        .id;
     client.enqueue(Note::new("default")).await.unwrap();
-    eventually("the open queue is worked", async || said(&log) == ["default"]).await;
+    eventually("the open queue is worked", async || {
+        said(&log) == ["default"]
+    })
+    .await;
     // Another one of the open queue comes and goes while the other waits: pausing is not slowness.
     client.enqueue(Note::new("more")).await.unwrap();
-    eventually("the open queue is still worked", async || said(&log).len() == 2).await;
+    eventually("the open queue is still worked", async || {
+        said(&log).len() == 2
+    })
+    .await;
     let row = client.inspect().show(held.raw()).await.unwrap().unwrap();
     assert_eq!((row.status, row.attempt), (Status::Runnable, 0));
-    assert!(client.inspect().queues().await.unwrap().iter().any(|queue| queue.name == "side" && queue.paused));
+    assert!(
+        client
+            .inspect()
+            .queues()
+            .await
+            .unwrap()
+            .iter()
+            .any(|queue| queue.name == "side" && queue.paused)
+    );
     assert!(client.resume("side").await.unwrap());
-    assert!(!client.resume("side").await.unwrap(), "it is not paused any more");
-    eventually("the resumed queue is worked", async || said(&log).contains(&"side".to_owned())).await;
+    assert!(
+        !client.resume("side").await.unwrap(),
+        "it is not paused any more"
+    );
+    eventually("the resumed queue is worked", async || {
+        said(&log).contains(&"side".to_owned())
+    })
+    .await;
     running.stop().await;
 }
 
@@ -94,13 +138,21 @@ async fn a_transaction_that_commits_long_after_its_enqueue_is_not_overlooked() {
     let pool = live().await;
     let (client, running) = start(pool.clone(), &log, quick()).await;
     let mut tx = pool.begin().await.unwrap();
-    let late = client.enqueue(Note::new("late")).within(&mut tx).await.unwrap().id;
+    let late = client
+        .enqueue(Note::new("late"))
+        .within(&mut tx)
+        .await
+        .unwrap()
+        .id;
     // Meanwhile the picker's watermark moves past the late row's due time.
     for n in 0..20 {
         let id = client.enqueue(Note::new(&n.to_string())).await.unwrap().id;
         assert!(client.settled(id, 60 * SECOND).await.unwrap().is_some());
     }
-    assert!(client.inspect().show(late.raw()).await.unwrap().is_none(), "not committed, so not there");
+    assert!(
+        client.inspect().show(late.raw()).await.unwrap().is_none(),
+        "not committed, so not there"
+    );
     tx.commit().await.unwrap();
     assert!(client.settled(late, 60 * SECOND).await.unwrap().is_some());
     running.stop().await;
@@ -111,44 +163,91 @@ async fn what_is_rolled_back_was_never_enqueued() {
     let pool = live().await;
     let client = Client::new(pool.clone());
     let mut tx = pool.begin().await.unwrap();
-    let id = client.enqueue(Note::new("never")).within(&mut tx).await.unwrap().id;
+    let id = client
+        .enqueue(Note::new("never"))
+        .within(&mut tx)
+        .await
+        .unwrap()
+        .id;
     tx.rollback().await.unwrap();
     assert!(client.settled(id, SECOND).await.unwrap_err().is_not_found());
     // A caller's own transaction of the plain driver does as well, and so does dropping ours.
     let mut own = sql().await;
     let mut tx = own.transaction().await.unwrap();
-    let kept = client.enqueue(Note::new("kept")).within(&mut tx).await.unwrap().id;
+    let kept = client
+        .enqueue(Note::new("kept"))
+        .within(&mut tx)
+        .await
+        .unwrap()
+        .id;
     tx.commit().await.unwrap();
     let mut dropped = pool.begin().await.unwrap();
-    let gone = client.enqueue(Note::new("gone")).within(&mut dropped).await.unwrap().id;
+    let gone = client
+        .enqueue(Note::new("gone"))
+        .within(&mut dropped)
+        .await
+        .unwrap()
+        .id;
     drop(dropped);
     assert!(client.inspect().show(kept.raw()).await.unwrap().is_some());
     assert!(client.inspect().show(gone.raw()).await.unwrap().is_none());
     // The connection of the dropped one was not handed on inside its transaction.
     let next = pool.begin().await.unwrap();
-    assert!(next.query_one("select pg_current_xact_id_if_assigned() is null", &[]).await.unwrap().get::<_, bool>(0));
+    assert!(
+        next.query_one("select pg_current_xact_id_if_assigned() is null", &[])
+            .await
+            .unwrap()
+            .get::<_, bool>(0)
+    );
 }
 
 #[tokio::test]
 async fn a_delayed_job_runs_when_it_is_due_and_not_before() {
     let log = Log::default();
     let (client, running) = start(live().await, &log, quick()).await;
-    let id = client.enqueue(Note::new("later")).after(SECOND / 2).await.unwrap().id;
+    let id = client
+        .enqueue(Note::new("later"))
+        .after(SECOND / 2)
+        .await
+        .unwrap()
+        .id;
     assert!(client.settled(id, 60 * SECOND).await.unwrap().is_some());
     let row = client.inspect().show(id.raw()).await.unwrap().unwrap();
-    assert!(row.finished_at.unwrap() >= row.eligible_at, "never early by the database's clock");
+    assert!(
+        row.finished_at.unwrap() >= row.eligible_at,
+        "never early by the database's clock"
+    );
     running.stop().await;
 }
 
 #[tokio::test]
 async fn settled_instances_are_collected_after_their_time_and_others_are_not() {
     let log = Log::default();
-    let settings = Settings { retention: Some(SECOND / 10), collect_every: SECOND / 20, ..quick() };
+    let settings = Settings {
+        retention: Some(SECOND / 10),
+        collect_every: SECOND / 20,
+        ..quick()
+    };
     let (client, running) = start(live().await, &log, settings).await;
     let old = client.enqueue(Note::new("old")).await.unwrap().id;
-    let waiting = client.enqueue(Note::new("waiting")).after(DAY).await.unwrap().id;
-    eventually("the settled one is gone", async || client.inspect().show(old.raw()).await.unwrap().is_none()).await;
-    assert!(client.inspect().show(waiting.raw()).await.unwrap().is_some());
+    let waiting = client
+        .enqueue(Note::new("waiting"))
+        .after(DAY)
+        .await
+        .unwrap()
+        .id;
+    eventually("the settled one is gone", async || {
+        client.inspect().show(old.raw()).await.unwrap().is_none()
+    })
+    .await;
+    assert!(
+        client
+            .inspect()
+            .show(waiting.raw())
+            .await
+            .unwrap()
+            .is_some()
+    );
     running.stop().await;
 }
 
@@ -156,7 +255,10 @@ async fn settled_instances_are_collected_after_their_time_and_others_are_not() {
 async fn many_jobs_at_once_all_settle_exactly_once() {
     let log = Log::default();
     let (client, running) = start(live().await, &log, Settings::default()).await;
-    let ids = client.enqueue_all((0..5_000).map(|n| Note::new(&n.to_string()))).await.unwrap();
+    let ids = client
+        .enqueue_all((0..5_000).map(|n| Note::new(&n.to_string())))
+        .await
+        .unwrap();
     for new in ids.iter().rev().take(50) {
         assert!(client.settled(new.id, 60 * SECOND).await.unwrap().is_some());
     }
@@ -193,7 +295,11 @@ impl Machine for Transfer {
             Move::Debit => (-5_i64, next(Move::Credit)),
             Move::Credit => (5, done(())),
         };
-        tx.execute(&format!("insert into {} values ($1, $2)", self.table), &[&amount, &cx.idempotency_key()]).await?;
+        tx.execute(
+            &format!("insert into {} values ($1, $2)", self.table),
+            &[&amount, &cx.idempotency_key()],
+        )
+        .await?;
         Ok(ending.within(tx))
     }
 }
@@ -204,18 +310,43 @@ async fn what_a_step_writes_in_its_own_transaction_is_one_commit_with_its_outcom
     let table = format!("{}.money", pool.schema());
     let direct = sql().await;
     direct
-        .batch_execute(&format!("create table {table} (amount bigint not null, key text primary key)"))
+        .batch_execute(&format!(
+            "create table {table} (amount bigint not null, key text primary key)"
+        ))
         .await
         .unwrap();
-    let engine = Engine::builder(pool, Log::default()).register::<Transfer>().settings(quick()).build().unwrap();
+    let engine = Engine::builder(pool, Log::default())
+        .register::<Transfer>()
+        .settings(quick())
+        .build()
+        .unwrap();
     let client = engine.client();
     let running = Running::start(engine);
-    let ids = client.enqueue_all((0..20).map(|_| Transfer { table: table.clone() })).await.unwrap();
+    let ids = client
+        .enqueue_all((0..20).map(|_| Transfer {
+            table: table.clone(),
+        }))
+        .await
+        .unwrap();
     for new in &ids {
-        assert_eq!(client.settled(new.id, 60 * SECOND).await.unwrap().unwrap().result, Ok(()));
+        assert_eq!(
+            client
+                .settled(new.id, 60 * SECOND)
+                .await
+                .unwrap()
+                .unwrap()
+                .result,
+            Ok(())
+        );
     }
     running.stop().await;
-    let sums = direct.query_one(&format!("select count(*), sum(amount)::bigint from {table}"), &[]).await.unwrap();
+    let sums = direct
+        .query_one(
+            &format!("select count(*), sum(amount)::bigint from {table}"),
+            &[],
+        )
+        .await
+        .unwrap();
     assert_eq!((sums.get::<_, i64>(0), sums.get::<_, i64>(1)), (40, 0));
 }
 
@@ -243,51 +374,108 @@ impl Job for Elsewhere {
 
 #[tokio::test]
 async fn an_engine_runs_machines_whose_app_is_a_part_of_its_own() {
-    let app = Parts { log: Log::default(), number: 9 };
-    let engine =
-        Engine::builder(live().await, app).register::<Note>().register::<Elsewhere>().queue(NOBODY, 1).build().unwrap();
+    let app = Parts {
+        log: Log::default(),
+        number: 9,
+    };
+    let engine = Engine::builder(live().await, app)
+        .register::<Note>()
+        .register::<Elsewhere>()
+        .queue(NOBODY, 1)
+        .build()
+        .unwrap();
     let client = engine.client();
     let running = Running::start(engine);
     let note = client.enqueue(Note::new("x")).await.unwrap().id;
     let other = client.enqueue(Elsewhere).await.unwrap().id;
     assert!(client.settled(note, 60 * SECOND).await.unwrap().is_some());
-    assert_eq!(client.settled(other, 60 * SECOND).await.unwrap().unwrap().result, Ok(9));
+    assert_eq!(
+        client
+            .settled(other, 60 * SECOND)
+            .await
+            .unwrap()
+            .unwrap()
+            .result,
+        Ok(9)
+    );
     running.stop().await;
 }
 
 #[tokio::test]
 async fn wiring_that_cannot_work_is_refused_when_the_engine_is_built() {
     let pool = live().await;
-    let builder = || Engine::builder(pool.clone(), Parts { log: Log::default(), number: 0 });
+    let builder = || {
+        Engine::builder(
+            pool.clone(),
+            Parts {
+                log: Log::default(),
+                number: 0,
+            },
+        )
+    };
     let cases = [
-        (builder().register::<Note>().register::<Note>().build(), "note v1"),
+        (
+            builder().register::<Note>().register::<Note>().build(),
+            "note v1",
+        ),
         (builder().register::<Elsewhere>().build(), "nobody"),
         (builder().build(), "register"),
-        (builder().register::<Note>().queue(SIDE, 0).build(), "at least one worker"),
-        (builder().register::<Note>().queue(SIDE, 1).queue(SIDE, 2).build(), "twice"),
         (
-            builder().register::<Note>().settings(Settings { heartbeat: 21 * SECOND, ..Settings::default() }).build(),
+            builder().register::<Note>().queue(SIDE, 0).build(),
+            "at least one worker",
+        ),
+        (
+            builder()
+                .register::<Note>()
+                .queue(SIDE, 1)
+                .queue(SIDE, 2)
+                .build(),
+            "twice",
+        ),
+        (
+            builder()
+                .register::<Note>()
+                .settings(Settings {
+                    heartbeat: 21 * SECOND,
+                    ..Settings::default()
+                })
+                .build(),
             "third of the lease",
         ),
         (
-            builder().register::<Note>().settings(Settings { payload_bytes_max: 0, ..Settings::default() }).build(),
+            builder()
+                .register::<Note>()
+                .settings(Settings {
+                    payload_bytes_max: 0,
+                    ..Settings::default()
+                })
+                .build(),
             "payload_bytes_max",
         ),
     ];
     for (built, word) in cases {
         let error = built.unwrap_err();
-        assert!(error.is_invalid() && error.to_string().contains(word), "{error}");
+        assert!(
+            error.is_invalid() && error.to_string().contains(word),
+            "{error}"
+        );
     }
 }
 
 #[tokio::test]
 async fn an_engine_says_whether_it_lives_and_whether_it_is_ready() {
     let log = Log::default();
-    let engine = Engine::builder(live().await, log).register::<Note>().build().unwrap();
+    let engine = Engine::builder(live().await, log)
+        .register::<Note>()
+        .build()
+        .unwrap();
     let (client, health) = (engine.client(), engine.health());
     assert!(!health.is_live() && !health.is_ready() && health.worker_id().is_none());
     let running = Running::start(engine);
-    eventually("it is ready", async || health.is_ready() && health.is_live()).await;
+    eventually("it is ready", async || {
+        health.is_ready() && health.is_live()
+    })
+    .await;
     let workers = client.inspect().workers().await.unwrap();
     assert_eq!(workers[0].machines, ["note/1"]);
     assert!(workers[0].alive);
@@ -303,19 +491,49 @@ async fn a_trace_context_is_carried_from_the_enqueue_to_the_step() {
         const NAME: &'static str = "traced";
         type App = ();
         type Output = (String, Option<String>);
-        async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(String, Option<String>), StepError> {
+        async fn run(
+            &self,
+            cx: &mut Context<'_, Self>,
+        ) -> Result<(String, Option<String>), StepError> {
             Ok((cx.tenant().to_owned(), cx.traceparent().map(str::to_owned)))
         }
     }
-    let settings = Settings { traceparent: Some(|| Some("00-of-the-host-01".into())), ..Settings::default() };
-    let engine = Engine::builder(live().await, ()).register::<Traced>().settings(settings).build().unwrap();
+    let settings = Settings {
+        traceparent: Some(|| Some("00-of-the-host-01".into())),
+        ..Settings::default()
+    };
+    let engine = Engine::builder(live().await, ())
+        .register::<Traced>()
+        .settings(settings)
+        .build()
+        .unwrap();
     let client = engine.client();
     let running = Running::start(engine);
-    let said = client.enqueue(Traced).tenant("acme").traceparent("00-mine-01").await.unwrap().id;
+    let said = client
+        .enqueue(Traced)
+        .tenant("acme")
+        .traceparent("00-mine-01")
+        .await
+        .unwrap()
+        .id;
     let asked = client.enqueue(Traced).await.unwrap().id;
-    let result = async |id| client.settled(id, 60 * SECOND).await.unwrap().unwrap().result.unwrap();
-    assert_eq!(result(said).await, ("acme".into(), Some("00-mine-01".into())));
-    assert_eq!(result(asked).await, (String::new(), Some("00-of-the-host-01".into())));
+    let result = async |id| {
+        client
+            .settled(id, 60 * SECOND)
+            .await
+            .unwrap()
+            .unwrap()
+            .result
+            .unwrap()
+    };
+    assert_eq!(
+        result(said).await,
+        ("acme".into(), Some("00-mine-01".into()))
+    );
+    assert_eq!(
+        result(asked).await,
+        (String::new(), Some("00-of-the-host-01".into()))
+    );
     running.stop().await;
 }
 
@@ -351,7 +569,11 @@ async fn an_idempotency_key_is_the_same_for_every_retry_of_a_visit_and_new_for_t
     lab.skip(DAY).await;
     let seen = lab.result_of(id).await.unwrap().unwrap();
     let attempts: Vec<u32> = seen.iter().map(|(attempt, _)| *attempt).collect();
-    assert_eq!(attempts, [1, 2, 0], "the crash counted as an attempt, and its state was lost with it");
+    assert_eq!(
+        attempts,
+        [1, 2, 0],
+        "the crash counted as an attempt, and its state was lost with it"
+    );
     assert_eq!(seen[0].1, seen[1].1);
     assert_ne!(seen[1].1, seen[2].1);
 }
@@ -359,7 +581,10 @@ async fn an_idempotency_key_is_the_same_for_every_retry_of_a_visit_and_new_for_t
 #[tokio::test]
 async fn every_step_may_run_twice_and_the_second_run_counts() {
     let log = Log::default();
-    let lab = gen_durable::Lab::new(log.clone()).await.register::<Note>().every_step_twice();
+    let lab = gen_durable::Lab::new(log.clone())
+        .await
+        .register::<Note>()
+        .every_step_twice();
     lab.enqueue(Note::new("x")).await.unwrap();
     let tally = lab.drain().await;
     assert_eq!((tally.steps, tally.done), (1, 1));
@@ -379,7 +604,10 @@ async fn a_large_transaction_that_commits_late_is_not_left_to_the_sweeps() {
         pool.schema()
     );
     client.enqueue(Note::new("first")).await.unwrap();
-    eventually("the engine has looked past the hour", async || said(&log).len() == 1).await;
+    eventually("the engine has looked past the hour", async || {
+        said(&log).len() == 1
+    })
+    .await;
     sql().await.execute(&text, &[]).await.unwrap();
     // A sweep brings a thousand at most, and comes every few seconds: twenty of them would take longer than a test waits.
     eventually("all of them ran", async || said(&log).len() == 20_001).await;
@@ -390,7 +618,11 @@ async fn a_large_transaction_that_commits_late_is_not_left_to_the_sweeps() {
 async fn an_engine_whose_future_is_dropped_claims_nothing_more() {
     let log = Log::default();
     let pool = live().await;
-    let engine = Engine::builder(pool.clone(), log.clone()).register::<Note>().settings(quick()).build().unwrap();
+    let engine = Engine::builder(pool.clone(), log.clone())
+        .register::<Note>()
+        .settings(quick())
+        .build()
+        .unwrap();
     let (client, health) = (engine.client(), engine.health());
     let task = tokio::spawn(engine.run(std::future::pending()));
     eventually("it is ready", async || health.is_ready()).await;
@@ -402,7 +634,11 @@ async fn an_engine_whose_future_is_dropped_claims_nothing_more() {
     let others = Log::default();
     let (_, running) = start(pool, &others, quick()).await;
     assert!(client.settled(id, 60 * SECOND).await.unwrap().is_some());
-    assert_eq!((said(&log).len(), said(&others).len()), (0, 1), "nobody is there who would run it");
+    assert_eq!(
+        (said(&log).len(), said(&others).len()),
+        (0, 1),
+        "nobody is there who would run it"
+    );
     running.stop().await;
 }
 
@@ -411,17 +647,34 @@ async fn a_failed_transaction_does_not_say_that_it_was_committed() {
     let pool = live().await;
     let tx = pool.begin().await.unwrap();
     assert!(tx.execute("select 1 / 0", &[]).await.is_err());
-    assert!(tx.commit().await.is_err(), "Postgres would answer with a rollback and no error");
+    assert!(
+        tx.commit().await.is_err(),
+        "Postgres would answer with a rollback and no error"
+    );
 }
 
 #[tokio::test]
 async fn settings_without_a_bound_are_refused() {
     for settings in [
-        Settings { drain_timeout: std::time::Duration::MAX, ..Settings::default() },
-        Settings { collect_every: std::time::Duration::MAX, ..Settings::default() },
+        Settings {
+            drain_timeout: std::time::Duration::MAX,
+            ..Settings::default()
+        },
+        Settings {
+            collect_every: std::time::Duration::MAX,
+            ..Settings::default()
+        },
     ] {
         let pool = live().await;
-        let built = Engine::builder(pool, Log::default()).register::<Note>().settings(settings).build();
-        assert!(built.unwrap_err().to_string().contains("longer than a year"));
+        let built = Engine::builder(pool, Log::default())
+            .register::<Note>()
+            .settings(settings)
+            .build();
+        assert!(
+            built
+                .unwrap_err()
+                .to_string()
+                .contains("longer than a year")
+        );
     }
 }

@@ -1,7 +1,8 @@
 //! Versions and names in rows: a rolling deploy, an upgrade, a renamed step, a renamed machine.
 
 use gen_durable::{
-    Context, Engine, Job, Lab, Machine, Outcome, Policy, SECOND, Status, StepError, Stored, done, next, shape,
+    Context, Engine, Job, Lab, Machine, Outcome, Policy, SECOND, Status, StepError, Stored, done,
+    next, shape,
 };
 use serde::{Deserialize, Serialize};
 
@@ -66,9 +67,17 @@ impl Machine for OrderV2 {
     fn upgrade(from: u16, row: Stored) -> Result<Stored, StepError> {
         assert_eq!(from, 1);
         let step = if row.step == "pack" { "wrap" } else { "begin" };
-        let data = if row.step == "pack" { serde_json::json!({ "ribbon": true }) } else { row.data };
+        let data = if row.step == "pack" {
+            serde_json::json!({ "ribbon": true })
+        } else {
+            row.data
+        };
         let total = row.state["total"].as_u64().ok_or("no total")?;
-        Ok(Stored { step: step.into(), data, state: serde_json::json!({ "cents": total * 100 }) })
+        Ok(Stored {
+            step: step.into(),
+            data,
+            state: serde_json::json!({ "cents": total * 100 }),
+        })
     }
 }
 
@@ -90,7 +99,10 @@ impl Machine for StrictV2 {
 
 #[tokio::test]
 async fn two_versions_side_by_side_each_finish_their_own_rows() {
-    let lab = Lab::new(()).await.register::<OrderV1>().register::<StrictV2>();
+    let lab = Lab::new(())
+        .await
+        .register::<OrderV1>()
+        .register::<StrictV2>();
     let old = lab.enqueue(OrderV1 { total: 3 }).await.unwrap().id;
     let new = lab.enqueue(StrictV2 { cents: 300 }).await.unwrap().id;
     lab.skip(SECOND).await;
@@ -101,36 +113,84 @@ async fn two_versions_side_by_side_each_finish_their_own_rows() {
 #[tokio::test]
 async fn a_row_of_another_version_waits_untouched_and_visible_until_a_build_that_knows_it_comes() {
     let pool = live().await;
-    let engine = Engine::builder(pool.clone(), ()).register::<StrictV2>().build().unwrap();
+    let engine = Engine::builder(pool.clone(), ())
+        .register::<StrictV2>()
+        .build()
+        .unwrap();
     let client = engine.client();
     let old = client.enqueue(OrderV1 { total: 3 }).await.unwrap().id;
     let running = Running::start(engine);
     let new = client.enqueue(StrictV2 { cents: 1 }).await.unwrap().id;
     assert!(client.settled(new, 60 * SECOND).await.unwrap().is_some());
     let unserved = client.inspect().unserved().await.unwrap();
-    assert_eq!((unserved[0].fsm.as_str(), unserved[0].fsm_version, unserved[0].count), ("order", 1, 1));
+    assert_eq!(
+        (
+            unserved[0].fsm.as_str(),
+            unserved[0].fsm_version,
+            unserved[0].count
+        ),
+        ("order", 1, 1)
+    );
     running.stop().await;
     let row = client.inspect().show(old.raw()).await.unwrap().unwrap();
-    assert_eq!((row.status, row.attempt, row.claim_epoch), (Status::Runnable, 0, 0), "never claimed");
-    let running = Running::start(Engine::builder(pool, ()).register::<OrderV1>().build().unwrap());
-    assert_eq!(client.settled(old, 60 * SECOND).await.unwrap().unwrap().result, Ok("v1 3".into()));
+    assert_eq!(
+        (row.status, row.attempt, row.claim_epoch),
+        (Status::Runnable, 0, 0),
+        "never claimed"
+    );
+    let running = Running::start(
+        Engine::builder(pool, ())
+            .register::<OrderV1>()
+            .build()
+            .unwrap(),
+    );
+    assert_eq!(
+        client
+            .settled(old, 60 * SECOND)
+            .await
+            .unwrap()
+            .unwrap()
+            .result,
+        Ok("v1 3".into())
+    );
     running.stop().await;
 }
 
 #[tokio::test]
 async fn an_upgrade_takes_over_a_row_in_the_middle_and_writes_its_new_shape_with_its_version() {
     let pool = live().await;
-    let engine = Engine::builder(pool, ()).register::<OrderV2>().build().unwrap();
+    let engine = Engine::builder(pool, ())
+        .register::<OrderV2>()
+        .build()
+        .unwrap();
     let client = engine.client();
-    let id = client.enqueue(OrderV1 { total: 7 }).starting_at(StepV1::Pack).await.unwrap().id;
+    let id = client
+        .enqueue(OrderV1 { total: 7 })
+        .starting_at(StepV1::Pack)
+        .await
+        .unwrap()
+        .id;
     let show = async || client.inspect().show(id.raw()).await.unwrap().unwrap();
-    assert_eq!((show().await.step.as_str(), show().await.fsm_version), ("pack", 1));
+    assert_eq!(
+        (show().await.step.as_str(), show().await.fsm_version),
+        ("pack", 1)
+    );
     let running = Running::start(engine);
-    eventually("the upgraded row asks for another try", async || show().await.attempt == 1).await;
+    eventually("the upgraded row asks for another try", async || {
+        show().await.attempt == 1
+    })
+    .await;
     let row = show().await;
-    assert_eq!((row.fsm_version, row.step.as_str(), row.state.as_str()), (2, "wrap", "{\"cents\": 701}"));
+    assert_eq!(
+        (row.fsm_version, row.step.as_str(), row.state.as_str()),
+        (2, "wrap", "{\"cents\": 701}")
+    );
     assert_eq!(row.data.as_deref(), Some("{\"ribbon\": true}"));
-    let settled = client.settled(gen_durable::Id::<OrderV2>::from_raw(id.raw()), 60 * SECOND).await.unwrap().unwrap();
+    let settled = client
+        .settled(gen_durable::Id::<OrderV2>::from_raw(id.raw()), 60 * SECOND)
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(settled.result, Ok("v2 701 true".into()));
     running.stop().await;
 }
@@ -179,11 +239,23 @@ async fn a_renamed_step_and_a_renamed_machine_still_come_home() {
         }
     }
     assert_eq!(shape::<After>(), "after v1: begin pack wrap");
-    let engine = Engine::builder(live().await, ()).register::<After>().build().unwrap();
+    let engine = Engine::builder(live().await, ())
+        .register::<After>()
+        .build()
+        .unwrap();
     let client = engine.client();
-    let id = client.enqueue(Before).starting_at(BeforeStep::Pack).await.unwrap().id;
+    let id = client
+        .enqueue(Before)
+        .starting_at(BeforeStep::Pack)
+        .await
+        .unwrap()
+        .id;
     let running = Running::start(engine);
-    let home = client.settled(gen_durable::Id::<After>::from_raw(id.raw()), 60 * SECOND).await.unwrap().unwrap();
+    let home = client
+        .settled(gen_durable::Id::<After>::from_raw(id.raw()), 60 * SECOND)
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(home.result, Ok(()));
     running.stop().await;
 }
@@ -204,34 +276,84 @@ async fn an_upgrade_that_fails_sets_the_row_aside_and_a_better_build_resumes_it(
         }
     }
     let pool = live().await;
-    let engine = Engine::builder(pool.clone(), ()).register::<Hasty>().build().unwrap();
+    let engine = Engine::builder(pool.clone(), ())
+        .register::<Hasty>()
+        .build()
+        .unwrap();
     let client = engine.client();
     let id = client.enqueue(OrderV1 { total: 7 }).await.unwrap().id;
     let show = async || client.inspect().show(id.raw()).await.unwrap().unwrap();
     let running = Running::start(engine);
-    eventually("it is set aside", async || show().await.status == Status::Stuck).await;
+    eventually("it is set aside", async || {
+        show().await.status == Status::Stuck
+    })
+    .await;
     let row = show().await;
-    assert_eq!((row.attempt, row.fsm_version), (0, 1), "no attempt is burned");
-    assert!(row.last_error.unwrap().contains("no upgrade from version 1"));
+    assert_eq!(
+        (row.attempt, row.fsm_version),
+        (0, 1),
+        "no attempt is burned"
+    );
+    assert!(
+        row.last_error
+            .unwrap()
+            .contains("no upgrade from version 1")
+    );
     running.stop().await;
-    let running = Running::start(Engine::builder(pool, ()).register::<OrderV2>().build().unwrap());
-    eventually("the better build finishes it", async || show().await.status == Status::Done).await;
+    let running = Running::start(
+        Engine::builder(pool, ())
+            .register::<OrderV2>()
+            .build()
+            .unwrap(),
+    );
+    eventually("the better build finishes it", async || {
+        show().await.status == Status::Done
+    })
+    .await;
     running.stop().await;
 }
 
 #[tokio::test]
 async fn an_upgrade_and_the_version_before_it_run_side_by_side() {
     let pool = live().await;
-    let engine = Engine::builder(pool.clone(), ()).register::<OrderV1>().build().unwrap();
+    let engine = Engine::builder(pool.clone(), ())
+        .register::<OrderV1>()
+        .build()
+        .unwrap();
     let client = engine.client();
     let older = Running::start(engine);
-    let newer = Running::start(Engine::builder(pool, ()).register::<OrderV2>().build().unwrap());
+    let newer = Running::start(
+        Engine::builder(pool, ())
+            .register::<OrderV2>()
+            .build()
+            .unwrap(),
+    );
     for total in 1..=20 {
-        let old = client.enqueue(OrderV1 { total }).starting_at(StepV1::Pack).await.unwrap().id;
+        let old = client
+            .enqueue(OrderV1 { total })
+            .starting_at(StepV1::Pack)
+            .await
+            .unwrap()
+            .id;
         let new = client.enqueue(OrderV2 { cents: total }).await.unwrap().id;
-        let old = client.settled(old, 60 * SECOND).await.unwrap().unwrap().result.unwrap();
-        assert!(old == format!("v1 {total}") || old == format!("v2 {}00 true", total) || total == 7, "{old}");
-        let new = client.settled(new, 60 * SECOND).await.unwrap().unwrap().result.unwrap();
+        let old = client
+            .settled(old, 60 * SECOND)
+            .await
+            .unwrap()
+            .unwrap()
+            .result
+            .unwrap();
+        assert!(
+            old == format!("v1 {total}") || old == format!("v2 {}00 true", total) || total == 7,
+            "{old}"
+        );
+        let new = client
+            .settled(new, 60 * SECOND)
+            .await
+            .unwrap()
+            .unwrap()
+            .result
+            .unwrap();
         assert_eq!(new, format!("v2 {total} false"));
     }
     older.stop().await;
@@ -260,7 +382,11 @@ async fn an_upgrade_takes_over_a_step_whose_data_is_null() {
         type Output = String;
         async fn step(&mut self, at: At, cx: &mut Context<'_, Self>) -> Outcome<Self> {
             // Once more: the upgraded step is written, and read again in the new version.
-            if cx.attempt == 0 { Ok(gen_durable::retry_after(SECOND)) } else { Ok(done(serde_json::to_string(&at)?)) }
+            if cx.attempt == 0 {
+                Ok(gen_durable::retry_after(SECOND))
+            } else {
+                Ok(done(serde_json::to_string(&at)?))
+            }
         }
         fn upgrade(_: u16, row: Stored) -> Result<Stored, StepError> {
             Ok(row)
@@ -278,7 +404,12 @@ async fn an_upgrade_takes_over_a_step_whose_data_is_null() {
             "insert into {}.instances (fsm, step, state, data) values ('nulls', '{step}', 'null', {data}) returning id",
             lab.pool().schema()
         );
-        let id: i64 = crate::support::sql().await.query_one(&text, &[]).await.unwrap().get(0);
+        let id: i64 = crate::support::sql()
+            .await
+            .query_one(&text, &[])
+            .await
+            .unwrap()
+            .get(0);
         lab.skip(SECOND).await;
         let result = lab.result_of(gen_durable::Id::<Nulls>::from_raw(id)).await;
         assert_eq!(result, Some(Ok(said.to_owned())), "{step} with {data}");

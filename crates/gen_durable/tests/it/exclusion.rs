@@ -8,8 +8,8 @@ use std::{
 };
 
 use gen_durable::{
-    Blocker, Client, Context, Engine, Explanation, Health, Id, Job, Lab, Lane, Pool, SECOND, Settings, Status,
-    StepError,
+    Blocker, Client, Context, Engine, Explanation, Health, Id, Job, Lab, Lane, Pool, SECOND,
+    Settings, Status, StepError,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Barrier, Semaphore};
@@ -31,7 +31,13 @@ struct Inside {
 
 impl Floor {
     fn gate(&self, n: u64) -> Arc<Semaphore> {
-        self.0.lock().unwrap().gates.entry(n).or_insert_with(|| Arc::new(Semaphore::new(0))).clone()
+        self.0
+            .lock()
+            .unwrap()
+            .gates
+            .entry(n)
+            .or_insert_with(|| Arc::new(Semaphore::new(0)))
+            .clone()
     }
     fn begun(&self) -> Vec<u64> {
         self.0.lock().unwrap().begun.clone()
@@ -106,42 +112,74 @@ impl Job for Visit {
 }
 
 fn visit(by: By, n: u64) -> Visit {
-    Visit { n, name: format!("{by:?}"), by, listens: false }
+    Visit {
+        n,
+        name: format!("{by:?}"),
+        by,
+        listens: false,
+    }
 }
 
 fn quick() -> Settings {
     let short = Duration::from_millis(100);
-    Settings { reap_every: short, drain_timeout: short, statement_timeout: SECOND, ..Settings::default() }
+    Settings {
+        reap_every: short,
+        drain_timeout: short,
+        statement_timeout: SECOND,
+        ..Settings::default()
+    }
 }
 
 /// Workers are reaped one lease after an engine has started: a short one.
 fn reaping() -> Settings {
-    Settings { lease: SECOND, heartbeat: SECOND / 4, ..quick() }
+    Settings {
+        lease: SECOND,
+        heartbeat: SECOND / 4,
+        ..quick()
+    }
 }
 
 fn start(pool: &Pool, floor: &Floor, settings: Settings) -> (Running, Health) {
-    let engine = Engine::builder(pool.clone(), floor.clone()).register::<Visit>().settings(settings).build().unwrap();
+    let engine = Engine::builder(pool.clone(), floor.clone())
+        .register::<Visit>()
+        .settings(settings)
+        .build()
+        .unwrap();
     let health = engine.health();
     (Running::start(engine), health)
 }
 
 /// Enqueues instances one after the other.
 async fn visits(client: &Client, by: By, numbers: std::ops::Range<u64>) -> Vec<Id<Visit>> {
-    let made = client.enqueue_all(numbers.map(|n| visit(by, n))).await.unwrap();
+    let made = client
+        .enqueue_all(numbers.map(|n| visit(by, n)))
+        .await
+        .unwrap();
     made.iter().map(|one| one.id).collect()
 }
 
 /// Work elsewhere has been enqueued, placed, picked and committed a few times: every pick since would have begun what may begin.
 async fn picks_pass(client: &Client) {
     for by in [By::Lane, By::Key, By::Lane] {
-        let job = Visit { name: "elsewhere".into(), ..visit(by, 1_000) };
+        let job = Visit {
+            name: "elsewhere".into(),
+            ..visit(by, 1_000)
+        };
         let one = client.enqueue(job).await.unwrap();
         client.settled(one.id, SOON).await.unwrap().unwrap();
     }
 }
 
 async fn done(client: &Client, id: Id<Visit>) {
-    assert!(client.settled(id, SOON).await.unwrap().unwrap().result.is_ok());
+    assert!(
+        client
+            .settled(id, SOON)
+            .await
+            .unwrap()
+            .unwrap()
+            .result
+            .is_ok()
+    );
 }
 
 /// The explanation of the instance that this one waits for.
@@ -164,14 +202,35 @@ async fn the_next_step_of_a_lane_or_key_begins_only_after_a_cancelled_step_has_e
         floor.has_begun(0).await;
         assert!(client.cancel(ids[0], "not needed").await.unwrap());
         let settled = client.settled(ids[0], SOON).await.unwrap().unwrap();
-        assert_eq!(settled.result.unwrap_err().message, "not needed", "callers see the cancel at once");
+        assert_eq!(
+            settled.result.unwrap_err().message,
+            "not needed",
+            "callers see the cancel at once"
+        );
         picks_pass(&client).await;
-        assert!(!floor.begun().contains(&1), "{by:?}: the next step began while the cancelled one ran");
-        let waits = client.inspect().explain(ids[1].raw()).await.unwrap().unwrap();
-        let held = holder(&waits);
-        assert_eq!((held.instance.id, held.instance.locked_by.clone()), (ids[0].raw(), health.worker_id()));
         assert!(
-            matches!(&held.blockers[..], [Blocker::Settled { .. }, Blocker::CancelledStepRunning { alive: true, .. }]),
+            !floor.begun().contains(&1),
+            "{by:?}: the next step began while the cancelled one ran"
+        );
+        let waits = client
+            .inspect()
+            .explain(ids[1].raw())
+            .await
+            .unwrap()
+            .unwrap();
+        let held = holder(&waits);
+        assert_eq!(
+            (held.instance.id, held.instance.locked_by.clone()),
+            (ids[0].raw(), health.worker_id())
+        );
+        assert!(
+            matches!(
+                &held.blockers[..],
+                [
+                    Blocker::Settled { .. },
+                    Blocker::CancelledStepRunning { alive: true, .. }
+                ]
+            ),
             "{by:?}: {held:?}"
         );
         gate.add_permits(1);
@@ -179,12 +238,16 @@ async fn the_next_step_of_a_lane_or_key_begins_only_after_a_cancelled_step_has_e
         running.stop().await;
         assert_eq!(floor.most(), 1, "{by:?}");
         let row = client.inspect().show(ids[0].raw()).await.unwrap().unwrap();
-        assert_eq!((row.status, row.in_lane, row.locked_by, row.arrival), (Status::Cancelled, false, None, None));
+        assert_eq!(
+            (row.status, row.in_lane, row.locked_by, row.arrival),
+            (Status::Cancelled, false, None, None)
+        );
     }
 }
 
 #[tokio::test]
-async fn the_next_step_of_a_lane_that_a_worker_leads_begins_only_after_a_cancelled_step_has_ended() {
+async fn the_next_step_of_a_lane_that_a_worker_leads_begins_only_after_a_cancelled_step_has_ended()
+{
     let (pool, floor) = (live().await, Floor::default());
     let client = Client::new(pool.clone());
     let gate = floor.gate(1);
@@ -195,7 +258,10 @@ async fn the_next_step_of_a_lane_that_a_worker_leads_begins_only_after_a_cancell
     // An instance that waits behind it leaves the lane at once.
     assert!(client.cancel(ids[2], "nor this").await.unwrap());
     picks_pass(&client).await;
-    assert!(!floor.begun().contains(&3), "the next step began while the cancelled one ran");
+    assert!(
+        !floor.begun().contains(&3),
+        "the next step began while the cancelled one ran"
+    );
     gate.add_permits(1);
     done(&client, ids[3]).await;
     running.stop().await;
@@ -208,10 +274,23 @@ async fn a_cancelled_step_that_listens_ends_and_lets_the_next_begin() {
     let client = Client::new(pool.clone());
     let (running, _) = start(&pool, &floor, Settings::default());
     for by in [By::Lane, By::Key] {
-        let first = client.enqueue(Visit { listens: true, ..visit(by, 0) }).await.unwrap();
+        let first = client
+            .enqueue(Visit {
+                listens: true,
+                ..visit(by, 0)
+            })
+            .await
+            .unwrap();
         let second = client.enqueue(visit(by, 1)).await.unwrap();
         eventually("it has begun", async || {
-            client.inspect().show(first.id.raw()).await.unwrap().unwrap().locked_by.is_some()
+            client
+                .inspect()
+                .show(first.id.raw())
+                .await
+                .unwrap()
+                .unwrap()
+                .locked_by
+                .is_some()
         })
         .await;
         assert!(client.cancel_subtree(first.id, "not needed").await.unwrap());
@@ -235,7 +314,16 @@ async fn a_worker_that_stops_releases_what_its_cancelled_steps_held() {
         let row = client.inspect().show(ids[0].raw()).await.unwrap().unwrap();
         assert_eq!((row.in_lane, row.locked_by), (false, None), "{by:?}");
         let workers = format!("select count(*) from {}.workers", pool.schema());
-        assert_eq!(sql().await.query_one(&workers, &[]).await.unwrap().get::<_, i64>(0), 0, "it holds nothing");
+        assert_eq!(
+            sql()
+                .await
+                .query_one(&workers, &[])
+                .await
+                .unwrap()
+                .get::<_, i64>(0),
+            0,
+            "it holds nothing"
+        );
         let (running, _) = start(&pool, &floor, quick());
         done(&client, ids[1]).await;
         gate.add_permits(1);
@@ -273,14 +361,22 @@ async fn the_end_of_a_lease_releases_what_a_cancelled_step_of_that_worker_held()
             )
         };
         let sql = sql().await;
-        sql.batch_execute(&worker("statement_timestamp() + interval '1 hour'")).await.unwrap();
+        sql.batch_execute(&worker("statement_timestamp() + interval '1 hour'"))
+            .await
+            .unwrap();
         let (running, _) = start(&pool, &floor, reaping());
         picks_pass(&client).await;
         assert!(!floor.begun().contains(&1), "{by:?}: its lease is not over");
-        sql.batch_execute(&worker("statement_timestamp() - interval '1 hour'")).await.unwrap();
+        sql.batch_execute(&worker("statement_timestamp() - interval '1 hour'"))
+            .await
+            .unwrap();
         done(&client, ids[1]).await;
-        let is_gone = format!("select not exists (select from {schema}.workers where id = '{EXPIRED}')");
-        eventually("it is buried", async || sql.query_one(&is_gone, &[]).await.unwrap().get(0)).await;
+        let is_gone =
+            format!("select not exists (select from {schema}.workers where id = '{EXPIRED}')");
+        eventually("it is buried", async || {
+            sql.query_one(&is_gone, &[]).await.unwrap().get(0)
+        })
+        .await;
         running.stop().await;
     }
 }
@@ -313,8 +409,11 @@ async fn a_cancelled_step_that_its_worker_does_not_know_is_released() {
         floor.has_begun(1).await;
         assert!(client.cancel(ids[0], "not needed").await.unwrap());
         // As if another had asked for it: the epoch that the worker knows is not the one before the cancel.
-        let other =
-            format!("update {}.instances set claim_epoch = claim_epoch + 5 where id = {}", pool.schema(), ids[0]);
+        let other = format!(
+            "update {}.instances set claim_epoch = claim_epoch + 5 where id = {}",
+            pool.schema(),
+            ids[0]
+        );
         sql().await.batch_execute(&other).await.unwrap();
         done(&client, ids[1]).await;
         gate.add_permits(1);
@@ -328,18 +427,41 @@ async fn a_cancelled_instance_is_not_retried_nor_collected_while_its_step_runs()
     let client = Client::new(pool.clone());
     let gate = floor.gate(0);
     let kept = Some(Duration::ZERO);
-    let settings = Settings { retention: kept, failed_retention: kept, collect_every: SECOND / 100, ..quick() };
+    let settings = Settings {
+        retention: kept,
+        failed_retention: kept,
+        collect_every: SECOND / 100,
+        ..quick()
+    };
     let (running, _) = start(&pool, &floor, settings);
     let ids = visits(&client, By::Lane, 0..2).await;
     floor.has_begun(0).await;
     assert!(client.cancel(ids[0], "not needed").await.unwrap());
-    let refused = client.operate().retry(ids[0].raw(), None).await.unwrap_err();
+    let refused = client
+        .operate()
+        .retry(ids[0].raw(), None)
+        .await
+        .unwrap_err();
     assert!(refused.to_string().contains("has not ended"), "{refused}");
-    let other = client.enqueue(Visit { name: "elsewhere".into(), ..visit(By::Lane, 9) }).await.unwrap().id.raw();
-    eventually("another is collected", async || client.inspect().show(other).await.unwrap().is_none()).await;
+    let other = client
+        .enqueue(Visit {
+            name: "elsewhere".into(),
+            ..visit(By::Lane, 9)
+        })
+        .await
+        .unwrap()
+        .id
+        .raw();
+    eventually("another is collected", async || {
+        client.inspect().show(other).await.unwrap().is_none()
+    })
+    .await;
     assert!(client.inspect().show(ids[0].raw()).await.unwrap().is_some());
     gate.add_permits(1);
-    eventually("it is collected", async || client.inspect().show(ids[0].raw()).await.unwrap().is_none()).await;
+    eventually("it is collected", async || {
+        client.inspect().show(ids[0].raw()).await.unwrap().is_none()
+    })
+    .await;
     eventually("the next has run", async || floor.begun().contains(&1)).await;
     running.stop().await;
 }
@@ -352,7 +474,10 @@ async fn a_lab_releases_what_a_step_held_that_was_cancelled_while_it_ran() {
         let ids = visits(&lab, by, 0..2).await;
         let gate = floor.gate(0);
         let cancel = async {
-            eventually("it runs", async || lab.row_of(ids[0]).await.status == Status::Executing).await;
+            eventually("it runs", async || {
+                lab.row_of(ids[0]).await.status == Status::Executing
+            })
+            .await;
             assert!(lab.cancel(ids[0], "not needed").await.unwrap());
             gate.add_permits(1);
         };
@@ -391,13 +516,31 @@ impl Job for Meet {
 async fn two_lanes_and_two_keys_run_at_the_same_time() {
     let pool = live().await;
     let client = Client::new(pool.clone());
-    let engine = Engine::builder(pool.clone(), Arc::new(Barrier::new(4))).register::<Meet>().build().unwrap();
+    let engine = Engine::builder(pool.clone(), Arc::new(Barrier::new(4)))
+        .register::<Meet>()
+        .build()
+        .unwrap();
     let running = Running::start(engine);
-    let lane = |n| Meet { lane: Some(n), key: None };
-    let key = |n| Meet { lane: None, key: Some(n) };
-    let made = client.enqueue_all((0..6).flat_map(|_| [lane(1), lane(2), key(1), key(2)])).await.unwrap();
+    let lane = |n| Meet {
+        lane: Some(n),
+        key: None,
+    };
+    let key = |n| Meet {
+        lane: None,
+        key: Some(n),
+    };
+    let made = client
+        .enqueue_all((0..6).flat_map(|_| [lane(1), lane(2), key(1), key(2)]))
+        .await
+        .unwrap();
     for one in made {
-        client.settled(one.id, SOON).await.unwrap().unwrap().result.unwrap();
+        client
+            .settled(one.id, SOON)
+            .await
+            .unwrap()
+            .unwrap()
+            .result
+            .unwrap();
     }
     running.stop().await;
 }

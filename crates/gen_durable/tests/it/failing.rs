@@ -5,7 +5,9 @@ use std::sync::{
     atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
-use gen_durable::{Context, Engine, InstanceFailure, Job, Policy, SECOND, Settings, Status, StepError};
+use gen_durable::{
+    Context, Engine, InstanceFailure, Job, Policy, SECOND, Settings, Status, StepError,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{SOON, eventually, live, sql};
@@ -18,7 +20,16 @@ impl Told {
     /// Machine, id, step, attempt, error and status of each.
     fn all(&self) -> Vec<(String, i64, String, u32, String, Status)> {
         let told = self.0.lock().unwrap();
-        let one = |f: &InstanceFailure| (f.machine.clone(), f.id, f.step.clone(), f.attempt, f.error.clone(), f.status);
+        let one = |f: &InstanceFailure| {
+            (
+                f.machine.clone(),
+                f.id,
+                f.step.clone(),
+                f.attempt,
+                f.error.clone(),
+                f.status,
+            )
+        };
         told.iter().map(one).collect()
     }
 }
@@ -35,7 +46,11 @@ impl Job for Fails {
         Err(self.why.clone())?
     }
     fn policy(&self) -> Policy {
-        Policy { attempts: 2, backoff_first: SECOND / 100, ..Policy::default() }
+        Policy {
+            attempts: 2,
+            backoff_first: SECOND / 100,
+            ..Policy::default()
+        }
     }
 }
 
@@ -47,23 +62,51 @@ fn fails(why: &str) -> Fails {
 async fn the_failure_hook_is_called_once_for_each_instance_that_fails_for_good_or_is_set_aside() {
     let (pool, told) = (live().await, Told::default());
     let (hears, first) = (told.clone(), AtomicBool::new(true));
-    let engine = Engine::builder(pool.clone(), ()).register::<Fails>().on_failure(move |failure| {
-        hears.0.lock().unwrap().push(failure.clone());
-        assert!(!first.swap(false, Ordering::SeqCst), "a hook that panics is called for the next failure all the same");
-    });
+    let engine = Engine::builder(pool.clone(), ())
+        .register::<Fails>()
+        .on_failure(move |failure| {
+            hears.0.lock().unwrap().push(failure.clone());
+            assert!(
+                !first.swap(false, Ordering::SeqCst),
+                "a hook that panics is called for the next failure all the same"
+            );
+        });
     let engine = engine.build().unwrap();
     let client = engine.client();
     let running = engine.start();
     running.ready().await.unwrap();
     let failed = client.enqueue(fails("no such account")).await.unwrap().id;
-    assert!(client.settled(failed, SOON).await.unwrap().unwrap().result.is_err());
-    let strange = client.enqueue(fails("never read")).after(SECOND).await.unwrap().id;
-    let broken = format!("update {}.instances set state = '[]' where id = {strange}", pool.schema());
+    assert!(
+        client
+            .settled(failed, SOON)
+            .await
+            .unwrap()
+            .unwrap()
+            .result
+            .is_err()
+    );
+    let strange = client
+        .enqueue(fails("never read"))
+        .after(SECOND)
+        .await
+        .unwrap()
+        .id;
+    let broken = format!(
+        "update {}.instances set state = '[]' where id = {strange}",
+        pool.schema()
+    );
     sql().await.batch_execute(&broken).await.unwrap();
     eventually("both were told", async || told.all().len() == 2).await;
     running.stop().await.unwrap();
     let all = told.all();
-    let expected = ("fails".into(), failed.raw(), "run".into(), 1, "no such account".into(), Status::Failed);
+    let expected = (
+        "fails".into(),
+        failed.raw(),
+        "run".into(),
+        1,
+        "no such account".into(),
+        Status::Failed,
+    );
     assert_eq!(all[0], expected);
     assert_eq!((all[1].1, all[1].5), (strange.raw(), Status::Stuck));
     assert!(all[1].4.contains("cannot be decoded"), "{}", all[1].4);
@@ -81,7 +124,11 @@ async fn the_failure_hook_is_called_for_an_instance_whose_last_worker_died() {
          insert into S.workers (id, lease_expires_at, host, pid, queues, machines)
          values ('{dead}', statement_timestamp() - interval '1 h', 'far', 7, '{{}}', '{{}}')"
     );
-    sql().await.batch_execute(&died.replace("S.", &format!("{}.", pool.schema()))).await.unwrap();
+    sql()
+        .await
+        .batch_execute(&died.replace("S.", &format!("{}.", pool.schema())))
+        .await
+        .unwrap();
     let settings = Settings {
         lease: SECOND,
         heartbeat: SECOND / 5,
@@ -89,13 +136,28 @@ async fn the_failure_hook_is_called_for_an_instance_whose_last_worker_died() {
         deaths_max: 2,
         ..Settings::default()
     };
-    let engine = Engine::builder(pool, ()).register::<Fails>().settings(settings);
-    let running =
-        engine.on_failure(move |failure| hears.0.lock().unwrap().push(failure.clone())).build().unwrap().start();
+    let engine = Engine::builder(pool, ())
+        .register::<Fails>()
+        .settings(settings);
+    let running = engine
+        .on_failure(move |failure| hears.0.lock().unwrap().push(failure.clone()))
+        .build()
+        .unwrap()
+        .start();
     eventually("it was told", async || !told.all().is_empty()).await;
     running.stop().await.unwrap();
     let died = "its worker died 2 times while it ran";
-    assert_eq!(told.all(), [("fails".into(), id.raw(), "run".into(), 1, died.into(), Status::Stuck)]);
+    assert_eq!(
+        told.all(),
+        [(
+            "fails".into(),
+            id.raw(),
+            "run".into(),
+            1,
+            died.into(),
+            Status::Stuck
+        )]
+    );
 }
 
 /// What a [`Trying`] does with its transaction.
@@ -123,12 +185,19 @@ impl gen_durable::Machine for Trying {
         cx.app.fetch_add(1, Ordering::SeqCst);
         let tx = cx.begin().await?;
         match self.tries {
-            Tries::Long => tx.batch_execute("set local statement_timeout = '20ms'; select pg_sleep(600)").await?,
+            Tries::Long => {
+                tx.batch_execute("set local statement_timeout = '20ms'; select pg_sleep(600)")
+                    .await?
+            }
             Tries::Large => {
-                tx.batch_execute("do $$ begin raise exception 'out of memory' using errcode = '53200'; end $$").await?;
+                tx.batch_execute(
+                    "do $$ begin raise exception 'out of memory' using errcode = '53200'; end $$",
+                )
+                .await?;
             }
             Tries::Idle => {
-                tx.batch_execute("set local idle_in_transaction_session_timeout = '20ms'").await?;
+                tx.batch_execute("set local idle_in_transaction_session_timeout = '20ms'")
+                    .await?;
                 while !tx.is_closed() {
                     tokio::time::sleep(SECOND / 100).await;
                 }
@@ -149,14 +218,28 @@ enum Step {
 /// How a [`Trying`] fails, and after how many runs.
 async fn tried(tries: Tries) -> (String, usize) {
     let (pool, runs) = (live().await, Arc::new(AtomicUsize::new(0)));
-    let settings = Settings { heartbeat: SECOND / 10, ..Settings::default() };
-    let engine = Engine::builder(pool, runs.clone()).register::<Trying>().settings(settings).build().unwrap();
+    let settings = Settings {
+        heartbeat: SECOND / 10,
+        ..Settings::default()
+    };
+    let engine = Engine::builder(pool, runs.clone())
+        .register::<Trying>()
+        .settings(settings)
+        .build()
+        .unwrap();
     let client = engine.client();
     let running = engine.start();
     let id = client.enqueue(Trying { tries }).await.unwrap().id;
-    let settled = client.settled(id, SOON).await.unwrap().unwrap_or_else(|| panic!("{tries:?} is tried for ever"));
+    let settled = client
+        .settled(id, SOON)
+        .await
+        .unwrap()
+        .unwrap_or_else(|| panic!("{tries:?} is tried for ever"));
     running.stop().await.unwrap();
-    (settled.result.unwrap_err().message, runs.load(Ordering::SeqCst))
+    (
+        settled.result.unwrap_err().message,
+        runs.load(Ordering::SeqCst),
+    )
 }
 
 #[tokio::test]
@@ -168,9 +251,18 @@ async fn a_statement_of_a_step_that_exceeds_the_roles_timeout_is_the_steps_failu
 
 #[tokio::test]
 async fn an_outage_that_a_step_meets_again_and_again_while_the_lease_is_renewed_is_its_failure() {
-    for (tries, what) in [(Tries::Large, "out of memory"), (Tries::Idle, "its transaction")] {
+    for (tries, what) in [
+        (Tries::Large, "out of memory"),
+        (Tries::Idle, "its transaction"),
+    ] {
         let (error, runs) = tried(tries).await;
-        assert!(error.contains("5 times in a row") && error.contains(what), "{tries:?}: {error}");
-        assert!(runs >= 5, "{tries:?}: an outage is not a failure at once, and it ran {runs} times");
+        assert!(
+            error.contains("5 times in a row") && error.contains(what),
+            "{tries:?}: {error}"
+        );
+        assert!(
+            runs >= 5,
+            "{tries:?}: an outage is not a failure at once, and it ran {runs} times"
+        );
     }
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use gen_durable::{
-    Context, DAY, Engine, Job, Lab, Machine, Outcome, Policy, Scope, Settings, Signal, Status, StepError, done, next,
-    spawn, wait_for,
+    Context, DAY, Engine, Job, Lab, Machine, Outcome, Policy, Scope, Settings, Signal, Status,
+    StepError, done, next, spawn, wait_for,
 };
 use serde::{Deserialize, Serialize};
 
@@ -72,20 +72,47 @@ impl Machine for Maker {
 
 #[tokio::test]
 async fn a_key_that_an_instance_of_another_machine_holds_is_an_error_that_names_the_holder() {
-    let lab = Lab::new(()).await.register::<Invoice>().register::<Shipment>().register::<Maker>();
-    let holder = lab.enqueue(with_key(Invoice, "order:1")).after(DAY).await.unwrap().id;
+    let lab = Lab::new(())
+        .await
+        .register::<Invoice>()
+        .register::<Shipment>()
+        .register::<Maker>();
+    let holder = lab
+        .enqueue(with_key(Invoice, "order:1"))
+        .after(DAY)
+        .await
+        .unwrap()
+        .id;
     let names = format!("instance {holder} of machine invoice");
     let mut errors = vec![
-        lab.enqueue(with_key(Shipment, "order:1")).await.unwrap_err(),
-        lab.enqueue_all([Shipment(None), with_key(Shipment, "order:1")]).await.unwrap_err(),
+        lab.enqueue(with_key(Shipment, "order:1"))
+            .await
+            .unwrap_err(),
+        lab.enqueue_all([Shipment(None), with_key(Shipment, "order:1")])
+            .await
+            .unwrap_err(),
     ];
     let mut tx = lab.pool().begin().await.unwrap();
-    errors.push(lab.enqueue(with_key(Shipment, "order:1")).within(&mut tx).await.unwrap_err());
+    errors.push(
+        lab.enqueue(with_key(Shipment, "order:1"))
+            .within(&mut tx)
+            .await
+            .unwrap_err(),
+    );
     tx.rollback().await.unwrap();
     for error in errors {
-        assert!(error.is_key_taken() && error.to_string().contains(&names), "{error}");
+        assert!(
+            error.is_key_taken() && error.to_string().contains(&names),
+            "{error}"
+        );
     }
-    assert!(!lab.enqueue(with_key(Invoice, "order:1")).await.unwrap().is_new, "the same machine: no error");
+    assert!(
+        !lab.enqueue(with_key(Invoice, "order:1"))
+            .await
+            .unwrap()
+            .is_new,
+        "the same machine: no error"
+    );
     for makes in [Makes::Child, Makes::Rider] {
         let maker = lab.enqueue(Maker { makes }).await.unwrap().id;
         lab.drain().await;
@@ -114,8 +141,15 @@ impl Machine for Family {
     type Output = Vec<Option<String>>;
     async fn step(&mut self, at: At, cx: &mut Context<'_, Self>) -> Outcome<Self> {
         match at {
-            At::Make => Ok(spawn(NAMES.map(|name| Invoice(name.map(str::to_owned)))).then(At::Made).forever()),
-            At::Made => Ok(done(cx.children::<Invoice>()?.into_iter().map(|child| child.state.0).collect())),
+            At::Make => Ok(spawn(NAMES.map(|name| Invoice(name.map(str::to_owned))))
+                .then(At::Made)
+                .forever()),
+            At::Made => Ok(done(
+                cx.children::<Invoice>()?
+                    .into_iter()
+                    .map(|child| child.state.0)
+                    .collect(),
+            )),
         }
     }
 }
@@ -123,7 +157,10 @@ const NAMES: [Option<&str>; 6] = [Some("z"), None, Some("b"), Some("y"), None, S
 
 #[tokio::test]
 async fn children_come_in_spawn_order_also_when_some_have_keys() {
-    let lab = Lab::new(()).await.register::<Family>().register::<Invoice>();
+    let lab = Lab::new(())
+        .await
+        .register::<Family>()
+        .register::<Invoice>();
     let id = lab.enqueue(Family).await.unwrap().id;
     lab.drain().await;
     let seen = lab.result_of(id).await.unwrap().unwrap();
@@ -156,7 +193,11 @@ impl Machine for Meter {
             At::Make => Ok(wait_for::<Tick>().then(At::Made).forever()),
             At::Made => {
                 self.heard += cx.awaited::<Tick>()?.len();
-                Ok(if self.heard >= self.enough { done(self.heard) } else { next(At::Make) })
+                Ok(if self.heard >= self.enough {
+                    done(self.heard)
+                } else {
+                    next(At::Make)
+                })
             }
         }
     }
@@ -165,41 +206,94 @@ impl Machine for Meter {
 #[tokio::test]
 async fn a_duplicate_of_an_accepted_signal_is_a_duplicate_also_after_the_instance_has_settled() {
     let lab = Lab::new(()).await.register::<Meter>();
-    let id = lab.enqueue(Meter { heard: 0, enough: 1 }).await.unwrap().id;
+    let id = lab
+        .enqueue(Meter {
+            heard: 0,
+            enough: 1,
+        })
+        .await
+        .unwrap()
+        .id;
     assert!(lab.signal(id, Tick).once("evt-7").await.unwrap());
     lab.drain().await;
     assert_eq!(lab.status_of(id).await, Status::Done);
-    assert!(!lab.signal(id, Tick).once("evt-7").await.unwrap(), "it was accepted before");
-    assert!(!lab.signal(Meter::keyed("meter"), Tick).once("evt-7").await.unwrap());
-    let again = lab.signal_or_start(Meter { heard: 0, enough: 1 }, Tick).once("evt-7").await.unwrap();
+    assert!(
+        !lab.signal(id, Tick).once("evt-7").await.unwrap(),
+        "it was accepted before"
+    );
+    assert!(
+        !lab.signal(Meter::keyed("meter"), Tick)
+            .once("evt-7")
+            .await
+            .unwrap()
+    );
+    let again = lab
+        .signal_or_start(
+            Meter {
+                heard: 0,
+                enough: 1,
+            },
+            Tick,
+        )
+        .once("evt-7")
+        .await
+        .unwrap();
     assert!(!again.started && !again.is_new && again.id == id);
-    for other in [lab.signal(id, Tick).once("evt-8").await, lab.signal(id, Tick).await] {
-        assert!(other.unwrap_err().is_no_target(), "what was not accepted is not a duplicate");
+    for other in [
+        lab.signal(id, Tick).once("evt-8").await,
+        lab.signal(id, Tick).await,
+    ] {
+        assert!(
+            other.unwrap_err().is_no_target(),
+            "what was not accepted is not a duplicate"
+        );
     }
 }
 
 #[tokio::test]
-async fn dedup_keys_of_consumed_signals_are_forgotten_after_their_retention_while_the_instance_lives() {
+async fn dedup_keys_of_consumed_signals_are_forgotten_after_their_retention_while_the_instance_lives()
+ {
     let pool = live().await;
     let settings = Settings {
         dedup_retention: Some(Duration::from_millis(1)),
         collect_every: Duration::from_millis(10),
         ..Settings::default()
     };
-    let engine = Engine::builder(pool.clone(), ()).register::<Meter>().settings(settings).build().unwrap();
+    let engine = Engine::builder(pool.clone(), ())
+        .register::<Meter>()
+        .settings(settings)
+        .build()
+        .unwrap();
     let client = engine.client();
     let running = Running::start(engine);
-    let id = client.enqueue(Meter { heard: 0, enough: 3 }).await.unwrap().id;
+    let id = client
+        .enqueue(Meter {
+            heard: 0,
+            enough: 3,
+        })
+        .await
+        .unwrap()
+        .id;
     let kept = async || -> i64 {
         let count = format!("select count(*) from {}.signals", pool.schema());
         sql().await.query_one(&count, &[]).await.unwrap().get(0)
     };
     for _ in 0..2 {
-        assert!(client.signal(id, Tick).once("evt-7").await.unwrap(), "forgotten: it counts again");
-        eventually("the consumed signal is collected", async || kept().await == 0).await;
+        assert!(
+            client.signal(id, Tick).once("evt-7").await.unwrap(),
+            "forgotten: it counts again"
+        );
+        eventually("the consumed signal is collected", async || {
+            kept().await == 0
+        })
+        .await;
     }
     client.signal(id, Tick).await.unwrap();
-    let settled = client.settled(id, SOON).await.unwrap().expect("it heard enough");
+    let settled = client
+        .settled(id, SOON)
+        .await
+        .unwrap()
+        .expect("it heard enough");
     assert_eq!(settled.result, Ok(3));
     running.stop().await;
 }
@@ -212,10 +306,22 @@ async fn a_signal_that_waits_keeps_its_dedup_key_whatever_the_retention() {
         collect_every: Duration::from_millis(10),
         ..Settings::default()
     };
-    let engine = Engine::builder(pool.clone(), ()).register::<Meter>().settings(settings).build().unwrap();
+    let engine = Engine::builder(pool.clone(), ())
+        .register::<Meter>()
+        .settings(settings)
+        .build()
+        .unwrap();
     let client = engine.client();
     // It has not begun, so nothing of its inbox is consumed.
-    let id = client.enqueue(Meter { heard: 0, enough: 1 }).after(DAY).await.unwrap().id;
+    let id = client
+        .enqueue(Meter {
+            heard: 0,
+            enough: 1,
+        })
+        .after(DAY)
+        .await
+        .unwrap()
+        .id;
     assert!(client.signal(id, Tick).once("evt-7").await.unwrap());
     // Collected by the same look that passes over the one above: consumed long ago.
     let insert = format!(
@@ -224,10 +330,18 @@ async fn a_signal_that_waits_keeps_its_dedup_key_whatever_the_retention() {
     );
     sql().await.batch_execute(&insert).await.unwrap();
     let running = Running::start(engine);
-    let count = format!("select count(*) from {}.signals where dedup_key = 'old'", pool.schema());
+    let count = format!(
+        "select count(*) from {}.signals where dedup_key = 'old'",
+        pool.schema()
+    );
     let client_sql = sql().await;
     eventually("the old one is collected", async || {
-        client_sql.query_one(&count, &[]).await.unwrap().get::<_, i64>(0) == 0
+        client_sql
+            .query_one(&count, &[])
+            .await
+            .unwrap()
+            .get::<_, i64>(0)
+            == 0
     })
     .await;
     assert!(!client.signal(id, Tick).once("evt-7").await.unwrap());

@@ -1,8 +1,8 @@
 //! The testing kit with tables of the app's own, and what it does where an engine would not panic.
 
 use gen_durable::{
-    Context, Event, Failure, Filter, Job, Lab, MINUTE, Machine, Outcome, Poison, Policy, Projecting, Projection,
-    Recorded, Run, Status, StepError, done, stop,
+    Context, Event, Failure, Filter, Job, Lab, MINUTE, Machine, Outcome, Poison, Policy,
+    Projecting, Projection, Recorded, Run, Status, StepError, done, stop,
 };
 use serde::{Deserialize, Serialize};
 
@@ -23,18 +23,30 @@ impl Machine for Deposit {
     async fn step(&mut self, _: Run, cx: &mut Context<'_, Self>) -> Outcome<Self> {
         assert!(cx.app.url.contains("search_path"));
         let tx = cx.begin().await?;
-        tx.execute("insert into balance (cents) values ($1)", &[&self.cents]).await?;
+        tx.execute("insert into balance (cents) values ($1)", &[&self.cents])
+            .await?;
         Ok(done(self.cents).within(tx))
     }
-    async fn handle(&mut self, _: Run, failure: &Failure, _: &mut Context<'_, Self>) -> Outcome<Self> {
+    async fn handle(
+        &mut self,
+        _: Run,
+        failure: &Failure,
+        _: &mut Context<'_, Self>,
+    ) -> Outcome<Self> {
         Ok(stop(format!("handled: {}", failure.message)))
     }
 }
 
 async fn bank() -> Lab<Bank> {
     let lab = Lab::with(async |database| {
-        database.execute("create table balance (cents bigint not null unique deferrable initially deferred)").await;
-        Bank { url: database.url().to_owned() }
+        database
+            .execute(
+                "create table balance (cents bigint not null unique deferrable initially deferred)",
+            )
+            .await;
+        Bank {
+            url: database.url().to_owned(),
+        }
     });
     lab.await.register::<Deposit>()
 }
@@ -48,13 +60,25 @@ async fn steps_and_the_apps_own_connections_use_tables_of_the_app_in_the_labs_sc
     let lab = Lab::with(async |database| {
         database.execute("create table own (n int)").await;
         let own = crate::support::sql_at(database.url()).await;
-        own.batch_execute("insert into own values (7); create table later (n int)").await.unwrap();
-        Bank { url: database.url().to_owned() }
+        own.batch_execute("insert into own values (7); create table later (n int)")
+            .await
+            .unwrap();
+        Bank {
+            url: database.url().to_owned(),
+        }
     });
     let lab = lab.await;
     let tx = lab.pool().begin().await.unwrap();
-    assert_eq!(tx.query_one("select n from own", &[]).await.unwrap().get::<_, i32>(0), 7);
-    tx.batch_execute("insert into later values (1)").await.unwrap();
+    assert_eq!(
+        tx.query_one("select n from own", &[])
+            .await
+            .unwrap()
+            .get::<_, i32>(0),
+        7
+    );
+    tx.batch_execute("insert into later values (1)")
+        .await
+        .unwrap();
     tx.commit().await.unwrap();
 }
 
@@ -67,9 +91,23 @@ async fn a_refused_commit_of_a_steps_own_transaction_calls_its_handler() {
     }
     let tally = lab.drain().await;
     assert_eq!((tally.done, tally.failed), (1, 1));
-    let filter = Filter { status: Some(Status::Failed), limit: 9, ..Filter::default() };
-    let error = lab.inspect().list(filter).await.unwrap().remove(0).last_error.unwrap();
-    assert!(error.starts_with("handled: the outcome could not be committed"), "{error}");
+    let filter = Filter {
+        status: Some(Status::Failed),
+        limit: 9,
+        ..Filter::default()
+    };
+    let error = lab
+        .inspect()
+        .list(filter)
+        .await
+        .unwrap()
+        .remove(0)
+        .last_error
+        .unwrap();
+    assert!(
+        error.starts_with("handled: the outcome could not be committed"),
+        "{error}"
+    );
 }
 
 #[derive(Serialize, Deserialize, Debug)]

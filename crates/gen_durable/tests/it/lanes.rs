@@ -9,8 +9,8 @@ use std::{
 };
 
 use gen_durable::{
-    Client, Context, Engine, HOUR, Job, Lab, Lane, Machine, Outcome, Policy, SECOND, Signal, Status, StepError, done,
-    fatal, spawn, wait_for,
+    Client, Context, Engine, HOUR, Job, Lab, Lane, Machine, Outcome, Policy, SECOND, Signal,
+    Status, StepError, done, fatal, spawn, wait_for,
 };
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +25,13 @@ impl Book {
         self.0.lock().unwrap().push((lane.to_owned(), n));
     }
     fn of(&self, lane: &str) -> Vec<u64> {
-        self.0.lock().unwrap().iter().filter(|(of, _)| of == lane).map(|(_, n)| *n).collect()
+        self.0
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|(of, _)| of == lane)
+            .map(|(_, n)| *n)
+            .collect()
     }
 }
 
@@ -44,7 +50,11 @@ impl Job for Deploy {
     type Output = u64;
     fn lane(&self) -> Option<Lane> {
         let lane = Lane::new("server", &self.server);
-        Some(if self.blocks { lane.block_on_failure() } else { lane })
+        Some(if self.blocks {
+            lane.block_on_failure()
+        } else {
+            lane
+        })
     }
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<u64, StepError> {
         cx.app.write(&self.server, self.n);
@@ -55,19 +65,30 @@ impl Job for Deploy {
         }
     }
     fn policy(&self) -> Policy {
-        Policy { backoff_first: HOUR, backoff_max: HOUR, ..Policy::default() }
+        Policy {
+            backoff_first: HOUR,
+            backoff_max: HOUR,
+            ..Policy::default()
+        }
     }
 }
 
 fn deploy(server: &str, n: u64) -> Deploy {
-    Deploy { server: server.into(), n, fails: Some(0), blocks: false }
+    Deploy {
+        server: server.into(),
+        n,
+        fails: Some(0),
+        blocks: false,
+    }
 }
 
 #[tokio::test]
 async fn a_lane_runs_one_after_the_other_in_order_of_enqueueing() {
     let book = Book::default();
     let lab = Lab::new(book.clone()).await.register::<Deploy>();
-    let jobs: Vec<Deploy> = (0..20).map(|n| deploy(if n % 2 == 0 { "a" } else { "b" }, n)).collect();
+    let jobs: Vec<Deploy> = (0..20)
+        .map(|n| deploy(if n % 2 == 0 { "a" } else { "b" }, n))
+        .collect();
     let ids = lab.enqueue_all(jobs).await.unwrap();
     lab.drain().await;
     assert_eq!(book.of("a"), (0..20).step_by(2).collect::<Vec<_>>());
@@ -81,7 +102,13 @@ async fn a_lane_runs_one_after_the_other_in_order_of_enqueueing() {
 async fn a_head_in_backoff_keeps_its_place_and_other_lanes_go_on() {
     let book = Book::default();
     let lab = Lab::new(book.clone()).await.register::<Deploy>();
-    let first = lab.enqueue(Deploy { fails: Some(1), ..deploy("a", 1) }).await.unwrap();
+    let first = lab
+        .enqueue(Deploy {
+            fails: Some(1),
+            ..deploy("a", 1)
+        })
+        .await
+        .unwrap();
     let second = lab.enqueue(deploy("a", 2)).await.unwrap();
     lab.enqueue(deploy("b", 3)).await.unwrap();
     lab.drain().await;
@@ -97,9 +124,21 @@ async fn a_head_in_backoff_keeps_its_place_and_other_lanes_go_on() {
 async fn a_head_that_fails_for_good_lets_the_lane_go_on_unless_it_blocks() {
     let book = Book::default();
     let lab = Lab::new(book.clone()).await.register::<Deploy>();
-    lab.enqueue(Deploy { fails: None, ..deploy("a", 1) }).await.unwrap();
+    lab.enqueue(Deploy {
+        fails: None,
+        ..deploy("a", 1)
+    })
+    .await
+    .unwrap();
     lab.enqueue(deploy("a", 2)).await.unwrap();
-    let blocking = lab.enqueue(Deploy { fails: None, blocks: true, ..deploy("b", 1) }).await.unwrap();
+    let blocking = lab
+        .enqueue(Deploy {
+            fails: None,
+            blocks: true,
+            ..deploy("b", 1)
+        })
+        .await
+        .unwrap();
     let behind = lab.enqueue(deploy("b", 2)).await.unwrap();
     lab.drain().await;
     assert_eq!(book.of("a"), [1, 2]);
@@ -112,7 +151,13 @@ async fn a_head_that_fails_for_good_lets_the_lane_go_on_unless_it_blocks() {
 async fn a_cancelled_head_lets_the_lane_go_on_and_a_cancelled_entry_is_passed_over() {
     let book = Book::default();
     let lab = Lab::new(book.clone()).await.register::<Deploy>();
-    let head = lab.enqueue(Deploy { fails: Some(1), ..deploy("a", 1) }).await.unwrap();
+    let head = lab
+        .enqueue(Deploy {
+            fails: Some(1),
+            ..deploy("a", 1)
+        })
+        .await
+        .unwrap();
     let second = lab.enqueue(deploy("a", 2)).await.unwrap();
     lab.enqueue(deploy("a", 3)).await.unwrap();
     lab.drain().await;
@@ -161,7 +206,10 @@ impl Machine for Ask {
 #[tokio::test]
 async fn a_head_that_waits_for_a_signal_keeps_the_lane_and_machines_share_it() {
     let book = Book::default();
-    let lab = Lab::new(book.clone()).await.register::<Deploy>().register::<Ask>();
+    let lab = Lab::new(book.clone())
+        .await
+        .register::<Deploy>()
+        .register::<Ask>();
     let ask = lab.enqueue(Ask { server: "a".into() }).await.unwrap();
     lab.enqueue(deploy("a", 2)).await.unwrap();
     lab.drain().await;
@@ -192,11 +240,16 @@ impl Machine for Parent {
         self.own.as_ref().map(|own| Lane::new("server", own))
     }
     fn policy(&self, _: &ParentStep) -> Policy {
-        Policy { attempts: 1, ..Policy::default() }
+        Policy {
+            attempts: 1,
+            ..Policy::default()
+        }
     }
     async fn step(&mut self, at: ParentStep, _: &mut Context<'_, Self>) -> Outcome<Self> {
         match at {
-            ParentStep::Begin => Ok(spawn([deploy(&self.child, 7)]).then(ParentStep::Joined).forever()),
+            ParentStep::Begin => Ok(spawn([deploy(&self.child, 7)])
+                .then(ParentStep::Joined)
+                .forever()),
             ParentStep::Joined => Ok(done(())),
         }
     }
@@ -205,16 +258,52 @@ impl Machine for Parent {
 #[tokio::test]
 async fn a_child_in_the_lane_that_its_waiting_parent_has_is_refused() {
     let book = Book::default();
-    let lab = Lab::new(book.clone()).await.register::<Deploy>().register::<Parent>();
-    let engine = Engine::builder(lab.pool().clone(), book.clone()).register::<Deploy>().register::<Parent>();
+    let lab = Lab::new(book.clone())
+        .await
+        .register::<Deploy>()
+        .register::<Parent>();
+    let engine = Engine::builder(lab.pool().clone(), book.clone())
+        .register::<Deploy>()
+        .register::<Parent>();
     let engine = engine.build().unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let running = tokio::spawn(engine.run(async { drop(stopped.await) }));
-    let other = lab.enqueue(Parent { own: Some("a".into()), child: "b".into() }).await.unwrap();
-    let own = lab.enqueue(Parent { own: Some("c".into()), child: "c".into() }).await.unwrap();
-    assert!(lab.settled(other.id, 20 * SECOND).await.unwrap().unwrap().result.is_ok());
-    let refused = lab.settled(own.id, 20 * SECOND).await.unwrap().unwrap().result.unwrap_err();
-    assert!(refused.message.contains("in the lane server:c would wait for instance"), "{}", refused.message);
+    let other = lab
+        .enqueue(Parent {
+            own: Some("a".into()),
+            child: "b".into(),
+        })
+        .await
+        .unwrap();
+    let own = lab
+        .enqueue(Parent {
+            own: Some("c".into()),
+            child: "c".into(),
+        })
+        .await
+        .unwrap();
+    assert!(
+        lab.settled(other.id, 20 * SECOND)
+            .await
+            .unwrap()
+            .unwrap()
+            .result
+            .is_ok()
+    );
+    let refused = lab
+        .settled(own.id, 20 * SECOND)
+        .await
+        .unwrap()
+        .unwrap()
+        .result
+        .unwrap_err();
+    assert!(
+        refused
+            .message
+            .contains("in the lane server:c would wait for instance"),
+        "{}",
+        refused.message
+    );
     stop.send(()).unwrap();
     running.await.unwrap().unwrap();
 }
@@ -223,18 +312,36 @@ async fn a_child_in_the_lane_that_its_waiting_parent_has_is_refused() {
 #[tokio::test]
 async fn a_spawn_that_closes_a_cycle_of_lanes_is_refused() {
     let book = Book::default();
-    let lab = Lab::new(book.clone()).await.register::<Deploy>().register::<Parent>();
-    let parent = |own: &str, child: &str| Parent { own: Some(own.into()), child: child.into() };
+    let lab = Lab::new(book.clone())
+        .await
+        .register::<Deploy>()
+        .register::<Parent>();
+    let parent = |own: &str, child: &str| Parent {
+        own: Some(own.into()),
+        child: child.into(),
+    };
     let (one, other) = (parent("a", "b"), parent("b", "a"));
     let made = lab.enqueue_all([one, other]).await.unwrap();
-    assert!(lab.step().await, "the first spawns into the lane of the second");
+    assert!(
+        lab.step().await,
+        "the first spawns into the lane of the second"
+    );
     assert_eq!(lab.status_of(made[0].id).await, Status::AwaitingChildren);
     lab.drain().await;
     let refused = lab.result_of(made[1].id).await.unwrap().unwrap_err();
-    assert!(refused.message.contains("in the lane server:a would wait for ever"), "{}", refused.message);
+    assert!(
+        refused
+            .message
+            .contains("in the lane server:a would wait for ever"),
+        "{}",
+        refused.message
+    );
     lab.result_of(made[0].id).await.unwrap().unwrap();
     // Lanes that wait for one another in one order are none: the child of the last runs, and then the one before it joins.
-    let made = lab.enqueue_all([parent("a", "b"), parent("b", "c"), parent("c", "d")]).await.unwrap();
+    let made = lab
+        .enqueue_all([parent("a", "b"), parent("b", "c"), parent("c", "d")])
+        .await
+        .unwrap();
     lab.drain().await;
     for one in made {
         lab.result_of(one.id).await.unwrap().unwrap();
@@ -246,7 +353,10 @@ async fn a_priority_does_not_reorder_a_lane() {
     let book = Book::default();
     let lab = Lab::new(book.clone()).await.register::<Deploy>();
     for (n, priority) in [(1, 0), (2, 9), (3, -9), (4, 0)] {
-        lab.enqueue(deploy("a", n)).priority(priority).await.unwrap();
+        lab.enqueue(deploy("a", n))
+            .priority(priority)
+            .await
+            .unwrap();
     }
     // Of two heads the more urgent goes first.
     lab.enqueue(deploy("b", 5)).priority(-1).await.unwrap();
@@ -255,9 +365,15 @@ async fn a_priority_does_not_reorder_a_lane() {
     lab.drain().await;
     assert_eq!(book.of("a"), [1, 2, 3, 4]);
     // And in a worker that leads the lane.
-    let engine = Engine::builder(lab.pool().clone(), book.clone()).register::<Deploy>().build().unwrap();
+    let engine = Engine::builder(lab.pool().clone(), book.clone())
+        .register::<Deploy>()
+        .build()
+        .unwrap();
     for (n, priority) in [(6, 0), (7, 9), (8, -9), (9, 0)] {
-        lab.enqueue(deploy("a", n)).priority(priority).await.unwrap();
+        lab.enqueue(deploy("a", n))
+            .priority(priority)
+            .await
+            .unwrap();
     }
     let running = Running::start(engine);
     eventually("all have run", async || book.of("a").len() == 8).await;
@@ -269,17 +385,29 @@ async fn a_priority_does_not_reorder_a_lane() {
 async fn an_engine_drains_many_lanes_each_in_order() {
     let book = Book::default();
     let lab = Lab::new(book.clone()).await;
-    let engine = Engine::builder(lab.pool().clone(), book.clone()).register::<Deploy>().build().unwrap();
+    let engine = Engine::builder(lab.pool().clone(), book.clone())
+        .register::<Deploy>()
+        .build()
+        .unwrap();
     let client = engine.client();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let running = tokio::spawn(engine.run(async { drop(stopped.await) }));
     let jobs = (0..500).map(|n| deploy(&format!("{}", n % 10), n));
     let ids = client.enqueue_all(jobs).await.unwrap();
     for id in ids {
-        client.settled(id.id, Duration::from_secs(30)).await.unwrap().unwrap().result.unwrap();
+        client
+            .settled(id.id, Duration::from_secs(30))
+            .await
+            .unwrap()
+            .unwrap()
+            .result
+            .unwrap();
     }
     for lane in 0..10 {
-        assert_eq!(book.of(&lane.to_string()), (0..500).filter(|n| n % 10 == lane).collect::<Vec<_>>());
+        assert_eq!(
+            book.of(&lane.to_string()),
+            (0..500).filter(|n| n % 10 == lane).collect::<Vec<_>>()
+        );
     }
     stop.send(()).unwrap();
     running.await.unwrap().unwrap();
@@ -321,8 +449,16 @@ impl Job for Hog {
 async fn what_has_ended_is_committed_also_while_the_others_of_its_group_cannot_begin() {
     let pool = live().await;
     let (tell, told) = std::sync::mpsc::channel();
-    let sty = Sty { begun: AtomicBool::new(false), told: Mutex::new(told) };
-    let running = Running::start(Engine::builder(pool.clone(), sty).register::<Hog>().build().unwrap());
+    let sty = Sty {
+        begun: AtomicBool::new(false),
+        told: Mutex::new(told),
+    };
+    let running = Running::start(
+        Engine::builder(pool.clone(), sty)
+            .register::<Hog>()
+            .build()
+            .unwrap(),
+    );
     let client = Client::new(pool.clone());
     // Until both committers have had something to do, and wait for more.
     for n in 10..20 {
@@ -335,15 +471,25 @@ async fn what_has_ended_is_committed_also_while_the_others_of_its_group_cannot_b
         pool.schema()
     );
     let watch = std::thread::spawn(move || {
-        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-            let watch = sql().await;
-            eventually("the first is done", async || watch.query_one(&first, &[]).await.unwrap().get(0)).await;
-        });
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+            .block_on(async {
+                let watch = sql().await;
+                eventually("the first is done", async || {
+                    watch.query_one(&first, &[]).await.unwrap().get(0)
+                })
+                .await;
+            });
         let _ = tell.send(());
     });
     let jobs = client.enqueue_all((0..5).map(Hog)).await.unwrap();
     let second = client.settled(jobs[1].id, SOON).await.unwrap().unwrap();
     running.stop().await;
     watch.join().unwrap();
-    assert!(second.result.unwrap(), "the first waited for the second, which kept its thread");
+    assert!(
+        second.result.unwrap(),
+        "the first waited for the second, which kept its thread"
+    );
 }

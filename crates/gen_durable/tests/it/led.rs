@@ -7,8 +7,8 @@ use std::{
 };
 
 use gen_durable::{
-    Blocker, Client, Context, Engine, Enqueued, HOUR, Id, Job, Lane, Machine, Outcome, Pool, SECOND, Settings, Status,
-    StepError, done, next,
+    Blocker, Client, Context, Engine, Enqueued, HOUR, Id, Job, Lane, Machine, Outcome, Pool,
+    SECOND, Settings, Status, StepError, done, next,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
@@ -24,7 +24,12 @@ struct Site {
 
 impl Site {
     fn shut(&self, n: u64) -> Arc<Semaphore> {
-        self.doors.lock().unwrap().entry(n).or_insert_with(|| Arc::new(Semaphore::new(0))).clone()
+        self.doors
+            .lock()
+            .unwrap()
+            .entry(n)
+            .or_insert_with(|| Arc::new(Semaphore::new(0)))
+            .clone()
     }
     async fn pass(&self, n: u64, attempt: u32) {
         self.begun.lock().unwrap().push((n, attempt));
@@ -37,7 +42,10 @@ impl Site {
         self.begun.lock().unwrap().clone()
     }
     async fn has_begun(&self, n: u64) {
-        eventually("it has begun", async || self.begun().iter().any(|(begun, _)| *begun == n)).await;
+        eventually("it has begun", async || {
+            self.begun().iter().any(|(begun, _)| *begun == n)
+        })
+        .await;
     }
 }
 
@@ -92,29 +100,49 @@ impl Machine for Haul {
 
 fn quick() -> Settings {
     let short = Duration::from_millis(100);
-    Settings { reap_every: short, drain_timeout: short, statement_timeout: SECOND, ..Settings::default() }
+    Settings {
+        reap_every: short,
+        drain_timeout: short,
+        statement_timeout: SECOND,
+        ..Settings::default()
+    }
 }
 
 fn start(pool: &Pool, site: &Site, settings: Settings) -> Running {
-    let engine = Engine::builder(pool.clone(), site.clone()).register::<Load>().register::<Haul>().settings(settings);
+    let engine = Engine::builder(pool.clone(), site.clone())
+        .register::<Load>()
+        .register::<Haul>()
+        .settings(settings);
     Running::start(engine.build().unwrap())
 }
 
 /// So many, of which the second waits at its door.
 async fn loads(pool: &Pool, site: &Site, count: u64) -> (Vec<i64>, Arc<Semaphore>) {
     let door = site.shut(1);
-    let made: Vec<Enqueued<Load>> =
-        Client::new(pool.clone()).enqueue_all((0..count).map(|n| Load { n, dock: 1 })).await.unwrap();
+    let made: Vec<Enqueued<Load>> = Client::new(pool.clone())
+        .enqueue_all((0..count).map(|n| Load { n, dock: 1 }))
+        .await
+        .unwrap();
     (made.iter().map(|one| one.id.raw()).collect(), door)
 }
 
 async fn all_done(pool: &Pool, ids: &[i64]) {
     let (sql, text) = (
         sql().await,
-        format!("select count(*) from {}.instances where status = 'done' and id = any ($1)", pool.schema()),
+        format!(
+            "select count(*) from {}.instances where status = 'done' and id = any ($1)",
+            pool.schema()
+        ),
     );
     let count = i64::try_from(ids.len()).unwrap();
-    eventually("all are done", async || sql.query_one(&text, &[&ids]).await.unwrap().get::<_, i64>(0) == count).await;
+    eventually("all are done", async || {
+        sql.query_one(&text, &[&ids])
+            .await
+            .unwrap()
+            .get::<_, i64>(0)
+            == count
+    })
+    .await;
 }
 
 async fn is_seen_to_execute(client: &Client, id: i64) {
@@ -137,13 +165,18 @@ async fn a_job_in_a_lane_is_written_once() {
          create trigger written after update on {schema}.instances for each row execute function {schema}.write()"
     );
     sql.batch_execute(&watch).await.unwrap();
-    let made = Client::new(pool.clone()).enqueue_all((0..50).map(|n| Load { n, dock: 1 })).await.unwrap();
+    let made = Client::new(pool.clone())
+        .enqueue_all((0..50).map(|n| Load { n, dock: 1 }))
+        .await
+        .unwrap();
     let ids: Vec<i64> = made.iter().map(|one| one.id.raw()).collect();
     let running = start(&pool, &site, Settings::default());
     all_done(&pool, &ids).await;
     running.stop().await;
     assert_eq!(site.begun(), (0..50).map(|n| (n, 0)).collect::<Vec<_>>());
-    let once = format!("select count(*) from (select from {schema}.written group by id having count(*) = 1) once");
+    let once = format!(
+        "select count(*) from (select from {schema}.written group by id having count(*) = 1) once"
+    );
     // All but the first; and one that took long enough to be seen, on a machine that does other things.
     let once: i64 = sql.query_one(&once, &[]).await.unwrap().get(0);
     assert!(once >= 45, "only {once} of 50 were written once");
@@ -157,8 +190,19 @@ async fn one_that_lasts_is_seen_to_execute_and_ends_as_every_other() {
     let running = start(&pool, &site, Settings::default());
     site.has_begun(1).await;
     let explained = client.inspect().explain(ids[1]).await.unwrap().unwrap();
-    assert!(matches!(explained.blockers[0], Blocker::Executing { alive: true, .. }), "{explained:?}");
-    let lane = client.inspect().lane(Lane::new("dock", 1)).await.unwrap().unwrap();
+    assert!(
+        matches!(
+            explained.blockers[0],
+            Blocker::Executing { alive: true, .. }
+        ),
+        "{explained:?}"
+    );
+    let lane = client
+        .inspect()
+        .lane(Lane::new("dock", 1))
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!((lane.depth, lane.head.unwrap().instance.id), (3, ids[1]));
     is_seen_to_execute(&client, ids[1]).await;
     assert_eq!(site.begun(), [(0, 0), (1, 0)]);
@@ -175,13 +219,28 @@ async fn one_that_is_cancelled_while_it_runs_there_lets_the_lane_go_on_when_it_h
     let (ids, door) = loads(&pool, &site, 3).await;
     let running = start(&pool, &site, Settings::default());
     site.has_begun(1).await;
-    let cancel = format!("select {}.cancel({}, null, null, null, 'not needed')", pool.schema(), ids[1]);
-    assert_eq!(sql().await.query_one(&cancel, &[]).await.unwrap().get::<_, &str>(0), "cancelled");
+    let cancel = format!(
+        "select {}.cancel({}, null, null, null, 'not needed')",
+        pool.schema(),
+        ids[1]
+    );
+    assert_eq!(
+        sql()
+            .await
+            .query_one(&cancel, &[])
+            .await
+            .unwrap()
+            .get::<_, &str>(0),
+        "cancelled"
+    );
     door.add_permits(1);
     all_done(&pool, &ids[2..]).await;
     running.stop().await;
     let row = client.inspect().show(ids[1]).await.unwrap().unwrap();
-    assert_eq!((row.status, row.in_lane, row.arrival), (Status::Cancelled, false, None));
+    assert_eq!(
+        (row.status, row.in_lane, row.arrival),
+        (Status::Cancelled, false, None)
+    );
     assert_eq!(site.begun(), [(0, 0), (1, 0), (2, 0)]);
 }
 
@@ -192,11 +251,24 @@ async fn whoever_stops_gives_back_what_runs_there() {
     let running = start(&pool, &site, quick());
     site.has_begun(1).await;
     running.stop().await;
-    let row = Client::new(pool.clone()).inspect().show(ids[1]).await.unwrap().unwrap();
-    assert_eq!((row.status, row.in_lane, row.crash_count), (Status::Runnable, true, 0));
+    let row = Client::new(pool.clone())
+        .inspect()
+        .show(ids[1])
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        (row.status, row.in_lane, row.crash_count),
+        (Status::Runnable, true, 0)
+    );
     let workers = format!("select count(*) from {}.workers", pool.schema());
     assert_eq!(
-        sql().await.query_one(&workers, &[]).await.unwrap().get::<_, i64>(0),
+        sql()
+            .await
+            .query_one(&workers, &[])
+            .await
+            .unwrap()
+            .get::<_, i64>(0),
         0,
         "it holds nothing, and is gone"
     );
@@ -230,7 +302,11 @@ async fn what_the_dead_ran_in_a_lane_runs_again_and_they_are_blamed_for_it() {
     let running = start(&pool, &site, mourning());
     all_done(&pool, &ids).await;
     running.stop().await;
-    assert_eq!(site.begun(), [(0, 1), (1, 0), (2, 0)], "its process died once");
+    assert_eq!(
+        site.begun(),
+        [(0, 1), (1, 0), (2, 0)],
+        "its process died once"
+    );
 }
 
 /// Its commit may be on its way when the reaper comes: then it is not forgotten before somebody has seen what became of it.
@@ -242,7 +318,10 @@ async fn the_dead_are_not_buried_while_somebody_holds_what_they_ran() {
     led_by(&pool, GONE, ids[0]).await;
     dies(&pool, GONE).await;
     let (holder, watch, schema) = (sql().await, sql().await, pool.schema());
-    let hold = format!("begin; select from {schema}.instances where id = {} for update", ids[0]);
+    let hold = format!(
+        "begin; select from {schema}.instances where id = {} for update",
+        ids[0]
+    );
     holder.batch_execute(&hold).await.unwrap();
     let running = start(&pool, &site, mourning());
     // One who dies after it is buried after it: the reaper has been there.
@@ -250,12 +329,19 @@ async fn the_dead_are_not_buried_while_somebody_holds_what_they_ran() {
     let is_gone = format!("select not exists (select from {schema}.workers where id = '{later}')");
     for _ in 0..2 {
         dies(&pool, later).await;
-        eventually("another one is buried", async || watch.query_one(&is_gone, &[]).await.unwrap().get(0)).await;
+        eventually("another one is buried", async || {
+            watch.query_one(&is_gone, &[]).await.unwrap().get(0)
+        })
+        .await;
     }
     holder.batch_execute("commit").await.unwrap();
     all_done(&pool, &ids).await;
     running.stop().await;
-    assert_eq!(site.begun(), [(0, 1), (1, 0), (2, 0)], "its process died once");
+    assert_eq!(
+        site.begun(),
+        [(0, 1), (1, 0), (2, 0)],
+        "its process died once"
+    );
 }
 
 async fn dies(pool: &Pool, worker: &str) {
@@ -271,7 +357,11 @@ async fn dies(pool: &Pool, worker: &str) {
 
 /// Nobody is reaped for one lease after a worker began: a short one.
 fn mourning() -> Settings {
-    Settings { lease: SECOND, heartbeat: SECOND / 4, ..quick() }
+    Settings {
+        lease: SECOND,
+        heartbeat: SECOND / 4,
+        ..quick()
+    }
 }
 
 #[tokio::test]
@@ -304,12 +394,18 @@ async fn a_head_that_its_leader_does_not_know_is_given_back() {
 #[tokio::test]
 async fn machines_of_many_steps_follow_one_another() {
     let (pool, site) = (live().await, Site::default());
-    let made = Client::new(pool.clone()).enqueue_all((0..5).map(|n| Haul { n })).await.unwrap();
+    let made = Client::new(pool.clone())
+        .enqueue_all((0..5).map(|n| Haul { n }))
+        .await
+        .unwrap();
     let ids: Vec<i64> = made.iter().map(|one| one.id.raw()).collect();
     let running = start(&pool, &site, Settings::default());
     all_done(&pool, &ids).await;
     running.stop().await;
-    assert_eq!(site.begun(), (0..5).flat_map(|n| [(n, 0); 3]).collect::<Vec<_>>());
+    assert_eq!(
+        site.begun(),
+        (0..5).flat_map(|n| [(n, 0); 3]).collect::<Vec<_>>()
+    );
 }
 
 /// A cancel in a caller's transaction holds the lane of a head that runs without a claim. Whoever enqueues waits for nobody.
@@ -321,21 +417,48 @@ async fn a_cancel_that_stays_open_keeps_neither_its_lane_nor_others_from_being_e
     let running = start(&pool, &site, quick());
     site.has_begun(1).await;
     let holder = sql().await;
-    let cancel = format!("begin; select {}.cancel({}, null, null, null, 'not needed')", pool.schema(), ids[1]);
+    let cancel = format!(
+        "begin; select {}.cancel({}, null, null, null, 'not needed')",
+        pool.schema(),
+        ids[1]
+    );
     holder.batch_execute(&cancel).await.unwrap();
     let behind = client.enqueue(Load { n: 3, dock: 1 }).await.unwrap();
     let elsewhere = client.enqueue(Load { n: 4, dock: 2 }).await.unwrap();
-    assert_eq!(client.settled(elsewhere.id, SOON).await.unwrap().unwrap().result.unwrap(), 4);
+    assert_eq!(
+        client
+            .settled(elsewhere.id, SOON)
+            .await
+            .unwrap()
+            .unwrap()
+            .result
+            .unwrap(),
+        4
+    );
     holder.batch_execute("commit").await.unwrap();
     door.add_permits(1);
-    assert_eq!(client.settled(behind.id, SOON).await.unwrap().unwrap().result.unwrap(), 3);
+    assert_eq!(
+        client
+            .settled(behind.id, SOON)
+            .await
+            .unwrap()
+            .unwrap()
+            .result
+            .unwrap(),
+        3
+    );
     running.stop().await;
     assert_eq!(site.begun(), [(0, 0), (1, 0), (4, 0), (2, 0), (3, 0)]);
 }
 
 /// One that this worker ran when it died, in a lane of its own.
 async fn held_by(pool: &Pool, worker: &str, n: u64) -> Id<Load> {
-    let id = Client::new(pool.clone()).enqueue(Load { n, dock: n }).after(HOUR).await.unwrap().id;
+    let id = Client::new(pool.clone())
+        .enqueue(Load { n, dock: n })
+        .after(HOUR)
+        .await
+        .unwrap()
+        .id;
     let held = format!(
         "update {}.instances set status = 'executing', locked_by = '{worker}', claim_epoch = claim_epoch + 1, in_lane = true,
          lane_position = 1, arrival = null, eligible_at = now() where id = {id}",
@@ -362,9 +485,27 @@ async fn what_is_refused_of_one_of_the_dead_keeps_nothing_that_the_others_held()
     dies(&pool, refused).await;
     dies(&pool, other).await;
     let running = start(&pool, &site, mourning());
-    assert_eq!(client.settled(comes, SOON).await.unwrap().unwrap().result.unwrap(), 8);
+    assert_eq!(
+        client
+            .settled(comes, SOON)
+            .await
+            .unwrap()
+            .unwrap()
+            .result
+            .unwrap(),
+        8
+    );
     running.stop().await;
-    assert_eq!(client.inspect().show(stays.raw()).await.unwrap().unwrap().status, Status::Executing);
+    assert_eq!(
+        client
+            .inspect()
+            .show(stays.raw())
+            .await
+            .unwrap()
+            .unwrap()
+            .status,
+        Status::Executing
+    );
 }
 
 /// A caller's transaction may hold the lane of a head that another runs by now, where a lead of the dead was left over.
@@ -379,11 +520,23 @@ async fn what_the_dead_held_comes_back_while_somebody_holds_a_lane_that_they_led
     let (holder, schema) = (sql().await, pool.schema());
     let held = format!("update {schema}.lanes set led_by = '{GONE}' where key = 'dock:1'");
     assert_eq!(holder.execute(&held, &[]).await.unwrap(), 1);
-    let cancel = format!("begin; select {schema}.cancel({}, null, null, null, 'not needed')", ids[1]);
+    let cancel = format!(
+        "begin; select {schema}.cancel({}, null, null, null, 'not needed')",
+        ids[1]
+    );
     holder.batch_execute(&cancel).await.unwrap();
     let elsewhere = held_by(&pool, GONE, 9).await;
     dies(&pool, GONE).await;
-    assert_eq!(client.settled(elsewhere, SOON).await.unwrap().unwrap().result.unwrap(), 9);
+    assert_eq!(
+        client
+            .settled(elsewhere, SOON)
+            .await
+            .unwrap()
+            .unwrap()
+            .result
+            .unwrap(),
+        9
+    );
     holder.batch_execute("commit").await.unwrap();
     door.add_permits(1);
     all_done(&pool, &ids[2..]).await;
@@ -395,7 +548,12 @@ async fn what_the_dead_held_comes_back_while_somebody_holds_a_lane_that_they_led
 async fn next_has_a_key(pool: &Pool, site: &Site, leader: &str) -> (Vec<i64>, i64) {
     let client = Client::new(pool.clone());
     site.shut(9);
-    let other = client.enqueue(Load { n: 9, dock: 2 }).await.unwrap().id.raw();
+    let other = client
+        .enqueue(Load { n: 9, dock: 2 })
+        .await
+        .unwrap()
+        .id
+        .raw();
     site.has_begun(9).await;
     let (ids, schema) = (loads(pool, site, 3).await.0, pool.schema());
     site.has_begun(1).await;
@@ -434,7 +592,11 @@ async fn one_that_is_given_back_to_its_lane_waits_for_its_turn_under_its_key() {
     let worker = format!("select id::text from {schema}.workers");
     let mut leader = None;
     eventually("there is a worker", async || {
-        leader = sql.query_opt(&worker, &[]).await.unwrap().map(|row| row.get::<_, String>(0));
+        leader = sql
+            .query_opt(&worker, &[])
+            .await
+            .unwrap()
+            .map(|row| row.get::<_, String>(0));
         leader.is_some()
     })
     .await;
@@ -464,21 +626,50 @@ async fn a_cancel_that_cannot_see_who_runs_is_refused_and_may_be_tried_again() {
     is_seen_to_execute(&client, ids[1]).await;
     let caller = sql().await;
     let begin = "begin isolation level repeatable read; select 1 from pg_class limit 1";
-    let cancel = |id: i64| format!("select {}.cancel({id}, null, null, null, 'not needed')", pool.schema());
+    let cancel = |id: i64| {
+        format!(
+            "select {}.cancel({id}, null, null, null, 'not needed')",
+            pool.schema()
+        )
+    };
     caller.batch_execute(begin).await.unwrap();
     door.add_permits(1);
     site.has_begun(2).await;
     let refused = caller.query_one(&cancel(ids[2]), &[]).await.unwrap_err();
-    assert_eq!(refused.code().map(|code| code.code()), Some("40001"), "{refused}");
+    assert_eq!(
+        refused.code().map(|code| code.code()),
+        Some("40001"),
+        "{refused}"
+    );
     caller.batch_execute("rollback").await.unwrap();
     let explained = client.inspect().explain(ids[2]).await.unwrap().unwrap();
-    assert!(matches!(explained.blockers[0], Blocker::Executing { alive: true, .. }), "{explained:?}");
+    assert!(
+        matches!(
+            explained.blockers[0],
+            Blocker::Executing { alive: true, .. }
+        ),
+        "{explained:?}"
+    );
     // Its worker writes its row no more until it ends.
     is_seen_to_execute(&client, ids[2]).await;
     caller.batch_execute(begin).await.unwrap();
-    assert_eq!(caller.query_one(&cancel(ids[2]), &[]).await.unwrap().get::<_, &str>(0), "cancelled");
+    assert_eq!(
+        caller
+            .query_one(&cancel(ids[2]), &[])
+            .await
+            .unwrap()
+            .get::<_, &str>(0),
+        "cancelled"
+    );
     // One that is behind, in the same transaction.
-    assert_eq!(caller.query_one(&cancel(ids[4]), &[]).await.unwrap().get::<_, &str>(0), "cancelled");
+    assert_eq!(
+        caller
+            .query_one(&cancel(ids[4]), &[])
+            .await
+            .unwrap()
+            .get::<_, &str>(0),
+        "cancelled"
+    );
     caller.batch_execute("commit").await.unwrap();
     site.shut(2).add_permits(1);
     all_done(&pool, &[ids[0], ids[1], ids[3], ids[5]]).await;

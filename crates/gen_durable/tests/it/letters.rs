@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use gen_durable::{
-    Context, Delivery, Id, Job, Lab, Machine, Outcome, Scope, Signal, Status, StepError, Told, done, letter_to,
-    wait_for,
+    Context, Delivery, Id, Job, Lab, Machine, Outcome, Scope, Signal, Status, StepError, Told,
+    done, letter_to, wait_for,
 };
 use serde::{Deserialize, Serialize};
 
@@ -58,7 +58,9 @@ impl Machine for Counter {
 }
 
 fn counter(key: &str) -> Counter {
-    Counter { key: Some(key.into()) }
+    Counter {
+        key: Some(key.into()),
+    }
 }
 
 /// Somebody else who holds a key of the same tenant.
@@ -100,7 +102,11 @@ impl Signal for Nudge {
 }
 
 async fn lab() -> Lab<()> {
-    Lab::new(()).await.register::<Counter>().register::<Stranger>().register::<Lasting>()
+    Lab::new(())
+        .await
+        .register::<Counter>()
+        .register::<Stranger>()
+        .register::<Lasting>()
 }
 
 async fn sum_of(lab: &Lab<()>, id: Id<Counter>) -> Vec<u32> {
@@ -115,7 +121,11 @@ async fn sum_of(lab: &Lab<()>, id: Id<Counter>) -> Vec<u32> {
 /// what the other one has left.
 async fn told_in_a_transaction(lab: &Lab<()>, key: &str, n: u32) -> Told<Counter> {
     let mut tx = lab.pool().begin().await.unwrap();
-    let told = lab.signal_or_start(counter(key), Add { n }).within(&mut tx).await.unwrap();
+    let told = lab
+        .signal_or_start(counter(key), Add { n })
+        .within(&mut tx)
+        .await
+        .unwrap();
     tx.commit().await.unwrap();
     told
 }
@@ -123,15 +133,28 @@ async fn told_in_a_transaction(lab: &Lab<()>, key: &str, n: u32) -> Told<Counter
 /// How many backends wait for a lock with a statement of this schema.
 async fn waiting(schema: &str) -> i64 {
     let text = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like '%' || $1 || '.%'";
-    sql().await.query_one(text, &[&schema]).await.unwrap().get(0)
+    sql()
+        .await
+        .query_one(text, &[&schema])
+        .await
+        .unwrap()
+        .get(0)
 }
 
 async fn until_waiting(lab: &Lab<()>, count: i64) {
-    eventually("somebody waits for a lock", async || waiting(lab.pool().schema()).await == count).await;
+    eventually("somebody waits for a lock", async || {
+        waiting(lab.pool().schema()).await == count
+    })
+    .await;
 }
 
-fn grown(before: &BTreeMap<&'static str, u64>, after: &BTreeMap<&'static str, u64>) -> Vec<(&'static str, u64)> {
-    let grown = after.iter().map(|(name, count)| (*name, count - before.get(name).unwrap_or(&0)));
+fn grown(
+    before: &BTreeMap<&'static str, u64>,
+    after: &BTreeMap<&'static str, u64>,
+) -> Vec<(&'static str, u64)> {
+    let grown = after
+        .iter()
+        .map(|(name, count)| (*name, count - before.get(name).unwrap_or(&0)));
     grown.filter(|(_, count)| *count > 0).collect()
 }
 
@@ -139,35 +162,86 @@ fn grown(before: &BTreeMap<&'static str, u64>, after: &BTreeMap<&'static str, u6
 async fn a_signal_starts_its_target_if_nobody_is_there_and_tells_it_if_somebody_is() {
     let lab = lab().await;
     let before = lab.statements();
-    let first = lab.signal_or_start(counter("a"), Add { n: 1 }).priority(-2).starting_at(Step::Late).await.unwrap();
-    let second = lab.signal_or_start(counter("a"), Add { n: 2 }).once("evt").await.unwrap();
-    let again = lab.signal_or_start(counter("a"), Add { n: 2 }).once("evt").await.unwrap();
-    assert_eq!(grown(&before, &lab.statements()), [("signal_or_start.sql", 3)]);
+    let first = lab
+        .signal_or_start(counter("a"), Add { n: 1 })
+        .priority(-2)
+        .starting_at(Step::Late)
+        .await
+        .unwrap();
+    let second = lab
+        .signal_or_start(counter("a"), Add { n: 2 })
+        .once("evt")
+        .await
+        .unwrap();
+    let again = lab
+        .signal_or_start(counter("a"), Add { n: 2 })
+        .once("evt")
+        .await
+        .unwrap();
+    assert_eq!(
+        grown(&before, &lab.statements()),
+        [("signal_or_start.sql", 3)]
+    );
     assert!(first.started && first.is_new, "{first:?}");
-    assert!(!second.started && second.is_new && second.id == first.id, "{second:?}");
-    assert!(!again.started && !again.is_new && again.id == first.id, "{again:?}");
-    let other = lab.signal_or_start(counter("a"), Add { n: 9 }).tenant("acme").await.unwrap();
-    assert!(other.started && other.id != first.id, "another tenant's key is another one");
+    assert!(
+        !second.started && second.is_new && second.id == first.id,
+        "{second:?}"
+    );
+    assert!(
+        !again.started && !again.is_new && again.id == first.id,
+        "{again:?}"
+    );
+    let other = lab
+        .signal_or_start(counter("a"), Add { n: 9 })
+        .tenant("acme")
+        .await
+        .unwrap();
+    assert!(
+        other.started && other.id != first.id,
+        "another tenant's key is another one"
+    );
     let row = lab.row_of(first.id).await;
     assert_eq!((row.step.as_str(), row.priority), ("late", -2));
     lab.drain().await;
     assert_eq!(lab.status_of(first.id).await, Status::AwaitingSignal);
     assert_eq!(sum_of(&lab, first.id).await, [1, 2]);
     // It has settled, and its key is free again.
-    let next = lab.signal_or_start(counter("a"), Add { n: 3 }).once("evt").await.unwrap();
-    assert!(next.started && next.is_new && next.id != first.id, "{next:?}");
+    let next = lab
+        .signal_or_start(counter("a"), Add { n: 3 })
+        .once("evt")
+        .await
+        .unwrap();
+    assert!(
+        next.started && next.is_new && next.id != first.id,
+        "{next:?}"
+    );
 }
 
 #[tokio::test]
 async fn what_a_letter_starts_is_the_row_of_an_enqueue_in_every_column() {
     let lab = lab().await;
-    lab.enqueue(counter("a")).tenant("acme").priority(4).await.unwrap();
-    lab.signal_or_start(counter("b"), Add { n: 1 }).tenant("acme").priority(4).await.unwrap();
+    lab.enqueue(counter("a"))
+        .tenant("acme")
+        .priority(4)
+        .await
+        .unwrap();
+    lab.signal_or_start(counter("b"), Add { n: 1 })
+        .tenant("acme")
+        .priority(4)
+        .await
+        .unwrap();
     let text = format!(
         "select (to_jsonb(i) - '{{id,correlation_key,correlation_guard,state}}'::text[])::text from {}.instances i order by id",
         lab.pool().schema()
     );
-    let rows: Vec<String> = sql().await.query(&text, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
+    let rows: Vec<String> = sql()
+        .await
+        .query(&text, &[])
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| row.get(0))
+        .collect();
     assert_eq!(rows.len(), 2);
     assert_eq!(rows[0], rows[1]);
 }
@@ -176,13 +250,33 @@ async fn what_a_letter_starts_is_the_row_of_an_enqueue_in_every_column() {
 async fn it_is_there_and_told_if_and_only_if_the_callers_transaction_commits() {
     let lab = lab().await;
     let mut tx = lab.pool().begin().await.unwrap();
-    assert!(lab.signal_or_start(counter("a"), Add { n: 1 }).within(&mut tx).await.unwrap().started);
-    assert!(!lab.signal_or_start(counter("a"), Add { n: 2 }).within(&mut tx).await.unwrap().started);
+    assert!(
+        lab.signal_or_start(counter("a"), Add { n: 1 })
+            .within(&mut tx)
+            .await
+            .unwrap()
+            .started
+    );
+    assert!(
+        !lab.signal_or_start(counter("a"), Add { n: 2 })
+            .within(&mut tx)
+            .await
+            .unwrap()
+            .started
+    );
     tx.rollback().await.unwrap();
     assert!(lab.inspect().counts().await.unwrap().is_empty());
     let mut tx = lab.pool().begin().await.unwrap();
-    let told = lab.signal_or_start(counter("a"), Add { n: 1 }).within(&mut tx).await.unwrap();
-    let sent = lab.signal_all([letter_to(told.id, Add { n: 5 })]).within(&mut tx).await.unwrap();
+    let told = lab
+        .signal_or_start(counter("a"), Add { n: 1 })
+        .within(&mut tx)
+        .await
+        .unwrap();
+    let sent = lab
+        .signal_all([letter_to(told.id, Add { n: 5 })])
+        .within(&mut tx)
+        .await
+        .unwrap();
     assert_eq!(sent, [Delivery::Delivered]);
     tx.commit().await.unwrap();
     assert_eq!(sum_of(&lab, told.id).await, [1, 5]);
@@ -191,28 +285,57 @@ async fn it_is_there_and_told_if_and_only_if_the_callers_transaction_commits() {
 #[tokio::test]
 async fn who_cannot_be_told_is_said_and_nothing_is_started() {
     let lab = lab().await;
-    for machine in [Counter { key: None }, counter(""), counter("a\0b"), counter(&"k".repeat(513))] {
-        let refused = lab.signal_or_start(machine, Add { n: 1 }).await.unwrap_err();
+    for machine in [
+        Counter { key: None },
+        counter(""),
+        counter("a\0b"),
+        counter(&"k".repeat(513)),
+    ] {
+        let refused = lab
+            .signal_or_start(machine, Add { n: 1 })
+            .await
+            .unwrap_err();
         assert!(refused.is_invalid(), "{refused}");
     }
-    let refused = lab.signal_or_start(counter("a"), Add { n: 1 }).once("").await.unwrap_err();
+    let refused = lab
+        .signal_or_start(counter("a"), Add { n: 1 })
+        .once("")
+        .await
+        .unwrap_err();
     assert!(refused.is_invalid(), "{refused}");
     assert!(lab.inspect().counts().await.unwrap().is_empty());
 
     lab.enqueue(Stranger).await.unwrap();
-    let refused = lab.signal_or_start(counter("strange"), Add { n: 1 }).await.unwrap_err();
-    assert!(refused.is_key_taken() && refused.to_string().contains("of machine stranger"), "{refused}");
+    let refused = lab
+        .signal_or_start(counter("strange"), Add { n: 1 })
+        .await
+        .unwrap_err();
+    assert!(
+        refused.is_key_taken() && refused.to_string().contains("of machine stranger"),
+        "{refused}"
+    );
     let lasting = lab.signal_or_start(Lasting, Nudge).await.unwrap();
     lab.drain().await;
     assert_eq!(lab.status_of(lasting.id).await, Status::Done);
     let refused = lab.signal_or_start(Lasting, Nudge).await.unwrap_err();
     assert!(refused.is_no_target(), "{refused}");
 
-    let full = lab.signal_or_start(counter("full"), Add { n: 0 }).await.unwrap();
-    let answers = lab.signal_all((1..1_001).map(|n| letter_to(full.id, Add { n }))).await.unwrap();
+    let full = lab
+        .signal_or_start(counter("full"), Add { n: 0 })
+        .await
+        .unwrap();
+    let answers = lab
+        .signal_all((1..1_001).map(|n| letter_to(full.id, Add { n })))
+        .await
+        .unwrap();
     assert_eq!(answers[..999], [Delivery::Delivered; 999]);
     assert_eq!(answers[999], Delivery::InboxFull);
-    assert!(lab.signal_or_start(counter("full"), Add { n: 7 }).await.unwrap_err().is_inbox_full());
+    assert!(
+        lab.signal_or_start(counter("full"), Add { n: 7 })
+            .await
+            .unwrap_err()
+            .is_inbox_full()
+    );
 }
 
 #[tokio::test]
@@ -220,14 +343,26 @@ async fn of_two_who_come_at_once_one_starts_it_and_both_are_heard() {
     for commits in [true, false] {
         let lab = lab().await;
         let mut tx = lab.pool().begin().await.unwrap();
-        let first = lab.signal_or_start(counter("a"), Add { n: 1 }).within(&mut tx).await.unwrap();
+        let first = lab
+            .signal_or_start(counter("a"), Add { n: 1 })
+            .within(&mut tx)
+            .await
+            .unwrap();
         let second = told_in_a_transaction(&lab, "a", 2);
         let first_ends = async {
             until_waiting(&lab, 1).await;
-            if commits { tx.commit().await.unwrap() } else { tx.rollback().await.unwrap() }
+            if commits {
+                tx.commit().await.unwrap()
+            } else {
+                tx.rollback().await.unwrap()
+            }
         };
         let (second, ()) = tokio::join!(second, first_ends);
-        assert_eq!((second.started, second.id == first.id), (!commits, commits), "{second:?}");
+        assert_eq!(
+            (second.started, second.id == first.id),
+            (!commits, commits),
+            "{second:?}"
+        );
         let heard = sum_of(&lab, second.id).await;
         assert_eq!(heard, if commits { vec![1, 2] } else { vec![2] });
     }
@@ -239,7 +374,11 @@ async fn of_many_who_come_at_once_one_starts_it_and_all_are_heard() {
     for round in 0..5 {
         let key = format!("round {round}");
         let all = (0..20).map(|n| lab.signal_or_start(counter(&key), Add { n }).into_future());
-        let told: Vec<_> = futures_util::future::join_all(all).await.into_iter().map(Result::unwrap).collect();
+        let told: Vec<_> = futures_util::future::join_all(all)
+            .await
+            .into_iter()
+            .map(Result::unwrap)
+            .collect();
         assert_eq!(told.iter().filter(|told| told.started).count(), 1);
         assert!(told.iter().all(|one| one.id == told[0].id && one.is_new));
         assert_eq!(sum_of(&lab, told[0].id).await, (0..20).collect::<Vec<_>>());
@@ -249,10 +388,17 @@ async fn of_many_who_come_at_once_one_starts_it_and_all_are_heard() {
 #[tokio::test]
 async fn a_letter_that_meets_the_end_of_the_holder_starts_the_next_one() {
     let lab = lab().await;
-    let held = lab.signal_or_start(counter("a"), Add { n: 1 }).await.unwrap();
+    let held = lab
+        .signal_or_start(counter("a"), Add { n: 1 })
+        .await
+        .unwrap();
     let mut owner = sql().await;
     let tx = owner.transaction().await.unwrap();
-    let cancel = format!("select {}.cancel({}, null, null, null, 'enough')", lab.pool().schema(), held.id);
+    let cancel = format!(
+        "select {}.cancel({}, null, null, null, 'enough')",
+        lab.pool().schema(),
+        held.id
+    );
     tx.batch_execute(&cancel).await.unwrap();
     let told = told_in_a_transaction(&lab, "a", 2);
     let ends = async {
@@ -267,7 +413,10 @@ async fn a_letter_that_meets_the_end_of_the_holder_starts_the_next_one() {
 #[tokio::test]
 async fn many_letters_are_one_statement_and_each_has_its_answer() {
     let lab = lab().await;
-    let (a, b) = (lab.enqueue(counter("a")).await.unwrap().id, lab.enqueue(counter("b")).await.unwrap().id);
+    let (a, b) = (
+        lab.enqueue(counter("a")).await.unwrap().id,
+        lab.enqueue(counter("b")).await.unwrap().id,
+    );
     let gone = lab.enqueue(counter("c")).await.unwrap().id;
     lab.cancel(gone, "gone").await.unwrap();
     let stranger = lab.enqueue(Stranger).await.unwrap().id;
@@ -291,18 +440,30 @@ async fn many_letters_are_one_statement_and_each_has_its_answer() {
     use Delivery::{Delivered, Duplicate, NoTarget};
     assert_eq!(
         answers,
-        [Delivered, Delivered, Duplicate, NoTarget, NoTarget, NoTarget, NoTarget, Delivered, Delivered]
+        [
+            Delivered, Delivered, Duplicate, NoTarget, NoTarget, NoTarget, NoTarget, Delivered,
+            Delivered
+        ]
     );
     lab.drain().await;
     assert_eq!(lab.result_of(a).await, Some(Ok(vec![2, 7])));
     assert_eq!(sum_of(&lab, b).await, [1]);
     let before = lab.statements();
     assert_eq!(lab.signal_all([]).await.unwrap(), []);
-    assert_eq!(grown(&before, &lab.statements()), [], "nothing to say costs nothing");
+    assert_eq!(
+        grown(&before, &lab.statements()),
+        [],
+        "nothing to say costs nothing"
+    );
     // One that cannot be kept is the caller's mistake, and nothing of the call is done.
     let d = lab.enqueue(counter("d")).await.unwrap().id;
-    let refused =
-        lab.signal_all([letter_to(d, Add { n: 1 }), letter_to(d, Add { n: 2 }).once("\0")]).await.unwrap_err();
+    let refused = lab
+        .signal_all([
+            letter_to(d, Add { n: 1 }),
+            letter_to(d, Add { n: 2 }).once("\0"),
+        ])
+        .await
+        .unwrap_err();
     assert!(refused.is_invalid(), "{refused}");
     assert_eq!(sum_of(&lab, d).await, Vec::<u32>::new());
 }
@@ -310,12 +471,19 @@ async fn many_letters_are_one_statement_and_each_has_its_answer() {
 #[tokio::test]
 async fn two_batches_in_opposite_order_wait_for_one_another_and_do_not_deadlock() {
     let lab = lab().await;
-    let (a, b) = (lab.enqueue(counter("a")).await.unwrap().id, lab.enqueue(counter("b")).await.unwrap().id);
+    let (a, b) = (
+        lab.enqueue(counter("a")).await.unwrap().id,
+        lab.enqueue(counter("b")).await.unwrap().id,
+    );
     let schema = lab.pool().schema().to_owned();
     // Somebody holds the first row. Whoever takes rows in the order of the letters holds the second by now.
     let mut holder = sql().await;
     let held = holder.transaction().await.unwrap();
-    held.batch_execute(&format!("select from {schema}.instances where id = {a} for update")).await.unwrap();
+    held.batch_execute(&format!(
+        "select from {schema}.instances where id = {a} for update"
+    ))
+    .await
+    .unwrap();
     let send = async |letters: [gen_durable::LetterTo; 2]| {
         let mut tx = lab.pool().begin().await.unwrap();
         let answers = lab.signal_all(letters).within(&mut tx).await.unwrap();
@@ -329,11 +497,23 @@ async fn two_batches_in_opposite_order_wait_for_one_another_and_do_not_deadlock(
         held.rollback().await.unwrap();
         free.expect("nobody holds the second row before it has the first");
     };
-    let forth = send([letter_to(a, Add { n: 1 }), letter_to(Counter::keyed("b"), Add { n: 2 })]);
-    let back = send([letter_to(b, Add { n: 3 }), letter_to(Counter::keyed("a"), Add { n: 4 })]);
+    let forth = send([
+        letter_to(a, Add { n: 1 }),
+        letter_to(Counter::keyed("b"), Add { n: 2 }),
+    ]);
+    let back = send([
+        letter_to(b, Add { n: 3 }),
+        letter_to(Counter::keyed("a"), Add { n: 4 }),
+    ]);
     let (forth, back, ()) = tokio::join!(forth, back, look);
-    assert_eq!((forth, back), (vec![Delivery::Delivered; 2], vec![Delivery::Delivered; 2]));
-    assert_eq!((sum_of(&lab, a).await, sum_of(&lab, b).await), (vec![1, 4], vec![2, 3]));
+    assert_eq!(
+        (forth, back),
+        (vec![Delivery::Delivered; 2], vec![Delivery::Delivered; 2])
+    );
+    assert_eq!(
+        (sum_of(&lab, a).await, sum_of(&lab, b).await),
+        (vec![1, 4], vec![2, 3])
+    );
 }
 
 #[tokio::test]
@@ -342,11 +522,18 @@ async fn a_letter_by_key_that_meets_the_end_of_the_holder_is_answered_with_no_ta
     let held = lab.enqueue(counter("a")).await.unwrap().id;
     let mut owner = sql().await;
     let tx = owner.transaction().await.unwrap();
-    let cancel = format!("select {}.cancel({held}, null, null, null, 'enough')", lab.pool().schema());
+    let cancel = format!(
+        "select {}.cancel({held}, null, null, null, 'enough')",
+        lab.pool().schema()
+    );
     tx.batch_execute(&cancel).await.unwrap();
     let sent = async {
         let mut tx = lab.pool().begin().await.unwrap();
-        let sent = lab.signal_all([letter_to(Counter::keyed("a"), Add { n: 2 })]).within(&mut tx).await.unwrap();
+        let sent = lab
+            .signal_all([letter_to(Counter::keyed("a"), Add { n: 2 })])
+            .within(&mut tx)
+            .await
+            .unwrap();
         tx.commit().await.unwrap();
         sent
     };
@@ -358,7 +545,10 @@ async fn a_letter_by_key_that_meets_the_end_of_the_holder_is_answered_with_no_ta
     assert_eq!(sent, [Delivery::NoTarget]);
     let count: i64 = sql()
         .await
-        .query_one(&format!("select count(*) from {}.signals", lab.pool().schema()), &[])
+        .query_one(
+            &format!("select count(*) from {}.signals", lab.pool().schema()),
+            &[],
+        )
         .await
         .unwrap()
         .get(0);
@@ -389,7 +579,9 @@ impl Machine for Teller {
         let letter = letter_to(self.to, Add { n: 5 }).once(&self.dedup);
         Ok(match at {
             Tell::Tell => gen_durable::next(Tell::Again).and_letter(letter),
-            Tell::Again => done(()).and_letter(letter).and_signal(self.to, Add { n: 6 }),
+            Tell::Again => done(())
+                .and_letter(letter)
+                .and_signal(self.to, Add { n: 6 }),
         })
     }
 }
@@ -398,14 +590,34 @@ impl Machine for Teller {
 async fn a_letter_that_rides_along_with_a_key_counts_once() {
     let lab = lab().await.register::<Teller>();
     let to = lab.enqueue(counter("a")).await.unwrap().id;
-    let tellers = lab.enqueue_all((0..2).map(|_| Teller { to, dedup: "evt".into() })).await.unwrap();
+    let tellers = lab
+        .enqueue_all((0..2).map(|_| Teller {
+            to,
+            dedup: "evt".into(),
+        }))
+        .await
+        .unwrap();
     lab.drain().await;
     for teller in tellers {
-        assert_eq!(lab.result_of(teller.id).await, Some(Ok(())), "a duplicate is no error");
+        assert_eq!(
+            lab.result_of(teller.id).await,
+            Some(Ok(())),
+            "a duplicate is no error"
+        );
     }
     assert_eq!(sum_of(&lab, to).await, [5, 6, 6]);
-    let wrong = lab.enqueue(Teller { to, dedup: String::new() }).await.unwrap().id;
+    let wrong = lab
+        .enqueue(Teller {
+            to,
+            dedup: String::new(),
+        })
+        .await
+        .unwrap()
+        .id;
     lab.drain().await;
     let failure = lab.result_of(wrong).await.unwrap().unwrap_err();
-    assert!(failure.message.contains("a dedup key must not be empty"), "{failure}");
+    assert!(
+        failure.message.contains("a dedup key must not be empty"),
+        "{failure}"
+    );
 }

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use gen_durable::{
-    Client, Context, Engine, HOUR, Lab, Lane, Machine, Outcome, Policy, Pool, Settings, Signal, Status, birth, done,
-    next, spawn, wait_for,
+    Client, Context, Engine, HOUR, Lab, Lane, Machine, Outcome, Policy, Pool, Settings, Signal,
+    Status, birth, done, next, spawn, wait_for,
 };
 use serde::{Deserialize, Serialize};
 
@@ -73,7 +73,11 @@ impl Machine for Strict {
             _ => {}
         }
         let tx = cx.begin().await?;
-        tx.execute(&format!("set transaction isolation level {}", cx.app.level), &[]).await?;
+        tx.execute(
+            &format!("set transaction isolation level {}", cx.app.level),
+            &[],
+        )
+        .await?;
         tx.execute("select 1", &[]).await?;
         let client = cx.app.client();
         Ok(match at {
@@ -97,7 +101,10 @@ impl Machine for Strict {
 }
 
 async fn lab(level: &'static str) -> Lab<World> {
-    let world = World { level, client: Arc::default() };
+    let world = World {
+        level,
+        client: Arc::default(),
+    };
     let lab = Lab::new(world.clone()).await.register::<Strict>();
     drop(world.client.set(Client::new(lab.pool().clone())));
     lab
@@ -110,14 +117,31 @@ async fn who_came_behind_a_steps_own_transaction_goes_on_after_it_at_every_level
     for level in LEVELS {
         let lab = lab(level).await;
         for strict in [
-            Strict { lane: Some("lane".into()), partition: None },
-            Strict { lane: None, partition: Some("key".into()) },
-            Strict { lane: Some("both".into()), partition: Some("both".into()) },
+            Strict {
+                lane: Some("lane".into()),
+                partition: None,
+            },
+            Strict {
+                lane: None,
+                partition: Some("key".into()),
+            },
+            Strict {
+                lane: Some("both".into()),
+                partition: Some("both".into()),
+            },
         ] {
-            let first = lab.enqueue(strict).starting_at(At::Joined).await.unwrap().id;
+            let first = lab
+                .enqueue(strict)
+                .starting_at(At::Joined)
+                .await
+                .unwrap()
+                .id;
             let tally = lab.drain().await;
             assert_eq!(lab.status_of(first).await, Status::Done, "{level}");
-            assert_eq!(tally.steps, 2, "{level}: who came meanwhile has run as well");
+            assert_eq!(
+                tally.steps, 2,
+                "{level}: who came meanwhile has run as well"
+            );
         }
     }
 }
@@ -127,18 +151,43 @@ async fn who_came_behind_a_steps_own_transaction_goes_on_after_it_at_every_level
 async fn a_lane_that_is_led_goes_on_after_a_steps_own_transaction_at_every_level() {
     for level in LEVELS {
         let pool = live().await;
-        let (client, world) = (Client::new(pool.clone()), World { level, client: Arc::default() });
+        let (client, world) = (
+            Client::new(pool.clone()),
+            World {
+                level,
+                client: Arc::default(),
+            },
+        );
         drop(world.client.set(client.clone()));
-        let strict = || Strict { lane: Some("lane".into()), partition: None };
+        let strict = || Strict {
+            lane: Some("lane".into()),
+            partition: None,
+        };
         let mut last = None;
         for at in [At::End, At::Joined, At::End, At::Joined, At::End] {
             last = Some(client.enqueue(strict()).starting_at(at).await.unwrap().id);
         }
         // Nobody looks whether something was lost on the way.
-        let settings = Settings { reap_every: HOUR, ..Settings::default() };
-        let engine = Engine::builder(pool, world).register::<Strict>().settings(settings).build().unwrap();
+        let settings = Settings {
+            reap_every: HOUR,
+            ..Settings::default()
+        };
+        let engine = Engine::builder(pool, world)
+            .register::<Strict>()
+            .settings(settings)
+            .build()
+            .unwrap();
         let running = Running::start(engine);
-        assert_eq!(client.settled(last.unwrap(), SOON).await.unwrap().unwrap().result, Ok(()), "{level}");
+        assert_eq!(
+            client
+                .settled(last.unwrap(), SOON)
+                .await
+                .unwrap()
+                .unwrap()
+                .result,
+            Ok(()),
+            "{level}"
+        );
         running.stop().await;
     }
 }
@@ -147,10 +196,26 @@ async fn a_lane_that_is_led_goes_on_after_a_steps_own_transaction_at_every_level
 async fn a_wait_that_could_miss_its_signal_is_refused_in_words_that_say_what_to_do() {
     for level in LEVELS {
         let pool = live().await;
-        let (client, world) = (Client::new(pool.clone()), World { level, client: Arc::default() });
+        let (client, world) = (
+            Client::new(pool.clone()),
+            World {
+                level,
+                client: Arc::default(),
+            },
+        );
         drop(world.client.set(client.clone()));
-        let running = Running::start(Engine::builder(pool, world).register::<Strict>().build().unwrap());
-        let id = client.enqueue(Strict::default()).starting_at(At::Wait).await.unwrap().id;
+        let running = Running::start(
+            Engine::builder(pool, world)
+                .register::<Strict>()
+                .build()
+                .unwrap(),
+        );
+        let id = client
+            .enqueue(Strict::default())
+            .starting_at(At::Wait)
+            .await
+            .unwrap()
+            .id;
         let result = client.settled(id, SOON).await.unwrap().unwrap().result;
         running.stop().await;
         if level == LEVELS[0] {
@@ -159,7 +224,10 @@ async fn a_wait_that_could_miss_its_signal_is_refused_in_words_that_say_what_to_
         }
         let said = result.unwrap_err().message;
         let words = format!("a step's transaction at {level} cannot end by waiting for a signal");
-        assert!(said.contains(&words) && said.contains("End it with next(..) and wait in that step"), "{said}");
+        assert!(
+            said.contains(&words) && said.contains("End it with next(..) and wait in that step"),
+            "{said}"
+        );
     }
 }
 
@@ -167,11 +235,25 @@ async fn a_wait_that_could_miss_its_signal_is_refused_in_words_that_say_what_to_
 async fn a_step_at_a_stricter_level_may_go_on_and_spawn() {
     for level in LEVELS {
         let lab = lab(level).await;
-        let family = lab.enqueue(Strict::default()).starting_at(At::Spawn).await.unwrap().id;
-        let later = lab.enqueue(Strict::default()).starting_at(At::Next).await.unwrap().id;
+        let family = lab
+            .enqueue(Strict::default())
+            .starting_at(At::Spawn)
+            .await
+            .unwrap()
+            .id;
+        let later = lab
+            .enqueue(Strict::default())
+            .starting_at(At::Next)
+            .await
+            .unwrap()
+            .id;
         lab.drain().await;
         assert_eq!(lab.status_of(family).await, Status::Done, "{level}");
-        assert_eq!(lab.status_of(later).await, Status::Done, "{level}: the signal that came meanwhile is seen");
+        assert_eq!(
+            lab.status_of(later).await,
+            Status::Done,
+            "{level}: the signal that came meanwhile is seen"
+        );
     }
 }
 
@@ -179,18 +261,45 @@ async fn a_step_at_a_stricter_level_may_go_on_and_spawn() {
 async fn an_engine_does_not_start_where_its_statements_would_not_look_anew() {
     let pool = live().await;
     let mark = if url().contains('?') { '&' } else { '?' };
-    let strict = format!("{}{mark}options=-c%20default_transaction_isolation=repeatable%5C%20read", url());
+    let strict = format!(
+        "{}{mark}options=-c%20default_transaction_isolation=repeatable%5C%20read",
+        url()
+    );
     let pool = Pool::connect_to(&strict, pool.schema()).await.unwrap();
-    let world = World { level: LEVELS[1], client: Arc::default() };
-    let engine = Engine::builder(pool.clone(), world).register::<Strict>().build().unwrap();
-    let error = engine.run(std::future::ready(())).await.unwrap_err().to_string();
-    assert!(error.contains("default_transaction_isolation is `repeatable read`"), "{error}");
+    let world = World {
+        level: LEVELS[1],
+        client: Arc::default(),
+    };
+    let engine = Engine::builder(pool.clone(), world)
+        .register::<Strict>()
+        .build()
+        .unwrap();
+    let error = engine
+        .run(std::future::ready(()))
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("default_transaction_isolation is `repeatable read`"),
+        "{error}"
+    );
     assert!(error.contains("alter role"), "{error}");
     // As the error says.
-    let mended = strict.replace("repeatable", "read").replace("%20read", "%20committed");
+    let mended = strict
+        .replace("repeatable", "read")
+        .replace("%20read", "%20committed");
     let pool = Pool::connect_to(&mended, pool.schema()).await.unwrap();
-    let world = World { level: LEVELS[1], client: Arc::default() };
-    Engine::builder(pool, world).register::<Strict>().build().unwrap().run(std::future::ready(())).await.unwrap();
+    let world = World {
+        level: LEVELS[1],
+        client: Arc::default(),
+    };
+    Engine::builder(pool, world)
+        .register::<Strict>()
+        .build()
+        .unwrap()
+        .run(std::future::ready(()))
+        .await
+        .unwrap();
 }
 
 /// A setting that changes while an engine runs: its next connection has it.
@@ -200,15 +309,24 @@ async fn nothing_is_claimed_or_committed_at_another_level() {
     let other = sql().await;
     let schema = pool.schema();
     for act in [
-        format!("select * from {schema}.pick('{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', null, 30, 0)"),
+        format!(
+            "select * from {schema}.pick('{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', null, 30, 0)"
+        ),
         format!(
             "select * from {schema}.settle('{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '20ms')"
         ),
     ] {
         other.batch_execute(&act).await.unwrap();
-        other.batch_execute("begin isolation level repeatable read").await.unwrap();
+        other
+            .batch_execute("begin isolation level repeatable read")
+            .await
+            .unwrap();
         let refused = other.batch_execute(&act).await.unwrap_err();
         other.batch_execute("rollback").await.unwrap();
-        assert_eq!(refused.code().map(tokio_postgres::error::SqlState::code), Some("25000"), "{refused}");
+        assert_eq!(
+            refused.code().map(tokio_postgres::error::SqlState::code),
+            Some("25000"),
+            "{refused}"
+        );
     }
 }

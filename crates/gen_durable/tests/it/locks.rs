@@ -37,7 +37,10 @@ impl Job for Gated {
 
 /// An engine with `count` jobs that all run and wait to be let on, and no room for more.
 async fn at_the_gate(stage: &Stage, count: usize) -> (Running, App, Vec<Id<Gated>>) {
-    let app = App { gate: watch::Sender::new(false), runs: Arc::default() };
+    let app = App {
+        gate: watch::Sender::new(false),
+        runs: Arc::default(),
+    };
     let settings = Settings {
         statement_timeout: 2 * SECOND,
         drain_timeout: SECOND,
@@ -45,8 +48,14 @@ async fn at_the_gate(stage: &Stage, count: usize) -> (Running, App, Vec<Id<Gated
         workers: count,
         ..Settings::default()
     };
-    let engine = stage.run(stage.pool(), app.clone(), |e| e.register::<Gated>().settings(settings));
-    let jobs = stage.lab.enqueue_all((0..count).map(|_| Gated)).await.unwrap();
+    let engine = stage.run(stage.pool(), app.clone(), |e| {
+        e.register::<Gated>().settings(settings)
+    });
+    let jobs = stage
+        .lab
+        .enqueue_all((0..count).map(|_| Gated))
+        .await
+        .unwrap();
     let executing = "select count(*) from S.instances where status = 'executing'";
     stage.until(executing, i64::try_from(count).unwrap()).await;
     (engine, app, jobs.iter().map(|job| job.id).collect())
@@ -55,7 +64,9 @@ async fn at_the_gate(stage: &Stage, count: usize) -> (Running, App, Vec<Id<Gated
 async fn hold(stage: &Stage, id: Id<Gated>) -> tokio_postgres::Client {
     let caller = stage.caller().await;
     caller.batch_execute("begin").await.unwrap();
-    let text = stage.render(&format!("select from S.instances where id = {id} for update"));
+    let text = stage.render(&format!(
+        "select from S.instances where id = {id} for update"
+    ));
     caller.batch_execute(&text).await.unwrap();
     caller
 }
@@ -63,7 +74,10 @@ async fn hold(stage: &Stage, id: Id<Gated>) -> tokio_postgres::Client {
 async fn settle_all(stage: &Stage, ids: impl IntoIterator<Item = &Id<Gated>>) {
     for id in ids {
         let settled = stage.lab.settled(*id, LONG).await.unwrap();
-        assert!(settled.is_some(), "{id} waits for a lock that is not its own");
+        assert!(
+            settled.is_some(),
+            "{id} waits for a lock that is not its own"
+        );
     }
 }
 
@@ -78,7 +92,8 @@ async fn a_row_that_a_caller_holds_delays_its_own_commit_and_no_other() {
     // And what comes later goes on as well.
     let later = stage.lab.enqueue_all((0..40).map(|_| Gated)).await.unwrap();
     settle_all(&stage, later.iter().map(|job| &job.id)).await;
-    let waiting = format!("select count(*) from S.instances where id = {held} and status = 'executing'");
+    let waiting =
+        format!("select count(*) from S.instances where id = {held} and status = 'executing'");
     assert_eq!(stage.number(&waiting).await, 1, "its lock is still held");
     caller.batch_execute("commit").await.unwrap();
     settle_all(&stage, [&held]).await;
@@ -106,8 +121,14 @@ async fn a_lost_answer_about_a_held_row_delays_no_other_commit() {
         caller.batch_execute("rollback").await.unwrap();
         settle_all(&stage, [&held]).await;
         assert_eq!(stage.commits(held.raw()).await, [(0, 1)]);
-        stage.until("select count(*) from S.instances where status <> 'done'", 0).await;
-        assert_eq!(app.runs.load(Ordering::SeqCst), 21, "{fault:?}: nobody ran again");
+        stage
+            .until("select count(*) from S.instances where status <> 'done'", 0)
+            .await;
+        assert_eq!(
+            app.runs.load(Ordering::SeqCst),
+            21,
+            "{fault:?}: nobody ran again"
+        );
         engine.stop().await;
     }
 }
@@ -118,10 +139,19 @@ async fn a_lost_answer_about_a_held_row_delays_no_other_commit() {
 async fn a_commit_that_was_made_is_known_as_made_after_its_row_was_held() {
     let stage = Stage::new().await;
     let effects = Effects::default();
-    let engine = stage.run(stage.pool(), effects.clone(), |e| e.register::<Walker>().settings(quick()));
+    let engine = stage.run(stage.pool(), effects.clone(), |e| {
+        e.register::<Walker>().settings(quick())
+    });
     engine.ready().await;
     stage.proxy.on(".settle($1", Fault::HoldAnswer);
-    let walker = stage.lab.enqueue(Walker { first: First::Next, steps: 0 }).await.unwrap();
+    let walker = stage
+        .lab
+        .enqueue(Walker {
+            first: First::Next,
+            steps: 0,
+        })
+        .await
+        .unwrap();
     let seq = format!("select step_seq from S.instances where id = {}", walker.id);
     stage.until(&seq, 1).await;
     let caller = hold(&stage, Id::from_raw(walker.id.raw())).await;
@@ -131,15 +161,23 @@ async fn a_commit_that_was_made_is_known_as_made_after_its_row_was_held() {
     let asked = "store::resolve::resolve";
     let deadline = tokio::time::Instant::now() + LONG;
     while stage.proxy.done(asked) < 5 {
-        assert!(tokio::time::Instant::now() < deadline, "nobody asks what became of the commit");
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "nobody asks what became of the commit"
+        );
         tokio::time::sleep(SECOND / 100).await;
     }
     assert_eq!(stage.number(&seq).await, 1);
     caller.batch_execute("commit").await.unwrap();
     stage.lab.settled(walker.id, LONG).await.unwrap().unwrap();
     assert_walked_once(&stage, &effects, walker.id.raw(), First::Next, "a held row").await;
-    let given_back = "select count(*) from S.changes where old_status = 'executing' and old_seq = new_seq";
-    assert_eq!(stage.number(given_back).await, 0, "its claim was good all the while");
+    let given_back =
+        "select count(*) from S.changes where old_status = 'executing' and old_seq = new_seq";
+    assert_eq!(
+        stage.number(given_back).await,
+        0,
+        "its claim was good all the while"
+    );
     engine.stop().await;
 }
 
@@ -151,7 +189,11 @@ async fn a_shutdown_gives_back_all_but_the_row_that_somebody_holds() {
     let caller = hold(&stage, ids[5]).await;
     engine.stop().await;
     let back = "select count(*) from S.instances where status = 'runnable' and attempt = 0";
-    assert_eq!(stage.number(back).await, 9, "they came home without a burned attempt");
+    assert_eq!(
+        stage.number(back).await,
+        9,
+        "they came home without a burned attempt"
+    );
     // The held one stays with its worker's row, for the reaper.
     let kept = "select count(*) from S.workers w join S.instances i on i.locked_by = w.id where i.status = 'executing'";
     assert_eq!(stage.number(kept).await, 1);
@@ -171,14 +213,22 @@ async fn a_caller_who_locks_in_another_order_meets_no_deadlock() {
         app.gate.send_replace(true);
         let deadline = tokio::time::Instant::now() + LONG;
         while stage.proxy.done(".settle($1") == sent {
-            assert!(tokio::time::Instant::now() < deadline, "nothing was committed");
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "nothing was committed"
+            );
             tokio::task::yield_now().await;
         }
-        let text = stage.render(&format!("select from S.instances where id = {first} for update"));
+        let text = stage.render(&format!(
+            "select from S.instances where id = {first} for update"
+        ));
         caller.batch_execute(&text).await.unwrap();
         caller.batch_execute("commit").await.unwrap();
         settle_all(&stage, &ids).await;
-        assert!(!stage.proxy.errors().contains(&"40P01".to_owned()), "a deadlock");
+        assert!(
+            !stage.proxy.errors().contains(&"40P01".to_owned()),
+            "a deadlock"
+        );
         engine.stop().await;
     }
 }
@@ -196,18 +246,41 @@ async fn two_engines_on_the_same_rows_meet_no_deadlock_and_lose_nothing() {
              lease_expires_at = null, queue = 'other' where id % 2 = 0",
         )
         .await;
-    let settings = Settings { workers: 100, ..Settings::default() };
+    let settings = Settings {
+        workers: 100,
+        ..Settings::default()
+    };
     let two = stage.run(stage.pool(), app.clone(), |e| {
-        e.register::<Gated>().queue(Queue::DEFAULT, 100).queue(Queue::new("other"), 100).settings(settings)
+        e.register::<Gated>()
+            .queue(Queue::DEFAULT, 100)
+            .queue(Queue::new("other"), 100)
+            .settings(settings)
     });
-    stage.until("select count(distinct locked_by) from S.instances where status = 'executing'", 2).await;
-    stage.until("select count(*) from S.instances where status = 'executing'", 100).await;
+    stage
+        .until(
+            "select count(distinct locked_by) from S.instances where status = 'executing'",
+            2,
+        )
+        .await;
+    stage
+        .until(
+            "select count(*) from S.instances where status = 'executing'",
+            100,
+        )
+        .await;
     app.gate.send_replace(true);
     settle_all(&stage, &ids).await;
     for id in &ids {
-        assert_eq!(stage.commits(id.raw()).await, [(0, 1)], "one owner at a time");
+        assert_eq!(
+            stage.commits(id.raw()).await,
+            [(0, 1)],
+            "one owner at a time"
+        );
     }
-    assert!(!stage.proxy.errors().contains(&"40P01".to_owned()), "a deadlock");
+    assert!(
+        !stage.proxy.errors().contains(&"40P01".to_owned()),
+        "a deadlock"
+    );
     one.stop().await;
     two.stop().await;
 }

@@ -1,7 +1,8 @@
 //! A caller's open transaction holds a row or a key that a result addresses by its key: that result waits, and no other does.
 
 use gen_durable::{
-    Context, DAY, Id, Job, Machine, Outcome, SECOND, Settings, Signal, StepError, birth, done, next, spawn,
+    Context, DAY, Id, Job, Machine, Outcome, SECOND, Settings, Signal, StepError, birth, done,
+    next, spawn,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -77,43 +78,84 @@ impl Machine for Sender {
             By::Signal => next(At::Sent).and_signal(Order::keyed(KEY), Paid),
             By::Enqueue => next(At::Sent).and_enqueue(order()),
             // Of two children one has the key; the join does not wait for it.
-            By::Child => spawn([order(), birth(Order { n: 1 })]).any().then(At::Sent).forever(),
+            By::Child => spawn([order(), birth(Order { n: 1 })])
+                .any()
+                .then(At::Sent)
+                .forever(),
         })
     }
 }
 
 fn settings() -> Settings {
-    Settings { drain_timeout: SECOND, heartbeat: SECOND / 4, ..Settings::default() }
+    Settings {
+        drain_timeout: SECOND,
+        heartbeat: SECOND / 4,
+        ..Settings::default()
+    }
 }
 
 /// An engine whose senders all run and wait at the gate: the first one addresses the key, and so do the last three.
 async fn at_the_gate(stage: &Stage, by: By) -> (Running, Gate, Vec<Id<Sender>>) {
     let gate = Gate::new(false);
     let engine = stage.run(stage.pool(), gate.clone(), |e| {
-        e.register::<Sender>().register::<Order>().settings(Settings { workers: 30, ..settings() })
+        e.register::<Sender>()
+            .register::<Order>()
+            .settings(Settings {
+                workers: 30,
+                ..settings()
+            })
     });
     engine.ready().await;
-    let senders = (0..30).map(|n| Sender { by: if n == 0 || n > 26 { by } else { By::Nothing } });
+    let senders = (0..30).map(|n| Sender {
+        by: if n == 0 || n > 26 { by } else { By::Nothing },
+    });
     let senders = stage.lab.enqueue_all(senders).await.unwrap();
-    stage.until("select count(*) from S.instances where status = 'executing'", 30).await;
-    (engine, gate, senders.iter().map(|sender| sender.id).collect())
+    stage
+        .until(
+            "select count(*) from S.instances where status = 'executing'",
+            30,
+        )
+        .await;
+    (
+        engine,
+        gate,
+        senders.iter().map(|sender| sender.id).collect(),
+    )
 }
 
 async fn assert_settled(stage: &Stage, senders: impl IntoIterator<Item = &Id<Sender>>, what: &str) {
     for id in senders {
         let settled = stage.lab.settled(*id, LONG).await.unwrap();
-        assert!(settled.is_some(), "{what}: {id} waits for a lock that is not its own");
+        assert!(
+            settled.is_some(),
+            "{what}: {id} waits for a lock that is not its own"
+        );
     }
 }
 
 /// The caller's transaction: it signals the holder of the key, or takes the key and has not committed yet.
-async fn hold<'a>(stage: &Stage, caller: &'a mut tokio_postgres::Client, by: By) -> tokio_postgres::Transaction<'a> {
+async fn hold<'a>(
+    stage: &Stage,
+    caller: &'a mut tokio_postgres::Client,
+    by: By,
+) -> tokio_postgres::Transaction<'a> {
     let mut tx = caller.transaction().await.unwrap();
     if by == By::Signal {
         stage.lab.enqueue(Order { n: 42 }).after(DAY).await.unwrap();
-        stage.lab.signal(Order::keyed(KEY), Paid).within(&mut tx).await.unwrap();
+        stage
+            .lab
+            .signal(Order::keyed(KEY), Paid)
+            .within(&mut tx)
+            .await
+            .unwrap();
     } else {
-        stage.lab.enqueue(Order { n: 42 }).after(DAY).within(&mut tx).await.unwrap();
+        stage
+            .lab
+            .enqueue(Order { n: 42 })
+            .after(DAY)
+            .within(&mut tx)
+            .await
+            .unwrap();
     }
     tx
 }
@@ -129,14 +171,28 @@ async fn a_key_that_an_open_transaction_holds_delays_only_the_results_that_addre
         gate.send_replace(true);
         assert_settled(&stage, &ids[1..27], &what).await;
         // Results that come later are committed as well, also with an outbox.
-        let later = stage.lab.enqueue_all((0..20).map(|_| Sender { by: By::Nothing })).await.unwrap();
+        let later = stage
+            .lab
+            .enqueue_all((0..20).map(|_| Sender { by: By::Nothing }))
+            .await
+            .unwrap();
         assert_settled(&stage, later.iter().map(|later| &later.id), &what).await;
         let waiting = "select count(*) from S.instances where fsm = 'sender' and status = 'executing' and step_seq = 0";
-        assert_eq!(stage.number(waiting).await, 4, "{what}: the key is still held");
+        assert_eq!(
+            stage.number(waiting).await,
+            4,
+            "{what}: the key is still held"
+        );
         tx.commit().await.unwrap();
         assert_settled(&stage, &ids, &what).await;
         if by == By::Signal {
-            assert_eq!(stage.number("select count(*) from S.signals where name = 'paid'").await, 5, "{what}");
+            assert_eq!(
+                stage
+                    .number("select count(*) from S.signals where name = 'paid'")
+                    .await,
+                5,
+                "{what}"
+            );
         }
         engine.stop().await;
     }
@@ -160,7 +216,10 @@ async fn a_shutdown_ends_while_an_open_transaction_holds_a_key_that_results_addr
 async fn one_aside(stage: &Stage) -> (Running, tokio_postgres::Client) {
     let (engine, gate, ids) = at_the_gate(stage, By::Nothing).await;
     let caller = stage.caller().await;
-    let lock = stage.render(&format!("begin; select from S.instances where id = {} for update", ids[5]));
+    let lock = stage.render(&format!(
+        "begin; select from S.instances where id = {} for update",
+        ids[5]
+    ));
     caller.batch_execute(&lock).await.unwrap();
     gate.send_replace(true);
     assert_settled(stage, ids.iter().filter(|id| **id != ids[5]), "aside").await;
@@ -172,7 +231,10 @@ async fn heartbeats(stage: &Stage, count: usize) {
     let renewed = |stage: &Stage| stage.proxy.done("store::lease::renew");
     let (before, deadline) = (renewed(stage), tokio::time::Instant::now() + LONG);
     while renewed(stage) < before + count {
-        assert!(tokio::time::Instant::now() < deadline, "the lease is not renewed");
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "the lease is not renewed"
+        );
         tokio::time::sleep(SECOND / 100).await;
     }
 }
@@ -182,14 +244,24 @@ async fn heartbeats(stage: &Stage, count: usize) {
 async fn a_result_that_waits_for_a_lock_is_tried_at_most_every_fifty_milliseconds() {
     let stage = Stage::new().await;
     let (engine, caller) = one_aside(&stage).await;
-    let attempts = || ATTEMPTS.iter().map(|text| stage.proxy.done(text)).sum::<usize>();
+    let attempts = || {
+        ATTEMPTS
+            .iter()
+            .map(|text| stage.proxy.done(text))
+            .sum::<usize>()
+    };
     let (begun, before) = (std::time::Instant::now(), attempts());
     heartbeats(&stage, 8).await;
     let (attempts, took) = (attempts() - before, begun.elapsed());
-    assert!(attempts as u128 <= took.as_millis() / 50 + 1, "{attempts} attempts in {took:?}");
+    assert!(
+        attempts as u128 <= took.as_millis() / 50 + 1,
+        "{attempts} attempts in {took:?}"
+    );
     assert!(attempts > 0, "it is not tried again");
     caller.batch_execute("commit").await.unwrap();
-    stage.until("select count(*) from S.instances where status <> 'done'", 0).await;
+    stage
+        .until("select count(*) from S.instances where status <> 'done'", 0)
+        .await;
     engine.stop().await;
 }
 
@@ -198,13 +270,25 @@ async fn a_result_that_waits_for_a_lock_is_tried_less_and_less_often_while_the_d
     let stage = Stage::new().await;
     let (engine, caller) = one_aside(&stage).await;
     let begun = std::time::Instant::now();
-    let refused = ATTEMPTS.map(|text| stage.proxy.on_each(text, Fault::Refuse("53300"), 0, usize::MAX));
+    let refused = ATTEMPTS.map(|text| {
+        stage
+            .proxy
+            .on_each(text, Fault::Refuse("53300"), 0, usize::MAX)
+    });
     heartbeats(&stage, 8).await;
-    let (attempts, took) = (refused.iter().map(|rule| rule.has_fired()).sum::<usize>(), begun.elapsed());
+    let (attempts, took) = (
+        refused.iter().map(|rule| rule.has_fired()).sum::<usize>(),
+        begun.elapsed(),
+    );
     // 100, 200, 400, 800, 1,600 ms, and then 2 s.
-    assert!(attempts as u128 <= took.as_millis() / 2_000 + 6, "{attempts} attempts in {took:?}");
+    assert!(
+        attempts as u128 <= took.as_millis() / 2_000 + 6,
+        "{attempts} attempts in {took:?}"
+    );
     caller.batch_execute("commit").await.unwrap();
     stage.proxy.forget();
-    stage.until("select count(*) from S.instances where status <> 'done'", 0).await;
+    stage
+        .until("select count(*) from S.instances where status <> 'done'", 0)
+        .await;
     engine.stop().await;
 }

@@ -7,8 +7,8 @@ use std::{
 };
 
 use gen_durable::{
-    Context, Cycle, Engine, Event, HOUR, Job, Lane, Missed, Policy, Projecting, Projection, Recorded, SECOND, Settings,
-    StepError,
+    Context, Cycle, Engine, Event, HOUR, Job, Lane, Missed, Policy, Projecting, Projection,
+    Recorded, SECOND, Settings, StepError,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
@@ -77,8 +77,16 @@ struct CountedModel;
 impl Projection for CountedModel {
     const NAME: &'static str = "counted_model";
     type Events = Happened;
-    async fn apply(&self, batch: &[Recorded<Happened>], _: &mut Projecting<'_>) -> Result<(), StepError> {
-        if batch.iter().all(|recorded| recorded.event.good) { Ok(()) } else { Err("as told")? }
+    async fn apply(
+        &self,
+        batch: &[Recorded<Happened>],
+        _: &mut Projecting<'_>,
+    ) -> Result<(), StepError> {
+        if batch.iter().all(|recorded| recorded.event.good) {
+            Ok(())
+        } else {
+            Err("as told")?
+        }
     }
     async fn clear(&self, _: &mut Projecting<'_>) -> Result<(), StepError> {
         Ok(())
@@ -101,7 +109,9 @@ async fn every_metric_of_upkeep_timers_and_projections_rises_with_what_it_counts
     let engine = Engine::builder(pool.clone(), gate.clone())
         .register::<Counted>()
         .project(CountedModel)
-        .schedule("hourly", hourly.missed(Missed::Skip), |_| counted(Does::Nothing))
+        .schedule("hourly", hourly.missed(Missed::Skip), |_| {
+            counted(Does::Nothing)
+        })
         .settings(settings)
         .build()
         .unwrap();
@@ -110,18 +120,35 @@ async fn every_metric_of_upkeep_timers_and_projections_rises_with_what_it_counts
     running.ready().await.unwrap();
     let sql = sql().await;
     let run = async |text: &str| {
-        sql.batch_execute(&text.replace("S.", &format!("{}.", pool.schema()))).await.unwrap();
+        sql.batch_execute(&text.replace("S.", &format!("{}.", pool.schema())))
+            .await
+            .unwrap();
     };
     // The claim of a step that runs passes to another.
     let waits = client.enqueue(counted(Does::Waits)).await.unwrap().id;
     eventually("it runs", async || {
-        client.inspect().show(waits.raw()).await.unwrap().unwrap().status == gen_durable::Status::Executing
+        client
+            .inspect()
+            .show(waits.raw())
+            .await
+            .unwrap()
+            .unwrap()
+            .status
+            == gen_durable::Status::Executing
     })
     .await;
-    run(&format!("update S.instances set claim_epoch = claim_epoch + 1 where id = {waits}")).await;
+    run(&format!(
+        "update S.instances set claim_epoch = claim_epoch + 1 where id = {waits}"
+    ))
+    .await;
     gate.add_permits(1);
     // A worker died, and an instance is old.
-    let held = client.enqueue(counted(Does::Nothing)).after(HOUR).await.unwrap().id;
+    let held = client
+        .enqueue(counted(Does::Nothing))
+        .after(HOUR)
+        .await
+        .unwrap()
+        .id;
     let dead = "dead0000-0000-0000-0000-0000000000aa";
     run(&format!(
         "insert into S.workers (id, lease_expires_at, host, pid, queues, machines)
@@ -131,11 +158,21 @@ async fn every_metric_of_upkeep_timers_and_projections_rises_with_what_it_counts
     .await;
     client.enqueue(counted(Does::Nothing)).await.unwrap();
     // The head of a lane is deleted by hand.
-    let in_lane = || Counted { does: Does::Nothing, lane: Some("a".into()) };
+    let in_lane = || Counted {
+        does: Does::Nothing,
+        lane: Some("a".into()),
+    };
     let head = client.enqueue(in_lane()).after(HOUR).await.unwrap().id;
     client.enqueue(in_lane()).await.unwrap();
     eventually("the lane has a head", async || {
-        client.inspect().show(head.raw()).await.unwrap().unwrap().status == gen_durable::Status::Runnable
+        client
+            .inspect()
+            .show(head.raw())
+            .await
+            .unwrap()
+            .unwrap()
+            .status
+            == gen_durable::Status::Runnable
     })
     .await;
     run(&format!("delete from S.instances where id = {head}")).await;
@@ -180,7 +217,10 @@ async fn failures_that_the_hook_is_too_slow_for_are_counted_as_dropped() {
     let client = engine.client();
     let running = engine.start();
     // One is being told, a thousand wait, and one more is dropped.
-    client.enqueue_all((0..1_010).map(|_| counted(Does::Fails))).await.unwrap();
+    client
+        .enqueue_all((0..1_010).map(|_| counted(Does::Fails)))
+        .await
+        .unwrap();
     eventually("the last ones were dropped", async || SEEN.count(name) >= 9).await;
     drop(held);
     running.stop().await.unwrap();

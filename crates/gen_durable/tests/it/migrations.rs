@@ -38,13 +38,23 @@ async fn up_and_down_again_leave_nothing_behind_and_each_version_can_be_reached(
         assert_eq!(migrations.status().await.unwrap().installed, version);
     }
     assert_eq!(applied, (1..=current).collect::<Vec<_>>());
-    assert_eq!(migrations.up(None).await.unwrap(), Vec::<i32>::new(), "nothing to do is no error");
+    assert_eq!(
+        migrations.up(None).await.unwrap(),
+        Vec::<i32>::new(),
+        "nothing to do is no error"
+    );
     for version in (0..current).rev() {
         assert_eq!(migrations.down(version).await.unwrap(), [version + 1]);
     }
     assert_eq!(objects(pool.schema()).await, 0);
     assert_eq!(migrations.up(None).await.unwrap().len(), applied.len());
-    assert!(migrations.up(Some(current + 1)).await.unwrap_err().is_invalid());
+    assert!(
+        migrations
+            .up(Some(current + 1))
+            .await
+            .unwrap_err()
+            .is_invalid()
+    );
     assert_eq!(migrations.down(0).await.unwrap().len(), applied.len());
     assert_eq!(objects(pool.schema()).await, 0);
 }
@@ -58,7 +68,8 @@ async fn of_many_that_migrate_at_once_one_does_and_the_others_find_it_done() {
     });
     let mut applied = futures_util::future::join_all(all).await;
     applied.sort_unstable();
-    let current = usize::try_from(live().await.migrations().status().await.unwrap().current).unwrap();
+    let current =
+        usize::try_from(live().await.migrations().status().await.unwrap().current).unwrap();
     assert_eq!((applied[..7].to_vec(), applied[7]), (vec![0; 7], current));
 }
 
@@ -67,15 +78,30 @@ async fn the_sql_that_is_printed_does_what_up_and_down_do() {
     let pool = Pool::connect_to(&url(), &schema_name()).await.unwrap();
     let migrations = pool.migrations();
     let client = sql().await;
-    client.batch_execute(&migrations.sql(0, None).unwrap()).await.unwrap();
+    client
+        .batch_execute(&migrations.sql(0, None).unwrap())
+        .await
+        .unwrap();
     migrations.check().await.unwrap();
-    let engine = Engine::builder(pool.clone(), ()).register::<Ping>().build().unwrap();
+    let engine = Engine::builder(pool.clone(), ())
+        .register::<Ping>()
+        .build()
+        .unwrap();
     let id = engine.client().enqueue(Ping).await.unwrap().id;
     let running = Running::start(engine);
-    assert!(Client::new(pool.clone()).settled(id, 60 * SECOND).await.unwrap().is_some());
+    assert!(
+        Client::new(pool.clone())
+            .settled(id, 60 * SECOND)
+            .await
+            .unwrap()
+            .is_some()
+    );
     running.stop().await;
     let current = migrations.status().await.unwrap().current;
-    client.batch_execute(&migrations.sql(current, Some(0)).unwrap()).await.unwrap();
+    client
+        .batch_execute(&migrations.sql(current, Some(0)).unwrap())
+        .await
+        .unwrap();
     assert_eq!(objects(pool.schema()).await, 0);
 }
 
@@ -84,11 +110,25 @@ async fn the_runtime_role_works_without_ddl_and_the_reader_only_looks() {
     let lab = Lab::new(()).await.register::<Ping>();
     let schema = lab.pool().schema().to_owned();
     let runtime = lab.pool().begin().await.unwrap();
-    let who: String = runtime.query_one("select current_user::text", &[]).await.unwrap().get(0);
-    assert_eq!(who, "gen_durable_runtime", "the suite runs as the runtime role");
-    for ddl in ["create table {s}.x (a int)", "drop table {s}.instances", "truncate {s}.instances", "create schema x"] {
-        let refused =
-            runtime.batch_execute(&format!("savepoint s; {}", ddl.replace("{s}", &schema))).await.unwrap_err();
+    let who: String = runtime
+        .query_one("select current_user::text", &[])
+        .await
+        .unwrap()
+        .get(0);
+    assert_eq!(
+        who, "gen_durable_runtime",
+        "the suite runs as the runtime role"
+    );
+    for ddl in [
+        "create table {s}.x (a int)",
+        "drop table {s}.instances",
+        "truncate {s}.instances",
+        "create schema x",
+    ] {
+        let refused = runtime
+            .batch_execute(&format!("savepoint s; {}", ddl.replace("{s}", &schema)))
+            .await
+            .unwrap_err();
         assert_eq!(refused.code().unwrap().code(), "42501", "{ddl}");
         runtime.batch_execute("rollback to s").await.unwrap();
     }
@@ -99,16 +139,29 @@ async fn the_runtime_role_works_without_ddl_and_the_reader_only_looks() {
     config.user("gen_durable_reader");
     let (reader, connection) = config.connect(tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
-    let count: i64 = reader.query_one(&format!("select count(*) from {schema}.instances"), &[]).await.unwrap().get(0);
+    let count: i64 = reader
+        .query_one(&format!("select count(*) from {schema}.instances"), &[])
+        .await
+        .unwrap()
+        .get(0);
     assert_eq!(count, 1);
-    for write in ["delete from {s}.instances", "update {s}.queues set paused_at = null", "delete from {s}.workers"] {
-        let refused = reader.batch_execute(&write.replace("{s}", &schema)).await.unwrap_err();
+    for write in [
+        "delete from {s}.instances",
+        "update {s}.queues set paused_at = null",
+        "delete from {s}.workers",
+    ] {
+        let refused = reader
+            .batch_execute(&write.replace("{s}", &schema))
+            .await
+            .unwrap_err();
         assert_eq!(refused.code().unwrap().code(), "42501", "{write}");
     }
     // The functions run with the caller's rights: what they write, the reader may not.
     let id = lab.enqueue(Ping).after(SECOND).await.unwrap().id;
     for act in [
-        format!(r#"select * from {schema}.enqueue_all('[{{"fsm": "ping", "step": "run", "state": null}}]')"#),
+        format!(
+            r#"select * from {schema}.enqueue_all('[{{"fsm": "ping", "step": "run", "state": null}}]')"#
+        ),
         format!(
             r#"select * from {schema}.enqueue_all('[{{"fsm": "ping", "step": "run", "state": null, "key": "k"}}]')"#
         ),
@@ -125,27 +178,53 @@ async fn the_runtime_role_works_without_ddl_and_the_reader_only_looks() {
         format!(
             "select * from {schema}.append(array['t'], array['e'], '{{}}', array['1'], '{{}}', '{{}}', '{{}}', 'wait')"
         ),
-        format!("select * from {schema}.project_open('t', 'p', 1, gen_random_uuid(), '{{e}}', 1, 1, null, false)"),
+        format!(
+            "select * from {schema}.project_open('t', 'p', 1, gen_random_uuid(), '{{e}}', 1, 1, null, false)"
+        ),
     ] {
         let refused = reader.batch_execute(&act).await.unwrap_err();
         assert_eq!(refused.code().unwrap().code(), "42501", "{act}");
     }
-    let looked = reader.query_one(&format!("select status from {schema}.result({id})"), &[]).await.unwrap();
-    assert_eq!(looked.get::<_, &str>(0), "runnable", "what it may see, it may ask");
+    let looked = reader
+        .query_one(&format!("select status from {schema}.result({id})"), &[])
+        .await
+        .unwrap();
+    assert_eq!(
+        looked.get::<_, &str>(0),
+        "runnable",
+        "what it may see, it may ask"
+    );
     assert_eq!(lab.status_of(id).await, gen_durable::Status::Runnable);
-    assert!(lab.pool().migrations().grants_sql("a\"; drop", "b").unwrap_err().is_invalid());
+    assert!(
+        lab.pool()
+            .migrations()
+            .grants_sql("a\"; drop", "b")
+            .unwrap_err()
+            .is_invalid()
+    );
 }
 
 #[tokio::test]
 async fn a_schema_that_is_missing_or_half_way_is_said_so() {
     let pool = Pool::connect_to(&url(), &schema_name()).await.unwrap();
     let error = Client::new(pool.clone()).enqueue(Ping).await.unwrap_err();
-    assert!(error.is_schema() && error.to_string().contains("durable migrate up"), "{error}");
+    assert!(
+        error.is_schema() && error.to_string().contains("durable migrate up"),
+        "{error}"
+    );
     let run = async |pool: &Pool| {
-        Engine::builder(pool.clone(), ()).register::<Ping>().build().unwrap().run(std::future::pending()).await
+        Engine::builder(pool.clone(), ())
+            .register::<Ping>()
+            .build()
+            .unwrap()
+            .run(std::future::pending())
+            .await
     };
     assert!(run(&pool).await.unwrap_err().is_schema());
     pool.migrations().up(Some(1)).await.unwrap();
     let error = run(&pool).await.unwrap_err();
-    assert!(error.is_schema() && error.to_string().contains("version 1"), "{error}");
+    assert!(
+        error.is_schema() && error.to_string().contains("version 1"),
+        "{error}"
+    );
 }

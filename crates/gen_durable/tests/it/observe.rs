@@ -58,11 +58,22 @@ impl metrics::HistogramFn for One {
 
 impl Seen {
     fn one(&self, key: &Key) -> Arc<One> {
-        let labels: Vec<String> = key.labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
-        Arc::new(One(self.clone(), format!("{}{{{}}}", key.name(), labels.join(","))))
+        let labels: Vec<String> = key
+            .labels()
+            .map(|label| format!("{}={}", label.key(), label.value()))
+            .collect();
+        Arc::new(One(
+            self.clone(),
+            format!("{}{{{}}}", key.name(), labels.join(",")),
+        ))
     }
     pub(crate) fn count(&self, name: &str) -> u64 {
-        self.0.lock().unwrap().get(name).copied().unwrap_or_default()
+        self.0
+            .lock()
+            .unwrap()
+            .get(name)
+            .copied()
+            .unwrap_or_default()
     }
 }
 
@@ -103,13 +114,32 @@ async fn the_metrics_tell_what_was_done() {
     let seen = &*crate::metrics::SEEN;
     let soon = "R1/PT0.05S".parse().unwrap();
     let builder = Engine::builder(live().await, ()).register::<Observed>();
-    let engine = builder.schedule("observed", soon, |_| Observed { fails: false }).build().unwrap();
+    let engine = builder
+        .schedule("observed", soon, |_| Observed { fails: false })
+        .build()
+        .unwrap();
     let client = engine.client();
     let running = Running::start(engine);
     let good = client.enqueue(Observed { fails: false }).await.unwrap().id;
     let bad = client.enqueue(Observed { fails: true }).await.unwrap().id;
-    assert!(client.settled(good, 60 * SECOND).await.unwrap().unwrap().result.is_ok());
-    assert!(client.settled(bad, 60 * SECOND).await.unwrap().unwrap().result.is_err());
+    assert!(
+        client
+            .settled(good, 60 * SECOND)
+            .await
+            .unwrap()
+            .unwrap()
+            .result
+            .is_ok()
+    );
+    assert!(
+        client
+            .settled(bad, 60 * SECOND)
+            .await
+            .unwrap()
+            .unwrap()
+            .result
+            .is_err()
+    );
     eventually("the outcomes are counted", async || {
         seen.count("durable_steps_total{machine=observed,outcome=done}") == 2
             && seen.count("durable_steps_total{machine=observed,outcome=stop}") == 1
@@ -140,9 +170,17 @@ const COUNTS_ALONE: &str = "DURABLE_TEST_COUNTS_ALONE";
 fn only_commits_whose_answer_was_lost_count_as_resolved() {
     let test = "observe::resolved_commits_are_counted_alone";
     let mut process = std::process::Command::new(std::env::current_exe().unwrap());
-    let output = process.args(["--exact", test, "--nocapture"]).env(COUNTS_ALONE, "1").output().unwrap();
+    let output = process
+        .args(["--exact", test, "--nocapture"])
+        .env(COUNTS_ALONE, "1")
+        .output()
+        .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{said}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     assert!(said.contains("counted alone"), "{said}");
 }
 
@@ -155,11 +193,20 @@ async fn resolved_commits_are_counted_alone() {
     let seen = Seen::default();
     assert!(metrics::set_global_recorder(seen.clone()).is_ok());
     let stage = Stage::new().await;
-    let engine = stage.run(stage.pool(), Effects::default(), |e| e.register::<Walker>().settings(quick()));
+    let engine = stage.run(stage.pool(), Effects::default(), |e| {
+        e.register::<Walker>().settings(quick())
+    });
     engine.ready().await;
     let resolved = || seen.count("durable_commits_resolved_total{}");
     let walk = async || {
-        let walker = stage.lab.enqueue(Walker { first: First::Next, steps: 0 }).await.unwrap();
+        let walker = stage
+            .lab
+            .enqueue(Walker {
+                first: First::Next,
+                steps: 0,
+            })
+            .await
+            .unwrap();
         stage.lab.settled(walker.id, LONG).await.unwrap().unwrap();
     };
     walk().await;
@@ -178,7 +225,13 @@ async fn resolved_commits_are_counted_alone() {
 /// to hear of it, and remembers that. The thread may be another test's, which does not listen. Of several, all are asked.
 fn nobody_is_alone_in_listening() {
     static OTHERS: LazyLock<[Dispatch; 2]> = LazyLock::new(|| {
-        [(); 2].map(|()| Dispatch::new(tracing_subscriber::fmt().with_writer(std::io::sink).finish()))
+        [(); 2].map(|()| {
+            Dispatch::new(
+                tracing_subscriber::fmt()
+                    .with_writer(std::io::sink)
+                    .finish(),
+            )
+        })
     });
     LazyLock::force(&OTHERS);
 }
@@ -202,11 +255,24 @@ async fn an_engine_says_at_its_start_how_many_connections_it_may_open() {
     nobody_is_alone_in_listening();
     let lines = Lines::default();
     let writer = lines.clone();
-    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
-    let engine = Engine::builder(pool, ()).register::<Observed>().build().unwrap();
-    engine.run(std::future::ready(())).with_subscriber(subscriber).await.unwrap();
+    let subscriber = tracing_subscriber::fmt()
+        .with_writer(move || writer.clone())
+        .with_ansi(false)
+        .finish();
+    let engine = Engine::builder(pool, ())
+        .register::<Observed>()
+        .build()
+        .unwrap();
+    engine
+        .run(std::future::ready(()))
+        .with_subscriber(subscriber)
+        .await
+        .unwrap();
     let said = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
-    assert!(said.contains("this process uses at most 22 connections"), "{said}");
+    assert!(
+        said.contains("this process uses at most 22 connections"),
+        "{said}"
+    );
 }
 
 #[tokio::test]
@@ -218,18 +284,33 @@ async fn a_step_runs_inside_a_span_that_names_it() {
         type App = ();
         type Output = Option<String>;
         async fn run(&self, _: &mut Context<'_, Self>) -> Result<Option<String>, StepError> {
-            Ok(tracing::Span::current().metadata().map(|metadata| metadata.name().to_owned()))
+            Ok(tracing::Span::current()
+                .metadata()
+                .map(|metadata| metadata.name().to_owned()))
         }
     }
     let lab = gen_durable::Lab::new(()).await;
-    let engine = Engine::builder(lab.pool().clone(), ()).register::<Spanned>().build().unwrap();
+    let engine = Engine::builder(lab.pool().clone(), ())
+        .register::<Spanned>()
+        .build()
+        .unwrap();
     nobody_is_alone_in_listening();
-    let subscriber = tracing_subscriber::fmt().with_writer(std::io::sink).finish();
+    let subscriber = tracing_subscriber::fmt()
+        .with_writer(std::io::sink)
+        .finish();
     let _here = tracing::subscriber::set_default(subscriber);
     let client = engine.client();
     let running = Running::start(engine);
     let id = client.enqueue(Spanned).await.unwrap().id;
     // On the test's own thread: a current-thread runtime runs the steps where the subscriber is set.
-    assert_eq!(client.settled(id, 60 * SECOND).await.unwrap().unwrap().result, Ok(Some("step".into())));
+    assert_eq!(
+        client
+            .settled(id, 60 * SECOND)
+            .await
+            .unwrap()
+            .unwrap()
+            .result,
+        Ok(Some("step".into()))
+    );
     running.stop().await;
 }

@@ -3,8 +3,8 @@
 use std::{collections::BTreeSet, sync::Mutex};
 
 use gen_durable::{
-    Address, Anyone, Blocker, Context, Engine, HOUR, Id, Job, Lab, Machine, NewInstance, Outcome, Policy, Pool, SECOND,
-    Signal, Status, StepError, done, spawn, wait_for,
+    Address, Anyone, Blocker, Context, Engine, HOUR, Id, Job, Lab, Machine, NewInstance, Outcome,
+    Policy, Pool, SECOND, Signal, Status, StepError, done, spawn, wait_for,
 };
 use serde::{Deserialize, Serialize};
 
@@ -37,7 +37,9 @@ impl Machine for Order {
         match at {
             At::Ask => Ok(wait_for::<Paid>().then(At::Told).or_after(HOUR, At::Fan)),
             At::Told => Ok(done(cx.awaited::<Paid>()?.iter().map(|paid| paid.0).sum())),
-            At::Fan => Ok(spawn([Picky { fail: true }, Picky { fail: false }]).then(At::Told).forever()),
+            At::Fan => Ok(spawn([Picky { fail: true }, Picky { fail: false }])
+                .then(At::Told)
+                .forever()),
         }
     }
     fn key(&self) -> Option<String> {
@@ -57,7 +59,11 @@ impl Job for Picky {
         // It fails in its first run; an operator's retry runs the same entry of the step again.
         static RAN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
         let first = RAN.lock().unwrap().insert(cx.idempotency_key());
-        if self.fail && first { Err("not today")? } else { Ok(()) }
+        if self.fail && first {
+            Err("not today")?
+        } else {
+            Ok(())
+        }
     }
     fn policy(&self) -> Policy {
         Policy::ONCE
@@ -74,7 +80,14 @@ async fn lab() -> Lab<()> {
 
 /// What the first thing in the way of an instance is.
 async fn first(lab: &Lab<()>, id: i64) -> Option<Blocker> {
-    lab.inspect().explain(id).await.unwrap().unwrap().blockers.into_iter().next()
+    lab.inspect()
+        .explain(id)
+        .await
+        .unwrap()
+        .unwrap()
+        .blockers
+        .into_iter()
+        .next()
 }
 
 #[tokio::test]
@@ -87,21 +100,49 @@ async fn an_instance_is_enqueued_told_and_cancelled_by_the_names_in_its_row() {
     assert!(is_new);
     assert_eq!(operate.enqueue(new).await.unwrap(), (id, false));
     let row = lab.row_of(Id::<Order>::from_raw(id)).await;
-    assert_eq!((row.tenant.as_str(), row.priority, row.fsm_version), ("acme", -4, 1));
+    assert_eq!(
+        (row.tenant.as_str(), row.priority, row.fsm_version),
+        ("acme", -4, 1)
+    );
     lab.drain().await;
     let by_key = || Order::keyed("order:7").of("acme");
     let anyone: Anyone = match by_key() {
         Address::Key { key, tenant } => Address::Key { key, tenant },
         Address::Id(id) => by_id(id.raw()),
     };
-    assert!(operate.signal(anyone, "paid", " 5 ", Some("evt")).await.unwrap());
-    assert!(!operate.signal(by_id(id), "paid", "5", Some("evt")).await.unwrap());
+    assert!(
+        operate
+            .signal(anyone, "paid", " 5 ", Some("evt"))
+            .await
+            .unwrap()
+    );
+    assert!(
+        !operate
+            .signal(by_id(id), "paid", "5", Some("evt"))
+            .await
+            .unwrap()
+    );
     lab.drain().await;
     assert_eq!(lab.result_of(Id::<Order>::from_raw(id)).await, Some(Ok(5)));
-    assert!(operate.signal(by_id(id), "paid", "5", None).await.unwrap_err().is_no_target());
+    assert!(
+        operate
+            .signal(by_id(id), "paid", "5", None)
+            .await
+            .unwrap_err()
+            .is_no_target()
+    );
     assert!(!operate.cancel(by_id(id), "late", false).await.unwrap());
-    assert!(operate.cancel(by_id(i64::MAX), "who", true).await.unwrap_err().is_no_target());
-    let (other, _) = operate.enqueue(NewInstance::new("picky", "run", "{\"fail\": false}")).await.unwrap();
+    assert!(
+        operate
+            .cancel(by_id(i64::MAX), "who", true)
+            .await
+            .unwrap_err()
+            .is_no_target()
+    );
+    let (other, _) = operate
+        .enqueue(NewInstance::new("picky", "run", "{\"fail\": false}"))
+        .await
+        .unwrap();
     assert!(operate.cancel(by_id(other), "enough", true).await.unwrap());
 }
 
@@ -115,12 +156,33 @@ async fn what_a_row_cannot_keep_is_refused_before_it_is_sent() {
         ("step", NewInstance::new("order", "s".repeat(201), "1")),
     ] {
         let error = operate.enqueue(new).await.unwrap_err();
-        assert!(error.is_invalid() && error.to_string().contains(what), "{what}: {error}");
+        assert!(
+            error.is_invalid() && error.to_string().contains(what),
+            "{what}: {error}"
+        );
     }
-    let error = operate.signal(by_id(1), "paid", "five", None).await.unwrap_err();
-    assert!(error.is_invalid() && error.to_string().contains("JSON"), "{error}");
-    assert!(operate.signal(by_id(1), "", "5", None).await.unwrap_err().is_invalid());
-    assert!(operate.retry(1, Some(("told", Some("{")))).await.unwrap_err().is_invalid());
+    let error = operate
+        .signal(by_id(1), "paid", "five", None)
+        .await
+        .unwrap_err();
+    assert!(
+        error.is_invalid() && error.to_string().contains("JSON"),
+        "{error}"
+    );
+    assert!(
+        operate
+            .signal(by_id(1), "", "5", None)
+            .await
+            .unwrap_err()
+            .is_invalid()
+    );
+    assert!(
+        operate
+            .retry(1, Some(("told", Some("{"))))
+            .await
+            .unwrap_err()
+            .is_invalid()
+    );
 }
 
 #[tokio::test]
@@ -131,7 +193,10 @@ async fn only_what_failed_was_cancelled_or_is_stuck_runs_again() {
     let order = lab.enqueue(Order { number: 1 }).await.unwrap().id;
     let refused = async |says: &str| {
         let error = operate.retry(order.raw(), None).await.unwrap_err();
-        assert!(error.is_invalid() && error.to_string().contains(says), "{error}");
+        assert!(
+            error.is_invalid() && error.to_string().contains(says),
+            "{error}"
+        );
     };
     refused("runnable").await;
     lab.drain().await;
@@ -144,7 +209,10 @@ async fn only_what_failed_was_cancelled_or_is_stuck_runs_again() {
     assert_eq!(lab.status_of(order).await, Status::Cancelled);
     lab.cancel(taker.id, "x").await.unwrap();
     // From the step that waits: it waits again, and can be told.
-    operate.retry(order.raw(), Some(("ask", None))).await.unwrap();
+    operate
+        .retry(order.raw(), Some(("ask", None)))
+        .await
+        .unwrap();
     lab.drain().await;
     lab.signal(order, Paid(3)).await.unwrap();
     lab.drain().await;
@@ -155,38 +223,79 @@ async fn only_what_failed_was_cancelled_or_is_stuck_runs_again() {
 #[tokio::test]
 async fn a_settled_child_that_runs_again_counts_for_no_join_and_a_stuck_one_still_does() {
     let lab = lab().await;
-    let parent = lab.enqueue(Order { number: 2 }).starting_at(At::Fan).await.unwrap().id;
+    let parent = lab
+        .enqueue(Order { number: 2 })
+        .starting_at(At::Fan)
+        .await
+        .unwrap()
+        .id;
     assert!(lab.step().await);
     let schema = lab.pool().schema().to_owned();
     let children = lab.inspect().explain(parent.raw()).await.unwrap().unwrap();
-    let Some(Blocker::AwaitingChildren { pending: 2, children, .. }) = children.blockers.into_iter().next() else {
+    let Some(Blocker::AwaitingChildren {
+        pending: 2,
+        children,
+        ..
+    }) = children.blockers.into_iter().next()
+    else {
         panic!("it waits for two");
     };
     let [failing, stuck] = [children[0].id, children[1].id];
-    let set = format!("update {schema}.instances set status = 'stuck', last_error = 'of another shape' where id = $1");
+    let set = format!(
+        "update {schema}.instances set status = 'stuck', last_error = 'of another shape' where id = $1"
+    );
     sql().await.execute(&set, &[&stuck]).await.unwrap();
     lab.drain().await;
-    assert_eq!(lab.status_of(Id::<Picky>::from_raw(failing)).await, Status::Failed);
+    assert_eq!(
+        lab.status_of(Id::<Picky>::from_raw(failing)).await,
+        Status::Failed
+    );
     assert_eq!(lab.row_of(parent).await.children_pending, 1);
     lab.operate().retry(failing, None).await.unwrap();
     lab.drain().await;
-    assert_eq!(lab.status_of(Id::<Picky>::from_raw(failing)).await, Status::Done);
-    assert_eq!(lab.row_of(parent).await.children_pending, 1, "it was counted when it failed");
-    assert_eq!(first(&lab, stuck).await, Some(Blocker::Stuck { error: Some("of another shape".into()), deaths: 0 }));
+    assert_eq!(
+        lab.status_of(Id::<Picky>::from_raw(failing)).await,
+        Status::Done
+    );
+    assert_eq!(
+        lab.row_of(parent).await.children_pending,
+        1,
+        "it was counted when it failed"
+    );
+    assert_eq!(
+        first(&lab, stuck).await,
+        Some(Blocker::Stuck {
+            error: Some("of another shape".into()),
+            deaths: 0
+        })
+    );
     lab.operate().retry(stuck, None).await.unwrap();
     lab.drain().await;
-    assert_eq!(lab.status_of(parent).await, Status::Done, "the stuck one had never been counted");
+    assert_eq!(
+        lab.status_of(parent).await,
+        Status::Done,
+        "the stuck one had never been counted"
+    );
 }
 
 #[tokio::test]
 async fn the_first_thing_in_the_way_is_named_in_the_order_of_the_picker() {
     let lab = lab().await;
     let (schema, sql) = (lab.pool().schema().to_owned(), sql().await);
-    let id = lab.enqueue(Order { number: 3 }).after(HOUR).await.unwrap().id.raw();
+    let id = lab
+        .enqueue(Order { number: 3 })
+        .after(HOUR)
+        .await
+        .unwrap()
+        .id
+        .raw();
     lab.pause("default", "ada").await.unwrap();
     let kinds = async || -> Vec<String> {
         let blockers = lab.inspect().explain(id).await.unwrap().unwrap().blockers;
-        blockers.iter().map(|blocker| format!("{blocker:?}").split(' ').next().unwrap().to_owned()).collect()
+        blockers
+            .iter()
+            .map(|blocker| format!("{blocker:?}").split(' ').next().unwrap().to_owned())
+            .collect()
     };
     assert_eq!(kinds().await, ["QueueNotWorked", "QueuePaused", "NotDue"]);
     let worker = format!(
@@ -196,24 +305,67 @@ async fn the_first_thing_in_the_way_is_named_in_the_order_of_the_picker() {
     let none: Vec<String> = vec![];
     // The dead, and those of another queue, work nothing here.
     let (here, there) = (vec!["default"], vec!["mail"]);
-    sql.execute(&worker, &[&"-1 s", &here, &vec!["order/1"], &vec!["order/1"]]).await.unwrap();
-    sql.execute(&worker, &[&"1 h", &there, &vec!["order/1"], &vec!["order/1"]]).await.unwrap();
+    sql.execute(
+        &worker,
+        &[&"-1 s", &here, &vec!["order/1"], &vec!["order/1"]],
+    )
+    .await
+    .unwrap();
+    sql.execute(
+        &worker,
+        &[&"1 h", &there, &vec!["order/1"], &vec!["order/1"]],
+    )
+    .await
+    .unwrap();
     assert_eq!(kinds().await, ["QueueNotWorked", "QueuePaused", "NotDue"]);
-    sql.execute(&worker, &[&"1 h", &here, &none, &none]).await.unwrap();
+    sql.execute(&worker, &[&"1 h", &here, &none, &none])
+        .await
+        .unwrap();
     assert_eq!(kinds().await, ["QueuePaused", "NotDue", "MachineNotServed"]);
     lab.resume("default").await.unwrap();
     assert_eq!(kinds().await, ["NotDue", "MachineNotServed"]);
-    sql.execute(&format!("update {schema}.lab_clock set now = now + interval '2 h'"), &[]).await.unwrap();
+    sql.execute(
+        &format!("update {schema}.lab_clock set now = now + interval '2 h'"),
+        &[],
+    )
+    .await
+    .unwrap();
     assert_eq!(kinds().await, ["MachineNotServed"]);
-    sql.execute(&worker, &[&"1 h", &here, &vec!["order/1"], &vec!["order/1/elsewhere"]]).await.unwrap();
+    sql.execute(
+        &worker,
+        &[&"1 h", &here, &vec!["order/1"], &vec!["order/1/elsewhere"]],
+    )
+    .await
+    .unwrap();
     assert_eq!(kinds().await, ["NoWorkerForStep"]);
     let step = lab.inspect().show(id).await.unwrap().unwrap().step;
-    sql.execute(&worker, &[&"1 h", &here, &vec!["order/1"], &vec![format!("order/1/{step}")]]).await.unwrap();
+    sql.execute(
+        &worker,
+        &[
+            &"1 h",
+            &here,
+            &vec!["order/1"],
+            &vec![format!("order/1/{step}")],
+        ],
+    )
+    .await
+    .unwrap();
     assert_eq!(kinds().await, Vec::<String>::new(), "nothing is in its way");
-    lab.enqueue(Picky { fail: false }).priority(-1).await.unwrap();
-    lab.enqueue(Picky { fail: false }).priority(1).await.unwrap();
+    lab.enqueue(Picky { fail: false })
+        .priority(-1)
+        .await
+        .unwrap();
+    lab.enqueue(Picky { fail: false })
+        .priority(1)
+        .await
+        .unwrap();
     assert_eq!(first(&lab, id).await, Some(Blocker::Behind { count: 1 }));
-    sql.execute(&format!("update {schema}.instances set crash_count = 2 where id = $1"), &[&id]).await.unwrap();
+    sql.execute(
+        &format!("update {schema}.instances set crash_count = 2 where id = $1"),
+        &[&id],
+    )
+    .await
+    .unwrap();
     assert_eq!(first(&lab, id).await, Some(Blocker::Suspect { deaths: 2 }));
     assert_eq!(lab.inspect().explain(99).await.unwrap(), None);
 }
@@ -223,23 +375,46 @@ async fn what_waits_says_for_what_and_what_has_settled_says_so() {
     let lab = lab().await;
     let order = lab.enqueue(Order { number: 4 }).await.unwrap().id;
     lab.drain().await;
-    lab.operate().signal(by_id(order.raw()), "noise", "1", None).await.unwrap();
-    let Some(Blocker::AwaitingSignal { names, deadline, letters, .. }) = first(&lab, order.raw()).await else {
+    lab.operate()
+        .signal(by_id(order.raw()), "noise", "1", None)
+        .await
+        .unwrap();
+    let Some(Blocker::AwaitingSignal {
+        names,
+        deadline,
+        letters,
+        ..
+    }) = first(&lab, order.raw()).await
+    else {
         panic!("it waits");
     };
-    assert_eq!((names, letters), (vec!["paid".to_owned()], vec![("noise".to_owned(), 1)]));
+    assert_eq!(
+        (names, letters),
+        (vec!["paid".to_owned()], vec![("noise".to_owned(), 1)])
+    );
     assert!(deadline.is_some());
     lab.cancel(order, "enough").await.unwrap();
-    let settled = Blocker::Settled { status: Status::Cancelled, error: Some("enough".into()) };
+    let settled = Blocker::Settled {
+        status: Status::Cancelled,
+        error: Some("enough".into()),
+    };
     assert_eq!(first(&lab, order.raw()).await, Some(settled));
-    assert_eq!(lab.inspect().relations(order.raw()).await.unwrap().letters, [("noise".to_owned(), 1)]);
+    assert_eq!(
+        lab.inspect().relations(order.raw()).await.unwrap().letters,
+        [("noise".to_owned(), 1)]
+    );
 }
 
 #[tokio::test]
 async fn a_cancelled_subtree_holds_the_children_that_a_racing_commit_has_just_spawned() {
     let lab = lab().await;
     let schema = lab.pool().schema().to_owned();
-    let parent = lab.enqueue(Order { number: 5 }).after(HOUR).await.unwrap().id;
+    let parent = lab
+        .enqueue(Order { number: 5 })
+        .after(HOUR)
+        .await
+        .unwrap()
+        .id;
     // The parent's commit is under way: it holds the row, and its child is not there for others yet.
     let committing = sql().await;
     committing
@@ -251,18 +426,29 @@ async fn a_cancelled_subtree_holds_the_children_that_a_racing_commit_has_just_sp
         .await
         .unwrap();
     let operate = lab.operate();
-    let cancel = tokio::spawn(async move { operate.cancel(by_id(parent.raw()), "all of it", true).await });
+    let cancel =
+        tokio::spawn(async move { operate.cancel(by_id(parent.raw()), "all of it", true).await });
     let waits = format!(
         "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like '%{schema}.cancel%'"
     );
     let looker = sql().await;
     eventually("the cancel waits for the commit", async || {
-        looker.query_one(&waits, &[]).await.unwrap().get::<_, i64>(0) == 1
+        looker
+            .query_one(&waits, &[])
+            .await
+            .unwrap()
+            .get::<_, i64>(0)
+            == 1
     })
     .await;
     committing.batch_execute("commit").await.unwrap();
     assert!(cancel.await.unwrap().unwrap());
-    let children = lab.inspect().relations(parent.raw()).await.unwrap().children;
+    let children = lab
+        .inspect()
+        .relations(parent.raw())
+        .await
+        .unwrap()
+        .children;
     assert_eq!(children, [(Status::Cancelled, 1)]);
 }
 
@@ -289,13 +475,34 @@ async fn what_runs_names_its_worker_and_whether_that_one_lives() {
             &self.0
         }
     }
-    let engine = Engine::builder(pool.clone(), Host(gate.clone())).register::<Slow>().build().unwrap();
+    let engine = Engine::builder(pool.clone(), Host(gate.clone()))
+        .register::<Slow>()
+        .build()
+        .unwrap();
     let (client, health) = (engine.client(), engine.health());
     let running = Running::start(engine);
     let id = client.enqueue(Slow).await.unwrap().id;
-    let blocker = async || client.inspect().explain(id.raw()).await.unwrap().unwrap().blockers.into_iter().next();
-    eventually("it runs", async || matches!(blocker().await, Some(Blocker::Executing { .. }))).await;
-    let Some(Blocker::Executing { worker, pid, alive, .. }) = blocker().await else { panic!("it runs") };
+    let blocker = async || {
+        client
+            .inspect()
+            .explain(id.raw())
+            .await
+            .unwrap()
+            .unwrap()
+            .blockers
+            .into_iter()
+            .next()
+    };
+    eventually("it runs", async || {
+        matches!(blocker().await, Some(Blocker::Executing { .. }))
+    })
+    .await;
+    let Some(Blocker::Executing {
+        worker, pid, alive, ..
+    }) = blocker().await
+    else {
+        panic!("it runs")
+    };
     assert_eq!((Some(worker), alive), (health.worker_id(), true));
     assert_eq!(pid, i32::try_from(std::process::id()).ok());
     gate.add_permits(1);
@@ -308,6 +515,22 @@ async fn what_runs_names_its_worker_and_whether_that_one_lives() {
         pool.schema()
     );
     sql().await.execute(&hold, &[&orphan.raw()]).await.unwrap();
-    let held = client.inspect().explain(orphan.raw()).await.unwrap().unwrap();
-    assert!(matches!(held.blockers[0], Blocker::Executing { alive: false, host: None, .. }), "{:?}", held.blockers);
+    let held = client
+        .inspect()
+        .explain(orphan.raw())
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(
+        matches!(
+            held.blockers[0],
+            Blocker::Executing {
+                alive: false,
+                host: None,
+                ..
+            }
+        ),
+        "{:?}",
+        held.blockers
+    );
 }

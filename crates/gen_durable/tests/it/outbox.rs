@@ -1,8 +1,8 @@
 //! What a commit sends along: signals, new instances; and what the outcome of `handle` consumes.
 
 use gen_durable::{
-    Context, DAY, Failure, HOUR, Id, Job, Lab, Machine, Outcome, SECOND, Settings, Signal, Status, StepError, birth,
-    done, next, retry_after, wait_for,
+    Context, DAY, Failure, HOUR, Id, Job, Lab, Machine, Outcome, SECOND, Settings, Signal, Status,
+    StepError, birth, done, next, retry_after, wait_for,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -66,13 +66,28 @@ impl Machine for Sender {
 #[tokio::test]
 async fn an_outbox_signal_into_a_full_inbox_is_retried_by_the_policy() {
     let lab = Lab::new(()).await.register::<Target>().register::<Sender>();
-    let to = lab.enqueue(Target { taken: 0 }).after(10 * SECOND).await.unwrap().id;
-    lab.signal_all((0..1_000).map(|_| gen_durable::letter_to(to, Item))).await.unwrap();
+    let to = lab
+        .enqueue(Target { taken: 0 })
+        .after(10 * SECOND)
+        .await
+        .unwrap()
+        .id;
+    lab.signal_all((0..1_000).map(|_| gen_durable::letter_to(to, Item)))
+        .await
+        .unwrap();
     let sender = lab.enqueue(Sender { to }).await.unwrap().id;
     lab.drain().await;
     let row = lab.row_of(sender).await;
-    assert_eq!((row.status, row.attempt), (Status::Runnable, 1), "{:?}", row.last_error);
-    assert!(row.last_error.is_some_and(|error| error.contains("inbox_full")));
+    assert_eq!(
+        (row.status, row.attempt),
+        (Status::Runnable, 1),
+        "{:?}",
+        row.last_error
+    );
+    assert!(
+        row.last_error
+            .is_some_and(|error| error.contains("inbox_full"))
+    );
     // The target empties its inbox after ten seconds, and a later attempt is accepted.
     lab.skip(HOUR).await;
     assert_eq!(lab.result_of(sender).await, Some(Ok(())));
@@ -111,8 +126,17 @@ impl Machine for Failing {
             Step::After => Ok(done((cx.inbox().len(), 0))),
         }
     }
-    async fn handle(&mut self, _: Step, failure: &Failure, cx: &mut Context<'_, Self>) -> Outcome<Self> {
-        assert_eq!(cx.awaited::<Go>()?.len(), 1, "the handler and every retry see the signal");
+    async fn handle(
+        &mut self,
+        _: Step,
+        failure: &Failure,
+        cx: &mut Context<'_, Self>,
+    ) -> Outcome<Self> {
+        assert_eq!(
+            cx.awaited::<Go>()?.len(),
+            1,
+            "the handler and every retry see the signal"
+        );
         Ok(if failure.attempt < self.retries {
             retry_after(SECOND)
         } else if self.goes_on {
@@ -128,11 +152,21 @@ async fn an_outcome_of_handle_consumes_the_signals_unless_it_retries() {
     let lab = Lab::new(()).await.register::<Failing>();
     let signals = async || {
         let client = crate::support::sql_at(lab.url()).await;
-        let text = format!("select count(*) from {}.signals where consumed_at is null", lab.owner().schema());
+        let text = format!(
+            "select count(*) from {}.signals where consumed_at is null",
+            lab.owner().schema()
+        );
         client.query_one(&text, &[]).await.unwrap().get::<_, i64>(0)
     };
     for goes_on in [true, false] {
-        let id = lab.enqueue(Failing { retries: 2, goes_on }).await.unwrap().id;
+        let id = lab
+            .enqueue(Failing {
+                retries: 2,
+                goes_on,
+            })
+            .await
+            .unwrap()
+            .id;
         lab.drain().await;
         lab.signal(id, Go).await.unwrap();
         lab.drain().await;
@@ -188,19 +222,34 @@ impl Machine for Maker {
 async fn instances_that_a_step_enqueues_while_it_runs_ahead_are_announced_at_once() {
     let stage = Stage::new().await;
     let gate = Gate::new(false);
-    let settings = Settings { run_ahead_for: DAY, ..quick() };
-    let engine =
-        stage.run(stage.pool(), gate.clone(), |e| e.register::<Maker>().register::<Urgent>().settings(settings));
+    let settings = Settings {
+        run_ahead_for: DAY,
+        ..quick()
+    };
+    let engine = stage.run(stage.pool(), gate.clone(), |e| {
+        e.register::<Maker>()
+            .register::<Urgent>()
+            .settings(settings)
+    });
     engine.ready().await;
     // Once the picker knows the priorities that are in use, only a sweep would find another one: it does not get that far.
     let first = stage.lab.enqueue(Urgent).await.unwrap();
     stage.lab.settled(first.id, LONG).await.unwrap().unwrap();
-    let sweeps = stage.proxy.on_each("store::pick::priorities", Fault::Hold, 0, usize::MAX);
+    let sweeps = stage
+        .proxy
+        .on_each("store::pick::priorities", Fault::Hold, 0, usize::MAX);
     sweeps.fired(1).await;
     let maker = stage.lab.enqueue(Maker { priority: -7 }).await.unwrap();
     stage.until("select count(*) from S.instances where fsm = 'urgent' and priority = -7 and status = 'done'", 1).await;
-    let running = format!("select count(*) from S.instances where id = {} and status = 'executing'", maker.id);
-    assert_eq!(stage.number(&running).await, 1, "its own next step still runs");
+    let running = format!(
+        "select count(*) from S.instances where id = {} and status = 'executing'",
+        maker.id
+    );
+    assert_eq!(
+        stage.number(&running).await,
+        1,
+        "its own next step still runs"
+    );
     gate.send_replace(true);
     stage.proxy.forget();
     sweeps.release();
@@ -213,15 +262,36 @@ async fn run_ahead_steps_is_the_number_of_steps_on_one_claim() {
     for (run_ahead_steps, claims) in [(0, 2), (1, 2), (2, 1)] {
         let stage = Stage::new().await;
         let effects = Effects::default();
-        let settings = Settings { run_ahead_steps, run_ahead_for: DAY, ..quick() };
-        let engine = stage.run(stage.pool(), effects.clone(), |e| e.register::<Walker>().settings(settings));
+        let settings = Settings {
+            run_ahead_steps,
+            run_ahead_for: DAY,
+            ..quick()
+        };
+        let engine = stage.run(stage.pool(), effects.clone(), |e| {
+            e.register::<Walker>().settings(settings)
+        });
         engine.ready().await;
-        let walker = stage.lab.enqueue(Walker { first: First::Next, steps: 0 }).await.unwrap();
+        let walker = stage
+            .lab
+            .enqueue(Walker {
+                first: First::Next,
+                steps: 0,
+            })
+            .await
+            .unwrap();
         stage.lab.settled(walker.id, LONG).await.unwrap().unwrap();
-        let mut tokens: Vec<i64> = effects.of("walker", walker.id.raw()).iter().map(|(_, token)| *token).collect();
+        let mut tokens: Vec<i64> = effects
+            .of("walker", walker.id.raw())
+            .iter()
+            .map(|(_, token)| *token)
+            .collect();
         assert_eq!(tokens.len(), 2);
         tokens.dedup();
-        assert_eq!(tokens.len(), claims, "claims with run_ahead_steps {run_ahead_steps}");
+        assert_eq!(
+            tokens.len(),
+            claims,
+            "claims with run_ahead_steps {run_ahead_steps}"
+        );
         engine.stop().await;
     }
 }

@@ -7,7 +7,8 @@ use std::{
 };
 
 use gen_durable::{
-    Context, Engine, HOUR, Job, Lab, Machine, Outcome, Policy, Signal, Status, StepError, done, next, wait_for,
+    Context, Engine, HOUR, Job, Lab, Machine, Outcome, Policy, Signal, Status, StepError, done,
+    next, wait_for,
 };
 use serde::{Deserialize, Serialize};
 
@@ -59,23 +60,41 @@ impl Job for Call {
             tokio::task::yield_now().await;
         }
         cx.app.leave(&self.account);
-        if cx.attempt < self.fails { Err("busy".into()) } else { Ok(()) }
+        if cx.attempt < self.fails {
+            Err("busy".into())
+        } else {
+            Ok(())
+        }
     }
     fn policy(&self) -> Policy {
-        Policy { backoff_first: HOUR, backoff_max: HOUR, ..Policy::default() }
+        Policy {
+            backoff_first: HOUR,
+            backoff_max: HOUR,
+            ..Policy::default()
+        }
     }
 }
 
 fn call(account: &str, n: u64) -> Call {
-    Call { account: account.into(), n, fails: 0 }
+    Call {
+        account: account.into(),
+        n,
+        fails: 0,
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_steps_of_one_key_never_run_at_once() {
     let room = Room::default();
     let lab = Lab::new(room.clone()).await;
-    let engines: Vec<_> =
-        (0..2).map(|_| Engine::builder(lab.pool().clone(), room.clone()).register::<Call>().build().unwrap()).collect();
+    let engines: Vec<_> = (0..2)
+        .map(|_| {
+            Engine::builder(lab.pool().clone(), room.clone())
+                .register::<Call>()
+                .build()
+                .unwrap()
+        })
+        .collect();
     let stop = Arc::new(tokio::sync::Notify::new());
     let running: Vec<_> = engines
         .into_iter()
@@ -84,9 +103,17 @@ async fn two_steps_of_one_key_never_run_at_once() {
             tokio::spawn(engine.run(async move { stop.notified().await }))
         })
         .collect();
-    let ids = lab.enqueue_all((0..400).map(|n| call(&format!("account {}", n % 4), n))).await.unwrap();
+    let ids = lab
+        .enqueue_all((0..400).map(|n| call(&format!("account {}", n % 4), n)))
+        .await
+        .unwrap();
     for id in ids {
-        lab.settled(id.id, Duration::from_secs(30)).await.unwrap().unwrap().result.unwrap();
+        lab.settled(id.id, Duration::from_secs(30))
+            .await
+            .unwrap()
+            .unwrap()
+            .result
+            .unwrap();
     }
     assert_eq!(room.most(), 1);
     stop.notify_waiters();
@@ -99,13 +126,23 @@ async fn two_steps_of_one_key_never_run_at_once() {
 async fn one_that_backs_off_makes_way_and_comes_back_when_it_is_due() {
     let room = Room::default();
     let lab = Lab::new(room.clone()).await.register::<Call>();
-    let first = lab.enqueue(Call { fails: 1, ..call("a", 1) }).await.unwrap();
+    let first = lab
+        .enqueue(Call {
+            fails: 1,
+            ..call("a", 1)
+        })
+        .await
+        .unwrap();
     lab.enqueue(call("a", 2)).await.unwrap();
     lab.drain().await;
     assert_eq!(room.order(), [1, 2]);
     lab.enqueue(call("a", 3)).await.unwrap();
     lab.drain().await;
-    assert_eq!(room.order(), [1, 2, 3], "one that is not due yet must not keep the key");
+    assert_eq!(
+        room.order(),
+        [1, 2, 3],
+        "one that is not due yet must not keep the key"
+    );
     lab.skip(2 * HOUR).await;
     assert_eq!(room.order(), [1, 2, 3, 1]);
     assert_eq!(lab.status_of(first.id).await, Status::Done);
@@ -165,7 +202,9 @@ impl Machine for Talk {
             TalkStep::Begin => {
                 cx.app.enter(&self.account, 10);
                 cx.app.leave(&self.account);
-                Ok(wait_for::<Word>().then(TalkStep::Heard).or_after(HOUR, TalkStep::Last))
+                Ok(wait_for::<Word>()
+                    .then(TalkStep::Heard)
+                    .or_after(HOUR, TalkStep::Last))
             }
             TalkStep::Heard => {
                 cx.app.enter(&self.account, 11);
@@ -184,9 +223,22 @@ impl Machine for Talk {
 #[tokio::test]
 async fn one_that_waits_holds_no_key_and_gets_its_turn_when_it_is_woken() {
     let room = Room::default();
-    let lab = Lab::new(room.clone()).await.register::<Call>().register::<Talk>();
-    let told = lab.enqueue(Talk { account: "a".into() }).await.unwrap();
-    let left = lab.enqueue(Talk { account: "a".into() }).await.unwrap();
+    let lab = Lab::new(room.clone())
+        .await
+        .register::<Call>()
+        .register::<Talk>();
+    let told = lab
+        .enqueue(Talk {
+            account: "a".into(),
+        })
+        .await
+        .unwrap();
+    let left = lab
+        .enqueue(Talk {
+            account: "a".into(),
+        })
+        .await
+        .unwrap();
     lab.enqueue(call("a", 1)).await.unwrap();
     lab.drain().await;
     assert_eq!(room.order(), [10, 10, 1]);

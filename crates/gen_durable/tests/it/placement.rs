@@ -19,12 +19,24 @@ struct Stage {
 
 impl Stage {
     async fn new() -> Stage {
-        let start = || Options::for_tests().fsync(false).setting("autovacuum", "off").temporary().unwrap();
+        let start = || {
+            Options::for_tests()
+                .fsync(false)
+                .setting("autovacuum", "off")
+                .temporary()
+                .unwrap()
+        };
         let cluster = tokio::task::spawn_blocking(start).await.unwrap();
-        let pool = Pool::connect_to(&cluster.url(), &schema_name()).await.unwrap();
+        let pool = Pool::connect_to(&cluster.url(), &schema_name())
+            .await
+            .unwrap();
         pool.migrate().await.unwrap();
         let client = sql_at(&cluster.url()).await;
-        Stage { cluster, pool, client }
+        Stage {
+            cluster,
+            pool,
+            client,
+        }
     }
 
     async fn another(&self) -> Client {
@@ -33,7 +45,10 @@ impl Stage {
 
     /// Runs a statement in which `S` stands for the schema.
     async fn run(&self, client: &Client, text: &str) {
-        client.batch_execute(&text.replace("S.", &format!("{}.", self.pool.schema()))).await.unwrap();
+        client
+            .batch_execute(&text.replace("S.", &format!("{}.", self.pool.schema())))
+            .await
+            .unwrap();
     }
 
     async fn number(&self, text: &str) -> i64 {
@@ -56,12 +71,14 @@ impl Stage {
     }
 
     async fn placed_to(&self) -> i64 {
-        self.number("select placed_to from S.placement_watermarks order by n desc limit 1").await
+        self.number("select placed_to from S.placement_watermarks order by n desc limit 1")
+            .await
     }
 
     /// In a transaction of `slow`, which stays open: enqueues `slow` into lane `l` and draws `more` numbers. Then the watermark moves past.
     async fn pass(&self, slow: &Client, more: u64) {
-        self.run(slow, &format!("begin; {}; {}", enqueue("slow"), draw(more))).await;
+        self.run(slow, &format!("begin; {}; {}", enqueue("slow"), draw(more)))
+            .await;
         let drawn = self.number("select last_value from S.arrivals").await;
         self.pick().await;
         assert_eq!(self.placed_to().await, drawn);
@@ -75,7 +92,9 @@ const PICK: &str =
 
 /// Enqueues into lane `l`, as a transaction of many statements does.
 fn enqueue(tag: &str) -> String {
-    format!("select from S.enqueue_all('[{{\"fsm\":\"m\",\"step\":\"{tag}\",\"state\":{{}},\"lane\":\"l\"}}]')")
+    format!(
+        "select from S.enqueue_all('[{{\"fsm\":\"m\",\"step\":\"{tag}\",\"state\":{{}},\"lane\":\"l\"}}]')"
+    )
 }
 
 /// Enqueues into lane `l`, as a transaction of this one statement does.
@@ -91,13 +110,20 @@ fn draw(numbers: u64) -> String {
 async fn a_transaction_that_stays_open_costs_neither_a_pick_nor_an_enqueue_into_a_lane_anything() {
     let stage = Stage::new().await;
     let open = stage.another().await;
-    open.batch_execute("begin; select pg_current_xact_id()").await.unwrap();
+    open.batch_execute("begin; select pg_current_xact_id()")
+        .await
+        .unwrap();
     let schema = stage.pool.schema();
     let arrive =
         "select from S.enqueue_all((select jsonb_agg(jsonb_build_object('fsm', 'm', 'step', 's', 'state', '{}'::jsonb,
         'partition', 'key ' || n)) from generate_series(1, 1000) n))";
     // A repair that is not the one in a while which looks at all numbers.
-    stage.run(&stage.client, "update S.placement_watermarks set sweep_due_at = 'infinity'").await;
+    stage
+        .run(
+            &stage.client,
+            "update S.placement_watermarks set sweep_due_at = 'infinity'",
+        )
+        .await;
     let mut meter = stage.another().await;
     let mut measured = Vec::new();
     for rounds in [0, 20] {
@@ -105,9 +131,18 @@ async fn a_transaction_that_stays_open_costs_neither_a_pick_nor_an_enqueue_into_
             stage.run(&stage.client, arrive).await;
             stage.pick().await;
         }
-        assert_eq!(stage.number("select count(*) from S.instances where arrival is not null").await, 0);
+        assert_eq!(
+            stage
+                .number("select count(*) from S.instances where arrival is not null")
+                .await,
+            0
+        );
         let mut pages = Vec::new();
-        for text in [PICK, &enqueue_at_once("a"), "select from S.repair('', '', '', '', 0)"] {
+        for text in [
+            PICK,
+            &enqueue_at_once("a"),
+            "select from S.repair('', '', '', '', 0)",
+        ] {
             let text = text.replace("S.", &format!("{schema}."));
             // The second run: the first one also pays for the plan.
             pages_of(&mut meter, None, &text).await;
@@ -115,7 +150,9 @@ async fn a_transaction_that_stays_open_costs_neither_a_pick_nor_an_enqueue_into_
         }
         measured.push(pages);
     }
-    println!("pages of a pick, an enqueue into a lane and a repair, before and after 20,000 arrivals: {measured:?}");
+    println!(
+        "pages of a pick, an enqueue into a lane and a repair, before and after 20,000 arrivals: {measured:?}"
+    );
     for (few, many) in measured[0].iter().zip(&measured[1]) {
         assert!(*many <= few + few / 2 + 20, "{measured:?}");
     }
@@ -144,11 +181,17 @@ async fn a_number_that_the_watermark_passed_is_placed_when_its_transaction_has_c
     stage.run(&stage.client, PICK).await;
     assert_eq!(stage.lane().await, "other slow slower");
     // And it is forgotten.
-    assert_eq!(stage.number("select cardinality(open_xids)::bigint from S.placement_watermarks").await, 0);
+    assert_eq!(
+        stage
+            .number("select cardinality(open_xids)::bigint from S.placement_watermarks")
+            .await,
+        0
+    );
 }
 
 #[tokio::test]
-async fn an_enqueue_into_a_lane_comes_after_what_its_producer_committed_before_although_the_watermark_passed_it() {
+async fn an_enqueue_into_a_lane_comes_after_what_its_producer_committed_before_although_the_watermark_passed_it()
+ {
     // With few numbers to read again it places both; with many it draws a number too.
     for (more, at_once) in [(200, "slow next"), (5_000, "")] {
         let stage = Stage::new().await;
@@ -166,8 +209,12 @@ async fn an_enqueue_into_a_lane_comes_after_what_its_producer_committed_before_a
 async fn the_watermark_does_not_pass_numbers_of_transactions_that_began_after_the_picker_did() {
     let stage = Stage::new().await;
     let (slow, picker) = (stage.another().await, stage.another().await);
-    stage.run(&picker, "begin; select pg_current_xact_id()").await;
-    stage.run(&slow, &format!("begin; {}; {}", enqueue("slow"), draw(200))).await;
+    stage
+        .run(&picker, "begin; select pg_current_xact_id()")
+        .await;
+    stage
+        .run(&slow, &format!("begin; {}; {}", enqueue("slow"), draw(200)))
+        .await;
     // A pick reads how far numbers are drawn. The transaction that drew them has a larger id than this one.
     stage.run(&picker, &format!("{PICK}; commit")).await;
     stage.pick().await;
@@ -182,7 +229,12 @@ async fn an_instance_that_is_locked_when_its_transaction_has_committed_is_placed
     let (slow, holder) = (stage.another().await, stage.another().await);
     stage.pass(&slow, 200).await;
     stage.run(&slow, "commit").await;
-    stage.run(&holder, "begin; select from S.instances where step = 'slow' for update").await;
+    stage
+        .run(
+            &holder,
+            "begin; select from S.instances where step = 'slow' for update",
+        )
+        .await;
     stage.pick().await;
     stage.run(&stage.client, &enqueue("next")).await;
     stage.pick().await;
@@ -199,10 +251,14 @@ async fn a_repair_places_what_lies_below_the_watermark() {
     stage.pick().await;
     assert_eq!(stage.placed_to().await, 200);
     stage.run(&stage.client, &enqueue("lost")).await;
-    stage.run(&stage.client, "update S.instances set arrival = 7").await;
+    stage
+        .run(&stage.client, "update S.instances set arrival = 7")
+        .await;
     stage.pick().await;
     assert_eq!(stage.lane().await, "");
-    stage.run(&stage.client, "select from S.repair('', '', '', '', 100)").await;
+    stage
+        .run(&stage.client, "select from S.repair('', '', '', '', 100)")
+        .await;
     assert_eq!(stage.lane().await, "lost");
 }
 
@@ -212,8 +268,12 @@ async fn a_repair_lowers_a_watermark_above_the_sequence() {
     stage.run(&stage.client, &draw(200)).await;
     stage.pick().await;
     // As a copy of the tables without their sequences is.
-    stage.run(&stage.client, "select setval('S.arrivals', 50)").await;
-    stage.run(&stage.client, "select from S.repair('', '', '', '', 100)").await;
+    stage
+        .run(&stage.client, "select setval('S.arrivals', 50)")
+        .await;
+    stage
+        .run(&stage.client, "select from S.repair('', '', '', '', 100)")
+        .await;
     stage.run(&stage.client, &enqueue("new")).await;
     stage.run(&stage.client, PICK).await;
     assert_eq!(stage.lane().await, "new");
@@ -222,8 +282,15 @@ async fn a_repair_lowers_a_watermark_above_the_sequence() {
 #[tokio::test]
 async fn a_repair_begins_a_new_watermark_if_there_is_none() {
     let stage = Stage::new().await;
-    stage.run(&stage.client, &format!("delete from S.placement_watermarks; {}", enqueue("first"))).await;
-    stage.run(&stage.client, "select from S.repair('', '', '', '', 100)").await;
+    stage
+        .run(
+            &stage.client,
+            &format!("delete from S.placement_watermarks; {}", enqueue("first")),
+        )
+        .await;
+    stage
+        .run(&stage.client, "select from S.repair('', '', '', '', 100)")
+        .await;
     stage.run(&stage.client, &enqueue("second")).await;
     stage.run(&stage.client, PICK).await;
     assert_eq!(stage.lane().await, "first second");

@@ -8,11 +8,22 @@ use crate::support::{apart, live, sql, sql_at};
 
 /// Rows of each kind of ballast. (`DURABLE_PLAN_ROWS=1000000` for the long form.)
 pub(crate) fn ballast() -> i64 {
-    std::env::var("DURABLE_PLAN_ROWS").ok().and_then(|rows| rows.parse().ok()).unwrap_or(100_000)
+    std::env::var("DURABLE_PLAN_ROWS")
+        .ok()
+        .and_then(|rows| rows.parse().ok())
+        .unwrap_or(100_000)
 }
 
 /// Insert `count` rows of this queue, priority, status and due time.
-async fn load(client: &Client, pool: &Pool, count: i64, queue: &str, priority: i16, columns: &str, values: &str) {
+async fn load(
+    client: &Client,
+    pool: &Pool,
+    count: i64,
+    queue: &str,
+    priority: i16,
+    columns: &str,
+    values: &str,
+) {
     let schema = pool.schema();
     let text = format!(
         "insert into {schema}.instances (fsm, step, state, queue, priority, eligible_at {columns})
@@ -50,11 +61,18 @@ async fn pages(client: &mut Client, text: &str) -> u64 {
 
 async fn pages_with(client: &mut Client, text: &str, rows: f64) -> u64 {
     let tx = client.transaction().await.unwrap();
-    let plan = tx.query_one(&format!("explain (analyze, buffers, format json) {text}"), &[]).await.unwrap();
+    let plan = tx
+        .query_one(
+            &format!("explain (analyze, buffers, format json) {text}"),
+            &[],
+        )
+        .await
+        .unwrap();
     let plan: serde_json::Value = serde_json::from_str(plan.get::<_, Json>(0).0.as_str()).unwrap();
     let root = &plan[0]["Plan"];
     assert!(root["Actual Rows"].as_f64().unwrap() >= rows, "{plan}");
-    let pages = root["Shared Hit Blocks"].as_u64().unwrap() + root["Shared Read Blocks"].as_u64().unwrap();
+    let pages =
+        root["Shared Hit Blocks"].as_u64().unwrap() + root["Shared Read Blocks"].as_u64().unwrap();
     tx.rollback().await.unwrap();
     pages
 }
@@ -65,7 +83,13 @@ pub(crate) async fn pages_of(client: &mut Client, before: Option<&str>, text: &s
     if let Some(before) = before {
         tx.batch_execute(before).await.unwrap();
     }
-    let plan = tx.query_one(&format!("explain (analyze, buffers, format json) {text}"), &[]).await.unwrap();
+    let plan = tx
+        .query_one(
+            &format!("explain (analyze, buffers, format json) {text}"),
+            &[],
+        )
+        .await
+        .unwrap();
     let plan: serde_json::Value = serde_json::from_str(plan.get::<_, Json>(0).0.as_str()).unwrap();
     let root = &plan[0]["Plan"];
     tx.rollback().await.unwrap();
@@ -102,15 +126,28 @@ async fn a_claim_of_a_hundred_costs_the_same_whatever_else_the_table_holds() {
     let schema = pool.schema().to_owned();
     let mut client = sql_at(&url).await;
     load(&client, &pool, 1_000, "plan", 0, "", "").await;
-    client.batch_execute(&format!("vacuum analyze {schema}.instances")).await.unwrap();
+    client
+        .batch_execute(&format!("vacuum analyze {schema}.instances"))
+        .await
+        .unwrap();
     let text = pick(&schema, "-5, 0");
     let base = settled_pages(&mut client, &text).await;
     let rows = ballast();
     let cases = [
-        ("finished", 0, ", status, finished_at", ", 'done', statement_timestamp()"),
+        (
+            "finished",
+            0,
+            ", status, finished_at",
+            ", 'done', statement_timestamp()",
+        ),
         ("future rows of an urgent priority", -5, "", ""),
         ("rows of another queue", 0, "", ""),
-        ("executing elsewhere", 0, ", status, locked_by", ", 'executing', gen_random_uuid()"),
+        (
+            "executing elsewhere",
+            0,
+            ", status, locked_by",
+            ", 'executing', gen_random_uuid()",
+        ),
     ];
     for (what, priority, columns, values) in cases {
         let (queue, count) = match what {
@@ -120,14 +157,21 @@ async fn a_claim_of_a_hundred_costs_the_same_whatever_else_the_table_holds() {
         };
         load(&client, &pool, count, queue, priority, columns, values).await;
         if priority == -5 {
-            let later =
-                format!("update {schema}.instances set eligible_at = eligible_at + interval '1 y' where priority = -5");
+            let later = format!(
+                "update {schema}.instances set eligible_at = eligible_at + interval '1 y' where priority = -5"
+            );
             client.execute(&later, &[]).await.unwrap();
         }
         let unhelped = settled_pages(&mut client, &text).await;
-        client.batch_execute(&format!("vacuum analyze {schema}.instances")).await.unwrap();
+        client
+            .batch_execute(&format!("vacuum analyze {schema}.instances"))
+            .await
+            .unwrap();
         let now = settled_pages(&mut client, &text).await;
-        assert!(within_half(base, now), "{what}: {base} pages before, {now} with {count} of them");
+        assert!(
+            within_half(base, now),
+            "{what}: {base} pages before, {now} with {count} of them"
+        );
         // Before any vacuum the picture must not be another one: plans do not wait for statistics.
         assert!(
             unhelped < base * 4 || priority == -5,
@@ -142,7 +186,12 @@ async fn a_plan_made_while_the_table_was_empty_still_goes_by_the_primary_key() {
     let schema = pool.schema().to_owned();
     let mut client = sql_at(&url).await;
     // No vacuum in between: it would have the plans made again.
-    client.batch_execute(&format!("alter table {schema}.instances set (autovacuum_enabled = off)")).await.unwrap();
+    client
+        .batch_execute(&format!(
+            "alter table {schema}.instances set (autovacuum_enabled = off)"
+        ))
+        .await
+        .unwrap();
     // Seven times: past the five custom plans that Postgres tries first.
     let (picks, settles) = (pick(&schema, "0"), settle(&schema));
     for _ in 0..7 {
@@ -153,10 +202,21 @@ async fn a_plan_made_while_the_table_was_empty_still_goes_by_the_primary_key() {
     let picked = pages(&mut client, &picks).await;
     assert!(picked < 2_500, "a pick of 100 touched {picked} pages");
 
-    let ids: Vec<i64> = client.query(&picks, &[]).await.unwrap().iter().filter_map(|row| row.get(0)).collect();
+    let ids: Vec<i64> = client
+        .query(&picks, &[])
+        .await
+        .unwrap()
+        .iter()
+        .filter_map(|row| row.get(0))
+        .collect();
     assert_eq!(ids.len(), 100);
-    let literal = settles
-        .replace("$1", &format!("'{{{}}}'::bigint[]", ids.iter().map(i64::to_string).collect::<Vec<_>>().join(",")));
+    let literal = settles.replace(
+        "$1",
+        &format!(
+            "'{{{}}}'::bigint[]",
+            ids.iter().map(i64::to_string).collect::<Vec<_>>().join(",")
+        ),
+    );
     let settled = pages(&mut client, &literal).await;
     assert!(settled < 2_500, "a commit of 100 touched {settled} pages");
 
@@ -166,17 +226,34 @@ async fn a_plan_made_while_the_table_was_empty_still_goes_by_the_primary_key() {
          and proname = 'settle' loop execute 'alter function ' || f || ' reset all'; end loop; end $$"
     );
     client.batch_execute(&unpinned).await.unwrap();
-    client.batch_execute(&format!("truncate {schema}.instances cascade")).await.unwrap();
+    client
+        .batch_execute(&format!("truncate {schema}.instances cascade"))
+        .await
+        .unwrap();
     let mut fresh = sql_at(&url).await;
     for _ in 0..7 {
         fresh.query(&settles, &[&Vec::<i64>::new()]).await.unwrap();
     }
     load(&fresh, &pool, ballast(), "plan", 0, "", "").await;
-    let ids: Vec<i64> = fresh.query(&picks, &[]).await.unwrap().iter().filter_map(|row| row.get(0)).collect();
-    let literal = settles
-        .replace("$1", &format!("'{{{}}}'::bigint[]", ids.iter().map(i64::to_string).collect::<Vec<_>>().join(",")));
+    let ids: Vec<i64> = fresh
+        .query(&picks, &[])
+        .await
+        .unwrap()
+        .iter()
+        .filter_map(|row| row.get(0))
+        .collect();
+    let literal = settles.replace(
+        "$1",
+        &format!(
+            "'{{{}}}'::bigint[]",
+            ids.iter().map(i64::to_string).collect::<Vec<_>>().join(",")
+        ),
+    );
     let unguarded = pages(&mut fresh, &literal).await;
-    assert!(unguarded > settled, "without pinned plans: {unguarded} pages, with them: {settled}");
+    assert!(
+        unguarded > settled,
+        "without pinned plans: {unguarded} pages, with them: {settled}"
+    );
 }
 
 /// Everything that reads or trims stories, first run while there were none.
@@ -187,13 +264,18 @@ async fn what_a_story_costs_does_not_depend_on_other_stories_nor_on_its_own_leng
     let mut client = sql_at(&url).await;
     load(&client, &pool, 2_000, "plan", 0, "", "").await;
     // The worst that a server may be set to: what is planned now, stays.
-    client.batch_execute("set plan_cache_mode = force_generic_plan").await.unwrap();
+    client
+        .batch_execute("set plan_cache_mode = force_generic_plan")
+        .await
+        .unwrap();
     let acts = [
         format!("select {schema}.trim_story(7, 90000)"),
         format!("select {schema}.tell_woken(array[7]::bigint[], 'signal x')"),
         format!("select {schema}.tell_deadline(7, 95001, 95000, 'late')"),
         format!("select {schema}.tell(array[6]::bigint[], 'cancel')"),
-        format!("with gone as (delete from {schema}.instances where id = 8 returning id) select * from gone"),
+        format!(
+            "with gone as (delete from {schema}.instances where id = 8 returning id) select * from gone"
+        ),
     ];
     for act in acts.iter().cycle().take(7 * acts.len()) {
         let tx = client.transaction().await.unwrap();
@@ -217,12 +299,19 @@ async fn what_a_story_costs_does_not_depend_on_other_stories_nor_on_its_own_leng
     for act in &acts {
         let touched = pages_with(&mut client, act, 1.0).await;
         // A trim takes a thousand lines away, each with a look at the index; the others one, or fifty.
-        let most = if act.contains("trim_story") { 2_500 } else { 200 };
+        let most = if act.contains("trim_story") {
+            2_500
+        } else {
+            200
+        };
         assert!(touched < most, "{act}: {touched} pages");
     }
-    let read = include_str!("../../src/store/sql/story.sql").replace("gen_durable.", &format!("{schema}."));
+    let read = include_str!("../../src/store/sql/story.sql")
+        .replace("gen_durable.", &format!("{schema}."));
     let page = [("$1", "7"), ("$2", "95000"), ("$3", "95000"), ("$4", "100")];
-    let read = page.iter().fold(read, |text, (name, value)| text.replace(name, value));
+    let read = page
+        .iter()
+        .fold(read, |text, (name, value)| text.replace(name, value));
     let touched = pages(&mut client, &read).await;
     assert!(touched < 250, "a page of a story touched {touched} pages");
 }
@@ -234,7 +323,8 @@ async fn a_told_commit_of_a_hundred_goes_by_what_it_writes() {
     let schema = pool.schema().to_owned();
     let mut client = sql_at(&url).await;
     load(&client, &pool, ballast(), "plan", 0, "", "").await;
-    let told = include_str!("../../src/store/sql/settle_told.sql").replace("gen_durable.", &format!("{schema}."));
+    let told = include_str!("../../src/store/sql/settle_told.sql")
+        .replace("gen_durable.", &format!("{schema}."));
     let all = |value: &str| format!("array_fill({value}, array[100])");
     let ids = "(select array_agg(n::bigint) from generate_series(501, 600) n)";
     let values = [
@@ -258,11 +348,18 @@ async fn a_told_commit_of_a_hundred_goes_by_what_it_writes() {
         "'{}'::text[]".into(),
         "'host/1'::text".into(),
     ];
-    let text =
-        values.iter().enumerate().rev().fold(told, |text, (n, value)| text.replace(&format!("${}", n + 1), value));
+    let text = values
+        .iter()
+        .enumerate()
+        .rev()
+        .fold(told, |text, (n, value)| {
+            text.replace(&format!("${}", n + 1), value)
+        });
     // The constraint that an executing row has an owner is not what is asked about here.
     client
-        .batch_execute(&format!("alter table {schema}.instances drop constraint instances_executing_has_an_owner"))
+        .batch_execute(&format!(
+            "alter table {schema}.instances drop constraint instances_executing_has_an_owner"
+        ))
         .await
         .unwrap();
     let empty = settled_pages(&mut client, &text).await;
@@ -275,7 +372,10 @@ async fn a_told_commit_of_a_hundred_goes_by_what_it_writes() {
         .await
         .unwrap();
     let full = settled_pages(&mut client, &text).await;
-    assert!(within_half(empty, full), "{empty} pages when nothing was told, {full} when much was");
+    assert!(
+        within_half(empty, full),
+        "{empty} pages when nothing was told, {full} when much was"
+    );
 }
 
 #[tokio::test]
@@ -288,5 +388,13 @@ async fn who_pins_its_plans_has_none_of_them_compiled() {
            and 'jit=off' <> all (p.proconfig)",
         pool.schema()
     );
-    assert_eq!(sql().await.query_one(&compiled, &[]).await.unwrap().get::<_, Option<String>>(0), None);
+    assert_eq!(
+        sql()
+            .await
+            .query_one(&compiled, &[])
+            .await
+            .unwrap()
+            .get::<_, Option<String>>(0),
+        None
+    );
 }

@@ -23,7 +23,11 @@ async fn collected(client: &Client, schema: &str) -> (i64, bool) {
 }
 
 async fn count(client: &Client, from: &str) -> i64 {
-    client.query_one(&format!("select count(*) from {from}"), &[]).await.unwrap().get(0)
+    client
+        .query_one(&format!("select count(*) from {from}"), &[])
+        .await
+        .unwrap()
+        .get(0)
 }
 
 /// Inserts instances that settled two days ago.
@@ -61,12 +65,23 @@ async fn deleting_instances_reads_no_signals_of_others() {
     client.batch_execute(&signals).await.unwrap();
     let touched = pages_of(&mut client, None, &collect(&schema)).await;
     let most = PAGES_PER_ROW * u64::try_from(PAGE).unwrap();
-    assert!(touched < most, "deleting {PAGE} instances touched {touched} pages");
+    assert!(
+        touched < most,
+        "deleting {PAGE} instances touched {touched} pages"
+    );
     assert_eq!(collected(&client, &schema).await, (PAGE, true));
-    let orphans =
-        format!("{schema}.signals s where not exists (select from {schema}.instances i where i.id = s.target_id)");
-    assert_eq!(count(&client, &orphans).await, 0, "the signals of a deleted instance are deleted with it");
-    assert_eq!(count(&client, &format!("{schema}.signals")).await, ballast() / 1_000 * 1_000);
+    let orphans = format!(
+        "{schema}.signals s where not exists (select from {schema}.instances i where i.id = s.target_id)"
+    );
+    assert_eq!(
+        count(&client, &orphans).await,
+        0,
+        "the signals of a deleted instance are deleted with it"
+    );
+    assert_eq!(
+        count(&client, &format!("{schema}.signals")).await,
+        ballast() / 1_000 * 1_000
+    );
 }
 
 #[tokio::test]
@@ -85,16 +100,23 @@ async fn a_page_of_a_backlog_of_children_costs_the_same_whatever_else_the_table_
     live(1).await;
     // Their parent has spawned again since.
     settled(&client, &schema, 5 * PAGE, "1, 0").await;
-    let moved_on =
-        format!("update {schema}.instances set join_generation = 1 where id = 1; analyze {schema}.instances");
+    let moved_on = format!(
+        "update {schema}.instances set join_generation = 1 where id = 1; analyze {schema}.instances"
+    );
     client.batch_execute(&moved_on).await.unwrap();
     live(ballast()).await;
-    client.batch_execute(&format!("analyze {schema}.instances")).await.unwrap();
+    client
+        .batch_execute(&format!("analyze {schema}.instances"))
+        .await
+        .unwrap();
     let table = format!("select pg_relation_size('{schema}.instances') / 8192");
     let table: i64 = client.query_one(&table, &[]).await.unwrap().get(0);
     let touched = pages_of(&mut client, None, &collect(&schema)).await;
     let most = u64::try_from(table).unwrap();
-    assert!(touched < most, "deleting {PAGE} instances touched {touched} pages, and the whole table has {table}");
+    assert!(
+        touched < most,
+        "deleting {PAGE} instances touched {touched} pages, and the whole table has {table}"
+    );
 }
 
 #[tokio::test]
@@ -124,11 +146,17 @@ async fn children_that_a_live_parent_may_read_are_examined_once_a_pass() {
             break;
         }
         calls += 1;
-        assert!(calls <= children / PAGE + 3, "the collector does not come to the end of the range");
+        assert!(
+            calls <= children / PAGE + 3,
+            "the collector does not come to the end of the range"
+        );
     }
     assert_eq!(deleted, 10, "those behind the children are reached");
     let touched = pages_of(&mut client, None, &collect(&schema)).await;
-    assert!(touched < 500, "with nothing new to delete, the collector touched {touched} pages");
+    assert!(
+        touched < 500,
+        "with nothing new to delete, the collector touched {touched} pages"
+    );
     // The parent settles; the next pass finds them.
     let ends = format!(
         "update {schema}.instances set status = 'done', finished_at = statement_timestamp(), children_pending = 0 where id = 1;

@@ -6,7 +6,8 @@ use std::{
 };
 
 use gen_durable::{
-    Context, Failure, Machine, Outcome, Policy, SECOND, Settings, Status, done, next, retry_after, sleep, stop,
+    Context, Failure, Machine, Outcome, Policy, SECOND, Settings, Status, done, next, retry_after,
+    sleep, stop,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -68,7 +69,12 @@ struct App {
 impl App {
     fn new() -> App {
         let ended = Arc::new(Semaphore::new(0));
-        App { runs: Arc::default(), told: Arc::default(), gate: watch::Sender::new(false), ended }
+        App {
+            runs: Arc::default(),
+            told: Arc::default(),
+            gate: watch::Sender::new(false),
+            ended,
+        }
     }
 }
 
@@ -99,10 +105,25 @@ impl Machine for Outcomes {
         })
     }
 
-    async fn handle(&mut self, _: At, failure: &Failure, cx: &mut Context<'_, Self>) -> Outcome<Self> {
-        cx.app.told.lock().unwrap().entry(cx.id.raw()).or_default().push(failure.message.clone());
+    async fn handle(
+        &mut self,
+        _: At,
+        failure: &Failure,
+        cx: &mut Context<'_, Self>,
+    ) -> Outcome<Self> {
+        cx.app
+            .told
+            .lock()
+            .unwrap()
+            .entry(cx.id.raw())
+            .or_default()
+            .push(failure.message.clone());
         assert!(failure.fatal, "the same step again would be refused again");
-        assert_eq!(self.kept.get(), "0", "the handler sees the state as it was before the step");
+        assert_eq!(
+            self.kept.get(),
+            "0",
+            "the handler sees the state as it was before the step"
+        );
         Ok(match (self.poison, self.own_handler) {
             (In::OutputAndHandler, _) => done(raw(HUGE)),
             (_, true) => done(raw("\"handled\"")),
@@ -119,12 +140,21 @@ impl Machine for Outcomes {
 async fn flush_together(poisons: &[(usize, In, bool)]) {
     let stage = Stage::new().await;
     let app = App::new();
-    let settings = Settings { workers: 101, ..Settings::default() };
-    let engine = stage.run(stage.pool(), app.clone(), |e| e.register::<Outcomes>().settings(settings));
+    let settings = Settings {
+        workers: 101,
+        ..Settings::default()
+    };
+    let engine = stage.run(stage.pool(), app.clone(), |e| {
+        e.register::<Outcomes>().settings(settings)
+    });
     engine.ready().await;
     // The committer is busy with one that comes first, until all others wait.
     let busy = stage.proxy.on(".settle($1", Fault::Hold);
-    let new = |poison, own_handler| Outcomes { poison, kept: raw("0"), own_handler };
+    let new = |poison, own_handler| Outcomes {
+        poison,
+        kept: raw("0"),
+        own_handler,
+    };
     let (first, hundred) = {
         app.gate.send_replace(true);
         let first = stage.lab.enqueue(new(In::Nothing, false)).await.unwrap();
@@ -132,14 +162,25 @@ async fn flush_together(poisons: &[(usize, In, bool)]) {
         app.gate.send_replace(false);
         let all = (0..100).map(|n| {
             let poison = poisons.iter().find(|(place, ..)| *place == n);
-            poison.map_or_else(|| new(In::Nothing, false), |(_, poison, own)| new(*poison, *own))
+            poison.map_or_else(
+                || new(In::Nothing, false),
+                |(_, poison, own)| new(*poison, *own),
+            )
         });
         (first, stage.lab.enqueue_all(all).await.unwrap())
     };
-    stage.until("select count(*) from S.instances where status = 'executing'", 101).await;
+    stage
+        .until(
+            "select count(*) from S.instances where status = 'executing'",
+            101,
+        )
+        .await;
     app.gate.send_replace(true);
     // Every step has ended; what it returned is handed on before its task rests, and this thread runs them all.
-    let _ended = tokio::time::timeout(LONG, app.ended.acquire_many(101)).await.unwrap().unwrap();
+    let _ended = tokio::time::timeout(LONG, app.ended.acquire_many(101))
+        .await
+        .unwrap()
+        .unwrap();
     for _ in 0..1000 {
         tokio::task::yield_now().await;
     }
@@ -148,12 +189,26 @@ async fn flush_together(poisons: &[(usize, In, bool)]) {
     stage.lab.settled(first.id, LONG).await.unwrap().unwrap();
     for (n, instance) in hundred.iter().enumerate() {
         let id = instance.id;
-        let settled = stage.lab.settled(id, LONG).await.unwrap().unwrap_or_else(|| panic!("{n} has not settled"));
-        let told = app.told.lock().unwrap().get(&id.raw()).cloned().unwrap_or_default();
+        let settled = stage
+            .lab
+            .settled(id, LONG)
+            .await
+            .unwrap()
+            .unwrap_or_else(|| panic!("{n} has not settled"));
+        let told = app
+            .told
+            .lock()
+            .unwrap()
+            .get(&id.raw())
+            .cloned()
+            .unwrap_or_default();
         match poisons.iter().find(|(place, ..)| *place == n) {
             None => {
                 assert_eq!(settled.result.unwrap().get(), "1");
-                assert!(told.is_empty(), "an innocent's handler was called: {told:?}");
+                assert!(
+                    told.is_empty(),
+                    "an innocent's handler was called: {told:?}"
+                );
                 assert_eq!(stage.commits(id.raw()).await, [(0, 1)]);
             }
             Some((_, poison, own_handler)) => {
@@ -162,7 +217,10 @@ async fn flush_together(poisons: &[(usize, In, bool)]) {
                 match (poison, own_handler) {
                     (In::OutputAndHandler, _) => {
                         let message = settled.result.unwrap_err().message;
-                        assert!(message.contains("handler's outcome could not be committed either"), "{message}");
+                        assert!(
+                            message.contains("handler's outcome could not be committed either"),
+                            "{message}"
+                        );
                     }
                     (_, true) => assert_eq!(settled.result.unwrap().get(), "\"handled\""),
                     (_, false) => assert_eq!(settled.result.unwrap_err().message, told[0]),
@@ -170,14 +228,27 @@ async fn flush_together(poisons: &[(usize, In, bool)]) {
             }
         }
         let row = stage.lab.row_of(id).await;
-        assert_eq!((row.attempt, row.crash_count), (0, 0), "nobody is blamed with an attempt");
+        assert_eq!(
+            (row.attempt, row.crash_count),
+            (0, 0),
+            "nobody is blamed with an attempt"
+        );
         assert!(matches!(row.status, Status::Done | Status::Failed));
     }
     let runs = app.runs.lock().unwrap().clone();
-    assert!(runs.values().all(|count| *count == 1), "somebody ran again: {runs:?}");
-    let transactions = poisons.iter().filter(|(_, poison, _)| *poison == In::Transaction).count();
+    assert!(
+        runs.values().all(|count| *count == 1),
+        "somebody ran again: {runs:?}"
+    );
+    let transactions = poisons
+        .iter()
+        .filter(|(_, poison, _)| *poison == In::Transaction)
+        .count();
     let batches = stage.proxy.batches(".settle($1");
-    assert!(batches.iter().any(|size| *size >= 100 - transactions), "they were not in one batch: {batches:?}");
+    assert!(
+        batches.iter().any(|size| *size >= 100 - transactions),
+        "they were not in one batch: {batches:?}"
+    );
     engine.stop().await;
 }
 

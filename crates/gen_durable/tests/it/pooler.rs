@@ -6,7 +6,9 @@ use std::{
     str::FromStr,
 };
 
-use gen_durable::{Client, Context, Job, Machine, Outcome, SECOND, Settings, StepError, done, next};
+use gen_durable::{
+    Client, Context, Job, Machine, Outcome, SECOND, Settings, StepError, done, next,
+};
 use serde::{Deserialize, Serialize};
 use tokio_postgres::config::Host;
 
@@ -27,7 +29,9 @@ impl Bouncer {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let mut dirs: Vec<PathBuf> = std::env::split_paths(&path).collect();
         dirs.push("/usr/sbin".into());
-        dirs.into_iter().map(|dir| dir.join("pgbouncer")).find(|file| file.is_file())
+        dirs.into_iter()
+            .map(|dir| dir.join("pgbouncer"))
+            .find(|file| file.is_file())
     }
 
     /// In front of this server: fewer server connections than clients, so that every client meets every session.
@@ -38,9 +42,16 @@ impl Bouncer {
             Host::Tcp(host) => host.clone(),
         };
         let server_port = config.get_ports().first().copied().unwrap_or(5432);
-        let password = config.get_password().map(|p| format!(" password='{}'", String::from_utf8_lossy(p)));
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let dir = std::env::temp_dir().join(format!("gen_durable_pooler_{}_{name}", std::process::id()));
+        let password = config
+            .get_password()
+            .map(|p| format!(" password='{}'", String::from_utf8_lossy(p)));
+        let port = std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        let dir =
+            std::env::temp_dir().join(format!("gen_durable_pooler_{}_{name}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let users = "\"postgres\" \"\"\n\"gen_durable_runtime\" \"\"\n";
         std::fs::write(dir.join("users.txt"), users).unwrap();
@@ -52,23 +63,38 @@ impl Bouncer {
              unix_socket_dir =\nauth_type = trust\nauth_file = {dir}/users.txt\npool_mode = transaction\n\
              default_pool_size = 3\nmax_client_conn = 200\nserver_tls_sslmode = disable\n{}",
             password.unwrap_or_default(),
-            if keeps { "max_prepared_statements = 0\n" } else { "" },
+            if keeps {
+                "max_prepared_statements = 0\n"
+            } else {
+                ""
+            },
             dir = dir.display(),
         );
         std::fs::write(dir.join("pgbouncer.ini"), ini).unwrap();
         let mut command = Command::new(program);
-        command.arg(dir.join("pgbouncer.ini")).stdin(Stdio::null()).stdout(Stdio::null());
+        command
+            .arg(dir.join("pgbouncer.ini"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
         command.stderr(std::fs::File::create(dir.join("log")).unwrap());
-        if std::fs::metadata("/proc/self").is_ok_and(|me| std::os::unix::fs::MetadataExt::uid(&me) == 0) {
+        if std::fs::metadata("/proc/self")
+            .is_ok_and(|me| std::os::unix::fs::MetadataExt::uid(&me) == 0)
+        {
             // It refuses to run as root, and only the server's own user gets to the server's socket.
             command.args(["-u", &owner_of(Path::new(&host))]);
         }
         let child = command.spawn().unwrap();
         let bouncer = Bouncer { child, port, dir };
         let deadline = tokio::time::Instant::now() + LONG;
-        while tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_err() {
+        while tokio::net::TcpStream::connect(("127.0.0.1", port))
+            .await
+            .is_err()
+        {
             let said = std::fs::read_to_string(bouncer.dir.join("log")).unwrap_or_default();
-            assert!(tokio::time::Instant::now() < deadline, "pgbouncer does not listen: {said}");
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "pgbouncer does not listen: {said}"
+            );
             tokio::time::sleep(SECOND / 50).await;
         }
         bouncer
@@ -77,10 +103,16 @@ impl Bouncer {
 
 /// The name of the user whose directory this is.
 fn owner_of(dir: &Path) -> String {
-    let uid = std::fs::metadata(dir).map_or(u32::MAX, |meta| std::os::unix::fs::MetadataExt::uid(&meta)).to_string();
+    let uid = std::fs::metadata(dir)
+        .map_or(u32::MAX, |meta| std::os::unix::fs::MetadataExt::uid(&meta))
+        .to_string();
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let mut users = users.lines().map(|line| line.split(':').collect::<Vec<_>>());
-    users.find(|user| user.get(2) == Some(&uid.as_str())).map_or_else(|| "nobody".into(), |user| user[0].to_owned())
+    let mut users = users
+        .lines()
+        .map(|line| line.split(':').collect::<Vec<_>>());
+    users
+        .find(|user| user.get(2) == Some(&uid.as_str()))
+        .map_or_else(|| "nobody".into(), |user| user[0].to_owned())
 }
 
 impl Drop for Bouncer {
@@ -88,7 +120,10 @@ impl Drop for Bouncer {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            println!("{}", std::fs::read_to_string(self.dir.join("log")).unwrap_or_default());
+            println!(
+                "{}",
+                std::fs::read_to_string(self.dir.join("log")).unwrap_or_default()
+            );
         }
         let _ = std::fs::remove_dir_all(&self.dir);
     }
@@ -134,7 +169,8 @@ impl Machine for Walk {
             At::Walk => Ok(next(At::Write)),
             At::Write => {
                 let tx = cx.begin().await?;
-                tx.batch_execute(&format!("insert into {} values ({})", self.table, cx.id)).await?;
+                tx.batch_execute(&format!("insert into {} values ({})", self.table, cx.id))
+                    .await?;
                 Ok(done(self.steps).within(tx))
             }
         }
@@ -144,12 +180,19 @@ impl Machine for Walk {
 #[tokio::test]
 async fn everything_works_through_a_pooler_in_transaction_mode() {
     let Some(program) = Bouncer::program() else {
-        assert!(std::env::var_os("CI").is_none(), "CI must have pgbouncer: install the package `pgbouncer`");
-        println!("skipped: there is no pgbouncer on this machine (Debian: apt-get install pgbouncer)");
+        assert!(
+            std::env::var_os("CI").is_none(),
+            "CI must have pgbouncer: install the package `pgbouncer`"
+        );
+        println!(
+            "skipped: there is no pgbouncer on this machine (Debian: apt-get install pgbouncer)"
+        );
         return;
     };
     let stage = Stage::new().await;
-    stage.sql("create table S.written (id bigint primary key); grant all on S.written to public").await;
+    stage
+        .sql("create table S.written (id bigint primary key); grant all on S.written to public")
+        .await;
     let bouncer = Bouncer::start(&program, stage.lab.url(), "all").await;
     // Our own proxy in front of it shows what is said.
     let proxy = Proxy::before(Server::Tcp("127.0.0.1".into(), bouncer.port));
@@ -158,39 +201,79 @@ async fn everything_works_through_a_pooler_in_transaction_mode() {
     let name = format!("{}_pooled", stage.schema());
     let config = tokio_postgres::Config::from_str(stage.lab.url()).unwrap();
     let database = config.get_dbname().unwrap_or("postgres");
-    let url = format!("host=127.0.0.1 port={} user=postgres dbname={database} sslmode=disable", proxy.port);
+    let url = format!(
+        "host=127.0.0.1 port={} user=postgres dbname={database} sslmode=disable",
+        proxy.port
+    );
     let owner = gen_durable::Pool::connect_to(&url, &name).await.unwrap();
     owner.migrate().await.unwrap();
     owner.migrations().check().await.unwrap();
     owner.migrations().down(0).await.unwrap();
     drop(owner);
 
-    let settings = Settings { transactions: 2, reap_every: SECOND / 10, ..Settings::default() };
+    let settings = Settings {
+        transactions: 2,
+        reap_every: SECOND / 10,
+        ..Settings::default()
+    };
     let pool = stage.pool_at(proxy.port, "gen_durable_runtime");
-    let engine = stage.run(pool.clone(), (), |e| e.register::<Double>().register::<Walk>().settings(settings.clone()));
+    let engine = stage.run(pool.clone(), (), |e| {
+        e.register::<Double>()
+            .register::<Walk>()
+            .settings(settings.clone())
+    });
     // A second engine with connections of its own: their statements meet in the same sessions.
-    let second = stage.run(pool.clone(), (), |e| e.register::<Double>().register::<Walk>().settings(settings));
+    let second = stage.run(pool.clone(), (), |e| {
+        e.register::<Double>().register::<Walk>().settings(settings)
+    });
     let client = Client::new(pool);
-    let jobs = client.enqueue_all((0..300).map(|n| Double { n })).await.unwrap();
+    let jobs = client
+        .enqueue_all((0..300).map(|n| Double { n }))
+        .await
+        .unwrap();
     let table = stage.render("S.written");
-    let walks = client.enqueue_all((0..60).map(|_| Walk { steps: 0, table: table.clone() })).await.unwrap();
+    let walks = client
+        .enqueue_all((0..60).map(|_| Walk {
+            steps: 0,
+            table: table.clone(),
+        }))
+        .await
+        .unwrap();
     let mut single = Vec::new();
     for n in 0..20 {
         single.push(client.enqueue(Double { n }).await.unwrap().id);
     }
     for (n, job) in jobs.iter().enumerate() {
-        let settled = client.settled(job.id, LONG).await.unwrap().expect("a job was lost");
+        let settled = client
+            .settled(job.id, LONG)
+            .await
+            .unwrap()
+            .expect("a job was lost");
         assert_eq!(settled.result, Ok(2 * u64::try_from(n).unwrap()));
     }
     for id in single {
-        client.settled(id, LONG).await.unwrap().expect("a job was lost");
+        client
+            .settled(id, LONG)
+            .await
+            .unwrap()
+            .expect("a job was lost");
     }
     for walk in &walks {
-        assert_eq!(client.settled(walk.id, LONG).await.unwrap().expect("a machine was lost").result, Ok(5));
+        assert_eq!(
+            client
+                .settled(walk.id, LONG)
+                .await
+                .unwrap()
+                .expect("a machine was lost")
+                .result,
+            Ok(5)
+        );
     }
     assert_eq!(stage.number("select count(*) from S.written").await, 60);
     assert_eq!(
-        stage.number("select count(*) from S.instances where attempt > 0").await,
+        stage
+            .number("select count(*) from S.instances where attempt > 0")
+            .await,
         0,
         "a pooler burns no attempt"
     );
@@ -203,10 +286,18 @@ async fn everything_works_through_a_pooler_in_transaction_mode() {
         errors.iter().any(|code| code == "26000" || code == "42P05"),
         "no session was shared, so this proves nothing: {errors:?}"
     );
-    assert!(errors.iter().all(|code| ["26000", "42P05"].contains(&code.as_str())), "{errors:?}");
+    assert!(
+        errors
+            .iter()
+            .all(|code| ["26000", "42P05"].contains(&code.as_str())),
+        "{errors:?}"
+    );
     let prepared = proxy.prepared();
     let tail = &prepared[prepared.len().saturating_sub(50)..];
-    assert!(tail.iter().all(String::is_empty), "statements still get names: {tail:?}");
+    assert!(
+        tail.iter().all(String::is_empty),
+        "statements still get names: {tail:?}"
+    );
 }
 
 /// What would break behind a pooler, or between two statements, must not be written at all.
@@ -239,7 +330,10 @@ fn gather(dir: &Path, files: &mut Vec<PathBuf>) {
         let path = entry.unwrap().path();
         if path.is_dir() {
             gather(&path, files);
-        } else if path.extension().is_some_and(|kind| kind == "rs" || kind == "sql") {
+        } else if path
+            .extension()
+            .is_some_and(|kind| kind == "rs" || kind == "sql")
+        {
             files.push(path);
         }
     }
@@ -247,10 +341,18 @@ fn gather(dir: &Path, files: &mut Vec<PathBuf>) {
 
 fn rests_on_a_session(line: &str) -> Option<&'static str> {
     let lower = line.to_lowercase();
-    let words: Vec<&str> =
-        lower.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty()).collect();
-    let follows = |first: &str, then: &[&str]| words.windows(2).any(|pair| pair[0] == first && then.contains(&pair[1]));
-    if words.iter().any(|word| ["pg_notify", "unlisten"].contains(word))
+    let words: Vec<&str> = lower
+        .split(|c: char| !c.is_alphanumeric() && c != '_')
+        .filter(|word| !word.is_empty())
+        .collect();
+    let follows = |first: &str, then: &[&str]| {
+        words
+            .windows(2)
+            .any(|pair| pair[0] == first && then.contains(&pair[1]))
+    };
+    if words
+        .iter()
+        .any(|word| ["pg_notify", "unlisten"].contains(word))
         || lower.contains("\"listen ")
         || lower.starts_with("listen ")
     {
@@ -259,10 +361,14 @@ fn rests_on_a_session(line: &str) -> Option<&'static str> {
     if lower.contains("\"notify ") || lower.starts_with("notify ") {
         return Some("LISTEN/NOTIFY needs a session");
     }
-    if words.iter().any(|word| word.starts_with("pg_") && word.contains("advisory") && !word.contains("_xact_")) {
+    if words.iter().any(|word| {
+        word.starts_with("pg_") && word.contains("advisory") && !word.contains("_xact_")
+    }) {
         return Some("a lock of the session");
     }
-    if follows("create", &["temp", "temporary"]) || follows("on", &["commit"]) && words.contains(&"temp") {
+    if follows("create", &["temp", "temporary"])
+        || follows("on", &["commit"]) && words.contains(&"temp")
+    {
         return Some("a temporary table lives in a session");
     }
     if follows("declare", &["cursor"]) || follows("with", &["hold"]) {

@@ -14,7 +14,13 @@ struct Book(Arc<Mutex<Vec<(String, u64)>>>);
 
 impl Book {
     fn of(&self, producer: &str) -> Vec<u64> {
-        self.0.lock().unwrap().iter().filter(|(of, _)| of == producer).map(|(_, n)| *n).collect()
+        self.0
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|(of, _)| of == producer)
+            .map(|(_, n)| *n)
+            .collect()
     }
 }
 
@@ -37,22 +43,41 @@ impl Job for Entry {
         self.partition.clone()
     }
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
-        cx.app.0.lock().unwrap().push((self.producer.clone(), self.n));
+        cx.app
+            .0
+            .lock()
+            .unwrap()
+            .push((self.producer.clone(), self.n));
         Ok(())
     }
 }
 
 fn in_lane(producer: &str, n: u64) -> Entry {
-    Entry { producer: producer.into(), n, lane: Some("one".into()), partition: None }
+    Entry {
+        producer: producer.into(),
+        n,
+        lane: Some("one".into()),
+        partition: None,
+    }
 }
 
 fn under_key(producer: &str, n: u64) -> Entry {
-    Entry { producer: producer.into(), n, lane: None, partition: Some("one".into()) }
+    Entry {
+        producer: producer.into(),
+        n,
+        lane: None,
+        partition: Some("one".into()),
+    }
 }
 
 /// Wait until the pickers have looked a few times more: whatever they were to conclude from what is there, they have.
 async fn looked(lab: &Lab<Book>) {
-    let picks = || lab.statements().get("pick.sql").copied().unwrap_or_default();
+    let picks = || {
+        lab.statements()
+            .get("pick.sql")
+            .copied()
+            .unwrap_or_default()
+    };
     let before = picks();
     eventually("the picker has looked", async || picks() >= before + 5).await;
 }
@@ -61,7 +86,12 @@ async fn looked(lab: &Lab<Book>) {
 async fn an_open_transaction_keeps_neither_others_nor_the_lane_waiting_and_its_own_order_holds() {
     let book = Book::default();
     let lab = Lab::new(book.clone()).await;
-    let build = || Engine::builder(lab.pool().clone(), book.clone()).register::<Entry>().build().unwrap();
+    let build = || {
+        Engine::builder(lab.pool().clone(), book.clone())
+            .register::<Entry>()
+            .build()
+            .unwrap()
+    };
     let engines = [Running::start(build()), Running::start(build())];
     lab.enqueue(in_lane("warm", 0)).await.unwrap();
     eventually("the engines run", async || book.of("warm") == [0]).await;
@@ -69,32 +99,76 @@ async fn an_open_transaction_keeps_neither_others_nor_the_lane_waiting_and_its_o
     for round in 0..5_u64 {
         // Nothing else writes: the transaction that has drawn is the youngest there is.
         let mut tx = lab.pool().begin().await.unwrap();
-        lab.enqueue(in_lane("slow", round * 10)).within(&mut tx).await.unwrap();
+        lab.enqueue(in_lane("slow", round * 10))
+            .within(&mut tx)
+            .await
+            .unwrap();
         // As many numbers as it takes to move the placement watermark.
         for n in 0..200 {
-            lab.enqueue(under_key("many", n)).within(&mut tx).await.unwrap();
+            lab.enqueue(under_key("many", n))
+                .within(&mut tx)
+                .await
+                .unwrap();
         }
         looked(&lab).await;
         // Others go on in the very lane, one by one and many at a time.
         let name = format!("quick {round}");
         for n in 0..5 {
             let id = lab.enqueue(in_lane(&name, n)).await.unwrap().id;
-            assert!(lab.settled(id, 20 * SECOND).await.unwrap().unwrap().result.is_ok());
+            assert!(
+                lab.settled(id, 20 * SECOND)
+                    .await
+                    .unwrap()
+                    .unwrap()
+                    .result
+                    .is_ok()
+            );
         }
-        let many = lab.enqueue_all((5..30).map(|n| in_lane(&name, n))).await.unwrap();
+        let many = lab
+            .enqueue_all((5..30).map(|n| in_lane(&name, n)))
+            .await
+            .unwrap();
         for id in many {
-            assert!(lab.settled(id.id, 20 * SECOND).await.unwrap().unwrap().result.is_ok());
+            assert!(
+                lab.settled(id.id, 20 * SECOND)
+                    .await
+                    .unwrap()
+                    .unwrap()
+                    .result
+                    .is_ok()
+            );
         }
         assert_eq!(book.of(&name), (0..30).collect::<Vec<_>>());
-        assert_eq!(book.of("slow").len() as u64, round * 3, "it ran before it was committed");
+        assert_eq!(
+            book.of("slow").len() as u64,
+            round * 3,
+            "it ran before it was committed"
+        );
 
-        lab.enqueue(in_lane("slow", round * 10 + 1)).within(&mut tx).await.unwrap();
+        lab.enqueue(in_lane("slow", round * 10 + 1))
+            .within(&mut tx)
+            .await
+            .unwrap();
         looked(&lab).await;
         tx.commit().await.unwrap();
-        let last = lab.enqueue(in_lane("slow", round * 10 + 2)).await.unwrap().id;
-        lab.settled(last, 20 * SECOND).await.unwrap().unwrap().result.unwrap();
-        let expected: Vec<u64> = (0..=round).flat_map(|round| (0..3).map(move |n| round * 10 + n)).collect();
-        eventually("all of the slow one's have run", async || book.of("slow").len() == expected.len()).await;
+        let last = lab
+            .enqueue(in_lane("slow", round * 10 + 2))
+            .await
+            .unwrap()
+            .id;
+        lab.settled(last, 20 * SECOND)
+            .await
+            .unwrap()
+            .unwrap()
+            .result
+            .unwrap();
+        let expected: Vec<u64> = (0..=round)
+            .flat_map(|round| (0..3).map(move |n| round * 10 + n))
+            .collect();
+        eventually("all of the slow one's have run", async || {
+            book.of("slow").len() == expected.len()
+        })
+        .await;
         assert_eq!(book.of("slow"), expected);
     }
     for engine in engines {
@@ -106,17 +180,39 @@ async fn an_open_transaction_keeps_neither_others_nor_the_lane_waiting_and_its_o
 async fn an_open_transaction_does_not_hold_a_partition_key() {
     let book = Book::default();
     let lab = Lab::new(book.clone()).await;
-    let engine = Engine::builder(lab.pool().clone(), book.clone()).register::<Entry>().build().unwrap();
+    let engine = Engine::builder(lab.pool().clone(), book.clone())
+        .register::<Entry>()
+        .build()
+        .unwrap();
     let running = Running::start(engine);
     let mut tx = lab.pool().begin().await.unwrap();
-    let slow = lab.enqueue(under_key("slow", 0)).within(&mut tx).await.unwrap().id;
+    let slow = lab
+        .enqueue(under_key("slow", 0))
+        .within(&mut tx)
+        .await
+        .unwrap()
+        .id;
     looked(&lab).await;
     for n in 0..5 {
         let id = lab.enqueue(under_key("quick", n)).await.unwrap().id;
-        assert!(lab.settled(id, 20 * SECOND).await.unwrap().unwrap().result.is_ok());
+        assert!(
+            lab.settled(id, 20 * SECOND)
+                .await
+                .unwrap()
+                .unwrap()
+                .result
+                .is_ok()
+        );
     }
     assert_eq!(book.of("slow"), [] as [u64; 0]);
     tx.commit().await.unwrap();
-    assert!(lab.settled(slow, 20 * SECOND).await.unwrap().unwrap().result.is_ok());
+    assert!(
+        lab.settled(slow, 20 * SECOND)
+            .await
+            .unwrap()
+            .unwrap()
+            .result
+            .is_ok()
+    );
     running.stop().await;
 }

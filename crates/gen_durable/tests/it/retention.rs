@@ -1,7 +1,8 @@
 //! Retention: how long settled instances are kept, by their end and by their queue.
 
 use gen_durable::{
-    Context, DAY, Engine, HOUR, Job, Lab, Pool, Queue, Retention, SECOND, Settings, Status, StepError, fatal,
+    Context, DAY, Engine, HOUR, Job, Lab, Pool, Queue, Retention, SECOND, Settings, Status,
+    StepError, fatal,
 };
 use serde::{Deserialize, Serialize};
 use tokio_postgres::types::ToSql;
@@ -19,21 +20,31 @@ impl Job for Even {
     type App = ();
     type Output = u32;
     async fn run(&self, _: &mut Context<'_, Self>) -> Result<u32, StepError> {
-        if self.0.is_multiple_of(2) { Ok(self.0) } else { Err(fatal("odd")) }
+        if self.0.is_multiple_of(2) {
+            Ok(self.0)
+        } else {
+            Err(fatal("odd"))
+        }
     }
 }
 
 /// Collects as an engine with these settings does.
 async fn collect(pool: &Pool, settings: &Settings) -> i64 {
-    let text = include_str!("../../src/store/sql/collect.sql").replace("gen_durable.", &format!("{}.", pool.schema()));
+    let text = include_str!("../../src/store/sql/collect.sql")
+        .replace("gen_durable.", &format!("{}.", pool.schema()));
     let seconds = |kept: Option<std::time::Duration>| kept.map(|kept| kept.as_secs_f64());
-    let params: [&(dyn ToSql + Sync); 4] =
-        [&seconds(settings.retention), &seconds(settings.failed_retention), &0_f64, &1_000_i32];
+    let params: [&(dyn ToSql + Sync); 4] = [
+        &seconds(settings.retention),
+        &seconds(settings.failed_retention),
+        &0_f64,
+        &1_000_i32,
+    ];
     sql().await.query_one(&text, &params).await.unwrap().get(0)
 }
 
 #[tokio::test]
-async fn done_instances_are_kept_a_day_failed_and_cancelled_ones_thirty_and_stuck_ones_until_resolved() {
+async fn done_instances_are_kept_a_day_failed_and_cancelled_ones_thirty_and_stuck_ones_until_resolved()
+ {
     let lab = Lab::new(()).await.register::<Even>();
     let settings = Settings::default();
     let done = lab.enqueue(Even(2)).await.unwrap().id;
@@ -42,11 +53,19 @@ async fn done_instances_are_kept_a_day_failed_and_cancelled_ones_thirty_and_stuc
     let stuck = lab.enqueue(Even(6)).after(900 * DAY).await.unwrap().id;
     lab.cancel(cancelled, "not needed").await.unwrap();
     lab.drain().await;
-    let aside = format!("update {}.instances set status = 'stuck' where id = {stuck}", lab.pool().schema());
+    let aside = format!(
+        "update {}.instances set status = 'stuck' where id = {stuck}",
+        lab.pool().schema()
+    );
     sql().await.batch_execute(&aside).await.unwrap();
     let kept = async || {
         let mut kept = Vec::new();
-        for (id, name) in [(done, "done"), (failed, "failed"), (cancelled, "cancelled"), (stuck, "stuck")] {
+        for (id, name) in [
+            (done, "done"),
+            (failed, "failed"),
+            (cancelled, "cancelled"),
+            (stuck, "stuck"),
+        ] {
             kept.extend(lab.inspect().show(id.raw()).await.unwrap().map(|_| name));
         }
         kept
@@ -69,21 +88,34 @@ async fn done_instances_are_kept_a_day_failed_and_cancelled_ones_thirty_and_stuc
 #[tokio::test]
 async fn an_instance_that_an_operator_retries_while_the_collector_reads_it_is_kept() {
     let lab = Lab::new(()).await.register::<Even>();
-    let ids = [lab.enqueue(Even(1)).await.unwrap().id, lab.enqueue(Even(3)).await.unwrap().id];
+    let ids = [
+        lab.enqueue(Even(1)).await.unwrap().id,
+        lab.enqueue(Even(3)).await.unwrap().id,
+    ];
     lab.skip(31 * DAY).await;
     let (tool, schema) = (sql().await, lab.pool().schema().to_owned());
     let text = "select pg_get_functiondef(p.oid) from pg_proc p join pg_namespace n on n.oid = p.pronamespace
                 where n.nspname = $1 and p.proname = 'collect'";
     let collector: String = tool.query_one(text, &[&schema]).await.unwrap().get(0);
-    let (lock, page) = (format!("pg_advisory_xact_lock(hashtext('{schema}'))"), "        ids := array(");
+    let (lock, page) = (
+        format!("pg_advisory_xact_lock(hashtext('{schema}'))"),
+        "        ids := array(",
+    );
     assert_eq!(collector.matches(page).count(), 1, "{collector}");
     let gated = collector.replace(page, &format!("        perform {lock};\n{page}"));
     tool.batch_execute(&gated).await.unwrap();
-    tool.batch_execute(&format!("begin; select {lock}")).await.unwrap();
+    tool.batch_execute(&format!("begin; select {lock}"))
+        .await
+        .unwrap();
     let retried = async {
-        let waits =
-            "select count(*) from pg_locks where locktype = 'advisory' and not granted and objid = hashtext($1)::oid";
-        let waits = async || tool.query_one(waits, &[&schema]).await.unwrap().get::<_, i64>(0) == 1;
+        let waits = "select count(*) from pg_locks where locktype = 'advisory' and not granted and objid = hashtext($1)::oid";
+        let waits = async || {
+            tool.query_one(waits, &[&schema])
+                .await
+                .unwrap()
+                .get::<_, i64>(0)
+                == 1
+        };
         eventually("the collector has read a page", waits).await;
         lab.operate().retry(ids[0].raw(), None).await.unwrap();
         tool.batch_execute("commit").await.unwrap();
@@ -106,7 +138,13 @@ async fn the_retention_of_a_queue_is_obeyed_by_engines_that_do_not_work_it() {
     let ledger = Engine::builder(pool.clone(), ())
         .register::<Even>()
         .queue(LEDGER, 4)
-        .queue_retention(LEDGER, Retention { done: None, failed: Some(DAY) })
+        .queue_retention(
+            LEDGER,
+            Retention {
+                done: None,
+                failed: Some(DAY),
+            },
+        )
         .settings(settings.clone())
         .build()
         .unwrap();
@@ -116,22 +154,40 @@ async fn the_retention_of_a_queue_is_obeyed_by_engines_that_do_not_work_it() {
     let failed = client.enqueue(Even(3)).queue(LEDGER).await.unwrap().id;
     for id in [done, failed] {
         eventually("it has settled", async || {
-            client.inspect().show(id.raw()).await.unwrap().is_some_and(|row| row.finished_at.is_some())
+            client
+                .inspect()
+                .show(id.raw())
+                .await
+                .unwrap()
+                .is_some_and(|row| row.finished_at.is_some())
         })
         .await;
     }
     running.stop().await;
     // An engine that knows nothing of that queue.
-    let other = Engine::builder(pool.clone(), ()).register::<Even>().settings(settings).build().unwrap();
+    let other = Engine::builder(pool.clone(), ())
+        .register::<Even>()
+        .settings(settings)
+        .build()
+        .unwrap();
     let running = Running::start(other);
     for _ in 0..3 {
-        let ids = [client.enqueue(Even(4)).await.unwrap().id, client.enqueue(Even(5)).await.unwrap().id];
+        let ids = [
+            client.enqueue(Even(4)).await.unwrap().id,
+            client.enqueue(Even(5)).await.unwrap().id,
+        ];
         for id in ids {
-            eventually("it is deleted", async || client.inspect().show(id.raw()).await.unwrap().is_none()).await;
+            eventually("it is deleted", async || {
+                client.inspect().show(id.raw()).await.unwrap().is_none()
+            })
+            .await;
         }
     }
     for id in [done, failed] {
-        assert!(client.inspect().show(id.raw()).await.unwrap().is_some(), "its queue keeps it");
+        assert!(
+            client.inspect().show(id.raw()).await.unwrap().is_some(),
+            "its queue keeps it"
+        );
     }
     running.stop().await;
 }
@@ -141,19 +197,47 @@ async fn a_retention_without_bound_is_refused_at_the_start() {
     let pool = live().await;
     let never = Some(std::time::Duration::MAX);
     let wrong = [
-        Settings { retention: never, ..Settings::default() },
-        Settings { failed_retention: never, ..Settings::default() },
-        Settings { timer_retention: never, ..Settings::default() },
-        Settings { event_retention: never, ..Settings::default() },
+        Settings {
+            retention: never,
+            ..Settings::default()
+        },
+        Settings {
+            failed_retention: never,
+            ..Settings::default()
+        },
+        Settings {
+            timer_retention: never,
+            ..Settings::default()
+        },
+        Settings {
+            event_retention: never,
+            ..Settings::default()
+        },
     ];
     for settings in wrong {
-        let refused = Engine::builder(pool.clone(), ()).register::<Even>().settings(settings).build().unwrap_err();
-        assert!(refused.is_invalid() && refused.to_string().contains("use None"), "{refused}");
+        let refused = Engine::builder(pool.clone(), ())
+            .register::<Even>()
+            .settings(settings)
+            .build()
+            .unwrap_err();
+        assert!(
+            refused.is_invalid() && refused.to_string().contains("use None"),
+            "{refused}"
+        );
     }
     let refused = Engine::builder(pool, ())
         .register::<Even>()
-        .queue_retention(LEDGER, Retention { done: never, failed: None })
+        .queue_retention(
+            LEDGER,
+            Retention {
+                done: never,
+                failed: None,
+            },
+        )
         .build()
         .unwrap_err();
-    assert!(refused.is_invalid() && refused.to_string().contains("ledger"), "{refused}");
+    assert!(
+        refused.is_invalid() && refused.to_string().contains("ledger"),
+        "{refused}"
+    );
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use gen_durable::{
-    Client, Context, Cycle, DAY, Engine, HOUR, Job, Lab, MINUTE, Missed, Pool, SECOND, Scope, Settings, StepError,
-    Timestamp, birth,
+    Client, Context, Cycle, DAY, Engine, HOUR, Job, Lab, MINUTE, Missed, Pool, SECOND, Scope,
+    Settings, StepError, Timestamp, birth,
 };
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +26,11 @@ impl Job for Report {
 }
 
 fn report(at: gen_durable::Occurrence) -> Report {
-    Report { due: at.due, missed: at.missed, by_hand: at.by_hand }
+    Report {
+        due: at.due,
+        missed: at.missed,
+        by_hand: at.by_hand,
+    }
 }
 
 fn every(cycle: &str) -> Cycle {
@@ -34,13 +38,19 @@ fn every(cycle: &str) -> Cycle {
 }
 
 async fn lab(cycle: Cycle) -> Lab<()> {
-    Lab::new(()).await.register::<Report>().schedule("nightly", cycle, report)
+    Lab::new(())
+        .await
+        .register::<Report>()
+        .schedule("nightly", cycle, report)
 }
 
 /// What has been started: (due, missed, by hand), in order.
 async fn reports(pool: &Pool) -> Vec<(Timestamp, u32, bool)> {
     let client = sql().await;
-    let text = format!("select state::text from {}.instances where fsm = 'report' order by id", pool.schema());
+    let text = format!(
+        "select state::text from {}.instances where fsm = 'report' order by id",
+        pool.schema()
+    );
     let rows = client.query(&text, &[]).await.unwrap();
     let read = |row: &tokio_postgres::Row| {
         let report: Report = serde_json::from_str(row.get(0)).unwrap();
@@ -57,12 +67,22 @@ async fn every_occurrence_starts_one_instance_at_its_time_without_drift() {
     lab.skip(HOUR - SECOND).await;
     assert_eq!(reports(lab.pool()).await, []);
     lab.skip(100 * HOUR).await;
-    let expected: Vec<_> = (1..=100_u32).map(|n| (begun + n * HOUR, 0, false)).collect();
+    let expected: Vec<_> = (1..=100_u32)
+        .map(|n| (begun + n * HOUR, 0, false))
+        .collect();
     assert_eq!(reports(lab.pool()).await, expected);
     let info = lab.schedules().show("nightly").await.unwrap().unwrap();
-    assert_eq!(info.next, (101..=105_u32).map(|n| begun + n * HOUR).collect::<Vec<_>>());
+    assert_eq!(
+        info.next,
+        (101..=105_u32)
+            .map(|n| begun + n * HOUR)
+            .collect::<Vec<_>>()
+    );
     assert_eq!(info.runs.len(), 5);
-    assert_eq!((info.runs[0].due, info.runs[0].status.as_deref()), (begun + 100 * HOUR, Some("done")));
+    assert_eq!(
+        (info.runs[0].due, info.runs[0].status.as_deref()),
+        (begun + 100 * HOUR, Some("done"))
+    );
 }
 
 #[tokio::test]
@@ -75,15 +95,37 @@ async fn a_schedule_ends_after_its_last_occurrence_and_does_not_begin_again() {
     // The same code, started again.
     let engine = || {
         let builder = Engine::builder(lab.pool().clone(), ()).register::<Report>();
-        builder.schedule("nightly", every("R3/PT1H"), report).build().unwrap()
+        builder
+            .schedule("nightly", every("R3/PT1H"), report)
+            .build()
+            .unwrap()
     };
     let running = Running::start(engine());
-    eventually("it runs", async || lab.inspect().workers().await.unwrap().iter().any(|worker| worker.alive)).await;
+    eventually("it runs", async || {
+        lab.inspect()
+            .workers()
+            .await
+            .unwrap()
+            .iter()
+            .any(|worker| worker.alive)
+    })
+    .await;
     let info = lab.schedules().show("nightly").await.unwrap().unwrap();
     assert_eq!((info.served, info.zone.as_deref()), (true, Some("UTC")));
-    assert_eq!(info.registered_by.first().map(|(_, pid)| *pid), i32::try_from(std::process::id()).ok());
+    assert_eq!(
+        info.registered_by.first().map(|(_, pid)| *pid),
+        i32::try_from(std::process::id()).ok()
+    );
     running.stop().await;
-    assert!(lab.schedules().show("nightly").await.unwrap().unwrap().next.is_empty());
+    assert!(
+        lab.schedules()
+            .show("nightly")
+            .await
+            .unwrap()
+            .unwrap()
+            .next
+            .is_empty()
+    );
     lab.skip(DAY).await;
     assert_eq!(reports(lab.pool()).await.len(), 3);
 }
@@ -91,25 +133,39 @@ async fn a_schedule_ends_after_its_last_occurrence_and_does_not_begin_again() {
 /// Move the clock without stopping anywhere: nobody was there.
 async fn set_clock(lab: &Lab<()>, to: Timestamp) {
     let client = sql().await;
-    client.execute(&format!("update {}.lab_clock set now = $1", lab.pool().schema()), &[&to]).await.unwrap();
+    client
+        .execute(
+            &format!("update {}.lab_clock set now = $1", lab.pool().schema()),
+            &[&to],
+        )
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
 async fn what_was_missed_follows_the_policy_of_the_schedule() {
-    for (missed, expected) in
-        [(Missed::All, vec![(1, 0), (2, 0), (3, 0)]), (Missed::Latest, vec![(3, 2)]), (Missed::Skip, vec![])]
-    {
+    for (missed, expected) in [
+        (Missed::All, vec![(1, 0), (2, 0), (3, 0)]),
+        (Missed::Latest, vec![(3, 2)]),
+        (Missed::Skip, vec![]),
+    ] {
         let lab = lab(every("R/PT1H").missed(missed)).await;
         lab.drain().await;
         let begun = lab.now().await;
         set_clock(&lab, begun + 3 * HOUR + 30 * MINUTE).await;
         lab.drain().await;
         let found = reports(lab.pool()).await;
-        let expected: Vec<_> =
-            expected.into_iter().map(|(n, count): (u32, u32)| (begun + n * HOUR, count, false)).collect();
+        let expected: Vec<_> = expected
+            .into_iter()
+            .map(|(n, count): (u32, u32)| (begun + n * HOUR, count, false))
+            .collect();
         assert_eq!(found, expected, "{missed:?}");
         lab.skip(30 * MINUTE).await;
-        assert_eq!(reports(lab.pool()).await.last(), Some(&(begun + 4 * HOUR, 0, false)), "{missed:?}");
+        assert_eq!(
+            reports(lab.pool()).await.last(),
+            Some(&(begun + 4 * HOUR, 0, false)),
+            "{missed:?}"
+        );
     }
 }
 
@@ -122,7 +178,10 @@ async fn the_latest_missed_occurrence_is_found_before_a_day_that_its_zone_skippe
     lab.drain().await;
     set_clock(&lab, at("2012-01-15T00:00:00Z")).await;
     lab.drain().await;
-    assert_eq!(reports(lab.pool()).await, [(at("2010-12-30T20:00:00Z"), 1, false)]);
+    assert_eq!(
+        reports(lab.pool()).await,
+        [(at("2010-12-30T20:00:00Z"), 1, false)]
+    );
 }
 
 /// A daily line has no occurrence in that day, not even at the midnight at which the clocks went on.
@@ -159,39 +218,88 @@ async fn a_schedule_is_paused_resumed_changed_and_run_by_hand() {
     lab.skip(2 * HOUR + 10 * MINUTE).await;
     assert_eq!(reports(lab.pool()).await.len(), 2);
     let info = schedules.show("nightly").await.unwrap().unwrap();
-    assert_eq!((info.paused_by.as_deref(), info.next.len()), (Some("me"), 0));
+    assert_eq!(
+        (info.paused_by.as_deref(), info.next.len()),
+        (Some("me"), 0)
+    );
     // By hand also while it is paused.
     schedules.run("nightly").await.unwrap();
     lab.drain().await;
-    assert_eq!(reports(lab.pool()).await.last(), Some(&(begun + 4 * HOUR + 10 * MINUTE, 0, true)));
+    assert_eq!(
+        reports(lab.pool()).await.last(),
+        Some(&(begun + 4 * HOUR + 10 * MINUTE, 0, true))
+    );
     assert!(schedules.resume("nightly").await.unwrap());
     assert!(!schedules.resume("nightly").await.unwrap());
     lab.skip(50 * MINUTE).await;
-    assert_eq!(reports(lab.pool()).await.last(), Some(&(begun + 5 * HOUR, 0, false)), "on the old beat");
-    schedules.set("nightly", every("R/PT10M"), Some(Missed::All), "me").await.unwrap();
+    assert_eq!(
+        reports(lab.pool()).await.last(),
+        Some(&(begun + 5 * HOUR, 0, false)),
+        "on the old beat"
+    );
+    schedules
+        .set("nightly", every("R/PT10M"), Some(Missed::All), "me")
+        .await
+        .unwrap();
     lab.skip(30 * MINUTE).await;
     assert_eq!(reports(lab.pool()).await.len(), 2 + 1 + 1 + 3);
     let info = schedules.show("nightly").await.unwrap().unwrap();
     assert_eq!(
-        (info.cycle.as_str(), info.code_cycle.as_str(), info.set_by.as_deref(), info.missed.as_str()),
+        (
+            info.cycle.as_str(),
+            info.code_cycle.as_str(),
+            info.set_by.as_deref(),
+            info.missed.as_str()
+        ),
         ("R/PT10M", "R/PT1H", Some("me"), "all")
     );
     // Set anew in the very moment of its last occurrence: that has been, and the next comes.
     let now = lab.now().await;
-    schedules.set("nightly", every(&format!("R/{now}/PT10M")), None, "me").await.unwrap();
-    assert_eq!(schedules.show("nightly").await.unwrap().unwrap().next[0], now + 10 * MINUTE);
+    schedules
+        .set("nightly", every(&format!("R/{now}/PT10M")), None, "me")
+        .await
+        .unwrap();
+    assert_eq!(
+        schedules.show("nightly").await.unwrap().unwrap().next[0],
+        now + 10 * MINUTE
+    );
     for error in [
         schedules.pause("unknown", "me").await.unwrap_err(),
         schedules.resume("unknown").await.unwrap_err(),
         schedules.run("unknown").await.unwrap_err(),
-        schedules.set("unknown", every("R/PT1H"), None, "me").await.unwrap_err(),
+        schedules
+            .set("unknown", every("R/PT1H"), None, "me")
+            .await
+            .unwrap_err(),
     ] {
-        assert!(error.is_not_found() && error.to_string().contains(".schedule(\"unknown\""), "{error}");
+        assert!(
+            error.is_not_found() && error.to_string().contains(".schedule(\"unknown\""),
+            "{error}"
+        );
     }
-    assert!(schedules.pause("nul\0", "me").await.unwrap_err().is_invalid());
-    assert!(schedules.set("nightly", Cycle::every(Duration::ZERO), None, "me").await.unwrap_err().is_invalid());
+    assert!(
+        schedules
+            .pause("nul\0", "me")
+            .await
+            .unwrap_err()
+            .is_invalid()
+    );
+    assert!(
+        schedules
+            .set("nightly", Cycle::every(Duration::ZERO), None, "me")
+            .await
+            .unwrap_err()
+            .is_invalid()
+    );
     let ahead = lab.timers().next(1).await.unwrap()[0].id.unwrap();
-    assert!(lab.timers().cancel(ahead).await.unwrap_err().to_string().contains("pause"));
+    assert!(
+        lab.timers()
+            .cancel(ahead)
+            .await
+            .unwrap_err()
+            .to_string()
+            .contains("pause")
+    );
 }
 
 #[tokio::test]
@@ -200,30 +308,64 @@ async fn the_operators_word_holds_until_the_codes_own_changes() {
     let schedules = Client::new(pool.clone()).schedules();
     let start = async |cycle: &str| {
         let builder = Engine::builder(pool.clone(), ()).register::<Report>();
-        let running = Running::start(builder.schedule("nightly", every(cycle), report).build().unwrap());
+        let running = Running::start(
+            builder
+                .schedule("nightly", every(cycle), report)
+                .build()
+                .unwrap(),
+        );
         eventually("it is registered", async || {
-            schedules.show("nightly").await.unwrap().is_some_and(|info| info.served)
+            schedules
+                .show("nightly")
+                .await
+                .unwrap()
+                .is_some_and(|info| info.served)
         })
         .await;
         running.stop().await;
         schedules.show("nightly").await.unwrap().unwrap()
     };
     assert_eq!(start("0 3 * * *").await.cycle, "0 3 * * *");
-    schedules.set("nightly", every("0 4 * * *"), None, "me").await.unwrap();
-    assert_eq!(start("0 3 * * *").await.cycle, "0 4 * * *", "the code says what it said");
-    assert_eq!(start("0 5 * * *").await.cycle, "0 5 * * *", "the code has changed");
+    schedules
+        .set("nightly", every("0 4 * * *"), None, "me")
+        .await
+        .unwrap();
+    assert_eq!(
+        start("0 3 * * *").await.cycle,
+        "0 4 * * *",
+        "the code says what it said"
+    );
+    assert_eq!(
+        start("0 5 * * *").await.cycle,
+        "0 5 * * *",
+        "the code has changed"
+    );
     let info = schedules.show("nightly").await.unwrap().unwrap();
-    assert_eq!((info.set_by, info.served), (None, false), "and nobody is there to fire it");
+    assert_eq!(
+        (info.set_by, info.served),
+        (None, false),
+        "and nobody is there to fire it"
+    );
     let listed = Client::new(pool.clone()).timers().next(5).await.unwrap();
     assert_eq!((listed.len(), listed[0].served), (1, false));
 }
 
 /// Starts an engine with this cycle, waits until it has registered again and again, and stops it. Returns what is in force.
 async fn registered_by(lab: &Lab<()>, cycle: Cycle) -> gen_durable::ScheduleInfo {
-    let settings = Settings { reap_every: SECOND / 50, ..Settings::default() };
-    let builder = Engine::builder(lab.pool().clone(), ()).register::<Report>().settings(settings);
+    let settings = Settings {
+        reap_every: SECOND / 50,
+        ..Settings::default()
+    };
+    let builder = Engine::builder(lab.pool().clone(), ())
+        .register::<Report>()
+        .settings(settings);
     let running = Running::start(builder.schedule("nightly", cycle, report).build().unwrap());
-    let sent = || lab.statements().get("register_schedule.sql").copied().unwrap_or_default();
+    let sent = || {
+        lab.statements()
+            .get("register_schedule.sql")
+            .copied()
+            .unwrap_or_default()
+    };
     let before = sent();
     eventually("it registers while it runs", async || sent() >= before + 3).await;
     running.stop().await;
@@ -241,7 +383,11 @@ async fn an_older_build_that_restarts_does_not_revert_a_newer_cycle() {
     for minutes in 1..=4 {
         set_clock(&lab, begun + minutes * 2 * MINUTE).await;
         assert_eq!(registered_by(&lab, old()).await.cycle, "R/PT12H");
-        assert_eq!(registered_by(&lab, new()).await.next[0], begun + 12 * HOUR, "its anchor was reset");
+        assert_eq!(
+            registered_by(&lab, new()).await.next[0],
+            begun + 12 * HOUR,
+            "its anchor was reset"
+        );
     }
     // A rollback: only the older build is left. It waits until no newer one has confirmed its cycle for five minutes.
     assert_eq!(registered_by(&lab, old()).await.cycle, "R/PT12H");
@@ -258,9 +404,16 @@ async fn an_overdue_occurrence_survives_a_change_of_the_cycle() {
         lab.drain().await;
         let begun = lab.now().await;
         set_clock(&lab, begun + 90 * MINUTE).await;
-        lab.schedules().set("nightly", every("R/PT24H"), None, "me").await.unwrap();
+        lab.schedules()
+            .set("nightly", every("R/PT24H"), None, "me")
+            .await
+            .unwrap();
         lab.drain().await;
-        let due: Vec<_> = reports(lab.pool()).await.into_iter().map(|(due, ..)| due).collect();
+        let due: Vec<_> = reports(lab.pool())
+            .await
+            .into_iter()
+            .map(|(due, ..)| due)
+            .collect();
         assert_eq!(due, vec![begun + HOUR; expected], "{missed:?}");
         let info = lab.schedules().show("nightly").await.unwrap().unwrap();
         assert_eq!(info.next[0], begun + 90 * MINUTE + 24 * HOUR);
@@ -274,10 +427,24 @@ async fn another_policy_for_missed_occurrences_leaves_the_cycle_and_the_operator
     let begun = lab.now().await;
     set_clock(&lab, begun + HOUR).await;
     let info = registered_by(&lab, every("R/PT24H").missed(Missed::All)).await;
-    assert_eq!((info.missed.as_str(), info.next[0]), ("all", begun + 24 * HOUR), "its anchor was reset");
-    lab.schedules().set("nightly", every("R/PT6H"), None, "me").await.unwrap();
+    assert_eq!(
+        (info.missed.as_str(), info.next[0]),
+        ("all", begun + 24 * HOUR),
+        "its anchor was reset"
+    );
+    lab.schedules()
+        .set("nightly", every("R/PT6H"), None, "me")
+        .await
+        .unwrap();
     let info = registered_by(&lab, every("R/PT24H").missed(Missed::Skip)).await;
-    assert_eq!((info.cycle.as_str(), info.missed.as_str(), info.set_by.as_deref()), ("R/PT6H", "skip", Some("me")));
+    assert_eq!(
+        (
+            info.cycle.as_str(),
+            info.missed.as_str(),
+            info.set_by.as_deref()
+        ),
+        ("R/PT6H", "skip", Some("me"))
+    );
 }
 
 #[tokio::test]
@@ -285,15 +452,24 @@ async fn many_engines_start_each_occurrence_once() {
     let pool = live().await;
     let engines: Vec<Running> = (0..4)
         .map(|_| {
-            let settings = Settings { timer_refill: Duration::from_millis(50), ..Settings::default() };
-            let builder = Engine::builder(pool.clone(), ()).register::<Report>().settings(settings);
+            let settings = Settings {
+                timer_refill: Duration::from_millis(50),
+                ..Settings::default()
+            };
+            let builder = Engine::builder(pool.clone(), ())
+                .register::<Report>()
+                .settings(settings);
             let cycle = every("R40/PT0.05S").missed(Missed::All);
             Running::start(builder.schedule("nightly", cycle, report).build().unwrap())
         })
         .collect();
     let schedules = Client::new(pool.clone()).schedules();
     eventually("all have been", async || {
-        schedules.show("nightly").await.unwrap().is_some_and(|info| info.ended_at.is_some())
+        schedules
+            .show("nightly")
+            .await
+            .unwrap()
+            .is_some_and(|info| info.ended_at.is_some())
     })
     .await;
     for engine in engines {
@@ -301,10 +477,24 @@ async fn many_engines_start_each_occurrence_once() {
     }
     let found = reports(&pool).await;
     assert_eq!(found.len(), 40);
-    assert!(found.windows(2).all(|pair| pair[0].0 < pair[1].0), "in order, each once");
+    assert!(
+        found.windows(2).all(|pair| pair[0].0 < pair[1].0),
+        "in order, each once"
+    );
     let client = sql().await;
-    let early = format!("select count(*) from {}.timers where ended_at < due_at", pool.schema());
-    assert_eq!(client.query_one(&early, &[]).await.unwrap().get::<_, i64>(0), 0, "never early");
+    let early = format!(
+        "select count(*) from {}.timers where ended_at < due_at",
+        pool.schema()
+    );
+    assert_eq!(
+        client
+            .query_one(&early, &[])
+            .await
+            .unwrap()
+            .get::<_, i64>(0),
+        0,
+        "never early"
+    );
 }
 
 #[tokio::test]
@@ -312,16 +502,36 @@ async fn what_cannot_be_started_is_said_and_stops_no_other() {
     let pool = live().await;
     let builder = Engine::builder(pool.clone(), ()).register::<Report>();
     let engine = builder
-        .schedule("panics", every("R/PT0.05S"), |_| -> Report { panic!("no report today") })
-        .schedule("key", every("R/PT0.05S"), |at| birth(report(at)).key("x".repeat(1000), Scope::Live))
+        .schedule("panics", every("R/PT0.05S"), |_| -> Report {
+            panic!("no report today")
+        })
+        .schedule("key", every("R/PT0.05S"), |at| {
+            birth(report(at)).key("x".repeat(1000), Scope::Live)
+        })
         .schedule("works", every("R/PT0.05S"), report)
         .build()
         .unwrap();
     let running = Running::start(engine);
     let schedules = Client::new(pool.clone()).schedules();
-    let error_of = async |name: &str| schedules.show(name).await.unwrap().and_then(|info| info.last_error);
-    eventually("it says so", async || error_of("panics").await.is_some_and(|error| error.contains("panicked"))).await;
-    eventually("it says so", async || error_of("key").await.is_some_and(|error| error.contains("a key"))).await;
+    let error_of = async |name: &str| {
+        schedules
+            .show(name)
+            .await
+            .unwrap()
+            .and_then(|info| info.last_error)
+    };
+    eventually("it says so", async || {
+        error_of("panics")
+            .await
+            .is_some_and(|error| error.contains("panicked"))
+    })
+    .await;
+    eventually("it says so", async || {
+        error_of("key")
+            .await
+            .is_some_and(|error| error.contains("a key"))
+    })
+    .await;
     eventually("the other works", async || reports(&pool).await.len() >= 3).await;
     running.stop().await;
     assert_eq!(error_of("works").await, None);
@@ -332,13 +542,30 @@ async fn wiring_mistakes_are_found_by_the_builder() {
     let pool = live().await;
     let builder = || Engine::builder(pool.clone(), ()).register::<Report>();
     for (engine, says) in [
-        (builder().schedule("", every("R/PT1H"), report), "a schedule's name"),
-        (builder().schedule("x", Cycle::every(Duration::ZERO), report), "too short"),
-        (builder().schedule("x", Cycle::every(HOUR).times(0), report), "0 times"),
-        (builder().schedule("x", every("R/PT1H"), report).schedule("x", every("R/PT2H"), report), "named twice"),
+        (
+            builder().schedule("", every("R/PT1H"), report),
+            "a schedule's name",
+        ),
+        (
+            builder().schedule("x", Cycle::every(Duration::ZERO), report),
+            "too short",
+        ),
+        (
+            builder().schedule("x", Cycle::every(HOUR).times(0), report),
+            "0 times",
+        ),
+        (
+            builder()
+                .schedule("x", every("R/PT1H"), report)
+                .schedule("x", every("R/PT2H"), report),
+            "named twice",
+        ),
     ] {
         let error = engine.build().unwrap_err();
-        assert!(error.is_invalid() && error.to_string().contains(says), "{error}");
+        assert!(
+            error.is_invalid() && error.to_string().contains(says),
+            "{error}"
+        );
     }
 }
 
@@ -348,12 +575,22 @@ async fn an_engine_that_comes_back_works_off_what_was_missed_by_the_policy() {
     let engine = || {
         let builder = Engine::builder(pool.clone(), ()).register::<Report>();
         let builder = builder.schedule("all", every("R/PT1M").missed(Missed::All), report);
-        builder.schedule("latest", every("R/PT1H").missed(Missed::Latest), report).build().unwrap()
+        builder
+            .schedule("latest", every("R/PT1H").missed(Missed::Latest), report)
+            .build()
+            .unwrap()
     };
     let schedules = Client::new(pool.clone()).schedules();
     let running = Running::start(engine());
     eventually("they are there", async || {
-        schedules.list().await.unwrap().iter().filter(|info| info.served).count() == 2
+        schedules
+            .list()
+            .await
+            .unwrap()
+            .iter()
+            .filter(|info| info.served)
+            .count()
+            == 2
     })
     .await;
     running.stop().await;
@@ -368,12 +605,18 @@ async fn an_engine_that_comes_back_works_off_what_was_missed_by_the_policy() {
     let running = Running::start(engine());
     eventually("all of the one, and one of the other", async || {
         let infos = schedules.list().await.unwrap();
-        infos.iter().all(|info| info.next.first().is_some_and(|next| *next > info.now))
+        infos
+            .iter()
+            .all(|info| info.next.first().is_some_and(|next| *next > info.now))
     })
     .await;
     running.stop().await;
     let found = reports(&pool).await;
     let latest: Vec<_> = found.iter().filter(|(_, missed, _)| *missed > 0).collect();
     assert_eq!((latest.len(), latest[0].1), (1, 9), "{latest:?}");
-    assert!((599..=603).contains(&(found.len() - 1)), "{} of 600", found.len() - 1);
+    assert!(
+        (599..=603).contains(&(found.len() - 1)),
+        "{} of 600",
+        found.len() - 1
+    );
 }

@@ -1,8 +1,8 @@
 //! Await and signals: nothing accepted is lost, nothing is presented twice, every wait can give up.
 
 use gen_durable::{
-    Address, Context, DAY, Engine, HOUR, Lab, Machine, Outcome, SECOND, Signal, Status, done, next, retry_after,
-    wait_for,
+    Address, Context, DAY, Engine, HOUR, Lab, Machine, Outcome, SECOND, Signal, Status, done, next,
+    retry_after, wait_for,
 };
 use serde::{Deserialize, Serialize};
 
@@ -52,7 +52,9 @@ impl Machine for Order {
     }
     async fn step(&mut self, at: At, cx: &mut Context<'_, Self>) -> Outcome<Self> {
         match at {
-            At::Begin => Ok(wait_for::<(Paid, Abandoned)>().then(At::Told).or_after(3 * DAY, At::Late { since: 3 })),
+            At::Begin => Ok(wait_for::<(Paid, Abandoned)>()
+                .then(At::Told)
+                .or_after(3 * DAY, At::Late { since: 3 })),
             At::Told => {
                 let paid = cx.awaited::<Paid>()?;
                 if !cx.awaited::<Abandoned>()?.is_empty() {
@@ -67,7 +69,8 @@ impl Machine for Order {
                 if self.number == 14 {
                     return Ok(next(At::Flaky));
                 }
-                let amounts: Vec<String> = paid.iter().map(|paid| paid.amount.to_string()).collect();
+                let amounts: Vec<String> =
+                    paid.iter().map(|paid| paid.amount.to_string()).collect();
                 Ok(done(format!("paid {}", amounts.join("+"))))
             }
             At::Flaky => Ok(done(format!("{} letters left", cx.inbox().len()))),
@@ -85,7 +88,10 @@ async fn a_signal_wakes_its_machine_and_is_handed_to_the_step() {
     let lab = Lab::new(()).await.register::<Order>();
     let id = lab.enqueue(order(1)).await.unwrap().id;
     lab.drain().await;
-    assert_eq!((lab.status_of(id).await, lab.step_of(id).await), (Status::AwaitingSignal, At::Told));
+    assert_eq!(
+        (lab.status_of(id).await, lab.step_of(id).await),
+        (Status::AwaitingSignal, At::Told)
+    );
     assert!(lab.signal(id, Paid { amount: 5 }).await.unwrap());
     assert_eq!(lab.status_of(id).await, Status::Runnable);
     lab.drain().await;
@@ -113,7 +119,10 @@ async fn a_signal_sent_before_the_wait_is_not_lost_and_one_that_is_not_awaited_w
     lab.signal(other, Paid { amount: 1 }).await.unwrap();
     lab.drain().await;
     // The step progressed with the payment in hand, which is gone; the noise stays.
-    assert_eq!(lab.result_of(other).await, Some(Ok("1 letters left".into())));
+    assert_eq!(
+        lab.result_of(other).await,
+        Some(Ok("1 letters left".into()))
+    );
 }
 
 #[tokio::test]
@@ -145,12 +154,37 @@ async fn a_deduplicated_letter_is_presented_once_also_after_it_was_consumed() {
     let lab = Lab::new(()).await.register::<Order>();
     let id = lab.enqueue(Order { number: 3, want: 2 }).await.unwrap().id;
     lab.drain().await;
-    assert!(lab.signal(id, Paid { amount: 1 }).once("evt-1").await.unwrap());
-    assert!(!lab.signal(id, Paid { amount: 1 }).once("evt-1").await.unwrap(), "its sender is told so");
+    assert!(
+        lab.signal(id, Paid { amount: 1 })
+            .once("evt-1")
+            .await
+            .unwrap()
+    );
+    assert!(
+        !lab.signal(id, Paid { amount: 1 })
+            .once("evt-1")
+            .await
+            .unwrap(),
+        "its sender is told so"
+    );
     lab.drain().await;
-    assert!(!lab.signal(id, Paid { amount: 1 }).once("evt-1").await.unwrap());
-    assert_eq!(lab.status_of(id).await, Status::AwaitingSignal, "a duplicate wakes nobody");
-    assert!(lab.signal(id, Paid { amount: 2 }).once("evt-2").await.unwrap());
+    assert!(
+        !lab.signal(id, Paid { amount: 1 })
+            .once("evt-1")
+            .await
+            .unwrap()
+    );
+    assert_eq!(
+        lab.status_of(id).await,
+        Status::AwaitingSignal,
+        "a duplicate wakes nobody"
+    );
+    assert!(
+        lab.signal(id, Paid { amount: 2 })
+            .once("evt-2")
+            .await
+            .unwrap()
+    );
     lab.drain().await;
     assert_eq!(lab.result_of(id).await, Some(Ok("paid 1+2".into())));
 }
@@ -163,7 +197,10 @@ async fn a_wait_that_runs_out_goes_where_it_said_and_not_a_moment_earlier() {
     lab.skip(3 * DAY - SECOND).await;
     assert_eq!(lab.status_of(id).await, Status::AwaitingSignal);
     lab.skip(SECOND).await;
-    assert_eq!(lab.result_of(id).await, Some(Ok("gave up after 3 days".into())));
+    assert_eq!(
+        lab.result_of(id).await,
+        Some(Ok("gave up after 3 days".into()))
+    );
     // A deadline belongs to its own wait: after a signal it is gone.
     let told = lab.enqueue(Order { number: 5, want: 2 }).await.unwrap().id;
     lab.drain().await;
@@ -177,22 +214,45 @@ async fn a_key_is_an_address_while_its_holder_lives_and_nobody_there_is_said() {
     let lab = Lab::new(()).await.register::<Order>();
     let first = lab.enqueue(order(6)).await.unwrap();
     let again = lab.enqueue(order(6)).await.unwrap();
-    assert!(first.is_new && !again.is_new && again.id == first.id, "the key is taken");
+    assert!(
+        first.is_new && !again.is_new && again.id == first.id,
+        "the key is taken"
+    );
     let other = lab.enqueue(order(6)).tenant("acme").await.unwrap();
     assert!(other.is_new, "keys carry their tenant");
     lab.drain().await;
-    lab.signal(Order::keyed("order:6"), Paid { amount: 3 }).await.unwrap();
+    lab.signal(Order::keyed("order:6"), Paid { amount: 3 })
+        .await
+        .unwrap();
     lab.drain().await;
     assert_eq!(lab.result_of(first.id).await, Some(Ok("paid 3".into())));
-    let error = lab.signal(Order::keyed("order:6"), Paid { amount: 3 }).await.unwrap_err();
+    let error = lab
+        .signal(Order::keyed("order:6"), Paid { amount: 3 })
+        .await
+        .unwrap_err();
     assert!(error.is_no_target(), "{error}");
-    assert!(lab.signal(first.id, Paid { amount: 3 }).await.unwrap_err().is_no_target());
-    lab.signal(Order::keyed("order:6").of("acme"), Abandoned).await.unwrap();
+    assert!(
+        lab.signal(first.id, Paid { amount: 3 })
+            .await
+            .unwrap_err()
+            .is_no_target()
+    );
+    lab.signal(Order::keyed("order:6").of("acme"), Abandoned)
+        .await
+        .unwrap();
     lab.drain().await;
     assert_eq!(lab.result_of(other.id).await, Some(Ok("abandoned".into())));
-    assert!(lab.enqueue(order(6)).await.unwrap().is_new, "the key is free again");
+    assert!(
+        lab.enqueue(order(6)).await.unwrap().is_new,
+        "the key is free again"
+    );
     let nobody: Address<Order> = Order::keyed("order:999");
-    assert!(lab.signal(nobody, Abandoned).await.unwrap_err().is_no_target());
+    assert!(
+        lab.signal(nobody, Abandoned)
+            .await
+            .unwrap_err()
+            .is_no_target()
+    );
 }
 
 #[tokio::test]
@@ -201,11 +261,21 @@ async fn a_signal_within_a_transaction_is_sent_if_and_only_if_it_commits() {
     let id = lab.enqueue(order(7)).await.unwrap().id;
     lab.drain().await;
     let mut tx = lab.pool().begin().await.unwrap();
-    assert!(lab.signal(id, Paid { amount: 1 }).within(&mut tx).await.unwrap());
+    assert!(
+        lab.signal(id, Paid { amount: 1 })
+            .within(&mut tx)
+            .await
+            .unwrap()
+    );
     tx.rollback().await.unwrap();
     assert_eq!(lab.status_of(id).await, Status::AwaitingSignal);
     let mut tx = lab.pool().begin().await.unwrap();
-    assert!(lab.signal(id, Paid { amount: 2 }).within(&mut tx).await.unwrap());
+    assert!(
+        lab.signal(id, Paid { amount: 2 })
+            .within(&mut tx)
+            .await
+            .unwrap()
+    );
     tx.commit().await.unwrap();
     lab.drain().await;
     assert_eq!(lab.result_of(id).await, Some(Ok("paid 2".into())));
@@ -214,7 +284,14 @@ async fn a_signal_within_a_transaction_is_sent_if_and_only_if_it_commits() {
 #[tokio::test]
 async fn an_inbox_has_a_bound_and_says_when_it_is_full() {
     let lab = Lab::new(()).await.register::<Order>();
-    let id = lab.enqueue(Order { number: 8, want: 5_000 }).await.unwrap().id;
+    let id = lab
+        .enqueue(Order {
+            number: 8,
+            want: 5_000,
+        })
+        .await
+        .unwrap()
+        .id;
     let all = (0..1_000).map(|amount| async move { amount });
     for send in all {
         let amount = send.await;
@@ -248,13 +325,18 @@ async fn a_running_engine_wakes_what_is_signalled_and_expires_what_is_not() {
         type Output = bool;
         async fn step(&mut self, at: BriefAt, cx: &mut Context<'_, Self>) -> Outcome<Self> {
             match at {
-                BriefAt::Begin => Ok(wait_for::<Go>().then(BriefAt::Told).or_after(SECOND, BriefAt::Late)),
+                BriefAt::Begin => Ok(wait_for::<Go>()
+                    .then(BriefAt::Told)
+                    .or_after(SECOND, BriefAt::Late)),
                 BriefAt::Told => Ok(done(cx.awaited::<Go>()?.len() == 1)),
                 BriefAt::Late => Ok(done(false)),
             }
         }
     }
-    let engine = Engine::builder(live().await, ()).register::<Brief>().build().unwrap();
+    let engine = Engine::builder(live().await, ())
+        .register::<Brief>()
+        .build()
+        .unwrap();
     let client = engine.client();
     let running = Running::start(engine);
     let ids = client.enqueue_all((0..50).map(|_| Brief)).await.unwrap();
@@ -278,10 +360,25 @@ async fn cancelling_ends_what_waits_and_what_runs_and_comes_too_late_only_once()
     assert!(lab.cancel(waiting, "the customer called").await.unwrap());
     assert!(!lab.cancel(waiting, "again").await.unwrap());
     let row = lab.row_of(waiting).await;
-    assert_eq!((row.status, row.last_error.as_deref()), (Status::Cancelled, Some("the customer called")));
-    assert!(lab.cancel(gen_durable::Id::<Order>::from_raw(i64::MAX), "x").await.unwrap_err().is_no_target());
-    assert!(lab.enqueue(order(9)).await.unwrap().is_new, "the key is free");
-    assert!(lab.cancel(Order::keyed("order:9"), "by its key").await.unwrap());
+    assert_eq!(
+        (row.status, row.last_error.as_deref()),
+        (Status::Cancelled, Some("the customer called"))
+    );
+    assert!(
+        lab.cancel(gen_durable::Id::<Order>::from_raw(i64::MAX), "x")
+            .await
+            .unwrap_err()
+            .is_no_target()
+    );
+    assert!(
+        lab.enqueue(order(9)).await.unwrap().is_new,
+        "the key is free"
+    );
+    assert!(
+        lab.cancel(Order::keyed("order:9"), "by its key")
+            .await
+            .unwrap()
+    );
     lab.skip(30 * DAY).await;
     assert_eq!(lab.status_of(waiting).await, Status::Cancelled);
 }
@@ -306,11 +403,22 @@ async fn a_step_that_runs_while_it_is_cancelled_changes_nothing_any_more() {
         }
     }
     let gate = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
-    let engine = Engine::builder(live().await, gate.clone()).register::<Slow>().build().unwrap();
+    let engine = Engine::builder(live().await, gate.clone())
+        .register::<Slow>()
+        .build()
+        .unwrap();
     let client = engine.client();
     let running = Running::start(engine);
     let id = client.enqueue(Slow).await.unwrap().id;
-    let status = async || client.inspect().show(id.raw()).await.unwrap().unwrap().status;
+    let status = async || {
+        client
+            .inspect()
+            .show(id.raw())
+            .await
+            .unwrap()
+            .unwrap()
+            .status
+    };
     eventually("it runs", async || status().await == Status::Executing).await;
     assert!(client.cancel(id, "enough").await.unwrap());
     gate.add_permits(1);

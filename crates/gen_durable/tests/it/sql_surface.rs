@@ -7,7 +7,10 @@ use crate::support::{live, sql, url};
 /// The statements of the guide, in their order, in the schema of this test.
 fn guide(schema: &str) -> Vec<String> {
     let text = include_str!("../../../../docs/guide/sql.md");
-    let blocks = text.split("```sql\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let blocks = text
+        .split("```sql\n")
+        .skip(1)
+        .map(|rest| rest.split("```").next().unwrap());
     let mut statements = Vec::new();
     for block in blocks {
         // A function's body holds semicolons of its own; all other statements end with the line.
@@ -59,40 +62,107 @@ async fn the_statements_of_the_guide_do_what_it_says() {
     config.user("gen_durable_runtime");
     let (client, connection) = config.connect(tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
-    let word = async |statement: &str| client.query_one(statement, &[]).await.unwrap().get::<_, String>(0);
+    let word = async |statement: &str| {
+        client
+            .query_one(statement, &[])
+            .await
+            .unwrap()
+            .get::<_, String>(0)
+    };
 
-    let number = async |statement: &str| client.query_one(statement, &[]).await.unwrap().get::<_, i64>(0);
+    let number = async |statement: &str| {
+        client
+            .query_one(statement, &[])
+            .await
+            .unwrap()
+            .get::<_, i64>(0)
+    };
     assert_eq!((number(one).await, number(with_options).await), (1, 2));
     let rows = client.query(enqueue, &[]).await.unwrap();
-    let mut made: Vec<(i32, i64, bool)> = rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect();
+    let mut made: Vec<(i32, i64, bool)> = rows
+        .iter()
+        .map(|row| (row.get(0), row.get(1), row.get(2)))
+        .collect();
     made.sort_unstable();
     assert_eq!(made, [(1, 3, true), (2, 4, true)]);
     let show = async |id| lab.inspect().show(id).await.unwrap().unwrap();
     let (receipt, checkout) = (show(1).await, show(2).await);
     assert_eq!(
-        (receipt.fsm.as_str(), receipt.step.as_str(), receipt.state.as_str()),
+        (
+            receipt.fsm.as_str(),
+            receipt.step.as_str(),
+            receipt.state.as_str()
+        ),
         ("send_receipt", "run", r#"{"order": 42}"#)
     );
     assert_eq!((checkout.step.as_str(), checkout.priority), ("reserve", -1));
-    assert_eq!(checkout.eligible_at.duration_since(receipt.eligible_at).as_secs(), 7200);
+    assert_eq!(
+        checkout
+            .eligible_at
+            .duration_since(receipt.eligible_at)
+            .as_secs(),
+        7200
+    );
     let (first, second) = (show(3).await, show(4).await);
-    assert_eq!((first.fsm.as_str(), first.step.as_str(), first.queue.as_str()), ("checkout", "reserve", "default"));
-    assert_eq!((second.queue.as_str(), second.priority, second.tenant.as_str()), ("shop", -1, "acme"));
-    assert_eq!(second.eligible_at.duration_since(first.eligible_at).as_secs(), 3600);
+    assert_eq!(
+        (
+            first.fsm.as_str(),
+            first.step.as_str(),
+            first.queue.as_str()
+        ),
+        ("checkout", "reserve", "default")
+    );
+    assert_eq!(
+        (
+            second.queue.as_str(),
+            second.priority,
+            second.tenant.as_str()
+        ),
+        ("shop", -1, "acme")
+    );
+    assert_eq!(
+        second
+            .eligible_at
+            .duration_since(first.eligible_at)
+            .as_secs(),
+        3600
+    );
     let again = client.query(enqueue, &[]).await.unwrap();
     let taken = again.iter().find(|row| row.get::<_, i32>(0) == 2).unwrap();
-    assert_eq!((taken.get::<_, i64>(1), taken.get::<_, bool>(2)), (4, false), "the key is taken");
+    assert_eq!(
+        (taken.get::<_, i64>(1), taken.get::<_, bool>(2)),
+        (4, false),
+        "the key is taken"
+    );
 
     assert_eq!(number(with_options).await, 2, "the key is taken");
 
     assert_eq!(word(cancel_timer).await, "no_target");
     assert_eq!(word(pause).await, "no_target");
-    assert_eq!(client.query_one(run, &[]).await.unwrap().get::<_, Option<i64>>(0), None);
-    let register =
-        format!("select {schema}.register_schedule('nightly', 'R/PT1H', 'all', '2020-01-01', '2999-01-01', null)");
+    assert_eq!(
+        client
+            .query_one(run, &[])
+            .await
+            .unwrap()
+            .get::<_, Option<i64>>(0),
+        None
+    );
+    let register = format!(
+        "select {schema}.register_schedule('nightly', 'R/PT1H', 'all', '2020-01-01', '2999-01-01', null)"
+    );
     assert_eq!(word(&register).await, "new");
-    assert_eq!((word(pause).await, word(pause).await), ("done".into(), "too_late".into()));
-    assert!(client.query_one(run, &[]).await.unwrap().get::<_, Option<i64>>(0).is_some());
+    assert_eq!(
+        (word(pause).await, word(pause).await),
+        ("done".into(), "too_late".into())
+    );
+    assert!(
+        client
+            .query_one(run, &[])
+            .await
+            .unwrap()
+            .get::<_, Option<i64>>(0)
+            .is_some()
+    );
     assert_eq!(client.query(schedules, &[]).await.unwrap().len(), 1);
     assert_eq!(client.query(runs, &[]).await.unwrap().len(), 2);
     assert_eq!(word(by_id).await, "delivered");
@@ -100,19 +170,35 @@ async fn the_statements_of_the_guide_do_what_it_says() {
     assert_eq!(word(by_key).await, "duplicate");
     let answers = client.query(many, &[]).await.unwrap();
     let answers: Vec<(i32, &str)> = answers.iter().map(|row| (row.get(0), row.get(1))).collect();
-    assert_eq!(answers, [(1, "delivered"), (2, "duplicate"), (3, "no_target")]);
+    assert_eq!(
+        answers,
+        [(1, "delivered"), (2, "duplicate"), (3, "no_target")]
+    );
     for (word, is_new) in [("delivered", true), ("duplicate", false)] {
         let told = client.query_one(or_start, &[]).await.unwrap();
-        assert_eq!((told.get::<_, &str>(0), told.get::<_, bool>(2)), (word, is_new));
+        assert_eq!(
+            (told.get::<_, &str>(0), told.get::<_, bool>(2)),
+            (word, is_new)
+        );
     }
     assert_eq!(word(cancel).await, "cancelled");
     assert_eq!(word(cancel).await, "too_late");
     assert_eq!(word(by_id).await, "no_target");
     assert_eq!(word(cancel_all).await, "cancelled");
-    assert_eq!(word(cancel_all).await, "no_target", "a settled one holds its key no more");
+    assert_eq!(
+        word(cancel_all).await,
+        "no_target",
+        "a settled one holds its key no more"
+    );
     let end = client.query_one(result, &[]).await.unwrap();
-    assert_eq!((end.get::<_, &str>("status"), end.get::<_, &str>("error")), ("cancelled", "the customer called"));
-    let end = client.query_one(&look.replace("status,", "status::text,"), &[]).await.unwrap();
+    assert_eq!(
+        (end.get::<_, &str>("status"), end.get::<_, &str>("error")),
+        ("cancelled", "the customer called")
+    );
+    let end = client
+        .query_one(&look.replace("status,", "status::text,"), &[])
+        .await
+        .unwrap();
     assert_eq!(end.get::<_, String>("status"), "cancelled");
     assert_eq!(end.get::<_, String>("last_error"), "the customer called");
     assert_eq!(show(4).await.status, Status::Cancelled);
@@ -122,37 +208,92 @@ async fn the_statements_of_the_guide_do_what_it_says() {
     client.batch_execute("rollback; begin").await.unwrap();
     let arrivals = (number(record).await, number(record_with_more).await);
     assert!(arrivals.0 < arrivals.1);
-    assert_eq!(lab.events().height("acme").await.unwrap(), 0, "not before the commit");
+    assert_eq!(
+        lab.events().height("acme").await.unwrap(),
+        0,
+        "not before the commit"
+    );
     client.batch_execute("commit").await.unwrap();
     assert_eq!(lab.events().place("acme").await.unwrap(), 2);
-    let log = lab.events().of_name("acme", "order_shipped", 0, 10).await.unwrap();
-    assert_eq!((log[0].position, log[0].version, log[0].headers.as_deref()), (Some(1), 1, None));
-    assert_eq!((log[1].version, log[1].headers.as_deref()), (2, Some(r#"{"by": "ada"}"#)));
+    let log = lab
+        .events()
+        .of_name("acme", "order_shipped", 0, 10)
+        .await
+        .unwrap();
+    assert_eq!(
+        (log[0].position, log[0].version, log[0].headers.as_deref()),
+        (Some(1), 1, None)
+    );
+    assert_eq!(
+        (log[1].version, log[1].headers.as_deref()),
+        (2, Some(r#"{"by": "ada"}"#))
+    );
     assert_eq!(log[1].payload, r#"{"order": 43, "parcel": "P-8"}"#);
 
     // A trigger of a caller's own: the order and its checkout are one commit. A temporary table needs no rights.
-    client.batch_execute("create temporary table orders (id bigint, cents bigint)").await.unwrap();
-    client.batch_execute(&function.replace("checkout_begins()", "pg_temp.checkout_begins()")).await.unwrap();
     client
-        .batch_execute(&trigger.replace("function checkout_begins()", "function pg_temp.checkout_begins()"))
+        .batch_execute("create temporary table orders (id bigint, cents bigint)")
         .await
         .unwrap();
-    let count = format!("select count(*) from {schema}.instances where correlation_key = 'order:77'");
-    client.batch_execute("begin; insert into orders values (77, 5); rollback").await.unwrap();
-    assert_eq!(client.query_one(&count, &[]).await.unwrap().get::<_, i64>(0), 0);
-    client.batch_execute("insert into orders values (77, 5)").await.unwrap();
-    assert_eq!(client.query_one(&count, &[]).await.unwrap().get::<_, i64>(0), 1);
+    client
+        .batch_execute(&function.replace("checkout_begins()", "pg_temp.checkout_begins()"))
+        .await
+        .unwrap();
+    client
+        .batch_execute(&trigger.replace(
+            "function checkout_begins()",
+            "function pg_temp.checkout_begins()",
+        ))
+        .await
+        .unwrap();
+    let count =
+        format!("select count(*) from {schema}.instances where correlation_key = 'order:77'");
+    client
+        .batch_execute("begin; insert into orders values (77, 5); rollback")
+        .await
+        .unwrap();
+    assert_eq!(
+        client
+            .query_one(&count, &[])
+            .await
+            .unwrap()
+            .get::<_, i64>(0),
+        0
+    );
+    client
+        .batch_execute("insert into orders values (77, 5)")
+        .await
+        .unwrap();
+    assert_eq!(
+        client
+            .query_one(&count, &[])
+            .await
+            .unwrap()
+            .get::<_, i64>(0),
+        1
+    );
 }
 
 /// Somebody with this and no more than what the guide says a caller needs.
 async fn caller(schema: &str) -> tokio_postgres::Client {
     let text = include_str!("../../../../docs/guide/sql.md");
-    let grants = text.split("```text\n").find(|block| block.starts_with("grant usage")).unwrap();
-    let grants = grants.split("```").next().unwrap().replace(" to app;", &format!(" to {schema}_app;"));
+    let grants = text
+        .split("```text\n")
+        .find(|block| block.starts_with("grant usage"))
+        .unwrap();
+    let grants = grants
+        .split("```")
+        .next()
+        .unwrap()
+        .replace(" to app;", &format!(" to {schema}_app;"));
     let grants = grants
         .replace("gen_durable.", &format!("{schema}."))
         .replace("schema gen_durable", &format!("schema {schema}"));
-    sql().await.batch_execute(&format!("create role {schema}_app login; {grants}")).await.unwrap();
+    sql()
+        .await
+        .batch_execute(&format!("create role {schema}_app login; {grants}"))
+        .await
+        .unwrap();
     let mut config: tokio_postgres::Config = url().parse().unwrap();
     config.user(format!("{schema}_app"));
     let (client, connection) = config.connect(tokio_postgres::NoTls).await.unwrap();
@@ -177,13 +318,29 @@ async fn a_caller_with_the_rights_that_the_guide_names_can_do_every_act() {
         "select S.cancel(1, null, null, null, 'enough', true)",
         "select S.record('acme', 'e', '1')",
     ] {
-        let done = caller.query(&act.replace("S.", &format!("{schema}.")), &[]).await;
-        assert_eq!(done.unwrap_or_else(|error| panic!("{act}: {error:?}")).len(), 1, "{act}");
+        let done = caller
+            .query(&act.replace("S.", &format!("{schema}.")), &[])
+            .await;
+        assert_eq!(
+            done.unwrap_or_else(|error| panic!("{act}: {error:?}"))
+                .len(),
+            1,
+            "{act}"
+        );
     }
-    let refused = caller.batch_execute(&format!("delete from {schema}.instances")).await.unwrap_err();
+    let refused = caller
+        .batch_execute(&format!("delete from {schema}.instances"))
+        .await
+        .unwrap_err();
     assert_eq!(refused.code().unwrap().code(), "42501");
     drop(caller);
-    sql().await.batch_execute(&format!("drop owned by {schema}_app; drop role {schema}_app")).await.unwrap();
+    sql()
+        .await
+        .batch_execute(&format!(
+            "drop owned by {schema}_app; drop role {schema}_app"
+        ))
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -201,20 +358,42 @@ async fn what_psql_sends_that_cannot_be_kept_is_refused_and_says_why() {
         ("select S.enqueue('m', '{\"a\": \"\\u0000\"}')", "22P05"),
         ("select S.enqueue('m', colour => 'red')", "42883"),
         ("select * from S.signal_all('{}')", "22023"),
-        (r#"select * from S.signal_all('[{"id": "seven", "name": "a"}]')"#, "22P02"),
-        (r#"select * from S.signal_or_start('{"fsm": "m", "step": "s", "state": 1}', 'a', '1')"#, "22004"),
+        (
+            r#"select * from S.signal_all('[{"id": "seven", "name": "a"}]')"#,
+            "22P02",
+        ),
+        (
+            r#"select * from S.signal_or_start('{"fsm": "m", "step": "s", "state": 1}', 'a', '1')"#,
+            "22004",
+        ),
     ] {
-        let refused = client.query(&act.replace("S.", &format!("{schema}.")), &[]).await.unwrap_err();
+        let refused = client
+            .query(&act.replace("S.", &format!("{schema}.")), &[])
+            .await
+            .unwrap_err();
         assert_eq!(refused.code().unwrap().code(), code, "{act}: {refused:?}");
     }
     assert!(lab.inspect().counts().await.unwrap().is_empty());
     // What is null inside of a state stays there, and a time in the past is now.
     let keep = r#"select S.enqueue('m', '{"a": null}', data => '{"b": null}', at => '2001-01-01')"#;
-    let id: i64 = client.query_one(&keep.replace("S.", &format!("{schema}.")), &[]).await.unwrap().get(0);
+    let id: i64 = client
+        .query_one(&keep.replace("S.", &format!("{schema}.")), &[])
+        .await
+        .unwrap()
+        .get(0);
     let row = lab.inspect().show(id).await.unwrap().unwrap();
-    assert_eq!((row.state.as_str(), row.data.as_deref()), (r#"{"a": null}"#, Some(r#"{"b": null}"#)));
+    assert_eq!(
+        (row.state.as_str(), row.data.as_deref()),
+        (r#"{"a": null}"#, Some(r#"{"b": null}"#))
+    );
     assert_eq!(row.eligible_at, lab.now().await);
-    assert!(client.query(&format!("select * from {schema}.result(999)"), &[]).await.unwrap().is_empty());
+    assert!(
+        client
+            .query(&format!("select * from {schema}.result(999)"), &[])
+            .await
+            .unwrap()
+            .is_empty()
+    );
 }
 
 #[tokio::test]
@@ -232,7 +411,11 @@ async fn an_entry_says_its_lane_whether_it_blocks_and_its_partition_key() {
         let show = async |row: usize| lab.inspect().show(rows[row].get(0)).await.unwrap().unwrap();
         let (deploy, call) = (show(0).await, show(1).await);
         assert_eq!(
-            (deploy.lane_key.as_deref(), deploy.lane_blocks, deploy.status),
+            (
+                deploy.lane_key.as_deref(),
+                deploy.lane_blocks,
+                deploy.status
+            ),
             (Some("server:7"), true, Status::Queued)
         );
         assert_eq!(

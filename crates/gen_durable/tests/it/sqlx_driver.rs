@@ -6,8 +6,8 @@ use std::sync::{
 };
 
 use gen_durable::{
-    Client, Context, Engine, Event, Failure, Lab, Machine, Outcome, Policy, SECOND, Signal, Status, birth, done, next,
-    stop, wait_for,
+    Client, Context, Engine, Event, Failure, Lab, Machine, Outcome, Policy, SECOND, Signal, Status,
+    birth, done, next, stop, wait_for,
 };
 use serde::{Deserialize, Serialize};
 use sqlx::{Connection, Executor, PgConnection, PgPool, Row, postgres::PgPoolOptions};
@@ -16,20 +16,37 @@ use tokio::sync::Notify;
 use crate::support::{Running, SOON, live, sql, url};
 
 async fn pool() -> PgPool {
-    PgPoolOptions::new().max_connections(4).connect(&url()).await.unwrap()
+    PgPoolOptions::new()
+        .max_connections(4)
+        .connect(&url())
+        .await
+        .unwrap()
 }
 
 /// A ledger of the test's own beside the schema, to write in.
 async fn ledger(schema: &str) -> String {
     let ledger = format!("{schema}.ledger");
-    let make = format!("create table {ledger} (id bigint, what text, unique (id, what) deferrable initially deferred)");
-    sql().await.batch_execute(&format!("{make}; grant all on {ledger} to public")).await.unwrap();
+    let make = format!(
+        "create table {ledger} (id bigint, what text, unique (id, what) deferrable initially deferred)"
+    );
+    sql()
+        .await
+        .batch_execute(&format!("{make}; grant all on {ledger} to public"))
+        .await
+        .unwrap();
     ledger
 }
 
 async fn entries(ledger: &str) -> Vec<String> {
     let text = format!("select what from {ledger} order by id, what");
-    sql().await.query(&text, &[]).await.unwrap().iter().map(|row| row.get(0)).collect()
+    sql()
+        .await
+        .query(&text, &[])
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| row.get(0))
+        .collect()
 }
 
 #[derive(Serialize, Deserialize)]
@@ -65,7 +82,9 @@ impl Machine for Order {
     async fn step(&mut self, at: Step, cx: &mut Context<'_, Self>) -> Outcome<Self> {
         match at {
             Step::Ask => Ok(wait_for::<Paid>().then(Step::Told).forever()),
-            Step::Told => Ok(done(cx.awaited::<Paid>()?.iter().map(|paid| paid.cents).sum())),
+            Step::Told => Ok(done(
+                cx.awaited::<Paid>()?.iter().map(|paid| paid.cents).sum(),
+            )),
         }
     }
 }
@@ -74,28 +93,82 @@ impl Machine for Order {
 async fn acts_ride_in_a_callers_transaction_and_are_undone_with_it() {
     let lab = Lab::new(()).await.register::<Order>();
     let pool = pool().await;
-    let count = async || lab.inspect().counts().await.unwrap().iter().map(|count| count.count).sum::<i64>();
+    let count = async || {
+        lab.inspect()
+            .counts()
+            .await
+            .unwrap()
+            .iter()
+            .map(|count| count.count)
+            .sum::<i64>()
+    };
 
     let mut tx = pool.begin().await.unwrap();
-    lab.enqueue(Order { number: 0 }).priority(-3).after(SECOND).tenant("acme").within(&mut tx).await.unwrap();
-    lab.enqueue(Order { number: 1 }).within(&mut tx).await.unwrap();
+    lab.enqueue(Order { number: 0 })
+        .priority(-3)
+        .after(SECOND)
+        .tenant("acme")
+        .within(&mut tx)
+        .await
+        .unwrap();
+    lab.enqueue(Order { number: 1 })
+        .within(&mut tx)
+        .await
+        .unwrap();
     assert_eq!(count().await, 0, "nobody sees it before the commit");
     tx.rollback().await.unwrap();
     assert_eq!(count().await, 0);
 
     let mut tx = pool.begin().await.unwrap();
     let before = lab.statements();
-    let plain =
-        lab.enqueue(Order { number: 0 }).priority(-3).after(SECOND).tenant("acme").within(&mut tx).await.unwrap();
-    let keyed = lab.enqueue(Order { number: 1 }).within(&mut tx).await.unwrap();
-    let again = lab.enqueue(Order { number: 1 }).within(&mut tx).await.unwrap();
+    let plain = lab
+        .enqueue(Order { number: 0 })
+        .priority(-3)
+        .after(SECOND)
+        .tenant("acme")
+        .within(&mut tx)
+        .await
+        .unwrap();
+    let keyed = lab
+        .enqueue(Order { number: 1 })
+        .within(&mut tx)
+        .await
+        .unwrap();
+    let again = lab
+        .enqueue(Order { number: 1 })
+        .within(&mut tx)
+        .await
+        .unwrap();
     assert!(keyed.is_new && !again.is_new && again.id == keyed.id);
-    assert!(lab.signal(keyed.id, Paid { cents: 1 }).once("evt").within(&mut tx).await.unwrap());
-    assert!(!lab.signal(Order::keyed("order:1"), Paid { cents: 1 }).once("evt").within(&mut tx).await.unwrap());
-    let refused = lab.signal(Order::keyed("order:9"), Paid { cents: 1 }).within(&mut tx).await.unwrap_err();
+    assert!(
+        lab.signal(keyed.id, Paid { cents: 1 })
+            .once("evt")
+            .within(&mut tx)
+            .await
+            .unwrap()
+    );
+    assert!(
+        !lab.signal(Order::keyed("order:1"), Paid { cents: 1 })
+            .once("evt")
+            .within(&mut tx)
+            .await
+            .unwrap()
+    );
+    let refused = lab
+        .signal(Order::keyed("order:9"), Paid { cents: 1 })
+        .within(&mut tx)
+        .await
+        .unwrap_err();
     assert!(refused.is_no_target(), "{refused}");
     let sent = |name: &str| lab.statements()[name] - before.get(name).unwrap_or(&0);
-    assert_eq!((sent("enqueue.sql"), sent("enqueue_all.sql"), sent("signal_within.sql")), (1, 2, 3));
+    assert_eq!(
+        (
+            sent("enqueue.sql"),
+            sent("enqueue_all.sql"),
+            sent("signal_within.sql")
+        ),
+        (1, 2, 3)
+    );
     tx.commit().await.unwrap();
 
     let row = lab.row_of(plain.id).await;
@@ -117,11 +190,21 @@ async fn events_are_recorded_in_a_callers_transaction_and_are_undone_with_it() {
     let lab = Lab::new(()).await;
     let pool = pool().await;
     let mut tx = pool.begin().await.unwrap();
-    lab.record("acme", Sold { cents: 1 }).within(&mut tx).await.unwrap();
+    lab.record("acme", Sold { cents: 1 })
+        .within(&mut tx)
+        .await
+        .unwrap();
     tx.rollback().await.unwrap();
     let mut tx = pool.begin().await.unwrap();
-    lab.record("acme", Sold { cents: 2 }).headers(&"of mine").within(&mut tx).await.unwrap();
-    lab.record_all("acme", (3..=102).map(|cents| Sold { cents })).within(&mut tx).await.unwrap();
+    lab.record("acme", Sold { cents: 2 })
+        .headers(&"of mine")
+        .within(&mut tx)
+        .await
+        .unwrap();
+    lab.record_all("acme", (3..=102).map(|cents| Sold { cents }))
+        .within(&mut tx)
+        .await
+        .unwrap();
     // It is open, and holds nobody up.
     assert_eq!(lab.record("acme", Sold { cents: 0 }).await.unwrap(), 1);
     let before = lab.events().of::<Sold>("acme", 0, 1_000).await.unwrap();
@@ -129,11 +212,23 @@ async fn events_are_recorded_in_a_callers_transaction_and_are_undone_with_it() {
     tx.commit().await.unwrap();
     assert_eq!(lab.events().place("acme").await.unwrap(), 101);
     let log = lab.events().of::<Sold>("acme", 0, 1_000).await.unwrap();
-    assert_eq!(log.iter().map(|sold| sold.position).collect::<Vec<_>>(), (1..=102).collect::<Vec<_>>());
-    assert_eq!(log[1..].iter().map(|sold| sold.event.cents).collect::<Vec<_>>(), (2..=102).collect::<Vec<_>>());
+    assert_eq!(
+        log.iter().map(|sold| sold.position).collect::<Vec<_>>(),
+        (1..=102).collect::<Vec<_>>()
+    );
+    assert_eq!(
+        log[1..]
+            .iter()
+            .map(|sold| sold.event.cents)
+            .collect::<Vec<_>>(),
+        (2..=102).collect::<Vec<_>>()
+    );
     assert_eq!(log[1].headers, Some("of mine".into()));
     // And on a connection that is in no transaction.
-    lab.record("acme", Sold { cents: 9 }).within(&mut pool.acquire().await.unwrap()).await.unwrap();
+    lab.record("acme", Sold { cents: 9 })
+        .within(&mut pool.acquire().await.unwrap())
+        .await
+        .unwrap();
     assert_eq!(lab.record("acme", Sold { cents: 10 }).await.unwrap(), 104);
 }
 
@@ -142,15 +237,31 @@ async fn acts_ride_on_a_connection_and_on_a_pools_connection() {
     let lab = Lab::new(()).await.register::<Order>();
     let pool = pool().await;
     let mut pooled = pool.acquire().await.unwrap();
-    let first = lab.enqueue(Order { number: 1 }).within(&mut pooled).await.unwrap();
+    let first = lab
+        .enqueue(Order { number: 1 })
+        .within(&mut pooled)
+        .await
+        .unwrap();
     let mut own = PgConnection::connect(&url()).await.unwrap();
-    assert!(!lab.enqueue(Order { number: 1 }).within(&mut own).await.unwrap().is_new);
+    assert!(
+        !lab.enqueue(Order { number: 1 })
+            .within(&mut own)
+            .await
+            .unwrap()
+            .is_new
+    );
     // A savepoint of theirs is a transaction too.
     let mut outer = own.begin().await.unwrap();
     let mut inner = outer.begin().await.unwrap();
-    lab.signal(first.id, Paid { cents: 5 }).within(&mut inner).await.unwrap();
+    lab.signal(first.id, Paid { cents: 5 })
+        .within(&mut inner)
+        .await
+        .unwrap();
     inner.rollback().await.unwrap();
-    lab.signal(first.id, Paid { cents: 7 }).within(&mut *outer).await.unwrap();
+    lab.signal(first.id, Paid { cents: 7 })
+        .within(&mut *outer)
+        .await
+        .unwrap();
     outer.commit().await.unwrap();
     lab.drain().await;
     assert_eq!(lab.result_of(first.id).await, Some(Ok(7)));
@@ -161,12 +272,25 @@ async fn what_cannot_be_kept_is_refused_before_the_callers_transaction_is_touche
     let lab = Lab::new(()).await.register::<Order>();
     let pool = pool().await;
     let mut tx = pool.begin().await.unwrap();
-    let refused = lab.enqueue(Order { number: 1 }).tenant("a\0b").within(&mut tx).await.unwrap_err();
+    let refused = lab
+        .enqueue(Order { number: 1 })
+        .tenant("a\0b")
+        .within(&mut tx)
+        .await
+        .unwrap_err();
     assert!(refused.is_invalid(), "{refused}");
-    lab.enqueue(Order { number: 1 }).within(&mut tx).await.unwrap();
+    lab.enqueue(Order { number: 1 })
+        .within(&mut tx)
+        .await
+        .unwrap();
     // A transaction in which a statement of the caller's failed says so.
     tx.execute("select 1/0").await.unwrap_err();
-    let error = lab.enqueue(Order { number: 2 }).within(&mut tx).await.unwrap_err().to_string();
+    let error = lab
+        .enqueue(Order { number: 2 })
+        .within(&mut tx)
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("25P02"), "{error}");
     drop(tx);
     assert!(lab.inspect().counts().await.unwrap().is_empty());
@@ -224,7 +348,9 @@ impl Machine for Writer {
         let insert = format!("insert into {} values ($1, $2)", self.ledger);
         let times = if self.way == Way::Refused { 2 } else { 1 };
         for _ in 0..times {
-            let query = sqlx::query(sqlx::AssertSqlSafe(insert.clone())).bind(cx.id.raw()).bind(format!("{at:?}"));
+            let query = sqlx::query(sqlx::AssertSqlSafe(insert.clone()))
+                .bind(cx.id.raw())
+                .bind(format!("{at:?}"));
             query.execute(&mut *tx).await?;
         }
         if self.way == Way::FailsOnce && cx.attempt == 0 {
@@ -235,16 +361,22 @@ impl Machine for Writer {
             cx.app.go_on.notified().await;
         }
         Ok(match at {
-            At::Write if self.way == Way::More => {
-                wait_for::<Go>().then(At::Last).forever().and_enqueue(birth(Order { number: 7 }))
-            }
+            At::Write if self.way == Way::More => wait_for::<Go>()
+                .then(At::Last)
+                .forever()
+                .and_enqueue(birth(Order { number: 7 })),
             At::Write => next(At::Last),
             At::Last => done(()),
         }
         .within(tx))
     }
 
-    async fn handle(&mut self, at: At, failure: &Failure, cx: &mut Context<'_, Self>) -> Outcome<Self> {
+    async fn handle(
+        &mut self,
+        at: At,
+        failure: &Failure,
+        cx: &mut Context<'_, Self>,
+    ) -> Outcome<Self> {
         cx.app.handled.fetch_add(1, Ordering::SeqCst);
         if self.way == Way::Refused {
             return Ok(stop(failure.message.clone()));
@@ -253,36 +385,74 @@ impl Machine for Writer {
     }
 
     fn policy(&self, _: &At) -> Policy {
-        Policy { backoff_first: SECOND / 100, ..Policy::default() }
+        Policy {
+            backoff_first: SECOND / 100,
+            ..Policy::default()
+        }
     }
 }
 
 async fn host() -> Arc<Host> {
     let pool = pool().await;
-    Arc::new(Host { pool, handled: AtomicU32::new(0), began: Notify::new(), go_on: Notify::new() })
+    Arc::new(Host {
+        pool,
+        handled: AtomicU32::new(0),
+        began: Notify::new(),
+        go_on: Notify::new(),
+    })
 }
 
 #[tokio::test]
 async fn a_step_ends_with_its_own_transaction_from_the_hosts_pool() {
     let (pool, host) = (live().await, host().await);
     let ledger = ledger(pool.schema()).await;
-    let engine = Engine::builder(pool.clone(), host.clone()).register::<Writer>().build().unwrap();
+    let engine = Engine::builder(pool.clone(), host.clone())
+        .register::<Writer>()
+        .build()
+        .unwrap();
     let running = Running::start(engine);
     let client = Client::new(pool);
     for way in [Way::Plain, Way::FailsOnce, Way::More] {
-        let writer = client.enqueue(Writer { ledger: ledger.clone(), way }).await.unwrap();
+        let writer = client
+            .enqueue(Writer {
+                ledger: ledger.clone(),
+                way,
+            })
+            .await
+            .unwrap();
         if way == Way::More {
             client.signal(writer.id, Go).await.unwrap();
         }
-        let settled = client.settled(writer.id, SOON).await.unwrap().expect("it settles");
+        let settled = client
+            .settled(writer.id, SOON)
+            .await
+            .unwrap()
+            .expect("it settles");
         assert_eq!(settled.result, Ok(()), "{way:?}");
         let wanted = ["Last", "Write"].map(str::to_owned);
-        assert_eq!(entries(&ledger).await, wanted, "{way:?}: each step wrote once");
-        sql().await.batch_execute(&format!("truncate {ledger}")).await.unwrap();
+        assert_eq!(
+            entries(&ledger).await,
+            wanted,
+            "{way:?}: each step wrote once"
+        );
+        sql()
+            .await
+            .batch_execute(&format!("truncate {ledger}"))
+            .await
+            .unwrap();
     }
-    assert_eq!(host.handled.load(Ordering::SeqCst), 2, "once for each step that failed half-way");
+    assert_eq!(
+        host.handled.load(Ordering::SeqCst),
+        2,
+        "once for each step that failed half-way"
+    );
     let riders = client.inspect().counts().await.unwrap();
-    assert!(riders.iter().any(|count| count.fsm == "order" && count.count == 1), "{riders:?}");
+    assert!(
+        riders
+            .iter()
+            .any(|count| count.fsm == "order" && count.count == 1),
+        "{riders:?}"
+    );
     running.stop().await;
 }
 
@@ -290,13 +460,31 @@ async fn a_step_ends_with_its_own_transaction_from_the_hosts_pool() {
 async fn a_commit_of_its_own_that_is_refused_is_told_to_the_handler() {
     let (pool, host) = (live().await, host().await);
     let ledger = ledger(pool.schema()).await;
-    let engine = Engine::builder(pool.clone(), host.clone()).register::<Writer>().build().unwrap();
+    let engine = Engine::builder(pool.clone(), host.clone())
+        .register::<Writer>()
+        .build()
+        .unwrap();
     let running = Running::start(engine);
     let client = Client::new(pool);
-    let writer = client.enqueue(Writer { ledger: ledger.clone(), way: Way::Refused }).await.unwrap();
-    let failure = client.settled(writer.id, SOON).await.unwrap().expect("it settles").result.unwrap_err();
+    let writer = client
+        .enqueue(Writer {
+            ledger: ledger.clone(),
+            way: Way::Refused,
+        })
+        .await
+        .unwrap();
+    let failure = client
+        .settled(writer.id, SOON)
+        .await
+        .unwrap()
+        .expect("it settles")
+        .result
+        .unwrap_err();
     assert!(failure.message.contains("23505"), "{failure}");
-    assert_eq!((host.handled.load(Ordering::SeqCst), entries(&ledger).await), (1, vec![]));
+    assert_eq!(
+        (host.handled.load(Ordering::SeqCst), entries(&ledger).await),
+        (1, vec![])
+    );
     running.stop().await;
 }
 
@@ -304,20 +492,42 @@ async fn a_commit_of_its_own_that_is_refused_is_told_to_the_handler() {
 async fn a_step_that_lost_its_claim_takes_its_own_transaction_back() {
     let (pool, host) = (live().await, host().await);
     let ledger = ledger(pool.schema()).await;
-    let engine = Engine::builder(pool.clone(), host.clone()).register::<Writer>().build().unwrap();
+    let engine = Engine::builder(pool.clone(), host.clone())
+        .register::<Writer>()
+        .build()
+        .unwrap();
     let running = Running::start(engine);
     let client = Client::new(pool.clone());
-    let writer = client.enqueue(Writer { ledger: ledger.clone(), way: Way::Held }).await.unwrap();
+    let writer = client
+        .enqueue(Writer {
+            ledger: ledger.clone(),
+            way: Way::Held,
+        })
+        .await
+        .unwrap();
     host.began.notified().await;
     assert!(client.cancel(writer.id, "no more").await.unwrap());
     host.go_on.notify_one();
     // Drained: the step has come to its end.
     running.stop().await;
     assert_eq!(entries(&ledger).await, Vec::<String>::new());
-    let row = client.inspect().show(writer.id.raw()).await.unwrap().unwrap();
+    let row = client
+        .inspect()
+        .show(writer.id.raw())
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(row.status, Status::Cancelled);
     // And its connection is whole again.
-    let one: i32 = host.pool.acquire().await.unwrap().fetch_one("select 1").await.unwrap().get(0);
+    let one: i32 = host
+        .pool
+        .acquire()
+        .await
+        .unwrap()
+        .fetch_one("select 1")
+        .await
+        .unwrap()
+        .get(0);
     assert_eq!(one, 1);
 }
 
@@ -326,17 +536,44 @@ async fn a_pool_without_the_rights_is_refused_and_the_handler_is_told() {
     let lab = Lab::new(()).await;
     let ledger = ledger(lab.pool().schema()).await;
     let options: sqlx::postgres::PgConnectOptions = url().parse().unwrap();
-    let reader = PgPoolOptions::new().connect_with(options.username("gen_durable_reader")).await.unwrap();
+    let reader = PgPoolOptions::new()
+        .connect_with(options.username("gen_durable_reader"))
+        .await
+        .unwrap();
     let mut tx = reader.begin().await.unwrap();
-    let error = lab.enqueue(Order { number: 1 }).within(&mut tx).await.unwrap_err();
+    let error = lab
+        .enqueue(Order { number: 1 })
+        .within(&mut tx)
+        .await
+        .unwrap_err();
     assert!(error.to_string().contains("lacks the rights"), "{error}");
     drop(tx);
 
-    let host = Arc::new(Host { pool: reader, handled: AtomicU32::new(0), began: Notify::new(), go_on: Notify::new() });
-    let engine = Engine::builder(lab.pool().clone(), host.clone()).register::<Writer>().build().unwrap();
+    let host = Arc::new(Host {
+        pool: reader,
+        handled: AtomicU32::new(0),
+        began: Notify::new(),
+        go_on: Notify::new(),
+    });
+    let engine = Engine::builder(lab.pool().clone(), host.clone())
+        .register::<Writer>()
+        .build()
+        .unwrap();
     let running = Running::start(engine);
-    let writer = lab.enqueue(Writer { ledger: ledger.clone(), way: Way::Refused }).await.unwrap();
-    let failure = lab.settled(writer.id, SOON).await.unwrap().expect("it settles").result.unwrap_err();
+    let writer = lab
+        .enqueue(Writer {
+            ledger: ledger.clone(),
+            way: Way::Refused,
+        })
+        .await
+        .unwrap();
+    let failure = lab
+        .settled(writer.id, SOON)
+        .await
+        .unwrap()
+        .expect("it settles")
+        .result
+        .unwrap_err();
     assert!(failure.message.contains("42501"), "{failure}");
     assert_eq!(entries(&ledger).await, Vec::<String>::new());
     running.stop().await;

@@ -1,8 +1,8 @@
 //! The story of an instance: what is told, what is not, and where it ends. What each act tells stands with the acts.
 
 use gen_durable::{
-    Context, DAY, Engine, Failure, Job, Lab, MINUTE, Machine, Outcome, Policy, SECOND, Settings, Status, StepError,
-    Story, StoryMark, done, next, retry_after, sleep, spawn,
+    Context, DAY, Engine, Failure, Job, Lab, MINUTE, Machine, Outcome, Policy, SECOND, Settings,
+    Status, StepError, Story, StoryMark, done, next, retry_after, sleep, spawn,
 };
 use serde::{Deserialize, Serialize};
 
@@ -52,8 +52,17 @@ impl<const TELLS: u8> Machine for Round<TELLS> {
     }
 
     /// The second failure leads elsewhere.
-    async fn handle(&mut self, _: At, failure: &Failure, _: &mut Context<'_, Self>) -> Outcome<Self> {
-        Ok(if failure.attempt < 2 { retry_after(SECOND) } else { next(At::Rescued) })
+    async fn handle(
+        &mut self,
+        _: At,
+        failure: &Failure,
+        _: &mut Context<'_, Self>,
+    ) -> Outcome<Self> {
+        Ok(if failure.attempt < 2 {
+            retry_after(SECOND)
+        } else {
+            next(At::Rescued)
+        })
     }
 }
 
@@ -71,7 +80,10 @@ impl Job for Flaky {
         Ok(())
     }
     fn policy(&self) -> Policy {
-        Policy { backoff_first: SECOND, ..Policy::default() }
+        Policy {
+            backoff_first: SECOND,
+            ..Policy::default()
+        }
     }
 }
 
@@ -89,7 +101,11 @@ impl Job for Chatty {
 }
 
 async fn lab() -> Lab<()> {
-    let lab = Lab::new(()).await.register::<Round<ALL>>().register::<Round<FAILURES>>().register::<Round<OFF>>();
+    let lab = Lab::new(())
+        .await
+        .register::<Round<ALL>>()
+        .register::<Round<FAILURES>>()
+        .register::<Round<OFF>>();
     lab.register::<Flaky>().register::<Chatty>()
 }
 
@@ -101,15 +117,41 @@ async fn lines_in(lab: &Lab<()>) -> i64 {
 #[tokio::test]
 async fn a_machine_tells_every_commit_a_job_what_went_wrong_and_each_can_say_otherwise() {
     let lab = lab().await;
-    let all = lab.enqueue(Round::<ALL> { left: 1 }).await.unwrap().id.raw();
-    let failures = lab.enqueue(Round::<FAILURES> { left: 1 }).await.unwrap().id.raw();
-    let off = lab.enqueue(Round::<OFF> { left: 1 }).await.unwrap().id.raw();
-    let off_failing = lab.enqueue(Round::<OFF> { left: 1 }).starting_at(At::Fail).await.unwrap().id;
-    let (flaky, chatty) = (lab.enqueue(Flaky).await.unwrap().id.raw(), lab.enqueue(Chatty).await.unwrap().id.raw());
+    let all = lab
+        .enqueue(Round::<ALL> { left: 1 })
+        .await
+        .unwrap()
+        .id
+        .raw();
+    let failures = lab
+        .enqueue(Round::<FAILURES> { left: 1 })
+        .await
+        .unwrap()
+        .id
+        .raw();
+    let off = lab
+        .enqueue(Round::<OFF> { left: 1 })
+        .await
+        .unwrap()
+        .id
+        .raw();
+    let off_failing = lab
+        .enqueue(Round::<OFF> { left: 1 })
+        .starting_at(At::Fail)
+        .await
+        .unwrap()
+        .id;
+    let (flaky, chatty) = (
+        lab.enqueue(Flaky).await.unwrap().id.raw(),
+        lab.enqueue(Chatty).await.unwrap().id.raw(),
+    );
     lab.skip(MINUTE).await;
     assert_eq!(
         told(&lab, all).await,
-        ["next: round > round, runnable, by lab/0", "done: round > round, done, by lab/0"]
+        [
+            "next: round > round, runnable, by lab/0",
+            "done: round > round, done, by lab/0"
+        ]
     );
     assert_eq!(told(&lab, failures).await, [""; 0]);
     assert_eq!(told(&lab, off).await, [""; 0]);
@@ -122,15 +164,26 @@ async fn a_machine_tells_every_commit_a_job_what_went_wrong_and_each_can_say_oth
             "failure: run > run, runnable, attempt 1, error not yet 1, by lab/0"
         ]
     );
-    assert_eq!(told(&lab, chatty).await, ["done: run > run, done, by lab/0"]);
+    assert_eq!(
+        told(&lab, chatty).await,
+        ["done: run > run, done, by lab/0"]
+    );
 }
 
 #[tokio::test]
 async fn a_failure_that_the_handler_leads_on_from_is_told_though_the_row_forgets_it() {
     let lab = lab().await;
-    let id = lab.enqueue(Round::<FAILURES> { left: 0 }).starting_at(At::Fail).await.unwrap().id;
+    let id = lab
+        .enqueue(Round::<FAILURES> { left: 0 })
+        .starting_at(At::Fail)
+        .await
+        .unwrap()
+        .id;
     lab.skip(MINUTE).await;
-    assert_eq!((lab.status_of(id).await, lab.row_of(id).await.last_error), (Status::Done, None));
+    assert_eq!(
+        (lab.status_of(id).await, lab.row_of(id).await.last_error),
+        (Status::Done, None)
+    );
     assert_eq!(
         told(&lab, id.raw()).await,
         [
@@ -144,11 +197,19 @@ async fn a_failure_that_the_handler_leads_on_from_is_told_though_the_row_forgets
 #[tokio::test]
 async fn what_is_done_from_outside_is_told_also_of_a_machine_that_tells_nothing() {
     let lab = lab().await;
-    let id = lab.enqueue(Round::<OFF> { left: 0 }).starting_at(At::Sleep).await.unwrap().id;
+    let id = lab
+        .enqueue(Round::<OFF> { left: 0 })
+        .starting_at(At::Sleep)
+        .await
+        .unwrap()
+        .id;
     lab.crash_before_commit().await;
     lab.drain().await;
     assert!(lab.cancel(id, "enough").await.unwrap());
-    lab.operate().retry(id.raw(), Some(("round", None))).await.unwrap();
+    lab.operate()
+        .retry(id.raw(), Some(("round", None)))
+        .await
+        .unwrap();
     lab.drain().await;
     assert_eq!(lab.status_of(id).await, Status::Done);
     assert_eq!(
@@ -174,11 +235,14 @@ async fn the_last_death_of_a_step_is_told_with_its_error() {
     ))
     .await
     .unwrap();
-    let reap = include_str!("../../src/store/sql/reap.sql").replace("gen_durable.", &format!("{schema}."));
+    let reap =
+        include_str!("../../src/store/sql/reap.sql").replace("gen_durable.", &format!("{schema}."));
     sql.query(&reap, &[&dead, &10i64, &3i32]).await.unwrap();
     assert_eq!(
         told(&lab, id.raw()).await,
-        ["reap: round > round, stuck, attempt 2, error its worker died 3 times while it ran, by far/7"]
+        [
+            "reap: round > round, stuck, attempt 2, error its worker died 3 times while it ran, by far/7"
+        ]
     );
 }
 
@@ -187,15 +251,30 @@ async fn one_that_was_set_aside_says_so_and_when_it_got_another_try() {
     let lab = lab().await;
     let id = lab.enqueue(Round::<FAILURES> { left: 0 }).await.unwrap().id;
     let (sql, schema) = (sql().await, lab.pool().schema());
-    sql.batch_execute(&format!("update {schema}.instances set state = '[]'")).await.unwrap();
+    sql.batch_execute(&format!("update {schema}.instances set state = '[]'"))
+        .await
+        .unwrap();
     assert_eq!(lab.drain().await.stuck, 1);
     let lines = story(&lab, id.raw()).await;
-    assert!(in_words(&lines[0]).starts_with("stuck: round > round, stuck, error the state cannot"), "{lines:?}");
+    assert!(
+        in_words(&lines[0]).starts_with("stuck: round > round, stuck, error the state cannot"),
+        "{lines:?}"
+    );
     assert_eq!((lines.len(), lines[0].woken_at), (1, None));
-    let retry = include_str!("../../src/store/sql/retry_stuck.sql").replace("gen_durable.", &format!("{schema}."));
+    let retry = include_str!("../../src/store/sql/retry_stuck.sql")
+        .replace("gen_durable.", &format!("{schema}."));
     let none: Vec<i64> = Vec::new();
-    let rows = sql.query(&retry, &[&vec!["round_failures/1/round"], &0_i64, &10_i32, &none]).await.unwrap();
-    assert_eq!((rows[0].get::<_, Option<i64>>(0), rows[0].get::<_, i64>(1)), (None, 1));
+    let rows = sql
+        .query(
+            &retry,
+            &[&vec!["round_failures/1/round"], &0_i64, &10_i32, &none],
+        )
+        .await
+        .unwrap();
+    assert_eq!(
+        (rows[0].get::<_, Option<i64>>(0), rows[0].get::<_, i64>(1)),
+        (None, 1)
+    );
     let lines = story(&lab, id.raw()).await;
     assert_eq!((lines.len(), lines[0].woken_at), (1, Some(lab.now().await)));
     assert_eq!(lines[0].cause.as_deref(), Some("another build"));
@@ -204,9 +283,18 @@ async fn one_that_was_set_aside_says_so_and_when_it_got_another_try() {
 #[tokio::test]
 async fn a_step_in_its_own_transaction_tells_in_that_transaction() {
     let lab = lab().await;
-    let id = lab.enqueue(Round::<ALL> { left: 0 }).starting_at(At::Own).await.unwrap().id.raw();
+    let id = lab
+        .enqueue(Round::<ALL> { left: 0 })
+        .starting_at(At::Own)
+        .await
+        .unwrap()
+        .id
+        .raw();
     assert!(lab.step().await);
-    assert_eq!(told(&lab, id).await, ["next: own > rescued, runnable, by lab/0"]);
+    assert_eq!(
+        told(&lab, id).await,
+        ["next: own > rescued, runnable, by lab/0"]
+    );
 }
 
 /// The first child releases the join, the second finds it released.
@@ -235,7 +323,10 @@ async fn who_was_woken_is_not_woken_again_by_the_next() {
     }
     let lab = lab().await.register::<Any>();
     let id = lab.enqueue(Any).priority(9).await.unwrap().id;
-    let tick = format!("update {}.lab_clock set now = now + interval '1 s'", lab.pool().schema());
+    let tick = format!(
+        "update {}.lab_clock set now = now + interval '1 s'",
+        lab.pool().schema()
+    );
     let clock = sql().await;
     assert!(lab.step().await);
     clock.execute(&tick, &[]).await.unwrap();
@@ -243,9 +334,16 @@ async fn who_was_woken_is_not_woken_again_by_the_next() {
     assert!(lab.step().await, "the first child");
     clock.execute(&tick, &[]).await.unwrap();
     assert!(lab.step().await, "the second one");
-    assert_eq!((lab.status_of(id).await, lab.row_of(id).await.step_seq), (Status::Runnable, 1));
+    assert_eq!(
+        (lab.status_of(id).await, lab.row_of(id).await.step_seq),
+        (Status::Runnable, 1)
+    );
     let lines = story(&lab, id.raw()).await;
-    assert_eq!((lines.len(), lines[0].woken_at), (1, Some(first)), "{lines:?}");
+    assert_eq!(
+        (lines.len(), lines[0].woken_at),
+        (1, Some(first)),
+        "{lines:?}"
+    );
 }
 
 /// Both statements that commit, told that their owner has lost its claim: one row is still its own, the other is not.
@@ -253,11 +351,19 @@ async fn who_was_woken_is_not_woken_again_by_the_next() {
 async fn an_owner_that_lost_its_claim_tells_nothing() {
     let lab = lab().await;
     let (sql, schema) = (sql().await, lab.pool().schema());
-    let ids = [lab.enqueue(Flaky).after(DAY).await.unwrap().id, lab.enqueue(Flaky).after(DAY).await.unwrap().id];
+    let ids = [
+        lab.enqueue(Flaky).after(DAY).await.unwrap().id,
+        lab.enqueue(Flaky).after(DAY).await.unwrap().id,
+    ];
     let (lost, kept) = (ids[0].raw(), ids[1].raw());
-    sql.batch_execute(&format!("update {schema}.instances set claim_epoch = 5, step_seq = 3")).await.unwrap();
+    sql.batch_execute(&format!(
+        "update {schema}.instances set claim_epoch = 5, step_seq = 3"
+    ))
+    .await
+    .unwrap();
 
-    let settle = include_str!("../../src/store/sql/settle_told.sql").replace("gen_durable.", &format!("{schema}."));
+    let settle = include_str!("../../src/store/sql/settle_told.sql")
+        .replace("gen_durable.", &format!("{schema}."));
     let none: Vec<Option<String>> = Vec::new();
     let written = sql
         .query(
@@ -286,9 +392,18 @@ async fn an_owner_that_lost_its_claim_tells_nothing() {
         )
         .await
         .unwrap();
-    assert_eq!(written.iter().map(|row| row.get::<_, i64>(0)).collect::<Vec<_>>(), [kept]);
+    assert_eq!(
+        written
+            .iter()
+            .map(|row| row.get::<_, i64>(0))
+            .collect::<Vec<_>>(),
+        [kept]
+    );
     assert_eq!(told(&lab, lost).await, [""; 0]);
-    assert_eq!(told(&lab, kept).await, ["failure: run > run, runnable, error in time, by here/1"]);
+    assert_eq!(
+        told(&lab, kept).await,
+        ["failure: run > run, runnable, error in time, by here/1"]
+    );
 
     let ending = |id: i64, epoch: i64| {
         format!(
@@ -298,16 +413,31 @@ async fn an_owner_that_lost_its_claim_tells_nothing() {
         )
     };
     let document = format!("[{},{}]", ending(lost, 4), ending(kept, 6));
-    let conclude = include_str!("../../src/store/sql/conclude.sql").replace("gen_durable.", &format!("{schema}."));
-    assert_eq!(sql.query(&conclude, &[&document, &None::<String>]).await.unwrap().len(), 1);
+    let conclude = include_str!("../../src/store/sql/conclude.sql")
+        .replace("gen_durable.", &format!("{schema}."));
+    assert_eq!(
+        sql.query(&conclude, &[&document, &None::<String>])
+            .await
+            .unwrap()
+            .len(),
+        1
+    );
     assert_eq!(told(&lab, lost).await, [""; 0]);
-    assert_eq!(told(&lab, kept).await[1..], ["retry: run > run, runnable, error no, by there/2"]);
+    assert_eq!(
+        told(&lab, kept).await[1..],
+        ["retry: run > run, runnable, error no, by there/2"]
+    );
 }
 
 #[tokio::test]
 async fn a_story_is_read_page_by_page_the_newest_first() {
     let lab = lab().await;
-    let id = lab.enqueue(Round::<ALL> { left: 6 }).await.unwrap().id.raw();
+    let id = lab
+        .enqueue(Round::<ALL> { left: 6 })
+        .await
+        .unwrap()
+        .id
+        .raw();
     lab.enqueue(Round::<ALL> { left: 6 }).await.unwrap();
     lab.drain().await;
     let (mut before, mut seen) = (None, Vec::new());
@@ -319,10 +449,38 @@ async fn a_story_is_read_page_by_page_the_newest_first() {
         seen.extend(page.iter().map(|line| line.mark.seq));
     }
     assert_eq!(seen, [7, 6, 5, 4, 3, 2, 1]);
-    assert_eq!(lab.inspect().story(id, None, 0).await.unwrap().len(), 1, "no limit is no page");
-    assert_eq!(lab.inspect().story(id, None, usize::MAX).await.unwrap().len(), 7);
-    assert_eq!(lab.inspect().story(id, Some(StoryMark { seq: i64::MIN, epoch: 0 }), 9).await.unwrap(), []);
-    assert_eq!(lab.inspect().story(987_654, None, 9).await.unwrap(), [], "who is not there has no story");
+    assert_eq!(
+        lab.inspect().story(id, None, 0).await.unwrap().len(),
+        1,
+        "no limit is no page"
+    );
+    assert_eq!(
+        lab.inspect()
+            .story(id, None, usize::MAX)
+            .await
+            .unwrap()
+            .len(),
+        7
+    );
+    assert_eq!(
+        lab.inspect()
+            .story(
+                id,
+                Some(StoryMark {
+                    seq: i64::MIN,
+                    epoch: 0
+                }),
+                9
+            )
+            .await
+            .unwrap(),
+        []
+    );
+    assert_eq!(
+        lab.inspect().story(987_654, None, 9).await.unwrap(),
+        [],
+        "who is not there has no story"
+    );
 }
 
 /// It has gone round so often, and told of it since its 150th commit.
@@ -341,7 +499,10 @@ async fn after_rounds<M: Machine<App = ()>>(machine: M, commits: i64) -> (Lab<()
 
 /// The oldest commit of which it is told, and of how many.
 async fn kept(lab: &Lab<()>) -> (i64, i64) {
-    let kept = format!("select min(step_seq), count(*) from {}.transitions", lab.pool().schema());
+    let kept = format!(
+        "select min(step_seq), count(*) from {}.transitions",
+        lab.pool().schema()
+    );
     let row = sql().await.query_one(&kept, &[]).await.unwrap();
     (row.get(0), row.get(1))
 }
@@ -376,8 +537,16 @@ async fn a_hundredth_commit_that_was_no_steps_is_made_up_for_by_the_next() {
 
 #[tokio::test]
 async fn a_story_goes_with_its_instance_whoever_takes_that_away() {
-    let settings = Settings { retention: Some(SECOND / 10), collect_every: SECOND / 20, ..Settings::default() };
-    let engine = Engine::builder(live().await, ()).register::<Round<ALL>>().settings(settings).build().unwrap();
+    let settings = Settings {
+        retention: Some(SECOND / 10),
+        collect_every: SECOND / 20,
+        ..Settings::default()
+    };
+    let engine = Engine::builder(live().await, ())
+        .register::<Round<ALL>>()
+        .settings(settings)
+        .build()
+        .unwrap();
     let client = engine.client();
     let running = Running::start(engine);
     let (sql, schema) = (sql().await, client.pool().schema());
@@ -385,32 +554,61 @@ async fn a_story_goes_with_its_instance_whoever_takes_that_away() {
         let count = format!("select count(*) from {schema}.transitions");
         sql.query_one(&count, &[]).await.unwrap().get(0)
     };
-    let kept = client.enqueue(Round::<ALL> { left: 0 }).starting_at(At::Sleep).await.unwrap().id;
+    let kept = client
+        .enqueue(Round::<ALL> { left: 0 })
+        .starting_at(At::Sleep)
+        .await
+        .unwrap()
+        .id;
     let old = client.enqueue(Round::<ALL> { left: 3 }).await.unwrap().id;
-    eventually("it has told something", async || story(&client, kept.raw()).await.len() == 1).await;
-    eventually("the settled one is gone", async || client.inspect().show(old.raw()).await.unwrap().is_none()).await;
-    assert_eq!((lines().await, told(&client, old.raw()).await.len()), (1, 0));
+    eventually("it has told something", async || {
+        story(&client, kept.raw()).await.len() == 1
+    })
+    .await;
+    eventually("the settled one is gone", async || {
+        client.inspect().show(old.raw()).await.unwrap().is_none()
+    })
+    .await;
+    assert_eq!(
+        (lines().await, told(&client, old.raw()).await.len()),
+        (1, 0)
+    );
     running.stop().await;
-    sql.batch_execute(&format!("delete from {schema}.instances")).await.unwrap();
+    sql.batch_execute(&format!("delete from {schema}.instances"))
+        .await
+        .unwrap();
     assert_eq!(lines().await, 0, "by hand");
 }
 
 #[tokio::test]
 async fn a_line_is_one_statement_with_its_commit_and_names_its_process() {
     let lab = lab().await;
-    lab.enqueue_all((0..50).map(|_| Round::<ALL> { left: 0 })).await.unwrap();
-    lab.enqueue_all((0..50).map(|_| Round::<OFF> { left: 0 })).await.unwrap();
+    lab.enqueue_all((0..50).map(|_| Round::<ALL> { left: 0 }))
+        .await
+        .unwrap();
+    lab.enqueue_all((0..50).map(|_| Round::<OFF> { left: 0 }))
+        .await
+        .unwrap();
     let before = lab.statements();
     assert_eq!(lab.drain().await.done, 100);
     let sent = lab.statements();
     let grown = |name: &str| sent.get(name).unwrap_or(&0) - before.get(name).unwrap_or(&0);
     assert_eq!((grown("settle_told.sql"), grown("settle.sql")), (1, 0));
     assert_eq!(lines_in(&lab).await, 50);
-    lab.enqueue_all((0..100).map(|_| Round::<OFF> { left: 0 })).await.unwrap();
+    lab.enqueue_all((0..100).map(|_| Round::<OFF> { left: 0 }))
+        .await
+        .unwrap();
     lab.drain().await;
-    assert_eq!(lab.statements()["settle.sql"], 1, "where nothing is told, it is the statement that it was");
+    assert_eq!(
+        lab.statements()["settle.sql"],
+        1,
+        "where nothing is told, it is the statement that it was"
+    );
 
-    let engine = Engine::builder(live().await, ()).register::<Round<ALL>>().build().unwrap();
+    let engine = Engine::builder(live().await, ())
+        .register::<Round<ALL>>()
+        .build()
+        .unwrap();
     let client = engine.client();
     let running = Running::start(engine);
     let id = client.enqueue(Round::<ALL> { left: 2 }).await.unwrap().id;
@@ -420,9 +618,24 @@ async fn a_line_is_one_statement_with_its_commit_and_names_its_process() {
     let words: Vec<String> = lines.iter().map(in_words).collect();
     let who = format!("/{}", std::process::id());
     assert_eq!(lines.len(), 3, "{words:?}");
-    assert!(lines.iter().all(|line| line.worker.as_deref().is_some_and(|worker| worker.ends_with(&who))), "{words:?}");
-    assert!(lines.windows(2).all(|pair| pair[0].mark < pair[1].mark && pair[0].at <= pair[1].at), "{lines:?}");
-    assert_eq!((lines[1].status, lines[2].status), (Status::Executing, Status::Done), "it ran ahead");
+    assert!(
+        lines.iter().all(|line| line
+            .worker
+            .as_deref()
+            .is_some_and(|worker| worker.ends_with(&who))),
+        "{words:?}"
+    );
+    assert!(
+        lines
+            .windows(2)
+            .all(|pair| pair[0].mark < pair[1].mark && pair[0].at <= pair[1].at),
+        "{lines:?}"
+    );
+    assert_eq!(
+        (lines[1].status, lines[2].status),
+        (Status::Executing, Status::Done),
+        "it ran ahead"
+    );
 }
 
 #[tokio::test]
@@ -440,6 +653,17 @@ async fn a_long_error_is_cut_in_its_line_and_whole_in_its_row() {
     let lab = Lab::new(()).await.register::<Loud>();
     let id = lab.enqueue(Loud).await.unwrap().id;
     assert!(lab.step().await);
-    assert_eq!(story(&lab, id.raw()).await[0].error.as_ref().unwrap().chars().count(), 1_000);
-    assert_eq!(lab.row_of(id).await.last_error.unwrap().chars().count(), 3_000);
+    assert_eq!(
+        story(&lab, id.raw()).await[0]
+            .error
+            .as_ref()
+            .unwrap()
+            .chars()
+            .count(),
+        1_000
+    );
+    assert_eq!(
+        lab.row_of(id).await.last_error.unwrap().chars().count(),
+        3_000
+    );
 }

@@ -19,7 +19,11 @@ pub(crate) fn url() -> String {
 
 /// A schema that no other test knows, with nothing in it.
 pub(crate) fn schema_name() -> String {
-    format!("it_{}_{}", std::process::id(), SCHEMAS.fetch_add(1, Ordering::Relaxed))
+    format!(
+        "it_{}_{}",
+        std::process::id(),
+        SCHEMAS.fetch_add(1, Ordering::Relaxed)
+    )
 }
 
 /// A migrated schema of its own, with the clock of production.
@@ -33,7 +37,11 @@ pub(crate) async fn live() -> Pool {
 /// keeps one, and whoever counts pages, works in one of these.
 pub(crate) async fn apart() -> (Pool, String) {
     let name = schema_name();
-    sql_at(&crate::iso::CLUSTER.url()).await.batch_execute(&format!("create database {name}")).await.unwrap();
+    sql_at(&crate::iso::CLUSTER.url())
+        .await
+        .batch_execute(&format!("create database {name}"))
+        .await
+        .unwrap();
     let url = crate::iso::CLUSTER.url_for(&name);
     let pool = Pool::connect_to(&url, &name).await.unwrap();
     pool.migrate().await.unwrap();
@@ -42,7 +50,9 @@ pub(crate) async fn apart() -> (Pool, String) {
 
 /// A connection to that server.
 pub(crate) async fn sql_at(url: &str) -> tokio_postgres::Client {
-    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
+    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls)
+        .await
+        .unwrap();
     tokio::spawn(connection);
     client
 }
@@ -59,7 +69,9 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn start(engine: Engine) -> Running {
-        Running { engine: engine.start() }
+        Running {
+            engine: engine.start(),
+        }
     }
 
     pub(crate) async fn stop(self) {
@@ -76,7 +88,10 @@ pub(crate) async fn story(client: &Client, id: i64) -> Vec<StoryLine> {
 
 /// A line in words: "next: begin > paid, runnable".
 pub(crate) fn in_words(line: &StoryLine) -> String {
-    let mut words = format!("{}: {} > {}, {}", line.outcome, line.from, line.to, line.status);
+    let mut words = format!(
+        "{}: {} > {}, {}",
+        line.outcome, line.from, line.to, line.status
+    );
     if line.attempt > 0 {
         words.push_str(&format!(", attempt {}", line.attempt));
     }
@@ -95,10 +110,18 @@ pub(crate) async fn told(client: &Client, id: i64) -> Vec<String> {
 pub(crate) async fn tells(client: &Client, id: i64, at: Timestamp, words: &str) {
     let lines = story(client, id).await;
     let row = client.inspect().show(id).await.unwrap().unwrap();
-    let line = lines.last().unwrap_or_else(|| panic!("nothing is told of {id}"));
+    let line = lines
+        .last()
+        .unwrap_or_else(|| panic!("nothing is told of {id}"));
     assert_eq!((in_words(line).as_str(), line.at), (words, at));
-    assert_eq!((line.mark.seq, line.mark.epoch), (row.step_seq, row.claim_epoch));
-    assert_eq!(line.took.is_some(), line.worker.as_deref() == Some("lab/0") && line.outcome != "reap");
+    assert_eq!(
+        (line.mark.seq, line.mark.epoch),
+        (row.step_seq, row.claim_epoch)
+    );
+    assert_eq!(
+        line.took.is_some(),
+        line.worker.as_deref() == Some("lab/0") && line.outcome != "reap"
+    );
 }
 
 /// Look again and again until it is so; a test that waits for ever has failed.

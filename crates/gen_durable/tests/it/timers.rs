@@ -3,9 +3,9 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use gen_durable::{
-    Context, Cycle, DAY, Due, Engine, HOUR, Id, Job, Lab, MINUTE, Machine, Missed, Outcome, Period, SECOND, Settings,
-    Signal, Status, StepError, TimerFilter, Timestamp, WhichTimers, birth, done, sleep, sleep_until, spawn, stop,
-    wait_for,
+    Context, Cycle, DAY, Due, Engine, HOUR, Id, Job, Lab, MINUTE, Machine, Missed, Outcome, Period,
+    SECOND, Settings, Signal, Status, StepError, TimerFilter, Timestamp, WhichTimers, birth, done,
+    sleep, sleep_until, spawn, stop, wait_for,
 };
 use serde::{Deserialize, Serialize};
 
@@ -17,8 +17,14 @@ enum Wish {
     SleepUntil(Timestamp),
     SleepPeriod(String),
     WaitUntil(String),
-    Remind { cycle: String, missed: String, give_up: Option<u64> },
-    Join { cycle: String },
+    Remind {
+        cycle: String,
+        missed: String,
+        give_up: Option<u64>,
+    },
+    Join {
+        cycle: String,
+    },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -53,11 +59,19 @@ impl Machine for Patient {
             Step::Begin => Ok(match self.wish.clone() {
                 Wish::SleepUntil(at) => sleep_until(at).then(Step::Told),
                 Wish::SleepPeriod(period) => sleep(Period::iso(&period)?).then(Step::Told),
-                Wish::WaitUntil(due) => wait_for::<Told>().then(Step::Told).or_after(Due::iso(&due)?, Step::Late),
-                Wish::Remind { cycle, missed, give_up } => {
+                Wish::WaitUntil(due) => wait_for::<Told>()
+                    .then(Step::Told)
+                    .or_after(Due::iso(&due)?, Step::Late),
+                Wish::Remind {
+                    cycle,
+                    missed,
+                    give_up,
+                } => {
                     let cycle: Cycle = cycle.parse()?;
                     let cycle = cycle.missed(Missed::named(&missed).unwrap());
-                    let wait = wait_for::<Told>().then(Step::Told).meanwhile(cycle, remind());
+                    let wait = wait_for::<Told>()
+                        .then(Step::Told)
+                        .meanwhile(cycle, remind());
                     match give_up {
                         Some(seconds) => wait.or_after(Duration::from_secs(seconds), Step::Late),
                         None => wait.forever(),
@@ -65,7 +79,10 @@ impl Machine for Patient {
                 }
                 Wish::Join { cycle } => {
                     let child = birth(Remind { of: -cx.id.raw() }).after(5 * HOUR);
-                    spawn([child]).then(Step::Told).meanwhile(cycle.parse()?, remind()).forever()
+                    spawn([child])
+                        .then(Step::Told)
+                        .meanwhile(cycle.parse()?, remind())
+                        .forever()
                 }
             }),
             Step::Told => Ok(done(cx.now.to_string())),
@@ -89,7 +106,10 @@ impl Job for Remind {
 }
 
 async fn lab() -> Lab<()> {
-    Lab::new(()).await.register::<Patient>().register::<Remind>()
+    Lab::new(())
+        .await
+        .register::<Patient>()
+        .register::<Remind>()
 }
 
 async fn begun(lab: &Lab<()>, wish: Wish) -> Id<Patient> {
@@ -99,14 +119,27 @@ async fn begun(lab: &Lab<()>, wish: Wish) -> Id<Patient> {
 }
 
 fn remind(cycle: &str) -> Wish {
-    Wish::Remind { cycle: cycle.into(), missed: "latest".into(), give_up: None }
+    Wish::Remind {
+        cycle: cycle.into(),
+        missed: "latest".into(),
+        give_up: None,
+    }
 }
 
 /// Timers by their state.
 async fn states(lab: &Lab<()>) -> BTreeMap<String, i64> {
     let client = sql().await;
-    let text = format!("select state, count(*) from {}.timers group by state", lab.pool().schema());
-    client.query(&text, &[]).await.unwrap().iter().map(|row| (row.get(0), row.get(1))).collect()
+    let text = format!(
+        "select state, count(*) from {}.timers group by state",
+        lab.pool().schema()
+    );
+    client
+        .query(&text, &[])
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| (row.get(0), row.get(1)))
+        .collect()
 }
 
 fn of<const N: usize>(states: [(&str, i64); N]) -> BTreeMap<String, i64> {
@@ -116,8 +149,10 @@ fn of<const N: usize>(states: [(&str, i64); N]) -> BTreeMap<String, i64> {
 /// How many reminders have been made.
 async fn reminders(lab: &Lab<()>) -> i64 {
     let client = sql().await;
-    let text =
-        format!("select count(*) from {}.instances where fsm = 'remind' and parent_id is null", lab.pool().schema());
+    let text = format!(
+        "select count(*) from {}.instances where fsm = 'remind' and parent_id is null",
+        lab.pool().schema()
+    );
     client.query_one(&text, &[]).await.unwrap().get(0)
 }
 
@@ -130,7 +165,10 @@ async fn a_sleep_until_a_date_ends_then_and_one_in_the_past_at_once() {
     lab.skip(90 * MINUTE - SECOND).await;
     assert_eq!(lab.status_of(id).await, Status::Runnable);
     lab.skip(SECOND).await;
-    assert_eq!(lab.result_of(id).await.unwrap().unwrap(), (now + 90 * MINUTE).to_string());
+    assert_eq!(
+        lab.result_of(id).await.unwrap().unwrap(),
+        (now + 90 * MINUTE).to_string()
+    );
     let past = begun(&lab, Wish::SleepUntil(Timestamp::UNIX_EPOCH)).await;
     assert_eq!(lab.status_of(past).await, Status::Done);
 }
@@ -177,18 +215,35 @@ async fn what_repeats_beside_a_wait_happens_at_its_times_and_ends_with_its_count
     assert_eq!(states(&lab).await, of([("pending", 1)]));
     for hour in 1..=4_i64 {
         lab.skip(HOUR - SECOND).await;
-        assert_eq!(reminders(&lab).await, (hour - 1).min(3), "not before its time");
+        assert_eq!(
+            reminders(&lab).await,
+            (hour - 1).min(3),
+            "not before its time"
+        );
         lab.skip(SECOND).await;
         assert_eq!(reminders(&lab).await, hour.min(3));
     }
     assert_eq!(states(&lab).await, of([("fired", 3)]));
-    assert_eq!(lab.status_of(id).await, Status::AwaitingSignal, "it does not end the wait");
+    assert_eq!(
+        lab.status_of(id).await,
+        Status::AwaitingSignal,
+        "it does not end the wait"
+    );
     // Each occurrence is a row of its own, due without drift.
     let client = sql().await;
-    let text = format!("select due_at, remaining from {}.timers order by id", lab.pool().schema());
+    let text = format!(
+        "select due_at, remaining from {}.timers order by id",
+        lab.pool().schema()
+    );
     let rows = client.query(&text, &[]).await.unwrap();
-    let expected = [(HOUR, 2), (2 * HOUR, 1), (3 * HOUR, 0)].map(|(after, left)| (begun_at + after, Some(left)));
-    assert_eq!(rows.iter().map(|row| (row.get(0), row.get(1))).collect::<Vec<(Timestamp, Option<i32>)>>(), expected);
+    let expected = [(HOUR, 2), (2 * HOUR, 1), (3 * HOUR, 0)]
+        .map(|(after, left)| (begun_at + after, Some(left)));
+    assert_eq!(
+        rows.iter()
+            .map(|row| (row.get(0), row.get(1)))
+            .collect::<Vec<(Timestamp, Option<i32>)>>(),
+        expected
+    );
 }
 
 #[tokio::test]
@@ -198,17 +253,35 @@ async fn whatever_ends_a_wait_ends_what_repeats_beside_it_in_the_same_commit() {
     let id = begun(&lab, remind("R/PT1H")).await;
     lab.skip(2 * HOUR).await;
     lab.signal(id, Told).await.unwrap();
-    assert_eq!(states(&lab).await, of([("fired", 2), ("cancelled", 1)]), "before anything else has run");
+    assert_eq!(
+        states(&lab).await,
+        of([("fired", 2), ("cancelled", 1)]),
+        "before anything else has run"
+    );
     // A cancel.
     let id = begun(&lab, remind("R/PT1H")).await;
     assert!(lab.cancel(id, "enough").await.unwrap());
     assert_eq!(states(&lab).await["cancelled"], 2);
     // A deadline.
-    begun(&lab, Wish::Remind { cycle: "R/PT1H".into(), missed: "latest".into(), give_up: Some(90 * 60) }).await;
+    begun(
+        &lab,
+        Wish::Remind {
+            cycle: "R/PT1H".into(),
+            missed: "latest".into(),
+            give_up: Some(90 * 60),
+        },
+    )
+    .await;
     lab.skip(2 * HOUR).await;
     assert_eq!(states(&lab).await, of([("fired", 3), ("cancelled", 3)]));
     // The last child.
-    let id = begun(&lab, Wish::Join { cycle: "R/PT2H".into() }).await;
+    let id = begun(
+        &lab,
+        Wish::Join {
+            cycle: "R/PT2H".into(),
+        },
+    )
+    .await;
     lab.skip(5 * HOUR).await;
     assert_eq!(lab.status_of(id).await, Status::Done);
     assert_eq!(states(&lab).await, of([("fired", 5), ("cancelled", 4)]));
@@ -220,7 +293,13 @@ async fn whatever_ends_a_wait_ends_what_repeats_beside_it_in_the_same_commit() {
 #[tokio::test]
 async fn a_wait_that_is_satisfied_at_once_arms_nothing() {
     let lab = lab().await;
-    let id = lab.enqueue(Patient { wish: remind("R/PT1H") }).await.unwrap().id;
+    let id = lab
+        .enqueue(Patient {
+            wish: remind("R/PT1H"),
+        })
+        .await
+        .unwrap()
+        .id;
     lab.signal(id, Told).await.unwrap();
     lab.drain().await;
     assert_eq!(lab.status_of(id).await, Status::Done);
@@ -231,7 +310,13 @@ async fn a_wait_that_is_satisfied_at_once_arms_nothing() {
 async fn a_cycle_that_cannot_be_is_the_error_of_the_step_that_said_it() {
     let lab = lab().await;
     let id = begun(&lab, remind("R/PT0S")).await;
-    assert!(lab.row_of(id).await.last_error.unwrap().contains("too short"));
+    assert!(
+        lab.row_of(id)
+            .await
+            .last_error
+            .unwrap()
+            .contains("too short")
+    );
     assert_eq!(states(&lab).await, of([]));
 }
 
@@ -239,14 +324,26 @@ async fn a_cycle_that_cannot_be_is_the_error_of_the_step_that_said_it() {
 async fn missed_reminders_are_one_unless_all_of_them_are_wanted() {
     for (missed, expected) in [("latest", 1), ("all", 5), ("skip", 0)] {
         let lab = lab().await;
-        begun(&lab, Wish::Remind { cycle: "R/PT1H".into(), missed: missed.into(), give_up: None }).await;
+        begun(
+            &lab,
+            Wish::Remind {
+                cycle: "R/PT1H".into(),
+                missed: missed.into(),
+                give_up: None,
+            },
+        )
+        .await;
         // Nobody was there for five and a half hours.
         let now = lab.now().await + 5 * HOUR + 30 * MINUTE;
         set_clock(&lab, now).await;
         lab.drain().await;
         assert_eq!(reminders(&lab).await, expected, "{missed}");
         lab.skip(30 * MINUTE).await;
-        assert_eq!(reminders(&lab).await, expected + 1, "{missed}: then it goes on without drift");
+        assert_eq!(
+            reminders(&lab).await,
+            expected + 1,
+            "{missed}: then it goes on without drift"
+        );
         assert_eq!(states(&lab).await["pending"], 1, "{missed}");
     }
 }
@@ -254,7 +351,13 @@ async fn missed_reminders_are_one_unless_all_of_them_are_wanted() {
 /// Move the clock without stopping anywhere: nobody was there.
 async fn set_clock(lab: &Lab<()>, to: Timestamp) {
     let client = sql().await;
-    client.execute(&format!("update {}.lab_clock set now = $1", lab.pool().schema()), &[&to]).await.unwrap();
+    client
+        .execute(
+            &format!("update {}.lab_clock set now = $1", lab.pool().schema()),
+            &[&to],
+        )
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -262,13 +365,25 @@ async fn cancelling_a_timer_says_whether_it_came_in_time_and_ends_what_would_fol
     let lab = lab().await;
     begun(&lab, remind("R/PT1H")).await;
     let first = lab.timers().next(10).await.unwrap();
-    assert_eq!((first.len(), first[0].kind.as_str(), first[0].overdue), (1, "repeat", false));
+    assert_eq!(
+        (first.len(), first[0].kind.as_str(), first[0].overdue),
+        (1, "repeat", false)
+    );
     lab.skip(HOUR).await;
-    assert!(!lab.timers().cancel(first[0].id.unwrap()).await.unwrap(), "it has fired");
+    assert!(
+        !lab.timers().cancel(first[0].id.unwrap()).await.unwrap(),
+        "it has fired"
+    );
     let second = lab.timers().next(10).await.unwrap()[0].id.unwrap();
     assert!(lab.timers().cancel(second).await.unwrap());
     assert!(!lab.timers().cancel(second).await.unwrap());
-    assert!(lab.timers().cancel(77_777).await.unwrap_err().is_not_found());
+    assert!(
+        lab.timers()
+            .cancel(77_777)
+            .await
+            .unwrap_err()
+            .is_not_found()
+    );
     lab.skip(DAY).await;
     assert_eq!(reminders(&lab).await, 1);
 }
@@ -280,20 +395,49 @@ async fn everything_that_falls_due_is_listed_and_forecast() {
     begun(&lab, Wish::SleepUntil(now + 5 * MINUTE)).await;
     begun(&lab, Wish::WaitUntil((now + 30 * MINUTE).to_string())).await;
     begun(&lab, remind("R/PT10M")).await;
-    let kinds: Vec<String> = lab.timers().next(10).await.unwrap().into_iter().map(|timer| timer.kind).collect();
+    let kinds: Vec<String> = lab
+        .timers()
+        .next(10)
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|timer| timer.kind)
+        .collect();
     assert_eq!(kinds, ["sleep", "repeat", "deadline"]);
     let forecast = lab.timers().forecast(HOUR, 60).await.unwrap();
-    let found: Vec<(usize, &str, i64)> =
-        forecast.iter().map(|part| (part.part, part.kind.as_str(), part.count)).collect();
-    assert_eq!(found, [(5, "sleep", 1), (10, "repeat", 1), (30, "deadline", 1)]);
+    let found: Vec<(usize, &str, i64)> = forecast
+        .iter()
+        .map(|part| (part.part, part.kind.as_str(), part.count))
+        .collect();
+    assert_eq!(
+        found,
+        [(5, "sleep", 1), (10, "repeat", 1), (30, "deadline", 1)]
+    );
     set_clock(&lab, now + 20 * MINUTE).await;
     let overdue = lab.timers().overdue(10).await.unwrap();
-    assert_eq!(overdue.iter().map(|timer| timer.kind.as_str()).collect::<Vec<_>>(), ["repeat"]);
+    assert_eq!(
+        overdue
+            .iter()
+            .map(|timer| timer.kind.as_str())
+            .collect::<Vec<_>>(),
+        ["repeat"]
+    );
     let attention = lab.inspect().attention().await.unwrap();
-    assert_eq!((attention.overdue, attention.lanes_blocked, attention.schedules_in_trouble), (1, 0, 0));
+    assert_eq!(
+        (
+            attention.overdue,
+            attention.lanes_blocked,
+            attention.schedules_in_trouble
+        ),
+        (1, 0, 0)
+    );
     // Page by page; of one instance; and only what is to come.
     let look = async |which, after| {
-        let filter = TimerFilter { which, after, limit: 1 };
+        let filter = TimerFilter {
+            which,
+            after,
+            limit: 1,
+        };
         lab.inspect().timers(filter).await.unwrap()
     };
     let (mut walked, mut after) = (Vec::new(), None);
@@ -306,8 +450,15 @@ async fn everything_that_falls_due_is_listed_and_forecast() {
         }
     }
     assert_eq!(walked, lab.timers().next(10).await.unwrap());
-    assert_eq!(look(WhichTimers::Ahead, None).await.timers[0].kind, "deadline");
-    let of = lab.inspect().timers_of(walked[0].instance.unwrap()).await.unwrap();
+    assert_eq!(
+        look(WhichTimers::Ahead, None).await.timers[0].kind,
+        "deadline"
+    );
+    let of = lab
+        .inspect()
+        .timers_of(walked[0].instance.unwrap())
+        .await
+        .unwrap();
     assert_eq!(of, walked[..1]);
 }
 
@@ -329,17 +480,38 @@ async fn ended_timers_are_kept_for_a_while_and_then_collected_by_their_own_end()
         ))
         .await
         .unwrap();
-    let settings = Settings { collect_every: Duration::from_millis(20), ..Settings::default() };
-    let engine = Engine::builder(pool, ()).register::<Remind>().settings(settings).build().unwrap();
+    let settings = Settings {
+        collect_every: Duration::from_millis(20),
+        ..Settings::default()
+    };
+    let engine = Engine::builder(pool, ())
+        .register::<Remind>()
+        .settings(settings)
+        .build()
+        .unwrap();
     let running = Running::start(engine);
     let count = async || -> i64 {
-        client.query_one(&format!("select count(*) from {schema}.timers"), &[]).await.unwrap().get(0)
+        client
+            .query_one(&format!("select count(*) from {schema}.timers"), &[])
+            .await
+            .unwrap()
+            .get(0)
     };
     eventually("the old ones are gone", async || count().await == 3).await;
     running.stop().await;
-    let left = client.query(&format!("select state from {schema}.timers order by state"), &[]).await.unwrap();
+    let left = client
+        .query(
+            &format!("select state from {schema}.timers order by state"),
+            &[],
+        )
+        .await
+        .unwrap();
     let left: Vec<String> = left.iter().map(|row| row.get(0)).collect();
-    assert_eq!(left, ["cancelled", "fired", "pending"], "and what nobody registers is not fired");
+    assert_eq!(
+        left,
+        ["cancelled", "fired", "pending"],
+        "and what nobody registers is not fired"
+    );
 }
 
 #[tokio::test]
@@ -348,15 +520,31 @@ async fn a_running_engine_fires_what_it_armed_and_what_another_left_behind() {
     let client = sql().await;
     let schema = pool.schema().to_owned();
     let build = || {
-        let settings = Settings { timer_refill: Duration::from_millis(100), ..Settings::default() };
-        Engine::builder(pool.clone(), ()).register::<Patient>().register::<Remind>().settings(settings).build().unwrap()
+        let settings = Settings {
+            timer_refill: Duration::from_millis(100),
+            ..Settings::default()
+        };
+        Engine::builder(pool.clone(), ())
+            .register::<Patient>()
+            .register::<Remind>()
+            .settings(settings)
+            .build()
+            .unwrap()
     };
     let engine = build();
     let caller = engine.client();
     let running = Running::start(engine);
-    let wait = caller.enqueue(Patient { wish: remind("R/PT0.2S") }).await.unwrap().id;
+    let wait = caller
+        .enqueue(Patient {
+            wish: remind("R/PT0.2S"),
+        })
+        .await
+        .unwrap()
+        .id;
     let made = async |at_least: i64| {
-        let text = format!("select count(*) from {schema}.instances where fsm = 'remind' and status = 'done'");
+        let text = format!(
+            "select count(*) from {schema}.instances where fsm = 'remind' and status = 'done'"
+        );
         client.query_one(&text, &[]).await.unwrap().get::<_, i64>(0) >= at_least
     };
     eventually("it repeats", async || made(3).await).await;
@@ -371,32 +559,69 @@ async fn a_running_engine_fires_what_it_armed_and_what_another_left_behind() {
         "select count(*) from {schema}.timers t join {schema}.instances i on i.id = t.started_id
          where i.inserted_at < t.due_at or t.ended_at < t.due_at"
     );
-    assert_eq!(client.query_one(&early, &[]).await.unwrap().get::<_, i64>(0), 0, "never early");
+    assert_eq!(
+        client
+            .query_one(&early, &[])
+            .await
+            .unwrap()
+            .get::<_, i64>(0),
+        0,
+        "never early"
+    );
     let pending = format!("select count(*) from {schema}.timers where state = 'pending'");
-    assert_eq!(client.query_one(&pending, &[]).await.unwrap().get::<_, i64>(0), 0);
+    assert_eq!(
+        client
+            .query_one(&pending, &[])
+            .await
+            .unwrap()
+            .get::<_, i64>(0),
+        0
+    );
 }
 
 #[tokio::test]
 async fn history_has_one_line_for_a_deadline_and_none_for_what_repeats_beside_the_wait() {
     let lab = lab().await;
-    let wish = Wish::Remind { cycle: "R/PT1H".into(), missed: "all".into(), give_up: Some(3 * 3600 + 1800) };
+    let wish = Wish::Remind {
+        cycle: "R/PT1H".into(),
+        missed: "all".into(),
+        give_up: Some(3 * 3600 + 1800),
+    };
     let id = begun(&lab, wish).await;
     lab.skip(4 * HOUR).await;
-    assert_eq!((lab.status_of(id).await, reminders(&lab).await), (Status::Failed, 3));
+    assert_eq!(
+        (lab.status_of(id).await, reminders(&lab).await),
+        (Status::Failed, 3)
+    );
     let told = async |id: i64| {
         let mut lines = lab.inspect().story(id, None, 100).await.unwrap();
         lines.sort_by_key(|line| line.mark);
-        let told = lines.iter().map(|line| format!("{}: {} > {}", line.outcome, line.from, line.to));
+        let told = lines
+            .iter()
+            .map(|line| format!("{}: {} > {}", line.outcome, line.from, line.to));
         (told.collect::<Vec<String>>(), lines)
     };
     let (lines, rows) = told(id.raw()).await;
-    assert_eq!(lines, ["wait: begin > told", "deadline: told > late", "stop: late > late"]);
+    assert_eq!(
+        lines,
+        [
+            "wait: begin > told",
+            "deadline: told > late",
+            "stop: late > late"
+        ]
+    );
     // The line of the deadline says when it came, and no step ran.
     let deadline = rows.iter().find(|line| line.outcome == "deadline").unwrap();
     assert_eq!((deadline.took, deadline.status), (None, Status::Runnable));
-    assert_eq!(deadline.at.duration_since(rows[0].at).as_secs(), 3 * 3600 + 1800);
+    assert_eq!(
+        deadline.at.duration_since(rows[0].at).as_secs(),
+        3 * 3600 + 1800
+    );
     // Each repeat is a job of its own: its history is its own, and a job that does well has none.
-    let jobs = format!("select id from {}.instances where fsm = 'remind' order by id", lab.pool().schema());
+    let jobs = format!(
+        "select id from {}.instances where fsm = 'remind' order by id",
+        lab.pool().schema()
+    );
     for row in sql().await.query(&jobs, &[]).await.unwrap() {
         assert_eq!(told(row.get(0)).await.0, [""; 0]);
     }
@@ -415,10 +640,17 @@ async fn all_deadlines_at_one_instant_are_paged_through() {
     sql().await.batch_execute(&load).await.unwrap();
     let (mut seen, mut after) = (std::collections::BTreeSet::new(), None);
     loop {
-        let filter = TimerFilter { which: WhichTimers::Ahead, after, limit: 700 };
+        let filter = TimerFilter {
+            which: WhichTimers::Ahead,
+            after,
+            limit: 700,
+        };
         let page = lab.inspect().timers(filter).await.unwrap();
         for timer in &page.timers {
-            assert!(seen.insert(timer.instance.unwrap()), "{timer:?} was listed twice");
+            assert!(
+                seen.insert(timer.instance.unwrap()),
+                "{timer:?} was listed twice"
+            );
         }
         after = page.next;
         if after.is_none() {
@@ -434,6 +666,10 @@ async fn a_forecast_of_any_length_is_answered() {
     begun(&lab, remind("R/P1D")).await;
     for ahead in [Duration::ZERO, 2 * DAY, Duration::MAX] {
         let forecast = lab.timers().forecast(ahead, 4).await.unwrap();
-        assert_eq!(forecast.len(), usize::from(!ahead.is_zero()), "{ahead:?}: {forecast:?}");
+        assert_eq!(
+            forecast.len(),
+            usize::from(!ahead.is_zero()),
+            "{ahead:?}: {forecast:?}"
+        );
     }
 }

@@ -21,12 +21,24 @@ impl Job for Charge {
     type App = Runs;
     type Output = ();
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
-        cx.app.lock().unwrap().push((cx.idempotency_key(), cx.fencing_token()));
-        if cx.attempt < self.failures { Err("declined")? } else { Ok(()) }
+        cx.app
+            .lock()
+            .unwrap()
+            .push((cx.idempotency_key(), cx.fencing_token()));
+        if cx.attempt < self.failures {
+            Err("declined")?
+        } else {
+            Ok(())
+        }
     }
     fn policy(&self) -> Policy {
         let pause = std::time::Duration::from_millis(5);
-        Policy { attempts: u32::MAX, backoff_first: pause, backoff_max: pause, ..Policy::default() }
+        Policy {
+            attempts: u32::MAX,
+            backoff_first: pause,
+            backoff_max: pause,
+            ..Policy::default()
+        }
     }
     fn lane(&self) -> Option<Lane> {
         self.lane.as_ref().map(|key| Lane::new("card", key))
@@ -45,7 +57,10 @@ impl Job for Payment {
     type App = Runs;
     type Output = ();
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
-        cx.app.lock().unwrap().push((cx.idempotency_key(), cx.fencing_token()));
+        cx.app
+            .lock()
+            .unwrap()
+            .push((cx.idempotency_key(), cx.fencing_token()));
         Ok(())
     }
 }
@@ -58,48 +73,112 @@ async fn two_installations_have_different_idempotency_keys_for_the_same_id() {
         lab.enqueue(Charge::default()).await.unwrap();
         lab.drain().await;
     }
-    let keys: Vec<String> = runs.lock().unwrap().iter().map(|(key, _)| key.clone()).collect();
+    let keys: Vec<String> = runs
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|(key, _)| key.clone())
+        .collect();
     assert_eq!(keys.len(), 2);
     assert_ne!(keys[0], keys[1]);
-    assert!(keys.iter().all(|key| key.ends_with("/charge/1/0")), "{keys:?}");
+    assert!(
+        keys.iter().all(|key| key.ends_with("/charge/1/0")),
+        "{keys:?}"
+    );
 }
 
 #[tokio::test]
 async fn a_renamed_machine_keeps_the_idempotency_keys_of_its_rows() {
     let (pool, runs) = (live().await, Runs::default());
-    let engine = Engine::builder(pool.clone(), runs.clone()).register::<Charge>().build().unwrap();
+    let engine = Engine::builder(pool.clone(), runs.clone())
+        .register::<Charge>()
+        .build()
+        .unwrap();
     let client = engine.client();
-    let id = client.enqueue(Charge { failures: u32::MAX, ..Charge::default() }).await.unwrap().id.raw();
+    let id = client
+        .enqueue(Charge {
+            failures: u32::MAX,
+            ..Charge::default()
+        })
+        .await
+        .unwrap()
+        .id
+        .raw();
     let running = Running::start(engine);
     let count = || runs.lock().unwrap().len();
     eventually("it ran under its former name", async || count() > 0).await;
     running.stop().await;
     let before = count();
-    let running = Running::start(Engine::builder(pool, runs.clone()).register::<Payment>().build().unwrap());
-    client.settled(Id::<Payment>::from_raw(id), SOON).await.unwrap().expect("it does not settle").result.unwrap();
+    let running = Running::start(
+        Engine::builder(pool, runs.clone())
+            .register::<Payment>()
+            .build()
+            .unwrap(),
+    );
+    client
+        .settled(Id::<Payment>::from_raw(id), SOON)
+        .await
+        .unwrap()
+        .expect("it does not settle")
+        .result
+        .unwrap();
     running.stop().await;
-    let keys: Vec<String> = runs.lock().unwrap().iter().map(|(key, _)| key.clone()).collect();
-    assert!(keys.len() > before && keys.iter().all(|key| *key == keys[0]), "{keys:?}");
+    let keys: Vec<String> = runs
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|(key, _)| key.clone())
+        .collect();
+    assert!(
+        keys.len() > before && keys.iter().all(|key| *key == keys[0]),
+        "{keys:?}"
+    );
 }
 
 #[tokio::test]
 async fn fencing_tokens_rise_along_a_lane_and_a_partition_and_with_every_retry() {
     let (lane, partition) = (Some("4000".to_owned()), Some("4000".to_owned()));
     let kinds = [
-        ("a lane, by picks and in its worker", Charge { lane, ..Charge::default() }),
-        ("a partition", Charge { partition, ..Charge::default() }),
+        (
+            "a lane, by picks and in its worker",
+            Charge {
+                lane,
+                ..Charge::default()
+            },
+        ),
+        (
+            "a partition",
+            Charge {
+                partition,
+                ..Charge::default()
+            },
+        ),
     ];
     for (what, charge) in kinds {
         let (pool, runs) = (live().await, Runs::default());
-        let engine = Engine::builder(pool, runs.clone()).register::<Charge>().build().unwrap();
+        let engine = Engine::builder(pool, runs.clone())
+            .register::<Charge>()
+            .build()
+            .unwrap();
         let client = engine.client();
         // The first retries often: its claims have had many numbers when the others begin.
-        let first = Charge { failures: 5, ..charge.clone() };
-        client.enqueue_all(std::iter::once(first).chain(std::iter::repeat_n(charge, 20))).await.unwrap();
+        let first = Charge {
+            failures: 5,
+            ..charge.clone()
+        };
+        client
+            .enqueue_all(std::iter::once(first).chain(std::iter::repeat_n(charge, 20)))
+            .await
+            .unwrap();
         let running = Running::start(engine);
         eventually("all have run", async || runs.lock().unwrap().len() == 26).await;
         running.stop().await;
-        let tokens: Vec<i64> = runs.lock().unwrap().iter().map(|(_, token)| *token).collect();
+        let tokens: Vec<i64> = runs
+            .lock()
+            .unwrap()
+            .iter()
+            .map(|(_, token)| *token)
+            .collect();
         assert!(tokens.is_sorted_by(|a, b| a < b), "{what}: {tokens:?}");
     }
 }

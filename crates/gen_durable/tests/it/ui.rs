@@ -27,14 +27,24 @@ fn what_cannot_work_does_not_compile_and_says_why() {
             continue;
         }
         let text = fs::read_to_string(&program).unwrap();
-        let expected: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("//~ ")).collect();
-        assert!(!expected.is_empty(), "{} does not say what it should be told", program.display());
+        let expected: Vec<&str> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("//~ "))
+            .collect();
+        assert!(
+            !expected.is_empty(),
+            "{} does not say what it should be told",
+            program.display()
+        );
         tried += 1;
         match compiler.compile(&program) {
             Ok(()) => wrong.push(format!("{} compiles", program.display())),
             Err(said) => {
                 for words in expected.iter().filter(|words| !said.contains(**words)) {
-                    wrong.push(format!("{} is not told {words:?}, but:\n{said}", program.display()));
+                    wrong.push(format!(
+                        "{} is not told {words:?}, but:\n{said}",
+                        program.display()
+                    ));
                 }
             }
         }
@@ -58,36 +68,72 @@ struct Compiler {
 impl Compiler {
     /// Of the builds in the target directory, a pair that fits: the control program tells.
     fn that_compiles(control: &Path) -> Compiler {
-        let deps = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+        let deps = std::env::current_exe()
+            .unwrap()
+            .parent()
+            .unwrap()
+            .to_owned();
         // The compiler that cargo itself used, if it says which; else the one in the path.
-        let beside_cargo = std::env::var_os("CARGO").map(|cargo| Path::new(&cargo).with_file_name("rustc"));
-        let rustc = beside_cargo.filter(|path| path.exists()).map_or("rustc".into(), PathBuf::into_os_string);
+        let beside_cargo =
+            std::env::var_os("CARGO").map(|cargo| Path::new(&cargo).with_file_name("rustc"));
+        let rustc = beside_cargo
+            .filter(|path| path.exists())
+            .map_or("rustc".into(), PathBuf::into_os_string);
         let mut said = String::new();
         for gen_durable in builds_of("gen_durable", &deps) {
             for serde in builds_of("serde", &deps) {
-                let compiler =
-                    Compiler { rustc: rustc.clone(), deps: deps.clone(), gen_durable: gen_durable.clone(), serde };
+                let compiler = Compiler {
+                    rustc: rustc.clone(),
+                    deps: deps.clone(),
+                    gen_durable: gen_durable.clone(),
+                    serde,
+                };
                 match compiler.compile(control) {
                     Ok(()) => return compiler,
                     Err(error) => said = error,
                 }
             }
         }
-        panic!("no build of gen_durable and serde in {} compiles {}:\n{said}", deps.display(), control.display());
+        panic!(
+            "no build of gen_durable and serde in {} compiles {}:\n{said}",
+            deps.display(),
+            control.display()
+        );
     }
 
     fn compile(&self, program: &Path) -> Result<(), String> {
         let with = |name: &str, library: &Path| format!("{name}={}", library.display());
         let compiled = Command::new(&self.rustc)
-            .args(["--edition", "2024", "--emit", "metadata", "--color", "never"])
-            .args(["--crate-name", "ui", "--out-dir", env!("CARGO_TARGET_TMPDIR")])
+            .args([
+                "--edition",
+                "2024",
+                "--emit",
+                "metadata",
+                "--color",
+                "never",
+            ])
+            .args([
+                "--crate-name",
+                "ui",
+                "--out-dir",
+                env!("CARGO_TARGET_TMPDIR"),
+            ])
             .arg("-L")
             .arg(format!("dependency={}", self.deps.display()))
-            .args(["--extern", &with("gen_durable", &self.gen_durable), "--extern", &with("serde", &self.serde)])
+            .args([
+                "--extern",
+                &with("gen_durable", &self.gen_durable),
+                "--extern",
+                &with("serde", &self.serde),
+            ])
             .arg(program)
             .output()
             .unwrap();
-        if compiled.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&compiled.stderr).into_owned()) }
+        if compiled.status.success() {
+            Ok(())
+        } else {
+            Err(String::from_utf8_lossy(&compiled.stderr).into_owned())
+        }
     }
 }
 
@@ -97,10 +143,18 @@ fn builds_of(library: &str, deps: &Path) -> Vec<PathBuf> {
     let mut builds: Vec<PathBuf> = fs::read_dir(deps)
         .unwrap()
         .map(|entry| entry.unwrap().path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "rlib"))
-        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix)))
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "rlib")
+        })
+        .filter(|path| {
+            path.file_name()
+                .is_some_and(|name| name.to_string_lossy().starts_with(&prefix))
+        })
         .collect();
-    builds.sort_by_key(|path| std::cmp::Reverse(fs::metadata(path).and_then(|file| file.modified()).ok()));
+    builds.sort_by_key(|path| {
+        std::cmp::Reverse(fs::metadata(path).and_then(|file| file.modified()).ok())
+    });
     builds.truncate(BUILDS_MAX);
     builds
 }

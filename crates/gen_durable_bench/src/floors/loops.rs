@@ -17,12 +17,10 @@ use tokio::sync::{Notify, oneshot};
 use crate::bench::{Bench, SCHEMA, connect};
 
 /// What the loops are, for the report.
-pub(crate) const KIND: &str =
-    "bare loop on the engine's own table: plain claim of 500, 1,000 slots, 1 committer, tokio-postgres";
+pub(crate) const KIND: &str = "bare loop on the engine's own table: plain claim of 500, 1,000 slots, 1 committer, tokio-postgres";
 
 /// And those that write a line of a story with each step.
-pub(crate) const TOLD_KIND: &str =
-    "the same bare loop, each UPDATE with an INSERT of a line into the engine's own table of stories";
+pub(crate) const TOLD_KIND: &str = "the same bare loop, each UPDATE with an INSERT of a line into the engine's own table of stories";
 
 /// Rows claimed at once, and held at most.
 const CLAIM: usize = 500;
@@ -30,7 +28,8 @@ const SLOTS: usize = 1_000;
 const COMMIT_MAX: usize = 1_000;
 
 /// No plan but by index, also for what is prepared on an empty table.
-pub(crate) const PLANS: &str = "set enable_seqscan = off; set enable_bitmapscan = off; set enable_hashjoin = off;
+pub(crate) const PLANS: &str =
+    "set enable_seqscan = off; set enable_bitmapscan = off; set enable_hashjoin = off;
     set enable_mergejoin = off; set jit = off; set plan_cache_mode = force_generic_plan";
 
 /// State as both kinds of rows have it.
@@ -152,9 +151,17 @@ async fn pick(url: &str, shared: &Shared) -> Result<()> {
         let mut ended = Vec::with_capacity(rows.len());
         for row in &rows {
             let state: &str = row.try_get(2)?;
-            ended.push(Ended { id: row.try_get(0)?, epoch: row.try_get(1)?, state: step(state)? });
+            ended.push(Ended {
+                id: row.try_get(0)?,
+                epoch: row.try_get(1)?,
+                state: step(state)?,
+            });
         }
-        shared.waiting.lock().unwrap_or_else(PoisonError::into_inner).append(&mut ended);
+        shared
+            .waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .append(&mut ended);
         shared.bell.notify_one();
     }
 }
@@ -180,7 +187,10 @@ async fn commit(url: &str, shared: &Shared, work: Work) -> Result<()> {
     let settle = client.prepare(&settle).await?;
     loop {
         let mut batch = {
-            let mut waiting = shared.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut waiting = shared
+                .waiting
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             let count = waiting.len().min(COMMIT_MAX);
             waiting.drain(..count).collect::<Vec<_>>()
         };
@@ -200,17 +210,30 @@ async fn commit(url: &str, shared: &Shared, work: Work) -> Result<()> {
         let mut gone = 0;
         for ended in &batch {
             match &ended.state {
-                Some(state) => ahead.push(Ended { state: step(state)?, ..*ended }),
+                Some(state) => ahead.push(Ended {
+                    state: step(state)?,
+                    ..*ended
+                }),
                 None => gone += 1,
             }
         }
-        let counted = if work == Work::Jobs { batch.len() } else { ahead.len() };
-        shared.steps.fetch_add(counted.try_into()?, Ordering::Relaxed);
+        let counted = if work == Work::Jobs {
+            batch.len()
+        } else {
+            ahead.len()
+        };
+        shared
+            .steps
+            .fetch_add(counted.try_into()?, Ordering::Relaxed);
         if gone > 0 {
             shared.held.fetch_sub(gone, Ordering::AcqRel);
             shared.room.notify_one();
         }
-        shared.waiting.lock().unwrap_or_else(PoisonError::into_inner).append(&mut ahead);
+        shared
+            .waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .append(&mut ahead);
     }
 }
 
@@ -222,9 +245,15 @@ where
     Fut: Future<Output = Result<T>>,
 {
     let (answer, answered) = oneshot::channel();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    std::thread::Builder::new().name("bench-floor".into()).spawn(move || {
-        let _ = answer.send(runtime.block_on(make()));
-    })?;
-    answered.await.context("a floor's thread ended without an answer")?
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    std::thread::Builder::new()
+        .name("bench-floor".into())
+        .spawn(move || {
+            let _ = answer.send(runtime.block_on(make()));
+        })?;
+    answered
+        .await
+        .context("a floor's thread ended without an answer")?
 }

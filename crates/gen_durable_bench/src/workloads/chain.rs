@@ -40,15 +40,21 @@ pub(super) async fn measure(bench: &Bench, told: bool) -> Result<Measured> {
         floors.push(floor);
         sql_floors.push(sql_floor);
     }
-    let (name, kind) = if told { ("chain_told", loops::TOLD_KIND) } else { ("chain", loops::KIND) };
-    Ok(Measured::new(name, "steps/s", median(&rates), median(&floors), kind)
-        .with("story", if told { "all" } else { "off" })
-        .with("sql_floor", median(&sql_floors).round())
-        .with("instances", instances)
-        .with("steps", WALK_STEPS)
-        .with("cpu_us", Used::medians(&cpu))
-        .with("floor_cpu_us", Used::medians(&floor_cpu))
-        .with("best", rates.iter().copied().fold(0.0, f64::max).round()))
+    let (name, kind) = if told {
+        ("chain_told", loops::TOLD_KIND)
+    } else {
+        ("chain", loops::KIND)
+    };
+    Ok(
+        Measured::new(name, "steps/s", median(&rates), median(&floors), kind)
+            .with("story", if told { "all" } else { "off" })
+            .with("sql_floor", median(&sql_floors).round())
+            .with("instances", instances)
+            .with("steps", WALK_STEPS)
+            .with("cpu_us", Used::medians(&cpu))
+            .with("floor_cpu_us", Used::medians(&floor_cpu))
+            .with("best", rates.iter().copied().fold(0.0, f64::max).round()),
+    )
 }
 
 async fn fill(bench: &Bench, instances: u64, told: bool) -> Result<()> {

@@ -33,19 +33,29 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
         ));
         cpu.push(used);
         floor_cpu.push(floor_used);
-        memory = if memory_used.peak_mb > memory.peak_mb { memory_used } else { memory };
+        memory = if memory_used.peak_mb > memory.peak_mb {
+            memory_used
+        } else {
+            memory
+        };
         rates.push(rate);
         floors.push(floor);
         sql_floors.push(sql_floor);
     }
-    Ok(Measured::new("drain", "jobs/s", median(&rates), median(&floors), loops::KIND)
-        .with("sql_floor", median(&sql_floors).round())
-        .with("jobs", jobs)
-        .with("best", rates.iter().copied().fold(0.0, f64::max).round())
-        .with("cpu_us", Used::medians(&cpu))
-        .with("floor_cpu_us", Used::medians(&floor_cpu))
-        .with("memory_peak_mb", rounded(memory.peak_mb, 1))
-        .with("memory_mb", rounded(memory.now_mb, 1)))
+    Ok(Measured::new(
+        "drain",
+        "jobs/s",
+        median(&rates),
+        median(&floors),
+        loops::KIND,
+    )
+    .with("sql_floor", median(&sql_floors).round())
+    .with("jobs", jobs)
+    .with("best", rates.iter().copied().fold(0.0, f64::max).round())
+    .with("cpu_us", Used::medians(&cpu))
+    .with("floor_cpu_us", Used::medians(&floor_cpu))
+    .with("memory_peak_mb", rounded(memory.peak_mb, 1))
+    .with("memory_mb", rounded(memory.now_mb, 1)))
 }
 
 async fn fill(bench: &Bench, jobs: u64) -> Result<()> {

@@ -13,11 +13,13 @@ use crate::{
 
 const CHILDREN: u64 = 1_000;
 const CHILDREN_LONG: u64 = 100_000;
-const FLOOR: &str = "INSERT of as many rows, claimed and ended by one UPDATE each in batches of 500, SQL alone";
+const FLOOR: &str =
+    "INSERT of as many rows, claimed and ended by one UPDATE each in batches of 500, SQL alone";
 
 pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     let few = one_size(bench, bench.count(CHILDREN)).await?;
-    let measured = Measured::new("fan_out", "ms", few.ours, few.floor, FLOOR).with("children", few.children);
+    let measured =
+        Measured::new("fan_out", "ms", few.ours, few.floor, FLOOR).with("children", few.children);
     if !bench.long {
         return Ok(measured);
     }
@@ -50,9 +52,15 @@ async fn one_size(bench: &Bench, children: u64) -> Result<Size> {
         bench.all_settled(SCHEMA).await?;
         engine.stop().await?;
         ours.push(took);
-        say(&format!("  round {round}: {children} children in {took:.0} ms"));
+        say(&format!(
+            "  round {round}: {children} children in {took:.0} ms"
+        ));
     }
-    Ok(Size { children, ours: median(&ours), floor: median(&floors) })
+    Ok(Size {
+        children,
+        ours: median(&ours),
+        floor: median(&floors),
+    })
 }
 
 async fn floor(bench: &Bench, children: u64) -> Result<f64> {
@@ -73,7 +81,13 @@ async fn floor(bench: &Bench, children: u64) -> Result<f64> {
     );
     let end = bench.sql.prepare(&end).await?;
     loop {
-        let ids: Vec<i64> = bench.sql.query(&claim, &[]).await?.iter().map(|row| row.get(0)).collect();
+        let ids: Vec<i64> = bench
+            .sql
+            .query(&claim, &[])
+            .await?
+            .iter()
+            .map(|row| row.get(0))
+            .collect();
         if ids.is_empty() {
             return Ok(begun.elapsed().as_secs_f64() * 1e3);
         }

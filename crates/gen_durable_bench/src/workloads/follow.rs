@@ -36,15 +36,24 @@ impl Projection for Sums {
     const NAME: &'static str = "sums";
     const GENERATIONS: bool = true;
     type Events = Sale;
-    async fn apply(&self, batch: &[Recorded<Sale>], cx: &mut Projecting<'_>) -> Result<(), StepError> {
+    async fn apply(
+        &self,
+        batch: &[Recorded<Sale>],
+        cx: &mut Projecting<'_>,
+    ) -> Result<(), StepError> {
         let text = format!(
             "insert into {SCHEMA}.bench_sums as s (tenant, generation, key, count, last)
              select $1, $2, k, count(*), max(p) from unnest($3::bigint[], $4::bigint[]) as x(k, p) group by k
              on conflict (tenant, generation, key) do update set count = s.count + excluded.count, last = excluded.last"
         );
-        let keys: Vec<i64> = batch.iter().map(|row| i64::try_from(row.event.n % 1_000).unwrap_or_default()).collect();
+        let keys: Vec<i64> = batch
+            .iter()
+            .map(|row| i64::try_from(row.event.n % 1_000).unwrap_or_default())
+            .collect();
         let positions: Vec<i64> = batch.iter().map(|row| row.position).collect();
-        cx.tx.execute(&text, &[&cx.tenant, &cx.generation, &keys, &positions]).await?;
+        cx.tx
+            .execute(&text, &[&cx.tenant, &cx.generation, &keys, &positions])
+            .await?;
         Ok(())
     }
     async fn clear(&self, cx: &mut Projecting<'_>) -> Result<(), StepError> {
@@ -54,15 +63,23 @@ impl Projection for Sums {
     }
     async fn digest(&self, cx: &mut Projecting<'_>) -> Result<Option<Digest>, StepError> {
         let (tenant, generation) = (cx.tenant.to_owned(), cx.generation);
-        let query = format!("select key, count, last from {SCHEMA}.bench_sums where tenant = $1 and generation = $2");
+        let query = format!(
+            "select key, count, last from {SCHEMA}.bench_sums where tenant = $1 and generation = $2"
+        );
         Ok(Some(cx.digest(&query, &[&tenant, &generation]).await?))
     }
 }
 
 pub(super) async fn measure(bench: &Bench, measured: Measured) -> Result<Measured> {
-    let count = bench.count(if bench.long { PROJECTED_LONG } else { PROJECTED });
+    let count = bench.count(if bench.long {
+        PROJECTED_LONG
+    } else {
+        PROJECTED
+    });
     fill(bench, count).await?;
-    let engine = Engine::builder(bench.pool(SCHEMA).await?, ()).project(Sums).build()?;
+    let engine = Engine::builder(bench.pool(SCHEMA).await?, ())
+        .project(Sums)
+        .build()?;
     let client = engine.client();
     let (stop, stopped) = oneshot::channel::<()>();
     let begun = Instant::now();
@@ -82,13 +99,19 @@ pub(super) async fn measure(bench: &Bench, measured: Measured) -> Result<Measure
     let followed = watch.end_at(&client, &appended).await?;
     let lags = lags(&appended, &followed);
     let (lag_p50, lag_p99) = (percentile(&lags, 50.0), percentile(&lags, 99.0));
-    say(&format!("  {} events at {LAG_RATE}/s: lag p50 {lag_p50:.1} ms, p99 {lag_p99:.1} ms", lags.len()));
+    say(&format!(
+        "  {} events at {LAG_RATE}/s: lag p50 {lag_p50:.1} ms, p99 {lag_p99:.1} ms",
+        lags.len()
+    ));
 
     let watch = Watch::begin(bench).await?;
     let appending = Appending::begin(&client, REBUILD_RATE);
     tokio::time::sleep(AROUND).await;
     let begun = Instant::now();
-    let run = client.projections().rebuild_in_a_shadow("t", "sums").await?;
+    let run = client
+        .projections()
+        .rebuild_in_a_shadow("t", "sums")
+        .await?;
     let ended = client.projections().finished(run, PATIENCE).await?;
     let took = begun.elapsed();
     if ended.status != "done" {
@@ -100,7 +123,10 @@ pub(super) async fn measure(bench: &Bench, measured: Measured) -> Result<Measure
     drop(stop);
     running.await??;
 
-    let waits: Vec<f64> = appended.iter().map(|one| milliseconds(one.committed - one.called)).collect();
+    let waits: Vec<f64> = appended
+        .iter()
+        .map(|one| milliseconds(one.committed - one.called))
+        .collect();
     let (pause, at_swap) = pauses(&followed);
     let rebuilt = ended.position;
     let measured = measured
@@ -110,12 +136,23 @@ pub(super) async fn measure(bench: &Bench, measured: Measured) -> Result<Measure
         .with("rebuilt_events", rebuilt)
         .with("rebuild_s", rounded(took.as_secs_f64(), 2))
         .with("rebuild", rounded(rebuilt as f64 / took.as_secs_f64(), 0))
-        .with("appended_per_s_while_rebuilding", rounded(rate(&appended), 0))
-        .with("append_p99_while_rebuilding_ms", rounded(percentile(&waits, 99.0), 2))
-        .with("append_max_while_rebuilding_ms", rounded(percentile(&waits, 100.0), 2))
+        .with(
+            "appended_per_s_while_rebuilding",
+            rounded(rate(&appended), 0),
+        )
+        .with(
+            "append_p99_while_rebuilding_ms",
+            rounded(percentile(&waits, 99.0), 2),
+        )
+        .with(
+            "append_max_while_rebuilding_ms",
+            rounded(percentile(&waits, 100.0), 2),
+        )
         .with("live_pause_max_while_rebuilding_ms", rounded(pause, 1))
         .with("live_pause_at_swap_ms", rounded(at_swap, 1));
-    say(&format!("  rebuilt {rebuilt} events in {took:.1?}; at the swap live paused for {at_swap:.1} ms"));
+    say(&format!(
+        "  rebuilt {rebuilt} events in {took:.1?}; at the swap live paused for {at_swap:.1} ms"
+    ));
     Ok(measured)
 }
 
@@ -166,10 +203,18 @@ impl Appending {
                 calls.spawn(async move {
                     let called = Instant::now();
                     let position = client.record("t", Sale { n, at_nanos: 0 }).await?;
-                    anyhow::Ok(Appended { position, called, committed: Instant::now() })
+                    anyhow::Ok(Appended {
+                        position,
+                        called,
+                        committed: Instant::now(),
+                    })
                 });
             }
-            let mut appended = calls.join_all().await.into_iter().collect::<Result<Vec<_>>>()?;
+            let mut appended = calls
+                .join_all()
+                .await
+                .into_iter()
+                .collect::<Result<Vec<_>>>()?;
             appended.sort_unstable_by_key(|one| one.position);
             Ok(appended)
         });
@@ -185,7 +230,9 @@ impl Appending {
 fn rate(appended: &[Appended]) -> f64 {
     let first = appended.iter().map(|one| one.called).min();
     let last = appended.iter().map(|one| one.committed).max();
-    let lasting = first.zip(last).map_or(0.0, |(first, last)| (last - first).as_secs_f64());
+    let lasting = first
+        .zip(last)
+        .map_or(0.0, |(first, last)| (last - first).as_secs_f64());
     appended.len() as f64 / lasting.max(1e-3)
 }
 
@@ -206,8 +253,9 @@ struct Watch {
 impl Watch {
     async fn begin(bench: &Bench) -> Result<Watch> {
         let sql = connect(&bench.url).await?;
-        let look =
-            format!("select position, generation from {SCHEMA}.projections where (tenant, projection) = ('t', 'sums')");
+        let look = format!(
+            "select position, generation from {SCHEMA}.projections where (tenant, projection) = ('t', 'sums')"
+        );
         let look = sql.prepare(&look).await?;
         let (stop, mut stopped) = oneshot::channel();
         let task = tokio::spawn(async move {
@@ -219,8 +267,14 @@ impl Watch {
                     _ = every.tick() => {}
                 }
                 let row = sql.query_one(&look, &[]).await?;
-                let now = Seen { at: Instant::now(), position: row.try_get(0)?, generation: row.try_get(1)? };
-                if seen.last().is_none_or(|last| (last.position, last.generation) != (now.position, now.generation)) {
+                let now = Seen {
+                    at: Instant::now(),
+                    position: row.try_get(0)?,
+                    generation: row.try_get(1)?,
+                };
+                if seen.last().is_none_or(|last| {
+                    (last.position, last.generation) != (now.position, now.generation)
+                }) {
                     seen.push(now);
                 }
             }
@@ -244,7 +298,9 @@ impl Watch {
 fn lags(appended: &[Appended], followed: &[Seen]) -> Vec<f64> {
     let lag = |one: &Appended| {
         let seen = followed.get(followed.partition_point(|seen| seen.position < one.position))?;
-        Some(milliseconds(seen.at.saturating_duration_since(one.committed)))
+        Some(milliseconds(
+            seen.at.saturating_duration_since(one.committed),
+        ))
     };
     appended.iter().filter_map(lag).collect()
 }
@@ -252,7 +308,10 @@ fn lags(appended: &[Appended], followed: &[Seen]) -> Vec<f64> {
 /// The longest time for which the cursor stood still, and the longest near the swap, in milliseconds.
 fn pauses(followed: &[Seen]) -> (f64, f64) {
     let first = followed.first().map(|seen| seen.generation);
-    let swap = followed.iter().find(|seen| Some(seen.generation) != first).map(|seen| seen.at);
+    let swap = followed
+        .iter()
+        .find(|seen| Some(seen.generation) != first)
+        .map(|seen| seen.at);
     let mut moves: Vec<Seen> = followed.to_vec();
     moves.dedup_by_key(|seen| seen.position);
     let (mut longest, mut at_swap) = (0.0_f64, 0.0_f64);
@@ -273,7 +332,11 @@ mod tests {
     #[test]
     fn a_pause_is_between_moves_and_the_swaps_own_is_near_it() {
         let begun = Instant::now();
-        let seen = |ms, position, generation| Seen { at: begun + Duration::from_millis(ms), position, generation };
+        let seen = |ms, position, generation| Seen {
+            at: begun + Duration::from_millis(ms),
+            position,
+            generation,
+        };
         let followed = [
             seen(0, 1, 1),
             seen(700, 2, 1),
@@ -284,8 +347,17 @@ mod tests {
         ];
         assert_eq!(pauses(&followed), (700.0, 300.0));
         assert_eq!(pauses(&followed[..3]), (700.0, 0.0));
-        let appended =
-            |ms, position| Appended { position, called: begun, committed: begun + Duration::from_millis(ms) };
-        assert_eq!(lags(&[appended(0, 1), appended(100, 2), appended(1_050, 4)], &followed), [0.0, 600.0, 0.0]);
+        let appended = |ms, position| Appended {
+            position,
+            called: begun,
+            committed: begun + Duration::from_millis(ms),
+        };
+        assert_eq!(
+            lags(
+                &[appended(0, 1), appended(100, 2), appended(1_050, 4)],
+                &followed
+            ),
+            [0.0, 600.0, 0.0]
+        );
     }
 }

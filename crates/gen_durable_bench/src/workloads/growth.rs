@@ -29,12 +29,21 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
         bench.fill_jobs(SCHEMA, first).await?;
         let small_rate = ours(bench, SCHEMA, first).await?;
         let large_rate = ours(bench, LARGE_SCHEMA, first).await?;
-        say(&format!("  round {round}: {large_rate:.0} jobs/s of {large}, {small_rate:.0} jobs/s of {first}"));
+        say(&format!(
+            "  round {round}: {large_rate:.0} jobs/s of {large}, {small_rate:.0} jobs/s of {first}"
+        ));
         of_large.push(large_rate);
         of_small.push(small_rate);
     }
     bench.drop_schema(LARGE_SCHEMA).await?;
-    Ok(Measured::new("growth", "jobs/s", median(&of_large), median(&of_small), FLOOR).with("backlog", large))
+    Ok(Measured::new(
+        "growth",
+        "jobs/s",
+        median(&of_large),
+        median(&of_small),
+        FLOOR,
+    )
+    .with("backlog", large))
 }
 
 /// From the start of the first step to that of the last.

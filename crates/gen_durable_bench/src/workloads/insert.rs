@@ -26,11 +26,16 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
         let floor = floors::insert_one(bench, CALLERS, lasting).await?;
         bench.empty(SCHEMA).await?;
         let rate = ours(bench, lasting).await?;
-        say(&format!("  round {round}: {rate:.0} rows/s, floor {floor:.0}"));
+        say(&format!(
+            "  round {round}: {rate:.0} rows/s, floor {floor:.0}"
+        ));
         rates.push(rate);
         floors.push(floor);
     }
-    Ok(Measured::new("insert", "rows/s", median(&rates), median(&floors), FLOOR).with("callers", CALLERS))
+    Ok(
+        Measured::new("insert", "rows/s", median(&rates), median(&floors), FLOOR)
+            .with("callers", CALLERS),
+    )
 }
 
 async fn ours(bench: &Bench, lasting: Duration) -> Result<f64> {

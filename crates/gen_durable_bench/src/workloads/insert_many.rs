@@ -15,7 +15,8 @@ use crate::{
 
 const BATCHES: u64 = 200;
 const SIZE: u64 = 1_000;
-const FLOOR: &str = "INSERT of 1,000 rows from one array into the same table, one connection, tokio-postgres";
+const FLOOR: &str =
+    "INSERT of 1,000 rows from one array into the same table, one connection, tokio-postgres";
 
 pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     let batches = bench.count(BATCHES);
@@ -25,11 +26,20 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
         let floor = floors::insert_many(bench, batches, SIZE).await?;
         bench.empty(SCHEMA).await?;
         let rate = ours(bench, batches).await?;
-        say(&format!("  round {round}: {rate:.0} rows/s, floor {floor:.0}"));
+        say(&format!(
+            "  round {round}: {rate:.0} rows/s, floor {floor:.0}"
+        ));
         rates.push(rate);
         floors.push(floor);
     }
-    Ok(Measured::new("insert_many", "rows/s", median(&rates), median(&floors), FLOOR).with("batch", SIZE))
+    Ok(Measured::new(
+        "insert_many",
+        "rows/s",
+        median(&rates),
+        median(&floors),
+        FLOOR,
+    )
+    .with("batch", SIZE))
 }
 
 async fn ours(bench: &Bench, batches: u64) -> Result<f64> {

@@ -47,7 +47,9 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
             last(&floors)
         ));
         for (producers, produced) in [(1, one.last()), (PRODUCERS, many.last())] {
-            say(&produced.map(|produced| format!("    {producers} producing: {produced}")).unwrap_or_default());
+            say(&produced
+                .map(|produced| format!("    {producers} producing: {produced}"))
+                .unwrap_or_default());
         }
     }
     let slower = median(&alternating).min(median(&together));
@@ -59,7 +61,11 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
         .with("producers", PRODUCERS)
         .with("one_producer", Produced::medians(&one))
         .with("many_producers", Produced::medians(&many));
-    if bench.long { beside_a_long_one(bench, measured).await } else { Ok(measured) }
+    if bench.long {
+        beside_a_long_one(bench, measured).await
+    } else {
+        Ok(measured)
+    }
 }
 
 fn last(rates: &[f64]) -> f64 {
@@ -82,13 +88,19 @@ struct Produced {
 
 impl std::fmt::Display for Produced {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:.0} enqueued/s, {:.0} settled/s", self.enqueued, self.settled)
+        write!(
+            f,
+            "{:.0} enqueued/s, {:.0} settled/s",
+            self.enqueued, self.settled
+        )
     }
 }
 
 impl Produced {
     fn medians(all: &[Produced]) -> serde_json::Value {
-        let of = |field: fn(&Produced) -> f64| median(&all.iter().map(field).collect::<Vec<_>>()).round();
+        let of = |field: fn(&Produced) -> f64| {
+            median(&all.iter().map(field).collect::<Vec<_>>()).round()
+        };
         serde_json::json!({"enqueued": of(|produced| produced.enqueued), "settled": of(|produced| produced.settled)})
     }
 }
@@ -109,12 +121,19 @@ async fn produce(bench: &Bench, producers: u64) -> Result<Produced> {
     let mut engine = bench.start_engine(SCHEMA, &probe).await?;
     bench.ready(&engine).await?;
     let begun = Instant::now();
-    let calls = clients.iter().enumerate().map(|(first, client)| async move {
-        for n in 0..each {
-            client.enqueue(InLane { key: (n + first as u64) % LANES }).await?;
-        }
-        anyhow::Ok(())
-    });
+    let calls = clients
+        .iter()
+        .enumerate()
+        .map(|(first, client)| async move {
+            for n in 0..each {
+                client
+                    .enqueue(InLane {
+                        key: (n + first as u64) % LANES,
+                    })
+                    .await?;
+            }
+            anyhow::Ok(())
+        });
     try_join_all(calls).await?;
     let enqueued = begun.elapsed();
     engine.until(probe.all()).await?;
@@ -122,7 +141,10 @@ async fn produce(bench: &Bench, producers: u64) -> Result<Produced> {
     let settled = begun.elapsed();
     engine.stop().await?;
     let rate = |took: std::time::Duration| jobs as f64 / took.as_secs_f64().max(1e-6);
-    Ok(Produced { enqueued: rate(enqueued), settled: rate(settled) })
+    Ok(Produced {
+        enqueued: rate(enqueued),
+        settled: rate(settled),
+    })
 }
 
 /// Fresh lanes alone, and beside a lane with a million entries that stands still, in turns; then the same while somebody holds
@@ -133,21 +155,41 @@ async fn beside_a_long_one(bench: &Bench, mut measured: Measured) -> Result<Meas
     bench.drop_schema(LARGE_SCHEMA).await?;
     bench.pool(LARGE_SCHEMA).await?.migrate().await?;
     // Its head is due tomorrow, so it stands still; all behind it wait.
-    bench.stand_still(LARGE_SCHEMA, "in_lane", "lane", &format!("bench:{LONG_LANE_KEY}"), entries).await?;
+    bench
+        .stand_still(
+            LARGE_SCHEMA,
+            "in_lane",
+            "lane",
+            &format!("bench:{LONG_LANE_KEY}"),
+            entries,
+        )
+        .await?;
     bench.empty(SCHEMA).await?;
     for held in [false, true] {
         let holder = connect(&bench.url).await?;
         if held {
-            holder.batch_execute("begin isolation level repeatable read").await?;
-            holder.execute(&format!("select from {SCHEMA}.queues"), &[]).await?;
+            holder
+                .batch_execute("begin isolation level repeatable read")
+                .await?;
+            holder
+                .execute(&format!("select from {SCHEMA}.queues"), &[])
+                .await?;
         }
         let (mut alone, mut beside) = (Vec::new(), Vec::new());
         for window in 1..=WINDOWS {
             // Whoever comes first finds another machine than who comes second: they change places.
-            let schemas = if window % 2 == 0 { [LARGE_SCHEMA, SCHEMA] } else { [SCHEMA, LARGE_SCHEMA] };
+            let schemas = if window % 2 == 0 {
+                [LARGE_SCHEMA, SCHEMA]
+            } else {
+                [SCHEMA, LARGE_SCHEMA]
+            };
             for schema in schemas {
                 let rate = fresh_lanes(bench, schema).await?;
-                if schema == SCHEMA { alone.push(rate) } else { beside.push(rate) }
+                if schema == SCHEMA {
+                    alone.push(rate)
+                } else {
+                    beside.push(rate)
+                }
             }
             let snapshot = if held { ", an old snapshot held" } else { "" };
             say(&format!(
@@ -161,11 +203,19 @@ async fn beside_a_long_one(bench: &Bench, mut measured: Measured) -> Result<Meas
         let ratio = rounded(median(&beside) / median(&alone).max(1e-6), 3);
         say(&format!("  beside to alone: {ratio}"));
         let names = if held {
-            ["fresh_alone_snapshot_held", "fresh_beside_snapshot_held", "beside_to_alone_snapshot_held"]
+            [
+                "fresh_alone_snapshot_held",
+                "fresh_beside_snapshot_held",
+                "beside_to_alone_snapshot_held",
+            ]
         } else {
             ["fresh_alone", "fresh_beside", "beside_to_alone"]
         };
-        for (name, value) in names.into_iter().zip([median(&alone).round(), median(&beside).round(), ratio]) {
+        for (name, value) in
+            names
+                .into_iter()
+                .zip([median(&alone).round(), median(&beside).round(), ratio])
+        {
             measured = measured.with(name, value);
         }
     }
@@ -177,8 +227,16 @@ async fn beside_a_long_one(bench: &Bench, mut measured: Measured) -> Result<Meas
 async fn fresh_lanes(bench: &Bench, schema: &str) -> Result<f64> {
     let lanes = bench.count(FRESH_LANES);
     let jobs = lanes * FRESH_JOBS_EACH;
-    bench.fill_keyed(schema, "in_lane", "lane", (0..jobs).map(|n| n % lanes)).await?;
+    bench
+        .fill_keyed(schema, "in_lane", "lane", (0..jobs).map(|n| n % lanes))
+        .await?;
     let rate = super::partitions::drain(bench, schema, Some(jobs)).await?;
-    bench.sql.execute(&format!("delete from {schema}.instances where finished_at is not null"), &[]).await?;
+    bench
+        .sql
+        .execute(
+            &format!("delete from {schema}.instances where finished_at is not null"),
+            &[],
+        )
+        .await?;
     Ok(rate)
 }

@@ -22,21 +22,57 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
         bench.fill_jobs(SCHEMA, jobs).await?;
         floors.push(loops::drain(bench, loops::Work::Jobs).await?);
         bench.empty(SCHEMA).await?;
-        bench.fill_keyed(SCHEMA, "in_partition", "partition", (0..jobs).map(|n| n % KEYS)).await?;
+        bench
+            .fill_keyed(
+                SCHEMA,
+                "in_partition",
+                "partition",
+                (0..jobs).map(|n| n % KEYS),
+            )
+            .await?;
         rates.push(drain(bench, SCHEMA, None).await?);
         if bench.long {
             bench.empty(SCHEMA).await?;
-            bench.stand_still(SCHEMA, "in_partition", "partition", "bench:hot", bench.count(BACKLOG)).await?;
-            bench.fill_keyed(SCHEMA, "in_partition", "partition", (0..jobs).map(|n| n % KEYS)).await?;
+            bench
+                .stand_still(
+                    SCHEMA,
+                    "in_partition",
+                    "partition",
+                    "bench:hot",
+                    bench.count(BACKLOG),
+                )
+                .await?;
+            bench
+                .fill_keyed(
+                    SCHEMA,
+                    "in_partition",
+                    "partition",
+                    (0..jobs).map(|n| n % KEYS),
+                )
+                .await?;
             beside.push(drain(bench, SCHEMA, Some(jobs)).await?);
         }
         let last = |rates: &[f64]| rates.last().copied().unwrap_or_default();
-        say(&format!("  round {round}: {:.0} jobs/s; bare loop without keys {:.0}", last(&rates), last(&floors)));
+        say(&format!(
+            "  round {round}: {:.0} jobs/s; bare loop without keys {:.0}",
+            last(&rates),
+            last(&floors)
+        ));
     }
-    let measured = Measured::new("partitions", "jobs/s", median(&rates), median(&floors), loops::KIND)
-        .with("keys", KEYS)
-        .with("jobs", jobs);
-    Ok(if bench.long { measured.with("beside_a_backlog", median(&beside).round()) } else { measured })
+    let measured = Measured::new(
+        "partitions",
+        "jobs/s",
+        median(&rates),
+        median(&floors),
+        loops::KIND,
+    )
+    .with("keys", KEYS)
+    .with("jobs", jobs);
+    Ok(if bench.long {
+        measured.with("beside_a_backlog", median(&beside).round())
+    } else {
+        measured
+    })
 }
 
 /// What is there, from the start of the first step to the commit of the last. `Some`: only so many of it can run.

@@ -40,20 +40,25 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
         "  first after {:?}: {}; idle: {:.1} statements/s, {:.2} % of a core in Postgres, {:.2} % here",
         quiet.after, quiet.pickup, idle.statements, idle.postgres_percent, idle.own_percent
     ));
-    Ok(Measured::new("pickup", "ms", same.p50, percentile(&floor, 50.0), FLOOR)
-        .with("same_process_p50_ms", same.p50)
-        .with("same_process_p99_ms", same.p99)
-        .with("same_process_from_call_p50_ms", same.from_call_p50)
-        .with("other_process_p50_ms", other.p50)
-        .with("other_process_p99_ms", other.p99)
-        .with("other_process_from_call_p50_ms", other.from_call_p50)
-        .with("after_quiet_p50_ms", quiet.pickup.p50)
-        .with("after_quiet_max_ms", quiet.pickup.max)
-        .with("quiet_seconds", rounded(quiet.after.as_secs_f64(), 1))
-        .with("idle_statements_per_second", rounded(idle.statements, 1))
-        .with("idle_postgres_cpu_percent", rounded(idle.postgres_percent, 2))
-        .with("idle_own_cpu_percent", rounded(idle.own_percent, 2))
-        .with("busy_statements_per_second", rounded(same.statements, 0)))
+    Ok(
+        Measured::new("pickup", "ms", same.p50, percentile(&floor, 50.0), FLOOR)
+            .with("same_process_p50_ms", same.p50)
+            .with("same_process_p99_ms", same.p99)
+            .with("same_process_from_call_p50_ms", same.from_call_p50)
+            .with("other_process_p50_ms", other.p50)
+            .with("other_process_p99_ms", other.p99)
+            .with("other_process_from_call_p50_ms", other.from_call_p50)
+            .with("after_quiet_p50_ms", quiet.pickup.p50)
+            .with("after_quiet_max_ms", quiet.pickup.max)
+            .with("quiet_seconds", rounded(quiet.after.as_secs_f64(), 1))
+            .with("idle_statements_per_second", rounded(idle.statements, 1))
+            .with(
+                "idle_postgres_cpu_percent",
+                rounded(idle.postgres_percent, 2),
+            )
+            .with("idle_own_cpu_percent", rounded(idle.own_percent, 2))
+            .with("busy_statements_per_second", rounded(same.statements, 0)),
+    )
 }
 
 /// Times, in milliseconds.
@@ -71,20 +76,34 @@ impl Pickup {
     fn of(calls: &[Called], started: &[(u64, u64)], statements: f64) -> Pickup {
         let started: HashMap<u64, u64> = started.iter().copied().collect();
         let millis = |from: fn(&Called) -> u64| -> Vec<f64> {
-            let of_one = |call: &Called| started.get(&call.n).map(|at| at.saturating_sub(from(call)) as f64 / 1e6);
+            let of_one = |call: &Called| {
+                started
+                    .get(&call.n)
+                    .map(|at| at.saturating_sub(from(call)) as f64 / 1e6)
+            };
             calls.iter().filter_map(of_one).collect()
         };
         // A step may begin before its caller hears of the commit: that is no time at all.
         let (committed, called) = (millis(|call| call.committed), millis(|call| call.called));
         let at = |percent| rounded(percentile(&committed, percent), 3);
         let from_call_p50 = rounded(percentile(&called, 50.0), 3);
-        Pickup { p50: at(50.0), p99: at(99.0), max: at(100.0), from_call_p50, statements }
+        Pickup {
+            p50: at(50.0),
+            p99: at(99.0),
+            max: at(100.0),
+            from_call_p50,
+            statements,
+        }
     }
 }
 
 impl std::fmt::Display for Pickup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "p50 {:.2} ms, p99 {:.2} ms, most {:.2} ms", self.p50, self.p99, self.max)
+        write!(
+            f,
+            "p50 {:.2} ms, p99 {:.2} ms, most {:.2} ms",
+            self.p50, self.p99, self.max
+        )
     }
 }
 
@@ -110,7 +129,13 @@ async fn other_process(bench: &Bench, pings: u64) -> Result<Pickup> {
 
 fn task(bench: &Bench, count: u64) -> Task {
     let pause_ms = u64::try_from(PAUSE.as_millis()).unwrap_or_default();
-    Task { url: bench.url.clone(), schema: SCHEMA.into(), count, pause_ms, append: false }
+    Task {
+        url: bench.url.clone(),
+        schema: SCHEMA.into(),
+        count,
+        pause_ms,
+        append: false,
+    }
 }
 
 struct Quiet {
@@ -127,7 +152,11 @@ struct Idle {
 }
 
 async fn after_quiet(bench: &Bench) -> Result<Quiet> {
-    let (quiet, idle) = if bench.long { (QUIET, IDLE) } else { (QUIET_SHORT, IDLE_SHORT) };
+    let (quiet, idle) = if bench.long {
+        (QUIET, IDLE)
+    } else {
+        (QUIET_SHORT, IDLE_SHORT)
+    };
     let (quiet, lasting) = (bench.duration(quiet), bench.duration(idle));
     let times = if bench.long { QUIET_TIMES } else { 1 };
     let (mut calls, mut started, mut idle) = (Vec::new(), Vec::new(), None);
@@ -140,23 +169,48 @@ async fn after_quiet(bench: &Bench) -> Result<Quiet> {
         engine.until(probe.all()).await?;
         engine.stop().await?;
         // One time's ping is another one's namesake.
-        calls.extend(called.into_iter().map(|call| Called { n: time.into(), ..call }));
+        calls.extend(called.into_iter().map(|call| Called {
+            n: time.into(),
+            ..call
+        }));
         started.extend(probe.started().into_iter().map(|(_, at)| (time.into(), at)));
     }
-    let idle = idle.unwrap_or(Idle { statements: 0.0, postgres_percent: 0.0, own_percent: 0.0 });
-    Ok(Quiet { pickup: Pickup::of(&calls, &started, 0.0), after: quiet + lasting, idle })
+    let idle = idle.unwrap_or(Idle {
+        statements: 0.0,
+        postgres_percent: 0.0,
+        own_percent: 0.0,
+    });
+    Ok(Quiet {
+        pickup: Pickup::of(&calls, &started, 0.0),
+        after: quiet + lasting,
+        idle,
+    })
 }
 
 async fn cost(bench: &Bench, lasting: Duration) -> Result<Idle> {
     let backends = bench
         .sql
-        .query("select pid from pg_stat_activity where application_name = 'gen_durable' order by pid", &[])
+        .query(
+            "select pid from pg_stat_activity where application_name = 'gen_durable' order by pid",
+            &[],
+        )
         .await?;
-    let backends = backends.iter().map(|row| row.try_get(0)).collect::<Result<Vec<i32>, _>>()?;
+    let backends = backends
+        .iter()
+        .map(|row| row.try_get(0))
+        .collect::<Result<Vec<i32>, _>>()?;
     let own = [i32::try_from(std::process::id())?];
-    let before = (transactions(bench).await?, process::cpu_seconds(&backends), process::cpu_seconds(&own));
+    let before = (
+        transactions(bench).await?,
+        process::cpu_seconds(&backends),
+        process::cpu_seconds(&own),
+    );
     tokio::time::sleep(lasting).await;
-    let after = (transactions(bench).await?, process::cpu_seconds(&backends), process::cpu_seconds(&own));
+    let after = (
+        transactions(bench).await?,
+        process::cpu_seconds(&backends),
+        process::cpu_seconds(&own),
+    );
     let seconds = lasting.as_secs_f64();
     Ok(Idle {
         statements: (after.0 - before.0 - 1.0).max(0.0) / seconds,

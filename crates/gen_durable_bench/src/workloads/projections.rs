@@ -22,8 +22,7 @@ const PROCESSES: usize = 8;
 const LASTING: Duration = Duration::from_secs(3);
 const HUNDREDS: u64 = 300;
 const MANY: u64 = 1_000;
-const FLOOR: &str =
-    "INSERT of one event under the lock of its tenant's head, 10 connections, one tenant, tokio-postgres";
+const FLOOR: &str = "INSERT of one event under the lock of its tenant's head, 10 connections, one tenant, tokio-postgres";
 
 /// What is recorded.
 #[derive(Serialize, Deserialize)]
@@ -48,26 +47,47 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
         one.measure(bench, round, 1).await?;
         many.measure(bench, round, MANY).await?;
     }
-    let mut measured = Measured::new("projections", "events/s", median(&one.rates), median(&one.floors), FLOOR)
-        .with("callers", CALLERS)
-        .with("processes", PROCESSES)
-        .with("append_1000_tenants_floor", rounded(median(&many.floors), 0))
-        .with("append_1000_tenants_ratio", rounded(median(&many.rates) / median(&many.floors), 3));
+    let mut measured = Measured::new(
+        "projections",
+        "events/s",
+        median(&one.rates),
+        median(&one.floors),
+        FLOOR,
+    )
+    .with("callers", CALLERS)
+    .with("processes", PROCESSES)
+    .with(
+        "append_1000_tenants_floor",
+        rounded(median(&many.floors), 0),
+    )
+    .with(
+        "append_1000_tenants_ratio",
+        rounded(median(&many.rates) / median(&many.floors), 3),
+    );
     for (tenants, alone, together) in [
         (1, "append_1_tenant", "append_1_tenant_8_processes"),
         (10, "append_10_tenants", "append_10_tenants_8_processes"),
-        (MANY, "append_1000_tenants", "append_1000_tenants_8_processes"),
+        (
+            MANY,
+            "append_1000_tenants",
+            "append_1000_tenants_8_processes",
+        ),
     ] {
         empty(bench).await?;
         let rate = append(&Client::new(bench.pool(SCHEMA).await?), tenants, lasting).await?;
         let rates = by_processes(bench, tenants, lasting).await?;
-        say(&format!("  {tenants} tenants: {rate:.0} events/s, by {PROCESSES} processes {rates:.0}"));
-        measured = measured.with(alone, rounded(rate, 0)).with(together, rounded(rates, 0));
+        say(&format!(
+            "  {tenants} tenants: {rate:.0} events/s, by {PROCESSES} processes {rates:.0}"
+        ));
+        measured = measured
+            .with(alone, rounded(rate, 0))
+            .with(together, rounded(rates, 0));
     }
     empty(bench).await?;
     let hundred = hundreds(bench).await?;
     say(&format!("  a hundred a transaction: {hundred:.0} events/s"));
-    let measured = follow::measure(bench, measured.with("append_hundred", rounded(hundred, 0))).await?;
+    let measured =
+        follow::measure(bench, measured.with("append_hundred", rounded(hundred, 0))).await?;
     empty(bench).await?;
     Ok(measured)
 }
@@ -86,7 +106,9 @@ impl Appends {
         let floor = floors::append_one(bench, CALLERS, tenants, lasting).await?;
         empty(bench).await?;
         let rate = append(&Client::new(bench.pool(SCHEMA).await?), tenants, lasting).await?;
-        say(&format!("  round {round}, {tenants} tenants: {rate:.0} events/s, floor {floor:.0}"));
+        say(&format!(
+            "  round {round}, {tenants} tenants: {rate:.0} events/s, floor {floor:.0}"
+        ));
         self.rates.push(rate);
         self.floors.push(floor);
         Ok(())
@@ -135,8 +157,9 @@ async fn by_processes(bench: &Bench, tenants: u64, lasting: Duration) -> Result<
         caller::from_another_process(bench.caller.as_deref(), &task).await
     });
     let calls = try_join_all(all).await?;
-    let rate =
-        |call: &caller::Called| call.n as f64 / (call.committed.saturating_sub(call.called) as f64 / 1e9).max(1e-3);
+    let rate = |call: &caller::Called| {
+        call.n as f64 / (call.committed.saturating_sub(call.called) as f64 / 1e9).max(1e-3)
+    };
     Ok(calls.iter().flatten().map(rate).sum())
 }
 
@@ -145,7 +168,9 @@ async fn hundreds(bench: &Bench) -> Result<f64> {
     let batches = bench.count(HUNDREDS);
     let begun = Instant::now();
     for _ in 0..batches {
-        client.record_all("tenant 0", (0..100).map(|n| Sale { n, at_nanos: 0 })).await?;
+        client
+            .record_all("tenant 0", (0..100).map(|n| Sale { n, at_nanos: 0 }))
+            .await?;
     }
     Ok((batches * 100) as f64 / begun.elapsed().as_secs_f64())
 }

@@ -23,7 +23,10 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     // Each listener runs twice: to park, and when it is told.
     let probe = Probe::waiting_for(count * 2);
     let mut engine = bench.start_engine(SCHEMA, &probe).await?;
-    let listeners = engine.client.enqueue_all((0..count).map(|n| Listener { n })).await?;
+    let listeners = engine
+        .client
+        .enqueue_all((0..count).map(|n| Listener { n }))
+        .await?;
     bench.all_parked(SCHEMA, count).await?;
     let mut told = HashMap::new();
     let mut every = tokio::time::interval(PAUSE);
@@ -36,14 +39,19 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     engine.until(probe.all()).await?;
     engine.stop().await?;
     let since = |pick: fn(&(u64, u64)) -> u64| -> Vec<f64> {
-        let of_one = |(n, at): &(u64, u64)| told.get(n).map(|sent| at.saturating_sub(pick(sent)) as f64 / 1e6);
+        let of_one = |(n, at): &(u64, u64)| {
+            told.get(n)
+                .map(|sent| at.saturating_sub(pick(sent)) as f64 / 1e6)
+        };
         probe.started().iter().filter_map(of_one).collect()
     };
     let (committed, called) = (since(|sent| sent.1), since(|sent| sent.0));
     let (p50, p99) = (percentile(&committed, 50.0), percentile(&committed, 99.0));
     say(&format!("  p50 {p50:.2} ms, p99 {p99:.2} ms"));
-    Ok(Measured::new("signal", "ms", p50, percentile(&floor, 50.0), FLOOR)
-        .with("p99_ms", rounded(p99, 3))
-        .with("from_call_p50_ms", rounded(percentile(&called, 50.0), 3))
-        .with("signals", count))
+    Ok(
+        Measured::new("signal", "ms", p50, percentile(&floor, 50.0), FLOOR)
+            .with("p99_ms", rounded(p99, 3))
+            .with("from_call_p50_ms", rounded(percentile(&called, 50.0), 3))
+            .with("signals", count),
+    )
 }

@@ -50,25 +50,40 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
         restart.first_ms, restart.memory_mb, restart.near
     ));
     let storm = overdue(bench, rows).await?;
-    say(&format!("  with {rows} overdue: {:.0} of them a second; fresh ones: {}", storm.per_second, storm.fresh));
+    say(&format!(
+        "  with {rows} overdue: {:.0} of them a second; fresh ones: {}",
+        storm.per_second, storm.fresh
+    ));
     say(&match &storm.longest {
-        Some(slow) => format!("  the longest statement meanwhile: {:.0} ms, {}", slow.milliseconds, slow.text),
+        Some(slow) => format!(
+            "  the longest statement meanwhile: {:.0} ms, {}",
+            slow.milliseconds, slow.text
+        ),
         None => format!("  no statement of {LOGGED_FROM_MS} ms or more was logged meanwhile"),
     });
-    Ok(Measured::new("timers", "ms", own.p50.max(0.001), percentile(&floor, 50.0), FLOOR)
-        .with("count", count)
-        .with("armed_here_p50_ms", own.p50)
-        .with("armed_here_p99_ms", own.p99)
-        .with("armed_elsewhere_p50_ms", other.p50)
-        .with("armed_elsewhere_p99_ms", other.p99)
-        .with("pending", pending)
-        .with("first_after_start_ms", rounded(restart.first_ms, 1))
-        .with("memory_more_mb", rounded(restart.memory_mb, 1))
-        .with("overdue", rows)
-        .with("overdue_per_second", rounded(storm.per_second, 0))
-        .with("overdue_longest_statement_ms", storm.longest.map(|slow| rounded(slow.milliseconds, 1)))
-        .with("fresh_while_overdue_p50_ms", storm.fresh.p50)
-        .with("fresh_while_overdue_p99_ms", storm.fresh.p99))
+    Ok(Measured::new(
+        "timers",
+        "ms",
+        own.p50.max(0.001),
+        percentile(&floor, 50.0),
+        FLOOR,
+    )
+    .with("count", count)
+    .with("armed_here_p50_ms", own.p50)
+    .with("armed_here_p99_ms", own.p99)
+    .with("armed_elsewhere_p50_ms", other.p50)
+    .with("armed_elsewhere_p99_ms", other.p99)
+    .with("pending", pending)
+    .with("first_after_start_ms", rounded(restart.first_ms, 1))
+    .with("memory_more_mb", rounded(restart.memory_mb, 1))
+    .with("overdue", rows)
+    .with("overdue_per_second", rounded(storm.per_second, 0))
+    .with(
+        "overdue_longest_statement_ms",
+        storm.longest.map(|slow| rounded(slow.milliseconds, 1)),
+    )
+    .with("fresh_while_overdue_p50_ms", storm.fresh.p50)
+    .with("fresh_while_overdue_p99_ms", storm.fresh.p99))
 }
 
 /// How late, in milliseconds, by the database's clock. Earlier than its time would be below 0.
@@ -80,15 +95,27 @@ struct Lateness {
 
 impl std::fmt::Display for Lateness {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "p50 {:.2} ms, p99 {:.2} ms, most {:.2} ms late", self.p50, self.p99, self.most)
+        write!(
+            f,
+            "p50 {:.2} ms, p99 {:.2} ms, most {:.2} ms late",
+            self.p50, self.p99, self.most
+        )
     }
 }
 
 /// Waits until all alarms of this name have gone off, and asks how late they were.
 async fn lateness(bench: &Bench, name: &str, count: u64) -> Result<Lateness> {
-    let rung = format!("select count(*) from {SCHEMA}.instances where state->>'name' = $1 and step = 'late'");
+    let rung = format!(
+        "select count(*) from {SCHEMA}.instances where state->>'name' = $1 and step = 'late'"
+    );
     let begun = Instant::now();
-    while bench.sql.query_one(&rung, &[&name]).await?.try_get::<_, i64>(0)? < i64::try_from(count)? {
+    while bench
+        .sql
+        .query_one(&rung, &[&name])
+        .await?
+        .try_get::<_, i64>(0)?
+        < i64::try_from(count)?
+    {
         if begun.elapsed() > PATIENCE {
             bail!("not all alarms went off within {PATIENCE:?}");
         }
@@ -99,12 +126,19 @@ async fn lateness(bench: &Bench, name: &str, count: u64) -> Result<Lateness> {
          where state->>'name' = $1"
     );
     let late = bench.sql.query(&late, &[&name]).await?;
-    let late = late.iter().map(|row| row.try_get(0)).collect::<Result<Vec<f64>, _>>()?;
+    let late = late
+        .iter()
+        .map(|row| row.try_get(0))
+        .collect::<Result<Vec<f64>, _>>()?;
     if late.iter().any(|late| *late < 0.0) {
         bail!("an alarm went off before its time");
     }
     let at = |percent| rounded(percentile(&late, percent), 3);
-    Ok(Lateness { p50: at(50.0), p99: at(99.0), most: at(100.0) })
+    Ok(Lateness {
+        p50: at(50.0),
+        p99: at(99.0),
+        most: at(100.0),
+    })
 }
 
 async fn now(bench: &Bench) -> Result<gen_durable::Timestamp> {
@@ -123,7 +157,10 @@ async fn armed_here(bench: &Bench, count: u64) -> Result<Lateness> {
     // Time to park them all.
     let first = now(bench).await? + Duration::from_secs(2 + count / 1_000);
     let due = |n: u64| first + Duration::from_millis(n);
-    let alarms = (0..count).map(|n| Alarm { name: "here".into(), due: due(n) });
+    let alarms = (0..count).map(|n| Alarm {
+        name: "here".into(),
+        due: due(n),
+    });
     engine.client.enqueue_all(alarms).await?;
     let late = lateness(bench, "here", count).await?;
     engine.stop().await?;
@@ -139,7 +176,10 @@ async fn park(bench: &Bench, name: &str, count: u64, from: &str, apart_ms: f64) 
          from (select statement_timestamp() + $3::text::interval + g * $4::float8 * interval '1 ms' as due
                from generate_series(1, $2::bigint) g) x"
     );
-    bench.sql.execute(&park, &[&name, &i64::try_from(count)?, &from, &apart_ms]).await?;
+    bench
+        .sql
+        .execute(&park, &[&name, &i64::try_from(count)?, &from, &apart_ms])
+        .await?;
     Ok(())
 }
 
@@ -165,12 +205,22 @@ struct Restart {
 async fn after_a_restart(bench: &Bench, pending: u64) -> Result<Restart> {
     bench.empty(SCHEMA).await?;
     park(bench, "pending", pending, "1 day", 1.0).await?;
-    bench.sql.batch_execute(&format!("analyze {SCHEMA}.instances")).await?;
+    bench
+        .sql
+        .batch_execute(&format!("analyze {SCHEMA}.instances"))
+        .await?;
     // More than a process keeps in mind, within its horizon soon after the start.
     let near = bench.count(NEAR).min(pending);
     let ahead = bench.duration(NEAR_AHEAD).max(NEAR_AHEAD_MIN);
     let due_from = now(bench).await? + ahead;
-    park(bench, "near", near, &format!("{} ms", ahead.as_millis()), 0.001).await?;
+    park(
+        bench,
+        "near",
+        near,
+        &format!("{} ms", ahead.as_millis()),
+        0.001,
+    )
+    .await?;
     park(bench, "restart", 1, "-1 second", 1.0).await?;
     // By its id: a look through ten million rows would take more than what is measured.
     let due = format!("select max(id) from {SCHEMA}.instances");
@@ -200,7 +250,11 @@ async fn after_a_restart(bench: &Bench, pending: u64) -> Result<Restart> {
     }
     let memory_mb = (process::memory().peak_mb - before).max(0.0);
     engine.stop().await?;
-    Ok(Restart { first_ms, memory_mb, near })
+    Ok(Restart {
+        first_ms,
+        memory_mb,
+        near,
+    })
 }
 
 /// What a backlog of what is overdue is like.
@@ -215,21 +269,48 @@ struct Storm {
 async fn overdue(bench: &Bench, rows: u64) -> Result<Storm> {
     bench.empty(SCHEMA).await?;
     park(bench, "overdue", rows, "-1 day", 1.0).await?;
-    bench.sql.batch_execute(&format!("analyze {SCHEMA}.instances")).await?;
+    bench
+        .sql
+        .batch_execute(&format!("analyze {SCHEMA}.instances"))
+        .await?;
     let probe = Probe::waiting_for(u64::MAX);
     let (engine, log) = bench.start_watched(SCHEMA, &probe).await?;
     bench.ready(&engine).await?;
     let watched = bench.duration(WATCHED);
     let fresh = bench.count(1_000).max(10);
-    let worked_off =
-        format!("select count(*) from {SCHEMA}.instances where state->>'name' = 'overdue' and step = 'late'");
-    let (before, begun) = (bench.sql.query_one(&worked_off, &[]).await?.try_get::<_, i64>(0)?, Instant::now());
-    park(bench, "fresh", fresh, "1 second", watched.as_secs_f64() * 1_000.0 / fresh as f64).await?;
+    let worked_off = format!(
+        "select count(*) from {SCHEMA}.instances where state->>'name' = 'overdue' and step = 'late'"
+    );
+    let (before, begun) = (
+        bench
+            .sql
+            .query_one(&worked_off, &[])
+            .await?
+            .try_get::<_, i64>(0)?,
+        Instant::now(),
+    );
+    park(
+        bench,
+        "fresh",
+        fresh,
+        "1 second",
+        watched.as_secs_f64() * 1_000.0 / fresh as f64,
+    )
+    .await?;
     tokio::time::sleep(watched).await;
-    let done = bench.sql.query_one(&worked_off, &[]).await?.try_get::<_, i64>(0)? - before;
+    let done = bench
+        .sql
+        .query_one(&worked_off, &[])
+        .await?
+        .try_get::<_, i64>(0)?
+        - before;
     let per_second = done as f64 / begun.elapsed().as_secs_f64();
     let fresh = lateness(bench, "fresh", fresh).await?;
     engine.stop().await?;
     let longest = log.map(|log| log.longest()).transpose()?.flatten();
-    Ok(Storm { per_second, fresh, longest })
+    Ok(Storm {
+        per_second,
+        fresh,
+        longest,
+    })
 }

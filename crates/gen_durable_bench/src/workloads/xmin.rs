@@ -37,8 +37,12 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     bench.empty(SCHEMA).await?;
     let holder = connect(&bench.url).await?;
     // A look at a table takes the snapshot; it is held until the transaction ends.
-    holder.batch_execute("begin isolation level repeatable read").await?;
-    holder.execute(&format!("select from {SCHEMA}.queues"), &[]).await?;
+    holder
+        .batch_execute("begin isolation level repeatable read")
+        .await?;
+    holder
+        .execute(&format!("select from {SCHEMA}.queues"), &[])
+        .await?;
     let with = offer(bench, lasting).await?;
     holder.batch_execute("rollback").await?;
     say(&format!("  with: {with}"));
@@ -60,13 +64,18 @@ struct Offered {
 
 impl std::fmt::Display for Offered {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "p50 {} ms, p99 {} ms, p99 of windows {:?}", self.p50, self.p99, self.windows)
+        write!(
+            f,
+            "p50 {} ms, p99 {} ms, p99 of windows {:?}",
+            self.p50, self.p99, self.windows
+        )
     }
 }
 
 async fn offer(bench: &Bench, lasting: Duration) -> Result<Offered> {
     let per_tick = RATE * TICK_MS / 1_000;
-    let ticks_in = |duration: Duration| anyhow::Ok((u64::try_from(duration.as_millis())? / TICK_MS).max(1));
+    let ticks_in =
+        |duration: Duration| anyhow::Ok((u64::try_from(duration.as_millis())? / TICK_MS).max(1));
     let warm = ticks_in(bench.duration(WARM_UP))?;
     let ticks = warm + ticks_in(lasting)?;
     let probe = Probe::waiting_for(ticks * per_tick);
@@ -84,7 +93,10 @@ async fn offer(bench: &Bench, lasting: Duration) -> Result<Offered> {
                     let n = tick * per_tick + n;
                     client.enqueue(Ping { n }).await?;
                     let now = now_nanos();
-                    committed.lock().unwrap_or_else(PoisonError::into_inner).push((n, now));
+                    committed
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .push((n, now));
                     anyhow::Ok(())
                 }
             });
@@ -101,24 +113,43 @@ async fn offer(bench: &Bench, lasting: Duration) -> Result<Offered> {
     }
     engine.until(probe.all()).await?;
     engine.stop().await?;
-    let committed = committed.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    Ok(of_windows(&committed, &probe.started(), warm * per_tick..ticks * per_tick))
+    let committed = committed
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone();
+    Ok(of_windows(
+        &committed,
+        &probe.started(),
+        warm * per_tick..ticks * per_tick,
+    ))
 }
 
 fn of_windows(committed: &[(u64, u64)], started: &[(u64, u64)], counted: Range<u64>) -> Offered {
     let started: HashMap<u64, u64> = started.iter().copied().collect();
-    let (mut all, mut windows) = (Vec::new(), vec![Vec::new(); WINDOWS.try_into().unwrap_or(1)]);
+    let (mut all, mut windows) = (
+        Vec::new(),
+        vec![Vec::new(); WINDOWS.try_into().unwrap_or(1)],
+    );
     let count = counted.end - counted.start;
     for (n, committed) in committed.iter().filter(|(n, _)| counted.contains(n)) {
-        let Some(started) = started.get(n) else { continue };
+        let Some(started) = started.get(n) else {
+            continue;
+        };
         let took = started.saturating_sub(*committed) as f64 / 1e6;
         all.push(took);
-        if let Some(window) =
-            windows.get_mut(usize::try_from((n - counted.start) * WINDOWS / count).unwrap_or_default())
+        if let Some(window) = windows
+            .get_mut(usize::try_from((n - counted.start) * WINDOWS / count).unwrap_or_default())
         {
             window.push(took);
         }
     }
-    let windows = windows.iter().map(|window| rounded(percentile(window, 99.0), 2)).collect();
-    Offered { p50: rounded(percentile(&all, 50.0), 2), p99: rounded(percentile(&all, 99.0), 2), windows }
+    let windows = windows
+        .iter()
+        .map(|window| rounded(percentile(window, 99.0), 2))
+        .collect();
+    Offered {
+        p50: rounded(percentile(&all, 50.0), 2),
+        p99: rounded(percentile(&all, 99.0), 2),
+        windows,
+    }
 }

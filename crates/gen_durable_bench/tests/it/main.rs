@@ -5,11 +5,20 @@ use gen_durable_bench::{Args, Workload};
 use serde_json::Value;
 
 async fn measured(workloads: &[Workload]) -> Vec<Value> {
-    measured_with(Args { workloads: workloads.to_vec(), ..Args::default() }).await
+    measured_with(Args {
+        workloads: workloads.to_vec(),
+        ..Args::default()
+    })
+    .await
 }
 
 async fn measured_with(args: Args) -> Vec<Value> {
-    let args = Args { rounds: 1, scale: 0.01, caller: Some(env!("CARGO_BIN_EXE_durable-bench").into()), ..args };
+    let args = Args {
+        rounds: 1,
+        scale: 0.01,
+        caller: Some(env!("CARGO_BIN_EXE_durable-bench").into()),
+        ..args
+    };
     let report = gen_durable_bench::measure_json(&args).await.unwrap();
     report["results"].as_array().unwrap().clone()
 }
@@ -17,7 +26,10 @@ async fn measured_with(args: Args) -> Vec<Value> {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_workload_reports_its_value_and_its_floor_under_its_name() {
     let results = measured(&Workload::ALL).await;
-    let names: Vec<&str> = results.iter().map(|result| result["workload"].as_str().unwrap()).collect();
+    let names: Vec<&str> = results
+        .iter()
+        .map(|result| result["workload"].as_str().unwrap())
+        .collect();
     assert_eq!(
         names,
         [
@@ -39,16 +51,27 @@ async fn every_workload_reports_its_value_and_its_floor_under_its_name() {
     );
     for result in &results {
         for number in ["value", "floor", "ratio"] {
-            assert!(result[number].as_f64().is_some_and(|n| n > 0.0), "{number} of {result}");
+            assert!(
+                result[number].as_f64().is_some_and(|n| n > 0.0),
+                "{number} of {result}"
+            );
         }
         for word in ["unit", "floor_kind"] {
-            assert!(result[word].as_str().is_some_and(|text| !text.is_empty()), "{word} of {result}");
+            assert!(
+                result[word].as_str().is_some_and(|text| !text.is_empty()),
+                "{word} of {result}"
+            );
         }
     }
-    assert_eq!((&results[1]["story"], &results[2]["story"]), (&"off".into(), &"all".into()));
+    assert_eq!(
+        (&results[1]["story"], &results[2]["story"]),
+        (&"off".into(), &"all".into())
+    );
     let field = |workload: usize, name: &str| results[workload][name].as_f64().unwrap();
     assert!(field(0, "memory_peak_mb") >= field(0, "memory_mb") && field(0, "memory_mb") > 1.0);
-    assert!(field(5, "other_process_from_call_p50_ms") > 0.0 && field(5, "after_quiet_p50_ms") >= 0.0);
+    assert!(
+        field(5, "other_process_from_call_p50_ms") > 0.0 && field(5, "after_quiet_p50_ms") >= 0.0
+    );
     assert!(field(5, "same_process_p50_ms") <= field(5, "same_process_p99_ms"));
     assert_eq!(results[7]["windows_p99_ms"].as_array().unwrap().len(), 6);
     for name in [
@@ -63,31 +86,69 @@ async fn every_workload_reports_its_value_and_its_floor_under_its_name() {
     ] {
         assert!(field(13, name) > 0.0, "{name} of {}", results[13]);
     }
-    assert!(field(13, "lag_p50_ms") <= field(13, "lag_p99_ms") && field(13, "live_pause_at_swap_ms") >= 0.0);
+    assert!(
+        field(13, "lag_p50_ms") <= field(13, "lag_p99_ms")
+            && field(13, "live_pause_at_swap_ms") >= 0.0
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_subset_is_measured_in_the_order_it_is_named() {
     let results = measured(&[Workload::InsertMany, Workload::Drain]).await;
-    let names: Vec<&str> = results.iter().map(|result| result["workload"].as_str().unwrap()).collect();
+    let names: Vec<&str> = results
+        .iter()
+        .map(|result| result["workload"].as_str().unwrap())
+        .collect();
     assert_eq!(names, ["insert_many", "drain"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_long_forms_of_lanes_and_timers_say_what_their_bars_ask() {
     let workloads = vec![Workload::Lanes, Workload::Timers];
-    let results = measured_with(Args { workloads, long: true, pending: Some(2_000), ..Args::default() }).await;
+    let results = measured_with(Args {
+        workloads,
+        long: true,
+        pending: Some(2_000),
+        ..Args::default()
+    })
+    .await;
     let (lanes, timers) = (&results[0], &results[1]);
     for ratio in ["beside_to_alone", "beside_to_alone_snapshot_held"] {
-        assert!(lanes[ratio].as_f64().is_some_and(|ratio| ratio > 0.0), "{ratio} of {lanes}");
+        assert!(
+            lanes[ratio].as_f64().is_some_and(|ratio| ratio > 0.0),
+            "{ratio} of {lanes}"
+        );
     }
     for producers in ["one_producer", "many_producers"] {
-        assert!(lanes[producers]["settled"].as_f64().is_some_and(|rate| rate > 0.0), "{producers} of {lanes}");
+        assert!(
+            lanes[producers]["settled"]
+                .as_f64()
+                .is_some_and(|rate| rate > 0.0),
+            "{producers} of {lanes}"
+        );
     }
-    assert_eq!((&timers["pending"], &timers["overdue"]), (&2_000.into(), &10_000.into()));
-    assert!(timers["first_after_start_ms"].as_f64().is_some_and(|first| first > 0.0), "{timers}");
+    assert_eq!(
+        (&timers["pending"], &timers["overdue"]),
+        (&2_000.into(), &10_000.into())
+    );
+    assert!(
+        timers["first_after_start_ms"]
+            .as_f64()
+            .is_some_and(|first| first > 0.0),
+        "{timers}"
+    );
     // A hundredth of the memory that is kept in mind: what it may grow by is what any start takes.
-    assert!(timers["memory_more_mb"].as_f64().is_some_and(|more| more < 64.0), "{timers}");
+    assert!(
+        timers["memory_more_mb"]
+            .as_f64()
+            .is_some_and(|more| more < 64.0),
+        "{timers}"
+    );
     // Nothing was long enough to be logged, or it is told how long.
-    assert!(timers["overdue_longest_statement_ms"].as_f64().is_none_or(|longest| longest >= 10.0), "{timers}");
+    assert!(
+        timers["overdue_longest_statement_ms"]
+            .as_f64()
+            .is_none_or(|longest| longest >= 10.0),
+        "{timers}"
+    );
 }

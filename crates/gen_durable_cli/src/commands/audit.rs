@@ -27,7 +27,13 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     let limit = usize::from(args.limit);
-    let lines = args.database.client().await?.inspect().audit(args.before, limit).await?;
+    let lines = args
+        .database
+        .client()
+        .await?
+        .inspect()
+        .audit(args.before, limit)
+        .await?;
     if json {
         return print_json(&lines.iter().map(as_json).collect::<Vec<_>>());
     }
@@ -35,7 +41,8 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         return print("nobody has done anything");
     }
     let now = Timestamp::now();
-    let mut rows = Rows::new(["act", "when", "who", "from", "what", "on what", "outcome"]).right([0]);
+    let mut rows =
+        Rows::new(["act", "when", "who", "from", "what", "on what", "outcome"]).right([0]);
     for line in &lines {
         rows.add([
             line.id.to_string(),
@@ -44,11 +51,22 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
             line.place.clone().unwrap_or_else(|| line.via.clone()),
             line.act.clone(),
             short(&safe(&line.subject), TEXT_CHARS),
-            short(&safe(line.outcome.as_deref().unwrap_or("its end was not recorded")), TEXT_CHARS),
+            short(
+                &safe(
+                    line.outcome
+                        .as_deref()
+                        .unwrap_or("its end was not recorded"),
+                ),
+                TEXT_CHARS,
+            ),
         ]);
     }
     let more = lines.last().filter(|_| lines.len() == limit);
-    print(format!("{rows}{}", more.map(|last| format!("\nmore: --before {}", last.id)).unwrap_or_default()))
+    print(format!(
+        "{rows}{}",
+        more.map(|last| format!("\nmore: --before {}", last.id))
+            .unwrap_or_default()
+    ))
 }
 
 fn as_json(line: &AuditLine) -> Value {

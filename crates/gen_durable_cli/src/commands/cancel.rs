@@ -12,7 +12,11 @@ use crate::{
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Its number
-    #[arg(value_name = "ID", required_unless_present = "key", conflicts_with = "key")]
+    #[arg(
+        value_name = "ID",
+        required_unless_present = "key",
+        conflicts_with = "key"
+    )]
     id: Option<i64>,
     #[command(flatten)]
     whom: Whom,
@@ -27,8 +31,16 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
-    let Args { id, whom, subtree, reason, database } = args;
-    let to = whom.address(id).ok_or_else(|| Usage::new("which instance? Give its id, or --key KEY"))?;
+    let Args {
+        id,
+        whom,
+        subtree,
+        reason,
+        database,
+    } = args;
+    let to = whom
+        .address(id)
+        .ok_or_else(|| Usage::new("which instance? Give its id, or --key KEY"))?;
     let client = database.client_for("cancel", named(&to)).await?;
     let cancelled = client.operate().cancel(to, &reason, subtree).await?;
     if json {

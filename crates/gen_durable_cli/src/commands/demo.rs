@@ -76,7 +76,9 @@ enum Stay {
 impl Stay {
     fn stays(self, json: bool) -> bool {
         match self {
-            Stay::Auto => !json && std::io::stdout().is_terminal() && std::io::stdin().is_terminal(),
+            Stay::Auto => {
+                !json && std::io::stdout().is_terminal() && std::io::stdin().is_terminal()
+            }
             Stay::Always => true,
             Stay::Never => false,
         }
@@ -124,7 +126,11 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<ExitCode> {
     if !args.stay.stays(json) {
         summary::tell(&story, json)?;
     }
-    Ok(if story.is_well() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if story.is_well() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// The dashboard, for whoever watches. A demo without it is still one.
@@ -140,7 +146,12 @@ async fn open_window(
     let address = serve::address(&listener).ok()?;
     progress.say(&format!("dashboard: {address}"));
     let options = Options::new().title("durable demo");
-    let server = serve::serve(listener, stage.client.clone(), Access::only_local(user()), options);
+    let server = serve::serve(
+        listener,
+        stage.client.clone(),
+        Access::only_local(user()),
+        options,
+    );
     Some((address, tokio::spawn(server)))
 }
 
@@ -150,7 +161,12 @@ async fn stay_open(client: &Client, staff: &mut Staff, mut number: u64) -> anyho
         for _ in staff.find_killed()? {
             staff.hire()?;
         }
-        client.enqueue(Order { number, cents: 500 + number % 97 * 50 }).await?;
+        client
+            .enqueue(Order {
+                number,
+                cents: 500 + number % 97 * 50,
+            })
+            .await?;
         number += 1;
         tokio::time::sleep(LOOK * 4).await;
     }
@@ -188,7 +204,12 @@ impl Story {
     }
 }
 
-async fn play(args: &Args, stage: &Stage, staff: &mut Staff, progress: &mut Progress) -> anyhow::Result<Story> {
+async fn play(
+    args: &Args,
+    stage: &Stage,
+    staff: &mut Staff,
+    progress: &mut Progress,
+) -> anyhow::Result<Story> {
     progress.say(&stage.about);
     let client = &stage.client;
     for _ in 0..WORKERS {
@@ -200,18 +221,29 @@ async fn play(args: &Args, stage: &Stage, staff: &mut Staff, progress: &mut Prog
 
     let orders = args.instances.unwrap_or(args.seconds * ORDERS_PER_SECOND);
     let length = Duration::from_secs(args.seconds);
-    progress.say(&format!("{} orders come in: reserve → charge → pack → ship", thousands(orders)));
+    progress.say(&format!(
+        "{} orders come in: reserve → charge → pack → ship",
+        thousands(orders)
+    ));
     client.enqueue_all(van::round()).await?;
     progress.open(orders);
     let begun = Instant::now();
-    let mut arrivals = Arrivals { all: orders, over: length.mul_f64(ARRIVALS_SHARE), ids: Vec::new(), here: 0 };
+    let mut arrivals = Arrivals {
+        all: orders,
+        over: length.mul_f64(ARRIVALS_SHARE),
+        ids: Vec::new(),
+        here: 0,
+    };
     let mut death: Option<Death> = None;
     let mut killed_by_others = 0;
     let mut last_change = (Instant::now(), 0);
     loop {
         for pid in staff.find_killed()? {
             killed_by_others += 1;
-            progress.say(&format!("somebody killed worker {pid}: worker {} takes its place", staff.hire()?));
+            progress.say(&format!(
+                "somebody killed worker {pid}: worker {} takes its place",
+                staff.hire()?
+            ));
         }
         arrivals.let_in(client, begun.elapsed()).await?;
         let looked = Instant::now();
@@ -241,7 +273,14 @@ async fn play(args: &Args, stage: &Stage, staff: &mut Staff, progress: &mut Prog
     let books = books::read(client, &stage.ledger, &arrivals.ids).await?;
     let sold = stage.sales.read(client).await?;
     let kills = killed_by_others + usize::from(death.is_some());
-    Ok(Story { books, sold, orders, kills, held: death.map_or(0, |death| death.held), took })
+    Ok(Story {
+        books,
+        sold,
+        orders,
+        kills,
+        held: death.map_or(0, |death| death.held),
+        took,
+    })
 }
 
 /// Workers say that they live in a table; until all do, a worker that fails to start is found here.
@@ -272,8 +311,17 @@ impl Arrivals {
     async fn let_in(&mut self, client: &Client, elapsed: Duration) -> anyhow::Result<()> {
         let due = u128::from(self.all) * elapsed.as_millis() / self.over.as_millis().max(1) + 1;
         let due = u64::try_from(due).unwrap_or(u64::MAX).min(self.all);
-        let new = (self.here..due).map(|number| Order { number, cents: 500 + number % 97 * 50 });
-        self.ids.extend(client.enqueue_all(new).await?.iter().map(|order| order.id.raw()));
+        let new = (self.here..due).map(|number| Order {
+            number,
+            cents: 500 + number % 97 * 50,
+        });
+        self.ids.extend(
+            client
+                .enqueue_all(new)
+                .await?
+                .iter()
+                .map(|order| order.id.raw()),
+        );
         self.here = due;
         Ok(())
     }

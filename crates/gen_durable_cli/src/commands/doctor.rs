@@ -41,7 +41,8 @@ struct Report {
 
 impl Report {
     fn find(&mut self, what: impl AsRef<str>, do_this: impl AsRef<str>) {
-        self.findings.push(safe(&format!("{}: {}", what.as_ref(), do_this.as_ref())));
+        self.findings
+            .push(safe(&format!("{}: {}", what.as_ref(), do_this.as_ref())));
     }
     fn note(&mut self, what: impl AsRef<str>) {
         self.notes.push(safe(what.as_ref()));
@@ -66,18 +67,31 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<ExitCode> {
     let Report { findings, notes } = report;
     if json {
         let version = status.installed;
-        print_json(&json!({"schema_version": version, "live_workers": alive, "findings": findings, "notes": notes}))?;
+        print_json(
+            &json!({"schema_version": version, "live_workers": alive, "findings": findings, "notes": notes}),
+        )?;
     } else {
         let schema = &args.database.schema;
-        let mut text = format!("schema {schema} at version {}, {alive} live workers\n", status.installed);
-        findings.iter().for_each(|finding| text.push_str(&format!("✗ {finding}\n")));
-        notes.iter().for_each(|note| text.push_str(&format!("! {note}\n")));
+        let mut text = format!(
+            "schema {schema} at version {}, {alive} live workers\n",
+            status.installed
+        );
+        findings
+            .iter()
+            .for_each(|finding| text.push_str(&format!("✗ {finding}\n")));
+        notes
+            .iter()
+            .for_each(|note| text.push_str(&format!("! {note}\n")));
         if findings.is_empty() {
             text.push_str("✓ nothing to see to\n");
         }
         print(text)?;
     }
-    Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if findings.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// Work that nobody can run, or that was set aside. Answers how many workers live.
@@ -97,9 +111,19 @@ async fn work(inspect: &Inspect, report: &mut Report) -> anyhow::Result<usize> {
             ),
         }
     }
-    let stuck = inspect.list(Filter { status: Some(Status::Stuck), limit: 200, ..Filter::default() }).await?;
+    let stuck = inspect
+        .list(Filter {
+            status: Some(Status::Stuck),
+            limit: 200,
+            ..Filter::default()
+        })
+        .await?;
     if let Some(row) = stuck.first() {
-        let many = if stuck.len() == 200 { "200 or more".to_owned() } else { stuck.len().to_string() };
+        let many = if stuck.len() == 200 {
+            "200 or more".to_owned()
+        } else {
+            stuck.len().to_string()
+        };
         let error = row.last_error.as_deref().unwrap_or("no error was kept");
         report.find(
             format!("{many} instances are stuck: a build could not decode them, or their workers died; the newest is {}: {error}", row.id),
@@ -110,12 +134,20 @@ async fn work(inspect: &Inspect, report: &mut Report) -> anyhow::Result<usize> {
         if queue.paused_at.is_some() {
             let by = queue.paused_by.as_deref().unwrap_or("somebody");
             report.find(
-                format!("the queue {} is paused, by {by}, and {} wait in it", queue.queue, thousands(queue.due)),
+                format!(
+                    "the queue {} is paused, by {by}, and {} wait in it",
+                    queue.queue,
+                    thousands(queue.due)
+                ),
                 format!("`durable resume {}` opens it", queue.queue),
             );
         } else if queue.workers == 0 && queue.due > 0 && alive > 0 {
             report.find(
-                format!("no live worker works the queue {}, and {} wait in it", queue.queue, thousands(queue.due)),
+                format!(
+                    "no live worker works the queue {}, and {} wait in it",
+                    queue.queue,
+                    thousands(queue.due)
+                ),
                 "add the queue to an engine: `.queue(Queue::new(…), places)`",
             );
         }
@@ -125,9 +157,20 @@ async fn work(inspect: &Inspect, report: &mut Report) -> anyhow::Result<usize> {
 
 /// Lanes, schedules and projections that stand still.
 async fn lines(client: &Client, report: &mut Report) -> anyhow::Result<()> {
-    for lane in client.inspect().lanes(KeyFilter { blocked: true, ..KeyFilter::default() }).await? {
+    for lane in client
+        .inspect()
+        .lanes(KeyFilter {
+            blocked: true,
+            ..KeyFilter::default()
+        })
+        .await?
+    {
         report.find(
-            format!("the lane {} stands still behind one that failed, with {} in it", lane.key, thousands(lane.depth)),
+            format!(
+                "the lane {} stands still behind one that failed, with {} in it",
+                lane.key,
+                thousands(lane.depth)
+            ),
             format!("`durable lanes retry|skip|discard {}`", lane.key),
         );
     }
@@ -143,8 +186,11 @@ async fn lines(client: &Client, report: &mut Report) -> anyhow::Result<()> {
         }
     }
     let scopes = client.projections().list(None, None).await?;
-    let unserved: BTreeSet<&str> =
-        scopes.iter().filter(|scope| !scope.served && scope.lag() > 0).map(|scope| scope.projection.as_str()).collect();
+    let unserved: BTreeSet<&str> = scopes
+        .iter()
+        .filter(|scope| !scope.served && scope.lag() > 0)
+        .map(|scope| scope.projection.as_str())
+        .collect();
     for projection in unserved {
         report.find(
             format!("no live worker registers the projection {projection}, so it does not follow the log"),
@@ -158,7 +204,11 @@ async fn lines(client: &Client, report: &mut Report) -> anyhow::Result<()> {
         }
     }
     for ((projection, version), count) in offered {
-        let tenants = if count == 1 { "1 tenant".to_owned() } else { format!("{count} tenants") };
+        let tenants = if count == 1 {
+            "1 tenant".to_owned()
+        } else {
+            format!("{count} tenants")
+        };
         report.find(
             format!("version {version} of the projection {projection} leaves the older rows of {tenants} alone"),
             format!("`durable projections rebuild {projection} --all-tenants`, or `--tenant …`"),
@@ -187,7 +237,9 @@ async fn server(inspect: &Inspect, report: &mut Report) -> anyhow::Result<()> {
     for name in ["fsync", "full_page_writes"] {
         if is(name, "off") {
             report.find(
-                format!("{name} is off: a crash of the machine can break the database beyond repair"),
+                format!(
+                    "{name} is off: a crash of the machine can break the database beyond repair"
+                ),
                 format!("set {name} = on, unless nothing in it is worth keeping"),
             );
         }
@@ -212,14 +264,20 @@ async fn server(inspect: &Inspect, report: &mut Report) -> anyhow::Result<()> {
             "connect to the primary (`target_session_attrs=read-write` finds it)",
         );
     }
-    if settings.get("default_transaction_isolation").is_some_and(|level| !level.starts_with("read ")) {
+    if settings
+        .get("default_transaction_isolation")
+        .is_some_and(|level| !level.starts_with("read "))
+    {
         report.find(
             "default_transaction_isolation is not `read committed`: an engine does not start here",
             "alter role … set default_transaction_isolation = 'read committed'",
         );
     }
     connections(&settings, report);
-    if let Some(now) = settings.get("now").and_then(|now| now.replacen(' ', "T", 1).parse::<Timestamp>().ok()) {
+    if let Some(now) = settings
+        .get("now")
+        .and_then(|now| now.replacen(' ', "T", 1).parse::<Timestamp>().ok())
+    {
         let apart = Timestamp::now().duration_since(now).as_secs_f64();
         if apart.abs() > CLOCK_SECONDS {
             report.note(format!(
@@ -246,7 +304,16 @@ fn connections(settings: &BTreeMap<String, String>, report: &mut Report) {
 /// What keeps dead rows.
 async fn vacuum(inspect: &Inspect, old_seconds: f64, report: &mut Report) -> anyhow::Result<()> {
     for snapshot in inspect.snapshots(old_seconds).await? {
-        let Snapshot { kind, pid, user, name, state, age, query, .. } = snapshot;
+        let Snapshot {
+            kind,
+            pid,
+            user,
+            name,
+            state,
+            age,
+            query,
+            ..
+        } = snapshot;
         match kind.as_str() {
             "prepared" => report.find(
                 format!("the prepared transaction {name} of {user} is {} old: vacuum removes nothing newer", span(age)),
@@ -268,7 +335,9 @@ async fn vacuum(inspect: &Inspect, old_seconds: f64, report: &mut Report) -> any
     for table in inspect.tables().await? {
         let share = table.dead as f64 / (table.live + table.dead).max(1) as f64;
         if table.dead >= DEAD_ROWS && share >= DEAD_SHARE {
-            let last = table.last_vacuum.map_or("never".to_owned(), |at| format!("at {at:.0}"));
+            let last = table
+                .last_vacuum
+                .map_or("never".to_owned(), |at| format!("at {at:.0}"));
             report.find(
                 format!(
                     "{} dead rows in {} ({:.0} % of it), last vacuumed {last}",

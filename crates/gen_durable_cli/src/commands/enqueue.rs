@@ -59,7 +59,9 @@ pub(crate) struct Args {
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    let seconds: f64 = text
+        .parse()
+        .map_err(|_| "not a number of seconds".to_owned())?;
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
@@ -74,7 +76,10 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     new.tenant = args.tenant;
     new.key = args.key;
     (new.lane, new.lane_blocks, new.partition) = (args.lane, args.lane_blocks, args.partition);
-    let client = args.database.client_for("enqueue", format!("machine {}", new.machine)).await?;
+    let client = args
+        .database
+        .client_for("enqueue", format!("machine {}", new.machine))
+        .await?;
     let (id, is_new) = client.operate().enqueue(new).await?;
     if json {
         return print_json(&json!({"id": id, "is_new": is_new}));

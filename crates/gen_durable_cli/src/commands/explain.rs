@@ -26,13 +26,19 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     let Args { id, database } = args;
     let Some(explanation) = database.client().await?.inspect().explain(id).await? else {
-        bail!("there is no instance {id} in the schema {}", database.schema);
+        bail!(
+            "there is no instance {id} in the schema {}",
+            database.schema
+        );
     };
     if json {
         return print_json(&as_json(&explanation));
     }
     let row = &explanation.instance;
-    let head = format!("instance {} ({} v{}, step {}) is {}", row.id, row.fsm, row.fsm_version, row.step, row.status);
+    let head = format!(
+        "instance {} ({} v{}, step {}) is {}",
+        row.id, row.fsm, row.fsm_version, row.step, row.status
+    );
     let mut lines = vec![safe(&head)];
     match explanation.blockers.split_first() {
         None => lines.push(
@@ -50,8 +56,15 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
 /// Another instance that this one waits for, and what keeps that one.
 fn because_of(other: &Explanation) -> String {
     let row = &other.instance;
-    let who = format!("instance {} ({} v{}, step {}), {}", row.id, row.fsm, row.fsm_version, row.step, row.status);
-    let why: Vec<String> = other.blockers.iter().map(|blocker| said(blocker, other.now)).collect();
+    let who = format!(
+        "instance {} ({} v{}, step {}), {}",
+        row.id, row.fsm, row.fsm_version, row.step, row.status
+    );
+    let why: Vec<String> = other
+        .blockers
+        .iter()
+        .map(|blocker| said(blocker, other.now))
+        .collect();
     match why.is_empty() {
         true => format!("{who}: it is due, and the next pick takes it"),
         false => format!("{who}: {}", why.join("; ")),
@@ -65,7 +78,11 @@ pub(crate) fn reason(explanation: &Explanation) -> String {
         [Blocker::Settled { error, .. }, Blocker::BlocksLane { .. }] => {
             format!("blocked: {}", error.as_deref().unwrap_or("it has failed"))
         }
-        [Blocker::Settled { .. }, running @ Blocker::CancelledStepRunning { .. }, ..] => said(running, explanation.now),
+        [
+            Blocker::Settled { .. },
+            running @ Blocker::CancelledStepRunning { .. },
+            ..,
+        ] => said(running, explanation.now),
         [first, ..] => said(first, explanation.now),
         [] => "it is due, and the next pick takes it".to_owned(),
     }
@@ -73,7 +90,11 @@ pub(crate) fn reason(explanation: &Explanation) -> String {
 
 /// What to type for a lane, as a shell reads it.
 pub(crate) fn lane_words(tenant: &str, lane: &str) -> String {
-    let tenant = if tenant.is_empty() { String::new() } else { format!(" --tenant {}", quoted(tenant)) };
+    let tenant = if tenant.is_empty() {
+        String::new()
+    } else {
+        format!(" --tenant {}", quoted(tenant))
+    };
     format!("{}{tenant}", quoted(lane))
 }
 
@@ -87,7 +108,9 @@ fn quoted(word: &str) -> String {
 }
 
 fn deadline(at: Option<Timestamp>, now: Timestamp) -> String {
-    at.map_or("without a deadline".to_owned(), |at| format!("gives up {}", relative(at, now)))
+    at.map_or("without a deadline".to_owned(), |at| {
+        format!("gives up {}", relative(at, now))
+    })
 }
 
 /// In the words of a person.
@@ -187,12 +210,14 @@ pub(crate) fn as_json(explanation: &Explanation) -> Value {
         .map(|blocker| {
             let value = json!({"kind": kind(blocker), "text": said(blocker, explanation.now)});
             match blocker {
-                Blocker::Queued { lane, ahead, head } => {
-                    and(value, json!({"lane": lane, "ahead": ahead, "head": as_json(head)}))
-                }
-                Blocker::HeldBack { partition, holder } => {
-                    and(value, json!({"partition": partition, "holder": as_json(holder)}))
-                }
+                Blocker::Queued { lane, ahead, head } => and(
+                    value,
+                    json!({"lane": lane, "ahead": ahead, "head": as_json(head)}),
+                ),
+                Blocker::HeldBack { partition, holder } => and(
+                    value,
+                    json!({"partition": partition, "holder": as_json(holder)}),
+                ),
                 _ => value,
             }
         })

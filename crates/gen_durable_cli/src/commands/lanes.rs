@@ -70,7 +70,11 @@ struct One {
 impl One {
     async fn open(self, act: &str) -> anyhow::Result<(Operate, LaneKey)> {
         let lane = LaneKey::new(self.key).of(self.tenant);
-        let operate = self.database.client_for(act, format!("lane {lane}")).await?.operate();
+        let operate = self
+            .database
+            .client_for(act, format!("lane {lane}"))
+            .await?
+            .operate();
         Ok((operate, lane))
     }
 }
@@ -95,7 +99,9 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         }
     };
     if json {
-        return print_json(&json!({"lane": lane.key(), "tenant": lane.tenant(), "id": id, "act": word}));
+        return print_json(
+            &json!({"lane": lane.key(), "tenant": lane.tenant(), "id": id, "act": word}),
+        );
     }
     print(safe(&format!("lane {lane}: instance {id} {done}")))
 }
@@ -103,17 +109,35 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
 async fn list(args: Args, json: bool) -> anyhow::Result<()> {
     let limit = usize::from(args.limit);
     let after = args.after.map(|key| (args.after_tenant, key));
-    let filter = KeyFilter { tenant: args.tenant, blocked: args.blocked, after, limit, ..KeyFilter::default() };
-    let lanes = args.database.client().await?.inspect().lanes(filter).await?;
+    let filter = KeyFilter {
+        tenant: args.tenant,
+        blocked: args.blocked,
+        after,
+        limit,
+        ..KeyFilter::default()
+    };
+    let lanes = args
+        .database
+        .client()
+        .await?
+        .inspect()
+        .lanes(filter)
+        .await?;
     if json {
         let rows: Vec<Value> = lanes.iter().map(for_programs).collect();
         return print_json(&rows);
     }
     if lanes.is_empty() {
-        return print(if args.blocked { "no lane stands still" } else { "nobody stands in a lane" });
+        return print(if args.blocked {
+            "no lane stands still"
+        } else {
+            "nobody stands in a lane"
+        });
     }
     let now = Timestamp::now();
-    let headings = ["lane", "tenant", "depth", "head", "machine", "step", "status", "attempt", "since", "why"];
+    let headings = [
+        "lane", "tenant", "depth", "head", "machine", "step", "status", "attempt", "since", "why",
+    ];
     let mut rows = Rows::new(headings).right([2, 3, 7]);
     for lane in &lanes {
         rows.add(row(lane, now));
@@ -121,12 +145,19 @@ async fn list(args: Args, json: bool) -> anyhow::Result<()> {
     let mut after = String::new();
     if let Some(blocked) = lanes.iter().find(|lane| lane.is_blocked()) {
         let words = lane_words(&blocked.tenant, &blocked.key);
-        after.push_str(&format!("\na blocked lane goes on by: durable lanes retry|skip|discard {}", safe(&words)));
+        after.push_str(&format!(
+            "\na blocked lane goes on by: durable lanes retry|skip|discard {}",
+            safe(&words)
+        ));
     }
     if let Some(last) = lanes.last().filter(|_| lanes.len() == limit) {
         let words = lane_words("", &last.key);
         let tenant = lane_words("", &last.tenant);
-        let of = if last.tenant.is_empty() { String::new() } else { format!(" --after-tenant {}", safe(&tenant)) };
+        let of = if last.tenant.is_empty() {
+            String::new()
+        } else {
+            format!(" --after-tenant {}", safe(&tenant))
+        };
         after.push_str(&format!("\nmore: --after {}{of}", safe(&words)));
     }
     print(format!("{rows}{after}"))
@@ -142,7 +173,9 @@ fn row(lane: &LaneInfo, now: Timestamp) -> [String; 10] {
     let Some(head) = &lane.head else {
         let [none, why] = ["", "no pick has given out its places yet"].map(str::to_owned);
         let [head, machine, step, status, attempt, since] = std::array::from_fn(|_| none.clone());
-        return [key, tenant, depth, head, machine, step, status, attempt, since, why];
+        return [
+            key, tenant, depth, head, machine, step, status, attempt, since, why,
+        ];
     };
     let row = &head.instance;
     [

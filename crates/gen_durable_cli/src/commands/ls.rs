@@ -51,19 +51,42 @@ fn statuses() -> impl TypedValueParser<Value = Status> {
 
 pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     let limit = usize::from(args.limit);
-    let Args { machine, status, queue, tenant, lane, partition, before, .. } = args;
-    let filter = Filter { machine, status, queue, tenant, lane, partition, before, limit };
+    let Args {
+        machine,
+        status,
+        queue,
+        tenant,
+        lane,
+        partition,
+        before,
+        ..
+    } = args;
+    let filter = Filter {
+        machine,
+        status,
+        queue,
+        tenant,
+        lane,
+        partition,
+        before,
+        limit,
+    };
     let instances = args.database.client().await?.inspect().list(filter).await?;
     if json {
-        let rows = instances.iter().map(as_json).collect::<Result<Vec<_>, _>>()?;
+        let rows = instances
+            .iter()
+            .map(as_json)
+            .collect::<Result<Vec<_>, _>>()?;
         return print_json(&rows);
     }
     if instances.is_empty() {
         return print("no such instances");
     }
     let now = Timestamp::now();
-    let mut rows = Rows::new(["id", "machine", "step", "status", "queue", "attempt", "enqueued", "changed", "error"])
-        .right([0, 5]);
+    let mut rows = Rows::new([
+        "id", "machine", "step", "status", "queue", "attempt", "enqueued", "changed", "error",
+    ])
+    .right([0, 5]);
     for row in &instances {
         rows.add([
             row.id.to_string(),
@@ -74,7 +97,10 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
             row.attempt.to_string(),
             relative(row.inserted_at, now),
             relative(row.updated_at, now),
-            short(&safe(row.last_error.as_deref().unwrap_or_default()), ERROR_CHARS),
+            short(
+                &safe(row.last_error.as_deref().unwrap_or_default()),
+                ERROR_CHARS,
+            ),
         ]);
     }
     let more = match instances.last() {

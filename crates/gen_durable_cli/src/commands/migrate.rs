@@ -83,16 +83,42 @@ pub(crate) async fn run(command: Command, json: bool) -> anyhow::Result<()> {
             moved("undone", &undone, &database, json)
         }
         Command::Status { database } => status(&database, json).await,
-        Command::Sql { from, to, database } => sql(&database.unconnected_pool()?.migrations().sql(from, to)?, json),
-        Command::Grant { runtime, reader, print: true, database } => {
-            sql(&database.unconnected_pool()?.migrations().grants_sql(&runtime, &reader)?, json)
-        }
-        Command::Grant { runtime, reader, print: false, database } => {
-            database.pool().await?.migrations().grant(&runtime, &reader).await?;
+        Command::Sql { from, to, database } => sql(
+            &database.unconnected_pool()?.migrations().sql(from, to)?,
+            json,
+        ),
+        Command::Grant {
+            runtime,
+            reader,
+            print: true,
+            database,
+        } => sql(
+            &database
+                .unconnected_pool()?
+                .migrations()
+                .grants_sql(&runtime, &reader)?,
+            json,
+        ),
+        Command::Grant {
+            runtime,
+            reader,
+            print: false,
+            database,
+        } => {
+            database
+                .pool()
+                .await?
+                .migrations()
+                .grant(&runtime, &reader)
+                .await?;
             if json {
-                return print_json(&json!({"schema": database.schema, "runtime": runtime, "reader": reader}));
+                return print_json(
+                    &json!({"schema": database.schema, "runtime": runtime, "reader": reader}),
+                );
             }
-            print(format!("{runtime} may run steps and make calls, {reader} may look"))
+            print(format!(
+                "{runtime} may run steps and make calls, {reader} may look"
+            ))
         }
     }
 }
@@ -100,8 +126,16 @@ pub(crate) async fn run(command: Command, json: bool) -> anyhow::Result<()> {
 /// Running engines call functions and tables that an older schema does not have.
 async fn refuse_while_workers_live(database: &Database) -> anyhow::Result<()> {
     // A schema so old that it cannot be asked has no workers of this build.
-    let Ok(client) = database.client().await else { return Ok(()) };
-    let alive = client.inspect().workers().await?.into_iter().filter(|worker| worker.alive).count();
+    let Ok(client) = database.client().await else {
+        return Ok(());
+    };
+    let alive = client
+        .inspect()
+        .workers()
+        .await?
+        .into_iter()
+        .filter(|worker| worker.alive)
+        .count();
     if alive > 0 {
         bail!(
             "{alive} workers are running on the schema {:?}: stop them first (`durable workers` lists them)",
@@ -120,7 +154,10 @@ fn moved(word: &str, versions: &[i32], database: &Database, json: bool) -> anyho
         return print(format!("nothing to do in the schema {schema}"));
     }
     let versions: Vec<String> = versions.iter().map(i32::to_string).collect();
-    print(format!("{word} in the schema {schema}: {}", versions.join(", ")))
+    print(format!(
+        "{word} in the schema {schema}: {}",
+        versions.join(", ")
+    ))
 }
 
 async fn status(database: &Database, json: bool) -> anyhow::Result<()> {
@@ -151,5 +188,9 @@ async fn status(database: &Database, json: bool) -> anyhow::Result<()> {
 }
 
 fn sql(text: &str, json: bool) -> anyhow::Result<()> {
-    if json { print_json(&json!({"sql": text})) } else { print(text) }
+    if json {
+        print_json(&json!({"sql": text}))
+    } else {
+        print(text)
+    }
 }

@@ -37,8 +37,19 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     let limit = usize::from(args.limit);
     let after = args.after.map(|key| (args.after_tenant, key));
-    let filter = KeyFilter { tenant: args.tenant, after, limit, ..KeyFilter::default() };
-    let keys = args.database.client().await?.inspect().partitions(filter).await?;
+    let filter = KeyFilter {
+        tenant: args.tenant,
+        after,
+        limit,
+        ..KeyFilter::default()
+    };
+    let keys = args
+        .database
+        .client()
+        .await?
+        .inspect()
+        .partitions(filter)
+        .await?;
     if json {
         let rows: Vec<Value> = keys
             .iter()
@@ -53,25 +64,52 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         return print("nobody runs or waits under a partition key");
     }
     let now = Timestamp::now();
-    let mut rows =
-        Rows::new(["key", "tenant", "waiting", "turn", "machine", "step", "status", "since", "why"]).right([2, 3]);
+    let mut rows = Rows::new([
+        "key", "tenant", "waiting", "turn", "machine", "step", "status", "since", "why",
+    ])
+    .right([2, 3]);
     for key in &keys {
-        let waiting = if key.waiting > COUNTED_MAX { "over 10,000".to_owned() } else { thousands(key.waiting) };
+        let waiting = if key.waiting > COUNTED_MAX {
+            "over 10,000".to_owned()
+        } else {
+            thousands(key.waiting)
+        };
         let [id, machine, step, status, since, why] = match &key.turn {
             Some(turn) => {
                 let row = &turn.instance;
                 let why = short(&safe(&reason(turn)), REASON_CHARS);
                 let since = relative(row.updated_at, now);
-                [row.id.to_string(), row.fsm.clone(), row.step.clone(), row.status.name().to_owned(), since, why]
+                [
+                    row.id.to_string(),
+                    row.fsm.clone(),
+                    row.step.clone(),
+                    row.status.name().to_owned(),
+                    since,
+                    why,
+                ]
             }
             None => ["", "", "", "", "", "no pick has given out the turn yet"].map(str::to_owned),
         };
-        rows.add([key.key.clone(), key.tenant.clone(), waiting, id, machine, step, status, since, why]);
+        rows.add([
+            key.key.clone(),
+            key.tenant.clone(),
+            waiting,
+            id,
+            machine,
+            step,
+            status,
+            since,
+            why,
+        ]);
     }
     let more = match keys.last() {
         Some(last) if keys.len() == limit => {
             let tenant = lane_words("", &last.tenant);
-            let of = if last.tenant.is_empty() { String::new() } else { format!(" --after-tenant {}", safe(&tenant)) };
+            let of = if last.tenant.is_empty() {
+                String::new()
+            } else {
+                format!(" --after-tenant {}", safe(&tenant))
+            };
             format!("\nmore: --after {}{of}", safe(&lane_words("", &last.key)))
         }
         _ => String::new(),

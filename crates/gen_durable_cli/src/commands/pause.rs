@@ -18,20 +18,34 @@ pub(crate) struct Args {
 
 pub(crate) async fn pause(args: Args, json: bool) -> anyhow::Result<()> {
     let Args { queue, database } = args;
-    database.client_for("pause", format!("queue {queue}")).await?.pause(&queue, &user()).await?;
+    database
+        .client_for("pause", format!("queue {queue}"))
+        .await?
+        .pause(&queue, &user())
+        .await?;
     if json {
         return print_json(&json!({"queue": queue, "paused": true}));
     }
     let queue = safe(&queue);
-    print(format!("{queue} is paused: what runs, runs on; nothing more is claimed until `durable resume {queue}`"))
+    print(format!(
+        "{queue} is paused: what runs, runs on; nothing more is claimed until `durable resume {queue}`"
+    ))
 }
 
 pub(crate) async fn resume(args: Args, json: bool) -> anyhow::Result<()> {
     let Args { queue, database } = args;
-    let was_paused = database.client_for("resume", format!("queue {queue}")).await?.resume(&queue).await?;
+    let was_paused = database
+        .client_for("resume", format!("queue {queue}"))
+        .await?
+        .resume(&queue)
+        .await?;
     if json {
         return print_json(&json!({"queue": queue, "paused": false, "was_paused": was_paused}));
     }
     let queue = safe(&queue);
-    print(if was_paused { format!("{queue} is open again") } else { format!("{queue} was not paused") })
+    print(if was_paused {
+        format!("{queue} is open again")
+    } else {
+        format!("{queue} was not paused")
+    })
 }

@@ -73,7 +73,12 @@ struct Scopes {
     #[arg(value_name = "PROJECTION")]
     projection: String,
     /// Of this tenant
-    #[arg(long, value_name = "NAME", required_unless_present = "all_tenants", conflicts_with = "all_tenants")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        required_unless_present = "all_tenants",
+        conflicts_with = "all_tenants"
+    )]
     tenant: Option<String>,
     /// Of every tenant: a run for each
     #[arg(long)]
@@ -154,15 +159,60 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         None => list(args.which, json).await,
         Some(Command::Runs(which)) => runs(which, json).await,
         Some(Command::Failures(args)) => failures(args, json).await,
-        Some(Command::Rebuild(Rebuild { scopes, in_place, anyway })) => {
-            let kind = if in_place { RunKind::Rebuild } else { RunKind::Shadow };
-            ask("rebuild", scopes, json, Wanted { kind, anyway, after: 0, up_to: None }).await
+        Some(Command::Rebuild(Rebuild {
+            scopes,
+            in_place,
+            anyway,
+        })) => {
+            let kind = if in_place {
+                RunKind::Rebuild
+            } else {
+                RunKind::Shadow
+            };
+            ask(
+                "rebuild",
+                scopes,
+                json,
+                Wanted {
+                    kind,
+                    anyway,
+                    after: 0,
+                    up_to: None,
+                },
+            )
+            .await
         }
-        Some(Command::Replay(Replay { scopes, after, up_to })) => {
-            ask("replay", scopes, json, Wanted { kind: RunKind::Replay, anyway: false, after, up_to }).await
+        Some(Command::Replay(Replay {
+            scopes,
+            after,
+            up_to,
+        })) => {
+            ask(
+                "replay",
+                scopes,
+                json,
+                Wanted {
+                    kind: RunKind::Replay,
+                    anyway: false,
+                    after,
+                    up_to,
+                },
+            )
+            .await
         }
         Some(Command::Verify(Verify { scopes })) => {
-            ask("verify", scopes, json, Wanted { kind: RunKind::Verify, anyway: false, after: 0, up_to: None }).await
+            ask(
+                "verify",
+                scopes,
+                json,
+                Wanted {
+                    kind: RunKind::Verify,
+                    anyway: false,
+                    after: 0,
+                    up_to: None,
+                },
+            )
+            .await
         }
         Some(Command::Cancel(args)) => cancel(args, json).await,
         Some(Command::Retry(args)) => retry(args, json).await,
@@ -182,9 +232,20 @@ impl Wanted {
     async fn ask(&self, projections: &Projections, scopes: &Scopes) -> anyhow::Result<Vec<i64>> {
         let projection = &scopes.projection;
         let Some(tenant) = &scopes.tenant else {
-            let mut request = projections.for_all_tenants(self.kind, projection).after(self.after).by(user());
-            request = if self.anyway { request.anyway() } else { request };
-            request = if let Some(to) = self.up_to { request.up_to(to) } else { request };
+            let mut request = projections
+                .for_all_tenants(self.kind, projection)
+                .after(self.after)
+                .by(user());
+            request = if self.anyway {
+                request.anyway()
+            } else {
+                request
+            };
+            request = if let Some(to) = self.up_to {
+                request.up_to(to)
+            } else {
+                request
+            };
             return Ok(request.await?);
         };
         let request = match self.kind {
@@ -194,23 +255,50 @@ impl Wanted {
             _ => projections.replay(tenant, projection),
         };
         let mut request = request.after(self.after).by(user());
-        request = if self.anyway { request.anyway() } else { request };
-        request = if let Some(to) = self.up_to { request.up_to(to) } else { request };
+        request = if self.anyway {
+            request.anyway()
+        } else {
+            request
+        };
+        request = if let Some(to) = self.up_to {
+            request.up_to(to)
+        } else {
+            request
+        };
         Ok(vec![request.await?])
     }
 }
 
 async fn list(which: Which, json: bool) -> anyhow::Result<()> {
-    let Which { projection, tenant, database } = which;
-    let found = database.client().await?.projections().list(tenant.as_deref(), projection.as_deref()).await?;
+    let Which {
+        projection,
+        tenant,
+        database,
+    } = which;
+    let found = database
+        .client()
+        .await?
+        .projections()
+        .list(tenant.as_deref(), projection.as_deref())
+        .await?;
     if json {
         return print_json(&found.iter().map(info).collect::<Vec<_>>());
     }
     if found.is_empty() {
         return print("no projection has seen an event yet");
     }
-    let mut rows = Rows::new(["projection", "tenant", "health", "position", "lag", "behind", "gen", "owner", "error"])
-        .right([3, 4, 5, 6]);
+    let mut rows = Rows::new([
+        "projection",
+        "tenant",
+        "health",
+        "position",
+        "lag",
+        "behind",
+        "gen",
+        "owner",
+        "error",
+    ])
+    .right([3, 4, 5, 6]);
     for one in &found {
         rows.add([
             format!("{} v{}", one.projection, one.version),
@@ -221,7 +309,10 @@ async fn list(which: Which, json: bool) -> anyhow::Result<()> {
             one.lag_seconds.map(span).unwrap_or_default(),
             one.generation.to_string(),
             owner(one),
-            short(&safe(one.last_error.as_deref().unwrap_or_default()), ERROR_CHARS),
+            short(
+                &safe(one.last_error.as_deref().unwrap_or_default()),
+                ERROR_CHARS,
+            ),
         ]);
     }
     print(rows)
@@ -250,20 +341,47 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 async fn runs(which: Which, json: bool) -> anyhow::Result<()> {
-    let Which { projection, tenant, database } = which;
-    let found = database.client().await?.projections().runs(tenant.as_deref(), projection.as_deref()).await?;
+    let Which {
+        projection,
+        tenant,
+        database,
+    } = which;
+    let found = database
+        .client()
+        .await?
+        .projections()
+        .runs(tenant.as_deref(), projection.as_deref())
+        .await?;
     if json {
         return print_json(&found.iter().map(run_json).collect::<Vec<_>>());
     }
-    if found.is_empty() { print("no runs") } else { print(run_table(&found)) }
+    if found.is_empty() {
+        print("no runs")
+    } else {
+        print(run_table(&found))
+    }
 }
 
 fn run_table(runs: &[ProjectionRun]) -> Rows {
     let now = Timestamp::now();
-    let mut rows = Rows::new(["run", "kind", "projection", "tenant", "status", "position", "of", "changed", "verdict"])
-        .right([0, 5, 6]);
+    let mut rows = Rows::new([
+        "run",
+        "kind",
+        "projection",
+        "tenant",
+        "status",
+        "position",
+        "of",
+        "changed",
+        "verdict",
+    ])
+    .right([0, 5, 6]);
     for run in runs {
-        let said = run.error.as_deref().or(run.verdict.as_deref()).unwrap_or_default();
+        let said = run
+            .error
+            .as_deref()
+            .or(run.verdict.as_deref())
+            .unwrap_or_default();
         rows.add([
             run.id.to_string(),
             run.kind.name().to_owned(),
@@ -289,9 +407,19 @@ fn run_json(run: &ProjectionRun) -> Value {
 }
 
 async fn failures(args: Failures, json: bool) -> anyhow::Result<()> {
-    let Failures { resolved, which: Which { projection, tenant, database } } = args;
+    let Failures {
+        resolved,
+        which: Which {
+            projection,
+            tenant,
+            database,
+        },
+    } = args;
     let client = database.client().await?;
-    let found = client.projections().failures(tenant.as_deref(), projection.as_deref(), resolved).await?;
+    let found = client
+        .projections()
+        .failures(tenant.as_deref(), projection.as_deref(), resolved)
+        .await?;
     if json {
         let row = |f: &gen_durable::ProjectionFailure| {
             json!({
@@ -305,8 +433,17 @@ async fn failures(args: Failures, json: bool) -> anyhow::Result<()> {
         return print("nothing has failed");
     }
     let now = Timestamp::now();
-    let mut rows =
-        Rows::new(["projection", "tenant", "position", "event", "state", "attempts", "last", "error"]).right([2, 5]);
+    let mut rows = Rows::new([
+        "projection",
+        "tenant",
+        "position",
+        "event",
+        "state",
+        "attempts",
+        "last",
+        "error",
+    ])
+    .right([2, 5]);
     for one in found {
         rows.add([
             one.projection,
@@ -325,9 +462,16 @@ async fn failures(args: Failures, json: bool) -> anyhow::Result<()> {
 /// The scopes that are meant: "all" is expanded here, before anything is asked for.
 async fn expanded(client: &Client, scopes: &Scopes) -> anyhow::Result<Vec<String>> {
     let Some(tenant) = &scopes.tenant else {
-        let all = client.projections().list(None, Some(&scopes.projection)).await?;
+        let all = client
+            .projections()
+            .list(None, Some(&scopes.projection))
+            .await?;
         if all.is_empty() {
-            return Err(Usage::new(format!("there is no projection {:?} of any tenant", scopes.projection)).into());
+            return Err(Usage::new(format!(
+                "there is no projection {:?} of any tenant",
+                scopes.projection
+            ))
+            .into());
         }
         return Ok(all.into_iter().map(|one| one.tenant).collect());
     };
@@ -342,42 +486,79 @@ async fn ask(act: &str, scopes: Scopes, json: bool, wanted: Wanted) -> anyhow::R
         Some(seconds) => {
             let mut runs = Vec::new();
             for id in ids {
-                runs.push(projections.finished(id, Duration::from_secs(seconds)).await?);
+                runs.push(
+                    projections
+                        .finished(id, Duration::from_secs(seconds))
+                        .await?,
+                );
             }
             runs
         }
         None => {
-            let found = projections.runs(scopes.tenant.as_deref(), Some(&scopes.projection)).await?;
-            found.into_iter().filter(|run| ids.binary_search(&run.id).is_ok()).collect()
+            let found = projections
+                .runs(scopes.tenant.as_deref(), Some(&scopes.projection))
+                .await?;
+            found
+                .into_iter()
+                .filter(|run| ids.binary_search(&run.id).is_ok())
+                .collect()
         }
     };
     if json {
         return print_json(&runs.iter().map(run_json).collect::<Vec<_>>());
     }
     let pending = runs.iter().filter(|run| !run.is_over()).count();
-    let hint =
-        if pending > 0 { "\na live worker with this projection does it: `durable projections runs`" } else { "" };
+    let hint = if pending > 0 {
+        "\na live worker with this projection does it: `durable projections runs`"
+    } else {
+        ""
+    };
     print(format!("{}{hint}", run_table(&runs)))
 }
 
 async fn cancel(args: Cancel, json: bool) -> anyhow::Result<()> {
-    let client = args.database.client_for("cancel run", format!("run {}", args.run)).await?;
+    let client = args
+        .database
+        .client_for("cancel run", format!("run {}", args.run))
+        .await?;
     let cancelled = client.projections().cancel(args.run, &args.reason).await?;
     if json {
         return print_json(&json!({"cancelled": cancelled}));
     }
-    print(if cancelled { "it is cancelled" } else { "too late, or there is no such run" })
+    print(if cancelled {
+        "it is cancelled"
+    } else {
+        "too late, or there is no such run"
+    })
 }
 
 async fn retry(args: Retry, json: bool) -> anyhow::Result<()> {
-    let Retry { scopes, parked, position } = args;
-    let act = if parked { "redrive" } else { "retry projection" };
+    let Retry {
+        scopes,
+        parked,
+        position,
+    } = args;
+    let act = if parked {
+        "redrive"
+    } else {
+        "retry projection"
+    };
     let client = scopes.database.client_for(act, scopes.named()).await?;
     let mut count = 0;
     for tenant in expanded(&client, &scopes).await? {
         count += match parked {
-            true => client.projections().redrive(&tenant, &scopes.projection, position).await?,
-            false => usize::from(client.projections().retry(&tenant, &scopes.projection).await?),
+            true => {
+                client
+                    .projections()
+                    .redrive(&tenant, &scopes.projection, position)
+                    .await?
+            }
+            false => usize::from(
+                client
+                    .projections()
+                    .retry(&tenant, &scopes.projection)
+                    .await?,
+            ),
         };
     }
     if json {

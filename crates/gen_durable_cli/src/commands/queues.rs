@@ -32,12 +32,34 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
             .collect();
         return print_json(&rows);
     }
-    let mut rows = Rows::new(["queue", "due", "executing", "in lanes", "held back", ""]).right([1, 2, 3, 4]);
+    let mut rows =
+        Rows::new(["queue", "due", "executing", "in lanes", "held back", ""]).right([1, 2, 3, 4]);
     for queue in queues {
-        let counted = |count| if count > DUE_COUNTED_MAX { "over 10,000".to_owned() } else { thousands(count) };
-        let (due, queued, held_back) = (counted(queue.due), counted(queue.queued), counted(queue.held_back));
+        let counted = |count| {
+            if count > DUE_COUNTED_MAX {
+                "over 10,000".to_owned()
+            } else {
+                thousands(count)
+            }
+        };
+        let (due, queued, held_back) = (
+            counted(queue.due),
+            counted(queue.queued),
+            counted(queue.held_back),
+        );
         let paused = if queue.paused { "paused" } else { "" };
-        rows.add([queue.name, due, thousands(queue.executing), queued, held_back, paused.to_owned()]);
+        rows.add([
+            queue.name,
+            due,
+            thousands(queue.executing),
+            queued,
+            held_back,
+            paused.to_owned(),
+        ]);
     }
-    if rows.is_empty() { print("nothing waits, nothing runs, nothing is paused") } else { print(rows) }
+    if rows.is_empty() {
+        print("nothing waits, nothing runs, nothing is paused")
+    } else {
+        print(rows)
+    }
 }

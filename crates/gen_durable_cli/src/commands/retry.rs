@@ -18,16 +18,38 @@ pub(crate) struct Args {
     #[arg(long)]
     step: Option<String>,
     /// What that step carries, as JSON
-    #[arg(long, value_name = "JSON", requires = "step", allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "JSON",
+        requires = "step",
+        allow_negative_numbers = true
+    )]
     data: Option<String>,
     #[command(flatten)]
     database: Database,
 }
 
 pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
-    let Args { id, step, data, database } = args;
+    let Args {
+        id,
+        step,
+        data,
+        database,
+    } = args;
     let from = step.as_deref().map(|step| (step, data.as_deref()));
-    let on = step.as_ref().map_or_else(|| format!("instance {id}"), |step| format!("instance {id}, from {step}"));
-    database.client_for("retry", on).await?.operate().retry(id, from).await?;
-    if json { print_json(&json!({"id": id, "runs_again": true})) } else { print(format!("instance {id} runs again")) }
+    let on = step.as_ref().map_or_else(
+        || format!("instance {id}"),
+        |step| format!("instance {id}, from {step}"),
+    );
+    database
+        .client_for("retry", on)
+        .await?
+        .operate()
+        .retry(id, from)
+        .await?;
+    if json {
+        print_json(&json!({"id": id, "runs_again": true}))
+    } else {
+        print(format!("instance {id} runs again"))
+    }
 }

@@ -55,7 +55,9 @@ impl Named {
     }
 
     async fn client_for(&self, act: &str) -> anyhow::Result<Client> {
-        self.database.client_for(act, format!("schedule {}", self.name)).await
+        self.database
+            .client_for(act, format!("schedule {}", self.name))
+            .await
     }
 }
 
@@ -65,30 +67,83 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         None => list(&args.database.client().await?, json).await,
         Some(Act::Show(named)) => {
             let info = named.client().await?.schedules().show(&named.name).await?;
-            let info = info.ok_or_else(|| anyhow::anyhow!("there is no schedule {:?}", named.name))?;
-            if json { print_json(&as_json(&info)) } else { print(shown(&info)) }
+            let info =
+                info.ok_or_else(|| anyhow::anyhow!("there is no schedule {:?}", named.name))?;
+            if json {
+                print_json(&as_json(&info))
+            } else {
+                print(shown(&info))
+            }
         }
         Some(Act::Pause(named)) => {
-            let was_running = named.client_for("pause schedule").await?.schedules().pause(&named.name, &by).await?;
-            let said = if was_running { "is paused" } else { "was paused before" };
-            told(json, &named.name, json!({"paused": true, "was_paused": !was_running}), said)
+            let was_running = named
+                .client_for("pause schedule")
+                .await?
+                .schedules()
+                .pause(&named.name, &by)
+                .await?;
+            let said = if was_running {
+                "is paused"
+            } else {
+                "was paused before"
+            };
+            told(
+                json,
+                &named.name,
+                json!({"paused": true, "was_paused": !was_running}),
+                said,
+            )
         }
         Some(Act::Resume(named)) => {
-            let was_paused = named.client_for("resume schedule").await?.schedules().resume(&named.name).await?;
-            let said = if was_paused { "goes on" } else { "was not paused" };
-            told(json, &named.name, json!({"paused": false, "was_paused": was_paused}), said)
+            let was_paused = named
+                .client_for("resume schedule")
+                .await?
+                .schedules()
+                .resume(&named.name)
+                .await?;
+            let said = if was_paused {
+                "goes on"
+            } else {
+                "was not paused"
+            };
+            told(
+                json,
+                &named.name,
+                json!({"paused": false, "was_paused": was_paused}),
+                said,
+            )
         }
         Some(Act::Run(named)) => {
-            let timer = named.client_for("run schedule").await?.schedules().run(&named.name).await?;
-            let said = format!("runs once more, as timer {timer}, as soon as a live worker registers it");
+            let timer = named
+                .client_for("run schedule")
+                .await?
+                .schedules()
+                .run(&named.name)
+                .await?;
+            let said =
+                format!("runs once more, as timer {timer}, as soon as a live worker registers it");
             told(json, &named.name, json!({"timer": timer}), &said)
         }
-        Some(Act::Set { named, cycle, missed }) => {
+        Some(Act::Set {
+            named,
+            cycle,
+            missed,
+        }) => {
             let cycle: Cycle = cycle.parse()?;
             let missed = missed.as_deref().and_then(Missed::named);
-            named.client_for("set schedule").await?.schedules().set(&named.name, cycle.clone(), missed, &by).await?;
+            named
+                .client_for("set schedule")
+                .await?
+                .schedules()
+                .set(&named.name, cycle.clone(), missed, &by)
+                .await?;
             let said = format!("has the cycle {cycle} until its code changes");
-            told(json, &named.name, json!({"cycle": cycle.to_string()}), &said)
+            told(
+                json,
+                &named.name,
+                json!({"cycle": cycle.to_string()}),
+                &said,
+            )
         }
     }
 }
@@ -109,7 +164,9 @@ async fn list(client: &Client, json: bool) -> anyhow::Result<()> {
         return print_json(&schedules.iter().map(as_json).collect::<Vec<_>>());
     }
     if schedules.is_empty() {
-        return print("no schedules: an engine makes them when it starts with `.schedule(name, cycle, make)`");
+        return print(
+            "no schedules: an engine makes them when it starts with `.schedule(name, cycle, make)`",
+        );
     }
     let mut rows = Rows::new(["schedule", "cycle", "missed", "next", "last", ""]);
     for info in &schedules {
@@ -117,8 +174,14 @@ async fn list(client: &Client, json: bool) -> anyhow::Result<()> {
             info.name.clone(),
             info.cycle.clone(),
             info.missed.clone(),
-            info.next.first().map(|next| when(*next, info.now)).unwrap_or_default(),
-            info.runs.first().map(|run| when(run.due, info.now)).unwrap_or_default(),
+            info.next
+                .first()
+                .map(|next| when(*next, info.now))
+                .unwrap_or_default(),
+            info.runs
+                .first()
+                .map(|run| when(run.due, info.now))
+                .unwrap_or_default(),
             state(info),
         ]);
     }
@@ -153,7 +216,12 @@ fn state(info: &ScheduleInfo) -> String {
 }
 
 fn shown(info: &ScheduleInfo) -> String {
-    let mut said = format!("{}\n  cycle   {}\n  missed  {}\n", safe(&info.name), safe(&info.cycle), info.missed);
+    let mut said = format!(
+        "{}\n  cycle   {}\n  missed  {}\n",
+        safe(&info.name),
+        safe(&info.cycle),
+        info.missed
+    );
     if info.set_at.is_some() {
         said.push_str(&format!("  code    {}\n", safe(&info.code_cycle)));
     }
@@ -162,7 +230,11 @@ fn shown(info: &ScheduleInfo) -> String {
         said.push_str(&format!("  state   {}\n", safe(&state)));
     }
     for (n, next) in info.next.iter().enumerate() {
-        said.push_str(&format!("  {}  {}\n", if n == 0 { "next  " } else { "      " }, when(*next, info.now)));
+        said.push_str(&format!(
+            "  {}  {}\n",
+            if n == 0 { "next  " } else { "      " },
+            when(*next, info.now)
+        ));
     }
     for (n, run) in info.runs.iter().enumerate() {
         let head = if n == 0 { "last  " } else { "      " };

@@ -60,9 +60,12 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     if let Some(title) = &args.title {
         options = options.title(title.clone());
     }
-    let listener = TcpListener::bind(args.listen)
-        .await
-        .with_context(|| format!("cannot listen on {} (another port: --listen 127.0.0.1:0)", args.listen))?;
+    let listener = TcpListener::bind(args.listen).await.with_context(|| {
+        format!(
+            "cannot listen on {} (another port: --listen 127.0.0.1:0)",
+            args.listen
+        )
+    })?;
     let address = address(&listener)?;
     let end = pin!(asked_to_end());
     if json {
@@ -97,11 +100,12 @@ fn access(args: &Args) -> anyhow::Result<Access> {
     let operator = token(args.token_file.as_ref(), TOKEN)?;
     let reader = token(args.read_token_file.as_ref(), READ_TOKEN)?;
     match (operator, reader) {
-        (Some(operator), reader) => {
-            Ok(Access::tokens(&operator, reader.as_deref()).map_err(|error| Usage::new(error.to_string()))?)
-        }
+        (Some(operator), reader) => Ok(Access::tokens(&operator, reader.as_deref())
+            .map_err(|error| Usage::new(error.to_string()))?),
         (None, Some(_)) => {
-            bail!(Usage::new(format!("a token that may only look needs one for all acts beside it: set {TOKEN}")))
+            bail!(Usage::new(format!(
+                "a token that may only look needs one for all acts beside it: set {TOKEN}"
+            )))
         }
         (None, None) if args.listen.ip().is_loopback() => Ok(Access::only_local(user())),
         (None, None) => bail!(Usage::new(format!(
@@ -114,13 +118,16 @@ fn access(args: &Args) -> anyhow::Result<Access> {
 fn token(file: Option<&PathBuf>, variable: &str) -> anyhow::Result<Option<String>> {
     let text = match file {
         Some(file) => Some(
-            std::fs::read_to_string(file).with_context(|| format!("cannot read the token in {}", file.display()))?,
+            std::fs::read_to_string(file)
+                .with_context(|| format!("cannot read the token in {}", file.display()))?,
         ),
         None => std::env::var(variable).ok(),
     };
     match text.map(|text| text.trim().to_owned()) {
         // An empty file is a mistake; an empty variable is one that is not set.
-        Some(text) if text.is_empty() && file.is_some() => bail!(Usage::new("the file with the token is empty")),
+        Some(text) if text.is_empty() && file.is_some() => {
+            bail!(Usage::new("the file with the token is empty"))
+        }
         Some(text) if text.is_empty() => Ok(None),
         text => Ok(text),
     }

@@ -31,7 +31,12 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
-    let Args { id, story, before, database } = args;
+    let Args {
+        id,
+        story,
+        before,
+        database,
+    } = args;
     let inspect = database.client().await?.inspect();
     let Some(row) = inspect.show(id).await? else {
         bail!(
@@ -50,7 +55,10 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
 
 /// "2 paid, 1 noise".
 fn counted<N: Display>(counts: &[(N, i64)]) -> String {
-    let counts: Vec<String> = counts.iter().map(|(name, count)| format!("{count} {name}")).collect();
+    let counts: Vec<String> = counts
+        .iter()
+        .map(|(name, count)| format!("{count} {name}"))
+        .collect();
     counts.join(", ")
 }
 
@@ -62,7 +70,13 @@ fn for_people(row: &Instance, relations: &Relations) -> String {
         ("status", row.status.name().to_owned()),
         ("step", step(row)),
         ("queue", format!("{}, priority {}", row.queue, row.priority)),
-        ("attempt", format!("{} runs of this step before, {} of them failed", row.attempt, row.failures)),
+        (
+            "attempt",
+            format!(
+                "{} runs of this step before, {} of them failed",
+                row.attempt, row.failures
+            ),
+        ),
         ("commits", row.step_seq.to_string()),
         ("enqueued", time(row.inserted_at)),
         ("due", time(row.eligible_at)),
@@ -72,15 +86,26 @@ fn for_people(row: &Instance, relations: &Relations) -> String {
     lines.extend(row.locked_by.clone().map(|worker| ("held by", worker)));
     lines.extend(row.lease_expires_at.map(|then| ("lease", time(then))));
     if row.crash_count > 0 {
-        lines.push(("deaths", format!("{} processes died with it", row.crash_count)));
+        lines.push((
+            "deaths",
+            format!("{} processes died with it", row.crash_count),
+        ));
     }
     if !row.tenant.is_empty() {
         lines.push(("tenant", row.tenant.clone()));
     }
     lines.extend(row.correlation_key.clone().map(|key| ("key", key)));
-    lines.extend(row.lane_key.clone().map(|lane| ("lane", format!("{lane}, {}", stands(row)))));
+    lines.extend(
+        row.lane_key
+            .clone()
+            .map(|lane| ("lane", format!("{lane}, {}", stands(row)))),
+    );
     if let Some(key) = &row.partition_key {
-        let turn = if row.held_back { ", held back: it is another's turn" } else { "" };
+        let turn = if row.held_back {
+            ", held back: it is another's turn"
+        } else {
+            ""
+        };
         lines.push(("partition", format!("{key}{turn}")));
     }
     lines.extend(row.parent_id.map(|parent| ("parent", parent.to_string())));
@@ -91,7 +116,11 @@ fn for_people(row: &Instance, relations: &Relations) -> String {
         lines.push(("deadline", format!("{}, then {step}", time(then))));
     }
     if !relations.letters.is_empty() {
-        let name = if row.status.is_terminal() { "undelivered" } else { "letters" };
+        let name = if row.status.is_terminal() {
+            "undelivered"
+        } else {
+            "letters"
+        };
         lines.push((name, counted(&relations.letters)));
     }
     if !relations.children.is_empty() {
@@ -99,7 +128,10 @@ fn for_people(row: &Instance, relations: &Relations) -> String {
             0 => String::new(),
             pending => format!("; {pending} of its last spawn have not settled"),
         };
-        lines.push(("children", format!("{}{pending}", counted(&relations.children))));
+        lines.push((
+            "children",
+            format!("{}{pending}", counted(&relations.children)),
+        ));
     }
     lines.extend(row.traceparent.clone().map(|trace| ("trace", trace)));
     lines.extend(row.last_error.clone().map(|error| ("error", error)));
@@ -107,7 +139,11 @@ fn for_people(row: &Instance, relations: &Relations) -> String {
     for (name, value) in &lines {
         shown.push_str(&format!("  {name:11} {}\n", safe(value)));
     }
-    let bodies = [("state", Some(&row.state)), ("data", row.data.as_ref()), ("result", row.result.as_ref())];
+    let bodies = [
+        ("state", Some(&row.state)),
+        ("data", row.data.as_ref()),
+        ("result", row.result.as_ref()),
+    ];
     for (name, body) in bodies {
         if let Some(body) = body {
             let body = safe_json(&indented(body)).replace('\n', "\n              ");
@@ -120,14 +156,18 @@ fn for_people(row: &Instance, relations: &Relations) -> String {
 /// The step it stands at. While it waits, that is the one to which the wait leads.
 fn step(row: &Instance) -> String {
     match row.status {
-        Status::AwaitingSignal | Status::AwaitingChildren => format!("{}, after the wait", row.step),
+        Status::AwaitingSignal | Status::AwaitingChildren => {
+            format!("{}, after the wait", row.step)
+        }
         _ => row.step.clone(),
     }
 }
 
 /// Where it stands in its lane.
 fn stands(row: &Instance) -> String {
-    let place = row.lane_position.map_or_else(String::new, |position| format!(", position {position}"));
+    let place = row
+        .lane_position
+        .map_or_else(String::new, |position| format!(", position {position}"));
     match (row.is_lane_head(), row.in_lane) {
         _ if row.blocks_its_lane() => format!("which stands still behind it{place}"),
         (true, _) => format!("its head{place}"),
@@ -151,9 +191,19 @@ pub(crate) struct Whole {
 fn whole(row: &Instance, relations: &Relations, story: &Timeline) -> anyhow::Result<Whole> {
     let mut whole = as_json(row)?;
     if let Value::Object(columns) = &mut whole.columns {
-        let letters = relations.letters.iter().map(|(name, count)| (name.clone(), json!(count)));
-        let children = relations.children.iter().map(|(status, count)| (status.name().to_owned(), json!(count)));
-        let name = if row.status.is_terminal() { "undelivered" } else { "letters" };
+        let letters = relations
+            .letters
+            .iter()
+            .map(|(name, count)| (name.clone(), json!(count)));
+        let children = relations
+            .children
+            .iter()
+            .map(|(status, count)| (status.name().to_owned(), json!(count)));
+        let name = if row.status.is_terminal() {
+            "undelivered"
+        } else {
+            "letters"
+        };
         columns.insert(name.to_owned(), Value::Object(letters.collect()));
         columns.insert("children".to_owned(), Value::Object(children.collect()));
         columns.insert("story".to_owned(), story.as_json());
@@ -165,7 +215,8 @@ fn whole(row: &Instance, relations: &Relations, story: &Timeline) -> anyhow::Res
 /// The row, by the names of its columns. What is JSON in it is passed on as it stands, number for number.
 pub(crate) fn as_json(row: &Instance) -> anyhow::Result<Whole> {
     let body = |text: &Option<String>| -> anyhow::Result<Box<RawValue>> {
-        RawValue::from_string(text.clone().unwrap_or_else(|| "null".to_owned())).context("the row holds broken JSON")
+        RawValue::from_string(text.clone().unwrap_or_else(|| "null".to_owned()))
+            .context("the row holds broken JSON")
     };
     let columns = json!({
         "id": row.id, "machine": row.fsm, "version": row.fsm_version, "step": row.step, "status": row.status.name(),
@@ -183,5 +234,10 @@ pub(crate) fn as_json(row: &Instance) -> anyhow::Result<Whole> {
         "lane_head": row.is_lane_head(), "lane_blocks": row.lane_blocks,
         "partition": row.partition_key, "held_back": row.held_back,
     });
-    Ok(Whole { columns, state: body(&Some(row.state.clone()))?, data: body(&row.data)?, result: body(&row.result)? })
+    Ok(Whole {
+        columns,
+        state: body(&Some(row.state.clone()))?,
+        data: body(&row.data)?,
+        result: body(&row.result)?,
+    })
 }

@@ -27,7 +27,12 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
-    let Args { words, whom, once, database } = args;
+    let Args {
+        words,
+        whom,
+        once,
+        database,
+    } = args;
     let mut words = words.into_iter();
     let id = match whom.is_by_key() {
         true => None,
@@ -35,23 +40,39 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     };
     let (name, payload, more) = (words.next(), words.next(), words.next());
     let (Some(name), None) = (name, more) else {
-        return Err(Usage::new("a signal needs an instance (its id, or --key), its name, and at most a payload").into());
+        return Err(Usage::new(
+            "a signal needs an instance (its id, or --key), its name, and at most a payload",
+        )
+        .into());
     };
-    let to = whom.address(id).ok_or_else(|| Usage::new("which instance? Give its id, or --key KEY"))?;
+    let to = whom
+        .address(id)
+        .ok_or_else(|| Usage::new("which instance? Give its id, or --key KEY"))?;
     let payload = payload.unwrap_or_else(|| "null".to_owned());
-    let client = database.client_for("signal", format!("{}: {name}", named(&to))).await?;
+    let client = database
+        .client_for("signal", format!("{}: {name}", named(&to)))
+        .await?;
     let awaits = awaited(&client, &to).await?;
-    let is_new = client.operate().signal(to, &name, &payload, once.as_deref()).await?;
+    let is_new = client
+        .operate()
+        .signal(to, &name, &payload, once.as_deref())
+        .await?;
     let is_awaited = awaits.as_ref().map(|names| names.contains(&name));
     if json {
         return print_json(&json!({"signal": name, "is_new": is_new, "is_awaited": is_awaited}));
     }
     if let (Some(names), Some(false)) = (awaits, is_awaited) {
         let (name, names) = (safe(&name), safe(&names.join(" or ")));
-        eprintln!("note: the instance waits for {names}; {name} stays in its inbox until a step waits for it");
+        eprintln!(
+            "note: the instance waits for {names}; {name} stays in its inbox until a step waits for it"
+        );
     }
     let name = safe(&name);
-    print(if is_new { format!("{name} is delivered") } else { format!("{name} was delivered before: nothing is done") })
+    print(if is_new {
+        format!("{name} is delivered")
+    } else {
+        format!("{name} was delivered before: nothing is done")
+    })
 }
 
 /// The signals that the instance waits for. `None`: it does not wait for one, or there is no such instance.
@@ -61,15 +82,29 @@ async fn awaited(client: &Client, to: &Anyone) -> anyhow::Result<Option<Vec<Stri
         Address::Id(id) => Some(id.raw()),
         Address::Key { key, tenant } => {
             let (key, tenant) = (Some(key.clone()), Some(tenant.clone()));
-            let page = inspect.search(Search { key, tenant, limit: 1, ..Search::default() }).await?;
+            let page = inspect
+                .search(Search {
+                    key,
+                    tenant,
+                    limit: 1,
+                    ..Search::default()
+                })
+                .await?;
             page.found.first().map(|found| found.id)
         }
     };
     let Some(id) = id else { return Ok(None) };
-    let row = inspect.show(id).await?.filter(|row| row.status == Status::AwaitingSignal);
+    let row = inspect
+        .show(id)
+        .await?
+        .filter(|row| row.status == Status::AwaitingSignal);
     Ok(row.and_then(|row| row.awaits))
 }
 
 fn number(word: &str) -> Result<i64, Usage> {
-    word.parse().map_err(|_| Usage::new(format!("{word:?} is not the id of an instance (by its key: --key KEY)")))
+    word.parse().map_err(|_| {
+        Usage::new(format!(
+            "{word:?} is not the id of an instance (by its key: --key KEY)"
+        ))
+    })
 }

@@ -46,24 +46,38 @@ enum Act {
 
 pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     if let Some(Act::Cancel { id, database }) = args.act {
-        let client = database.client_for("cancel timer", format!("timer {id}")).await?;
+        let client = database
+            .client_for("cancel timer", format!("timer {id}"))
+            .await?;
         let cancelled = client.timers().cancel(id).await?;
         if json {
             return print_json(&json!({"id": id, "cancelled": cancelled}));
         }
-        let said = if cancelled { "is cancelled" } else { "has ended before: too late" };
+        let said = if cancelled {
+            "is cancelled"
+        } else {
+            "has ended before: too late"
+        };
         return print(format!("timer {id} {said}"));
     }
     let timers = args.database.client().await?.timers();
     let limit = usize::from(args.limit);
-    let due = if args.overdue { timers.overdue(limit).await? } else { timers.next(limit).await? };
+    let due = if args.overdue {
+        timers.overdue(limit).await?
+    } else {
+        timers.next(limit).await?
+    };
     let forecast = timers.forecast(AHEAD, PARTS).await?;
     if json {
         return print_json(&as_json(&due, &forecast));
     }
     let mut said = String::new();
     if due.is_empty() {
-        said.push_str(if args.overdue { "nothing is overdue\n" } else { "nothing falls due\n" });
+        said.push_str(if args.overdue {
+            "nothing is overdue\n"
+        } else {
+            "nothing falls due\n"
+        });
     } else {
         said.push_str(&table(&due).to_string());
     }
@@ -74,7 +88,8 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
 }
 
 fn table(due: &[TimerInfo]) -> Rows {
-    let mut rows = Rows::new(["timer", "kind", "due", "instance", "what", "cycle", ""]).right([0, 3]);
+    let mut rows =
+        Rows::new(["timer", "kind", "due", "instance", "what", "cycle", ""]).right([0, 3]);
     for timer in due {
         let what = match (&timer.schedule, &timer.step) {
             (Some(schedule), _) => schedule.clone(),
@@ -116,7 +131,12 @@ fn histogram(forecast: &[Forecast]) -> String {
         // What is not nothing shows.
         let width = (count as f64 / most as f64 * BAR_WIDTH as f64).ceil() as usize;
         let bar = "█".repeat(width);
-        said.push_str(&format!("{:>3}–{:<3} min {bar} {}\n", part * minutes, (part + 1) * minutes, thousands(count)));
+        said.push_str(&format!(
+            "{:>3}–{:<3} min {bar} {}\n",
+            part * minutes,
+            (part + 1) * minutes,
+            thousands(count)
+        ));
     }
     said
 }

@@ -9,13 +9,20 @@ use crate::{Command, connect::Usage, table::print_raw};
 const CLEAR: &str = "\x1b[2J\x1b[H";
 
 /// Run it, wait, run it again: until somebody asks for the end. A look that fails ends it.
-pub(crate) async fn run<F, Fut>(seconds: u64, command: &Command, look: F) -> anyhow::Result<ExitCode>
+pub(crate) async fn run<F, Fut>(
+    seconds: u64,
+    command: &Command,
+    look: F,
+) -> anyhow::Result<ExitCode>
 where
     F: Fn() -> Fut,
     Fut: Future<Output = anyhow::Result<ExitCode>>,
 {
     use Command::{Audit, Doctor, Explain, Ls, Queues, Show, Workers};
-    if !matches!(command, Audit(_) | Ls(_) | Show(_) | Explain(_) | Queues(_) | Workers(_) | Doctor(_)) {
+    if !matches!(
+        command,
+        Audit(_) | Ls(_) | Show(_) | Explain(_) | Queues(_) | Workers(_) | Doctor(_)
+    ) {
         return Err(Usage::new(
             "--watch is for commands that only look: ls, show, explain, queues, workers, audit, doctor",
         )

@@ -21,7 +21,10 @@ impl Whom {
     /// By key where one was given, else by this id.
     pub(crate) fn address(self, id: Option<i64>) -> Option<Anyone> {
         match (self.key, id) {
-            (Some(key), _) => Some(Address::Key { key, tenant: self.tenant }),
+            (Some(key), _) => Some(Address::Key {
+                key,
+                tenant: self.tenant,
+            }),
             (None, Some(id)) => Some(Address::Id(Id::from_raw(id))),
             (None, None) => None,
         }

@@ -39,10 +39,18 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
             worker.host,
             worker.pid.to_string(),
             relative(worker.started_at, now),
-            if worker.alive { format!("ends {ends}") } else { format!("ended {ends}: it is dead") },
+            if worker.alive {
+                format!("ends {ends}")
+            } else {
+                format!("ended {ends}: it is dead")
+            },
             worker.queues.join(" "),
             worker.machines.join(" "),
         ]);
     }
-    if rows.is_empty() { print("no process runs steps here") } else { print(rows) }
+    if rows.is_empty() {
+        print("no process runs steps here")
+    } else {
+        print(rows)
+    }
 }

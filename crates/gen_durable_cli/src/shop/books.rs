@@ -45,21 +45,38 @@ pub(crate) struct Sums {
 }
 
 /// Read the whole story. `orders` are the ids that an enqueue has answered.
-pub(crate) async fn read(client: &Client, ledger: &Ledger, orders: &[i64]) -> anyhow::Result<Books> {
+pub(crate) async fn read(
+    client: &Client,
+    ledger: &Ledger,
+    orders: &[i64],
+) -> anyhow::Result<Books> {
     let inspect = client.inspect();
     let entries = ledger.read(client.pool()).await?;
     let order_rows = all(&inspect, <Order as Machine>::NAME).await?;
     let receipt_rows = all(&inspect, <Receipt as Machine>::NAME).await?;
 
     let charged: HashSet<i64> = entries.orders.iter().copied().collect();
-    let uncharged = order_rows.values().filter(|row| row.status == Status::Done && !charged.contains(&row.id)).count();
+    let uncharged = order_rows
+        .values()
+        .filter(|row| row.status == Status::Done && !charged.contains(&row.id))
+        .count();
     let mut times: HashMap<i64, usize> = HashMap::new();
     for order in &entries.orders {
         *times.entry(*order).or_default() += 1;
     }
     let sums = [
-        sum(<Order as Machine>::NAME, orders, &order_rows, order::straight_steps),
-        sum(<Receipt as Machine>::NAME, &entries.receipts, &receipt_rows, |_| receipt::STRAIGHT_STEPS),
+        sum(
+            <Order as Machine>::NAME,
+            orders,
+            &order_rows,
+            order::straight_steps,
+        ),
+        sum(
+            <Receipt as Machine>::NAME,
+            &entries.receipts,
+            &receipt_rows,
+            |_| receipt::STRAIGHT_STEPS,
+        ),
     ];
     let enqueued: usize = sums.iter().map(|sums| sums.enqueued).sum();
     let settled = sums.iter().map(|sums| sums.done + sums.failed).sum();
@@ -79,7 +96,12 @@ async fn all(inspect: &Inspect, machine: &str) -> anyhow::Result<HashMap<i64, In
     let mut rows = HashMap::new();
     let mut before = None;
     loop {
-        let filter = Filter { machine: Some(machine.to_owned()), before, limit: PAGE, ..Filter::default() };
+        let filter = Filter {
+            machine: Some(machine.to_owned()),
+            before,
+            limit: PAGE,
+            ..Filter::default()
+        };
         let page = inspect.list(filter).await?;
         before = page.last().map(|row| row.id);
         let full = page.len() == PAGE;
@@ -97,18 +119,35 @@ fn sum(
     rows: &HashMap<i64, Instance>,
     straight_steps: impl Fn(&Instance) -> i64,
 ) -> Sums {
-    let settled: Vec<&Instance> =
-        ids.iter().filter_map(|id| rows.get(id)).filter(|row| row.status.is_terminal()).collect();
-    let done = settled.iter().filter(|row| row.status == Status::Done).count();
-    let mut seconds: Vec<f64> =
-        settled.iter().filter_map(|row| Some(row.finished_at?.duration_since(row.inserted_at).as_secs_f64())).collect();
+    let settled: Vec<&Instance> = ids
+        .iter()
+        .filter_map(|id| rows.get(id))
+        .filter(|row| row.status.is_terminal())
+        .collect();
+    let done = settled
+        .iter()
+        .filter(|row| row.status == Status::Done)
+        .count();
+    let mut seconds: Vec<f64> = settled
+        .iter()
+        .filter_map(|row| {
+            Some(
+                row.finished_at?
+                    .duration_since(row.inserted_at)
+                    .as_secs_f64(),
+            )
+        })
+        .collect();
     seconds.sort_by(f64::total_cmp);
     Sums {
         machine,
         enqueued: ids.len(),
         done,
         failed: settled.len().saturating_sub(done),
-        retried: settled.iter().map(|row| (row.step_seq - straight_steps(row)).max(0)).sum(),
+        retried: settled
+            .iter()
+            .map(|row| (row.step_seq - straight_steps(row)).max(0))
+            .sum(),
         steps: settled.iter().map(|row| row.step_seq).sum(),
         p50_seconds: percentile(&seconds, 50),
         p99_seconds: percentile(&seconds, 99),
@@ -116,5 +155,8 @@ fn sum(
 }
 
 fn percentile(sorted: &[f64], percent: usize) -> f64 {
-    sorted.get((sorted.len() * percent / 100).min(sorted.len().saturating_sub(1))).copied().unwrap_or_default()
+    sorted
+        .get((sorted.len() * percent / 100).min(sorted.len().saturating_sub(1)))
+        .copied()
+        .unwrap_or_default()
 }

@@ -29,7 +29,11 @@ pub(crate) struct Death {
 }
 
 /// Kill the worker that is busiest, by SIGKILL, and start another.
-pub(crate) async fn kill_one(client: &Client, staff: &mut Staff, progress: &Progress) -> anyhow::Result<Death> {
+pub(crate) async fn kill_one(
+    client: &Client,
+    staff: &mut Staff,
+    progress: &Progress,
+) -> anyhow::Result<Death> {
     let pids: HashMap<String, u32> = client
         .inspect()
         .workers()
@@ -46,27 +50,47 @@ pub(crate) async fn kill_one(client: &Client, staff: &mut Staff, progress: &Prog
         }
         tokio::time::sleep(LOOK).await;
     }
-    let busiest = pids.iter().max_by_key(|(worker, _)| held.get(*worker).copied().unwrap_or_default());
+    let busiest = pids
+        .iter()
+        .max_by_key(|(worker, _)| held.get(*worker).copied().unwrap_or_default());
     let Some((worker, pid)) = busiest else {
         anyhow::bail!("no worker is left to be killed");
     };
     staff.kill(*pid)?;
     let at = Instant::now();
     tokio::time::sleep(LAST_WORD).await;
-    let held = held_by_worker(client).await?.get(worker).copied().unwrap_or_default();
-    progress.say(&format!("kill -9 {pid}: a worker is gone, in the middle of {held} instances"));
+    let held = held_by_worker(client)
+        .await?
+        .get(worker)
+        .copied()
+        .unwrap_or_default();
+    progress.say(&format!(
+        "kill -9 {pid}: a worker is gone, in the middle of {held} instances"
+    ));
     let successor = staff.hire()?;
     progress.say(&format!("worker {successor} takes its place"));
-    Ok(Death { worker: worker.clone(), at, held, back: held == 0 })
+    Ok(Death {
+        worker: worker.clone(),
+        at,
+        held,
+        back: held == 0,
+    })
 }
 
 impl Death {
     /// Are they back yet?
-    pub(crate) async fn look(&mut self, client: &Client, progress: &Progress) -> anyhow::Result<()> {
+    pub(crate) async fn look(
+        &mut self,
+        client: &Client,
+        progress: &Progress,
+    ) -> anyhow::Result<()> {
         if !self.back && !held_by_worker(client).await?.contains_key(&self.worker) {
             self.back = true;
             let after = span(self.at.elapsed().as_secs_f64());
-            progress.say(&format!("its lease ran out: the {} go on elsewhere, {after} after the kill", self.held));
+            progress.say(&format!(
+                "its lease ran out: the {} go on elsewhere, {after} after the kill",
+                self.held
+            ));
         }
         Ok(())
     }
@@ -74,9 +98,19 @@ impl Death {
 
 /// How many instances each worker holds (of the newest 200 that are held).
 async fn held_by_worker(client: &Client) -> anyhow::Result<HashMap<String, usize>> {
-    let filter = Filter { status: Some(Status::Executing), limit: 200, ..Filter::default() };
+    let filter = Filter {
+        status: Some(Status::Executing),
+        limit: 200,
+        ..Filter::default()
+    };
     let mut held: HashMap<String, usize> = HashMap::new();
-    for owner in client.inspect().list(filter).await?.into_iter().filter_map(|row| row.locked_by) {
+    for owner in client
+        .inspect()
+        .list(filter)
+        .await?
+        .into_iter()
+        .filter_map(|row| row.locked_by)
+    {
         *held.entry(owner).or_default() += 1;
     }
     Ok(held)

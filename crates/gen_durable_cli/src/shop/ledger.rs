@@ -23,7 +23,9 @@ pub(crate) struct Entries {
 impl Ledger {
     /// The ledger that belongs to the engine's schema of this name.
     pub(crate) fn beside(engine_schema: &str) -> Ledger {
-        Ledger { schema: format!("{engine_schema}_shop") }
+        Ledger {
+            schema: format!("{engine_schema}_shop"),
+        }
     }
 
     pub(crate) async fn make(&self, pool: &Pool) -> anyhow::Result<()> {
@@ -41,7 +43,8 @@ impl Ledger {
 
     pub(crate) async fn drop(&self, pool: &Pool) -> anyhow::Result<()> {
         let tx = pool.begin().await?;
-        tx.batch_execute(&format!("drop schema if exists {} cascade", self.schema)).await?;
+        tx.batch_execute(&format!("drop schema if exists {} cascade", self.schema))
+            .await?;
         Ok(tx.commit().await?)
     }
 
@@ -53,18 +56,28 @@ impl Ledger {
         cents: u64,
         receipt: Id<Receipt>,
     ) -> Result<(), StepError> {
-        let insert = format!("insert into {}.charges (order_id, cents, receipt_id) values ($1, $2, $3)", self.schema);
+        let insert = format!(
+            "insert into {}.charges (order_id, cents, receipt_id) values ($1, $2, $3)",
+            self.schema
+        );
         let cents = i64::try_from(cents).or_fatal()?;
-        tx.execute(&insert, &[&order.raw(), &cents, &receipt.raw()]).await?;
+        tx.execute(&insert, &[&order.raw(), &cents, &receipt.raw()])
+            .await?;
         Ok(())
     }
 
     /// Whether this is the first time that an instance meets this refusal. Whoever looks at a failed order and retries it sees it
     /// succeed: by then the customer has topped up the card.
-    pub(crate) async fn first_time<M: Machine>(&self, cx: &Context<'_, M>, why: &str) -> Result<bool, StepError> {
+    pub(crate) async fn first_time<M: Machine>(
+        &self,
+        cx: &Context<'_, M>,
+        why: &str,
+    ) -> Result<bool, StepError> {
         let tx = cx.begin().await?;
-        let insert =
-            format!("insert into {}.refusals (order_id, why) values ($1, $2) on conflict do nothing", self.schema);
+        let insert = format!(
+            "insert into {}.refusals (order_id, why) values ($1, $2) on conflict do nothing",
+            self.schema
+        );
         let inserted = tx.execute(&insert, &[&cx.id.raw(), &why]).await?;
         tx.commit().await?;
         Ok(inserted == 1)
@@ -72,7 +85,12 @@ impl Ledger {
 
     pub(crate) async fn read(&self, pool: &Pool) -> anyhow::Result<Entries> {
         let tx = pool.begin().await?;
-        let rows = tx.query(&format!("select order_id, receipt_id from {}.charges", self.schema), &[]).await?;
+        let rows = tx
+            .query(
+                &format!("select order_id, receipt_id from {}.charges", self.schema),
+                &[],
+            )
+            .await?;
         let mut entries = Entries::default();
         for row in &rows {
             entries.orders.push(row.try_get(0)?);

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use gen_durable::{Context, Instance, Machine, Outcome, Policy, SECOND, Status, Story, done, fatal, next, sleep, stop};
+use gen_durable::{
+    Context, Instance, Machine, Outcome, Policy, SECOND, Status, Story, done, fatal, next, sleep,
+    stop,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -41,8 +44,13 @@ impl Machine for Order {
         match at {
             Step::Reserve => {
                 tokio::time::sleep(a_moment("reserve", self.number, 20, 60)).await;
-                if happens("no longer sold", self.number, 70) && cx.app.ledger.first_time(cx, "no longer sold").await? {
-                    return Err(fatal(format!("article {} is out of stock", 1000 + self.number % 50)));
+                if happens("no longer sold", self.number, 70)
+                    && cx.app.ledger.first_time(cx, "no longer sold").await?
+                {
+                    return Err(fatal(format!(
+                        "article {} is out of stock",
+                        1000 + self.number % 50
+                    )));
                 }
                 if cx.attempt == 0 && happens("the warehouse is busy", self.number, 9) {
                     return Err("the warehouse is busy".into());
@@ -51,7 +59,9 @@ impl Machine for Order {
             }
             Step::Charge => {
                 tokio::time::sleep(a_moment("charge", self.number, 20, 60)).await;
-                if happens("card declined", self.number, 25) && cx.app.ledger.first_time(cx, "card declined").await? {
+                if happens("card declined", self.number, 25)
+                    && cx.app.ledger.first_time(cx, "card declined").await?
+                {
                     return Ok(stop("card declined").and_record(Declined));
                 }
                 if cx.attempt < 2 && happens("the bank does not answer", self.number, 11) {
@@ -60,10 +70,18 @@ impl Machine for Order {
                 // The charge, the receipt that follows from it, and the step to come are one commit: all or nothing,
                 // whichever process dies when.
                 let mut tx = cx.begin().await?;
-                let receipt = Receipt { order: cx.id, cents: self.cents };
+                let receipt = Receipt {
+                    order: cx.id,
+                    cents: self.cents,
+                };
                 let receipt = cx.app.client.enqueue(receipt).within(&mut tx).await?;
-                cx.app.ledger.charge(&tx, cx.id, self.cents, receipt.id).await?;
-                Ok(next(Step::Pack).and_record(Charged { cents: self.cents }).within(tx))
+                cx.app
+                    .ledger
+                    .charge(&tx, cx.id, self.cents, receipt.id)
+                    .await?;
+                Ok(next(Step::Pack)
+                    .and_record(Charged { cents: self.cents })
+                    .within(tx))
             }
             // Nobody waits while it is packed: the timer is a row, not a process.
             Step::Pack => Ok(sleep(a_moment("pack", self.number, 200, 600)).then(Step::Ship)),
@@ -79,7 +97,12 @@ impl Machine for Order {
     }
 
     fn policy(&self, _: &Step) -> Policy {
-        Policy { attempts: 8, backoff_first: Duration::from_millis(200), backoff_max: SECOND, ..Policy::default() }
+        Policy {
+            attempts: 8,
+            backoff_first: Duration::from_millis(200),
+            backoff_max: SECOND,
+            ..Policy::default()
+        }
     }
 }
 

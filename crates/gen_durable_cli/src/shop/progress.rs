@@ -43,7 +43,11 @@ struct Bars {
 impl Progress {
     pub(crate) fn new() -> Progress {
         let now = Instant::now();
-        Progress { begun: now, bars: None, last_line: now }
+        Progress {
+            begun: now,
+            bars: None,
+            last_line: now,
+        }
     }
 
     /// The shop opens: from here on there is something to be far with.
@@ -55,14 +59,20 @@ impl Progress {
         let all = MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(10));
         let add = |name: &'static str, length: u64| {
             let bar = all.add(ProgressBar::new(length));
-            if let Ok(style) = ProgressStyle::with_template("  {prefix:9} {bar:36.green/dim} {pos:>6}/{len:6} {msg}") {
+            if let Ok(style) = ProgressStyle::with_template(
+                "  {prefix:9} {bar:36.green/dim} {pos:>6}/{len:6} {msg}",
+            ) {
                 bar.set_style(style.progress_chars("━━─"));
             }
             bar.set_prefix(name);
             bar
         };
         let (orders, receipts) = (add("orders", orders), add("receipts", 0));
-        self.bars = Some(Bars { all, orders, receipts });
+        self.bars = Some(Bars {
+            all,
+            orders,
+            receipts,
+        });
     }
 
     /// Something happened.
@@ -79,7 +89,11 @@ impl Progress {
         if let Some(bars) = &self.bars {
             for (bar, far) in [(&bars.orders, orders), (&bars.receipts, receipts)] {
                 let under_way = far.seen.saturating_sub(far.settled());
-                let failed = if far.failed > 0 { format!("{} failed for good, ", far.failed) } else { String::new() };
+                let failed = if far.failed > 0 {
+                    format!("{} failed for good, ", far.failed)
+                } else {
+                    String::new()
+                };
                 bar.set_message(format!("{failed}{under_way} under way"));
                 bar.set_position(far.settled());
             }

@@ -34,7 +34,12 @@ impl Job for Receipt {
     }
 
     fn policy(&self) -> Policy {
-        Policy { attempts: 8, backoff_first: Duration::from_millis(200), backoff_max: SECOND, ..Policy::default() }
+        Policy {
+            attempts: 8,
+            backoff_first: Duration::from_millis(200),
+            backoff_max: SECOND,
+            ..Policy::default()
+        }
     }
 }
 

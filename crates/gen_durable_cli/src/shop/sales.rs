@@ -1,7 +1,8 @@
 //! The shop's read model: orders by state, and revenue by hour. It follows from what the orders' steps record, and from nothing else.
 
 use gen_durable::{
-    Client, Digest, Event, Events, OrFatal, Pool, Projecting, Projection, Recorded, SECOND, StepError, fatal,
+    Client, Digest, Event, Events, OrFatal, Pool, Projecting, Projection, Recorded, SECOND,
+    StepError, fatal,
 };
 use serde::{Deserialize, Serialize};
 
@@ -42,12 +43,17 @@ impl Events for OrderEvent {
     const NAMES: &'static [&'static str] = &[Charged::NAME, Declined::NAME, Shipped::NAME];
     fn decode(name: &str, version: u16, payload: &str) -> Result<Self, StepError> {
         match name {
-            Charged::NAME => {
-                Events::decode(name, version, payload).map(|Charged { cents }| OrderEvent::Charged { cents })
+            Charged::NAME => Events::decode(name, version, payload)
+                .map(|Charged { cents }| OrderEvent::Charged { cents }),
+            Declined::NAME => {
+                Events::decode(name, version, payload).map(|Declined| OrderEvent::Declined)
             }
-            Declined::NAME => Events::decode(name, version, payload).map(|Declined| OrderEvent::Declined),
-            Shipped::NAME => Events::decode(name, version, payload).map(|Shipped { .. }| OrderEvent::Shipped),
-            other => Err(fatal(format!("{other} is not for the read model of the sales"))),
+            Shipped::NAME => {
+                Events::decode(name, version, payload).map(|Shipped { .. }| OrderEvent::Shipped)
+            }
+            other => Err(fatal(format!(
+                "{other} is not for the read model of the sales"
+            ))),
         }
     }
 }
@@ -74,14 +80,19 @@ pub(crate) struct Sold {
 
 impl Sold {
     pub(crate) fn in_state(&self, state: &str) -> i64 {
-        self.states.iter().find(|(name, _)| name == state).map_or(0, |(_, orders)| *orders)
+        self.states
+            .iter()
+            .find(|(name, _)| name == state)
+            .map_or(0, |(_, orders)| *orders)
     }
 }
 
 impl Sales {
     /// The read model that belongs to the engine's schema of this name.
     pub(crate) fn beside(engine_schema: &str) -> Sales {
-        Sales { schema: format!("{engine_schema}_shop") }
+        Sales {
+            schema: format!("{engine_schema}_shop"),
+        }
     }
 
     /// Its tables, in the schema of the ledger.
@@ -102,17 +113,32 @@ impl Sales {
         client.events().place("").await?;
         let height = client.events().height("").await?;
         if height == 0 {
-            return Ok(Sold { verified: true, ..Sold::default() });
+            return Ok(Sold {
+                verified: true,
+                ..Sold::default()
+            });
         }
         let events = client.sync::<Sales>("", height, 30 * SECOND).await?;
-        let run = client.projections().verify("", Self::NAME).by("the demo").await?;
+        let run = client
+            .projections()
+            .verify("", Self::NAME)
+            .by("the demo")
+            .await?;
         let run = client.projections().finished(run, 30 * SECOND).await?;
-        let verified = events == height && run.verdict.is_some_and(|verdict| verdict.starts_with("equal"));
+        let verified = events == height
+            && run
+                .verdict
+                .is_some_and(|verdict| verdict.starts_with("equal"));
         let tx = client.pool().begin().await?;
-        let mut sold = Sold { events, verified, ..Sold::default() };
-        for (table, column, sum, into) in
-            [("states", "state", "orders", &mut sold.states), ("revenue", "hour", "cents", &mut sold.revenue)]
-        {
+        let mut sold = Sold {
+            events,
+            verified,
+            ..Sold::default()
+        };
+        for (table, column, sum, into) in [
+            ("states", "state", "orders", &mut sold.states),
+            ("revenue", "hour", "cents", &mut sold.revenue),
+        ] {
             let text = format!(
                 "select {column}, {sum} from {schema}.{table} where generation = {engine}.generation('', '{}') order by 1",
                 Self::NAME
@@ -131,7 +157,11 @@ impl Projection for Sales {
     const GENERATIONS: bool = true;
     type Events = OrderEvent;
 
-    async fn apply(&self, batch: &[Recorded<OrderEvent>], cx: &mut Projecting<'_>) -> Result<(), StepError> {
+    async fn apply(
+        &self,
+        batch: &[Recorded<OrderEvent>],
+        cx: &mut Projecting<'_>,
+    ) -> Result<(), StepError> {
         let schema = &self.schema;
         let count = format!(
             "insert into {schema}.states as s values ($1, $2, $3) on conflict (generation, state) do update
@@ -160,10 +190,14 @@ impl Projection for Sales {
             }
         }
         for (state, orders) in states {
-            cx.tx.execute(&count, &[&cx.generation, &state, &orders]).await?;
+            cx.tx
+                .execute(&count, &[&cx.generation, &state, &orders])
+                .await?;
         }
         for (hour, cents) in hours {
-            cx.tx.execute(&earn, &[&cx.generation, &hour, &cents]).await?;
+            cx.tx
+                .execute(&earn, &[&cx.generation, &hour, &cents])
+                .await?;
         }
         Ok(())
     }

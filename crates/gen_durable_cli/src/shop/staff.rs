@@ -39,12 +39,17 @@ struct Worker {
 
 impl Staff {
     pub(crate) fn new(url: &str, schema: &str) -> Staff {
-        Staff { url: url.to_owned(), schema: schema.to_owned(), workers: Vec::new() }
+        Staff {
+            url: url.to_owned(),
+            schema: schema.to_owned(),
+            workers: Vec::new(),
+        }
     }
 
     /// Start one more worker process. Answers its process id.
     pub(crate) fn hire(&mut self) -> anyhow::Result<u32> {
-        let program = std::env::current_exe().context("cannot find this program to start it again")?;
+        let program =
+            std::env::current_exe().context("cannot find this program to start it again")?;
         let mut process = Command::new(&program)
             .arg(WORKER_COMMAND)
             .env(URL, &self.url)
@@ -61,22 +66,35 @@ impl Staff {
             listen(stderr, Arc::clone(&last_words));
         }
         let pid = process.id();
-        self.workers.push(Worker { process, last_words });
+        self.workers.push(Worker {
+            process,
+            last_words,
+        });
         Ok(pid)
     }
 
     pub(crate) fn pids(&self) -> Vec<u32> {
-        self.workers.iter().map(|worker| worker.process.id()).collect()
+        self.workers
+            .iter()
+            .map(|worker| worker.process.id())
+            .collect()
     }
 
     /// SIGKILL: nothing of the worker's own runs after this. Answers whether there was such a worker.
     pub(crate) fn kill(&mut self, pid: u32) -> anyhow::Result<bool> {
-        let Some(at) = self.workers.iter().position(|worker| worker.process.id() == pid) else {
+        let Some(at) = self
+            .workers
+            .iter()
+            .position(|worker| worker.process.id() == pid)
+        else {
             return Ok(false);
         };
         let mut worker = self.workers.remove(at);
         worker.process.kill().context("cannot kill a worker")?;
-        worker.process.wait().context("cannot wait for a killed worker")?;
+        worker
+            .process
+            .wait()
+            .context("cannot wait for a killed worker")?;
         Ok(true)
     }
 
@@ -84,14 +102,27 @@ impl Staff {
     pub(crate) fn find_killed(&mut self) -> anyhow::Result<Vec<u32>> {
         let mut killed = Vec::new();
         for worker in &mut self.workers {
-            let Some(status) = worker.process.try_wait()? else { continue };
-            if !status.signal().is_some_and(|signal| KILLED_BY.contains(&signal)) {
-                let said = worker.last_words.lock().unwrap_or_else(PoisonError::into_inner);
-                bail!("worker {} ended by itself ({status}): {}", worker.process.id(), said.trim());
+            let Some(status) = worker.process.try_wait()? else {
+                continue;
+            };
+            if !status
+                .signal()
+                .is_some_and(|signal| KILLED_BY.contains(&signal))
+            {
+                let said = worker
+                    .last_words
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner);
+                bail!(
+                    "worker {} ended by itself ({status}): {}",
+                    worker.process.id(),
+                    said.trim()
+                );
             }
             killed.push(worker.process.id());
         }
-        self.workers.retain(|worker| !killed.contains(&worker.process.id()));
+        self.workers
+            .retain(|worker| !killed.contains(&worker.process.id()));
         Ok(killed)
     }
 
@@ -102,7 +133,8 @@ impl Staff {
         }
         let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline {
-            self.workers.retain_mut(|worker| matches!(worker.process.try_wait(), Ok(None)));
+            self.workers
+                .retain_mut(|worker| matches!(worker.process.try_wait(), Ok(None)));
             if self.workers.is_empty() {
                 return;
             }

@@ -31,17 +31,28 @@ impl Stage {
             Some(url) => (url, None, "the Postgres of DATABASE_URL".to_owned()),
             None => {
                 let cluster = start_postgres(|| Options::new().temporary()).await?;
-                let about = format!("a private Postgres {} was started; it goes when we go", cluster.version());
+                let about = format!(
+                    "a private Postgres {} was started; it goes when we go",
+                    cluster.version()
+                );
                 (cluster.url(), Some(cluster), about)
             }
         };
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let schema = format!("durable_demo_{:x}_{:x}", now.as_millis(), std::process::id());
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        let schema = format!(
+            "durable_demo_{:x}_{:x}",
+            now.as_millis(),
+            std::process::id()
+        );
         let pool = Pool::connect_to(&url, &schema).await?;
         pool.migrate().await?;
         let about = match cluster {
             Some(_) => about,
-            None => format!("{about}, in a schema of our own ({schema}) that is dropped at the end"),
+            None => {
+                format!("{about}, in a schema of our own ({schema}) that is dropped at the end")
+            }
         };
         let stage = Stage {
             url,

@@ -9,11 +9,22 @@ use crate::{
 };
 
 pub(crate) fn tell(story: &Story, json: bool) -> anyhow::Result<()> {
-    if json { as_json(story) } else { for_people(story) }
+    if json {
+        as_json(story)
+    } else {
+        for_people(story)
+    }
 }
 
 fn as_json(story: &Story) -> anyhow::Result<()> {
-    let Story { books, sold, kills, held, took, .. } = story;
+    let Story {
+        books,
+        sold,
+        kills,
+        held,
+        took,
+        ..
+    } = story;
     let steps: i64 = books.machines.iter().map(|sums| sums.steps).sum();
     print_json(&json!({
         "enqueued": books.enqueued,
@@ -38,11 +49,20 @@ fn as_json(story: &Story) -> anyhow::Result<()> {
 }
 
 fn for_people(story: &Story) -> anyhow::Result<()> {
-    let Story { books, sold, kills, held, took, .. } = story;
+    let Story {
+        books,
+        sold,
+        kills,
+        held,
+        took,
+        ..
+    } = story;
     let seconds = took.as_secs_f64();
     let shipped = books.machines.first().map_or(0, |orders| orders.done);
-    let mut rows = Rows::new(["machine", "enqueued", "done", "failed", "retries", "steps/s", "p50", "p99"])
-        .right([1, 2, 3, 4, 5, 6, 7]);
+    let mut rows = Rows::new([
+        "machine", "enqueued", "done", "failed", "retries", "steps/s", "p50", "p99",
+    ])
+    .right([1, 2, 3, 4, 5, 6, 7]);
     for sums in &books.machines {
         rows.add([
             sums.machine.to_owned(),
@@ -57,7 +77,11 @@ fn for_people(story: &Story) -> anyhow::Result<()> {
     }
     let n = thousands::<usize>;
     let lost = match books.lost {
-        0 => format!("✓ nothing was lost: {} enqueued, {} settled", n(books.enqueued), n(books.settled)),
+        0 => format!(
+            "✓ nothing was lost: {} enqueued, {} settled",
+            n(books.enqueued),
+            n(books.settled)
+        ),
         lost => format!("✗ LOST: {} of {}", n(lost), n(books.enqueued)),
     };
     let charged = match books.charged_twice {
@@ -71,9 +95,15 @@ fn for_people(story: &Story) -> anyhow::Result<()> {
     let right = story.sold_is_right();
     let workers = if *kills == 1 { "worker" } else { "workers" };
     let mut told = format!("\n{rows}\n {lost}\n {charged}\n");
-    told.push_str(&format!("   {kills} {workers} killed with SIGKILL, in the middle of {} instances\n", n(*held)));
-    let states: Vec<String> =
-        sold.states.iter().map(|(state, orders)| format!("{} {state}", thousands(*orders))).collect();
+    told.push_str(&format!(
+        "   {kills} {workers} killed with SIGKILL, in the middle of {} instances\n",
+        n(*held)
+    ));
+    let states: Vec<String> = sold
+        .states
+        .iter()
+        .map(|(state, orders)| format!("{} {state}", thousands(*orders)))
+        .collect();
     let revenue: Vec<String> = sold
         .revenue
         .iter()
@@ -83,7 +113,11 @@ fn for_people(story: &Story) -> anyhow::Result<()> {
         " {} the read model of {} events {}: {}; revenue {}\n",
         if right { "✓" } else { "✗" },
         thousands(sold.events),
-        if right { "agrees, and a rebuild of it comes to the same" } else { "DOES NOT AGREE" },
+        if right {
+            "agrees, and a rebuild of it comes to the same"
+        } else {
+            "DOES NOT AGREE"
+        },
         states.join(", "),
         revenue.join(", "),
     ));

@@ -2,8 +2,8 @@
 //! by the clock. So that there are lanes, timers and schedules to look at.
 
 use gen_durable::{
-    Context, Cycle, Error, HOUR, Job, Lane, MINUTE, Machine, Missed, Outcome, SECOND, Signal, StepError, done, fatal,
-    next, sleep, wait_for,
+    Context, Cycle, Error, HOUR, Job, Lane, MINUTE, Machine, Missed, Outcome, SECOND, Signal,
+    StepError, done, fatal, next, sleep, wait_for,
 };
 use serde::{Deserialize, Serialize};
 
@@ -59,14 +59,22 @@ impl Machine for Delivery {
     async fn step(&mut self, at: Step, cx: &mut Context<'_, Self>) -> Outcome<Self> {
         match at {
             Step::Drive => {
-                if self.van == BROKEN && self.stop == 2 && cx.app.ledger.first_time(cx, "a flat tyre").await? {
+                if self.van == BROKEN
+                    && self.stop == 2
+                    && cx.app.ledger.first_time(cx, "a flat tyre").await?
+                {
                     return Err(fatal(format!("van {} has a flat tyre", self.van)));
                 }
                 Ok(sleep(if self.van == FAR { 10 * MINUTE } else { SECOND }).then(Step::Ring))
             }
             Step::Ring if self.van == AT_A_DOOR => Ok(wait_for::<Signed>()
                 .then(Step::Leave)
-                .meanwhile(Cycle::every(5 * MINUTE), Chore { what: "call the customer".to_owned() })
+                .meanwhile(
+                    Cycle::every(5 * MINUTE),
+                    Chore {
+                        what: "call the customer".to_owned(),
+                    },
+                )
                 .or_after(HOUR, Step::Leave)),
             Step::Ring => Ok(next(Step::Leave)),
             Step::Leave => Ok(done(())),
@@ -92,5 +100,8 @@ impl Job for Chore {
 /// What is done by the clock: names and cycles.
 pub(crate) fn chores() -> Result<[(&'static str, Cycle); 2], Error> {
     let invoices = Cycle::cron("0 6 1 * *", "Europe/Madrid")?.missed(Missed::All);
-    Ok([("stock-count", Cycle::every(10 * SECOND)), ("monthly-invoices", invoices)])
+    Ok([
+        ("stock-count", Cycle::every(10 * SECOND)),
+        ("monthly-invoices", invoices),
+    ])
 }

@@ -42,7 +42,10 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     let schema = std::env::var(SCHEMA).context("this command is started by `durable demo`")?;
     let dismissed = watch_the_parent()?;
     let pool = Pool::connect_to(&url, &schema).await?;
-    let shop = Shop { client: Client::new(pool.clone()), ledger: Ledger::beside(&schema) };
+    let shop = Shop {
+        client: Client::new(pool.clone()),
+        ledger: Ledger::beside(&schema),
+    };
     let mut builder = Engine::builder(pool, shop)
         .settings(settings())
         .register::<Order>()
@@ -53,7 +56,9 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         .queue(MAIL, 8)
         .project(Sales::beside(&schema));
     for (name, cycle) in van::chores()? {
-        builder = builder.schedule(name, cycle, move |_| Chore { what: name.to_owned() });
+        builder = builder.schedule(name, cycle, move |_| Chore {
+            what: name.to_owned(),
+        });
     }
     let engine = builder.build()?;
     engine.run(async { drop(dismissed.await) }).await?;
@@ -63,12 +68,14 @@ pub(crate) async fn run() -> anyhow::Result<()> {
 /// Resolves when the parent has let go. Without a database there may be no orderly end: then it comes anyway.
 fn watch_the_parent() -> anyhow::Result<oneshot::Receiver<()>> {
     let (dismiss, dismissed) = oneshot::channel();
-    std::thread::Builder::new().name("parent".into()).spawn(move || {
-        let mut nothing = [0_u8; 64];
-        while matches!(std::io::stdin().read(&mut nothing), Ok(count) if count > 0) {}
-        drop(dismiss);
-        std::thread::sleep(LINGER);
-        std::process::exit(1);
-    })?;
+    std::thread::Builder::new()
+        .name("parent".into())
+        .spawn(move || {
+            let mut nothing = [0_u8; 64];
+            while matches!(std::io::stdin().read(&mut nothing), Ok(count) if count > 0) {}
+            drop(dismiss);
+            std::thread::sleep(LINGER);
+            std::process::exit(1);
+        })?;
     Ok(dismissed)
 }

@@ -16,36 +16,64 @@ use super::{
 
 #[test]
 fn the_demo_on_a_postgres_of_its_own_kills_a_worker_and_loses_nothing() {
-    let output = durable().args(["demo", "--seconds", "3", "--json"]).output().unwrap();
+    let output = durable()
+        .args(["demo", "--seconds", "3", "--json"])
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
     let sums = last_line(&stdout(&output));
     assert_eq!(sums["lost"], 0, "{sums}");
     assert_eq!(sums["charged_twice"], 0, "{sums}");
     assert!(sums["kills"].as_u64().unwrap() >= 1, "{sums}");
     assert_eq!(sums["enqueued"], sums["settled"], "{sums}");
-    assert!(sums["failed"].as_u64().unwrap() >= 1, "some cards are declined: {sums}");
+    assert!(
+        sums["failed"].as_u64().unwrap() >= 1,
+        "some cards are declined: {sums}"
+    );
     assert_eq!(sums["machines"][0]["enqueued"], 300, "{sums}");
     assert_eq!(sums["read_model"]["right"], true, "{sums}");
     assert_eq!(sums["read_model"]["verified"], true, "{sums}");
-    assert!(sums["machines"][0]["retried"].as_u64().unwrap() >= 1, "{sums}");
+    assert!(
+        sums["machines"][0]["retried"].as_u64().unwrap() >= 1,
+        "{sums}"
+    );
     gone(&workers_named(&stderr(&output)));
 }
 
 #[tokio::test]
 async fn the_demo_in_a_database_that_is_given_leaves_it_as_it_was() {
     let url = gen_durable_postgres::shared().unwrap().url();
-    let output =
-        durable().args(["demo", "--seconds", "1", "--instances", "7"]).env("DATABASE_URL", &url).output().unwrap();
+    let output = durable()
+        .args(["demo", "--seconds", "1", "--instances", "7"])
+        .env("DATABASE_URL", &url)
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
     let said = stdout(&output);
-    assert!(said.contains("✓ nothing was lost") && said.contains("order"), "{said}");
-    let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+    assert!(
+        said.contains("✓ nothing was lost") && said.contains("order"),
+        "{said}"
+    );
+    let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls)
+        .await
+        .unwrap();
     tokio::spawn(connection);
     // Other demos may run here: only the schema that this one named must be gone.
     let error = stderr(&output);
-    let schema = error.split("schema of our own (").nth(1).and_then(|rest| rest.split(')').next()).unwrap();
+    let schema = error
+        .split("schema of our own (")
+        .nth(1)
+        .and_then(|rest| rest.split(')').next())
+        .unwrap();
     let left = "select count(*) from pg_namespace where nspname like $1 || '%'";
-    assert_eq!(client.query_one(left, &[&schema]).await.unwrap().get::<_, i64>(0), 0);
+    assert_eq!(
+        client
+            .query_one(left, &[&schema])
+            .await
+            .unwrap()
+            .get::<_, i64>(0),
+        0
+    );
 }
 
 #[test]
@@ -60,7 +88,13 @@ fn when_the_demo_is_killed_its_workers_do_not_outlive_it() {
 fn when_the_demo_is_asked_to_end_it_stops_everything() {
     let mut demo = Playing::start();
     let pid = demo.process.id().to_string();
-    assert!(Command::new("sh").args(["-c", &format!("kill -s INT {pid}")]).status().unwrap().success());
+    assert!(
+        Command::new("sh")
+            .args(["-c", &format!("kill -s INT {pid}")])
+            .status()
+            .unwrap()
+            .success()
+    );
     let ended = wait_for(|| demo.process.try_wait().unwrap());
     assert_eq!(ended.code(), Some(1));
     gone(&demo.workers);
@@ -77,12 +111,22 @@ struct Playing {
 impl Playing {
     fn start() -> Playing {
         let mut command = durable();
-        command.args(["demo", "--seconds", "60"]).stdout(Stdio::null()).stderr(Stdio::piped());
+        command
+            .args(["demo", "--seconds", "60"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
         let mut process = command.spawn().unwrap();
         let mut said = BufReader::new(process.stderr.take().unwrap()).lines();
-        let workers =
-            said.by_ref().map_while(Result::ok).map(|line| workers_named(&line)).find(|pids| !pids.is_empty());
-        Playing { process, workers: workers.expect("the demo ended early"), _said: said }
+        let workers = said
+            .by_ref()
+            .map_while(Result::ok)
+            .map(|line| workers_named(&line))
+            .find(|pids| !pids.is_empty());
+        Playing {
+            process,
+            workers: workers.expect("the demo ended early"),
+            _said: said,
+        }
     }
 }
 
@@ -94,10 +138,16 @@ impl Drop for Playing {
 }
 
 fn workers_named(text: &str) -> Vec<u32> {
-    let Some(list) = text.split("worker processes: ").nth(1).and_then(|rest| rest.lines().next()) else {
+    let Some(list) = text
+        .split("worker processes: ")
+        .nth(1)
+        .and_then(|rest| rest.lines().next())
+    else {
         return Vec::new();
     };
-    list.split(", ").map(|pid| pid.trim().parse().unwrap()).collect()
+    list.split(", ")
+        .map(|pid| pid.trim().parse().unwrap())
+        .collect()
 }
 
 fn gone(workers: &[u32]) {
@@ -109,7 +159,10 @@ fn gone(workers: &[u32]) {
 
 /// Whether this process lives and is a worker: a number may be given again.
 fn is_a_worker(pid: u32) -> bool {
-    let ps = Command::new("ps").args(["-o", "stat=,args=", "-p", &pid.to_string()]).output().unwrap();
+    let ps = Command::new("ps")
+        .args(["-o", "stat=,args=", "-p", &pid.to_string()])
+        .output()
+        .unwrap();
     let line = stdout(&ps);
     line.contains("demo-worker") && !line.trim_start().starts_with('Z')
 }
@@ -132,8 +185,24 @@ fn last_line(text: &str) -> Value {
 #[test]
 fn a_demo_that_stays_keeps_its_shop_and_its_dashboard_open_until_it_is_asked_to_end() {
     let mut command = durable();
-    command.args(["demo", "--seconds", "1", "--instances", "7", "--stay", "always", "--port", "0"]);
-    let mut process = Ends(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
+    command.args([
+        "demo",
+        "--seconds",
+        "1",
+        "--instances",
+        "7",
+        "--stay",
+        "always",
+        "--port",
+        "0",
+    ]);
+    let mut process = Ends(
+        command
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap(),
+    );
     let mut said = String::new();
     let mut lines = BufReader::new(process.0.stderr.take().unwrap()).lines();
     let stays = lines.by_ref().map_while(Result::ok).any(|line| {
@@ -142,7 +211,11 @@ fn a_demo_that_stays_keeps_its_shop_and_its_dashboard_open_until_it_is_asked_to_
         line.contains("The shop stays open")
     });
     assert!(stays, "it did not stay: {said}");
-    let address = said.split("dashboard: http://").nth(1).and_then(|rest| rest.split('/').next()).unwrap();
+    let address = said
+        .split("dashboard: http://")
+        .nth(1)
+        .and_then(|rest| rest.split('/').next())
+        .unwrap();
     // Its read model is to be seen, and a live worker follows it.
     wait_for(|| {
         let (status, body) = ask(address, "GET", "/api/v1/projections/sales", None);
@@ -152,7 +225,10 @@ fn a_demo_that_stays_keeps_its_shop_and_its_dashboard_open_until_it_is_asked_to_
     // Orders still come in.
     let newest = || -> Option<i64> {
         let (_, body) = ask(address, "GET", "/api/v1/instances?limit=1", None);
-        serde_json::from_str::<Value>(&body).ok()?["instances"][0]["id"].as_str()?.parse().ok()
+        serde_json::from_str::<Value>(&body).ok()?["instances"][0]["id"]
+            .as_str()?
+            .parse()
+            .ok()
     };
     let before = wait_for(newest);
     wait_for(|| newest().filter(|now| *now > before));

@@ -15,16 +15,31 @@ fn what_was_in_the_database_is_there_again_the_next_time() {
     let dir = std::env::temp_dir().join(format!("durable-dev-{}", std::process::id()));
     let mut first = Dev::start(&dir);
     // The address is what the other commands need, and the schema is there.
-    let output = durable().args(["pause", "mail"]).env("DATABASE_URL", &first.url).output().unwrap();
+    let output = durable()
+        .args(["pause", "mail"])
+        .env("DATABASE_URL", &first.url)
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
     assert_eq!(first.stop(), Some(0));
-    let gone = durable().arg("queues").env("DATABASE_URL", &first.url).output().unwrap();
+    let gone = durable()
+        .arg("queues")
+        .env("DATABASE_URL", &first.url)
+        .output()
+        .unwrap();
     assert_eq!(gone.status.code(), Some(1));
 
     let mut second = Dev::start(&dir);
-    let output = durable().args(["queues", "--json"]).env("DATABASE_URL", &second.url).output().unwrap();
+    let output = durable()
+        .args(["queues", "--json"])
+        .env("DATABASE_URL", &second.url)
+        .output()
+        .unwrap();
     let queues: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&queues[0]["name"], &queues[0]["paused"]), (&"mail".into(), &true.into()));
+    assert_eq!(
+        (&queues[0]["name"], &queues[0]["paused"]),
+        (&"mail".into(), &true.into())
+    );
     assert_eq!(second.stop(), Some(0));
     std::fs::remove_dir_all(&dir).unwrap();
 }
@@ -37,16 +52,32 @@ struct Dev {
 impl Dev {
     fn start(dir: &Path) -> Dev {
         let mut command = durable();
-        command.args(["dev", "--json", "--dir"]).arg(dir).stdout(Stdio::piped());
+        command
+            .args(["dev", "--json", "--dir"])
+            .arg(dir)
+            .stdout(Stdio::piped());
         let mut process = command.spawn().unwrap();
-        let line = BufReader::new(process.stdout.take().unwrap()).lines().next().expect("it ended early").unwrap();
+        let line = BufReader::new(process.stdout.take().unwrap())
+            .lines()
+            .next()
+            .expect("it ended early")
+            .unwrap();
         let told: Value = serde_json::from_str(&line).unwrap();
-        Dev { process, url: told["database_url"].as_str().unwrap().to_owned() }
+        Dev {
+            process,
+            url: told["database_url"].as_str().unwrap().to_owned(),
+        }
     }
 
     fn stop(&mut self) -> Option<i32> {
         let kill = format!("kill -s INT {}", self.process.id());
-        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+        assert!(
+            Command::new("sh")
+                .args(["-c", &kill])
+                .status()
+                .unwrap()
+                .success()
+        );
         self.process.wait().unwrap().code()
     }
 }

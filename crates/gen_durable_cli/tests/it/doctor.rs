@@ -6,7 +6,9 @@ use super::{Place, stdout};
 
 async fn sql(client: &Client, text: &str) {
     let tx = client.pool().begin().await.unwrap();
-    tx.batch_execute(&text.replace("S.", &format!("{}.", client.pool().schema()))).await.unwrap();
+    tx.batch_execute(&text.replace("S.", &format!("{}.", client.pool().schema())))
+        .await
+        .unwrap();
     tx.commit().await.unwrap();
 }
 
@@ -15,20 +17,35 @@ fn findings(place: &Place) -> Vec<String> {
     let output = place.run(&["doctor", "--json"]);
     let report: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
     let findings: Vec<String> = serde_json::from_value(report["findings"].clone()).unwrap();
-    assert_eq!(output.status.code(), Some(i32::from(!findings.is_empty())), "{report}");
+    assert_eq!(
+        output.status.code(),
+        Some(i32::from(!findings.is_empty())),
+        "{report}"
+    );
     findings
 }
 
 fn finds(place: &Place, what: &str) {
     let found = findings(place);
-    assert!(found.iter().any(|finding| finding.contains(what)), "{what}: {found:#?}");
+    assert!(
+        found.iter().any(|finding| finding.contains(what)),
+        "{what}: {found:#?}"
+    );
 }
 
 #[tokio::test]
 async fn a_lane_that_stands_still_is_found() {
     let (place, client) = Place::migrated().await;
     for _ in 0..2 {
-        place.json(&["enqueue", "deploy", "--state", "1", "--lane", "server:7", "--lane-blocks"]);
+        place.json(&[
+            "enqueue",
+            "deploy",
+            "--state",
+            "1",
+            "--lane",
+            "server:7",
+            "--lane-blocks",
+        ]);
     }
     sql(&client, "select S.place(0, 1000)").await;
     sql(
@@ -36,9 +53,17 @@ async fn a_lane_that_stands_still_is_found() {
         "update S.instances set status = 'failed', finished_at = S.clock(), last_error = 'no disk' where id = 1",
     )
     .await;
-    finds(&place, "the lane server:7 stands still behind one that failed, with 2 in it");
+    finds(
+        &place,
+        "the lane server:7 stands still behind one that failed, with 2 in it",
+    );
     place.json(&["lanes", "skip", "server:7"]);
-    assert!(!findings(&place).iter().any(|finding| finding.contains("the lane")), "it goes on");
+    assert!(
+        !findings(&place)
+            .iter()
+            .any(|finding| finding.contains("the lane")),
+        "it goes on"
+    );
 }
 
 #[tokio::test]
@@ -51,10 +76,25 @@ async fn a_schedule_that_nobody_registers_or_that_cannot_start_is_found() {
     )
     .await;
     finds(&place, "no live worker registers the schedule nightly");
-    sql(&client, "update S.schedules set last_error = 'its job is unknown'").await;
-    finds(&place, "the schedule nightly cannot be started: its job is unknown");
-    sql(&client, "update S.schedules set last_error = null, paused_at = S.clock()").await;
-    assert_eq!(findings(&place), Vec::<String>::new(), "who paused it knows");
+    sql(
+        &client,
+        "update S.schedules set last_error = 'its job is unknown'",
+    )
+    .await;
+    finds(
+        &place,
+        "the schedule nightly cannot be started: its job is unknown",
+    );
+    sql(
+        &client,
+        "update S.schedules set last_error = null, paused_at = S.clock()",
+    )
+    .await;
+    assert_eq!(
+        findings(&place),
+        Vec::<String>::new(),
+        "who paused it knows"
+    );
 }
 
 #[tokio::test]
@@ -69,8 +109,19 @@ async fn a_projection_that_has_halted_or_that_nobody_registers_is_found() {
          values ('acme', 'till', 1, 'halted', 'nobody sells that')",
     )
     .await;
-    finds(&place, "the projection till of \"acme\" is halted at 0 of 1: nobody sells that");
+    finds(
+        &place,
+        "the projection till of \"acme\" is halted at 0 of 1: nobody sells that",
+    );
     finds(&place, "no live worker registers the projection till");
-    sql(&client, "update S.projections set status = 'running', position = 1").await;
-    assert_eq!(findings(&place), Vec::<String>::new(), "it is up to date, and there is nothing to do");
+    sql(
+        &client,
+        "update S.projections set status = 'running', position = 1",
+    )
+    .await;
+    assert_eq!(
+        findings(&place),
+        Vec::<String>::new(),
+        "it is up to date, and there is nothing to do"
+    );
 }

@@ -43,7 +43,10 @@ impl Place {
     fn new() -> Place {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let url = gen_durable_postgres::shared().unwrap().url();
-        Place { url, schema: format!("cli_{}", NEXT.fetch_add(1, Ordering::Relaxed)) }
+        Place {
+            url,
+            schema: format!("cli_{}", NEXT.fetch_add(1, Ordering::Relaxed)),
+        }
     }
 
     async fn migrated() -> (Place, Client) {
@@ -56,14 +59,21 @@ impl Place {
     /// Run a command there.
     fn run(&self, arguments: &[&str]) -> Output {
         let mut command = durable();
-        command.args(arguments).args(["--schema", &self.schema]).env("DATABASE_URL", &self.url);
+        command
+            .args(arguments)
+            .args(["--schema", &self.schema])
+            .env("DATABASE_URL", &self.url);
         command.output().unwrap()
     }
 
     /// Run a command that must go well, and read the JSON that it says.
     fn json(&self, arguments: &[&str]) -> Value {
         let output = self.run(&[arguments, &["--json"]].concat());
-        assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
+        assert!(
+            output.status.success(),
+            "{arguments:?}: {}",
+            stderr(&output)
+        );
         serde_json::from_slice(&output.stdout).unwrap()
     }
 }
@@ -92,5 +102,7 @@ impl Job for Note {
 }
 
 fn note(text: &str) -> Note {
-    Note { text: text.to_owned() }
+    Note {
+        text: text.to_owned(),
+    }
 }

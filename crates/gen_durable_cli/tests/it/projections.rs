@@ -20,24 +20,39 @@ impl<const V: u16> Projection for Till<V> {
     const VERSION: u16 = V;
     const GENERATIONS: bool = true;
     type Events = Sold;
-    async fn apply(&self, batch: &[Recorded<Sold>], cx: &mut Projecting<'_>) -> Result<(), StepError> {
+    async fn apply(
+        &self,
+        batch: &[Recorded<Sold>],
+        cx: &mut Projecting<'_>,
+    ) -> Result<(), StepError> {
         for row in batch {
             if row.event.cents < 0 {
                 Err("nobody sells for less than nothing")?;
             }
             let text = format!("insert into {}.till values ($1, $2, $3, $4)", self.0);
-            cx.tx.execute(&text, &[&cx.tenant, &cx.generation, &row.position, &row.event.cents]).await?;
+            cx.tx
+                .execute(
+                    &text,
+                    &[&cx.tenant, &cx.generation, &row.position, &row.event.cents],
+                )
+                .await?;
         }
         Ok(())
     }
     async fn clear(&self, cx: &mut Projecting<'_>) -> Result<(), StepError> {
-        let text = format!("delete from {}.till where tenant = $1 and generation = $2", self.0);
+        let text = format!(
+            "delete from {}.till where tenant = $1 and generation = $2",
+            self.0
+        );
         cx.tx.execute(&text, &[&cx.tenant, &cx.generation]).await?;
         Ok(())
     }
     async fn digest(&self, cx: &mut Projecting<'_>) -> Result<Option<Digest>, StepError> {
         let (tenant, generation) = (cx.tenant.to_owned(), cx.generation);
-        let query = format!("select position, cents from {}.till where tenant = $1 and generation = $2", self.0);
+        let query = format!(
+            "select position, cents from {}.till where tenant = $1 and generation = $2",
+            self.0
+        );
         Ok(Some(cx.digest(&query, &[&tenant, &generation]).await?))
     }
     fn policy(&self) -> Policy {
@@ -49,50 +64,152 @@ impl<const V: u16> Projection for Till<V> {
 async fn projections_are_seen_rebuilt_verified_and_retried_from_the_command_line() {
     let (place, client) = Place::migrated().await;
     let none = place.run(&["projections"]);
-    assert!(stdout(&none).contains("no projection has seen an event yet"), "{}", stdout(&none));
+    assert!(
+        stdout(&none).contains("no projection has seen an event yet"),
+        "{}",
+        stdout(&none)
+    );
     let tx = client.pool().begin().await.unwrap();
-    let table =
-        format!("create table {}.till (tenant text, generation int, position bigint, cents bigint)", place.schema);
+    let table = format!(
+        "create table {}.till (tenant text, generation int, position bigint, cents bigint)",
+        place.schema
+    );
     tx.batch_execute(&table).await.unwrap();
     tx.commit().await.unwrap();
-    client.record_all("acme", (1..=30).map(|cents| Sold { cents })).await.unwrap();
+    client
+        .record_all("acme", (1..=30).map(|cents| Sold { cents }))
+        .await
+        .unwrap();
     let broken = client.record("broken", Sold { cents: -1 }).await.unwrap();
 
-    let engine = Engine::builder(client.pool().clone(), ()).project(Till::<1>(place.schema.clone())).build().unwrap();
+    let engine = Engine::builder(client.pool().clone(), ())
+        .project(Till::<1>(place.schema.clone()))
+        .build()
+        .unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let running = tokio::spawn(engine.run(async { drop(stopped.await) }));
-    client.sync::<Till<1>>("acme", 30, gen_durable::MINUTE).await.unwrap();
-    let halted = client.sync::<Till<1>>("broken", broken, gen_durable::MINUTE).await.unwrap_err();
+    client
+        .sync::<Till<1>>("acme", 30, gen_durable::MINUTE)
+        .await
+        .unwrap();
+    let halted = client
+        .sync::<Till<1>>("broken", broken, gen_durable::MINUTE)
+        .await
+        .unwrap_err();
     assert!(halted.to_string().contains("less than nothing"), "{halted}");
 
     let list = place.json(&["projections"]);
-    assert_eq!((&list[0]["tenant"], &list[0]["position"], &list[0]["lag"]), (&"acme".into(), &30.into(), &0.into()));
-    assert_eq!((&list[1]["health"], &list[1]["lag"]), (&"halted".into(), &1.into()));
+    assert_eq!(
+        (&list[0]["tenant"], &list[0]["position"], &list[0]["lag"]),
+        (&"acme".into(), &30.into(), &0.into())
+    );
+    assert_eq!(
+        (&list[1]["health"], &list[1]["lag"]),
+        (&"halted".into(), &1.into())
+    );
     let table = stdout(&place.run(&["projections"]));
     assert!(
-        table.contains("till v1") && table.contains("up to date") && table.contains("less than nothing"),
+        table.contains("till v1")
+            && table.contains("up to date")
+            && table.contains("less than nothing"),
         "{table}"
     );
     let failures = place.json(&["projections", "failures"]);
-    assert_eq!((&failures[0]["position"], &failures[0]["state"]), (&1.into(), &"halted".into()));
+    assert_eq!(
+        (&failures[0]["position"], &failures[0]["state"]),
+        (&1.into(), &"halted".into())
+    );
 
-    let verified = place.json(&["projections", "verify", "till", "--tenant", "acme", "--wait", "60"]);
-    assert!(verified[0]["verdict"].as_str().unwrap().starts_with("equal at position 30"), "{verified}");
-    let rebuilt = place.json(&["projections", "rebuild", "till", "--tenant", "acme", "--wait", "60"]);
-    assert_eq!((&rebuilt[0]["status"], &rebuilt[0]["kind"]), (&"done".into(), &"shadow".into()), "{rebuilt}");
-    let again = place.json(&["projections", "rebuild", "till", "--in-place", "--tenant", "acme", "--wait", "60"]);
+    let verified = place.json(&[
+        "projections",
+        "verify",
+        "till",
+        "--tenant",
+        "acme",
+        "--wait",
+        "60",
+    ]);
+    assert!(
+        verified[0]["verdict"]
+            .as_str()
+            .unwrap()
+            .starts_with("equal at position 30"),
+        "{verified}"
+    );
+    let rebuilt = place.json(&[
+        "projections",
+        "rebuild",
+        "till",
+        "--tenant",
+        "acme",
+        "--wait",
+        "60",
+    ]);
+    assert_eq!(
+        (&rebuilt[0]["status"], &rebuilt[0]["kind"]),
+        (&"done".into(), &"shadow".into()),
+        "{rebuilt}"
+    );
+    let again = place.json(&[
+        "projections",
+        "rebuild",
+        "till",
+        "--in-place",
+        "--tenant",
+        "acme",
+        "--wait",
+        "60",
+    ]);
     assert_eq!(again[0]["status"], "done", "{again}");
-    let replayed = place.json(&["projections", "replay", "till", "--after", "30", "--tenant", "acme", "--wait", "60"]);
+    let replayed = place.json(&[
+        "projections",
+        "replay",
+        "till",
+        "--after",
+        "30",
+        "--tenant",
+        "acme",
+        "--wait",
+        "60",
+    ]);
     assert_eq!(replayed[0]["status"], "done", "{replayed}");
-    assert_eq!(place.json(&["projections", "runs", "--tenant", "acme"]).as_array().unwrap().len(), 4);
+    assert_eq!(
+        place
+            .json(&["projections", "runs", "--tenant", "acme"])
+            .as_array()
+            .unwrap()
+            .len(),
+        4
+    );
 
     let tried = place.json(&["projections", "retry", "till", "--tenant", "broken"]);
     assert_eq!(tried["tried_again"], 1);
-    assert_eq!(place.json(&["projections", "retry", "till", "--tenant", "broken", "--parked"])["tried_again"], 0);
-    assert_eq!(place.json(&["projections", "cancel", "1"])["cancelled"], false);
+    assert_eq!(
+        place.json(&[
+            "projections",
+            "retry",
+            "till",
+            "--tenant",
+            "broken",
+            "--parked"
+        ])["tried_again"],
+        0
+    );
+    assert_eq!(
+        place.json(&["projections", "cancel", "1"])["cancelled"],
+        false
+    );
     let unknown = place.run(&["projections", "rebuild", "nothing", "--tenant", "acme"]);
-    assert!(!unknown.status.success() && stderr(&unknown).contains("there is no projection"), "{}", stderr(&unknown));
-    assert_eq!(place.run(&["projections", "rebuild", "till"]).status.code(), Some(2), "which tenant?");
+    assert!(
+        !unknown.status.success() && stderr(&unknown).contains("there is no projection"),
+        "{}",
+        stderr(&unknown)
+    );
+    assert_eq!(
+        place.run(&["projections", "rebuild", "till"]).status.code(),
+        Some(2),
+        "which tenant?"
+    );
     drop(stop);
     running.await.unwrap().unwrap();
 }
@@ -101,39 +218,83 @@ async fn projections_are_seen_rebuilt_verified_and_retried_from_the_command_line
 async fn a_new_version_is_seen_to_wait_for_a_rebuild() {
     let (place, client) = Place::migrated().await;
     let tx = client.pool().begin().await.unwrap();
-    let table =
-        format!("create table {}.till (tenant text, generation int, position bigint, cents bigint)", place.schema);
+    let table = format!(
+        "create table {}.till (tenant text, generation int, position bigint, cents bigint)",
+        place.schema
+    );
     tx.batch_execute(&table).await.unwrap();
     tx.commit().await.unwrap();
     for tenant in ["acme", "other"] {
-        client.record_all(tenant, (1..=3).map(|cents| Sold { cents })).await.unwrap();
+        client
+            .record_all(tenant, (1..=3).map(|cents| Sold { cents }))
+            .await
+            .unwrap();
     }
     let start = |engine: Engine| {
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        (stop, tokio::spawn(engine.run(async { drop(stopped.await) })))
+        (
+            stop,
+            tokio::spawn(engine.run(async { drop(stopped.await) })),
+        )
     };
     let build = || Engine::builder(client.pool().clone(), ());
-    let (stop, running) = start(build().project(Till::<1>(place.schema.clone())).build().unwrap());
-    client.sync::<Till<1>>("acme", 3, gen_durable::MINUTE).await.unwrap();
-    client.sync::<Till<1>>("other", 3, gen_durable::MINUTE).await.unwrap();
+    let (stop, running) = start(
+        build()
+            .project(Till::<1>(place.schema.clone()))
+            .build()
+            .unwrap(),
+    );
+    client
+        .sync::<Till<1>>("acme", 3, gen_durable::MINUTE)
+        .await
+        .unwrap();
+    client
+        .sync::<Till<1>>("other", 3, gen_durable::MINUTE)
+        .await
+        .unwrap();
     drop(stop);
     running.await.unwrap().unwrap();
 
     // Nothing happens in these logs: it is told as the build starts.
-    let (stop, running) = start(build().project(Till::<2>(place.schema.clone())).build().unwrap());
+    let (stop, running) = start(
+        build()
+            .project(Till::<2>(place.schema.clone()))
+            .build()
+            .unwrap(),
+    );
     let list = async || client.projections().list(None, None).await.unwrap();
     while list().await.iter().any(|scope| scope.offered != Some(2)) {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
     let table = stdout(&place.run(&["projections"]));
-    assert!(table.contains("till v1") && table.contains("v2 waits for a rebuild"), "{table}");
+    assert!(
+        table.contains("till v1") && table.contains("v2 waits for a rebuild"),
+        "{table}"
+    );
     assert_eq!(place.json(&["projections"])[0]["offered"], 2);
     let sick = place.run(&["doctor"]);
     let said = stdout(&sick);
-    assert!(!sick.status.success() && said.contains("version 2 of the projection till"), "{said}");
-    assert!(said.contains("of 2 tenants") && said.contains("durable projections rebuild till --all-tenants"), "{said}");
-    place.json(&["projections", "rebuild", "till", "--all-tenants", "--wait", "60"]);
-    assert!(place.run(&["doctor"]).status.success(), "somebody has seen to it");
+    assert!(
+        !sick.status.success() && said.contains("version 2 of the projection till"),
+        "{said}"
+    );
+    assert!(
+        said.contains("of 2 tenants")
+            && said.contains("durable projections rebuild till --all-tenants"),
+        "{said}"
+    );
+    place.json(&[
+        "projections",
+        "rebuild",
+        "till",
+        "--all-tenants",
+        "--wait",
+        "60",
+    ]);
+    assert!(
+        place.run(&["doctor"]).status.success(),
+        "somebody has seen to it"
+    );
     assert!(stdout(&place.run(&["projections"])).contains("till v2"));
     drop(stop);
     running.await.unwrap().unwrap();

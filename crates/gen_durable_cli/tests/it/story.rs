@@ -1,7 +1,8 @@
 //! What `durable show` tells of what happened to an instance.
 
 use gen_durable::{
-    Client, Context, Engine, Failure, MINUTE, Machine, Outcome, SECOND, Signal, done, next, retry_after, wait_for,
+    Client, Context, Engine, Failure, MINUTE, Machine, Outcome, SECOND, Signal, done, next,
+    retry_after, wait_for,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -49,11 +50,22 @@ impl Machine for Eventful {
 /// It has failed, gone on, waited, been told, and is done.
 async fn lived() -> (Place, Client) {
     let (place, client) = Place::migrated().await;
-    let engine = Engine::builder(client.pool().clone(), ()).register::<Eventful>().build().unwrap();
+    let engine = Engine::builder(client.pool().clone(), ())
+        .register::<Eventful>()
+        .build()
+        .unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let running = tokio::spawn(engine.run(async { drop(stopped.await) }));
     let id = client.enqueue(Eventful).await.unwrap().id;
-    while client.inspect().show(id.raw()).await.unwrap().unwrap().awaits.is_none() {
+    while client
+        .inspect()
+        .show(id.raw())
+        .await
+        .unwrap()
+        .unwrap()
+        .awaits
+        .is_none()
+    {
         tokio::task::yield_now().await;
     }
     client.signal(id, Paid).await.unwrap();
@@ -67,20 +79,37 @@ async fn lived() -> (Place, Client) {
 async fn what_happened_to_an_instance_is_shown_line_by_line() {
     let (place, _) = lived().await;
     let shown = stdout(&place.run(&["show", "1"]));
-    let story: Vec<&str> = shown.lines().skip_while(|line| !line.contains("outcome")).collect();
+    let story: Vec<&str> = shown
+        .lines()
+        .skip_while(|line| !line.contains("outcome"))
+        .collect();
     let has = |line: usize, parts: &[&str]| {
         for part in parts {
-            assert!(story[line].contains(part), "{part:?} in line {line}:\n{shown}");
+            assert!(
+                story[line].contains(part),
+                "{part:?} in line {line}:\n{shown}"
+            );
         }
     };
     let who = format!("/{}", std::process::id());
     has(2, &["enqueued", "begin"]);
-    has(3, &["failed, retries", "begin", "\\u{1b}[31mthe bank is shut", &who]);
+    has(
+        3,
+        &[
+            "failed, retries",
+            "begin",
+            "\\u{1b}[31mthe bank is shut",
+            &who,
+        ],
+    );
     has(4, &["next", "begin → ask", " 1 "]);
     has(5, &["wait", "ask → told", "woken by signal paid after"]);
     has(6, &["done", "told"]);
     assert_eq!(story.len(), 7, "{shown}");
-    assert!(!stdout(&place.run(&["show", "1", "--story", "0"])).contains("outcome"), "{shown}");
+    assert!(
+        !stdout(&place.run(&["show", "1", "--story", "0"])).contains("outcome"),
+        "{shown}"
+    );
 }
 
 #[tokio::test]
@@ -89,14 +118,23 @@ async fn a_story_is_for_programs_too_and_has_pages() {
     let all = place.json(&["show", "1"]);
     let words = |shown: &Value, name: &str| -> Vec<String> {
         let lines = shown["story"].as_array().unwrap();
-        lines.iter().map(|line| line[name].as_str().unwrap_or_default().to_owned()).collect()
+        lines
+            .iter()
+            .map(|line| line[name].as_str().unwrap_or_default().to_owned())
+            .collect()
     };
     assert_eq!(words(&all, "outcome"), ["failure", "next", "wait", "done"]);
     assert_eq!(words(&all, "to"), ["begin", "ask", "told", "told"]);
     assert_eq!(all["story_before"], Value::Null);
     let line = &all["story"][2];
-    assert_eq!((&line["status"], &line["cause"]), (&"awaiting_signal".into(), &"signal paid".into()));
-    assert!(line["woken_at"].as_str() >= line["at"].as_str() && line["took_seconds"].as_f64().is_some(), "{line}");
+    assert_eq!(
+        (&line["status"], &line["cause"]),
+        (&"awaiting_signal".into(), &"signal paid".into())
+    );
+    assert!(
+        line["woken_at"].as_str() >= line["at"].as_str() && line["took_seconds"].as_f64().is_some(),
+        "{line}"
+    );
     assert_eq!(all["story"][1]["attempt"], 1);
 
     let newest = place.json(&["show", "1", "--story", "3"]);
@@ -106,7 +144,11 @@ async fn a_story_is_for_programs_too_and_has_pages() {
     assert_eq!(words(&oldest, "outcome"), ["failure"]);
     assert_eq!(oldest["story_before"], Value::Null);
     let page = stdout(&place.run(&["show", "1", "--story", "3"]));
-    assert!(page.contains(&format!("older: durable show 1 --before {before}")) && !page.contains("begin\n"), "{page}");
+    assert!(
+        page.contains(&format!("older: durable show 1 --before {before}"))
+            && !page.contains("begin\n"),
+        "{page}"
+    );
 }
 
 #[tokio::test]
@@ -115,11 +157,22 @@ async fn nothing_told_is_nothing_shown_and_nonsense_is_refused() {
     client.enqueue(note("x")).await.unwrap();
     assert!(!stdout(&place.run(&["show", "1"])).contains("outcome"));
     assert_eq!(place.json(&["show", "1"])["story"], serde_json::json!([]));
-    client.cancel(gen_durable::Id::<super::Note>::from_raw(1), "\u{1b}[2Jno").await.unwrap();
+    client
+        .cancel(gen_durable::Id::<super::Note>::from_raw(1), "\u{1b}[2Jno")
+        .await
+        .unwrap();
     let shown = stdout(&place.run(&["show", "1"]));
-    assert!(shown.contains("cancelled") && shown.contains("\\u{1b}[2Jno"), "{shown}");
+    assert!(
+        shown.contains("cancelled") && shown.contains("\\u{1b}[2Jno"),
+        "{shown}"
+    );
     for wrong in [["--before", "x"], ["--story", "1000"], ["--story", "-1"]] {
         let output = place.run(&["show", "1", wrong[0], wrong[1]]);
-        assert_eq!(output.status.code(), Some(2), "{wrong:?}: {}", stderr(&output));
+        assert_eq!(
+            output.status.code(),
+            Some(2),
+            "{wrong:?}: {}",
+            stderr(&output)
+        );
     }
 }

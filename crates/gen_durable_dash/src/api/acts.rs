@@ -28,12 +28,32 @@ pub(crate) async fn signal(
     Body(body): Body<SignalBody>,
 ) -> Answer<Json<Value>> {
     let to = Address::Id(Id::from_raw(number(&id)?));
-    let payload = body.payload.map_or_else(|| "null".to_owned(), |payload| payload.get().to_owned());
+    let payload = body
+        .payload
+        .map_or_else(|| "null".to_owned(), |payload| payload.get().to_owned());
     let once = body.once.filter(|once| !once.is_empty());
-    let went = shared.client.operate().signal(to, &body.name, &payload, once.as_deref()).await;
-    let outcome = went.as_ref().map(|is_new| if *is_new { "delivered" } else { "delivered before" }.to_owned());
-    shared.audit.note(&by, "signal", format!("instance {id}: {}", body.name), outcome.map_err(ToString::to_string));
-    Ok(Json(json!({"id": id, "signal": body.name, "is_new": went?})))
+    let went = shared
+        .client
+        .operate()
+        .signal(to, &body.name, &payload, once.as_deref())
+        .await;
+    let outcome = went.as_ref().map(|is_new| {
+        if *is_new {
+            "delivered"
+        } else {
+            "delivered before"
+        }
+        .to_owned()
+    });
+    shared.audit.note(
+        &by,
+        "signal",
+        format!("instance {id}: {}", body.name),
+        outcome.map_err(ToString::to_string),
+    );
+    Ok(Json(
+        json!({"id": id, "signal": body.name, "is_new": went?}),
+    ))
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -50,10 +70,20 @@ pub(crate) async fn cancel(
     Body(body): Body<CancelBody>,
 ) -> Answer<Json<Value>> {
     let to = Address::Id(Id::from_raw(number(&id)?));
-    let why = body.why.filter(|why| !why.is_empty()).unwrap_or_else(|| format!("cancelled by {}", by.name));
+    let why = body
+        .why
+        .filter(|why| !why.is_empty())
+        .unwrap_or_else(|| format!("cancelled by {}", by.name));
     let went = shared.client.operate().cancel(to, &why, body.subtree).await;
-    let outcome = went.as_ref().map(|in_time| if *in_time { "cancelled" } else { "too late" }.to_owned());
-    shared.audit.note(&by, "cancel", format!("instance {id}"), outcome.map_err(ToString::to_string));
+    let outcome = went
+        .as_ref()
+        .map(|in_time| if *in_time { "cancelled" } else { "too late" }.to_owned());
+    shared.audit.note(
+        &by,
+        "cancel",
+        format!("instance {id}"),
+        outcome.map_err(ToString::to_string),
+    );
     Ok(Json(json!({"id": id, "cancelled": went?})))
 }
 
@@ -75,15 +105,21 @@ pub(crate) async fn retry(
     let step = body.step.filter(|step| !step.is_empty());
     let data = body.data.filter(|data| data.get() != "null");
     if step.is_none() && data.is_some() {
-        return Err(Problem::invalid("data is what a step carries: name the step"));
+        return Err(Problem::invalid(
+            "data is what a step carries: name the step",
+        ));
     }
-    let from = step.as_deref().map(|step| (step, data.as_deref().map(RawValue::get)));
+    let from = step
+        .as_deref()
+        .map(|step| (step, data.as_deref().map(RawValue::get)));
     let went = shared.client.operate().retry(number(&id)?, from).await;
     let on = match &step {
         Some(step) => format!("instance {id}, from {step}"),
         None => format!("instance {id}"),
     };
-    shared.audit.note(&by, "retry", on, super::places::said(&went, "runs again"));
+    shared
+        .audit
+        .note(&by, "retry", on, super::places::said(&went, "runs again"));
     went?;
     Ok(Json(json!({"id": id, "runs_again": true})))
 }

@@ -20,19 +20,36 @@ pub(crate) struct Page {
 
 /// Where the page before ended.
 pub(crate) fn mark(before: Option<&str>) -> Answer<Option<i64>> {
-    let Some(before) = before.filter(|before| !before.is_empty()) else { return Ok(None) };
-    before.parse().map(Some).map_err(|_| Problem::invalid(format!("{before:?} is not where a page ended")))
+    let Some(before) = before.filter(|before| !before.is_empty()) else {
+        return Ok(None);
+    };
+    before
+        .parse()
+        .map(Some)
+        .map_err(|_| Problem::invalid(format!("{before:?} is not where a page ended")))
 }
 
 /// The newest first.
-pub(crate) async fn list(State(shared): State<Shared>, Query(page): Query<Page>) -> Answer<Json<Value>> {
+pub(crate) async fn list(
+    State(shared): State<Shared>,
+    Query(page): Query<Page>,
+) -> Answer<Json<Value>> {
     let limit = usize::from(page.limit.unwrap_or(50));
     if !(1..=200).contains(&limit) {
         return Err(Problem::invalid("limit is 1 to 200"));
     }
-    let acts = shared.inspect().audit(mark(page.before.as_deref())?, limit).await?;
-    let next = acts.last().filter(|_| acts.len() == limit).map(|last| last.id.to_string());
-    let acts: Vec<Value> = acts.iter().map(|act| line(act, &shared.options.redaction)).collect();
+    let acts = shared
+        .inspect()
+        .audit(mark(page.before.as_deref())?, limit)
+        .await?;
+    let next = acts
+        .last()
+        .filter(|_| acts.len() == limit)
+        .map(|last| last.id.to_string());
+    let acts: Vec<Value> = acts
+        .iter()
+        .map(|act| line(act, &shared.options.redaction))
+        .collect();
     Ok(Json(json!({"acts": acts, "next": next})))
 }
 

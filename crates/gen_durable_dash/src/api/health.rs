@@ -25,7 +25,11 @@ pub(crate) async fn health(State(shared): State<Shared>) -> Answer<Response> {
         "schema_version": status.installed, "schema_version_of_this_build": status.current,
         "schema": fits.as_ref().err().map_or("ok".to_owned(), ToString::to_string),
     });
-    let code = if fits.is_ok() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let code = if fits.is_ok() {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
     Ok((code, Json(body)).into_response())
 }
 

@@ -51,7 +51,9 @@ pub(crate) async fn show(
     let mut ancestors = Vec::new();
     let mut above = row.parent_id;
     while let (Some(id), true) = (above, ancestors.len() < ANCESTORS_MAX) {
-        let Some(parent) = inspect.show(id).await? else { break };
+        let Some(parent) = inspect.show(id).await? else {
+            break;
+        };
         ancestors.push(json!({
             "id": id.to_string(), "machine": parent.fsm, "step": parent.step, "status": parent.status.name(),
         }));
@@ -71,7 +73,9 @@ pub(crate) async fn show(
 }
 
 fn gone(id: &str) -> Problem {
-    Problem::not_found(format!("there is no instance {id}: it never was, or it settled long ago and was collected"))
+    Problem::not_found(format!(
+        "there is no instance {id}: it never was, or it settled long ago and was collected"
+    ))
 }
 
 /// A page of a story.
@@ -90,13 +94,21 @@ pub(crate) async fn story(
     let limit = usize::from(from.limit.unwrap_or(200).clamp(1, 1000));
     let part = |text: Option<String>| text.map(|text| text.parse::<i64>()).transpose();
     let (Ok(seq), Ok(epoch)) = (part(from.seq), part(from.epoch)) else {
-        return Err(Problem::invalid("seq and epoch are those of the last line of the page before"));
+        return Err(Problem::invalid(
+            "seq and epoch are those of the last line of the page before",
+        ));
     };
-    let before = seq.map(|seq| StoryMark { seq, epoch: epoch.unwrap_or(i64::MAX) });
+    let before = seq.map(|seq| StoryMark {
+        seq,
+        epoch: epoch.unwrap_or(i64::MAX),
+    });
     let lines = shared.inspect().story(number(&id)?, before, limit).await?;
     let has_more = lines.len() == limit;
     let redaction = &shared.options.redaction;
-    let lines: Vec<Value> = lines.iter().map(|line| shown::line(line, redaction)).collect();
+    let lines: Vec<Value> = lines
+        .iter()
+        .map(|line| shown::line(line, redaction))
+        .collect();
     Ok(Json(json!({"story": lines, "has_more": has_more})))
 }
 
@@ -127,18 +139,30 @@ pub(crate) async fn inbox(
     let letter = |letter: gen_durable::InboxLetter| Letter {
         id: letter.id.to_string(),
         name: letter.name,
-        payload: shown::body(Some(letter.payload.as_str()).filter(|_| !payloads_hidden), redaction),
+        payload: shown::body(
+            Some(letter.payload.as_str()).filter(|_| !payloads_hidden),
+            redaction,
+        ),
         once: letter.dedup_key,
         at: letter.inserted_at.to_string(),
     };
-    Ok(Json(Inbox { letters: letters.into_iter().map(letter).collect(), payloads_hidden }))
+    Ok(Json(Inbox {
+        letters: letters.into_iter().map(letter).collect(),
+        payloads_hidden,
+    }))
 }
 
-pub(crate) async fn children(State(shared): State<Shared>, At(id): At<String>) -> Answer<Json<Value>> {
+pub(crate) async fn children(
+    State(shared): State<Shared>,
+    At(id): At<String>,
+) -> Answer<Json<Value>> {
     let all = shared.inspect().children(number(&id)?).await?;
     let redaction = &shared.options.redaction;
-    let counts: serde_json::Map<String, Value> =
-        all.counts.iter().map(|(status, count)| (status.name().to_owned(), json!(count))).collect();
+    let counts: serde_json::Map<String, Value> = all
+        .counts
+        .iter()
+        .map(|(status, count)| (status.name().to_owned(), json!(count)))
+        .collect();
     let children: Vec<Value> = all
         .children
         .iter()
@@ -154,8 +178,15 @@ pub(crate) async fn children(State(shared): State<Shared>, At(id): At<String>) -
     Ok(Json(json!({"counts": counts, "children": children})))
 }
 
-pub(crate) async fn explain(State(shared): State<Shared>, At(id): At<String>) -> Answer<Json<Value>> {
-    let explanation = shared.inspect().explain(number(&id)?).await?.ok_or_else(|| gone(&id))?;
+pub(crate) async fn explain(
+    State(shared): State<Shared>,
+    At(id): At<String>,
+) -> Answer<Json<Value>> {
+    let explanation = shared
+        .inspect()
+        .explain(number(&id)?)
+        .await?
+        .ok_or_else(|| gone(&id))?;
     let redaction = &shared.options.redaction;
     let blockers: Vec<Value> = explanation
         .blockers
@@ -165,26 +196,59 @@ pub(crate) async fn explain(State(shared): State<Shared>, At(id): At<String>) ->
             json!({"kind": kind, "text": redaction.text(&text)})
         })
         .collect();
-    Ok(Json(json!({"id": id, "now": explanation.now.to_string(), "blockers": blockers})))
+    Ok(Json(
+        json!({"id": id, "now": explanation.now.to_string(), "blockers": blockers}),
+    ))
 }
 
 /// A word for programs, a sentence for people.
 pub(crate) fn said(blocker: &Blocker, now: Timestamp) -> (&'static str, String) {
-    let deadline = |at: &Option<Timestamp>| at.map_or("without a deadline".to_owned(), |at| format!("until {at:.0}"));
+    let deadline = |at: &Option<Timestamp>| {
+        at.map_or("without a deadline".to_owned(), |at| {
+            format!("until {at:.0}")
+        })
+    };
     match blocker {
-        Blocker::Settled { status, error: None } => ("settled", format!("It is {status}: nothing more will happen.")),
-        Blocker::Settled { status: Status::Failed, error: Some(error) } => ("settled", format!("It failed: {error}")),
-        Blocker::Settled { status, error: Some(error) } => ("settled", format!("It is {status}: {error}")),
-        Blocker::Executing { host, pid, alive: true, .. } => {
-            let place = host.as_deref().zip(*pid).map(|(host, pid)| format!(" on {host}, process {pid}"));
-            ("executing", format!("It runs{}.", place.unwrap_or_default()))
+        Blocker::Settled {
+            status,
+            error: None,
+        } => (
+            "settled",
+            format!("It is {status}: nothing more will happen."),
+        ),
+        Blocker::Settled {
+            status: Status::Failed,
+            error: Some(error),
+        } => ("settled", format!("It failed: {error}")),
+        Blocker::Settled {
+            status,
+            error: Some(error),
+        } => ("settled", format!("It is {status}: {error}")),
+        Blocker::Executing {
+            host,
+            pid,
+            alive: true,
+            ..
+        } => {
+            let place = host
+                .as_deref()
+                .zip(*pid)
+                .map(|(host, pid)| format!(" on {host}, process {pid}"));
+            (
+                "executing",
+                format!("It runs{}.", place.unwrap_or_default()),
+            )
         }
         Blocker::Executing { .. } => (
             "held_by_the_dead",
-            "The worker that holds it is dead: any live engine takes it back within a lease.".to_owned(),
+            "The worker that holds it is dead: any live engine takes it back within a lease."
+                .to_owned(),
         ),
         Blocker::CancelledStepRunning { host, pid, .. } => {
-            let place = host.as_deref().zip(*pid).map(|(host, pid)| format!(" on {host}, process {pid}"));
+            let place = host
+                .as_deref()
+                .zip(*pid)
+                .map(|(host, pid)| format!(" on {host}, process {pid}"));
             (
                 "cancelled_step_running",
                 format!(
@@ -193,12 +257,29 @@ pub(crate) fn said(blocker: &Blocker, now: Timestamp) -> (&'static str, String) 
                 ),
             )
         }
-        Blocker::AwaitingSignal { names, deadline: at, .. } => {
-            ("awaiting_signal", format!("It waits for the signal {}, {}.", names.join(" or "), deadline(at)))
-        }
-        Blocker::AwaitingChildren { pending, any, deadline: at, .. } => {
+        Blocker::AwaitingSignal {
+            names,
+            deadline: at,
+            ..
+        } => (
+            "awaiting_signal",
+            format!(
+                "It waits for the signal {}, {}.",
+                names.join(" or "),
+                deadline(at)
+            ),
+        ),
+        Blocker::AwaitingChildren {
+            pending,
+            any,
+            deadline: at,
+            ..
+        } => {
             let which = if *any { "any of" } else { "all of" };
-            ("awaiting_children", format!("It waits for {which} {pending} children, {}.", deadline(at)))
+            (
+                "awaiting_children",
+                format!("It waits for {which} {pending} children, {}.", deadline(at)),
+            )
         }
         Blocker::Queued { lane, ahead, head } => {
             let head = &head.instance;
@@ -208,14 +289,17 @@ pub(crate) fn said(blocker: &Blocker, now: Timestamp) -> (&'static str, String) 
             );
             ("queued", text)
         }
-        Blocker::NotPlaced { .. } => {
-            ("not_placed", "It has just arrived: the next pick of a live worker gives it its place.".to_owned())
-        }
+        Blocker::NotPlaced { .. } => (
+            "not_placed",
+            "It has just arrived: the next pick of a live worker gives it its place.".to_owned(),
+        ),
         Blocker::HeldBack { partition, holder } => {
             let holder = holder.instance.id;
             (
                 "held_back",
-                format!("It waits for its turn under the partition key {partition}, which instance {holder} has."),
+                format!(
+                    "It waits for its turn under the partition key {partition}, which instance {holder} has."
+                ),
             )
         }
         Blocker::BlocksLane { lane, behind, .. } => (
@@ -224,34 +308,68 @@ pub(crate) fn said(blocker: &Blocker, now: Timestamp) -> (&'static str, String) 
                 "The lane {lane} stands still behind it, with {behind} waiting: retry it, or let the lane go on with `durable lanes skip {lane}`."
             ),
         ),
-        Blocker::Stuck { deaths, .. } if *deaths > 0 => {
-            ("stuck", format!("It was set aside: {deaths} workers died while it ran. Find out why, then retry it."))
-        }
+        Blocker::Stuck { deaths, .. } if *deaths > 0 => (
+            "stuck",
+            format!(
+                "It was set aside: {deaths} workers died while it ran. Find out why, then retry it."
+            ),
+        ),
         Blocker::Stuck { error, .. } => {
             let error = error.as_deref().unwrap_or("no error was recorded");
-            ("stuck", format!("No build that claimed it could decode it: {error}. Deploy one that can, then retry."))
+            (
+                "stuck",
+                format!(
+                    "No build that claimed it could decode it: {error}. Deploy one that can, then retry."
+                ),
+            )
         }
-        Blocker::QueueNotWorked { queue } => ("queue_not_worked", format!("No live worker works the queue {queue}.")),
-        Blocker::QueuePaused { queue, by, .. } => {
-            ("queue_paused", format!("The queue {queue} is paused, by {}.", by.as_deref().unwrap_or("somebody")))
-        }
+        Blocker::QueueNotWorked { queue } => (
+            "queue_not_worked",
+            format!("No live worker works the queue {queue}."),
+        ),
+        Blocker::QueuePaused { queue, by, .. } => (
+            "queue_paused",
+            format!(
+                "The queue {queue} is paused, by {}.",
+                by.as_deref().unwrap_or("somebody")
+            ),
+        ),
         Blocker::NotDue { at } => {
             let seconds = at.duration_since(now).as_secs_f64();
-            ("not_due", format!("Its time has not come: it is due in {seconds:.0} s."))
+            (
+                "not_due",
+                format!("Its time has not come: it is due in {seconds:.0} s."),
+            )
         }
-        Blocker::MachineNotServed { fsm, fsm_version, queue } => {
-            ("machine_not_served", format!("No live worker of the queue {queue} runs {fsm} v{fsm_version}."))
-        }
-        Blocker::NoWorkerForStep { fsm, fsm_version, step, queue } => (
-            "no_worker_for_step",
-            format!("No live worker of the queue {queue} that runs {fsm} v{fsm_version} knows the step {step}."),
+        Blocker::MachineNotServed {
+            fsm,
+            fsm_version,
+            queue,
+        } => (
+            "machine_not_served",
+            format!("No live worker of the queue {queue} runs {fsm} v{fsm_version}."),
         ),
-        Blocker::Suspect { deaths } => {
-            ("suspect", format!("{deaths} processes died with it: such instances run one at a time in a worker."))
-        }
-        Blocker::Behind { count } if *count > 10_000 => {
-            ("behind", "Over 10,000 are due before it in its queue.".to_owned())
-        }
+        Blocker::NoWorkerForStep {
+            fsm,
+            fsm_version,
+            step,
+            queue,
+        } => (
+            "no_worker_for_step",
+            format!(
+                "No live worker of the queue {queue} that runs {fsm} v{fsm_version} knows the step {step}."
+            ),
+        ),
+        Blocker::Suspect { deaths } => (
+            "suspect",
+            format!(
+                "{deaths} processes died with it: such instances run one at a time in a worker."
+            ),
+        ),
+        Blocker::Behind { count } if *count > 10_000 => (
+            "behind",
+            "Over 10,000 are due before it in its queue.".to_owned(),
+        ),
         Blocker::Behind { count } => ("behind", format!("{count} are due before it in its queue.")),
         other => ("unknown", format!("{other:?}")),
     }

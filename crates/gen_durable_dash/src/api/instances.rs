@@ -40,24 +40,35 @@ pub(crate) struct Wanted {
 impl Wanted {
     pub(crate) fn search(self) -> Answer<Search> {
         let word = |name: &str, word: Option<String>| -> Answer<Option<String>> {
-            let Some(word) = word.filter(|word| !word.is_empty()) else { return Ok(None) };
+            let Some(word) = word.filter(|word| !word.is_empty()) else {
+                return Ok(None);
+            };
             match word.len() > WORD_BYTES_MAX || word.contains('\0') {
-                true => Err(Problem::invalid(format!("{name} is too long, or holds a NUL byte"))),
+                true => Err(Problem::invalid(format!(
+                    "{name} is too long, or holds a NUL byte"
+                ))),
                 false => Ok(Some(word)),
             }
         };
         let status = word("status", self.status)?;
         let status = status
-            .map(|name| Status::named(&name).ok_or_else(|| Problem::invalid(format!("there is no status {name:?}"))))
+            .map(|name| {
+                Status::named(&name)
+                    .ok_or_else(|| Problem::invalid(format!("there is no status {name:?}")))
+            })
             .transpose()?;
         let before = word("before", self.before)?;
         let before = before
-            .map(|id| id.parse().map_err(|_| Problem::invalid(format!("{id:?} is not where a page ended"))))
+            .map(|id| {
+                id.parse()
+                    .map_err(|_| Problem::invalid(format!("{id:?} is not where a page ended")))
+            })
             .transpose()?;
         let ago = |seconds: Option<u64>| {
             seconds.map(|seconds| {
                 let now = Timestamp::now().as_second();
-                Timestamp::from_second(now.saturating_sub_unsigned(seconds)).unwrap_or(Timestamp::UNIX_EPOCH)
+                Timestamp::from_second(now.saturating_sub_unsigned(seconds))
+                    .unwrap_or(Timestamp::UNIX_EPOCH)
             })
         };
         let limit = usize::from(self.limit.unwrap_or(50));
@@ -80,22 +91,44 @@ impl Wanted {
     }
 }
 
-pub(crate) async fn list(State(shared): State<Shared>, Query(wanted): Query<Wanted>) -> Answer<Json<Value>> {
+pub(crate) async fn list(
+    State(shared): State<Shared>,
+    Query(wanted): Query<Wanted>,
+) -> Answer<Json<Value>> {
     let search = wanted.search()?;
     let inspect = shared.inspect();
     let mut page = inspect.search(search.clone()).await?;
     // Whoever holds a key now is found by it at once, however old.
     if let (Some(key), None) = (&search.key, search.before) {
-        let holder = inspect.holder(search.tenant.as_deref().unwrap_or_default(), key).await?;
+        let holder = inspect
+            .holder(search.tenant.as_deref().unwrap_or_default(), key)
+            .await?;
         let missing = holder.filter(|id| page.found.iter().all(|found| found.id != *id));
         if let Some(id) = missing {
-            let alone = Search { before: Some(id.saturating_add(1)), limit: 1, ..search };
-            page.found.extend(inspect.search(alone).await?.found.into_iter().filter(|found| found.id == id));
+            let alone = Search {
+                before: Some(id.saturating_add(1)),
+                limit: 1,
+                ..search
+            };
+            page.found.extend(
+                inspect
+                    .search(alone)
+                    .await?
+                    .found
+                    .into_iter()
+                    .filter(|found| found.id == id),
+            );
         }
     }
     let redaction = &shared.options.redaction;
-    let rows: Vec<Value> = page.found.iter().map(|row| shown::found(row, redaction)).collect();
-    Ok(Json(json!({"instances": rows, "next": page.next.map(|id| id.to_string())})))
+    let rows: Vec<Value> = page
+        .found
+        .iter()
+        .map(|row| shown::found(row, redaction))
+        .collect();
+    Ok(Json(
+        json!({"instances": rows, "next": page.next.map(|id| id.to_string())}),
+    ))
 }
 
 /// An instance that is to be.
@@ -130,19 +163,34 @@ pub(crate) async fn enqueue(
 ) -> Answer<(StatusCode, Json<Value>)> {
     let on = format!("machine {}", new.machine);
     let went = shared.client.operate().enqueue(new.read()?).await;
-    let outcome = went.as_ref().map(|(id, _)| format!("instance {id}")).map_err(ToString::to_string);
+    let outcome = went
+        .as_ref()
+        .map(|(id, _)| format!("instance {id}"))
+        .map_err(ToString::to_string);
     shared.audit.note(&by, "enqueue", on, outcome);
     let (id, is_new) = went?;
-    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((status, Json(json!({"id": id.to_string(), "is_new": is_new}))))
+    let status = if is_new {
+        StatusCode::CREATED
+    } else {
+        StatusCode::OK
+    };
+    Ok((
+        status,
+        Json(json!({"id": id.to_string(), "is_new": is_new})),
+    ))
 }
 
 impl New {
     fn read(self) -> Answer<NewInstance> {
-        let state = self.state.map_or_else(|| "{}".to_owned(), |state| state.get().to_owned());
+        let state = self
+            .state
+            .map_or_else(|| "{}".to_owned(), |state| state.get().to_owned());
         let mut instance = NewInstance::new(self.machine, self.step, state);
         instance.version = self.version.unwrap_or(1);
-        instance.data = self.data.map(|data| data.get().to_owned()).filter(|data| data != "null");
+        instance.data = self
+            .data
+            .map(|data| data.get().to_owned())
+            .filter(|data| data != "null");
         instance.priority = self.priority.unwrap_or_default();
         instance.tenant = self.tenant.unwrap_or_default();
         instance.key = self.key.filter(|key| !key.is_empty());
@@ -156,17 +204,24 @@ impl New {
             None | Some("live") => Scope::Live,
             Some("ever") => Scope::Ever,
             Some("none") => Scope::None,
-            Some(name) => return Err(Problem::invalid(format!("there is no scope {name:?}: live, ever or none"))),
+            Some(name) => {
+                return Err(Problem::invalid(format!(
+                    "there is no scope {name:?}: live, ever or none"
+                )));
+            }
         };
         if let Some(at) = self.at {
-            let at = at
-                .parse()
-                .map_err(|_| Problem::invalid(format!("{at:?} is not a time such as 2030-01-31T12:00:00Z")))?;
+            let at = at.parse().map_err(|_| {
+                Problem::invalid(format!("{at:?} is not a time such as 2030-01-31T12:00:00Z"))
+            })?;
             instance.at = Some(at);
         }
         if let Some(seconds) = self.after_seconds {
-            instance.after = Duration::try_from_secs_f64(seconds)
-                .map_err(|_| Problem::invalid(format!("after_seconds is {seconds}: it must be a length of time")))?;
+            instance.after = Duration::try_from_secs_f64(seconds).map_err(|_| {
+                Problem::invalid(format!(
+                    "after_seconds is {seconds}: it must be a length of time"
+                ))
+            })?;
         }
         Ok(instance)
     }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use gen_durable::{Attention, Backlog, Edge, Found, Instance, StoryLine, Timestamp, Trouble, WorkerInfo};
+use gen_durable::{
+    Attention, Backlog, Edge, Found, Instance, StoryLine, Timestamp, Trouble, WorkerInfo,
+};
 use serde_json::{Value, json, value::RawValue};
 
 use crate::{fingerprint::fingerprint, pulse::Snapshot, redact::Redaction};
@@ -93,8 +95,17 @@ pub(crate) fn failures(troubles: &[Trouble], redaction: &Redaction) -> Vec<Value
     let mut groups: BTreeMap<(String, String, &str, String), Group<'_>> = BTreeMap::new();
     for trouble in troubles {
         let print = fingerprint(trouble.error.as_deref().unwrap_or_default());
-        let key = (trouble.fsm.clone(), trouble.step.clone(), trouble.status.name(), print);
-        let group = groups.entry(key).or_insert(Group { first: trouble, count: 0, first_at: trouble.first_at });
+        let key = (
+            trouble.fsm.clone(),
+            trouble.step.clone(),
+            trouble.status.name(),
+            print,
+        );
+        let group = groups.entry(key).or_insert(Group {
+            first: trouble,
+            count: 0,
+            first_at: trouble.first_at,
+        });
         group.count += trouble.count;
         group.first_at = group.first_at.min(trouble.first_at);
         if trouble.last_at > group.first.last_at {
@@ -107,7 +118,11 @@ pub(crate) fn failures(troubles: &[Trouble], redaction: &Redaction) -> Vec<Value
         .into_iter()
         .take(200)
         .map(|((machine, step, status, print), group)| {
-            let example = group.first.error.as_deref().unwrap_or("no error was recorded");
+            let example = group
+                .first
+                .error
+                .as_deref()
+                .unwrap_or("no error was recorded");
             json!({
                 "machine": machine, "step": step, "status": status, "fingerprint": print,
                 "example": redaction.text(example), "count": group.count,
@@ -131,7 +146,12 @@ pub(crate) fn machines(snapshot: &Snapshot) -> Vec<Value> {
     for count in &snapshot.standing {
         let machine = machines.entry(&count.fsm).or_default();
         machine.versions.push(count.fsm_version);
-        *machine.steps.entry(count.step.clone()).or_default().entry(count.status.name()).or_default() += count.count;
+        *machine
+            .steps
+            .entry(count.step.clone())
+            .or_default()
+            .entry(count.status.name())
+            .or_default() += count.count;
     }
     for way in &snapshot.edges {
         let machine = machines.entry(&way.fsm).or_default();
@@ -152,8 +172,14 @@ pub(crate) fn machines(snapshot: &Snapshot) -> Vec<Value> {
     let shown = |(name, mut machine): (&str, Machine)| {
         machine.versions.sort_unstable();
         machine.versions.dedup();
-        let runs = |wanted: &str| wanted.rsplit_once('/').is_some_and(|(known, _)| known == name);
-        let workers = live().filter(|worker| worker.machines.iter().any(|wanted| runs(wanted))).count();
+        let runs = |wanted: &str| {
+            wanted
+                .rsplit_once('/')
+                .is_some_and(|(known, _)| known == name)
+        };
+        let workers = live()
+            .filter(|worker| worker.machines.iter().any(|wanted| runs(wanted)))
+            .count();
         json!({
             "name": name, "versions": machine.versions, "workers": workers, "steps": machine.steps, "edges": machine.edges,
             "settled_last_minute": snapshot.minute.machines.get(name).copied().unwrap_or_default(),
@@ -168,7 +194,11 @@ fn totals(snapshot: &Snapshot) -> (BTreeMap<&'static str, i64>, Vec<&'static str
     for count in &snapshot.standing {
         *totals.entry(count.status.name()).or_default() += count.count;
     }
-    let capped = totals.iter().filter(|(_, count)| **count >= COUNTED_MAX).map(|(status, _)| *status).collect();
+    let capped = totals
+        .iter()
+        .filter(|(_, count)| **count >= COUNTED_MAX)
+        .map(|(status, _)| *status)
+        .collect();
     (totals, capped)
 }
 

@@ -38,20 +38,35 @@ impl Wanted {
         let blocked = match self.blocked.as_deref().unwrap_or_default() {
             "" | "false" => false,
             "true" => true,
-            other => return Err(Problem::invalid(format!("blocked is true or false, not {other:?}"))),
+            other => {
+                return Err(Problem::invalid(format!(
+                    "blocked is true or false, not {other:?}"
+                )));
+            }
         };
         let after_tenant = word("after_tenant", self.after_tenant)?.unwrap_or_default();
         let after = word("after", self.after)?.map(|key| (after_tenant, key));
         let (tenant, prefix) = (word("tenant", self.tenant)?, word("prefix", self.prefix)?);
-        Ok(KeyFilter { tenant, prefix, blocked, after, limit, ..KeyFilter::default() })
+        Ok(KeyFilter {
+            tenant,
+            prefix,
+            blocked,
+            after,
+            limit,
+            ..KeyFilter::default()
+        })
     }
 }
 
 /// A word that a row could hold.
 pub(crate) fn word(name: &str, word: Option<String>) -> Answer<Option<String>> {
-    let Some(word) = word.filter(|word| !word.is_empty()) else { return Ok(None) };
+    let Some(word) = word.filter(|word| !word.is_empty()) else {
+        return Ok(None);
+    };
     match word.len() > WORD_BYTES_MAX || word.contains('\0') {
-        true => Err(Problem::invalid(format!("{name} is too long, or holds a NUL byte"))),
+        true => Err(Problem::invalid(format!(
+            "{name} is too long, or holds a NUL byte"
+        ))),
         false => Ok(Some(word)),
     }
 }
@@ -65,13 +80,20 @@ pub(crate) fn limit(limit: Option<u16>) -> Answer<usize> {
     }
 }
 
-pub(crate) async fn lanes(State(shared): State<Shared>, Query(wanted): Query<Wanted>) -> Answer<Written> {
+pub(crate) async fn lanes(
+    State(shared): State<Shared>,
+    Query(wanted): Query<Wanted>,
+) -> Answer<Written> {
     let filter = wanted.filter()?;
     let asked = format!("lanes {filter:?}");
     let read = async {
         let page = shared.inspect().lanes_page(filter).await?;
         let redaction = &shared.options.redaction;
-        let lanes: Vec<Value> = page.lanes.iter().map(|lane| shown_lane(lane, redaction)).collect();
+        let lanes: Vec<Value> = page
+            .lanes
+            .iter()
+            .map(|lane| shown_lane(lane, redaction))
+            .collect();
         Ok::<_, Problem>(json!({"lanes": lanes, "next": next(page.next)}))
     };
     shared.recent.get(asked, read).await
@@ -94,7 +116,10 @@ fn holder(of: &Explanation, redaction: &Redaction) -> Value {
     let row = &of.instance;
     let (kind, reason) = match of.blockers.first() {
         Some(blocker) => instance::said(blocker, of.now),
-        None => ("due", "Nothing is in its way: the next pick of a worker takes it.".to_owned()),
+        None => (
+            "due",
+            "Nothing is in its way: the next pick of a worker takes it.".to_owned(),
+        ),
     };
     json!({
         "id": row.id.to_string(), "machine": row.fsm, "step": row.step, "status": row.status.name(),
@@ -104,15 +129,28 @@ fn holder(of: &Explanation, redaction: &Redaction) -> Value {
     })
 }
 
-pub(crate) async fn partitions(State(shared): State<Shared>, Query(wanted): Query<Wanted>) -> Answer<Written> {
-    if wanted.prefix.as_deref().is_some_and(|prefix| !prefix.is_empty()) || wanted.blocked.is_some() {
-        return Err(Problem::invalid("partition keys are listed by tenant, and none of them is ever blocked"));
+pub(crate) async fn partitions(
+    State(shared): State<Shared>,
+    Query(wanted): Query<Wanted>,
+) -> Answer<Written> {
+    if wanted
+        .prefix
+        .as_deref()
+        .is_some_and(|prefix| !prefix.is_empty())
+        || wanted.blocked.is_some()
+    {
+        return Err(Problem::invalid(
+            "partition keys are listed by tenant, and none of them is ever blocked",
+        ));
     }
     let filter = wanted.filter()?;
     let (asked, limit) = (format!("partitions {filter:?}"), filter.limit);
     let read = async {
         let keys = shared.inspect().partitions(filter).await?;
-        let last = keys.last().filter(|_| keys.len() == limit).map(|key| (key.tenant.clone(), key.key.clone()));
+        let last = keys
+            .last()
+            .filter(|_| keys.len() == limit)
+            .map(|key| (key.tenant.clone(), key.key.clone()));
         let redaction = &shared.options.redaction;
         let keys: Vec<Value> = keys
             .iter()
@@ -146,7 +184,12 @@ pub(crate) async fn retry(
     Body(which): Body<Which>,
 ) -> Answer<Json<Value>> {
     let went = shared.client.operate().lane_retry(which.lane()).await;
-    which.done(&shared, &by, ("lane retry", "runs again in its place"), went)
+    which.done(
+        &shared,
+        &by,
+        ("lane retry", "runs again in its place"),
+        went,
+    )
 }
 
 pub(crate) async fn skip(
@@ -155,7 +198,12 @@ pub(crate) async fn skip(
     Body(which): Body<Which>,
 ) -> Answer<Json<Value>> {
     let went = shared.client.operate().lane_skip(which.lane()).await;
-    which.done(&shared, &by, ("lane skip", "stays failed, and the lane goes on"), went)
+    which.done(
+        &shared,
+        &by,
+        ("lane skip", "stays failed, and the lane goes on"),
+        went,
+    )
 }
 
 pub(crate) async fn discard(
@@ -165,8 +213,17 @@ pub(crate) async fn discard(
 ) -> Answer<Json<Value>> {
     let why = which.why.clone().filter(|why| !why.is_empty());
     let why = why.unwrap_or_else(|| format!("discarded from its lane by {}", by.name));
-    let went = shared.client.operate().lane_discard(which.lane(), &why).await;
-    which.done(&shared, &by, ("lane discard", "is cancelled, and the lane goes on"), went)
+    let went = shared
+        .client
+        .operate()
+        .lane_discard(which.lane(), &why)
+        .await;
+    which.done(
+        &shared,
+        &by,
+        ("lane discard", "is cancelled, and the lane goes on"),
+        went,
+    )
 }
 
 impl Which {
@@ -182,9 +239,16 @@ impl Which {
         went: Result<i64, gen_durable::Error>,
     ) -> Answer<Json<Value>> {
         shared.recent.forget();
-        let outcome = went.as_ref().map(|id| format!("instance {id} {well}")).map_err(ToString::to_string);
-        shared.audit.note(by, act, format!("lane {}", self.lane()), outcome);
+        let outcome = went
+            .as_ref()
+            .map(|id| format!("instance {id} {well}"))
+            .map_err(ToString::to_string);
+        shared
+            .audit
+            .note(by, act, format!("lane {}", self.lane()), outcome);
         let id = went?.to_string();
-        Ok(Json(json!({"id": id, "tenant": self.tenant, "key": self.key, "said": format!("instance {id} {well}")})))
+        Ok(Json(
+            json!({"id": id, "tenant": self.tenant, "key": self.key, "said": format!("instance {id} {well}")}),
+        ))
     }
 }

@@ -38,8 +38,9 @@ struct Following;
 
 impl Following {
     fn begin() -> Option<Following> {
-        let begun =
-            FOLLOWERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < FOLLOWERS_MAX).then_some(n + 1));
+        let begun = FOLLOWERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| {
+            (n < FOLLOWERS_MAX).then_some(n + 1)
+        });
         begun.ok().map(|_| Following)
     }
 }
@@ -52,17 +53,27 @@ impl Drop for Following {
 
 pub(crate) async fn overview(State(shared): State<Shared>) -> Response {
     let snapshot = shared.pulse.now().await;
-    ([(header::CONTENT_TYPE, "application/json")], snapshot.text.to_string()).into_response()
+    (
+        [(header::CONTENT_TYPE, "application/json")],
+        snapshot.text.to_string(),
+    )
+        .into_response()
 }
 
 /// Every look as an event. A slow reader misses looks; it never holds up others.
 pub(crate) async fn live(State(shared): State<Shared>) -> Answer<Response> {
     let Some(following) = Following::begin() else {
         let why = "too many follow already: ask for /api/v1/overview now and then";
-        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too_many", why));
+        return Err(Problem::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "too_many",
+            why,
+        ));
     };
     let events = looks(shared.pulse.follow(), following);
-    Ok(sse::Sse::new(events).keep_alive(sse::KeepAlive::new().interval(Duration::from_secs(10))).into_response())
+    Ok(sse::Sse::new(events)
+        .keep_alive(sse::KeepAlive::new().interval(Duration::from_secs(10)))
+        .into_response())
 }
 
 fn looks(
@@ -70,13 +81,19 @@ fn looks(
     following: Following,
 ) -> impl Stream<Item = Result<sse::Event, Infallible>> {
     let first = !receiver.borrow().text.is_empty();
-    stream::unfold((receiver, following, first), |(mut receiver, following, first)| async move {
-        if !first {
-            receiver.changed().await.ok()?;
-        }
-        let text = receiver.borrow_and_update().text.clone();
-        Some((Ok(sse::Event::default().data(&*text)), (receiver, following, false)))
-    })
+    stream::unfold(
+        (receiver, following, first),
+        |(mut receiver, following, first)| async move {
+            if !first {
+                receiver.changed().await.ok()?;
+            }
+            let text = receiver.borrow_and_update().text.clone();
+            Some((
+                Ok(sse::Event::default().data(&*text)),
+                (receiver, following, false),
+            ))
+        },
+    )
 }
 
 #[derive(Debug, Deserialize)]
@@ -85,7 +102,10 @@ pub(crate) struct Window {
     step: Option<i64>,
 }
 
-pub(crate) async fn series(State(shared): State<Shared>, Query(window): Query<Window>) -> Answer<Json<Shown>> {
+pub(crate) async fn series(
+    State(shared): State<Shared>,
+    Query(window): Query<Window>,
+) -> Answer<Json<Shown>> {
     let seconds = window.seconds.unwrap_or(300);
     let step = window.step.unwrap_or(1);
     if !(1..=KEPT_SECONDS).contains(&seconds) || !(1..=seconds).contains(&step) {
@@ -93,12 +113,17 @@ pub(crate) async fn series(State(shared): State<Shared>, Query(window): Query<Wi
         return Err(Problem::invalid(why));
     }
     let snapshot = shared.pulse.now().await;
-    let Some(now) = snapshot.now else { return Err(away(&snapshot)) };
+    let Some(now) = snapshot.now else {
+        return Err(away(&snapshot));
+    };
     Ok(Json(shared.pulse.chart(now.as_second(), seconds, step)))
 }
 
 fn away(snapshot: &Snapshot) -> Problem {
-    let why = snapshot.trouble.clone().unwrap_or_else(|| "the database has not answered yet".to_owned());
+    let why = snapshot
+        .trouble
+        .clone()
+        .unwrap_or_else(|| "the database has not answered yet".to_owned());
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "database_away", why)
 }
 
@@ -107,11 +132,16 @@ pub(crate) async fn machines(State(shared): State<Shared>) -> Json<Value> {
     Json(json!({"machines": shown::machines(&snapshot)}))
 }
 
-pub(crate) async fn machine(State(shared): State<Shared>, At(name): At<String>) -> Answer<Json<Value>> {
+pub(crate) async fn machine(
+    State(shared): State<Shared>,
+    At(name): At<String>,
+) -> Answer<Json<Value>> {
     let snapshot = shared.pulse.now().await;
     let wanted = |machine: &Value| machine.get("name").and_then(Value::as_str) == Some(&name);
     let found = shown::machines(&snapshot).into_iter().find(wanted);
-    found.map(Json).ok_or_else(|| Problem::not_found(format!("nothing is known of a machine {name:?}")))
+    found
+        .map(Json)
+        .ok_or_else(|| Problem::not_found(format!("nothing is known of a machine {name:?}")))
 }
 
 pub(crate) async fn failures(State(shared): State<Shared>) -> Json<Value> {
@@ -122,5 +152,12 @@ pub(crate) async fn failures(State(shared): State<Shared>) -> Json<Value> {
 pub(crate) async fn prometheus(State(shared): State<Shared>) -> Response {
     let snapshot = shared.pulse.now().await;
     let text = metrics::text(&snapshot, shared.pulse.statements());
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+    (
+        [(
+            header::CONTENT_TYPE,
+            "text/plain; version=0.0.4; charset=utf-8",
+        )],
+        text,
+    )
+        .into_response()
 }

@@ -37,16 +37,34 @@ impl Many {
         };
         match (search.status, self.act) {
             (Some(status), _) if fits(status) => Ok(search),
-            (_, Act::Retry) => Err(Problem::invalid("say which: a filter with the status failed, stuck or cancelled")),
-            (_, Act::Cancel) => Err(Problem::invalid("say which: a filter with a status that has not settled")),
+            (_, Act::Retry) => Err(Problem::invalid(
+                "say which: a filter with the status failed, stuck or cancelled",
+            )),
+            (_, Act::Cancel) => Err(Problem::invalid(
+                "say which: a filter with a status that has not settled",
+            )),
         }
     }
 }
 
-pub(crate) async fn preview(State(shared): State<Shared>, Body(many): Body<Many>) -> Answer<Json<Value>> {
-    let matched = matching(&shared.inspect(), &many.search()?, many.fingerprint.as_deref()).await?;
-    let sample: Vec<Value> = matched.sample.iter().map(|row| shown::found(row, &shared.options.redaction)).collect();
-    Ok(Json(json!({"count": matched.ids.len(), "is_all": matched.is_all, "most": MANY_MAX, "sample": sample})))
+pub(crate) async fn preview(
+    State(shared): State<Shared>,
+    Body(many): Body<Many>,
+) -> Answer<Json<Value>> {
+    let matched = matching(
+        &shared.inspect(),
+        &many.search()?,
+        many.fingerprint.as_deref(),
+    )
+    .await?;
+    let sample: Vec<Value> = matched
+        .sample
+        .iter()
+        .map(|row| shown::found(row, &shared.options.redaction))
+        .collect();
+    Ok(Json(
+        json!({"count": matched.ids.len(), "is_all": matched.is_all, "most": MANY_MAX, "sample": sample}),
+    ))
 }
 
 pub(crate) async fn begin(
@@ -54,19 +72,39 @@ pub(crate) async fn begin(
     Extension(by): Extension<Caller>,
     Body(many): Body<Many>,
 ) -> Answer<(StatusCode, Json<Progress>)> {
-    let expected = many.expect.ok_or_else(|| Problem::invalid("expect: how many the preview has shown"))?;
-    let mut matched = matching(&shared.inspect(), &many.search()?, many.fingerprint.as_deref()).await?;
+    let expected = many
+        .expect
+        .ok_or_else(|| Problem::invalid("expect: how many the preview has shown"))?;
+    let mut matched = matching(
+        &shared.inspect(),
+        &many.search()?,
+        many.fingerprint.as_deref(),
+    )
+    .await?;
     let count = matched.ids.len();
     if count > expected {
         let why = format!("by now it would be {count}, and you were shown {expected}: look again");
-        return Err(Problem::new(StatusCode::CONFLICT, "count_changed", why).with(json!({"count": count})));
+        return Err(
+            Problem::new(StatusCode::CONFLICT, "count_changed", why).with(json!({"count": count}))
+        );
     }
     // The oldest first, as they came in.
     matched.ids.reverse();
-    let (act, why) = (many.act, many.why.clone().unwrap_or_else(|| format!("cancelled by {}", by.name)));
-    let name = if act == Act::Retry { "bulk retry" } else { "bulk cancel" };
+    let (act, why) = (
+        many.act,
+        many.why
+            .clone()
+            .unwrap_or_else(|| format!("cancelled by {}", by.name)),
+    );
+    let name = if act == Act::Retry {
+        "bulk retry"
+    } else {
+        "bulk cancel"
+    };
     let on = serde_json::to_string(&many.filter).unwrap_or_default();
-    shared.audit.note(&by, name, on, Ok(format!("{count} instances")));
+    shared
+        .audit
+        .note(&by, name, on, Ok(format!("{count} instances")));
     let progress = shared.bulks.begin(&shared, by, act, why, matched.ids);
     Ok((StatusCode::ACCEPTED, Json(progress)))
 }
@@ -79,8 +117,15 @@ fn missing(id: &str) -> Problem {
     Problem::not_found(format!("no act on many has the number {id:?} here"))
 }
 
-pub(crate) async fn progress(State(shared): State<Shared>, At(id): At<String>) -> Answer<Json<Progress>> {
-    id.parse().ok().and_then(|number| shared.bulks.get(number)).map(Json).ok_or_else(|| missing(&id))
+pub(crate) async fn progress(
+    State(shared): State<Shared>,
+    At(id): At<String>,
+) -> Answer<Json<Progress>> {
+    id.parse()
+        .ok()
+        .and_then(|number| shared.bulks.get(number))
+        .map(Json)
+        .ok_or_else(|| missing(&id))
 }
 
 pub(crate) async fn stop(
@@ -88,7 +133,16 @@ pub(crate) async fn stop(
     Extension(by): Extension<Caller>,
     At(id): At<String>,
 ) -> Answer<Json<Progress>> {
-    let stopped = id.parse().ok().and_then(|number| shared.bulks.stop(number)).ok_or_else(|| missing(&id))?;
-    shared.audit.note(&by, "bulk stop", format!("bulk {id}"), Ok(format!("after {}", stopped.done)));
+    let stopped = id
+        .parse()
+        .ok()
+        .and_then(|number| shared.bulks.stop(number))
+        .ok_or_else(|| missing(&id))?;
+    shared.audit.note(
+        &by,
+        "bulk stop",
+        format!("bulk {id}"),
+        Ok(format!("after {}", stopped.done)),
+    );
     Ok(Json(stopped))
 }

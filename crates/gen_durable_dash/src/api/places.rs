@@ -12,7 +12,9 @@ use crate::{
 
 pub(crate) async fn queues(State(shared): State<Shared>) -> Answer<Json<Value>> {
     let backlog = shared.inspect().backlog().await?;
-    Ok(Json(json!({"queues": backlog.iter().map(shown::queue).collect::<Vec<_>>()})))
+    Ok(Json(
+        json!({"queues": backlog.iter().map(shown::queue).collect::<Vec<_>>()}),
+    ))
 }
 
 pub(crate) async fn pause(
@@ -21,7 +23,12 @@ pub(crate) async fn pause(
     At(queue): At<String>,
 ) -> Answer<Json<Value>> {
     let went = shared.client.pause(&queue, &by.name).await;
-    shared.audit.note(&by, "pause", format!("queue {queue}"), said(&went, "paused"));
+    shared.audit.note(
+        &by,
+        "pause",
+        format!("queue {queue}"),
+        said(&went, "paused"),
+    );
     went?;
     Ok(Json(json!({"queue": queue, "paused": true})))
 }
@@ -32,16 +39,24 @@ pub(crate) async fn resume(
     At(queue): At<String>,
 ) -> Answer<Json<Value>> {
     let went = shared.client.resume(&queue).await;
-    shared.audit.note(&by, "resume", format!("queue {queue}"), said(&went, "open"));
-    Ok(Json(json!({"queue": queue, "paused": false, "was_paused": went?})))
+    shared
+        .audit
+        .note(&by, "resume", format!("queue {queue}"), said(&went, "open"));
+    Ok(Json(
+        json!({"queue": queue, "paused": false, "was_paused": went?}),
+    ))
 }
 
 /// How it went, for the audit.
 pub(crate) fn said<T>(went: &Result<T, gen_durable::Error>, well: &str) -> Result<String, String> {
-    went.as_ref().map(|_| well.to_owned()).map_err(ToString::to_string)
+    went.as_ref()
+        .map(|_| well.to_owned())
+        .map_err(ToString::to_string)
 }
 
 pub(crate) async fn workers(State(shared): State<Shared>) -> Answer<Json<Value>> {
     let workers = shared.inspect().workers().await?;
-    Ok(Json(json!({"workers": workers.iter().map(shown::worker).collect::<Vec<_>>()})))
+    Ok(Json(
+        json!({"workers": workers.iter().map(shown::worker).collect::<Vec<_>>()}),
+    ))
 }

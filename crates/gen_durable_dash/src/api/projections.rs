@@ -45,7 +45,10 @@ pub(crate) const SCHEMAS: &[(&str, &[&str])] = &[
             "updated_at: time",
         ],
     ),
-    ("Projections", &["*projections: Projection[]", "next: string?"]),
+    (
+        "Projections",
+        &["*projections: Projection[]", "next: string?"],
+    ),
     (
         "ProjectionRun",
         &[
@@ -69,7 +72,10 @@ pub(crate) const SCHEMAS: &[(&str, &[&str])] = &[
             "finished_at: string?",
         ],
     ),
-    ("ProjectionRuns", &["*runs: ProjectionRun[]", "next: string?"]),
+    (
+        "ProjectionRuns",
+        &["*runs: ProjectionRun[]", "next: string?"],
+    ),
     (
         "ProjectionFailure",
         &[
@@ -85,15 +91,24 @@ pub(crate) const SCHEMAS: &[(&str, &[&str])] = &[
             "last_at: time",
         ],
     ),
-    ("ProjectionFailures", &["*failures: ProjectionFailure[]", "next: string?"]),
+    (
+        "ProjectionFailures",
+        &["*failures: ProjectionFailure[]", "next: string?"],
+    ),
     ("Scope", &["tenant"]),
-    ("Rebuild", &["tenant", "in_place: boolean", "anyway: boolean"]),
+    (
+        "Rebuild",
+        &["tenant", "in_place: boolean", "anyway: boolean"],
+    ),
     ("Replay", &["tenant", "after: integer", "up_to: integer?"]),
     ("Redrive", &["tenant", "position: integer?"]),
     ("CancelRun", &["why"]),
     ("Asked", &["*run: ProjectionRun", "*served: boolean"]),
     ("GoesOn", &["projection", "tenant", "*goes_on: boolean"]),
-    ("Redriven", &["projection", "tenant", "*tried_again: integer"]),
+    (
+        "Redriven",
+        &["projection", "tenant", "*tried_again: integer"],
+    ),
     ("RunCancelled", &["id", "*cancelled: boolean"]),
 ];
 
@@ -111,9 +126,9 @@ pub(crate) struct Wanted {
 impl Wanted {
     fn filter(&self) -> Answer<ScopeFilter> {
         let name = |what: &str, name: &Option<String>| match name {
-            Some(name) if name.len() > NAME_BYTES_MAX || name.contains('\0') => {
-                Err(Problem::invalid(format!("{what} is too long, or holds a NUL byte")))
-            }
+            Some(name) if name.len() > NAME_BYTES_MAX || name.contains('\0') => Err(
+                Problem::invalid(format!("{what} is too long, or holds a NUL byte")),
+            ),
             name => Ok(name.clone()),
         };
         let limit = usize::from(self.limit.unwrap_or(50));
@@ -121,22 +136,31 @@ impl Wanted {
             return Err(Problem::invalid("limit is 1 to 200"));
         }
         let projection = name("projection", &self.projection)?.filter(|name| !name.is_empty());
-        Ok(ScopeFilter { projection, tenant: name("tenant", &self.tenant)?, limit })
+        Ok(ScopeFilter {
+            projection,
+            tenant: name("tenant", &self.tenant)?,
+            limit,
+        })
     }
 
     /// Where the page before ended, as it was said there.
     fn after<T: DeserializeOwned>(&self) -> Answer<Option<T>> {
-        let Some(after) = self.after.as_deref().filter(|after| !after.is_empty()) else { return Ok(None) };
+        let Some(after) = self.after.as_deref().filter(|after| !after.is_empty()) else {
+            return Ok(None);
+        };
         let is_none = || Problem::invalid(format!("{after:?} is not where a page ended"));
         // A NUL byte in a name would be refused by the database.
-        let after = Some(after).filter(|after| !after.contains("\\u0000")).ok_or_else(is_none)?;
+        let after = Some(after)
+            .filter(|after| !after.contains("\\u0000"))
+            .ok_or_else(is_none)?;
         serde_json::from_str(after).map(Some).map_err(|_| is_none())
     }
 }
 
 /// The number of a run.
 fn number(id: &str) -> Answer<i64> {
-    id.parse().map_err(|_| Problem::not_found(format!("there is no run {id:?}")))
+    id.parse()
+        .map_err(|_| Problem::not_found(format!("there is no run {id:?}")))
 }
 
 /// Where the next page begins: a full one may have one.
@@ -145,12 +169,20 @@ fn next<T, K: Serialize>(rows: &[T], limit: usize, key: impl Fn(&T) -> K) -> Opt
     serde_json::to_string(&key(last)).ok()
 }
 
-pub(crate) async fn list(State(shared): State<Shared>, Query(wanted): Query<Wanted>) -> Answer<Json<Value>> {
+pub(crate) async fn list(
+    State(shared): State<Shared>,
+    Query(wanted): Query<Wanted>,
+) -> Answer<Json<Value>> {
     let (filter, after) = (wanted.filter()?, wanted.after()?);
     let limit = filter.limit;
     let found = shared.inspect().projections(filter, after).await?;
-    let next = next(&found, limit, |one| (one.projection.clone(), one.tenant.clone()));
-    let rows: Vec<Value> = found.iter().map(|one| info(one, &shared.options.redaction)).collect();
+    let next = next(&found, limit, |one| {
+        (one.projection.clone(), one.tenant.clone())
+    });
+    let rows: Vec<Value> = found
+        .iter()
+        .map(|one| info(one, &shared.options.redaction))
+        .collect();
     Ok(Json(json!({"projections": rows, "next": next})))
 }
 
@@ -160,38 +192,76 @@ pub(crate) async fn scopes(
     Query(wanted): Query<Wanted>,
 ) -> Answer<Json<Value>> {
     let is_first = wanted.after.is_none();
-    let answer = list(state, Query(Wanted { projection: Some(name.clone()), ..wanted })).await?;
-    let is_empty = answer.get("projections").and_then(Value::as_array).is_some_and(Vec::is_empty);
+    let answer = list(
+        state,
+        Query(Wanted {
+            projection: Some(name.clone()),
+            ..wanted
+        }),
+    )
+    .await?;
+    let is_empty = answer
+        .get("projections")
+        .and_then(Value::as_array)
+        .is_some_and(Vec::is_empty);
     if is_empty && is_first {
-        return Err(Problem::not_found(format!("no projection {name:?} has seen an event there")));
+        return Err(Problem::not_found(format!(
+            "no projection {name:?} has seen an event there"
+        )));
     }
     Ok(answer)
 }
 
-pub(crate) async fn runs(State(shared): State<Shared>, Query(wanted): Query<Wanted>) -> Answer<Json<Value>> {
+pub(crate) async fn runs(
+    State(shared): State<Shared>,
+    Query(wanted): Query<Wanted>,
+) -> Answer<Json<Value>> {
     let filter = wanted.filter()?;
     let limit = filter.limit;
-    let found = shared.inspect().projection_runs(filter, mark(wanted.before.as_deref())?).await?;
-    let next = found.last().filter(|_| found.len() >= limit).map(|run| run.id.to_string());
-    let rows: Vec<Value> = found.iter().map(|run| run_json(run, &shared.options.redaction)).collect();
+    let found = shared
+        .inspect()
+        .projection_runs(filter, mark(wanted.before.as_deref())?)
+        .await?;
+    let next = found
+        .last()
+        .filter(|_| found.len() >= limit)
+        .map(|run| run.id.to_string());
+    let rows: Vec<Value> = found
+        .iter()
+        .map(|run| run_json(run, &shared.options.redaction))
+        .collect();
     Ok(Json(json!({"runs": rows, "next": next})))
 }
 
 pub(crate) async fn run(State(shared): State<Shared>, At(id): At<String>) -> Answer<Json<Value>> {
     let id = number(&id)?;
-    let filter = ScopeFilter { limit: 1, ..ScopeFilter::default() };
-    let found = shared.inspect().projection_runs(filter, id.checked_add(1)).await?;
+    let filter = ScopeFilter {
+        limit: 1,
+        ..ScopeFilter::default()
+    };
+    let found = shared
+        .inspect()
+        .projection_runs(filter, id.checked_add(1))
+        .await?;
     let found = found.into_iter().find(|run| run.id == id);
     let found = found.ok_or_else(|| Problem::not_found(format!("there is no run {id}")))?;
     Ok(Json(run_json(&found, &shared.options.redaction)))
 }
 
-pub(crate) async fn failures(State(shared): State<Shared>, Query(wanted): Query<Wanted>) -> Answer<Json<Value>> {
+pub(crate) async fn failures(
+    State(shared): State<Shared>,
+    Query(wanted): Query<Wanted>,
+) -> Answer<Json<Value>> {
     let (filter, after) = (wanted.filter()?, wanted.after()?);
     let limit = filter.limit;
     let found = shared.inspect().projection_failures(filter, after).await?;
-    let next = next(&found, limit, |one| (one.projection.clone(), one.tenant.clone(), one.position));
-    let rows: Vec<Value> = found.iter().map(|one| failure(one, &shared.options.redaction)).collect();
+    let next = next(&found, limit, |one| {
+        (one.projection.clone(), one.tenant.clone(), one.position)
+    });
+    let rows: Vec<Value> = found
+        .iter()
+        .map(|one| failure(one, &shared.options.redaction))
+        .collect();
     Ok(Json(json!({"failures": rows, "next": next})))
 }
 
@@ -242,14 +312,30 @@ pub(crate) async fn rebuild(
     Body(body): Body<RebuildBody>,
 ) -> Answer<(StatusCode, Json<Value>)> {
     if body.in_place && body.anyway {
-        return Err(Problem::invalid("in place nothing is compared, so there is nothing to swap anyway"));
+        return Err(Problem::invalid(
+            "in place nothing is compared, so there is nothing to swap anyway",
+        ));
     }
     let projections = shared.client.projections();
     let (act, request) = match body.in_place {
         true => ("rebuild in place", projections.rebuild(&body.tenant, &name)),
-        false => ("rebuild in a shadow", projections.rebuild_in_a_shadow(&body.tenant, &name)),
+        false => (
+            "rebuild in a shadow",
+            projections.rebuild_in_a_shadow(&body.tenant, &name),
+        ),
     };
-    ask(&shared, &by, act, (&name, &body.tenant), if body.anyway { request.anyway() } else { request }).await
+    ask(
+        &shared,
+        &by,
+        act,
+        (&name, &body.tenant),
+        if body.anyway {
+            request.anyway()
+        } else {
+            request
+        },
+    )
+    .await
 }
 
 pub(crate) async fn replay(
@@ -259,9 +345,15 @@ pub(crate) async fn replay(
     Body(body): Body<ReplayBody>,
 ) -> Answer<(StatusCode, Json<Value>)> {
     if body.after < 0 || body.up_to.is_some_and(|to| to <= body.after) {
-        return Err(Problem::invalid("after is 0 or more, and up_to more than that"));
+        return Err(Problem::invalid(
+            "after is 0 or more, and up_to more than that",
+        ));
     }
-    let request = shared.client.projections().replay(&body.tenant, &name).after(body.after);
+    let request = shared
+        .client
+        .projections()
+        .replay(&body.tenant, &name)
+        .after(body.after);
     let request = match body.up_to {
         Some(to) => request.up_to(to),
         None => request,
@@ -288,13 +380,28 @@ async fn ask(
     request: RunRequest,
 ) -> Answer<(StatusCode, Json<Value>)> {
     let went = request.by(&by.name).await;
-    let outcome = went.as_ref().map(|id| format!("run {id}")).map_err(ToString::to_string);
+    let outcome = went
+        .as_ref()
+        .map(|id| format!("run {id}"))
+        .map_err(ToString::to_string);
     shared.audit.note(by, act, scope(name, tenant), outcome);
     let run = shared.client.projections().run(went?).await?;
-    let filter = ScopeFilter { projection: Some(name.to_owned()), tenant: Some(tenant.to_owned()), limit: 1 };
-    let served = shared.inspect().projections(filter, None).await?.first().is_some_and(|one| one.served);
+    let filter = ScopeFilter {
+        projection: Some(name.to_owned()),
+        tenant: Some(tenant.to_owned()),
+        limit: 1,
+    };
+    let served = shared
+        .inspect()
+        .projections(filter, None)
+        .await?
+        .first()
+        .is_some_and(|one| one.served);
     let run = run_json(&run, &shared.options.redaction);
-    Ok((StatusCode::ACCEPTED, Json(json!({"run": run, "served": served}))))
+    Ok((
+        StatusCode::ACCEPTED,
+        Json(json!({"run": run, "served": served})),
+    ))
 }
 
 pub(crate) async fn retry(
@@ -304,9 +411,20 @@ pub(crate) async fn retry(
     Body(body): Body<ScopeBody>,
 ) -> Answer<Json<Value>> {
     let went = shared.client.projections().retry(&body.tenant, &name).await;
-    let well = if went.as_ref().is_ok_and(|goes_on| *goes_on) { "goes on" } else { "it had not halted" };
-    shared.audit.note(&by, "retry projection", scope(&name, &body.tenant), said(&went, well));
-    Ok(Json(json!({"projection": name, "tenant": body.tenant, "goes_on": went?})))
+    let well = if went.as_ref().is_ok_and(|goes_on| *goes_on) {
+        "goes on"
+    } else {
+        "it had not halted"
+    };
+    shared.audit.note(
+        &by,
+        "retry projection",
+        scope(&name, &body.tenant),
+        said(&went, well),
+    );
+    Ok(Json(
+        json!({"projection": name, "tenant": body.tenant, "goes_on": went?}),
+    ))
 }
 
 pub(crate) async fn redrive(
@@ -315,14 +433,23 @@ pub(crate) async fn redrive(
     At(name): At<String>,
     Body(body): Body<RedriveBody>,
 ) -> Answer<Json<Value>> {
-    let went = shared.client.projections().redrive(&body.tenant, &name, body.position).await;
+    let went = shared
+        .client
+        .projections()
+        .redrive(&body.tenant, &name, body.position)
+        .await;
     let on = match body.position {
         Some(position) => format!("{}, position {position}", scope(&name, &body.tenant)),
         None => scope(&name, &body.tenant),
     };
-    let outcome = went.as_ref().map(|count| format!("{count} are tried again")).map_err(ToString::to_string);
+    let outcome = went
+        .as_ref()
+        .map(|count| format!("{count} are tried again"))
+        .map_err(ToString::to_string);
     shared.audit.note(&by, "redrive", on, outcome);
-    Ok(Json(json!({"projection": name, "tenant": body.tenant, "tried_again": went?})))
+    Ok(Json(
+        json!({"projection": name, "tenant": body.tenant, "tried_again": went?}),
+    ))
 }
 
 pub(crate) async fn cancel(
@@ -332,14 +459,23 @@ pub(crate) async fn cancel(
     Body(body): Body<CancelBody>,
 ) -> Answer<Json<Value>> {
     let run = number(&id)?;
-    let why = body.why.filter(|why| !why.is_empty()).unwrap_or_else(|| format!("cancelled by {}", by.name));
+    let why = body
+        .why
+        .filter(|why| !why.is_empty())
+        .unwrap_or_else(|| format!("cancelled by {}", by.name));
     let projections = shared.client.projections();
     let went = match projections.run(run).await {
         Ok(_) => projections.cancel(run, &why).await,
         Err(error) => Err(error),
     };
-    let well = if went.as_ref().is_ok_and(|in_time| *in_time) { "cancelled" } else { "too late" };
-    shared.audit.note(&by, "cancel run", format!("run {run}"), said(&went, well));
+    let well = if went.as_ref().is_ok_and(|in_time| *in_time) {
+        "cancelled"
+    } else {
+        "too late"
+    };
+    shared
+        .audit
+        .note(&by, "cancel run", format!("run {run}"), said(&went, well));
     Ok(Json(json!({"id": id, "cancelled": went?})))
 }
 
@@ -348,7 +484,11 @@ fn scope(name: &str, tenant: &str) -> String {
 }
 
 fn info(one: &ProjectionInfo, redaction: &Redaction) -> Value {
-    let owner = one.owner.as_ref().filter(|_| one.owned).map(|id| json!({"id": id, "host": one.host, "pid": one.pid}));
+    let owner = one
+        .owner
+        .as_ref()
+        .filter(|_| one.owned)
+        .map(|id| json!({"id": id, "host": one.host, "pid": one.pid}));
     json!({
         "projection": one.projection, "tenant": one.tenant, "version": one.version, "offered": one.offered,
         "generation": one.generation, "position": one.position, "height": one.height, "lag": one.lag(), "lag_seconds": one.lag_seconds,

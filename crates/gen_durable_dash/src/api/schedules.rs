@@ -25,14 +25,23 @@ pub(crate) struct Wanted {
     limit: Option<u16>,
 }
 
-pub(crate) async fn list(State(shared): State<Shared>, Query(wanted): Query<Wanted>) -> Answer<Written> {
+pub(crate) async fn list(
+    State(shared): State<Shared>,
+    Query(wanted): Query<Wanted>,
+) -> Answer<Written> {
     let (after, limit) = (word("after", wanted.after)?, limit(wanted.limit)?);
     let asked = format!("schedules {after:?} {limit}");
     let read = async {
         let schedules = shared.inspect().schedules(after.as_deref(), limit).await?;
-        let next = schedules.last().filter(|_| schedules.len() == limit).map(|last| last.name.clone());
+        let next = schedules
+            .last()
+            .filter(|_| schedules.len() == limit)
+            .map(|last| last.name.clone());
         let redaction = &shared.options.redaction;
-        let schedules: Vec<Value> = schedules.iter().map(|info| shown(info, redaction)).collect();
+        let schedules: Vec<Value> = schedules
+            .iter()
+            .map(|info| shown(info, redaction))
+            .collect();
         Ok::<_, Problem>(json!({"schedules": schedules, "next": next}))
     };
     shared.recent.get(asked, read).await
@@ -75,7 +84,9 @@ pub(crate) async fn pause(
     let was_running = done(&shared, &by, ("pause schedule", &name), went, |ran| {
         if *ran { "paused" } else { "was paused before" }.to_owned()
     })?;
-    Ok(Json(json!({"schedule": name, "paused": true, "was_paused": !was_running})))
+    Ok(Json(
+        json!({"schedule": name, "paused": true, "was_paused": !was_running}),
+    ))
 }
 
 pub(crate) async fn resume(
@@ -87,7 +98,9 @@ pub(crate) async fn resume(
     let was_paused = done(&shared, &by, ("resume schedule", &name), went, |paused| {
         if *paused { "goes on" } else { "was not paused" }.to_owned()
     })?;
-    Ok(Json(json!({"schedule": name, "paused": false, "was_paused": was_paused})))
+    Ok(Json(
+        json!({"schedule": name, "paused": false, "was_paused": was_paused}),
+    ))
 }
 
 pub(crate) async fn run(
@@ -96,7 +109,9 @@ pub(crate) async fn run(
     At(name): At<String>,
 ) -> Answer<Json<Value>> {
     let went = shared.client.schedules().run(&name).await;
-    let timer = done(&shared, &by, ("run schedule", &name), went, |timer| format!("as timer {timer}"))?;
+    let timer = done(&shared, &by, ("run schedule", &name), went, |timer| {
+        format!("as timer {timer}")
+    })?;
     Ok(Json(json!({"schedule": name, "timer": timer.to_string()})))
 }
 
@@ -111,9 +126,12 @@ pub(crate) struct Change {
 
 impl Change {
     fn read(&self) -> Answer<(Cycle, Option<Missed>)> {
-        let wrong = |name: &str| Problem::invalid(format!("missed is all, latest or skip, not {name:?}"));
+        let wrong =
+            |name: &str| Problem::invalid(format!("missed is all, latest or skip, not {name:?}"));
         let missed = self.missed.as_deref().filter(|name| !name.is_empty());
-        let missed = missed.map(|name| Missed::named(name).ok_or_else(|| wrong(name))).transpose()?;
+        let missed = missed
+            .map(|name| Missed::named(name).ok_or_else(|| wrong(name)))
+            .transpose()?;
         Ok((self.cycle.parse()?, missed))
     }
 }
@@ -126,8 +144,14 @@ pub(crate) async fn set(
 ) -> Answer<Json<Value>> {
     let (cycle, missed) = change.read()?;
     let text = cycle.to_string();
-    let went = shared.client.schedules().set(&name, cycle, missed, &by.name).await;
-    done(&shared, &by, ("set schedule", &name), went, |()| format!("has the cycle {text}"))?;
+    let went = shared
+        .client
+        .schedules()
+        .set(&name, cycle, missed, &by.name)
+        .await;
+    done(&shared, &by, ("set schedule", &name), went, |()| {
+        format!("has the cycle {text}")
+    })?;
     Ok(Json(json!({"schedule": name, "cycle": text})))
 }
 
@@ -141,6 +165,8 @@ fn done<T>(
 ) -> Answer<T> {
     shared.recent.forget();
     let outcome = went.as_ref().map(well).map_err(ToString::to_string);
-    shared.audit.note(by, act, format!("schedule {name}"), outcome);
+    shared
+        .audit
+        .note(by, act, format!("schedule {name}"), outcome);
     went.map_err(Problem::from)
 }

@@ -25,25 +25,49 @@ pub(crate) async fn sign_in(
     body: Bytes,
 ) -> Response {
     let text = String::from_utf8_lossy(&body);
-    let token = text.split('&').find_map(|pair| pair.strip_prefix("token=")).map(decoded).unwrap_or_default();
+    let token = text
+        .split('&')
+        .find_map(|pair| pair.strip_prefix("token="))
+        .map(decoded)
+        .unwrap_or_default();
     match shared.doors.by_token(&token) {
         Ok(caller) => {
-            let place = from.map(|Extension(ConnectInfo(address))| address.ip().to_canonical().to_string());
-            let seen = Caller { place, ..caller.clone() };
-            shared.audit.note(&seen, "sign in", "a browser".to_owned(), Ok("signed in".to_owned()));
+            let place =
+                from.map(|Extension(ConnectInfo(address))| address.ip().to_canonical().to_string());
+            let seen = Caller {
+                place,
+                ..caller.clone()
+            };
+            shared.audit.note(
+                &seen,
+                "sign in",
+                "a browser".to_owned(),
+                Ok("signed in".to_owned()),
+            );
             let Some(secret) = shared.doors.sign_in(caller) else {
                 return refused_token(Refusal::TooMany);
             };
             let mut answer = StatusCode::SEE_OTHER.into_response();
-            let secure = if shared.options.secure_cookies { "; Secure" } else { "" };
-            let cookie = format!("{COOKIE}={secret}; HttpOnly; SameSite=Strict; Path=/; Max-Age=43200{secure}");
+            let secure = if shared.options.secure_cookies {
+                "; Secure"
+            } else {
+                ""
+            };
+            let cookie = format!(
+                "{COOKIE}={secret}; HttpOnly; SameSite=Strict; Path=/; Max-Age=43200{secure}"
+            );
             if let Ok(cookie) = HeaderValue::from_str(&cookie) {
                 answer.headers_mut().insert(header::SET_COOKIE, cookie);
             }
-            answer.headers_mut().insert(header::LOCATION, HeaderValue::from_static("./"));
+            answer
+                .headers_mut()
+                .insert(header::LOCATION, HeaderValue::from_static("./"));
             answer
         }
-        Err(Refusal::Wrong) => login_page(StatusCode::UNAUTHORIZED, Some("That token opens nothing here.")),
+        Err(Refusal::Wrong) => login_page(
+            StatusCode::UNAUTHORIZED,
+            Some("That token opens nothing here."),
+        ),
         Err(refusal) => refused_token(refusal),
     }
 }
@@ -72,13 +96,18 @@ pub(crate) async fn sign_out(State(shared): State<Shared>, headers: HeaderMap) -
         shared.doors.sign_out(secret);
     }
     let mut answer = Json(json!({"signed_out": true})).into_response();
-    if let Ok(gone) = HeaderValue::from_str(&format!("{COOKIE}=; HttpOnly; SameSite=Strict; Path=/; Max-Age=0")) {
+    if let Ok(gone) = HeaderValue::from_str(&format!(
+        "{COOKIE}=; HttpOnly; SameSite=Strict; Path=/; Max-Age=0"
+    )) {
         answer.headers_mut().insert(header::SET_COOKIE, gone);
     }
     answer
 }
 
-pub(crate) async fn whoami(State(shared): State<Shared>, Extension(caller): Extension<Caller>) -> Json<Value> {
+pub(crate) async fn whoami(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+) -> Json<Value> {
     let is_operator = caller.role == Role::Operator;
     Json(json!({
         "name": caller.name, "role": if is_operator { "operator" } else { "reader" },

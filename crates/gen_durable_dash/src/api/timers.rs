@@ -40,26 +40,46 @@ impl Wanted {
             "" | "all" => WhichTimers::All,
             "overdue" => WhichTimers::Overdue,
             "ahead" => WhichTimers::Ahead,
-            other => return Err(Problem::invalid(format!("which is all, overdue or ahead, not {other:?}"))),
+            other => {
+                return Err(Problem::invalid(format!(
+                    "which is all, overdue or ahead, not {other:?}"
+                )));
+            }
         };
-        let after = word("after", self.after)?.map(|text| mark(&text)).transpose()?;
-        Ok(TimerFilter { which, after, limit: limit(self.limit)? })
+        let after = word("after", self.after)?
+            .map(|text| mark(&text))
+            .transpose()?;
+        Ok(TimerFilter {
+            which,
+            after,
+            limit: limit(self.limit)?,
+        })
     }
 }
 
 /// Where a page ended: when, and what tells it from others at that time.
 fn mark(text: &str) -> Answer<TimerMark> {
-    let parts = text.rsplit_once('~').and_then(|(at, number)| Some((at.parse().ok()?, number.parse().ok()?)));
-    let (due_at, number) = parts.ok_or_else(|| Problem::invalid(format!("{text:?} is not where a page ended")))?;
+    let parts = text
+        .rsplit_once('~')
+        .and_then(|(at, number)| Some((at.parse().ok()?, number.parse().ok()?)));
+    let (due_at, number) =
+        parts.ok_or_else(|| Problem::invalid(format!("{text:?} is not where a page ended")))?;
     Ok(TimerMark { due_at, number })
 }
 
-pub(crate) async fn list(State(shared): State<Shared>, Query(wanted): Query<Wanted>) -> Answer<Written> {
+pub(crate) async fn list(
+    State(shared): State<Shared>,
+    Query(wanted): Query<Wanted>,
+) -> Answer<Written> {
     let filter = wanted.filter()?;
     let read = async {
         let page = shared.inspect().timers(filter).await?;
-        let next = page.next.map(|mark| format!("{}~{}", mark.due_at, mark.number));
-        Ok::<_, Problem>(json!({"timers": page.timers.iter().map(shown).collect::<Vec<_>>(), "next": next}))
+        let next = page
+            .next
+            .map(|mark| format!("{}~{}", mark.due_at, mark.number));
+        Ok::<_, Problem>(
+            json!({"timers": page.timers.iter().map(shown).collect::<Vec<_>>(), "next": next}),
+        )
     };
     shared.recent.get(format!("timers {filter:?}"), read).await
 }
@@ -76,16 +96,22 @@ fn shown(timer: &TimerInfo) -> Value {
 
 pub(crate) async fn forecast(State(shared): State<Shared>) -> Answer<Written> {
     let read = async {
-        let mut counts: BTreeMap<&str, Vec<i64>> = KINDS.iter().map(|kind| (*kind, vec![0; PARTS])).collect();
+        let mut counts: BTreeMap<&str, Vec<i64>> =
+            KINDS.iter().map(|kind| (*kind, vec![0; PARTS])).collect();
         for part in shared.inspect().forecast(AHEAD, PARTS).await? {
-            let place = counts.get_mut(part.kind.as_str()).and_then(|counts| counts.get_mut(part.part));
+            let place = counts
+                .get_mut(part.kind.as_str())
+                .and_then(|counts| counts.get_mut(part.part));
             if let Some(place) = place {
                 *place = part.count;
             }
         }
         let most = Inspect::forecast_max(PARTS);
         let is_capped = counts.values().flatten().any(|count| *count >= most);
-        let kinds: Vec<Value> = KINDS.iter().map(|kind| json!({"kind": kind, "counts": counts.get(kind)})).collect();
+        let kinds: Vec<Value> = KINDS
+            .iter()
+            .map(|kind| json!({"kind": kind, "counts": counts.get(kind)}))
+            .collect();
         Ok::<_, Problem>(
             json!({"seconds": AHEAD.as_secs(), "parts": PARTS, "kinds": kinds, "counted_to": most, "capped": is_capped}),
         )
@@ -93,9 +119,14 @@ pub(crate) async fn forecast(State(shared): State<Shared>) -> Answer<Written> {
     shared.recent.get("forecast".to_owned(), read).await
 }
 
-pub(crate) async fn of_instance(State(shared): State<Shared>, At(id): At<String>) -> Answer<Json<Value>> {
+pub(crate) async fn of_instance(
+    State(shared): State<Shared>,
+    At(id): At<String>,
+) -> Answer<Json<Value>> {
     let timers = shared.inspect().timers_of(number(&id)?).await?;
-    Ok(Json(json!({"timers": timers.iter().map(shown).collect::<Vec<_>>()})))
+    Ok(Json(
+        json!({"timers": timers.iter().map(shown).collect::<Vec<_>>()}),
+    ))
 }
 
 pub(crate) async fn cancel(
@@ -103,10 +134,19 @@ pub(crate) async fn cancel(
     Extension(by): Extension<Caller>,
     At(id): At<String>,
 ) -> Answer<Json<Value>> {
-    let timer = id.parse().map_err(|_| Problem::not_found(format!("{id:?} is not the number of a timer")))?;
+    let timer = id
+        .parse()
+        .map_err(|_| Problem::not_found(format!("{id:?} is not the number of a timer")))?;
     let went = shared.client.timers().cancel(timer).await;
     shared.recent.forget();
-    let outcome = went.as_ref().map(|in_time| if *in_time { "cancelled" } else { "too late" }.to_owned());
-    shared.audit.note(&by, "cancel timer", format!("timer {id}"), outcome.map_err(ToString::to_string));
+    let outcome = went
+        .as_ref()
+        .map(|in_time| if *in_time { "cancelled" } else { "too late" }.to_owned());
+    shared.audit.note(
+        &by,
+        "cancel timer",
+        format!("timer {id}"),
+        outcome.map_err(ToString::to_string),
+    );
     Ok(Json(json!({"id": id, "cancelled": went?})))
 }

@@ -17,8 +17,20 @@ pub(super) const SCHEMAS: &[(&str, &[&str])] = &[
     ("Lane", &["*key", "tenant"]),
     ("LaneDiscard", &["*key", "tenant", "why"]),
     ("LaneGoesOn", &["*id", "*key", "tenant", "said"]),
-    ("Partitions", &["*partitions: PartitionRow[]", "next: object?"]),
-    ("PartitionRow", &["*tenant", "*key", "*waiting: integer", "capped: boolean", "*turn: object?"]),
+    (
+        "Partitions",
+        &["*partitions: PartitionRow[]", "next: object?"],
+    ),
+    (
+        "PartitionRow",
+        &[
+            "*tenant",
+            "*key",
+            "*waiting: integer",
+            "capped: boolean",
+            "*turn: object?",
+        ],
+    ),
     ("Timers", &["*timers: Timer[]", "next: string?"]),
     ("InstanceTimers", &["*timers: Timer[]"]),
     (
@@ -39,7 +51,13 @@ pub(super) const SCHEMAS: &[(&str, &[&str])] = &[
     ),
     (
         "Forecast",
-        &["*seconds: integer", "*parts: integer", "*kinds: object[]", "counted_to: integer", "*capped: boolean"],
+        &[
+            "*seconds: integer",
+            "*parts: integer",
+            "*kinds: object[]",
+            "counted_to: integer",
+            "*capped: boolean",
+        ],
     ),
     ("TimerCancelled", &["*id", "*cancelled: boolean"]),
     ("Schedules", &["*schedules: Schedule[]", "next: string?"]),
@@ -63,7 +81,10 @@ pub(super) const SCHEMAS: &[(&str, &[&str])] = &[
             "*runs: object[]",
         ],
     ),
-    ("SchedulePaused", &["*schedule", "*paused: boolean", "was_paused: boolean"]),
+    (
+        "SchedulePaused",
+        &["*schedule", "*paused: boolean", "was_paused: boolean"],
+    ),
     ("ScheduleRun", &["*schedule", "*timer"]),
     ("NewCycle", &["*cycle", "missed"]),
     ("ScheduleSet", &["*schedule", "*cycle"]),

@@ -7,12 +7,20 @@ use crate::support::Desk;
 
 /// Rows of ballast. (`DURABLE_DASH_ROWS=1000000` for the long form.)
 fn ballast() -> i64 {
-    std::env::var("DURABLE_DASH_ROWS").ok().and_then(|rows| rows.parse().ok()).unwrap_or(50_000)
+    std::env::var("DURABLE_DASH_ROWS")
+        .ok()
+        .and_then(|rows| rows.parse().ok())
+        .unwrap_or(50_000)
 }
 
 /// The statements of the dashboard, with what is asked for filled in, and the pages that they may touch.
 const STATEMENTS: &[(&str, &str, &str, u64)] = &[
-    ("a page of all", include_str!("../../../gen_durable/src/store/sql/search.sql"), "null 20000 50", 1_000),
+    (
+        "a page of all",
+        include_str!("../../../gen_durable/src/store/sql/search.sql"),
+        "null 20000 50",
+        1_000,
+    ),
     (
         "a page of the failed",
         include_str!("../../../gen_durable/src/store/sql/search_aside.sql"),
@@ -49,13 +57,48 @@ const STATEMENTS: &[(&str, &str, &str, u64)] = &[
         "null 20000 null",
         25_000,
     ),
-    ("what settled", include_str!("../../../gen_durable/src/store/sql/finished.sql"), "'epoch' 20000", 45_000),
-    ("what came in", include_str!("../../../gen_durable/src/store/sql/arrived.sql"), "0 20000", 25_000),
-    ("what stands where", include_str!("../../../gen_durable/src/store/sql/standing.sql"), "10001", 85_000),
-    ("what waits", include_str!("../../../gen_durable/src/store/sql/backlog.sql"), "10001", 90_000),
-    ("errors", include_str!("../../../gen_durable/src/store/sql/troubles.sql"), "5000", 12_000),
-    ("children", include_str!("../../../gen_durable/src/store/sql/children.sql"), "1 200", 1_000),
-    ("ways", include_str!("../../../gen_durable/src/store/sql/edges.sql"), "5000", 30_000),
+    (
+        "what settled",
+        include_str!("../../../gen_durable/src/store/sql/finished.sql"),
+        "'epoch' 20000",
+        45_000,
+    ),
+    (
+        "what came in",
+        include_str!("../../../gen_durable/src/store/sql/arrived.sql"),
+        "0 20000",
+        25_000,
+    ),
+    (
+        "what stands where",
+        include_str!("../../../gen_durable/src/store/sql/standing.sql"),
+        "10001",
+        85_000,
+    ),
+    (
+        "what waits",
+        include_str!("../../../gen_durable/src/store/sql/backlog.sql"),
+        "10001",
+        90_000,
+    ),
+    (
+        "errors",
+        include_str!("../../../gen_durable/src/store/sql/troubles.sql"),
+        "5000",
+        12_000,
+    ),
+    (
+        "children",
+        include_str!("../../../gen_durable/src/store/sql/children.sql"),
+        "1 200",
+        1_000,
+    ),
+    (
+        "ways",
+        include_str!("../../../gen_durable/src/store/sql/edges.sql"),
+        "5000",
+        30_000,
+    ),
     (
         "scopes of projections",
         include_str!("../../../gen_durable/src/store/sql/projections_page.sql"),
@@ -92,46 +135,116 @@ const STATEMENTS: &[(&str, &str, &str, u64)] = &[
         "null null 'p3' 't77' 1 50",
         1_000,
     ),
-    ("acts", include_str!("../../../gen_durable/src/store/sql/audit.sql"), "9000000 50", 100),
-    ("lanes", include_str!("../../../gen_durable/src/store/sql/lanes.sql"), "null null false '' '' 50", 3_000),
+    (
+        "acts",
+        include_str!("../../../gen_durable/src/store/sql/audit.sql"),
+        "9000000 50",
+        100,
+    ),
+    (
+        "lanes",
+        include_str!("../../../gen_durable/src/store/sql/lanes.sql"),
+        "null null false '' '' 50",
+        3_000,
+    ),
     (
         "a prefix in vain",
         include_str!("../../../gen_durable/src/store/sql/lanes.sql"),
         "null null false '' '' 50 'nothing' '' 'lane-5000'",
         25_000,
     ),
-    ("blocked lanes", include_str!("../../../gen_durable/src/store/sql/lanes.sql"), "null null true '' '' 50", 3_000),
+    (
+        "blocked lanes",
+        include_str!("../../../gen_durable/src/store/sql/lanes.sql"),
+        "null null true '' '' 50",
+        3_000,
+    ),
     (
         "how far lanes go",
         include_str!("../../../gen_durable/src/store/sql/lanes_seen.sql"),
         "null '' '' false 5000",
         6_000,
     ),
-    ("partition keys", include_str!("../../../gen_durable/src/store/sql/partitions.sql"), "null null '' '' 50", 25_000),
-    ("timers", include_str!("../../../gen_durable/src/store/sql/list_timers.sql"), "200 false null null false", 40_000),
+    (
+        "partition keys",
+        include_str!("../../../gen_durable/src/store/sql/partitions.sql"),
+        "null null '' '' 50",
+        25_000,
+    ),
+    (
+        "timers",
+        include_str!("../../../gen_durable/src/store/sql/list_timers.sql"),
+        "200 false null null false",
+        40_000,
+    ),
     (
         "timers ahead",
         include_str!("../../../gen_durable/src/store/sql/list_timers.sql"),
         "200 false null null true",
         40_000,
     ),
-    ("overdue", include_str!("../../../gen_durable/src/store/sql/list_timers.sql"), "200 true null null false", 10_000),
-    ("a forecast", include_str!("../../../gen_durable/src/store/sql/forecast_timers.sql"), "3600 12 5000", 200_000),
-    ("timers of one", include_str!("../../../gen_durable/src/store/sql/timers_of.sql"), "1", 300),
-    ("schedules", include_str!("../../../gen_durable/src/store/sql/schedules.sql"), "null 5 null 50", 3_000),
-    ("what needs attention", include_str!("../../../gen_durable/src/store/sql/attention.sql"), "5", 35_000),
+    (
+        "overdue",
+        include_str!("../../../gen_durable/src/store/sql/list_timers.sql"),
+        "200 true null null false",
+        10_000,
+    ),
+    (
+        "a forecast",
+        include_str!("../../../gen_durable/src/store/sql/forecast_timers.sql"),
+        "3600 12 5000",
+        200_000,
+    ),
+    (
+        "timers of one",
+        include_str!("../../../gen_durable/src/store/sql/timers_of.sql"),
+        "1",
+        300,
+    ),
+    (
+        "schedules",
+        include_str!("../../../gen_durable/src/store/sql/schedules.sql"),
+        "null 5 null 50",
+        3_000,
+    ),
+    (
+        "what needs attention",
+        include_str!("../../../gen_durable/src/store/sql/attention.sql"),
+        "5",
+        35_000,
+    ),
 ];
 
 async fn load(desk: &Desk) {
     let rows = ballast();
     for (columns, values, count) in [
-        (", status, finished_at", ", 'done', statement_timestamp() - g * interval '1 ms'", rows),
-        (", status, finished_at, last_error", ", 'failed', statement_timestamp(), 'error ' || g % 7", rows / 10),
-        (", status, awaits", ", 'awaiting_signal', array['go']", rows / 10),
-        (", eligible_at", ", statement_timestamp() + interval '1 d'", rows / 10),
+        (
+            ", status, finished_at",
+            ", 'done', statement_timestamp() - g * interval '1 ms'",
+            rows,
+        ),
+        (
+            ", status, finished_at, last_error",
+            ", 'failed', statement_timestamp(), 'error ' || g % 7",
+            rows / 10,
+        ),
+        (
+            ", status, awaits",
+            ", 'awaiting_signal', array['go']",
+            rows / 10,
+        ),
+        (
+            ", eligible_at",
+            ", statement_timestamp() + interval '1 d'",
+            rows / 10,
+        ),
         (", queue", ", 'q' || g % 20", rows / 10),
         (", parent_id, parent_generation", ", 1, 1", rows / 10),
-        (", status, finished_at", ", 'done', statement_timestamp()", rows),
+        (
+            ", status, finished_at",
+            ", 'done', statement_timestamp()",
+            rows,
+        ),
     ] {
         desk.sql(&format!(
             "insert into SCHEMA.instances (fsm, step, state {columns}) select 'm' || g % 9, 's' || g % 5, '{{\"some\": \"state\"}}' {values}
@@ -197,9 +310,19 @@ fn literal(text: &str, schema: &str, values: &str) -> String {
 }
 
 async fn pages(client: &Client, text: &str) -> (u64, String) {
-    let plan = client.query(&format!("explain (analyze, buffers, timing off) {text}"), &[]).await.unwrap();
+    let plan = client
+        .query(
+            &format!("explain (analyze, buffers, timing off) {text}"),
+            &[],
+        )
+        .await
+        .unwrap();
     let plan: Vec<String> = plan.iter().map(|row| row.get::<_, String>(0)).collect();
-    let line = plan.iter().find(|line| line.trim_start().starts_with("Buffers:")).cloned().unwrap_or_default();
+    let line = plan
+        .iter()
+        .find(|line| line.trim_start().starts_with("Buffers:"))
+        .cloned()
+        .unwrap_or_default();
     let number = |word: &str| {
         line.split(word)
             .nth(1)
@@ -216,11 +339,26 @@ async fn every_statement_of_the_dashboard_has_a_bound_that_the_size_of_the_table
     load(&desk).await;
     load_turns(&desk).await;
     let schema = desk.client.pool().schema().to_owned();
-    let (client, connection) =
-        tokio_postgres::connect(&gen_durable_postgres::database_url().unwrap(), tokio_postgres::NoTls).await.unwrap();
+    let (client, connection) = tokio_postgres::connect(
+        &gen_durable_postgres::database_url().unwrap(),
+        tokio_postgres::NoTls,
+    )
+    .await
+    .unwrap();
     tokio::spawn(connection);
-    for table in ["instances", "projections", "projection_runs", "projection_failures", "audit", "timers", "lanes"] {
-        client.batch_execute(&format!("vacuum analyze {schema}.{table}")).await.unwrap();
+    for table in [
+        "instances",
+        "projections",
+        "projection_runs",
+        "projection_failures",
+        "audit",
+        "timers",
+        "lanes",
+    ] {
+        client
+            .batch_execute(&format!("vacuum analyze {schema}.{table}"))
+            .await
+            .unwrap();
     }
     let mut wrong = Vec::new();
     for &(name, text, values, most) in STATEMENTS {
@@ -242,7 +380,9 @@ async fn every_statement_of_the_dashboard_has_a_bound_that_the_size_of_the_table
             println!("{name}: {touched} pages, {took}");
         }
         if touched > most || reads_all {
-            wrong.push(format!("{name}: {touched} pages, at most {most} are allowed\n{plan}"));
+            wrong.push(format!(
+                "{name}: {touched} pages, at most {most} are allowed\n{plan}"
+            ));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
@@ -283,6 +423,10 @@ async fn every_statement_of_the_dashboard_has_a_bound_that_the_size_of_the_table
         if std::env::var_os("DURABLE_DASH_ROWS").is_some() {
             println!("{path}: {:?}", began.elapsed());
         }
-        assert!(!answer.text.contains("\"trouble\":\""), "{path}: {}", answer.text);
+        assert!(
+            !answer.text.contains("\"trouble\":\""),
+            "{path}: {}",
+            answer.text
+        );
     }
 }

@@ -25,9 +25,14 @@ async fn plant_corpus(desk: &Desk) {
              values ($1, $1, jsonb_build_object($1::text, $1::text), jsonb_build_array($1::text), $2, $1, 'failed', statement_timestamp(), $1, $1, '{{}}', $1, $1, $3, true, true)
              returning id"
         );
-        let row = tx.query_one(&text, &[&evil, &short, &i64::try_from(number + 1).unwrap()]).await.unwrap();
+        let row = tx
+            .query_one(&text, &[&evil, &short, &i64::try_from(number + 1).unwrap()])
+            .await
+            .unwrap();
         let id: i64 = row.get(0);
-        let lane = format!("insert into {schema}.lanes (tenant, key) values ($1, $1) on conflict do nothing");
+        let lane = format!(
+            "insert into {schema}.lanes (tenant, key) values ($1, $1) on conflict do nothing"
+        );
         tx.execute(&lane, &[&evil]).await.unwrap();
         let letter = format!(
             "insert into {schema}.signals (target_id, name, payload, dedup_key) values ($1, $2, to_jsonb($2::text), $2)"
@@ -113,7 +118,11 @@ async fn serve(desk: &Desk) -> String {
 async fn the_dashboard_works_in_a_real_browser() {
     let modules = std::env::var("DURABLE_BROWSER_MODULES")
         .expect("DURABLE_BROWSER_MODULES: where playwright-core and axe-core are");
-    let desk = Desk::with(Access::only_local("tester"), Options::new().title("browser test")).await;
+    let desk = Desk::with(
+        Access::only_local("tester"),
+        Options::new().title("browser test"),
+    )
+    .await;
     let evil = Desk::with(Access::only_local("tester"), Options::new()).await;
     let locked = Desk::new().await;
     plant_corpus(&evil).await;
@@ -121,14 +130,28 @@ async fn the_dashboard_works_in_a_real_browser() {
     sell(&desk.client).await;
     let clerk = Clerk::hire(&desk).await;
     for n in 0..30 {
-        desk.client.enqueue(Parcel { name: format!("parcel {n}"), password: "hidden".into() }).await.unwrap();
+        desk.client
+            .enqueue(Parcel {
+                name: format!("parcel {n}"),
+                password: "hidden".into(),
+            })
+            .await
+            .unwrap();
     }
-    desk.client.enqueue_all((0..100).map(|n| Note { text: n.to_string() })).await.unwrap();
+    desk.client
+        .enqueue_all((0..100).map(|n| Note {
+            text: n.to_string(),
+        }))
+        .await
+        .unwrap();
     let addresses = [serve(&desk).await, serve(&evil).await, serve(&locked).await];
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/browser/run.mjs");
     let ran = tokio::task::spawn_blocking(move || {
         let mut node = std::process::Command::new("node");
-        node.arg(script).args(&addresses).env("DURABLE_BROWSER_MODULES", modules).stdin(Stdio::null());
+        node.arg(script)
+            .args(&addresses)
+            .env("DURABLE_BROWSER_MODULES", modules)
+            .stdin(Stdio::null());
         node.status().expect("node did not start")
     });
     let status = ran.await.unwrap();

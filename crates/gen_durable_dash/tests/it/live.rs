@@ -16,10 +16,17 @@ struct Following {
 
 impl Following {
     async fn begin(desk: &Desk) -> Following {
-        let request = Request::builder().uri("/api/v1/live").header("host", "localhost").body(Body::empty()).unwrap();
+        let request = Request::builder()
+            .uri("/api/v1/live")
+            .header("host", "localhost")
+            .body(Body::empty())
+            .unwrap();
         let response = desk.router.clone().oneshot(request).await.unwrap();
         assert_eq!(response.headers()["content-type"], "text/event-stream");
-        Following { body: response.into_body(), rest: String::new() }
+        Following {
+            body: response.into_body(),
+            rest: String::new(),
+        }
     }
 
     async fn next(&mut self) -> Value {
@@ -33,7 +40,8 @@ impl Following {
                 continue;
             }
             let frame = self.body.frame().await.unwrap().unwrap();
-            self.rest.push_str(&String::from_utf8_lossy(frame.data_ref().unwrap()));
+            self.rest
+                .push_str(&String::from_utf8_lossy(frame.data_ref().unwrap()));
         }
     }
 }
@@ -48,17 +56,49 @@ async fn what_happens_is_seen_by_those_who_follow() {
     let mut following = Following::begin(&desk).await;
     assert_eq!(following.next().await["totals"], json!({}));
     let running = Running::start(&desk.client);
-    desk.client.enqueue(Parcel { name: "vase".into(), password: String::new() }).await.unwrap();
-    desk.client.enqueue_all((0..50).map(|n| Note { text: n.to_string() })).await.unwrap();
+    desk.client
+        .enqueue(Parcel {
+            name: "vase".into(),
+            password: String::new(),
+        })
+        .await
+        .unwrap();
+    desk.client
+        .enqueue_all((0..50).map(|n| Note {
+            text: n.to_string(),
+        }))
+        .await
+        .unwrap();
     loop {
         let look = following.next().await;
-        let done: i64 = look["chart"]["done"].as_array().unwrap().iter().map(|n| n.as_i64().unwrap()).sum();
-        let arrived: i64 = look["chart"]["arrived"].as_array().unwrap().iter().map(|n| n.as_i64().unwrap()).sum();
-        let parcel = look["machines"].as_array().unwrap().iter().find(|machine| machine["name"] == "parcel").cloned();
-        let waits = parcel.as_ref().is_some_and(|parcel| parcel["steps"]["send"]["awaiting_signal"] == 1);
-        let way = parcel
+        let done: i64 = look["chart"]["done"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|n| n.as_i64().unwrap())
+            .sum();
+        let arrived: i64 = look["chart"]["arrived"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|n| n.as_i64().unwrap())
+            .sum();
+        let parcel = look["machines"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|machine| machine["name"] == "parcel")
+            .cloned();
+        let waits = parcel
             .as_ref()
-            .is_some_and(|p| p["edges"].as_array().unwrap().iter().any(|e| e["from"] == "pack" && e["to"] == "send"));
+            .is_some_and(|parcel| parcel["steps"]["send"]["awaiting_signal"] == 1);
+        let way = parcel.as_ref().is_some_and(|p| {
+            p["edges"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|e| e["from"] == "pack" && e["to"] == "send")
+        });
         if done == 50 && arrived == 51 && waits && way && look["minute"]["machines"]["note"] == 50 {
             assert!(look["minute"]["p50"].as_f64().unwrap() > 0.0);
             assert_eq!(look["workers"].as_array().unwrap().len(), 1);
@@ -91,7 +131,11 @@ async fn statements_for(desk: &Desk, followers: usize, looks: usize) -> u64 {
 
 async fn metric(desk: &Desk) -> u64 {
     let text = desk.ask("GET", "/metrics", &[], "").await.text;
-    let line = text.lines().find(|line| line.starts_with("durable_dash_statements_total ")).unwrap().to_owned();
+    let line = text
+        .lines()
+        .find(|line| line.starts_with("durable_dash_statements_total "))
+        .unwrap()
+        .to_owned();
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
@@ -101,7 +145,10 @@ async fn a_hundred_dashboards_cost_the_database_what_one_costs() {
     let one = statements_for(&desk, 1, 6).await;
     let hundred = statements_for(&desk, 100, 6).await;
     // The looks are counted, not the seconds; the slow ones fall where they fall.
-    assert!(one > 0 && hundred <= one * 2, "one: {one} statements in 6 looks, a hundred: {hundred}");
+    assert!(
+        one > 0 && hundred <= one * 2,
+        "one: {one} statements in 6 looks, a hundred: {hundred}"
+    );
 }
 
 #[tokio::test]
@@ -119,7 +166,10 @@ async fn when_nobody_looks_the_database_is_left_in_peace() {
         tx.rollback().await.unwrap();
         idle
     };
-    eventually("nothing was sent for four seconds", async || count().await > 4.0).await;
+    eventually("nothing was sent for four seconds", async || {
+        count().await > 4.0
+    })
+    .await;
     assert!(metric(&desk).await >= before);
 }
 
@@ -134,20 +184,28 @@ async fn the_numbers_for_prometheus_are_well_formed_whatever_names_there_are() {
         assert!(value.parse::<f64>().is_ok(), "{line}");
         assert!(name.starts_with("durable_"), "{line}");
     }
-    assert!(text.contains(r#"durable_queue_due{queue="q\"\n"} 1"#), "{text}");
+    assert!(
+        text.contains(r#"durable_queue_due{queue="q\"\n"} 1"#),
+        "{text}"
+    );
 }
 
 #[tokio::test]
 async fn health_says_whether_the_database_and_its_schema_are_well() {
     let desk = open().await;
     let health = desk.ask("GET", "/api/v1/health", &[], "").await;
-    assert_eq!((health.status.as_u16(), &health.json()["schema"]), (200, &json!("ok")));
+    assert_eq!(
+        (health.status.as_u16(), &health.json()["schema"]),
+        (200, &json!("ok"))
+    );
     desk.client.pool().migrations().down(0).await.unwrap();
     let health = desk.ask("GET", "/api/v1/health", &[], "").await;
     assert_eq!(health.status.as_u16(), 503, "{}", health.text);
     eventually("the overview says so too", async || {
         let look = desk.ask("GET", "/api/v1/overview", &[], "").await.json();
-        look["trouble"].as_str().is_some_and(|trouble| trouble.contains("durable migrate up"))
+        look["trouble"]
+            .as_str()
+            .is_some_and(|trouble| trouble.contains("durable migrate up"))
     })
     .await;
 }

@@ -43,7 +43,12 @@ fn fits(value: &Value, schema: &Value, all: &Value, at: &str) -> Vec<String> {
         return vec![format!("{at} is {value}, not {kinds:?}")];
     }
     let mut wrong = Vec::new();
-    for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+    for name in schema["required"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+    {
         if value.get(name).is_none() {
             wrong.push(format!("{at} lacks {name}"));
         }
@@ -62,7 +67,15 @@ fn fits(value: &Value, schema: &Value, all: &Value, at: &str) -> Vec<String> {
 #[tokio::test]
 async fn the_document_names_every_route_and_every_answer_is_what_it_says() {
     let desk = Desk::new().await;
-    let id = desk.client.enqueue(Parcel { name: "x".into(), password: String::new() }).await.unwrap().id;
+    let id = desk
+        .client
+        .enqueue(Parcel {
+            name: "x".into(),
+            password: String::new(),
+        })
+        .await
+        .unwrap()
+        .id;
     desk.sql("insert into SCHEMA.instances (fsm, step, state, status, finished_at, last_error) values ('a', 'b', '{}', 'failed', statement_timestamp(), 'e')").await;
     desk.sql(
         "insert into SCHEMA.projections (tenant, projection, version) values ('', 'parcel', 1);
@@ -82,16 +95,30 @@ async fn the_document_names_every_route_and_every_answer_is_what_it_says() {
     let mut found = BTreeSet::new();
     references(&document, &mut found);
     for reference in found {
-        assert!(document.pointer(&reference[1..]).is_some(), "{reference} is nowhere");
+        assert!(
+            document.pointer(&reference[1..]).is_some(),
+            "{reference} is nowhere"
+        );
     }
-    for route in routes().into_iter().filter(|route| route.path.starts_with("/api/")) {
+    for route in routes()
+        .into_iter()
+        .filter(|route| route.path.starts_with("/api/"))
+    {
         let operation = &document["paths"][route.path][route.method.to_lowercase()];
-        assert!(operation.is_object(), "{} {} is not in the document", route.method, route.path);
+        assert!(
+            operation.is_object(),
+            "{} {} is not in the document",
+            route.method,
+            route.path
+        );
         let schema = &operation["responses"]["200"]["content"]["application/json"]["schema"];
         if route.method != "GET" || schema.is_null() || route.path.contains("/bulk/{id}") {
             continue;
         }
-        let path = route.path.replace("{id}", &id.to_string()).replace("{name}", "parcel");
+        let path = route
+            .path
+            .replace("{id}", &id.to_string())
+            .replace("{name}", "parcel");
         let answer = desk.read(&path).await;
         let wrong = fits(&answer, schema, &document, &path);
         assert!(wrong.is_empty(), "{wrong:#?}");

@@ -15,8 +15,8 @@ use axum::{
     http::{HeaderMap, Request, StatusCode},
 };
 use gen_durable::{
-    Client, Context, Cycle, DAY, Engine, Error, HOUR, Job, Lane, Machine, Outcome, Pool, StepError, done, fatal, next,
-    wait_for,
+    Client, Context, Cycle, DAY, Engine, Error, HOUR, Job, Lane, Machine, Outcome, Pool, StepError,
+    done, fatal, next, wait_for,
 };
 use gen_durable_dash::{Access, Options};
 use http_body_util::BodyExt;
@@ -47,8 +47,14 @@ impl Answer {
 
 pub(crate) async fn schema() -> Pool {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    let name = format!("dash_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-    let pool = Pool::connect_to(&gen_durable_postgres::database_url().unwrap(), &name).await.unwrap();
+    let name = format!(
+        "dash_{}_{}",
+        std::process::id(),
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    );
+    let pool = Pool::connect_to(&gen_durable_postgres::database_url().unwrap(), &name)
+        .await
+        .unwrap();
     pool.migrate().await.unwrap();
     pool
 }
@@ -56,7 +62,11 @@ pub(crate) async fn schema() -> Pool {
 impl Desk {
     /// With two tokens.
     pub(crate) async fn new() -> Desk {
-        Desk::with(Access::tokens(OPERATOR, Some(READER)).unwrap(), Options::new()).await
+        Desk::with(
+            Access::tokens(OPERATOR, Some(READER)).unwrap(),
+            Options::new(),
+        )
+        .await
     }
 
     pub(crate) async fn with(access: Access, options: Options) -> Desk {
@@ -69,20 +79,40 @@ impl Desk {
         let response = self.router.clone().oneshot(request).await.unwrap();
         let (status, headers) = (response.status(), response.headers().clone());
         let bytes = response.into_body().collect().await.unwrap().to_bytes();
-        Answer { status, headers, text: String::from_utf8_lossy(&bytes).into_owned() }
+        Answer {
+            status,
+            headers,
+            text: String::from_utf8_lossy(&bytes).into_owned(),
+        }
     }
 
-    pub(crate) async fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
-        let mut request = Request::builder().method(method).uri(path).header("host", "localhost:7070");
+    pub(crate) async fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Answer {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "localhost:7070");
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        self.send(request.body(Body::from(body.to_owned())).unwrap()).await
+        self.send(request.body(Body::from(body.to_owned())).unwrap())
+            .await
     }
 
     /// As an operator.
     pub(crate) async fn get(&self, path: &str) -> Answer {
-        self.ask("GET", path, &[("authorization", &format!("Bearer {OPERATOR}"))], "").await
+        self.ask(
+            "GET",
+            path,
+            &[("authorization", &format!("Bearer {OPERATOR}"))],
+            "",
+        )
+        .await
     }
 
     /// As an operator; it must go well.
@@ -95,13 +125,24 @@ impl Desk {
     /// As an operator.
     pub(crate) async fn post(&self, path: &str, body: &str) -> Answer {
         let token = format!("Bearer {OPERATOR}");
-        self.ask("POST", path, &[("authorization", &token), ("content-type", "application/json")], body).await
+        self.ask(
+            "POST",
+            path,
+            &[
+                ("authorization", &token),
+                ("content-type", "application/json"),
+            ],
+            body,
+        )
+        .await
     }
 
     /// SQL of the test's own.
     pub(crate) async fn sql(&self, text: &str) {
         let tx = self.client.pool().begin().await.unwrap();
-        tx.batch_execute(&text.replace("SCHEMA", self.client.pool().schema())).await.unwrap();
+        tx.batch_execute(&text.replace("SCHEMA", self.client.pool().schema()))
+            .await
+            .unwrap();
         tx.commit().await.unwrap();
     }
 }
@@ -128,12 +169,19 @@ impl Running {
             .register::<Note>()
             .register::<Haul>()
             .register::<Chime>()
-            .schedule("nightly <b>", nightly, |_| Note { text: "night".into() })
-            .schedule("hourly", Cycle::every(HOUR), |_| Note { text: "hour".into() })
+            .schedule("nightly <b>", nightly, |_| Note {
+                text: "night".into(),
+            })
+            .schedule("hourly", Cycle::every(HOUR), |_| Note {
+                text: "hour".into(),
+            })
             .build()
             .unwrap();
         let (stop, stopped) = tokio::sync::oneshot::channel();
-        Running { stop, task: tokio::spawn(engine.run(async { drop(stopped.await) })) }
+        Running {
+            stop,
+            task: tokio::spawn(engine.run(async { drop(stopped.await) })),
+        }
     }
 
     pub(crate) async fn stop(self) {
@@ -227,7 +275,11 @@ impl Job for Haul {
     }
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
         let fails = self.fails || (self.once && FAILED_ONCE.lock().unwrap().insert(cx.id.raw()));
-        if fails { Err(fatal("a flat tyre")) } else { Ok(()) }
+        if fails {
+            Err(fatal("a flat tyre"))
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -252,8 +304,12 @@ impl Machine for Chime {
     async fn step(&mut self, at: Hour, _: &mut Context<'_, Self>) -> Outcome<Self> {
         match at {
             Hour::Strike => {
-                let beside = Note { text: "dong".into() };
-                let wait = wait_for::<Stop>().then(Hour::Silence).meanwhile(Cycle::every(HOUR), beside);
+                let beside = Note {
+                    text: "dong".into(),
+                };
+                let wait = wait_for::<Stop>()
+                    .then(Hour::Silence)
+                    .meanwhile(Cycle::every(HOUR), beside);
                 Ok(wait.or_after(DAY, Hour::Silence))
             }
             Hour::Silence => Ok(done(())),

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use gen_durable::{Client, Digest, Engine, Error, Event, Poison, Policy, Projecting, Projection, Recorded, StepError};
+use gen_durable::{
+    Client, Digest, Engine, Error, Event, Poison, Policy, Projecting, Projection, Recorded,
+    StepError,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::support::Desk;
@@ -25,30 +28,51 @@ impl Projection for Till {
     const GENERATIONS: bool = true;
     type Events = Sold;
 
-    async fn apply(&self, batch: &[Recorded<Sold>], cx: &mut Projecting<'_>) -> Result<(), StepError> {
+    async fn apply(
+        &self,
+        batch: &[Recorded<Sold>],
+        cx: &mut Projecting<'_>,
+    ) -> Result<(), StepError> {
         for row in batch {
-            let closed = format!("select from {}.queues where name = $1 and paused_at is not null", self.0);
-            while cx.replaying && row.position > 20 && !cx.tx.query(&closed, &[&GATE]).await?.is_empty() {
+            let closed = format!(
+                "select from {}.queues where name = $1 and paused_at is not null",
+                self.0
+            );
+            while cx.replaying
+                && row.position > 20
+                && !cx.tx.query(&closed, &[&GATE]).await?.is_empty()
+            {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
             if row.event.cents < 0 {
                 Err("nobody sells for less than nothing, said password=hunter2")?;
             }
             let text = format!("insert into {}.till values ($1, $2, $3, $4)", self.0);
-            cx.tx.execute(&text, &[&cx.tenant, &cx.generation, &row.position, &row.event.cents]).await?;
+            cx.tx
+                .execute(
+                    &text,
+                    &[&cx.tenant, &cx.generation, &row.position, &row.event.cents],
+                )
+                .await?;
         }
         Ok(())
     }
 
     async fn clear(&self, cx: &mut Projecting<'_>) -> Result<(), StepError> {
-        let text = format!("delete from {}.till where tenant = $1 and generation = $2", self.0);
+        let text = format!(
+            "delete from {}.till where tenant = $1 and generation = $2",
+            self.0
+        );
         cx.tx.execute(&text, &[&cx.tenant, &cx.generation]).await?;
         Ok(())
     }
 
     async fn digest(&self, cx: &mut Projecting<'_>) -> Result<Option<Digest>, StepError> {
         let (tenant, generation) = (cx.tenant.to_owned(), cx.generation);
-        let query = format!("select position, cents from {}.till where tenant = $1 and generation = $2", self.0);
+        let query = format!(
+            "select position, cents from {}.till where tenant = $1 and generation = $2",
+            self.0
+        );
         Ok(Some(cx.digest(&query, &[&tenant, &generation]).await?))
     }
 
@@ -72,11 +96,21 @@ impl Clerk {
         desk.sql("create table if not exists SCHEMA.till (tenant text, generation int, position bigint, cents bigint)")
             .await;
         let pool = desk.client.pool().clone();
-        let settings = gen_durable::Settings { projection_batch: 10, ..gen_durable::Settings::default() };
+        let settings = gen_durable::Settings {
+            projection_batch: 10,
+            ..gen_durable::Settings::default()
+        };
         let till = Till(pool.schema().to_owned());
-        let engine = Engine::builder(pool, ()).settings(settings).project(till).build().unwrap();
+        let engine = Engine::builder(pool, ())
+            .settings(settings)
+            .project(till)
+            .build()
+            .unwrap();
         let (stop, stopped) = tokio::sync::oneshot::channel();
-        Clerk { stop, task: tokio::spawn(engine.run(async { drop(stopped.await) })) }
+        Clerk {
+            stop,
+            task: tokio::spawn(engine.run(async { drop(stopped.await) })),
+        }
     }
 
     pub(crate) async fn dismiss(self) {
@@ -87,7 +121,19 @@ impl Clerk {
 
 /// Forty sales of one tenant, five of nobody's, and one that cannot be.
 pub(crate) async fn sell(client: &Client) {
-    client.record_all("acme", (1..=40).map(|cents| Sold { cents })).await.unwrap();
-    client.record_all("", (1..=5).map(|cents| Sold { cents })).await.unwrap();
-    client.record_all("odd", [Sold { cents: 1 }, Sold { cents: -1 }, Sold { cents: 2 }]).await.unwrap();
+    client
+        .record_all("acme", (1..=40).map(|cents| Sold { cents }))
+        .await
+        .unwrap();
+    client
+        .record_all("", (1..=5).map(|cents| Sold { cents }))
+        .await
+        .unwrap();
+    client
+        .record_all(
+            "odd",
+            [Sold { cents: 1 }, Sold { cents: -1 }, Sold { cents: 2 }],
+        )
+        .await
+        .unwrap();
 }

@@ -23,7 +23,15 @@ async fn plant(desk: &Desk, each: u32) {
 
 fn names(answer: &Value) -> Vec<String> {
     let timers = answer["timers"].as_array().unwrap();
-    timers.iter().map(|timer| format!("{} {} {}", timer["kind"], timer["instance"], timer["due_at"])).collect()
+    timers
+        .iter()
+        .map(|timer| {
+            format!(
+                "{} {} {}",
+                timer["kind"], timer["instance"], timer["due_at"]
+            )
+        })
+        .collect()
 }
 
 #[tokio::test]
@@ -35,10 +43,16 @@ async fn what_falls_due_is_listed_page_by_page_and_forecast() {
               select 'wish', 'hope', '{}', 'awaiting_signal', array['go'], date_trunc('hour', statement_timestamp()) - interval '1 d', 'despair' from generate_series(1, 20)").await;
     for (which, count) in [("", 110), ("&which=overdue", 20), ("&which=ahead", 90)] {
         let whole = desk.read(&format!("/api/v1/timers?limit=200{which}")).await;
-        assert_eq!((names(&whole).len(), &whole["next"]), (count, &json!(null)), "{which}");
+        assert_eq!(
+            (names(&whole).len(), &whole["next"]),
+            (count, &json!(null)),
+            "{which}"
+        );
         let (mut walked, mut after) = (Vec::new(), String::new());
         loop {
-            let page = desk.read(&format!("/api/v1/timers?limit=7{which}&after={after}")).await;
+            let page = desk
+                .read(&format!("/api/v1/timers?limit=7{which}&after={after}"))
+                .await;
             walked.extend(names(&page));
             match page["next"].as_str() {
                 Some(next) => after = next.replace(':', "%3A").replace('+', "%2B"),
@@ -46,7 +60,13 @@ async fn what_falls_due_is_listed_page_by_page_and_forecast() {
             }
         }
         assert_eq!(walked, names(&whole), "{which}: no gap and no repetition");
-        let at = |timer: &Value| timer["due_at"].as_str().unwrap().parse::<Timestamp>().unwrap();
+        let at = |timer: &Value| {
+            timer["due_at"]
+                .as_str()
+                .unwrap()
+                .parse::<Timestamp>()
+                .unwrap()
+        };
         let mut due: Vec<Timestamp> = whole["timers"].as_array().unwrap().iter().map(at).collect();
         assert!(due.is_sorted(), "{which}");
         due.dedup();
@@ -57,14 +77,34 @@ async fn what_falls_due_is_listed_page_by_page_and_forecast() {
         .as_array()
         .unwrap()
         .iter()
-        .map(|kind| kind["counts"].as_array().unwrap().iter().map(|count| count.as_i64().unwrap()).sum())
+        .map(|kind| {
+            kind["counts"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|count| count.as_i64().unwrap())
+                .sum()
+        })
         .collect();
     assert_eq!(sums, [30, 30, 30, 0], "{forecast}");
-    assert_eq!((&forecast["parts"], &forecast["capped"]), (&json!(12), &json!(false)));
-    for wrong in
-        ["which=x", "after=x", "after=x~1", "after=2026-01-01T00%3A00%3A00Z", "limit=0", "limit=999", "unknown=1"]
-    {
-        assert_eq!(desk.get(&format!("/api/v1/timers?{wrong}")).await.status, StatusCode::BAD_REQUEST, "{wrong}");
+    assert_eq!(
+        (&forecast["parts"], &forecast["capped"]),
+        (&json!(12), &json!(false))
+    );
+    for wrong in [
+        "which=x",
+        "after=x",
+        "after=x~1",
+        "after=2026-01-01T00%3A00%3A00Z",
+        "limit=0",
+        "limit=999",
+        "unknown=1",
+    ] {
+        assert_eq!(
+            desk.get(&format!("/api/v1/timers?{wrong}")).await.status,
+            StatusCode::BAD_REQUEST,
+            "{wrong}"
+        );
     }
 }
 
@@ -74,9 +114,17 @@ async fn an_instance_shows_its_timers_and_what_repeats_beside_it_is_cancelled() 
     let running = Running::start(&desk.client);
     let id = desk.client.enqueue(Chime {}).await.unwrap().id;
     let path = format!("/api/v1/instances/{id}/timers");
-    eventually("it waits", async || desk.read(&path).await["timers"].as_array().unwrap().len() == 2).await;
+    eventually("it waits", async || {
+        desk.read(&path).await["timers"].as_array().unwrap().len() == 2
+    })
+    .await;
     let timers = desk.read(&path).await;
-    let kinds: Vec<&Value> = timers["timers"].as_array().unwrap().iter().map(|timer| &timer["kind"]).collect();
+    let kinds: Vec<&Value> = timers["timers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|timer| &timer["kind"])
+        .collect();
     assert_eq!(kinds, ["repeat", "deadline"], "{timers}");
     let repeat = &timers["timers"][0];
     assert_eq!(
@@ -85,22 +133,59 @@ async fn an_instance_shows_its_timers_and_what_repeats_beside_it_is_cancelled() 
     );
     let cancel = format!("/api/v1/timers/{}/cancel", repeat["id"].as_str().unwrap());
     let reader = format!("Bearer {READER}");
-    assert_eq!(desk.ask("POST", &cancel, &[("authorization", &reader)], "").await.status, StatusCode::FORBIDDEN);
+    assert_eq!(
+        desk.ask("POST", &cancel, &[("authorization", &reader)], "")
+            .await
+            .status,
+        StatusCode::FORBIDDEN
+    );
     assert_eq!(desk.post(&cancel, "").await.json()["cancelled"], true);
     assert_eq!(desk.post(&cancel, "").await.json()["cancelled"], false);
-    assert_eq!(desk.read(&path).await["timers"].as_array().unwrap().len(), 1);
-    assert_eq!(desk.post("/api/v1/timers/99999/cancel", "").await.status, StatusCode::NOT_FOUND);
-    assert_eq!(desk.post("/api/v1/timers/x/cancel", "").await.status, StatusCode::NOT_FOUND);
+    assert_eq!(
+        desk.read(&path).await["timers"].as_array().unwrap().len(),
+        1
+    );
+    assert_eq!(
+        desk.post("/api/v1/timers/99999/cancel", "").await.status,
+        StatusCode::NOT_FOUND
+    );
+    assert_eq!(
+        desk.post("/api/v1/timers/x/cancel", "").await.status,
+        StatusCode::NOT_FOUND
+    );
     let of_a_schedule = desk.read("/api/v1/timers?which=ahead").await;
-    let next = of_a_schedule["timers"].as_array().unwrap().iter().find(|timer| timer["kind"] == "schedule").unwrap();
+    let next = of_a_schedule["timers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|timer| timer["kind"] == "schedule")
+        .unwrap();
     assert_eq!(next["may_cancel"], false);
-    let refused = desk.post(&format!("/api/v1/timers/{}/cancel", next["id"].as_str().unwrap()), "").await;
+    let refused = desk
+        .post(
+            &format!("/api/v1/timers/{}/cancel", next["id"].as_str().unwrap()),
+            "",
+        )
+        .await;
     assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY);
-    assert!(refused.json()["detail"].as_str().unwrap().contains("pause"), "{}", refused.text);
+    assert!(
+        refused.json()["detail"].as_str().unwrap().contains("pause"),
+        "{}",
+        refused.text
+    );
     let acts = desk.read("/api/v1/audit").await;
-    let acts: Vec<&str> = acts["acts"].as_array().unwrap().iter().map(|act| act["outcome"].as_str().unwrap()).collect();
+    let acts: Vec<&str> = acts["acts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|act| act["outcome"].as_str().unwrap())
+        .collect();
     assert_eq!(acts.len(), 5, "{acts:?}");
-    desk.client.operate().cancel(Address::Id(Id::from_raw(id.raw())), "over", false).await.unwrap();
+    desk.client
+        .operate()
+        .cancel(Address::Id(Id::from_raw(id.raw())), "over", false)
+        .await
+        .unwrap();
     running.stop().await;
 }
 
@@ -116,31 +201,76 @@ async fn a_schedule_is_seen_paused_resumed_run_and_changed() {
     let seen = desk.read(path).await;
     assert_eq!(
         (&seen["cycle"], &seen["zone"]),
-        (&json!("30 2 * * * [Europe/Madrid]"), &json!("Europe/Madrid")),
+        (
+            &json!("30 2 * * * [Europe/Madrid]"),
+            &json!("Europe/Madrid")
+        ),
         "{seen}"
     );
     assert_eq!(
-        (seen["next"].as_array().unwrap().len(), &seen["runs"], &seen["missed"]),
+        (
+            seen["next"].as_array().unwrap().len(),
+            &seen["runs"],
+            &seen["missed"]
+        ),
         (5, &json!([]), &json!("latest"))
     );
     assert_eq!(seen["registered_by"][0]["pid"], json!(std::process::id()));
     let reader = format!("Bearer {READER}");
     for act in ["pause", "resume", "run", "set"] {
-        let headers = [("authorization", reader.as_str()), ("content-type", "application/json")];
-        let answer = desk.ask("POST", &format!("{path}/{act}"), &headers, r#"{"cycle": "R/PT1H"}"#).await;
+        let headers = [
+            ("authorization", reader.as_str()),
+            ("content-type", "application/json"),
+        ];
+        let answer = desk
+            .ask(
+                "POST",
+                &format!("{path}/{act}"),
+                &headers,
+                r#"{"cycle": "R/PT1H"}"#,
+            )
+            .await;
         assert_eq!(answer.status, StatusCode::FORBIDDEN, "{act}");
-        let nobody = desk.post(&format!("/api/v1/schedules/nobody/{act}"), r#"{"cycle": "R/PT1H"}"#).await;
-        assert_eq!(nobody.status, StatusCode::NOT_FOUND, "{act}: {}", nobody.text);
+        let nobody = desk
+            .post(
+                &format!("/api/v1/schedules/nobody/{act}"),
+                r#"{"cycle": "R/PT1H"}"#,
+            )
+            .await;
+        assert_eq!(
+            nobody.status,
+            StatusCode::NOT_FOUND,
+            "{act}: {}",
+            nobody.text
+        );
     }
-    assert_eq!(desk.post(&format!("{path}/pause"), "").await.json()["was_paused"], false);
-    assert_eq!(desk.post(&format!("{path}/pause"), "").await.json()["was_paused"], true);
+    assert_eq!(
+        desk.post(&format!("{path}/pause"), "").await.json()["was_paused"],
+        false
+    );
+    assert_eq!(
+        desk.post(&format!("{path}/pause"), "").await.json()["was_paused"],
+        true
+    );
     let paused = desk.read(path).await;
-    assert_eq!((&paused["paused_by"], &paused["next"]), (&json!("operator token"), &json!([])));
+    assert_eq!(
+        (&paused["paused_by"], &paused["next"]),
+        (&json!("operator token"), &json!([]))
+    );
     // Also while it is paused.
-    assert_eq!(desk.post(&format!("{path}/run"), "").await.status, StatusCode::OK);
-    eventually("it ran", async || desk.read(path).await["runs"][0]["status"] == "done").await;
+    assert_eq!(
+        desk.post(&format!("{path}/run"), "").await.status,
+        StatusCode::OK
+    );
+    eventually("it ran", async || {
+        desk.read(path).await["runs"][0]["status"] == "done"
+    })
+    .await;
     assert_eq!(desk.read(path).await["runs"][0]["by_hand"], true);
-    assert_eq!(desk.post(&format!("{path}/resume"), "").await.json()["was_paused"], true);
+    assert_eq!(
+        desk.post(&format!("{path}/resume"), "").await.json()["was_paused"],
+        true
+    );
     for wrong in [
         r#"{"cycle": "61 * * * *"}"#,
         r#"{"cycle": "R/P"}"#,
@@ -148,33 +278,82 @@ async fn a_schedule_is_seen_paused_resumed_run_and_changed() {
         r#"{"cycle": ""}"#,
     ] {
         let refused = desk.post(&format!("{path}/set"), wrong).await;
-        assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY, "{wrong}: {}", refused.text);
-        assert!(refused.json()["detail"].as_str().unwrap().len() > 20, "{wrong}: {}", refused.text);
+        assert_eq!(
+            refused.status,
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "{wrong}: {}",
+            refused.text
+        );
+        assert!(
+            refused.json()["detail"].as_str().unwrap().len() > 20,
+            "{wrong}: {}",
+            refused.text
+        );
     }
-    let odd = desk.post(&format!("{path}/set"), r#"{"cycle": "R/PT1H", "missed": "maybe"}"#).await;
+    let odd = desk
+        .post(
+            &format!("{path}/set"),
+            r#"{"cycle": "R/PT1H", "missed": "maybe"}"#,
+        )
+        .await;
     assert_eq!(odd.status, StatusCode::BAD_REQUEST);
-    let set = desk.post(&format!("{path}/set"), r#"{"cycle": "R/P1D[Asia/Tokyo]", "missed": "skip"}"#).await;
+    let set = desk
+        .post(
+            &format!("{path}/set"),
+            r#"{"cycle": "R/P1D[Asia/Tokyo]", "missed": "skip"}"#,
+        )
+        .await;
     assert_eq!(set.status, StatusCode::OK, "{}", set.text);
     let seen = desk.read(path).await;
     assert_eq!(
         (&seen["zone"], &seen["missed"], &seen["set_by"]),
-        (&json!("Asia/Tokyo"), &json!("skip"), &json!("operator token"))
+        (
+            &json!("Asia/Tokyo"),
+            &json!("skip"),
+            &json!("operator token")
+        )
     );
     let listed = desk.read("/api/v1/schedules?limit=1").await;
-    assert_eq!((&listed["schedules"][0]["name"], &listed["next"]), (&json!("hourly"), &json!("hourly")), "{listed}");
+    assert_eq!(
+        (&listed["schedules"][0]["name"], &listed["next"]),
+        (&json!("hourly"), &json!("hourly")),
+        "{listed}"
+    );
     let rest = desk.read("/api/v1/schedules?after=hourly").await;
-    assert_eq!((rest["schedules"].as_array().unwrap().len(), &rest["next"]), (1, &json!(null)));
+    assert_eq!(
+        (rest["schedules"].as_array().unwrap().len(), &rest["next"]),
+        (1, &json!(null))
+    );
     running.stop().await;
     // Nobody registers it any more: it is shown as such, and counted.
     eventually("it is seen that nobody registers it", async || {
-        desk.read("/api/v1/schedules").await["schedules"].as_array().unwrap().iter().all(|one| one["served"] == false)
+        desk.read("/api/v1/schedules").await["schedules"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|one| one["served"] == false)
             && desk.read("/api/v1/overview").await["attention"]["schedules_in_trouble"] == 2
     })
     .await;
     let acts = desk.read("/api/v1/audit").await;
-    let went: Vec<&str> =
-        acts["acts"].as_array().unwrap().iter().map(|act| act["act"].as_str().unwrap()).rev().skip(4).collect();
+    let went: Vec<&str> = acts["acts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|act| act["act"].as_str().unwrap())
+        .rev()
+        .skip(4)
+        .collect();
     // What could not even be read is in the record by its route.
     let went: Vec<&str> = went.into_iter().filter(|act| *act != "POST").collect();
-    assert_eq!(went, ["pause schedule", "pause schedule", "run schedule", "resume schedule", "set schedule"]);
+    assert_eq!(
+        went,
+        [
+            "pause schedule",
+            "pause schedule",
+            "run schedule",
+            "resume schedule",
+            "set schedule"
+        ]
+    );
 }

@@ -27,7 +27,16 @@ impl Cluster {
         // disk.
         let sync = self.options.fsync && !temporary;
         let account = self.account.as_ref();
-        data::make(&self.place, &Making { binaries: &self.binaries, account, log: &log, sync, temporary })?;
+        data::make(
+            &self.place,
+            &Making {
+                binaries: &self.binaries,
+                account,
+                log: &log,
+                sync,
+                temporary,
+            },
+        )?;
         data::remove_stale_pid_file(&self.place.data)?;
         self.launch_on_a_port(&log)
     }
@@ -37,12 +46,18 @@ impl Cluster {
     fn lock_log(&self) -> Result<File> {
         let log = self.place.open_log()?;
         let deadline = Instant::now() + self.options.start_timeout;
-        let locked = poll_until(deadline, || match place::try_lock(&log, &self.place.log()) {
-            Ok(false) => None,
-            Ok(true) => Some(Ok(())),
-            Err(error) => Some(Err(error)),
+        let locked = poll_until(deadline, || {
+            match place::try_lock(&log, &self.place.log()) {
+                Ok(false) => None,
+                Ok(true) => Some(Ok(())),
+                Err(error) => Some(Err(error)),
+            }
         });
-        locked.unwrap_or_else(|| Err(Error::new("processes of the server's last run do not end: kill them")))?;
+        locked.unwrap_or_else(|| {
+            Err(Error::new(
+                "processes of the server's last run do not end: kill them",
+            ))
+        })?;
         Ok(log)
     }
 
@@ -89,9 +104,16 @@ impl Cluster {
         let deadline = Instant::now() + self.options.start_timeout;
         let ready = poll_until(deadline, || match server.ended() {
             Some(status) => Some(Err(format!("ended ({status})"))),
-            None => data::running(&self.place.data).filter(|running| running.status == "ready").map(Ok),
+            None => data::running(&self.place.data)
+                .filter(|running| running.status == "ready")
+                .map(Ok),
         });
-        match ready.unwrap_or_else(|| Err(format!("was not ready after {:?}", self.options.start_timeout))) {
+        match ready.unwrap_or_else(|| {
+            Err(format!(
+                "was not ready after {:?}",
+                self.options.start_timeout
+            ))
+        }) {
             Ok(running) => {
                 self.running = running;
                 self.server = Some(server);
@@ -100,7 +122,10 @@ impl Cluster {
             Err(how) => {
                 server.signal(Signal::Quit);
                 let _ = server.wait(CRASH_TIMEOUT);
-                Err(Error::with_log(&format!("{} {how}", postgres.display()), &self.place.log_tail(log_length)))
+                Err(Error::with_log(
+                    &format!("{} {how}", postgres.display()),
+                    &self.place.log_tail(log_length),
+                ))
             }
         }
     }
@@ -113,9 +138,18 @@ impl Cluster {
         settings.extend([
             ("fsync".to_owned(), on_off(self.options.fsync)),
             // Quoted, since it is a list: a directory's name may hold a comma.
-            ("unix_socket_directories".to_owned(), format!("\"{}\"", run.replace('"', "\"\""))),
-            ("listen_addresses".to_owned(), port.map_or(String::new(), |_| "127.0.0.1".to_owned())),
-            ("port".to_owned(), port.unwrap_or(url::DEFAULT_PORT).to_string()),
+            (
+                "unix_socket_directories".to_owned(),
+                format!("\"{}\"", run.replace('"', "\"\"")),
+            ),
+            (
+                "listen_addresses".to_owned(),
+                port.map_or(String::new(), |_| "127.0.0.1".to_owned()),
+            ),
+            (
+                "port".to_owned(),
+                port.unwrap_or(url::DEFAULT_PORT).to_string(),
+            ),
             ("logging_collector".to_owned(), on_off(false)),
             ("log_destination".to_owned(), "stderr".to_owned()),
         ]);
@@ -130,8 +164,12 @@ impl Cluster {
 /// Checks that a port can be had, for the sake of a clear message; for 0, finds a free one.
 fn reserve_port(port: u16) -> Result<u16> {
     let listener = TcpListener::bind(("127.0.0.1", port)).map_err(|e| {
-        Error::new(format!("cannot listen on 127.0.0.1:{port}: {e}; choose another port, or 0 for any free one"))
+        Error::new(format!(
+            "cannot listen on 127.0.0.1:{port}: {e}; choose another port, or 0 for any free one"
+        ))
     })?;
-    let address = listener.local_addr().map_err(|e| Error::new(format!("cannot find a free port: {e}")))?;
+    let address = listener
+        .local_addr()
+        .map_err(|e| Error::new(format!("cannot find a free port: {e}")))?;
     Ok(address.port())
 }

@@ -82,7 +82,9 @@ impl Cluster {
             None if owner_gone && log_free => return Ok(Some(Seen::Free)),
             // A server whose owner died is about to stop. One that never had an owner was started
             // by hand.
-            Some(running) if running.status == "ready" && (log_free || !owner_gone) => Some(Seen::Alive(running)),
+            Some(running) if running.status == "ready" && (log_free || !owner_gone) => {
+                Some(Seen::Alive(running))
+            }
             _ => None,
         };
         // Not ours after all, or not yet.
@@ -98,8 +100,23 @@ impl Cluster {
         lifetime: Lifetime,
     ) -> Self {
         let socket_dir = place.run.clone();
-        let running = Running { pid: 0, port: url::DEFAULT_PORT, socket_dir, listens: false, status: String::new() };
-        Self { place, binaries, options, account, owner: None, server: None, running, lifetime }
+        let running = Running {
+            pid: 0,
+            port: url::DEFAULT_PORT,
+            socket_dir,
+            listens: false,
+            status: String::new(),
+        };
+        Self {
+            place,
+            binaries,
+            options,
+            account,
+            owner: None,
+            server: None,
+            running,
+            lifetime,
+        }
     }
 }
 

@@ -13,7 +13,10 @@ const NO_MAIN_CLUSTER: &str = "/etc/postgresql-common/createcluster.d/gen_durabl
 
 /// Installs the programs, and no cluster with them.
 pub(super) fn install(options: &Options) -> Result<(), String> {
-    let apt = options.places.program("apt-get").ok_or("it is not on this machine")?;
+    let apt = options
+        .places
+        .program("apt-get")
+        .ok_or("it is not on this machine")?;
     if !user::is_root() {
         return Err("only root may use it".to_owned());
     }
@@ -28,9 +31,15 @@ pub(super) fn install(options: &Options) -> Result<(), String> {
 }
 
 fn apt_commands(apt: &Path) -> [Command; 2] {
-    [&["update"][..], &["install", "-y", "--no-install-recommends", "postgresql"][..]].map(|arguments| {
+    [
+        &["update"][..],
+        &["install", "-y", "--no-install-recommends", "postgresql"][..],
+    ]
+    .map(|arguments| {
         let mut command = Command::new(apt);
-        command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
+        command
+            .args(arguments)
+            .env("DEBIAN_FRONTEND", "noninteractive");
         command
     })
 }
@@ -41,9 +50,19 @@ mod tests {
 
     #[test]
     fn apt_installs_without_asking() {
-        let commands = apt_commands(Path::new("/usr/bin/apt-get")).map(|command| format!("{command:?}"));
-        assert!(commands.iter().all(|c| c.contains("DEBIAN_FRONTEND=\"noninteractive\"")), "{commands:?}");
+        let commands =
+            apt_commands(Path::new("/usr/bin/apt-get")).map(|command| format!("{command:?}"));
+        assert!(
+            commands
+                .iter()
+                .all(|c| c.contains("DEBIAN_FRONTEND=\"noninteractive\"")),
+            "{commands:?}"
+        );
         assert!(commands.concat().contains("\"update\""), "{commands:?}");
-        assert!(commands.concat().contains("\"install\" \"-y\" \"--no-install-recommends\" \"postgresql\""));
+        assert!(
+            commands
+                .concat()
+                .contains("\"install\" \"-y\" \"--no-install-recommends\" \"postgresql\"")
+        );
     }
 }

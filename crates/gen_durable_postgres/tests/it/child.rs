@@ -22,8 +22,14 @@ impl Holder {
     pub(crate) fn start(role: &str, dir: Option<&Path>) -> Self {
         let mut holder = Self::begin(role, dir);
         let lines = BufReader::new(holder.process.stdout.take().unwrap()).lines();
-        let line = lines.map_while(Result::ok).find_map(|line| line.split("HOLDS ").nth(1).map(str::to_owned));
-        holder.told = line.expect("the child ended early").split(' ').map(str::to_owned).collect();
+        let line = lines
+            .map_while(Result::ok)
+            .find_map(|line| line.split("HOLDS ").nth(1).map(str::to_owned));
+        holder.told = line
+            .expect("the child ended early")
+            .split(' ')
+            .map(str::to_owned)
+            .collect();
         holder
     }
 
@@ -33,9 +39,17 @@ impl Holder {
         if let Some(dir) = dir {
             command.env(DIR, dir);
         }
-        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut process = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let input = process.stdin.take();
-        Self { process, told: Vec::new(), _input: input }
+        Self {
+            process,
+            told: Vec::new(),
+            _input: input,
+        }
     }
 
     pub(crate) fn server_pid(&self) -> u32 {
@@ -59,7 +73,14 @@ impl Drop for Holder {
 /// A command that plays a role in another process.
 pub(crate) fn command(binary: &Path, role: &str) -> Command {
     let mut command = Command::new(binary);
-    command.args(["--exact", "child::plays_its_role", "--ignored", "--nocapture"]).env(ROLE, role);
+    command
+        .args([
+            "--exact",
+            "child::plays_its_role",
+            "--ignored",
+            "--nocapture",
+        ])
+        .env(ROLE, role);
     command
 }
 
@@ -72,11 +93,19 @@ fn plays_its_role() {
         "kept" => hold(Cluster::kept(dir).unwrap()),
         "shared" => {
             let cluster = gen_durable_postgres::shared().unwrap();
-            println!("\nHOLDS {} {} {}", cluster.pid(), cluster.data_dir().display(), cluster.url());
+            println!(
+                "\nHOLDS {} {} {}",
+                cluster.pid(),
+                cluster.data_dir().display(),
+                cluster.url()
+            );
             // Ends without dropping anything, as a test binary does.
             std::process::exit(0);
         }
-        "address" => println!("\nADDRESS {}", gen_durable_postgres::database_url().unwrap()),
+        "address" => println!(
+            "\nADDRESS {}",
+            gen_durable_postgres::database_url().unwrap()
+        ),
         "search" => println!("\nERROR {}", Options::new().temporary().unwrap_err()),
         "ordinary user" => super::user::as_an_ordinary_user(),
         other => panic!("no such role: {other}"),
@@ -84,6 +113,11 @@ fn plays_its_role() {
 }
 
 fn hold(cluster: Cluster) {
-    println!("\nHOLDS {} {} {}", cluster.pid(), cluster.data_dir().display(), cluster.url());
+    println!(
+        "\nHOLDS {} {} {}",
+        cluster.pid(),
+        cluster.data_dir().display(),
+        cluster.url()
+    );
     let _ = std::io::stdin().lines().next();
 }

@@ -28,7 +28,10 @@ fn a_running_cluster_is_joined_and_not_stopped() {
     let holder = Holder::start("kept", Some(dir.path()));
     let mut joined = Cluster::kept(dir.path()).unwrap();
     assert!(joined.is_joined());
-    assert_eq!((joined.pid(), joined.url()), (holder.server_pid(), holder.told[2].clone()));
+    assert_eq!(
+        (joined.pid(), joined.url()),
+        (holder.server_pid(), holder.told[2].clone())
+    );
     assert!(joined.crash().is_err() && joined.restart().is_err() && joined.start_again().is_err());
     joined.stop().unwrap();
     drop(joined);
@@ -40,11 +43,26 @@ fn a_running_cluster_is_joined_and_not_stopped() {
 fn of_two_that_start_at_once_one_joins_the_other() {
     let dir = Dir::new("race");
     let clusters: Vec<Cluster> = std::thread::scope(|scope| {
-        let starts: Vec<_> = (0..3).map(|_| scope.spawn(|| Cluster::kept(dir.path()).unwrap())).collect();
-        starts.into_iter().map(|start| start.join().unwrap()).collect()
+        let starts: Vec<_> = (0..3)
+            .map(|_| scope.spawn(|| Cluster::kept(dir.path()).unwrap()))
+            .collect();
+        starts
+            .into_iter()
+            .map(|start| start.join().unwrap())
+            .collect()
     });
-    assert_eq!(clusters.iter().filter(|cluster| !cluster.is_joined()).count(), 1);
-    assert!(clusters.iter().all(|cluster| cluster.pid() == clusters[0].pid()));
+    assert_eq!(
+        clusters
+            .iter()
+            .filter(|cluster| !cluster.is_joined())
+            .count(),
+        1
+    );
+    assert!(
+        clusters
+            .iter()
+            .all(|cluster| cluster.pid() == clusters[0].pid())
+    );
 }
 
 /// The number in a stale pid file may by now be that of another program, even of another cluster's
@@ -90,8 +108,14 @@ fn data_of_another_version_is_refused_by_both_numbers() {
     drop(cluster);
     fs::write(data.join("PG_VERSION"), "12\n").unwrap();
     let error = Cluster::kept(dir.path()).unwrap_err().to_string();
-    assert!(error.contains("Postgres 12") && error.contains(&format!("Postgres {version}")), "{error}");
-    assert!(error.contains("PG_BIN") && error.contains("dump"), "{error}");
+    assert!(
+        error.contains("Postgres 12") && error.contains(&format!("Postgres {version}")),
+        "{error}"
+    );
+    assert!(
+        error.contains("PG_BIN") && error.contains("dump"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -108,7 +132,10 @@ fn a_data_directory_that_is_something_else_is_left_alone() {
 #[test]
 fn a_deep_directory_with_an_odd_name_will_do() {
     let dir = Dir::new("deep");
-    let deep = dir.path().join("it's a, \"very\" deep directory $HOME").join("x".repeat(90));
+    let deep = dir
+        .path()
+        .join("it's a, \"very\" deep directory $HOME")
+        .join("x".repeat(90));
     let cluster = Cluster::kept(&deep).unwrap();
     assert_eq!(ask(&cluster.url(), "select 1"), "1");
     drop(cluster);

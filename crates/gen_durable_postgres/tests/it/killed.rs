@@ -12,7 +12,10 @@ use super::{Dir, ask, group_of, lives, send, wait_until};
 #[test]
 fn a_killed_owner_takes_a_temporary_cluster_along() {
     let mut holder = Holder::start("temporary", None);
-    let (pid, base) = (holder.server_pid(), Path::new(&holder.told[1]).parent().unwrap().to_owned());
+    let (pid, base) = (
+        holder.server_pid(),
+        Path::new(&holder.told[1]).parent().unwrap().to_owned(),
+    );
     assert!(lives(pid) && base.exists());
     holder.kill();
     wait_until("the server is gone", || !lives(pid));
@@ -22,7 +25,10 @@ fn a_killed_owner_takes_a_temporary_cluster_along() {
 #[test]
 fn the_shared_cluster_goes_with_its_process() {
     let holder = Holder::start("shared", None);
-    let (pid, base) = (holder.server_pid(), Path::new(&holder.told[1]).parent().unwrap().to_owned());
+    let (pid, base) = (
+        holder.server_pid(),
+        Path::new(&holder.told[1]).parent().unwrap().to_owned(),
+    );
     wait_until("the server is gone", || !lives(pid));
     wait_until("the directory is gone", || !base.exists());
 }
@@ -51,12 +57,18 @@ fn a_server_without_its_owner_is_not_joined() {
     let pid = holder.server_pid();
     // Without its watcher it stays for as long as we like.
     let Some(group) = group_of(pid) else { return };
-    let watchers = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    let watchers = fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
     watchers
         .filter(|other| *other != pid && group_of(*other) == Some(group))
         .for_each(|other| assert!(send(other, "KILL")));
     holder.kill();
-    let error = Options::new().start_timeout(Duration::from_millis(200)).kept(dir.path()).unwrap_err().to_string();
+    let error = Options::new()
+        .start_timeout(Duration::from_millis(200))
+        .kept(dir.path())
+        .unwrap_err()
+        .to_string();
     assert!(send(pid, "INT"));
     assert!(error.contains("neither serves nor ends"), "{error}");
     assert!(!Cluster::kept(dir.path()).unwrap().is_joined());
@@ -67,7 +79,10 @@ fn a_server_without_its_owner_is_not_joined() {
 #[test]
 fn a_frozen_server_goes_with_its_owner_too() {
     let mut holder = Holder::start("temporary", None);
-    let (pid, base) = (holder.server_pid(), Path::new(&holder.told[1]).parent().unwrap().to_owned());
+    let (pid, base) = (
+        holder.server_pid(),
+        Path::new(&holder.told[1]).parent().unwrap().to_owned(),
+    );
     assert!(send(pid, "STOP"));
     holder.kill();
     send(pid, "CONT");
@@ -79,8 +94,12 @@ fn a_frozen_server_goes_with_its_owner_too() {
 fn an_owner_killed_while_the_data_directory_is_made_is_got_over() {
     let dir = Dir::new("initdb");
     let unfinished = || {
-        let names = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
-        names.filter(|name| name.to_string_lossy().starts_with("data.new-")).count()
+        let names = fs::read_dir(dir.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name());
+        names
+            .filter(|name| name.to_string_lossy().starts_with("data.new-"))
+            .count()
     };
     let mut holder = Holder::begin("kept", Some(dir.path()));
     wait_until("the data directory is being made", || unfinished() == 1);

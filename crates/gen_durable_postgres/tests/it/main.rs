@@ -20,7 +20,8 @@ impl Dir {
     fn new(name: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let dir = std::env::temp_dir().join(format!("gd-test-{}-{number}-{name}", std::process::id()));
+        let dir =
+            std::env::temp_dir().join(format!("gd-test-{}-{number}-{name}", std::process::id()));
         fs::create_dir(&dir).unwrap();
         Self(fs::canonicalize(dir).unwrap())
     }
@@ -42,7 +43,10 @@ fn ask(url: &str, query: &str) -> String {
 }
 
 fn try_ask(url: &str, query: &str) -> Result<String, tokio_postgres::Error> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await?;
         let connection = tokio::spawn(connection);
@@ -64,13 +68,22 @@ fn lives(pid: u32) -> bool {
 
 /// Sends a signal through the shell's own `kill`.
 fn send(pid: u32, signal: &str) -> bool {
-    Command::new("sh").args(["-c", &format!("kill -s {signal} {pid} 2>/dev/null")]).status().unwrap().success()
+    Command::new("sh")
+        .args(["-c", &format!("kill -s {signal} {pid} 2>/dev/null")])
+        .status()
+        .unwrap()
+        .success()
 }
 
 /// The process group of a process, where the system tells (Linux does).
 fn group_of(pid: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit(')').next()?.split_whitespace().nth(2)?.parse().ok()
+    stat.rsplit(')')
+        .next()?
+        .split_whitespace()
+        .nth(2)?
+        .parse()
+        .ok()
 }
 
 /// Waits for a condition; fails by name when it does not come true.

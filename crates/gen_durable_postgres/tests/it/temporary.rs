@@ -20,13 +20,22 @@ fn a_temporary_cluster_serves_and_leaves_nothing_behind() {
     assert_eq!(ask(&cluster.url(), settings), expected);
 
     ask(&cluster.url(), "create database \"other one\"");
-    assert_eq!(ask(&cluster.url_for("other one"), "select current_database()"), "other one");
+    assert_eq!(
+        ask(&cluster.url_for("other one"), "select current_database()"),
+        "other one"
+    );
 
     cluster.stop().unwrap();
     assert!(!lives(pid));
     assert!(!data.parent().unwrap().exists());
     cluster.stop().expect("stopping twice is nothing");
-    assert!(cluster.start_again().unwrap_err().to_string().contains("removed it"));
+    assert!(
+        cluster
+            .start_again()
+            .unwrap_err()
+            .to_string()
+            .contains("removed it")
+    );
 }
 
 #[test]
@@ -49,7 +58,10 @@ fn a_crashed_cluster_comes_back_with_what_was_committed() {
 /// the start waits.
 #[test]
 fn a_killed_server_starts_again_only_after_its_last_session() {
-    let mut cluster = Options::new().start_timeout(Duration::from_secs(5)).temporary().unwrap();
+    let mut cluster = Options::new()
+        .start_timeout(Duration::from_secs(5))
+        .temporary()
+        .unwrap();
     let url = cluster.url();
     let busy = std::thread::spawn({
         let url = url.clone();
@@ -73,28 +85,57 @@ fn a_killed_server_starts_again_only_after_its_last_session() {
 
 #[test]
 fn a_port_asks_for_the_password_that_its_address_holds() {
-    let mut cluster = Options::new().fsync(false).listen_on(0).temporary().unwrap();
+    let mut cluster = Options::new()
+        .fsync(false)
+        .listen_on(0)
+        .temporary()
+        .unwrap();
     let tcp = cluster.tcp_url().unwrap();
     assert_eq!(ask(&tcp, "select current_setting('fsync')"), "off");
-    assert_eq!(ask(&cluster.url(), "select 1"), "1", "the socket works beside it");
+    assert_eq!(
+        ask(&cluster.url(), "select 1"),
+        "1",
+        "the socket works beside it"
+    );
     let (before, after) = tcp.split_once('@').unwrap();
-    assert!(try_ask(&format!("{before}x@{after}"), "select 1").is_err(), "a wrong password is refused");
+    assert!(
+        try_ask(&format!("{before}x@{after}"), "select 1").is_err(),
+        "a wrong password is refused"
+    );
     cluster.restart().unwrap();
-    assert_eq!(cluster.tcp_url().unwrap(), tcp, "the address stays over a restart");
+    assert_eq!(
+        cluster.tcp_url().unwrap(),
+        tcp,
+        "the address stays over a restart"
+    );
 }
 
 #[test]
 fn an_occupied_port_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
-    let error = Options::new().listen_on(port).temporary().unwrap_err().to_string();
-    assert!(error.contains(&format!("127.0.0.1:{port}")) && error.contains("choose another port"), "{error}");
+    let error = Options::new()
+        .listen_on(port)
+        .temporary()
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains(&format!("127.0.0.1:{port}")) && error.contains("choose another port"),
+        "{error}"
+    );
 }
 
 #[test]
 fn a_server_that_does_not_start_shows_its_log() {
-    let error = Options::new().setting("no_such_setting", "1").temporary().unwrap_err().to_string();
-    assert!(error.contains("no_such_setting") && !error.contains("Success."), "{error}");
+    let error = Options::new()
+        .setting("no_such_setting", "1")
+        .temporary()
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("no_such_setting") && !error.contains("Success."),
+        "{error}"
+    );
 }
 
 #[test]
@@ -139,7 +180,11 @@ fn what_the_dead_left_is_swept_and_nothing_else() {
 fn database_url_wins_and_starts_nothing() {
     let told = |url: &str| {
         let mut command = child::command(&std::env::current_exe().unwrap(), "address");
-        let output = command.env("DATABASE_URL", url).env("PG_BIN", "/nonexistent").output().unwrap();
+        let output = command
+            .env("DATABASE_URL", url)
+            .env("PG_BIN", "/nonexistent")
+            .output()
+            .unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     assert!(told("postgresql://somewhere/else").contains("ADDRESS postgresql://somewhere/else"));
@@ -151,5 +196,8 @@ fn a_wrong_pg_bin_is_an_error_that_says_so() {
     let mut command = child::command(&std::env::current_exe().unwrap(), "search");
     let output = command.env("PG_BIN", "/usr/share").output().unwrap();
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(told.contains("ERROR PG_BIN is /usr/share, and there is no `initdb` in it"), "{told}");
+    assert!(
+        told.contains("ERROR PG_BIN is /usr/share, and there is no `initdb` in it"),
+        "{told}"
+    );
 }

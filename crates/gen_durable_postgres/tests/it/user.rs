@@ -16,7 +16,11 @@ fn nobody() -> Option<(u32, u32)> {
         return None;
     }
     let passwd = fs::read_to_string("/etc/passwd").unwrap();
-    let line = passwd.lines().find(|line| line.starts_with("nobody:"))?.split(':').collect::<Vec<_>>();
+    let line = passwd
+        .lines()
+        .find(|line| line.starts_with("nobody:"))?
+        .split(':')
+        .collect::<Vec<_>>();
     Some((line[2].parse().ok()?, line[3].parse().ok()?))
 }
 
@@ -27,8 +31,13 @@ fn root_is_told_when_the_servers_account_cannot_reach_a_directory() {
     }
     let dir = Dir::new("closed");
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
-    let error = Cluster::kept(dir.path().join("inner")).unwrap_err().to_string();
-    assert!(error.contains("may not pass") && error.contains(&dir.path().display().to_string()), "{error}");
+    let error = Cluster::kept(dir.path().join("inner"))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("may not pass") && error.contains(&dir.path().display().to_string()),
+        "{error}"
+    );
 }
 
 #[test]
@@ -42,12 +51,19 @@ fn root_runs_a_directory_as_the_user_who_owns_it() {
     fn give(path: &std::path::Path, uid: u32, gid: u32) {
         chown(path, Some(uid), Some(gid)).unwrap();
         if path.is_dir() {
-            fs::read_dir(path).unwrap().for_each(|entry| give(&entry.unwrap().path(), uid, gid));
+            fs::read_dir(path)
+                .unwrap()
+                .for_each(|entry| give(&entry.unwrap().path(), uid, gid));
         }
     }
     give(dir.path(), uid, gid);
     let cluster = Cluster::kept(dir.path()).unwrap();
-    assert_eq!(fs::metadata(cluster.data_dir().join("postmaster.pid")).unwrap().uid(), uid);
+    assert_eq!(
+        fs::metadata(cluster.data_dir().join("postmaster.pid"))
+            .unwrap()
+            .uid(),
+        uid
+    );
     assert_eq!(ask(&cluster.url(), "select 1"), "1");
 }
 
@@ -63,16 +79,26 @@ fn an_ordinary_user_needs_nobodys_help() {
     fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
     chown(home.path(), Some(uid), Some(gid)).unwrap();
     let mut command = child::command(&binary, "ordinary user");
-    command.env("HOME", home.path()).env_remove("XDG_DATA_HOME").env_remove("XDG_CACHE_HOME").env_remove("TMPDIR");
+    command
+        .env("HOME", home.path())
+        .env_remove("XDG_DATA_HOME")
+        .env_remove("XDG_CACHE_HOME")
+        .env_remove("TMPDIR");
     let output = command.current_dir("/").gid(gid).uid(uid).output().unwrap();
     let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && told.contains("1 passed"), "{told}");
+    assert!(
+        output.status.success() && told.contains("1 passed"),
+        "{told}"
+    );
 }
 
 /// Played by a process that is not root.
 pub(crate) fn as_an_ordinary_user() {
     let mut cluster = Cluster::temporary().unwrap();
-    let (pid, base) = (cluster.pid(), cluster.data_dir().parent().unwrap().to_owned());
+    let (pid, base) = (
+        cluster.pid(),
+        cluster.data_dir().parent().unwrap().to_owned(),
+    );
     assert_eq!(ask(&cluster.url(), "select 1"), "1");
     cluster.stop().unwrap();
     assert!(!lives(pid) && !base.exists());
@@ -86,6 +112,11 @@ pub(crate) fn as_an_ordinary_user() {
     drop(cluster);
     fs::remove_dir_all(inner).unwrap();
 
-    let error = Cluster::kept("/usr/gen_durable_test").unwrap_err().to_string();
-    assert!(error.contains("choose a directory this user may write to"), "{error}");
+    let error = Cluster::kept("/usr/gen_durable_test")
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("choose a directory this user may write to"),
+        "{error}"
+    );
 }

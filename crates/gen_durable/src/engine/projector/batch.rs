@@ -7,24 +7,33 @@ pub(crate) fn gap(position: i64, events: &[LogRow]) -> Option<String> {
     let mut expected = position;
     events.iter().find_map(|row| {
         expected += 1;
-        (row.position != expected)
-            .then(|| format!("events {expected} to {} are not in the log any more: it was trimmed", row.position - 1))
+        (row.position != expected).then(|| {
+            format!(
+                "events {expected} to {} are not in the log any more: it was trimmed",
+                row.position - 1
+            )
+        })
     })
 }
 
 /// What is missing of the events after a position up to another, if even the first is.
 pub(crate) fn missing(position: i64, end: i64, events: &[LogRow]) -> Option<String> {
     match events {
-        [] if position < end => {
-            Some(format!("events {} to {end} are not in the log any more: it was trimmed", position + 1))
-        }
+        [] if position < end => Some(format!(
+            "events {} to {end} are not in the log any more: it was trimmed",
+            position + 1
+        )),
         events => gap(position, events),
     }
 }
 
 /// A running hash of what was applied: FNV-1a over positions, names and payloads, whatever the batches were.
 pub(crate) fn running_hash(before: i64, events: &[LogRow]) -> i64 {
-    let mut hash = if before == 0 { 0xcbf2_9ce4_8422_2325_u64 } else { before.cast_unsigned() };
+    let mut hash = if before == 0 {
+        0xcbf2_9ce4_8422_2325_u64
+    } else {
+        before.cast_unsigned()
+    };
     let mut take = |bytes: &[u8]| {
         for byte in bytes {
             hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
@@ -41,7 +50,11 @@ pub(crate) fn running_hash(before: i64, events: &[LogRow]) -> i64 {
 }
 
 pub(crate) fn weight(events: &[LogRow]) -> i64 {
-    let bytes: usize = events.iter().filter_map(|row| row.payload.as_ref()).map(String::len).sum();
+    let bytes: usize = events
+        .iter()
+        .filter_map(|row| row.payload.as_ref())
+        .map(String::len)
+        .sum();
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
@@ -70,7 +83,11 @@ mod tests {
         let whole = running_hash(0, &rows);
         for cut in 0..=rows.len() {
             let (first, second) = rows.split_at(cut);
-            assert_eq!(running_hash(running_hash(0, first), second), whole, "cut at {cut}");
+            assert_eq!(
+                running_hash(running_hash(0, first), second),
+                whole,
+                "cut at {cut}"
+            );
         }
         let other: Vec<LogRow> = (1..=6).map(|n| row(n, (n != 4).then_some("1"))).collect();
         assert_ne!(running_hash(0, &other), whole);
@@ -81,10 +98,16 @@ mod tests {
         let rows = |positions: &[i64]| positions.iter().map(|n| row(*n, None)).collect::<Vec<_>>();
         assert_eq!(gap(4, &rows(&[5, 6, 7])), None);
         assert_eq!(gap(0, &[]), None);
-        assert!(gap(4, &rows(&[7])).is_some_and(|gone| gone.contains("events 5 to 6 are not in the log")));
+        assert!(
+            gap(4, &rows(&[7]))
+                .is_some_and(|gone| gone.contains("events 5 to 6 are not in the log"))
+        );
         assert!(gap(4, &rows(&[5, 8])).is_some_and(|gone| gone.contains("events 6 to 7")));
         assert_eq!(missing(4, 4, &[]), None);
-        assert!(missing(4, 9, &[]).is_some_and(|gone| gone.contains("events 5 to 9 are not in the log")));
+        assert!(
+            missing(4, 9, &[])
+                .is_some_and(|gone| gone.contains("events 5 to 9 are not in the log"))
+        );
         assert!(missing(4, 9, &rows(&[7])).is_some_and(|gone| gone.contains("events 5 to 6")));
     }
 }

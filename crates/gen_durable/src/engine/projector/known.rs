@@ -29,17 +29,27 @@ impl Known {
     /// Records how far the cursor of a scope has come, and whether another worker is at it.
     pub(super) fn note(&mut self, key: Key, position: i64, theirs: bool, now: Instant) {
         let theirs_until = now + if theirs { turn::OWNED } else { Duration::ZERO };
-        self.scopes.insert(key, Seen { position, at: now, theirs_until });
+        self.scopes.insert(
+            key,
+            Seen {
+                position,
+                at: now,
+                theirs_until,
+            },
+        );
     }
 
     /// Whether an event at this position is worth a turn of the scope.
     pub(super) fn is_news(&self, key: &Key, position: i64, now: Instant) -> bool {
-        self.scopes.get(key).is_none_or(|seen| seen.position < position && seen.theirs_until <= now)
+        self.scopes
+            .get(key)
+            .is_none_or(|seen| seen.position < position && seen.theirs_until <= now)
     }
 
     /// Forgets scopes without a recent turn: memory follows the scopes that are active.
     pub(super) fn forget(&mut self, now: Instant) {
-        self.scopes.retain(|_, seen| now.duration_since(seen.at) < KNOWN_FOR);
+        self.scopes
+            .retain(|_, seen| now.duration_since(seen.at) < KNOWN_FOR);
         self.scopes.shrink_to(self.scopes.len() * 2);
     }
 }
@@ -60,7 +70,10 @@ mod tests {
         known.forget(begin + KNOWN_FOR);
         assert_eq!(known.scopes.len(), 1);
         assert!(known.scopes.capacity() < 1_000);
-        assert!(!known.is_news(&key(1), 5, begin + KNOWN_FOR) && known.is_news(&key(2), 5, begin + KNOWN_FOR));
+        assert!(
+            !known.is_news(&key(1), 5, begin + KNOWN_FOR)
+                && known.is_news(&key(2), 5, begin + KNOWN_FOR)
+        );
     }
 
     #[test]

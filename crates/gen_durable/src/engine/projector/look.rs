@@ -72,14 +72,21 @@ impl Look {
     }
 
     async fn look(&mut self, since: Looked, all: bool) -> Result<BTreeMap<String, i64>, Fault> {
-        let News { unplaced, placed, looked } =
-            self.projector.call(move |connection| async move { events::discover(&connection, &since).await }).await?;
+        let News {
+            unplaced,
+            placed,
+            looked,
+        } = self
+            .projector
+            .call(move |connection| async move { events::discover(&connection, &since).await })
+            .await?;
         let mut grown: BTreeMap<String, i64> = placed.into_iter().collect();
         self.waiting.extend(unplaced);
         if !self.waiting.is_empty() {
             let tenants: Vec<String> = self.waiting.iter().cloned().collect();
-            let done =
-                self.projector.call(move |connection| async move { events::place(&connection, &tenants, all).await });
+            let done = self.projector.call(move |connection| async move {
+                events::place(&connection, &tenants, all).await
+            });
             for (tenant, count) in done.await? {
                 self.waiting.remove(&tenant);
                 if count > 0 {
@@ -91,7 +98,11 @@ impl Look {
         self.since.snapshot = looked.snapshot;
         if let Some(arrival) = looked.arrival {
             self.seen.push_back((now, arrival));
-            while self.seen.get(1).is_some_and(|(then, _)| now.duration_since(*then) >= ARRIVAL_LAG) {
+            while self
+                .seen
+                .get(1)
+                .is_some_and(|(then, _)| now.duration_since(*then) >= ARRIVAL_LAG)
+            {
                 self.seen.pop_front();
             }
             self.since.arrival = self.seen.front().map(|(_, arrival)| *arrival);
@@ -103,20 +114,32 @@ impl Look {
     /// tenants, are behind. `all`: of all tenants at once.
     pub(super) async fn sweep(&mut self, all: bool) -> Behind {
         let (swept, worker) = (self.projector.swept(), self.projector.worker.clone());
-        let since = Looked { snapshot: None, arrival: self.since.arrival };
+        let since = Looked {
+            snapshot: None,
+            arrival: self.since.arrival,
+        };
         if let Err(fault) = self.look(since, true).await {
-            tracing::debug!(error = fault.message(), "could not place from the beginning");
+            tracing::debug!(
+                error = fault.message(),
+                "could not place from the beginning"
+            );
         }
         if swept.is_empty() {
             return Behind::default();
         }
         let pause = (self.page_took * WALK_SHARE).clamp(WALK_PAUSE_MIN, WALK_PAUSE_MAX);
-        let walk =
-            Walk { page: TENANTS_PAGE, pause_seconds: pause.as_secs_f64(), idle_seconds: WALK_IDLE.as_secs_f64(), all };
+        let walk = Walk {
+            page: TENANTS_PAGE,
+            pause_seconds: pause.as_secs_f64(),
+            idle_seconds: WALK_IDLE.as_secs_f64(),
+            all,
+        };
         let begun = Instant::now();
         let behind = self
             .projector
-            .call(move |connection| async move { projections::behind(&connection, &swept, &worker, walk).await })
+            .call(move |connection| async move {
+                projections::behind(&connection, &swept, &worker, walk).await
+            })
             .await;
         match behind {
             Ok(behind) => {
@@ -132,12 +155,22 @@ impl Look {
 
     /// Deletes some old events that all projections have read, of the next page of tenants. Returns whether there may be more.
     pub(super) async fn trim(&mut self, retention: Option<Duration>, every: Duration) -> bool {
-        let Some(retention) = retention else { return false };
-        let (names, older_seconds) = (self.projector.names(), crate::codec::delay_seconds(retention));
+        let Some(retention) = retention else {
+            return false;
+        };
+        let (names, older_seconds) = (
+            self.projector.names(),
+            crate::codec::delay_seconds(retention),
+        );
         let trimmed = self.projector.call(move |connection| async move {
             let idle_seconds = every.as_secs_f64();
-            let page =
-                TrimPage { older_seconds, followers: &names, tenants: TENANTS_PAGE, events: TRIM_BATCH, idle_seconds };
+            let page = TrimPage {
+                older_seconds,
+                followers: &names,
+                tenants: TENANTS_PAGE,
+                events: TRIM_BATCH,
+                idle_seconds,
+            };
             events::trim_logs(&connection, &page).await
         });
         trimmed.await.unwrap_or_else(|fault| {
@@ -148,14 +181,19 @@ impl Look {
 
     /// Deletes some finished runs and resolved failures after their retention. Returns whether there may be more.
     pub(super) async fn collect(&mut self, retention: Option<Duration>) -> bool {
-        let Some(retention) = retention else { return false };
+        let Some(retention) = retention else {
+            return false;
+        };
         let seconds = crate::codec::delay_seconds(retention);
-        let collected = self
-            .projector
-            .call(move |connection| async move { runs::collect(&connection, seconds, COLLECT_BATCH).await });
-        collected.await.map(|count| count >= COLLECT_BATCH.into()).unwrap_or_else(|fault| {
-            tracing::debug!(error = fault.message(), "could not collect runs");
-            false
-        })
+        let collected = self.projector.call(move |connection| async move {
+            runs::collect(&connection, seconds, COLLECT_BATCH).await
+        });
+        collected
+            .await
+            .map(|count| count >= COLLECT_BATCH.into())
+            .unwrap_or_else(|fault| {
+                tracing::debug!(error = fault.message(), "could not collect runs");
+                false
+            })
     }
 }

@@ -95,12 +95,23 @@ pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, bell: Arc<Lo
     let settings = &core.settings;
     // An engine without projections only places what others leave, and has time for that.
     let only_places = projector.readers.is_empty();
-    let begin = Instant::now() + if only_places { SWEEP_EVERY_MAX } else { Duration::ZERO };
+    let begin = Instant::now()
+        + if only_places {
+            SWEEP_EVERY_MAX
+        } else {
+            Duration::ZERO
+        };
     let (mut poll, mut sweep, mut seek) = (begin, begin, begin);
     let mut trim = Instant::now() + settings.collect_every;
     let mut news_at = (!only_places).then(Instant::now);
     loop {
-        let next = schedule.later.iter().map(|(at, _)| *at).chain([poll, sweep, seek, trim]).min().unwrap_or(poll);
+        let next = schedule
+            .later
+            .iter()
+            .map(|(at, _)| *at)
+            .chain([poll, sweep, seek, trim])
+            .min()
+            .unwrap_or(poll);
         tokio::select! {
             biased;
             () = core.phase.draining() => break,
@@ -146,9 +157,16 @@ pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, bell: Arc<Lo
         }
         if trim <= now {
             // A little at a time: nobody's turn waits for it.
-            let trimmed = look.trim(settings.event_retention, settings.collect_every).await;
+            let trimmed = look
+                .trim(settings.event_retention, settings.collect_every)
+                .await;
             let more = look.collect(settings.timer_retention).await || trimmed;
-            trim = Instant::now() + if more { Duration::ZERO } else { settings.collect_every };
+            trim = Instant::now()
+                + if more {
+                    Duration::ZERO
+                } else {
+                    settings.collect_every
+                };
         }
         while let Some((key, work)) = schedule.next() {
             let report = report.clone();
@@ -208,7 +226,10 @@ impl Schedule {
     }
 
     fn index(&self, projection: &str) -> Option<usize> {
-        self.projector.readers.iter().position(|reader| reader.name() == projection)
+        self.projector
+            .readers
+            .iter()
+            .position(|reader| reader.name() == projection)
     }
 
     /// Give it a turn, unless it has one coming.
@@ -219,7 +240,15 @@ impl Schedule {
             Some(entry) => entry.again = entry.again.max(position),
             None => {
                 let limit = self.projector.batch;
-                self.entries.insert(key.clone(), Entry { limit, again: 0, under_way: false, run });
+                self.entries.insert(
+                    key.clone(),
+                    Entry {
+                        limit,
+                        again: 0,
+                        under_way: false,
+                        run,
+                    },
+                );
                 self.ready.push_back(key);
             }
         }
@@ -228,11 +257,16 @@ impl Schedule {
     /// The rows say that its time has come, whatever we thought: an operator has let it go on, say.
     fn hasten(&mut self, key: &Key) {
         let now = Instant::now();
-        self.later.iter_mut().filter(|(_, later)| later == key).for_each(|(at, _)| *at = now);
+        self.later
+            .iter_mut()
+            .filter(|(_, later)| later == key)
+            .for_each(|(at, _)| *at = now);
     }
 
     fn ripen(&mut self, now: Instant) {
-        let (ripe, later) = std::mem::take(&mut self.later).into_iter().partition(|(at, _)| *at <= now);
+        let (ripe, later) = std::mem::take(&mut self.later)
+            .into_iter()
+            .partition(|(at, _)| *at <= now);
         self.later = later;
         let ripe: Vec<(Instant, Key)> = ripe;
         self.ready.extend(ripe.into_iter().map(|(_, key)| key));
@@ -242,17 +276,24 @@ impl Schedule {
         self.running -= 1;
         let theirs = turn == Turn::Theirs;
         if matches!(key, Key::Scope(..)) {
-            self.known.note(key.clone(), position, theirs, Instant::now());
+            self.known
+                .note(key.clone(), position, theirs, Instant::now());
         }
-        let Some(entry) = self.entries.get_mut(&key) else { return };
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return;
+        };
         (entry.limit, entry.under_way) = (limit, false);
         let again = std::mem::take(&mut entry.again);
         match turn {
             Turn::More => self.ready.push_back(key),
             // Told of more while it was at it: what it read may have been read before that.
-            Turn::Idle if again > position && matches!(key, Key::Scope(..)) => self.ready.push_back(key),
+            Turn::Idle if again > position && matches!(key, Key::Scope(..)) => {
+                self.ready.push_back(key)
+            }
             // Another worker moved the cursor a moment ago. Should it die, what it leaves is found when its time is over.
-            Turn::Theirs if matches!(key, Key::Scope(..)) => self.later.push((Instant::now() + turn::OWNED, key)),
+            Turn::Theirs if matches!(key, Key::Scope(..)) => {
+                self.later.push((Instant::now() + turn::OWNED, key))
+            }
             Turn::Idle | Turn::Theirs => drop(self.entries.remove(&key)),
             Turn::Wait(pause) => self.later.push((Instant::now() + pause, key)),
         }
@@ -272,16 +313,25 @@ impl Schedule {
                 let reader = projector.readers.get(*index)?.clone();
                 let tenant = tenant.clone();
                 Box::pin(async move {
-                    let (turn, position) = projector.turn(&reader, &tenant, &mut limit, false).await;
+                    let (turn, position) =
+                        projector.turn(&reader, &tenant, &mut limit, false).await;
                     (turn, limit, position)
                 })
             }
             (Key::Parked(index, tenant, position), _) => {
                 let reader = projector.readers.get(*index)?.clone();
                 let (tenant, position) = (tenant.clone(), *position);
-                Box::pin(async move { (projector.redrive(&reader, &tenant, position).await, limit, 0) })
+                Box::pin(async move {
+                    (
+                        projector.redrive(&reader, &tenant, position).await,
+                        limit,
+                        0,
+                    )
+                })
             }
-            (Key::Run(_), Some(due)) => Box::pin(async move { (projector.run_turn(&due, &mut limit).await, limit, 0) }),
+            (Key::Run(_), Some(due)) => {
+                Box::pin(async move { (projector.run_turn(&due, &mut limit).await, limit, 0) })
+            }
             (Key::Run(_), None) => return None,
         };
         self.running += 1;
@@ -296,7 +346,10 @@ impl Schedule {
         let found = self
             .projector
             .call(move |connection| async move {
-                Ok((runs::due(&connection, &builds, &worker).await?, projections::redrives(&connection, &names).await?))
+                Ok((
+                    runs::due(&connection, &builds, &worker).await?,
+                    projections::redrives(&connection, &names).await?,
+                ))
             })
             .await;
         match found {
@@ -323,21 +376,27 @@ pub(crate) async fn settle(projector: &Arc<Projector>) -> Result<(), crate::stor
     loop {
         let mut moved = false;
         for (tenant, projection) in look.sweep(true).await.scopes {
-            let Some(reader) = projector.reader(&projection) else { continue };
+            let Some(reader) = projector.reader(&projection) else {
+                continue;
+            };
             let mut limit = projector.batch;
             while projector.turn(reader, &tenant, &mut limit, true).await.0 == Turn::More {
                 moved = true;
             }
         }
         let asked = projector.names();
-        let redrives =
-            projector.call(move |connection| async move { projections::redrives(&connection, &asked).await });
+        let redrives = projector.call(move |connection| async move {
+            projections::redrives(&connection, &asked).await
+        });
         for (tenant, projection, position) in redrives.await? {
-            let Some(reader) = projector.reader(&projection) else { continue };
+            let Some(reader) = projector.reader(&projection) else {
+                continue;
+            };
             projector.redrive(reader, &tenant, position).await;
         }
         let (builds, worker) = (projector.builds(), projector.worker.clone());
-        let due = projector.call(move |connection| async move { runs::due(&connection, &builds, &worker).await });
+        let due = projector
+            .call(move |connection| async move { runs::due(&connection, &builds, &worker).await });
         for run in due.await? {
             let mut limit = projector.batch;
             let turn = loop {

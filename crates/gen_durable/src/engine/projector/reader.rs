@@ -24,9 +24,14 @@ pub(crate) trait Reader: Send + Sync {
     fn policy(&self) -> Policy;
     fn on_poison(&self) -> Poison;
     fn on_new_version(&self) -> NewVersion;
-    fn apply<'a>(&'a self, rows: &'a [LogRow], cx: Projecting<'a>) -> BoxFuture<'a, Result<(), StepError>>;
+    fn apply<'a>(
+        &'a self,
+        rows: &'a [LogRow],
+        cx: Projecting<'a>,
+    ) -> BoxFuture<'a, Result<(), StepError>>;
     fn clear<'a>(&'a self, cx: Projecting<'a>) -> BoxFuture<'a, Result<(), StepError>>;
-    fn digest<'a>(&'a self, cx: Projecting<'a>) -> BoxFuture<'a, Result<Option<Digest>, StepError>>;
+    fn digest<'a>(&'a self, cx: Projecting<'a>)
+    -> BoxFuture<'a, Result<Option<Digest>, StepError>>;
 }
 
 struct Typed<P>(P);
@@ -53,10 +58,18 @@ impl<P: Projection> Reader for Typed<P> {
     fn on_new_version(&self) -> NewVersion {
         self.0.on_new_version()
     }
-    fn apply<'a>(&'a self, rows: &'a [LogRow], mut cx: Projecting<'a>) -> BoxFuture<'a, Result<(), StepError>> {
+    fn apply<'a>(
+        &'a self,
+        rows: &'a [LogRow],
+        mut cx: Projecting<'a>,
+    ) -> BoxFuture<'a, Result<(), StepError>> {
         Box::pin(async move {
-            let wanted = rows.iter().filter_map(|row| row.payload.as_deref().map(|payload| (row, payload)));
-            let batch = wanted.map(|(row, payload)| decode::<P>(row, payload)).collect::<Result<Vec<_>, _>>()?;
+            let wanted = rows
+                .iter()
+                .filter_map(|row| row.payload.as_deref().map(|payload| (row, payload)));
+            let batch = wanted
+                .map(|(row, payload)| decode::<P>(row, payload))
+                .collect::<Result<Vec<_>, _>>()?;
             if batch.is_empty() {
                 return Ok(());
             }
@@ -66,14 +79,20 @@ impl<P: Projection> Reader for Typed<P> {
     fn clear<'a>(&'a self, mut cx: Projecting<'a>) -> BoxFuture<'a, Result<(), StepError>> {
         Box::pin(async move { self.0.clear(&mut cx).await })
     }
-    fn digest<'a>(&'a self, mut cx: Projecting<'a>) -> BoxFuture<'a, Result<Option<Digest>, StepError>> {
+    fn digest<'a>(
+        &'a self,
+        mut cx: Projecting<'a>,
+    ) -> BoxFuture<'a, Result<Option<Digest>, StepError>> {
         Box::pin(async move { self.0.digest(&mut cx).await })
     }
 }
 
 fn decode<P: Projection>(row: &LogRow, payload: &str) -> Result<Recorded<P::Events>, StepError> {
     let shape = |error: &dyn std::fmt::Display| {
-        fatal(format!("event {} ({} v{}) cannot be decoded: {error}", row.position, row.name, row.version))
+        fatal(format!(
+            "event {} ({} v{}) cannot be decoded: {error}",
+            row.position, row.name, row.version
+        ))
     };
     let parse = |text: &str| serde_json::from_str(text).map_err(|error| shape(&error));
     let version = u16::try_from(row.version).unwrap_or_default();
@@ -115,14 +134,29 @@ impl Trouble {
         let message = storable(fault.message());
         match fault {
             Fault::Busy(_) => Trouble::Busy(message),
-            Fault::Away(_) | Fault::TimedOut(_) => Trouble::Outage { message, lost: false },
-            Fault::Lost(_) => Trouble::Outage { message, lost: true },
-            Fault::Refused { code: Some(code), .. } if code == SqlState::IN_FAILED_SQL_TRANSACTION => {
-                let message =
-                    format!("a statement of `apply` or `clear` failed, and its error was not returned: {message}");
-                Trouble::Failed { message, fatal: false }
+            Fault::Away(_) | Fault::TimedOut(_) => Trouble::Outage {
+                message,
+                lost: false,
+            },
+            Fault::Lost(_) => Trouble::Outage {
+                message,
+                lost: true,
+            },
+            Fault::Refused {
+                code: Some(code), ..
+            } if code == SqlState::IN_FAILED_SQL_TRANSACTION => {
+                let message = format!(
+                    "a statement of `apply` or `clear` failed, and its error was not returned: {message}"
+                );
+                Trouble::Failed {
+                    message,
+                    fatal: false,
+                }
             }
-            Fault::Refused { .. } => Trouble::Failed { message: format!("refused: {message}"), fatal: false },
+            Fault::Refused { .. } => Trouble::Failed {
+                message: format!("refused: {message}"),
+                fatal: false,
+            },
         }
     }
 }
@@ -133,8 +167,14 @@ impl Trouble {
         let with = |message| format!("event {position}: {message}");
         match self {
             Trouble::Busy(message) => Trouble::Busy(message),
-            Trouble::Outage { message, lost } => Trouble::Outage { message: with(message), lost },
-            Trouble::Failed { message, fatal } => Trouble::Failed { message: with(message), fatal },
+            Trouble::Outage { message, lost } => Trouble::Outage {
+                message: with(message),
+                lost,
+            },
+            Trouble::Failed { message, fatal } => Trouble::Failed {
+                message: with(message),
+                fatal,
+            },
         }
     }
 }
@@ -144,17 +184,34 @@ pub(crate) async fn guarded<T>(
     timeout: Duration,
     code: impl Future<Output = Result<T, StepError>>,
 ) -> Result<T, Trouble> {
-    let bounded = AssertUnwindSafe(async move { tokio::time::timeout(timeout, code).await }).catch_unwind();
-    let failed = |message: String, fatal| Err(Trouble::Failed { message: storable(&message), fatal });
+    let bounded =
+        AssertUnwindSafe(async move { tokio::time::timeout(timeout, code).await }).catch_unwind();
+    let failed = |message: String, fatal| {
+        Err(Trouble::Failed {
+            message: storable(&message),
+            fatal,
+        })
+    };
     match bounded.await {
         Ok(Ok(Ok(done))) => Ok(done),
-        Ok(Ok(Err(error))) => Err(outage(&error)
-            .unwrap_or_else(|| Trouble::Failed { message: storable(&error.to_string()), fatal: error.is_fatal() })),
-        Ok(Err(_)) => failed(format!("it ran longer than its timeout of {timeout:?}"), false),
+        Ok(Ok(Err(error))) => Err(outage(&error).unwrap_or_else(|| Trouble::Failed {
+            message: storable(&error.to_string()),
+            fatal: error.is_fatal(),
+        })),
+        Ok(Err(_)) => failed(
+            format!("it ran longer than its timeout of {timeout:?}"),
+            false,
+        ),
         Err(panic) => {
             let said = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let said = said.or_else(|| panic.downcast_ref::<String>().cloned());
-            failed(format!("it panicked: {}", said.unwrap_or_else(|| "without a message".into())), false)
+            failed(
+                format!(
+                    "it panicked: {}",
+                    said.unwrap_or_else(|| "without a message".into())
+                ),
+                false,
+            )
         }
     }
 }
@@ -165,14 +222,17 @@ fn outage(error: &StepError) -> Option<Trouble> {
         return None;
     }
     let fault = error.causes().find_map(|cause| {
-        let of_ours =
-            cause.downcast_ref::<Error>().and_then(|error| match (error.is_transient(), error.is_unknown()) {
+        let of_ours = cause.downcast_ref::<Error>().and_then(|error| {
+            match (error.is_transient(), error.is_unknown()) {
                 (true, _) => Some(Fault::Away(error.to_string())),
                 (_, true) => Some(Fault::Lost(error.to_string())),
                 _ => None,
-            });
+            }
+        });
         let of_postgres = || cause.downcast_ref::<tokio_postgres::Error>().map(Fault::of);
-        of_ours.or_else(of_postgres).filter(|fault| !matches!(fault, Fault::Refused { .. }))
+        of_ours
+            .or_else(of_postgres)
+            .filter(|fault| !matches!(fault, Fault::Refused { .. }))
     })?;
     Some(Trouble::of(fault))
 }

@@ -36,7 +36,9 @@ enum Filled {
 impl Projector {
     /// One turn of a run.
     pub(crate) async fn run_turn(&self, due: &Due, limit: &mut i32) -> Turn {
-        let Some(reader) = self.reader(&due.projection).cloned() else { return Turn::Idle };
+        let Some(reader) = self.reader(&due.projection).cloned() else {
+            return Turn::Idle;
+        };
         let turned = match due.retired {
             Some(_) => self.clear_retired(&reader, due).await,
             None => self.try_run(&reader, due, limit).await,
@@ -44,16 +46,24 @@ impl Projector {
         turned.unwrap_or_else(|fault| {
             let error = fault.message();
             match fault {
-                Fault::Refused { .. } => tracing::warn!(run = due.id, error, "a turn of a run could not begin"),
+                Fault::Refused { .. } => {
+                    tracing::warn!(run = due.id, error, "a turn of a run could not begin")
+                }
                 _ => tracing::debug!(run = due.id, error, "a turn of a run was lost"),
             }
             Turn::Wait(PAUSE)
         })
     }
 
-    async fn try_run(&self, reader: &Arc<dyn Reader>, due: &Due, limit: &mut i32) -> Result<Turn, Fault> {
+    async fn try_run(
+        &self,
+        reader: &Arc<dyn Reader>,
+        due: &Due,
+        limit: &mut i32,
+    ) -> Result<Turn, Fault> {
         if !reader.generations() && matches!(due.kind, RunKind::Shadow | RunKind::Verify) {
-            let why = "its rows carry no generation (`GENERATIONS`): it can only be rebuilt in place";
+            let why =
+                "its rows carry no generation (`GENERATIONS`): it can only be rebuilt in place";
             return self.end(due, Some(why.into()), None).await;
         }
         match due.kind {
@@ -61,7 +71,12 @@ impl Projector {
             RunKind::Replay => match self.fill(reader, due, limit, None).await? {
                 Filled::On => Ok(Turn::More),
                 Filled::Full(run) => {
-                    self.end(due, None, Some(format!("replayed up to position {}", run.position))).await
+                    self.end(
+                        due,
+                        None,
+                        Some(format!("replayed up to position {}", run.position)),
+                    )
+                    .await
                 }
                 Filled::Over => Ok(Turn::Idle),
                 Filled::Wait(pause) => Ok(Turn::Wait(pause)),
@@ -95,10 +110,17 @@ impl Projector {
             Ok((live, Some(digest))) => self.note_digest(due, digest, live.position).await?,
             Ok((_, None)) => {}
             // Rows that no digest can be taken of are a reason to rebuild.
-            Err(trouble) => tracing::warn!(run = due.id, ?trouble, "no digest of the rows that are cleared"),
+            Err(trouble) => tracing::warn!(
+                run = due.id,
+                ?trouble,
+                "no digest of the rows that are cleared"
+            ),
         }
         let mut tx = self.begin().await?;
-        let ask = Ask { scope: true, ..self.run_ask(reader.as_ref(), due, 1) };
+        let ask = Ask {
+            scope: true,
+            ..self.run_ask(reader.as_ref(), due, 1)
+        };
         let Opened { run, events } = runs::open(&mut tx, &self.target, &ask).await?;
         let run = match run {
             Held::Ours(run) => run,
@@ -111,25 +133,49 @@ impl Projector {
         // What is cleared must come back: better the old rows than none.
         if let Some(gone) = missing(0, run.scope_position, &events) {
             tx.finish("rollback").await?;
-            return self.end(due, Some(format!("{gone}; the rows are left as they are")), None).await;
+            return self
+                .end(
+                    due,
+                    Some(format!("{gone}; the rows are left as they are")),
+                    None,
+                )
+                .await;
         }
-        if let Err(trouble) = self.clear(reader, &mut tx, &due.tenant, run.generation).await {
+        if let Err(trouble) = self
+            .clear(reader, &mut tx, &due.tenant, run.generation)
+            .await
+        {
             undo(tx).await;
             return self.trouble(due, trouble).await;
         }
-        let began = match runs::restart(&mut tx, &self.target, due.id, reader.version().into()).await {
-            Ok(began) => tx.finish(if began { "commit" } else { "rollback" }).await,
-            Err(fault) => Err(fault),
-        };
+        let began =
+            match runs::restart(&mut tx, &self.target, due.id, reader.version().into()).await {
+                Ok(began) => tx.finish(if began { "commit" } else { "rollback" }).await,
+                Err(fault) => Err(fault),
+            };
         if let Err(fault) = began {
             return self.trouble(due, Trouble::of(fault)).await;
         }
-        self.pool.inner.log.poke(std::iter::once(due.tenant.as_str()));
+        self.pool
+            .inner
+            .log
+            .poke(std::iter::once(due.tenant.as_str()));
         Ok(Turn::Idle)
     }
 
-    async fn clear(&self, reader: &Arc<dyn Reader>, tx: &mut Tx, tenant: &str, generation: i32) -> Result<(), Trouble> {
-        let cx = Projecting { tenant, generation, replaying: true, tx };
+    async fn clear(
+        &self,
+        reader: &Arc<dyn Reader>,
+        tx: &mut Tx,
+        tenant: &str,
+        generation: i32,
+    ) -> Result<(), Trouble> {
+        let cx = Projecting {
+            tenant,
+            generation,
+            replaying: true,
+            tx,
+        };
         guarded(self.timeout(reader.as_ref()), reader.clear(cx)).await
     }
 
@@ -143,7 +189,11 @@ impl Projector {
     ) -> Result<Filled, Fault> {
         let mut tx = self.begin().await?;
         // A replay writes to the rows that live writes to: live stands still for this batch.
-        let ask = Ask { to, scope: due.kind == RunKind::Replay, ..self.run_ask(reader.as_ref(), due, *limit) };
+        let ask = Ask {
+            to,
+            scope: due.kind == RunKind::Replay,
+            ..self.run_ask(reader.as_ref(), due, *limit)
+        };
         let Opened { run, events } = runs::open(&mut tx, &self.target, &ask).await?;
         let run = match run {
             Held::Ours(run) => run,
@@ -156,15 +206,24 @@ impl Projector {
         };
         let Some(last) = events.last() else {
             tx.finish("commit").await?;
-            let end = run.target.filter(|_| due.kind == RunKind::Replay).unwrap_or(run.scope_position);
+            let end = run
+                .target
+                .filter(|_| due.kind == RunKind::Replay)
+                .unwrap_or(run.scope_position);
             let Some(gone) = missing(run.position, to.map_or(end, |to| to.min(end)), &[]) else {
                 return Ok(Filled::Full(run));
             };
             self.end(due, Some(gone), None).await?;
             return Ok(Filled::Over);
         };
-        let applied = match self.apply_run(reader, &due.tenant, &mut tx, &run, &events).await {
-            Ok(applied) => self.close_run(tx, &self.move_of(due, &run, last.position, Some(applied))).await,
+        let applied = match self
+            .apply_run(reader, &due.tenant, &mut tx, &run, &events)
+            .await
+        {
+            Ok(applied) => {
+                self.close_run(tx, &self.move_of(due, &run, last.position, Some(applied)))
+                    .await
+            }
             Err(trouble) => {
                 undo(tx).await;
                 Err(trouble)
@@ -181,7 +240,12 @@ impl Projector {
             }
             Err(Trouble::Outage { message, .. }) if events.len() > 1 => {
                 *limit = shrunk(*limit, events.len());
-                tracing::warn!(run = due.id, error = message, limit, "a batch of a run is made smaller");
+                tracing::warn!(
+                    run = due.id,
+                    error = message,
+                    limit,
+                    "a batch of a run is made smaller"
+                );
                 Ok(Filled::On)
             }
             Err(Trouble::Failed { message, .. }) if reader.on_poison() == Poison::Park => {
@@ -197,7 +261,13 @@ impl Projector {
     }
 
     /// A run's move to a position; without the hash of what was applied, the events are passed over.
-    fn move_of<'a>(&'a self, due: &Due, run: &Standing, new: i64, applied: Option<i64>) -> Advance<'a> {
+    fn move_of<'a>(
+        &'a self,
+        due: &Due,
+        run: &Standing,
+        new: i64,
+        applied: Option<i64>,
+    ) -> Advance<'a> {
         Advance {
             run: due.id,
             old: run.position,
@@ -212,7 +282,10 @@ impl Projector {
     /// Moves the run and commits, or rolls back if the run is not where it was found.
     async fn close_run(&self, mut tx: Tx, advance: &Advance<'_>) -> Result<(), Trouble> {
         match runs::advance(&mut tx, &self.target, advance).await {
-            Ok(ours) => tx.finish(if ours { "commit" } else { "rollback" }).await.map_err(Trouble::of),
+            Ok(ours) => tx
+                .finish(if ours { "commit" } else { "rollback" })
+                .await
+                .map_err(Trouble::of),
             Err(fault) => {
                 undo(tx).await;
                 Err(Trouble::of(fault))
@@ -222,14 +295,32 @@ impl Projector {
 
     /// Live has parked this event, or would: the run goes on without it. When the rows of a shadow are read, it is parked. The
     /// run is opened again: what began it was rolled back with the batch, if this is its first event.
-    async fn pass_over(&self, reader: &Arc<dyn Reader>, due: &Due, position: i64, error: &str) -> Result<(), Fault> {
-        tracing::warn!(run = due.id, position, "a run passes over an event that it could not apply: {error}");
+    async fn pass_over(
+        &self,
+        reader: &Arc<dyn Reader>,
+        due: &Due,
+        position: i64,
+        error: &str,
+    ) -> Result<(), Fault> {
+        tracing::warn!(
+            run = due.id,
+            position,
+            "a run passes over an event that it could not apply: {error}"
+        );
         let mut tx = self.begin().await?;
-        let ask = Ask { scope: due.kind == RunKind::Replay, ..self.run_ask(reader.as_ref(), due, 1) };
+        let ask = Ask {
+            scope: due.kind == RunKind::Replay,
+            ..self.run_ask(reader.as_ref(), due, 1)
+        };
         let ours = match runs::open(&mut tx, &self.target, &ask).await?.run {
             Held::Ours(run) if run.position == position - 1 => {
                 runs::pass_over(&mut tx, &self.target, due.id, position, error).await?;
-                runs::advance(&mut tx, &self.target, &self.move_of(due, &run, position, None)).await?
+                runs::advance(
+                    &mut tx,
+                    &self.target,
+                    &self.move_of(due, &run, position, None),
+                )
+                .await?
             }
             _ => false,
         };
@@ -245,15 +336,28 @@ impl Projector {
         events: &[projections::LogRow],
     ) -> Result<i64, Trouble> {
         if let Some(gone) = gap(run.position, events) {
-            return Err(Trouble::Failed { message: gone, fatal: true });
+            return Err(Trouble::Failed {
+                message: gone,
+                fatal: true,
+            });
         }
-        let cx = Projecting { tenant, generation: run.run_generation, replaying: true, tx };
+        let cx = Projecting {
+            tenant,
+            generation: run.run_generation,
+            replaying: true,
+            tx,
+        };
         guarded(self.timeout(reader.as_ref()), reader.apply(events, cx)).await?;
         Ok(running_hash(run.applied, events))
     }
 
     /// Full up to where live stood: compare the rows of both at one position, then swap or say what came of it.
-    async fn compare(&self, reader: &Arc<dyn Reader>, due: &Due, limit: &mut i32) -> Result<Turn, Fault> {
+    async fn compare(
+        &self,
+        reader: &Arc<dyn Reader>,
+        due: &Due,
+        limit: &mut i32,
+    ) -> Result<Turn, Fault> {
         // Live's rows and live's cursor, as one snapshot has them: live goes on meanwhile.
         let (live, live_digest) = match self.digest_of_live(reader, due).await? {
             Ok(found) => found,
@@ -278,14 +382,26 @@ impl Projector {
         let at = live.position;
         let (equal, verdict) = match (live_digest, digest) {
             (Some(a), Some(b)) if a == b => (true, format!("equal at position {at}: {a}")),
-            (Some(a), Some(b)) => (false, format!("differs at position {at}: live {a}, rebuilt {b}")),
-            _ => (true, format!("not compared at position {at}: it offers no digest")),
+            (Some(a), Some(b)) => (
+                false,
+                format!("differs at position {at}: live {a}, rebuilt {b}"),
+            ),
+            _ => (
+                true,
+                format!("not compared at position {at}: it offers no digest"),
+            ),
         };
-        let hashes = if live.applied == run.applied { "" } else { "; and other events were applied" };
+        let hashes = if live.applied == run.applied {
+            ""
+        } else {
+            "; and other events were applied"
+        };
         let verdict = format!("{verdict}{hashes}");
         self.note(due, live_digest, at, &verdict).await?;
         if due.kind == RunKind::Verify {
-            let error = live_digest.is_none().then(|| "it offers no digest: nothing can be verified".to_owned());
+            let error = live_digest
+                .is_none()
+                .then(|| "it offers no digest: nothing can be verified".to_owned());
             return self.end(due, error, Some(verdict)).await;
         }
         // Another version makes other rows: that is what it is for.
@@ -304,11 +420,21 @@ impl Projector {
     ) -> Result<Result<(Cursor, Option<Digest>), Trouble>, Fault> {
         let mut tx = self.begin().await?;
         projections::one_snapshot(&mut tx, &self.target).await?;
-        let Some(live) = projections::cursor_in(&mut tx, &self.target, &due.tenant, reader.name()).await? else {
+        let Some(live) =
+            projections::cursor_in(&mut tx, &self.target, &due.tenant, reader.name()).await?
+        else {
             tx.finish("rollback").await?;
-            return Ok(Err(Trouble::Failed { message: "there is no such scope any more".into(), fatal: true }));
+            return Ok(Err(Trouble::Failed {
+                message: "there is no such scope any more".into(),
+                fatal: true,
+            }));
         };
-        let cx = Projecting { tenant: &due.tenant, generation: live.generation, replaying: true, tx: &mut tx };
+        let cx = Projecting {
+            tenant: &due.tenant,
+            generation: live.generation,
+            replaying: true,
+            tx: &mut tx,
+        };
         match guarded(self.timeout(reader.as_ref()), reader.digest(cx)).await {
             Ok(digest) => tx.finish("commit").await.map(|()| Ok((live, digest))),
             Err(trouble) => Ok(Err(trouble)),
@@ -326,35 +452,61 @@ impl Projector {
         projections::one_snapshot(&mut tx, &self.target).await?;
         if runs::position_in(&mut tx, &self.target, due.id).await? != Some(run.position) {
             tx.finish("rollback").await?;
-            return Ok(Err(Trouble::Busy("another worker went on with the run".into())));
+            return Ok(Err(Trouble::Busy(
+                "another worker went on with the run".into(),
+            )));
         }
         let (tenant, generation) = (due.tenant.as_str(), run.run_generation);
-        let cx = Projecting { tenant, generation, replaying: true, tx: &mut tx };
+        let cx = Projecting {
+            tenant,
+            generation,
+            replaying: true,
+            tx: &mut tx,
+        };
         match guarded(self.timeout(reader.as_ref()), reader.digest(cx)).await {
             Ok(digest) => tx.finish("commit").await.map(|()| Ok(digest)),
             Err(trouble) => Ok(Err(trouble)),
         }
     }
 
-    async fn note(&self, due: &Due, digest: Option<Digest>, position: i64, verdict: &str) -> Result<(), Fault> {
+    async fn note(
+        &self,
+        due: &Due,
+        digest: Option<Digest>,
+        position: i64,
+        verdict: &str,
+    ) -> Result<(), Fault> {
         if let Some(digest) = digest {
             self.note_digest(due, digest, position).await?;
         }
         let (run, verdict) = (due.id, verdict.to_owned());
-        self.call(move |connection| async move { runs::verdict(&connection, run, &verdict).await }).await
+        self.call(move |connection| async move { runs::verdict(&connection, run, &verdict).await })
+            .await
     }
 
     async fn note_digest(&self, due: &Due, digest: Digest, position: i64) -> Result<(), Fault> {
         let (tenant, projection) = (due.tenant.clone(), due.projection.clone());
         self.call(move |connection| async move {
-            projections::note_digest(&connection, &tenant, &projection, digest.as_bytes(), position).await
+            projections::note_digest(
+                &connection,
+                &tenant,
+                &projection,
+                digest.as_bytes(),
+                position,
+            )
+            .await
         })
         .await
     }
 
     /// Under the lock of the scope: apply what live has done since, and let readers see these rows. While more than a batch is
     /// missing, live is not held up.
-    async fn swap(&self, reader: &Arc<dyn Reader>, due: &Due, limit: &mut i32) -> Result<Turn, Fault> {
+    async fn swap(
+        &self,
+        reader: &Arc<dyn Reader>,
+        due: &Due,
+        limit: &mut i32,
+    ) -> Result<Turn, Fault> {
         loop {
             match self.fill(reader, due, limit, None).await? {
                 Filled::On => continue,
@@ -363,8 +515,15 @@ impl Projector {
                 Filled::Wait(pause) => return Ok(Turn::Wait(pause)),
             }
             let mut tx = self.begin().await?;
-            let ask = Ask { scope: true, ..self.run_ask(reader.as_ref(), due, self.batch) };
-            let Opened { run: Held::Ours(run), events } = runs::open(&mut tx, &self.target, &ask).await? else {
+            let ask = Ask {
+                scope: true,
+                ..self.run_ask(reader.as_ref(), due, self.batch)
+            };
+            let Opened {
+                run: Held::Ours(run),
+                events,
+            } = runs::open(&mut tx, &self.target, &ask).await?
+            else {
                 return tx.finish("commit").await.map(|()| Turn::Idle);
             };
             let reached = events.last().map_or(run.position, |row| row.position);
@@ -373,7 +532,10 @@ impl Projector {
                 continue;
             }
             if reached > run.position {
-                match self.apply_run(reader, &due.tenant, &mut tx, &run, &events).await {
+                match self
+                    .apply_run(reader, &due.tenant, &mut tx, &run, &events)
+                    .await
+                {
                     Ok(applied) => {
                         let advance = self.move_of(due, &run, reached, Some(applied));
                         if let Err(fault) = runs::advance(&mut tx, &self.target, &advance).await {
@@ -387,10 +549,14 @@ impl Projector {
                     }
                 }
             }
-            let swapped = match runs::swap(&mut tx, &self.target, due.id, reader.version().into()).await {
-                Ok(swapped) => tx.finish(if swapped { "commit" } else { "rollback" }).await.map(|()| swapped),
-                Err(fault) => Err(fault),
-            };
+            let swapped =
+                match runs::swap(&mut tx, &self.target, due.id, reader.version().into()).await {
+                    Ok(swapped) => tx
+                        .finish(if swapped { "commit" } else { "rollback" })
+                        .await
+                        .map(|()| swapped),
+                    Err(fault) => Err(fault),
+                };
             let swapped = match swapped {
                 Ok(swapped) => swapped,
                 Err(fault) => return self.trouble(due, Trouble::of(fault)).await,
@@ -402,7 +568,10 @@ impl Projector {
                     run = due.id,
                     "a rebuilt generation is read"
                 );
-                self.pool.inner.log.poke(std::iter::once(due.tenant.as_str()));
+                self.pool
+                    .inner
+                    .log
+                    .poke(std::iter::once(due.tenant.as_str()));
                 self.pool.inner.log.poke_runs();
                 return Ok(Turn::Idle);
             }
@@ -416,7 +585,12 @@ impl Projector {
             return tx.finish("commit").await.map(|()| Turn::Idle);
         };
         if let Err(trouble) = self.clear(reader, &mut tx, &due.tenant, generation).await {
-            tracing::warn!(run = due.id, generation, ?trouble, "could not clear what nobody reads any more");
+            tracing::warn!(
+                run = due.id,
+                generation,
+                ?trouble,
+                "could not clear what nobody reads any more"
+            );
             return Ok(Turn::Wait(PAUSE * 10));
         }
         runs::cleared(&mut tx, &self.target, due.id).await?;
@@ -433,22 +607,40 @@ impl Projector {
             Trouble::Busy(message) => Err(Fault::Busy(message)),
             Trouble::Failed { message, .. } => self.end(due, Some(message), None).await,
             Trouble::Outage { message, .. } => {
-                tracing::warn!(run = due.id, error = message, "a turn of a run met an outage");
+                tracing::warn!(
+                    run = due.id,
+                    error = message,
+                    "a turn of a run met an outage"
+                );
                 let (run, error) = (due.id, message.clone());
-                let counted = self.call(move |connection| async move { runs::outage(&connection, run, &error).await });
+                let counted = self.call(move |connection| async move {
+                    runs::outage(&connection, run, &error).await
+                });
                 let tries = counted.await?.map_or(0, i32::unsigned_abs);
                 if tries >= OUTAGE_ATTEMPTS_MIN {
-                    return self.end(due, Some(format!("{message}; tried {tries} times")), None).await;
+                    return self
+                        .end(due, Some(format!("{message}; tried {tries} times")), None)
+                        .await;
                 }
                 Ok(Turn::Wait(PAUSE * 2_u32.pow(tries)))
             }
         }
     }
 
-    async fn end(&self, due: &Due, error: Option<String>, verdict: Option<String>) -> Result<Turn, Fault> {
+    async fn end(
+        &self,
+        due: &Due,
+        error: Option<String>,
+        verdict: Option<String>,
+    ) -> Result<Turn, Fault> {
         let run = due.id;
         if let Some(error) = &error {
-            tracing::warn!(run, projection = due.projection, tenant = due.tenant, "a run has failed: {error}");
+            tracing::warn!(
+                run,
+                projection = due.projection,
+                tenant = due.tenant,
+                "a run has failed: {error}"
+            );
         }
         self.call(move |connection| async move {
             runs::finish(&connection, run, error.as_deref(), verdict.as_deref()).await

@@ -73,7 +73,12 @@ pub(crate) enum Turn {
 }
 
 impl Projector {
-    pub(crate) fn new(pool: Pool, worker: String, readers: Vec<Arc<dyn Reader>>, settings: &Settings) -> Projector {
+    pub(crate) fn new(
+        pool: Pool,
+        worker: String,
+        readers: Vec<Arc<dyn Reader>>,
+        settings: &Settings,
+    ) -> Projector {
         Projector {
             target: pool.inner.target.clone(),
             pool,
@@ -90,12 +95,18 @@ impl Projector {
     }
 
     pub(crate) fn builds(&self) -> Vec<(&'static str, i32)> {
-        self.readers.iter().map(|reader| (reader.name(), reader.version().into())).collect()
+        self.readers
+            .iter()
+            .map(|reader| (reader.name(), reader.version().into()))
+            .collect()
     }
 
     pub(crate) fn swept(&self) -> Vec<Swept> {
         let eager = |reader: &Arc<dyn Reader>| reader.on_new_version() != NewVersion::Offer;
-        self.readers.iter().map(|reader| (reader.name(), reader.version().into(), eager(reader))).collect()
+        self.readers
+            .iter()
+            .map(|reader| (reader.name(), reader.version().into(), eager(reader)))
+            .collect()
     }
 
     pub(crate) fn reader(&self, name: &str) -> Option<&Arc<dyn Reader>> {
@@ -104,7 +115,12 @@ impl Projector {
 
     pub(crate) async fn begin(&self) -> Result<Tx, Fault> {
         let closed = || Fault::Away("the projector has ended".into());
-        let permit = self.permits.clone().acquire_owned().await.map_err(|_| closed())?;
+        let permit = self
+            .permits
+            .clone()
+            .acquire_owned()
+            .await
+            .map_err(|_| closed())?;
         self.pool.begin_with(permit).await
     }
 
@@ -122,7 +138,10 @@ impl Projector {
         force: bool,
     ) -> (Turn, i64) {
         let mut reached = 0;
-        match self.try_turn(reader, tenant, limit, force, &mut reached).await {
+        match self
+            .try_turn(reader, tenant, limit, force, &mut reached)
+            .await
+        {
             Ok(turn) => (turn, reached),
             Err(fault) => (lost(reader.name(), tenant, &fault), 0),
         }
@@ -152,12 +171,24 @@ impl Projector {
             tx: &mut tx,
         };
         let applied = match gap(opened.position, &opened.events) {
-            Some(gone) => Err(Trouble::Failed { message: gone, fatal: true }),
-            None => guarded(self.timeout(reader.as_ref()), reader.apply(&opened.events, cx)).await,
+            Some(gone) => Err(Trouble::Failed {
+                message: gone,
+                fatal: true,
+            }),
+            None => {
+                guarded(
+                    self.timeout(reader.as_ref()),
+                    reader.apply(&opened.events, cx),
+                )
+                .await
+            }
         };
         match applied {
             Ok(()) => {
-                let new = opened.events.last().map_or(opened.position, |row| row.position);
+                let new = opened
+                    .events
+                    .last()
+                    .map_or(opened.position, |row| row.position);
                 let cursor = Move {
                     generation: opened.generation,
                     old: opened.position,
@@ -168,7 +199,9 @@ impl Projector {
                 match self.close(reader, tenant, tx, cursor).await {
                     Ok(true) => *reached = new,
                     Ok(false) => return Ok(Turn::Theirs),
-                    Err(trouble) => return self.failed(reader, tenant, &opened, trouble, limit).await,
+                    Err(trouble) => {
+                        return self.failed(reader, tenant, &opened, trouble, limit).await;
+                    }
                 }
                 metrics::counter!("durable_projected_total", "projection" => reader.name())
                     .increment(count.try_into().unwrap_or_default());
@@ -185,13 +218,22 @@ impl Projector {
     }
 
     /// Moves the cursor and commits. `false`: the cursor was not where the batch found it, and nothing is committed.
-    async fn close(&self, reader: &Arc<dyn Reader>, tenant: &str, mut tx: Tx, cursor: Move) -> Result<bool, Trouble> {
+    async fn close(
+        &self,
+        reader: &Arc<dyn Reader>,
+        tenant: &str,
+        mut tx: Tx,
+        cursor: Move,
+    ) -> Result<bool, Trouble> {
         let (scope, owned) = ((tenant, reader.name()), OWNED.as_secs_f64());
-        let closed = projections::close(&mut tx, &self.target, scope, cursor, &self.worker, owned).await;
+        let closed =
+            projections::close(&mut tx, &self.target, scope, cursor, &self.worker, owned).await;
         match closed {
-            Ok(moved) => {
-                tx.finish(if moved { "commit" } else { "rollback" }).await.map(|()| moved).map_err(Trouble::of)
-            }
+            Ok(moved) => tx
+                .finish(if moved { "commit" } else { "rollback" })
+                .await
+                .map(|()| moved)
+                .map_err(Trouble::of),
             Err(fault) => {
                 undo(tx).await;
                 Err(Trouble::of(fault))
@@ -199,7 +241,13 @@ impl Projector {
         }
     }
 
-    pub(crate) fn ask<'a>(&'a self, reader: &'a dyn Reader, tenant: &'a str, limit: i32, force: bool) -> Ask<'a> {
+    pub(crate) fn ask<'a>(
+        &'a self,
+        reader: &'a dyn Reader,
+        tenant: &'a str,
+        limit: i32,
+        force: bool,
+    ) -> Ask<'a> {
         Ask {
             tenant,
             projection: reader.name(),
@@ -213,37 +261,64 @@ impl Projector {
         }
     }
 
-    async fn not_now(&self, reader: &Arc<dyn Reader>, tenant: &str, opened: &Opened) -> Result<Turn, Fault> {
+    async fn not_now(
+        &self,
+        reader: &Arc<dyn Reader>,
+        tenant: &str,
+        opened: &Opened,
+    ) -> Result<Turn, Fault> {
         Ok(match opened.verdict {
             Verdict::Go => Turn::Idle,
             Verdict::Locked => Turn::Wait(LOCKED_PAUSE),
             Verdict::Theirs => Turn::Theirs,
             Verdict::Newer | Verdict::Halted | Verdict::Blocked => Turn::Wait(LONG_PAUSE),
-            Verdict::Waiting(seconds) => Turn::Wait(Duration::try_from_secs_f64(seconds).unwrap_or(LONG_PAUSE)),
+            Verdict::Waiting(seconds) => {
+                Turn::Wait(Duration::try_from_secs_f64(seconds).unwrap_or(LONG_PAUSE))
+            }
             Verdict::Outdated => self.outdated(reader, tenant, opened.scope_version).await?,
         })
     }
 
     /// The rows are those of an older version of this code.
-    async fn outdated(&self, reader: &Arc<dyn Reader>, tenant: &str, rows_of: i32) -> Result<Turn, Fault> {
+    async fn outdated(
+        &self,
+        reader: &Arc<dyn Reader>,
+        tenant: &str,
+        rows_of: i32,
+    ) -> Result<Turn, Fault> {
         let (name, version) = (reader.name(), i32::from(reader.version()));
         let whose = tenant.to_owned();
         match reader.on_new_version() {
             NewVersion::GoOn => {
-                self.call(
-                    move |connection| async move { projections::go_on(&connection, &whose, name, version).await },
-                )
+                self.call(move |connection| async move {
+                    projections::go_on(&connection, &whose, name, version).await
+                })
                 .await?;
                 return Ok(Turn::More);
             }
             NewVersion::Rebuild => {
-                let kind = if reader.generations() { RunKind::Shadow } else { RunKind::Rebuild };
+                let kind = if reader.generations() {
+                    RunKind::Shadow
+                } else {
+                    RunKind::Rebuild
+                };
                 let by = format!("version {version}");
                 let (tenant, projection) = (whose, name.to_owned());
                 let version = Some(version);
-                let request = Request { tenant, projection, kind, from: 0, to: None, anyway: true, by, version };
-                self.call(move |connection| async move { runs::request(&connection, &request).await.map(drop) })
-                    .await?;
+                let request = Request {
+                    tenant,
+                    projection,
+                    kind,
+                    from: 0,
+                    to: None,
+                    anyway: true,
+                    by,
+                    version,
+                };
+                self.call(move |connection| async move {
+                    runs::request(&connection, &request).await.map(drop)
+                })
+                .await?;
                 self.pool.inner.log.poke_runs();
             }
             NewVersion::Offer => {
@@ -260,13 +335,28 @@ impl Projector {
 
     /// What this build offers to rebuild is told once as it starts, and again where it is met.
     pub(crate) async fn offer_all(&self) -> Result<(), Fault> {
-        let offering = self.readers.iter().filter(|reader| reader.on_new_version() == NewVersion::Offer);
-        self.offer(offering.map(|reader| (reader.name(), reader.version().into())).collect(), None).await
+        let offering = self
+            .readers
+            .iter()
+            .filter(|reader| reader.on_new_version() == NewVersion::Offer);
+        self.offer(
+            offering
+                .map(|reader| (reader.name(), reader.version().into()))
+                .collect(),
+            None,
+        )
+        .await
     }
 
-    async fn offer(&self, builds: Vec<(&'static str, i32)>, tenant: Option<String>) -> Result<(), Fault> {
-        self.call(move |connection| async move { projections::offer(&connection, &builds, tenant.as_deref()).await })
-            .await
+    async fn offer(
+        &self,
+        builds: Vec<(&'static str, i32)>,
+        tenant: Option<String>,
+    ) -> Result<(), Fault> {
+        self.call(move |connection| async move {
+            projections::offer(&connection, &builds, tenant.as_deref()).await
+        })
+        .await
     }
 
     async fn failed(
@@ -281,12 +371,23 @@ impl Projector {
         let several = opened.events.len() > 1 && *limit > 1;
         let (message, fatal, attempts) = match trouble {
             Trouble::Busy(message) => {
-                tracing::debug!(projection = reader.name(), tenant, error = message, "a batch waits for a lock");
+                tracing::debug!(
+                    projection = reader.name(),
+                    tenant,
+                    error = message,
+                    "a batch waits for a lock"
+                );
                 return Ok(Turn::Wait(OUTAGE_PAUSE));
             }
             Trouble::Outage { message, .. } if several => {
                 *limit = shrunk(*limit, opened.events.len());
-                tracing::warn!(projection = reader.name(), tenant, error = message, limit, "a batch is made smaller");
+                tracing::warn!(
+                    projection = reader.name(),
+                    tenant,
+                    error = message,
+                    limit,
+                    "a batch is made smaller"
+                );
                 return Ok(Turn::More);
             }
             Trouble::Failed { .. } if several => {
@@ -294,7 +395,11 @@ impl Projector {
                 return Ok(Turn::More);
             }
             Trouble::Outage { message, lost } => {
-                let least = if lost { LOST_ATTEMPTS_MIN } else { OUTAGE_ATTEMPTS_MIN };
+                let least = if lost {
+                    LOST_ATTEMPTS_MIN
+                } else {
+                    OUTAGE_ATTEMPTS_MIN
+                };
                 (message, false, policy.attempts.max(least))
             }
             Trouble::Failed { message, fatal } => (message, fatal, policy.attempts),
@@ -328,26 +433,62 @@ impl Projector {
     }
 
     /// A parked event, once more, by itself.
-    pub(crate) async fn redrive(&self, reader: &Arc<dyn Reader>, tenant: &str, position: i64) -> Turn {
-        self.try_redrive(reader, tenant, position).await.unwrap_or_else(|fault| lost(reader.name(), tenant, &fault))
+    pub(crate) async fn redrive(
+        &self,
+        reader: &Arc<dyn Reader>,
+        tenant: &str,
+        position: i64,
+    ) -> Turn {
+        self.try_redrive(reader, tenant, position)
+            .await
+            .unwrap_or_else(|fault| lost(reader.name(), tenant, &fault))
     }
 
-    async fn try_redrive(&self, reader: &Arc<dyn Reader>, tenant: &str, position: i64) -> Result<Turn, Fault> {
+    async fn try_redrive(
+        &self,
+        reader: &Arc<dyn Reader>,
+        tenant: &str,
+        position: i64,
+    ) -> Result<Turn, Fault> {
         let mut tx = self.begin().await?;
-        let ask = Ask { redrive: Some(position), ..self.ask(reader.as_ref(), tenant, 1, true) };
+        let ask = Ask {
+            redrive: Some(position),
+            ..self.ask(reader.as_ref(), tenant, 1, true)
+        };
         let opened = projections::open(&mut tx, &self.target, &ask).await?;
         if opened.verdict != Verdict::Go {
             tx.finish("commit").await?;
-            return Ok(if opened.verdict == Verdict::Locked { Turn::Wait(LOCKED_PAUSE) } else { Turn::Idle });
+            return Ok(if opened.verdict == Verdict::Locked {
+                Turn::Wait(LOCKED_PAUSE)
+            } else {
+                Turn::Idle
+            });
         }
-        let cx = Projecting { tenant, generation: opened.generation, replaying: false, tx: &mut tx };
-        let gone = || Trouble::Failed { message: "it is no longer in the log".into(), fatal: true };
+        let cx = Projecting {
+            tenant,
+            generation: opened.generation,
+            replaying: false,
+            tx: &mut tx,
+        };
+        let gone = || Trouble::Failed {
+            message: "it is no longer in the log".into(),
+            fatal: true,
+        };
         let applied = match opened.events.is_empty() {
             true => Err(gone()),
-            false => guarded(self.timeout(reader.as_ref()), reader.apply(&opened.events, cx)).await,
+            false => {
+                guarded(
+                    self.timeout(reader.as_ref()),
+                    reader.apply(&opened.events, cx),
+                )
+                .await
+            }
         };
         let done = match applied {
-            Ok(()) => self.close_redrive(tx, (tenant, reader.name(), position)).await,
+            Ok(()) => {
+                self.close_redrive(tx, (tenant, reader.name(), position))
+                    .await
+            }
             Err(trouble) => {
                 undo(tx).await;
                 Err(trouble)
@@ -358,7 +499,12 @@ impl Projector {
             Err(Trouble::Busy(message)) => return Err(Fault::Busy(message)),
             Err(Trouble::Outage { message, .. } | Trouble::Failed { message, .. }) => message,
         };
-        tracing::warn!(projection = reader.name(), tenant, position, "a parked event could not be applied: {message}");
+        tracing::warn!(
+            projection = reader.name(),
+            tenant,
+            position,
+            "a parked event could not be applied: {message}"
+        );
         let (whose, name) = (tenant.to_owned(), reader.name());
         self.call(move |connection| async move {
             projections::redrive_failed(&connection, (&whose, name, position), &message).await
@@ -370,7 +516,10 @@ impl Projector {
     /// Resolves the failure and commits, unless the event is not parked any more.
     async fn close_redrive(&self, mut tx: Tx, key: (&str, &str, i64)) -> Result<(), Trouble> {
         match projections::redriven(&mut tx, &self.target, key).await {
-            Ok(parked) => tx.finish(if parked { "commit" } else { "rollback" }).await.map_err(Trouble::of),
+            Ok(parked) => tx
+                .finish(if parked { "commit" } else { "rollback" })
+                .await
+                .map_err(Trouble::of),
             Err(fault) => {
                 undo(tx).await;
                 Err(Trouble::of(fault))
@@ -384,7 +533,10 @@ impl Projector {
         F: FnOnce(std::rc::Rc<Connection>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, Fault>> + 'static,
     {
-        self.pool.call_for_engine(act).await.map_err(|error: Error| Fault::Away(error.to_string()))?
+        self.pool
+            .call_for_engine(act)
+            .await
+            .map_err(|error: Error| Fault::Away(error.to_string()))?
     }
 }
 

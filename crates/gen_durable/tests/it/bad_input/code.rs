@@ -3,7 +3,8 @@
 use std::{sync::Mutex, time::Duration};
 
 use gen_durable::{
-    Context, Failure, Job, Machine, Outcome, Policy, Run, Settings, Status, StepError, done, fatal, next, stop,
+    Context, Failure, Job, Machine, Outcome, Policy, Run, Settings, Status, StepError, done, fatal,
+    next, stop,
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -84,7 +85,9 @@ impl Machine for Bad {
 
     async fn step(&mut self, _: Run, _: &mut Context<'_, Self>) -> Outcome<Self> {
         match self.at {
-            In::Step | In::Handle | In::HandleHangs | In::HandleFails => panic!("a step that panics\0with a NUL"),
+            In::Step | In::Handle | In::HandleHangs | In::HandleFails => {
+                panic!("a step that panics\0with a NUL")
+            }
             In::StepWithoutText => std::panic::panic_any(7),
             In::Drop => self.touchy.in_drop = true,
             In::DropAfterTimeout => {
@@ -99,10 +102,17 @@ impl Machine for Bad {
             In::Hang => std::future::pending().await,
             In::Nothing | In::SerializeOutput | In::DeserializeOutput => {}
         }
-        Ok(done(Output { in_serialize: self.at == In::SerializeOutput }))
+        Ok(done(Output {
+            in_serialize: self.at == In::SerializeOutput,
+        }))
     }
 
-    async fn handle(&mut self, at: Run, failure: &Failure, _: &mut Context<'_, Self>) -> Outcome<Self> {
+    async fn handle(
+        &mut self,
+        at: Run,
+        failure: &Failure,
+        _: &mut Context<'_, Self>,
+    ) -> Outcome<Self> {
         match self.at {
             In::Handle => panic!("a handler that panics"),
             In::HandleHangs => std::future::pending().await,
@@ -115,41 +125,104 @@ impl Machine for Bad {
 
     fn policy(&self, _: &Run) -> Policy {
         assert!(self.at != In::Policy, "a policy that panics");
-        let quick = matches!(self.at, In::Hang | In::DropAfterTimeout).then_some(Duration::from_millis(50));
-        Policy { timeout: quick, ..Policy::ONCE }
+        let quick =
+            matches!(self.at, In::Hang | In::DropAfterTimeout).then_some(Duration::from_millis(50));
+        Policy {
+            timeout: quick,
+            ..Policy::ONCE
+        }
     }
 }
 
 #[tokio::test]
 async fn code_that_panics_or_hangs_fails_its_own_step_and_the_engine_goes_on() {
     let stage = Stage::new().await;
-    let settings = Settings { workers: 2, step_timeout: Duration::from_millis(400), ..Settings::default() };
+    let settings = Settings {
+        workers: 2,
+        step_timeout: Duration::from_millis(400),
+        ..Settings::default()
+    };
     let engine = stage.run(stage.pool(), (), |e| e.register::<Bad>().settings(settings));
     let cases: &[(In, &[&str])] = &[
-        (In::Step, &["the step panicked: a step that panics\u{fffd}with a NUL"]),
+        (
+            In::Step,
+            &["the step panicked: a step that panics\u{fffd}with a NUL"],
+        ),
         (In::StepWithoutText, &["panicked: without a message"]),
-        (In::Handle, &["a step that panics", "its handler failed", "a handler that panics"]),
-        (In::HandleHangs, &["a step that panics", "its handler failed", "ran longer"]),
-        (In::HandleFails, &["a step that panics", "its handler failed", "a handler that fails"]),
+        (
+            In::Handle,
+            &[
+                "a step that panics",
+                "its handler failed",
+                "a handler that panics",
+            ],
+        ),
+        (
+            In::HandleHangs,
+            &["a step that panics", "its handler failed", "ran longer"],
+        ),
+        (
+            In::HandleFails,
+            &[
+                "a step that panics",
+                "its handler failed",
+                "a handler that fails",
+            ],
+        ),
         (In::Drop, &["a Drop that panics"]),
         (In::DropAfterTimeout, &["a Drop that panics"]),
-        (In::Policy, &["so that the policy is asked", "its handler failed", "a policy that panics"]),
+        (
+            In::Policy,
+            &[
+                "so that the policy is asked",
+                "its handler failed",
+                "a policy that panics",
+            ],
+        ),
         (In::SerializeState, &["a Serialize that panics"]),
         (In::SerializeOutput, &["an output's Serialize that panics"]),
         (In::Hang, &["ran longer than its timeout of 50ms"]),
     ];
     // Twice over with two workers: a worker that a panic took with it would be missed.
     for (at, said) in cases.iter().chain(cases) {
-        let bad = engine.client.enqueue(Bad { at: *at, touchy: Touchy::default() }).await.unwrap();
-        let settled = engine.client.settled(bad.id, LONG).await.unwrap().unwrap_or_else(|| panic!("{at:?} is lost"));
+        let bad = engine
+            .client
+            .enqueue(Bad {
+                at: *at,
+                touchy: Touchy::default(),
+            })
+            .await
+            .unwrap();
+        let settled = engine
+            .client
+            .settled(bad.id, LONG)
+            .await
+            .unwrap()
+            .unwrap_or_else(|| panic!("{at:?} is lost"));
         let failure = settled.result.unwrap_err();
         for text in *said {
             assert!(failure.message.contains(text), "{at:?}: {failure}");
         }
         assert_eq!(stage.commits(bad.id.raw()).await, [(0, 1)], "{at:?}");
     }
-    let good = engine.client.enqueue(Bad { at: In::Nothing, touchy: Touchy::default() }).await.unwrap();
-    assert!(engine.client.settled(good.id, LONG).await.unwrap().unwrap().result.is_ok());
+    let good = engine
+        .client
+        .enqueue(Bad {
+            at: In::Nothing,
+            touchy: Touchy::default(),
+        })
+        .await
+        .unwrap();
+    assert!(
+        engine
+            .client
+            .settled(good.id, LONG)
+            .await
+            .unwrap()
+            .unwrap()
+            .result
+            .is_ok()
+    );
     engine.stop().await;
 }
 
@@ -172,12 +245,25 @@ async fn a_deserialize_that_panics_sets_the_row_aside() {
         }
     }
     let stage = Stage::new().await;
-    let engine = stage.run(stage.pool(), (), |e| e.register::<Landmine>().register::<Bad>());
-    stage.sql("insert into S.instances (fsm, step, state) values ('landmine', 'run', '0')").await;
-    stage.until("select count(*) from S.instances where status = 'stuck'", 1).await;
+    let engine = stage.run(stage.pool(), (), |e| {
+        e.register::<Landmine>().register::<Bad>()
+    });
+    stage
+        .sql("insert into S.instances (fsm, step, state) values ('landmine', 'run', '0')")
+        .await;
+    stage
+        .until("select count(*) from S.instances where status = 'stuck'", 1)
+        .await;
     let row = engine.client.inspect().show(1).await.unwrap().unwrap();
-    assert!(row.last_error.unwrap().contains("a Deserialize that panics"));
-    assert_eq!((row.attempt, row.crash_count, row.status), (0, 0, Status::Stuck));
+    assert!(
+        row.last_error
+            .unwrap()
+            .contains("a Deserialize that panics")
+    );
+    assert_eq!(
+        (row.attempt, row.crash_count, row.status),
+        (0, 0, Status::Stuck)
+    );
     engine.stop().await;
 }
 
@@ -216,7 +302,14 @@ async fn an_error_of_a_megabyte_with_a_nul_is_recorded_cut_and_clean() {
     let engine = stage.run(stage.pool(), (), |e| e.register::<Fails>());
     for how in 0..4 {
         let fails = engine.client.enqueue(Fails { how }).await.unwrap();
-        let failure = engine.client.settled(fails.id, LONG).await.unwrap().unwrap().result.unwrap_err();
+        let failure = engine
+            .client
+            .settled(fails.id, LONG)
+            .await
+            .unwrap()
+            .unwrap()
+            .result
+            .unwrap_err();
         assert!(failure.message.contains("begins\u{fffd}€€"), "{how}");
         assert!(
             failure.message.ends_with('…') && failure.message.len() <= 8 * 1024,

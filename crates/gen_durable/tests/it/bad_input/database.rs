@@ -21,28 +21,46 @@ impl Job for Ping {
 }
 
 async fn start(pool: Pool) -> Result<(), gen_durable::Error> {
-    let engine = Engine::builder(pool, ()).register::<Ping>().build().unwrap();
-    tokio::time::timeout(LONG, engine.run(std::future::ready(()))).await.expect("it neither starts nor says why not")
+    let engine = Engine::builder(pool, ())
+        .register::<Ping>()
+        .build()
+        .unwrap();
+    tokio::time::timeout(LONG, engine.run(std::future::ready(())))
+        .await
+        .expect("it neither starts nor says why not")
 }
 
 #[tokio::test]
 async fn a_schema_that_is_missing_too_old_or_too_new_says_what_to_do() {
     let lab = Lab::new(()).await;
-    let missing = Pool::connect_to(lab.url(), "no_such_schema_here").await.unwrap();
+    let missing = Pool::connect_to(lab.url(), "no_such_schema_here")
+        .await
+        .unwrap();
     let error = start(missing.clone()).await.unwrap_err();
-    assert!(error.is_schema() && error.to_string().contains("durable migrate up"), "{error}");
+    assert!(
+        error.is_schema() && error.to_string().contains("durable migrate up"),
+        "{error}"
+    );
     let error = Client::new(missing).enqueue(Ping).await.unwrap_err();
-    assert!(error.is_schema() && error.to_string().contains("durable migrate up"), "{error}");
+    assert!(
+        error.is_schema() && error.to_string().contains("durable migrate up"),
+        "{error}"
+    );
 
     let name = format!("{}_versions", lab.owner().schema());
     let pool = Pool::connect_to(lab.url(), &name).await.unwrap();
     pool.migrations().up(Some(1)).await.unwrap();
     let error = start(pool.clone()).await.unwrap_err();
-    assert!(error.is_schema() && error.to_string().contains("durable migrate up"), "{error}");
+    assert!(
+        error.is_schema() && error.to_string().contains("durable migrate up"),
+        "{error}"
+    );
     pool.migrate().await.unwrap();
     start(pool.clone()).await.unwrap();
 
-    let (admin, driver) = tokio_postgres::connect(lab.url(), tokio_postgres::NoTls).await.unwrap();
+    let (admin, driver) = tokio_postgres::connect(lab.url(), tokio_postgres::NoTls)
+        .await
+        .unwrap();
     tokio::spawn(driver);
     let set = |oldest: i32| {
         format!(
@@ -52,31 +70,58 @@ async fn a_schema_that_is_missing_too_old_or_too_new_says_what_to_do() {
     };
     admin.batch_execute(&set(99)).await.unwrap();
     let error = start(pool.clone()).await.unwrap_err();
-    assert!(error.is_schema() && error.to_string().contains("deploy a newer build"), "{error}");
+    assert!(
+        error.is_schema() && error.to_string().contains("deploy a newer build"),
+        "{error}"
+    );
     // A newer schema that still serves this build is no reason to stop.
     admin.batch_execute(&set(1)).await.unwrap();
     start(pool.clone()).await.unwrap();
-    admin.batch_execute(&format!("drop schema {name} cascade")).await.unwrap();
+    admin
+        .batch_execute(&format!("drop schema {name} cascade"))
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
 async fn a_read_only_database_is_said_at_the_start_and_waited_out_later() {
     let stage = Stage::new().await;
-    let separator = if stage.lab.url().contains('?') { '&' } else { '?' };
-    let url = format!("{}{separator}options=-c%20default_transaction_read_only%3Don", stage.lab.url());
+    let separator = if stage.lab.url().contains('?') {
+        '&'
+    } else {
+        '?'
+    };
+    let url = format!(
+        "{}{separator}options=-c%20default_transaction_read_only%3Don",
+        stage.lab.url()
+    );
     let pool = Pool::connect_to(&url, stage.schema()).await.unwrap();
     let error = start(pool.clone()).await.unwrap_err();
-    assert!(error.is_transient() && error.to_string().contains("read-only"), "{error}");
+    assert!(
+        error.is_transient() && error.to_string().contains("read-only"),
+        "{error}"
+    );
     let error = Client::new(pool).enqueue(Ping).await.unwrap_err();
     assert!(error.is_transient(), "{error}");
 
     // The database becomes read-only under a running engine, for all connections that come: as after a failover.
     let engine = stage.run(stage.pool(), (), |e| e.register::<Ping>());
     engine.ready().await;
-    let settle = stage.proxy.on_each(".settle($1", Fault::Refuse("25006"), 0, 3);
+    let settle = stage
+        .proxy
+        .on_each(".settle($1", Fault::Refuse("25006"), 0, 3);
     let pick = stage.proxy.on_each(".pick(", Fault::Refuse("25006"), 0, 2);
     let ping = stage.lab.enqueue(Ping).await.unwrap();
-    assert_eq!(stage.lab.settled(ping.id, LONG).await.unwrap().unwrap().result, Ok(0));
+    assert_eq!(
+        stage
+            .lab
+            .settled(ping.id, LONG)
+            .await
+            .unwrap()
+            .unwrap()
+            .result,
+        Ok(0)
+    );
     assert_eq!((settle.has_fired(), pick.has_fired()), (3, 2));
     engine.stop().await;
 }
@@ -87,7 +132,10 @@ async fn a_database_that_is_not_there_at_the_start_is_said_and_one_that_comes_ba
     stage.proxy.go_down().await;
     let pool = stage.pool();
     let error = start(pool.clone()).await.unwrap_err();
-    assert!(error.is_transient() && error.to_string().contains("nothing was done"), "{error}");
+    assert!(
+        error.is_transient() && error.to_string().contains("nothing was done"),
+        "{error}"
+    );
     stage.proxy.come_back();
     start(pool.clone()).await.unwrap();
 
@@ -98,7 +146,17 @@ async fn a_database_that_is_not_there_at_the_start_is_said_and_one_that_comes_ba
     assert!(error.is_transient() || error.is_unknown(), "{error}");
     let ping = stage.lab.enqueue(Ping).await.unwrap();
     stage.proxy.come_back();
-    assert_eq!(stage.lab.settled(ping.id, LONG).await.unwrap().unwrap().result, Ok(0), "an outage burns no attempt");
+    assert_eq!(
+        stage
+            .lab
+            .settled(ping.id, LONG)
+            .await
+            .unwrap()
+            .unwrap()
+            .result,
+        Ok(0),
+        "an outage burns no attempt"
+    );
     engine.stop().await;
 }
 
@@ -112,24 +170,52 @@ async fn a_database_without_a_free_connection_or_a_free_byte_is_waited_out() {
     stage.proxy.go_down().await;
     stage.proxy.come_back();
     let ping = stage.lab.enqueue(Ping).await.unwrap();
-    assert_eq!(stage.lab.settled(ping.id, LONG).await.unwrap().unwrap().result, Ok(0));
+    assert_eq!(
+        stage
+            .lab
+            .settled(ping.id, LONG)
+            .await
+            .unwrap()
+            .unwrap()
+            .result,
+        Ok(0)
+    );
     assert!(refused.has_fired() >= 1);
-    stage.proxy.on_each("", Fault::Refuse("53300"), 0, usize::MAX);
+    stage
+        .proxy
+        .on_each("", Fault::Refuse("53300"), 0, usize::MAX);
     let error = Client::new(stage.pool()).enqueue(Ping).await.unwrap_err();
-    assert!(error.is_transient() && error.to_string().contains("53300"), "{error}");
+    assert!(
+        error.is_transient() && error.to_string().contains("53300"),
+        "{error}"
+    );
     stage.proxy.forget();
     // The disk is full for a while.
-    let full = stage.proxy.on_each(".settle($1", Fault::Refuse("53100"), 0, 4);
+    let full = stage
+        .proxy
+        .on_each(".settle($1", Fault::Refuse("53100"), 0, 4);
     let ping = stage.lab.enqueue(Ping).await.unwrap();
     full.fired(4).await;
-    assert_eq!(stage.lab.settled(ping.id, LONG).await.unwrap().unwrap().result, Ok(0));
+    assert_eq!(
+        stage
+            .lab
+            .settled(ping.id, LONG)
+            .await
+            .unwrap()
+            .unwrap()
+            .result,
+        Ok(0)
+    );
     stage.proxy.on("store::enqueue", Fault::Refuse("53100"));
     let deadline = tokio::time::Instant::now() + LONG;
     let error = loop {
         match engine.client.enqueue(Ping).await {
             Err(error) if !error.is_unknown() => break error,
             // The calls' connection was among those that were lost.
-            other => assert!(other.is_err() && tokio::time::Instant::now() < deadline, "{other:?}"),
+            other => assert!(
+                other.is_err() && tokio::time::Instant::now() < deadline,
+                "{other:?}"
+            ),
         }
         tokio::time::sleep(SECOND / 100).await;
     };

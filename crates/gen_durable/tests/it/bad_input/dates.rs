@@ -1,7 +1,8 @@
 //! Dates beyond what Rust or Postgres can hold: no date stops a picker, and no list fails for one row.
 
 use gen_durable::{
-    Client, Context, Engine, Filter, Job, Machine, Outcome, Signal, Status, StepError, Timestamp, done, sleep, wait_for,
+    Client, Context, Engine, Filter, Job, Machine, Outcome, Signal, Status, StepError, Timestamp,
+    done, sleep, wait_for,
 };
 use serde::{Deserialize, Serialize};
 
@@ -51,7 +52,10 @@ impl Machine for Patient {
 }
 
 async fn settled(client: &Client, id: gen_durable::Id<Plain>) {
-    assert!(client.settled(id, SOON).await.unwrap().is_some(), "it has not run");
+    assert!(
+        client.settled(id, SOON).await.unwrap().is_some(),
+        "it has not run"
+    );
 }
 
 #[tokio::test]
@@ -59,22 +63,60 @@ async fn a_row_due_after_the_year_9999_does_not_stop_its_queue() {
     let pool = live().await;
     let (client, schema) = (Client::new(pool.clone()), pool.schema().to_owned());
     let tool = sql().await;
-    for due in
-        ["at => '10000-06-01'", "at => 'infinity'", "delay => '8000 years'", "at => '-infinity', queue => 'none'"]
-    {
-        tool.batch_execute(&format!("select {schema}.enqueue('plain', 'null', {due})")).await.unwrap();
+    for due in [
+        "at => '10000-06-01'",
+        "at => 'infinity'",
+        "delay => '8000 years'",
+        "at => '-infinity', queue => 'none'",
+    ] {
+        tool.batch_execute(&format!("select {schema}.enqueue('plain', 'null', {due})"))
+            .await
+            .unwrap();
     }
-    assert_eq!(client.inspect().list(Filter { limit: 100, ..Filter::default() }).await.unwrap().len(), 4);
+    assert_eq!(
+        client
+            .inspect()
+            .list(Filter {
+                limit: 100,
+                ..Filter::default()
+            })
+            .await
+            .unwrap()
+            .len(),
+        4
+    );
     // By hand, past every check. It is the next one due of its queue: no other lies between it and now.
-    let far = format!("update {schema}.instances set eligible_at = '10000-06-01' where queue = 'default'");
+    let far = format!(
+        "update {schema}.instances set eligible_at = '10000-06-01' where queue = 'default'"
+    );
     tool.batch_execute(&far).await.unwrap();
-    let engine = Engine::builder(pool.clone(), ()).register::<Plain>().register::<Patient>().build().unwrap();
+    let engine = Engine::builder(pool.clone(), ())
+        .register::<Plain>()
+        .register::<Patient>()
+        .build()
+        .unwrap();
     let running = Running::start(engine);
     for _ in 0..3 {
         settled(&client, client.enqueue(Plain).await.unwrap().id).await;
     }
-    let last = client.enqueue(Patient { until: Timestamp::MAX, waits: false }).at(Timestamp::MAX).await.unwrap();
-    assert_eq!(client.inspect().show(last.id.raw()).await.unwrap().unwrap().status, Status::Runnable);
+    let last = client
+        .enqueue(Patient {
+            until: Timestamp::MAX,
+            waits: false,
+        })
+        .at(Timestamp::MAX)
+        .await
+        .unwrap();
+    assert_eq!(
+        client
+            .inspect()
+            .show(last.id.raw())
+            .await
+            .unwrap()
+            .unwrap()
+            .status,
+        Status::Runnable
+    );
     running.stop().await;
 }
 
@@ -82,28 +124,92 @@ async fn a_row_due_after_the_year_9999_does_not_stop_its_queue() {
 async fn the_first_and_the_last_date_are_now_and_never() {
     let pool = live().await;
     let client = Client::new(pool.clone());
-    let engine = Engine::builder(pool.clone(), ()).register::<Plain>().register::<Patient>().build().unwrap();
+    let engine = Engine::builder(pool.clone(), ())
+        .register::<Plain>()
+        .register::<Patient>()
+        .build()
+        .unwrap();
     let running = Running::start(engine);
     let never = [
-        client.enqueue(Patient { until: Timestamp::MAX, waits: false }).await.unwrap().id,
-        client.enqueue(Patient { until: Timestamp::MAX, waits: true }).await.unwrap().id,
+        client
+            .enqueue(Patient {
+                until: Timestamp::MAX,
+                waits: false,
+            })
+            .await
+            .unwrap()
+            .id,
+        client
+            .enqueue(Patient {
+                until: Timestamp::MAX,
+                waits: true,
+            })
+            .await
+            .unwrap()
+            .id,
     ];
     let now = [
-        client.enqueue(Patient { until: Timestamp::MIN, waits: false }).await.unwrap().id,
-        client.enqueue(Patient { until: Timestamp::MIN, waits: true }).await.unwrap().id,
-        client.enqueue(Patient { until: Timestamp::MIN, waits: true }).at(Timestamp::MIN).await.unwrap().id,
+        client
+            .enqueue(Patient {
+                until: Timestamp::MIN,
+                waits: false,
+            })
+            .await
+            .unwrap()
+            .id,
+        client
+            .enqueue(Patient {
+                until: Timestamp::MIN,
+                waits: true,
+            })
+            .await
+            .unwrap()
+            .id,
+        client
+            .enqueue(Patient {
+                until: Timestamp::MIN,
+                waits: true,
+            })
+            .at(Timestamp::MIN)
+            .await
+            .unwrap()
+            .id,
     ];
     for id in now {
-        assert!(client.settled(id, SOON).await.unwrap().is_some(), "a date in the past is now");
+        assert!(
+            client.settled(id, SOON).await.unwrap().is_some(),
+            "a date in the past is now"
+        );
     }
     // Both stand at the step that follows; then work behind them still runs, and they can be read.
     for id in never {
         let stands = async || client.inspect().show(id.raw()).await.unwrap().unwrap().step == "End";
         eventually("it stands at its last step", stands).await;
-        assert_eq!(client.inspect().show(id.raw()).await.unwrap().unwrap().finished_at, None, "and waits there");
+        assert_eq!(
+            client
+                .inspect()
+                .show(id.raw())
+                .await
+                .unwrap()
+                .unwrap()
+                .finished_at,
+            None,
+            "and waits there"
+        );
     }
     settled(&client, client.enqueue(Plain).await.unwrap().id).await;
-    assert_eq!(client.inspect().list(Filter { limit: 100, ..Filter::default() }).await.unwrap().len(), 6);
+    assert_eq!(
+        client
+            .inspect()
+            .list(Filter {
+                limit: 100,
+                ..Filter::default()
+            })
+            .await
+            .unwrap()
+            .len(),
+        6
+    );
     running.stop().await;
 }
 
@@ -126,7 +232,19 @@ impl Job for Keyed {
 async fn an_enqueue_with_a_key_at_the_last_date_answers_what_it_made() {
     let client = Client::new(live().await);
     for date in [Timestamp::MAX, Timestamp::MIN] {
-        let made = client.enqueue(Keyed(date.to_string())).at(date).await.unwrap();
-        assert!(made.is_new && client.inspect().show(made.id.raw()).await.unwrap().is_some());
+        let made = client
+            .enqueue(Keyed(date.to_string()))
+            .at(date)
+            .await
+            .unwrap();
+        assert!(
+            made.is_new
+                && client
+                    .inspect()
+                    .show(made.id.raw())
+                    .await
+                    .unwrap()
+                    .is_some()
+        );
     }
 }

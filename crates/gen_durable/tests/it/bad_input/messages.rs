@@ -1,7 +1,8 @@
 //! Signals, events and deadlines whose payload cannot be read back: refused where they are made, or the error of their reader alone.
 
 use gen_durable::{
-    Client, Context, Event, Job, Lab, Machine, Outcome, Policy, Signal, Status, StepError, done, wait_for,
+    Client, Context, Event, Job, Lab, Machine, Outcome, Policy, Signal, Status, StepError, done,
+    wait_for,
 };
 use serde::{Deserialize, Serialize};
 
@@ -38,7 +39,12 @@ impl Machine for Account {
     async fn step(&mut self, at: At, cx: &mut Context<'_, Self>) -> Outcome<Self> {
         Ok(match at {
             At::Begin => wait_for::<Amount>().then(At::Read).forever(),
-            At::Read => done(cx.awaited::<Amount>()?.iter().map(|amount| amount.0.to_string()).collect()),
+            At::Read => done(
+                cx.awaited::<Amount>()?
+                    .iter()
+                    .map(|amount| amount.0.to_string())
+                    .collect(),
+            ),
             At::Late { ratio } => done(vec![ratio.to_string()]),
         })
     }
@@ -48,7 +54,12 @@ impl Machine for Account {
 }
 
 /// Numbers that need more than 64 bits.
-const LARGE: [i128; 4] = [u64::MAX as i128 + 1, i64::MIN as i128 - 1, i128::MAX, i128::MIN];
+const LARGE: [i128; 4] = [
+    u64::MAX as i128 + 1,
+    i64::MIN as i128 - 1,
+    i128::MAX,
+    i128::MIN,
+];
 
 #[tokio::test]
 async fn a_signal_keeps_all_digits_of_a_number_beyond_64_bits() {
@@ -58,7 +69,10 @@ async fn a_signal_keeps_all_digits_of_a_number_beyond_64_bits() {
         lab.drain().await;
         lab.signal(id, Amount(number)).await.unwrap();
         lab.drain().await;
-        assert_eq!(lab.result_of(id).await.unwrap().unwrap(), [number.to_string()]);
+        assert_eq!(
+            lab.result_of(id).await.unwrap().unwrap(),
+            [number.to_string()]
+        );
     }
 }
 
@@ -83,7 +97,10 @@ async fn a_signal_that_cannot_be_read_back_is_refused_to_its_sender() {
     let lab = Lab::new(()).await.register::<Account>();
     let id = lab.enqueue(Account).await.unwrap().id;
     let error = lab.signal(id, Ratio(f64::NAN)).await.unwrap_err();
-    assert!(error.is_invalid() && error.to_string().contains("NaN"), "{error}");
+    assert!(
+        error.is_invalid() && error.to_string().contains("NaN"),
+        "{error}"
+    );
 }
 
 /// A step that waits with a deadline whose data cannot be read back.
@@ -102,7 +119,9 @@ impl Machine for Hasty {
     type Output = ();
     async fn step(&mut self, _: At, _: &mut Context<'_, Self>) -> Outcome<Self> {
         let late = At::Late { ratio: f64::NAN };
-        Ok(wait_for::<Now>().then(At::Read).or_after(gen_durable::SECOND, late))
+        Ok(wait_for::<Now>()
+            .then(At::Read)
+            .or_after(gen_durable::SECOND, late))
     }
     fn policy(&self, _: &At) -> Policy {
         Policy::ONCE
@@ -128,7 +147,10 @@ async fn a_signal_that_only_postgres_can_hold_is_the_error_of_the_step_that_read
     for payload in [deep.as_str(), "1e400"] {
         let id = lab.enqueue(Account).await.unwrap().id;
         lab.drain().await;
-        let send = format!("select {schema}.signal({}, null, null, null, 'amount', '{payload}')", id.raw());
+        let send = format!(
+            "select {schema}.signal({}, null, null, null, 'amount', '{payload}')",
+            id.raw()
+        );
         sql().await.batch_execute(&send).await.unwrap();
         lab.drain().await;
         let row = lab.row_of(id).await;
@@ -159,7 +181,10 @@ impl Machine for Tagged {
 async fn a_client_refuses_a_machine_whose_steps_have_a_tag_of_their_own() {
     let client = Client::new(live().await);
     let error = client.enqueue(Tagged).await.unwrap_err();
-    assert!(error.is_invalid() && error.to_string().contains("serde's derived form"), "{error}");
+    assert!(
+        error.is_invalid() && error.to_string().contains("serde's derived form"),
+        "{error}"
+    );
 }
 
 #[derive(Serialize, Deserialize, Debug)]
@@ -179,16 +204,28 @@ async fn sql_refuses_a_key_that_rust_would_refuse_and_a_scope_that_does_not_exis
     let (schema, tool) = (lab.pool().schema().to_owned(), sql().await);
     for (options, reason) in [
         ("key => ''".to_owned(), "key_has_1_to_512_bytes"),
-        (format!("key => '{}'", "k".repeat(513)), "key_has_1_to_512_bytes"),
-        ("key => 'k', scope => 'forever'".to_owned(), "unknown scope forever"),
+        (
+            format!("key => '{}'", "k".repeat(513)),
+            "key_has_1_to_512_bytes",
+        ),
+        (
+            "key => 'k', scope => 'forever'".to_owned(),
+            "unknown scope forever",
+        ),
     ] {
-        let error =
-            tool.batch_execute(&format!("select {schema}.enqueue('plain', 'null', {options})")).await.unwrap_err();
+        let error = tool
+            .batch_execute(&format!(
+                "select {schema}.enqueue('plain', 'null', {options})"
+            ))
+            .await
+            .unwrap_err();
         let message = error.as_db_error().unwrap().message();
         assert!(message.contains(reason), "{message}");
     }
     for scope in ["live", "ever", "none"] {
-        let enqueue = format!("select {schema}.enqueue('plain', 'null', key => '{scope}', scope => '{scope}')");
+        let enqueue = format!(
+            "select {schema}.enqueue('plain', 'null', key => '{scope}', scope => '{scope}')"
+        );
         tool.batch_execute(&enqueue).await.unwrap();
     }
 }

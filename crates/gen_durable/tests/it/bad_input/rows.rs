@@ -46,23 +46,47 @@ async fn what_a_build_cannot_decode_is_set_aside_and_goes_on_when_one_comes_that
         )
         .await;
     let engine = stage.run(stage.pool(), (), |e| e.register::<before::Parcel>());
-    stage.until("select count(*) from S.instances where status = 'stuck'", 3).await;
-    stage.until("select count(*) from S.instances where status = 'done'", 1).await;
-    for (id, said) in [(1, "the state cannot be decoded"), (2, "missing field"), (3, "decoded")] {
+    stage
+        .until("select count(*) from S.instances where status = 'stuck'", 3)
+        .await;
+    stage
+        .until("select count(*) from S.instances where status = 'done'", 1)
+        .await;
+    for (id, said) in [
+        (1, "the state cannot be decoded"),
+        (2, "missing field"),
+        (3, "decoded"),
+    ] {
         let row = engine.client.inspect().show(id).await.unwrap().unwrap();
         assert!(row.last_error.as_deref().unwrap().contains(said), "{row:?}");
-        assert_eq!((row.attempt, row.crash_count, row.status), (3, 0, Status::Stuck), "no attempt is burned");
+        assert_eq!(
+            (row.attempt, row.crash_count, row.status),
+            (3, 0, Status::Stuck),
+            "no attempt is burned"
+        );
         assert_eq!(row.finished_at, None);
     }
     engine.stop().await;
 
     let engine = stage.run(stage.pool(), (), |e| e.register::<after::Parcel>());
     for (id, result) in [(1, "Some(String(\"heavy\"))"), (2, "None")] {
-        let settled = engine.client.settled(gen_durable::Id::<after::Parcel>::from_raw(id), LONG).await.unwrap();
-        assert_eq!(settled.expect("it stays stuck").result, Ok(result.to_owned()));
+        let settled = engine
+            .client
+            .settled(gen_durable::Id::<after::Parcel>::from_raw(id), LONG)
+            .await
+            .unwrap();
+        assert_eq!(
+            settled.expect("it stays stuck").result,
+            Ok(result.to_owned())
+        );
     }
     // What this build cannot read either is aside again, and nothing is lost.
-    stage.until("select count(*) from S.instances where id = 3 and status = 'stuck' and attempt = 3", 1).await;
+    stage
+        .until(
+            "select count(*) from S.instances where id = 3 and status = 'stuck' and attempt = 3",
+            1,
+        )
+        .await;
     engine.stop().await;
 }
 
@@ -91,10 +115,26 @@ async fn a_machine_or_a_version_that_nobody_runs_is_never_claimed_and_can_be_see
     engine.ready().await;
     // Whatever the engine would have claimed wrongly comes before this one.
     let served = engine.client.enqueue(Served).await.unwrap();
-    assert!(engine.client.settled(served.id, LONG).await.unwrap().is_some());
-    assert_eq!(stage.number("select count(*) from S.changes where id <= 3").await, 0, "they were touched");
+    assert!(
+        engine
+            .client
+            .settled(served.id, LONG)
+            .await
+            .unwrap()
+            .is_some()
+    );
+    assert_eq!(
+        stage
+            .number("select count(*) from S.changes where id <= 3")
+            .await,
+        0,
+        "they were touched"
+    );
     let unserved = engine.client.inspect().unserved().await.unwrap();
-    let seen: Vec<_> = unserved.iter().map(|row| (row.fsm.as_str(), row.fsm_version, row.count)).collect();
+    let seen: Vec<_> = unserved
+        .iter()
+        .map(|row| (row.fsm.as_str(), row.fsm_version, row.count))
+        .collect();
     assert_eq!(seen, [("gone", 1, 1), ("served", 1, 1), ("served", 3, 1)]);
     engine.stop().await;
 }

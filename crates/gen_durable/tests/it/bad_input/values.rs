@@ -1,7 +1,8 @@
 //! Names, tenants and payloads that a row cannot keep, or nearly.
 
 use gen_durable::{
-    Context, Engine, Job, Lab, Machine, Outcome, Policy, Queue, Run, Settings, Status, StepError, done, next, stop,
+    Context, Engine, Job, Lab, Machine, Outcome, Policy, Queue, Run, Settings, Status, StepError,
+    done, next, stop,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json, value::RawValue};
@@ -27,11 +28,21 @@ impl Job for Keep {
 async fn a_tenant_that_a_row_cannot_keep_is_refused_with_a_reason() {
     let lab = Lab::new(()).await.register::<Keep>();
     let keep = || Keep { value: Value::Null };
-    for (tenant, reason) in [("a\0b".to_owned(), "NUL"), ("x".repeat(201), "201 bytes long, the limit is 200")] {
+    for (tenant, reason) in [
+        ("a\0b".to_owned(), "NUL"),
+        ("x".repeat(201), "201 bytes long, the limit is 200"),
+    ] {
         let error = lab.enqueue(keep()).tenant(&tenant).await.unwrap_err();
-        assert!(error.is_invalid() && error.to_string().contains(reason), "{error}");
+        assert!(
+            error.is_invalid() && error.to_string().contains(reason),
+            "{error}"
+        );
     }
-    for tenant in [String::new(), "x".repeat(200), "ünï 🦀 '; drop table x; --".to_owned()] {
+    for tenant in [
+        String::new(),
+        "x".repeat(200),
+        "ünï 🦀 '; drop table x; --".to_owned(),
+    ] {
         let kept = lab.enqueue(keep()).tenant(&tenant).await.unwrap();
         assert_eq!(lab.row_of(kept.id).await.tenant, tenant);
     }
@@ -68,13 +79,23 @@ badly_named!(
 );
 
 #[tokio::test]
-async fn a_machine_whose_name_no_row_can_keep_is_refused_when_it_is_registered_and_when_it_is_enqueued() {
+async fn a_machine_whose_name_no_row_can_keep_is_refused_when_it_is_registered_and_when_it_is_enqueued()
+ {
     let lab = Lab::new(()).await;
     async fn refused<J: Job<App = ()> + std::fmt::Debug>(lab: &Lab<()>, job: J) {
-        let error = Engine::builder(lab.pool().clone(), ()).register::<J>().build().unwrap_err();
-        assert!(error.is_invalid() && error.to_string().contains("name"), "{error}");
+        let error = Engine::builder(lab.pool().clone(), ())
+            .register::<J>()
+            .build()
+            .unwrap_err();
+        assert!(
+            error.is_invalid() && error.to_string().contains("name"),
+            "{error}"
+        );
         let error = lab.enqueue(job).await.unwrap_err();
-        assert!(error.is_invalid() && error.to_string().contains("name"), "{error}");
+        assert!(
+            error.is_invalid() && error.to_string().contains("name"),
+            "{error}"
+        );
     }
     refused(&lab, Nameless).await;
     refused(&lab, Nul).await;
@@ -86,10 +107,24 @@ async fn a_nul_is_refused_where_it_is_and_nowhere_else() {
     let lab = Lab::new(()).await.register::<Keep>();
     for value in [json!("a\0b"), json!({"\0": 1}), json!(["\\\0"])] {
         let error = lab.enqueue(Keep { value }).await.unwrap_err();
-        assert!(error.is_invalid() && error.to_string().contains("NUL"), "{error}");
+        assert!(
+            error.is_invalid() && error.to_string().contains("NUL"),
+            "{error}"
+        );
     }
-    for value in [json!("\\u0000"), json!("\u{1}\u{7f}\u{feff}"), json!(""), json!({"": []}), json!("\u{10ffff}🦀")] {
-        let kept = lab.enqueue(Keep { value: value.clone() }).await.unwrap();
+    for value in [
+        json!("\\u0000"),
+        json!("\u{1}\u{7f}\u{feff}"),
+        json!(""),
+        json!({"": []}),
+        json!("\u{10ffff}🦀"),
+    ] {
+        let kept = lab
+            .enqueue(Keep {
+                value: value.clone(),
+            })
+            .await
+            .unwrap();
         lab.drain().await;
         assert_eq!(lab.result_of(kept.id).await.unwrap().unwrap(), value);
     }
@@ -109,15 +144,25 @@ async fn one_refused_enqueue_does_not_fail_those_that_share_its_statement() {
         }
     }
     let lab = Lab::new(()).await;
-    let raw = |n| Raw(RawValue::from_string(if n == 20 { r#""\ud800""#.into() } else { format!("{n}") }).unwrap());
-    let all = futures_util::future::join_all((0..50).map(|n| lab.enqueue(raw(n)).into_future())).await;
+    let raw = |n| {
+        Raw(RawValue::from_string(if n == 20 {
+            r#""\ud800""#.into()
+        } else {
+            format!("{n}")
+        })
+        .unwrap())
+    };
+    let all =
+        futures_util::future::join_all((0..50).map(|n| lab.enqueue(raw(n)).into_future())).await;
     for (n, enqueued) in all.into_iter().enumerate() {
         match enqueued {
             Ok(_) => assert_ne!(n, 20),
             Err(error) => {
                 assert_eq!(n, 20, "{error}");
                 assert!(
-                    !error.is_transient() && !error.is_unknown() && error.to_string().contains("surrogate"),
+                    !error.is_transient()
+                        && !error.is_unknown()
+                        && error.to_string().contains("surrogate"),
                     "{error}"
                 );
             }
@@ -164,35 +209,91 @@ async fn ten_megabytes_are_refused_by_default_and_kept_when_the_limit_says_so() 
     const TEN: usize = 10 * 1024 * 1024;
     let stage = Stage::new().await;
     let running = |limit| {
-        let settings = Settings { payload_bytes_max: limit, ..Settings::default() };
-        stage.run(stage.pool(), (), |e| e.register::<Grow>().register::<Keep>().settings(settings))
+        let settings = Settings {
+            payload_bytes_max: limit,
+            ..Settings::default()
+        };
+        stage.run(stage.pool(), (), |e| {
+            e.register::<Grow>().register::<Keep>().settings(settings)
+        })
     };
-    let grow = |how: &str| Grow { how: how.into(), kept: String::new() };
+    let grow = |how: &str| Grow {
+        how: how.into(),
+        kept: String::new(),
+    };
     let engine = running(Settings::default().payload_bytes_max);
-    let error = engine.client.enqueue(Keep { value: Value::String("x".repeat(TEN)) }).await.unwrap_err();
-    assert!(error.is_invalid() && error.to_string().contains("payload_bytes_max"), "{error}");
+    let error = engine
+        .client
+        .enqueue(Keep {
+            value: Value::String("x".repeat(TEN)),
+        })
+        .await
+        .unwrap_err();
+    assert!(
+        error.is_invalid() && error.to_string().contains("payload_bytes_max"),
+        "{error}"
+    );
     for how in ["state", "step", "result"] {
         let grown = engine.client.enqueue(grow(how)).await.unwrap();
-        let failure = engine.client.settled(grown.id, LONG).await.unwrap().unwrap().result.unwrap_err();
-        assert!(failure.message.contains("payload_bytes_max") && failure.message.contains(how), "{failure}");
-        assert_eq!(failure.attempt, 0, "the same again would be too large again");
+        let failure = engine
+            .client
+            .settled(grown.id, LONG)
+            .await
+            .unwrap()
+            .unwrap()
+            .result
+            .unwrap_err();
+        assert!(
+            failure.message.contains("payload_bytes_max") && failure.message.contains(how),
+            "{failure}"
+        );
+        assert_eq!(
+            failure.attempt, 0,
+            "the same again would be too large again"
+        );
     }
     engine.stop().await;
 
     let engine = running(64 * 1024 * 1024);
     let value = Value::String("x".repeat(TEN));
-    let kept = engine.client.enqueue(Keep { value: value.clone() }).await.unwrap();
-    assert_eq!(engine.client.settled(kept.id, LONG).await.unwrap().unwrap().result, Ok(value));
-    for (how, wanted) in [("state", TEN.to_string()), ("step", TEN.to_string()), ("result", "x".repeat(TEN))] {
+    let kept = engine
+        .client
+        .enqueue(Keep {
+            value: value.clone(),
+        })
+        .await
+        .unwrap();
+    assert_eq!(
+        engine
+            .client
+            .settled(kept.id, LONG)
+            .await
+            .unwrap()
+            .unwrap()
+            .result,
+        Ok(value)
+    );
+    for (how, wanted) in [
+        ("state", TEN.to_string()),
+        ("step", TEN.to_string()),
+        ("result", "x".repeat(TEN)),
+    ] {
         let grown = engine.client.enqueue(grow(how)).await.unwrap();
-        let settled = engine.client.settled(grown.id, LONG).await.unwrap().unwrap();
+        let settled = engine
+            .client
+            .settled(grown.id, LONG)
+            .await
+            .unwrap()
+            .unwrap();
         assert!(settled.result.as_ref() == Ok(&wanted), "{how}");
     }
     engine.stop().await;
 }
 
 /// Carries a value through a state, a step and a result.
-async fn carried<T: Serialize + DeserializeOwned + PartialEq + Clone + std::fmt::Debug + Send + Sync + 'static>(
+async fn carried<
+    T: Serialize + DeserializeOwned + PartialEq + Clone + std::fmt::Debug + Send + Sync + 'static,
+>(
     value: T,
 ) {
     #[derive(Serialize, Deserialize, Debug)]
@@ -205,7 +306,9 @@ async fn carried<T: Serialize + DeserializeOwned + PartialEq + Clone + std::fmt:
         Begin,
         Carry(T),
     }
-    impl<T: Serialize + DeserializeOwned + PartialEq + Clone + Send + Sync + 'static> Machine for Carrier<T> {
+    impl<T: Serialize + DeserializeOwned + PartialEq + Clone + Send + Sync + 'static> Machine
+        for Carrier<T>
+    {
         const NAME: &'static str = "carrier";
         type App = ();
         type Step = At<T>;
@@ -219,14 +322,26 @@ async fn carried<T: Serialize + DeserializeOwned + PartialEq + Clone + std::fmt:
         }
     }
     let lab = Lab::new(()).await.register::<Carrier<T>>();
-    let enqueued = lab.enqueue(Carrier { value: value.clone() }).await.unwrap();
+    let enqueued = lab
+        .enqueue(Carrier {
+            value: value.clone(),
+        })
+        .await
+        .unwrap();
     lab.drain().await;
     assert_eq!(lab.result_of(enqueued.id).await, Some(Ok(value)));
 }
 
 #[tokio::test]
 async fn the_largest_and_the_strangest_numbers_come_back_as_they_went() {
-    carried((u64::MAX, i64::MIN, u64::MAX - 1, 9_007_199_254_740_993_u64, 0_u64)).await;
+    carried((
+        u64::MAX,
+        i64::MIN,
+        u64::MAX - 1,
+        9_007_199_254_740_993_u64,
+        0_u64,
+    ))
+    .await;
     carried((f64::MAX, f64::MIN_POSITIVE, 5e-324, 0.1 + 0.2, f64::EPSILON)).await;
     // Numbers whose shortest text a careless parser reads as their neighbour.
     let mut bits = 0x3ff0_0000_0000_0001_u64;
@@ -255,8 +370,20 @@ async fn nesting_that_cannot_be_read_back_is_refused_before_it_is_kept() {
     lab.drain().await;
     assert_eq!(lab.result_of(deep.id).await.unwrap().unwrap(), nested(100));
     let error = lab.enqueue(Keep { value: nested(127) }).await.unwrap_err();
-    assert!(error.is_invalid() && error.to_string().contains("nested"), "{error}");
-    assert_eq!(lab.inspect().counts().await.unwrap().iter().map(|count| count.count).sum::<i64>(), 1);
+    assert!(
+        error.is_invalid() && error.to_string().contains("nested"),
+        "{error}"
+    );
+    assert_eq!(
+        lab.inspect()
+            .counts()
+            .await
+            .unwrap()
+            .iter()
+            .map(|count| count.count)
+            .sum::<i64>(),
+        1
+    );
 }
 
 #[tokio::test]
@@ -286,12 +413,28 @@ async fn a_number_that_json_does_not_have_is_its_own_steps_failure() {
     for sum in [0.0, 1.0, 2.0] {
         let mean = lab.enqueue(Mean { sum, spare: None }).await.unwrap();
         lab.drain().await;
-        let failure = lab.result_of(mean.id).await.expect("it is stuck, or runs for ever").unwrap_err();
-        assert!(failure.message.contains("cannot be read back") && failure.message.contains("NaN"), "{failure}");
+        let failure = lab
+            .result_of(mean.id)
+            .await
+            .expect("it is stuck, or runs for ever")
+            .unwrap_err();
+        assert!(
+            failure.message.contains("cannot be read back") && failure.message.contains("NaN"),
+            "{failure}"
+        );
         assert_eq!(lab.status_of(mean.id).await, Status::Failed);
     }
-    let error = lab.enqueue(Mean { sum: f64::NAN, spare: None }).await.unwrap_err();
-    assert!(error.is_invalid() && error.to_string().contains("NaN"), "{error}");
+    let error = lab
+        .enqueue(Mean {
+            sum: f64::NAN,
+            spare: None,
+        })
+        .await
+        .unwrap_err();
+    assert!(
+        error.is_invalid() && error.to_string().contains("NaN"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -66,14 +66,20 @@ pub(super) struct Act {
 impl Act {
     /// Whether it may be refused with this, when others came first. Then it has done nothing.
     pub(super) fn may_be_refused(&self, error: &str) -> bool {
-        self.claims.refusals.iter().any(|refusal| error.starts_with(refusal))
+        self.claims
+            .refusals
+            .iter()
+            .any(|refusal| error.starts_with(refusal))
             || self.strict && error.starts_with("40001")
     }
 }
 
 /// Put literals where a statement has parameters. From the last on, so that `$1` leaves `$10` alone.
 pub(super) fn fill(text: &str, values: &[&str]) -> String {
-    let code: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with("--")).collect();
+    let code: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("--"))
+        .collect();
     let mut filled = code.join("\n");
     for (n, value) in values.iter().enumerate().rev() {
         filled = filled.replace(&format!("${}", n + 1), value);
@@ -105,57 +111,124 @@ fn settle(status: &str, step: &str, error: &str, rise: i32, delay: u32) -> (Stri
         "array[null::text]",
         "'host/1'",
     ];
-    (fill(SETTLE, &values), Claims { commits: true, ..Claims::default() })
+    (
+        fill(SETTLE, &values),
+        Claims {
+            commits: true,
+            ..Claims::default()
+        },
+    )
 }
 
 /// End a run of a projection.
 pub(super) fn run_cancel() -> String {
-    fill(include_str!("../../../src/store/sql/run_cancel.sql"), &["1", "'enough'"])
+    fill(
+        include_str!("../../../src/store/sql/run_cancel.sql"),
+        &["1", "'enough'"],
+    )
 }
 
 /// Endings that do more, as documents.
 fn conclude(endings: &[String], claims: Claims) -> (String, Claims) {
     let document = format!("'[{}]'", endings.join(","));
-    (fill(CONCLUDE, &[&document, "null::text"]), Claims { commits: true, ..claims })
+    (
+        fill(CONCLUDE, &[&document, "null::text"]),
+        Claims {
+            commits: true,
+            ..claims
+        },
+    )
 }
 
 /// One of them, of any instance.
 fn ending(id: i64, status: &str, more: &str) -> String {
-    let step = if matches!(status, "done" | "failed") { "" } else { r#""step":"t","# };
-    let rise = if matches!(status, "done" | "failed") { 0 } else { -1 };
+    let step = if matches!(status, "done" | "failed") {
+        ""
+    } else {
+        r#""step":"t","#
+    };
+    let rise = if matches!(status, "done" | "failed") {
+        0
+    } else {
+        -1
+    };
     let story = r#""story":{"from":"s","outcome":"tried","attempt":0,"took":0,"worker":"host/1"}"#;
-    format!(r#"{{"id":{id},"epoch":5,"seq":3,"status":"{status}",{step}"rise":{rise},"delay":0,{story}{more}}}"#)
+    format!(
+        r#"{{"id":{id},"epoch":5,"seq":3,"status":"{status}",{step}"rise":{rise},"delay":0,{story}{more}}}"#
+    )
 }
 
 fn wait(more: &str, seen: &'static [i64]) -> (String, Claims) {
     let more = format!(r#","awaits":["a","b"]{more}"#);
-    conclude(&[ending(10, "awaiting_signal", &more)], Claims { seen, ..Claims::default() })
+    conclude(
+        &[ending(10, "awaiting_signal", &more)],
+        Claims {
+            seen,
+            ..Claims::default()
+        },
+    )
 }
 
 fn spawn(id: i64, children: usize) -> (String, Claims) {
     let list = vec![r#"{"fsm":"child of WHO","step":"s","state":{}}"#; children].join(",");
     let more = format!(r#","spawn":{{"any":false,"taken":"skip","children":[{list}]}}"#);
-    conclude(&[ending(id, "awaiting_children", &more)], Claims { children, ..Claims::default() })
+    conclude(
+        &[ending(id, "awaiting_children", &more)],
+        Claims {
+            children,
+            ..Claims::default()
+        },
+    )
 }
 
 fn signal(id: &str, key: &str, name: &str, dedup: &str) -> (String, Claims) {
-    let values = [id, "''", key, "null::text[]", name, r#"'"of WHO"'"#, dedup, "1000"];
-    (fill(SIGNAL, &values), Claims { sends: true, ..Claims::default() })
+    let values = [
+        id,
+        "''",
+        key,
+        "null::text[]",
+        name,
+        r#"'"of WHO"'"#,
+        dedup,
+        "1000",
+    ];
+    (
+        fill(SIGNAL, &values),
+        Claims {
+            sends: true,
+            ..Claims::default()
+        },
+    )
 }
 
 /// Letters to these, in this order.
 fn signal_all(targets: &[&str]) -> (String, Claims) {
-    let letters: Vec<String> = targets.iter().map(|to| format!(r#"{{{to},"name":"a","payload":"of WHO"}}"#)).collect();
+    let letters: Vec<String> = targets
+        .iter()
+        .map(|to| format!(r#"{{{to},"name":"a","payload":"of WHO"}}"#))
+        .collect();
     let values = [format!("'[{}]'", letters.join(",")), "1000".into()];
     let values: Vec<&str> = values.iter().map(String::as_str).collect();
-    (fill(SIGNAL_ALL, &values), Claims { sends_all: true, ..Claims::default() })
+    (
+        fill(SIGNAL_ALL, &values),
+        Claims {
+            sends_all: true,
+            ..Claims::default()
+        },
+    )
 }
 
 /// A letter by key, which starts its target if nobody is there.
 fn start(dedup: &str) -> (String, Claims) {
     let entry = r#"'{"fsm":"m","step":"s","state":{},"key":"k"}'"#;
     let values = [entry, "'a'", r#"'"of WHO"'"#, dedup, "array['m']", "1000"];
-    (fill(SIGNAL_OR_START, &values), Claims { sends: true, ..Claims::default() })
+    (
+        fill(SIGNAL_OR_START, &values),
+        Claims {
+            sends: true,
+            ..Claims::default()
+        },
+    )
 }
 
 /// The end of one, with letters to these.
@@ -165,38 +238,78 @@ fn tells(id: i64, targets: &[&str], dedup: &str) -> (String, Claims) {
     let more = format!(r#","letters":[{}]"#, letters.join(","));
     let once = !dedup.is_empty();
     // Nobody is there: the whole commit is refused.
-    let claims = Claims { rides: targets.len(), once, refusals: &["23503"], ..Claims::default() };
+    let claims = Claims {
+        rides: targets.len(),
+        once,
+        refusals: &["23503"],
+        ..Claims::default()
+    };
     conclude(&[ending(id, "done", &more)], claims)
 }
 
 pub(super) fn cancel(id: i64, by_key: bool, subtree: bool) -> (String, Claims) {
-    let (address, key) = if by_key { ("null::bigint".into(), "'k'") } else { (id.to_string(), "null::text") };
+    let (address, key) = if by_key {
+        ("null::bigint".into(), "'k'")
+    } else {
+        (id.to_string(), "null::text")
+    };
     let values: [&str; 5] = [&address, "''", key, "null::text[]", "'enough'"];
     // A whole tree in one transaction, as SQL does it.
-    let statement = if subtree { CANCEL.replace("$5)", "$5, true)") } else { CANCEL.to_owned() };
-    (fill(&statement, &values), Claims { ends: Some(id), ends_below: subtree, ..Claims::default() })
+    let statement = if subtree {
+        CANCEL.replace("$5)", "$5, true)")
+    } else {
+        CANCEL.to_owned()
+    };
+    (
+        fill(&statement, &values),
+        Claims {
+            ends: Some(id),
+            ends_below: subtree,
+            ..Claims::default()
+        },
+    )
 }
 
 fn reap(deaths: &str) -> (String, Claims) {
-    (fill(REAP, &["'00000000-0000-0000-0000-00000000000a'", "100", deaths]), Claims::default())
+    (
+        fill(
+            REAP,
+            &["'00000000-0000-0000-0000-00000000000a'", "100", deaths],
+        ),
+        Claims::default(),
+    )
 }
 
 fn child(endings: &[(i64, &str)]) -> (String, Claims) {
-    let endings: Vec<String> = endings.iter().map(|(id, status)| ending(*id, status, r#","child":10"#)).collect();
+    let endings: Vec<String> = endings
+        .iter()
+        .map(|(id, status)| ending(*id, status, r#","child":10"#))
+        .collect();
     conclude(&endings, Claims::default())
 }
 
 /// Fire a timer, with the next occurrence a day later.
 fn fire(id: i64, due: &str, birth: &str) -> (String, Claims) {
     let next = due.replace("-01T", "-02T");
-    let entry = format!(r#"'[{{"id":{id},"due":"{due}","happens":true,"next":"{next}","missed":0{birth}}}]'"#);
-    (fill(FIRE, &[&entry, "null::text"]), Claims { timer: Some(id), ..Claims::default() })
+    let entry = format!(
+        r#"'[{{"id":{id},"due":"{due}","happens":true,"next":"{next}","missed":0{birth}}}]'"#
+    );
+    (
+        fill(FIRE, &[&entry, "null::text"]),
+        Claims {
+            timer: Some(id),
+            ..Claims::default()
+        },
+    )
 }
 
 impl Act {
     pub(super) fn named(name: &str) -> Act {
         if let Some(plain) = name.strip_prefix("strictly ") {
-            return Act { strict: true, ..Act::named(plain) };
+            return Act {
+                strict: true,
+                ..Act::named(plain)
+            };
         }
         let (sql, claims) = match name {
             "pick" => {
@@ -214,7 +327,13 @@ impl Act {
                     "0",
                     "true",
                 ];
-                (fill(PICK, &values), Claims { claims: true, ..Claims::default() })
+                (
+                    fill(PICK, &values),
+                    Claims {
+                        claims: true,
+                        ..Claims::default()
+                    },
+                )
             }
             "next" => settle("runnable", "'t'", "null", -1, 0),
             "ahead" => settle("executing", "'t'", "null", -1, 0),
@@ -225,11 +344,20 @@ impl Act {
             "wait" => wait("", &[]),
             "wait seen" => wait(r#","seen":[100,101]"#, &[100, 101]),
             "next with letters" => {
-                let claims = Claims { consumes: &[100, 101], ..Claims::default() };
-                conclude(&[ending(10, "runnable", r#","consumed":[100,101]"#)], claims)
+                let claims = Claims {
+                    consumes: &[100, 101],
+                    ..Claims::default()
+                };
+                conclude(
+                    &[ending(10, "runnable", r#","consumed":[100,101]"#)],
+                    claims,
+                )
             }
             "done with letters" => {
-                let claims = Claims { consumes: &[100, 101], ..Claims::default() };
+                let claims = Claims {
+                    consumes: &[100, 101],
+                    ..Claims::default()
+                };
                 conclude(&[ending(10, "done", r#","consumed":[100,101]"#)], claims)
             }
             "spawn 0" => spawn(10, 0),
@@ -258,31 +386,74 @@ impl Act {
             "reap" => reap("3::smallint"),
             "reap to death" => reap("1::smallint"),
             "expire" => {
-                let values = ["100", "'infinity'::float8", "0::float8", "'-infinity'::timestamptz"];
-                (fill(EXPIRE, &values), Claims { expires: true, ..Claims::default() })
+                let values = [
+                    "100",
+                    "'infinity'::float8",
+                    "0::float8",
+                    "'-infinity'::timestamptz",
+                ];
+                (
+                    fill(EXPIRE, &values),
+                    Claims {
+                        expires: true,
+                        ..Claims::default()
+                    },
+                )
             }
             "fire" => fire(500, "2020-01-01T00:00:00Z", ""),
             "fire early" => fire(501, "2999-01-01T00:00:00Z", ""),
-            "fire schedule" => {
-                fire(600, "2020-01-01T00:00:00Z", r#","birth":{"fsm":"reminder","step":"s","state":{}}"#)
-            }
-            "cancel timer" => (fill(CANCEL_TIMER, &["500"]), Claims { timer: Some(500), ..Claims::default() }),
+            "fire schedule" => fire(
+                600,
+                "2020-01-01T00:00:00Z",
+                r#","birth":{"fsm":"reminder","step":"s","state":{}}"#,
+            ),
+            "cancel timer" => (
+                fill(CANCEL_TIMER, &["500"]),
+                Claims {
+                    timer: Some(500),
+                    ..Claims::default()
+                },
+            ),
             "register schedule" => {
-                let values = ["'s'", "'R/PT2H'", "'all'", "'2020-01-01'", "'2020-01-01T05:00:00Z'", "null"];
+                let values = [
+                    "'s'",
+                    "'R/PT2H'",
+                    "'all'",
+                    "'2020-01-01'",
+                    "'2020-01-01T05:00:00Z'",
+                    "null",
+                ];
                 (fill(REGISTER_SCHEDULE, &values), Claims::default())
             }
             "set schedule" => {
-                let values = ["'s'", "'R/PT3H'", "null", "'2020-01-01'", "'2020-01-01T06:00:00Z'", "null", "'me'"];
+                let values = [
+                    "'s'",
+                    "'R/PT3H'",
+                    "null",
+                    "'2020-01-01'",
+                    "'2020-01-01T06:00:00Z'",
+                    "null",
+                    "'me'",
+                ];
                 (fill(SET_SCHEDULE, &values), Claims::default())
             }
             "pause schedule" => (fill(PAUSE_SCHEDULE, &["'s'", "'me'"]), Claims::default()),
             "resume schedule" => {
-                let values = ["'s'", "'R/PT1H'", "'2020-01-01T00:00:00Z'", "'2020-01-01T07:00:00Z'", "null"];
+                let values = [
+                    "'s'",
+                    "'R/PT1H'",
+                    "'2020-01-01T00:00:00Z'",
+                    "'2020-01-01T07:00:00Z'",
+                    "null",
+                ];
                 (fill(RESUME_SCHEDULE, &values), Claims::default())
             }
             "run schedule" => (fill(RUN_SCHEDULE, &["'s'"]), Claims::default()),
             "collect" => (fill(COLLECT, &["60", "60", "0", "100"]), Claims::default()),
-            "give back" => (fill(GIVE_BACK, &["array[10,11]", "array[5,5]"]), Claims::default()),
+            "give back" => (
+                fill(GIVE_BACK, &["array[10,11]", "array[5,5]"]),
+                Claims::default(),
+            ),
             "enqueue k" => {
                 let entry = r#"'[{"fsm":"m","step":"s","state":{},"key":"k"}]'"#;
                 (fill(ENQUEUE_ALL, &[entry]), Claims::default())
@@ -291,8 +462,15 @@ impl Act {
             "11 failed" => child(&[(11, "failed")]),
             "12 done" => child(&[(12, "done")]),
             "11 and 12 done" => child(&[(11, "done"), (12, "done")]),
-            other => super::keyed::act(other).unwrap_or_else(|| panic!("there is no act {other:?}")),
+            other => {
+                super::keyed::act(other).unwrap_or_else(|| panic!("there is no act {other:?}"))
+            }
         };
-        Act { name: name.into(), sql, claims, strict: false }
+        Act {
+            name: name.into(),
+            sql,
+            claims,
+            strict: false,
+        }
     }
 }

@@ -75,28 +75,56 @@ impl Act {
 const GATES: i32 = 80;
 
 async fn connect(url: &str) -> (Client, i32) {
-    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
+    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls)
+        .await
+        .unwrap();
     tokio::spawn(connection);
-    let pid = client.query_one("select pg_backend_pid()", &[]).await.unwrap().get(0);
+    let pid = client
+        .query_one("select pg_backend_pid()", &[])
+        .await
+        .unwrap()
+        .get(0);
     (client, pid)
 }
 
 async fn session(url: &str, lane: i32, who: usize) -> (Arc<Client>, i32) {
     let (client, pid) = connect(url).await;
-    client.batch_execute(&format!("set iso.session = '{who}'; set iso.lane = '{lane}'")).await.unwrap();
+    client
+        .batch_execute(&format!(
+            "set iso.session = '{who}'; set iso.lane = '{lane}'"
+        ))
+        .await
+        .unwrap();
     (Arc::new(client), pid)
 }
 
-type Said = (usize, Result<Vec<SimpleQueryMessage>, tokio_postgres::Error>);
+type Said = (
+    usize,
+    Result<Vec<SimpleQueryMessage>, tokio_postgres::Error>,
+);
 
 impl Lane {
-    pub(super) async fn open(url: &str, schema: &str, number: i32, count: usize, gated: bool) -> Lane {
+    pub(super) async fn open(
+        url: &str,
+        schema: &str,
+        number: i32,
+        count: usize,
+        gated: bool,
+    ) -> Lane {
         let (control, control_pid) = connect(url).await;
         let mut sessions = Vec::new();
         for who in 0..count {
             sessions.push(session(url, number, who).await);
         }
-        Lane { schema: schema.into(), number, control, control_pid, sessions, gated, url: url.into() }
+        Lane {
+            schema: schema.into(),
+            number,
+            control,
+            control_pid,
+            sessions,
+            gated,
+            url: url.into(),
+        }
     }
 
     /// The text for this lane's schema.
@@ -105,7 +133,12 @@ impl Lane {
     }
 
     /// Play one order: these choices first, then always the first session that can move.
-    pub(super) async fn play(&mut self, setup: &str, acts: &[(Act, End)], choices: &[usize]) -> Played {
+    pub(super) async fn play(
+        &mut self,
+        setup: &str,
+        acts: &[(Act, End)],
+        choices: &[usize],
+    ) -> Played {
         for (who, one) in self.sessions.iter_mut().enumerate() {
             if one.0.is_closed() {
                 *one = session(&self.url, self.number, who).await;
@@ -116,8 +149,15 @@ impl Lane {
             self.number,
             GATES * i32::try_from(acts.len()).unwrap()
         );
-        let setup = if self.gated { format!("{setup};{shut}") } else { setup.to_owned() };
-        self.control.batch_execute(&self.render(&setup)).await.unwrap();
+        let setup = if self.gated {
+            format!("{setup};{shut}")
+        } else {
+            setup.to_owned()
+        };
+        self.control
+            .batch_execute(&self.render(&setup))
+            .await
+            .unwrap();
 
         let (tell, mut told) = mpsc::unbounded_channel::<Said>();
         let mut at = vec![At::Statement(0); acts.len()];
@@ -125,14 +165,21 @@ impl Lane {
         let mut answers = vec![Answer::default(); acts.len()];
         let mut moves = Vec::new();
         loop {
-            self.come_to_rest(&mut told, acts, &mut at, &mut answers).await;
-            let able: Vec<usize> =
-                (0..at.len()).filter(|who| matches!(at[*who], At::Statement(_) | At::Gate(_))).collect();
+            self.come_to_rest(&mut told, acts, &mut at, &mut answers)
+                .await;
+            let able: Vec<usize> = (0..at.len())
+                .filter(|who| matches!(at[*who], At::Statement(_) | At::Gate(_)))
+                .collect();
             let chosen = choices.get(moves.len()).filter(|who| able.contains(who));
             // Two who wait for the row of a third may go on in either order: that is Postgres's choice, and its order counts.
             let strays = chosen.is_none() && moves.len() < choices.len();
             // And so is which of two that wait for one another has to die.
-            let died = |answer: &Answer| answer.error.as_deref().is_some_and(|error| error.contains("40P01"));
+            let died = |answer: &Answer| {
+                answer
+                    .error
+                    .as_deref()
+                    .is_some_and(|error| error.contains("40P01"))
+            };
             assert!(
                 !strays || acts.len() > 2 || answers.iter().any(died),
                 "a case did not play as before: the driver or the SQL is not deterministic"
@@ -142,11 +189,23 @@ impl Lane {
                 return Played { moves, answers };
             };
             match at[who] {
-                At::Statement(n @ 1..) | At::Gate(n) if self.dies(acts[who].1, at[who], passed[who]) => {
+                At::Statement(n @ 1..) | At::Gate(n)
+                    if self.dies(acts[who].1, at[who], passed[who]) =>
+                {
                     let kill = "select pg_terminate_backend($1, 10000)";
                     let pid = self.sessions[who].1;
-                    assert!(self.control.query_one(kill, &[&pid]).await.unwrap().get::<_, bool>(0));
-                    at[who] = if matches!(at[who], At::Gate(_)) { At::Running(n) } else { At::Over };
+                    assert!(
+                        self.control
+                            .query_one(kill, &[&pid])
+                            .await
+                            .unwrap()
+                            .get::<_, bool>(0)
+                    );
+                    at[who] = if matches!(at[who], At::Gate(_)) {
+                        At::Running(n)
+                    } else {
+                        At::Over
+                    };
                 }
                 At::Statement(n) => {
                     let (act, end) = &acts[who];
@@ -158,7 +217,11 @@ impl Lane {
                         (_, End::Commit) => "commit".into(),
                         (_, End::Rollback | End::Killed(_)) => "rollback".into(),
                     };
-                    let (text, client, tell) = (self.render(&text), self.sessions[who].0.clone(), tell.clone());
+                    let (text, client, tell) = (
+                        self.render(&text),
+                        self.sessions[who].0.clone(),
+                        tell.clone(),
+                    );
                     tokio::spawn(async move {
                         let answer = client.simple_query(&text).await;
                         let _ = tell.send((who, answer));
@@ -169,7 +232,13 @@ impl Lane {
                     passed[who] += 1;
                     let gate = i32::try_from(who).unwrap() * GATES + passed[who];
                     let open = "select pg_advisory_unlock($1, $2)";
-                    assert!(self.control.query_one(open, &[&self.number, &gate]).await.unwrap().get::<_, bool>(0));
+                    assert!(
+                        self.control
+                            .query_one(open, &[&self.number, &gate])
+                            .await
+                            .unwrap()
+                            .get::<_, bool>(0)
+                    );
                     at[who] = At::Running(n);
                 }
                 _ => unreachable!(),
@@ -194,7 +263,9 @@ impl Lane {
         let busy = |at: &[At]| at.iter().any(|at| matches!(at, At::Running(_)));
         let stuck = |at: &[At]| {
             at.iter().any(|at| matches!(at, At::Waiting(_)))
-                && !at.iter().any(|at| matches!(at, At::Statement(_) | At::Gate(_)))
+                && !at
+                    .iter()
+                    .any(|at| matches!(at, At::Statement(_) | At::Gate(_)))
         };
         // A lock that was given up may have let others go on: what waited before is asked about again.
         at.iter_mut().for_each(|at| {
@@ -247,14 +318,18 @@ impl Lane {
         at: &mut [At],
         answers: &mut [Answer],
     ) {
-        let (At::Running(n) | At::Waiting(n) | At::Gate(n)) = at[who] else { unreachable!() };
+        let (At::Running(n) | At::Waiting(n) | At::Gate(n)) = at[who] else {
+            unreachable!()
+        };
         let answer = &mut answers[who];
         match said {
             Ok(messages) if n == acts[who].0.place() => {
                 let rows = messages.into_iter().filter_map(|message| match message {
-                    SimpleQueryMessage::Row(row) => {
-                        Some((0..row.len()).map(|column| row.get(column).map(str::to_owned)).collect())
-                    }
+                    SimpleQueryMessage::Row(row) => Some(
+                        (0..row.len())
+                            .map(|column| row.get(column).map(str::to_owned))
+                            .collect(),
+                    ),
                     _ => None,
                 });
                 answer.rows = rows.collect();
@@ -262,13 +337,22 @@ impl Lane {
             Ok(_) if n < acts[who].0.place() => {}
             Ok(_) => answer.committed = answer.error.is_none() && acts[who].1 == End::Commit,
             Err(error) => {
-                let code = error.code().map_or_else(|| error.to_string(), |code| code.code().to_owned());
-                let detail = error.as_db_error().map(|e| e.message().to_owned()).unwrap_or_default();
+                let code = error
+                    .code()
+                    .map_or_else(|| error.to_string(), |code| code.code().to_owned());
+                let detail = error
+                    .as_db_error()
+                    .map(|e| e.message().to_owned())
+                    .unwrap_or_default();
                 answer.error = Some(format!("{code} {detail}"));
             }
         }
         let died = answer.error.is_some() && matches!(acts[who].1, End::Killed(_));
-        at[who] = if n <= acts[who].0.place() && !died { At::Statement(n + 1) } else { At::Over };
+        at[who] = if n <= acts[who].0.place() && !died {
+            At::Statement(n + 1)
+        } else {
+            At::Over
+        };
     }
 }
 
@@ -282,7 +366,13 @@ pub(super) fn others(given: usize, played: &Played) -> Vec<Vec<usize>> {
     for n in given..played.moves.len() {
         let (chosen, able) = &played.moves[n];
         for other in able.iter().filter(|other| *other != chosen) {
-            others.push(played.moves[..n].iter().map(|(who, _)| *who).chain([*other]).collect());
+            others.push(
+                played.moves[..n]
+                    .iter()
+                    .map(|(who, _)| *who)
+                    .chain([*other])
+                    .collect(),
+            );
         }
     }
     others

@@ -82,7 +82,11 @@ fn with_gates(definition: &str, schema: &str) -> String {
 async fn definition(client: &Client, schema: &str, function: &str) -> String {
     let text = "select pg_get_functiondef(p.oid) from pg_proc p join pg_namespace n on n.oid = p.pronamespace
                 where n.nspname = $1 and p.proname = $2";
-    client.query_one(text, &[&schema, &function]).await.unwrap().get(0)
+    client
+        .query_one(text, &[&schema, &function])
+        .await
+        .unwrap()
+        .get(0)
 }
 
 /// Put the gates in. Answers how many.
@@ -98,10 +102,22 @@ pub(super) async fn install(client: &Client, schema: &str) -> usize {
 }
 
 /// Take a guard out of a function: this text becomes that one. It has to be there.
-pub(super) async fn remove(client: &Client, schema: &str, function: &str, guard: &str, instead: &str) {
+pub(super) async fn remove(
+    client: &Client,
+    schema: &str,
+    function: &str,
+    guard: &str,
+    instead: &str,
+) {
     let before = definition(client, schema, function).await;
     let guard = guard.replace("gen_durable.", &format!("{schema}."));
-    assert!(before.contains(&guard), "{function} has no {guard:?} to take out:\n{before}");
+    assert!(
+        before.contains(&guard),
+        "{function} has no {guard:?} to take out:\n{before}"
+    );
     let instead = instead.replace("gen_durable.", &format!("{schema}."));
-    client.batch_execute(&before.replace(&guard, &instead)).await.unwrap();
+    client
+        .batch_execute(&before.replace(&guard, &instead))
+        .await
+        .unwrap();
 }

@@ -119,7 +119,12 @@ const STATE: &str = "
       and not exists (select from S.transitions t where t.instance_id = a.id and t.outcome = 'cancel')";
 
 /// All that is wrong after a case.
-pub(super) async fn broken(lane: &Lane, acts: &[(Act, End)], answers: &[Answer], had_letters: bool) -> Vec<String> {
+pub(super) async fn broken(
+    lane: &Lane,
+    acts: &[(Act, End)],
+    answers: &[Answer],
+    had_letters: bool,
+) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut seen: Vec<i64> = Vec::new();
     // Commits that were acknowledged, by id; and those of the sweep, which has no claim.
@@ -136,8 +141,16 @@ pub(super) async fn broken(lane: &Lane, acts: &[(Act, End)], answers: &[Answer],
                 .filter(|error| !act.may_be_refused(error))
                 .map(|error| format!("{} failed: {error}", act.name)),
         );
-        let ids: Vec<i64> = answer.rows.iter().filter_map(|row| row[0].as_deref()?.parse().ok()).collect();
-        let said = answer.rows.first().and_then(|row| row[0].clone()).unwrap_or_default();
+        let ids: Vec<i64> = answer
+            .rows
+            .iter()
+            .filter_map(|row| row[0].as_deref()?.parse().ok())
+            .collect();
+        let said = answer
+            .rows
+            .first()
+            .and_then(|row| row[0].clone())
+            .unwrap_or_default();
         let done = answer.committed;
         let claims = &act.claims;
         let acknowledged = done && claims.commits && !ids.is_empty();
@@ -152,12 +165,20 @@ pub(super) async fn broken(lane: &Lane, acts: &[(Act, End)], answers: &[Answer],
             swept.extend(ids.iter().copied());
         }
         if done && claims.claims {
-            claimed
-                .extend(answer.rows.iter().filter(|row| row[0].is_some()).map(|row| (row[0].clone(), row[7].clone())));
+            claimed.extend(
+                answer
+                    .rows
+                    .iter()
+                    .filter(|row| row[0].is_some())
+                    .map(|row| (row[0].clone(), row[7].clone())),
+            );
         }
         if let (true, Some(id)) = (done, claims.timer) {
-            let state =
-                answer.rows.first().and_then(|row| row.get(1).cloned().flatten()).unwrap_or_else(|| said.clone());
+            let state = answer
+                .rows
+                .first()
+                .and_then(|row| row.get(1).cloned().flatten())
+                .unwrap_or_else(|| said.clone());
             if matches!(state.as_str(), "fired" | "cancelled") {
                 queries.push(format!(
                     "select 'a timer was said to be {state} and is ' || state from S.timers where id = {id} and state <> '{state}'"
@@ -178,8 +199,10 @@ pub(super) async fn broken(lane: &Lane, acts: &[(Act, End)], answers: &[Answer],
             ));
         }
         if claims.sends_all || claims.rides > 0 {
-            let said =
-                answer.rows.iter().filter(|row| row.get(1).is_some_and(|word| word.as_deref() == Some("delivered")));
+            let said = answer.rows.iter().filter(|row| {
+                row.get(1)
+                    .is_some_and(|word| word.as_deref() == Some("delivered"))
+            });
             let delivered = match claims.sends_all {
                 true => {
                     if done {
@@ -237,7 +260,10 @@ pub(super) async fn broken(lane: &Lane, acts: &[(Act, End)], answers: &[Answer],
     let started = acts.iter().zip(answers).filter(|((act, _), answer)| {
         answer.committed
             && ["start k", "start k once", "enqueue k"].contains(&act.name.as_str())
-            && answer.rows.first().is_some_and(|row| row.get(2).is_some_and(|new| new.as_deref() == Some("t")))
+            && answer
+                .rows
+                .first()
+                .is_some_and(|row| row.get(2).is_some_and(|new| new.as_deref() == Some("t")))
     });
     queries.push(format!(
         "select 'there are ' || count(*) || ' new holders of the key, not {0}' from S.instances
@@ -262,6 +288,9 @@ pub(super) async fn broken(lane: &Lane, acts: &[(Act, End)], answers: &[Answer],
     let text = format!("{STATE} union all {}", queries.join(" union all "));
     let text = text.replace("SEEN", &format!("'{{{}}}'::bigint[]", list(&seen)));
     let rows = lane.control.query(&lane.render(&text), &[]).await.unwrap();
-    wrong.extend(rows.iter().map(|row| row.get::<_, Option<String>>(0).unwrap_or_default()));
+    wrong.extend(
+        rows.iter()
+            .map(|row| row.get::<_, Option<String>>(0).unwrap_or_default()),
+    );
     wrong
 }

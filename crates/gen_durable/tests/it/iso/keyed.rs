@@ -168,7 +168,12 @@ const OUTSIDE_KEY: &[&str] = &[
 ];
 
 const fn lane(name: &'static str, acts: &'static [&'static str], rows: &'static str) -> World {
-    World { name, keyed: true, rows, acts }
+    World {
+        name,
+        keyed: true,
+        rows,
+        acts,
+    }
 }
 
 /// Columns: id, status, lane, position, in lane, blocks, partition key, held back, arrival, due in seconds.
@@ -230,46 +235,114 @@ const NONE: &str = "'{}'::bigint[]";
 const TEN: &str = "array[10::bigint]";
 
 fn ends(status: &str, rise: i32, delay: u32, taking: &str, begins: &str) -> (String, Claims) {
-    ends_at("'00000000-0000-0000-0000-00000000000a'", status, rise, delay, taking, begins)
+    ends_at(
+        "'00000000-0000-0000-0000-00000000000a'",
+        status,
+        rise,
+        delay,
+        taking,
+        begins,
+    )
 }
 
-fn ends_at(worker: &str, status: &str, rise: i32, delay: u32, taking: &str, begins: &str) -> (String, Claims) {
+fn ends_at(
+    worker: &str,
+    status: &str,
+    rise: i32,
+    delay: u32,
+    taking: &str,
+    begins: &str,
+) -> (String, Claims) {
     let (rise, delay) = (format!("array[{rise}]"), format!("array[{delay}::float8]"));
-    let step = if rise == "array[-1]" { "array['t']" } else { "array[null::text]" };
-    let error = if status == "failed" { "array['no']" } else { "array[null::text]" };
+    let step = if rise == "array[-1]" {
+        "array['t']"
+    } else {
+        "array[null::text]"
+    };
+    let error = if status == "failed" {
+        "array['no']"
+    } else {
+        "array[null::text]"
+    };
     let status = format!("array['{status}']");
     let (none, state) = ("array[null::text]", "array['{}'::text]");
     let machines = "array['m/1']";
     let (id, epoch, seq) = ("array[10::bigint]", "array[5::bigint]", "array[3::bigint]");
     let version = "array[null::int]";
-    let own = [id, epoch, seq, &status, version, step, none, state, none, error, &rise, &delay, "null::text"];
-    let values: Vec<&str> = own.into_iter().chain([taking, begins, worker, "60", machines]).collect();
-    (fill(SETTLE_KEYED, &values), Claims { commits: true, ..Claims::default() })
+    let own = [
+        id,
+        epoch,
+        seq,
+        &status,
+        version,
+        step,
+        none,
+        state,
+        none,
+        error,
+        &rise,
+        &delay,
+        "null::text",
+    ];
+    let values: Vec<&str> = own
+        .into_iter()
+        .chain([taking, begins, worker, "60", machines])
+        .collect();
+    (
+        fill(SETTLE_KEYED, &values),
+        Claims {
+            commits: true,
+            ..Claims::default()
+        },
+    )
 }
 
 fn concludes(status: &str, more: &str) -> (String, Claims) {
-    let step = if status == "done" { "" } else { r#""step":"t","# };
+    let step = if status == "done" {
+        ""
+    } else {
+        r#""step":"t","#
+    };
     let rise = if status == "done" { 0 } else { -1 };
     let ending = format!(
         r#"'[{{"id":10,"epoch":5,"seq":3,"status":"{status}",{step}"rise":{rise},"delay":0,"keyed":true{more}}}]'"#
     );
-    (fill(CONCLUDE, &[&ending, "null::text"]), Claims { commits: true, ..Claims::default() })
+    (
+        fill(CONCLUDE, &[&ending, "null::text"]),
+        Claims {
+            commits: true,
+            ..Claims::default()
+        },
+    )
 }
 
 fn enqueues(entries: &[&str]) -> (String, Claims) {
     let entry = |more: &&str| format!(r#"{{"fsm":"m","step":"s","state":{{"of":"WHO"}},{more}}}"#);
     let list: Vec<String> = entries.iter().map(entry).collect();
-    (fill(ENQUEUE_ALL, &[&format!("'[{}]'", list.join(","))]), Claims::default())
+    (
+        fill(ENQUEUE_ALL, &[&format!("'[{}]'", list.join(","))]),
+        Claims::default(),
+    )
 }
 
 /// An act of lanes and keys, if there is one of this name.
 pub(super) fn act(name: &str) -> Option<(String, Claims)> {
     Some(match name {
         "place" => (fill(PLACE, &[]), Claims::default()),
-        "repair" => (fill(REPAIR, &["''", "''", "''", "''", "100"]), Claims::default()),
+        "repair" => (
+            fill(REPAIR, &["''", "''", "''", "''", "100"]),
+            Claims::default(),
+        ),
         "10 done" => ends("done", 0, 0, NONE, NONE),
         "10 done and takes" => ends("done", 0, 0, TEN, TEN),
-        "10 done and takes, elsewhere" => ends_at("'00000000-0000-0000-0000-00000000000b'", "done", 0, 0, TEN, TEN),
+        "10 done and takes, elsewhere" => ends_at(
+            "'00000000-0000-0000-0000-00000000000b'",
+            "done",
+            0,
+            0,
+            TEN,
+            TEN,
+        ),
         "10 done and leads" => ends("done", 0, 0, TEN, NONE),
         "10 fails" => ends("failed", 1, 0, NONE, NONE),
         "10 goes on" => ends("runnable", -1, 0, NONE, NONE),
@@ -277,7 +350,10 @@ pub(super) fn act(name: &str) -> Option<(String, Claims)> {
         "10 backs off" => ends("runnable", 1, 3600, TEN, NONE),
         "10 is claimed" => {
             let worker = "'00000000-0000-0000-0000-00000000000a'";
-            (fill(CLAIM_LED, &["array[10]", "array[5]", worker, "60"]), Claims::default())
+            (
+                fill(CLAIM_LED, &["array[10]", "array[5]", worker, "60"]),
+                Claims::default(),
+            )
         }
         "10 parks" => concludes("awaiting_signal", r#","awaits":["a"]"#),
         "10 concludes" => concludes("done", ""),
@@ -288,14 +364,30 @@ pub(super) fn act(name: &str) -> Option<(String, Claims)> {
         "enqueue later under key" => enqueues(&[r#""partition":"p","delay":60"#]),
         "cancel 12" => cancel(12, false, false),
         "signal 11" => {
-            let values = ["11", "''", "null::text", "null::text[]", "'z'", r#"'"of WHO"'"#, "null::text", "1000"];
+            let values = [
+                "11",
+                "''",
+                "null::text",
+                "null::text[]",
+                "'z'",
+                r#"'"of WHO"'"#,
+                "null::text",
+                "1000",
+            ];
             (fill(SIGNAL, &values), Claims::default())
         }
         "release" => (fill(RELEASE, &["array[10]", "array[5]"]), Claims::default()),
-        "release expired" => {
-            (fill(RELEASE_EXPIRED, &["'00000000-0000-0000-0000-00000000000a'", "100"]), Claims::default())
-        }
-        "retry 10" => (fill(RETRY, &["10", "null::text", "null::text"]), Claims::default()),
+        "release expired" => (
+            fill(
+                RELEASE_EXPIRED,
+                &["'00000000-0000-0000-0000-00000000000a'", "100"],
+            ),
+            Claims::default(),
+        ),
+        "retry 10" => (
+            fill(RETRY, &["10", "null::text", "null::text"]),
+            Claims::default(),
+        ),
         _ => return None,
     })
 }

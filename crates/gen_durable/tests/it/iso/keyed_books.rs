@@ -138,30 +138,45 @@ const DRAINED: &str = "
 
 async fn ask(lane: &Lane, text: &str) -> Vec<String> {
     let rows = lane.control.query(&lane.render(text), &[]).await.unwrap();
-    rows.iter().map(|row| row.get::<_, Option<String>>(0).unwrap_or_default()).collect()
+    rows.iter()
+        .map(|row| row.get::<_, Option<String>>(0).unwrap_or_default())
+        .collect()
 }
 
 /// The place of `marks` in an answer of claims.
 const MARKS: usize = 24;
 
 /// All that is wrong after a case.
-pub(super) async fn broken(lane: &Lane, world: &World, acts: &[(Act, End)], answers: &[Answer]) -> Vec<String> {
+pub(super) async fn broken(
+    lane: &Lane,
+    world: &World,
+    acts: &[(Act, End)],
+    answers: &[Answer],
+) -> Vec<String> {
     let mut wrong = Vec::new();
     let (mut claimed, mut acknowledged) = (Vec::new(), 0);
     let is_led = world.rows.contains("'led'");
     for ((act, end), answer) in acts.iter().zip(answers) {
-        let errors =
-            answer.error.iter().filter(|_| !matches!(end, End::Killed(_))).filter(|error| !act.may_be_refused(error));
+        let errors = answer
+            .error
+            .iter()
+            .filter(|_| !matches!(end, End::Killed(_)))
+            .filter(|error| !act.may_be_refused(error));
         wrong.extend(errors.map(|error| format!("{} failed: {error}", act.name)));
         if !answer.committed {
             continue;
         }
         // An answer of claims is long. A claim has an epoch; which endings were written stands in the column of marks of a row without.
-        let claims = answer.rows.iter().filter(|row| row.len() > 20 && row[7].is_some());
+        let claims = answer
+            .rows
+            .iter()
+            .filter(|row| row.len() > 20 && row[7].is_some());
         claimed.extend(claims.map(|row| (row[0].clone(), row[7].clone())));
         let written = answer.rows.iter().any(|row| match row.as_slice() {
             [id, ..] if row.len() < 20 => id.as_deref() == Some("10"),
-            long => long.get(MARKS).is_some_and(|marks| marks.as_deref() == Some("{10}")),
+            long => long
+                .get(MARKS)
+                .is_some_and(|marks| marks.as_deref() == Some("{10}")),
         });
         acknowledged += usize::from(act.claims.commits && written);
     }
@@ -182,7 +197,8 @@ pub(super) async fn broken(lane: &Lane, world: &World, acts: &[(Act, End)], answ
     if is_led {
         claimed.push((Some("10".into()), Some("5".into())));
         let takes = |(act, _): &(Act, End)| {
-            ["cancel", "give back", "10 is claimed"].contains(&act.name.as_str()) || act.name.starts_with("reap")
+            ["cancel", "give back", "10 is claimed"].contains(&act.name.as_str())
+                || act.name.starts_with("reap")
         };
         if acknowledged == 0 && !acts.iter().any(takes) {
             wrong.extend(
@@ -198,7 +214,11 @@ pub(super) async fn broken(lane: &Lane, world: &World, acts: &[(Act, End)], answ
     if world.name.contains("without") {
         ask(lane, "select S.repair('', '', '', '', 100)::text").await;
     }
-    ask(lane, "select S.place(0, 1000)::text from generate_series(1, 2)").await;
+    ask(
+        lane,
+        "select S.place(0, 1000)::text from generate_series(1, 2)",
+    )
+    .await;
     wrong.extend(ask(lane, &format!("{PLACED}{ALWAYS}")).await);
     // Who is at the head of a lane that is led must have been given to somebody.
     for head in ask(lane, LED).await {

@@ -36,7 +36,11 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
     (
         "the lock of the placer",
         false,
-        &[("place", "perform from gen_durable.placer where one for update skip locked;", "perform 1;")],
+        &[(
+            "place",
+            "perform from gen_durable.placer where one for update skip locked;",
+            "perform 1;",
+        )],
         "key new",
         &["place", "place", "enqueue urgent under key"],
         "23505",
@@ -44,7 +48,11 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
     (
         "leaving a lane alone of which somebody holds an arrival",
         false,
-        &[("place", "where i.id = any (left_out) and i.lane_key is not null", "where false")],
+        &[(
+            "place",
+            "where i.id = any (left_out) and i.lane_key is not null",
+            "where false",
+        )],
         "lane new",
         &["place", "signal 11"],
         "stands before one that came before it",
@@ -72,7 +80,11 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
     (
         "the number that a hand-over leaves when who is next is held",
         false,
-        &[("hand_over", "if cardinality(free_ids) < cardinality(others) then", "if false then")],
+        &[(
+            "hand_over",
+            "if cardinality(free_ids) < cardinality(others) then",
+            "if false then",
+        )],
         "lane running",
         &["10 done", "signal 11"],
         "nobody is at the head of the lane",
@@ -80,7 +92,11 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
     (
         "the number that a hand-over leaves when who was next is not any more",
         false,
-        &[("hand_over", "if claimed < cardinality(follows) then", "if false then")],
+        &[(
+            "hand_over",
+            "if claimed < cardinality(follows) then",
+            "if false then",
+        )],
         "lane of three",
         &["10 done and takes", "cancel 11"],
         "nobody runs its head",
@@ -112,7 +128,11 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
     (
         "knowing that one that is queued has its lane",
         false,
-        &[("_cancel_live", "when i.status = 'queued' and i.in_lane then gen_durable._lane_worker(i.id) end", "end")],
+        &[(
+            "_cancel_live",
+            "when i.status = 'queued' and i.in_lane then gen_durable._lane_worker(i.id) end",
+            "end",
+        )],
         "lane led",
         &["cancel", "place"],
         "nobody runs its head",
@@ -121,8 +141,16 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
         "the position of a cancelled head whose step runs on",
         false,
         &[
-            ("_cancel_live", "in_lane = i.in_lane and array_position(running, i.id) is not null", "in_lane = false"),
-            ("_cancel_live", "case when i.id = any (heads)", "case when true or i.id = any (heads)"),
+            (
+                "_cancel_live",
+                "in_lane = i.in_lane and array_position(running, i.id) is not null",
+                "in_lane = false",
+            ),
+            (
+                "_cancel_live",
+                "case when i.id = any (heads)",
+                "case when true or i.id = any (heads)",
+            ),
         ],
         "lane running",
         &["cancel", "place", "pick"],
@@ -131,7 +159,11 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
     (
         "the number of one that is released",
         false,
-        &[("_release", "arrival = nextval('gen_durable.arrivals'), ", "")],
+        &[(
+            "_release",
+            "arrival = nextval('gen_durable.arrivals'), ",
+            "",
+        )],
         "lane of a cancelled step",
         &["release", "place"],
         "nobody is at the head of the lane",
@@ -155,7 +187,11 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
     (
         "the lock of who stood before it, for a cancel that sees nothing new",
         false,
-        &[("_cancel_live", "if not gen_durable.looks_anew() then", "if false then")],
+        &[(
+            "_cancel_live",
+            "if not gen_durable.looks_anew() then",
+            "if false then",
+        )],
         "lane led",
         &["strictly cancel 11", "10 done and leads"],
         "nobody runs its head",
@@ -163,7 +199,11 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
     (
         "leaving who is next to others, for an ending that sees nothing new",
         false,
-        &[("conclude", "if cardinality(freeing) > 0 and looks_anew then", "if cardinality(freeing) > 0 then")],
+        &[(
+            "conclude",
+            "if cardinality(freeing) > 0 and looks_anew then",
+            "if cardinality(freeing) > 0 then",
+        )],
         "lane arriving",
         &["strictly 10 concludes", "place"],
         "nobody is at the head of the lane",
@@ -179,7 +219,11 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
     (
         "looking further back for one that came late under a key",
         false,
-        &[("deal", "(t.priority, t.at, t.id) > (f.priority, f.eligible_at, f.id)", "false")],
+        &[(
+            "deal",
+            "(t.priority, t.at, t.id) > (f.priority, f.eligible_at, f.id)",
+            "false",
+        )],
         "key running",
         &["10 done and takes", "enqueue urgent under key"],
         "never ran to its end",
@@ -201,11 +245,17 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_any_one_of_its_guards_a_lane_or_a_key_breaks() {
     for (name, gated, guard, world, acts, complaint) in GUARDS {
-        let meeting = || Meeting { at_most: if gated { 400 } else { usize::MAX }, ..Meeting::named(world, acts) };
+        let meeting = || Meeting {
+            at_most: if gated { 400 } else { usize::MAX },
+            ..Meeting::named(world, acts)
+        };
         let (cases, wrong) = play_all(vec![meeting()], gated, guard).await;
         let seen = wrong.iter().filter(|what| what.contains(complaint)).count();
         println!("without {name}: {seen} complaints in {cases} interleavings");
-        assert!(seen > 0, "the kit does not see that {name} is missing: {wrong:?}");
+        assert!(
+            seen > 0,
+            "the kit does not see that {name} is missing: {wrong:?}"
+        );
         let (cases, wrong) = play_all(vec![meeting()], gated, &[]).await;
         assert_nothing_wrong(cases, &wrong);
     }

@@ -137,7 +137,12 @@ fn act(name: &str) -> Act {
         "read below the horizon" => "select S.iso_read(true)".into(),
         other => panic!("there is no act {other:?}"),
     };
-    Act { name: name.into(), sql, claims: Claims::default(), strict: false }
+    Act {
+        name: name.into(),
+        sql,
+        claims: Claims::default(),
+        strict: false,
+    }
 }
 
 /// Everything that is committed is placed and projected, as a poll would.
@@ -188,24 +193,82 @@ struct Case {
 }
 
 fn case(name: &'static str, world: String, acts: &'static [&'static str]) -> Case {
-    Case { name, world, acts, after: QUIET, invariants: INVARIANTS, gated: false }
+    Case {
+        name,
+        world,
+        acts,
+        after: QUIET,
+        invariants: INVARIANTS,
+        gated: false,
+    }
 }
 
 fn cases() -> Vec<Case> {
     vec![
-        Case { gated: true, ..case("append × append × project", SOME.into(), &["append", "append", "project"]) },
-        case("append × record × project", SOME.into(), &["append", "record", "project"]),
-        case("record × append, if free × append", SOME.into(), &["record", "append, if free", "append"]),
-        case("record × place × project", SOME.into(), &["record", "place", "project"]),
-        case("record × record × place", String::new(), &["record", "record", "place"]),
+        Case {
+            gated: true,
+            ..case(
+                "append × append × project",
+                SOME.into(),
+                &["append", "append", "project"],
+            )
+        },
+        case(
+            "append × record × project",
+            SOME.into(),
+            &["append", "record", "project"],
+        ),
+        case(
+            "record × append, if free × append",
+            SOME.into(),
+            &["record", "append, if free", "append"],
+        ),
+        case(
+            "record × place × project",
+            SOME.into(),
+            &["record", "place", "project"],
+        ),
+        case(
+            "record × record × place",
+            String::new(),
+            &["record", "record", "place"],
+        ),
         case("project × project", SOME.into(), &["project", "project"]),
-        case("project × project × append", SOME.into(), &["project", "project", "append"]),
-        case("project × rebuild × swap", run("shadow", 2, "3"), &["project", "fill", "swap"]),
-        case("project × swap × append", run("shadow", 2, "3"), &["project", "swap", "append"]),
-        case("swap × cancel × project", run("shadow", 2, "3"), &["swap", "cancel", "project"]),
-        case("replay × live × cancel", run("replay", 1, "1"), &["replay", "project", "cancel"]),
-        case("append × append × project, the first of a tenant", String::new(), &["append", "append", "project"]),
-        case("replay × replay × live", run("replay", 1, "1"), &["replay", "replay", "project"]),
+        case(
+            "project × project × append",
+            SOME.into(),
+            &["project", "project", "append"],
+        ),
+        case(
+            "project × rebuild × swap",
+            run("shadow", 2, "3"),
+            &["project", "fill", "swap"],
+        ),
+        case(
+            "project × swap × append",
+            run("shadow", 2, "3"),
+            &["project", "swap", "append"],
+        ),
+        case(
+            "swap × cancel × project",
+            run("shadow", 2, "3"),
+            &["swap", "cancel", "project"],
+        ),
+        case(
+            "replay × live × cancel",
+            run("replay", 1, "1"),
+            &["replay", "project", "cancel"],
+        ),
+        case(
+            "append × append × project, the first of a tenant",
+            String::new(),
+            &["append", "append", "project"],
+        ),
+        case(
+            "replay × replay × live",
+            run("replay", 1, "1"),
+            &["replay", "replay", "project"],
+        ),
     ]
 }
 
@@ -213,22 +276,36 @@ fn cases() -> Vec<Case> {
 async fn play(case: &Case, without: &[Guard], until: Option<&str>) -> (usize, Vec<String>) {
     let url = CLUSTER.url();
     let (schema, number, client) = schema(&url).await;
-    client.batch_execute(&render(gates::GATE, &schema)).await.unwrap();
+    client
+        .batch_execute(&render(gates::GATE, &schema))
+        .await
+        .unwrap();
     let advance = fill(ADVANCE, &["1", "old", "new", "0", "worker", "0", "true"]);
-    client.batch_execute(&render(&WORLD.replace("ADVANCE", &advance), &schema)).await.unwrap();
+    client
+        .batch_execute(&render(&WORLD.replace("ADVANCE", &advance), &schema))
+        .await
+        .unwrap();
     if case.gated {
-        let (look, gated) = ("return query\n    with height", "perform iso_gate(); return query with height");
+        let (look, gated) = (
+            "return query\n    with height",
+            "perform iso_gate(); return query with height",
+        );
         gates::remove(&client, &schema, "append", look, gated).await;
     }
     for (function, guard, instead) in without {
         gates::remove(&client, &schema, function, guard, instead).await;
     }
     let mut lane = Lane::open(&url, &schema, number, 3, true).await;
-    let acts: Vec<(Act, End)> = case.acts.iter().map(|name| (act(name), End::Commit)).collect();
+    let acts: Vec<(Act, End)> = case
+        .acts
+        .iter()
+        .map(|name| (act(name), End::Commit))
+        .collect();
     let setup = format!("{CLEAR}{}", case.world);
     let (mut open, mut count, mut wrong) = (vec![Vec::new()], 0, Vec::new());
     while let Some(choices) = open.pop() {
-        if until.is_some_and(|complaint| wrong.iter().any(|what: &String| what.contains(complaint))) {
+        if until.is_some_and(|complaint| wrong.iter().any(|what: &String| what.contains(complaint)))
+        {
             break;
         }
         let played = lane.play(&setup, &acts, &choices).await;
@@ -238,13 +315,28 @@ async fn play(case: &Case, without: &[Guard], until: Option<&str>) -> (usize, Ve
         let mut say = |what: String| wrong.push(format!("{} {order:?}: {what}", case.name));
         // Coming too late is no fault; anything else that is refused is.
         for (answer, (act, _)) in played.answers.iter().zip(&acts) {
-            if let Some(error) = answer.error.as_ref().filter(|error| !error.starts_with("IS001")) {
+            if let Some(error) = answer
+                .error
+                .as_ref()
+                .filter(|error| !error.starts_with("IS001"))
+            {
                 say(format!("{} failed: {error}", act.name));
             }
         }
-        lane.control.batch_execute("select pg_advisory_unlock_all()").await.unwrap();
-        lane.control.batch_execute(&lane.render(case.after)).await.unwrap();
-        for row in lane.control.query(&lane.render(case.invariants), &[]).await.unwrap() {
+        lane.control
+            .batch_execute("select pg_advisory_unlock_all()")
+            .await
+            .unwrap();
+        lane.control
+            .batch_execute(&lane.render(case.after))
+            .await
+            .unwrap();
+        for row in lane
+            .control
+            .query(&lane.render(case.invariants), &[])
+            .await
+            .unwrap()
+        {
             say(row.get(0));
         }
     }
@@ -267,7 +359,11 @@ async fn the_log_and_its_projections_keep_their_promises_in_every_order() {
 const GUARDS: [(&str, &[Guard], &str, &str); 7] = [
     (
         "the head lock of an append",
-        &[("append", "order by h.tenant for no key update);", "order by h.tenant);")],
+        &[(
+            "append",
+            "order by h.tenant for no key update);",
+            "order by h.tenant);",
+        )],
         "append × append × project",
         "append failed: 23505",
     ),
@@ -275,14 +371,21 @@ const GUARDS: [(&str, &[Guard], &str, &str); 7] = [
         "the guarded cursor (and the lock that saves work)",
         &[
             ("project_open", "for no key update skip locked", ""),
-            ("project_close", "and p.position = p_old and p.generation = p_generation", ""),
+            (
+                "project_close",
+                "and p.position = p_old and p.generation = p_generation",
+                "",
+            ),
         ],
         "project × project",
         "the read model has",
     ),
     (
         "the lock of the swap (and its guard)",
-        &[("run_open", "for no key update;", ";"), ("run_swap", "and p.position = run.position", "")],
+        &[
+            ("run_open", "for no key update;", ";"),
+            ("run_swap", "and p.position = run.position", ""),
+        ],
         "project × rebuild × swap",
         "the read model has",
     ),
@@ -294,7 +397,10 @@ const GUARDS: [(&str, &[Guard], &str, &str); 7] = [
     ),
     (
         "the lock of the run (and the guard of its end) against a cancel of a replay",
-        &[("run_open", "for no key update skip locked;", ";"), ("iso_fill", "and r.status = 'running'", "")],
+        &[
+            ("run_open", "for no key update skip locked;", ";"),
+            ("iso_fill", "and r.status = 'running'", ""),
+        ],
         "replay × live × cancel",
         "a run changed that was over",
     ),
@@ -330,7 +436,10 @@ async fn without_any_one_of_its_guards_the_log_breaks_a_promise() {
         let (count, wrong) = play(&case_named(which), guard, Some(complaint)).await;
         let seen = wrong.iter().filter(|what| what.contains(complaint)).count();
         println!("without {name}: interleaving {count} is wrong");
-        assert!(seen > 0, "the kit does not see that {name} is missing: {wrong:?}");
+        assert!(
+            seen > 0,
+            "the kit does not see that {name} is missing: {wrong:?}"
+        );
     }
     // The lock in `project_open` only saves work: without it alone, the guard holds.
     let unlocked = [("project_open", "for no key update skip locked", "")];
@@ -342,13 +451,30 @@ async fn without_any_one_of_its_guards_the_log_breaks_a_promise() {
 async fn a_reader_that_goes_by_a_sequence_loses_events_and_so_does_one_below_the_xid_horizon() {
     let wrong_designs: [(&str, &'static [&'static str]); 2] = [
         ("by sequence", &["sequence", "sequence", "read by sequence"]),
-        ("below the xid horizon", &["sequence", "sequence", "read below the horizon"]),
+        (
+            "below the xid horizon",
+            &["sequence", "sequence", "read below the horizon"],
+        ),
     ];
     for (name, acts) in wrong_designs {
-        let after = if name == "by sequence" { "select S.iso_read(false)" } else { "select S.iso_read(true)" };
-        let case = Case { name: "a wrong design", world: String::new(), acts, after, invariants: LOST, gated: false };
+        let after = if name == "by sequence" {
+            "select S.iso_read(false)"
+        } else {
+            "select S.iso_read(true)"
+        };
+        let case = Case {
+            name: "a wrong design",
+            world: String::new(),
+            acts,
+            after,
+            invariants: LOST,
+            gated: false,
+        };
         let (count, wrong) = play(&case, &[], Some("lost: ")).await;
         println!("{name}: interleaving {count} loses an event");
-        assert!(!wrong.is_empty(), "{name}: it lost nothing, in {count} interleavings");
+        assert!(
+            !wrong.is_empty(),
+            "{name}: it lost nothing, in {count} interleavings"
+        );
     }
 }

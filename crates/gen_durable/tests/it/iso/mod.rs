@@ -34,8 +34,15 @@ use self::{
 
 /// A server of its own: what is tested is isolation, not the disk. A deadlock is told soon.
 pub(crate) static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
-    let options = Options::for_tests().fsync(false).setting("deadlock_timeout", "100ms").setting("autovacuum", "off");
-    options.setting("full_page_writes", "off").setting("synchronous_commit", "off").temporary().unwrap()
+    let options = Options::for_tests()
+        .fsync(false)
+        .setting("deadlock_timeout", "100ms")
+        .setting("autovacuum", "off");
+    options
+        .setting("full_page_writes", "off")
+        .setting("synchronous_commit", "off")
+        .temporary()
+        .unwrap()
 });
 
 static LANES: AtomicI32 = AtomicI32::new(0);
@@ -51,11 +58,18 @@ struct Meeting {
 
 impl Meeting {
     fn of(world: &'static World, acts: impl IntoIterator<Item = Act>) -> Meeting {
-        Meeting { world, acts: acts.into_iter().map(|act| (act, End::Commit)).collect(), at_most: usize::MAX }
+        Meeting {
+            world,
+            acts: acts.into_iter().map(|act| (act, End::Commit)).collect(),
+            at_most: usize::MAX,
+        }
     }
 
     fn named(world: &str, acts: &[&str]) -> Meeting {
-        Meeting::of(World::named(world), acts.iter().map(|name| Act::named(name)))
+        Meeting::of(
+            World::named(world),
+            acts.iter().map(|name| Act::named(name)),
+        )
     }
 
     fn name(&self, order: &[usize]) -> String {
@@ -72,8 +86,14 @@ impl Meeting {
         let mut dice: usize = 12_345;
         while distinct.len() < self.at_most && !open.is_empty() {
             // All of them: the last first. Some of them: any.
-            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let next = if self.at_most == usize::MAX { open.len() - 1 } else { (dice >> 33) % open.len() };
+            dice = dice
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let next = if self.at_most == usize::MAX {
+                open.len() - 1
+            } else {
+                (dice >> 33) % open.len()
+            };
             let choices = open.swap_remove(next);
             let played = lane.play(&setup, &self.acts, &choices).await;
             open.extend(others(choices.len(), &played));
@@ -84,7 +104,9 @@ impl Meeting {
             } else {
                 invariants::broken(lane, &self.acts, &played.answers, had_letters).await
             };
-            let said = broken.into_iter().map(|what| format!("{}: {what}", self.name(&order)));
+            let said = broken
+                .into_iter()
+                .map(|what| format!("{}: {what}", self.name(&order)));
             wrong.lock().unwrap().extend(said);
             distinct.insert(order);
         }
@@ -96,11 +118,24 @@ impl Meeting {
 async fn schema(url: &str) -> (String, i32, tokio_postgres::Client) {
     let number = LANES.fetch_add(1, Ordering::Relaxed);
     let schema = format!("iso_{number}");
-    Pool::connect_to(url, &schema).await.unwrap().migrate().await.unwrap();
-    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
+    Pool::connect_to(url, &schema)
+        .await
+        .unwrap()
+        .migrate()
+        .await
+        .unwrap();
+    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls)
+        .await
+        .unwrap();
     tokio::spawn(connection);
-    client.batch_execute(&render(invariants::WITNESSES, &schema)).await.unwrap();
-    client.batch_execute(&render(keyed_books::WITNESSES, &schema)).await.unwrap();
+    client
+        .batch_execute(&render(invariants::WITNESSES, &schema))
+        .await
+        .unwrap();
+    client
+        .batch_execute(&render(keyed_books::WITNESSES, &schema))
+        .await
+        .unwrap();
     // What is done now and then is done each time here: a case must play as before.
     for chance in ["random() < 0.02", "random() < 0.05"] {
         gates::remove(&client, &schema, "hand_over", chance, "true").await;
@@ -115,9 +150,16 @@ async fn schema(url: &str) -> (String, i32, tokio_postgres::Client) {
 type Guard = (&'static str, &'static str, &'static str);
 
 /// Play meetings on several schemas at once. Answers how many cases there were, and what was wrong.
-async fn play_all(meetings: Vec<Meeting>, gated: bool, without: &'static [Guard]) -> (usize, Vec<String>) {
+async fn play_all(
+    meetings: Vec<Meeting>,
+    gated: bool,
+    without: &'static [Guard],
+) -> (usize, Vec<String>) {
     let url = CLUSTER.url();
-    let (meetings, wrong) = (Arc::new(Mutex::new(meetings)), Arc::new(Mutex::new(Vec::new())));
+    let (meetings, wrong) = (
+        Arc::new(Mutex::new(meetings)),
+        Arc::new(Mutex::new(Vec::new())),
+    );
     let mut lanes = Vec::new();
     for _ in 0..LANES_AT_ONCE.min(meetings.lock().unwrap().len()) {
         let (url, meetings, wrong) = (url.clone(), meetings.clone(), wrong.clone());
@@ -127,12 +169,17 @@ async fn play_all(meetings: Vec<Meeting>, gated: bool, without: &'static [Guard]
                 gates::remove(&client, &schema, function, guard, instead).await;
             }
             if gated {
-                assert!(gates::install(&client, &schema).await > 10, "the gates were not put in");
+                assert!(
+                    gates::install(&client, &schema).await > 10,
+                    "the gates were not put in"
+                );
             }
             let mut lane = Lane::open(&url, &schema, number, 3, gated).await;
             let mut count = 0;
             loop {
-                let Some(meeting) = meetings.lock().unwrap().pop() else { return count };
+                let Some(meeting) = meetings.lock().unwrap().pop() else {
+                    return count;
+                };
                 count += meeting.play(&mut lane, &wrong).await;
             }
         }));
@@ -151,13 +198,23 @@ fn assert_nothing_wrong(cases: usize, wrong: &[String]) {
         .take(std::env::var("DURABLE_ISO_SAY").map_or(40, |n| n.parse().unwrap()))
         .map(String::as_str)
         .collect();
-    assert!(wrong.is_empty(), "{} things are wrong in {cases} interleavings:\n{}", wrong.len(), some.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} things are wrong in {cases} interleavings:\n{}",
+        wrong.len(),
+        some.join("\n")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_pairs_of_acts_keep_the_invariants_in_every_order() {
     let begun = std::time::Instant::now();
-    let pairs = WORLDS.iter().flat_map(|world| world.pairs().into_iter().map(|pair| Meeting::of(world, pair)));
+    let pairs = WORLDS.iter().flat_map(|world| {
+        world
+            .pairs()
+            .into_iter()
+            .map(|pair| Meeting::of(world, pair))
+    });
     let mut meetings: Vec<Meeting> = pairs.collect();
     meetings.extend(taken_back(World::named("parked")));
     let (cases, wrong) = play_all(meetings, false, &[]).await;
@@ -169,14 +226,27 @@ async fn all_pairs_of_acts_keep_the_invariants_in_every_order() {
 /// The pairs of a world, the first of each taken back: it leaves nothing, and what waited for it goes on as if it had not been.
 fn taken_back(world: &'static World) -> impl Iterator<Item = Meeting> {
     let ends = |[one, two]: [Act; 2]| vec![(one, End::Rollback), (two, End::Commit)];
-    world.pairs().into_iter().map(move |pair| Meeting { world, acts: ends(pair), at_most: usize::MAX })
+    world.pairs().into_iter().map(move |pair| Meeting {
+        world,
+        acts: ends(pair),
+        at_most: usize::MAX,
+    })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_act_that_is_taken_back_leaves_nothing_in_any_order() {
     // All worlds by command (`DURABLE_ISO_ALL=1`): as many cases again as all pairs. Two of them always.
-    let worlds = if std::env::var_os("DURABLE_ISO_ALL").is_some() { WORLDS.len() } else { 2 };
-    let (cases, wrong) = play_all(WORLDS.iter().take(worlds).flat_map(taken_back).collect(), false, &[]).await;
+    let worlds = if std::env::var_os("DURABLE_ISO_ALL").is_some() {
+        WORLDS.len()
+    } else {
+        2
+    };
+    let (cases, wrong) = play_all(
+        WORLDS.iter().take(worlds).flat_map(taken_back).collect(),
+        false,
+        &[],
+    )
+    .await;
     println!("{cases} interleavings of pairs of which one is taken back");
     assert_nothing_wrong(cases, &wrong);
 }
@@ -230,9 +300,15 @@ const GATED: [(&str, &[&str]); 42] = [
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acts_keep_the_invariants_when_they_meet_between_their_inner_statements() {
     let begun = std::time::Instant::now();
-    let meetings = GATED.iter().map(|(world, acts)| Meeting::named(world, acts)).collect();
+    let meetings = GATED
+        .iter()
+        .map(|(world, acts)| Meeting::named(world, acts))
+        .collect();
     let (cases, wrong) = play_all(meetings, true, &[]).await;
-    println!("{cases} interleavings of inner statements in {:.1?}", begun.elapsed());
+    println!(
+        "{cases} interleavings of inner statements in {:.1?}",
+        begun.elapsed()
+    );
     assert_nothing_wrong(cases, &wrong);
     assert!(cases >= 200, "only {cases} interleavings");
 }
@@ -241,8 +317,14 @@ async fn acts_keep_the_invariants_when_they_meet_between_their_inner_statements(
 const TRIPLES: [(&str, [&str; 3]); 14] = [
     ("parked, with a timer", ["fire", "fire", "cancel timer"]),
     ("parked, with a timer", ["fire", "signal a", "expire"]),
-    ("scheduled", ["fire schedule", "fire schedule", "pause schedule"]),
-    ("scheduled", ["fire schedule", "set schedule", "register schedule"]),
+    (
+        "scheduled",
+        ["fire schedule", "fire schedule", "pause schedule"],
+    ),
+    (
+        "scheduled",
+        ["fire schedule", "set schedule", "register schedule"],
+    ),
     ("over", ["start k", "start k", "start k once"]),
     ("running", ["start k", "start k", "done"]),
     ("running", ["wait", "signal a", "reap"]),
@@ -258,7 +340,10 @@ const TRIPLES: [(&str, [&str; 3]); 14] = [
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_acts_at_once_keep_the_invariants_in_every_order() {
     let begun = std::time::Instant::now();
-    let meetings = TRIPLES.iter().map(|(world, acts)| Meeting::named(world, acts)).collect();
+    let meetings = TRIPLES
+        .iter()
+        .map(|(world, acts)| Meeting::named(world, acts))
+        .collect();
     let (cases, wrong) = play_all(meetings, false, &[]).await;
     println!("{cases} interleavings of three in {:.1?}", begun.elapsed());
     assert_nothing_wrong(cases, &wrong);
@@ -283,7 +368,10 @@ const STRICT: [(&str, [&str; 2]); 12] = [
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_act_that_sees_nothing_new_keeps_the_invariants_in_every_order() {
-    let meetings = STRICT.iter().map(|(world, acts)| Meeting::named(world, acts)).collect();
+    let meetings = STRICT
+        .iter()
+        .map(|(world, acts)| Meeting::named(world, acts))
+        .collect();
     let (cases, wrong) = play_all(meetings, false, &[]).await;
     println!("{cases} interleavings with one that sees nothing new");
     assert_nothing_wrong(cases, &wrong);
@@ -328,7 +416,11 @@ const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 15] = [
     (
         "that the row decides who fires it",
         true,
-        &[("fire", "and t.state = 'pending' and t.due_at = (entry->>'due')::timestamptz", "")],
+        &[(
+            "fire",
+            "and t.state = 'pending' and t.due_at = (entry->>'due')::timestamptz",
+            "",
+        )],
         "parked, with a timer",
         ["fire", "fire"],
         "instances, and there are",
@@ -336,7 +428,11 @@ const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 15] = [
     (
         "that a cancel comes in time only while it is pending",
         false,
-        &[("cancel_timer", "where t.id = p_id and t.state = 'pending'", "where t.id = p_id")],
+        &[(
+            "cancel_timer",
+            "where t.id = p_id and t.state = 'pending'",
+            "where t.id = p_id",
+        )],
         "parked, with a timer",
         ["fire", "cancel timer"],
         "a timer was said to be fired and is cancelled",
@@ -354,7 +450,11 @@ const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 15] = [
         false,
         &[
             ("signal", "for no key update", ""),
-            ("signal", "where i.id = target.id;", "where i.id = target.id and i.status = 'awaiting_signal';"),
+            (
+                "signal",
+                "where i.id = target.id;",
+                "where i.id = target.id and i.status = 'awaiting_signal';",
+            ),
         ],
         "running",
         ["wait", "signal a"],
@@ -363,7 +463,11 @@ const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 15] = [
     (
         "the re-check after parking",
         false,
-        &[("conclude", "where s.target_id = i.id and s.consumed_at is null", "where false and s.consumed_at is null")],
+        &[(
+            "conclude",
+            "where s.target_id = i.id and s.consumed_at is null",
+            "where false and s.consumed_at is null",
+        )],
         "running",
         ["wait", "signal a"],
         "is parked with a letter that it waits for",
@@ -379,7 +483,11 @@ const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 15] = [
     (
         "the generation guard of the join",
         false,
-        &[("tell_parents", "and p.join_generation = told.parent_generation", "")],
+        &[(
+            "tell_parents",
+            "and p.join_generation = told.parent_generation",
+            "",
+        )],
         "joining again",
         ["11 done", "12 done"],
         "children, and",
@@ -407,7 +515,11 @@ const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 15] = [
     (
         "the story's going by what was written",
         false,
-        &[("tell_endings", "where e->'story' ? 'from' and i.id = any (p_written)", "where e->'story' ? 'from'")],
+        &[(
+            "tell_endings",
+            "where e->'story' ? 'from' and i.id = any (p_written)",
+            "where e->'story' ? 'from'",
+        )],
         "joining",
         ["11 and 12 done", "cancel 11"],
         "transitions_pkey",
@@ -415,7 +527,11 @@ const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 15] = [
     (
         "the second try of a letter that starts its target",
         false,
-        &[("signal_or_start", "for tries in 1..100 loop", "for tries in 1..1 loop")],
+        &[(
+            "signal_or_start",
+            "for tries in 1..100 loop",
+            "for tries in 1..1 loop",
+        )],
         "over",
         ["start k", "start k"],
         "40001",
@@ -423,7 +539,11 @@ const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 15] = [
     (
         "the end of the riders that nobody gets",
         false,
-        &[("conclude", "where a.answer in ('no_target', 'inbox_full') limit 1", "where a.answer = 'never' limit 1")],
+        &[(
+            "conclude",
+            "where a.answer in ('no_target', 'inbox_full') limit 1",
+            "where a.answer = 'never' limit 1",
+        )],
         "telling",
         ["10 tells", "cancel 11"],
         "letters, and there are",
@@ -436,7 +556,10 @@ async fn without_any_one_of_its_guards_the_sql_breaks_an_invariant() {
         let (cases, wrong) = play_all(vec![Meeting::named(world, &acts)], gated, guard).await;
         let seen = wrong.iter().filter(|what| what.contains(complaint)).count();
         println!("without {name}: {seen} of {cases} interleavings are wrong");
-        assert!(seen > 0, "the kit does not see that {name} is missing: {wrong:?}");
+        assert!(
+            seen > 0,
+            "the kit does not see that {name} is missing: {wrong:?}"
+        );
         let (cases, wrong) = play_all(vec![Meeting::named(world, &acts)], gated, &[]).await;
         assert_nothing_wrong(cases, &wrong);
     }
@@ -454,7 +577,10 @@ const KILLED: [(&str, [&str; 2]); 13] = [
     ("running", ["wait", "signal a"]),
     ("running", ["signal a", "wait"]),
     ("running", ["spawn 2", "spawn 2"]),
-    ("running, with letters", ["done with letters", "done with letters"]),
+    (
+        "running, with letters",
+        ["done with letters", "done with letters"],
+    ),
     ("parked", ["signal once", "signal once"]),
     ("joining", ["11 done", "11 done"]),
     ("joining", ["cancel all", "11 done"]),
@@ -466,14 +592,28 @@ async fn a_backend_that_dies_at_any_inner_statement_leaves_nothing_and_lets_the_
     let mut meetings = Vec::new();
     for (world, [dies, lives]) in KILLED {
         // To fire takes more statements than any other act: up to the one that writes what comes next, and some of their orders.
-        let (gates, at_most) = if dies.starts_with("fire") { (7, 20) } else { (5, usize::MAX) };
+        let (gates, at_most) = if dies.starts_with("fire") {
+            (7, 20)
+        } else {
+            (5, usize::MAX)
+        };
         for gate in 0..gates {
-            let acts = vec![(Act::named(dies), End::Killed(gate)), (Act::named(lives), End::Commit)];
-            meetings.push(Meeting { world: World::named(world), acts, at_most });
+            let acts = vec![
+                (Act::named(dies), End::Killed(gate)),
+                (Act::named(lives), End::Commit),
+            ];
+            meetings.push(Meeting {
+                world: World::named(world),
+                acts,
+                at_most,
+            });
         }
     }
     let (cases, wrong) = play_all(meetings, true, &[]).await;
-    println!("{cases} interleavings with the death of a backend in {:.1?}", begun.elapsed());
+    println!(
+        "{cases} interleavings with the death of a backend in {:.1?}",
+        begun.elapsed()
+    );
     assert_nothing_wrong(cases, &wrong);
     assert!(cases >= 200, "only {cases} interleavings");
 }

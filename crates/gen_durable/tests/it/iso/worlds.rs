@@ -334,15 +334,26 @@ impl World {
     pub(super) fn pairs(&self) -> Vec<[Act; 2]> {
         let acts: Vec<Act> = self.acts.iter().map(|name| Act::named(name)).collect();
         let later = |first: usize| acts.iter().skip(first).cloned();
-        acts.iter().enumerate().flat_map(|(n, one)| later(n).map(|two| [one.clone(), two])).collect()
+        acts.iter()
+            .enumerate()
+            .flat_map(|(n, one)| later(n).map(|two| [one.clone(), two]))
+            .collect()
     }
 
     pub(super) fn named(name: &str) -> &'static World {
-        WORLDS.iter().chain(&super::keyed::WORLDS).find(|world| world.name == name).unwrap()
+        WORLDS
+            .iter()
+            .chain(&super::keyed::WORLDS)
+            .find(|world| world.name == name)
+            .unwrap()
     }
 }
 
 #[test]
 fn the_owner_of_a_running_instance_tries_every_plain_ending() {
-    assert!(OWNER.iter().all(|ending| World::named("running").acts.contains(ending)));
+    assert!(
+        OWNER
+            .iter()
+            .all(|ending| World::named("running").acts.contains(ending))
+    );
 }

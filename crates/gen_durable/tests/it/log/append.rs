@@ -25,12 +25,16 @@ impl Machine for Pay {
     type Output = ();
     async fn step(&mut self, at: PayStep, cx: &mut Context<'_, Self>) -> Outcome<Self> {
         match at {
-            PayStep::Take => {
-                Ok(next(PayStep::Ship).and_record(Paid { cents: self.cents }).and_record(Paid { cents: 1 }))
-            }
+            PayStep::Take => Ok(next(PayStep::Ship)
+                .and_record(Paid { cents: self.cents })
+                .and_record(Paid { cents: 1 })),
             PayStep::Ship if self.cents == 13 => {
                 let tx = cx.begin().await?;
-                Ok(done(()).and_record(Shipped { parcel: "own".into() }).within(tx))
+                Ok(done(())
+                    .and_record(Shipped {
+                        parcel: "own".into(),
+                    })
+                    .within(tx))
             }
             PayStep::Ship => Ok(done(()).and_record_for("other", Shipped { parcel: "p".into() })),
         }
@@ -40,22 +44,54 @@ impl Machine for Pay {
 #[tokio::test]
 async fn what_a_step_records_stands_in_the_log_of_its_tenant_with_who_caused_it() {
     let lab = Lab::new(()).await.register::<Pay>();
-    let id = lab.enqueue(Pay { cents: 5 }).tenant("acme").await.unwrap().id;
+    let id = lab
+        .enqueue(Pay { cents: 5 })
+        .tenant("acme")
+        .await
+        .unwrap()
+        .id;
     lab.drain().await;
     let log = lab.events().of_tenant("acme", 0, 10).await.unwrap();
-    let seen: Vec<_> =
-        log.iter().map(|e| (e.position, e.name.as_str(), e.payload.as_str(), e.step.as_deref())).collect();
+    let seen: Vec<_> = log
+        .iter()
+        .map(|e| {
+            (
+                e.position,
+                e.name.as_str(),
+                e.payload.as_str(),
+                e.step.as_deref(),
+            )
+        })
+        .collect();
     assert_eq!(
         seen,
-        [(Some(1), "paid", "{\"cents\": 5}", Some("take")), (Some(2), "paid", "{\"cents\": 1}", Some("take"))]
+        [
+            (Some(1), "paid", "{\"cents\": 5}", Some("take")),
+            (Some(2), "paid", "{\"cents\": 1}", Some("take"))
+        ]
     );
     assert!(log.iter().all(|e| e.instance_id == Some(id.raw())));
-    assert_eq!(lab.events().of_tenant("other", 0, 10).await.unwrap().len(), 1);
+    assert_eq!(
+        lab.events().of_tenant("other", 0, 10).await.unwrap().len(),
+        1
+    );
     assert_eq!(lab.events().of_instance(id, 0, 10).await.unwrap().len(), 3);
     let typed = lab.events().of::<Paid>("acme", 1, 10).await.unwrap();
-    assert_eq!((typed.len(), typed[0].position, typed[0].event.cents), (1, 2, 1));
-    assert_eq!(lab.events().of_name("acme", "shipped", 0, 10).await.unwrap(), []);
-    assert_eq!(lab.events().tenants(None, 10).await.unwrap(), [("acme".into(), 2), ("other".into(), 1)]);
+    assert_eq!(
+        (typed.len(), typed[0].position, typed[0].event.cents),
+        (1, 2, 1)
+    );
+    assert_eq!(
+        lab.events()
+            .of_name("acme", "shipped", 0, 10)
+            .await
+            .unwrap(),
+        []
+    );
+    assert_eq!(
+        lab.events().tenants(None, 10).await.unwrap(),
+        [("acme".into(), 2), ("other".into(), 1)]
+    );
 }
 
 #[tokio::test]
@@ -63,10 +99,21 @@ async fn a_step_that_ends_in_its_own_transaction_records_with_it_and_takes_no_he
     let lab = Lab::new(()).await.register::<Pay>();
     lab.enqueue(Pay { cents: 13 }).await.unwrap();
     lab.drain().await;
-    assert_eq!(lab.events().height("").await.unwrap(), 2, "the third waits for a position");
+    assert_eq!(
+        lab.events().height("").await.unwrap(),
+        2,
+        "the third waits for a position"
+    );
     assert_eq!(lab.events().place("").await.unwrap(), 1);
     let last = lab.events().of_tenant("", 2, 10).await.unwrap();
-    assert_eq!((last[0].position, last[0].name.as_str(), last[0].step.as_deref()), (Some(3), "shipped", Some("ship")));
+    assert_eq!(
+        (
+            last[0].position,
+            last[0].name.as_str(),
+            last[0].step.as_deref()
+        ),
+        (Some(3), "shipped", Some("ship"))
+    );
 }
 
 #[tokio::test]
@@ -85,13 +132,26 @@ async fn an_ending_that_is_part_of_a_larger_transaction_takes_no_head() {
     };
     let client = crate::support::sql().await;
     // As the careful committer does: it has locked its rows before.
-    client.batch_execute(&format!("begin; select from {schema}.instances for no key update")).await.unwrap();
+    client
+        .batch_execute(&format!(
+            "begin; select from {schema}.instances for no key update"
+        ))
+        .await
+        .unwrap();
     client.batch_execute(&conclude(&one)).await.unwrap();
-    assert_eq!(lab.record("t", Paid { cents: 2 }).await.unwrap(), 1, "it is not held up");
+    assert_eq!(
+        lab.record("t", Paid { cents: 2 }).await.unwrap(),
+        1,
+        "it is not held up"
+    );
     client.batch_execute("commit").await.unwrap();
     // And alone, as the fast one does.
     client.batch_execute(&conclude(&two)).await.unwrap();
-    let places = rows(&lab, "select arrival, position from S.events order by arrival").await;
+    let places = rows(
+        &lab,
+        "select arrival, position from S.events order by arrival",
+    )
+    .await;
     assert_eq!(places, [["1", "2"], ["2", "1"], ["3", "3"]]);
 }
 
@@ -99,24 +159,50 @@ async fn an_ending_that_is_part_of_a_larger_transaction_takes_no_head() {
 async fn positions_have_no_gap_whatever_was_recorded_how() {
     let lab = Lab::new(()).await;
     assert_eq!(lab.record("t", Paid { cents: 1 }).await.unwrap(), 1);
-    assert_eq!(lab.record_all("t", (0..3).map(|cents| Paid { cents })).await.unwrap(), [2, 3, 4]);
+    assert_eq!(
+        lab.record_all("t", (0..3).map(|cents| Paid { cents }))
+            .await
+            .unwrap(),
+        [2, 3, 4]
+    );
     // One that is rolled back leaves nothing, and no hole.
     let mut tx = lab.pool().begin().await.unwrap();
-    lab.record("t", Paid { cents: 9 }).within(&mut tx).await.unwrap();
+    lab.record("t", Paid { cents: 9 })
+        .within(&mut tx)
+        .await
+        .unwrap();
     tx.rollback().await.unwrap();
     // One that stays open holds nobody up.
     let mut tx = lab.pool().begin().await.unwrap();
-    lab.record("t", Paid { cents: 7 }).headers(&"of mine").within(&mut tx).await.unwrap();
+    lab.record("t", Paid { cents: 7 })
+        .headers(&"of mine")
+        .within(&mut tx)
+        .await
+        .unwrap();
     assert_eq!(lab.record("t", Paid { cents: 2 }).await.unwrap(), 5);
-    assert_eq!(lab.record("u", Paid { cents: 2 }).await.unwrap(), 1, "another tenant's log is another");
+    assert_eq!(
+        lab.record("u", Paid { cents: 2 }).await.unwrap(),
+        1,
+        "another tenant's log is another"
+    );
     tx.commit().await.unwrap();
     // Whoever comes next places it first.
     assert_eq!(lab.record("t", Paid { cents: 3 }).await.unwrap(), 7);
     let log = lab.events().of::<Paid>("t", 0, 100).await.unwrap();
-    assert_eq!(log.iter().map(|e| e.position).collect::<Vec<_>>(), (1..=7).collect::<Vec<_>>());
-    assert_eq!((log[5].event.cents, log[5].headers.clone()), (7, Some("of mine".into())));
+    assert_eq!(
+        log.iter().map(|e| e.position).collect::<Vec<_>>(),
+        (1..=7).collect::<Vec<_>>()
+    );
+    assert_eq!(
+        (log[5].event.cents, log[5].headers.clone()),
+        (7, Some("of mine".into()))
+    );
     // And by SQL, from whatever language.
-    let arrival = rows(&lab, "select S.record('t', 'paid', '{\"cents\": 8}', 1, '{\"by\": \"psql\"}')").await;
+    let arrival = rows(
+        &lab,
+        "select S.record('t', 'paid', '{\"cents\": 8}', 1, '{\"by\": \"psql\"}')",
+    )
+    .await;
     assert_ne!(arrival[0][0], "null");
     assert_eq!(lab.events().place("t").await.unwrap(), 1);
     assert_eq!(lab.events().height("t").await.unwrap(), 8);
@@ -129,7 +215,10 @@ async fn a_look_goes_by_transactions_that_were_not_over_at_the_last_one_and_miss
     for _ in 0..4 {
         clients.push(crate::support::sql().await);
     }
-    let record = format!("select {}.record('t', 'paid', '{{\"cents\": 1}}')", lab.pool().schema());
+    let record = format!(
+        "select {}.record('t', 'paid', '{{\"cents\": 1}}')",
+        lab.pool().schema()
+    );
     let begin = format!("begin; {record}");
     // Three begin; they end in another order, with appends between.
     for client in &clients[..3] {
@@ -143,7 +232,10 @@ async fn a_look_goes_by_transactions_that_were_not_over_at_the_last_one_and_miss
         clients[3].batch_execute(&record).await.unwrap();
         expected += 2;
     }
-    assert_eq!(lab.record("t", Paid { cents: 2 }).await.unwrap(), expected + 1);
+    assert_eq!(
+        lab.record("t", Paid { cents: 2 }).await.unwrap(),
+        expected + 1
+    );
     let unplaced = rows(&lab, "select count(*) from S.events where position is null").await;
     assert_eq!(unplaced, [["0"]]);
 }
@@ -153,7 +245,11 @@ async fn callers_who_record_at_once_share_statements_and_have_positions_of_their
     let lab = Lab::new(()).await;
     let before = lab.statements();
     let all = (0..500).map(|cents| lab.record("t", Paid { cents }).into_future());
-    let positions: BTreeSet<i64> = futures_util::future::join_all(all).await.into_iter().map(Result::unwrap).collect();
+    let positions: BTreeSet<i64> = futures_util::future::join_all(all)
+        .await
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
     assert_eq!(positions, (1..=500).collect());
     let sent = lab.statements()["append.sql"] - before.get("append.sql").unwrap_or(&0);
     assert!(sent <= 10, "500 callers took {sent} statements");
@@ -163,14 +259,25 @@ async fn callers_who_record_at_once_share_statements_and_have_positions_of_their
 async fn a_hundred_events_in_one_transaction_are_one_statement() {
     let lab = Lab::new(()).await;
     let before = lab.statements();
-    lab.record_all("t", (0..100).map(|cents| Paid { cents })).await.unwrap();
-    let grown: BTreeMap<_, _> =
-        lab.statements().into_iter().filter(|(name, count)| before.get(name) != Some(count)).collect();
+    lab.record_all("t", (0..100).map(|cents| Paid { cents }))
+        .await
+        .unwrap();
+    let grown: BTreeMap<_, _> = lab
+        .statements()
+        .into_iter()
+        .filter(|(name, count)| before.get(name) != Some(count))
+        .collect();
     assert_eq!(grown, BTreeMap::from([("append.sql", 1)]));
     // And in a transaction of the caller's.
     let mut tx = lab.pool().begin().await.unwrap();
-    lab.record_all("t", (0..100).map(|cents| Paid { cents })).within(&mut tx).await.unwrap();
-    lab.record_all("t", Vec::<Paid>::new()).within(&mut tx).await.unwrap();
+    lab.record_all("t", (0..100).map(|cents| Paid { cents }))
+        .within(&mut tx)
+        .await
+        .unwrap();
+    lab.record_all("t", Vec::<Paid>::new())
+        .within(&mut tx)
+        .await
+        .unwrap();
     tx.commit().await.unwrap();
     assert_eq!(lab.statements()["append_within.sql"], 1);
     assert_eq!(lab.record("t", Paid { cents: 0 }).await.unwrap(), 201);
@@ -197,19 +304,52 @@ impl Event for Nameless {
 #[tokio::test]
 async fn what_a_row_cannot_keep_is_refused_and_nothing_is_lost_of_the_others() {
     let lab = Lab::new(()).await;
-    let odd = |text: &str, number| Odd { text: text.into(), number };
-    for event in [odd("a\0b", 0.0), odd("", f64::NAN), odd(&"x".repeat(2 << 20), 0.0)] {
+    let odd = |text: &str, number| Odd {
+        text: text.into(),
+        number,
+    };
+    for event in [
+        odd("a\0b", 0.0),
+        odd("", f64::NAN),
+        odd(&"x".repeat(2 << 20), 0.0),
+    ] {
         assert!(lab.record("t", event).await.unwrap_err().is_invalid());
     }
     assert!(lab.record("t", Nameless).await.unwrap_err().is_invalid());
-    assert!(lab.record("t\0", Paid { cents: 1 }).await.unwrap_err().is_invalid());
-    assert!(lab.record(&"t".repeat(201), Paid { cents: 1 }).await.unwrap_err().is_invalid());
-    assert!(lab.record("t", Paid { cents: 1 }).headers(&"\0").await.unwrap_err().is_invalid());
+    assert!(
+        lab.record("t\0", Paid { cents: 1 })
+            .await
+            .unwrap_err()
+            .is_invalid()
+    );
+    assert!(
+        lab.record(&"t".repeat(201), Paid { cents: 1 })
+            .await
+            .unwrap_err()
+            .is_invalid()
+    );
+    assert!(
+        lab.record("t", Paid { cents: 1 })
+            .headers(&"\0")
+            .await
+            .unwrap_err()
+            .is_invalid()
+    );
     assert_eq!(lab.record("t", odd("fine", 1.5)).await.unwrap(), 1);
-    assert_eq!(lab.events().of_tenant("t", -5, usize::MAX).await.unwrap().len(), 1);
+    assert_eq!(
+        lab.events()
+            .of_tenant("t", -5, usize::MAX)
+            .await
+            .unwrap()
+            .len(),
+        1
+    );
     // One that only the database refuses fails alone.
-    super::board::sql(&lab, "alter table S.events add constraint odd check (payload->>'cents' is distinct from '13')")
-        .await;
+    super::board::sql(
+        &lab,
+        "alter table S.events add constraint odd check (payload->>'cents' is distinct from '13')",
+    )
+    .await;
     let all = (0..30).map(|cents| lab.record("t", Paid { cents }).into_future());
     let answers = futures_util::future::join_all(all).await;
     assert_eq!(answers.iter().filter(|answer| answer.is_err()).count(), 1);
@@ -231,28 +371,65 @@ impl Job for Bad {
 async fn the_log_is_trimmed_below_every_cursor_and_never_of_its_last_event() {
     let lab = super::board::lab().await;
     let schema = lab.pool().schema().to_owned();
-    let lab = lab.register::<Bad>().project(super::board::Board::new(&schema));
-    lab.record_all("t", (1..=10).map(|cents| Paid { cents })).await.unwrap();
+    let lab = lab
+        .register::<Bad>()
+        .project(super::board::Board::new(&schema));
+    lab.record_all("t", (1..=10).map(|cents| Paid { cents }))
+        .await
+        .unwrap();
     let now = std::time::Duration::ZERO;
-    assert_eq!(lab.events().trim("t", 100, now).await.unwrap(), 9, "nobody reads it yet; the last one stays");
-    lab.record_all("u", (1..=10).map(|cents| Paid { cents })).await.unwrap();
+    assert_eq!(
+        lab.events().trim("t", 100, now).await.unwrap(),
+        9,
+        "nobody reads it yet; the last one stays"
+    );
+    lab.record_all("u", (1..=10).map(|cents| Paid { cents }))
+        .await
+        .unwrap();
     lab.drain().await;
     // What a run has not read is not taken either.
     let run = lab.projections().verify("u", "board").await.unwrap();
     assert_eq!(lab.events().trim("u", 5, now).await.unwrap(), 0);
     assert!(lab.projections().cancel(run, "enough").await.unwrap());
-    lab.record_all("u", (1..=10).map(|cents| Paid { cents })).await.unwrap();
-    assert_eq!(lab.events().trim("u", 15, gen_durable::DAY).await.unwrap(), 0, "too young");
-    assert_eq!(lab.events().trim("u", 15, now).await.unwrap(), 10, "the slowest cursor stands at 10");
-    assert_eq!(lab.record("u", Paid { cents: 1 }).await.unwrap(), 21, "what is gone leaves its numbers behind");
+    lab.record_all("u", (1..=10).map(|cents| Paid { cents }))
+        .await
+        .unwrap();
+    assert_eq!(
+        lab.events().trim("u", 15, gen_durable::DAY).await.unwrap(),
+        0,
+        "too young"
+    );
+    assert_eq!(
+        lab.events().trim("u", 15, now).await.unwrap(),
+        10,
+        "the slowest cursor stands at 10"
+    );
+    assert_eq!(
+        lab.record("u", Paid { cents: 1 }).await.unwrap(),
+        21,
+        "what is gone leaves its numbers behind"
+    );
     assert_eq!(lab.events().trim_anyway("u", 15, now).await.unwrap(), 5);
     lab.drain().await;
     // A gap is not passed over in silence.
-    let status = lab.projections().status("u", "board").await.unwrap().unwrap();
+    let status = lab
+        .projections()
+        .status("u", "board")
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!((status.status.as_str(), status.position), ("halted", 10));
     assert!(status.last_error.unwrap().contains("trimmed"));
     // Nor at the beginning of a log.
-    assert_eq!(lab.projections().status("t", "board").await.unwrap().unwrap().status, "halted");
+    assert_eq!(
+        lab.projections()
+            .status("t", "board")
+            .await
+            .unwrap()
+            .unwrap()
+            .status,
+        "halted"
+    );
 }
 
 #[tokio::test]
@@ -260,7 +437,9 @@ async fn an_engine_forgets_old_events_that_every_projection_has_read_and_no_othe
     let lab = super::board::lab().await;
     let schema = lab.pool().schema().to_owned();
     for tenant in ["a", "b", "c"] {
-        lab.record_all(tenant, (1..=2_500).map(|cents| Paid { cents })).await.unwrap();
+        lab.record_all(tenant, (1..=2_500).map(|cents| Paid { cents }))
+            .await
+            .unwrap();
     }
     // One of them has not been read further than this, and stands still.
     super::board::sql(
@@ -275,14 +454,26 @@ async fn an_engine_forgets_old_events_that_every_projection_has_read_and_no_othe
         collect_every: std::time::Duration::from_millis(20),
         ..gen_durable::Settings::default()
     };
-    let engine = gen_durable::Engine::builder(lab.pool().clone(), ()).project(super::board::Board::new(&schema));
+    let engine = gen_durable::Engine::builder(lab.pool().clone(), ())
+        .project(super::board::Board::new(&schema));
     let running = crate::support::Running::start(engine.settings(settings).build().unwrap());
-    let left = async || rows(&lab, "select tenant, count(*) from S.events group by tenant order by tenant").await;
+    let left = async || {
+        rows(
+            &lab,
+            "select tenant, count(*) from S.events group by tenant order by tenant",
+        )
+        .await
+    };
     crate::support::eventually("the logs are trimmed", async || {
         left().await == [["a", "1"], ["b", "1800"], ["c", "1"]]
     })
     .await;
     // Nobody was held up by it, and what came last is there.
-    assert_eq!(lab.sync::<super::board::Board>("a", 2_501, crate::support::SOON).await.unwrap(), 2_501);
+    assert_eq!(
+        lab.sync::<super::board::Board>("a", 2_501, crate::support::SOON)
+            .await
+            .unwrap(),
+        2_501
+    );
     running.stop().await;
 }

@@ -1,7 +1,8 @@
 //! A read model for tests: what is counted is order, gaps and repeats as much as sums.
 
 use gen_durable::{
-    Context, Digest, Event, Job, Lab, Poison, Policy, Projecting, Projection, Recorded, SECOND, StepError,
+    Context, Digest, Event, Job, Lab, Poison, Policy, Projecting, Projection, Recorded, SECOND,
+    StepError,
 };
 use serde::{Deserialize, Serialize};
 
@@ -42,7 +43,12 @@ pub(crate) struct Board {
 
 impl Board {
     pub(crate) fn new(schema: &str) -> Board {
-        Board { schema: schema.to_owned(), poison: Vec::new(), on_poison: Poison::Halt, attempts: 3 }
+        Board {
+            schema: schema.to_owned(),
+            poison: Vec::new(),
+            on_poison: Poison::Halt,
+            attempts: 3,
+        }
     }
 }
 
@@ -51,7 +57,11 @@ impl Projection for Board {
     const GENERATIONS: bool = true;
     type Events = Paid;
 
-    async fn apply(&self, batch: &[Recorded<Paid>], cx: &mut Projecting<'_>) -> Result<(), StepError> {
+    async fn apply(
+        &self,
+        batch: &[Recorded<Paid>],
+        cx: &mut Projecting<'_>,
+    ) -> Result<(), StepError> {
         let s = &self.schema;
         for row in batch {
             if self.poison.contains(&row.event.cents) {
@@ -64,14 +74,27 @@ impl Projection for Board {
             "insert into {s}.board select $1, $2, p, c, $3 from unnest($4::bigint[], $5::bigint[]) x(p, c)
              on conflict (tenant, generation, position) do update set replayed = excluded.replayed"
         );
-        cx.tx.execute(&text, &[&cx.tenant, &cx.generation, &cx.replaying, &positions, &cents]).await?;
+        cx.tx
+            .execute(
+                &text,
+                &[
+                    &cx.tenant,
+                    &cx.generation,
+                    &cx.replaying,
+                    &positions,
+                    &cents,
+                ],
+            )
+            .await?;
         let total = format!(
             "insert into {s}.totals values ($1, $2, $3, $4, $5) on conflict (tenant, generation) do update
              set count = totals.count + excluded.count, cents = totals.cents + excluded.cents, last = excluded.last"
         );
         let (count, sum) = (batch.len() as i64, cents.iter().sum::<i64>());
         let last = positions.last().copied().unwrap_or_default();
-        cx.tx.execute(&total, &[&cx.tenant, &cx.generation, &count, &sum, &last]).await?;
+        cx.tx
+            .execute(&total, &[&cx.tenant, &cx.generation, &count, &sum, &last])
+            .await?;
         Ok(())
     }
 
@@ -86,12 +109,19 @@ impl Projection for Board {
 
     async fn digest(&self, cx: &mut Projecting<'_>) -> Result<Option<Digest>, StepError> {
         let (tenant, generation) = (cx.tenant.to_owned(), cx.generation);
-        let query = format!("select position, cents from {}.board where tenant = $1 and generation = $2", self.schema);
+        let query = format!(
+            "select position, cents from {}.board where tenant = $1 and generation = $2",
+            self.schema
+        );
         Ok(Some(cx.digest(&query, &[&tenant, &generation]).await?))
     }
 
     fn policy(&self) -> Policy {
-        Policy { attempts: self.attempts, backoff_first: SECOND, ..Policy::default() }
+        Policy {
+            attempts: self.attempts,
+            backoff_first: SECOND,
+            ..Policy::default()
+        }
     }
 
     fn on_poison(&self) -> Poison {
@@ -121,18 +151,25 @@ pub(crate) async fn lab() -> Lab<()> {
 /// As the schema's owner.
 pub(crate) async fn sql(lab: &Lab<()>, text: &str) {
     let tx = lab.owner().begin().await.unwrap();
-    tx.batch_execute(&text.replace("S.", &format!("{}.", lab.pool().schema()))).await.unwrap();
+    tx.batch_execute(&text.replace("S.", &format!("{}.", lab.pool().schema())))
+        .await
+        .unwrap();
     tx.commit().await.unwrap();
 }
 
 /// Rows of a query, as text.
 pub(crate) async fn rows(lab: &Lab<()>, text: &str) -> Vec<Vec<String>> {
     let client = crate::support::sql().await;
-    let messages = client.simple_query(&text.replace("S.", &format!("{}.", lab.pool().schema()))).await.unwrap();
+    let messages = client
+        .simple_query(&text.replace("S.", &format!("{}.", lab.pool().schema())))
+        .await
+        .unwrap();
     let rows = messages.into_iter().filter_map(|message| match message {
-        tokio_postgres::SimpleQueryMessage::Row(row) => {
-            Some((0..row.len()).map(|column| row.get(column).unwrap_or("null").to_owned()).collect())
-        }
+        tokio_postgres::SimpleQueryMessage::Row(row) => Some(
+            (0..row.len())
+                .map(|column| row.get(column).unwrap_or("null").to_owned())
+                .collect(),
+        ),
         _ => None,
     });
     rows.collect()
@@ -143,5 +180,9 @@ pub(crate) async fn board(lab: &Lab<()>, tenant: &str) -> Vec<i64> {
     let text = format!(
         "select cents from S.board where tenant = '{tenant}' and generation = S.generation('{tenant}', 'board') order by position"
     );
-    rows(lab, &text).await.into_iter().map(|row| row[0].parse().unwrap()).collect()
+    rows(lab, &text)
+        .await
+        .into_iter()
+        .map(|row| row[0].parse().unwrap())
+        .collect()
 }

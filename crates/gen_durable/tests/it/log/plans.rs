@@ -14,18 +14,34 @@ async fn pages(client: &mut Client, pool: &Pool, text: &str) -> u64 {
     let mut pages = 0;
     for _ in 0..2 {
         let tx = client.transaction().await.unwrap();
-        let plan = tx.query_one(&format!("explain (analyze, buffers, format json) {text}"), &[]).await.unwrap();
-        let plan: serde_json::Value = serde_json::from_str(plan.get::<_, Json>(0).0.as_str()).unwrap();
+        let plan = tx
+            .query_one(
+                &format!("explain (analyze, buffers, format json) {text}"),
+                &[],
+            )
+            .await
+            .unwrap();
+        let plan: serde_json::Value =
+            serde_json::from_str(plan.get::<_, Json>(0).0.as_str()).unwrap();
         let root = &plan[0]["Plan"];
-        pages = root["Shared Hit Blocks"].as_u64().unwrap() + root["Shared Read Blocks"].as_u64().unwrap();
+        pages = root["Shared Hit Blocks"].as_u64().unwrap()
+            + root["Shared Read Blocks"].as_u64().unwrap();
         tx.rollback().await.unwrap();
     }
     pages
 }
 
 const HOT: [(&str, &str, u64); 5] = [
-    ("append", "select * from S.append(array['t'], array['e'], '{}', array['1'], '{}', '{}', '{}', 'wait')", 150),
-    ("place_events", "select * from S.place_events(array['t'])", 100),
+    (
+        "append",
+        "select * from S.append(array['t'], array['e'], '{}', array['1'], '{}', '{}', '{}', 'wait')",
+        150,
+    ),
+    (
+        "place_events",
+        "select * from S.place_events(array['t'])",
+        100,
+    ),
     (
         "discover",
         "select * from S.discover(pg_current_snapshot(), (select max(arrival) - 10 from S.events), 1000)",
@@ -66,7 +82,10 @@ async fn the_hot_statements_of_the_log_cost_the_same_whatever_it_holds() {
     for (name, text, most) in HOT {
         let seen = pages(&mut client, &pool, text).await;
         println!("{name}: {seen} pages");
-        assert!(seen <= most, "{name} touched {seen} pages of a log of 150,000 events, the limit is {most}");
+        assert!(
+            seen <= most,
+            "{name} touched {seen} pages of a log of 150,000 events, the limit is {most}"
+        );
     }
 }
 
@@ -75,8 +94,12 @@ async fn what_was_placed_before_is_not_waded_through_while_somebody_holds_an_old
     let (pool, url) = apart().await;
     let (mut client, old) = (sql_at(&url).await, sql_at(&url).await);
     let render = |text: &str| text.replace("S.", &format!("{}.", pool.schema()));
-    old.batch_execute("begin isolation level repeatable read").await.unwrap();
-    old.query(&render("select count(*) from S.events"), &[]).await.unwrap();
+    old.batch_execute("begin isolation level repeatable read")
+        .await
+        .unwrap();
+    old.query(&render("select count(*) from S.events"), &[])
+        .await
+        .unwrap();
     let (record, place) = (
         render("select S.record('t', 'e', to_jsonb(repeat('x', 1700)))"),
         render("select * from S.place_events(array['t'])"),
@@ -85,11 +108,24 @@ async fn what_was_placed_before_is_not_waded_through_while_somebody_holds_an_old
         client.batch_execute(&record).await.unwrap();
         client.batch_execute(&place).await.unwrap();
     }
-    let look = pages(&mut client, &pool, "select * from S.place_events(array['t'])").await;
-    let wade = pages(&mut client, &pool, "select * from S.place_events(array['t'], true)").await;
+    let look = pages(
+        &mut client,
+        &pool,
+        "select * from S.place_events(array['t'])",
+    )
+    .await;
+    let wade = pages(
+        &mut client,
+        &pool,
+        "select * from S.place_events(array['t'], true)",
+    )
+    .await;
     println!("a look: {look} pages; from the beginning: {wade}");
     assert!(look <= 100, "a look touched {look} pages");
-    assert!(wade > look * 5, "from the beginning it is {wade} pages: this test would not see a look that wades");
+    assert!(
+        wade > look * 5,
+        "from the beginning it is {wade} pages: this test would not see a look that wades"
+    );
     let append = pages(&mut client, &pool, HOT[0].1).await;
     assert!(append <= 150, "an append touched {append} pages");
     old.batch_execute("rollback").await.unwrap();
@@ -110,7 +146,11 @@ async fn a_page_of_a_walk_costs_the_same_whatever_the_number_of_tenants() {
             // For each tenant and projection: the cursor and the end of the log, by an index each, and what planning reads.
             100 * 2 * 20,
         ),
-        ("trim_logs", "select * from S.trim_logs(86400, array['p', 'q'], 100, 1000, 0)".to_owned(), 100 * 10),
+        (
+            "trim_logs",
+            "select * from S.trim_logs(86400, array['p', 'q'], 100, 1000, 0)".to_owned(),
+            100 * 10,
+        ),
     ];
     for _ in 0..7 {
         for (_, text, _) in &walks {
@@ -129,7 +169,10 @@ async fn a_page_of_a_walk_costs_the_same_whatever_the_number_of_tenants() {
     for (name, text, most) in walks {
         let seen = pages(&mut client, &pool, &text).await;
         println!("{name}: {seen} pages for 100 of 20,000 tenants");
-        assert!(seen <= most, "{name} touched {seen} pages for 100 tenants, the limit is {most}");
+        assert!(
+            seen <= most,
+            "{name} touched {seen} pages for 100 tenants, the limit is {most}"
+        );
     }
 }
 
@@ -147,10 +190,19 @@ async fn runs_that_are_over_cost_nothing_to_those_who_look_for_work_or_collect()
         insert into S.projection_runs (tenant, projection, kind) values ('tenant 1', 'p', 'verify')";
     client.batch_execute(&render(load)).await.unwrap();
     let due = include_str!("../../../src/store/sql/runs_due.sql").replace("gen_durable.", "S.");
-    let due = due.replace("$1", "array['p']").replace("$2", "array[1]").replace("$3", &format!("'{WORKER}'"));
-    let collect = include_str!("../../../src/store/sql/collect_runs.sql").replace("gen_durable.", "S.");
+    let due = due
+        .replace("$1", "array['p']")
+        .replace("$2", "array[1]")
+        .replace("$3", &format!("'{WORKER}'"));
+    let collect =
+        include_str!("../../../src/store/sql/collect_runs.sql").replace("gen_durable.", "S.");
     let collect = collect.replace("$1", "86400").replace("$2", "1000");
-    client.batch_execute(&render("analyze S.projection_runs; analyze S.projection_failures")).await.unwrap();
+    client
+        .batch_execute(&render(
+            "analyze S.projection_runs; analyze S.projection_failures",
+        ))
+        .await
+        .unwrap();
     for (name, text) in [("runs_due", &due), ("collect_runs", &collect)] {
         let seen = pages(&mut client, &pool, text).await;
         println!("{name}: {seen} pages");

@@ -1,6 +1,8 @@
 //! Live projections: caught up, in order, once, of all tenants, in many processes at once.
 
-use gen_durable::{Engine, Error, Events, Projecting, Projection, Recorded, Settings, StepError, fatal};
+use gen_durable::{
+    Engine, Error, Events, Projecting, Projection, Recorded, Settings, StepError, fatal,
+};
 
 use super::board::{Board, Paid, Shipped, TABLE, board, lab, rows, sql};
 use crate::support::{Running, SOON, eventually};
@@ -10,19 +12,57 @@ async fn a_drain_projects_what_was_recorded_and_the_cursor_moves_with_the_rows()
     let lab = lab().await;
     let schema = lab.pool().schema().to_owned();
     let lab = lab.project(Board::new(&schema));
-    lab.record_all("a", (1..=1_200).map(|cents| Paid { cents })).await.unwrap();
-    lab.record("a", Shipped { parcel: "not read".into() }).await.unwrap();
+    lab.record_all("a", (1..=1_200).map(|cents| Paid { cents }))
+        .await
+        .unwrap();
+    lab.record(
+        "a",
+        Shipped {
+            parcel: "not read".into(),
+        },
+    )
+    .await
+    .unwrap();
     lab.record("b", Paid { cents: 7 }).await.unwrap();
     lab.drain().await;
     assert_eq!(board(&lab, "a").await, (1..=1_200).collect::<Vec<_>>());
     assert_eq!(board(&lab, "b").await, [7]);
-    let totals = rows(&lab, "select tenant, count, cents, last from S.totals order by 1").await;
-    assert_eq!(totals, [["a", "1200", "720600", "1200"], ["b", "1", "7", "1"]]);
-    let status = lab.projections().status("a", "board").await.unwrap().unwrap();
-    assert_eq!((status.position, status.height, status.lag(), status.lag_seconds), (1_201, 1_201, 0, None));
-    assert_eq!((status.status.as_str(), status.generation, status.version), ("running", 1, 1));
+    let totals = rows(
+        &lab,
+        "select tenant, count, cents, last from S.totals order by 1",
+    )
+    .await;
+    assert_eq!(
+        totals,
+        [["a", "1200", "720600", "1200"], ["b", "1", "7", "1"]]
+    );
+    let status = lab
+        .projections()
+        .status("a", "board")
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        (
+            status.position,
+            status.height,
+            status.lag(),
+            status.lag_seconds
+        ),
+        (1_201, 1_201, 0, None)
+    );
+    assert_eq!(
+        (status.status.as_str(), status.generation, status.version),
+        ("running", 1, 1)
+    );
     assert!((0..1_024).contains(&status.partition));
-    assert!(lab.projections().status("nobody", "board").await.unwrap().is_none());
+    assert!(
+        lab.projections()
+            .status("nobody", "board")
+            .await
+            .unwrap()
+            .is_none()
+    );
 }
 
 enum Either {
@@ -44,19 +84,30 @@ struct Both(String);
 impl Projection for Both {
     const NAME: &'static str = "both";
     type Events = Either;
-    async fn apply(&self, batch: &[Recorded<Either>], cx: &mut Projecting<'_>) -> Result<(), StepError> {
+    async fn apply(
+        &self,
+        batch: &[Recorded<Either>],
+        cx: &mut Projecting<'_>,
+    ) -> Result<(), StepError> {
         for row in batch {
             let cents = match &row.event {
                 Either::Paid(paid) => paid.cents,
                 Either::Shipped(shipped) => -(shipped.parcel.len() as i64),
             };
             let text = format!("insert into {}.board values ($1, $2, $3, $4)", self.0);
-            cx.tx.execute(&text, &[&cx.tenant, &cx.generation, &row.position, &cents]).await?;
+            cx.tx
+                .execute(&text, &[&cx.tenant, &cx.generation, &row.position, &cents])
+                .await?;
         }
         Ok(())
     }
     async fn clear(&self, cx: &mut Projecting<'_>) -> Result<(), StepError> {
-        cx.tx.execute(&format!("delete from {}.board where tenant = $1", self.0), &[&cx.tenant]).await?;
+        cx.tx
+            .execute(
+                &format!("delete from {}.board where tenant = $1", self.0),
+                &[&cx.tenant],
+            )
+            .await?;
         Ok(())
     }
 }
@@ -67,7 +118,14 @@ async fn a_projection_of_several_event_types_reads_them_in_one_order() {
     let schema = lab.pool().schema().to_owned();
     let lab = lab.project(Both(schema));
     lab.record("t", Paid { cents: 3 }).await.unwrap();
-    lab.record("t", Shipped { parcel: "xx".into() }).await.unwrap();
+    lab.record(
+        "t",
+        Shipped {
+            parcel: "xx".into(),
+        },
+    )
+    .await
+    .unwrap();
     lab.record("t", Paid { cents: 4 }).await.unwrap();
     lab.drain().await;
     let seen = rows(&lab, "select cents from S.board order by position").await;
@@ -76,8 +134,16 @@ async fn a_projection_of_several_event_types_reads_them_in_one_order() {
 
 fn engine(lab: &gen_durable::Lab<()>) -> Engine {
     let board = Board::new(lab.pool().schema());
-    let settings = Settings { projectors: 2, projection_batch: 50, ..Settings::default() };
-    Engine::builder(lab.pool().clone(), ()).project(board).settings(settings).build().unwrap()
+    let settings = Settings {
+        projectors: 2,
+        projection_batch: 50,
+        ..Settings::default()
+    };
+    Engine::builder(lab.pool().clone(), ())
+        .project(board)
+        .settings(settings)
+        .build()
+        .unwrap()
 }
 
 #[tokio::test]
@@ -86,19 +152,34 @@ async fn an_engine_follows_the_log_and_a_caller_can_wait_for_it() {
     let running = Running::start(engine(&lab));
     for cents in 1..=20 {
         let position = lab.record("t", Paid { cents }).await.unwrap();
-        assert_eq!(lab.sync::<Board>("t", position, SOON).await.unwrap(), position);
-        assert_eq!(board(&lab, "t").await.len(), usize::try_from(position).unwrap());
+        assert_eq!(
+            lab.sync::<Board>("t", position, SOON).await.unwrap(),
+            position
+        );
+        assert_eq!(
+            board(&lab, "t").await.len(),
+            usize::try_from(position).unwrap()
+        );
     }
     // A caller's transaction: nobody tells the engine of its end.
     let mut tx = lab.pool().begin().await.unwrap();
-    lab.record("new tenant", Paid { cents: 5 }).within(&mut tx).await.unwrap();
+    lab.record("new tenant", Paid { cents: 5 })
+        .within(&mut tx)
+        .await
+        .unwrap();
     tx.commit().await.unwrap();
     assert_eq!(lab.sync::<Board>("new tenant", 1, SOON).await.unwrap(), 1);
     // And one from elsewhere, through no pool of this process.
     rows(&lab, "select S.record('psql', 'paid', '{\"cents\": 8}')").await;
     eventually("it is projected", async || board(&lab, "psql").await == [8]).await;
     running.stop().await;
-    assert_eq!(lab.sync::<Board>("t", 1_000, std::time::Duration::ZERO).await.unwrap(), 20, "where it stands");
+    assert_eq!(
+        lab.sync::<Board>("t", 1_000, std::time::Duration::ZERO)
+            .await
+            .unwrap(),
+        20,
+        "where it stands"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -106,14 +187,31 @@ async fn many_engines_at_once_apply_every_event_once_and_in_order() {
     let lab = lab().await;
     let mut engines = Vec::new();
     for _ in 0..4 {
-        let pool = gen_durable::Pool::connect_to(lab.url(), lab.pool().schema()).await.unwrap();
+        let pool = gen_durable::Pool::connect_to(lab.url(), lab.pool().schema())
+            .await
+            .unwrap();
         let board = Board::new(lab.pool().schema());
-        let settings = Settings { projection_batch: 7, ..Settings::default() };
-        engines.push(Running::start(Engine::builder(pool, ()).project(board).settings(settings).build().unwrap()));
+        let settings = Settings {
+            projection_batch: 7,
+            ..Settings::default()
+        };
+        engines.push(Running::start(
+            Engine::builder(pool, ())
+                .project(board)
+                .settings(settings)
+                .build()
+                .unwrap(),
+        ));
     }
     let tenants = ["a", "b", "c", "d", "e"];
-    let all = (0..600_i64).map(|cents| lab.record(tenants[cents as usize % 5], Paid { cents }).into_future());
-    futures_util::future::join_all(all).await.into_iter().for_each(|position| assert!(position.is_ok()));
+    let all = (0..600_i64).map(|cents| {
+        lab.record(tenants[cents as usize % 5], Paid { cents })
+            .into_future()
+    });
+    futures_util::future::join_all(all)
+        .await
+        .into_iter()
+        .for_each(|position| assert!(position.is_ok()));
     for tenant in tenants {
         assert_eq!(lab.sync::<Board>(tenant, 120, SOON).await.unwrap(), 120);
     }
@@ -134,12 +232,21 @@ async fn a_batch_is_two_statements_of_ours_whatever_its_size() {
     let lab = lab().await;
     let schema = lab.pool().schema().to_owned();
     let lab = lab.project(Board::new(&schema));
-    lab.record_all("t", (1..=400).map(|cents| Paid { cents })).await.unwrap();
+    lab.record_all("t", (1..=400).map(|cents| Paid { cents }))
+        .await
+        .unwrap();
     let before = lab.statements();
     lab.drain().await;
     let after = lab.statements();
     let sent = |name: &str| after.get(name).unwrap_or(&0) - before.get(name).unwrap_or(&0);
-    assert_eq!((sent("project_open.sql"), sent("project_close.sql"), sent("project_fail.sql")), (1, 1, 0));
+    assert_eq!(
+        (
+            sent("project_open.sql"),
+            sent("project_close.sql"),
+            sent("project_fail.sql")
+        ),
+        (1, 1, 0)
+    );
 }
 
 #[tokio::test]
@@ -147,19 +254,40 @@ async fn a_thousand_tenants_share_two_connections_and_cost_nothing_while_nothing
     let lab = lab().await;
     let running = Running::start(engine(&lab));
     let tenants: Vec<String> = (0..1_000).map(|n| format!("tenant {n}")).collect();
-    let all = tenants.iter().map(|tenant| lab.record(tenant, Paid { cents: 1 }).into_future());
-    futures_util::future::join_all(all).await.into_iter().for_each(|position| assert!(position.is_ok()));
+    let all = tenants
+        .iter()
+        .map(|tenant| lab.record(tenant, Paid { cents: 1 }).into_future());
+    futures_util::future::join_all(all)
+        .await
+        .into_iter()
+        .for_each(|position| assert!(position.is_ok()));
     let count = async || rows(&lab, "select count(*) from S.totals").await == [["1000"]];
     eventually("all are projected", count).await;
-    let connections =
-        rows(&lab, "select count(*) from pg_stat_activity where usename = 'gen_durable_runtime' and query like '%S.%'");
+    let connections = rows(
+        &lab,
+        "select count(*) from pg_stat_activity where usename = 'gen_durable_runtime' and query like '%S.%'",
+    );
     assert!(connections.await[0][0].parse::<i64>().unwrap() <= 9);
     // Idle scopes are not opened again and again.
-    let opens = || lab.statements().get("project_open.sql").copied().unwrap_or_default();
-    let sweeps = || lab.statements().get("scopes_behind.sql").copied().unwrap_or_default();
+    let opens = || {
+        lab.statements()
+            .get("project_open.sql")
+            .copied()
+            .unwrap_or_default()
+    };
+    let sweeps = || {
+        lab.statements()
+            .get("scopes_behind.sql")
+            .copied()
+            .unwrap_or_default()
+    };
     let (before, swept) = (opens(), sweeps());
     eventually("some sweeps have passed", async || sweeps() >= swept + 3).await;
-    assert!(opens() <= before + 10, "{} opens while nothing happened", opens() - before);
+    assert!(
+        opens() <= before + 10,
+        "{} opens while nothing happened",
+        opens() - before
+    );
     running.stop().await;
 }
 
@@ -168,8 +296,14 @@ async fn what_is_wired_wrongly_is_found_when_the_engine_is_built() {
     let lab = lab().await;
     sql(&lab, "select 1").await;
     assert!(TABLE.contains("board"));
-    let twice =
-        Engine::builder(lab.pool().clone(), ()).project(Board::new("s")).project(Board::new("s")).build().map(drop);
+    let twice = Engine::builder(lab.pool().clone(), ())
+        .project(Board::new("s"))
+        .project(Board::new("s"))
+        .build()
+        .map(drop);
     let wrong: Error = twice.unwrap_err();
-    assert!(wrong.is_invalid() && wrong.to_string().contains("twice"), "{wrong}");
+    assert!(
+        wrong.is_invalid() && wrong.to_string().contains("twice"),
+        "{wrong}"
+    );
 }

@@ -6,7 +6,12 @@ use super::board::{Board, Paid, lab, rows, sql};
 
 /// A build that parks these amounts at the first failure.
 fn parks(schema: &str, poison: &[i64]) -> Board {
-    Board { poison: poison.to_vec(), on_poison: Poison::Park, attempts: 1, ..Board::new(schema) }
+    Board {
+        poison: poison.to_vec(),
+        on_poison: Poison::Park,
+        attempts: 1,
+        ..Board::new(schema)
+    }
 }
 
 /// Events of 1, 2 and 4 cents, of which the second is parked.
@@ -14,7 +19,9 @@ async fn parked() -> (Lab<()>, String) {
     let lab = lab().await;
     let schema = lab.pool().schema().to_owned();
     let lab = lab.project(parks(&schema, &[2]));
-    lab.record_all("t", [1, 2, 4].map(|cents| Paid { cents })).await.unwrap();
+    lab.record_all("t", [1, 2, 4].map(|cents| Paid { cents }))
+        .await
+        .unwrap();
     lab.drain().await;
     assert_eq!(totals(&lab).await, (2, 5));
     (lab, schema)
@@ -25,14 +32,25 @@ type Totals = (i64, i64);
 
 async fn totals(lab: &Lab<()>) -> Totals {
     let text = "select count, cents from S.totals where tenant = 't' and generation = S.generation('t', 'board')";
-    let row = rows(lab, text).await.into_iter().next().unwrap_or_else(|| vec!["0".into(), "0".into()]);
+    let row = rows(lab, text)
+        .await
+        .into_iter()
+        .next()
+        .unwrap_or_else(|| vec!["0".into(), "0".into()]);
     (row[0].parse().unwrap(), row[1].parse().unwrap())
 }
 
 /// Positions of failures that are not resolved, with their states.
 async fn open_failures(lab: &Lab<()>) -> Vec<(i64, String)> {
-    let failures = lab.projections().failures(Some("t"), None, false).await.unwrap();
-    failures.into_iter().map(|failure| (failure.position, failure.state)).collect()
+    let failures = lab
+        .projections()
+        .failures(Some("t"), None, false)
+        .await
+        .unwrap();
+    failures
+        .into_iter()
+        .map(|failure| (failure.position, failure.state))
+        .collect()
 }
 
 async fn redrive(lab: &Lab<()>) -> usize {
@@ -45,7 +63,11 @@ fn runs(lab: &Lab<()>) -> [(RunRequest, Totals, Totals); 3] {
     let projections = lab.projections();
     [
         (projections.rebuild("t", "board"), (3, 7), (3, 7)),
-        (projections.rebuild_in_a_shadow("t", "board").anyway(), (3, 7), (3, 7)),
+        (
+            projections.rebuild_in_a_shadow("t", "board").anyway(),
+            (3, 7),
+            (3, 7),
+        ),
         (projections.replay("t", "board"), (6, 14), (5, 12)),
     ]
 }
@@ -63,7 +85,11 @@ async fn a_parked_event_that_a_run_applied_is_resolved_and_not_applied_again() {
                     let run = request.await.unwrap();
                     lab.drain().await;
                     assert_eq!(lab.projections().run(run).await.unwrap().status, "done");
-                    assert_eq!((open_failures(&lab).await, redrive(&lab).await), (vec![], 0), "kind {kind}");
+                    assert_eq!(
+                        (open_failures(&lab).await, redrive(&lab).await),
+                        (vec![], 0),
+                        "kind {kind}"
+                    );
                     run_first
                 }
                 "both, then drain" => {
@@ -104,7 +130,11 @@ async fn a_parked_event_that_a_run_could_not_apply_either_stays_parked_until_its
             assert_eq!(redrive(&lab).await, 1);
             lab.drain().await;
             let after = totals(&lab).await;
-            assert_eq!((after.0 - before.0, after.1 - before.1), (1, 2), "kind {kind}");
+            assert_eq!(
+                (after.0 - before.0, after.1 - before.1),
+                (1, 2),
+                "kind {kind}"
+            );
             assert_eq!(open_failures(&lab).await, []);
             assert_eq!(redrive(&lab).await, 0);
         }
@@ -116,7 +146,11 @@ async fn an_event_that_only_the_shadow_could_not_apply_is_parked_when_the_shadow
     let (lab, schema) = parked().await;
     // This build applies the second event and cannot apply the third, which live has applied.
     let lab = lab.project_instead(parks(&schema, &[4]));
-    lab.projections().rebuild_in_a_shadow("t", "board").anyway().await.unwrap();
+    lab.projections()
+        .rebuild_in_a_shadow("t", "board")
+        .anyway()
+        .await
+        .unwrap();
     lab.drain().await;
     assert_eq!(totals(&lab).await, (2, 3));
     assert_eq!(open_failures(&lab).await, [(3, "parked".to_owned())]);
@@ -128,7 +162,10 @@ async fn an_event_that_only_the_shadow_could_not_apply_is_parked_when_the_shadow
     let lab = lab.project_instead(parks(&schema, &[]));
     assert_eq!(redrive(&lab).await, 1);
     lab.drain().await;
-    assert_eq!((totals(&lab).await, open_failures(&lab).await), ((3, 7), vec![]));
+    assert_eq!(
+        (totals(&lab).await, open_failures(&lab).await),
+        ((3, 7), vec![])
+    );
 }
 
 #[tokio::test]
@@ -136,7 +173,11 @@ async fn a_redrive_waits_until_the_cursor_has_passed_its_event_again() {
     for cancelled in [false, true] {
         let (lab, schema) = parked().await;
         // The rebuild clears the rows, and live halts at the first event: the cursor is before the parked one.
-        let halts = Board { poison: vec![1], attempts: 1, ..Board::new(&schema) };
+        let halts = Board {
+            poison: vec![1],
+            attempts: 1,
+            ..Board::new(&schema)
+        };
         let lab = lab.project_instead(halts);
         let run = lab.projections().rebuild("t", "board").await.unwrap();
         lab.drain().await;
@@ -146,11 +187,19 @@ async fn a_redrive_waits_until_the_cursor_has_passed_its_event_again() {
         }
         assert_eq!(redrive(&lab).await, 1);
         lab.drain().await;
-        assert_eq!(totals(&lab).await, (0, 0), "the redrive ran before its turn; cancelled: {cancelled}");
+        assert_eq!(
+            totals(&lab).await,
+            (0, 0),
+            "the redrive ran before its turn; cancelled: {cancelled}"
+        );
         let lab = lab.project_instead(parks(&schema, &[]));
         assert!(lab.projections().retry("t", "board").await.unwrap());
         lab.drain().await;
-        assert_eq!((totals(&lab).await, open_failures(&lab).await), ((3, 7), vec![]), "cancelled: {cancelled}");
+        assert_eq!(
+            (totals(&lab).await, open_failures(&lab).await),
+            ((3, 7), vec![]),
+            "cancelled: {cancelled}"
+        );
     }
 }
 
@@ -158,8 +207,7 @@ async fn a_redrive_waits_until_the_cursor_has_passed_its_event_again() {
 async fn a_redrive_is_refused_under_the_scope_lock_while_a_run_is_open() {
     let (lab, schema) = parked().await;
     let lab = lab.project_instead(parks(&schema, &[]));
-    let open =
-        "select verdict, pos from S.project_open('t', 'board', 1, gen_random_uuid(), array['paid'], 1, 1000, 2, true)";
+    let open = "select verdict, pos from S.project_open('t', 'board', 1, gen_random_uuid(), array['paid'], 1, 1000, 2, true)";
     let verdict = async || rows(&lab, open).await[0][0].clone();
     assert_eq!(verdict().await, "blocked", "no redrive was asked for");
     redrive(&lab).await;

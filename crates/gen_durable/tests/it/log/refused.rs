@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use gen_durable::{Engine, Lab, Poison, Policy, Projecting, Projection, Recorded, SECOND, StepError};
+use gen_durable::{
+    Engine, Lab, Poison, Policy, Projecting, Projection, Recorded, SECOND, StepError,
+};
 
 use super::board::{Paid, lab, rows, sql};
 use crate::support::{Running, SOON, eventually};
@@ -35,19 +37,32 @@ struct Once {
 
 impl Once {
     fn new(lab: &Lab<()>, wrong: Wrong, on_poison: Poison) -> Once {
-        Once { schema: lab.pool().schema().to_owned(), wrong, on_poison, calls: AtomicUsize::new(0) }
+        Once {
+            schema: lab.pool().schema().to_owned(),
+            wrong,
+            on_poison,
+            calls: AtomicUsize::new(0),
+        }
     }
 }
 
 async fn raise(cx: &mut Projecting<'_>, code: &str) -> Result<(), tokio_postgres::Error> {
-    cx.tx.batch_execute(&format!("do $$ begin raise exception 'not today' using errcode = '{code}'; end $$")).await
+    cx.tx
+        .batch_execute(&format!(
+            "do $$ begin raise exception 'not today' using errcode = '{code}'; end $$"
+        ))
+        .await
 }
 
 impl Projection for Once {
     const NAME: &'static str = "once";
     const GENERATIONS: bool = true;
     type Events = Paid;
-    async fn apply(&self, batch: &[Recorded<Paid>], cx: &mut Projecting<'_>) -> Result<(), StepError> {
+    async fn apply(
+        &self,
+        batch: &[Recorded<Paid>],
+        cx: &mut Projecting<'_>,
+    ) -> Result<(), StepError> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         let two = batch.iter().any(|row| row.event.cents == 2);
         match self.wrong {
@@ -68,12 +83,20 @@ impl Projection for Once {
         Ok(())
     }
     async fn clear(&self, cx: &mut Projecting<'_>) -> Result<(), StepError> {
-        let text = format!("delete from {}.once where tenant = $1 and generation = $2", self.schema);
+        let text = format!(
+            "delete from {}.once where tenant = $1 and generation = $2",
+            self.schema
+        );
         cx.tx.execute(&text, &[&cx.tenant, &cx.generation]).await?;
         Ok(())
     }
     fn policy(&self) -> Policy {
-        Policy { attempts: 1, backoff_first: SECOND, backoff_max: SECOND, ..Policy::default() }
+        Policy {
+            attempts: 1,
+            backoff_first: SECOND,
+            backoff_max: SECOND,
+            ..Policy::default()
+        }
     }
     fn on_poison(&self) -> Poison {
         self.on_poison
@@ -87,32 +110,59 @@ async fn with_table() -> Lab<()> {
 }
 
 async fn once(lab: &Lab<()>) -> Vec<i64> {
-    let text = "select cents from S.once where generation = S.generation('t', 'once') order by cents";
-    rows(lab, text).await.into_iter().map(|row| row[0].parse().unwrap()).collect()
+    let text =
+        "select cents from S.once where generation = S.generation('t', 'once') order by cents";
+    rows(lab, text)
+        .await
+        .into_iter()
+        .map(|row| row[0].parse().unwrap())
+        .collect()
 }
 
 async fn failures(lab: &Lab<()>) -> Vec<(i64, String, i32)> {
-    let found = lab.projections().failures(Some("t"), None, false).await.unwrap();
-    found.into_iter().map(|failure| (failure.position, failure.state, failure.attempts)).collect()
+    let found = lab
+        .projections()
+        .failures(Some("t"), None, false)
+        .await
+        .unwrap();
+    found
+        .into_iter()
+        .map(|failure| (failure.position, failure.state, failure.attempts))
+        .collect()
 }
 
 #[tokio::test]
 async fn an_event_that_is_refused_at_commit_is_isolated_and_halts_or_is_parked() {
-    for (on_poison, state, kept) in [(Poison::Halt, "halted", vec![1, 2]), (Poison::Park, "parked", vec![1, 2, 3])] {
+    for (on_poison, state, kept) in [
+        (Poison::Halt, "halted", vec![1, 2]),
+        (Poison::Park, "parked", vec![1, 2, 3]),
+    ] {
         let lab = with_table().await;
         let lab = {
             let once = Once::new(&lab, Wrong::Nothing, on_poison);
             lab.project(once)
         };
-        lab.record_all("t", [1, 2, 2, 3].map(|cents| Paid { cents })).await.unwrap();
+        lab.record_all("t", [1, 2, 2, 3].map(|cents| Paid { cents }))
+            .await
+            .unwrap();
         lab.drain().await;
         assert_eq!(once(&lab).await, kept);
         assert_eq!(failures(&lab).await, [(3, state.to_owned(), 1)]);
-        let failure = lab.projections().failures(Some("t"), None, false).await.unwrap().remove(0);
+        let failure = lab
+            .projections()
+            .failures(Some("t"), None, false)
+            .await
+            .unwrap()
+            .remove(0);
         assert!(failure.error.contains("unique"), "{}", failure.error);
         let synced = lab.sync::<Once>("t", 4, SECOND).await;
         match on_poison {
-            Poison::Halt => assert!(synced.unwrap_err().to_string().contains("halted at position 2")),
+            Poison::Halt => assert!(
+                synced
+                    .unwrap_err()
+                    .to_string()
+                    .contains("halted at position 2")
+            ),
             _ => assert_eq!(synced.unwrap(), 4),
         }
     }
@@ -120,17 +170,27 @@ async fn an_event_that_is_refused_at_commit_is_isolated_and_halts_or_is_parked()
 
 #[tokio::test]
 async fn an_event_whose_error_apply_hides_is_isolated_and_halts_or_is_parked() {
-    for (on_poison, state, kept) in [(Poison::Halt, "halted", vec![1]), (Poison::Park, "parked", vec![1, 3])] {
+    for (on_poison, state, kept) in [
+        (Poison::Halt, "halted", vec![1]),
+        (Poison::Park, "parked", vec![1, 3]),
+    ] {
         let lab = with_table().await;
         let lab = {
             let once = Once::new(&lab, Wrong::Hidden, on_poison);
             lab.project(once)
         };
-        lab.record_all("t", [1, 2, 3].map(|cents| Paid { cents })).await.unwrap();
+        lab.record_all("t", [1, 2, 3].map(|cents| Paid { cents }))
+            .await
+            .unwrap();
         lab.drain().await;
         assert_eq!(once(&lab).await, kept);
         assert_eq!(failures(&lab).await, [(2, state.to_owned(), 1)]);
-        let failure = lab.projections().failures(Some("t"), None, false).await.unwrap().remove(0);
+        let failure = lab
+            .projections()
+            .failures(Some("t"), None, false)
+            .await
+            .unwrap()
+            .remove(0);
         assert!(failure.error.contains("apply"), "{}", failure.error);
     }
 }
@@ -139,10 +199,20 @@ async fn an_event_whose_error_apply_hides_is_isolated_and_halts_or_is_parked() {
 async fn an_engine_tells_a_caller_of_sync_that_a_commit_was_refused() {
     let lab = with_table().await;
     let halts = Once::new(&lab, Wrong::Nothing, Poison::Halt);
-    let running = Running::start(Engine::builder(lab.pool().clone(), ()).project(halts).build().unwrap());
-    lab.record_all("t", [1, 1].map(|cents| Paid { cents })).await.unwrap();
+    let running = Running::start(
+        Engine::builder(lab.pool().clone(), ())
+            .project(halts)
+            .build()
+            .unwrap(),
+    );
+    lab.record_all("t", [1, 1].map(|cents| Paid { cents }))
+        .await
+        .unwrap();
     let error = lab.sync::<Once>("t", 2, SOON).await.unwrap_err();
-    assert!(error.to_string().contains("halted at position 1"), "{error}");
+    assert!(
+        error.to_string().contains("halted at position 1"),
+        "{error}"
+    );
     running.stop().await;
 }
 
@@ -150,30 +220,63 @@ async fn an_engine_tells_a_caller_of_sync_that_a_commit_was_refused() {
 async fn runs_and_redrives_that_are_refused_at_commit_say_so() {
     let lab = with_table().await;
     let build = |wrong, on_poison| Once::new(&lab, wrong, on_poison);
-    let (halts, parks, hides) =
-        (build(Wrong::Nothing, Poison::Halt), build(Wrong::Nothing, Poison::Park), build(Wrong::Hidden, Poison::Halt));
+    let (halts, parks, hides) = (
+        build(Wrong::Nothing, Poison::Halt),
+        build(Wrong::Nothing, Poison::Park),
+        build(Wrong::Hidden, Poison::Halt),
+    );
     let lab = lab.project(parks);
-    lab.record_all("t", [1, 2, 2, 3].map(|cents| Paid { cents })).await.unwrap();
+    lab.record_all("t", [1, 2, 2, 3].map(|cents| Paid { cents }))
+        .await
+        .unwrap();
     lab.drain().await;
     // A redrive: still refused, counted once.
-    assert_eq!(lab.projections().redrive("t", "once", None).await.unwrap(), 1);
+    assert_eq!(
+        lab.projections().redrive("t", "once", None).await.unwrap(),
+        1
+    );
     lab.drain().await;
     assert_eq!(failures(&lab).await, [(3, "parked".to_owned(), 2)]);
     // A shadow that parks goes on past it; one that halts fails, with the event.
-    let run = lab.projections().rebuild_in_a_shadow("t", "once").anyway().await.unwrap();
+    let run = lab
+        .projections()
+        .rebuild_in_a_shadow("t", "once")
+        .anyway()
+        .await
+        .unwrap();
     lab.drain().await;
     assert_eq!(lab.projections().run(run).await.unwrap().status, "done");
-    assert_eq!((once(&lab).await, failures(&lab).await.len()), (vec![1, 2, 3], 1));
+    assert_eq!(
+        (once(&lab).await, failures(&lab).await.len()),
+        (vec![1, 2, 3], 1)
+    );
     for build in [halts, hides] {
         let lab = &lab;
         let schema = build.schema.clone();
-        let build = Once { schema, wrong: build.wrong, on_poison: build.on_poison, calls: AtomicUsize::new(0) };
-        let running = Running::start(Engine::builder(lab.pool().clone(), ()).project(build).build().unwrap());
-        let run = lab.projections().rebuild_in_a_shadow("t", "once").await.unwrap();
+        let build = Once {
+            schema,
+            wrong: build.wrong,
+            on_poison: build.on_poison,
+            calls: AtomicUsize::new(0),
+        };
+        let running = Running::start(
+            Engine::builder(lab.pool().clone(), ())
+                .project(build)
+                .build()
+                .unwrap(),
+        );
+        let run = lab
+            .projections()
+            .rebuild_in_a_shadow("t", "once")
+            .await
+            .unwrap();
         let run = lab.projections().finished(run, SOON).await.unwrap();
         running.stop().await;
         let error = run.error.clone().unwrap_or_default();
-        assert!(run.status == "failed" && (error.contains("event 2") || error.contains("event 3")), "{run:?}");
+        assert!(
+            run.status == "failed" && (error.contains("event 2") || error.contains("event 3")),
+            "{run:?}"
+        );
     }
 }
 
@@ -185,7 +288,9 @@ async fn a_batch_that_the_server_cancels_is_made_smaller() {
             let once = Once::new(&lab, Wrong::Large(code), Poison::Halt);
             lab.project(once)
         };
-        lab.record_all("t", (1..=40).map(|cents| Paid { cents })).await.unwrap();
+        lab.record_all("t", (1..=40).map(|cents| Paid { cents }))
+            .await
+            .unwrap();
         lab.drain().await;
         assert_eq!(once(&lab).await.len(), 40, "{code}");
         assert_eq!(failures(&lab).await, [], "{code}");
@@ -200,16 +305,31 @@ async fn an_event_that_the_server_always_cancels_is_recorded_and_counts_attempts
             let once = Once::new(&lab, Wrong::Answers(code), Poison::Halt);
             lab.project(once)
         };
-        lab.record_all("t", (1..=4).map(|cents| Paid { cents })).await.unwrap();
+        lab.record_all("t", (1..=4).map(|cents| Paid { cents }))
+            .await
+            .unwrap();
         lab.drain().await;
         assert_eq!(once(&lab).await, [1], "what is before it is applied");
         // The policy says one attempt; a server in trouble is given a few more.
         for attempt in 1..5 {
-            assert_eq!(failures(&lab).await, [(2, "retrying".to_owned(), attempt)], "{code}");
+            assert_eq!(
+                failures(&lab).await,
+                [(2, "retrying".to_owned(), attempt)],
+                "{code}"
+            );
             lab.skip(SECOND).await;
         }
-        assert_eq!(failures(&lab).await, [(2, "halted".to_owned(), 5)], "{code}");
-        let status = lab.projections().status("t", "once").await.unwrap().unwrap();
+        assert_eq!(
+            failures(&lab).await,
+            [(2, "halted".to_owned(), 5)],
+            "{code}"
+        );
+        let status = lab
+            .projections()
+            .status("t", "once")
+            .await
+            .unwrap()
+            .unwrap();
         assert!(status.last_error.unwrap().contains(code));
     }
 }
@@ -221,15 +341,38 @@ async fn a_run_that_the_server_always_cancels_fails_after_a_few_tries() {
     let sick = Once::new(&lab, Wrong::Answers("57014"), Poison::Halt);
     let large = Once::new(&lab, Wrong::Large("57014"), Poison::Halt);
     let lab = lab.project(well);
-    lab.record_all("t", (1..=40).map(|cents| Paid { cents })).await.unwrap();
+    lab.record_all("t", (1..=40).map(|cents| Paid { cents }))
+        .await
+        .unwrap();
     lab.drain().await;
-    let running = Running::start(Engine::builder(lab.pool().clone(), ()).project(sick).build().unwrap());
-    let run = lab.projections().rebuild_in_a_shadow("t", "once").await.unwrap();
+    let running = Running::start(
+        Engine::builder(lab.pool().clone(), ())
+            .project(sick)
+            .build()
+            .unwrap(),
+    );
+    let run = lab
+        .projections()
+        .rebuild_in_a_shadow("t", "once")
+        .await
+        .unwrap();
     let run = lab.projections().finished(run, SOON).await.unwrap();
-    assert!(run.status == "failed" && run.error.clone().unwrap().contains("57014"), "{run:?}");
+    assert!(
+        run.status == "failed" && run.error.clone().unwrap().contains("57014"),
+        "{run:?}"
+    );
     running.stop().await;
-    let running = Running::start(Engine::builder(lab.pool().clone(), ()).project(large).build().unwrap());
-    let run = lab.projections().rebuild_in_a_shadow("t", "once").await.unwrap();
+    let running = Running::start(
+        Engine::builder(lab.pool().clone(), ())
+            .project(large)
+            .build()
+            .unwrap(),
+    );
+    let run = lab
+        .projections()
+        .rebuild_in_a_shadow("t", "once")
+        .await
+        .unwrap();
     let run = lab.projections().finished(run, SOON).await.unwrap();
     assert_eq!(run.status, "done", "{run:?}");
     running.stop().await;

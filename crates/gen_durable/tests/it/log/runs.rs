@@ -1,6 +1,8 @@
 //! Replays, rebuilds and verifications.
 
-use gen_durable::{Digest, Engine, NewVersion, Projecting, Projection, Recorded, RunKind, StepError};
+use gen_durable::{
+    Digest, Engine, NewVersion, Projecting, Projection, Recorded, RunKind, StepError,
+};
 
 use std::sync::Arc;
 
@@ -13,8 +15,12 @@ async fn filled() -> (gen_durable::Lab<()>, String) {
     let lab = lab().await;
     let schema = lab.pool().schema().to_owned();
     let lab = lab.project(Board::new(&schema));
-    lab.record_all("t", (1..=1_000).map(|cents| Paid { cents })).await.unwrap();
-    lab.record_all("u", (1..=10).map(|cents| Paid { cents })).await.unwrap();
+    lab.record_all("t", (1..=1_000).map(|cents| Paid { cents }))
+        .await
+        .unwrap();
+    lab.record_all("u", (1..=10).map(|cents| Paid { cents }))
+        .await
+        .unwrap();
     lab.drain().await;
     (lab, schema)
 }
@@ -23,7 +29,12 @@ async fn filled() -> (gen_durable::Lab<()>, String) {
 async fn a_rebuild_in_place_clears_and_applies_everything_again_as_a_replay() {
     let (lab, _) = filled().await;
     sql(&lab, "update S.board set cents = 0 where tenant = 't'").await;
-    let run = lab.projections().rebuild("t", "board").by("a test").await.unwrap();
+    let run = lab
+        .projections()
+        .rebuild("t", "board")
+        .by("a test")
+        .await
+        .unwrap();
     lab.record("t", Paid { cents: 1_001 }).await.unwrap();
     lab.drain().await;
     lab.record("t", Paid { cents: 1_002 }).await.unwrap();
@@ -35,24 +46,58 @@ async fn a_rebuild_in_place_clears_and_applies_everything_again_as_a_replay() {
     );
     assert_eq!(run.requested_by.as_deref(), Some("a test"));
     assert_eq!(board(&lab, "t").await, (1..=1_002).collect::<Vec<_>>());
-    let replayed = rows(&lab, "select replayed, count(*) from S.board where tenant = 't' group by 1 order by 1").await;
-    assert_eq!(replayed, [["f", "1"], ["t", "1001"]], "what is new is not a replay");
-    assert_eq!(rows(&lab, "select count, last from S.totals where tenant = 't'").await, [["1002", "1002"]]);
-    assert_eq!(board(&lab, "u").await.len(), 10, "another tenant's rows stay");
+    let replayed = rows(
+        &lab,
+        "select replayed, count(*) from S.board where tenant = 't' group by 1 order by 1",
+    )
+    .await;
+    assert_eq!(
+        replayed,
+        [["f", "1"], ["t", "1001"]],
+        "what is new is not a replay"
+    );
+    assert_eq!(
+        rows(&lab, "select count, last from S.totals where tenant = 't'").await,
+        [["1002", "1002"]]
+    );
+    assert_eq!(
+        board(&lab, "u").await.len(),
+        10,
+        "another tenant's rows stay"
+    );
 }
 
 #[tokio::test]
 async fn a_rebuild_in_a_shadow_swaps_when_the_digests_agree_and_clears_what_nobody_reads() {
     let (lab, _) = filled().await;
-    let run = lab.projections().rebuild_in_a_shadow("t", "board").await.unwrap();
+    let run = lab
+        .projections()
+        .rebuild_in_a_shadow("t", "board")
+        .await
+        .unwrap();
     lab.drain().await;
     let run = lab.projections().run(run).await.unwrap();
     assert_eq!(run.status, "done", "{run:?}");
     assert!(run.verdict.unwrap().starts_with("equal at position 1000: "));
-    let status = lab.projections().status("t", "board").await.unwrap().unwrap();
-    assert_eq!((status.generation, status.position, status.digest_position), (2, 1_000, Some(1_000)));
+    let status = lab
+        .projections()
+        .status("t", "board")
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        (status.generation, status.position, status.digest_position),
+        (2, 1_000, Some(1_000))
+    );
     assert_eq!(board(&lab, "t").await, (1..=1_000).collect::<Vec<_>>());
-    assert_eq!(rows(&lab, "select distinct generation from S.board where tenant = 't'").await, [["2"]]);
+    assert_eq!(
+        rows(
+            &lab,
+            "select distinct generation from S.board where tenant = 't'"
+        )
+        .await,
+        [["2"]]
+    );
     // Live goes on with the new rows.
     lab.record("t", Paid { cents: 5 }).await.unwrap();
     lab.drain().await;
@@ -69,17 +114,42 @@ async fn rows_that_were_tampered_with_are_found_by_a_verification_and_not_swappe
     };
     let good = verify().await;
     assert_eq!(good.status, "done");
-    assert!(good.verdict.unwrap().starts_with("equal at position 1000: "));
-    sql(&lab, "update S.board set cents = cents + 1 where tenant = 't' and position = 77").await;
+    assert!(
+        good.verdict
+            .unwrap()
+            .starts_with("equal at position 1000: ")
+    );
+    sql(
+        &lab,
+        "update S.board set cents = cents + 1 where tenant = 't' and position = 77",
+    )
+    .await;
     let bad = verify().await;
-    assert!(bad.verdict.unwrap().starts_with("differs at position 1000: live "));
-    let refused = lab.projections().rebuild_in_a_shadow("t", "board").await.unwrap();
+    assert!(
+        bad.verdict
+            .unwrap()
+            .starts_with("differs at position 1000: live ")
+    );
+    let refused = lab
+        .projections()
+        .rebuild_in_a_shadow("t", "board")
+        .await
+        .unwrap();
     lab.drain().await;
     let refused = lab.projections().run(refused).await.unwrap();
     assert!(refused.status == "failed" && refused.error.unwrap().contains("not swapped"));
     assert_eq!(board(&lab, "t").await[76], 78);
-    assert_eq!(rows(&lab, "select count(*) from S.board where generation > 1").await, [["0"]], "the shadows are gone");
-    let forced = lab.projections().rebuild_in_a_shadow("t", "board").anyway().await.unwrap();
+    assert_eq!(
+        rows(&lab, "select count(*) from S.board where generation > 1").await,
+        [["0"]],
+        "the shadows are gone"
+    );
+    let forced = lab
+        .projections()
+        .rebuild_in_a_shadow("t", "board")
+        .anyway()
+        .await
+        .unwrap();
     lab.drain().await;
     assert_eq!(lab.projections().run(forced).await.unwrap().status, "done");
     assert_eq!(board(&lab, "t").await[76], 77);
@@ -88,12 +158,33 @@ async fn rows_that_were_tampered_with_are_found_by_a_verification_and_not_swappe
 #[tokio::test]
 async fn a_replay_applies_events_again_to_the_rows_that_are_there() {
     let (lab, _) = filled().await;
-    let run = lab.projections().replay("t", "board").after(990).up_to(995).await.unwrap();
+    let run = lab
+        .projections()
+        .replay("t", "board")
+        .after(990)
+        .up_to(995)
+        .await
+        .unwrap();
     lab.drain().await;
-    assert_eq!(lab.projections().run(run).await.unwrap().verdict.unwrap(), "replayed up to position 995");
-    let replayed = rows(&lab, "select position from S.board where replayed order by 1").await;
+    assert_eq!(
+        lab.projections().run(run).await.unwrap().verdict.unwrap(),
+        "replayed up to position 995"
+    );
+    let replayed = rows(
+        &lab,
+        "select position from S.board where replayed order by 1",
+    )
+    .await;
     assert_eq!(replayed, [["991"], ["992"], ["993"], ["994"], ["995"]]);
-    assert_eq!(lab.projections().status("t", "board").await.unwrap().unwrap().position, 1_000);
+    assert_eq!(
+        lab.projections()
+            .status("t", "board")
+            .await
+            .unwrap()
+            .unwrap()
+            .position,
+        1_000
+    );
 }
 
 #[tokio::test]
@@ -101,15 +192,33 @@ async fn one_run_at_a_time_in_a_scope_and_it_can_be_cancelled() {
     let (lab, _) = filled().await;
     let run = lab.projections().verify("t", "board").await.unwrap();
     let second = lab.projections().rebuild("t", "board").await.unwrap_err();
-    assert!(second.is_taken() && second.to_string().contains("verify"), "{second}");
+    assert!(
+        second.is_taken() && second.to_string().contains("verify"),
+        "{second}"
+    );
     lab.projections().verify("u", "board").await.unwrap();
-    assert!(lab.projections().rebuild("nobody", "board").await.unwrap_err().is_not_found());
-    assert!(lab.projections().rebuild("t", "b\0").await.unwrap_err().is_invalid());
+    assert!(
+        lab.projections()
+            .rebuild("nobody", "board")
+            .await
+            .unwrap_err()
+            .is_not_found()
+    );
+    assert!(
+        lab.projections()
+            .rebuild("t", "b\0")
+            .await
+            .unwrap_err()
+            .is_invalid()
+    );
     assert!(lab.projections().cancel(run, "enough").await.unwrap());
     assert!(!lab.projections().cancel(run, "enough").await.unwrap());
     lab.drain().await;
     let cancelled = lab.projections().run(run).await.unwrap();
-    assert_eq!((cancelled.status.as_str(), cancelled.error.as_deref()), ("cancelled", Some("enough")));
+    assert_eq!(
+        (cancelled.status.as_str(), cancelled.error.as_deref()),
+        ("cancelled", Some("enough"))
+    );
     lab.projections().rebuild("t", "board").await.unwrap();
 }
 
@@ -120,11 +229,26 @@ impl Projection for Doubled {
     const VERSION: u16 = 2;
     const GENERATIONS: bool = true;
     type Events = Paid;
-    async fn apply(&self, batch: &[Recorded<Paid>], cx: &mut Projecting<'_>) -> Result<(), StepError> {
+    async fn apply(
+        &self,
+        batch: &[Recorded<Paid>],
+        cx: &mut Projecting<'_>,
+    ) -> Result<(), StepError> {
         for row in batch {
             let text = format!("insert into {}.board values ($1, $2, $3, $4, $5)", self.0);
             let double = row.event.cents * 2;
-            cx.tx.execute(&text, &[&cx.tenant, &cx.generation, &row.position, &double, &cx.replaying]).await?;
+            cx.tx
+                .execute(
+                    &text,
+                    &[
+                        &cx.tenant,
+                        &cx.generation,
+                        &row.position,
+                        &double,
+                        &cx.replaying,
+                    ],
+                )
+                .await?;
         }
         Ok(())
     }
@@ -145,17 +269,52 @@ async fn a_new_version_leaves_the_old_rows_alone_until_they_are_rebuilt() {
     let lab = lab.project_instead(Doubled(schema.clone(), NewVersion::Offer));
     lab.record("u", Paid { cents: 11 }).await.unwrap();
     lab.drain().await;
-    let status = lab.projections().status("u", "board").await.unwrap().unwrap();
-    assert_eq!((status.position, status.version, status.lag()), (10, 1, 1), "it is offered, not done");
-    let offered = async |tenant: &str| lab.projections().status(tenant, "board").await.unwrap().unwrap().offered;
-    assert_eq!((offered("u").await, offered("t").await), (Some(2), Some(2)), "also where nothing happens");
+    let status = lab
+        .projections()
+        .status("u", "board")
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        (status.position, status.version, status.lag()),
+        (10, 1, 1),
+        "it is offered, not done"
+    );
+    let offered = async |tenant: &str| {
+        lab.projections()
+            .status(tenant, "board")
+            .await
+            .unwrap()
+            .unwrap()
+            .offered
+    };
+    assert_eq!(
+        (offered("u").await, offered("t").await),
+        (Some(2), Some(2)),
+        "also where nothing happens"
+    );
     // The digests differ, as they must: another version makes other rows.
-    let run = lab.projections().rebuild_in_a_shadow("u", "board").await.unwrap();
+    let run = lab
+        .projections()
+        .rebuild_in_a_shadow("u", "board")
+        .await
+        .unwrap();
     lab.drain().await;
     let run = lab.projections().run(run).await.unwrap();
-    assert!(run.status == "done" && run.verdict.clone().unwrap().starts_with("differs at position 10"), "{run:?}");
+    assert!(
+        run.status == "done"
+            && run
+                .verdict
+                .clone()
+                .unwrap()
+                .starts_with("differs at position 10"),
+        "{run:?}"
+    );
     assert_eq!((offered("u").await, offered("t").await), (None, Some(2)));
-    assert_eq!(board(&lab, "u").await, (1..=11).map(|cents| cents * 2).collect::<Vec<_>>());
+    assert_eq!(
+        board(&lab, "u").await,
+        (1..=11).map(|cents| cents * 2).collect::<Vec<_>>()
+    );
     // The old build sees that it is too old.
     let lab = lab.project_instead(Board::new(&schema));
     lab.record("u", Paid { cents: 12 }).await.unwrap();
@@ -182,7 +341,10 @@ async fn a_run_goes_on_where_the_process_that_did_it_died() {
     .await;
     lab.drain().await;
     let run = lab.projections().run(run).await.unwrap();
-    assert!(run.verdict.unwrap().starts_with("equal at position 1000"), "the rows are");
+    assert!(
+        run.verdict.unwrap().starts_with("equal at position 1000"),
+        "the rows are"
+    );
 }
 
 #[tokio::test]
@@ -196,31 +358,56 @@ async fn a_run_whose_process_died_before_its_first_batch_is_taken_up() {
     .await;
     lab.drain().await;
     let run = lab.projections().run(run).await.unwrap();
-    assert!(run.verdict.unwrap_or_default().starts_with("equal at position 1000"), "{}", run.status);
+    assert!(
+        run.verdict
+            .unwrap_or_default()
+            .starts_with("equal at position 1000"),
+        "{}",
+        run.status
+    );
 }
 
 #[tokio::test]
 async fn a_rebuild_in_place_is_over_also_if_the_last_event_is_parked() {
     let lab = lab().await;
     let schema = lab.pool().schema().to_owned();
-    let park = Board { poison: vec![3], on_poison: gen_durable::Poison::Park, attempts: 1, ..Board::new(&schema) };
+    let park = Board {
+        poison: vec![3],
+        on_poison: gen_durable::Poison::Park,
+        attempts: 1,
+        ..Board::new(&schema)
+    };
     let lab = lab.project(park);
-    lab.record_all("t", (1..=3).map(|cents| Paid { cents })).await.unwrap();
+    lab.record_all("t", (1..=3).map(|cents| Paid { cents }))
+        .await
+        .unwrap();
     lab.drain().await;
     let run = lab.projections().rebuild("t", "board").await.unwrap();
     lab.drain().await;
     let run = lab.projections().run(run).await.unwrap();
-    assert_eq!((run.status.as_str(), run.position, run.target), ("done", 3, Some(3)));
+    assert_eq!(
+        (run.status.as_str(), run.position, run.target),
+        ("done", 3, Some(3))
+    );
     lab.projections().verify("t", "board").await.unwrap();
 }
 
 #[tokio::test]
 async fn a_log_that_was_trimmed_is_not_rebuilt_from_and_no_row_is_lost_by_the_try() {
     let (lab, _) = filled().await;
-    assert_eq!(lab.events().trim("t", 500, std::time::Duration::ZERO).await.unwrap(), 500);
+    assert_eq!(
+        lab.events()
+            .trim("t", 500, std::time::Duration::ZERO)
+            .await
+            .unwrap(),
+        500
+    );
     // Of the other nothing is left at all.
     sql(&lab, "delete from S.events where tenant = 'u'").await;
-    for (tenant, rows, gone) in [("t", 1_000, "events 1 to 500 "), ("u", 10, "events 1 to 10 ")] {
+    for (tenant, rows, gone) in [
+        ("t", 1_000, "events 1 to 500 "),
+        ("u", 10, "events 1 to 10 "),
+    ] {
         let projections = lab.projections();
         for run in [
             projections.rebuild(tenant, "board"),
@@ -231,7 +418,10 @@ async fn a_log_that_was_trimmed_is_not_rebuilt_from_and_no_row_is_lost_by_the_tr
             let run = run.await.unwrap();
             lab.drain().await;
             let run = lab.projections().run(run).await.unwrap();
-            assert!(run.status == "failed" && run.error.clone().unwrap().contains(gone), "{run:?}");
+            assert!(
+                run.status == "failed" && run.error.clone().unwrap().contains(gone),
+                "{run:?}"
+            );
         }
         assert_eq!(board(&lab, tenant).await.len(), rows);
     }
@@ -242,11 +432,22 @@ async fn builds_of_two_versions_never_share_a_run() {
     let (lab, schema) = filled().await;
     // Of a newer build: this one leaves it alone.
     let newer = lab.projections().verify("t", "board").await.unwrap();
-    sql(&lab, &format!("update S.projection_runs set version = 2 where id = {newer}")).await;
+    sql(
+        &lab,
+        &format!("update S.projection_runs set version = 2 where id = {newer}"),
+    )
+    .await;
     lab.drain().await;
-    assert_eq!(lab.projections().run(newer).await.unwrap().status, "pending");
+    assert_eq!(
+        lab.projections().run(newer).await.unwrap().status,
+        "pending"
+    );
     // Of an older one, which is gone: nobody can go on with its rows.
-    let older = lab.projections().rebuild_in_a_shadow("u", "board").await.unwrap();
+    let older = lab
+        .projections()
+        .rebuild_in_a_shadow("u", "board")
+        .await
+        .unwrap();
     sql(&lab, &format!(
         "update S.projection_runs set status = 'running', started_at = S.clock(), generation = 2, target = 10, version = 1,
             position = 5 where id = {older}"
@@ -256,12 +457,18 @@ async fn builds_of_two_versions_never_share_a_run() {
     lab.drain().await;
     assert_eq!(lab.projections().run(newer).await.unwrap().status, "done");
     let older = lab.projections().run(older).await.unwrap();
-    assert!(older.status == "failed" && older.error.clone().unwrap().contains("older version"), "{older:?}");
+    assert!(
+        older.status == "failed" && older.error.clone().unwrap().contains("older version"),
+        "{older:?}"
+    );
     // Nor does a newer one replay onto the rows of an older.
     let replay = lab.projections().replay("u", "board").await.unwrap();
     lab.drain().await;
     let replay = lab.projections().run(replay).await.unwrap();
-    assert!(replay.status == "failed" && replay.error.clone().unwrap().contains("older version"), "{replay:?}");
+    assert!(
+        replay.status == "failed" && replay.error.clone().unwrap().contains("older version"),
+        "{replay:?}"
+    );
     assert_eq!(board(&lab, "u").await, (1..=10).collect::<Vec<_>>());
 }
 
@@ -275,7 +482,11 @@ impl Projection for Slow {
     const NAME: &'static str = "board";
     const GENERATIONS: bool = true;
     type Events = Paid;
-    async fn apply(&self, batch: &[Recorded<Paid>], cx: &mut Projecting<'_>) -> Result<(), StepError> {
+    async fn apply(
+        &self,
+        batch: &[Recorded<Paid>],
+        cx: &mut Projecting<'_>,
+    ) -> Result<(), StepError> {
         if cx.replaying {
             self.begun.add_permits(1);
             drop(self.go.acquire().await?);
@@ -294,14 +505,30 @@ impl Projection for Slow {
 async fn a_rebuild_in_a_shadow_holds_up_neither_appends_nor_live() {
     let (lab, schema) = filled().await;
     let (begun, go) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
-    let slow = Slow { board: Board::new(&schema), begun: begun.clone(), go: go.clone() };
-    let running = Running::start(Engine::builder(lab.pool().clone(), ()).project(slow).build().unwrap());
-    let run = lab.projections().rebuild_in_a_shadow("t", "board").await.unwrap();
+    let slow = Slow {
+        board: Board::new(&schema),
+        begun: begun.clone(),
+        go: go.clone(),
+    };
+    let running = Running::start(
+        Engine::builder(lab.pool().clone(), ())
+            .project(slow)
+            .build()
+            .unwrap(),
+    );
+    let run = lab
+        .projections()
+        .rebuild_in_a_shadow("t", "board")
+        .await
+        .unwrap();
     begun.acquire().await.unwrap().forget();
     // The rebuild stands in the middle of a batch, its transaction open.
     for cents in 1..=20 {
         let position = lab.record("t", Paid { cents }).await.unwrap();
-        assert_eq!(lab.sync::<Board>("t", position, SOON).await.unwrap(), position);
+        assert_eq!(
+            lab.sync::<Board>("t", position, SOON).await.unwrap(),
+            position
+        );
     }
     assert!(!lab.projections().run(run).await.unwrap().is_over());
     go.add_permits(1_000);
@@ -309,5 +536,8 @@ async fn a_rebuild_in_a_shadow_holds_up_neither_appends_nor_live() {
     assert!(run.status == "done" && run.verdict.unwrap().starts_with("equal"));
     assert_eq!(board(&lab, "t").await.len(), 1_020);
     running.stop().await;
-    assert_eq!(rows(&lab, "select count from S.totals where tenant = 't'").await, [["1020"]]);
+    assert_eq!(
+        rows(&lab, "select count from S.totals where tenant = 't'").await,
+        [["1020"]]
+    );
 }

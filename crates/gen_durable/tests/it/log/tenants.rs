@@ -1,6 +1,8 @@
 //! Runs of all tenants at once, digests without generations, and what becomes of runs and failures when they are old.
 
-use gen_durable::{DAY, Digest, Engine, Projecting, Projection, Recorded, RunKind, SECOND, Settings, StepError};
+use gen_durable::{
+    DAY, Digest, Engine, Projecting, Projection, Recorded, RunKind, SECOND, Settings, StepError,
+};
 
 use super::board::{Board, Idle, Paid, board, lab, rows, sql};
 use crate::support::{Running, eventually};
@@ -18,9 +20,27 @@ async fn a_rebuild_of_all_tenants_is_one_statement_and_leaves_out_scopes_with_an
     lab.projections().verify("c", "board").await.unwrap();
     let sent = |name: &str| lab.statements().get(name).copied().unwrap_or_default();
     let before = sent("run_request.sql");
-    let runs = lab.projections().for_all_tenants(RunKind::Rebuild, "board").by("a test").await.unwrap();
-    assert_eq!((runs.len(), sent("run_request_all.sql"), sent("run_request.sql")), (3, 1, before));
-    assert_eq!(lab.projections().for_all_tenants(RunKind::Shadow, "board").await.unwrap(), [0_i64; 0]);
+    let runs = lab
+        .projections()
+        .for_all_tenants(RunKind::Rebuild, "board")
+        .by("a test")
+        .await
+        .unwrap();
+    assert_eq!(
+        (
+            runs.len(),
+            sent("run_request_all.sql"),
+            sent("run_request.sql")
+        ),
+        (3, 1, before)
+    );
+    assert_eq!(
+        lab.projections()
+            .for_all_tenants(RunKind::Shadow, "board")
+            .await
+            .unwrap(),
+        [0_i64; 0]
+    );
     lab.drain().await;
     for run in runs {
         let run = lab.projections().run(run).await.unwrap();
@@ -34,11 +54,22 @@ async fn a_rebuild_of_all_tenants_is_one_statement_and_leaves_out_scopes_with_an
         cents.extend(board(&lab, tenant).await);
     }
     assert_eq!(cents, [1, 1, 0, 1]);
-    let unknown = lab.projections().for_all_tenants(RunKind::Rebuild, "nothing").await.unwrap_err();
+    let unknown = lab
+        .projections()
+        .for_all_tenants(RunKind::Rebuild, "nothing")
+        .await
+        .unwrap_err();
     assert!(unknown.is_not_found(), "{unknown}");
     // More tenants than any list has in one page.
     sql(&lab, "insert into S.projections (tenant, projection, version) select 'many ' || n, 'board', 1 from generate_series(1, 12000) n").await;
-    assert_eq!(lab.projections().for_all_tenants(RunKind::Replay, "board").await.unwrap().len(), 12_004);
+    assert_eq!(
+        lab.projections()
+            .for_all_tenants(RunKind::Replay, "board")
+            .await
+            .unwrap()
+            .len(),
+        12_004
+    );
 }
 
 /// A read model without generations that offers a digest.
@@ -46,20 +77,37 @@ struct Flat(String);
 impl Projection for Flat {
     const NAME: &'static str = "flat";
     type Events = Paid;
-    async fn apply(&self, batch: &[Recorded<Paid>], cx: &mut Projecting<'_>) -> Result<(), StepError> {
+    async fn apply(
+        &self,
+        batch: &[Recorded<Paid>],
+        cx: &mut Projecting<'_>,
+    ) -> Result<(), StepError> {
         for row in batch {
             let text = format!("insert into {}.board values ($1, 1, $2, $3, $4)", self.0);
-            cx.tx.execute(&text, &[&cx.tenant, &row.position, &row.event.cents, &cx.replaying]).await?;
+            cx.tx
+                .execute(
+                    &text,
+                    &[&cx.tenant, &row.position, &row.event.cents, &cx.replaying],
+                )
+                .await?;
         }
         Ok(())
     }
     async fn clear(&self, cx: &mut Projecting<'_>) -> Result<(), StepError> {
-        cx.tx.execute(&format!("delete from {}.board where tenant = $1", self.0), &[&cx.tenant]).await?;
+        cx.tx
+            .execute(
+                &format!("delete from {}.board where tenant = $1", self.0),
+                &[&cx.tenant],
+            )
+            .await?;
         Ok(())
     }
     async fn digest(&self, cx: &mut Projecting<'_>) -> Result<Option<Digest>, StepError> {
         let tenant = cx.tenant.to_owned();
-        let query = format!("select position, cents from {}.board where tenant = $1", self.0);
+        let query = format!(
+            "select position, cents from {}.board where tenant = $1",
+            self.0
+        );
         Ok(Some(cx.digest(&query, &[&tenant]).await?))
     }
 }
@@ -69,27 +117,48 @@ async fn a_rebuild_without_generations_notes_the_digest_of_what_it_clears_and_co
     let lab = lab().await;
     let schema = lab.pool().schema().to_owned();
     let lab = lab.project(Flat(schema));
-    lab.record_all("t", (1..=30).map(|cents| Paid { cents })).await.unwrap();
+    lab.record_all("t", (1..=30).map(|cents| Paid { cents }))
+        .await
+        .unwrap();
     lab.drain().await;
     // A shadow has nowhere to be filled.
-    for run in [lab.projections().verify("t", "flat"), lab.projections().rebuild_in_a_shadow("t", "flat")] {
+    for run in [
+        lab.projections().verify("t", "flat"),
+        lab.projections().rebuild_in_a_shadow("t", "flat"),
+    ] {
         let run = run.await.unwrap();
         lab.drain().await;
         let run = lab.projections().run(run).await.unwrap();
-        assert!(run.status == "failed" && run.error.clone().unwrap().contains("no generation"), "{run:?}");
+        assert!(
+            run.status == "failed" && run.error.clone().unwrap().contains("no generation"),
+            "{run:?}"
+        );
     }
     let rebuilt = async || {
         let run = lab.projections().rebuild("t", "flat").await.unwrap();
         lab.drain().await;
         assert_eq!(lab.projections().run(run).await.unwrap().status, "done");
-        let status = lab.projections().status("t", "flat").await.unwrap().unwrap();
+        let status = lab
+            .projections()
+            .status("t", "flat")
+            .await
+            .unwrap()
+            .unwrap();
         (status.digest.unwrap(), status.digest_position.unwrap())
     };
     let first = rebuilt().await;
     assert_eq!(first.1, 30);
-    assert_eq!(rebuilt().await, first, "of the rows that the first rebuild made");
+    assert_eq!(
+        rebuilt().await,
+        first,
+        "of the rows that the first rebuild made"
+    );
     sql(&lab, "update S.board set cents = 0 where position = 7").await;
-    assert_ne!(rebuilt().await.0, first.0, "of the rows as they were changed");
+    assert_ne!(
+        rebuilt().await.0,
+        first.0,
+        "of the rows as they were changed"
+    );
     assert_eq!(rebuilt().await, first);
 }
 
@@ -111,14 +180,36 @@ async fn finished_runs_and_resolved_failures_are_collected_after_their_retention
         insert into S.projection_failures (tenant, projection, position, state, error, first_at)
         values ('t', 'board', 2002, 'parked', 'no', S.clock() - interval '31 days')";
     sql(&lab, load).await;
-    let settings = Settings { timer_retention: Some(30 * DAY), collect_every: SECOND / 10, ..Settings::default() };
-    let running =
-        Running::start(Engine::builder(lab.pool().clone(), ()).register::<Idle>().settings(settings).build().unwrap());
+    let settings = Settings {
+        timer_retention: Some(30 * DAY),
+        collect_every: SECOND / 10,
+        ..Settings::default()
+    };
+    let running = Running::start(
+        Engine::builder(lab.pool().clone(), ())
+            .register::<Idle>()
+            .settings(settings)
+            .build()
+            .unwrap(),
+    );
     let left = "select (select count(*) from S.projection_runs), (select count(*) from S.projection_run_failures),
         (select count(*) from S.projection_failures)";
-    eventually("what is old is gone", async || rows(&lab, left).await == [["3", "3", "2"]]).await;
+    eventually("what is old is gone", async || {
+        rows(&lab, left).await == [["3", "3", "2"]]
+    })
+    .await;
     running.stop().await;
     let kept = "select status, retired from S.projection_runs order by id";
-    assert_eq!(rows(&lab, kept).await, [["failed", "4"], ["done", "null"], ["pending", "null"]]);
-    assert_eq!(rows(&lab, "select position from S.projection_failures order by 1").await, [["2001"], ["2002"]]);
+    assert_eq!(
+        rows(&lab, kept).await,
+        [["failed", "4"], ["done", "null"], ["pending", "null"]]
+    );
+    assert_eq!(
+        rows(
+            &lab,
+            "select position from S.projection_failures order by 1"
+        )
+        .await,
+        [["2001"], ["2002"]]
+    );
 }

@@ -52,24 +52,37 @@ impl Drop for Process {
 /// What runs in a process of this test. Without a plan, as in every ordinary run, there is nothing to do.
 #[test]
 fn log_process() {
-    let Ok(plan) = std::env::var(PLAN) else { return };
+    let Ok(plan) = std::env::var(PLAN) else {
+        return;
+    };
     let plan: Plan = serde_json::from_str(&plan).unwrap();
     std::thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(3);
     });
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-        let pool = Pool::connect_to(&plan.url, &plan.schema).await.unwrap();
-        match plan.append {
-            Some(count) => append(Client::new(pool), &plan, count).await,
-            None => {
-                let settings = Settings { projection_batch: 37, ..Settings::default() };
-                let board = Board::new(&plan.schema);
-                let engine = Engine::builder(pool, ()).project(board).settings(settings).build().unwrap();
-                engine.run(std::future::pending()).await.unwrap();
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(async {
+            let pool = Pool::connect_to(&plan.url, &plan.schema).await.unwrap();
+            match plan.append {
+                Some(count) => append(Client::new(pool), &plan, count).await,
+                None => {
+                    let settings = Settings {
+                        projection_batch: 37,
+                        ..Settings::default()
+                    };
+                    let board = Board::new(&plan.schema);
+                    let engine = Engine::builder(pool, ())
+                        .project(board)
+                        .settings(settings)
+                        .build()
+                        .unwrap();
+                    engine.run(std::future::pending()).await.unwrap();
+                }
             }
-        }
-    });
+        });
 }
 
 /// In every way there is: alone, many at once, in a transaction that commits, in one that does not.
@@ -79,24 +92,37 @@ async fn append(client: Client, plan: &Plan, count: usize) {
     while left > 0 {
         turn += 1;
         let tenant = |n: usize| format!("tenant {}", (turn * 7 + n) % plan.tenants);
-        let cents = |n: usize| Paid { cents: i64::try_from(n % 1_000).unwrap() };
+        let cents = |n: usize| Paid {
+            cents: i64::try_from(n % 1_000).unwrap(),
+        };
         let single = left.min(20);
         let all = (0..single).map(|n| client.record(&tenant(n), cents(n)).into_future());
         futures_util::future::try_join_all(all).await.unwrap();
         left -= single;
         let many = left.min(25);
-        client.record_all(&tenant(0), (0..many).map(cents)).await.unwrap();
+        client
+            .record_all(&tenant(0), (0..many).map(cents))
+            .await
+            .unwrap();
         left -= many;
         let mut tx = client.pool().begin().await.unwrap();
         let within = left.min(5);
         for n in 0..within {
-            client.record(&tenant(n), cents(n)).within(&mut tx).await.unwrap();
+            client
+                .record(&tenant(n), cents(n))
+                .within(&mut tx)
+                .await
+                .unwrap();
         }
         if turn.is_multiple_of(5) {
             tx.rollback().await.unwrap();
             let mut again = client.pool().begin().await.unwrap();
             for n in 0..within {
-                client.record(&tenant(n), cents(n)).within(&mut again).await.unwrap();
+                client
+                    .record(&tenant(n), cents(n))
+                    .within(&mut again)
+                    .await
+                    .unwrap();
             }
             again.commit().await.unwrap();
         } else {
@@ -124,22 +150,47 @@ async fn state(watch: &tokio_postgres::Client, schema: &str) -> String {
 /// By command, the full measure: `DURABLE_EVENTS=1000000 DURABLE_EVENT_PROCESSES=8 DURABLE_EVENT_KILLS=50`.
 #[tokio::test]
 async fn read_models_equal_the_log_whoever_is_killed_when() {
-    let number = |name: &str, usual: usize| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
-    let (events, tenants) = (number("DURABLE_EVENTS", 10_000), number("DURABLE_EVENT_TENANTS", 20));
-    let (processes, kills) = (number("DURABLE_EVENT_PROCESSES", 3), number("DURABLE_EVENT_KILLS", 8));
+    let number =
+        |name: &str, usual: usize| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
+    let (events, tenants) = (
+        number("DURABLE_EVENTS", 10_000),
+        number("DURABLE_EVENT_TENANTS", 20),
+    );
+    let (processes, kills) = (
+        number("DURABLE_EVENT_PROCESSES", 3),
+        number("DURABLE_EVENT_KILLS", 8),
+    );
     let pool = live().await;
     let schema = pool.schema().to_owned();
     let watch = sql().await;
     // The processes are the owner here: no role needs rights.
-    let tables = TABLE.split("grant").next().unwrap().replace("S.", &format!("{schema}."));
+    let tables = TABLE
+        .split("grant")
+        .next()
+        .unwrap()
+        .replace("S.", &format!("{schema}."));
     watch.batch_execute(&tables).await.unwrap();
     let one = async |text: &str| -> i64 {
-        watch.query_one(&text.replace("S.", &format!("{schema}.")), &[]).await.unwrap().get(0)
+        watch
+            .query_one(&text.replace("S.", &format!("{schema}.")), &[])
+            .await
+            .unwrap()
+            .get(0)
     };
-    let plan = |append, number| Plan { url: crate::support::url(), schema: schema.clone(), append, number, tenants };
-    let mut projectors: Vec<Process> = (0..processes).map(|n| Process::start(&plan(None, n))).collect();
+    let plan = |append, number| Plan {
+        url: crate::support::url(),
+        schema: schema.clone(),
+        append,
+        number,
+        tenants,
+    };
+    let mut projectors: Vec<Process> = (0..processes)
+        .map(|n| Process::start(&plan(None, n)))
+        .collect();
     let share = events / processes;
-    let mut appenders: Vec<Process> = (0..processes).map(|n| Process::start(&plan(Some(share), n))).collect();
+    let mut appenders: Vec<Process> = (0..processes)
+        .map(|n| Process::start(&plan(Some(share), n)))
+        .collect();
     let total = i64::try_from(share * processes).unwrap();
     let projections = Client::new(pool).projections();
     let mut rebuilds = Vec::new();
@@ -150,7 +201,11 @@ async fn read_models_equal_the_log_whoever_is_killed_when() {
         let begun = Instant::now();
         while one(projected).await < due {
             // Who waits in vain should know for what.
-            assert!(begun.elapsed() < SOON * 3, "no progress before kill {kill}: {}", state(&watch, &schema).await);
+            assert!(
+                begun.elapsed() < SOON * 3,
+                "no progress before kill {kill}: {}",
+                state(&watch, &schema).await
+            );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         let victim = kill % projectors.len();
@@ -160,7 +215,12 @@ async fn read_models_equal_the_log_whoever_is_killed_when() {
         // And some are rebuilt meanwhile, by whoever is alive.
         if kill == 1 {
             for n in 0..3 {
-                rebuilds.push(projections.rebuild_in_a_shadow(&format!("tenant {n}"), "board").await.unwrap());
+                rebuilds.push(
+                    projections
+                        .rebuild_in_a_shadow(&format!("tenant {n}"), "board")
+                        .await
+                        .unwrap(),
+                );
             }
         }
     }
@@ -173,10 +233,16 @@ async fn read_models_equal_the_log_whoever_is_killed_when() {
         .await;
         assert!(ended.unwrap().success());
     }
-    eventually("everything is projected", async || one(projected).await == total).await;
+    eventually("everything is projected", async || {
+        one(projected).await == total
+    })
+    .await;
     for run in rebuilds {
         let run = projections.finished(run, SOON * 10).await.unwrap();
-        assert!(run.status == "done" && run.verdict.clone().unwrap().starts_with("equal at"), "{run:?}");
+        assert!(
+            run.status == "done" && run.verdict.clone().unwrap().starts_with("equal at"),
+            "{run:?}"
+        );
     }
 
     // The log: so many as were acknowledged, without a gap.
@@ -197,11 +263,19 @@ async fn read_models_equal_the_log_whoever_is_killed_when() {
     // And a rebuild comes to the same.
     let mut runs = Vec::new();
     for n in 0..tenants {
-        runs.push(projections.verify(&format!("tenant {n}"), "board").await.unwrap());
+        runs.push(
+            projections
+                .verify(&format!("tenant {n}"), "board")
+                .await
+                .unwrap(),
+        );
     }
     for run in runs {
         let run = projections.finished(run, SOON * 10).await.unwrap();
         let verdict = run.verdict.unwrap_or_default();
-        assert!(run.status == "done" && verdict.starts_with("equal at") && !verdict.contains("other"), "{verdict}");
+        assert!(
+            run.status == "done" && verdict.starts_with("equal at") && !verdict.contains("other"),
+            "{verdict}"
+        );
     }
 }

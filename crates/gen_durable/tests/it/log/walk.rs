@@ -20,22 +20,58 @@ async fn one_worker_at_a_time_takes_a_page_and_the_pages_cover_all_tenants() {
     two.batch_execute("set lock_timeout = '10s'").await.unwrap();
     let read = |rows: Vec<tokio_postgres::Row>| {
         let tenants: Vec<Option<String>> = rows.iter().map(|row| row.get(0)).collect();
-        (tenants.into_iter().flatten().collect::<Vec<_>>(), rows.last().unwrap().get::<_, bool>(1))
+        (
+            tenants.into_iter().flatten().collect::<Vec<_>>(),
+            rows.last().unwrap().get::<_, bool>(1),
+        )
     };
-    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let names = |names: &[&str]| {
+        names
+            .iter()
+            .map(|name| (*name).to_owned())
+            .collect::<Vec<_>>()
+    };
     // The walk's row is made by a transaction of its own.
-    assert_eq!(read(two.query(&page, &[]).await.unwrap()), (names(&["", "a"]), true));
+    assert_eq!(
+        read(two.query(&page, &[]).await.unwrap()),
+        (names(&["", "a"]), true)
+    );
     let held = one.transaction().await.unwrap();
-    assert_eq!(read(held.query(&page, &[]).await.unwrap()), (names(&["b", "c"]), true));
-    assert_eq!(read(two.query(&page, &[]).await.unwrap()), (names(&[]), false), "another worker is at it");
+    assert_eq!(
+        read(held.query(&page, &[]).await.unwrap()),
+        (names(&["b", "c"]), true)
+    );
+    assert_eq!(
+        read(two.query(&page, &[]).await.unwrap()),
+        (names(&[]), false),
+        "another worker is at it"
+    );
     held.commit().await.unwrap();
-    assert_eq!(read(two.query(&page, &[]).await.unwrap()), (names(&["d"]), false));
-    assert_eq!(read(two.query(&page, &[]).await.unwrap()), (names(&["", "a"]), true), "from the beginning");
-    sql(&lab, "update S.log_walks set due_at = statement_timestamp() + interval '1 h'").await;
-    assert_eq!(read(two.query(&page, &[]).await.unwrap()), (names(&[]), false), "it is not due");
+    assert_eq!(
+        read(two.query(&page, &[]).await.unwrap()),
+        (names(&["d"]), false)
+    );
+    assert_eq!(
+        read(two.query(&page, &[]).await.unwrap()),
+        (names(&["", "a"]), true),
+        "from the beginning"
+    );
+    sql(
+        &lab,
+        "update S.log_walks set due_at = statement_timestamp() + interval '1 h'",
+    )
+    .await;
+    assert_eq!(
+        read(two.query(&page, &[]).await.unwrap()),
+        (names(&[]), false),
+        "it is not due"
+    );
     // Another build has a walk of its own.
     let other = page.replace("array[1]", "array[2]");
-    assert_eq!(read(two.query(&other, &[]).await.unwrap()), (names(&["", "a"]), true));
+    assert_eq!(
+        read(two.query(&other, &[]).await.unwrap()),
+        (names(&["", "a"]), true)
+    );
 }
 
 /// No walk of these tests is due: what is found is found by other means.
@@ -44,7 +80,10 @@ const NO_WALK: &str = "insert into S.log_walks (walk, projection, version, due_a
     on conflict (walk, projection, version) do update set due_at = excluded.due_at";
 
 fn engine(lab: &gen_durable::Lab<()>) -> Engine {
-    Engine::builder(lab.pool().clone(), ()).project(Board::new(lab.pool().schema())).build().unwrap()
+    Engine::builder(lab.pool().clone(), ())
+        .project(Board::new(lab.pool().schema()))
+        .build()
+        .unwrap()
 }
 
 #[tokio::test]
@@ -55,11 +94,13 @@ async fn a_scope_whose_worker_died_is_taken_over_without_the_walk() {
     assert_eq!(lab.sync::<Board>("t", first, SOON).await.unwrap(), first);
     sql(&lab, NO_WALK).await;
     // As a worker leaves it that moved the cursor and died a moment later.
-    let dead =
-        "update S.projections set owner = gen_random_uuid(), owned_until = statement_timestamp() + interval '3 s'";
+    let dead = "update S.projections set owner = gen_random_uuid(), owned_until = statement_timestamp() + interval '3 s'";
     sql(&lab, dead).await;
     lab.record("t", Paid { cents: 2 }).await.unwrap();
-    eventually("another worker goes on", async || board(&lab, "t").await == [1, 2]).await;
+    eventually("another worker goes on", async || {
+        board(&lab, "t").await == [1, 2]
+    })
+    .await;
     running.stop().await;
 }
 
@@ -67,7 +108,11 @@ async fn a_scope_whose_worker_died_is_taken_over_without_the_walk() {
 async fn a_retry_that_another_process_asks_for_is_found_without_the_walk() {
     let lab = lab().await;
     let schema = lab.pool().schema().to_owned();
-    let lab = lab.project(Board { poison: vec![1], attempts: 1, ..Board::new(&schema) });
+    let lab = lab.project(Board {
+        poison: vec![1],
+        attempts: 1,
+        ..Board::new(&schema)
+    });
     lab.record("t", Paid { cents: 1 }).await.unwrap();
     lab.drain().await;
     sql(&lab, NO_WALK).await;
@@ -75,7 +120,10 @@ async fn a_retry_that_another_process_asks_for_is_found_without_the_walk() {
     let elsewhere = Client::new(Pool::connect_to(lab.url(), &schema).await.unwrap());
     assert!(elsewhere.projections().retry("t", "board").await.unwrap());
     eventually("it is tried again", async || board(&lab, "t").await == [1]).await;
-    assert_eq!(rows(&lab, "select retry_at from S.projections").await, [["null"]]);
+    assert_eq!(
+        rows(&lab, "select retry_at from S.projections").await,
+        [["null"]]
+    );
     running.stop().await;
 }
 
@@ -96,13 +144,25 @@ async fn old_events_of_many_tenants_are_trimmed_a_page_at_a_time() {
         collect_every: std::time::Duration::from_millis(50),
         ..Settings::default()
     };
-    let running =
-        Running::start(Engine::builder(lab.pool().clone(), ()).register::<Idle>().settings(settings).build().unwrap());
+    let running = Running::start(
+        Engine::builder(lab.pool().clone(), ())
+            .register::<Idle>()
+            .settings(settings)
+            .build()
+            .unwrap(),
+    );
     let left = "select count(*), count(*) filter (where tenant = 'tenant 7'), count(*) filter (where tenant = 'tenant 8') from S.events";
     // Of each log the last event stays; what the projection has not read; and all where it has not begun.
-    eventually("the logs are trimmed", async || rows(&lab, left).await == [["503", "2", "3"]]).await;
+    eventually("the logs are trimmed", async || {
+        rows(&lab, left).await == [["503", "2", "3"]]
+    })
+    .await;
     running.stop().await;
     let sent = lab.statements();
-    assert_eq!(sent.get("trim_events.sql"), None, "no statement for one tenant");
+    assert_eq!(
+        sent.get("trim_events.sql"),
+        None,
+        "no statement for one tenant"
+    );
     assert_eq!(rows(&lab, left).await, [["503", "2", "3"]]);
 }

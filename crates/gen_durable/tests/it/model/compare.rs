@@ -40,8 +40,11 @@ pub(super) const SETUP: &str = "
 fn expected(model: &Model, n: u32, row: &Row) -> Value {
     let id = |n: &u32| model.ids.get(n).copied().unwrap_or_default();
     let carries = |mark: Option<u32>| mark.map(|n| json!({ "n": n }));
-    let inbox: Vec<Value> =
-        row.inbox.iter().map(|l| json!([l.name, (!l.consumed).then_some(l.n), l.dedup, l.consumed])).collect();
+    let inbox: Vec<Value> = row
+        .inbox
+        .iter()
+        .map(|l| json!([l.name, (!l.consumed).then_some(l.n), l.dedup, l.consumed]))
+        .collect();
     json!({
         "fsm": KINDS[row.kind], "version": 1, "status": row.status, "step": row.step, "data": carries(row.mark),
         "state": { "n": n, "key": row.key, "visits": row.visits },
@@ -75,7 +78,11 @@ pub(super) fn compare(rows: &[tokio_postgres::Row], model: &mut Model) -> Result
             None => paused = value,
         }
     }
-    let shut: Vec<&str> = model.paused.iter().map(|queue| QUEUES[*queue].name()).collect();
+    let shut: Vec<&str> = model
+        .paused
+        .iter()
+        .map(|queue| QUEUES[*queue].name())
+        .collect();
     let mut complaints = Vec::new();
     if paused != json!(shut) {
         complaints.push(format!("paused: Postgres {paused}, the model {shut:?}"));
@@ -88,17 +95,33 @@ pub(super) fn compare(rows: &[tokio_postgres::Row], model: &mut Model) -> Result
         let expected = expected(model, *n, row);
         let columns = expected.as_object().into_iter().flatten();
         complaints.extend(
-            columns.filter(|(column, value)| !same(column, &actual[column.as_str()], value)).map(|(column, value)| {
-                format!("#{n} {column}: Postgres {}, the model {value}", actual[column.as_str()])
-            }),
+            columns
+                .filter(|(column, value)| !same(column, &actual[column.as_str()], value))
+                .map(|(column, value)| {
+                    format!(
+                        "#{n} {column}: Postgres {}, the model {value}",
+                        actual[column.as_str()]
+                    )
+                }),
         );
     }
-    complaints.extend(seen.keys().map(|n| format!("#{n} is there and should not be")));
-    if complaints.is_empty() { Ok(()) } else { Err(complaints.join("\n    ")) }
+    complaints.extend(
+        seen.keys()
+            .map(|n| format!("#{n} is there and should not be")),
+    );
+    if complaints.is_empty() {
+        Ok(())
+    } else {
+        Err(complaints.join("\n    "))
+    }
 }
 
 /// Only what Postgres itself said is not the model's to know.
 fn same(column: &str, actual: &Value, expected: &Value) -> bool {
     let refused = column == "last_error" && expected == REFUSED;
-    actual == expected || refused && actual.as_str().is_some_and(|text| text.starts_with(REFUSED))
+    actual == expected
+        || refused
+            && actual
+                .as_str()
+                .is_some_and(|text| text.starts_with(REFUSED))
 }

@@ -60,30 +60,59 @@ impl World {
     pub(super) async fn new() -> World {
         let (sender, arrivals) = mpsc::unbounded_channel();
         let lab = Lab::new(Stage { arrivals: sender }).await;
-        let lab = lab.register::<Robot<0>>().register::<Robot<1>>().register::<Robot<2>>();
+        let lab = lab
+            .register::<Robot<0>>()
+            .register::<Robot<1>>()
+            .register::<Robot<2>>();
         let (sql, schema) = (crate::support::sql().await, lab.pool().schema().to_owned());
-        sql.batch_execute(&SETUP.replace("gen_durable.", &format!("{schema}."))).await.unwrap();
+        sql.batch_execute(&SETUP.replace("gen_durable.", &format!("{schema}.")))
+            .await
+            .unwrap();
         let (lab, prepared, model) = (Arc::new(lab), HashMap::new(), Model::default());
-        World { lab, arrivals, sql, prepared, schema, model, standing: Vec::new(), numbers: 0 }
+        World {
+            lab,
+            arrivals,
+            sql,
+            prepared,
+            schema,
+            model,
+            standing: Vec::new(),
+            numbers: 0,
+        }
     }
 
     /// A statement of ours, prepared when it is first sent.
-    pub(super) async fn ask(&mut self, sql: &'static str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, String> {
+    pub(super) async fn ask(
+        &mut self,
+        sql: &'static str,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, String> {
         let statement = match self.prepared.get(sql) {
             Some(statement) => statement.clone(),
             None => {
                 let text = sql.replace("gen_durable.", &format!("{}.", self.schema));
-                let statement = self.sql.prepare(&text).await.map_err(|error| format!("{error:?}"))?;
+                let statement = self
+                    .sql
+                    .prepare(&text)
+                    .await
+                    .map_err(|error| format!("{error:?}"))?;
                 self.prepared.insert(sql, statement.clone());
                 statement
             }
         };
-        self.sql.query(&statement, params).await.map_err(|error| format!("{error:?}"))
+        self.sql
+            .query(&statement, params)
+            .await
+            .map_err(|error| format!("{error:?}"))
     }
 
     /// Nothing is there, and nobody stands.
     pub(super) async fn clear(&mut self) {
-        let tasks: Vec<_> = self.standing.drain(..).map(|standing| standing.task).collect();
+        let tasks: Vec<_> = self
+            .standing
+            .drain(..)
+            .map(|standing| standing.task)
+            .collect();
         for mut task in tasks {
             loop {
                 tokio::select! {
@@ -93,10 +122,20 @@ impl World {
             }
         }
         for table in ["instances", "queues", "workers"] {
-            self.sql.batch_execute(&format!("delete from {}.{table}", self.schema)).await.unwrap();
+            self.sql
+                .batch_execute(&format!("delete from {}.{table}", self.schema))
+                .await
+                .unwrap();
         }
-        let now = self.ask("select gen_durable.ms(gen_durable.clock())", &[]).await.unwrap()[0].get(0);
-        self.model = Model { now, ..Model::default() };
+        let now = self
+            .ask("select gen_durable.ms(gen_durable.clock())", &[])
+            .await
+            .unwrap()[0]
+            .get(0);
+        self.model = Model {
+            now,
+            ..Model::default()
+        };
         self.numbers = 0;
     }
 
@@ -131,7 +170,12 @@ impl World {
             Act::End { .. } if self.standing.is_empty() => self.claim().await,
             Act::End { which, ending } => self.end(*which, ending).await,
             Act::Drain { endings } => self.drain(endings).await,
-            Act::Signal { to, name, dedup, cap } => self.signal(to, name, *dedup, *cap).await,
+            Act::Signal {
+                to,
+                name,
+                dedup,
+                cap,
+            } => self.signal(to, name, *dedup, *cap).await,
             Act::Cancel { to, subtree } => self.cancel(to, *subtree).await,
             Act::Reap { limit } => self.reap(*limit).await,
             Act::GiveBack { .. } if self.standing.is_empty() => Ok("nothing: nobody stands".into()),
@@ -143,17 +187,29 @@ impl World {
                 Ok(format!("the clock moves by {seconds} s"))
             }
             Act::Expire => {
-                let rows = self.ask("select id from gen_durable.expire(1000) where id is not null", &[]).await?;
+                let rows = self
+                    .ask(
+                        "select id from gen_durable.expire(1000) where id is not null",
+                        &[],
+                    )
+                    .await?;
                 agree("expired", rows.len(), self.model.expire())
             }
             Act::Retry { who, elsewhere } => self.retry(*who, *elsewhere).await,
             Act::Pause { queue } => {
                 self.model.paused.insert(*queue);
-                self.lab.pause(QUEUES[*queue].name(), "model").await.map_err(|error| error.to_string())?;
+                self.lab
+                    .pause(QUEUES[*queue].name(), "model")
+                    .await
+                    .map_err(|error| error.to_string())?;
                 Ok(format!("pause {:?}", QUEUES[*queue].name()))
             }
             Act::Resume { queue } => {
-                let resumed = self.lab.resume(QUEUES[*queue].name()).await.map_err(|error| error.to_string())?;
+                let resumed = self
+                    .lab
+                    .resume(QUEUES[*queue].name())
+                    .await
+                    .map_err(|error| error.to_string())?;
                 agree("resume", resumed, self.model.paused.remove(queue))
             }
             Act::Collect { retention } => {
@@ -161,14 +217,33 @@ impl World {
                 let seconds = f64::from(*retention);
                 let params: [&(dyn ToSql + Sync); 4] = [&seconds, &seconds, &0_f64, &100_000_i32];
                 let gone: i64 = self.ask(COLLECT, &params).await?[0].get(0);
-                agree("collected", usize::try_from(gone).unwrap(), self.model.collect(*retention))
+                agree(
+                    "collected",
+                    usize::try_from(gone).unwrap(),
+                    self.model.collect(*retention),
+                )
             }
         }
     }
 
     pub(super) fn born(&mut self, new: &Newborn) -> Born {
-        let Newborn { kind, key, scope, queue, priority, delay } = new.clone();
-        Born { n: self.number(), kind, key: key.map(|key| format!("k{key}")), scope, queue, priority, delay }
+        let Newborn {
+            kind,
+            key,
+            scope,
+            queue,
+            priority,
+            delay,
+        } = new.clone();
+        Born {
+            n: self.number(),
+            kind,
+            key: key.map(|key| format!("k{key}")),
+            scope,
+            queue,
+            priority,
+            delay,
+        }
     }
 
     /// What an enqueue answered, against the model's holder.
@@ -179,15 +254,29 @@ impl World {
     }
 
     async fn enqueue(&mut self, new: &Newborn, tenant: &str) -> Said {
-        let born = self.born(&Newborn { scope: new.kind, ..new.clone() });
-        let Born { n, key, queue, priority, delay, .. } = born.clone();
+        let born = self.born(&Newborn {
+            scope: new.kind,
+            ..new.clone()
+        });
+        let Born {
+            n,
+            key,
+            queue,
+            priority,
+            delay,
+            ..
+        } = born.clone();
         let answer = of_kind!(born.kind, K => {
             let robot = Robot::<K> { n, key, visits: 0 };
             let enqueue = self.lab.enqueue(robot).queue(QUEUES[queue]).priority(priority).tenant(tenant);
             made(enqueue.after(seconds(delay)).await.map(|new| (new.id.raw(), new.is_new)))?
         });
         let expected = self.model.insert(&born, tenant, None);
-        agree("the key is another machine's", answer.is_none(), expected.is_none())?;
+        agree(
+            "the key is another machine's",
+            answer.is_none(),
+            expected.is_none(),
+        )?;
         if let (Some((id, is_new)), Some(expected)) = (answer, expected) {
             self.enqueued(id, is_new, expected)?;
         }
@@ -195,7 +284,14 @@ impl World {
     }
 
     async fn enqueue_all(&mut self, kind: usize, keys: &[Option<u8>]) -> Said {
-        let new = |key: &Option<u8>| Newborn { kind, key: *key, scope: kind, queue: 0, priority: 0, delay: 0 };
+        let new = |key: &Option<u8>| Newborn {
+            kind,
+            key: *key,
+            scope: kind,
+            queue: 0,
+            priority: 0,
+            delay: 0,
+        };
         let born: Vec<Born> = keys.iter().map(|key| self.born(&new(key))).collect();
         let answers: Option<Vec<(i64, bool)>> = of_kind!(kind, K => {
             let robots = born.iter().map(|born| Robot::<K> { n: born.n, key: born.key.clone(), visits: 0 });
@@ -204,29 +300,57 @@ impl World {
         });
         // All of them or none.
         let mut after = self.model.clone();
-        let expected: Option<Vec<(u32, bool)>> = born.iter().map(|born| after.insert(born, "", None)).collect();
-        agree("the key is another machine's", answers.is_none(), expected.is_none())?;
+        let expected: Option<Vec<(u32, bool)>> = born
+            .iter()
+            .map(|born| after.insert(born, "", None))
+            .collect();
+        agree(
+            "the key is another machine's",
+            answers.is_none(),
+            expected.is_none(),
+        )?;
         let (Some(answers), Some(expected)) = (answers, expected) else {
-            return Ok(format!("enqueue all of {:?}, keys {keys:?}: refused", KINDS[kind]));
+            return Ok(format!(
+                "enqueue all of {:?}, keys {keys:?}: refused",
+                KINDS[kind]
+            ));
         };
         self.model = after;
         agree("enqueued all", answers.len(), expected.len())?;
         for ((id, is_new), expected) in answers.into_iter().zip(&expected) {
             self.enqueued(id, is_new, *expected)?;
         }
-        Ok(format!("enqueue all of {:?}, keys {keys:?}: {expected:?}", KINDS[kind]))
+        Ok(format!(
+            "enqueue all of {:?}, keys {keys:?}: {expected:?}",
+            KINDS[kind]
+        ))
     }
 
     /// Whom a choice means, now.
     fn whom(&self, choice: &Choice) -> (To, usize) {
         let rows = &self.model.rows;
         let (to, n, wrong) = match choice {
-            Choice::Key { key, tenant, wrong_machine } => {
+            Choice::Key {
+                key,
+                tenant,
+                wrong_machine,
+            } => {
                 let key = format!("k{key}");
                 let holder = self.model.holder(tenant, &key);
-                (To::Key { key, tenant: (*tenant).to_owned() }, holder, *wrong_machine)
+                (
+                    To::Key {
+                        key,
+                        tenant: (*tenant).to_owned(),
+                    },
+                    holder,
+                    *wrong_machine,
+                )
             }
-            Choice::One { pool, which, wrong_machine } => {
+            Choice::One {
+                pool,
+                which,
+                wrong_machine,
+            } => {
                 let fits = |among: Among| -> Vec<u32> {
                     let fit = rows.iter().filter(|(_, row)| match among {
                         Among::Waiting => row.status == "awaiting_signal",
@@ -241,7 +365,10 @@ impl World {
                     able = fits(Among::Live);
                 }
                 let n = able.get(which % able.len().max(1)).copied();
-                let id = n.and_then(|n| self.model.ids.get(&n)).copied().unwrap_or(i64::MAX);
+                let id = n
+                    .and_then(|n| self.model.ids.get(&n))
+                    .copied()
+                    .unwrap_or(i64::MAX);
                 (To::Instance(n.unwrap_or_default(), id), n, *wrong_machine)
             }
         };
@@ -251,10 +378,21 @@ impl World {
 
     pub(super) fn sent(&mut self, choice: &Choice, name: &'static str) -> Sent {
         let (to, kind) = self.whom(choice);
-        Sent { n: self.number(), to, kind, name }
+        Sent {
+            n: self.number(),
+            to,
+            kind,
+            name,
+        }
     }
 
-    async fn signal(&mut self, to: &Choice, name: &'static str, dedup: Option<u8>, cap: Option<i32>) -> Said {
+    async fn signal(
+        &mut self,
+        to: &Choice,
+        name: &'static str,
+        dedup: Option<u8>,
+        cap: Option<i32>,
+    ) -> Said {
         let letter = self.sent(to, name);
         let dedup = dedup.map(|key| format!("d{key}"));
         let Sent { n, kind, .. } = letter;
@@ -265,10 +403,23 @@ impl World {
                     To::Instance(_, id) => (Some(*id), String::new(), None),
                     To::Key { key, tenant } => (None, tenant.clone(), Some(key.clone())),
                 };
-                let text =
-                    "select gen_durable.signal($1, $2, $3, array[$4], $5, jsonb_build_object('n', $6::int), $7, $8)";
+                let text = "select gen_durable.signal($1, $2, $3, array[$4], $5, jsonb_build_object('n', $6::int), $7, $8)";
                 let number = i32::try_from(n).unwrap();
-                let rows = self.ask(text, &[&id, &tenant, &key, &KINDS[kind], &name, &number, &dedup, &cap]).await?;
+                let rows = self
+                    .ask(
+                        text,
+                        &[
+                            &id,
+                            &tenant,
+                            &key,
+                            &KINDS[kind],
+                            &name,
+                            &number,
+                            &dedup,
+                            &cap,
+                        ],
+                    )
+                    .await?;
                 match rows[0].get(0) {
                     "delivered" => Answer::Done,
                     "duplicate" => Answer::Duplicate,
@@ -289,7 +440,11 @@ impl World {
         };
         let cap = cap.map_or(INBOX_MAX, |cap| usize::try_from(cap).unwrap());
         let expected = self.model.signal(&letter, dedup.as_deref(), cap);
-        agree(&format!("{letter:?}, dedup {dedup:?}, at most {cap}"), answer, expected)
+        agree(
+            &format!("{letter:?}, dedup {dedup:?}, at most {cap}"),
+            answer,
+            expected,
+        )
     }
 
     async fn cancel(&mut self, to: &Choice, subtree: bool) -> Said {
@@ -303,20 +458,37 @@ impl World {
             }, Answer::TooLate)?
         });
         let expected = self.model.cancel(&to, kind, subtree, &why);
-        agree(&format!("cancel {to:?} as {:?}, subtree {subtree}", KINDS[kind]), answer, expected)
+        agree(
+            &format!("cancel {to:?} as {:?}, subtree {subtree}", KINDS[kind]),
+            answer,
+            expected,
+        )
     }
 
     async fn reap(&mut self, limit: i32) -> Said {
-        let holder = "select locked_by::text from gen_durable.instances where status = 'executing' limit 1";
+        let holder =
+            "select locked_by::text from gen_durable.instances where status = 'executing' limit 1";
         let rows = self.ask(holder, &[]).await?;
-        let Some(worker) = rows.first().map(|row| row.get::<_, String>(0)) else { return Ok("nothing to reap".into()) };
+        let Some(worker) = rows.first().map(|row| row.get::<_, String>(0)) else {
+            return Ok("nothing to reap".into());
+        };
         let dead = "insert into gen_durable.workers (id, lease_expires_at, host, pid, queues, machines)
             values ($1::text::uuid, statement_timestamp() - interval '1 s', 'dead', 0, '{}', '{}') on conflict do nothing";
         self.ask(dead, &[&worker]).await?;
-        self.ask("update gen_durable.instances set begun_epoch = claim_epoch where status = 'executing'", &[]).await?;
+        self.ask(
+            "update gen_durable.instances set begun_epoch = claim_epoch where status = 'executing'",
+            &[],
+        )
+        .await?;
         let deaths = i16::try_from(DEATHS_MAX).unwrap();
-        let reaped = self.ask(REAP, &[&worker, &i64::from(limit), &i32::from(deaths)]).await?;
-        agree("reaped", reaped.len(), self.model.reap(usize::try_from(limit).unwrap()))
+        let reaped = self
+            .ask(REAP, &[&worker, &i64::from(limit), &i32::from(deaths)])
+            .await?;
+        agree(
+            "reaped",
+            reaped.len(),
+            self.model.reap(usize::try_from(limit).unwrap()),
+        )
     }
 
     /// As by a worker that cannot run it: the step still stands, and its end comes too late.
@@ -324,7 +496,11 @@ impl World {
         let Claim { n, epoch, .. } = self.standing[which % self.standing.len()].claim;
         let id = self.model.ids[&n];
         let given = self.ask(GIVE_BACK, &[&vec![id], &vec![epoch]]).await?;
-        agree(&format!("give back #{n} of epoch {epoch}"), given.len() == 1, self.model.give_back(n, epoch))
+        agree(
+            &format!("give back #{n} of epoch {epoch}"),
+            given.len() == 1,
+            self.model.give_back(n, epoch),
+        )
     }
 
     async fn retry(&mut self, who: usize, elsewhere: bool) -> Said {
@@ -333,18 +509,29 @@ impl World {
         if able.is_empty() {
             able = self.model.rows.keys().copied().collect();
         }
-        let n = able.get(who % able.len().max(1)).copied().unwrap_or_default();
+        let n = able
+            .get(who % able.len().max(1))
+            .copied()
+            .unwrap_or_default();
         let id = self.model.ids.get(&n).copied().unwrap_or(i64::MAX);
         let mark = elsewhere.then(|| self.number());
         let data = mark.map(|n| format!("{{\"n\":{n}}}"));
-        let answer = match self.lab.operate().retry(id, mark.map(|_| ("went", data.as_deref()))).await {
+        let answer = match self
+            .lab
+            .operate()
+            .retry(id, mark.map(|_| ("went", data.as_deref())))
+            .await
+        {
             Ok(()) => Ok(()),
             Err(error) if error.is_not_found() => Err("not found"),
             Err(error) if error.is_invalid() => Err("invalid"),
             Err(error) => return Err(error.to_string()),
         };
         agree(
-            &format!("#{n} ({}) is run again, elsewhere {mark:?}", self.model.kind_name(n)),
+            &format!(
+                "#{n} ({}) is run again, elsewhere {mark:?}",
+                self.model.kind_name(n)
+            ),
             answer,
             self.model.retry(n, mark),
         )
@@ -366,7 +553,9 @@ pub(super) fn agree<T: PartialEq + std::fmt::Debug>(what: &str, actual: T, expec
     if actual == expected {
         return Ok(format!("{what}: {actual:?}"));
     }
-    Err(format!("{what}: Postgres says {actual:?}, the model {expected:?}"))
+    Err(format!(
+        "{what}: Postgres says {actual:?}, the model {expected:?}"
+    ))
 }
 
 /// What an enqueue made. `None`: it was refused, since an instance of another machine holds the key.

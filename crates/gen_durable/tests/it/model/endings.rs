@@ -32,13 +32,36 @@ impl Ended {
         }
         let failed = matches!(script.how, How::Fail | How::Fatal);
         // What a step that failed had put aside is gone with it.
-        let script = if failed { Script { births: Vec::new(), letters: Vec::new(), ..script } } else { script };
-        Ended { claim, script, again, gone }
+        let script = if failed {
+            Script {
+                births: Vec::new(),
+                letters: Vec::new(),
+                ..script
+            }
+        } else {
+            script
+        };
+        Ended {
+            claim,
+            script,
+            again,
+            gone,
+        }
     }
 
     fn refused(&self) -> Ended {
-        let script = Script { how: How::Stop, births: Vec::new(), letters: Vec::new(), mark: 0 };
-        Ended { claim: self.claim.clone(), script, again: None, gone: Some(REFUSED.to_owned()) }
+        let script = Script {
+            how: How::Stop,
+            births: Vec::new(),
+            letters: Vec::new(),
+            mark: 0,
+        };
+        Ended {
+            claim: self.claim.clone(),
+            script,
+            again: None,
+            gone: Some(REFUSED.to_owned()),
+        }
     }
 
     fn settles(&self) -> bool {
@@ -64,7 +87,9 @@ fn later(now: Time, seconds: u32) -> Time {
 impl Model {
     /// A batch as a lab commits it: those that only end, then those that do more; a batch that is refused, one by one.
     pub(super) fn commit(&mut self, batch: Vec<(Claim, Script)>) {
-        let ended = batch.into_iter().map(|(claim, script)| Ended::of(claim, script));
+        let ended = batch
+            .into_iter()
+            .map(|(claim, script)| Ended::of(claim, script));
         let (plain, more): (Vec<Ended>, Vec<Ended>) = ended.partition(|ended| self.is_plain(ended));
         for part in [plain, more] {
             if self.attempt(&part) {
@@ -73,7 +98,10 @@ impl Model {
             for n in self.by_id(part.iter().map(|ended| ended.claim.n)) {
                 for ended in part.iter().filter(|ended| ended.claim.n == n) {
                     if !self.attempt(std::slice::from_ref(ended)) {
-                        assert!(self.attempt(&[ended.refused()]), "the handler's own outcome");
+                        assert!(
+                            self.attempt(&[ended.refused()]),
+                            "the handler's own outcome"
+                        );
                     }
                 }
             }
@@ -81,8 +109,17 @@ impl Model {
     }
 
     fn is_plain(&self, ended: &Ended) -> bool {
-        let Script { how, births, letters, .. } = &ended.script;
-        let a_child_settles = ended.settles() && self.rows.get(&ended.claim.n).is_some_and(|row| row.parent.is_some());
+        let Script {
+            how,
+            births,
+            letters,
+            ..
+        } = &ended.script;
+        let a_child_settles = ended.settles()
+            && self
+                .rows
+                .get(&ended.claim.n)
+                .is_some_and(|row| row.parent.is_some());
         let consumes = ended.consumes() && !ended.claim.awaited.is_empty();
         let parks = matches!(how, How::Wait { .. } | How::Spawn { .. });
         !a_child_settles && !consumes && !parks && births.is_empty() && letters.is_empty()
@@ -101,7 +138,9 @@ impl Model {
     fn conclude(&mut self, part: &[Ended]) -> bool {
         let ours = |ended: &&Ended| {
             let Claim { n, epoch, seq, .. } = ended.claim;
-            self.rows.get(&n).is_some_and(|row| (row.epoch, row.seq) == (epoch, seq))
+            self.rows
+                .get(&n)
+                .is_some_and(|row| (row.epoch, row.seq) == (epoch, seq))
         };
         let mut written: Vec<&Ended> = part.iter().filter(ours).collect();
         let order = self.by_id(written.iter().map(|ended| ended.claim.n));
@@ -112,8 +151,12 @@ impl Model {
             let row = self.rows.get_mut(&ended.claim.n).unwrap();
             let awaited = &ended.claim.awaited;
             // Of one with a dedup key the key is remembered.
-            row.inbox.retain(|letter| letter.dedup.is_some() || !awaited.contains(&letter.n));
-            row.inbox.iter_mut().filter(|l| awaited.contains(&l.n)).for_each(|letter| letter.consumed = true);
+            row.inbox
+                .retain(|letter| letter.dedup.is_some() || !awaited.contains(&letter.n));
+            row.inbox
+                .iter_mut()
+                .filter(|l| awaited.contains(&l.n))
+                .for_each(|letter| letter.consumed = true);
         }
         for ended in &written {
             if !self.park(ended) {
@@ -126,7 +169,11 @@ impl Model {
                 }
             }
         }
-        let settled: Vec<u32> = written.iter().filter(|e| e.settles()).map(|ended| ended.claim.n).collect();
+        let settled: Vec<u32> = written
+            .iter()
+            .filter(|e| e.settles())
+            .map(|ended| ended.claim.n)
+            .collect();
         self.tell_parents(&settled);
         let mut letters = written.iter().flat_map(|ended| &ended.script.letters);
         letters.all(|letter| self.signal(letter, None, 1000) == super::rows::Answer::Done)
@@ -141,11 +188,16 @@ impl Model {
         row.epoch += 1;
         (row.crashes, row.updated, row.result) = (0, now, None);
         if let Some(why) = &ended.gone {
-            (row.status, row.error, row.finished, row.awaits) = ("failed", Some(why.clone()), Some(now), None);
+            (row.status, row.error, row.finished, row.awaits) =
+                ("failed", Some(why.clone()), Some(now), None);
             return;
         }
         if let Some(seconds) = ended.again {
-            (row.status, row.eligible, row.error) = ("runnable", later(now, seconds), Some("it went wrong".into()));
+            (row.status, row.eligible, row.error) = (
+                "runnable",
+                later(now, seconds),
+                Some("it went wrong".into()),
+            );
             row.attempt += 1;
             row.failures += 1;
             return;
@@ -173,7 +225,8 @@ impl Model {
                 row.status = "awaiting_children";
             }
             How::Done => {
-                (row.status, row.result, row.error, row.finished) = ("done", Some(mark), None, Some(now));
+                (row.status, row.result, row.error, row.finished) =
+                    ("done", Some(mark), None, Some(now));
                 row.awaits = None;
             }
             How::Fail | How::Fatal | How::Stop => unreachable!("they have been judged"),
@@ -191,19 +244,30 @@ impl Model {
                 (row.awaits, row.deadline) = (Some(names.to_vec()), by(deadline));
                 // One that matches and was not handed to this run is there already.
                 let known = &ended.claim.awaited;
-                let wakes = row.letters().any(|letter| names.contains(&letter.name) && !known.contains(&letter.n));
+                let wakes = row
+                    .letters()
+                    .any(|letter| names.contains(&letter.name) && !known.contains(&letter.n));
                 if wakes {
                     (row.status, row.deadline, row.eligible) = ("runnable", None, now);
                 }
                 true
             }
-            How::Spawn { children, any, fail_if_taken, deadline } => {
+            How::Spawn {
+                children,
+                any,
+                fail_if_taken,
+                deadline,
+            } => {
                 let row = self.rows.get_mut(&n).unwrap();
                 row.generation += 1;
                 (row.any, row.deadline, row.eligible) = (*any, by(deadline), now);
                 let (generation, tenant) = (row.generation, row.tenant.clone());
-                let made = children.iter().map(|child| self.insert(child, &tenant, Some((n, generation))));
-                let Some(made) = made.collect::<Option<Vec<_>>>() else { return false };
+                let made = children
+                    .iter()
+                    .map(|child| self.insert(child, &tenant, Some((n, generation))));
+                let Some(made) = made.collect::<Option<Vec<_>>>() else {
+                    return false;
+                };
                 let made = made.iter().filter(|(_, is_new)| *is_new).count();
                 let row = self.rows.get_mut(&n).unwrap();
                 row.pending = i32::try_from(made).unwrap();

@@ -142,8 +142,16 @@ pub(super) enum Way {
     Retry(u32),
     Fail,
     Fatal,
-    Wait { names: &'static [&'static str], deadline: Option<u32> },
-    Spawn { children: Vec<Newborn>, any: bool, fail_if_taken: bool, deadline: Option<u32> },
+    Wait {
+        names: &'static [&'static str],
+        deadline: Option<u32>,
+    },
+    Spawn {
+        children: Vec<Newborn>,
+        any: bool,
+        fail_if_taken: bool,
+        deadline: Option<u32>,
+    },
     Done,
     Stop,
 }
@@ -164,12 +172,26 @@ enum Theme {
 
 pub(super) fn sequence(seed: u64, length: usize) -> Vec<Act> {
     let mut random = Random::new(seed);
-    let theme = random.of(&[Theme::Everything, Theme::Everything, Theme::Families, Theme::Letters]);
+    let theme = random.of(&[
+        Theme::Everything,
+        Theme::Everything,
+        Theme::Families,
+        Theme::Letters,
+    ]);
     let mut acts: Vec<Act> = (0..length).map(|_| act(&mut random, theme)).collect();
     // Something to act on.
     acts.truncate(length.saturating_sub(2));
     for _ in 0..2 {
-        acts.insert(0, Act::Enqueue { new: Newborn { delay: 0, ..newborn(&mut random) }, tenant: "" });
+        acts.insert(
+            0,
+            Act::Enqueue {
+                new: Newborn {
+                    delay: 0,
+                    ..newborn(&mut random)
+                },
+                tenant: "",
+            },
+        );
     }
     acts
 }
@@ -182,29 +204,60 @@ fn act(random: &mut Random, theme: Theme) -> Act {
         (drawn, _) => drawn,
     };
     match drawn {
-        0..8 => Act::Enqueue { new: newborn(random), tenant: random.of(&TENANTS) },
+        0..8 => Act::Enqueue {
+            new: newborn(random),
+            tenant: random.of(&TENANTS),
+        },
         8..11 => {
             let keys = (0..=random.below(4)).map(|_| key(random, 2)).collect();
-            Act::EnqueueAll { kind: random.index(3), keys }
+            Act::EnqueueAll {
+                kind: random.index(3),
+                keys,
+            }
         }
         11..32 => Act::Claim,
-        32..56 => Act::End { which: random.index(8), ending: ending(random, theme) },
-        56..60 => Act::Drain { endings: (0..random.below(8)).map(|_| ending(random, theme)).collect() },
+        32..56 => Act::End {
+            which: random.index(8),
+            ending: ending(random, theme),
+        },
+        56..60 => Act::Drain {
+            endings: (0..random.below(8))
+                .map(|_| ending(random, theme))
+                .collect(),
+        },
         60..73 => Act::Signal {
             to: choice(random),
             name: random.of(&NAMES),
             dedup: random.one_in(3).then(|| random.below(3) as u8),
             cap: random.one_in(4).then(|| 1 + random.below(3) as i32),
         },
-        73..77 => Act::Cancel { to: choice(random), subtree: random.one_in(2) },
-        77..80 => Act::Reap { limit: 1 + random.below(3) as i32 },
-        80..82 => Act::GiveBack { which: random.index(8) },
-        82..88 => Act::Advance { seconds: 1 + random.below(6) as u32 },
+        73..77 => Act::Cancel {
+            to: choice(random),
+            subtree: random.one_in(2),
+        },
+        77..80 => Act::Reap {
+            limit: 1 + random.below(3) as i32,
+        },
+        80..82 => Act::GiveBack {
+            which: random.index(8),
+        },
+        82..88 => Act::Advance {
+            seconds: 1 + random.below(6) as u32,
+        },
         88..92 => Act::Expire,
-        92..95 => Act::Retry { who: random.index(64), elsewhere: random.one_in(3) },
-        95 => Act::Pause { queue: random.index(2) },
-        96..98 => Act::Resume { queue: random.index(2) },
-        _ => Act::Collect { retention: random.below(4) as u32 },
+        92..95 => Act::Retry {
+            who: random.index(64),
+            elsewhere: random.one_in(3),
+        },
+        95 => Act::Pause {
+            queue: random.index(2),
+        },
+        96..98 => Act::Resume {
+            queue: random.index(2),
+        },
+        _ => Act::Collect {
+            retention: random.below(4) as u32,
+        },
     }
 }
 
@@ -220,7 +273,10 @@ fn ending(random: &mut Random, theme: Theme) -> Ending {
         18..26 => Way::Retry(random.below(4) as u32),
         26..34 => Way::Fail,
         34..36 => Way::Fatal,
-        36..60 => Way::Wait { names: random.of(&SETS), deadline: deadline(random) },
+        36..60 => Way::Wait {
+            names: random.of(&SETS),
+            deadline: deadline(random),
+        },
         60..80 => Way::Spawn {
             children: (0..random.below(4)).map(|_| newborn(random)).collect(),
             any: random.one_in(if theme == Theme::Families { 2 } else { 3 }),
@@ -230,9 +286,19 @@ fn ending(random: &mut Random, theme: Theme) -> Ending {
         80..95 => Way::Done,
         _ => Way::Stop,
     };
-    let births = if random.one_in(8) { vec![newborn(random)] } else { Vec::new() };
-    let letter = random.one_in(6).then(|| (choice(random), random.of(&NAMES)));
-    Ending { how, births, letter }
+    let births = if random.one_in(8) {
+        vec![newborn(random)]
+    } else {
+        Vec::new()
+    };
+    let letter = random
+        .one_in(6)
+        .then(|| (choice(random), random.of(&NAMES)));
+    Ending {
+        how,
+        births,
+        letter,
+    }
 }
 
 fn deadline(random: &mut Random) -> Option<u32> {
@@ -244,10 +310,18 @@ fn newborn(random: &mut Random) -> Newborn {
     Newborn {
         kind,
         key: key(random, 3),
-        scope: if random.one_in(3) { random.index(3) } else { kind },
+        scope: if random.one_in(3) {
+            random.index(3)
+        } else {
+            kind
+        },
         queue: usize::from(random.one_in(4)),
         priority: random.of(&[0, 0, 0, -1, 2]),
-        delay: if random.one_in(4) { 1 + random.below(4) as u32 } else { 0 },
+        delay: if random.one_in(4) {
+            1 + random.below(4) as u32
+        } else {
+            0
+        },
     }
 }
 
@@ -258,7 +332,11 @@ fn key(random: &mut Random, one_in: u64) -> Option<u8> {
 fn choice(random: &mut Random) -> Choice {
     let wrong_machine = random.one_in(8);
     if random.one_in(3) {
-        return Choice::Key { key: random.below(KEYS) as u8, tenant: random.of(&TENANTS), wrong_machine };
+        return Choice::Key {
+            key: random.below(KEYS) as u8,
+            tenant: random.of(&TENANTS),
+            wrong_machine,
+        };
     }
     let pool = match random.below(20) {
         0..10 => Among::Waiting,
@@ -266,5 +344,9 @@ fn choice(random: &mut Random) -> Choice {
         16..19 => Among::All,
         _ => Among::Nobody,
     };
-    Choice::One { pool, which: random.index(64), wrong_machine }
+    Choice::One {
+        pool,
+        which: random.index(64),
+        wrong_machine,
+    }
 }

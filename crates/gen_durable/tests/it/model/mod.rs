@@ -33,7 +33,9 @@ const LANES: usize = 3;
 const SHORTENINGS_MAX: usize = 400;
 
 fn wanted(name: &str, usual: u64) -> u64 {
-    std::env::var(name).map_or(usual, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text:?}")))
+    std::env::var(name).map_or(usual, |text| {
+        text.parse().unwrap_or_else(|_| panic!("{name}={text:?}"))
+    })
 }
 
 /// How far a sequence went, in words, and what was wrong at its end.
@@ -84,8 +86,14 @@ async fn shorten(world: &mut World, mut acts: Vec<Act>, mut red: Red) -> Red {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_sequences_of_all_acts_do_what_the_model_says() {
     let first = wanted("DURABLE_MODEL_SEED", 0);
-    let (cases, length) = (wanted("DURABLE_MODEL_CASES", 200), wanted("DURABLE_MODEL_ACTS", 50));
-    let (next, over) = (Arc::new(AtomicU64::new(first)), Arc::new(AtomicBool::new(false)));
+    let (cases, length) = (
+        wanted("DURABLE_MODEL_CASES", 200),
+        wanted("DURABLE_MODEL_ACTS", 50),
+    );
+    let (next, over) = (
+        Arc::new(AtomicU64::new(first)),
+        Arc::new(AtomicBool::new(false)),
+    );
     let lanes = (0..LANES.min(usize::try_from(cases).unwrap())).map(|_| {
         let (next, over) = (next.clone(), over.clone());
         tokio::spawn(async move {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use gen_durable::{
-    Birth, Context, Id, Machine, Outcome, Policy, Queue, SECOND, Scope, Signal, Transition, Waiting, birth, done,
-    fatal, next, retry_after, sleep, spawn, stop, wait_for,
+    Birth, Context, Id, Machine, Outcome, Policy, Queue, SECOND, Scope, Signal, Transition,
+    Waiting, birth, done, fatal, next, retry_after, sleep, spawn, stop, wait_for,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
@@ -40,7 +40,15 @@ pub(super) struct View {
 impl View {
     pub(super) fn nothing() -> View {
         let (awaited, inbox, children) = (Vec::new(), Vec::new(), Vec::new());
-        View { n: 0, visit: 0, attempt: 0, failures: 0, awaited, inbox, children }
+        View {
+            n: 0,
+            visit: 0,
+            attempt: 0,
+            failures: 0,
+            awaited,
+            inbox,
+            children,
+        }
     }
 }
 
@@ -60,8 +68,16 @@ pub(super) enum How {
     Retry(u32),
     Fail,
     Fatal,
-    Wait { names: &'static [&'static str], deadline: Option<u32> },
-    Spawn { children: Vec<Born>, any: bool, fail_if_taken: bool, deadline: Option<u32> },
+    Wait {
+        names: &'static [&'static str],
+        deadline: Option<u32>,
+    },
+    Spawn {
+        children: Vec<Born>,
+        any: bool,
+        fail_if_taken: bool,
+        deadline: Option<u32>,
+    },
     Done,
     Stop,
 }
@@ -158,13 +174,36 @@ pub(super) fn seconds(count: u32) -> Duration {
 
 impl Born {
     fn birth(self) -> Birth {
-        let Born { n, kind, key, scope, queue, priority, delay } = self;
+        let Born {
+            n,
+            kind,
+            key,
+            scope,
+            queue,
+            priority,
+            delay,
+        } = self;
         let born = match kind {
-            0 => birth(Robot::<0> { n, key: key.clone(), visits: 0 }),
-            1 => birth(Robot::<1> { n, key: key.clone(), visits: 0 }),
-            _ => birth(Robot::<2> { n, key: key.clone(), visits: 0 }),
+            0 => birth(Robot::<0> {
+                n,
+                key: key.clone(),
+                visits: 0,
+            }),
+            1 => birth(Robot::<1> {
+                n,
+                key: key.clone(),
+                visits: 0,
+            }),
+            _ => birth(Robot::<2> {
+                n,
+                key: key.clone(),
+                visits: 0,
+            }),
         };
-        let born = born.queue(QUEUES[queue]).priority(priority).after(seconds(delay));
+        let born = born
+            .queue(QUEUES[queue])
+            .priority(priority)
+            .after(seconds(delay));
         match key {
             Some(key) if scope != kind => born.key(key, SCOPES[scope]),
             _ => born,
@@ -199,12 +238,27 @@ fn view<const K: u8>(robot: &Robot<K>, cx: &Context<'_, Robot<K>>) -> View {
         .map(|letter| {
             (
                 letter.name.clone(),
-                u32::try_from(letter.decode::<serde_json::Value>().unwrap()["n"].as_u64().unwrap()).unwrap(),
+                u32::try_from(
+                    letter.decode::<serde_json::Value>().unwrap()["n"]
+                        .as_u64()
+                        .unwrap(),
+                )
+                .unwrap(),
             )
         })
         .collect();
-    let mut awaited: Vec<_> = cx.awaited::<A<K>>().unwrap().iter().map(|a| ("a".to_owned(), a.n)).collect();
-    awaited.extend(cx.awaited::<B<K>>().unwrap().iter().map(|b| ("b".to_owned(), b.n)));
+    let mut awaited: Vec<_> = cx
+        .awaited::<A<K>>()
+        .unwrap()
+        .iter()
+        .map(|a| ("a".to_owned(), a.n))
+        .collect();
+    awaited.extend(
+        cx.awaited::<B<K>>()
+            .unwrap()
+            .iter()
+            .map(|b| ("b".to_owned(), b.n)),
+    );
     let mut children = Vec::new();
     children_of::<K, 0>(cx, &mut children);
     children_of::<K, 1>(cx, &mut children);
@@ -222,7 +276,10 @@ fn view<const K: u8>(robot: &Robot<K>, cx: &Context<'_, Robot<K>>) -> View {
     }
 }
 
-fn children_of<const K: u8, const C: u8>(cx: &Context<'_, Robot<K>>, into: &mut Vec<(u32, String, Option<u32>)>) {
+fn children_of<const K: u8, const C: u8>(
+    cx: &Context<'_, Robot<K>>,
+    into: &mut Vec<(u32, String, Option<u32>)>,
+) {
     for child in cx.children::<Robot<C>>().unwrap() {
         let result = child.result.and_then(Result::ok);
         into.push((child.state.n, child.status.name().to_owned(), result));
@@ -241,14 +298,30 @@ impl<const K: u8> Machine for Robot<K> {
     }
 
     fn policy(&self, _: &At) -> Policy {
-        Policy { attempts: ATTEMPTS, backoff_first: seconds(BACKOFF_SECONDS), jitter_percent: 0, ..Policy::default() }
+        Policy {
+            attempts: ATTEMPTS,
+            backoff_first: seconds(BACKOFF_SECONDS),
+            jitter_percent: 0,
+            ..Policy::default()
+        }
     }
 
     async fn step(&mut self, _: At, cx: &mut Context<'_, Self>) -> Outcome<Self> {
         let (reply, told) = oneshot::channel();
-        drop(cx.app.arrivals.send(Arrival { view: view(self, cx), reply }));
+        drop(cx.app.arrivals.send(Arrival {
+            view: view(self, cx),
+            reply,
+        }));
         self.visits += 1;
-        let Ok(Script { mark: n, how, births, letters }) = told.await else { return Ok(stop("the case is over")) };
+        let Ok(Script {
+            mark: n,
+            how,
+            births,
+            letters,
+        }) = told.await
+        else {
+            return Ok(stop("the case is over"));
+        };
         let transition = match how {
             How::Next => next(At::Went { n }),
             How::Sleep(delay) => sleep(seconds(delay)).then(At::Went { n }),
@@ -263,7 +336,12 @@ impl<const K: u8> Machine for Robot<K> {
                 };
                 limited(waiting, deadline, At::GaveUp { n })
             }
-            How::Spawn { children, any, fail_if_taken, deadline } => {
+            How::Spawn {
+                children,
+                any,
+                fail_if_taken,
+                deadline,
+            } => {
                 let mut list = spawn(children.into_iter().map(Born::birth));
                 if any {
                     list = list.any();
@@ -276,7 +354,9 @@ impl<const K: u8> Machine for Robot<K> {
             How::Done => done(n),
             How::Stop => stop(format!("stopped {n}")),
         };
-        let transition = births.into_iter().fold(transition, |t, born| t.and_enqueue(born.birth()));
+        let transition = births
+            .into_iter()
+            .fold(transition, |t, born| t.and_enqueue(born.birth()));
         Ok(letters.iter().fold(transition, sent))
     }
 }

@@ -73,7 +73,13 @@ pub(super) struct Claim {
 impl Claim {
     /// Of a step that should not have begun.
     pub(super) fn none(n: u32) -> Claim {
-        Claim { n, epoch: 0, seq: 0, awaited: Vec::new(), view: View::nothing() }
+        Claim {
+            n,
+            epoch: 0,
+            seq: 0,
+            awaited: Vec::new(),
+            view: View::nothing(),
+        }
     }
 }
 
@@ -121,12 +127,18 @@ impl Model {
     }
 
     pub(super) fn holder(&self, tenant: &str, key: &str) -> Option<u32> {
-        let held = |row: &Row| row.tenant == tenant && row.guard().is_some_and(|guard| guard == key);
+        let held =
+            |row: &Row| row.tenant == tenant && row.guard().is_some_and(|guard| guard == key);
         self.rows.iter().find(|(_, row)| held(row)).map(|(n, _)| *n)
     }
 
     /// Returns the instance that has the key, and whether it is new. `None`: one of another machine holds the key.
-    pub(super) fn insert(&mut self, born: &Born, tenant: &str, parent: Option<(u32, i32)>) -> Option<(u32, bool)> {
+    pub(super) fn insert(
+        &mut self,
+        born: &Born,
+        tenant: &str,
+        parent: Option<(u32, i32)>,
+    ) -> Option<(u32, bool)> {
         if let Some(key) = born.key.as_ref().filter(|_| born.scope <= EVER)
             && let Some(holder) = self.holder(tenant, key)
         {
@@ -177,8 +189,16 @@ impl Model {
                 && row.eligible <= self.now
                 && (row.crashes >= 2) == suspects
         });
-        let mut due: Vec<(i16, Time, i64, u32)> =
-            due.map(|(n, row)| (if suspects { 0 } else { row.priority }, row.eligible, self.id(*n), *n)).collect();
+        let mut due: Vec<(i16, Time, i64, u32)> = due
+            .map(|(n, row)| {
+                (
+                    if suspects { 0 } else { row.priority },
+                    row.eligible,
+                    self.id(*n),
+                    *n,
+                )
+            })
+            .collect();
         due.sort_unstable();
         due.into_iter().map(|(.., n)| n).collect()
     }
@@ -186,14 +206,18 @@ impl Model {
     /// Whom a claim of so many from every queue finds: and one suspect, in whichever queue comes first.
     pub(super) fn claimable(&self, limit: usize) -> (Vec<u32>, Option<u32>) {
         let queues = || 0..QUEUES.len();
-        let usual = queues().flat_map(|queue| self.due(queue, false).into_iter().take(limit)).collect();
+        let usual = queues()
+            .flat_map(|queue| self.due(queue, false).into_iter().take(limit))
+            .collect();
         let suspect = queues().find_map(|queue| self.due(queue, true).into_iter().next());
         (usual, suspect)
     }
 
     /// Which of them goes first.
     pub(super) fn first(&self, numbers: impl IntoIterator<Item = u32>) -> Option<u32> {
-        numbers.into_iter().min_by_key(|n| (self.rows[n].priority, self.rows[n].eligible, self.id(*n)))
+        numbers
+            .into_iter()
+            .min_by_key(|n| (self.rows[n].priority, self.rows[n].eligible, self.id(*n)))
     }
 
     /// So many from every queue, in one statement: what each sees of the others is as it was before. Then a suspect.
@@ -212,24 +236,50 @@ impl Model {
         row.epoch += 1;
         let row = &self.rows[&n];
         let names = row.awaits.clone().unwrap_or_default();
-        let inbox: Vec<(String, u32)> = row.letters().map(|letter| (letter.name.to_owned(), letter.n)).collect();
-        let mut awaited: Vec<(String, u32)> =
-            inbox.iter().filter(|(name, _)| names.contains(&name.as_str())).cloned().collect();
+        let inbox: Vec<(String, u32)> = row
+            .letters()
+            .map(|letter| (letter.name.to_owned(), letter.n))
+            .collect();
+        let mut awaited: Vec<(String, u32)> = inbox
+            .iter()
+            .filter(|(name, _)| names.contains(&name.as_str()))
+            .cloned()
+            .collect();
         awaited.sort_by(|(one, _), (other, _)| one.cmp(other));
         let children = before.rows.iter().filter(|(_, child)| {
-            row.generation > 0 && child.parent == Some(n) && child.parent_generation == Some(row.generation)
+            row.generation > 0
+                && child.parent == Some(n)
+                && child.parent_generation == Some(row.generation)
         });
-        let children = children.map(|(n, child)| (*n, child.status.to_owned(), child.result)).collect();
+        let children = children
+            .map(|(n, child)| (*n, child.status.to_owned(), child.result))
+            .collect();
         let (visit, attempt, failures) = (row.visit, row.attempt, row.failures);
-        let view = View { n, visit, attempt, failures, awaited, inbox, children };
-        Claim { n, epoch: row.epoch, seq: row.seq, awaited: view.awaited.iter().map(|(_, n)| *n).collect(), view }
+        let view = View {
+            n,
+            visit,
+            attempt,
+            failures,
+            awaited,
+            inbox,
+            children,
+        };
+        Claim {
+            n,
+            epoch: row.epoch,
+            seq: row.seq,
+            awaited: view.awaited.iter().map(|(_, n)| *n).collect(),
+            view,
+        }
     }
 
     /// Never begun, or taken back: as it was, due now.
     pub(super) fn give_back(&mut self, n: u32, epoch: i64) -> bool {
         let now = self.now;
         let held = |row: &&mut Row| row.status == "executing" && row.epoch == epoch;
-        let Some(row) = self.rows.get_mut(&n).filter(held) else { return false };
+        let Some(row) = self.rows.get_mut(&n).filter(held) else {
+            return false;
+        };
         (row.status, row.updated, row.eligible) = ("runnable", now, row.eligible.max(now));
         row.epoch += 1;
         true
@@ -237,7 +287,11 @@ impl Model {
 
     /// The worker that held these died while their steps ran.
     pub(super) fn reap(&mut self, limit: usize) -> usize {
-        let held = self.rows.iter().filter(|(_, row)| row.status == "executing").map(|(n, _)| *n);
+        let held = self
+            .rows
+            .iter()
+            .filter(|(_, row)| row.status == "executing")
+            .map(|(n, _)| *n);
         let mut held = self.by_id(held.collect::<Vec<_>>());
         held.truncate(limit);
         let now = self.now;
@@ -249,7 +303,10 @@ impl Model {
             (row.status, row.updated, row.eligible) = ("runnable", now, row.eligible.max(now));
             if row.crashes >= DEATHS_MAX {
                 row.status = "stuck";
-                row.error = Some(format!("its worker died {} times while it ran", row.crashes));
+                row.error = Some(format!(
+                    "its worker died {} times while it ran",
+                    row.crashes
+                ));
             }
         }
         held.len()
@@ -260,8 +317,16 @@ impl Model {
         let now = self.now;
         for n in settled {
             let child = &self.rows[n];
-            let (Some(parent), Some(generation)) = (child.parent, child.parent_generation) else { continue };
-            let Some(parent) = self.rows.get_mut(&parent).filter(|p| p.generation == generation) else { continue };
+            let (Some(parent), Some(generation)) = (child.parent, child.parent_generation) else {
+                continue;
+            };
+            let Some(parent) = self
+                .rows
+                .get_mut(&parent)
+                .filter(|p| p.generation == generation)
+            else {
+                continue;
+            };
             parent.pending -= 1;
             parent.updated = now;
             if parent.status == "awaiting_children" && (parent.pending == 0 || parent.any) {
@@ -280,9 +345,16 @@ impl Model {
 
     pub(super) fn signal(&mut self, letter: &Sent, dedup: Option<&str>, cap: usize) -> Answer {
         let now = self.now;
-        let Some(n) = self.target(&letter.to, letter.kind) else { return Answer::NoTarget };
+        let Some(n) = self.target(&letter.to, letter.kind) else {
+            return Answer::NoTarget;
+        };
         let row = self.rows.get_mut(&n).unwrap();
-        if dedup.is_some() && row.inbox.iter().any(|known| known.dedup.as_deref() == dedup) {
+        if dedup.is_some()
+            && row
+                .inbox
+                .iter()
+                .any(|known| known.dedup.as_deref() == dedup)
+        {
             return Answer::Duplicate;
         }
         if row.finished.is_some() {
@@ -292,8 +364,15 @@ impl Model {
             return Answer::Full;
         }
         let dedup = dedup.map(str::to_owned);
-        row.inbox.push(Letter { n: letter.n, name: letter.name, dedup, consumed: false });
-        if row.status == "awaiting_signal" && row.awaits.iter().flatten().any(|name| *name == letter.name) {
+        row.inbox.push(Letter {
+            n: letter.n,
+            name: letter.name,
+            dedup,
+            consumed: false,
+        });
+        if row.status == "awaiting_signal"
+            && row.awaits.iter().flatten().any(|name| *name == letter.name)
+        {
             (row.status, row.eligible, row.deadline, row.updated) = ("runnable", now, None, now);
         }
         Answer::Done
@@ -301,12 +380,19 @@ impl Model {
 
     pub(super) fn cancel(&mut self, to: &To, kind: usize, subtree: bool, why: &str) -> Answer {
         let now = self.now;
-        let Some(target) = self.target(to, kind) else { return Answer::NoTarget };
+        let Some(target) = self.target(to, kind) else {
+            return Answer::NoTarget;
+        };
         let mut meant = vec![target];
         let mut at = 0;
         while subtree && at < meant.len() {
             let above = meant[at];
-            meant.extend(self.rows.iter().filter(|(_, row)| row.parent == Some(above)).map(|(n, _)| *n));
+            meant.extend(
+                self.rows
+                    .iter()
+                    .filter(|(_, row)| row.parent == Some(above))
+                    .map(|(n, _)| *n),
+            );
             at += 1;
         }
         meant.retain(|n| self.rows[n].finished.is_none());
@@ -317,7 +403,11 @@ impl Model {
             row.epoch += 1;
         }
         self.tell_parents(&meant);
-        if meant.contains(&target) { Answer::Done } else { Answer::TooLate }
+        if meant.contains(&target) {
+            Answer::Done
+        } else {
+            Answer::TooLate
+        }
     }
 
     /// Waits and joins whose time has come.
@@ -325,7 +415,9 @@ impl Model {
         let now = self.now;
         let mut count = 0;
         for row in self.rows.values_mut() {
-            let Some((_, mark)) = row.deadline.filter(|(at, _)| *at <= now) else { continue };
+            let Some((_, mark)) = row.deadline.filter(|(at, _)| *at <= now) else {
+                continue;
+            };
             (row.status, row.step, row.mark) = ("runnable", "gave_up", Some(mark));
             (row.awaits, row.deadline, row.attempt, row.failures) = (None, None, 0, 0);
             (row.eligible, row.updated) = (now, now);
@@ -339,7 +431,9 @@ impl Model {
     /// By an operator. Answers why not.
     pub(super) fn retry(&mut self, n: u32, mark: Option<u32>) -> Result<(), &'static str> {
         let now = self.now;
-        let Some(row) = self.rows.get(&n) else { return Err("not found") };
+        let Some(row) = self.rows.get(&n) else {
+            return Err("not found");
+        };
         if !matches!(row.status, "failed" | "cancelled") {
             return Err("invalid");
         }
@@ -365,7 +459,9 @@ impl Model {
         let before = self.now - 1000 * Time::from(retention);
         let old = self.rows.iter().filter(|(_, row)| {
             let parent = row.parent.and_then(|parent| self.rows.get(&parent));
-            let read = parent.is_some_and(|p| p.finished.is_none() && Some(p.generation) == row.parent_generation);
+            let read = parent.is_some_and(|p| {
+                p.finished.is_none() && Some(p.generation) == row.parent_generation
+            });
             row.finished.is_some_and(|at| at < before) && !read
         });
         let old: Vec<u32> = old.map(|(n, _)| *n).collect();

@@ -42,22 +42,39 @@ impl World {
         let n = view.n;
         let able = self.model.first(usual.iter().copied().chain(suspect));
         if able != Some(n) {
-            self.standing.push(Standing { claim: Claim::none(n), reply, task });
+            self.standing.push(Standing {
+                claim: Claim::none(n),
+                reply,
+                task,
+            });
             return Err(format!("#{n} was claimed, the model would have {able:?}"));
         }
         // A lab asks for one of each queue and a suspect, and gives back what is too much.
         let mut claims = self.model.claim_all(&usual, suspect);
-        let claim = claims.remove(claims.iter().position(|claim| claim.n == n).unwrap_or_default());
+        let claim = claims.remove(
+            claims
+                .iter()
+                .position(|claim| claim.n == n)
+                .unwrap_or_default(),
+        );
         for extra in claims {
             self.model.give_back(extra.n, extra.epoch);
         }
         let expected = claim.view.clone();
         self.standing.push(Standing { claim, reply, task });
-        agree(&format!("claim #{n}: what the step was handed"), view, expected)
+        agree(
+            &format!("claim #{n}: what the step was handed"),
+            view,
+            expected,
+        )
     }
 
     pub(super) async fn end(&mut self, which: usize, ending: &Ending) -> Said {
-        let Standing { claim, reply, mut task } = self.standing.remove(which % self.standing.len());
+        let Standing {
+            claim,
+            reply,
+            mut task,
+        } = self.standing.remove(which % self.standing.len());
         let script = self.script(ending);
         let words = format!("#{} at epoch {} ends: {script:?}", claim.n, claim.epoch);
         drop(reply.send(script.clone()));
@@ -72,7 +89,11 @@ impl World {
     pub(super) async fn drain(&mut self, endings: &[Ending]) -> Said {
         let lab = self.lab.clone();
         let mut task = tokio::spawn(async move { lab.drain().await });
-        let last = Ending { how: Way::Done, births: Vec::new(), letter: None };
+        let last = Ending {
+            how: Way::Done,
+            births: Vec::new(),
+            letter: None,
+        };
         let mut words = vec!["drain".to_owned()];
         let mut at = 0;
         loop {
@@ -91,14 +112,24 @@ impl World {
                 }
                 let Some(place) = claims.iter().position(|claim| claim.n == view.n) else {
                     self.standing.push(Standing::lost(task, view.n));
-                    return Err(format!("{words:?}: #{} was claimed, due were {due:?}", view.n));
+                    return Err(format!(
+                        "{words:?}: #{} was claimed, due were {due:?}",
+                        view.n
+                    ));
                 };
                 let claim = claims.remove(place);
                 if claim.view != view {
                     self.standing.push(Standing::lost(task, view.n));
-                    return Err(format!("{words:?}: a step was handed {view:?}, the model says {:?}", claim.view));
+                    return Err(format!(
+                        "{words:?}: a step was handed {view:?}, the model says {:?}",
+                        claim.view
+                    ));
                 }
-                let mut ending = if at < DRAINED_MAX { endings.get(at).unwrap_or(&last).clone() } else { last.clone() };
+                let mut ending = if at < DRAINED_MAX {
+                    endings.get(at).unwrap_or(&last).clone()
+                } else {
+                    last.clone()
+                };
                 at += 1;
                 // The order of two letters of one batch is nobody's promise.
                 ending.letter = ending.letter.filter(|_| !told);
@@ -134,7 +165,13 @@ impl World {
 
     /// The ids of those that were born since the last look: they say in which order rows are taken.
     async fn learn(&mut self) -> Result<(), String> {
-        for row in self.ask("select id, (state->>'n')::int from gen_durable.instances", &[]).await? {
+        for row in self
+            .ask(
+                "select id, (state->>'n')::int from gen_durable.instances",
+                &[],
+            )
+            .await?
+        {
             let n = u32::try_from(row.get::<_, i32>(1)).map_err(|error| error.to_string())?;
             self.model.ids.entry(n).or_insert(row.get(0));
         }
@@ -149,8 +186,16 @@ impl World {
             Way::Retry(delay) => How::Retry(*delay),
             Way::Fail => How::Fail,
             Way::Fatal => How::Fatal,
-            Way::Wait { names, deadline } => How::Wait { names, deadline: *deadline },
-            Way::Spawn { children, any, fail_if_taken, deadline } => How::Spawn {
+            Way::Wait { names, deadline } => How::Wait {
+                names,
+                deadline: *deadline,
+            },
+            Way::Spawn {
+                children,
+                any,
+                fail_if_taken,
+                deadline,
+            } => How::Spawn {
                 children: children.iter().map(|child| self.born(child)).collect(),
                 any: *any,
                 fail_if_taken: *fail_if_taken,
@@ -160,8 +205,17 @@ impl World {
             Way::Stop => How::Stop,
         };
         let births = ending.births.iter().map(|birth| self.born(birth)).collect();
-        let letters = ending.letter.iter().map(|(to, name)| self.sent(to, name)).collect();
-        Script { mark, how, births, letters }
+        let letters = ending
+            .letter
+            .iter()
+            .map(|(to, name)| self.sent(to, name))
+            .collect();
+        Script {
+            mark,
+            how,
+            births,
+            letters,
+        }
     }
 }
 
@@ -169,6 +223,10 @@ impl Standing {
     /// A task that is only waited for.
     fn lost(task: JoinHandle<gen_durable::Tally>, n: u32) -> Standing {
         let task = tokio::spawn(async move { task.await.is_ok() });
-        Standing { claim: Claim::none(n), reply: oneshot::channel().0, task }
+        Standing {
+            claim: Claim::none(n),
+            reply: oneshot::channel().0,
+            task,
+        }
     }
 }

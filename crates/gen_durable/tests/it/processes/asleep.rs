@@ -74,10 +74,19 @@ async fn a_worker_that_was_buried_claims_nothing_before_its_lease_is_renewed() {
     // It cannot renew. A claim that was on its way when it fell asleep has found nothing; from now on none may be sent,
     // however often it could look for work.
     buried.says("could not renew the lease", 2).await;
-    place.client.enqueue(Gated::new("gate", Way::Done)).await.unwrap();
+    place
+        .client
+        .enqueue(Gated::new("gate", Way::Done))
+        .await
+        .unwrap();
     let tried = buried.said("could not renew the lease");
     buried.says("could not renew the lease", tried + 3).await;
-    assert_eq!(place.count("select count(*) from %.instances where status = 'executing'").await, 0);
+    assert_eq!(
+        place
+            .count("select count(*) from %.instances where status = 'executing'")
+            .await,
+        0
+    );
     drop(shut);
     place.open("gate", 0);
     place.until_all_settled().await;
@@ -89,25 +98,42 @@ async fn what_was_claimed_for_a_worker_after_its_burial_is_found_again() {
     let mut doomed = place.plan().start().runs().await;
     place.until_count("select count(*) from %.workers", 1).await;
     // Its claim is under way, and it sleeps; it is thought dead and is buried, since it holds nothing.
-    let shut = place.hold("lock table %.queues in access exclusive mode").await;
-    place.client.enqueue_all((0..8).map(|_| Gated::new("gate", Way::Done))).await.unwrap();
+    let shut = place
+        .hold("lock table %.queues in access exclusive mode")
+        .await;
+    place
+        .client
+        .enqueue_all((0..8).map(|_| Gated::new("gate", Way::Done)))
+        .await
+        .unwrap();
     place.until_claims_wait(1).await;
     doomed.stop();
     place.sql("delete from %.workers").await;
     // Now the claim succeeds, for somebody who is not there and never will be.
     drop(shut);
-    place.until_count("select count(*) from %.instances where status = 'executing'", 8).await;
+    place
+        .until_count(
+            "select count(*) from %.instances where status = 'executing'",
+            8,
+        )
+        .await;
     doomed.kill();
     let _living = place.plan().start();
     place.open("gate", 1);
     place.until_all_settled().await;
-    let ended = place.sql("select distinct status, attempt, claim_epoch from %.instances").await;
+    let ended = place
+        .sql("select distinct status, attempt, claim_epoch from %.instances")
+        .await;
     assert_eq!(ended, [["done", "1", "4"]]);
 }
 
 /// Two workers. The first is in the middle of steps; the second has been there for long enough to judge who is dead.
 async fn two(place: &Place, lease_ms: u64) -> (Worker, Worker) {
-    place.client.enqueue_all((0..8).map(|_| Gated::new("gate", Way::Done))).await.unwrap();
+    place
+        .client
+        .enqueue_all((0..8).map(|_| Gated::new("gate", Way::Done)))
+        .await
+        .unwrap();
     let first = place.plan().start();
     place.until_done("begin", 8).await;
     let second = place.plan().lease(lease_ms).start();
@@ -136,7 +162,9 @@ async fn wake_one_after_the_other(place: &Place, mut slow: Worker, mut quick: Wo
     place.open("gate", 0);
     place.open("gate", 1);
     place.until_all_settled().await;
-    let ended = place.sql("select distinct status, attempt, crash_count from %.instances").await;
+    let ended = place
+        .sql("select distinct status, attempt, crash_count from %.instances")
+        .await;
     assert_eq!(ended, [["done", "0", "0"]]);
     assert_eq!(place.done("begin").len(), 8);
 }

@@ -23,14 +23,22 @@ pub(crate) struct Books {
 
 impl Books {
     pub(crate) async fn open(url: &str, schema: &str) -> Books {
-        let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
+        let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls)
+            .await
+            .unwrap();
         tokio::spawn(connection);
-        client.batch_execute("set synchronous_commit = off").await.unwrap();
+        client
+            .batch_execute("set synchronous_commit = off")
+            .await
+            .unwrap();
         let begin = format!(
             "insert into {schema}.runs (instance, lane, key, n, began) values ($1, $2, $3, $4, clock_timestamp()) returning run"
         );
         let end = format!("update {schema}.runs set ended = clock_timestamp() where run = $1");
-        let (begin, end) = (client.prepare(&begin).await.unwrap(), client.prepare(&end).await.unwrap());
+        let (begin, end) = (
+            client.prepare(&begin).await.unwrap(),
+            client.prepare(&end).await.unwrap(),
+        );
         Books { client, begin, end }
     }
 }
@@ -60,7 +68,11 @@ impl Stand {
             7..9 => (None, of(3)),
             _ => (of(0), of(3)),
         };
-        Stand { n: i32::try_from(n).unwrap(), lane, key }
+        Stand {
+            n: i32::try_from(n).unwrap(),
+            lane,
+            key,
+        }
     }
 }
 
@@ -80,17 +92,34 @@ impl Job for Stand {
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<i32, StepError> {
         let books = cx.app.books.as_ref().unwrap();
         let instance = cx.id.raw();
-        let begun = books.client.query_one(&books.begin, &[&instance, &self.lane, &self.key, &self.n]).await.unwrap();
+        let begun = books
+            .client
+            .query_one(&books.begin, &[&instance, &self.lane, &self.key, &self.n])
+            .await
+            .unwrap();
         if !cx.app.pause.is_zero() {
             tokio::time::sleep(cx.app.pause).await;
         }
-        books.client.execute(&books.end, &[&begun.get::<_, i64>(0)]).await.unwrap();
-        if self.n % 5 == 0 && cx.attempt < 2 { Err("not yet".into()) } else { Ok(self.n) }
+        books
+            .client
+            .execute(&books.end, &[&begun.get::<_, i64>(0)])
+            .await
+            .unwrap();
+        if self.n % 5 == 0 && cx.attempt < 2 {
+            Err("not yet".into())
+        } else {
+            Ok(self.n)
+        }
     }
 
     fn policy(&self) -> Policy {
         let backoff = Duration::from_millis(10);
-        Policy { attempts: 50, backoff_first: backoff, backoff_max: backoff, ..Policy::default() }
+        Policy {
+            attempts: 50,
+            backoff_first: backoff,
+            backoff_max: backoff,
+            ..Policy::default()
+        }
     }
 }
 
@@ -127,14 +156,19 @@ const PATIENCE: Duration = Duration::from_secs(60);
 async fn until_done(place: &Place, wanted: usize) {
     let (mut seen, mut since) = (-1, Instant::now());
     while (seen as usize) < wanted || seen < 0 {
-        let now = place.count("select count(*) from %.commits where status = 'done'").await;
+        let now = place
+            .count("select count(*) from %.commits where status = 'done'")
+            .await;
         if now != seen {
             (seen, since) = (now, Instant::now());
         }
         if since.elapsed() > PATIENCE {
             let left = "select id::text, status::text, lane_key, lane_position::text, in_lane::text, partition_key, held_back::text,
                 arrival::text, eligible_at::text, locked_by::text from %.instances where finished_at is null order by id limit 30";
-            panic!("{seen} of {wanted} are done, and no more: {:#?}", place.sql(left).await);
+            panic!(
+                "{seen} of {wanted} are done, and no more: {:#?}",
+                place.sql(left).await
+            );
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -143,16 +177,30 @@ async fn until_done(place: &Place, wanted: usize) {
 /// By command, the full measure: `DURABLE_LANE_WORKERS=8 DURABLE_LANES=1000 DURABLE_LANE_JOBS=100000 DURABLE_LANE_KILLS=50`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lanes_and_keys_keep_their_order_while_their_workers_are_killed() {
-    let number = |name: &str, usual: usize| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
-    let (lanes, jobs) = (number("DURABLE_LANES", 100), number("DURABLE_LANE_JOBS", 3_000));
-    let (count, kills) = (number("DURABLE_LANE_WORKERS", 4), number("DURABLE_LANE_KILLS", 5));
+    let number =
+        |name: &str, usual: usize| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
+    let (lanes, jobs) = (
+        number("DURABLE_LANES", 100),
+        number("DURABLE_LANE_JOBS", 3_000),
+    );
+    let (count, kills) = (
+        number("DURABLE_LANE_WORKERS", 4),
+        number("DURABLE_LANE_KILLS", 5),
+    );
     let begun = Instant::now();
-    let options = Options::for_tests().fsync(false).setting("max_connections", "200");
+    let options = Options::for_tests()
+        .fsync(false)
+        .setting("max_connections", "200");
     let cluster = options.temporary().unwrap();
     let place = Place::at(cluster.url()).await;
     place.sql(TABLES).await;
     // Longer than a living worker is ever silent on a busy machine.
-    let plan = Plan { books: true, slots: 16, pause_ms: 1, ..place.plan().lease(3_000) };
+    let plan = Plan {
+        books: true,
+        slots: 16,
+        pause_ms: 1,
+        ..place.plan().lease(3_000)
+    };
 
     // One producer, in order; while the first are worked on.
     let producer = place.client.clone();
@@ -160,7 +208,10 @@ async fn lanes_and_keys_keep_their_order_while_their_workers_are_killed() {
         let mut n = 0;
         while n < jobs {
             let some = if n % 3 == 0 { 1 } else { 200 }.min(jobs - n);
-            producer.enqueue_all((n..n + some).map(|n| Stand::new(n, lanes))).await.unwrap();
+            producer
+                .enqueue_all((n..n + some).map(|n| Stand::new(n, lanes)))
+                .await
+                .unwrap();
             n += some;
         }
     });
@@ -173,12 +224,19 @@ async fn lanes_and_keys_keep_their_order_while_their_workers_are_killed() {
     }
     producing.await.unwrap();
     until_done(&place, jobs).await;
-    let said = |what: &str| workers.iter().map(|worker| worker.said(what)).sum::<usize>();
+    let said = |what: &str| {
+        workers
+            .iter()
+            .map(|worker| worker.said(what))
+            .sum::<usize>()
+    };
     let repaired = said("had somebody waiting and nobody at their head");
     drop(workers);
 
     let runs = place.count("select count(*) from %.runs").await;
-    let cut = place.count("select count(*) from %.runs where ended is null").await;
+    let cut = place
+        .count("select count(*) from %.runs where ended is null")
+        .await;
     println!(
         "{jobs} jobs in {lanes} lanes and keys, {count} processes, {kills} kills: {runs} runs, {cut} of them cut off, {repaired} repairs, {:.1?}",
         begun.elapsed()
@@ -191,7 +249,17 @@ async fn lanes_and_keys_keep_their_order_while_their_workers_are_killed() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:?}");
-    assert_eq!(place.count("select count(*) from %.instances").await, jobs as i64, "something was lost");
-    assert!(runs as usize >= jobs + jobs / 5, "a fifth was to fail twice");
-    assert_eq!(repaired, 0, "a lane or a key lost its head, and only the repair found it");
+    assert_eq!(
+        place.count("select count(*) from %.instances").await,
+        jobs as i64,
+        "something was lost"
+    );
+    assert!(
+        runs as usize >= jobs + jobs / 5,
+        "a fifth was to fail twice"
+    );
+    assert_eq!(
+        repaired, 0,
+        "a lane or a key lost its head, and only the repair found it"
+    );
 }

@@ -34,14 +34,18 @@ impl Machine for Parent {
 
     async fn step(&mut self, at: ParentStep, cx: &mut Context<'_, Self>) -> Outcome<Self> {
         match at {
-            ParentStep::Spawn => {
-                Ok(spawn((0..self.children).map(|number| Member { number })).then(ParentStep::Join).forever())
-            }
+            ParentStep::Spawn => Ok(spawn((0..self.children).map(|number| Member { number }))
+                .then(ParentStep::Join)
+                .forever()),
             ParentStep::Join => {
                 let (mut ended, mut after) = (0, None);
                 loop {
                     let page = cx.children_page::<Member>(after).await?;
-                    ended += page.children.iter().filter(|child| matches!(child.result, Some(Ok(_)))).count();
+                    ended += page
+                        .children
+                        .iter()
+                        .filter(|child| matches!(child.result, Some(Ok(_))))
+                        .count();
                     after = page.next;
                     if after.is_none() {
                         return Ok(done(ended));
@@ -71,19 +75,31 @@ impl Job for Member {
 /// By command, the full measure: `DURABLE_CHILDREN=100000`.
 #[tokio::test]
 async fn a_parent_of_many_children_joins_once_whatever_dies_meanwhile() {
-    let children: usize = std::env::var("DURABLE_CHILDREN").map_or(2_000, |text| text.parse().unwrap());
+    let children: usize =
+        std::env::var("DURABLE_CHILDREN").map_or(2_000, |text| text.parse().unwrap());
     let place = Place::new().await;
     let mut plan = place.plan().lease(3_000);
     (plan.slots, plan.pause_ms) = (8, 5);
     place.sql(AUDIT).await;
-    let parent = place.client.enqueue(Parent { children: children as u64 }).await.unwrap().id;
+    let parent = place
+        .client
+        .enqueue(Parent {
+            children: children as u64,
+        })
+        .await
+        .unwrap()
+        .id;
     let mut workers: Vec<Worker> = (0..PROCESSES).map(|_| plan.start()).collect();
-    let settled = "select count(*) from %.instances where fsm = 'member' and finished_at is not null";
+    let settled =
+        "select count(*) from %.instances where fsm = 'member' and finished_at is not null";
     // A part at a time, so that a large family has the time that it needs.
     let parts = 20.max(children / 1_000);
     for part in 1..=parts {
         let wanted = (children * part / parts) as i64;
-        until(&format!("{wanted} children have settled"), async || place.count(settled).await >= wanted).await;
+        until(&format!("{wanted} children have settled"), async || {
+            place.count(settled).await >= wanted
+        })
+        .await;
         if part % (parts / (KILLS + 1)) == 0 && part < parts {
             let victim = choose(&place, &mut workers, part).await;
             workers.remove(victim).kill();
@@ -92,15 +108,24 @@ async fn a_parent_of_many_children_joins_once_whatever_dies_meanwhile() {
     }
     place.until_all_settled().await;
 
-    let row =
-        "select status, step_seq, join_generation, children_pending, result from %.instances where fsm = 'parent'";
+    let row = "select status, step_seq, join_generation, children_pending, result from %.instances where fsm = 'parent'";
     let seen = children.to_string();
-    assert_eq!(place.sql(row).await, [["done", "2", "1", "0", seen.as_str()]], "instance {parent}");
+    assert_eq!(
+        place.sql(row).await,
+        [["done", "2", "1", "0", seen.as_str()]],
+        "instance {parent}"
+    );
     let ended =
         "select status, count(*), count(distinct result), sum(result::text::bigint), min(step_seq), max(step_seq)
                  from %.instances where fsm = 'member' group by status";
-    let (count, sum) = (children.to_string(), (children * (children - 1) / 2).to_string());
-    assert_eq!(place.sql(ended).await, [["done", &count, &count, &sum, "1", "1"]]);
+    let (count, sum) = (
+        children.to_string(),
+        (children * (children - 1) / 2).to_string(),
+    );
+    assert_eq!(
+        place.sql(ended).await,
+        [["done", &count, &count, &sum, "1", "1"]]
+    );
     let left = "select count(*), count(distinct (id, step_seq)) from %.changes";
     let commits = (children + 2).to_string();
     assert_eq!(place.sql(left).await, [[commits.clone(), commits]]);

@@ -12,16 +12,33 @@ use super::{
 async fn a_keyed_step_ends_with_the_lease_and_the_one_beside_it_goes_on() {
     let cluster = own_cluster();
     let place = Place::at(cluster.url()).await;
-    let keyed = place.client.enqueue(Gated::new("keyed", Way::Done)).await.unwrap().id;
-    let plain = place.client.enqueue(Gated::new("plain", Way::Done)).await.unwrap().id;
-    place.sql(&format!("update %.instances set partition_key = 'one' where id = {keyed}")).await;
+    let keyed = place
+        .client
+        .enqueue(Gated::new("keyed", Way::Done))
+        .await
+        .unwrap()
+        .id;
+    let plain = place
+        .client
+        .enqueue(Gated::new("plain", Way::Done))
+        .await
+        .unwrap()
+        .id;
+    place
+        .sql(&format!(
+            "update %.instances set partition_key = 'one' where id = {keyed}"
+        ))
+        .await;
     let _worker = place.plan().start();
     place.until_done("begin", 2).await;
 
     // Connections stay open, and nobody answers.
     let frozen = Frozen::freeze(&cluster);
     place.until_done("dropped", 1).await;
-    assert_eq!(place.done("dropped")[0].instance.to_string(), keyed.to_string());
+    assert_eq!(
+        place.done("dropped")[0].instance.to_string(),
+        keyed.to_string()
+    );
     place.open("plain", 0);
     place.until_done("end", 1).await;
     frozen.thaw();
@@ -34,8 +51,20 @@ async fn a_keyed_step_ends_with_the_lease_and_the_one_beside_it_goes_on() {
     let ended = place
         .sql("select id, status, attempt, crash_count, step_seq, claim_epoch > 2 from %.instances order by id")
         .await;
-    let row = |id: String, back: &str| [id, "done".into(), "0".into(), "0".into(), "1".into(), back.into()];
-    assert_eq!(ended, [row(keyed.to_string(), "t"), row(plain.to_string(), "f")]);
+    let row = |id: String, back: &str| {
+        [
+            id,
+            "done".into(),
+            "0".into(),
+            "0".into(),
+            "1".into(),
+            back.into(),
+        ]
+    };
+    assert_eq!(
+        ended,
+        [row(keyed.to_string(), "t"), row(plain.to_string(), "f")]
+    );
 }
 
 #[tokio::test]
@@ -48,14 +77,36 @@ async fn a_keyed_step_does_not_begin_after_the_lease_has_run_out() {
     // A quick one first: then a worker claims ahead of its free places.
     let quick = place.client.enqueue(Five::default()).await.unwrap().id;
     place.client.settled(quick, MINUTE).await.unwrap().unwrap();
-    let plain = place.client.enqueue(Gated::new("plain", Way::Done)).await.unwrap().id;
-    place.until_count("select count(*) from %.instances where fsm = 'gated' and status = 'executing'", 1).await;
-    let keyed = place.client.enqueue(Gated::new("keyed", Way::Done)).after(HOUR).await.unwrap().id;
-    let due =
-        format!("update %.instances set partition_key = 'one', eligible_at = statement_timestamp() where id = {keyed}");
+    let plain = place
+        .client
+        .enqueue(Gated::new("plain", Way::Done))
+        .await
+        .unwrap()
+        .id;
+    place
+        .until_count(
+            "select count(*) from %.instances where fsm = 'gated' and status = 'executing'",
+            1,
+        )
+        .await;
+    let keyed = place
+        .client
+        .enqueue(Gated::new("keyed", Way::Done))
+        .after(HOUR)
+        .await
+        .unwrap()
+        .id;
+    let due = format!(
+        "update %.instances set partition_key = 'one', eligible_at = statement_timestamp() where id = {keyed}"
+    );
     place.sql(&due).await;
     // Claimed, and it waits for its turn.
-    place.until_count("select count(*) from %.instances where fsm = 'gated' and status = 'executing'", 2).await;
+    place
+        .until_count(
+            "select count(*) from %.instances where fsm = 'gated' and status = 'executing'",
+            2,
+        )
+        .await;
 
     let frozen = Frozen::freeze(&cluster);
     worker.says("the lease ran out by our own clock", 1).await;
@@ -63,7 +114,13 @@ async fn a_keyed_step_does_not_begin_after_the_lease_has_run_out() {
     place.open("plain", 0);
     place.until_done("end", 1).await;
     worker.says("giving a claim back", 1).await;
-    let begun = || place.done("begin").iter().filter(|effect| effect.instance.to_string() == keyed.to_string()).count();
+    let begun = || {
+        place
+            .done("begin")
+            .iter()
+            .filter(|effect| effect.instance.to_string() == keyed.to_string())
+            .count()
+    };
     assert_eq!(begun(), 0);
     frozen.thaw();
     place.open("keyed", 0);

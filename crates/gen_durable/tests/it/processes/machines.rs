@@ -8,7 +8,9 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use gen_durable::{Context, HOUR, Job, Machine, Outcome, Policy, StepError, done, next, retry_after, sleep, stop};
+use gen_durable::{
+    Context, HOUR, Job, Machine, Outcome, Policy, StepError, done, next, retry_after, sleep, stop,
+};
 use serde::{Deserialize, Serialize};
 
 /// What every step is handed.
@@ -28,9 +30,19 @@ pub(crate) struct World {
 impl World {
     /// One line for one thing done. Appended in one write, so that processes do not cut into each other's lines.
     fn log(&self, what: &str, instance: impl std::fmt::Display, step: &str, attempt: u32) {
-        let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
-        let line = format!("{what} {instance} {step} {attempt} {} {at}\n", std::process::id());
-        let mut file = OpenOptions::new().create(true).append(true).open(log_file(&self.dir)).unwrap();
+        let at = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap()
+            .as_millis();
+        let line = format!(
+            "{what} {instance} {step} {attempt} {} {at}\n",
+            std::process::id()
+        );
+        let mut file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(log_file(&self.dir))
+            .unwrap();
         file.write_all(line.as_bytes()).unwrap();
     }
 
@@ -87,7 +99,12 @@ struct Whole<'a> {
 impl Drop for Whole<'_> {
     fn drop(&mut self) {
         self.world.running.fetch_sub(1, Ordering::SeqCst);
-        self.world.log(if self.ended { "end" } else { "dropped" }, &self.instance, "wait", self.attempt);
+        self.world.log(
+            if self.ended { "end" } else { "dropped" },
+            &self.instance,
+            "wait",
+            self.attempt,
+        );
     }
 }
 
@@ -116,7 +133,11 @@ pub(crate) struct Gated {
 
 impl Gated {
     pub(crate) fn new(gate: &str, way: Way) -> Gated {
-        Gated { gate: gate.to_owned(), way, ended: 0 }
+        Gated {
+            gate: gate.to_owned(),
+            way,
+            ended: 0,
+        }
     }
 }
 
@@ -141,7 +162,12 @@ impl Machine for Gated {
         let world = cx.app;
         world.running.fetch_add(1, Ordering::SeqCst);
         world.log("begin", cx.id, "wait", cx.attempt);
-        let mut whole = Whole { world, instance: cx.id.to_string(), attempt: cx.attempt, ended: false };
+        let mut whole = Whole {
+            world,
+            instance: cx.id.to_string(),
+            attempt: cx.attempt,
+            ended: false,
+        };
         world.pass(&format!("{}.{}", self.gate, cx.attempt)).await;
         whole.ended = true;
         self.ended += 1;
@@ -185,7 +211,8 @@ impl Machine for Five {
 
     async fn step(&mut self, at: FiveStep, cx: &mut Context<'_, Self>) -> Outcome<Self> {
         cx.app.running.fetch_add(1, Ordering::SeqCst);
-        cx.app.log("begin", cx.id, FiveStep::NAMES[at as usize], cx.attempt);
+        cx.app
+            .log("begin", cx.id, FiveStep::NAMES[at as usize], cx.attempt);
         if !cx.app.pause.is_zero() {
             tokio::time::sleep(cx.app.pause).await;
         }

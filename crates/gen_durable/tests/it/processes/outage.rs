@@ -53,8 +53,11 @@ async fn after_an_outage_only_what_a_worker_that_died_in_it_held_runs_again() {
     place.until_done("begin", 3 * EACH).await;
     let begun = place.done("begin");
     let (first, again) = begun.split_at(2 * EACH);
-    let mut held: Vec<i64> =
-        first.iter().filter(|effect| effect.pid == dead_pid).map(|effect| effect.instance).collect();
+    let mut held: Vec<i64> = first
+        .iter()
+        .filter(|effect| effect.pid == dead_pid)
+        .map(|effect| effect.instance)
+        .collect();
     let mut taken: Vec<i64> = again.iter().map(|effect| effect.instance).collect();
     held.sort_unstable();
     taken.sort_unstable();
@@ -69,7 +72,10 @@ async fn after_an_outage_only_what_a_worker_that_died_in_it_held_runs_again() {
         .sql("select status, attempt, crash_count, count(*)::int from %.instances group by 1, 2, 3 order by 2")
         .await;
     let each = EACH.to_string();
-    assert_eq!(ended, [["done", "0", "0", &each], ["done", "1", "0", &each]]);
+    assert_eq!(
+        ended,
+        [["done", "0", "0", &each], ["done", "1", "0", &each]]
+    );
     drop(living);
 }
 
@@ -79,7 +85,11 @@ async fn in_the_middle(place: &Place) -> [Worker; 2] {
     let mut started = Vec::new();
     for number in 1..=2 {
         let gates = ["during", "after"].into_iter().cycle().take(EACH);
-        place.client.enqueue_all(gates.map(|gate| Gated::new(gate, Way::Done))).await.unwrap();
+        place
+            .client
+            .enqueue_all(gates.map(|gate| Gated::new(gate, Way::Done)))
+            .await
+            .unwrap();
         // The first has room for its own, the second could take over everything.
         plan.slots = number * EACH;
         started.push(plan.start());
@@ -101,18 +111,27 @@ async fn sit_out(place: &Place, workers: &[Worker]) {
 /// Wait until every worker has been back for longer than a reaper keeps still after an outage.
 async fn reapers_have_looked(place: &Place, workers: i64) {
     let back = &place.sql("select statement_timestamp()").await[0][0];
-    let renewed = format!("select count(*) from %.workers where renewed_at > timestamptz '{back}' + interval '2.3 s'");
+    let renewed = format!(
+        "select count(*) from %.workers where renewed_at > timestamptz '{back}' + interval '2.3 s'"
+    );
     place.until_count(&renewed, workers).await;
 }
 
 /// Those that ended during the outage are committed, those that could not yet end are still where they were, and none
 /// was begun a second time, reaped or blamed.
 async fn nothing_ran_twice(place: &Place) {
-    place.until_count("select count(*) from %.instances where status = 'done'", EACH as i64).await;
+    place
+        .until_count(
+            "select count(*) from %.instances where status = 'done'",
+            EACH as i64,
+        )
+        .await;
     place.open("after", 0);
     place.until_all_settled().await;
     assert_eq!(place.done("begin").len(), 2 * EACH);
     assert_eq!(place.done("end").len(), 2 * EACH);
-    let ended = place.sql("select distinct status, attempt, crash_count from %.instances").await;
+    let ended = place
+        .sql("select distinct status, attempt, crash_count from %.instances")
+        .await;
     assert_eq!(ended, [["done", "0", "0"]]);
 }

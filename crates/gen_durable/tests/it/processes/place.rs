@@ -40,12 +40,22 @@ impl Place {
 
     /// In a cluster of the test's own.
     pub(crate) async fn at(url: String) -> Place {
-        let name = format!("procs_{}_{}", std::process::id(), PLACES.fetch_add(1, Ordering::Relaxed));
+        let name = format!(
+            "procs_{}_{}",
+            std::process::id(),
+            PLACES.fetch_add(1, Ordering::Relaxed)
+        );
         let dir = std::env::temp_dir().join(&name);
         fs::create_dir(&dir).unwrap();
         let pool = Pool::connect_to(&url, &name).await.unwrap();
         pool.migrate().await.unwrap();
-        Place { url, schema: name, client: Client::new(pool), dir, looking: tokio::sync::Mutex::default() }
+        Place {
+            url,
+            schema: name,
+            client: Client::new(pool),
+            dir,
+            looking: tokio::sync::Mutex::default(),
+        }
     }
 
     /// A worker here. Its lease is short for a quick test, and longer than a living worker is silent on a busy machine.
@@ -88,7 +98,11 @@ impl Place {
         let mut rows = Vec::new();
         for message in answer {
             if let tokio_postgres::SimpleQueryMessage::Row(row) = message {
-                rows.push((0..row.len()).map(|column| row.get(column).unwrap_or("null").to_owned()).collect());
+                rows.push(
+                    (0..row.len())
+                        .map(|column| row.get(column).unwrap_or("null").to_owned())
+                        .collect(),
+                );
             }
         }
         rows
@@ -97,7 +111,10 @@ impl Place {
     /// A transaction of the test's own that has done this and stays open until what is answered is dropped.
     pub(crate) async fn hold(&self, text: &str) -> tokio_postgres::Client {
         let client = connect(&self.url).await.unwrap();
-        client.batch_execute(&format!("begin; {}", text.replace('%', &self.schema))).await.unwrap();
+        client
+            .batch_execute(&format!("begin; {}", text.replace('%', &self.schema)))
+            .await
+            .unwrap();
         client
     }
 
@@ -105,7 +122,8 @@ impl Place {
     /// last of them: a statement sees as due what was due when it began.
     pub(crate) async fn until_claims_wait(&self, wanted: i64) {
         let waiting = "from pg_stat_activity where wait_event_type = 'Lock' and position('%.pick' in query) > 0";
-        self.until_count(&format!("select count(*) {waiting}"), wanted).await;
+        self.until_count(&format!("select count(*) {waiting}"), wanted)
+            .await;
         self.sql(&format!(
             "update %.instances set eligible_at = (select max(query_start) {waiting}) where fsm = 'gated'"
         ))
@@ -119,17 +137,28 @@ impl Place {
 
     /// The whole row of every instance, by id.
     pub(crate) async fn rows(&self) -> Vec<String> {
-        let rows = self.sql("select to_jsonb(i)::text from %.instances i order by id").await;
-        rows.into_iter().map(|mut columns| columns.remove(0)).collect()
+        let rows = self
+            .sql("select to_jsonb(i)::text from %.instances i order by id")
+            .await;
+        rows.into_iter()
+            .map(|mut columns| columns.remove(0))
+            .collect()
     }
 
     /// Wait until a count is what it should be.
     pub(crate) async fn until_count(&self, text: &str, wanted: i64) {
-        until(&format!("{wanted} = {text}"), async || self.count(text).await == wanted).await;
+        until(&format!("{wanted} = {text}"), async || {
+            self.count(text).await == wanted
+        })
+        .await;
     }
 
     pub(crate) async fn until_all_settled(&self) {
-        self.until_count("select count(*) from %.instances where finished_at is null", 0).await;
+        self.until_count(
+            "select count(*) from %.instances where finished_at is null",
+            0,
+        )
+        .await;
     }
 
     pub(crate) fn effects(&self) -> Vec<Effect> {
@@ -138,12 +167,18 @@ impl Place {
 
     /// What was done, of one kind.
     pub(crate) fn done(&self, what: &str) -> Vec<Effect> {
-        self.effects().into_iter().filter(|effect| effect.what == what).collect()
+        self.effects()
+            .into_iter()
+            .filter(|effect| effect.what == what)
+            .collect()
     }
 
     /// Wait until so many have begun, ended or been dropped.
     pub(crate) async fn until_done(&self, what: &str, times: usize) {
-        until(&format!("{times} × {what}"), async || self.done(what).len() >= times).await;
+        until(&format!("{times} × {what}"), async || {
+            self.done(what).len() >= times
+        })
+        .await;
     }
 
     /// Let those pass who wait for this gate with this attempt.
@@ -158,10 +193,16 @@ impl Drop for Place {
         let (url, schema) = (self.url.clone(), self.schema.clone());
         // Best effort: a private cluster goes away as a whole, another's is left as it was found.
         let cleaner = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
             runtime.block_on(async {
-                let Ok(client) = connect(&url).await else { return };
-                let drop_schema = format!("set lock_timeout = '5s'; drop schema if exists {schema} cascade");
+                let Ok(client) = connect(&url).await else {
+                    return;
+                };
+                let drop_schema =
+                    format!("set lock_timeout = '5s'; drop schema if exists {schema} cascade");
                 let _ = client.batch_execute(&drop_schema).await;
             });
         });

@@ -10,8 +10,8 @@ use std::{
 };
 
 use gen_durable::{
-    Client, Context, Cycle, DAY, Engine, HOUR, Id, Job, Machine, Missed, Outcome, Period, Pool, Settings, Signal,
-    StepError, Timestamp, done, sleep, wait_for,
+    Client, Context, Cycle, DAY, Engine, HOUR, Id, Job, Machine, Missed, Outcome, Period, Pool,
+    Settings, Signal, StepError, Timestamp, done, sleep, wait_for,
 };
 use serde::{Deserialize, Serialize};
 
@@ -59,7 +59,10 @@ impl Machine for Wait {
         match at {
             Waiting::Begin => Ok(wait_for::<Over>()
                 .then(Waiting::Over)
-                .meanwhile(self.cycle.parse::<Cycle>()?.missed(Missed::All), Tick { of: cx.id.raw() })
+                .meanwhile(
+                    self.cycle.parse::<Cycle>()?.missed(Missed::All),
+                    Tick { of: cx.id.raw() },
+                )
                 .or_after(Period::iso(&format!("P{}D", self.days))?, Waiting::Over)),
             Waiting::Over => Ok(done(())),
         }
@@ -109,11 +112,17 @@ impl Job for Tick {
 /// What runs in a worker with a wrong clock. Without a plan, as in every ordinary test run, there is nothing to do.
 #[test]
 fn worker_process() {
-    let Ok(plan) = std::env::var(PLAN) else { return };
+    let Ok(plan) = std::env::var(PLAN) else {
+        return;
+    };
     let (url, schema): (String, String) = serde_json::from_str(&plan).unwrap();
     as_a_worker();
     println!("by my clock it is {}\n", Timestamp::now().as_second());
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let pool = Pool::connect_to(&url, &schema).await.unwrap();
         let milliseconds = Duration::from_millis;
@@ -132,7 +141,9 @@ fn worker_process() {
             .register::<Wait>()
             .register::<Sleeper>()
             .register::<Tick>()
-            .schedule("all", cycle(EVERY_FIVE_DAYS, Missed::All), |_| Tick { of: 0 })
+            .schedule("all", cycle(EVERY_FIVE_DAYS, Missed::All), |_| Tick {
+                of: 0,
+            })
             .schedule("skip", cycle(WEEKLY, Missed::Skip), |_| Tick { of: 0 })
             .settings(settings)
             .build()
@@ -146,7 +157,11 @@ fn wrong_clock(dir: &Path) -> PathBuf {
     let (source, library) = (dir.join("skewed_clock.c"), dir.join("skewed_clock.so"));
     std::fs::write(&source, include_str!("skewed_clock.c")).unwrap();
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
-    let made = Command::new(compiler).args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(&source).status();
+    let made = Command::new(compiler)
+        .args(["-shared", "-fPIC", "-O1", "-o"])
+        .arg(&library)
+        .arg(&source)
+        .status();
     assert!(made.unwrap().success(), "the wrong clock does not compile");
     library
 }
@@ -174,11 +189,18 @@ impl Year {
             )
             .await;
         let library = wrong_clock(&place.dir);
-        Year { place, library, workers: Vec::new(), stops: BTreeSet::new() }
+        Year {
+            place,
+            library,
+            workers: Vec::new(),
+            stops: BTreeSet::new(),
+        }
     }
 
     async fn time(&self, text: &str) -> Timestamp {
-        let text = format!(r#"select to_char(({text}) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"#);
+        let text = format!(
+            r#"select to_char(({text}) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"#
+        );
         self.place.sql(&text).await[0][0].parse().unwrap()
     }
 
@@ -187,7 +209,9 @@ impl Year {
     }
 
     async fn set(&self, now: Timestamp) {
-        self.place.sql(&format!("update %.hand set now = '{now}'")).await;
+        self.place
+            .sql(&format!("update %.hand set now = '{now}'"))
+            .await;
     }
 
     /// One worker of each kind of wrong clock; it is seen to be wrong.
@@ -206,7 +230,10 @@ impl Year {
             let worker = worker.runs().await;
             let said = worker.told("by my clock it is ").unwrap();
             let off = said.parse::<i64>().unwrap() - Timestamp::now().as_second();
-            assert!((off - skew).abs() < 120, "its clock is off by {off} s and not by {skew}");
+            assert!(
+                (off - skew).abs() < 120,
+                "its clock is off by {off} s and not by {skew}"
+            );
             self.workers.push(worker);
         }
     }
@@ -257,7 +284,8 @@ struct Known {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn over_a_simulated_year_workers_whose_clocks_are_an_hour_off_fire_nothing_early_late_or_twice() {
+async fn over_a_simulated_year_workers_whose_clocks_are_an_hour_off_fire_nothing_early_late_or_twice()
+ {
     let mut year = Year::begin().await;
     year.start_workers().await;
     let client: Client = year.place.client.clone();
@@ -279,11 +307,21 @@ async fn over_a_simulated_year_workers_whose_clocks_are_an_hour_off_fire_nothing
                 let cycle = format!("R/PT{}S", period.as_secs());
                 let id = client.enqueue(Wait { cycle, days }).await.unwrap().id;
                 year.rest().await;
-                waits.push(Known { id, begun: now, period, until: now + days * DAY, over: None });
+                waits.push(Known {
+                    id,
+                    begun: now,
+                    period,
+                    until: now + days * DAY,
+                    over: None,
+                });
             }
             // One that is open is over, in the middle of a day on which nothing else happens or in the very moment of another.
             1 => {
-                if let Some(known) = waits.iter_mut().rev().find(|known| known.over.is_none() && known.until > now) {
+                if let Some(known) = waits
+                    .iter_mut()
+                    .rev()
+                    .find(|known| known.over.is_none() && known.until > now)
+                {
                     match turn % 8 {
                         1 => drop(client.signal(known.id, Over).await.unwrap()),
                         _ => drop(client.cancel(known.id, "enough").await.unwrap()),
@@ -320,21 +358,54 @@ async fn over_a_simulated_year_workers_whose_clocks_are_an_hour_off_fire_nothing
         // At the date itself, after an outage, the deadline may come first: what was due before it and not yet fired is over.
         let count = fired.len();
         let missing = expected.get(count..).unwrap_or_default();
-        let ended_by_the_date =
-            known.over.is_none() && missing.iter().all(|due| year.first_stop(*due) == year.first_stop(known.until));
-        assert!(missing.is_empty() || ended_by_the_date, "the wait {} lost {missing:?}", known.id);
-        assert_eq!(fired, expected[..count.min(expected.len())], "the wait {}", known.id);
+        let ended_by_the_date = known.over.is_none()
+            && missing
+                .iter()
+                .all(|due| year.first_stop(*due) == year.first_stop(known.until));
+        assert!(
+            missing.is_empty() || ended_by_the_date,
+            "the wait {} lost {missing:?}",
+            known.id
+        );
+        assert_eq!(
+            fired,
+            expected[..count.min(expected.len())],
+            "the wait {}",
+            known.id
+        );
         if known.over.is_none() && known.until <= end {
-            let text = format!("select finished_at from %.instances where id = {}", known.id.raw());
-            assert_eq!(Some(year.time(&text).await), year.first_stop(known.until), "its date, {}", known.until);
+            let text = format!(
+                "select finished_at from %.instances where id = {}",
+                known.id.raw()
+            );
+            assert_eq!(
+                Some(year.time(&text).await),
+                year.first_stop(known.until),
+                "its date, {}",
+                known.until
+            );
         }
     }
     // Schedules: the anchor is where the year began.
-    let each = |days: u32| (1..).map(move |n| first + n * days * DAY).take_while(|due| *due <= end).collect::<Vec<_>>();
-    assert_eq!(fired(&year, "where schedule = 'all' and state = 'fired'").await, each(5));
-    let there: Vec<Timestamp> = each(7).into_iter().filter(|due| year.stops.contains(due)).collect();
+    let each = |days: u32| {
+        (1..)
+            .map(move |n| first + n * days * DAY)
+            .take_while(|due| *due <= end)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        fired(&year, "where schedule = 'all' and state = 'fired'").await,
+        each(5)
+    );
+    let there: Vec<Timestamp> = each(7)
+        .into_iter()
+        .filter(|due| year.stops.contains(due))
+        .collect();
     assert!(there.len() < each(7).len(), "an outage fell on one of them");
-    assert_eq!(fired(&year, "where schedule = 'skip' and state = 'fired'").await, there);
+    assert_eq!(
+        fired(&year, "where schedule = 'skip' and state = 'fired'").await,
+        there
+    );
     // Whatever fired, fired when the database's clock had just reached it.
     let times = year
         .place
@@ -342,14 +413,20 @@ async fn over_a_simulated_year_workers_whose_clocks_are_an_hour_off_fire_nothing
         .await;
     assert!(times.len() > 100, "{} timers fired", times.len());
     for row in &times {
-        let at = |column: usize| format!("{}Z", row[column].replace(' ', "T")).parse::<Timestamp>().unwrap();
+        let at = |column: usize| {
+            format!("{}Z", row[column].replace(' ', "T"))
+                .parse::<Timestamp>()
+                .unwrap()
+        };
         assert_eq!(Some(at(1)), year.first_stop(at(0)), "due at {}", at(0));
     }
-    let twice =
-        "select count(*) from (select from %.timers where state = 'fired' group by started_id having count(*) > 1) x";
+    let twice = "select count(*) from (select from %.timers where state = 'fired' group by started_id having count(*) > 1) x";
     assert_eq!(year.place.count(twice).await, 0);
     // A month after it last woke, on the calendar of its zone.
-    let text = format!("select state->>'woke' from %.instances where id = {}", sleeper.raw());
+    let text = format!(
+        "select state->>'woke' from %.instances where id = {}",
+        sleeper.raw()
+    );
     let woke: Vec<Timestamp> = serde_json::from_str(&year.place.sql(&text).await[0][0]).unwrap();
     assert!(woke.len() >= 10, "{woke:?}");
     for pair in woke.windows(2) {
@@ -358,7 +435,12 @@ async fn over_a_simulated_year_workers_whose_clocks_are_an_hour_off_fire_nothing
             pair[0]
         );
         let due = year.time(&month).await;
-        assert_eq!(Some(pair[1]), year.first_stop(due), "a month after {}", pair[0]);
+        assert_eq!(
+            Some(pair[1]),
+            year.first_stop(due),
+            "a month after {}",
+            pair[0]
+        );
     }
 }
 
@@ -367,5 +449,10 @@ async fn fired(year: &Year, which: &str) -> Vec<Timestamp> {
     let text = format!(
         r#"select to_char(due_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') from %.timers {which} order by due_at"#
     );
-    year.place.sql(&text).await.into_iter().map(|row| row[0].parse().unwrap()).collect()
+    year.place
+        .sql(&text)
+        .await
+        .into_iter()
+        .map(|row| row[0].parse().unwrap())
+        .collect()
 }

@@ -33,9 +33,17 @@ pub(crate) struct Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { executions, transitions, kills, took } = self;
+        let Report {
+            executions,
+            transitions,
+            kills,
+            took,
+        } = self;
         let again = executions - transitions;
-        write!(f, "{transitions} transitions, {kills} kills, {again} steps run again, in {took:.1?}")
+        write!(
+            f,
+            "{transitions} transitions, {kills} kills, {again} steps run again, in {took:.1?}"
+        )
     }
 }
 
@@ -52,13 +60,21 @@ impl Torture {
     pub(crate) async fn run(self, place: &Place, plan: &Plan) -> Report {
         let begun = Instant::now();
         place.sql(AUDIT).await;
-        place.client.enqueue_all((0..self.instances).map(|_| Five::default())).await.unwrap();
+        place
+            .client
+            .enqueue_all((0..self.instances).map(|_| Five::default()))
+            .await
+            .unwrap();
         let mut workers: Vec<Worker> = (0..self.workers).map(|_| plan.start()).collect();
         let steps = FiveStep::NAMES.len();
         for kill in 1..=self.kills {
             // Spread over the work, not over time: every kill finds some under way.
             let share = self.instances * steps * kill / (self.kills + 1);
-            until(&format!("there is progress before kill {kill}"), async || transitions(place).await >= share).await;
+            until(
+                &format!("there is progress before kill {kill}"),
+                async || transitions(place).await >= share,
+            )
+            .await;
             let victim = choose(place, &mut workers, kill).await;
             workers.remove(victim).kill();
             workers.push(plan.start());
@@ -76,7 +92,9 @@ impl Torture {
 
     async fn check(self, place: &Place) {
         let (instances, steps) = (self.instances as i64, FiveStep::NAMES.len());
-        let ended = place.sql("select status, result, step_seq, count(*) from %.instances group by 1, 2, 3").await;
+        let ended = place
+            .sql("select status, result, step_seq, count(*) from %.instances group by 1, 2, 3")
+            .await;
         assert_eq!(
             ended,
             [["done", "5", "5", &instances.to_string()]],
@@ -86,14 +104,27 @@ impl Torture {
         // Committed transitions: for every instance 1, 2, 3, 4, 5, each once and each from the one before.
         let odd = "select count(*) from (select id from %.changes group by id
             having array_agg(step_seq order by step_seq) <> '{1,2,3,4,5}' or bool_or(before <> step_seq - 1)) odd";
-        assert_eq!(place.count(odd).await, 0, "an instance was committed twice, or a commit is missing");
-        assert_eq!(place.count("select count(distinct id) from %.changes").await, instances);
+        assert_eq!(
+            place.count(odd).await,
+            0,
+            "an instance was committed twice, or a commit is missing"
+        );
+        assert_eq!(
+            place
+                .count("select count(distinct id) from %.changes")
+                .await,
+            instances
+        );
 
         let mut ran: HashMap<(i64, String), usize> = HashMap::new();
         for effect in place.done("begin") {
             *ran.entry((effect.instance, effect.step)).or_default() += 1;
         }
-        assert_eq!(ran.len(), self.instances * steps, "a step never ran, and yet its instance is done");
+        assert_eq!(
+            ran.len(),
+            self.instances * steps,
+            "a step never ran, and yet its instance is done"
+        );
     }
 }
 

@@ -40,12 +40,19 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn lease(self, lease_ms: u64) -> Plan {
-        Plan { lease_ms, heartbeat_ms: lease_ms / 5, ..self }
+        Plan {
+            lease_ms,
+            heartbeat_ms: lease_ms / 5,
+            ..self
+        }
     }
 
     /// Start a worker and wait until its row is there: from then on it may claim.
     pub(crate) fn start(&self) -> Worker {
-        Worker::spawn("processes::worker::worker_process", &[(PLAN, serde_json::to_string(self).unwrap())])
+        Worker::spawn(
+            "processes::worker::worker_process",
+            &[(PLAN, serde_json::to_string(self).unwrap())],
+        )
     }
 }
 
@@ -92,13 +99,18 @@ impl Worker {
     /// What it has said after these words, up to the end of the line.
     pub(crate) fn told(&self, words: &str) -> Option<String> {
         let said = self.said.lock().unwrap();
-        said.split_once(words).and_then(|(_, rest)| rest.lines().next()).map(str::to_owned)
+        said.split_once(words)
+            .and_then(|(_, rest)| rest.lines().next())
+            .map(str::to_owned)
     }
 
     /// Wait until it has logged this so often.
     pub(crate) async fn says(&self, what: &str, times: usize) {
-        until(&format!("worker {} has said {times} times: {what}", self.pid()), async || self.said(what) >= times)
-            .await;
+        until(
+            &format!("worker {} has said {times} times: {what}", self.pid()),
+            async || self.said(what) >= times,
+        )
+        .await;
     }
 
     /// Wait until its engine runs.
@@ -108,15 +120,24 @@ impl Worker {
     }
 
     pub(crate) fn stop(&mut self) {
-        assert!(signal("STOP", &[self.pid()]), "a worker could not be stopped");
+        assert!(
+            signal("STOP", &[self.pid()]),
+            "a worker could not be stopped"
+        );
     }
 
     pub(crate) fn resume(&mut self) {
-        assert!(signal("CONT", &[self.pid()]), "a worker could not be resumed");
+        assert!(
+            signal("CONT", &[self.pid()]),
+            "a worker could not be resumed"
+        );
     }
 
     pub(crate) fn terminate(&self) {
-        assert!(signal("TERM", &[self.pid()]), "a worker could not be terminated");
+        assert!(
+            signal("TERM", &[self.pid()]),
+            "a worker could not be terminated"
+        );
     }
 
     /// SIGKILL: nothing of its own runs after this.
@@ -133,10 +154,13 @@ impl Worker {
     /// Wait for its end.
     pub(crate) async fn ends(&mut self) -> ExitStatus {
         let mut end = None;
-        until(&format!("worker {} has ended", self.process.id()), async || {
-            end = self.process.try_wait().unwrap();
-            end.is_some()
-        })
+        until(
+            &format!("worker {} has ended", self.process.id()),
+            async || {
+                end = self.process.try_wait().unwrap();
+                end.is_some()
+            },
+        )
         .await;
         end.unwrap()
     }
@@ -145,7 +169,11 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("worker {} had said:\n{}", self.process.id(), self.said.lock().unwrap());
+            eprintln!(
+                "worker {} had said:\n{}",
+                self.process.id(),
+                self.said.lock().unwrap()
+            );
         }
         let _ = self.process.kill();
         let _ = self.process.wait();
@@ -155,13 +183,22 @@ impl Drop for Worker {
 /// Send a signal through the `kill` program. Answers whether all were there to take it.
 pub(crate) fn signal(name: &str, pids: &[u32]) -> bool {
     let pids = pids.iter().map(u32::to_string);
-    Command::new("kill").args(["-s", name]).args(pids).stderr(Stdio::null()).status().unwrap().success()
+    Command::new("kill")
+        .args(["-s", name])
+        .args(pids)
+        .stderr(Stdio::null())
+        .status()
+        .unwrap()
+        .success()
 }
 
 /// A worker says what it does, and goes when whoever started it is gone.
 pub(crate) fn as_a_worker() {
     println!();
-    tracing_subscriber::fmt().with_ansi(false).with_env_filter("gen_durable=info").init();
+    tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_env_filter("gen_durable=info")
+        .init();
     std::thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(3);
@@ -171,20 +208,30 @@ pub(crate) fn as_a_worker() {
 /// What runs in a worker process. Without a plan, as in every ordinary test run, there is nothing to do.
 #[test]
 fn worker_process() {
-    let Ok(plan) = std::env::var(PLAN) else { return };
+    let Ok(plan) = std::env::var(PLAN) else {
+        return;
+    };
     let plan: Plan = serde_json::from_str(&plan).unwrap();
     as_a_worker();
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(plan.threads).enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(plan.threads)
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(run(plan));
 }
 
 async fn run(plan: Plan) {
     // Ask for the signal before anything is claimed: one that comes early must not end us half-way.
-    let mut terminated = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).unwrap();
+    let mut terminated =
+        tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).unwrap();
     let milliseconds = Duration::from_millis;
     let pool = Pool::connect_to(&plan.url, &plan.schema).await.unwrap();
-    let books = if plan.books { Some(Books::open(&plan.url, &plan.schema).await) } else { None };
+    let books = if plan.books {
+        Some(Books::open(&plan.url, &plan.schema).await)
+    } else {
+        None
+    };
     let world = World {
         books,
         dir: plan.dir,

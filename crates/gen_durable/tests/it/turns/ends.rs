@@ -24,7 +24,10 @@ async fn last_death(lab: &Lab<Book>, id: Id<Walk>) {
          values ('{DEAD}', statement_timestamp() - interval '1 s', 'h', 1, '{{}}', '{{}}') on conflict do nothing"
     );
     run(lab, &worker).await;
-    let text = statement(lab, REAP).replace("$1", &format!("'{DEAD}'")).replace("$2", "10").replace("$3", "3");
+    let text = statement(lab, REAP)
+        .replace("$1", &format!("'{DEAD}'"))
+        .replace("$2", "10")
+        .replace("$3", "3");
     let reaped = sql().await.query(&text, &[]).await.unwrap();
     assert_eq!(reaped.len(), 1);
     assert_eq!(lab.status_of(id).await, Status::Stuck);
@@ -32,7 +35,11 @@ async fn last_death(lab: &Lab<Book>, id: Id<Walk>) {
 
 /// A head that got as far as this step leads, and a follower.
 async fn world(lab: &Lab<Book>, walk: Walk, at: At) -> (Id<Walk>, Id<Walk>) {
-    let follower = Walk { blocks: false, n: 2, ..walk.clone() };
+    let follower = Walk {
+        blocks: false,
+        n: 2,
+        ..walk.clone()
+    };
     let head = enqueue(lab, walk, at).await;
     let follower = enqueue(lab, follower, At::Good).await;
     lab.drain().await;
@@ -60,16 +67,28 @@ async fn an_end_by_its_own_step_lets_the_lane_go_on_unless_it_blocks() {
 #[tokio::test]
 async fn a_cancel_of_the_head_lets_the_lane_go_on_wherever_the_head_stands() {
     let (lab, _) = lab().await;
-    for (name, at) in [("backs off", At::Backoff), ("waits", At::Wait), ("joins", At::Fan)] {
+    for (name, at) in [
+        ("backs off", At::Backoff),
+        ("waits", At::Wait),
+        ("joins", At::Fan),
+    ] {
         // Also one that was to block: it was cancelled and has not failed.
         let (head, follower) = world(&lab, blocking(name, 1), at).await;
         assert!(lab.cancel(head, "enough").await.unwrap());
-        assert_eq!(lab.status_of(follower).await, Status::Queued, "{name}: it is the next pick's to let it go on");
+        assert_eq!(
+            lab.status_of(follower).await,
+            Status::Queued,
+            "{name}: it is the next pick's to let it go on"
+        );
         lab.drain().await;
         assert_eq!(lab.status_of(follower).await, Status::Done, "{name}");
     }
     let (head, follower) = world(&lab, in_lane("stuck", 1), At::Backoff).await;
-    run(&lab, &format!("update S.instances set status = 'stuck' where id = {head}")).await;
+    run(
+        &lab,
+        &format!("update S.instances set status = 'stuck' where id = {head}"),
+    )
+    .await;
     lab.drain().await;
     assert_eq!(lab.status_of(follower).await, Status::Queued);
     assert!(lab.cancel_subtree(head, "enough").await.unwrap());
@@ -86,12 +105,27 @@ async fn an_instance_that_its_last_death_sets_aside_keeps_its_lane_until_it_is_r
         lab.drain().await;
         assert_eq!(lab.status_of(follower).await, Status::Queued);
         let row = lab.row_of(head).await;
-        assert_eq!(row.last_error.as_deref(), Some("its worker died 3 times while it ran"));
-        assert_eq!((row.crash_count, row.finished_at, row.is_lane_head()), (3, None, true));
+        assert_eq!(
+            row.last_error.as_deref(),
+            Some("its worker died 3 times while it ran")
+        );
+        assert_eq!(
+            (row.crash_count, row.finished_at, row.is_lane_head()),
+            (3, None, true)
+        );
         lab.operate().retry(head.raw(), None).await.unwrap();
-        assert_eq!((lab.row_of(head).await.crash_count, lab.row_of(head).await.attempt), (0, 0));
+        assert_eq!(
+            (
+                lab.row_of(head).await.crash_count,
+                lab.row_of(head).await.attempt
+            ),
+            (0, 0)
+        );
         lab.skip(2 * gen_durable::HOUR).await;
-        assert_eq!((lab.status_of(head).await, lab.status_of(follower).await), (Status::Done, Status::Done));
+        assert_eq!(
+            (lab.status_of(head).await, lab.status_of(follower).await),
+            (Status::Done, Status::Done)
+        );
     }
     assert_eq!(book.read(), [1, 1, 1, 2].repeat(2));
 }
@@ -102,20 +136,42 @@ async fn a_stuck_head_keeps_its_lane_until_it_is_unstuck_or_retried() {
     let retry_stuck = statement(&lab, include_str!("../../../src/store/sql/retry_stuck.sql"));
     for retried in [true, false] {
         let (head, follower) = world(&lab, in_lane(&format!("{retried}"), 1), At::Backoff).await;
-        run(&lab, &format!("update S.instances set status = 'stuck', eligible_at = S.clock() where id = {head}")).await;
+        run(
+            &lab,
+            &format!(
+                "update S.instances set status = 'stuck', eligible_at = S.clock() where id = {head}"
+            ),
+        )
+        .await;
         lab.drain().await;
         assert_eq!(lab.status_of(follower).await, Status::Queued);
         let position = lab.row_of(head).await.lane_position;
         if retried {
-            lab.operate().retry(head.raw(), Some(("good", None))).await.unwrap();
+            lab.operate()
+                .retry(head.raw(), Some(("good", None)))
+                .await
+                .unwrap();
         } else {
             let none: Vec<i64> = Vec::new();
-            sql().await.query(&retry_stuck, &[&vec!["walk/1/backoff"], &0_i64, &10_i32, &none]).await.unwrap();
+            sql()
+                .await
+                .query(
+                    &retry_stuck,
+                    &[&vec!["walk/1/backoff"], &0_i64, &10_i32, &none],
+                )
+                .await
+                .unwrap();
         }
         let row = lab.row_of(head).await;
-        assert_eq!((row.status, row.lane_position, row.is_lane_head()), (Status::Runnable, position, true));
+        assert_eq!(
+            (row.status, row.lane_position, row.is_lane_head()),
+            (Status::Runnable, position, true)
+        );
         lab.drain().await;
-        assert_eq!((lab.status_of(head).await, lab.status_of(follower).await), (Status::Done, Status::Done));
+        assert_eq!(
+            (lab.status_of(head).await, lab.status_of(follower).await),
+            (Status::Done, Status::Done)
+        );
     }
 }
 
@@ -125,11 +181,26 @@ async fn a_head_that_was_deleted_by_hand_is_found_out_by_the_repair() {
     let (head, follower) = world(&lab, in_lane("a", 1), At::Wait).await;
     run(&lab, &format!("delete from S.instances where id = {head}")).await;
     lab.drain().await;
-    assert_eq!(lab.status_of(follower).await, Status::Queued, "nobody knows yet");
+    assert_eq!(
+        lab.status_of(follower).await,
+        Status::Queued,
+        "nobody knows yet"
+    );
     let lane = lab.inspect().lane("server:a").await.unwrap().unwrap();
     assert_eq!(lane.head.unwrap().instance.status, Status::Queued);
-    let repair = statement(&lab, "select repaired from gen_durable.repair('', '', '', '', 500)");
-    assert_eq!(sql().await.query_one(&repair, &[]).await.unwrap().get::<_, i32>(0), 1);
+    let repair = statement(
+        &lab,
+        "select repaired from gen_durable.repair('', '', '', '', 500)",
+    );
+    assert_eq!(
+        sql()
+            .await
+            .query_one(&repair, &[])
+            .await
+            .unwrap()
+            .get::<_, i32>(0),
+        1
+    );
     lab.drain().await;
     assert_eq!(lab.status_of(follower).await, Status::Done);
 }
@@ -142,7 +213,11 @@ async fn one_that_carries_the_number_of_its_lane_passes_it_on_when_it_is_cancell
     lab.drain().await;
     // The head is gone and a repair has found it out: the follower carries the number by which the next pick comes here.
     run(&lab, &format!("delete from S.instances where id = {head}")).await;
-    run(&lab, &format!("update S.instances set arrival = nextval('S.arrivals') where id = {follower}")).await;
+    run(
+        &lab,
+        &format!("update S.instances set arrival = nextval('S.arrivals') where id = {follower}"),
+    )
+    .await;
     assert!(lab.cancel(follower, "enough").await.unwrap());
     lab.drain().await;
     assert_eq!(lab.status_of(last).await, Status::Done);
@@ -152,11 +227,22 @@ async fn one_that_carries_the_number_of_its_lane_passes_it_on_when_it_is_cancell
 async fn whatever_ends_one_that_has_the_turn_the_next_under_its_key_goes_on() {
     let (lab, _) = lab().await;
     for name in ["cancelled", "died", "stuck"] {
-        let (head, follower) = (enqueue(&lab, under(name, 1), At::Wait).await, under(name, 2));
+        let (head, follower) = (
+            enqueue(&lab, under(name, 1), At::Wait).await,
+            under(name, 2),
+        );
         lab.drain().await;
         // It has the turn and is about to run.
-        let holds = if name == "stuck" { "'executing', locked_by = gen_random_uuid()" } else { "'runnable'" };
-        run(&lab, &format!("update S.instances set status = {holds} where id = {head}")).await;
+        let holds = if name == "stuck" {
+            "'executing', locked_by = gen_random_uuid()"
+        } else {
+            "'runnable'"
+        };
+        run(
+            &lab,
+            &format!("update S.instances set status = {holds} where id = {head}"),
+        )
+        .await;
         let follower = enqueue(&lab, follower, At::Good).await;
         match name {
             "died" => {
@@ -176,7 +262,14 @@ async fn whatever_ends_one_that_has_the_turn_the_next_under_its_key_goes_on() {
                         array[null::int], array[null::text], array[null::text], array[null::text], array[null::text],
                         array['no build knows it'], array[0], array[0::float8], null, '{}', '{}', null, 0, '{}') written
                      where i.id = $1";
-                assert!(!sql().await.query(&statement(&lab, settle), &[&head.raw()]).await.unwrap().is_empty());
+                assert!(
+                    !sql()
+                        .await
+                        .query(&statement(&lab, settle), &[&head.raw()])
+                        .await
+                        .unwrap()
+                        .is_empty()
+                );
                 assert_eq!(lab.status_of(head).await, Status::Stuck);
             }
         }
@@ -212,14 +305,25 @@ async fn family(lab: &Lab<Book>) -> (Id<Walk>, i64) {
 }
 
 async fn reap(lab: &Lab<Book>) -> Vec<i64> {
-    let text = statement(lab, REAP).replace("$1", &format!("'{DEAD}'")).replace("$2", "10").replace("$3", "3");
+    let text = statement(lab, REAP)
+        .replace("$1", &format!("'{DEAD}'"))
+        .replace("$2", "10")
+        .replace("$3", "3");
     // As the planner does it while there are few rows: by whatever way, the answer is the same.
     let client = sql().await;
     client
-        .batch_execute("set enable_nestloop = off; set enable_indexscan = off; set enable_bitmapscan = off")
+        .batch_execute(
+            "set enable_nestloop = off; set enable_indexscan = off; set enable_bitmapscan = off",
+        )
         .await
         .unwrap();
-    let mut reaped: Vec<i64> = client.query(&text, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
+    let mut reaped: Vec<i64> = client
+        .query(&text, &[])
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| row.get(0))
+        .collect();
     reaped.sort_unstable();
     reaped
 }
@@ -231,17 +335,32 @@ async fn a_parent_and_its_child_of_one_dead_worker_are_both_taken_back() {
     assert_eq!(reap(&lab).await, [parent.raw(), child]);
     let row = lab.row_of(parent).await;
     assert_eq!((row.status, row.attempt), (Status::Runnable, 1));
-    assert_eq!(row.children_pending, 1, "a child that is set aside has not settled: its parent is not told");
-    assert_eq!(lab.row_of(Id::<Walk>::from_raw(child)).await.status, Status::Stuck);
+    assert_eq!(
+        row.children_pending, 1,
+        "a child that is set aside has not settled: its parent is not told"
+    );
+    assert_eq!(
+        lab.row_of(Id::<Walk>::from_raw(child)).await.status,
+        Status::Stuck
+    );
 }
 
 #[tokio::test]
 async fn a_child_is_taken_back_while_another_transaction_holds_its_parent() {
     let (lab, _) = lab().await;
     let (parent, child) = family(&lab).await;
-    run(&lab, &format!("update S.instances set status = 'runnable', locked_by = null where id = {parent}")).await;
+    run(
+        &lab,
+        &format!(
+            "update S.instances set status = 'runnable', locked_by = null where id = {parent}"
+        ),
+    )
+    .await;
     let holder = sql().await;
-    let hold = format!("begin; select from {}.instances where id = {parent} for no key update", lab.pool().schema());
+    let hold = format!(
+        "begin; select from {}.instances where id = {parent} for no key update",
+        lab.pool().schema()
+    );
     holder.batch_execute(&hold).await.unwrap();
     assert_eq!(reap(&lab).await, [child]);
 }
@@ -250,9 +369,20 @@ async fn a_child_is_taken_back_while_another_transaction_holds_its_parent() {
 async fn a_child_whose_parent_was_collected_is_taken_back_at_its_last_death() {
     let (lab, _) = lab().await;
     let (parent, child) = family(&lab).await;
-    run(&lab, &format!("delete from S.instances where id = {parent}")).await;
+    run(
+        &lab,
+        &format!("delete from S.instances where id = {parent}"),
+    )
+    .await;
     assert_eq!(reap(&lab).await, [child]);
-    assert_eq!(lab.row_of(Id::<Walk>::from_raw(child)).await.status, Status::Stuck);
+    assert_eq!(
+        lab.row_of(Id::<Walk>::from_raw(child)).await.status,
+        Status::Stuck
+    );
     let bury = statement(&lab, include_str!("../../../src/store/sql/bury.sql"));
-    assert_eq!(sql().await.execute(&bury, &[&DEAD]).await.unwrap(), 1, "the dead worker holds nothing more");
+    assert_eq!(
+        sql().await.execute(&bury, &[&DEAD]).await.unwrap(),
+        1,
+        "the dead worker holds nothing more"
+    );
 }

@@ -10,7 +10,8 @@ mod steer;
 use std::sync::{Arc, Mutex};
 
 use gen_durable::{
-    Context, HOUR, Id, Job, Lab, Lane, Machine, Outcome, Policy, Signal, StepError, birth, done, spawn, stop, wait_for,
+    Context, HOUR, Id, Job, Lab, Lane, Machine, Outcome, Policy, Signal, StepError, birth, done,
+    spawn, stop, wait_for,
 };
 use serde::{Deserialize, Serialize};
 
@@ -72,13 +73,23 @@ impl Machine for Walk {
     type Output = ();
     fn lane(&self) -> Option<Lane> {
         let lane = self.lane.as_ref().map(|lane| Lane::new("server", lane));
-        lane.map(|lane| if self.blocks { lane.block_on_failure() } else { lane })
+        lane.map(|lane| {
+            if self.blocks {
+                lane.block_on_failure()
+            } else {
+                lane
+            }
+        })
     }
     fn partition(&self) -> Option<String> {
         self.partition.clone()
     }
     fn policy(&self, _: &At) -> Policy {
-        Policy { backoff_first: HOUR, backoff_max: HOUR, ..Policy::default() }
+        Policy {
+            backoff_first: HOUR,
+            backoff_max: HOUR,
+            ..Policy::default()
+        }
     }
     async fn step(&mut self, at: At, cx: &mut Context<'_, Self>) -> Outcome<Self> {
         cx.app.0.lock().unwrap().push(self.n);
@@ -94,26 +105,51 @@ impl Machine for Walk {
 }
 
 pub(super) fn in_lane(lane: &str, n: u64) -> Walk {
-    Walk { lane: Some(lane.into()), blocks: false, partition: None, n }
+    Walk {
+        lane: Some(lane.into()),
+        blocks: false,
+        partition: None,
+        n,
+    }
 }
 
 pub(super) fn blocking(lane: &str, n: u64) -> Walk {
-    Walk { blocks: true, ..in_lane(lane, n) }
+    Walk {
+        blocks: true,
+        ..in_lane(lane, n)
+    }
 }
 
 pub(super) fn under(partition: &str, n: u64) -> Walk {
-    Walk { lane: None, blocks: false, partition: Some(partition.into()), n }
+    Walk {
+        lane: None,
+        blocks: false,
+        partition: Some(partition.into()),
+        n,
+    }
 }
 
 pub(super) async fn lab() -> (Lab<Book>, Book) {
     let book = Book::default();
-    (Lab::new(book.clone()).await.register::<Walk>().register::<Child>(), book)
+    (
+        Lab::new(book.clone())
+            .await
+            .register::<Walk>()
+            .register::<Child>(),
+        book,
+    )
 }
 
 /// In a transaction of the caller's, so that whoever picks gives out the places.
 async fn enqueue(lab: &Lab<Book>, walk: Walk, at: At) -> Id<Walk> {
     let mut tx = lab.pool().begin().await.unwrap();
-    let id = lab.enqueue(walk).starting_at(at).within(&mut tx).await.unwrap().id;
+    let id = lab
+        .enqueue(walk)
+        .starting_at(at)
+        .within(&mut tx)
+        .await
+        .unwrap()
+        .id;
     tx.commit().await.unwrap();
     id
 }

@@ -7,7 +7,10 @@ use tokio_postgres::Client;
 use crate::support::{apart, sql_at};
 
 fn ballast() -> i64 {
-    std::env::var("DURABLE_PLAN_ROWS").ok().and_then(|rows| rows.parse().ok()).unwrap_or(50_000)
+    std::env::var("DURABLE_PLAN_ROWS")
+        .ok()
+        .and_then(|rows| rows.parse().ok())
+        .unwrap_or(50_000)
 }
 
 /// Pages that a statement touches, and rows that it brings. Planned once more before, which also costs.
@@ -18,15 +21,27 @@ async fn pages(client: &Client, pool: &Pool, text: &str, values: &[&str]) -> (f6
     }
     let mut seen = (0.0, 0);
     for _ in 0..2 {
-        let plan = client.query(&format!("explain (analyze, buffers, timing off) {text}"), &[]).await.unwrap();
+        let plan = client
+            .query(
+                &format!("explain (analyze, buffers, timing off) {text}"),
+                &[],
+            )
+            .await
+            .unwrap();
         let lines: Vec<String> = plan.iter().map(|row| row.get(0)).collect();
         let number = |line: &str, of: &str| -> f64 {
             let rest = line.split_once(of).map(|(_, rest)| rest).unwrap_or("0");
-            let digits: String = rest.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
+            let digits: String = rest
+                .chars()
+                .take_while(|c| c.is_ascii_digit() || *c == '.')
+                .collect();
             digits.parse().unwrap()
         };
         let actual = lines[0].split_once("(actual").unwrap().1;
-        let buffers = lines.iter().find(|line| line.trim_start().starts_with("Buffers:")).unwrap();
+        let buffers = lines
+            .iter()
+            .find(|line| line.trim_start().starts_with("Buffers:"))
+            .unwrap();
         let touched = number(buffers, "hit=") + number(buffers, "read=");
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let touched = touched as u64;
@@ -57,8 +72,12 @@ const DEPTH: &str = include_str!("../../../src/store/sql/lane_depth.sql");
 const TURNS: &str = include_str!("../../../src/store/sql/turns.sql");
 
 /// tenant, key, blocked, after, limit, prefix, until
-const PAGE: [&str; 9] = ["null", "null", "false", "''", "''", "50", "null", "null", "null"];
-const BLOCKED: [&str; 9] = ["null", "null", "true", "''", "''", "50", "null", "null", "null"];
+const PAGE: [&str; 9] = [
+    "null", "null", "false", "''", "''", "50", "null", "null", "null",
+];
+const BLOCKED: [&str; 9] = [
+    "null", "null", "true", "''", "''", "50", "null", "null", "null",
+];
 
 #[tokio::test]
 async fn a_page_of_lanes_costs_the_same_however_many_lanes_there_are_and_however_long_they_are() {
@@ -66,7 +85,12 @@ async fn a_page_of_lanes_costs_the_same_however_many_lanes_there_are_and_however
     let client = sql_at(&url).await;
     let schema = pool.schema().to_owned();
     load(&client, &pool, "lane", 200, 3).await;
-    client.batch_execute(&format!("vacuum analyze {schema}.instances, {schema}.lanes")).await.unwrap();
+    client
+        .batch_execute(&format!(
+            "vacuum analyze {schema}.instances, {schema}.lanes"
+        ))
+        .await
+        .unwrap();
     let (rows, base) = pages(&client, &pool, LANES, &PAGE).await;
     assert!((rows - 50.0).abs() < 0.1, "{rows}");
     // Behind the page: a long lane and many lanes.
@@ -74,36 +98,80 @@ async fn a_page_of_lanes_costs_the_same_however_many_lanes_there_are_and_however
     load(&client, &pool, "n many", ballast() / 5, 1).await;
     for helped in [false, true] {
         if helped {
-            client.batch_execute(&format!("vacuum analyze {schema}.instances, {schema}.lanes")).await.unwrap();
+            client
+                .batch_execute(&format!(
+                    "vacuum analyze {schema}.instances, {schema}.lanes"
+                ))
+                .await
+                .unwrap();
         }
         let (_, now) = pages(&client, &pool, LANES, &PAGE).await;
-        assert!(now < base * 2 + 100, "{base} pages alone, {now} before many others (analyzed: {helped})");
+        assert!(
+            now < base * 2 + 100,
+            "{base} pages alone, {now} before many others (analyzed: {helped})"
+        );
     }
     // The page that holds the long lane counts it up to its bound and no further.
-    let long = ["null", "null", "false", "''", "'lane 000200'", "50", "null", "null", "null"];
+    let long = [
+        "null",
+        "null",
+        "false",
+        "''",
+        "'lane 000200'",
+        "50",
+        "null",
+        "null",
+        "null",
+    ];
     let (_, counted) = pages(&client, &pool, LANES, &long).await;
-    assert!(counted < base + 25_000, "{counted} pages to count up to 10,001");
+    assert!(
+        counted < base + 25_000,
+        "{counted} pages to count up to 10,001"
+    );
     let inspect = gen_durable::Client::new(pool.clone()).inspect();
     let lane = inspect.lane("m long 000001").await.unwrap().unwrap();
     assert_eq!(lane.depth, 10_001, "and no further");
     // Where an entry of it stands is counted up to the same bound.
-    let last = format!("(select array[max(id)] from {schema}.instances where lane_key like 'm long%')");
+    let last =
+        format!("(select array[max(id)] from {schema}.instances where lane_key like 'm long%')");
     let (_, place) = pages(&client, &pool, TURNS, &[&last]).await;
-    assert!(place < 25_000 + 2_000, "{place} pages to say where it stands");
-    let id: i64 = client.query_one(&format!("select ({last})[1]"), &[]).await.unwrap().get(0);
+    assert!(
+        place < 25_000 + 2_000,
+        "{place} pages to say where it stands"
+    );
+    let id: i64 = client
+        .query_one(&format!("select ({last})[1]"), &[])
+        .await
+        .unwrap()
+        .get(0);
     let explained = inspect.explain(id).await.unwrap().unwrap();
-    assert!(matches!(explained.blockers[0], gen_durable::Blocker::Queued { ahead: 10_001, .. }), "{explained:?}");
+    assert!(
+        matches!(
+            explained.blockers[0],
+            gen_durable::Blocker::Queued { ahead: 10_001, .. }
+        ),
+        "{explained:?}"
+    );
     // Blocked lanes are found without looking at the others.
     let block = format!(
         "update {schema}.instances set status = 'failed', finished_at = statement_timestamp()
          where lane_key = 'm long 000001' and lane_position = 1"
     );
     client.batch_execute(&block).await.unwrap();
-    client.batch_execute(&format!("vacuum analyze {schema}.instances")).await.unwrap();
+    client
+        .batch_execute(&format!("vacuum analyze {schema}.instances"))
+        .await
+        .unwrap();
     let (rows, blocked) = pages(&client, &pool, LANES, &BLOCKED).await;
-    assert!((rows - 1.0).abs() < 0.1 && blocked < 25_000, "{rows} rows, {blocked} pages");
+    assert!(
+        (rows - 1.0).abs() < 0.1 && blocked < 25_000,
+        "{rows} rows, {blocked} pages"
+    );
     let (_, gauge) = pages(&client, &pool, DEPTH, &[]).await;
-    assert!(gauge < 60_000, "{gauge} pages for the gauges, whatever there is");
+    assert!(
+        gauge < 60_000,
+        "{gauge} pages for the gauges, whatever there is"
+    );
 }
 
 #[tokio::test]
@@ -123,14 +191,23 @@ async fn a_page_of_partition_keys_costs_the_same_however_many_wait_under_the_key
     };
     let page = ["null", "null", "''", "''", "50"];
     load("key", 200, 3).await;
-    client.batch_execute(&format!("vacuum analyze {schema}.instances")).await.unwrap();
+    client
+        .batch_execute(&format!("vacuum analyze {schema}.instances"))
+        .await
+        .unwrap();
     let (rows, base) = pages(&client, &pool, PARTITIONS, &page).await;
     assert!((rows - 50.0).abs() < 0.1, "{rows}");
     load("m hot", 1, ballast()).await;
     load("n many", ballast() / 5, 2).await;
-    client.batch_execute(&format!("vacuum analyze {schema}.instances")).await.unwrap();
+    client
+        .batch_execute(&format!("vacuum analyze {schema}.instances"))
+        .await
+        .unwrap();
     let (_, now) = pages(&client, &pool, PARTITIONS, &page).await;
-    assert!(now < base * 2 + 100, "{base} pages alone, {now} before many others");
+    assert!(
+        now < base * 2 + 100,
+        "{base} pages alone, {now} before many others"
+    );
 }
 
 #[tokio::test]
@@ -140,11 +217,36 @@ async fn a_prefix_is_looked_for_among_so_many_lanes_and_the_page_says_how_far() 
     load(&client, &pool, "lane", 5_100, 1).await;
     load(&client, &pool, "wanted", 3, 1).await;
     let inspect = gen_durable::Client::new(pool.clone()).inspect();
-    let filter = KeyFilter { prefix: Some("wanted".into()), limit: 2, ..KeyFilter::default() };
+    let filter = KeyFilter {
+        prefix: Some("wanted".into()),
+        limit: 2,
+        ..KeyFilter::default()
+    };
     let first = inspect.lanes_page(filter.clone()).await.unwrap();
-    assert_eq!((first.lanes.len(), &first.next), (0, &Some((String::new(), "lane 005000".into()))));
-    let second = inspect.lanes_page(KeyFilter { after: first.next, ..filter.clone() }).await.unwrap();
-    assert_eq!((second.lanes.len(), &second.next), (2, &Some((String::new(), "wanted 000002".into()))));
-    let third = inspect.lanes_page(KeyFilter { after: second.next, ..filter }).await.unwrap();
-    assert_eq!((third.lanes.len(), third.lanes[0].key.as_str(), third.next), (1, "wanted 000003", None));
+    assert_eq!(
+        (first.lanes.len(), &first.next),
+        (0, &Some((String::new(), "lane 005000".into())))
+    );
+    let second = inspect
+        .lanes_page(KeyFilter {
+            after: first.next,
+            ..filter.clone()
+        })
+        .await
+        .unwrap();
+    assert_eq!(
+        (second.lanes.len(), &second.next),
+        (2, &Some((String::new(), "wanted 000002".into())))
+    );
+    let third = inspect
+        .lanes_page(KeyFilter {
+            after: second.next,
+            ..filter
+        })
+        .await
+        .unwrap();
+    assert_eq!(
+        (third.lanes.len(), third.lanes[0].key.as_str(), third.next),
+        (1, "wanted 000003", None)
+    );
 }

@@ -12,7 +12,12 @@ fn first(explanation: &Explanation) -> &Blocker {
 #[tokio::test]
 async fn every_lane_shows_its_depth_its_head_and_why_that_one_has_not_ended() {
     let (lab, _) = lab().await;
-    let cases = [("backoff", At::Backoff), ("children", At::Fan), ("failed", At::Fail), ("signal", At::Wait)];
+    let cases = [
+        ("backoff", At::Backoff),
+        ("children", At::Fan),
+        ("failed", At::Fail),
+        ("signal", At::Wait),
+    ];
     for (lane, at) in cases {
         enqueue(&lab, blocking(lane, 1), at).await;
         enqueue(&lab, in_lane(lane, 2), At::Good).await;
@@ -21,9 +26,20 @@ async fn every_lane_shows_its_depth_its_head_and_why_that_one_has_not_ended() {
     let late = enqueue(&lab, in_lane("signal", 3), At::Good).await;
     enqueue(&lab, in_lane("unplaced", 4), At::Good).await;
     enqueue(&lab, in_lane("zoo", 5), At::Good).await;
-    enqueue(&lab, Walk { n: 6, ..in_lane("zoo", 6) }, At::Good).await;
+    enqueue(
+        &lab,
+        Walk {
+            n: 6,
+            ..in_lane("zoo", 6)
+        },
+        At::Good,
+    )
+    .await;
     let lanes = lab.inspect().lanes(KeyFilter::default()).await.unwrap();
-    let seen: Vec<_> = lanes.iter().map(|lane| (lane.key.as_str(), lane.depth, lane.unplaced)).collect();
+    let seen: Vec<_> = lanes
+        .iter()
+        .map(|lane| (lane.key.as_str(), lane.depth, lane.unplaced))
+        .collect();
     let expected = [
         ("server:backoff", 2, 0),
         ("server:children", 2, 0),
@@ -34,32 +50,91 @@ async fn every_lane_shows_its_depth_its_head_and_why_that_one_has_not_ended() {
     ];
     assert_eq!(seen, expected);
     let head = |lane: usize| lanes[lane].head.as_ref().unwrap();
-    assert!(matches!(first(head(0)), Blocker::QueueNotWorked { .. }), "the lab has no worker's row: {:?}", head(0));
-    assert!(head(0).blockers.iter().any(|blocker| matches!(blocker, Blocker::NotDue { .. })), "{:?}", head(0));
-    assert!(matches!(first(head(1)), Blocker::AwaitingChildren { pending: 1, .. }), "{:?}", head(1));
-    assert!(matches!(first(head(2)), Blocker::Settled { status: Status::Failed, .. }), "{:?}", head(2));
-    let blocks = Blocker::BlocksLane { lane: "server:failed".into(), tenant: String::new(), behind: 1 };
+    assert!(
+        matches!(first(head(0)), Blocker::QueueNotWorked { .. }),
+        "the lab has no worker's row: {:?}",
+        head(0)
+    );
+    assert!(
+        head(0)
+            .blockers
+            .iter()
+            .any(|blocker| matches!(blocker, Blocker::NotDue { .. })),
+        "{:?}",
+        head(0)
+    );
+    assert!(
+        matches!(first(head(1)), Blocker::AwaitingChildren { pending: 1, .. }),
+        "{:?}",
+        head(1)
+    );
+    assert!(
+        matches!(
+            first(head(2)),
+            Blocker::Settled {
+                status: Status::Failed,
+                ..
+            }
+        ),
+        "{:?}",
+        head(2)
+    );
+    let blocks = Blocker::BlocksLane {
+        lane: "server:failed".into(),
+        tenant: String::new(),
+        behind: 1,
+    };
     assert_eq!(head(2).blockers[1], blocks);
-    assert!(matches!(first(head(3)), Blocker::AwaitingSignal { names, .. } if names == &["go"]), "{:?}", head(3));
+    assert!(
+        matches!(first(head(3)), Blocker::AwaitingSignal { names, .. } if names == &["go"]),
+        "{:?}",
+        head(3)
+    );
     assert_eq!((&lanes[4].head, &lanes[5].head), (&None, &None));
     assert_eq!(
-        lanes.iter().map(|lane| lane.is_blocked()).collect::<Vec<_>>(),
+        lanes
+            .iter()
+            .map(|lane| lane.is_blocked())
+            .collect::<Vec<_>>(),
         [false, false, true, false, false, false]
     );
 
     // What waits says so of itself, and names its head.
     let explained = lab.inspect().explain(late.raw()).await.unwrap().unwrap();
-    assert_eq!(explained.blockers[0], Blocker::NotPlaced { live_workers: 0 });
-    let Blocker::Queued { lane, ahead: 2, head } = &explained.blockers[1] else { panic!("{explained:?}") };
-    assert_eq!((lane.as_str(), head.instance.status), ("server:signal", Status::AwaitingSignal));
+    assert_eq!(
+        explained.blockers[0],
+        Blocker::NotPlaced { live_workers: 0 }
+    );
+    let Blocker::Queued {
+        lane,
+        ahead: 2,
+        head,
+    } = &explained.blockers[1]
+    else {
+        panic!("{explained:?}")
+    };
+    assert_eq!(
+        (lane.as_str(), head.instance.status),
+        ("server:signal", Status::AwaitingSignal)
+    );
     let queues = lab.inspect().queues().await.unwrap();
-    assert_eq!((queues[0].queued, queues[0].held_back), (8, 0), "{queues:?}");
+    assert_eq!(
+        (queues[0].queued, queues[0].held_back),
+        (8, 0),
+        "{queues:?}"
+    );
 }
 
 #[tokio::test]
 async fn lanes_are_listed_page_by_page_by_tenant_and_only_the_blocked_if_asked() {
     let (lab, _) = lab().await;
-    for (tenant, lane) in [("", "a"), ("", "b"), ("acme", "a"), ("acme", "c"), ("beta", "a")] {
+    for (tenant, lane) in [
+        ("", "a"),
+        ("", "b"),
+        ("acme", "a"),
+        ("acme", "c"),
+        ("beta", "a"),
+    ] {
         lab.enqueue(blocking(lane, 1))
             .tenant(tenant)
             .starting_at(if lane == "a" { At::Fail } else { At::Wait })
@@ -70,13 +145,21 @@ async fn lanes_are_listed_page_by_page_by_tenant_and_only_the_blocked_if_asked()
     lab.drain().await;
     let names = async |filter: KeyFilter| -> Vec<(String, String)> {
         let lanes = lab.inspect().lanes(filter).await.unwrap();
-        lanes.into_iter().map(|lane| (lane.tenant, lane.key)).collect()
+        lanes
+            .into_iter()
+            .map(|lane| (lane.tenant, lane.key))
+            .collect()
     };
     let all = names(KeyFilter::default()).await;
     assert_eq!(all.len(), 5);
     let mut paged = Vec::new();
     loop {
-        let page = names(KeyFilter { limit: 2, after: paged.last().cloned(), ..KeyFilter::default() }).await;
+        let page = names(KeyFilter {
+            limit: 2,
+            after: paged.last().cloned(),
+            ..KeyFilter::default()
+        })
+        .await;
         if page.is_empty() {
             break;
         }
@@ -84,17 +167,62 @@ async fn lanes_are_listed_page_by_page_by_tenant_and_only_the_blocked_if_asked()
         paged.extend(page);
     }
     assert_eq!(paged, all);
-    let acme = names(KeyFilter { tenant: Some("acme".into()), ..KeyFilter::default() }).await;
-    assert_eq!(acme, [("acme".into(), "server:a".into()), ("acme".into(), "server:c".into())]);
-    assert_eq!(names(KeyFilter { tenant: Some(String::new()), ..KeyFilter::default() }).await.len(), 2);
-    let blocked = names(KeyFilter { blocked: true, ..KeyFilter::default() }).await;
-    assert_eq!(blocked.iter().map(|(tenant, _)| tenant.as_str()).collect::<Vec<_>>(), ["", "acme", "beta"]);
-    let after = KeyFilter { blocked: true, after: Some(blocked[0].clone()), limit: 1, ..KeyFilter::default() };
-    assert_eq!(names(after).await, [("acme".to_owned(), "server:a".to_owned())]);
+    let acme = names(KeyFilter {
+        tenant: Some("acme".into()),
+        ..KeyFilter::default()
+    })
+    .await;
+    assert_eq!(
+        acme,
+        [
+            ("acme".into(), "server:a".into()),
+            ("acme".into(), "server:c".into())
+        ]
+    );
+    assert_eq!(
+        names(KeyFilter {
+            tenant: Some(String::new()),
+            ..KeyFilter::default()
+        })
+        .await
+        .len(),
+        2
+    );
+    let blocked = names(KeyFilter {
+        blocked: true,
+        ..KeyFilter::default()
+    })
+    .await;
+    assert_eq!(
+        blocked
+            .iter()
+            .map(|(tenant, _)| tenant.as_str())
+            .collect::<Vec<_>>(),
+        ["", "acme", "beta"]
+    );
+    let after = KeyFilter {
+        blocked: true,
+        after: Some(blocked[0].clone()),
+        limit: 1,
+        ..KeyFilter::default()
+    };
+    assert_eq!(
+        names(after).await,
+        [("acme".to_owned(), "server:a".to_owned())]
+    );
     // One lane, by what the program calls it.
-    let one = lab.inspect().lane(Lane::new("server", "c").of("acme")).await.unwrap().unwrap();
+    let one = lab
+        .inspect()
+        .lane(Lane::new("server", "c").of("acme"))
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!((one.depth, one.is_blocked()), (2, false));
-    assert_eq!(lab.inspect().lane("server:c").await.unwrap(), None, "it is acme's");
+    assert_eq!(
+        lab.inspect().lane("server:c").await.unwrap(),
+        None,
+        "it is acme's"
+    );
 }
 
 #[tokio::test]
@@ -103,19 +231,46 @@ async fn what_is_held_back_names_who_has_the_turn_and_keys_are_listed() {
     let holder = lab.enqueue(under("k", 1)).after(HOUR).await.unwrap().id;
     lab.drain().await;
     let waits = lab.enqueue(under("k", 2)).after(2 * HOUR).await.unwrap().id;
-    let keys = lab.inspect().partitions(KeyFilter::default()).await.unwrap();
-    assert_eq!((keys.len(), keys[0].key.as_str(), keys[0].waiting), (1, "k", 1));
+    let keys = lab
+        .inspect()
+        .partitions(KeyFilter::default())
+        .await
+        .unwrap();
+    assert_eq!(
+        (keys.len(), keys[0].key.as_str(), keys[0].waiting),
+        (1, "k", 1)
+    );
     assert_eq!(keys[0].turn.as_ref().unwrap().instance.id, holder.raw());
     lab.drain().await;
     let explained = lab.inspect().explain(waits.raw()).await.unwrap().unwrap();
-    let Blocker::HeldBack { partition, holder: named } = first(&explained) else { panic!("{explained:?}") };
+    let Blocker::HeldBack {
+        partition,
+        holder: named,
+    } = first(&explained)
+    else {
+        panic!("{explained:?}")
+    };
     assert_eq!((partition.as_str(), named.instance.id), ("k", holder.raw()));
-    assert!(explained.blockers.iter().any(|blocker| matches!(blocker, Blocker::NotDue { .. })), "and besides");
+    assert!(
+        explained
+            .blockers
+            .iter()
+            .any(|blocker| matches!(blocker, Blocker::NotDue { .. })),
+        "and besides"
+    );
     // Nobody has the turn, by hand: it is the next pick's.
-    run(&lab, &format!("update S.instances set held_back = true where id = {holder}")).await;
+    run(
+        &lab,
+        &format!("update S.instances set held_back = true where id = {holder}"),
+    )
+    .await;
     let explained = lab.inspect().explain(waits.raw()).await.unwrap().unwrap();
     assert_eq!(first(&explained), &Blocker::NotPlaced { live_workers: 0 });
-    let keys = lab.inspect().partitions(KeyFilter::default()).await.unwrap();
+    let keys = lab
+        .inspect()
+        .partitions(KeyFilter::default())
+        .await
+        .unwrap();
     assert_eq!((keys[0].waiting, &keys[0].turn), (2, &None));
     // Many keys, in pages, by both indexes.
     for key in ["a", "b", "c"] {
@@ -124,11 +279,23 @@ async fn what_is_held_back_names_who_has_the_turn_and_keys_are_listed() {
     }
     let mut paged: Vec<(String, String)> = Vec::new();
     loop {
-        let filter = KeyFilter { limit: 1, after: paged.last().cloned(), ..KeyFilter::default() };
-        let Some(key) = lab.inspect().partitions(filter).await.unwrap().pop() else { break };
+        let filter = KeyFilter {
+            limit: 1,
+            after: paged.last().cloned(),
+            ..KeyFilter::default()
+        };
+        let Some(key) = lab.inspect().partitions(filter).await.unwrap().pop() else {
+            break;
+        };
         paged.push((key.tenant, key.key));
     }
-    assert_eq!(paged.iter().map(|(_, key)| key.as_str()).collect::<Vec<_>>(), ["a", "b", "c", "k"]);
+    assert_eq!(
+        paged
+            .iter()
+            .map(|(_, key)| key.as_str())
+            .collect::<Vec<_>>(),
+        ["a", "b", "c", "k"]
+    );
     let queues = lab.inspect().queues().await.unwrap();
     assert_eq!(queues[0].held_back, 8, "{queues:?}");
 }
@@ -138,14 +305,26 @@ async fn one_behind_a_head_that_waits_for_a_turn_names_both() {
     let (lab, _) = lab().await;
     let holder = lab.enqueue(under("k", 1)).after(HOUR).await.unwrap().id;
     lab.drain().await;
-    let both = Walk { partition: Some("k".into()), ..in_lane("a", 2) };
+    let both = Walk {
+        partition: Some("k".into()),
+        ..in_lane("a", 2)
+    };
     let head = lab.enqueue(both).after(2 * HOUR).await.unwrap().id;
     let last = enqueue(&lab, in_lane("a", 3), At::Good).await;
     lab.drain().await;
     let explained = lab.inspect().explain(last.raw()).await.unwrap().unwrap();
-    let Blocker::Queued { head: before, ahead: 1, .. } = first(&explained) else { panic!("{explained:?}") };
+    let Blocker::Queued {
+        head: before,
+        ahead: 1,
+        ..
+    } = first(&explained)
+    else {
+        panic!("{explained:?}")
+    };
     assert_eq!(before.instance.id, head.raw());
-    let Blocker::HeldBack { holder: turn, .. } = first(before) else { panic!("{before:?}") };
+    let Blocker::HeldBack { holder: turn, .. } = first(before) else {
+        panic!("{before:?}")
+    };
     assert_eq!(turn.instance.id, holder.raw());
 }
 
@@ -153,36 +332,95 @@ async fn one_behind_a_head_that_waits_for_a_turn_names_both() {
 async fn rows_say_their_lane_and_key_and_are_found_by_them() {
     let (lab, _) = lab().await;
     let head = enqueue(&lab, blocking("a", 1), At::Wait).await;
-    let behind = enqueue(&lab, Walk { partition: Some("k".into()), ..in_lane("a", 2) }, At::Good).await;
+    let behind = enqueue(
+        &lab,
+        Walk {
+            partition: Some("k".into()),
+            ..in_lane("a", 2)
+        },
+        At::Good,
+    )
+    .await;
     let row = lab.row_of(behind).await;
-    assert_eq!((row.lane_key.as_deref(), row.partition_key.as_deref()), (Some("server:a"), Some("k")));
-    assert_eq!((row.in_lane, row.lane_position, row.held_back, row.is_lane_head()), (false, None, false, false));
+    assert_eq!(
+        (row.lane_key.as_deref(), row.partition_key.as_deref()),
+        (Some("server:a"), Some("k"))
+    );
+    assert_eq!(
+        (
+            row.in_lane,
+            row.lane_position,
+            row.held_back,
+            row.is_lane_head()
+        ),
+        (false, None, false, false)
+    );
     assert!(row.arrival.is_some());
     lab.drain().await;
     let (first, second) = (lab.row_of(head).await, lab.row_of(behind).await);
     assert!(first.is_lane_head() && first.lane_blocks && !first.blocks_its_lane());
     assert!(!second.is_lane_head() && second.in_lane && second.lane_position > first.lane_position);
     let ids = async |filter: Filter| -> Vec<i64> {
-        lab.inspect().list(Filter { limit: 9, ..filter }).await.unwrap().iter().map(|row| row.id).collect()
+        lab.inspect()
+            .list(Filter { limit: 9, ..filter })
+            .await
+            .unwrap()
+            .iter()
+            .map(|row| row.id)
+            .collect()
     };
     let lane = || Some("server:a".to_owned());
-    assert_eq!(ids(Filter { lane: lane(), ..Filter::default() }).await, [behind.raw(), head.raw()]);
-    assert_eq!(ids(Filter { partition: Some("k".into()), ..Filter::default() }).await, [behind.raw()]);
-    assert_eq!(ids(Filter { lane: lane(), tenant: Some("acme".into()), ..Filter::default() }).await, [0_i64; 0]);
+    assert_eq!(
+        ids(Filter {
+            lane: lane(),
+            ..Filter::default()
+        })
+        .await,
+        [behind.raw(), head.raw()]
+    );
+    assert_eq!(
+        ids(Filter {
+            partition: Some("k".into()),
+            ..Filter::default()
+        })
+        .await,
+        [behind.raw()]
+    );
+    assert_eq!(
+        ids(Filter {
+            lane: lane(),
+            tenant: Some("acme".into()),
+            ..Filter::default()
+        })
+        .await,
+        [0_i64; 0]
+    );
 }
 
 #[tokio::test]
 async fn partition_keys_are_not_listed_by_what_only_lanes_have() {
     let (lab, _) = lab().await;
     for filter in [
-        KeyFilter { prefix: Some("acc".into()), ..KeyFilter::default() },
-        KeyFilter { blocked: true, ..KeyFilter::default() },
+        KeyFilter {
+            prefix: Some("acc".into()),
+            ..KeyFilter::default()
+        },
+        KeyFilter {
+            blocked: true,
+            ..KeyFilter::default()
+        },
     ] {
         let refused = lab.inspect().partitions(filter).await.unwrap_err();
         assert!(refused.to_string().contains("are for lanes"), "{refused}");
     }
     assert_eq!(
-        lab.inspect().partitions(KeyFilter { prefix: Some(String::new()), ..KeyFilter::default() }).await.unwrap(),
+        lab.inspect()
+            .partitions(KeyFilter {
+                prefix: Some(String::new()),
+                ..KeyFilter::default()
+            })
+            .await
+            .unwrap(),
         []
     );
 }

@@ -12,16 +12,29 @@ async fn a_retried_head_runs_again_in_its_place_and_the_lane_waits_for_it() {
     let next = enqueue(&lab, in_lane("a", 2), At::Good).await;
     lab.drain().await;
     assert_eq!(book.read(), [1]);
-    assert_eq!(lab.operate().lane_retry("server:a").await.unwrap(), head.raw());
-    assert_eq!((lab.status_of(head).await, lab.status_of(next).await), (Status::Runnable, Status::Queued));
+    assert_eq!(
+        lab.operate().lane_retry("server:a").await.unwrap(),
+        head.raw()
+    );
+    assert_eq!(
+        (lab.status_of(head).await, lab.status_of(next).await),
+        (Status::Runnable, Status::Queued)
+    );
     lab.drain().await;
     assert_eq!(book.read(), [1, 1], "it failed again, and still blocks");
-    run(&lab, &format!("update S.instances set step = 'good' where id = {head}")).await;
+    run(
+        &lab,
+        &format!("update S.instances set step = 'good' where id = {head}"),
+    )
+    .await;
     // By its id it keeps its place as well.
     lab.operate().retry(head.raw(), None).await.unwrap();
     lab.drain().await;
     assert_eq!(book.read(), [1, 1, 1, 2]);
-    assert_eq!((lab.status_of(head).await, lab.status_of(next).await), (Status::Done, Status::Done));
+    assert_eq!(
+        (lab.status_of(head).await, lab.status_of(next).await),
+        (Status::Done, Status::Done)
+    );
 }
 
 #[tokio::test]
@@ -31,19 +44,43 @@ async fn a_skipped_head_stays_failed_and_a_discarded_one_is_cancelled_and_the_la
     let second = enqueue(&lab, blocking("a", 2), At::Fail).await;
     let third = enqueue(&lab, in_lane("a", 3), At::Good).await;
     lab.drain().await;
-    assert_eq!(lab.operate().lane_skip(Lane::new("server", "a")).await.unwrap(), head.raw());
+    assert_eq!(
+        lab.operate()
+            .lane_skip(Lane::new("server", "a"))
+            .await
+            .unwrap(),
+        head.raw()
+    );
     lab.drain().await;
-    assert_eq!((lab.status_of(head).await, book.read()), (Status::Failed, vec![1, 2]));
-    assert_eq!(lab.operate().lane_discard("server:a", "by\0hand").await.unwrap(), second.raw());
+    assert_eq!(
+        (lab.status_of(head).await, book.read()),
+        (Status::Failed, vec![1, 2])
+    );
+    assert_eq!(
+        lab.operate()
+            .lane_discard("server:a", "by\0hand")
+            .await
+            .unwrap(),
+        second.raw()
+    );
     lab.drain().await;
     let row = lab.row_of(second).await;
-    assert_eq!((row.status, lab.status_of(third).await), (Status::Cancelled, Status::Done));
-    assert_eq!(row.last_error.as_deref(), Some("by\u{fffd}hand; it had failed: it cannot be"));
+    assert_eq!(
+        (row.status, lab.status_of(third).await),
+        (Status::Cancelled, Status::Done)
+    );
+    assert_eq!(
+        row.last_error.as_deref(),
+        Some("by\u{fffd}hand; it had failed: it cannot be")
+    );
     // One that has left its lane stands in it again as the last.
     let fourth = enqueue(&lab, in_lane("a", 4), At::Wait).await;
     let fifth = enqueue(&lab, in_lane("a", 5), At::Good).await;
     lab.drain().await;
-    lab.operate().retry(head.raw(), Some(("good", None))).await.unwrap();
+    lab.operate()
+        .retry(head.raw(), Some(("good", None)))
+        .await
+        .unwrap();
     lab.drain().await;
     assert_eq!(lab.status_of(head).await, Status::Queued);
     let (again, before) = (lab.row_of(head).await, lab.row_of(fifth).await);
@@ -57,7 +94,13 @@ async fn a_skipped_head_stays_failed_and_a_discarded_one_is_cancelled_and_the_la
 async fn a_lane_that_is_not_blocked_says_what_its_head_is_doing_and_what_to_type() {
     let (lab, book) = lab().await;
     let operate = lab.operate();
-    assert!(operate.lane_skip("server:a").await.unwrap_err().is_not_found());
+    assert!(
+        operate
+            .lane_skip("server:a")
+            .await
+            .unwrap_err()
+            .is_not_found()
+    );
     assert!(operate.lane_skip("").await.unwrap_err().is_invalid());
     assert!(operate.lane_skip("nul\0").await.unwrap_err().is_invalid());
     let head = enqueue(&lab, blocking("a", 1), At::Wait).await;
@@ -69,24 +112,54 @@ async fn a_lane_that_is_not_blocked_says_what_its_head_is_doing_and_what_to_type
             operate.lane_discard("server:a", "x").await.unwrap_err(),
         ] {
             assert!(error.is_invalid(), "{error}");
-            says.iter().for_each(|part| assert!(error.to_string().contains(part), "{part}: {error}"));
+            says.iter()
+                .for_each(|part| assert!(error.to_string().contains(part), "{part}: {error}"));
         }
     };
     refused(&["nobody has it yet"]).await;
     lab.drain().await;
-    refused(&["awaiting_signal", "(walk, step good)", &format!("`durable cancel {head}`")]).await;
-    run(&lab, &format!("update S.instances set status = 'stuck' where id = {head}")).await;
-    refused(&["stuck", &format!("`durable retry {head}`"), &format!("`durable cancel {head}`")]).await;
-    assert!(operate.lane_skip(Lane::new("server", "a").of("acme")).await.unwrap_err().is_not_found());
+    refused(&[
+        "awaiting_signal",
+        "(walk, step good)",
+        &format!("`durable cancel {head}`"),
+    ])
+    .await;
+    run(
+        &lab,
+        &format!("update S.instances set status = 'stuck' where id = {head}"),
+    )
+    .await;
+    refused(&[
+        "stuck",
+        &format!("`durable retry {head}`"),
+        &format!("`durable cancel {head}`"),
+    ])
+    .await;
+    assert!(
+        operate
+            .lane_skip(Lane::new("server", "a").of("acme"))
+            .await
+            .unwrap_err()
+            .is_not_found()
+    );
     // Nothing was changed by all that.
     assert_eq!(book.read(), [1]);
     let lane = lab.inspect().lane("server:a").await.unwrap().unwrap();
-    assert_eq!((lane.depth, lane.head.unwrap().instance.status), (2, Status::Stuck));
+    assert_eq!(
+        (lane.depth, lane.head.unwrap().instance.status),
+        (2, Status::Stuck)
+    );
     // A failure that does not block leaves nothing to be done.
     lab.cancel(head, "enough").await.unwrap();
     enqueue(&lab, in_lane("a", 3), At::Fail).await;
     lab.drain().await;
-    assert!(operate.lane_retry("server:a").await.unwrap_err().is_not_found());
+    assert!(
+        operate
+            .lane_retry("server:a")
+            .await
+            .unwrap_err()
+            .is_not_found()
+    );
 }
 
 #[tokio::test]
@@ -95,7 +168,11 @@ async fn a_retry_in_its_place_is_refused_when_its_business_key_has_been_taken() 
     let new = |at: &str, lane: Option<&str>| {
         let state = "{\"lane\": null, \"blocks\": false, \"partition\": null, \"n\": 1}";
         let mut new = NewInstance::new("walk", at, state);
-        (new.key, new.lane, new.lane_blocks) = (Some("the-one".into()), lane.map(str::to_owned), lane.is_some());
+        (new.key, new.lane, new.lane_blocks) = (
+            Some("the-one".into()),
+            lane.map(str::to_owned),
+            lane.is_some(),
+        );
         new
     };
     let (head, _) = lab.operate().enqueue(new("fail", Some("l"))).await.unwrap();
@@ -103,18 +180,40 @@ async fn a_retry_in_its_place_is_refused_when_its_business_key_has_been_taken() 
     let (_, is_new) = lab.operate().enqueue(new("wait", None)).await.unwrap();
     assert!(is_new, "the key of a failed one is free");
     let error = lab.operate().lane_retry("l").await.unwrap_err();
-    assert!(error.is_invalid() && error.to_string().contains("key is taken"), "{error}");
-    assert_eq!(lab.inspect().lane("l").await.unwrap().unwrap().head.unwrap().instance.id, head);
+    assert!(
+        error.is_invalid() && error.to_string().contains("key is taken"),
+        "{error}"
+    );
+    assert_eq!(
+        lab.inspect()
+            .lane("l")
+            .await
+            .unwrap()
+            .unwrap()
+            .head
+            .unwrap()
+            .instance
+            .id,
+        head
+    );
     assert_eq!(lab.operate().lane_skip("l").await.unwrap(), head);
     // Nonsense is refused before it is sent.
-    for (lane, partition) in [(Some(""), None), (Some("x\0"), None), (None, Some("")), (None, Some("\0"))] {
+    for (lane, partition) in [
+        (Some(""), None),
+        (Some("x\0"), None),
+        (None, Some("")),
+        (None, Some("\0")),
+    ] {
         let mut wrong = NewInstance::new("walk", "good", "1");
         (wrong.lane, wrong.partition) = (lane.map(str::to_owned), partition.map(str::to_owned));
         assert!(lab.operate().enqueue(wrong).await.unwrap_err().is_invalid());
     }
     let mut wrong = NewInstance::new("walk", "good", "1");
     wrong.lane_blocks = true;
-    assert!(lab.operate().enqueue(wrong).await.unwrap_err().is_invalid(), "without a lane there is nothing to block");
+    assert!(
+        lab.operate().enqueue(wrong).await.unwrap_err().is_invalid(),
+        "without a lane there is nothing to block"
+    );
 }
 
 #[tokio::test]
@@ -122,8 +221,14 @@ async fn one_that_blocks_its_lane_is_not_collected_and_one_that_has_left_it_is()
     let (lab, _) = lab().await;
     let collect = statement(&lab, include_str!("../../../src/store/sql/collect.sql"));
     let collected = async || -> i64 {
-        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 4] = [&60_f64, &60_f64, &0_f64, &100_i32];
-        sql().await.query_one(&collect, &params).await.unwrap().get(0)
+        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 4] =
+            [&60_f64, &60_f64, &0_f64, &100_i32];
+        sql()
+            .await
+            .query_one(&collect, &params)
+            .await
+            .unwrap()
+            .get(0)
     };
     for lane in ["stays", "skipped", "discarded"] {
         enqueue(&lab, blocking(lane, 1), At::Fail).await;
@@ -133,16 +238,39 @@ async fn one_that_blocks_its_lane_is_not_collected_and_one_that_has_left_it_is()
     lab.skip(2 * gen_durable::HOUR).await;
     assert_eq!(collected().await, 0, "all three block their lanes");
     lab.operate().lane_skip("server:skipped").await.unwrap();
-    lab.operate().lane_discard("server:discarded", "x").await.unwrap();
-    assert_eq!(collected().await, 0, "their lanes are still to be looked at");
+    lab.operate()
+        .lane_discard("server:discarded", "x")
+        .await
+        .unwrap();
+    assert_eq!(
+        collected().await,
+        0,
+        "their lanes are still to be looked at"
+    );
     lab.drain().await;
     assert_eq!(collected().await, 1, "the discarded one settled just now");
     lab.skip(2 * gen_durable::HOUR).await;
     assert_eq!(collected().await, 1);
-    let blocked = lab.inspect().lanes(KeyFilter { blocked: true, ..KeyFilter::default() }).await.unwrap();
-    assert_eq!(blocked.iter().map(|lane| lane.key.as_str()).collect::<Vec<_>>(), ["server:stays"]);
+    let blocked = lab
+        .inspect()
+        .lanes(KeyFilter {
+            blocked: true,
+            ..KeyFilter::default()
+        })
+        .await
+        .unwrap();
+    assert_eq!(
+        blocked
+            .iter()
+            .map(|lane| lane.key.as_str())
+            .collect::<Vec<_>>(),
+        ["server:stays"]
+    );
     let waiting = lab.inspect().lanes(KeyFilter::default()).await.unwrap();
-    assert_eq!(waiting.iter().map(|lane| lane.depth).collect::<Vec<_>>(), [1, 1, 2]);
+    assert_eq!(
+        waiting.iter().map(|lane| lane.depth).collect::<Vec<_>>(),
+        [1, 1, 2]
+    );
     assert_eq!(collected().await, 0);
 }
 
@@ -166,14 +294,34 @@ async fn of_two_who_let_one_lane_go_on_the_second_is_told_that_it_has_moved_on()
     );
     let looker = sql().await;
     eventually("the second waits for the first", async || {
-        looker.query_one(&waits, &[]).await.unwrap().get::<_, i64>(0) == 1
+        looker
+            .query_one(&waits, &[])
+            .await
+            .unwrap()
+            .get::<_, i64>(0)
+            == 1
     })
     .await;
     first.batch_execute("commit").await.unwrap();
     let error = second.await.unwrap().unwrap_err();
     assert!(error.is_invalid(), "{error}");
-    assert_eq!(lab.status_of(head).await, Status::Failed, "it was skipped, and does not run again");
+    assert_eq!(
+        lab.status_of(head).await,
+        Status::Failed,
+        "it was skipped, and does not run again"
+    );
     lab.drain().await;
-    assert_eq!((book.read(), lab.status_of(next).await), (vec![1, 2], Status::Failed));
-    assert!(lab.inspect().lane("server:a").await.unwrap().unwrap().is_blocked(), "by the next one now");
+    assert_eq!(
+        (book.read(), lab.status_of(next).await),
+        (vec![1, 2], Status::Failed)
+    );
+    assert!(
+        lab.inspect()
+            .lane("server:a")
+            .await
+            .unwrap()
+            .unwrap()
+            .is_blocked(),
+        "by the next one now"
+    );
 }

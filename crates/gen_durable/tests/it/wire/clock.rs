@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use gen_durable::{Context, Cycle, Job, Machine, Missed, Outcome, Settings, Signal, StepError, done, wait_for};
+use gen_durable::{
+    Context, Cycle, Job, Machine, Missed, Outcome, Settings, Signal, StepError, done, wait_for,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -41,10 +43,17 @@ impl Machine for Waits {
     async fn step(&mut self, at: At, _: &mut Context<'_, Self>) -> Outcome<Self> {
         match at {
             At::Begin if self.pings => {
-                let cycle = Cycle::every(Duration::from_millis(200)).times(3).missed(Missed::All);
-                Ok(wait_for::<Never>().then(At::Never).meanwhile(cycle, Ping).forever())
+                let cycle = Cycle::every(Duration::from_millis(200))
+                    .times(3)
+                    .missed(Missed::All);
+                Ok(wait_for::<Never>()
+                    .then(At::Never)
+                    .meanwhile(cycle, Ping)
+                    .forever())
             }
-            At::Begin => Ok(wait_for::<Never>().then(At::Never).or_after(Duration::from_millis(300), At::Late)),
+            At::Begin => Ok(wait_for::<Never>()
+                .then(At::Never)
+                .or_after(Duration::from_millis(300), At::Late)),
             At::Never | At::Late => Ok(done(())),
         }
     }
@@ -62,8 +71,16 @@ impl Job for Ping {
 }
 
 async fn running(stage: &Stage) -> Running {
-    let settings = Settings { timer_refill: Duration::from_millis(100), ..quick() };
-    let engine = stage.run(stage.pool(), (), |engine| engine.register::<Waits>().register::<Ping>().settings(settings));
+    let settings = Settings {
+        timer_refill: Duration::from_millis(100),
+        ..quick()
+    };
+    let engine = stage.run(stage.pool(), (), |engine| {
+        engine
+            .register::<Waits>()
+            .register::<Ping>()
+            .settings(settings)
+    });
     engine.ready().await;
     engine
 }
@@ -78,10 +95,30 @@ async fn enqueue(stage: &Stage) {
 /// Everything has fired, and nothing twice.
 async fn all_fired(stage: &Stage) {
     stage.until("select count(*) from S.instances where fsm = 'waits' and status = 'done' and step = 'late'", 1).await;
-    stage.until("select count(*) from S.instances where fsm = 'ping' and status = 'done'", 3).await;
-    assert_eq!(stage.number("select count(*) from S.timers where state = 'fired'").await, 3);
-    assert_eq!(stage.number("select count(*) from S.timers where state = 'pending'").await, 0);
-    assert_eq!(stage.number("select count(*) from S.instances where fsm = 'ping'").await, 3);
+    stage
+        .until(
+            "select count(*) from S.instances where fsm = 'ping' and status = 'done'",
+            3,
+        )
+        .await;
+    assert_eq!(
+        stage
+            .number("select count(*) from S.timers where state = 'fired'")
+            .await,
+        3
+    );
+    assert_eq!(
+        stage
+            .number("select count(*) from S.timers where state = 'pending'")
+            .await,
+        0
+    );
+    assert_eq!(
+        stage
+            .number("select count(*) from S.instances where fsm = 'ping'")
+            .await,
+        3
+    );
     let early = "select count(*) from S.timers where ended_at < due_at";
     assert_eq!(stage.number(early).await, 0, "nothing is early");
 }
@@ -99,8 +136,9 @@ async fn cut_at(statement: &str, fault: Fault) {
 #[tokio::test]
 async fn timers_and_deadlines_fire_once_wherever_the_clock_loop_is_cut() {
     let statements = [".upcoming(", ".expire(", ".due_timers(", ".fire("];
-    let cuts =
-        statements.into_iter().flat_map(|one| [Fault::CutBefore, Fault::CutAfter].map(|fault| cut_at(one, fault)));
+    let cuts = statements
+        .into_iter()
+        .flat_map(|one| [Fault::CutBefore, Fault::CutAfter].map(|fault| cut_at(one, fault)));
     futures_util::future::join_all(cuts).await;
 }
 
@@ -109,10 +147,12 @@ async fn timers_and_deadlines_that_fall_due_during_an_outage_fire_after_it() {
     let stage = Stage::new().await;
     let engine = running(&stage).await;
     enqueue(&stage).await;
-    let parked = "select count(*) from S.instances where status = 'awaiting_signal' or step = 'late'";
+    let parked =
+        "select count(*) from S.instances where status = 'awaiting_signal' or step = 'late'";
     stage.until(parked, 2).await;
     stage.proxy.go_down().await;
-    let due = "select count(*) from S.timers where state <> 'pending' or due_at < statement_timestamp()";
+    let due =
+        "select count(*) from S.timers where state <> 'pending' or due_at < statement_timestamp()";
     stage
         .until(
             &format!(

@@ -27,21 +27,41 @@ const TOGETHER: u32 = 5;
 async fn lose_every_commit(settings: Settings) {
     let stage = Stage::new().await;
     let effects = Effects::default();
-    let engine = stage.run(stage.pool(), effects.clone(), |e| e.register::<Walker>().settings(settings));
+    let engine = stage.run(stage.pool(), effects.clone(), |e| {
+        e.register::<Walker>().settings(settings)
+    });
     engine.ready().await;
     let mut cuts = 0;
     for first in First::ALL {
         for skip in 0..first.commits() {
-            for fault in [Fault::CutBefore, Fault::CutRequest, Fault::CutAnswer, Fault::CutAfter] {
+            for fault in [
+                Fault::CutBefore,
+                Fault::CutRequest,
+                Fault::CutAnswer,
+                Fault::CutAfter,
+            ] {
                 let what = format!("{first:?}, commit {skip}, {fault:?}");
                 let rule = stage.proxy.on_each(SETTLE, fault, skip, 1);
                 let walkers = (0..TOGETHER).map(|_| Walker { first, steps: 0 });
                 let enqueued = stage.lab.enqueue_all(walkers).await.unwrap();
                 for walker in &enqueued {
-                    let settled = stage.lab.settled(walker.id, LONG).await.unwrap().expect(&what);
+                    let settled = stage
+                        .lab
+                        .settled(walker.id, LONG)
+                        .await
+                        .unwrap()
+                        .expect(&what);
                     match first {
-                        First::Stop => assert_eq!(settled.result.unwrap_err().message, "as it was told", "{what}"),
-                        _ => assert_eq!(settled.result, Ok(u32::try_from(first.commits()).unwrap()), "{what}"),
+                        First::Stop => assert_eq!(
+                            settled.result.unwrap_err().message,
+                            "as it was told",
+                            "{what}"
+                        ),
+                        _ => assert_eq!(
+                            settled.result,
+                            Ok(u32::try_from(first.commits()).unwrap()),
+                            "{what}"
+                        ),
                     }
                 }
                 // The batches of several instances are theirs to form: the cut came, at the latest, with the last one.
@@ -57,7 +77,10 @@ async fn lose_every_commit(settings: Settings) {
     // The last one was committed and seen here before the engine could ask.
     let deadline = tokio::time::Instant::now() + LONG;
     while stage.proxy.done(RESOLVE) < cuts {
-        assert!(tokio::time::Instant::now() < deadline, "not every lost answer was asked for");
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "not every lost answer was asked for"
+        );
         tokio::time::sleep(SECOND / 100).await;
     }
     engine.stop().await;
@@ -70,7 +93,11 @@ async fn a_commit_whose_answer_was_lost_counts_once_however_the_step_ended() {
 
 #[tokio::test]
 async fn a_commit_whose_answer_was_lost_counts_once_without_run_ahead_too() {
-    lose_every_commit(Settings { run_ahead_steps: 0, ..quick() }).await;
+    lose_every_commit(Settings {
+        run_ahead_steps: 0,
+        ..quick()
+    })
+    .await;
 }
 
 /// The client gave up on a statement that the network kept; it was sent again, and then the first one arrives after all.
@@ -79,8 +106,13 @@ async fn a_commit_whose_answer_was_lost_counts_once_without_run_ahead_too() {
 async fn a_commit_that_arrives_twice_counts_once() {
     let stage = Stage::new().await;
     let effects = Effects::default();
-    let settings = Settings { statement_timeout: SECOND / 5, ..quick() };
-    let engine = stage.run(stage.pool(), effects.clone(), |e| e.register::<Walker>().settings(settings));
+    let settings = Settings {
+        statement_timeout: SECOND / 5,
+        ..quick()
+    };
+    let engine = stage.run(stage.pool(), effects.clone(), |e| {
+        e.register::<Walker>().settings(settings)
+    });
     engine.ready().await;
     for first in [First::Next, First::Retry, First::Sleep, First::Done] {
         let late = stage.proxy.on(SETTLE, Fault::DeliverLate);
@@ -88,14 +120,30 @@ async fn a_commit_that_arrives_twice_counts_once() {
         let second = stage.proxy.on_each(SETTLE, Fault::Hold, 1, usize::MAX);
         let walker = stage.lab.enqueue(Walker { first, steps: 0 }).await.unwrap();
         late.fired(1).await;
-        stage.until(&format!("select step_seq from S.instances where id = {}", walker.id), 1).await;
+        stage
+            .until(
+                &format!("select step_seq from S.instances where id = {}", walker.id),
+                1,
+            )
+            .await;
         late.release();
         late.delivered().await;
-        assert_eq!(stage.commits(walker.id.raw()).await, [(0, 1)], "{first:?}: the late one changed nothing");
+        assert_eq!(
+            stage.commits(walker.id.raw()).await,
+            [(0, 1)],
+            "{first:?}: the late one changed nothing"
+        );
         stage.proxy.forget();
         second.release();
         stage.lab.settled(walker.id, LONG).await.unwrap().unwrap();
-        assert_walked_once(&stage, &effects, walker.id.raw(), first, &format!("{first:?}")).await;
+        assert_walked_once(
+            &stage,
+            &effects,
+            walker.id.raw(),
+            first,
+            &format!("{first:?}"),
+        )
+        .await;
     }
     engine.stop().await;
 }
@@ -105,8 +153,13 @@ async fn a_commit_that_arrives_twice_counts_once() {
 async fn a_late_answer_does_not_let_go_of_the_next_claim() {
     let stage = Stage::new().await;
     let gate = Gate::default();
-    let settings = Settings { statement_timeout: SECOND, ..quick() };
-    let engine = stage.run(stage.pool(), gate.clone(), |e| e.register::<Gated>().settings(settings));
+    let settings = Settings {
+        statement_timeout: SECOND,
+        ..quick()
+    };
+    let engine = stage.run(stage.pool(), gate.clone(), |e| {
+        e.register::<Gated>().settings(settings)
+    });
     engine.ready().await;
     let answer = stage.proxy.on(SETTLE, Fault::HoldAnswer);
     let gated = stage.lab.enqueue(Gated).await.unwrap();
@@ -118,13 +171,21 @@ async fn a_late_answer_does_not_let_go_of_the_next_claim() {
     let searches = stage.proxy.done("store::lease::held");
     let deadline = tokio::time::Instant::now() + LONG;
     while stage.proxy.done("store::lease::held") < searches + 2 {
-        assert!(tokio::time::Instant::now() < deadline, "nobody looks for lost claims");
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "nobody looks for lost claims"
+        );
         tokio::time::sleep(SECOND / 100).await;
     }
     gate.open();
     stage.lab.settled(gated.id, LONG).await.unwrap().unwrap();
-    let given_back = "select count(*) from S.changes where old_status = 'executing' and old_seq = new_seq";
-    assert_eq!(stage.number(given_back).await, 0, "it was given back under its running step");
+    let given_back =
+        "select count(*) from S.changes where old_status = 'executing' and old_seq = new_seq";
+    assert_eq!(
+        stage.number(given_back).await,
+        0,
+        "it was given back under its running step"
+    );
     assert_eq!(stage.commits(gated.id.raw()).await, [(0, 1), (1, 2)]);
     engine.stop().await;
 }
@@ -140,7 +201,10 @@ impl Gate {
     pub(super) async fn runs(&self, count: usize) {
         let deadline = tokio::time::Instant::now() + LONG;
         while self.0.0.load(Ordering::SeqCst) < count {
-            assert!(tokio::time::Instant::now() < deadline, "it does not run {count} times");
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "it does not run {count} times"
+            );
             tokio::time::sleep(SECOND / 200).await;
         }
     }

@@ -15,14 +15,23 @@ async fn an_enqueue_whose_answer_was_lost_is_unknown_and_one_that_was_refused_is
     let stage = Stage::new().await;
     let pool = stage.pool();
     let client = Client::new(pool.clone());
-    let walker = || Walker { first: First::Done, steps: 0 };
+    let walker = || Walker {
+        first: First::Done,
+        steps: 0,
+    };
     let mut there = 0;
-    for (fault, happened) in
-        [(Fault::CutBefore, false), (Fault::CutRequest, false), (Fault::CutAnswer, true), (Fault::CutAfter, true)]
-    {
+    for (fault, happened) in [
+        (Fault::CutBefore, false),
+        (Fault::CutRequest, false),
+        (Fault::CutAnswer, true),
+        (Fault::CutAfter, true),
+    ] {
         stage.proxy.on(ENQUEUE, fault);
         let error = client.enqueue(walker()).await.unwrap_err();
-        assert!(error.is_unknown() && !error.is_transient(), "{fault:?}: {error}");
+        assert!(
+            error.is_unknown() && !error.is_transient(),
+            "{fault:?}: {error}"
+        );
         assert!(error.to_string().contains("may have been done"), "{error}");
         // A cut request reaches the server and is thrown away there: nothing of it may ever appear.
         there += i64::from(happened);
@@ -48,7 +57,10 @@ async fn an_enqueue_whose_answer_was_lost_is_unknown_and_one_that_was_refused_is
             assert!(error.is_unknown(), "{code}: {error}");
             error = client.enqueue(walker()).await.unwrap_err();
         }
-        assert!(error.is_transient() && !error.is_unknown(), "{code}: {error}");
+        assert!(
+            error.is_transient() && !error.is_unknown(),
+            "{code}: {error}"
+        );
         assert!(error.to_string().contains("nothing was done"), "{error}");
     }
     // Nobody listens there at all.
@@ -56,9 +68,15 @@ async fn an_enqueue_whose_answer_was_lost_is_unknown_and_one_that_was_refused_is
     let nobody = Client::new(stage.pool_at(1, "gen_durable_runtime"));
     let error = nobody.enqueue(walker()).await.unwrap_err();
     assert!(error.is_transient(), "{error}");
-    let error = Client::new(stage.pool()).enqueue(walker()).await.unwrap_err();
+    let error = Client::new(stage.pool())
+        .enqueue(walker())
+        .await
+        .unwrap_err();
     assert!(error.is_transient(), "{error}");
-    assert_eq!(stage.number("select count(*) from S.instances").await, there);
+    assert_eq!(
+        stage.number("select count(*) from S.instances").await,
+        there
+    );
     // And when it is back, the same client works on.
     stage.proxy.come_back();
     let back = async {
@@ -66,6 +84,11 @@ async fn an_enqueue_whose_answer_was_lost_is_unknown_and_one_that_was_refused_is
             tokio::time::sleep(SECOND / 100).await;
         }
     };
-    tokio::time::timeout(super::stage::LONG, back).await.unwrap();
-    assert_eq!(stage.number("select count(*) from S.instances").await, there + 1);
+    tokio::time::timeout(super::stage::LONG, back)
+        .await
+        .unwrap();
+    assert_eq!(
+        stage.number("select count(*) from S.instances").await,
+        there + 1
+    );
 }

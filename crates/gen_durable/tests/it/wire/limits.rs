@@ -38,18 +38,30 @@ async fn slow_down(stage: &Stage, when: &str) {
 async fn run(slow: &str) {
     let stage = Stage::new().await;
     let gate = watch::Sender::new(false);
-    let jobs = stage.lab.enqueue_all((0..TOGETHER).map(|_| Gated)).await.unwrap();
+    let jobs = stage
+        .lab
+        .enqueue_all((0..TOGETHER).map(|_| Gated))
+        .await
+        .unwrap();
     let is_pick = slow.starts_with("new");
     if is_pick {
         slow_down(&stage, slow).await;
     }
-    let settings = Settings { workers: TOGETHER, ..quick() };
+    let settings = Settings {
+        workers: TOGETHER,
+        ..quick()
+    };
     let pool = stage.pool_with("-c statement_timeout=1s");
-    let engine = stage.run(pool, gate.clone(), |e| e.register::<Gated>().settings(settings));
+    let engine = stage.run(pool, gate.clone(), |e| {
+        e.register::<Gated>().settings(settings)
+    });
     let executing = "select count(*) from S.instances where status = 'executing'";
     let deadline = tokio::time::Instant::now() + 4 * LONG;
     while stage.number(executing).await < i64::try_from(TOGETHER).unwrap() {
-        assert!(tokio::time::Instant::now() < deadline, "not all rows are claimed");
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "not all rows are claimed"
+        );
         tokio::time::sleep(SECOND / 20).await;
     }
     if !is_pick {
@@ -57,11 +69,19 @@ async fn run(slow: &str) {
     }
     gate.send_replace(true);
     for job in &jobs {
-        assert!(stage.lab.settled(job.id, 4 * LONG).await.unwrap().is_some(), "{} has not settled", job.id);
+        assert!(
+            stage.lab.settled(job.id, 4 * LONG).await.unwrap().is_some(),
+            "{} has not settled",
+            job.id
+        );
     }
-    let together = "select max(n) from (select count(*) n from S.changes group by transaction) as batch";
+    let together =
+        "select max(n) from (select count(*) n from S.changes group by transaction) as batch";
     let (errors, largest) = (stage.proxy.errors(), stage.number(together).await);
-    assert!(errors.contains(&"57014".to_owned()), "nothing took too long: {errors:?}, at most {largest} together");
+    assert!(
+        errors.contains(&"57014".to_owned()),
+        "nothing took too long: {errors:?}, at most {largest} together"
+    );
     let burned = "select count(*) from S.instances where attempt > 0 or step_seq <> 1";
     assert_eq!(stage.number(burned).await, 0, "no step ran again");
     engine.stop().await;

@@ -1,6 +1,8 @@
 //! A line that loses one answer in so many, of whatever statement: every result is right all the same.
 
-use gen_durable::{Context, HOUR, Job, Lane, MINUTE, Machine, Outcome, Settings, StepError, done, next, spawn};
+use gen_durable::{
+    Context, HOUR, Job, Lane, MINUTE, Machine, Outcome, Settings, StepError, done, next, spawn,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -45,9 +47,16 @@ impl Machine for Family {
     }
     async fn step(&mut self, at: At, cx: &mut Context<'_, Self>) -> Outcome<Self> {
         Ok(match at {
-            At::Fan => spawn([Part(self.n), Part(1)]).then(At::Join).or_after(HOUR, At::Sum),
+            At::Fan => spawn([Part(self.n), Part(1)])
+                .then(At::Join)
+                .or_after(HOUR, At::Sum),
             At::Join => next(At::Sum),
-            At::Sum => done(cx.children::<Part>()?.into_iter().filter_map(|child| child.result?.ok()).sum()),
+            At::Sum => done(
+                cx.children::<Part>()?
+                    .into_iter()
+                    .filter_map(|child| child.result?.ok())
+                    .sum(),
+            ),
         })
     }
 }
@@ -55,33 +64,72 @@ impl Machine for Family {
 /// By command, the full measure: `DURABLE_FAMILIES=3000 DURABLE_LOSE_ONE_IN=200`.
 #[tokio::test]
 async fn a_line_that_loses_answers_changes_no_result() {
-    let number = |name: &str, usual: u32| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
-    let (families, one_in) = (number("DURABLE_FAMILIES", 150), number("DURABLE_LOSE_ONE_IN", 50));
+    let number =
+        |name: &str, usual: u32| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
+    let (families, one_in) = (
+        number("DURABLE_FAMILIES", 150),
+        number("DURABLE_LOSE_ONE_IN", 50),
+    );
     let stage = Stage::new().await;
-    let settings = Settings { run_ahead_for: MINUTE, ..quick() };
-    let start =
-        || stage.run(stage.pool(), (), |e| e.register::<Part>().register::<Family>().settings(settings.clone()));
+    let settings = Settings {
+        run_ahead_for: MINUTE,
+        ..quick()
+    };
+    let start = || {
+        stage.run(stage.pool(), (), |e| {
+            e.register::<Part>()
+                .register::<Family>()
+                .settings(settings.clone())
+        })
+    };
     let engines: Vec<Running> = (0..3).map(|_| start()).collect();
     for engine in &engines {
         engine.ready().await;
     }
-    let enqueued = stage.lab.enqueue_all((1..=families).map(|n| Family { n })).await.unwrap();
+    let enqueued = stage
+        .lab
+        .enqueue_all((1..=families).map(|n| Family { n }))
+        .await
+        .unwrap();
     let lost = stage.proxy.lose_one_in(one_in as usize);
     for (n, family) in (1..).zip(&enqueued) {
-        let settled = stage.lab.settled(family.id, 3 * LONG).await.unwrap().expect("a family stays on the way");
+        let settled = stage
+            .lab
+            .settled(family.id, 3 * LONG)
+            .await
+            .unwrap()
+            .expect("a family stays on the way");
         assert_eq!(settled.result, Ok(n + 1), "family {n}");
     }
     stage.proxy.forget();
     println!("{families} families, {} answers lost", lost.has_fired());
-    assert!(lost.has_fired() > 5, "only {} answers were lost", lost.has_fired());
+    assert!(
+        lost.has_fired() > 5,
+        "only {} answers were lost",
+        lost.has_fired()
+    );
     for engine in engines {
         engine.stop().await;
     }
     let all = i64::from(families);
-    assert_eq!(stage.number("select count(*) from S.instances where status = 'done'").await, 3 * all);
-    assert_eq!(stage.number("select count(*) from S.instances").await, 3 * all, "no child was made twice");
+    assert_eq!(
+        stage
+            .number("select count(*) from S.instances where status = 'done'")
+            .await,
+        3 * all
+    );
+    assert_eq!(
+        stage.number("select count(*) from S.instances").await,
+        3 * all,
+        "no child was made twice"
+    );
     // Each commit once, each from the one before: three of a family, one of a child.
-    assert_eq!(stage.number("select count(*) from S.changes where old_seq <> new_seq").await, 5 * all);
+    assert_eq!(
+        stage
+            .number("select count(*) from S.changes where old_seq <> new_seq")
+            .await,
+        5 * all
+    );
     let twice = "select count(*) from (select from S.changes where old_seq <> new_seq
         group by id, new_seq having count(*) > 1 or min(old_seq) <> new_seq - 1) twice";
     assert_eq!(stage.number(twice).await, 0);

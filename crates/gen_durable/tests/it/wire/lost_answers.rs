@@ -1,8 +1,8 @@
 //! The answer to a commit is lost: the next step sees the inbox and the children as if it had come.
 
 use gen_durable::{
-    Context, DAY, HOUR, Id, Job, Lane, Machine, Outcome, SECOND, Settings, Signal, StepError, Story, birth, done, next,
-    spawn, wait_for,
+    Context, DAY, HOUR, Id, Job, Lane, Machine, Outcome, SECOND, Settings, Signal, StepError,
+    Story, birth, done, next, spawn, wait_for,
 };
 use serde::{Deserialize, Serialize};
 
@@ -106,13 +106,29 @@ impl<const TOLD: bool> Machine for Parent<TOLD> {
     }
 
     async fn step(&mut self, at: At, cx: &mut Context<'_, Self>) -> Outcome<Self> {
-        let tx = if self.within { Some(cx.begin().await?) } else { None };
-        let results = cx.children::<Child>()?.into_iter().filter_map(|child| child.result?.ok()).collect();
-        self.seen.push((results, cx.inbox().iter().map(|letter| letter.name.clone()).collect()));
+        let tx = if self.within {
+            Some(cx.begin().await?)
+        } else {
+            None
+        };
+        let results = cx
+            .children::<Child>()?
+            .into_iter()
+            .filter_map(|child| child.result?.ok())
+            .collect();
+        self.seen.push((
+            results,
+            cx.inbox()
+                .iter()
+                .map(|letter| letter.name.clone())
+                .collect(),
+        ));
         let transition = match at {
             At::Fan => spawn([Child]).then(At::Joined).or_after(HOUR, At::Last),
             At::Joined => wait_for::<Go<TOLD>>().then(At::Told).forever(),
-            At::Told => next(At::Sum).and_signal(self.reports_to, Report).and_enqueue(birth(Enqueued).after(DAY)),
+            At::Told => next(At::Sum)
+                .and_signal(self.reports_to, Report)
+                .and_enqueue(birth(Enqueued).after(DAY)),
             At::Sum => next(At::Last),
             At::Last => done(self.seen.clone()),
         };
@@ -131,7 +147,10 @@ async fn start() -> (Stage, Running, Id<Enqueued>) {
             .register::<Enqueued>()
             .register::<Parent<true>>()
             .register::<Parent<false>>()
-            .settings(Settings { run_ahead_for: HOUR, ..quick() })
+            .settings(Settings {
+                run_ahead_for: HOUR,
+                ..quick()
+            })
     });
     engine.ready().await;
     let reports_to = stage.lab.enqueue(Enqueued).after(DAY).await.unwrap().id;
@@ -141,16 +160,33 @@ async fn start() -> (Stage, Running, Id<Enqueued>) {
 /// Brings a parent to the wait for its signal, sends it, and returns it.
 async fn tell<const TOLD: bool>(stage: &Stage, parent: Parent<TOLD>) -> Id<Parent<TOLD>> {
     let id = stage.lab.enqueue(parent).await.unwrap().id;
-    stage.until(&format!("select count(*) from S.instances where id = {id} and status = 'awaiting_signal'"), 1).await;
+    stage
+        .until(
+            &format!(
+                "select count(*) from S.instances where id = {id} and status = 'awaiting_signal'"
+            ),
+            1,
+        )
+        .await;
     stage.lab.signal(id, Note).await.unwrap();
     stage.lab.signal(id, Go).await.unwrap();
     id
 }
 
 /// Each step saw what it sees when nothing is lost, and what the steps sent was sent once.
-async fn assert_seen<const TOLD: bool>(stage: &Stage, id: Id<Parent<TOLD>>, flows: i64, what: &str) {
+async fn assert_seen<const TOLD: bool>(
+    stage: &Stage,
+    id: Id<Parent<TOLD>>,
+    flows: i64,
+    what: &str,
+) {
     let settled = stage.lab.settled(id, LONG).await.unwrap().expect(what);
-    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let names = |names: &[&str]| {
+        names
+            .iter()
+            .map(|name| (*name).to_owned())
+            .collect::<Vec<_>>()
+    };
     let wanted = vec![
         (vec![], vec![]),
         (vec![7], vec![]),
@@ -160,10 +196,32 @@ async fn assert_seen<const TOLD: bool>(stage: &Stage, id: Id<Parent<TOLD>>, flow
     ];
     assert_eq!(settled.result, Ok(wanted), "{what}");
     let once = format!("{what}: the outbox was sent once");
-    assert_eq!(stage.number("select count(*) from S.signals where name = 'report'").await, flows, "{once}");
-    assert_eq!(stage.number("select count(*) from S.instances where fsm = 'enqueued'").await, flows + 1, "{once}");
-    assert_eq!(stage.number("select count(*) from S.instances where fsm = 'child'").await, flows, "{once}");
-    assert_eq!(stage.commits(id.raw()).await, [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)], "{what}");
+    assert_eq!(
+        stage
+            .number("select count(*) from S.signals where name = 'report'")
+            .await,
+        flows,
+        "{once}"
+    );
+    assert_eq!(
+        stage
+            .number("select count(*) from S.instances where fsm = 'enqueued'")
+            .await,
+        flows + 1,
+        "{once}"
+    );
+    assert_eq!(
+        stage
+            .number("select count(*) from S.instances where fsm = 'child'")
+            .await,
+        flows,
+        "{once}"
+    );
+    assert_eq!(
+        stage.commits(id.raw()).await,
+        [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)],
+        "{what}"
+    );
 }
 
 /// Loses the answer of each of the `count` statements of this text that one parent (and its child) sends.
@@ -176,7 +234,17 @@ async fn lose<const TOLD: bool>(statement: &str, count: usize, keyed: bool, with
             let rule = stage.proxy.on_each(statement, fault, skip, 1);
             flows += 1;
             let n = usize::try_from(flows).unwrap();
-            let id = tell(&stage, Parent::<TOLD> { n, keyed, within, reports_to, seen: Vec::new() }).await;
+            let id = tell(
+                &stage,
+                Parent::<TOLD> {
+                    n,
+                    keyed,
+                    within,
+                    reports_to,
+                    seen: Vec::new(),
+                },
+            )
+            .await;
             assert_seen(&stage, id, flows, &what).await;
             assert_eq!(rule.has_fired(), 1, "{what}");
         }
@@ -221,10 +289,27 @@ async fn after_a_lost_answer_of_a_steps_own_commit_the_next_step_sees_inbox_and_
 async fn after_a_lost_answer_about_a_locked_row_the_next_step_sees_inbox_and_children() {
     let (stage, engine, reports_to) = start().await;
     stage.proxy.on(SETTLE, Fault::HoldAnswer);
-    let id = tell(&stage, Parent::<false> { n: 1, keyed: false, within: false, reports_to, seen: Vec::new() }).await;
-    stage.until(&format!("select step_seq from S.instances where id = {id}"), 4).await;
+    let id = tell(
+        &stage,
+        Parent::<false> {
+            n: 1,
+            keyed: false,
+            within: false,
+            reports_to,
+            seen: Vec::new(),
+        },
+    )
+    .await;
+    stage
+        .until(
+            &format!("select step_seq from S.instances where id = {id}"),
+            4,
+        )
+        .await;
     let caller = stage.caller().await;
-    let lock = stage.render(&format!("begin; select from S.instances where id = {id} for update"));
+    let lock = stage.render(&format!(
+        "begin; select from S.instances where id = {id} for update"
+    ));
     caller.batch_execute(&lock).await.unwrap();
     let asked = stage.proxy.done(RESOLVE);
     stage.proxy.go_down().await;
@@ -232,7 +317,10 @@ async fn after_a_lost_answer_about_a_locked_row_the_next_step_sees_inbox_and_chi
     // The committer asks five times and sets the result aside, where it is tried again.
     let deadline = tokio::time::Instant::now() + LONG;
     while stage.proxy.done(RESOLVE) < asked + 5 || stage.proxy.done(LOCK) == 0 {
-        assert!(tokio::time::Instant::now() < deadline, "the engine does not ask what became of the commit");
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "the engine does not ask what became of the commit"
+        );
         tokio::time::sleep(SECOND / 100).await;
     }
     caller.batch_execute("commit").await.unwrap();

@@ -14,12 +14,15 @@ pub(crate) struct Message {
 impl Message {
     /// The zero-terminated strings at the start of the body.
     fn strings(&self) -> impl Iterator<Item = String> + '_ {
-        self.bytes[5..].split(|byte| *byte == 0).map(|text| String::from_utf8_lossy(text).into_owned())
+        self.bytes[5..]
+            .split(|byte| *byte == 0)
+            .map(|text| String::from_utf8_lossy(text).into_owned())
     }
 
     /// The SQLSTATE of an error.
     pub(crate) fn code(&self) -> Option<String> {
-        self.strings().find_map(|field| field.strip_prefix('C').map(str::to_owned))
+        self.strings()
+            .find_map(|field| field.strip_prefix('C').map(str::to_owned))
     }
 }
 
@@ -31,7 +34,10 @@ pub(crate) async fn read(from: &mut (impl AsyncRead + Unpin)) -> Option<Message>
     let mut bytes = head.to_vec();
     bytes.resize(1 + length, 0);
     from.read_exact(&mut bytes[5..]).await.ok()?;
-    Some(Message { kind: head[0], bytes })
+    Some(Message {
+        kind: head[0],
+        bytes,
+    })
 }
 
 /// The first packet of a client has no type.
@@ -52,9 +58,12 @@ pub(crate) fn no_answer() -> Vec<u8> {
 pub(crate) fn error(code: &str, last_word: bool) -> Vec<u8> {
     let severity = if last_word { "FATAL" } else { "ERROR" };
     let mut body = Vec::new();
-    for field in
-        [format!("S{severity}"), format!("V{severity}"), format!("C{code}"), format!("Mas the test wants it, {code}")]
-    {
+    for field in [
+        format!("S{severity}"),
+        format!("V{severity}"),
+        format!("C{code}"),
+        format!("Mas the test wants it, {code}"),
+    ] {
         body.extend_from_slice(field.as_bytes());
         body.push(0);
     }

@@ -72,7 +72,12 @@ impl Rule {
     /// Until it has hit this many.
     pub(crate) async fn fired(&self, times: usize) {
         let mut fired = self.fired.subscribe();
-        within(&format!("{:?} of {:?}", self.fault, self.text), fired.wait_for(|count| *count >= times)).await.unwrap();
+        within(
+            &format!("{:?} of {:?}", self.fault, self.text),
+            fired.wait_for(|count| *count >= times),
+        )
+        .await
+        .unwrap();
     }
     pub(crate) fn has_fired(&self) -> usize {
         *self.fired.borrow()
@@ -83,15 +88,23 @@ impl Rule {
     }
     pub(crate) async fn delivered(&self) {
         let mut delivered = self.delivered.subscribe();
-        within("the late delivery", delivered.wait_for(|count| *count > 0)).await.unwrap();
+        within("the late delivery", delivered.wait_for(|count| *count > 0))
+            .await
+            .unwrap();
     }
     async fn wait_for_release(&self) {
-        let _ = self.released.subscribe().wait_for(|released| *released).await;
+        let _ = self
+            .released
+            .subscribe()
+            .wait_for(|released| *released)
+            .await;
     }
 }
 
 async fn within<T>(what: &str, wait: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(30), wait).await.unwrap_or_else(|_| panic!("waited too long for {what}"))
+    tokio::time::timeout(Duration::from_secs(30), wait)
+        .await
+        .unwrap_or_else(|_| panic!("waited too long for {what}"))
 }
 
 struct Shared {
@@ -137,7 +150,10 @@ impl Proxy {
         let port = listener.local_addr().unwrap().port();
         let accepting = shared.clone();
         std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
             runtime.block_on(async move {
                 let listener = TcpListener::from_std(listener).unwrap();
                 tokio::select! {
@@ -146,7 +162,11 @@ impl Proxy {
                 }
             });
         });
-        Proxy { port, shared, _stop: stop }
+        Proxy {
+            port,
+            shared,
+            _stop: stop,
+        }
     }
 
     /// The next statement with this text meets this fault.
@@ -161,10 +181,23 @@ impl Proxy {
 
     /// One answer in so many is lost with its connection, whatever the statement is.
     pub(crate) fn lose_one_in(&self, count: usize) -> Arc<Rule> {
-        self.rule("-- called by", Fault::CutAfter, count, count - 1, usize::MAX)
+        self.rule(
+            "-- called by",
+            Fault::CutAfter,
+            count,
+            count - 1,
+            usize::MAX,
+        )
     }
 
-    fn rule(&self, text: &str, fault: Fault, skip: usize, between: usize, times: usize) -> Arc<Rule> {
+    fn rule(
+        &self,
+        text: &str,
+        fault: Fault,
+        skip: usize,
+        between: usize,
+        times: usize,
+    ) -> Arc<Rule> {
         let rule = Arc::new(Rule {
             text: text.to_owned(),
             fault,
@@ -186,12 +219,22 @@ impl Proxy {
 
     /// How many statements with this text the server has answered.
     pub(crate) fn done(&self, text: &str) -> usize {
-        self.shared.done.lock().unwrap().iter().filter(|done| done.contains(text)).count()
+        self.shared
+            .done
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|done| done.contains(text))
+            .count()
     }
     /// The sizes of the batches that came by with this text, in order.
     pub(crate) fn batches(&self, text: &str) -> Vec<usize> {
         let batches = self.shared.batches.lock().unwrap();
-        batches.iter().filter(|(batch, _)| batch.contains(text)).map(|(_, size)| *size).collect()
+        batches
+            .iter()
+            .filter(|(batch, _)| batch.contains(text))
+            .map(|(_, size)| *size)
+            .collect()
     }
     pub(crate) fn prepared(&self) -> Vec<String> {
         self.shared.prepared.lock().unwrap().clone()
@@ -205,7 +248,12 @@ impl Proxy {
         self.shared.down.store(true, Ordering::SeqCst);
         self.shared.cuts.send_modify(|count| *count += 1);
         let mut open = self.shared.open.subscribe();
-        within("the end of all connections", open.wait_for(|count| *count == 0)).await.unwrap();
+        within(
+            "the end of all connections",
+            open.wait_for(|count| *count == 0),
+        )
+        .await
+        .unwrap();
     }
     pub(crate) fn come_back(&self) {
         self.shared.down.store(false, Ordering::SeqCst);
@@ -236,9 +284,21 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 
 async fn serve(client: TcpStream, shared: Arc<Shared>) -> Option<()> {
     match shared.server.clone() {
-        Server::Unix(path) => connect(client, UnixStream::connect(path).await.ok()?.into_split(), shared).await,
+        Server::Unix(path) => {
+            connect(
+                client,
+                UnixStream::connect(path).await.ok()?.into_split(),
+                shared,
+            )
+            .await
+        }
         Server::Tcp(host, port) => {
-            connect(client, TcpStream::connect((host, port)).await.ok()?.into_split(), shared).await
+            connect(
+                client,
+                TcpStream::connect((host, port)).await.ok()?.into_split(),
+                shared,
+            )
+            .await
         }
     }
 }
@@ -256,7 +316,12 @@ async fn connect<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     let startup = protocol::read_startup(&mut client_read).await?;
     if let Some(rule) = shared.matching("") {
         match rule.fault {
-            Fault::Refuse(code) => client_write.lock().await.write_all(&protocol::error(code, true)).await.ok()?,
+            Fault::Refuse(code) => client_write
+                .lock()
+                .await
+                .write_all(&protocol::error(code, true))
+                .await
+                .ok()?,
             Fault::SwallowRequest => while protocol::read(&mut client_read).await.is_some() {},
             _ => {}
         }
@@ -286,11 +351,19 @@ async fn requests(
         let message = protocol::read(&mut client).await?;
         if !request.add(&message, &mut names) {
             if matches!(message.kind, b'p' | b'X') {
-                server.write_all(&std::mem::take(&mut request).bytes).await.ok()?;
+                server
+                    .write_all(&std::mem::take(&mut request).bytes)
+                    .await
+                    .ok()?;
             }
             continue;
         }
-        let Request { bytes, text, size, prepares } = std::mem::take(&mut request);
+        let Request {
+            bytes,
+            text,
+            size,
+            prepares,
+        } = std::mem::take(&mut request);
         shared.prepared.lock().unwrap().extend(prepares);
         if let (Some(text), Some(size)) = (&text, size) {
             shared.batches.lock().unwrap().push((text.clone(), size));
@@ -324,7 +397,8 @@ async fn requests(
                 continue;
             }
             Some(Fault::Hold) => rule.as_ref()?.wait_for_release().await,
-            Some(Fault::CutAfter | Fault::CutAnswer | Fault::SwallowAnswer | Fault::HoldAnswer) | None => {}
+            Some(Fault::CutAfter | Fault::CutAnswer | Fault::SwallowAnswer | Fault::HoldAnswer)
+            | None => {}
         }
         pending.lock().unwrap().push_back((text, rule));
         server.write_all(&bytes).await.ok()?;
@@ -345,11 +419,19 @@ async fn answers(
         if message.kind == b'E' {
             shared.errors.lock().unwrap().extend(message.code());
         }
-        let fault = pending.lock().unwrap().front().and_then(|(_, rule)| rule.as_ref().map(|rule| rule.fault));
+        let fault = pending
+            .lock()
+            .unwrap()
+            .front()
+            .and_then(|(_, rule)| rule.as_ref().map(|rule| rule.fault));
         let is_last = message.kind == b'Z';
         match fault {
             Some(
-                Fault::CutAfter | Fault::CutAnswer | Fault::SwallowAnswer | Fault::DeliverLate | Fault::HoldAnswer,
+                Fault::CutAfter
+                | Fault::CutAnswer
+                | Fault::SwallowAnswer
+                | Fault::DeliverLate
+                | Fault::HoldAnswer,
             ) => {
                 kept.extend_from_slice(&message.bytes);
             }
@@ -364,13 +446,23 @@ async fn answers(
         match fault {
             Some(Fault::CutAfter) => return None,
             Some(Fault::CutAnswer) => {
-                client.lock().await.write_all(&kept[..kept.len() / 2]).await.ok()?;
+                client
+                    .lock()
+                    .await
+                    .write_all(&kept[..kept.len() / 2])
+                    .await
+                    .ok()?;
                 return None;
             }
             Some(Fault::SwallowAnswer) => std::future::pending().await,
             Some(Fault::HoldAnswer) => {
                 rule?.wait_for_release().await;
-                client.lock().await.write_all(&std::mem::take(&mut kept)).await.ok()?;
+                client
+                    .lock()
+                    .await
+                    .write_all(&std::mem::take(&mut kept))
+                    .await
+                    .ok()?;
             }
             Some(Fault::DeliverLate) => {
                 rule?.delivered.send_modify(|count| *count += 1);
@@ -384,7 +476,13 @@ async fn answers(
 impl Shared {
     fn matching(&self, text: &str) -> Option<Arc<Rule>> {
         let rules = self.rules.lock().unwrap();
-        let fits = |rule: &&Arc<Rule>| if rule.text.is_empty() { text.is_empty() } else { text.contains(&rule.text) };
+        let fits = |rule: &&Arc<Rule>| {
+            if rule.text.is_empty() {
+                text.is_empty()
+            } else {
+                text.contains(&rule.text)
+            }
+        };
         for rule in rules.iter().filter(fits) {
             let mut left = rule.left.lock().unwrap();
             let mut skip = rule.skip.lock().unwrap();

@@ -12,33 +12,53 @@ use super::{
 /// and function gone (between two migrations); a plan that no longer fits, a pooler, a protocol violation; shutting down,
 /// crashed, starting.
 const CODES: [&str; 20] = [
-    "53100", "53200", "53300", "57014", "25006", "40001", "40P01", "55P03", "58030", "XX000", "42501", "42P01",
-    "3F000", "42883", "0A000", "26000", "08P01", "57P01", "57P02", "57P03",
+    "53100", "53200", "53300", "57014", "25006", "40001", "40P01", "55P03", "58030", "XX000",
+    "42501", "42P01", "3F000", "42883", "0A000", "26000", "08P01", "57P01", "57P02", "57P03",
 ];
 
 #[tokio::test]
 async fn a_server_that_is_not_well_burns_no_attempt_and_runs_nothing_again() {
     let stage = Stage::new().await;
     let effects = Effects::default();
-    let engine = stage.run(stage.pool(), effects.clone(), |e| e.register::<Walker>().settings(quick()));
+    let engine = stage.run(stage.pool(), effects.clone(), |e| {
+        e.register::<Walker>().settings(quick())
+    });
     engine.ready().await;
     let mut refused = 0;
     for code in CODES {
         for (statement, times) in [(".settle($1", 2), (".pick(", 1), ("store::lease::renew", 1)] {
-            let rule = stage.proxy.on_each(statement, Fault::Refuse(code), 0, times);
+            let rule = stage
+                .proxy
+                .on_each(statement, Fault::Refuse(code), 0, times);
             let what = format!("{code} at {statement}");
-            let walkers = [First::Next, First::Retry, First::Done].map(|first| Walker { first, steps: 0 });
+            let walkers =
+                [First::Next, First::Retry, First::Done].map(|first| Walker { first, steps: 0 });
             let enqueued = stage.lab.enqueue_all(walkers).await.unwrap();
-            for (walker, first) in enqueued.iter().zip([First::Next, First::Retry, First::Done]) {
-                let settled = stage.lab.settled(walker.id, LONG).await.unwrap().expect(&what);
-                assert_eq!(settled.result, Ok(u32::try_from(first.commits()).unwrap()), "{what}");
+            for (walker, first) in enqueued
+                .iter()
+                .zip([First::Next, First::Retry, First::Done])
+            {
+                let settled = stage
+                    .lab
+                    .settled(walker.id, LONG)
+                    .await
+                    .unwrap()
+                    .expect(&what);
+                assert_eq!(
+                    settled.result,
+                    Ok(u32::try_from(first.commits()).unwrap()),
+                    "{what}"
+                );
                 assert_walked_once(&stage, &effects, walker.id.raw(), first, &what).await;
             }
             refused += rule.has_fired();
             stage.proxy.forget();
         }
     }
-    assert!(refused >= CODES.len() * 3, "only {refused} statements were refused");
+    assert!(
+        refused >= CODES.len() * 3,
+        "only {refused} statements were refused"
+    );
     engine.stop().await;
 }
 
@@ -47,17 +67,32 @@ async fn a_server_that_is_not_well_burns_no_attempt_and_runs_nothing_again() {
 async fn an_answer_that_cannot_be_read_is_not_the_steps_fault() {
     let stage = Stage::new().await;
     let effects = Effects::default();
-    let engine = stage.run(stage.pool(), effects.clone(), |e| e.register::<Walker>().settings(quick()));
+    let engine = stage.run(stage.pool(), effects.clone(), |e| {
+        e.register::<Walker>().settings(quick())
+    });
     engine.ready().await;
     for first in First::ALL {
         for skip in 0..first.commits() {
             let what = format!("{first:?}, commit {skip}");
             let rule = stage.proxy.on_each(".settle($1", Fault::Garble, skip, 1);
             let walker = stage.lab.enqueue(Walker { first, steps: 0 }).await.unwrap();
-            let settled = stage.lab.settled(walker.id, LONG).await.unwrap().expect(&what);
+            let settled = stage
+                .lab
+                .settled(walker.id, LONG)
+                .await
+                .unwrap()
+                .expect(&what);
             match first {
-                First::Stop => assert_eq!(settled.result.unwrap_err().message, "as it was told", "{what}"),
-                _ => assert_eq!(settled.result, Ok(u32::try_from(first.commits()).unwrap()), "{what}"),
+                First::Stop => assert_eq!(
+                    settled.result.unwrap_err().message,
+                    "as it was told",
+                    "{what}"
+                ),
+                _ => assert_eq!(
+                    settled.result,
+                    Ok(u32::try_from(first.commits()).unwrap()),
+                    "{what}"
+                ),
             }
             assert_eq!(rule.has_fired(), 1, "{what}");
             assert_walked_once(&stage, &effects, walker.id.raw(), first, &what).await;
@@ -71,16 +106,27 @@ async fn an_answer_that_cannot_be_read_is_not_the_steps_fault() {
 async fn work_survives_a_database_that_goes_away_and_comes_back() {
     let stage = Stage::new().await;
     let effects = Effects::default();
-    let settings = Settings { statement_timeout: SECOND, ..quick() };
-    let engine = stage.run(stage.pool(), effects.clone(), |e| e.register::<Walker>().settings(settings));
+    let settings = Settings {
+        statement_timeout: SECOND,
+        ..quick()
+    };
+    let engine = stage.run(stage.pool(), effects.clone(), |e| {
+        e.register::<Walker>().settings(settings)
+    });
     engine.ready().await;
     for _ in 0..5 {
-        let walkers = (0..50).map(|n| Walker { first: First::ALL[n % 5], steps: 0 });
+        let walkers = (0..50).map(|n| Walker {
+            first: First::ALL[n % 5],
+            steps: 0,
+        });
         let enqueued = stage.lab.enqueue_all(walkers).await.unwrap();
         let begun = stage.proxy.done(".settle($1");
         let deadline = tokio::time::Instant::now() + LONG;
         while stage.proxy.done(".settle($1") == begun {
-            assert!(tokio::time::Instant::now() < deadline, "nothing is committed");
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "nothing is committed"
+            );
             tokio::time::sleep(SECOND / 1000).await;
         }
         stage.proxy.go_down().await;
@@ -90,12 +136,18 @@ async fn work_survives_a_database_that_goes_away_and_comes_back() {
             assert!(settled.is_some(), "{n} was lost");
             let commits = stage.commits(walker.id.raw()).await;
             let wanted = i64::try_from(First::ALL[n % 5].commits()).unwrap();
-            assert_eq!(commits, (0..wanted).map(|seq| (seq, seq + 1)).collect::<Vec<_>>());
+            assert_eq!(
+                commits,
+                (0..wanted).map(|seq| (seq, seq + 1)).collect::<Vec<_>>()
+            );
         }
     }
-    let burned =
-        "select count(*) from S.instances where attempt > case when state->>'first' = 'Retry' then 1 else 0 end";
-    assert_eq!(stage.number(burned).await, 0, "an outage is not a step's failure");
+    let burned = "select count(*) from S.instances where attempt > case when state->>'first' = 'Retry' then 1 else 0 end";
+    assert_eq!(
+        stage.number(burned).await,
+        0,
+        "an outage is not a step's failure"
+    );
     engine.stop().await;
 }
 
@@ -105,11 +157,25 @@ async fn a_named_statement_whose_parameters_do_not_fit_is_sent_again_without_a_n
     for code in ["22P03", "42P18"] {
         let stage = Stage::new().await;
         let effects = Effects::default();
-        let engine = stage.run(stage.pool(), effects.clone(), |e| e.register::<Walker>().settings(quick()));
+        let engine = stage.run(stage.pool(), effects.clone(), |e| {
+            e.register::<Walker>().settings(quick())
+        });
         engine.ready().await;
         let rule = stage.proxy.on(".settle($1", Fault::Refuse(code));
-        let walker = stage.lab.enqueue(Walker { first: First::Next, steps: 0 }).await.unwrap();
-        let settled = stage.lab.settled(walker.id, LONG).await.unwrap().expect(code);
+        let walker = stage
+            .lab
+            .enqueue(Walker {
+                first: First::Next,
+                steps: 0,
+            })
+            .await
+            .unwrap();
+        let settled = stage
+            .lab
+            .settled(walker.id, LONG)
+            .await
+            .unwrap()
+            .expect(code);
         rule.fired(1).await;
         assert_eq!(settled.result, Ok(2), "{code}");
         assert_walked_once(&stage, &effects, walker.id.raw(), First::Next, code).await;

@@ -25,16 +25,31 @@ impl Job for Endless {
 
 /// No statement is ever given up: a shutdown that waited for one would not end.
 fn patient() -> Settings {
-    Settings { statement_timeout: HOUR, drain_timeout: SECOND, ..quick() }
+    Settings {
+        statement_timeout: HOUR,
+        drain_timeout: SECOND,
+        ..quick()
+    }
 }
 
 #[tokio::test]
 async fn a_shutdown_ends_while_a_pick_is_unanswered() {
     let stage = Stage::new().await;
-    let engine = stage.run(stage.pool(), Effects::default(), |e| e.register::<Walker>().settings(patient()));
+    let engine = stage.run(stage.pool(), Effects::default(), |e| {
+        e.register::<Walker>().settings(patient())
+    });
     engine.ready().await;
-    let rule = stage.proxy.on_each(".pick(", Fault::SwallowRequest, 0, usize::MAX);
-    stage.lab.enqueue(Walker { first: First::Done, steps: 0 }).await.unwrap();
+    let rule = stage
+        .proxy
+        .on_each(".pick(", Fault::SwallowRequest, 0, usize::MAX);
+    stage
+        .lab
+        .enqueue(Walker {
+            first: First::Done,
+            steps: 0,
+        })
+        .await
+        .unwrap();
     rule.fired(1).await;
     engine.stop().await;
 }
@@ -42,17 +57,37 @@ async fn a_shutdown_ends_while_a_pick_is_unanswered() {
 #[tokio::test]
 async fn a_shutdown_ends_while_every_statement_of_its_own_is_unanswered() {
     let stage = Stage::new().await;
-    let engine = stage.run(stage.pool(), Effects::default(), |e| e.register::<Walker>().settings(patient()));
+    let engine = stage.run(stage.pool(), Effects::default(), |e| {
+        e.register::<Walker>().settings(patient())
+    });
     engine.ready().await;
-    let committing = stage.proxy.on_each(".settle($1", Fault::SwallowRequest, 0, usize::MAX);
-    stage.lab.enqueue(Walker { first: First::Done, steps: 0 }).await.unwrap();
+    let committing = stage
+        .proxy
+        .on_each(".settle($1", Fault::SwallowRequest, 0, usize::MAX);
+    stage
+        .lab
+        .enqueue(Walker {
+            first: First::Done,
+            steps: 0,
+        })
+        .await
+        .unwrap();
     committing.fired(1).await;
-    for text in [".pick(", "store::lease::", "store::pick::", "store::resolve::"] {
-        stage.proxy.on_each(text, Fault::SwallowRequest, 0, usize::MAX);
+    for text in [
+        ".pick(",
+        "store::lease::",
+        "store::pick::",
+        "store::resolve::",
+    ] {
+        stage
+            .proxy
+            .on_each(text, Fault::SwallowRequest, 0, usize::MAX);
     }
     engine.stop().await;
     assert_eq!(
-        stage.number("select count(*) from S.instances where status = 'executing'").await,
+        stage
+            .number("select count(*) from S.instances where status = 'executing'")
+            .await,
         1,
         "its lease frees it"
     );
@@ -61,15 +96,24 @@ async fn a_shutdown_ends_while_every_statement_of_its_own_is_unanswered() {
 #[tokio::test]
 async fn a_shutdown_ends_while_a_claim_cannot_be_given_back() {
     let (stage, effects) = (Stage::new().await, Effects::default());
-    let engine = stage.run(stage.pool(), effects.clone(), |e| e.register::<Endless>().settings(patient()));
+    let engine = stage.run(stage.pool(), effects.clone(), |e| {
+        e.register::<Endless>().settings(patient())
+    });
     engine.ready().await;
     let id = stage.lab.enqueue(Endless).await.unwrap().id.raw();
     eventually("it runs", async || !effects.of("endless", id).is_empty()).await;
-    let giving_back = stage.proxy.on_each("store::pick::give_back", Fault::SwallowRequest, 0, usize::MAX);
+    let giving_back = stage.proxy.on_each(
+        "store::pick::give_back",
+        Fault::SwallowRequest,
+        0,
+        usize::MAX,
+    );
     engine.stop().await;
     giving_back.fired(1).await;
     assert_eq!(
-        stage.number("select count(*) from S.instances where status = 'executing'").await,
+        stage
+            .number("select count(*) from S.instances where status = 'executing'")
+            .await,
         1,
         "its lease frees it"
     );

@@ -43,7 +43,13 @@ impl Stage {
         let proxy = Proxy::before(server(&config));
         let (admin, driver) = config.connect(NoTls).await.unwrap();
         let driver = tokio::spawn(async move { drop(driver.await) });
-        let stage = Stage { lab, proxy, admin, config, driver };
+        let stage = Stage {
+            lab,
+            proxy,
+            admin,
+            config,
+            driver,
+        };
         stage.sql(AUDIT).await;
         stage
     }
@@ -64,20 +70,25 @@ impl Stage {
 
     /// A pool through the proxy whose sessions begin with these options.
     pub(crate) fn pool_with(&self, options: &str) -> Pool {
-        let url = format!("{} options='{options}'", url_at(&self.config, self.proxy.port, "gen_durable_runtime"));
+        let url = format!(
+            "{} options='{options}'",
+            url_at(&self.config, self.proxy.port, "gen_durable_runtime")
+        );
         Pool::open(&url, self.schema(), 4).unwrap()
     }
 
     /// The way through the proxy for another driver.
     pub(crate) fn sqlx_options(&self) -> sqlx::postgres::PgConnectOptions {
-        let options = sqlx::postgres::PgConnectOptions::new_without_pgpass().host("127.0.0.1").port(self.proxy.port);
+        let options = sqlx::postgres::PgConnectOptions::new_without_pgpass()
+            .host("127.0.0.1")
+            .port(self.proxy.port);
         let options = options
             .database(self.config.get_dbname().unwrap_or("postgres"))
             .ssl_mode(sqlx::postgres::PgSslMode::Disable);
         match self.config.get_password() {
-            Some(password) => {
-                options.username(self.config.get_user().unwrap()).password(&String::from_utf8_lossy(password))
-            }
+            Some(password) => options
+                .username(self.config.get_user().unwrap())
+                .password(&String::from_utf8_lossy(password)),
             None => options.username("gen_durable_runtime"),
         }
     }
@@ -95,12 +106,17 @@ impl Stage {
     }
 
     pub(crate) fn render(&self, text: &str) -> String {
-        text.replace("S.", &format!("{}.", self.schema())).replace("schema S ", &format!("schema {} ", self.schema()))
+        text.replace("S.", &format!("{}.", self.schema()))
+            .replace("schema S ", &format!("schema {} ", self.schema()))
     }
 
     /// One number.
     pub(crate) async fn number(&self, text: &str) -> i64 {
-        self.admin.query_one(&self.render(text), &[]).await.unwrap().get(0)
+        self.admin
+            .query_one(&self.render(text), &[])
+            .await
+            .unwrap()
+            .get(0)
     }
 
     /// Wait until a question is answered with this number.
@@ -111,7 +127,10 @@ impl Stage {
             if is == wanted {
                 return;
             }
-            assert!(tokio::time::Instant::now() < deadline, "{text} stays {is}, not {wanted}");
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "{text} stays {is}, not {wanted}"
+            );
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -120,7 +139,13 @@ impl Stage {
     pub(crate) async fn commits(&self, id: i64) -> Vec<(i64, i64)> {
         let text =
             self.render("select old_seq, new_seq from S.changes where id = $1 and old_seq <> new_seq order by n");
-        self.admin.query(&text, &[&id]).await.unwrap().iter().map(|row| (row.get(0), row.get(1))).collect()
+        self.admin
+            .query(&text, &[&id])
+            .await
+            .unwrap()
+            .iter()
+            .map(|row| (row.get(0), row.get(1)))
+            .collect()
     }
 
     /// Run an engine on this pool.
@@ -134,7 +159,12 @@ impl Stage {
         let (client, health) = (engine.client(), engine.health());
         let (stop, stopped) = oneshot::channel::<()>();
         let task = tokio::spawn(engine.run(async { drop(stopped.await) }));
-        Running { client, health, stop, task }
+        Running {
+            client,
+            health,
+            stop,
+            task,
+        }
     }
 }
 
@@ -155,7 +185,11 @@ pub(crate) struct Running {
 impl Running {
     pub(crate) async fn stop(self) {
         drop(self.stop);
-        tokio::time::timeout(LONG, self.task).await.expect("the engine does not stop").unwrap().unwrap();
+        tokio::time::timeout(LONG, self.task)
+            .await
+            .expect("the engine does not stop")
+            .unwrap()
+            .unwrap();
     }
 
     /// Until it is ready; or why it could not start.
@@ -165,7 +199,10 @@ impl Running {
             if self.task.is_finished() {
                 return Err(self.task.await.unwrap().unwrap_err());
             }
-            assert!(tokio::time::Instant::now() < deadline, "the engine is not ready");
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "the engine is not ready"
+            );
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         Ok(self)
@@ -174,7 +211,10 @@ impl Running {
     pub(crate) async fn ready(&self) {
         let deadline = tokio::time::Instant::now() + LONG;
         while !self.health.is_ready() {
-            assert!(tokio::time::Instant::now() < deadline, "the engine is not ready");
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "the engine is not ready"
+            );
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
@@ -196,7 +236,9 @@ fn url_at(config: &Config, port: u16, user: &str) -> String {
         Some(password) => {
             let password = String::from_utf8_lossy(password);
             let user = config.get_user().unwrap();
-            format!("host=127.0.0.1 port={port} user={user} password='{password}' dbname={database} sslmode=disable")
+            format!(
+                "host=127.0.0.1 port={port} user={user} password='{password}' dbname={database} sslmode=disable"
+            )
         }
         None => format!("host=127.0.0.1 port={port} user={user} dbname={database} sslmode=disable"),
     }

@@ -5,7 +5,9 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use gen_durable::{Context, Machine, Outcome, SECOND, Settings, done, next, retry_after, sleep, stop};
+use gen_durable::{
+    Context, Machine, Outcome, SECOND, Settings, done, next, retry_after, sleep, stop,
+};
 use serde::{Deserialize, Serialize};
 
 use super::stage::Stage;
@@ -20,7 +22,13 @@ impl Effects {
     }
     pub(crate) fn of(&self, machine: &str, id: i64) -> Vec<(String, i64)> {
         let part = format!("/{machine}/{id}/");
-        self.0.lock().unwrap().iter().filter(|(key, _)| key.contains(&part)).cloned().collect()
+        self.0
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|(key, _)| key.contains(&part))
+            .cloned()
+            .collect()
     }
 }
 
@@ -34,7 +42,13 @@ pub(crate) enum First {
 }
 
 impl First {
-    pub(crate) const ALL: [First; 5] = [First::Next, First::Retry, First::Sleep, First::Done, First::Stop];
+    pub(crate) const ALL: [First; 5] = [
+        First::Next,
+        First::Retry,
+        First::Sleep,
+        First::Done,
+        First::Stop,
+    ];
 
     /// How many commits an instance makes until it has settled.
     pub(crate) fn commits(self) -> usize {
@@ -78,16 +92,36 @@ impl Machine for Walker {
 }
 
 /// Every commit once, in order; every step once, because its worker lived all the while; no attempt burned.
-pub(crate) async fn assert_walked_once(stage: &Stage, effects: &Effects, id: i64, first: First, what: &str) {
+pub(crate) async fn assert_walked_once(
+    stage: &Stage,
+    effects: &Effects,
+    id: i64,
+    first: First,
+    what: &str,
+) {
     let commits = first.commits();
-    let wanted: Vec<(i64, i64)> = (0..i64::try_from(commits).unwrap()).map(|seq| (seq, seq + 1)).collect();
+    let wanted: Vec<(i64, i64)> = (0..i64::try_from(commits).unwrap())
+        .map(|seq| (seq, seq + 1))
+        .collect();
     assert_eq!(stage.commits(id).await, wanted, "commits of {what}");
     let ran = effects.of("walker", id);
     let distinct: HashSet<_> = ran.iter().collect();
-    assert_eq!(distinct.len(), ran.len(), "{what} ran twice on one claim: {ran:?}");
+    assert_eq!(
+        distinct.len(),
+        ran.len(),
+        "{what} ran twice on one claim: {ran:?}"
+    );
     assert_eq!(ran.len(), commits, "steps of {what}: {ran:?}");
-    let attempts = stage.number(&format!("select max(attempt)::bigint from S.instances where id = {id}")).await;
-    assert_eq!(attempts, i64::from(first == First::Retry), "attempts of {what}");
+    let attempts = stage
+        .number(&format!(
+            "select max(attempt)::bigint from S.instances where id = {id}"
+        ))
+        .await;
+    assert_eq!(
+        attempts,
+        i64::from(first == First::Retry),
+        "attempts of {what}"
+    );
 }
 
 /// Nothing here waits for a lease; everything else is quick.

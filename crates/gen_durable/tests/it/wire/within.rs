@@ -33,7 +33,10 @@ impl Machine for Writer {
     type Step = At;
     type Output = ();
     async fn step(&mut self, at: At, cx: &mut Context<'_, Self>) -> Outcome<Self> {
-        let (insert, word) = (format!("insert into {} values ($1, $2)", self.table), format!("{at:?}"));
+        let (insert, word) = (
+            format!("insert into {} values ($1, $2)", self.table),
+            format!("{at:?}"),
+        );
         let ending = match at {
             At::Write => next(At::WriteAndEnd),
             At::WriteAndEnd => done(()),
@@ -46,7 +49,9 @@ impl Machine for Writer {
             }
             Driver::Sqlx(pool) => {
                 let mut tx = pool.begin().await?;
-                let query = sqlx::query(sqlx::AssertSqlSafe(insert)).bind(cx.id.raw()).bind(word);
+                let query = sqlx::query(sqlx::AssertSqlSafe(insert))
+                    .bind(cx.id.raw())
+                    .bind(word);
                 query.execute(&mut *tx).await?;
                 Ok(ending.within(tx))
             }
@@ -66,41 +71,83 @@ async fn lose_of_sqlx(statement: &str, faults: &[Fault], settings: Settings) {
     lose_on(&stage, Driver::Sqlx(pool), statement, faults, 0, settings).await;
 }
 
-async fn lose_on(stage: &Stage, driver: Driver, statement: &str, faults: &[Fault], outages: usize, settings: Settings) {
-    stage.sql("create table S.written (id bigint, step text); grant all on S.written to public").await;
-    let engine = stage.run(stage.pool(), driver, |e| e.register::<Writer>().settings(settings));
+async fn lose_on(
+    stage: &Stage,
+    driver: Driver,
+    statement: &str,
+    faults: &[Fault],
+    outages: usize,
+    settings: Settings,
+) {
+    stage
+        .sql("create table S.written (id bigint, step text); grant all on S.written to public")
+        .await;
+    let engine = stage.run(stage.pool(), driver, |e| {
+        e.register::<Writer>().settings(settings)
+    });
     engine.ready().await;
     for fault in faults {
         for skip in [0, 1] {
             let what = format!("{fault:?} of the {}th {statement}", skip + 1);
             let rule = stage.proxy.on_each(statement, *fault, skip, 1);
-            let writer = stage.lab.enqueue(Writer { table: stage.render("S.written") }).await.unwrap();
-            let settled = stage.lab.settled(writer.id, LONG).await.unwrap().expect(&what);
+            let writer = stage
+                .lab
+                .enqueue(Writer {
+                    table: stage.render("S.written"),
+                })
+                .await
+                .unwrap();
+            let settled = stage
+                .lab
+                .settled(writer.id, LONG)
+                .await
+                .unwrap()
+                .expect(&what);
             assert_eq!(settled.result, Ok(()), "{what}");
             assert_eq!(rule.has_fired(), 1, "{what}");
             let id = writer.id;
-            let count = stage.number(&format!("select count(*) from S.written where id = {id}")).await;
+            let count = stage
+                .number(&format!("select count(*) from S.written where id = {id}"))
+                .await;
             assert_eq!(count, 2, "{what}: both steps wrote exactly once");
             // A step that met the outage itself is set to run again, which is a commit too. A connection that was kept is
             // replaced without a word.
             let commits = stage.commits(id.raw()).await;
-            assert!((2..=2 + outages).contains(&commits.len()), "{what}: {commits:?}");
-            if matches!(fault, Fault::CutAnswer | Fault::CutAfter | Fault::SwallowAnswer)
-                && statement.eq_ignore_ascii_case("commit")
+            assert!(
+                (2..=2 + outages).contains(&commits.len()),
+                "{what}: {commits:?}"
+            );
+            if matches!(
+                fault,
+                Fault::CutAnswer | Fault::CutAfter | Fault::SwallowAnswer
+            ) && statement.eq_ignore_ascii_case("commit")
             {
                 let text = format!(
                     "select count(*) from S.changes where id = {id} and old_status = 'executing' and old_seq = new_seq"
                 );
-                assert_eq!(stage.number(&text).await, 0, "{what}: it was committed, so its claim goes on");
+                assert_eq!(
+                    stage.number(&text).await,
+                    0,
+                    "{what}: it was committed, so its claim goes on"
+                );
             }
-            let burned = stage.number(&format!("select max(attempt)::bigint from S.changes where id = {id}")).await;
+            let burned = stage
+                .number(&format!(
+                    "select max(attempt)::bigint from S.changes where id = {id}"
+                ))
+                .await;
             assert_eq!(burned, 0, "{what}: an outage is not the step's failure");
         }
     }
     engine.stop().await;
 }
 
-const CUTS: [Fault; 4] = [Fault::CutBefore, Fault::CutRequest, Fault::CutAnswer, Fault::CutAfter];
+const CUTS: [Fault; 4] = [
+    Fault::CutBefore,
+    Fault::CutRequest,
+    Fault::CutAnswer,
+    Fault::CutAfter,
+];
 
 #[tokio::test]
 async fn a_steps_own_commit_that_was_lost_counts_once() {
@@ -115,15 +162,36 @@ async fn a_steps_own_transaction_that_was_lost_before_its_commit_is_done_again()
 #[tokio::test]
 async fn a_steps_own_commit_that_met_silence_counts_once() {
     // On a busy machine another statement may be that slow, and is then an outage as well.
-    let settings = Settings { statement_timeout: SECOND, ..quick() };
-    lose("commit", &[Fault::SwallowRequest, Fault::SwallowAnswer], 2, settings).await;
+    let settings = Settings {
+        statement_timeout: SECOND,
+        ..quick()
+    };
+    lose(
+        "commit",
+        &[Fault::SwallowRequest, Fault::SwallowAnswer],
+        2,
+        settings,
+    )
+    .await;
 }
 
 /// The outage falls into the step's own code: it gets an error, and hands it on by `?`.
 #[tokio::test]
 async fn a_step_that_meets_the_outage_in_its_own_transaction_burns_no_attempt() {
-    lose("insert into", &[Fault::CutBefore, Fault::Refuse("53100")], 1, quick()).await;
-    lose("begin", &[Fault::CutBefore, Fault::Refuse("57P03")], 1, quick()).await;
+    lose(
+        "insert into",
+        &[Fault::CutBefore, Fault::Refuse("53100")],
+        1,
+        quick(),
+    )
+    .await;
+    lose(
+        "begin",
+        &[Fault::CutBefore, Fault::Refuse("57P03")],
+        1,
+        quick(),
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -140,6 +208,14 @@ async fn a_transaction_of_the_hosts_own_pool_that_was_lost_before_its_commit_is_
 /// of the commit can be asked.
 #[tokio::test]
 async fn a_commit_through_the_hosts_own_pool_that_met_silence_counts_once() {
-    let settings = Settings { statement_timeout: 3 * SECOND, ..quick() };
-    lose_of_sqlx("COMMIT", &[Fault::SwallowRequest, Fault::SwallowAnswer], settings).await;
+    let settings = Settings {
+        statement_timeout: 3 * SECOND,
+        ..quick()
+    };
+    lose_of_sqlx(
+        "COMMIT",
+        &[Fault::SwallowRequest, Fault::SwallowAnswer],
+        settings,
+    )
+    .await;
 }
