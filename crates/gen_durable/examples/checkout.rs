@@ -1,4 +1,5 @@
-//! A machine: it reserves, charges (the bank is down at first), sleeps a moment, ships; or gives the goods back.
+//! A machine: it reserves goods, charges the customer (the bank is down at first), sleeps a moment
+//! and ships; if the payment is refused, it releases the goods.
 //!
 //! `cargo run -p gen_durable --example checkout`, on `DATABASE_URL` or on a private Postgres.
 
@@ -13,14 +14,14 @@ use gen_durable::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What an instance remembers as long as it lives.
+/// The state of an instance, kept for its whole life.
 #[derive(Serialize, Deserialize)]
 struct Checkout {
     order: u64,
     cents: u64,
 }
 
-/// Where it stands, and what only that step needs.
+/// The steps, each with the data that only this step needs.
 #[derive(Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 enum Step {
@@ -38,7 +39,7 @@ enum Step {
     },
 }
 
-/// What the host hands to every step.
+/// The application state that the host passes to every step.
 struct Shop {
     bank: Bank,
 }
@@ -68,13 +69,13 @@ impl Machine for Checkout {
             }
             Step::Ship { payment } => Ok(done(format!("order {} shipped, {payment}", self.order))),
             Step::Release { hold, why } => {
-                println!("order {}: {hold} given back", self.order);
+                println!("order {}: {hold} released", self.order);
                 Ok(done(format!("order {} cancelled: {why}", self.order)))
             }
         }
     }
 
-    /// An outage is tried again soon; what cannot be paid is given back.
+    /// Retries soon after an outage; releases the goods if the payment is refused.
     async fn handle(
         &mut self,
         at: Step,
@@ -103,7 +104,7 @@ impl Bank {
             return Err(fatal("the bank refuses this sum"));
         }
         if self.calls.fetch_add(1, Ordering::Relaxed) < 2 {
-            return Err("the bank does not answer".into());
+            return Err("the bank does not respond".into());
         }
         Ok(format!("paid under {key}"))
     }
@@ -140,7 +141,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let settled = client
             .settled(started.id, 20 * SECOND)
             .await?
-            .ok_or("it has not settled within 20 s")?;
+            .ok_or("the checkout has not settled within 20 s")?;
         println!("instance {} is done: {}", settled.id, settled.result?);
     }
 

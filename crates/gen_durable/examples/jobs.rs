@@ -1,4 +1,5 @@
-//! Jobs: one that fails twice and succeeds, one that gives up, one that waits for its time, and a thousand at once.
+//! Jobs: one that fails twice and then succeeds, one with a fatal error, one that is delayed, and a
+//! thousand at once.
 //!
 //! `cargo run -p gen_durable --example jobs`, on `DATABASE_URL` or on a private Postgres.
 
@@ -7,10 +8,10 @@ use std::time::{Duration, Instant};
 use gen_durable::{Context, Engine, Job, OrFatal, Policy, Pool, Queue, SECOND, StepError};
 use serde::{Deserialize, Serialize};
 
-/// Mail is worked apart from everything else.
+/// A queue for mail, with its own workers.
 const MAIL: Queue = Queue::new("mail");
 
-/// A report that is mailed. Its number is text, as it came from outside.
+/// A report to mail. Its number is text, because it comes from outside.
 #[derive(Serialize, Deserialize)]
 struct MailReport {
     number: String,
@@ -23,13 +24,13 @@ impl Job for MailReport {
     type Output = String;
 
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<String, StepError> {
-        let number: u32 = self.number.parse().or_fatal()?; // will never parse: not tried again
+        let number: u32 = self.number.parse().or_fatal()?; // fatal: no further attempt
         if number == 1 && cx.attempt < 2 {
             println!(
-                "report {number}: the relay is away at run {}",
+                "report {number}: the relay is down at run {}",
                 cx.attempt + 1
             );
-            Err("the relay is away")?; // any error: tried again
+            Err("the relay is down")?; // any other error: tried again
         }
         Ok(format!("report {number} mailed at run {}", cx.attempt + 1))
     }
@@ -45,7 +46,7 @@ impl Job for MailReport {
     }
 }
 
-/// One of very many.
+/// A small job, enqueued a thousand times.
 #[derive(Serialize, Deserialize)]
 struct Square {
     n: u64,
@@ -91,9 +92,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let settled = client
             .settled(started.id, 20 * SECOND)
             .await?
-            .ok_or("it has not settled within 20 s")?;
+            .ok_or("a job has not settled within 20 s")?;
         match settled.result {
-            Ok(said) => println!("{said}, after {:?}", begun.elapsed()),
+            Ok(report) => println!("{report}, after {:?}", begun.elapsed()),
             Err(failure) => println!("instance {} has failed: {failure}", settled.id),
         }
     }
@@ -105,7 +106,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let settled = client
             .settled(started.id, 20 * SECOND)
             .await?
-            .ok_or("it has not settled within 20 s")?;
+            .ok_or("a job has not settled within 20 s")?;
         sum += settled.result?;
     }
     println!(

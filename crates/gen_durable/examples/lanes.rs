@@ -1,5 +1,5 @@
-//! Deployments: any number of servers at once, one deployment after the other on each. One that fails blocks its server until
-//! somebody decides.
+//! Deployments: many servers at once, but one deployment after the other on each server. A failed
+//! deployment blocks its server until an operator decides.
 //!
 //! `cargo run -p gen_durable --example lanes`, on `DATABASE_URL` or on a private Postgres.
 
@@ -15,11 +15,12 @@ use serde::{Deserialize, Serialize};
 
 const SERVERS: u32 = 5;
 const RELEASES: u32 = 8;
-/// The release that breaks server 3, and the one at which server 1 does not answer at first.
+/// The release that fails on server 3, and the release at which server 1 does not respond at first.
 const BROKEN: u32 = 6;
 const FLAKY: u32 = 4;
 
-/// What was deployed where, in the order in which it began; and how many ran on one server at the same time, at most.
+/// The deployments (server, release) in the order in which they began, and the largest number that
+/// ran on one server at the same time.
 #[derive(Default)]
 struct Servers {
     begun: Vec<(u32, u32)>,
@@ -68,7 +69,8 @@ impl Job for Deploy {
         tokio::time::sleep(Duration::from_millis(5)).await;
         count(-1)?;
         match (self.server, self.release) {
-            (1, FLAKY) if cx.attempt == 0 => Err("server 1 does not answer".into()), // tried again, in its place
+            // Tried again, at the same lane position.
+            (1, FLAKY) if cx.attempt == 0 => Err("server 1 does not respond".into()),
             (3, BROKEN) => Err(fatal("the disk of server 3 is full")),
             _ => Ok(self.release),
         }
@@ -94,7 +96,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let running = tokio::spawn(engine.run(async { drop(stopped.await) }));
 
-    // A fleet of its own, so that the example can run twice on one database.
+    // The name of the fleet is unique, so that the example can run twice on one database.
     let fleet = format!("{}", std::process::id());
     let mut last = Vec::new();
     for release in 1..=RELEASES {
@@ -113,10 +115,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
 
-    // Server 3 stands still: its release 6 failed for good, and 7 and 8 wait behind it.
+    // The lane of server 3 is blocked: its release 6 has failed, and releases 7 and 8 wait behind
+    // it.
     let lane = LaneKey::from(lane_of(&fleet, 3));
     let blocked = wait_until_blocked(&client, &lane).await?;
-    println!("lane {lane} stands still behind instance {blocked}:");
+    println!("lane {lane} is blocked by instance {blocked}:");
     for behind in client
         .inspect()
         .explain(blocked)
@@ -152,10 +155,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("server {server}: {order:?}");
         let mut expected: Vec<u32> = (1..=RELEASES).collect();
         if server == 1 {
-            expected.insert(FLAKY as usize, FLAKY); // twice, and everything behind it waited
+            expected.insert(FLAKY as usize, FLAKY); // it ran twice, and the others waited behind it
         }
         if order != expected {
-            return Err(format!("the releases of server {server} came as {order:?}").into());
+            return Err(
+                format!("the releases of server {server} ran in the order {order:?}").into(),
+            );
         }
     }
     if log.most != 1 {
@@ -164,17 +169,17 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Look until the lane is blocked. Answers by whom.
+/// Waits until the lane is blocked. Returns the id of its failed head.
 async fn wait_until_blocked(
     client: &Client,
     lane: &LaneKey,
 ) -> Result<i64, Box<dyn std::error::Error>> {
     let begun = Instant::now();
     while begun.elapsed() < 30 * SECOND {
-        let seen = client.inspect().lane(lane.clone()).await?;
-        match seen
-            .filter(|seen| seen.is_blocked())
-            .and_then(|seen| seen.head)
+        let found = client.inspect().lane(lane.clone()).await?;
+        match found
+            .filter(|found| found.is_blocked())
+            .and_then(|found| found.head)
         {
             Some(head) => return Ok(head.instance.id),
             None => tokio::time::sleep(Duration::from_millis(20)).await,

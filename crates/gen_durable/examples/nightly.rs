@@ -1,5 +1,5 @@
-//! Timers and schedules: a report by a schedule, which is paused, run by hand and set anew; and an order that reminds its
-//! customer until it is paid, or gives up at a date.
+//! Timers and schedules: a report by a schedule, which is paused, run once by hand and changed; and
+//! an order that reminds its customer until it is paid, or fails at a date.
 //!
 //! `cargo run -p gen_durable --example nightly`, on `DATABASE_URL` or on a private Postgres.
 
@@ -11,7 +11,7 @@ use gen_durable::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What the schedule starts.
+/// The job that the schedule starts.
 #[derive(Serialize, Deserialize)]
 struct Report {
     due: Timestamp,
@@ -24,14 +24,14 @@ impl Job for Report {
     type Output = ();
     async fn run(&self, _: &mut Context<'_, Self>) -> Result<(), StepError> {
         println!(
-            "the report of {} ({} before it were missed)",
+            "the report of {} ({} missed before it)",
             self.due, self.missed
         );
         Ok(())
     }
 }
 
-/// What waits to be paid.
+/// An order that waits for its payment.
 #[derive(Serialize, Deserialize)]
 struct Order {
     number: u32,
@@ -96,7 +96,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .register::<Report>()
         .register::<Order>()
         .register::<Remind>()
-        // In earnest: Cycle::cron("30 2 * * *", "Europe/Madrid")?
+        // In production: Cycle::cron("30 2 * * *", "Europe/Madrid")?
         .schedule(
             "nightly",
             Cycle::iso("R/PT0.4S")?.missed(Missed::Latest),
@@ -128,7 +128,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let given_up = client
         .settled(unpaid, 20 * SECOND)
         .await?
-        .ok_or("it has not settled within 20 s")?;
+        .ok_or("the order has not settled within 20 s")?;
     println!(
         "order 2: {:?}",
         given_up.result.map_err(|failure| failure.message)
@@ -137,7 +137,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let settled = client
         .settled(paid, 20 * SECOND)
         .await?
-        .ok_or("it has not settled within 20 s")?;
+        .ok_or("the order has not settled within 20 s")?;
     println!("order 1: {}", settled.result?);
 
     let schedules = client.schedules();

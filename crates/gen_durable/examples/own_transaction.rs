@@ -1,7 +1,8 @@
-//! Exactly once: an order and its work are enqueued in one transaction of the caller's own, and each transfer's writes and
-//! its ending are one commit of the step's own.
+//! Exactly once: an order and its transfer are enqueued in one transaction of the caller, and the
+//! writes of a transfer and its step result are one transaction of the step.
 //!
-//! `cargo run -p gen_durable --example own_transaction`, on `DATABASE_URL` or on a private Postgres.
+//! `cargo run -p gen_durable --example own_transaction`, on `DATABASE_URL` or on a private
+//! Postgres.
 
 use gen_durable::{Client, Context, Engine, Machine, Outcome, Pool, SECOND, Settings, done};
 use serde::{Deserialize, Serialize};
@@ -37,13 +38,13 @@ impl Machine for Transfer {
         tx.execute(debit, &[&self.cents]).await?;
         let balance: i64 = tx.query_one(credit, &[&self.cents]).await?.get(0);
         if cx.attempt == 0 && self.order % 10 == 0 {
-            // Both accounts were written; with the failure, neither was.
-            Err("a stumble half-way")?;
+            // Both updates were sent; the failure rolls both of them back.
+            Err("a failure before the commit")?;
         }
-        Ok(done(balance).within(tx)) // the engine writes the ending into it, and commits
+        Ok(done(balance).within(tx)) // the engine writes the step result in `tx`, and commits
     }
 
-    /// At once: nothing is gained by waiting here.
+    /// Retries soon: waiting has no benefit here.
     fn policy(&self, _: &Step) -> gen_durable::Policy {
         gen_durable::Policy {
             backoff_first: SECOND / 10,
@@ -52,12 +53,12 @@ impl Machine for Transfer {
     }
 }
 
-/// An order and its transfer exist together, or not at all.
+/// Inserts an order and enqueues its transfer: both exist, or neither.
 async fn order(
     client: &Client,
     postgres: &mut tokio_postgres::Client,
     cents: i64,
-    regret: bool,
+    rolls_back: bool,
 ) -> Result<Option<gen_durable::Id<Transfer>>, Box<dyn std::error::Error>> {
     let mut tx = postgres.transaction().await?;
     let insert = "insert into example_orders (cents) values ($1) returning id";
@@ -66,7 +67,7 @@ async fn order(
         .enqueue(Transfer { order, cents })
         .within(&mut tx)
         .await?;
-    if regret {
+    if rolls_back {
         tx.rollback().await?;
         return Ok(None);
     }
@@ -107,14 +108,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         transfers.extend(order(&client, &mut postgres, 100, number % 5 == 4).await?);
     }
     println!(
-        "{TRANSFERS} orders, {} of them regretted before their commit",
+        "{TRANSFERS} orders, {} of them rolled back",
         TRANSFERS as usize - transfers.len()
     );
     for id in &transfers {
         client
             .settled(*id, 20 * SECOND)
             .await?
-            .ok_or("it has not settled within 20 s")?
+            .ok_or("the transfer has not settled within 20 s")?
             .result?;
     }
 
@@ -127,9 +128,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .await?;
     let (orders, owed, moved, all): (i64, i64, i64, i64) =
         (row.get(0), row.get(1), row.get(2), row.get(3));
-    println!("{orders} orders over {owed} cents, {moved} cents moved, {all} cents in the world");
+    println!("{orders} orders over {owed} cents, {moved} cents moved, {all} cents in all accounts");
     if moved != owed || all != 1_000_000 {
-        return Err("something happened twice, or not at all".into());
+        return Err("a transfer took effect twice, or not at all".into());
     }
 
     drop(stop);

@@ -1,7 +1,9 @@
-//! Three times in the host's own `sqlx` transactions: an order and its checkout are enqueued in one commit, a payment, the
-//! signal of it and an event in the log are one commit, and a step writes to the host's tables in the very commit in which it ends.
+//! Three uses of the host's own `sqlx` transactions: an order and its checkout are one commit; a
+//! payment, its signal and an event in the log are one commit; and a step writes to the host's
+//! tables in the same commit as its step result.
 //!
-//! `cargo run -p gen_durable --example sqlx_transaction`, on `DATABASE_URL` or on a private Postgres.
+//! `cargo run -p gen_durable --example sqlx_transaction`, on `DATABASE_URL` or on a private
+//! Postgres.
 
 use gen_durable::{
     Client, Context, Engine, Event, Id, Machine, Outcome, Pool, SECOND, Signal, done, wait_for,
@@ -34,7 +36,7 @@ impl Signal for Paid {
     type To = Checkout;
 }
 
-/// What happened, for whoever reads the log.
+/// An event for readers of the log.
 #[derive(Serialize, Deserialize)]
 struct Received {
     order: i64,
@@ -44,7 +46,7 @@ impl Event for Received {
     const NAME: &'static str = "example_sqlx_received";
 }
 
-/// What every step is handed: the host's own pool, as its web handlers use it.
+/// The application state of every step: the host's own pool, the same that its web handlers use.
 struct Shop {
     pool: PgPool,
 }
@@ -72,7 +74,7 @@ impl Machine for Checkout {
                     .execute(&mut *tx)
                     .await?;
                 if cx.attempt == 0 && self.order % 5 == 0 {
-                    Err("a stumble half-way")?; // with it, the shipment was never written
+                    Err("a failure before the commit")?; // the shipment is rolled back
                 }
                 Ok(done(cents).within(tx)) // the shipment and the end of this checkout: one commit
             }
@@ -80,7 +82,7 @@ impl Machine for Checkout {
     }
 }
 
-/// The order and its checkout exist together, or not at all.
+/// Inserts an order and enqueues its checkout: both exist, or neither.
 async fn order(
     client: &Client,
     pool: &PgPool,
@@ -99,7 +101,7 @@ async fn order(
     Ok(checkout.id)
 }
 
-/// The payment, the news of it, and the record: all, or nothing.
+/// Records the payment, signals the checkout and records the event: all or nothing.
 async fn pay(
     client: &Client,
     pool: &PgPool,
@@ -162,7 +164,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         client
             .settled(id, 20 * SECOND)
             .await?
-            .ok_or("it has not settled within 20 s")?
+            .ok_or("the checkout has not settled within 20 s")?
             .result?;
     }
 
@@ -171,15 +173,16 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (shipped, distinct, cents): (i64, i64, i64) = (row.get(0), row.get(1), row.get(2));
     println!("{ORDERS} orders, {shipped} shipments of {distinct} orders, {cents} cents");
     if (shipped, distinct, cents) != (ORDERS, ORDERS, 100 * ORDERS * (ORDERS + 1) / 2) {
-        return Err("something happened twice, or not at all".into());
+        return Err("a shipment was written twice, or not at all".into());
     }
-    // What was recorded in transactions has a position once they have committed: the engine gives it, or whoever asks for it.
+    // Events that were recorded in transactions receive a position after the commit: from an
+    // engine, or by this call.
     client.events().place(LOG).await?;
     let received = client.events().of::<Received>(LOG, before, 1_000).await?;
     let cents: i64 = received.iter().map(|received| received.event.cents).sum();
     println!("{} payments in the log, {cents} cents", received.len());
     if (i64::try_from(received.len())?, cents) != (ORDERS, 100 * ORDERS * (ORDERS + 1) / 2) {
-        return Err("the log has something else".into());
+        return Err("the events in the log do not match the payments".into());
     }
 
     drop(stop);

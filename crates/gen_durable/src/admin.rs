@@ -1,5 +1,5 @@
-//! Projections for those who run them: how they do, their runs and failures. It reads and writes rows: what is asked for is
-//! done by a process that has the projection registered.
+//! Projections for operators: their progress, runs and failures. These calls only read and write
+//! rows; a process that has registered the projection does the work.
 
 use std::{
     future::IntoFuture,
@@ -23,16 +23,18 @@ use crate::{
     },
 };
 
-/// Who waits for a cursor or a run looks this often, at first and at last.
+/// The first and the longest interval between two reads of a caller that waits for a cursor or a
+/// run.
 const POLL_FIRST: Duration = Duration::from_millis(2);
 const POLL_MAX: Duration = Duration::from_millis(100);
-/// The most rows of one answer.
+/// The largest number of rows of one list.
 const PAGE_MAX: i32 = 10_000;
 
-/// Projections for those who run them: `client.projections()`.
+/// Projections for operators: `client.projections()`.
 ///
-/// What is asked for (a rebuild, a replay, a verification, another try) is recorded, and done by a live worker that has the
-/// projection registered; it survives the death of that worker.
+/// A request (a rebuild, a replay, a verification, a retry) is recorded in the database. A live
+/// worker that has registered the projection carries it out; if that worker crashes, another one
+/// continues.
 #[derive(Debug, Clone)]
 pub struct Projections {
     pool: Pool,
@@ -43,7 +45,11 @@ impl Projections {
         Projections { pool }
     }
 
-    /// How they do, in the order of tenant and projection; of one tenant, of one projection, or all (10,000 at the most).
+    /// Returns the progress of projections, ordered by tenant and projection: of one tenant, of one
+    /// projection, or of all (at most 10,000).
+    ///
+    /// # Errors
+    /// A name is invalid, or the database is away.
     pub async fn list(
         &self,
         tenant: Option<&str>,
@@ -64,7 +70,11 @@ impl Projections {
         .await
     }
 
-    /// How one does. `None`: it has seen no event of this tenant yet.
+    /// Returns the progress of one projection of a tenant. `None` if it has not read any event of
+    /// this tenant yet.
+    ///
+    /// # Errors
+    /// A name is invalid, or the database is away.
     pub async fn status(
         &self,
         tenant: &str,
@@ -77,7 +87,10 @@ impl Projections {
             .next())
     }
 
-    /// Runs, the newest first.
+    /// Returns runs, the newest first.
+    ///
+    /// # Errors
+    /// A name is invalid, or the database is away.
     pub async fn runs(
         &self,
         tenant: Option<&str>,
@@ -98,7 +111,10 @@ impl Projections {
         .await
     }
 
-    /// One run.
+    /// Returns one run.
+    ///
+    /// # Errors
+    /// The run does not exist, or the database is away.
     pub async fn run(&self, id: i64) -> Result<ProjectionRun, Error> {
         let found = self
             .call("read a run", move |connection| async move {
@@ -111,7 +127,10 @@ impl Projections {
             .ok_or_else(|| Error::new(Kind::NotFound, format!("there is no run {id}")))
     }
 
-    /// Wait for the end of a run, at most this long. Answers how it stands.
+    /// Waits until a run has ended, at most this long. Returns the state of the run.
+    ///
+    /// # Errors
+    /// The run does not exist, or the database is away.
     pub async fn finished(&self, id: i64, within: Duration) -> Result<ProjectionRun, Error> {
         let (begun, mut pause) = (Instant::now(), POLL_FIRST);
         loop {
@@ -124,7 +143,11 @@ impl Projections {
         }
     }
 
-    /// Events that could not be applied; with `resolved` also those that were, in the end.
+    /// Returns the events that could not be applied; with `resolved`, also those that were applied
+    /// later.
+    ///
+    /// # Errors
+    /// A name is invalid, or the database is away.
     pub async fn failures(
         &self,
         tenant: Option<&str>,
@@ -146,28 +169,33 @@ impl Projections {
         .await
     }
 
-    /// Clear the rows and apply everything again, in place: readers see it happen. Awaited, it answers the number of the run.
+    /// Requests a rebuild in place: clears the rows and applies all events again. Readers see the
+    /// intermediate states. Awaited, it returns the number of the run.
     pub fn rebuild(&self, tenant: &str, projection: &str) -> RunRequest {
         self.ask(RunKind::Rebuild, tenant, projection)
     }
 
-    /// Apply everything again to rows of another generation while the old ones are read; compare the digests; swap. Where the digests
-    /// differ although the version is the same, it does not swap, unless [`anyway`](RunRequest::anyway) is said.
+    /// Requests a rebuild in a shadow: applies all events to rows of another generation while
+    /// readers use the old rows, compares the digests, and swaps. If the digests differ although
+    /// the version is the same, it does not swap, unless [`anyway`](RunRequest::anyway) is set.
     pub fn rebuild_in_a_shadow(&self, tenant: &str, projection: &str) -> RunRequest {
         self.ask(RunKind::Shadow, tenant, projection)
     }
 
-    /// Apply events again to the rows that are there: for a projection to which that makes no difference, or is meant to.
+    /// Requests a replay: applies events again to the existing rows. It is for projections that are
+    /// idempotent, or for which a repetition is intended.
     pub fn replay(&self, tenant: &str, projection: &str) -> RunRequest {
         self.ask(RunKind::Replay, tenant, projection)
     }
 
-    /// Apply everything to rows of another generation, compare, say whether they are equal, and forget them.
+    /// Requests a verification: applies all events to rows of another generation, compares the
+    /// digests, reports whether they are equal, and deletes these rows.
     pub fn verify(&self, tenant: &str, projection: &str) -> RunRequest {
         self.ask(RunKind::Verify, tenant, projection)
     }
 
-    /// Asks for a run of this kind for every tenant of a projection, in one statement. Scopes in which a run is open are left out.
+    /// Requests a run of this kind for every tenant of a projection, in one statement. Tenants with
+    /// an open run are left out.
     pub fn for_all_tenants(&self, kind: RunKind, projection: &str) -> RunsRequest {
         RunsRequest(self.ask(kind, "", projection))
     }
@@ -189,7 +217,11 @@ impl Projections {
         }
     }
 
-    /// End a run. Answers whether it came in time. A rebuild in place that has cleared its rows goes on as live: there is no way back.
+    /// Cancels a run. Returns whether the cancel came in time. A rebuild in place that has cleared
+    /// its rows cannot be undone: the projection continues to apply its events as usual.
+    ///
+    /// # Errors
+    /// The database is away.
     pub async fn cancel(&self, run: i64, why: &str) -> Result<bool, Error> {
         let why = storable(why);
         let cancelled = self
@@ -201,20 +233,27 @@ impl Projections {
         Ok(cancelled)
     }
 
-    /// Let a projection that halted, or waits before it tries again, go on now. Answers whether it was so.
+    /// Resumes a projection at once that has halted or waits for its next attempt. Returns whether
+    /// it was in one of these states.
+    ///
+    /// # Errors
+    /// A name is invalid, or the database is away.
     pub async fn retry(&self, tenant: &str, projection: &str) -> Result<bool, Error> {
         check(Some(tenant), Some(projection))?;
-        let (whose, name) = (tenant.to_owned(), projection.to_owned());
+        let (tenant_name, name) = (tenant.to_owned(), projection.to_owned());
         let going = self
             .call("retry a projection", move |connection| async move {
-                projections::retry(&connection, &whose, &name).await
+                projections::retry(&connection, &tenant_name, &name).await
             })
             .await?;
         self.pool.inner.log.poke_runs();
         Ok(going)
     }
 
-    /// Try a parked event again, or all of them. Answers how many there were.
+    /// Retries one parked event, or all of them. Returns their number.
+    ///
+    /// # Errors
+    /// A name is invalid, or the database is away.
     pub async fn redrive(
         &self,
         tenant: &str,
@@ -224,7 +263,7 @@ impl Projections {
         check(Some(tenant), Some(projection))?;
         let (tenant, projection) = (tenant.to_owned(), projection.to_owned());
         let count = self
-            .call("try parked events again", move |connection| async move {
+            .call("retry parked events", move |connection| async move {
                 projections::redrive(&connection, &tenant, &projection, position).await
             })
             .await?;
@@ -232,7 +271,11 @@ impl Projections {
         Ok(count)
     }
 
-    /// Wait until a projection has come to this position, at most this long. Answers where it stands.
+    /// Waits until a projection has reached this position, at most this long. Returns the position
+    /// reached; it is below `position` if the time ran out.
+    ///
+    /// # Errors
+    /// The projection has halted, or the database is away.
     pub async fn sync(
         &self,
         tenant: &str,
@@ -242,25 +285,26 @@ impl Projections {
     ) -> Result<i64, Error> {
         let (begun, mut pause) = (Instant::now(), POLL_FIRST);
         let tenants = vec![tenant.to_owned()];
-        let place = move |connection: Rc<Connection>| async move {
+        let assign = move |connection: Rc<Connection>| async move {
             events::place(&connection, &tenants, false).await.map(drop)
         };
-        self.call_briefly("place events", place).await?;
+        self.call_briefly("assign positions to events", assign)
+            .await?;
         self.pool.inner.log.poke(std::iter::once(tenant));
         loop {
-            let (whose, name) = (tenant.to_owned(), projection.to_owned());
+            let (tenant_name, name) = (tenant.to_owned(), projection.to_owned());
             let cursor = self
                 .call_briefly("read a cursor", move |connection| async move {
-                    projections::cursor(&connection, &whose, &name).await
+                    projections::cursor(&connection, &tenant_name, &name).await
                 })
                 .await?;
-            let stands = cursor.as_ref().map_or(0, |cursor| cursor.position);
-            if stands >= position || begun.elapsed() >= within {
-                return Ok(stands);
+            let reached = cursor.as_ref().map_or(0, |cursor| cursor.position);
+            if reached >= position || begun.elapsed() >= within {
+                return Ok(reached);
             }
             if let Some(cursor) = cursor.filter(|cursor| cursor.status == "halted") {
                 let message = format!(
-                    "{projection} of {tenant:?} has halted at position {stands}: {}",
+                    "{projection} of {tenant:?} has halted at position {reached}: {}",
                     cursor.last_error.unwrap_or_default()
                 );
                 return Err(Error::new(Kind::Refused, message));
@@ -270,7 +314,8 @@ impl Projections {
         }
     }
 
-    /// Runs statements that wait for no lock and read by a key: many callers may wait for a projection.
+    /// Runs a statement that waits for no lock and reads by a key. It uses the shared connections,
+    /// because many callers may wait for a projection.
     async fn call_briefly<T, F, Fut>(&self, doing: &str, act: F) -> Result<T, Error>
     where
         T: Send + 'static,
@@ -296,7 +341,7 @@ impl Projections {
     }
 }
 
-/// Names that a row can hold.
+/// Checks that a row can store these names.
 fn check(tenant: Option<&str>, projection: Option<&str>) -> Result<(), Error> {
     codec::check_name(
         "a tenant's name",
@@ -314,8 +359,8 @@ fn check(tenant: Option<&str>, projection: Option<&str>) -> Result<(), Error> {
     .map_err(Error::invalid)
 }
 
-/// A run that has not been asked for yet.
-#[must_use = "nothing is asked for until this is awaited"]
+/// A run that is requested when this is awaited.
+#[must_use = "nothing is requested until this is awaited"]
 #[derive(Debug, Clone)]
 pub struct RunRequest {
     projections: Projections,
@@ -323,24 +368,24 @@ pub struct RunRequest {
 }
 
 impl RunRequest {
-    /// Of a replay: only events after this position.
+    /// Limits a replay to events after this position.
     pub fn after(mut self, position: i64) -> Self {
         self.request.from = position.max(0);
         self
     }
-    /// Of a replay: only events up to this position.
+    /// Limits a replay to events up to this position.
     pub fn up_to(mut self, position: i64) -> Self {
         self.request.to = Some(position);
         self
     }
-    /// Of a rebuild in a shadow: swap also if the digests differ.
+    /// Swaps a shadow also if the digests differ.
     pub fn anyway(mut self) -> Self {
         self.request.anyway = true;
         self
     }
-    /// Who asks, for the record.
-    pub fn by(mut self, who: impl Into<String>) -> Self {
-        self.request.by = storable(&who.into());
+    /// Names the person or program that makes the request, for the record.
+    pub fn by(mut self, actor: impl Into<String>) -> Self {
+        self.request.by = storable(&actor.into());
         self
     }
 }
@@ -361,7 +406,7 @@ impl IntoFuture for RunRequest {
             let act = move |connection: Rc<Connection>| async move {
                 runs::request(&connection, &asked).await
             };
-            let run = projections.call("ask for a run", act).await?;
+            let run = projections.call("request a run", act).await?;
             projections.pool.inner.log.poke_runs();
             match run {
                 Some(run) => Ok(run),
@@ -371,8 +416,9 @@ impl IntoFuture for RunRequest {
     }
 }
 
-/// Runs of all tenants of a projection that have not been asked for yet; see [`Projections::for_all_tenants`].
-#[must_use = "nothing is asked for until this is awaited"]
+/// Runs of all tenants of a projection, requested when this is awaited; see
+/// [`Projections::for_all_tenants`].
+#[must_use = "nothing is requested until this is awaited"]
 #[derive(Debug, Clone)]
 pub struct RunsRequest(RunRequest);
 
@@ -389,9 +435,9 @@ impl RunsRequest {
     pub fn anyway(self) -> Self {
         RunsRequest(self.0.anyway())
     }
-    /// Names the person or program that asks, for the record.
-    pub fn by(self, who: impl Into<String>) -> Self {
-        RunsRequest(self.0.by(who))
+    /// Names the person or program that makes the request, for the record.
+    pub fn by(self, actor: impl Into<String>) -> Self {
+        RunsRequest(self.0.by(actor))
     }
 }
 
@@ -416,7 +462,7 @@ impl IntoFuture for RunsRequest {
                         .contains(&request.projection);
                 Ok((runs, is_known))
             };
-            let (runs, is_known) = projections.call("ask for runs", act).await?;
+            let (runs, is_known) = projections.call("request runs", act).await?;
             projections.pool.inner.log.poke_runs();
             match is_known {
                 true => Ok(runs),
@@ -430,7 +476,7 @@ impl IntoFuture for RunsRequest {
 }
 
 impl Projections {
-    /// Why a run was not admitted.
+    /// Returns the error that explains why a run was not admitted.
     async fn why_not(&self, request: &Request) -> Result<Error, Error> {
         let Request {
             tenant, projection, ..
@@ -445,7 +491,7 @@ impl Projections {
             format!(" ({} {})", run.kind.name(), run.id)
         });
         let message = format!(
-            "a run of {projection:?} of tenant {tenant:?} is under way{which}: one at a time"
+            "a run of {projection:?} of tenant {tenant:?} is in progress{which}: wait for its end or cancel it"
         );
         Ok(Error::new(Kind::Taken, message))
     }

@@ -1,35 +1,36 @@
-//! The record of what people did: written before an act begins, and again when it is over.
+//! The audit log of acts by people: an entry is written before an act begins, and completed when
+//! the act has ended.
 
 use crate::{
     error::{Error, storable},
     store::{audit, pool::Pool},
 };
 
-/// So many records are kept…
+/// The number of entries that are kept.
 pub(crate) const KEPT_MAX: i64 = 100_000;
-/// …for so long.
+/// The number of days for which an entry is kept.
 pub(crate) const KEPT_DAYS: i32 = 400;
-/// The longest name, and the longest text, of a record.
+/// The largest name and the largest text of an entry, in bytes.
 const NAME_BYTES_MAX: usize = 200;
 const TEXT_BYTES_MAX: usize = 1_000;
 
-/// Somebody's act, for the record. What is too long for it is cut.
+/// An act of a person, for the audit log. Texts that are too long are truncated.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Deed {
-    /// Who, as whoever let them in knows them.
+    /// The authenticated user.
     pub who: String,
-    /// From where, if that is known: an address.
+    /// The source of the request, if known: an address.
     pub place: Option<String>,
-    /// Through what: `dashboard`, `command`, the name of your own tool.
+    /// The channel of the request: `dashboard`, `command`, or the name of your own tool.
     pub via: String,
-    /// What: `cancel`.
+    /// The action: `cancel`.
     pub act: String,
-    /// On what: `instance 42`.
+    /// The object of the action: `instance 42`.
     pub subject: String,
 }
 
 impl Deed {
-    /// As a row can keep it.
+    /// Returns the entry with texts that a row can store.
     fn kept(&self) -> Deed {
         Deed {
             who: cut(&self.who, NAME_BYTES_MAX),
@@ -53,9 +54,10 @@ fn cut(text: &str, bytes_max: usize) -> String {
     kept
 }
 
-/// The record of what people did: `client.audit()`. For tools that let people act; `Inspect::audit` reads it.
+/// The audit log: `client.audit()`. It is for tools that let people act; `Inspect::audit` reads it.
 ///
-/// The newest 100,000 are kept, and none for longer than 400 days: whoever writes a new one takes the oldest away.
+/// The newest 100,000 entries are kept, and none for longer than 400 days: each new entry deletes
+/// some of the oldest.
 #[derive(Debug, Clone)]
 pub struct Audit {
     pool: Pool,
@@ -66,19 +68,26 @@ impl Audit {
         Audit { pool }
     }
 
-    /// Somebody is about to do this. Act only when it is recorded: then there is no act without a record, whatever dies in
-    /// between. Answers the record's number.
+    /// Records that a person is about to act. Act only after this call has succeeded: then no act
+    /// is without an entry, even if a process crashes in between. Returns the number of the entry.
+    ///
+    /// # Errors
+    /// The database is away.
     pub async fn begin(&self, deed: &Deed) -> Result<i64, Error> {
         let deed = deed.kept();
         let made = self
             .pool
             .apart(move |connection| async move { audit::begin(&connection, &deed).await })
             .await?;
-        made.map_err(|fault| fault.into_error("record an act"))?
-            .ok_or_else(|| Error::broken("a record was answered with nothing"))
+        made.map_err(|fault| fault.into_error("write an audit entry"))?
+            .ok_or_else(|| Error::broken("the audit entry returned no row"))
     }
 
-    /// It is over: what it was, in the words of whoever did it, and what came of it. Answers whether that was news.
+    /// Completes an entry after the act: with the final action and subject, and with the outcome.
+    /// Returns whether the entry was still open.
+    ///
+    /// # Errors
+    /// The database is away.
     pub async fn end(
         &self,
         record: i64,
@@ -95,6 +104,6 @@ impl Audit {
                 audit::end(&connection, record, &deed, went_well, &outcome).await
             })
             .await?
-            .map_err(|fault| fault.into_error("record the end of an act"))
+            .map_err(|fault| fault.into_error("complete an audit entry"))
     }
 }

@@ -1,4 +1,5 @@
-//! An instance that is to be: enqueued by a caller, spawned by a step, or riding along with its commit.
+//! A new instance before it is inserted: a caller enqueues it, a step spawns it as a child, or a
+//! step's transition adds it to the outbox.
 
 use std::{fmt, time::Duration};
 
@@ -19,14 +20,15 @@ use crate::{
 /// The longest key, in bytes.
 pub(crate) const KEY_BYTES_MAX: usize = 512;
 
-/// An instance that is to be, with its options: `birth(SendReceipt { order }).priority(1).after(HOUR)`.
-#[must_use = "a birth does nothing until it is spawned or enqueued"]
+/// A new instance with its options: `birth(SendReceipt { order }).priority(1).after(HOUR)`.
+#[must_use = "a new instance does nothing until it is spawned or enqueued"]
 pub struct Birth {
-    /// Encoded at once: an instance that cannot be kept in a row is the error of whoever made it.
+    /// The row to insert. It is encoded at once, so that an instance that cannot be stored fails
+    /// the caller or step that created it.
     pub(crate) new: Result<New, StepError>,
 }
 
-/// A row that is to be, in the words of `gen_durable.enqueue_all`.
+/// The row to insert, in the JSON form that `gen_durable.enqueue_all` reads.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct New {
     pub(crate) fsm: &'static str,
@@ -47,7 +49,8 @@ pub(crate) struct New {
     pub(crate) traceparent: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<String>,
-    /// Former names of the machine: a holder of the key that has one of them is of the same machine.
+    /// Former names of the machine. If the current holder of the key has one of these names, it
+    /// counts as an instance of the same machine.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub(crate) former_names: &'static [&'static str],
     pub(crate) scope: &'static str,
@@ -60,12 +63,13 @@ pub(crate) struct New {
 }
 
 impl New {
-    /// Whether it has a key of any kind: then it is more than an insert.
+    /// Returns whether the instance has a key, a partition key or a lane. Its insert then needs
+    /// more than a plain `INSERT`.
     pub(crate) fn is_keyed(&self) -> bool {
         self.key.is_some() || self.partition.is_some() || self.lane.is_some()
     }
 
-    /// What only whoever writes it knows: the limit of a payload.
+    /// Checks the size of the payloads. The limit is known only to the pool that writes the row.
     pub(crate) fn check(&self, bytes_max: usize) -> Result<(), StepError> {
         if let Some(data) = &self.data {
             codec::check_json("the step's data", data.get(), bytes_max)?;
@@ -74,14 +78,14 @@ impl New {
     }
 }
 
-/// Give an instance options before it is spawned or rides along.
+/// Creates a new instance, to set its options before it is spawned or enqueued by a transition.
 pub fn birth<M: Machine>(machine: M) -> Birth {
     Birth {
         new: encode::<M>(machine, None),
     }
 }
 
-/// The same, beginning at another step than the default one.
+/// Creates a new instance that begins at `step` instead of the default step.
 pub fn birth_at<M: Machine>(machine: M, step: M::Step) -> Birth {
     Birth {
         new: encode::<M>(machine, Some(step)),
@@ -95,7 +99,8 @@ pub(crate) fn encode<M: Machine>(machine: M, step: Option<M::Step>) -> Result<Ne
     named("a machine's name", M::NAME, 1, NAME_BYTES_MAX)?;
     let (step, data) = codec::encode_step(&step.unwrap_or_default())?;
     named("a step's name", &step, 1, NAME_BYTES_MAX)?;
-    // An enum with a tag of its own is written as a map too, and its tag would be taken for the step.
+    // serde writes an internally tagged enum as a map too. Without this check its tag would be
+    // stored as the name of the step.
     if !variant_names::<M::Step>().contains(&step.as_str()) {
         return Err(fatal(format!(
             "the steps of {} must be an enum with serde's derived form",
@@ -118,7 +123,7 @@ pub(crate) fn encode<M: Machine>(machine: M, step: Option<M::Step>) -> Result<Ne
             codec::decode_step::<M::Step>(&step, Some(data)).map(drop)
         })?;
     }
-    // The limit of a payload is known to whoever writes it.
+    // No size limit here: only the pool that writes the row knows the limit.
     let state =
         RawValue::from_string(codec::encode("its state", &machine, usize::MAX)?).map_err(fatal)?;
     Ok(New {
@@ -150,23 +155,23 @@ impl Birth {
         self
     }
 
-    /// Into this queue, not the machine's own.
+    /// Sets the queue, instead of the machine's own.
     pub fn queue(self, queue: Queue) -> Self {
         self.with(|new| new.queue = queue.name().to_owned())
     }
-    /// Lower goes first; 0 unless said.
+    /// Sets the priority: lower values run first; the default is 0.
     pub fn priority(self, priority: i16) -> Self {
         self.with(|new| new.priority = priority)
     }
-    /// Not before this much time has passed.
+    /// Delays the first step by this duration.
     pub fn after(self, delay: Duration) -> Self {
         self.with(|new| new.delay_seconds = codec::delay_seconds(delay))
     }
-    /// Not before then. A time in the past is now.
+    /// Delays the first step until this time. A time in the past means at once.
     pub fn at(self, at: Timestamp) -> Self {
         self.with(|new| new.at = Some(to_micros(at)))
     }
-    /// Another key than the machine's own.
+    /// Sets another key than the machine's own.
     pub fn key(self, key: impl fmt::Display, scope: Scope) -> Self {
         let key = key.to_string();
         match codec::check_name("a key", &key, 1, KEY_BYTES_MAX) {
@@ -186,9 +191,9 @@ impl fmt::Debug for Birth {
     }
 }
 
-/// A machine as it is, or with options.
+/// A machine, or a machine with options.
 pub trait IntoBirth {
-    /// What is to be born.
+    /// Converts `self` into a new instance.
     fn into_birth(self) -> Birth;
 }
 impl<M: Machine> IntoBirth for M {

@@ -1,4 +1,4 @@
-//! The children of a spawn, as a step reads them.
+//! The children of the last spawn, as a step reads them.
 
 use std::{borrow::Cow, fmt};
 
@@ -14,13 +14,14 @@ use crate::{
 };
 
 impl<M: Machine> Context<'_, M> {
-    /// Returns the children of this kind of the last spawn, in spawn order: all of them. After `any` or a deadline some of them may
-    /// still run.
+    /// Returns all children of the last spawn that are instances of `C`, in spawn order. After
+    /// `any` or a deadline some of them may still run.
     ///
     /// # Errors
     ///
-    /// Fails if the spawn has more than 1,000 children, or if they hold more than 8 MiB of state and results: then read them with
-    /// [`children_page`](Context::children_page). Fails if a child cannot be decoded.
+    /// Fails if the spawn has more than 1,000 children, or if they hold more than 8 MiB of state
+    /// and results: then read them with [`children_page`](Context::children_page). Fails if a child
+    /// cannot be decoded.
     pub fn children<C: Machine>(&self) -> Result<Vec<Child<C>>, Error> {
         let Some(text) = &self.row.children else {
             return Ok(Vec::new());
@@ -28,7 +29,7 @@ impl<M: Machine> Context<'_, M> {
         let page = Page::parse(text)?;
         if page.more {
             return Err(Error::invalid(
-                "the last spawn has more children than a step is handed at once (1,000 children, 8 MiB): read them page by page with cx.children_page()",
+                "the last spawn has too many children to read at once (the limit is 1,000 children or 8 MiB): read them page by page with cx.children_page()",
             ));
         }
         page.children
@@ -38,8 +39,10 @@ impl<M: Machine> Context<'_, M> {
             .collect()
     }
 
-    /// Reads a page of the children of this kind of the last spawn, in spawn order: from the first one, or from behind the child
-    /// that the page before names as [`next`](ChildrenPage::next). A page ends after 1,000 children or 8 MiB.
+    /// Reads one page of the children of the last spawn that are instances of `C`, in spawn order.
+    /// The first page begins at the first child; a further page begins after the child that the
+    /// previous page returned as [`next`](ChildrenPage::next). A page ends after 1,000 children or
+    /// 8 MiB.
     ///
     /// ```
     /// # use gen_durable::{Context, Job, StepError};
@@ -52,7 +55,8 @@ impl<M: Machine> Context<'_, M> {
     /// let (mut sum, mut after) = (0, None);
     /// loop {
     ///     let page = cx.children_page::<Import>(after).await?;
-    ///     sum += page.children.iter().filter_map(|child| child.result.as_ref()?.as_ref().ok()).sum::<u64>();
+    ///     let results = page.children.iter().filter_map(|child| child.result.as_ref());
+    ///     sum += results.flatten().sum::<u64>();
     ///     after = page.next;
     ///     if after.is_none() {
     ///         break;
@@ -95,7 +99,8 @@ impl<M: Machine> Context<'_, M> {
         Ok(ChildrenPage { children, next })
     }
 
-    /// Counts the children of the last spawn, of all kinds, by status. It reads every one of them.
+    /// Counts the children of the last spawn, of all machines, by status. The query reads every
+    /// child.
     ///
     /// # Errors
     ///
@@ -117,13 +122,13 @@ impl<M: Machine> Context<'_, M> {
 /// A child of the last spawn.
 #[non_exhaustive]
 pub struct Child<C: Machine> {
-    /// The child.
+    /// The id of the child.
     pub id: Id<C>,
-    /// Where it stands.
+    /// The status of the child.
     pub status: Status,
-    /// What it holds.
+    /// The stored state of the child.
     pub state: C,
-    /// What it settled with; `None`: it has not.
+    /// The result of the child; `None` if it has not settled.
     pub result: Option<Result<C::Output, Failure>>,
 }
 
@@ -136,12 +141,12 @@ impl<C: Machine> fmt::Debug for Child<C> {
     }
 }
 
-/// Some of the children of a spawn: what [`Context::children_page`] returns.
+/// One page of the children of a spawn, returned by [`Context::children_page`].
 #[non_exhaustive]
 pub struct ChildrenPage<C: Machine> {
     /// The children, in spawn order.
     pub children: Vec<Child<C>>,
-    /// Where the next page begins; `None`: this is the last one.
+    /// The argument for the next page; `None` if this is the last page.
     pub next: Option<Id<C>>,
 }
 
@@ -154,13 +159,13 @@ impl<C: Machine> fmt::Debug for ChildrenPage<C> {
     }
 }
 
-/// How many children a spawn has: what [`Context::children_counts`] returns.
+/// The number of children of a spawn, returned by [`Context::children_counts`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChildrenCounts {
-    /// All of them.
+    /// The number of all children.
     pub total: u64,
-    /// Those of each status that occurs.
+    /// The number of children per status, for each status that occurs.
     pub by_status: Vec<(Status, u64)>,
 }
 
@@ -174,7 +179,7 @@ impl ChildrenCounts {
     }
 }
 
-/// As `gen_durable.children_of` returns it.
+/// The JSON that `gen_durable.children_of` returns.
 #[derive(Deserialize)]
 struct Page<'a> {
     /// Whether the spawn has further children.
@@ -214,7 +219,7 @@ impl ChildRow<'_> {
         let shape = |e| {
             Error::because(
                 Kind::Invalid,
-                format!("child {} is of another shape", self.id),
+                format!("child {} cannot be decoded as a {}", self.id, C::NAME),
                 e,
             )
         };

@@ -1,4 +1,5 @@
-//! What a user calls: enqueue, and wait for the end. On the pool, or within the caller's transaction.
+//! The client: enqueue instances, signal them, and wait for their results. Calls run on the pool or
+//! within the caller's transaction.
 
 use std::{
     fmt,
@@ -39,81 +40,93 @@ use crate::{
     wake::Hint,
 };
 
-/// A caller who waits for an end looks this often, at first and at last.
+/// The first and the longest interval between two reads of a caller that waits for an instance to
+/// settle.
 const SETTLED_POLL_FIRST: Duration = Duration::from_millis(2);
 const SETTLED_POLL_MAX: Duration = Duration::from_millis(200);
 
-/// Enqueues work and asks what became of it. Cheap to clone.
+/// A client that enqueues instances and reads their results. It is cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Client {
     pool: Pool,
 }
 
-/// What an enqueue answers.
+/// The result of an enqueue.
 #[non_exhaustive]
 pub struct Enqueued<M> {
-    /// The instance.
+    /// The id of the instance.
     pub id: Id<M>,
-    /// Whether it was made by this call.
+    /// Whether this call created the instance; `false` if an existing instance holds its key.
     pub is_new: bool,
 }
 
-/// How an instance ended.
+/// The outcome of a settled instance.
 #[non_exhaustive]
 pub struct Settled<M: Machine> {
-    /// The instance.
+    /// The id of the instance.
     pub id: Id<M>,
-    /// What it settled with.
+    /// The result of the instance, or the failure with which it settled.
     pub result: Result<M::Output, Failure>,
 }
 
 impl Client {
-    /// Without an engine: a web process that only enqueues. The schema must be there.
+    /// Connects without an engine, for example in a web process that only enqueues. The schema must
+    /// exist.
+    ///
+    /// # Errors
+    /// The database is away, or the schema does not match this build.
     pub async fn connect(url: &str) -> Result<Client, Error> {
         Client::connect_to(url, DEFAULT_SCHEMA).await
     }
 
-    /// The same, with a schema of another name.
+    /// Connects to a schema with another name than the default.
+    ///
+    /// # Errors
+    /// The database is away, or the schema does not match this build.
     pub async fn connect_to(url: &str, schema: &str) -> Result<Client, Error> {
         let client = Client::new(Pool::connect_to(url, schema).await?);
         migrate::check(&client.pool).await?;
         Ok(client)
     }
 
-    /// Asks the database for a sign of life, for a host's probes: one statement, behind what other callers have sent.
+    /// Checks that the database responds, for the host's health probes. It is one statement, queued
+    /// behind the statements of other callers.
     ///
     /// # Errors
-    /// Returns a transient error if the database does not answer within this time.
+    /// Returns a transient error if the database does not respond within this time.
     pub async fn ping(&self, within: Duration) -> Result<(), Error> {
         self.pool.ping(within).await
     }
 
-    /// On a pool that is there already.
+    /// Creates a client on an existing pool.
     pub fn new(pool: Pool) -> Client {
         Client { pool }
     }
 
-    /// The pool it calls through.
+    /// Returns the pool of this client.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// Look around without changing anything.
+    /// Returns read access to instances, queues and workers.
     pub fn inspect(&self) -> Inspect {
         Inspect::new(self.pool.clone())
     }
 
-    /// Act on instances whose Rust types are not at hand: for tools.
+    /// Returns calls on instances without their Rust types, for tools.
     pub fn operate(&self) -> Operate {
         Operate::new(self.pool.clone())
     }
 
-    /// The record of what people did: for tools that let them.
+    /// Returns the audit log, for tools that let people act on instances.
     pub fn audit(&self) -> Audit {
         Audit::new(self.pool.clone())
     }
 
-    /// The database's time: the one clock that counts.
+    /// Returns the time of the database, the only clock of the engine.
+    ///
+    /// # Errors
+    /// The database is away.
     pub async fn clock(&self) -> Result<Timestamp, Error> {
         self.pool
             .call(|connection| async move { schedule::known(&connection, "").await })
@@ -122,17 +135,17 @@ impl Client {
             .map_err(|fault| fault.into_error("ask the database for its time"))
     }
 
-    /// What falls due: look, forecast, cancel.
+    /// Returns the timers: list, forecast, cancel.
     pub fn timers(&self) -> Timers {
         Timers::new(self.pool.clone())
     }
 
-    /// The schedules: look, pause, resume, change, run.
+    /// Returns the schedules: list, pause, resume, change, run.
     pub fn schedules(&self) -> Schedules {
         Schedules::new(self.pool.clone())
     }
 
-    /// Enqueue an instance: `client.enqueue(job).after(2 * HOUR).await?`, or `.within(&mut tx)`.
+    /// Enqueues an instance: `client.enqueue(job).after(2 * HOUR).await?`, or `.within(&mut tx)`.
     pub fn enqueue<M: Machine>(&self, machine: M) -> Enqueue<'_, M> {
         Enqueue {
             client: self,
@@ -147,7 +160,11 @@ impl Client {
         }
     }
 
-    /// Enqueue any number, all or none, in one statement.
+    /// Enqueues any number of instances in one statement: all or none.
+    ///
+    /// # Errors
+    /// An instance cannot be encoded, an instance of another machine holds one of the keys, or the
+    /// database is away.
     pub async fn enqueue_all<M: Machine>(
         &self,
         machines: impl IntoIterator<Item = M>,
@@ -166,7 +183,12 @@ impl Client {
         Ok(inserted.into_iter().map(Enqueued::of).collect())
     }
 
-    /// Wait for an instance to settle, at most this long. `None`: it has not, yet.
+    /// Waits until an instance has settled, at most this long. Returns `None` if it has not settled
+    /// by then.
+    ///
+    /// # Errors
+    /// The instance does not exist or is of another machine, its result cannot be decoded, or the
+    /// database is away.
     pub async fn settled<M: Machine>(
         &self,
         id: Id<M>,
@@ -190,19 +212,20 @@ impl Client {
         }
     }
 
-    /// Tell an instance something: `client.signal(id, Payment { … }).await?`, `.once("evt-7")`, `.within(&mut tx)`.
+    /// Sends a signal to an instance: `client.signal(id, Payment { .. }).await?`, `.once("evt-7")`,
+    /// `.within(&mut tx)`.
     pub fn signal<S: Signal>(&self, to: impl Into<Address<S::To>>, signal: S) -> SendSignal<'_, S> {
         SendSignal::new(self, letter_to(to, signal))
     }
 
-    /// Record a fact in a tenant's log: `client.record("acme", OrderShipped { … }).await?` answers its position, or
-    /// `.within(&mut tx)`.
+    /// Records an event in the log of a tenant: `client.record("acme", OrderShipped { .. }).await?`
+    /// returns its position, or `.within(&mut tx)`.
     pub fn record<E: Event>(&self, tenant: &str, event: E) -> Record<'_, E> {
         Record::new(self, tenant, &event)
     }
 
-    /// Record any number in a tenant's log, all or none, in one statement: awaited, it answers their positions; or
-    /// `.within(&mut tx)`.
+    /// Records any number of events in the log of a tenant, all or none, in one statement. Awaited,
+    /// it returns their positions; or `.within(&mut tx)`.
     pub fn record_all<E: Event>(
         &self,
         tenant: &str,
@@ -211,18 +234,22 @@ impl Client {
         RecordAll::new(self, tenant, events)
     }
 
-    /// Read logs, and trim them.
+    /// Returns the event logs: read and trim them.
     pub fn events(&self) -> Log {
         Log::new(self.pool.clone())
     }
 
-    /// Projections: how they do, their runs and failures; rebuild, replay, verify, retry.
+    /// Returns the projections: their progress, runs and failures; rebuild, replay, verify, retry.
     pub fn projections(&self) -> Projections {
         Projections::new(self.pool.clone())
     }
 
-    /// Wait until a projection of this tenant has come to this position, at most this long; an engine of this process
-    /// that runs it catches up at once. Answers where it stands: below `position`, it did not come so far in time.
+    /// Waits until a projection of this tenant has reached this position, at most this long. An
+    /// engine of this process that runs the projection is woken at once. Returns the position
+    /// reached; it is below `position` if the time ran out.
+    ///
+    /// # Errors
+    /// The projection has halted, or the database is away.
     pub async fn sync<P: Projection>(
         &self,
         tenant: &str,
@@ -234,12 +261,14 @@ impl Client {
             .await
     }
 
-    /// Cancels an instance, at once, whatever it waits for. A step that runs loses its claim: its result is dropped. The step itself
-    /// runs on until it ends (see [`Context::cancelled`](crate::Context::cancelled)), and until then keeps its lane and its partition key.
-    /// Returns whether the cancel came in time.
+    /// Cancels an instance at once, whatever it waits for. A running step loses its claim, and its
+    /// result is dropped. The step itself runs until it ends (see
+    /// [`Context::cancelled`](crate::Context::cancelled)), and keeps its lane and its partition key
+    /// until then. Returns whether the cancel came in time: `false` if the instance had already
+    /// settled.
     ///
     /// # Errors
-    /// There is no such instance, or the database is away.
+    /// The instance does not exist, or the database is away.
     pub async fn cancel<M: Machine>(
         &self,
         to: impl Into<Address<M>>,
@@ -248,12 +277,14 @@ impl Client {
         self.cancel_with(to.into(), why, false).await
     }
 
-    /// Cancels an instance and every live instance below it, from above, in pages of a transaction each: a tree of any size ends. Returns
-    /// whether the cancel of the instance itself came in time.
+    /// Cancels an instance and all of its unsettled descendants, from the top down, in pages of one
+    /// transaction each, so that a tree of any size can be cancelled. Returns whether the cancel of
+    /// the instance itself came in time.
     ///
     /// # Errors
-    /// There is no such instance, the database is away, or another transaction holds a row below for seconds. What was cancelled
-    /// stays so; the same call goes on with the rest.
+    /// The instance does not exist, the database is away, or another transaction locks the row of a
+    /// descendant for seconds. Instances that were already cancelled stay cancelled; repeat the
+    /// call to cancel the rest.
     pub async fn cancel_subtree<M: Machine>(
         &self,
         to: impl Into<Address<M>>,
@@ -268,7 +299,7 @@ impl Client {
         why: &str,
         subtree: bool,
     ) -> Result<bool, Error> {
-        let whom = format!("{to:?}");
+        let called = format!("{to:?}");
         let (id, key, tenant) = match to {
             Address::Id(id) => (Some(id.raw()), None, String::new()),
             Address::Key { key, tenant } => (None, Some(key), tenant),
@@ -299,13 +330,17 @@ impl Client {
             Answer::Done => Ok(true),
             Answer::NoTarget => Err(Error::new(
                 Kind::NoTarget,
-                format!("nobody is there to be cancelled: {whom}"),
+                format!("cannot cancel {called}: no such instance"),
             )),
             _ => Ok(false),
         }
     }
 
-    /// Claim nothing more from this queue, in any process, until it is resumed. What runs, runs on.
+    /// Pauses a queue: no process claims instances from it until it is resumed. Running steps
+    /// continue.
+    ///
+    /// # Errors
+    /// The name is invalid, or the database is away.
     pub async fn pause(&self, queue: &str, by: &str) -> Result<(), Error> {
         codec::check_name("a queue's name", queue, 1, 63).map_err(Error::invalid)?;
         let (queue, by) = (queue.to_owned(), by.replace('\0', ""));
@@ -315,7 +350,10 @@ impl Client {
             .map_err(|fault| fault.into_error("pause a queue"))
     }
 
-    /// Open a paused queue again. Answers whether it was paused.
+    /// Resumes a paused queue. Returns whether it was paused.
+    ///
+    /// # Errors
+    /// The name is invalid, or the database is away.
     pub async fn resume(&self, queue: &str) -> Result<bool, Error> {
         codec::check_name("a queue's name", queue, 1, 63).map_err(Error::invalid)?;
         let name = queue.to_owned();
@@ -328,7 +366,8 @@ impl Client {
         Ok(resumed)
     }
 
-    /// Engines of this process look at once; others find it by their poll.
+    /// Wakes the engines of this process at once. Engines of other processes find the work by their
+    /// poll.
     fn hint(&self, queue: Queue, priority: i16, from: Timestamp) {
         for wake in self.pool.wakes() {
             wake.hint(Hint {
@@ -340,7 +379,7 @@ impl Client {
     }
 }
 
-// By hand: a derive would ask the machine itself to be `Debug` and `Copy`.
+// Implemented by hand: a derive would require `Debug` and `Copy` of the machine itself.
 impl<M> fmt::Debug for Enqueued<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Enqueued")
@@ -388,7 +427,10 @@ fn settled_as<M: Machine>(id: Id<M>, end: End) -> Result<Settled<M>, Error> {
             serde_json::from_str(end.result.as_deref().unwrap_or("null")).map_err(|e| {
                 Error::because(
                     Kind::Invalid,
-                    format!("the result of instance {id} is of another shape"),
+                    format!(
+                        "the result of instance {id} cannot be decoded as the output of {}",
+                        M::NAME
+                    ),
                     e,
                 )
             })?,
@@ -403,7 +445,7 @@ fn settled_as<M: Machine>(id: Id<M>, end: End) -> Result<Settled<M>, Error> {
     Ok(Settled { id, result })
 }
 
-/// An enqueue that has not happened yet.
+/// An enqueue that happens when this is awaited.
 #[must_use = "nothing is enqueued until this is awaited"]
 pub struct Enqueue<'c, M: Machine> {
     client: &'c Client,
@@ -418,43 +460,48 @@ pub struct Enqueue<'c, M: Machine> {
 }
 
 impl<'c, M: Machine> Enqueue<'c, M> {
-    /// Into this queue, not the machine's own.
+    /// Sets the queue, instead of the machine's own.
     pub fn queue(mut self, queue: Queue) -> Self {
         self.queue = queue;
         self
     }
-    /// Lower goes first; 0 unless said.
+    /// Sets the priority: lower values run first; the default is 0.
     pub fn priority(mut self, priority: i16) -> Self {
         self.priority = priority;
         self
     }
-    /// Not before this much time has passed.
+    /// Delays the first step by this duration.
     pub fn after(mut self, delay: Duration) -> Self {
         self.delay = delay;
         self
     }
-    /// Not before then. A time in the past is now.
+    /// Delays the first step until this time. A time in the past means at once.
     pub fn at(mut self, at: Timestamp) -> Self {
         self.at = Some(at);
         self
     }
-    /// Whose work it is.
+    /// Sets the tenant of the instance.
     pub fn tenant(mut self, tenant: impl fmt::Display) -> Self {
         self.tenant = tenant.to_string();
         self
     }
-    /// Begin at this step, not at the default one.
+    /// Begins at this step instead of the default step.
     pub fn starting_at(mut self, step: M::Step) -> Self {
         self.step = Some(step);
         self
     }
-    /// The W3C trace context that every step of it will carry.
+    /// Sets the W3C trace context that every step of the instance can read.
     pub fn traceparent(mut self, traceparent: impl Into<String>) -> Self {
         self.traceparent = Some(traceparent.into());
         self
     }
 
-    /// In the caller's transaction: it exists if and only if the rest of the transaction does.
+    /// Enqueues in the caller's transaction: the instance exists if and only if the transaction
+    /// commits.
+    ///
+    /// # Errors
+    /// The instance cannot be encoded, an instance of another machine holds its key, or the
+    /// database refuses the statement.
     pub async fn within<T: Transaction>(self, tx: &mut T) -> Result<Enqueued<M>, Error> {
         let client = self.client;
         let new = self.prepare()?;

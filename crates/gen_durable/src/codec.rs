@@ -1,4 +1,5 @@
-//! JSON meets types: how a machine's state and step are kept in a row, and what a row refuses to keep.
+//! Encoding and decoding: how the state and the step of a machine are stored as JSON in a row, and
+//! the checks for values that a row cannot store.
 
 use serde::{
     Serialize,
@@ -8,20 +9,22 @@ use serde_json::value::RawValue;
 
 use crate::error::{StepError, fatal};
 
-/// A delay beyond this is cut to it: a hundred years.
+/// The longest delay: a hundred years. Longer delays are shortened to it.
 const DELAY_SECONDS_MAX: f64 = 100.0 * 366.0 * 86_400.0;
 
-/// JSON that is nested deeper than 127 levels is not read; a step's data stands one level down.
+/// The deepest nesting that is accepted. serde_json does not read more than 127 levels, and the
+/// data of a step is wrapped in one more level.
 const NESTING_MAX: usize = 120;
 
-/// The step's name and what it carries. serde's default form of an enum *is* `"name"` or `{"name": data}`.
+/// Returns the name and the data of a step. The default form of an enum in serde *is* `"name"` or
+/// `{"name": data}`.
 pub(crate) fn encode_step<S: Serialize>(step: &S) -> Result<(String, Option<String>), StepError> {
     let text = serde_json::to_string(step).map_err(fatal)?;
     if text.starts_with('"') {
         return Ok((serde_json::from_str(&text).map_err(fatal)?, None));
     }
     let not_an_enum =
-        || fatal("a step must be an enum in serde's default form: \"name\" or {\"name\": …}");
+        || fatal("a step must be an enum in serde's default form: \"name\" or {\"name\": ..}");
     let map: std::collections::BTreeMap<String, &RawValue> =
         serde_json::from_str(&text).map_err(|_| not_an_enum())?;
     let mut entries = map.into_iter();
@@ -31,7 +34,7 @@ pub(crate) fn encode_step<S: Serialize>(step: &S) -> Result<(String, Option<Stri
     }
 }
 
-/// The step of a row.
+/// Decodes the step of a row.
 pub(crate) fn decode_step<S: DeserializeOwned>(
     name: &str,
     data: Option<&str>,
@@ -48,8 +51,8 @@ pub(crate) fn decode_step<S: DeserializeOwned>(
     decoded.map_err(|error| format!("step {name:?} cannot be decoded by this build: {error}"))
 }
 
-/// Decodes the step that an upgrade returned, and returns it with its data as a row keeps it. Null stands for the data of a unit variant,
-/// and for null itself: `Maybe(None)`.
+/// Decodes the step that an upgrade returned. Returns it together with its data in the form of the
+/// row. Null means either a unit variant without data, or the data null itself: `Maybe(None)`.
 pub(crate) fn decode_upgraded_step<S: DeserializeOwned>(
     name: &str,
     data: &serde_json::Value,
@@ -64,7 +67,7 @@ pub(crate) fn decode_upgraded_step<S: DeserializeOwned>(
     }
 }
 
-/// A state or result, as JSON that a row can keep.
+/// Encodes a state or result as JSON that a row can store.
 pub(crate) fn encode<T: Serialize + DeserializeOwned>(
     what: &str,
     value: &T,
@@ -81,8 +84,9 @@ pub(crate) fn encode<T: Serialize + DeserializeOwned>(
     Ok(text)
 }
 
-/// JSON has no NaN and no infinity: they are written as null, and a number cannot be read from that. What holds a null is
-/// read once before it is kept, so that this is the failure of the step that did it and not of the next one.
+/// Checks that JSON with a null in it can be decoded again. JSON has no NaN and no infinity:
+/// serde_json writes them as null, and a number cannot be read from null. Decoding here fails the
+/// step that produced the value instead of the next one.
 pub(crate) fn check_nulls(
     what: &str,
     text: &str,
@@ -93,34 +97,35 @@ pub(crate) fn check_nulls(
     }
     read_back().map_err(|error| {
         fatal(format!(
-            "{what} cannot be read back (a NaN or an infinity is written as null, for one): {error}"
+            "{what} cannot be read back (for example, NaN and infinity are written as null): {error}"
         ))
     })
 }
 
-/// What Postgres would refuse is refused here, where it fails one step and not a batch.
+/// Checks JSON for contents that Postgres would refuse. Refusing them here fails a single step
+/// instead of a whole batch.
 pub(crate) fn check_json(what: &str, text: &str, bytes_max: usize) -> Result<(), StepError> {
     if text.len() > bytes_max {
         let message = format!(
-            "{what} is {} bytes of JSON, the limit is {bytes_max}: keep large things elsewhere and their address here, or raise `payload_bytes_max`",
+            "{what} is {} bytes of JSON, the limit is {bytes_max}: store large values elsewhere and only a reference here, or raise `payload_bytes_max`",
             text.len()
         );
         return Err(fatal(message));
     }
     if nesting(text) > NESTING_MAX {
         return Err(fatal(format!(
-            "{what} is nested deeper than {NESTING_MAX} levels, and could not be read back"
+            "{what} is nested deeper than {NESTING_MAX} levels, and cannot be read back"
         )));
     }
     if holds_nul(text) {
         return Err(fatal(format!(
-            "{what} holds a NUL character (\\u0000), which Postgres cannot keep"
+            "{what} contains a NUL character (\\u0000), which Postgres cannot store"
         )));
     }
     Ok(())
 }
 
-/// A name or key, as a row can keep it.
+/// Checks that a row can store a name or key.
 pub(crate) fn check_name(
     what: &str,
     text: &str,
@@ -138,18 +143,18 @@ pub(crate) fn check_name(
     }
     if text.contains('\0') {
         return Err(format!(
-            "{what} holds a NUL character, which Postgres cannot keep"
+            "{what} contains a NUL character, which Postgres cannot store"
         ));
     }
     Ok(())
 }
 
-/// Seconds, bounded so that no date overflows.
+/// Returns the delay in seconds, bounded so that no date overflows.
 pub(crate) fn delay_seconds(delay: std::time::Duration) -> f64 {
     delay.as_secs_f64().min(DELAY_SECONDS_MAX)
 }
 
-/// How deep JSON is nested. Short text cannot be deep: every level takes two characters.
+/// Returns how deep JSON is nested. Short texts are not searched: every level needs two characters.
 fn nesting(text: &str) -> usize {
     if text.len() <= 2 * NESTING_MAX {
         return 0;
@@ -171,7 +176,8 @@ fn nesting(text: &str) -> usize {
     deepest
 }
 
-/// Whether JSON text has an escaped NUL: `\u0000` behind an even number of other backslashes.
+/// Returns whether a JSON text has an escaped NUL: `\u0000` after an even number of other
+/// backslashes.
 fn holds_nul(text: &str) -> bool {
     text.match_indices("\\u0000").any(|(at, _)| {
         let before = text.get(..at).unwrap_or_default();
@@ -196,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_comes_back_as_it_went() {
+    fn a_step_is_unchanged_by_encoding_and_decoding() {
         let all = [
             Step::Unit,
             Step::Empty {},

@@ -1,4 +1,4 @@
-//! What a step is handed.
+//! The context that the engine passes to a step.
 
 use std::{
     fmt,
@@ -19,37 +19,44 @@ use crate::{
     store::{pool::Pool, row::Claimed, tx::Tx},
 };
 
-/// What a step is handed: the host's world, who it is, and what time it is.
+/// The context of one run of a step: the application state, the identity of the instance, its inbox
+/// and the time.
 #[non_exhaustive]
 pub struct Context<'a, M: Machine> {
-    /// What the host gave the engine.
+    /// The application state that the host passed to the engine.
     pub app: &'a M::App,
-    /// This instance.
+    /// The id of this instance.
     pub id: Id<M>,
-    /// How many runs of this step led nowhere before this one: they failed, asked for a retry, or died with their worker.
+    /// The number of earlier runs of this step that did not complete it: they failed, asked for a
+    /// retry, or their worker crashed.
     pub attempt: u32,
-    /// How many of them failed. [`Policy::attempts`](crate::Policy::attempts) counts these.
+    /// The number of earlier runs that failed. [`Policy::attempts`](crate::Policy::attempts) limits
+    /// this number.
     pub failures: u32,
-    /// The database's time when the step was claimed. The one clock: tests move it.
+    /// The database time at which the step was claimed. It is the only clock of the engine, so
+    /// tests can move it.
     pub now: Timestamp,
     pub(crate) row: &'a Claimed,
     pub(crate) installation: &'a str,
-    /// Whether it began a transaction of its own: then an error of the driver is news of our own database.
+    /// Whether the step began a transaction of its own through this context. If so, a driver error
+    /// may mean that the engine's own database is away.
     pub(crate) began: AtomicBool,
     pub(crate) pool: &'a Pool,
     /// The inbox as it was when this run began.
     pub(crate) letters: &'a [Letter],
-    /// Whether it still has its claim, for a step that asks.
+    /// Reports whether this run still has its claim. The database is read only for a step that
+    /// calls `cancelled` or `is_cancelled`.
     pub(crate) token: Token,
     pub(crate) phase: &'a Arc<Phase>,
 }
 
 impl<M: Machine> Context<'_, M> {
-    /// Returns a key that is the same for every run and retry of this entry of this step, and for no other step, instance or
-    /// installation. Hand it to the outside world, so that what is done twice counts once.
+    /// Returns a key that is the same for every run and retry of this entry of this step, and
+    /// different for every other step, instance and installation. Pass it to external systems, so
+    /// that they count a repeated call once.
     ///
-    /// It is made of the schema's random installation id, the machine's name in the row (a renamed machine keeps the keys of the
-    /// rows that it had), the instance and the entry of the step.
+    /// It consists of the random installation id of the schema, the machine's name in the row (rows
+    /// from before a rename keep their keys), the instance and the entry of the step.
     pub fn idempotency_key(&self) -> String {
         format!(
             "{}/{}/{}/{}",
@@ -57,42 +64,49 @@ impl<M: Machine> Context<'_, M> {
         )
     }
 
-    /// Returns the number of this claim. It rises from claim to claim of an instance, and from instance to instance of a lane or a
-    /// partition key. A store outside that remembers the largest it has seen can refuse the write of a worker that was stopped, lost
-    /// its claim, and woke again. Steps that run ahead on one claim share it.
+    /// Returns the number of this claim. It rises with every claim of an instance, and from
+    /// instance to instance within a lane or a partition. An external store that remembers the
+    /// largest token so far can reject a late write of a worker that was suspended and has lost its
+    /// claim. Steps that run ahead on the same claim share one token.
     pub fn fencing_token(&self) -> i64 {
         self.row.fencing_token
     }
 
-    /// Whose work this is.
+    /// Returns the tenant of this instance.
     pub fn tenant(&self) -> &str {
         &self.row.tenant
     }
 
-    /// The W3C trace context of the enqueue, if there was one.
+    /// Returns the W3C trace context of the enqueue, if it had one.
     pub fn traceparent(&self) -> Option<&str> {
         self.row.traceparent.as_deref()
     }
 
-    /// The awaited signals of this kind, the oldest first, as they were when this run began. An ending that progresses or
-    /// settles consumes all that were awaited, read or not; a retry and another wait consume none.
+    /// Returns the awaited signals of this type, the oldest first, as they were when this run
+    /// began. A transition to a next step or to the end of the instance consumes all awaited
+    /// signals, read or not; a retry and another wait consume none.
+    ///
+    /// # Errors
+    /// The payload of one of these signals does not have the shape of `S`.
     pub fn awaited<S: Signal<To = M>>(&self) -> Result<Vec<S>, Error> {
         let awaited = self.row.awaits.as_deref().unwrap_or_default();
         if !awaited.iter().any(|name| name == S::NAME) {
             return Ok(Vec::new());
         }
-        let of_this_kind = self.letters.iter().filter(|letter| letter.name == S::NAME);
+        let of_this_kind = self.letters.iter().filter(|signal| signal.name == S::NAME);
         of_this_kind.map(Letter::decode).collect()
     }
 
-    /// All letters, awaited or not. Looking consumes nothing.
+    /// Returns all signals of the inbox, awaited or not. Reading consumes nothing.
     pub fn inbox(&self) -> &[Letter] {
         self.letters
     }
 
-    /// Resolves when what this run decides no longer counts: somebody cancelled the instance, or its claim is lost. A long step
-    /// races its work against it, and stops. A cancel by this process is noticed at once, one by another process within about a
-    /// second. For a task that the step left behind it also resolves when the run is over, however it ended.
+    /// Resolves when the result of this run no longer counts: the instance was cancelled, or the
+    /// worker has lost the claim. A long step selects between its work and this future, and stops.
+    /// A cancel by this process is noticed at once, a cancel by another process within about a
+    /// second. In a task that outlives the step, the future also resolves at the end of the run,
+    /// whatever the result.
     ///
     /// ```
     /// # use gen_durable::{Context, Job, StepError};
@@ -100,11 +114,11 @@ impl<M: Machine> Context<'_, M> {
     /// # async fn render() {}
     /// impl Job for Render {
     /// #   const NAME: &'static str = "render"; type App = (); type Output = ();
-    ///     // …
+    ///     // ..
     ///     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
     ///         tokio::select! {
     ///             () = render() => Ok(()),
-    ///             () = cx.cancelled() => Err("cancelled")?, // nobody hears it: the claim is gone
+    ///             () = cx.cancelled() => Err("cancelled")?, // dropped: the claim is lost
     ///         }
     ///     }
     /// }
@@ -113,16 +127,17 @@ impl<M: Machine> Context<'_, M> {
         self.token.lost()
     }
 
-    /// Whether [`cancelled`](Context::cancelled) has resolved, for a loop that looks now and then. The first look only begins
-    /// to watch.
+    /// Returns whether [`cancelled`](Context::cancelled) has resolved, for a loop that checks at
+    /// intervals. The first call only begins to watch the claim.
     pub fn is_cancelled(&self) -> bool {
         self.token.is_lost()
     }
 
-    /// Resolves when the engine drains: the process is about to end, and the step has up to
-    /// [`Settings::drain_timeout`](crate::Settings::drain_timeout) left. A long step races its work against it, keeps how far it has come in its state, and ends
-    /// with a `next`: another process goes on from there. A step that does not ask is given back at the end of the drain, and
-    /// runs again from its beginning.
+    /// Resolves when the engine drains: the process is about to end, and the step has at most
+    /// [`Settings::drain_timeout`](crate::Settings::drain_timeout) left. A long step selects
+    /// between its work and this future, saves its progress in its state, and returns `next`;
+    /// another process then continues from there. At the end of the drain the engine releases the
+    /// claims of steps that still run, and these steps run again from their beginning.
     ///
     /// ```
     /// # use gen_durable::{Context, Machine, Outcome, done, next};
@@ -131,7 +146,7 @@ impl<M: Machine> Context<'_, M> {
     /// # async fn copy_a_page(from: u64) -> u64 { 0 }
     /// impl Machine for Import {
     /// #   const NAME: &'static str = "import"; type App = (); type Step = Step; type Output = ();
-    ///     // …
+    ///     // ..
     ///     async fn step(&mut self, _: Step, cx: &mut Context<'_, Self>) -> Outcome<Self> {
     ///         loop {
     ///             match copy_a_page(self.rows).await {
@@ -150,12 +165,17 @@ impl<M: Machine> Context<'_, M> {
         async move { phase.draining().await }
     }
 
-    /// Returns whether the engine drains, for a loop that looks now and then: see [`draining`](Context::draining).
+    /// Returns whether the engine is draining, for a loop that checks at intervals; see
+    /// [`draining`](Context::draining).
     pub fn is_draining(&self) -> bool {
         self.phase.is_draining()
     }
 
-    /// Begin a transaction of the step's own, to write in and to end the step with: `next(…).within(tx)`.
+    /// Begins a transaction of the step itself, for its own writes and for its transition:
+    /// `next(..).within(tx)`.
+    ///
+    /// # Errors
+    /// The database is away, or the pool has no free connection in time.
     pub async fn begin(&self) -> Result<Tx, Error> {
         self.began.store(true, Ordering::Relaxed);
         self.pool.begin().await

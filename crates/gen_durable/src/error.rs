@@ -1,13 +1,15 @@
-//! One opaque error for calls, with predicates; one for steps, in which `?` means "try again".
+//! The errors: one opaque error for calls, with predicates, and one for steps, in which `?` means
+//! "try again".
 
 use std::{error::Error as StdError, fmt, time::Duration};
 
 type Source = Box<dyn StdError + Send + Sync>;
 
-/// The longest error text that is kept in a row, in bytes.
+/// The longest error text that is stored in a row, in bytes.
 pub(crate) const ERROR_TEXT_BYTES_MAX: usize = 8 * 1024;
 
-/// What can go wrong with a call. Ask it what you can act on; its kinds are private, so that they may grow.
+/// An error of a call. Its predicates report the causes that a caller can act on. The kinds are
+/// private, so that new ones can be added.
 #[derive(Debug)]
 pub struct Error {
     kind: Kind,
@@ -17,25 +19,25 @@ pub struct Error {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The caller's input, wiring or configuration.
+    /// The caller's input, wiring or configuration is invalid.
     Invalid,
-    /// The database could not be reached, or said "not now".
+    /// The database could not be reached, or is overloaded.
     Away,
-    /// The call was sent, and the answer never came.
+    /// The statement was sent, and no response arrived.
     Unknown,
     /// The schema is missing, too old or too new.
     Schema,
-    /// What was asked for is not there.
+    /// The object does not exist.
     NotFound,
-    /// Nobody is there to be told.
+    /// The target of a signal or a cancel does not exist or has settled.
     NoTarget,
-    /// Too many letters wait there already.
+    /// The inbox of the target is full.
     InboxFull,
     /// An instance of another machine holds the key.
     KeyTaken,
-    /// Another is under way.
+    /// Another run of the same projection is in progress.
     Taken,
-    /// Something that cannot happen did.
+    /// An internal error: a state that should be impossible.
     Broken,
     /// The database refused a statement.
     Refused,
@@ -67,49 +69,55 @@ impl Error {
         Error::new(Kind::Broken, message)
     }
 
-    /// The input or the wiring is at fault: the same call will fail again.
+    /// Returns whether the input or the wiring is at fault. The same call will fail again.
     pub fn is_invalid(&self) -> bool {
         self.kind == Kind::Invalid
     }
-    /// The database is away or overloaded: the same call may succeed later. Nothing was done.
+    /// Returns whether the database is away or overloaded. Nothing was changed; the same call may
+    /// succeed later.
     pub fn is_transient(&self) -> bool {
         self.kind == Kind::Away
     }
-    /// The connection died around the commit: it may have been done, or not.
+    /// Returns whether the outcome is unknown: the connection was lost around the commit, and the
+    /// call may have been committed or not.
     pub fn is_unknown(&self) -> bool {
         self.kind == Kind::Unknown
     }
-    /// The database refused the statement, for a reason that no other predicate names: most often a constraint or a trigger of
-    /// the user's own. The same call will be refused again.
+    /// Returns whether the database refused the statement for a reason that no other predicate
+    /// names: most often a constraint or a trigger of the user's own. The same call will be refused
+    /// again.
     pub fn is_refused(&self) -> bool {
         self.kind == Kind::Refused
     }
-    /// Something happened that cannot happen: a bug of this library, or a pool whose thread has ended.
+    /// Returns whether this is an internal error: a bug of this library, or the thread of the pool
+    /// has ended.
     pub fn is_internal(&self) -> bool {
         self.kind == Kind::Broken
     }
-    /// The schema is not the one that this build needs: run `durable migrate up`, or deploy a newer build.
+    /// Returns whether the schema does not match this build. Run `durable migrate up`, or deploy a
+    /// newer build.
     pub fn is_schema(&self) -> bool {
         self.kind == Kind::Schema
     }
-    /// Nobody is there to be told or cancelled: no such instance, or it has settled.
+    /// Returns whether the target of a signal or a cancel does not exist or has settled.
     pub fn is_no_target(&self) -> bool {
         self.kind == Kind::NoTarget
     }
-    /// The target has as many letters waiting as it may: 1,000, or 8 MiB.
+    /// Returns whether the inbox of the target is full: 1,000 signals, or 8 MiB.
     pub fn is_inbox_full(&self) -> bool {
         self.kind == Kind::InboxFull
     }
-    /// An instance of another machine holds the key; the message names it. A key that an instance of the same machine holds is no
-    /// error: the call returns the holder.
+    /// Returns whether an instance of another machine holds the key; the message names it. A key
+    /// that an instance of the same machine holds is not an error: the call returns the holder.
     pub fn is_key_taken(&self) -> bool {
         self.kind == Kind::KeyTaken
     }
-    /// Another run of this scope is under way: one at a time.
+    /// Returns whether another run of this projection and tenant is in progress. Only one may run
+    /// at a time.
     pub fn is_taken(&self) -> bool {
         self.kind == Kind::Taken
     }
-    /// There is no such instance, projection or run.
+    /// Returns whether the instance, projection or run does not exist.
     pub fn is_not_found(&self) -> bool {
         self.kind == Kind::NotFound
     }
@@ -133,10 +141,10 @@ impl StdError for Error {
     }
 }
 
-/// Why a step failed. Any error becomes one by `?`, and means "try again"; giving up is said aloud, by [`fatal`] or
-/// [`or_fatal`](OrFatal::or_fatal).
+/// The error of a step. Any error converts to it by `?`, and means "try again". To fail without
+/// another attempt, use [`fatal`] or [`or_fatal`](OrFatal::or_fatal).
 ///
-/// It does not implement `Error` itself: that is what makes the blanket `From` possible.
+/// It does not implement `Error` itself, because the blanket `From` would then conflict.
 pub struct StepError {
     source: Source,
     fatal: bool,
@@ -144,17 +152,17 @@ pub struct StepError {
 }
 
 impl StepError {
-    /// Whether it was said that trying again is of no use.
+    /// Returns whether the error was marked as fatal, so that the step is not tried again.
     pub fn is_fatal(&self) -> bool {
         self.fatal
     }
 
-    /// Returns after how long the step wants to run again, if it postponed itself.
+    /// Returns the delay until the next run, if the step postponed itself.
     pub(crate) fn postponed_by(&self) -> Option<Duration> {
         self.postponed_by
     }
 
-    /// What it was made from, and the causes of that.
+    /// Returns the error that it was made from, and the chain of its causes.
     pub(crate) fn causes(&self) -> impl Iterator<Item = &(dyn StdError + 'static)> {
         let first: &(dyn StdError + 'static) = self.source.as_ref();
         std::iter::successors(Some(first), |error| (*error).source())
@@ -185,7 +193,7 @@ impl<E: Into<Source>> From<E> for StepError {
     }
 }
 
-/// An error after which the step is not tried again.
+/// Creates an error after which the step is not tried again.
 pub fn fatal(error: impl Into<Source>) -> StepError {
     StepError {
         source: error.into(),
@@ -194,10 +202,12 @@ pub fn fatal(error: impl Into<Source>) -> StepError {
     }
 }
 
-/// Ends a run that cannot do its work yet, and runs the step again after `delay`: `return Err(postpone(5 * MINUTE))`.
+/// Ends a run that cannot do its work yet, and runs the step again after `delay`: `return
+/// Err(postpone(5 * MINUTE))`.
 ///
-/// It is no failure: [`Policy::attempts`](crate::Policy::attempts) does not count it, `handle` is not called, and nothing is recorded
-/// as an error. The same as [`retry_after`](crate::retry_after), for a [`Job`](crate::Job), which has no transitions.
+/// This is not a failure: [`Policy::attempts`](crate::Policy::attempts) does not count it, `handle`
+/// is not called, and no error is recorded. It does the same as
+/// [`retry_after`](crate::retry_after), for a [`Job`](crate::Job), which has no transitions.
 pub fn postpone(delay: Duration) -> StepError {
     StepError {
         source: "postponed".into(),
@@ -206,9 +216,12 @@ pub fn postpone(delay: Duration) -> StepError {
     }
 }
 
-/// Giving up, as a word at the end of the line: `text.parse().or_fatal()?`.
+/// Marks an error as fatal with a method call: `text.parse().or_fatal()?`.
 pub trait OrFatal<T> {
-    /// The error, if there is one, is not worth another try.
+    /// Converts an error into one after which the step is not tried again.
+    ///
+    /// # Errors
+    /// Returns the error of `self`, marked as fatal.
     fn or_fatal(self) -> Result<T, StepError>;
 }
 impl<T, E: Into<Source>> OrFatal<T> for Result<T, E> {
@@ -217,17 +230,19 @@ impl<T, E: Into<Source>> OrFatal<T> for Result<T, E> {
     }
 }
 
-/// A failed run of a step, as [`Machine::handle`](crate::Machine::handle) sees it and as the row keeps it.
+/// A failed run of a step, as [`Machine::handle`](crate::Machine::handle) receives it and as the
+/// row stores it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Failure {
-    /// How many runs of this step led nowhere before this one: they failed, asked for a retry, or died with their worker.
+    /// The number of earlier runs of this step that did not complete it: they failed, asked for a
+    /// retry, or their worker crashed.
     pub attempt: u32,
-    /// How many of them failed, this one not counted.
+    /// The number of earlier runs that failed; this run is not counted.
     pub failures: u32,
-    /// What went wrong, with its causes.
+    /// The error message with its causes.
     pub message: String,
-    /// Whether the step said that trying again is of no use.
+    /// Whether the step marked the error as fatal.
     pub fatal: bool,
 }
 
@@ -238,23 +253,24 @@ impl fmt::Display for Failure {
 }
 impl StdError for Failure {}
 
-/// An error and its causes in one line.
+/// Formats an error and its causes in one line.
 pub(crate) fn chain(error: &(dyn StdError + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        let said = error.to_string();
-        // Many errors repeat their cause in their own text.
-        if !text.contains(&said) {
+        let message = error.to_string();
+        // Many errors already contain the text of their cause.
+        if !text.contains(&message) {
             text.push_str(": ");
-            text.push_str(&said);
+            text.push_str(&message);
         }
         cause = error.source();
     }
     text
 }
 
-/// Error text as a row can keep it: no NUL (Postgres refuses it, and a failure must be recordable), bounded.
+/// Returns the error text in a form that a row can store: without NUL (Postgres refuses it, and
+/// recording a failure must not fail), and with a bounded length.
 pub(crate) fn storable(text: &str) -> String {
     let mut kept: String = text
         .chars()

@@ -1,4 +1,5 @@
-//! Facts: what happened, in a tenant's log. Recorded by a step as a rider of its commit, or by a caller.
+//! Events: facts in the log of a tenant. A step records them as effects of its commit, or a caller
+//! records them.
 
 use std::{fmt, future::IntoFuture, marker::PhantomData, pin::Pin};
 
@@ -18,7 +19,7 @@ use crate::{
     },
 };
 
-/// A fact in a tenant's log.
+/// A fact in the log of a tenant.
 ///
 /// ```
 /// use gen_durable::Event;
@@ -29,18 +30,25 @@ use crate::{
 /// impl Event for OrderShipped { const NAME: &'static str = "order_shipped"; }
 /// ```
 pub trait Event: Data {
-    /// The name in the row: never derived from a Rust path, since the log outlives it.
+    /// The name of the event in the database. It is never derived from a Rust path, because the log
+    /// outlives the code.
     const NAME: &'static str;
-    /// The shape of its payload. Another shape is another version, and `upgrade` reads the old ones.
+    /// The version of the payload's shape. If the shape changes, raise the version; `upgrade` then
+    /// reads the older ones.
     const VERSION: u16 = 1;
-    /// What an older version recorded, in today's shape. Unless this is said, as it stands.
+    /// Converts a payload of an older version to the current shape. By default the payload is used
+    /// unchanged.
+    ///
+    /// # Errors
+    /// The payload cannot be converted. The projection then handles it as an event that cannot be
+    /// applied.
     fn upgrade(from: u16, payload: serde_json::Value) -> Result<serde_json::Value, StepError> {
         let _ = from;
         Ok(payload)
     }
 }
 
-/// What a projection reads: one event type, or an enum of several.
+/// The events that a projection reads: one event type, or an enum of several.
 ///
 /// ```
 /// # use gen_durable::{Event, Events, StepError, fatal};
@@ -63,12 +71,14 @@ pub trait Event: Data {
 /// }
 /// ```
 pub trait Events: Send + Sync + Sized + 'static {
-    /// The names of the events that are wanted; all others are passed over.
+    /// The names of the events to read; the projection skips all others.
     const NAMES: &'static [&'static str];
-    /// Decodes one of them from the JSON text of its row: numbers beyond 64 bits keep all of their digits.
+    /// Decodes an event from the JSON text of its row. Numbers beyond 64 bits keep all of their
+    /// digits.
     ///
     /// # Errors
-    /// The payload is not of the event's shape, or `name` is none of [`NAMES`](Events::NAMES).
+    /// The payload does not have the shape of the event, or `name` is none of
+    /// [`NAMES`](Events::NAMES).
     fn decode(name: &str, version: u16, payload: &str) -> Result<Self, StepError>;
 }
 
@@ -86,30 +96,30 @@ impl<E: Event> Events for E {
     }
 }
 
-/// An event as it stands in the log.
+/// An event of the log, with its position.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Recorded<E> {
-    /// Its place in its tenant's log: 1, 2, 3 … without a gap.
+    /// The position in the log of its tenant: 1, 2, 3, .. without gaps.
     pub position: i64,
-    /// When it was recorded, by the database's clock.
+    /// The database time at which the event was recorded.
     pub at: Timestamp,
-    /// The instance that recorded it, if one did…
+    /// The instance that recorded it; `None` if a caller did.
     pub instance: Option<i64>,
-    /// …and its step.
+    /// The step that recorded it; `None` if a caller did.
     pub step: Option<String>,
-    /// What was said beside it.
+    /// The headers that were recorded with the event.
     pub headers: Option<serde_json::Value>,
-    /// What happened.
+    /// The event itself.
     pub event: E,
 }
 
-/// An event as a row: for tools, and for whoever reads a log without its types.
+/// An event as a row, for tools and for readers without its Rust type.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
-#[allow(missing_docs)] // The columns of the row, by their names.
+#[allow(missing_docs)] // The fields have the names of the columns.
 pub struct EventRow {
-    /// `None`: its transaction has committed, and it has not been placed yet.
+    /// `None`: its transaction has committed, and no position has been assigned yet.
     pub position: Option<i64>,
     pub arrival: i64,
     pub tenant: String,
@@ -122,7 +132,7 @@ pub struct EventRow {
     pub step: Option<String>,
 }
 
-/// A fact that is to be recorded, in the words of `gen_durable.record_riders`.
+/// An event to record, in the JSON form that `gen_durable.record_riders` reads.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Fact {
     pub(crate) tenant: String,
@@ -136,10 +146,11 @@ pub(crate) struct Fact {
 }
 
 impl Fact {
-    /// Encoded at once: what cannot be kept in a row is the error of whoever made it.
+    /// Encodes an event at once, so that an event that cannot be stored fails the caller or step
+    /// that created it.
     pub(crate) fn new<E: Event>(tenant: String, event: &E) -> Result<Fact, StepError> {
         codec::check_name("an event's name", E::NAME, 1, NAME_BYTES_MAX).map_err(fatal)?;
-        // The limit of a payload is known to whoever writes it.
+        // No size limit here: only the pool that writes the row knows the limit.
         let text = codec::encode("the event", event, usize::MAX)?;
         let payload = RawValue::from_string(text).map_err(fatal)?;
         Ok(Fact {
@@ -161,7 +172,7 @@ impl Fact {
     }
 }
 
-/// An event that has not been recorded yet.
+/// An event that is recorded when this is awaited.
 #[must_use = "nothing is recorded until this is awaited"]
 pub struct Record<'c, E: Event> {
     client: &'c Client,
@@ -178,7 +189,7 @@ impl<'c, E: Event> Record<'c, E> {
         }
     }
 
-    /// Say something beside it: who asked, which request it was.
+    /// Adds headers to the event, such as the user or the id of the request.
     pub fn headers(mut self, headers: &impl Serialize) -> Self {
         self.fact = self.fact.and_then(|fact| {
             let headers = serde_json::value::to_raw_value(headers)
@@ -191,8 +202,12 @@ impl<'c, E: Event> Record<'c, E> {
         self
     }
 
-    /// In the caller's transaction: it is recorded if and only if the rest of the transaction commits. It takes no lock,
-    /// however long the transaction stays open, and gets its position when that has committed.
+    /// Records the event in the caller's transaction: it is recorded if and only if the transaction
+    /// commits. This call locks no row, so the transaction may stay open for long. The event
+    /// receives its position after the commit.
+    ///
+    /// # Errors
+    /// The event cannot be encoded, or the database refuses the statement.
     pub async fn within<T: Transaction>(self, tx: &mut T) -> Result<(), Error> {
         let client = self.client;
         let fact = self.prepare()?;
@@ -215,7 +230,7 @@ fn prepared(fact: Result<Fact, StepError>, client: &Client, name: &str) -> Resul
 }
 
 impl<'c, E: Event> IntoFuture for Record<'c, E> {
-    /// Its position.
+    /// The position of the event.
     type Output = Result<i64, Error>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'c>>;
 
@@ -237,7 +252,7 @@ impl<E: Event> fmt::Debug for Record<'_, E> {
     }
 }
 
-/// Events that have not been recorded yet.
+/// Events that are recorded when this is awaited.
 #[must_use = "nothing is recorded until this is awaited"]
 pub struct RecordAll<'c> {
     client: &'c Client,
@@ -259,7 +274,10 @@ impl<'c> RecordAll<'c> {
         }
     }
 
-    /// In the caller's transaction, in one statement, as [`Record::within`] does it.
+    /// Records the events in the caller's transaction, in one statement, like [`Record::within`].
+    ///
+    /// # Errors
+    /// An event cannot be encoded, or the database refuses the statement.
     pub async fn within<T: Transaction>(self, tx: &mut T) -> Result<(), Error> {
         let (pool, facts) = (self.client.pool(), self.facts?);
         if !facts.is_empty() {
@@ -271,7 +289,7 @@ impl<'c> RecordAll<'c> {
 }
 
 impl<'c> IntoFuture for RecordAll<'c> {
-    /// Their positions.
+    /// The positions of the events.
     type Output = Result<Vec<i64>, Error>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'c>>;
 

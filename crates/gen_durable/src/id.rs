@@ -1,4 +1,5 @@
-//! Names and ids. No bare string or integer crosses a signature: an id is typed by its machine, a queue is a constant.
+//! Names and ids. No bare string or integer appears in a signature: an id is typed by its machine,
+//! and a queue is a constant.
 
 use std::{fmt, hash, marker::PhantomData};
 
@@ -9,7 +10,8 @@ pub(crate) const QUEUE_NAME_BYTES_MAX: usize = 63;
 /// The longest name of a machine, step or tenant, in bytes.
 pub(crate) const NAME_BYTES_MAX: usize = 200;
 
-/// A queue: work that is worked apart from other work. Declared as a constant, so a bad name does not compile.
+/// A queue: a share of the work with its own workers and limits. It is declared as a constant, so
+/// that an invalid name does not compile.
 ///
 /// ```
 /// use gen_durable::Queue;
@@ -19,26 +21,29 @@ pub(crate) const NAME_BYTES_MAX: usize = 200;
 pub struct Queue(&'static str);
 
 impl Queue {
-    /// Where work goes that names no other queue.
+    /// The queue of instances that name no other queue.
     pub const DEFAULT: Queue = Queue::new("default");
 
-    /// A queue of this name: 1 to 63 bytes, no NUL.
+    /// Creates a queue with this name: 1 to 63 bytes, no NUL.
+    ///
+    /// # Panics
+    /// The name is empty, too long, or contains NUL. In a constant this is a compile error.
     pub const fn new(name: &'static str) -> Queue {
         let bytes = name.as_bytes();
-        assert!(!bytes.is_empty(), "a queue needs a name");
+        assert!(!bytes.is_empty(), "the name of a queue must not be empty");
         assert!(
             bytes.len() <= QUEUE_NAME_BYTES_MAX,
-            "a queue's name is at most 63 bytes"
+            "the name of a queue must be at most 63 bytes"
         );
         let mut rest = bytes;
         while let [byte, tail @ ..] = rest {
-            assert!(*byte != 0, "a queue's name holds no NUL");
+            assert!(*byte != 0, "the name of a queue must not contain NUL");
             rest = tail;
         }
         Queue(name)
     }
 
-    /// The name, as it stands in the row.
+    /// Returns the name, as stored in the row.
     pub const fn name(self) -> &'static str {
         self.0
     }
@@ -50,16 +55,17 @@ impl fmt::Display for Queue {
     }
 }
 
-/// The id of an instance of `M`. An id of another machine is another type.
+/// The id of an instance of `M`. The id of another machine is another type.
 pub struct Id<M: ?Sized>(i64, PhantomData<fn() -> M>);
 
 impl<M: ?Sized> Id<M> {
-    /// An id that came from outside (a URL, a command line). It is not checked that it names an `M`.
+    /// Creates an id from a number that comes from outside (a URL, a command line). The call does
+    /// not check that the instance is an `M`.
     pub const fn from_raw(id: i64) -> Id<M> {
         Id(id, PhantomData)
     }
 
-    /// The number in the row.
+    /// Returns the number in the row.
     pub const fn raw(self) -> i64 {
         self.0
     }
@@ -92,7 +98,7 @@ impl<M: ?Sized> fmt::Display for Id<M> {
         self.0.fmt(f)
     }
 }
-/// As a number, so that an id can be kept in another machine's state.
+/// Serialized as a number, so that a machine can store the id of another instance in its state.
 impl<M: ?Sized> Serialize for Id<M> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.0.serialize(serializer)
@@ -104,37 +110,39 @@ impl<'de, M: ?Sized> Deserialize<'de> for Id<M> {
     }
 }
 
-/// Where an instance stands.
+/// The status of an instance.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Status {
-    /// Ready, or ready at its due time.
+    /// Ready to run, or ready at its due time.
     Runnable,
-    /// A worker holds it.
+    /// Claimed by a worker.
     Executing,
-    /// Parked until a signal arrives.
+    /// Waiting for a signal.
     AwaitingSignal,
-    /// Parked until its children have settled.
+    /// Waiting for its children to settle.
     AwaitingChildren,
-    /// In a lane, behind its head; or just become the head, and begun in the worker where the one before it ended.
+    /// In a lane, behind its head. Or: just promoted to the head, and started by the worker that
+    /// ran its predecessor.
     Queued,
-    /// Set aside: the build that claimed it could not decode it.
+    /// Set aside for an operator: the build that claimed it could not decode it, or its worker
+    /// crashed too often while it ran.
     Stuck,
-    /// Settled, with a result.
+    /// Settled with a result.
     Done,
-    /// Settled, as failed.
+    /// Settled as failed.
     Failed,
-    /// Settled, as cancelled.
+    /// Settled as cancelled.
     Cancelled,
 }
 
 impl Status {
-    /// Whether nothing more will happen to it.
+    /// Returns whether the instance has settled: no further step of it runs.
     pub const fn is_terminal(self) -> bool {
         matches!(self, Status::Done | Status::Failed | Status::Cancelled)
     }
 
-    /// The word in the row.
+    /// Returns the name of the status, as stored in the row.
     pub const fn name(self) -> &'static str {
         match self {
             Status::Runnable => "runnable",
@@ -149,7 +157,7 @@ impl Status {
         }
     }
 
-    /// All of them, in the order of an instance's life.
+    /// All statuses, in the order of an instance's life.
     pub const ALL: [Status; 9] = [
         Status::Runnable,
         Status::Executing,
@@ -162,7 +170,7 @@ impl Status {
         Status::Cancelled,
     ];
 
-    /// The status of this name.
+    /// Returns the status with this name.
     pub fn named(name: &str) -> Option<Status> {
         Status::ALL.into_iter().find(|status| status.name() == name)
     }

@@ -1,4 +1,4 @@
-//! A job: a machine of one step.
+//! A job: a machine with a single step.
 
 use std::future::Future;
 
@@ -16,10 +16,10 @@ use crate::{
     transition::{Outcome, done},
 };
 
-/// A one-shot: a machine of one step, with attempts and backoff.
+/// A one-shot task: a machine with a single step, with attempts and backoff.
 ///
-/// Every job *is* a [`Machine`], so both traits have a `NAME`, a `QUEUE` and a `policy`. Where both are in scope, say
-/// which one you mean: `<SendReceipt as Job>::NAME`.
+/// Every job *is* a [`Machine`], so both traits have a `NAME`, a `QUEUE` and a `policy`. If both
+/// traits are in scope, qualify the name: `<SendReceipt as Job>::NAME`.
 ///
 /// ```
 /// use gen_durable::{Context, Job, StepError};
@@ -39,54 +39,58 @@ use crate::{
 /// }
 /// ```
 pub trait Job: Data {
-    /// The name in the row; see [`Machine::NAME`].
+    /// The name of the job in the database; see [`Machine::NAME`].
     const NAME: &'static str;
-    /// Names that this job had before.
+    /// Earlier names of this job; see [`Machine::FORMER_NAMES`].
     const FORMER_NAMES: &'static [&'static str] = &[];
-    /// See [`Machine::VERSION`].
+    /// The version of the stored format; see [`Machine::VERSION`].
     const VERSION: u16 = 1;
-    /// Where it goes unless the enqueue says otherwise.
+    /// The queue of new instances, unless the enqueue names another one.
     const QUEUE: Queue = Queue::DEFAULT;
-    /// How much is told of its instances: by default what went wrong.
+    /// How much history is kept for its instances: by default only failures.
     const STORY: Story = Story::Failures;
-    /// What the host hands to every run.
+    /// The application state that the host passes to every run.
     type App: Send + Sync + 'static;
-    /// What it settles with.
+    /// The result type of the job.
     type Output: Data;
 
-    /// Do it. `?` means "try again"; [`or_fatal`](crate::OrFatal::or_fatal) gives up.
+    /// Runs the job. An error returned by `?` means "try again"; one marked by
+    /// [`or_fatal`](crate::OrFatal::or_fatal) fails the job without another attempt.
+    ///
+    /// # Errors
+    /// Any error counts as a failed attempt, except [`postpone`](crate::postpone).
     fn run(
         &self,
         cx: &mut Context<'_, Self>,
     ) -> impl Future<Output = Result<Self::Output, StepError>> + Send;
 
-    /// Attempts, backoff and timeout.
+    /// Returns the attempts, backoff and timeout of the job.
     fn policy(&self) -> Policy {
         Policy::default()
     }
 
-    /// See [`Machine::key`].
+    /// Returns the key of this job; see [`Machine::key`].
     fn key(&self) -> Option<String> {
         None
     }
-    /// See [`Machine::KEY_SCOPE`].
+    /// How long the job occupies its key; see [`Machine::KEY_SCOPE`].
     const KEY_SCOPE: Scope = Scope::Live;
 
-    /// See [`Machine::partition`].
+    /// Returns the partition key of this job; see [`Machine::partition`].
     fn partition(&self) -> Option<String> {
         None
     }
-    /// See [`Machine::lane`].
+    /// Returns the lane of this job; see [`Machine::lane`].
     fn lane(&self) -> Option<Lane> {
         None
     }
 }
 
-/// The one step of a job.
+/// The single step of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Run {
-    /// The step.
+    /// The step itself.
     #[default]
     Run,
 }

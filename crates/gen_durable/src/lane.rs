@@ -1,9 +1,10 @@
-//! A lane: one whole instance at a time, in order of enqueueing.
+//! Lanes: one whole instance at a time, in the order of enqueueing.
 
 use std::fmt;
 
-/// A serialised lane: its instances run one after the other, strictly first in, first out. One that is tried again keeps
-/// its place, and everything behind it waits. Different machines may share a lane; lanes do not wait for one another.
+/// A lane runs its instances one after the other, strictly first in, first out. An instance that is
+/// retried keeps its lane position, and all instances behind it wait. Different machines may share
+/// a lane; lanes do not wait for one another.
 ///
 /// ```
 /// use gen_durable::Lane;
@@ -18,7 +19,7 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// The lane of one thing of some kind.
+    /// Creates the lane of one object of a kind: the key is `kind:id`.
     pub fn new(kind: &'static str, id: impl fmt::Display) -> Lane {
         Lane {
             key: format!("{kind}:{id}"),
@@ -26,21 +27,22 @@ impl Lane {
         }
     }
 
-    /// When this instance fails for good, the lane does not go on behind it: it waits until somebody retries it, skips it or
-    /// discards it (`durable lanes`, or [`Operate::lane_retry`](crate::Operate::lane_retry) and its like). By default a lane goes
-    /// on.
+    /// Blocks the lane if this instance fails: the instances behind it wait until an operator
+    /// retries it, skips it or discards it (`durable lanes`, or
+    /// [`Operate::lane_retry`](crate::Operate::lane_retry) and similar calls). By default the next
+    /// instance runs.
     pub fn block_on_failure(mut self) -> Lane {
         self.blocks = true;
         self
     }
 
-    /// The key, as the row says it.
+    /// Returns the key, as stored in the row.
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// The lane of this tenant: for [`Operate`](crate::Operate) and [`Inspect`](crate::Inspect). What is enqueued says its
-    /// tenant itself.
+    /// Returns this lane of a tenant, for [`Operate`](crate::Operate) and
+    /// [`Inspect`](crate::Inspect). An enqueue sets its tenant itself.
     pub fn of(&self, tenant: impl fmt::Display) -> LaneKey {
         LaneKey::new(&self.key).of(tenant)
     }
@@ -50,7 +52,8 @@ impl Lane {
     }
 }
 
-/// Which lane: its key, and the tenant it belongs to. `"server:7".into()`, or `Lane::new("server", 7).of("acme")`.
+/// A lane of a tenant: the key of the lane and the tenant. `"server:7".into()`, or
+/// `Lane::new("server", 7).of("acme")`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LaneKey {
     tenant: String,
@@ -58,7 +61,7 @@ pub struct LaneKey {
 }
 
 impl LaneKey {
-    /// By its key, of no tenant.
+    /// Creates a lane key without a tenant.
     pub fn new(key: impl Into<String>) -> LaneKey {
         LaneKey {
             tenant: String::new(),
@@ -66,7 +69,7 @@ impl LaneKey {
         }
     }
 
-    /// Of this tenant.
+    /// Sets the tenant.
     pub fn of(self, tenant: impl fmt::Display) -> LaneKey {
         LaneKey {
             tenant: tenant.to_string(),
@@ -74,12 +77,12 @@ impl LaneKey {
         }
     }
 
-    /// The key, as the row says it.
+    /// Returns the key, as stored in the row.
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// The tenant; empty for work without one.
+    /// Returns the tenant; empty for work without one.
     pub fn tenant(&self) -> &str {
         &self.tenant
     }

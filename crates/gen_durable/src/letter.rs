@@ -1,4 +1,5 @@
-//! Letters on their way: one with its options, many at once, and one that starts whom it means.
+//! Sending signals: a single signal with its options, many signals in one statement, and a signal
+//! that starts its target if needed.
 
 use std::{fmt, future::IntoFuture, marker::PhantomData, pin::Pin};
 
@@ -21,10 +22,10 @@ use crate::{
     wake::Hint,
 };
 
-/// The most that goes into one statement, in bytes of JSON.
-const LETTERS_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// The largest total payload of one statement, in bytes of JSON.
+const SIGNALS_BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// A letter as the store sends it, in the words of `gen_durable.signal_all`.
+/// A signal in the JSON form that `gen_durable.signal_all` reads.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Sent {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,7 +41,7 @@ pub(crate) struct Sent {
 }
 
 impl Sent {
-    /// What a row cannot keep is refused here.
+    /// Checks names, keys and payload against the limits of the columns.
     pub(crate) fn check(&self, bytes_max: usize) -> Result<(), StepError> {
         let named = |what: &str, text: &str, bytes_min, bytes_max| {
             codec::check_name(what, text, bytes_min, bytes_max).map_err(fatal)
@@ -57,14 +58,16 @@ impl Sent {
     }
 }
 
-/// A signal that is to be sent, with its options: `letter_to(id, Paid { cents: 990 }).once("evt-7")`.
-#[must_use = "a letter does nothing until it is sent or rides along"]
+/// A signal to be sent, with its options: `letter_to(id, Paid { cents: 990 }).once("evt-7")`.
+#[must_use = "a signal does nothing until it is sent or added to a transition"]
 pub struct LetterTo {
-    /// Encoded at once: a signal that cannot be kept in a row is the error of whoever made it.
+    /// The encoded signal. It is encoded at once, so that a signal that cannot be stored fails the
+    /// caller or step that created it.
     pub(crate) sent: Result<Sent, StepError>,
 }
 
-/// A letter, for [`Client::signal_all`] and [`Transition::and_letter`](crate::Transition::and_letter).
+/// Creates a signal for [`Client::signal_all`] or
+/// [`Transition::and_letter`](crate::Transition::and_letter).
 pub fn letter_to<S: Signal>(to: impl Into<Address<S::To>>, signal: S) -> LetterTo {
     let (id, key, tenant) = match to.into() {
         Address::Id(id) => (Some(id.raw()), None, String::new()),
@@ -73,7 +76,8 @@ pub fn letter_to<S: Signal>(to: impl Into<Address<S::To>>, signal: S) -> LetterT
     let machines = std::iter::once(S::To::NAME)
         .chain(S::To::FORMER_NAMES.iter().copied())
         .collect();
-    // The limit of a payload is known only to the caller or the step that sends it.
+    // No size limit here: only the pool of the caller, or of the step, that sends the signal knows
+    // it.
     let sent = codec::encode(&format!("the signal {}", S::NAME), &signal, usize::MAX)
         .and_then(|text| RawValue::from_string(text).map_err(fatal))
         .map(|payload| Sent {
@@ -89,7 +93,8 @@ pub fn letter_to<S: Signal>(to: impl Into<Address<S::To>>, signal: S) -> LetterT
 }
 
 impl LetterTo {
-    /// Delivers it once, however often it is sent with this key: see `Settings::dedup_retention`.
+    /// Delivers the signal only once, however often it is sent with this key; see
+    /// `Settings::dedup_retention`.
     pub fn once(mut self, key: impl fmt::Display) -> Self {
         if let Ok(sent) = &mut self.sent {
             sent.dedup = Some(key.to_string());
@@ -112,17 +117,17 @@ impl fmt::Debug for LetterTo {
     }
 }
 
-/// What became of a letter.
+/// The outcome of sending one signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Delivery {
-    /// It is in the inbox.
+    /// The signal is in the inbox of its target.
     Delivered,
-    /// Its target was told before, by the same key.
+    /// The target has already received a signal with the same key.
     Duplicate,
-    /// Nobody is there: no such instance, one of another machine, or it has settled.
+    /// There is no target: the instance does not exist, is of another machine, or has settled.
     NoTarget,
-    /// Too many letters wait there, or too many bytes.
+    /// The inbox of the target is full, by the number of signals or by their bytes.
     InboxFull,
 }
 
@@ -137,18 +142,18 @@ impl Delivery {
     }
 }
 
-/// What a [`Client::signal_or_start`] answers.
+/// The result of [`Client::signal_or_start`].
 #[non_exhaustive]
 pub struct Told<M> {
-    /// The instance that has the letter.
+    /// The instance that received the signal.
     pub id: Id<M>,
-    /// Whether this call started it.
+    /// Whether this call started the instance.
     pub started: bool,
-    /// Whether the letter is new to it.
+    /// Whether the signal is new to the instance; `false` for a duplicate.
     pub is_new: bool,
 }
 
-// By hand: a derive would ask the machine itself to be `Debug` and `Copy`.
+// Implemented by hand: a derive would require `Debug` and `Copy` of the machine itself.
 impl<M> fmt::Debug for Told<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Told {
@@ -171,20 +176,22 @@ impl<M> Clone for Told<M> {
 impl<M> Copy for Told<M> {}
 
 impl Client {
-    /// Any number of signals, to whomever, in one statement: `client.signal_all([letter_to(a, Paid), letter_to(b, Paid)])`.
-    /// Answers what became of each, in their order; a letter that nobody gets keeps none of the others.
-    pub fn signal_all(&self, letters: impl IntoIterator<Item = LetterTo>) -> SignalAll<'_> {
+    /// Sends any number of signals, to any targets, in one statement:
+    /// `client.signal_all([letter_to(a, Paid), letter_to(b, Paid)])`. Returns the outcome of each
+    /// signal, in their order. A signal that cannot be delivered does not affect the others.
+    pub fn signal_all(&self, signals: impl IntoIterator<Item = LetterTo>) -> SignalAll<'_> {
         SignalAll {
             client: self,
-            letters: letters.into_iter().collect(),
+            signals: signals.into_iter().collect(),
         }
     }
 
-    /// Tell whoever holds this machine's key. If nobody does, start it, with the letter in its inbox. Of callers who come at
-    /// once, one starts it, and all are heard.
+    /// Sends a signal to the instance that holds this machine's key. If no instance holds it, the
+    /// call starts one, with the signal in its inbox. Of concurrent callers, one starts the
+    /// instance, and the signals of all of them are delivered.
     pub fn signal_or_start<S: Signal>(&self, machine: S::To, signal: S) -> SignalOrStart<'_, S> {
-        // The address is the machine's own key.
-        let letter = letter_to(
+        // `prepare` fills in the address: it is the machine's own key.
+        let signal = letter_to(
             Address::Key {
                 key: String::new(),
                 tenant: String::new(),
@@ -194,52 +201,55 @@ impl Client {
         SignalOrStart {
             start: self.enqueue(machine),
             client: self,
-            letter,
+            signal,
             kind: PhantomData,
         }
     }
 }
 
-/// Signals that have not been sent yet.
+/// Signals that are sent when this is awaited.
 #[must_use = "nothing is sent until this is awaited"]
 #[derive(Debug)]
 pub struct SignalAll<'c> {
     client: &'c Client,
-    letters: Vec<LetterTo>,
+    signals: Vec<LetterTo>,
 }
 
 impl<'c> SignalAll<'c> {
-    /// In the caller's transaction: they are sent if and only if the rest of the transaction commits. The targets' rows stay
-    /// locked until then.
+    /// Sends the signals in the caller's transaction: they are delivered if and only if it commits.
+    /// The rows of the targets stay locked until then.
+    ///
+    /// # Errors
+    /// A signal cannot be encoded or is too large, or the database refuses the statement.
     pub async fn within<T: Transaction>(self, tx: &mut T) -> Result<Vec<Delivery>, Error> {
         let client = self.client;
-        let letters = self.prepare()?;
-        if letters.is_empty() {
+        let signals = self.prepare()?;
+        if signals.is_empty() {
             return Ok(Vec::new());
         }
         deliveries(
-            signal::deliver_all_within(tx, &client.pool().inner.target, &letters).await,
-            letters.len(),
+            signal::deliver_all_within(tx, &client.pool().inner.target, &signals).await,
+            signals.len(),
         )
     }
 
     fn prepare(self) -> Result<Vec<Sent>, Error> {
         let limit = self.client.pool().limits().payload_bytes_max;
-        let letters = self
-            .letters
+        let signals = self
+            .signals
             .into_iter()
-            .map(|letter| letter.into_sent(limit));
-        let letters = letters.collect::<Result<Vec<Sent>, StepError>>();
-        let letters =
-            letters.map_err(|error| Error::invalid(format!("cannot send signals: {error}")))?;
-        let bytes: usize = letters.iter().map(|sent| sent.payload.get().len()).sum();
-        if bytes > LETTERS_BYTES_MAX {
+            .map(|signal| signal.into_sent(limit));
+        let signals = signals.collect::<Result<Vec<Sent>, StepError>>();
+        let signals =
+            signals.map_err(|error| Error::invalid(format!("cannot send signals: {error}")))?;
+        let bytes: usize = signals.iter().map(|sent| sent.payload.get().len()).sum();
+        if bytes > SIGNALS_BYTES_MAX {
             let message = format!(
-                "{bytes} bytes of signals in one call, the limit is {LETTERS_BYTES_MAX}: send them in several"
+                "{bytes} bytes of signals in one call exceed the limit of {SIGNALS_BYTES_MAX}: split them into several calls"
             );
             return Err(Error::invalid(message));
         }
-        Ok(letters)
+        Ok(signals)
     }
 }
 
@@ -251,14 +261,14 @@ impl<'c> IntoFuture for SignalAll<'c> {
         let client = self.client;
         let prepared = self.prepare();
         Box::pin(async move {
-            let letters = prepared?;
-            let count = letters.len();
+            let signals = prepared?;
+            let count = signals.len();
             if count == 0 {
                 return Ok(Vec::new());
             }
             let pool = client.pool();
             let sent = pool.act(move |connection| async move {
-                signal::deliver_all(&connection, &letters).await
+                signal::deliver_all(&connection, &signals).await
             });
             let sent = deliveries(sent.await?, count);
             pool.wakes().iter().for_each(|wake| wake.ring());
@@ -271,57 +281,63 @@ fn deliveries(answers: Result<Vec<Answer>, Fault>, count: usize) -> Result<Vec<D
     let answers = answers.map_err(|fault| fault.into_error(&format!("send {count} signals")))?;
     if answers.len() != count {
         return Err(Error::broken(format!(
-            "{count} signals were sent, {} were answered",
+            "{count} signals were sent, but the database returned {} results",
             answers.len()
         )));
     }
     Ok(answers.into_iter().map(Delivery::of).collect())
 }
 
-/// A signal that starts its target if nobody is there; not sent yet.
+/// A signal that starts its target if no instance holds the key. It is sent when this is awaited.
 #[must_use = "nothing is sent until this is awaited"]
 pub struct SignalOrStart<'c, S: Signal> {
     client: &'c Client,
     start: Enqueue<'c, S::To>,
-    letter: LetterTo,
+    signal: LetterTo,
     kind: PhantomData<fn() -> S>,
 }
 
 impl<'c, S: Signal> SignalOrStart<'c, S> {
-    /// Delivers it once, however often it is sent with this key: see `Settings::dedup_retention`.
+    /// Delivers the signal only once, however often it is sent with this key; see
+    /// `Settings::dedup_retention`.
     pub fn once(mut self, key: impl fmt::Display) -> Self {
-        self.letter = self.letter.once(key);
+        self.signal = self.signal.once(key);
         self
     }
-    /// Whose work it is: the key is this tenant's.
+    /// Sets the tenant of the instance, in which the key is searched.
     pub fn tenant(mut self, tenant: impl fmt::Display) -> Self {
         self.start = self.start.tenant(tenant);
         self
     }
-    /// If it is started: into this queue, not the machine's own.
+    /// Sets the queue of an instance that this call starts, instead of the machine's own.
     pub fn queue(mut self, queue: Queue) -> Self {
         self.start = self.start.queue(queue);
         self
     }
-    /// If it is started: lower goes first; 0 unless said.
+    /// Sets the priority of an instance that this call starts: lower values run first; the default
+    /// is 0.
     pub fn priority(mut self, priority: i16) -> Self {
         self.start = self.start.priority(priority);
         self
     }
-    /// If it is started: at this step, not at the default one.
+    /// Sets the first step of an instance that this call starts, instead of the default step.
     pub fn starting_at(mut self, step: <S::To as Machine>::Step) -> Self {
         self.start = self.start.starting_at(step);
         self
     }
 
-    /// In the caller's transaction: it is told, or there and told, if and only if the rest of the transaction commits.
+    /// Sends the signal in the caller's transaction: the signal, and the instance if this call
+    /// starts it, exist if and only if the transaction commits.
+    ///
+    /// # Errors
+    /// The machine has no key, an instance of another machine holds the key, or the inbox is full.
     pub async fn within<T: Transaction>(self, tx: &mut T) -> Result<Told<S::To>, Error> {
         let client = self.client;
         let (start, sent) = self.prepare()?;
-        told::<S>(
+        signalled::<S>(
             signal::signal_or_start_within(tx, &client.pool().inner.target, &start, &sent).await,
         )
-        .map(|(told, _)| told)
+        .map(|(signalled, _)| signalled)
     }
 
     fn prepare(self) -> Result<(New, Sent), Error> {
@@ -329,10 +345,11 @@ impl<'c, S: Signal> SignalOrStart<'c, S> {
         let refused =
             |error: StepError| Error::invalid(format!("cannot send {}: {error}", S::NAME));
         let start = self.start.prepare()?;
-        let mut sent = self.letter.sent.map_err(refused)?;
+        let mut sent = self.signal.sent.map_err(refused)?;
         if start.key.is_none() || start.scope == Scope::None.name() {
             let message = format!(
-                "{} is told by its key, and has none: see Machine::key",
+                "cannot send {} to a {}: the machine has no key, see Machine::key",
+                S::NAME,
                 S::To::NAME
             );
             return Err(Error::invalid(message));
@@ -356,9 +373,9 @@ impl<'c, S: Signal> IntoFuture for SignalOrStart<'c, S> {
             let call = pool.act(move |connection| async move {
                 signal::signal_or_start(&connection, &start, &sent).await
             });
-            let (told, from) = told::<S>(call.await?)?;
+            let (signalled, from) = signalled::<S>(call.await?)?;
             for wake in pool.wakes() {
-                if told.started {
+                if signalled.started {
                     wake.hint(Hint {
                         queue: queue.clone(),
                         priority,
@@ -368,12 +385,14 @@ impl<'c, S: Signal> IntoFuture for SignalOrStart<'c, S> {
                     wake.ring();
                 }
             }
-            Ok(told)
+            Ok(signalled)
         })
     }
 }
 
-fn told<S: Signal>(answer: Result<Holder, Fault>) -> Result<(Told<S::To>, jiff::Timestamp), Error> {
+fn signalled<S: Signal>(
+    answer: Result<Holder, Fault>,
+) -> Result<(Told<S::To>, jiff::Timestamp), Error> {
     let Holder {
         answer,
         id,
@@ -390,10 +409,10 @@ fn told<S: Signal>(answer: Result<Holder, Fault>) -> Result<(Told<S::To>, jiff::
             eligible_at,
         )),
         Answer::InboxFull => Err(inbox_full(S::NAME)),
-        Answer::NoTarget | Answer::TooLate => Err(nobody(
+        Answer::NoTarget | Answer::TooLate => Err(not_delivered(
             S::NAME,
             &format!(
-                "instance {id} holds the key, and is of another machine, or has settled and keeps it"
+                "instance {id} holds the key; it is of another machine, or has settled and keeps its key"
             ),
         )),
     }
@@ -408,31 +427,36 @@ impl<S: Signal> fmt::Debug for SignalOrStart<'_, S> {
     }
 }
 
-/// A signal that has not been sent yet.
+/// A signal that is sent when this is awaited.
 #[must_use = "nothing is sent until this is awaited"]
 pub struct SendSignal<'c, S: Signal> {
     client: &'c Client,
-    letter: LetterTo,
+    signal: LetterTo,
     kind: PhantomData<fn() -> S>,
 }
 
 impl<'c, S: Signal> SendSignal<'c, S> {
-    pub(crate) fn new(client: &'c Client, letter: LetterTo) -> Self {
+    pub(crate) fn new(client: &'c Client, signal: LetterTo) -> Self {
         SendSignal {
             client,
-            letter,
+            signal,
             kind: PhantomData,
         }
     }
 
-    /// Delivers it once, however often it is sent with this key: see `Settings::dedup_retention`.
+    /// Delivers the signal only once, however often it is sent with this key; see
+    /// `Settings::dedup_retention`.
     pub fn once(mut self, key: impl fmt::Display) -> Self {
-        self.letter = self.letter.once(key);
+        self.signal = self.signal.once(key);
         self
     }
 
-    /// In the caller's transaction: it is sent if and only if the rest of the transaction commits. The target's row stays
-    /// locked until then. Answers whether it is new to its target.
+    /// Sends the signal in the caller's transaction: it is delivered if and only if the transaction
+    /// commits. The row of the target stays locked until then. Returns whether the signal is new to
+    /// its target.
+    ///
+    /// # Errors
+    /// The target does not exist or has settled, or its inbox is full.
     pub async fn within<T: Transaction>(self, tx: &mut T) -> Result<bool, Error> {
         let client = self.client;
         let sent = self.prepare()?;
@@ -444,7 +468,7 @@ impl<'c, S: Signal> SendSignal<'c, S> {
 
     fn prepare(self) -> Result<Sent, Error> {
         let sent = self
-            .letter
+            .signal
             .into_sent(self.client.pool().limits().payload_bytes_max);
         sent.map_err(|error| Error::invalid(format!("cannot send {}: {error}", S::NAME)))
     }
@@ -476,23 +500,23 @@ pub(crate) fn delivered(answer: Result<Answer, Fault>, name: &str) -> Result<boo
         Answer::Duplicate => Ok(false),
         Answer::InboxFull => Err(inbox_full(name)),
         Answer::NoTarget | Answer::TooLate => {
-            Err(nobody(name, "no such instance, or it has settled"))
+            Err(not_delivered(name, "no such instance, or it has settled"))
         }
     }
 }
 
 pub(crate) fn inbox_full(name: &str) -> Error {
-    let (letters, mib) = (signal::INBOX_MAX, signal::INBOX_BYTES_MAX / (1024 * 1024));
+    let (signals, mib) = (signal::INBOX_MAX, signal::INBOX_BYTES_MAX / (1024 * 1024));
     let message = format!(
-        "signal {name} was not delivered: the inbox is full (at most {letters} letters, {mib} MiB)"
+        "signal {name} was not delivered: the inbox is full (at most {signals} signals, {mib} MiB)"
     );
     Error::new(Kind::InboxFull, message)
 }
 
-pub(crate) fn nobody(name: &str, why: &str) -> Error {
+fn not_delivered(name: &str, why: &str) -> Error {
     Error::new(
         Kind::NoTarget,
-        format!("nobody is there to be told {name}: {why}"),
+        format!("signal {name} was not delivered: {why}"),
     )
 }
 

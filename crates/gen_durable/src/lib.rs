@@ -1,6 +1,6 @@
 #![doc = include_str!("../../../README.md")]
 
-// What a user writes.
+// Types that a user implements or returns from a step.
 mod birth;
 mod calendar;
 mod children;
@@ -18,7 +18,7 @@ mod signal;
 mod story;
 mod transition;
 
-// What a user calls.
+// Calls that a user makes from outside a step.
 mod admin;
 mod audit;
 mod client;
@@ -27,13 +27,13 @@ mod operate;
 mod settings;
 mod timetable;
 
-// The engine: no SQL here.
+// The engine. It contains no SQL.
 mod codec;
 mod engine;
 mod unknown;
 mod wake;
 
-// The store: the only SQL.
+// The store. All SQL of the crate is below this module.
 mod store;
 
 #[cfg(feature = "testing")]
@@ -94,7 +94,7 @@ pub use transition::{
     sleep_until, spawn, stop, wait_for,
 };
 
-/// The guides' programs, compiled and run with the tests of the documentation.
+/// Compiles and runs the programs of the guides together with the documentation tests.
 #[cfg(doctest)]
 mod guides {
     #[doc = include_str!("../../../docs/guide/children.md")]

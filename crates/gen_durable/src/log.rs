@@ -1,4 +1,4 @@
-//! Reading logs, and trimming them.
+//! Reading and trimming event logs.
 
 use std::time::Duration;
 
@@ -16,12 +16,13 @@ use crate::{
     },
 };
 
-/// The most events of one page.
+/// The largest number of events of one page.
 const PAGE_MAX: usize = 10_000;
-/// Events deleted in one statement.
+/// The number of events deleted by one statement.
 const TRIM_BATCH: i32 = 5_000;
 
-/// The logs of all tenants: `client.events().of_tenant("acme", 0, 100)`. Pages go by position: ask again from the last one.
+/// The event logs of all tenants: `client.events().of_tenant("acme", 0, 100)`. To read the next
+/// page, pass the position of the last event as `after`.
 #[derive(Debug, Clone)]
 pub struct Log {
     pool: Pool,
@@ -32,7 +33,10 @@ impl Log {
         Log { pool }
     }
 
-    /// Events of a tenant after this position, in order.
+    /// Returns the events of a tenant after this position, in order.
+    ///
+    /// # Errors
+    /// The tenant's name is invalid, or the database is away.
     pub async fn of_tenant(
         &self,
         tenant: &str,
@@ -42,7 +46,10 @@ impl Log {
         self.page(Which::Tenant(named(tenant)?), after, limit).await
     }
 
-    /// Events of this name in a tenant's log after this position, in order.
+    /// Returns the events with this name in a tenant's log after this position, in order.
+    ///
+    /// # Errors
+    /// A name is invalid, or the database is away.
     pub async fn of_name(
         &self,
         tenant: &str,
@@ -55,7 +62,10 @@ impl Log {
             .await
     }
 
-    /// The same, decoded.
+    /// Returns the events of type `E` in a tenant's log after this position, decoded and in order.
+    ///
+    /// # Errors
+    /// An event cannot be decoded, or the database is away.
     pub async fn of<E: Event>(
         &self,
         tenant: &str,
@@ -66,7 +76,11 @@ impl Log {
         rows.into_iter().map(decoded).collect()
     }
 
-    /// Events that an instance recorded, in the order of their arrival, after this one; also those that have no position yet.
+    /// Returns the events that an instance recorded, by their arrival number, after this one; also
+    /// those without a position yet.
+    ///
+    /// # Errors
+    /// The database is away.
     pub async fn of_instance<M>(
         &self,
         id: Id<M>,
@@ -76,7 +90,10 @@ impl Log {
         self.page(Which::Instance(id.raw()), after, limit).await
     }
 
-    /// The position of the last event of a tenant's log; 0: it has none.
+    /// Returns the position of the last event of a tenant's log; 0 if the log is empty.
+    ///
+    /// # Errors
+    /// The tenant's name is invalid, or the database is away.
     pub async fn height(&self, tenant: &str) -> Result<i64, Error> {
         let tenant = named(tenant)?;
         self.call("read a log", move |connection| async move {
@@ -85,7 +102,11 @@ impl Log {
         .await
     }
 
-    /// Tenants that have a log, and its height, after this one in their order.
+    /// Returns the tenants that have a log, each with the position of its last event. The list is
+    /// ordered by tenant and begins after `after`.
+    ///
+    /// # Errors
+    /// The database is away.
     pub async fn tenants(
         &self,
         after: Option<&str>,
@@ -98,14 +119,18 @@ impl Log {
         self.call("list the logs", act).await
     }
 
-    /// Give positions to events of this tenant that were recorded in transactions and have committed. Engines do it by
-    /// themselves; a program without one may. Answers how many.
+    /// Assigns positions to events of this tenant that were recorded in transactions that have
+    /// committed by now. Engines do this on their own; a program without an engine may call it.
+    /// Returns the number of events.
+    ///
+    /// # Errors
+    /// The tenant's name is invalid, or the database is away.
     pub async fn place(&self, tenant: &str) -> Result<i64, Error> {
         let tenants = vec![named(tenant)?];
         let act = move |connection: std::rc::Rc<Connection>| async move {
             events::place(&connection, &tenants, true).await
         };
-        let placed = self.call("place events", act).await?;
+        let placed = self.call("assign positions to events", act).await?;
         self.pool
             .inner
             .log
@@ -113,13 +138,23 @@ impl Log {
         Ok(placed.iter().map(|(_, count)| count).sum())
     }
 
-    /// Delete events of a tenant up to this position that are older than this. Never the last one; and none that a projection
-    /// of the tenant, or a run, has not read yet; one that follows other tenants and has not begun with this one has read nothing. Answers how many. What is gone cannot be replayed: a rebuild of a trimmed log halts.
+    /// Deletes events of a tenant up to this position that are older than this. It never deletes
+    /// the last event, nor an event that a projection or a run of the tenant has not read yet. A
+    /// projection of other tenants that has not begun with this tenant counts as one that has read
+    /// nothing. Returns the number of deleted events. Deleted events cannot be replayed: a rebuild
+    /// of a trimmed log halts.
+    ///
+    /// # Errors
+    /// The tenant's name is invalid, or the database is away.
     pub async fn trim(&self, tenant: &str, to: i64, older_than: Duration) -> Result<i64, Error> {
         self.trim_with(tenant, to, older_than, false).await
     }
 
-    /// The same, whatever has read it: projections that stand below will halt.
+    /// Deletes like [`trim`](Log::trim), and also events that projections have not read yet. A
+    /// projection that still needs one of them halts.
+    ///
+    /// # Errors
+    /// The tenant's name is invalid, or the database is away.
     pub async fn trim_anyway(
         &self,
         tenant: &str,
@@ -192,7 +227,7 @@ fn named(tenant: &str) -> Result<String, Error> {
 fn decoded<E: Event>(row: EventRow) -> Result<Recorded<E>, Error> {
     let shape = |error: String| {
         Error::invalid(format!(
-            "event {:?} of {:?} is of another shape: {error}",
+            "event {:?} of {:?} cannot be decoded: {error}",
             row.position, row.tenant
         ))
     };

@@ -1,4 +1,5 @@
-//! What a user writes: a struct, an enum of steps, one `async fn step`.
+//! The trait that a user implements: a struct for the state, an enum for the steps, one `async fn
+//! step`.
 
 use std::{fmt, future::Future};
 
@@ -15,15 +16,16 @@ use crate::{
     transition::{Outcome, retry_after, stop},
 };
 
-/// Anything the engine keeps in a row.
+/// Any type that the engine can store in a row.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be kept in a row",
-    note = "derive serde's `Serialize` and `Deserialize`, and own the data"
+    message = "`{Self}` cannot be stored in a row",
+    note = "derive serde's `Serialize` and `Deserialize`, and use owned data"
 )]
 pub trait Data: Serialize + DeserializeOwned + Send + Sync + 'static {}
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Data for T {}
 
-/// A durable state machine. `self` lives as long as the instance; [`Step`](Machine::Step) says where it stands.
+/// A durable state machine. The fields of `self` are kept for the whole life of the instance;
+/// [`Step`](Machine::Step) is the step that runs next.
 ///
 /// ```
 /// use gen_durable::{Context, Machine, Outcome, done, next};
@@ -54,40 +56,56 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Data for T {}
 /// }
 /// ```
 pub trait Machine: Data {
-    /// The name in the row. It is API: rows in flight carry it. To rename a machine, deploy the new name together with
-    /// [`FORMER_NAMES`](Machine::FORMER_NAMES), and drop the former one when no live row says it any more.
+    /// The name of the machine in the database. It is part of your API, because stored rows contain
+    /// it. To rename a machine, deploy the new name together with
+    /// [`FORMER_NAMES`](Machine::FORMER_NAMES), and remove the former name once no unsettled row
+    /// contains it.
     const NAME: &'static str;
-    /// Names that this machine had before; rows that carry one still come home.
+    /// Earlier names of this machine. Rows that contain one of them still run as this machine.
     const FORMER_NAMES: &'static [&'static str] = &[];
-    /// Raise it when the state or the steps take another shape. Rows of an older version finish on a worker that
-    /// registered that version, unless this one offers [`upgrade`](Machine::upgrade).
+    /// The version of the stored format. Raise it when the shape of the state or of the steps
+    /// changes. Rows of an older version run only on workers that registered that version, unless
+    /// this type supports [`upgrade`](Machine::upgrade).
     const VERSION: u16 = 1;
-    /// Older versions whose rows this type takes over by [`upgrade`](Machine::upgrade).
+    /// Older versions of stored rows that this type converts by [`upgrade`](Machine::upgrade).
     const UPGRADES_FROM: &'static [u16] = &[];
-    /// Where instances go unless the enqueue says otherwise.
+    /// The queue of new instances, unless the enqueue names another one.
     const QUEUE: Queue = Queue::DEFAULT;
-    /// How much is told of its instances: by default every commit. [`Story::Off`] saves a small row a step.
+    /// How much history is kept for its instances: by default one entry per commit. [`Story::Off`]
+    /// saves one small row per step.
     const STORY: Story = Story::All;
-    /// What the host hands to every step: clients, configuration.
+    /// The application state that the host passes to every step, such as clients and configuration.
     type App: Send + Sync + 'static;
-    /// An enum; a variant may carry what only that step needs. Its variants' serde names are the `step` column;
-    /// the default is where an instance begins.
+    /// An enum of the steps. A variant may contain data that only this step needs. The serde names
+    /// of the variants are stored in the `step` column; a new instance begins at the default
+    /// variant.
     type Step: Data + Default;
-    /// What [`done`](crate::done) settles with.
+    /// The result type of the instance, passed to [`done`](crate::done).
     type Output: Data;
 
-    /// Do one step. What it returns is committed before anything it leads to begins.
+    /// Runs one step. The engine commits the returned transition before it starts anything that
+    /// results from it.
     ///
-    /// It may run more than once (a crash between its effects and its commit): hand
-    /// [`cx.idempotency_key()`](Context::idempotency_key) to the outside world.
+    /// A step may run more than once: if its worker crashes after the step's side effects and
+    /// before the commit, another worker runs it again. Pass
+    /// [`cx.idempotency_key()`](Context::idempotency_key) to external systems, so that they can
+    /// detect the repetition.
+    ///
+    /// # Errors
+    /// Any error means "retry according to the policy", except one made by [`fatal`](crate::fatal):
+    /// see [`handle`](Machine::handle).
     fn step(
         &mut self,
         at: Self::Step,
         cx: &mut Context<'_, Self>,
     ) -> impl Future<Output = Outcome<Self>> + Send;
 
-    /// A step returned an error, panicked or ran out of time (never: its worker died). `self` and `at` are as they were
-    /// before the step. Any outcome may follow; the default applies [`policy`](Machine::policy).
+    /// Handles a step that returned an error, panicked or exceeded its timeout. It is not called
+    /// when a worker crashes. `self` and `at` have the values from before the step. Any transition
+    /// may be returned; the default implementation applies [`policy`](Machine::policy).
+    ///
+    /// # Errors
+    /// If `handle` itself returns an error, panics or exceeds the timeout, the instance fails.
     fn handle(
         &mut self,
         at: Self::Step,
@@ -103,32 +121,37 @@ pub trait Machine: Data {
         async move { Ok(outcome) }
     }
 
-    /// Attempts, backoff and timeout of a step.
+    /// Returns the attempts, backoff and timeout of a step.
     fn policy(&self, at: &Self::Step) -> Policy {
         let _ = at;
         Policy::default()
     }
 
-    /// The business key: unique among the instances that [`KEY_SCOPE`](Machine::KEY_SCOPE) names, of all machines of its
-    /// tenant, and the address for signals.
+    /// Returns the key of this instance, if it has one. The key is the address for signals. It is
+    /// unique per tenant across all machines, among the instances that
+    /// [`KEY_SCOPE`](Machine::KEY_SCOPE) selects.
     fn key(&self) -> Option<String> {
         None
     }
-    /// How long the key is taken.
+    /// How long an instance occupies its key.
     const KEY_SCOPE: Scope = Scope::Live;
 
-    /// At most one step at a time among the instances of one partition, of all machines of its tenant, in all processes.
-    /// Read once, when the instance is made. Order is only the picker's: for strict order there are [lanes](Machine::lane).
+    /// Returns the partition key of this instance, if it has one. At most one instance per
+    /// partition key runs a step at any time, across all machines of the tenant and all processes.
+    /// The engine calls this once, when the instance is created. Instances of a partition run in
+    /// the order in which they are picked; for strict order use [lanes](Machine::lane).
     fn partition(&self) -> Option<String> {
         None
     }
 
-    /// One whole instance at a time, in order of enqueueing. Read once, when the instance is made.
+    /// Returns the lane of this instance, if it has one. A lane runs one whole instance at a time,
+    /// in the order of enqueueing. The engine calls this once, when the instance is created.
     fn lane(&self) -> Option<Lane> {
         None
     }
 
-    /// Whoever holds this key now, as an address: `client.signal(Checkout::keyed("order:42"), Paid)`.
+    /// Returns the address of the instance that holds this key at the time of the call:
+    /// `client.signal(Checkout::keyed("order:42"), Paid)`.
     fn keyed(key: impl fmt::Display) -> Address<Self> {
         Address::Key {
             key: key.to_string(),
@@ -136,38 +159,46 @@ pub trait Machine: Data {
         }
     }
 
-    /// A row written by an older version (one of [`UPGRADES_FROM`](Machine::UPGRADES_FROM)), before serde looks at it.
+    /// Converts a row that an older version wrote (one of
+    /// [`UPGRADES_FROM`](Machine::UPGRADES_FROM)) to the current shape. It runs before the row is
+    /// decoded with serde.
+    ///
+    /// # Errors
+    /// The row cannot be converted. The instance is set aside as stuck; its row stays unchanged.
     fn upgrade(from: u16, row: Stored) -> Result<Stored, StepError> {
         let _ = row;
         Err(fatal(format!("no upgrade from version {from}")))
     }
 
-    /// Whether a step can change `self`. A job's cannot, so its state is written once.
+    /// Whether a step can change `self`. The step of a job cannot, so the state of a job is written
+    /// only once.
     #[doc(hidden)]
     const STATE_CHANGES: bool = true;
 }
 
-/// A row as an older version wrote it: what [`Machine::upgrade`] turns into the present shape.
+/// A row as an older version wrote it: the input and output of [`Machine::upgrade`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stored {
-    /// The step's name.
+    /// The name of the step.
     pub step: String,
-    /// What the step carries; `Null` for a unit variant.
+    /// The data of the step variant; `Null` for a unit variant.
     pub data: serde_json::Value,
-    /// The machine's own state.
+    /// The state of the machine.
     pub state: serde_json::Value,
 }
 
-/// The names serde knows for an enum's variants, aliases and all, learnt without a macro of ours: serde's derive hands
-/// them to `deserialize_enum`, and a deserializer that only listens brings them home.
+/// Returns the serde names of the variants of an enum, aliases included. It needs no macro: the
+/// code derived by serde passes the names to `deserialize_enum`, and a probing deserializer records
+/// them there.
 pub fn variant_names<T: DeserializeOwned>() -> &'static [&'static str] {
     let mut names: &'static [&'static str] = &[];
     let _ = T::deserialize(Probe(&mut names));
     names
 }
 
-/// What a machine writes into rows, in a line: the name, the version, the steps (and aliases). For a frozen-names test
-/// of your own: a variant renamed without an alias turns it red before it strands a row.
+/// Returns a one-line summary of the names that a machine writes into rows: its name, its version
+/// and its steps with their aliases. Use it in a snapshot test of your own: renaming a variant
+/// without an alias then fails the test before it makes a stored row unreadable.
 pub fn shape<M: Machine>() -> String {
     format!(
         "{} v{}: {}",
@@ -184,7 +215,7 @@ struct Halt;
 
 impl fmt::Display for Halt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("only the names were wanted")
+        f.write_str("the probe stops after it has read the variant names")
     }
 }
 impl std::error::Error for Halt {}

@@ -1,4 +1,5 @@
-//! Acts by the names in the rows, for tools that do not know the Rust types: `durable signal`, `cancel`, `enqueue`, `retry`.
+//! Calls that name machines, steps and signals as text, for tools without the Rust types: `durable
+//! signal`, `cancel`, `enqueue`, `retry`.
 
 mod lanes;
 
@@ -25,54 +26,55 @@ use crate::{
     wake::Hint,
 };
 
-/// An instance of whatever machine, by id or by key: `Address::Id(Id::from_raw(7))`.
+/// The address of an instance of any machine, by id or by key: `Address::Id(Id::from_raw(7))`.
 pub type Anyone = Address<()>;
 
-/// Acts on instances whose Rust types are not at hand. What a typed call checks at compile time, nobody checks here: a step
-/// that a machine does not have is set aside as stuck when it is claimed.
+/// Calls on instances without their Rust types. The checks of the typed calls at compile time do
+/// not apply here: an instance at a step that no live worker knows is not claimed until such a
+/// worker starts, and one with a state that cannot be decoded is set aside as stuck.
 #[derive(Debug, Clone)]
 pub struct Operate {
     pool: Pool,
 }
 
-/// An instance that is to be, by the names in the row.
+/// A new instance, described by the names and JSON texts in its row.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct NewInstance {
-    /// The machine's name.
+    /// The name of the machine.
     pub machine: String,
-    /// Its version; 1 unless said.
+    /// The version of the machine; the default is 1.
     pub version: u16,
-    /// Where it begins; a job's step is `run`.
+    /// The first step; the step of a job is `run`.
     pub step: String,
-    /// What that step carries, as JSON.
+    /// The data of the first step, as JSON.
     pub data: Option<String>,
-    /// Its state, as JSON.
+    /// The state, as JSON.
     pub state: String,
-    /// Which queue.
+    /// The name of the queue.
     pub queue: String,
-    /// Lower goes first.
+    /// The priority: lower values run first.
     pub priority: i16,
-    /// Whose work it is.
+    /// The tenant.
     pub tenant: String,
-    /// Not before this much time has passed.
+    /// The delay until the first step may run.
     pub after: Duration,
-    /// Not before then.
+    /// The time before which the first step does not run.
     pub at: Option<Timestamp>,
-    /// Its business key.
+    /// The key of the instance.
     pub key: Option<String>,
-    /// How long the key is taken.
+    /// How long the instance occupies its key.
     pub scope: Scope,
-    /// The lane that it stands in: see [`Machine::lane`](crate::Machine::lane).
+    /// The key of the lane of this instance; see [`Machine::lane`](crate::Machine::lane).
     pub lane: Option<String>,
-    /// If it fails for good, its lane stands still behind it.
+    /// Whether the lane is blocked if this instance fails.
     pub lane_blocks: bool,
-    /// Its partition key: see [`Machine::partition`](crate::Machine::partition).
+    /// The partition key of this instance; see [`Machine::partition`](crate::Machine::partition).
     pub partition: Option<String>,
 }
 
 impl NewInstance {
-    /// With defaults: version 1, the default queue, now.
+    /// Creates a new instance with defaults: version 1, the default queue, due now.
     pub fn new(
         machine: impl Into<String>,
         step: impl Into<String>,
@@ -99,12 +101,16 @@ impl NewInstance {
 }
 
 impl Operate {
-    /// Act through this pool.
+    /// Creates the calls on a pool.
     pub fn new(pool: Pool) -> Operate {
         Operate { pool }
     }
 
-    /// Send a signal with a payload that is JSON. Answers whether it is new to its target; nobody there is an error.
+    /// Sends a signal with a JSON payload. Returns whether it is new to its target.
+    ///
+    /// # Errors
+    /// The target does not exist or has settled, its inbox is full, or the payload is not valid
+    /// JSON.
     pub async fn signal(
         &self,
         to: Anyone,
@@ -117,7 +123,7 @@ impl Operate {
         if let Some(once) = once {
             named("a dedup key", once, KEY_BYTES_MAX)?;
         }
-        let (to, called, once) = (whom(to)?, name.to_owned(), once.map(str::to_owned));
+        let (to, called, once) = (target(to)?, name.to_owned(), once.map(str::to_owned));
         let answer = self
             .pool
             .apart(move |connection| async move {
@@ -128,11 +134,14 @@ impl Operate {
         delivered(answer, name)
     }
 
-    /// End an instance, and with `subtree` everything below it that lives. Answers whether it came in time; nobody there is an
-    /// error.
+    /// Cancels an instance, and with `subtree` all of its unsettled descendants. Returns whether
+    /// the cancel came in time: `false` if the instance had already settled.
+    ///
+    /// # Errors
+    /// The instance does not exist, or the database is away.
     pub async fn cancel(&self, to: Anyone, why: &str, subtree: bool) -> Result<bool, Error> {
         let called = format!("{to:?}");
-        let (to, why) = (whom(to)?, storable(why));
+        let (to, why) = (target(to)?, storable(why));
         let answer = self
             .pool
             .apart(move |connection| async move {
@@ -145,13 +154,18 @@ impl Operate {
             Answer::Done => Ok(true),
             Answer::NoTarget => Err(Error::new(
                 Kind::NoTarget,
-                format!("nobody is there to be cancelled: {called}"),
+                format!("cannot cancel {called}: no such instance"),
             )),
             _ => Ok(false),
         }
     }
 
-    /// Enqueue an instance. Answers its id, or its key's holder's; and whether it is new.
+    /// Enqueues an instance. Returns the id and `true` for a new instance, or `false` with the id
+    /// of the existing instance that holds its key.
+    ///
+    /// # Errors
+    /// A name or a JSON text is invalid, an instance of another machine holds the key, or the
+    /// database is away.
     pub async fn enqueue(&self, new: NewInstance) -> Result<(i64, bool), Error> {
         named("a machine's name", &new.machine, NAME_BYTES_MAX)?;
         named("a step's name", &new.step, NAME_BYTES_MAX)?;
@@ -165,7 +179,7 @@ impl Operate {
             named("a lane's key", lane, KEY_BYTES_MAX)?;
         } else if new.lane_blocks {
             return Err(Error::invalid(
-                "only what stands in a lane can block it: say which lane",
+                "lane_blocks is set, but the instance has no lane: set its lane too",
             ));
         }
         if let Some(partition) = &new.partition {
@@ -201,15 +215,21 @@ impl Operate {
             .apart(move |connection| async move { operate::enqueue(&connection, &entry).await })
             .await?
             .map_err(|fault| fault.into_error("enqueue"))?
-            .ok_or_else(|| Error::broken("an enqueue was answered with nothing"))?;
+            .ok_or_else(|| Error::broken("the enqueue returned no row"))?;
         self.hint(queue, priority, eligible_at);
         Ok((id, is_new))
     }
 
-    /// Run a failed, cancelled or stuck instance again, now: from the step where it stands, or from another with its data
-    /// (JSON). Its attempts begin anew. From its own step it is the same visit, with the same idempotency key.
+    /// Runs a failed, cancelled or stuck instance again at once: from its current step, or from
+    /// another step with its data (JSON). Its attempts restart at zero. From its current step it is
+    /// the same entry of the step, with the same idempotency key.
     ///
-    /// One that had settled counts for no join again: its parent was told. Letters that nobody consumed are still there.
+    /// An instance that had settled does not count again in the join of its parent, which has
+    /// already counted it. Unconsumed signals are still in the inbox.
+    ///
+    /// # Errors
+    /// The instance does not exist, has another status, or its step still runs after a cancel; or
+    /// another instance holds its key by now.
     pub async fn retry(&self, id: i64, step: Option<(&str, Option<&str>)>) -> Result<(), Error> {
         let (mut name, mut data) = (None, None);
         if let Some((step, with)) = step {
@@ -224,7 +244,7 @@ impl Operate {
             .apart(move |connection| async move {
                 let data = data.as_deref().map(RawValue::get);
                 let again = operate::retry(&connection, id, name.as_deref(), data).await?;
-                // Only to say why not.
+                // Read the row only to explain the refusal.
                 let row = if again.is_none() {
                     inspect::one(&connection, id).await?
                 } else {
@@ -244,22 +264,22 @@ impl Operate {
             )),
             Ok((None, Some(row))) if row.locked_by.is_some() && row.status == Status::Cancelled => {
                 Err(Error::invalid(format!(
-                    "instance {id} was cancelled, and its step has not ended: retry it when the step has ended or its worker's lease is over"
+                    "instance {id} was cancelled and its step still runs: retry it after the step has ended or the lease of its worker has expired"
                 )))
             }
             Ok((None, Some(row))) => Err(Error::invalid(format!(
-                "instance {id} is {}: only a failed, cancelled or stuck instance runs again",
+                "instance {id} is {}: only a failed, cancelled or stuck instance can be retried",
                 row.status
             ))),
             Err(fault) if fault.is_taken_key() => Err(Error::invalid(format!(
-                "instance {id} cannot run again: its key is taken by another instance by now ({})",
+                "instance {id} cannot be retried: its key is taken by another instance ({})",
                 fault.message()
             ))),
-            Err(fault) => Err(fault.into_error("run an instance again")),
+            Err(fault) => Err(fault.into_error("retry an instance")),
         }
     }
 
-    /// JSON that a row can keep, as it stands.
+    /// Checks that the text is JSON that a row can store. The text itself is stored unchanged.
     fn json(&self, what: &str, text: &str) -> Result<Box<RawValue>, Error> {
         let value: Box<RawValue> = serde_json::from_str(text)
             .map_err(|error| Error::because(Kind::Invalid, format!("{what} is not JSON"), error))?;
@@ -279,7 +299,7 @@ impl Operate {
     }
 }
 
-fn whom(to: Anyone) -> Result<Whom, Error> {
+fn target(to: Anyone) -> Result<Whom, Error> {
     let (id, key, tenant) = match to {
         Address::Id(id) => (Some(id.raw()), None, String::new()),
         Address::Key { key, tenant } => (None, Some(key), tenant),

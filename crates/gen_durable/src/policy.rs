@@ -1,8 +1,8 @@
-//! How often a step is tried, how long it may take, and how long it waits between tries.
+//! The retry policy of a step: the number of attempts, the backoff between them, and the timeout.
 
 use std::time::Duration;
 
-/// One second, to count with: `2 * SECOND`.
+/// One second, for durations such as `2 * SECOND`.
 pub const SECOND: Duration = Duration::from_secs(1);
 /// One minute.
 pub const MINUTE: Duration = Duration::from_secs(60);
@@ -11,27 +11,31 @@ pub const HOUR: Duration = Duration::from_secs(3600);
 /// One day of 24 hours.
 pub const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// What the default `handle` does with a failed step, and how long a step may run.
+/// The policy for a failed step, as the default `handle` applies it, and the timeout of a step.
 ///
-/// A `handle` of your own decides alone: nothing else caps the failures.
+/// If you implement `handle` yourself, it alone decides: no other limit applies to the number of
+/// failures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Gives up at this many failures of a step (20). Retries that the step asked for ([`retry_after`](crate::retry_after),
-    /// [`postpone`](crate::postpone)) do not count, nor does the death of a worker.
+    /// Fails the instance after this many failures of a step (20). Retries that the step asked for
+    /// ([`retry_after`](crate::retry_after), [`postpone`](crate::postpone)) do not count, and
+    /// neither do crashes of a worker.
     pub attempts: u32,
-    /// The pause after the first failure (1 s); it doubles with each further one.
+    /// The pause after the first failure (1 s); it doubles with each further failure.
     pub backoff_first: Duration,
     /// The longest pause (5 minutes).
     pub backoff_max: Duration,
-    /// Shortens each pause by up to this many percent (20), so that instances that failed together do not come back together. 0: no
-    /// jitter. By how much follows from the instance's id and its failures: the same run gives the same pause.
+    /// Shortens each pause by up to this many percent (20), so that instances that failed together
+    /// are not all retried at the same moment. 0 disables the jitter. It is computed from the
+    /// instance's id and its number of failures, so it is the same for the same run.
     pub jitter_percent: u8,
-    /// A step that runs longer has failed. `None`: the engine's `step_timeout` (5 minutes).
+    /// Fails a step that runs longer than this. `None` means the `step_timeout` of the engine (5
+    /// minutes).
     pub timeout: Option<Duration>,
 }
 
 impl Policy {
-    /// Gives up at the first failure.
+    /// Fails the instance at the first failure.
     pub const ONCE: Policy = Policy {
         attempts: 1,
         backoff_first: SECOND,
@@ -40,7 +44,8 @@ impl Policy {
         timeout: None,
     };
 
-    /// Returns the pause after failure number `failures` (the first is 0), without jitter: doubled each time, up to `backoff_max`.
+    /// Returns the pause after failure number `failures` (the first is 0), without jitter: it
+    /// doubles each time, up to `backoff_max`.
     pub fn delay(&self, failures: u32) -> Duration {
         let doubled = 1_u32
             .checked_shl(failures)
@@ -52,7 +57,8 @@ impl Policy {
             .min(self.backoff_max)
     }
 
-    /// Returns the same pause for this instance, with jitter: never longer than [`delay`](Policy::delay).
+    /// Returns the pause for this instance, with jitter: never longer than
+    /// [`delay`](Policy::delay).
     pub fn delay_of(&self, id: i64, failures: u32) -> Duration {
         let delay = self.delay(failures);
         let share = f64::from(self.jitter_percent.min(100)) / 100.0;
@@ -61,7 +67,7 @@ impl Policy {
     }
 }
 
-/// Returns a number in [0, 1) that looks random, by the mixer of SplitMix64.
+/// Returns a pseudo-random number in [0, 1), by the mixing function of SplitMix64.
 fn fraction(id: i64, failures: u32) -> f64 {
     let mut mixed = id
         .cast_unsigned()
@@ -129,7 +135,7 @@ mod tests {
         assert_eq!(
             policy.delay_of(7, 0),
             policy.delay_of(7, 0),
-            "it needs no random numbers"
+            "the jitter is deterministic"
         );
         let even = Policy {
             jitter_percent: 0,

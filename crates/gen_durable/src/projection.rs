@@ -1,4 +1,5 @@
-//! Read models: what follows from a tenant's events, kept in tables of the host's own.
+//! Projections: read models that are derived from the events of a tenant, stored in the host's own
+//! tables.
 
 use std::fmt;
 
@@ -11,35 +12,49 @@ use crate::{
     store::{projections, tx::Tx},
 };
 
-/// A read model: what follows from the events of a tenant. Registered by [`EngineBuilder::project`](crate::EngineBuilder::project).
+/// A read model that is derived from the events of a tenant. Register it with
+/// [`EngineBuilder::project`](crate::EngineBuilder::project).
 ///
-/// A batch of events, what [`apply`](Projection::apply) writes through `cx.tx`, and the cursor are one transaction: each event
-/// counts once, whatever dies. So `apply` writes through `cx.tx` and nowhere else, and decides by the events alone: no clock, no
-/// random numbers, or a rebuild ends in something else.
+/// A batch of events, the writes of [`apply`](Projection::apply) through `cx.tx`, and the new
+/// position of the cursor are one transaction. So each event counts exactly once, whatever process
+/// crashes. Therefore `apply` must write only through `cx.tx`, and depend on the events alone: with
+/// a clock or random numbers, a rebuild has a different result.
 pub trait Projection: Send + Sync + 'static {
-    /// The name in the rows.
+    /// The name of the projection in the database.
     const NAME: &'static str;
-    /// Of what it makes of events. When it changes, what is there is the old version's: a rebuild is offered, see
-    /// [`on_new_version`](Projection::on_new_version).
+    /// The version of the projection's logic. After a change, the existing rows are those of the
+    /// old version, and a rebuild is offered: see [`on_new_version`](Projection::on_new_version).
     const VERSION: u16 = 1;
-    /// Its rows carry [`cx.generation`](Projecting::generation) in their key, and readers ask `<schema>.generation(tenant, projection)`
-    /// which to read. Then it can be rebuilt in a shadow while it is read, and verified.
+    /// Whether the key of its rows includes [`cx.generation`](Projecting::generation). Readers then
+    /// ask `<schema>.generation(tenant, projection)` for the generation to read. Such a projection
+    /// can be rebuilt in a shadow while it is read, and verified.
     const GENERATIONS: bool = false;
-    /// What it reads.
+    /// The events that it reads.
     type Events: Events;
 
-    /// Write what follows from these events, in order, without a gap, once.
+    /// Applies these events to the rows. Events arrive in order, without gaps, and once.
+    ///
+    /// # Errors
+    /// The batch is rolled back, and its events are retried according to
+    /// [`policy`](Projection::policy).
     fn apply(
         &self,
         batch: &[Recorded<Self::Events>],
         cx: &mut Projecting<'_>,
     ) -> impl Future<Output = Result<(), StepError>> + Send;
 
-    /// Forget all rows of this tenant (and generation): before a rebuild in place, and after a shadow was swapped in.
+    /// Deletes all rows of this tenant (and generation): before a rebuild in place, and after a
+    /// shadow was swapped in.
+    ///
+    /// # Errors
+    /// The transaction is rolled back, and the run fails.
     fn clear(&self, cx: &mut Projecting<'_>) -> impl Future<Output = Result<(), StepError>> + Send;
 
-    /// A digest of the rows of this tenant and generation, the generation itself left out: [`Projecting::digest`] makes one.
-    /// Without it nothing can be verified.
+    /// Returns a digest of the rows of this tenant and generation, without the generation itself;
+    /// use [`Projecting::digest`]. Without a digest the projection cannot be verified.
+    ///
+    /// # Errors
+    /// The transaction is rolled back, and the run fails.
     fn digest(
         &self,
         cx: &mut Projecting<'_>,
@@ -48,61 +63,72 @@ pub trait Projection: Send + Sync + 'static {
         async { Ok(None) }
     }
 
-    /// How often an event is tried, with which pauses; how long a batch may take.
+    /// Returns the attempts and pauses for a failed event, and the timeout of a batch.
     fn policy(&self) -> Policy {
         Policy::default()
     }
 
-    /// What becomes of an event that cannot be applied.
+    /// Returns how to handle an event that cannot be applied.
     fn on_poison(&self) -> Poison {
         Poison::Halt
     }
 
-    /// What this build does where the rows are those of an older [`VERSION`](Projection::VERSION).
+    /// Returns how this build handles rows of an older [`VERSION`](Projection::VERSION).
     fn on_new_version(&self) -> NewVersion {
         NewVersion::Offer
     }
 }
 
-/// What becomes of an event that cannot be applied, after all attempts or at once when the error is [fatal](crate::fatal).
+/// How to handle an event that cannot be applied: after all attempts, or at once if the error is
+/// [fatal](crate::fatal).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Poison {
-    /// The scope stands still, visibly, until it is told to [try again](crate::Projections::retry).
+    /// The projection of this tenant halts, visibly, until an operator
+    /// [retries](crate::Projections::retry) it.
     #[default]
     Halt,
-    /// The event is set aside, visibly, and the scope goes on. It can be [tried again](crate::Projections::redrive) by itself.
+    /// The event is parked, visibly, and the projection continues. The event can be
+    /// [retried](crate::Projections::redrive) separately.
     Park,
 }
 
-/// What a build does where the rows are those of an older version.
+/// How a build handles rows of an older version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum NewVersion {
-    /// It leaves them alone, and says so: builds of the old version go on, and an operator asks for a rebuild.
+    /// It leaves the rows unchanged and reports them. Builds of the old version continue, and an
+    /// operator requests a rebuild.
     #[default]
     Offer,
-    /// It asks for the rebuild by itself: in a shadow if it has generations, else in place.
+    /// It requests the rebuild itself: in a shadow if the projection has generations, otherwise in
+    /// place.
     Rebuild,
-    /// It goes on with the rows as they are.
+    /// It continues with the rows as they are.
     GoOn,
 }
 
-/// Where a projection writes: the transaction that also moves its cursor.
+/// The context of a projection, with the transaction that also moves its cursor.
 #[non_exhaustive]
 pub struct Projecting<'a> {
-    /// Whose events these are.
+    /// The tenant of the events.
     pub tenant: &'a str,
-    /// Which rows to write, for one that keeps [generations](Projection::GENERATIONS).
+    /// The generation of the rows to write, for a projection that keeps
+    /// [generations](Projection::GENERATIONS).
     pub generation: i32,
-    /// These events have been seen before: nothing may leave the database.
+    /// Whether these events were already applied before. If so, do not send anything out of the
+    /// database.
     pub replaying: bool,
     /// The transaction.
     pub tx: &'a mut Tx,
 }
 
 impl Projecting<'_> {
-    /// The digest of the rows that this query answers, whatever their order. Leave the generation out.
+    /// Returns a digest of the rows of this query, independent of their order. Leave the generation
+    /// out.
+    ///
+    /// # Errors
+    /// The database refuses the query.
     pub async fn digest(
         &mut self,
         query: &str,
@@ -132,22 +158,22 @@ impl fmt::Debug for Projecting<'_> {
     }
 }
 
-/// What rows come to: equal rows, equal digest.
+/// A digest of rows: equal rows have equal digests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// One that was made elsewhere.
+    /// Creates a digest from bytes that were computed elsewhere.
     pub const fn from_bytes(bytes: [u8; 32]) -> Digest {
         Digest(bytes)
     }
-    /// Its bytes.
+    /// Returns the bytes of the digest.
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 }
 
-/// In hexadecimal.
+/// Formats the digest in hexadecimal.
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))

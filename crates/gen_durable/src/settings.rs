@@ -1,4 +1,5 @@
-//! What is true of this process: one struct, with defaults that hold for a newcomer.
+//! The settings of an engine in this process: one struct, with defaults that suit most
+//! applications.
 
 use std::time::Duration;
 
@@ -7,18 +8,18 @@ use crate::{
     policy::{DAY, MINUTE, SECOND},
 };
 
-/// Clocks overflow where durations have no bound.
+/// The upper bound of durations. Without a bound, adding a duration to a clock can overflow.
 const DURATION_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// The longest retention that is not for ever: a date that far in the past must exist.
+/// The longest finite retention: the date that lies this far in the past must be representable.
 const RETENTION_MAX: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
 
-/// How long settled instances of a queue are kept; `None`: for ever.
+/// How long settled instances of a queue are kept; `None` keeps them without limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// Those that are done.
+    /// The retention of done instances.
     pub done: Option<Duration>,
-    /// Those that failed or were cancelled.
+    /// The retention of failed and cancelled instances.
     pub failed: Option<Duration>,
 }
 
@@ -33,81 +34,95 @@ impl Retention {
 fn check_retention(what: &str, kept: Option<Duration>) -> Result<(), Error> {
     match kept {
         Some(kept) if kept > RETENTION_MAX => Err(Error::invalid(format!(
-            "the {what} is longer than 100 years; use None to keep them for ever"
+            "the {what} is longer than 100 years; use None to keep them without limit"
         ))),
         _ => Ok(()),
     }
 }
 
-/// The largest `deaths_max`: the column that counts deaths is a smallint.
+/// The largest `deaths_max`: the column that counts the crashes is a smallint.
 const DEATHS_MAX_MAX: u16 = 10_000;
 
-/// Settings of an engine. `Settings { lease: 30 * SECOND, ..Settings::default() }`.
+/// Settings of an engine: `Settings { lease: 30 * SECOND, ..Settings::default() }`.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How long a silent worker is believed to be alive (60 s).
+    /// How long a worker counts as alive after its last heartbeat (60 s).
     pub lease: Duration,
-    /// How often a worker says that it is alive (20 s): at most a third of the lease.
+    /// How often a worker renews its lease (20 s); at most a third of the lease.
     pub heartbeat: Duration,
-    /// How often the dead are looked for (30 s).
+    /// How often an engine searches for expired workers, to release their claims (30 s).
     pub reap_every: Duration,
-    /// How many workers may die while the same step of an instance runs before the instance is set aside as stuck (3; at least 2:
-    /// the first death says only that the instance was there). An operator's retry begins the count anew.
+    /// How many worker crashes during the same step of an instance set the instance aside as stuck
+    /// (3; at least 2, because the first crash shows only that the instance was claimed at that
+    /// time). An operator's retry resets the count.
     pub deaths_max: u16,
-    /// How often an engine looks for work while there is some (6 ms).
+    /// How often an engine polls for work while there is some (6 ms).
     pub busy_poll: Duration,
-    /// How often it looks when there has been none for a minute (1 s).
+    /// How often an engine polls for work after a minute without any (1 s).
     pub idle_poll: Duration,
-    /// How many steps of a queue run at once in this process, unless the queue says otherwise (100).
+    /// How many steps of a queue run at once in this process, unless the queue has its own limit
+    /// (100).
     pub workers: usize,
-    /// A step that runs longer has failed, unless its policy says otherwise (5 minutes).
+    /// The timeout of a step, unless its policy sets another one (5 minutes). A step that runs
+    /// longer has failed.
     pub step_timeout: Duration,
-    /// A statement of the engine's own that is not answered within this time is lost (30 s): the network is silent, or the
-    /// server is gone. The connection is given up, and what became of the statement is asked on another one.
+    /// The timeout of the engine's own statements (30 s). After it the engine assumes that the
+    /// network or the server is gone: it drops the connection, and asks on another connection
+    /// whether the statement was committed.
     pub statement_timeout: Duration,
-    /// How long a shutdown waits for running steps (20 s) before it gives them back. With that, and with a database that does not
-    /// answer, it takes at most 5 s longer: within the 30 s that Kubernetes grants by default.
+    /// How long a shutdown waits for running steps (20 s) before it releases their claims. If the
+    /// database does not respond, the shutdown takes at most 5 s longer: it stays within the 30 s
+    /// that Kubernetes grants by default.
     pub drain_timeout: Duration,
-    /// How long instances that are done are kept (1 day). `None`: for ever. It also bounds a key of
-    /// [`Scope::Ever`](crate::Scope::Ever): the key is free again when the instance that had it is deleted.
-    /// [`EngineBuilder::queue_retention`](crate::EngineBuilder::queue_retention) sets it for one queue.
+    /// How long done instances are kept (1 day). `None` keeps them without limit. The retention
+    /// also bounds a key with [`Scope::Ever`](crate::Scope::Ever): the key is free again when its
+    /// instance is deleted.
+    /// [`EngineBuilder::queue_retention`](crate::EngineBuilder::queue_retention) sets the retention
+    /// of one queue.
     pub retention: Option<Duration>,
-    /// How long instances that failed or were cancelled are kept (30 days). `None`: for ever. Stuck ones are kept until they are
-    /// resolved.
+    /// How long failed and cancelled instances are kept (30 days). `None` keeps them without limit.
+    /// Stuck instances are kept until they are resolved.
     pub failed_retention: Option<Duration>,
-    /// How often timers that other processes armed are looked for (1 s): one that its own process did not live to fire is at most
-    /// that late.
+    /// How often an engine reads timers that other processes have set (1 s). If the process that
+    /// set a timer ends before it is due, the timer fires at most this much late.
     pub timer_refill: Duration,
-    /// How many timers that are long overdue, after an outage say, a process fires in a second (1,000): ten processes fire ten times
-    /// as many. Fresh ones are on time meanwhile.
+    /// How many long overdue timers one process fires per second, for example after an outage
+    /// (1,000). Ten processes fire ten times as many. Timers that become due meanwhile still fire
+    /// on time.
     pub overdue_per_second: u32,
-    /// How long fired, missed and cancelled timers are kept, and finished runs and resolved failures of projections (30 days).
-    /// `None`: for ever.
+    /// How long the rows of fired, missed and cancelled timers are kept, as well as finished runs
+    /// and resolved failures of projections (30 days). `None` keeps them without limit.
     pub timer_retention: Option<Duration>,
-    /// How long an instance remembers the key of a consumed `once` signal (30 days). `None`: for its whole life.
+    /// How long an instance remembers the key of a consumed `once` signal (30 days). `None` means
+    /// for its whole life.
     pub dedup_retention: Option<Duration>,
-    /// How often settled instances are collected (1 minute).
+    /// How often an engine deletes settled instances past their retention (1 minute).
     pub collect_every: Duration,
-    /// How often rows that another build could not decode are retried (1 minute), beginning with the engine's start.
+    /// How often an engine retries stuck rows that another build could not decode (1 minute). The
+    /// first retry is at the start of the engine.
     pub stuck_retry_every: Duration,
     /// The largest state, step data or result, in bytes of JSON (1 MiB).
     pub payload_bytes_max: usize,
-    /// How many transactions of their own steps and callers may have open at once (10). Each takes a connection, opened when
-    /// it is first needed; a further one waits for up to 10 s. A step that begins a transaction and works for long in it
-    /// keeps others waiting: give it as many as there are workers that do so.
+    /// How many transactions steps and callers may have open at once (10). Each uses its own
+    /// connection, opened on first use; a further transaction waits up to 10 s for one. A step with
+    /// a long transaction delays the others: set this to at least the number of workers that hold
+    /// such transactions.
     pub transactions: usize,
-    /// How many scopes of projections are worked on at once in this process (2): each takes a connection while it is.
+    /// How many projections of tenants this process advances at once (2). Each uses a connection
+    /// while it is active.
     pub projectors: usize,
-    /// How many events a projection is handed at once, at the most (500).
+    /// The largest number of events that one call of a projection receives (500).
     pub projection_batch: usize,
-    /// How long events are kept once every projection of their tenant has read them. `None`, the default: for ever; what is gone
-    /// cannot be rebuilt from.
+    /// How long events are kept after every projection of their tenant has read them. `None`, the
+    /// default, keeps them without limit; a projection cannot be rebuilt from deleted events.
     pub event_retention: Option<Duration>,
-    /// How many steps an instance runs on one claim before others get a turn (100). 0 and 1: one step.
+    /// How many steps an instance may run ahead on one claim before other instances run (100). 0
+    /// and 1 both mean one step.
     pub run_ahead_steps: u32,
-    /// And for how long (1 s).
+    /// How long an instance may run ahead on one claim (1 s).
     pub run_ahead_for: Duration,
-    /// Ask the host for the W3C trace context of an enqueue; it is carried to every step.
+    /// Returns the current W3C trace context of the host at an enqueue. The instance keeps it, and
+    /// every step can read it.
     pub traceparent: Option<fn() -> Option<String>>,
 }
 
@@ -145,13 +160,14 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// A row that this worker holds by the database and not by its own books, for this long, was lost on the way to us:
-    /// by then every claim under way has been answered or given up.
+    /// Returns the age after which a row counts as a lost claim, if the database assigns it to this
+    /// worker and the worker does not know it: the response to the claim did not arrive. By this
+    /// age every claim statement in progress was either answered or given up.
     pub(crate) fn orphan_after(&self) -> Duration {
         self.statement_timeout + self.statement_timeout / 4
     }
 
-    /// Returns how long settled instances are kept where their queue says nothing else.
+    /// Returns the retention of settled instances for queues without their own.
     pub(crate) fn retentions(&self) -> Retention {
         Retention {
             done: self.retention,
@@ -163,11 +179,7 @@ impl Settings {
         self.retentions().check()?;
         check_retention("retention of timers", self.timer_retention)?;
         check_retention("retention of events", self.event_retention)?;
-        let wrong = |what: &str| {
-            Err(Error::invalid(format!(
-                "these settings cannot work: {what}"
-            )))
-        };
+        let wrong = |what: &str| Err(Error::invalid(format!("the settings are invalid: {what}")));
         let durations = [
             self.lease,
             self.heartbeat,
@@ -183,14 +195,14 @@ impl Settings {
             self.run_ahead_for,
         ];
         if durations.iter().any(|duration| *duration > DURATION_MAX) {
-            return wrong("a duration is longer than a year; say a year for as good as never");
+            return wrong("a duration is longer than a year; use at most 366 days");
         }
         if self.lease.is_zero() || self.heartbeat.is_zero() {
-            return wrong("lease and heartbeat must be longer than nothing");
+            return wrong("lease and heartbeat must be greater than zero");
         }
         if self.heartbeat > self.lease / 3 {
             return wrong(&format!(
-                "the heartbeat ({:?}) must be at most a third of the lease ({:?}), or one lost beat loses the lease",
+                "the heartbeat ({:?}) must be at most a third of the lease ({:?}), otherwise a single lost heartbeat loses the lease",
                 self.heartbeat, self.lease
             ));
         }
@@ -200,29 +212,27 @@ impl Settings {
             ));
         }
         if self.busy_poll.is_zero() || self.idle_poll < self.busy_poll {
-            return wrong(
-                "the busy poll must be longer than nothing and at most as long as the idle poll",
-            );
+            return wrong("busy_poll must be greater than zero and at most idle_poll");
         }
         if self.reap_every.is_zero() || self.collect_every.is_zero() || self.step_timeout.is_zero()
         {
-            return wrong("reap_every, collect_every and step_timeout must be longer than nothing");
+            return wrong("reap_every, collect_every and step_timeout must be greater than zero");
         }
         if self.stuck_retry_every.is_zero() {
             return wrong("stuck_retry_every must be greater than zero");
         }
         if self.timer_refill.is_zero() || self.overdue_per_second == 0 {
             return wrong(
-                "timer_refill must be longer than nothing and overdue_per_second at least 1, or no timer of the dead fires",
+                "timer_refill must be greater than zero and overdue_per_second at least 1, otherwise timers of ended processes never fire",
             );
         }
         if self.statement_timeout.is_zero() {
             return wrong(
-                "statement_timeout must be longer than nothing, or no statement is ever answered in time",
+                "statement_timeout must be greater than zero, otherwise every statement times out",
             );
         }
         if self.workers == 0 {
-            return wrong("a queue needs at least one worker");
+            return wrong("workers must be at least 1");
         }
         if self.payload_bytes_max == 0 || self.payload_bytes_max > 256 * 1024 * 1024 {
             return wrong("payload_bytes_max must be between 1 byte and 256 MiB");
@@ -233,7 +243,7 @@ impl Settings {
             );
         }
         if self.transactions == 0 {
-            return wrong("a step's own transaction needs at least one connection");
+            return wrong("transactions must be at least 1");
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Something a machine can be told, and how it is addressed.
+//! Signals: typed messages to instances of a machine, and the addresses of instances.
 
 use std::fmt;
 
@@ -11,17 +11,17 @@ use crate::{
     machine::{Data, Machine},
 };
 
-/// Something a machine can be told. Bound to its machine: a signal to another one does not compile.
+/// A typed message to instances of one machine. Sending it to another machine does not compile.
 pub trait Signal: Data {
-    /// The name in the row; see [`Machine::NAME`].
+    /// The name of the signal in the database; see [`Machine::NAME`].
     const NAME: &'static str;
-    /// Who can be told.
+    /// The machine that receives this signal.
     type To: Machine;
 }
 
-/// One signal, or a tuple of them, all of one machine: what a step waits for.
+/// The signals that a step waits for: one signal, or a tuple of signals, all of the same machine.
 pub trait Signals<M: Machine> {
-    /// Their names.
+    /// Returns the names of the signals.
     fn names() -> Vec<&'static str>;
 }
 
@@ -46,21 +46,22 @@ signals!(A, B, C, D);
 signals!(A, B, C, D, E);
 signals!(A, B, C, D, E, F);
 
-/// Whom a call means: an instance by its id, or whoever holds a key now.
+/// The target of a call: an instance by its id, or the instance that holds a key at the time of the
+/// call.
 pub enum Address<M: ?Sized> {
-    /// By id.
+    /// The instance with this id.
     Id(Id<M>),
-    /// By its business key, and its tenant (empty unless said).
+    /// The instance that holds this key in this tenant (the tenant is empty unless it is set).
     Key {
         /// The key.
         key: String,
-        /// Whose.
+        /// The tenant of the instance.
         tenant: String,
     },
 }
 
 impl<M: ?Sized> Address<M> {
-    /// The holder of the key that belongs to this tenant.
+    /// Sets the tenant in which the key is searched. It has no effect on an address by id.
     pub fn of(self, tenant: impl fmt::Display) -> Address<M> {
         match self {
             Address::Key { key, .. } => Address::Key {
@@ -97,39 +98,39 @@ impl<M: ?Sized> fmt::Debug for Address<M> {
     }
 }
 
-/// A letter in the inbox.
+/// A signal in the inbox of an instance.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Letter {
-    /// Its number: they are presented in this order.
+    /// The number of the signal. A step receives signals in this order.
     pub id: i64,
-    /// The signal's name.
+    /// The name of the signal.
     pub name: String,
-    /// The signal itself, as JSON text.
+    /// The payload, as JSON text.
     pub payload: String,
 }
 
 impl Letter {
-    /// Reads an inbox as it was when its row was claimed: `[[id, name, payload], …]`. The payloads stay text: one that no step can
-    /// read is the error of the step that reads it, and of no other.
+    /// Reads the inbox of a row as it was at its claim: `[[id, name, payload], ..]`. The payloads
+    /// stay text, so that a payload that cannot be decoded fails only the step that reads it.
     pub(crate) fn all(inbox: Option<&str>) -> Result<Vec<Letter>, String> {
         let Some(text) = inbox else {
             return Ok(Vec::new());
         };
-        let letters: Vec<(i64, String, &RawValue)> = serde_json::from_str(text)
+        let signals: Vec<(i64, String, &RawValue)> = serde_json::from_str(text)
             .map_err(|error| format!("the inbox cannot be decoded: {error}"))?;
-        let letter = |(id, name, payload): (i64, String, &RawValue)| Letter {
+        let signal = |(id, name, payload): (i64, String, &RawValue)| Letter {
             id,
             name,
             payload: payload.get().to_owned(),
         };
-        Ok(letters.into_iter().map(letter).collect())
+        Ok(signals.into_iter().map(signal).collect())
     }
 
     /// Decodes the payload. Numbers beyond 64 bits keep all of their digits.
     ///
     /// # Errors
-    /// The payload is not of this shape.
+    /// The payload does not have the shape of `T`.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Error> {
         serde_json::from_str(&self.payload).map_err(|error| {
             let message = format!("the signal {} ({}) cannot be decoded", self.id, self.name);
@@ -138,15 +139,16 @@ impl Letter {
     }
 }
 
-/// How long a business key is taken.
+/// How long an instance occupies its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Scope {
-    /// While the instance lives; settled, it is free again.
+    /// Until the instance has settled; then the key is free again.
     #[default]
     Live,
-    /// For as long as the row is kept, also after it has settled: until its retention ([`Settings::retention`](crate::Settings::retention)) is over.
+    /// For as long as the row exists, also after the instance has settled: until its retention
+    /// ([`Settings::retention`](crate::Settings::retention)) is over.
     Ever,
-    /// Not at all: the key is a label, neither unique nor an address.
+    /// Never: the key is only a label, neither unique nor an address.
     None,
 }
 

@@ -1,4 +1,5 @@
-//! What is told of an instance: how much a machine tells, and the line that an ending adds to the story.
+//! The history of an instance: how much of it a machine records, and the entry that a step result
+//! adds.
 
 use std::sync::Arc;
 
@@ -6,38 +7,40 @@ use serde::{Serialize, Serializer};
 
 use crate::{engine::execute::Decision, store::row::Claimed};
 
-/// How much is told of what the steps of a machine decided: [`Machine::STORY`](crate::Machine::STORY),
-/// [`Job::STORY`](crate::Job::STORY). What is done to an instance from outside (a cancel, the death of its process, an
-/// operator's retry) is told in any case.
+/// How much history the steps of a machine record: [`Machine::STORY`](crate::Machine::STORY),
+/// [`Job::STORY`](crate::Job::STORY). Acts from outside (a cancel, the loss of a worker, an
+/// operator's retry) are recorded in any case.
 ///
-/// A line is a row, written by the commit that it tells of. It is kept as long as its instance, the last 1,000 commits of it
-/// at the most, and read by `durable show` and [`Inspect::story`](crate::Inspect::story).
+/// An entry is one row, written by the commit that it describes. It is kept as long as its
+/// instance, up to the last 1,000 commits per instance. `durable show` and
+/// [`Inspect::story`](crate::Inspect::story) read it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Story {
-    /// Every commit: what a machine does unless it says otherwise.
+    /// One entry per commit. The default of a machine.
     All,
-    /// Only what went wrong: retries, failures, stops. What a job does unless it says otherwise.
+    /// Only retries, failures and stops. The default of a job.
     Failures,
-    /// Nothing: for what is many, and dull.
+    /// No entries: for large numbers of instances with no need for a history.
     Off,
 }
 
-/// From this commit on a story is trimmed…
+/// The commit number from which on the history of an instance is trimmed.
 const TRIM_FROM: i64 = 1_000;
-/// …with every so many commits: by the one that makes it so many, or, if that was no step's, by the next.
+/// The trim runs once per this many commits: in the commit that reaches the multiple, and in the
+/// one after it, because the first may not be the commit of a step.
 const TRIM_EVERY: i64 = 100;
 
-/// What the commit of an ending tells, in the words of `gen_durable.tell_endings`.
+/// The history entry of one step result, in the JSON form that `gen_durable.tell_endings` reads.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Tale {
-    /// The step that ran. `None`: nothing is told, and the story is trimmed.
+    /// The step that ran. `None`: no entry is written, and the history is only trimmed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) from: Option<String>,
     pub(crate) outcome: &'static str,
     pub(crate) attempt: u32,
-    /// How long the step ran, in seconds.
+    /// The duration of the step, in seconds.
     pub(crate) took: f32,
-    /// The failure that a handler dealt with, where the row forgets it.
+    /// The failure that a handler recovered from, if the row itself does not keep it.
     #[serde(rename = "error", skip_serializing_if = "Option::is_none")]
     pub(crate) failure: Option<String>,
     #[serde(serialize_with = "shared")]
@@ -49,23 +52,23 @@ fn shared<S: Serializer>(text: &Arc<str>, serializer: S) -> Result<S::Ok, S::Err
 }
 
 impl Tale {
-    /// What is to be told of a decision, if anything is.
+    /// Returns the history entry for a decision, or `None` if the machine does not record it.
     pub(crate) fn of(row: &Claimed, decision: &Decision, worker: &Arc<str>) -> Option<Box<Tale>> {
         let went_wrong = decision.failure.is_some()
             || matches!(
                 decision.outcome,
                 "retry" | "failure" | "stop" | "outage" | "stuck"
             );
-        let told = match decision.story {
+        let recorded = match decision.story {
             Story::All => true,
             Story::Failures => went_wrong,
             Story::Off => return None,
         };
         let commit = row.step_seq + 1;
         let trims = commit >= TRIM_FROM && commit % TRIM_EVERY < 2;
-        (told || trims).then(|| {
+        (recorded || trims).then(|| {
             Box::new(Tale {
-                from: told.then(|| row.step.clone()),
+                from: recorded.then(|| row.step.clone()),
                 outcome: decision.outcome,
                 attempt: row.attempt,
                 took: decision.took.as_secs_f32(),

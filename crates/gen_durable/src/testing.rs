@@ -1,4 +1,5 @@
-//! `Lab`, the testing kit: a schema of its own, the production path drained inline, a clock that the test moves.
+//! `Lab`, the test kit: its own schema, the production code run inline by the test, and a clock
+//! that the test moves.
 
 mod commit;
 mod database;
@@ -50,21 +51,22 @@ use crate::{
     },
 };
 
-/// Rows claimed at once while draining.
+/// The number of rows claimed at once while draining.
 const DRAIN_BATCH: usize = 100;
-/// A lab whose machine never ends would drain for ever: past this many steps it is a bug of the test.
+/// The limit of steps of one drain. A machine that never settles would otherwise drain without end.
 const DRAIN_STEPS_MAX: u32 = 1_000_000;
 
-/// How often a lab looks whether a running step that asks was cancelled.
+/// How often a lab checks for cancels, if the running step uses `Context::cancelled`.
 const WATCH_EVERY: Duration = Duration::from_millis(20);
 
 static LABS: AtomicU64 = AtomicU64::new(0);
 
-/// A test bench: enqueue as a caller would, [`drain`](Lab::drain) what is due, [`skip`](Lab::skip) time. It runs the
-/// statements of production on a real Postgres (`DATABASE_URL`, or a private one that it starts and stops by itself), in
-/// a schema of its own, as the runtime role without DDL.
+/// A test bench: enqueue like a caller, [`drain`](Lab::drain) all work that is due,
+/// [`skip`](Lab::skip) time. It runs the production statements on a real Postgres (`DATABASE_URL`,
+/// or a private server that it starts and stops itself), in its own schema, as the runtime role
+/// without DDL rights.
 ///
-/// It panics where a test would only unwrap.
+/// Its methods panic on errors, as a test would by `unwrap`.
 ///
 /// ```
 /// # use gen_durable::{Context, Job, Lab, SECOND, StepError};
@@ -90,11 +92,11 @@ static LABS: AtomicU64 = AtomicU64::new(0);
 pub struct Lab<App> {
     app: Arc<App>,
     client: Client,
-    /// The schema's owner: it made the schema and drops it.
+    /// The pool of the schema's owner: it creates the schema and drops it.
     owner: Pool,
     registry: Registry,
     schedules: Schedules,
-    /// The schedules are registered when they are first needed.
+    /// Registers the schedules on first use.
     registered: tokio::sync::OnceCell<()>,
     readers: Vec<Arc<dyn Reader>>,
     settings: Settings,
@@ -105,35 +107,44 @@ pub struct Lab<App> {
 }
 
 impl<App: Send + Sync + 'static> Lab<App> {
-    /// A lab with what its steps are handed.
+    /// Creates a lab with this application state for its steps.
+    ///
+    /// # Panics
+    /// The database cannot be reached or set up.
     pub async fn new(app: App) -> Lab<App> {
         Lab::with(async |_| app).await
     }
 
-    /// Sets up a lab whose app needs the database: for tables of its own, and for connections of its own.
+    /// Creates a lab with an application state that needs the database: for its own tables or its
+    /// own connections.
     ///
+    /// # Panics
+    /// The database cannot be reached or set up.
+    ///
+    /// # Examples
     /// ```
     /// # use gen_durable::Lab;
     /// # struct App { url: String }
-    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    /// # runtime.unwrap().block_on(async {
     /// let lab = Lab::with(async |database| {
-    ///     database.execute("create table balance (account text primary key, cents bigint not null)").await;
+    ///     database.execute("create table balance (account text primary key, cents bigint)").await;
     ///     App { url: database.url().to_owned() }
     /// }).await;
     /// # });
     /// ```
-    #[allow(clippy::expect_used)] // A test kit panics where a test would unwrap.
+    #[allow(clippy::expect_used)] // A test kit panics like the `unwrap` of a test.
     pub async fn with(make: impl AsyncFnOnce(&LabDatabase) -> App) -> Lab<App> {
         let (database, pool) = LabDatabase::create()
             .await
-            .expect("a lab could not be set up");
+            .expect("the lab could not be set up");
         let app = make(&database).await;
         let (owner, url) = (database.owner, database.server_url);
         let asked = owner
             .call(|connection| async move { inspect::server(&connection).await })
             .await;
         let server = asked
-            .expect("a lab could not be set up")
+            .expect("the lab could not be set up")
             .unwrap_or_else(|fault| panic!("{fault:?}"));
         let worker = Worker {
             id: format!(
@@ -164,7 +175,10 @@ impl<App: Send + Sync + 'static> Lab<App> {
         }
     }
 
-    /// Run this machine or job.
+    /// Registers a machine or job, so that the lab runs it.
+    ///
+    /// # Panics
+    /// The registration is invalid.
     #[allow(clippy::expect_used)]
     pub fn register<M: Machine>(mut self) -> Self
     where
@@ -172,44 +186,51 @@ impl<App: Send + Sync + 'static> Lab<App> {
     {
         self.registry
             .register::<M, App>(self.app.clone())
-            .expect("a machine could not be registered");
+            .expect("the machine could not be registered");
         self
     }
 
-    /// Keep this read model: a drain projects what has been recorded.
+    /// Registers a projection: a drain applies the recorded events to it.
+    ///
+    /// # Panics
+    /// The registration is invalid.
     #[allow(clippy::expect_used)]
     pub fn project<P: Projection>(mut self, projection: P) -> Self {
         self.readers
-            .push(projector::erased(projection).expect("a projection could not be registered"));
+            .push(projector::erased(projection).expect("the projection could not be registered"));
         self
     }
 
-    /// Another build of the projections: only this one from now on.
+    /// Replaces all registered projections by this one, like the deployment of another build.
     pub fn project_instead<P: Projection>(mut self, projection: P) -> Self {
         self.readers.clear();
         self.project(projection)
     }
 
-    /// Other settings: timeouts and limits of steps.
+    /// Sets the settings: timeouts and limits of steps.
     pub fn settings(mut self, settings: Settings) -> Self {
         self.settings = settings;
         self
     }
 
-    /// Run every step twice and commit what the second run decided: the engine may, so a step must bear it.
+    /// Runs every step twice and commits the result of the second run. The engine may run a step
+    /// more than once, so a step must tolerate it.
     pub fn every_step_twice(mut self) -> Self {
         self.twice = true;
         self
     }
 
-    /// Run everything that is due, until nothing is. The clock stands still.
+    /// Runs all work that is due, until there is none. The clock does not move.
+    ///
+    /// # Panics
+    /// The work does not end, or the database fails.
     pub async fn drain(&self) -> Tally {
         let mut tally = Tally::default();
         self.register_schedules().await;
         loop {
             let rows = self.claim(&self.worker, DRAIN_BATCH).await;
             if rows.is_empty() {
-                if self.ring().await == 0 {
+                if self.fire_due().await == 0 {
                     tally.projection_failures = self.project_all().await;
                     return tally;
                 }
@@ -223,13 +244,13 @@ impl<App: Send + Sync + 'static> Lab<App> {
             self.commit(endings, &mut tally).await;
             assert!(
                 tally.steps < DRAIN_STEPS_MAX,
-                "a lab did {DRAIN_STEPS_MAX} steps without an end"
+                "the lab has run {DRAIN_STEPS_MAX} steps in one drain: a machine does not settle"
             );
         }
     }
 
-    /// Places events that wait for a position, projects all that is there, and does the runs that were asked for. Returns how many
-    /// events could not be applied.
+    /// Assigns positions to new events, applies all events to the projections, and carries out
+    /// requested runs. Returns the number of events that could not be applied.
     async fn project_all(&self) -> u32 {
         if self.readers.is_empty() {
             return 0;
@@ -262,7 +283,10 @@ impl<App: Send + Sync + 'static> Lab<App> {
             .unwrap_or(u32::MAX)
     }
 
-    /// Run the next due step, and only that. Answers whether there was one.
+    /// Runs only the next due step. Returns whether there was one.
+    ///
+    /// # Panics
+    /// The database fails.
     pub async fn step(&self) -> bool {
         let Some(row) = self.claim(&self.worker, 1).await.pop() else {
             return false;
@@ -273,7 +297,10 @@ impl<App: Send + Sync + 'static> Lab<App> {
         true
     }
 
-    /// Move the clock, stopping at every due time on the way to drain what fell due.
+    /// Moves the clock, and drains at every due time on the way.
+    ///
+    /// # Panics
+    /// The work does not end, or the database fails.
     pub async fn skip(&self, by: Duration) -> Tally {
         let target = self.now().await + SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX);
         let mut tally = self.drain().await;
@@ -296,58 +323,80 @@ impl<App: Send + Sync + 'static> Lab<App> {
         }
     }
 
-    /// Moves the clock and runs nothing: what falls due on the way waits for the next drain.
+    /// Moves the clock and runs nothing: work that becomes due on the way waits for the next drain.
+    ///
+    /// # Panics
+    /// The database fails.
     pub async fn advance(&self, by: Duration) {
         let to = self.now().await + SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX);
         self.owner_call(move |connection| async move { lab::set_clock(&connection, to).await })
             .await;
     }
 
-    /// The lab's time.
+    /// Returns the time of the lab's clock.
+    ///
+    /// # Panics
+    /// The database fails.
     pub async fn now(&self) -> Timestamp {
         self.call(|connection| async move { lab::clock(&connection).await })
             .await
     }
 
-    /// Run the next due step, and let its worker die before the commit. The row is runnable again, one attempt later.
+    /// Runs the next due step, and simulates a crash of its worker before the commit. The row is
+    /// then runnable again, with one attempt more.
+    ///
+    /// # Panics
+    /// The database fails.
     pub async fn crash_before_commit(&self) {
-        let dead = Worker {
+        let crashed = Worker {
             id: format!(
                 "dead0000-0000-0000-0000-{:012x}",
                 LABS.fetch_add(1, Ordering::Relaxed)
             ),
             ..self.worker.clone()
         };
-        for row in self.claim(&dead, 1).await {
+        for row in self.claim(&crashed, 1).await {
             drop(self.run(&row).await);
         }
         self.call(move |connection| async move {
-            lease::renew(&connection, &dead, -1.0).await?;
-            lease::reap(&connection, &dead.id, 1, i16::MAX).await?;
-            lease::release_expired(&connection, &dead.id, 1).await?;
-            lease::bury(&connection, &dead.id).await
+            lease::renew(&connection, &crashed, -1.0).await?;
+            lease::reap(&connection, &crashed.id, 1, i16::MAX).await?;
+            lease::release_expired(&connection, &crashed.id, 1).await?;
+            lease::bury(&connection, &crashed.id).await
         })
         .await;
     }
 
-    /// Where an instance stands.
+    /// Returns the current step of an instance.
+    ///
+    /// # Panics
+    /// The instance does not exist, or its step cannot be decoded.
     pub async fn step_of<M: Machine>(&self, id: Id<M>) -> M::Step {
         let row = self.row_of(id).await;
         codec::decode_step(&row.step, row.data.as_deref()).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// What an instance holds.
+    /// Returns the state of an instance.
+    ///
+    /// # Panics
+    /// The instance does not exist, or its state cannot be decoded.
     #[allow(clippy::expect_used)]
     pub async fn state_of<M: Machine>(&self, id: Id<M>) -> M {
         serde_json::from_str(&self.row_of(id).await.state).expect("the state cannot be decoded")
     }
 
-    /// Its status.
+    /// Returns the status of an instance.
+    ///
+    /// # Panics
+    /// The instance does not exist.
     pub async fn status_of<M>(&self, id: Id<M>) -> Status {
         self.row_of(id).await.status
     }
 
-    /// What it settled with; `None`: it has not.
+    /// Returns the result of an instance; `None` if it has not settled.
+    ///
+    /// # Panics
+    /// The instance does not exist, or its result cannot be decoded.
     #[allow(clippy::expect_used)]
     pub async fn result_of<M: Machine>(&self, id: Id<M>) -> Option<Result<M::Output, Failure>> {
         self.client
@@ -357,7 +406,10 @@ impl<App: Send + Sync + 'static> Lab<App> {
             .map(|settled| settled.result)
     }
 
-    /// The whole row.
+    /// Returns the whole row of an instance.
+    ///
+    /// # Panics
+    /// The instance does not exist.
     #[allow(clippy::expect_used)]
     pub async fn row_of<M>(&self, id: Id<M>) -> Instance {
         self.client
@@ -368,17 +420,18 @@ impl<App: Send + Sync + 'static> Lab<App> {
             .expect("there is no such instance")
     }
 
-    /// The owner's pool, for a test that wants to look with SQL of its own.
+    /// Returns the pool of the schema's owner, for a test with its own SQL.
     pub fn owner(&self) -> &Pool {
         &self.owner
     }
 
-    /// Where the lab's database is: for a worker process that a test starts.
+    /// Returns the URL of the lab's database, for a worker process that a test starts.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Statements sent so far through this lab's pools, by the name of their file: for a test of what an act costs.
+    /// Returns the number of statements sent through this lab's pools so far, by the name of their
+    /// file: for a test of the cost of a call.
     pub fn statements(&self) -> BTreeMap<&'static str, u64> {
         self.client.pool().inner.target.sent()
     }
@@ -410,7 +463,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
             let mut rows = pick::claim(&connection, &wanted, &steps, &worker.id, 3600.0)
                 .await?
                 .rows;
-            // One for each queue was asked for; what is too much goes back.
+            // The claim requested `limit` rows from each queue. Release the claims beyond `limit`.
             let extra = rows.split_off(limit.min(rows.len()));
             let claims: Vec<_> = extra.iter().map(Claimed::claim).collect();
             if !claims.is_empty() {
@@ -428,7 +481,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
         self.run_again(row, None).await
     }
 
-    /// With `poison`, only the handler runs.
+    /// Runs the step of a claimed row. With `poison`, only the handler runs.
     async fn run_again(&self, row: &Claimed, poison: Option<Failure>) -> Decision {
         let row = Arc::new(row.clone());
         let environment = Arc::new(Environment::new(
@@ -449,7 +502,8 @@ impl<App: Send + Sync + 'static> Lab<App> {
         }
     }
 
-    /// A step that asks is told when it was cancelled.
+    /// Checks at intervals whether the instance of a running step was cancelled, if the step uses
+    /// `Context::cancelled`.
     async fn watch(&self, watch: &Arc<Watch>) -> Infallible {
         loop {
             tokio::time::sleep(WATCH_EVERY).await;
@@ -509,7 +563,7 @@ impl<App> fmt::Debug for Lab<App> {
 
 impl<App> Drop for Lab<App> {
     fn drop(&mut self) {
-        // Best effort: a private cluster goes away as a whole when the process ends.
+        // Best effort: a private server is removed as a whole when the process ends.
         let _ = self.owner.post(Route::Apart, |connection| async move {
             let _ = lab::drop_schema(&connection).await;
         });

@@ -1,5 +1,5 @@
-//! What falls due and what repeats, for people and tools: look at timers, forecast, cancel; pause, resume, change and run
-//! schedules.
+//! Timers and schedules for operators and tools: list, forecast and cancel timers; pause, resume,
+//! change and run schedules.
 
 mod look;
 
@@ -24,50 +24,50 @@ use crate::{
     wake::{Armed, ArmedFor},
 };
 
-/// A schedule that changes under our hands is looked at again this often.
+/// How often an update is retried when the schedule changes concurrently.
 const TRIES_MAX: u32 = 10;
 
-/// Something that falls due.
+/// A timer: a time at which something becomes due.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TimerInfo {
-    /// `sleep`, `deadline`, `repeat` (beside a wait) or `schedule`.
+    /// `sleep`, `deadline`, `repeat` (the repeating timer of a wait) or `schedule`.
     pub kind: String,
-    /// Of a repeat or a schedule: what [`Timers::cancel`] takes.
+    /// The number of a repeat or schedule timer: the argument of [`Timers::cancel`].
     pub id: Option<i64>,
-    /// When.
+    /// The due time.
     pub due_at: Timestamp,
     /// The instance that sleeps or waits.
     pub instance: Option<i64>,
-    /// Its machine; of a repeat, what it enqueues.
+    /// The machine of the instance; for a repeat, the machine that it enqueues.
     pub machine: String,
-    /// Which schedule.
+    /// The name of the schedule.
     pub schedule: Option<String>,
-    /// What comes after it.
+    /// The cycle of a repeat or schedule.
     pub cycle: Option<String>,
-    /// Where the instance goes then.
+    /// The step at which the instance continues then.
     pub step: Option<String>,
-    /// Whether its time has passed.
+    /// Whether the due time has passed.
     pub overdue: bool,
-    /// Whether anybody is there to fire it: a schedule needs a live worker that registers it.
+    /// Whether a live worker can fire it: a schedule needs a live worker that has registered it.
     pub served: bool,
-    /// The database's time at the look.
+    /// The database time of this read.
     pub now: Timestamp,
 }
 
-/// How much falls due in one part of the time ahead.
+/// The number of timers that become due in one part of a forecast.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Forecast {
-    /// Which part, from 0.
+    /// The index of the part, from 0.
     pub part: usize,
     /// `sleep`, `deadline`, `repeat` or `schedule`.
     pub kind: String,
-    /// How many.
+    /// The number of timers.
     pub count: i64,
 }
 
-/// Timers: what falls due.
+/// The timers: sleeps, deadlines, repeating timers and schedules.
 #[derive(Debug, Clone)]
 pub struct Timers {
     pool: Pool,
@@ -78,12 +78,19 @@ impl Timers {
         Timers { pool }
     }
 
-    /// The next that fall due, of all kinds, overdue ones first; at most so many (1,000 at the most).
+    /// Returns the next timers of all kinds, overdue ones first; at most `limit`, and at most
+    /// 1,000.
+    ///
+    /// # Errors
+    /// The database is away.
     pub async fn next(&self, limit: usize) -> Result<Vec<TimerInfo>, Error> {
         self.list(limit, WhichTimers::All).await
     }
 
-    /// Those whose time has passed.
+    /// Returns the overdue timers.
+    ///
+    /// # Errors
+    /// The database is away.
     pub async fn overdue(&self, limit: usize) -> Result<Vec<TimerInfo>, Error> {
         self.list(limit, WhichTimers::Overdue).await
     }
@@ -97,8 +104,12 @@ impl Timers {
         Ok(Inspect::new(self.pool.clone()).timers(filter).await?.timers)
     }
 
-    /// How many fall due in each of so many parts (1 to 1,000) of the time ahead; parts in which nothing does are left out.
-    /// Of each kind and part it is counted up to a bound: see [`Inspect::forecast`].
+    /// Divides the time ahead into `parts` (1 to 1,000) and returns the number of timers that
+    /// become due in each; parts without timers are left out. The count of each kind and part has
+    /// an upper bound: see [`Inspect::forecast`].
+    ///
+    /// # Errors
+    /// The database is away.
     pub async fn forecast(
         &self,
         ahead: std::time::Duration,
@@ -107,19 +118,23 @@ impl Timers {
         Inspect::new(self.pool.clone()).forecast(ahead, parts).await
     }
 
-    /// Cancel what repeats beside a wait, or a run that was asked for by hand: this occurrence and all that would follow it.
-    /// Answers whether it came in time. No such timer is an error; a schedule is paused instead.
+    /// Cancels a repeating timer of a wait, or a requested run of a schedule: this occurrence and
+    /// all later ones. Returns whether the cancel came in time.
+    ///
+    /// # Errors
+    /// There is no such timer, or it is the next occurrence of a schedule: pause the schedule
+    /// instead.
     pub async fn cancel(&self, id: i64) -> Result<bool, Error> {
-        let said = self
+        let outcome = self
             .pool
             .apart(move |connection| async move { timer::cancel(&connection, id).await })
             .await?
             .map_err(|fault| fault.into_error("cancel a timer"))?;
-        match said.as_str() {
+        match outcome.as_str() {
             "cancelled" => Ok(true),
             "too_late" => Ok(false),
             "schedule" => Err(Error::invalid(format!(
-                "timer {id} is the next occurrence of a schedule: pause that instead"
+                "timer {id} is the next occurrence of a schedule: pause the schedule instead"
             ))),
             _ => Err(Error::new(
                 Kind::NotFound,
@@ -129,65 +144,66 @@ impl Timers {
     }
 }
 
-/// A schedule, as it is in force.
+/// A schedule with its current state.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ScheduleInfo {
-    /// Its name.
+    /// The name of the schedule.
     pub name: String,
     /// The cycle in force.
     pub cycle: String,
-    /// What becomes of missed occurrences.
+    /// The name of the policy for missed occurrences.
     pub missed: String,
-    /// The cycle that the code says.
+    /// The cycle in the code.
     pub code_cycle: String,
-    /// When an operator set the cycle, and who; the code's own is in force otherwise.
+    /// The time at which an operator set the cycle, with the operator in `set_by`. `None`: the
+    /// cycle of the code is in force.
     pub set_at: Option<Timestamp>,
     #[allow(missing_docs)]
     pub set_by: Option<String>,
-    /// Since when it is paused, and by whom.
+    /// The time at which it was paused, with the operator in `paused_by`.
     pub paused_at: Option<Timestamp>,
     #[allow(missing_docs)]
     pub paused_by: Option<String>,
-    /// Since when it has no further occurrence.
+    /// The time since which it has no further occurrence.
     pub ended_at: Option<Timestamp>,
-    /// Why its last occurrence could not be started.
+    /// The error of its last occurrence, if that could not be started.
     pub last_error: Option<String>,
-    /// Whether a live worker registers it. If not, it does not fire.
+    /// Whether a live worker has registered it. Otherwise it does not fire.
     pub served: bool,
-    /// Which live workers do, up to ten: their hosts and processes.
+    /// The hosts and process ids of up to ten live workers that have registered it.
     pub registered_by: Vec<(String, i32)>,
-    /// The zone by whose calendar the cycle goes. `None`: this build cannot read the cycle.
+    /// The time zone of the cycle's calendar. `None`: this build cannot parse the cycle.
     pub zone: Option<String>,
-    /// Its next occurrences, up to five.
+    /// The next occurrences, up to five.
     pub next: Vec<Timestamp>,
-    /// Its last runs, up to five, the latest first.
+    /// The last runs, up to five, the latest first.
     pub runs: Vec<ScheduleRun>,
-    /// The database's time at the look.
+    /// The database time of this read.
     pub now: Timestamp,
 }
 
-/// An occurrence of a schedule that has been.
+/// A past occurrence of a schedule.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[non_exhaustive]
 pub struct ScheduleRun {
-    /// When it was due.
+    /// The due time.
     pub due: Timestamp,
     /// `fired` or `missed`.
     pub state: String,
-    /// When it was.
+    /// The time at which it was fired or found missed.
     pub ended: Timestamp,
-    /// What it started…
+    /// The instance that it started.
     pub instance: Option<i64>,
-    /// …and where that stands, if it has not been collected.
+    /// The status of that instance, if its row still exists.
     pub status: Option<String>,
-    /// How many missed occurrences stood behind it.
+    /// The number of missed occurrences that it replaced.
     pub missed: u32,
-    /// Whether somebody asked for it.
+    /// Whether an operator requested it.
     pub by_hand: bool,
 }
 
-/// Schedules: look, pause, resume, change, run.
+/// The schedules: list, pause, resume, change, run.
 #[derive(Debug, Clone)]
 pub struct Schedules {
     pool: Pool,
@@ -198,43 +214,57 @@ impl Schedules {
         Schedules { pool }
     }
 
-    /// All of them, by name; up to 1,000.
+    /// Returns all schedules by name, up to 1,000.
+    ///
+    /// # Errors
+    /// The database is away.
     pub async fn list(&self) -> Result<Vec<ScheduleInfo>, Error> {
         Inspect::new(self.pool.clone()).schedules(None, 1_000).await
     }
 
-    /// One of them.
+    /// Returns one schedule, or `None` if it does not exist.
+    ///
+    /// # Errors
+    /// The name is invalid, or the database is away.
     pub async fn show(&self, name: &str) -> Result<Option<ScheduleInfo>, Error> {
         Inspect::new(self.pool.clone()).schedule(name).await
     }
 
-    /// Nothing of it happens until it is resumed, in any process. Answers whether it ran.
+    /// Pauses a schedule: no process fires it until it is resumed. Returns `false` if it was
+    /// already paused.
+    ///
+    /// # Errors
+    /// There is no such schedule, or the database is away.
     pub async fn pause(&self, name: &str, by: &str) -> Result<bool, Error> {
         check(name)?;
         let (called, by) = (name.to_owned(), storable(by));
-        let said = self
+        let outcome = self
             .pool
             .apart(
                 move |connection| async move { schedule::pause(&connection, &called, &by).await },
             )
             .await?
             .map_err(|fault| fault.into_error("pause a schedule"))?;
-        answered(&said, name)
+        changed(&outcome, name)
     }
 
-    /// It goes on with its next occurrence; what fell into the pause does not happen. Answers whether it was paused.
+    /// Resumes a schedule with its next occurrence; occurrences during the pause do not fire.
+    /// Returns whether it was paused.
+    ///
+    /// # Errors
+    /// There is no such schedule, this build cannot parse its cycle, or the database is away.
     pub async fn resume(&self, name: &str) -> Result<bool, Error> {
         check(name)?;
         for _ in 0..TRIES_MAX {
             let called = name.to_owned();
-            let said = self
+            let outcome = self
                 .pool
                 .apart(move |connection| async move {
                     let (now, known) = schedule::known(&connection, &called).await?;
                     let Some(known) = known else {
                         return Ok(Ok("no_target".to_owned()));
                     };
-                    let next = match going_on(&known, now) {
+                    let next = match next_after_pause(&known, now) {
                         Ok(next) => next,
                         Err(error) => return Ok(Err(error)),
                     };
@@ -244,18 +274,22 @@ impl Schedules {
                 })
                 .await?
                 .map_err(|fault: Fault| fault.into_error("resume a schedule"))??;
-            if said != "changed" {
+            if outcome != "changed" {
                 self.poke(None);
-                return answered(&said, name);
+                return changed(&outcome, name);
             }
         }
         Err(Error::new(
             Kind::Away,
-            format!("the schedule {name:?} changes all the time: try again"),
+            format!("the schedule {name:?} was changed concurrently {TRIES_MAX} times: try again"),
         ))
     }
 
-    /// Set the cycle. It holds until the code's own changes, also over restarts; a paused schedule stays paused.
+    /// Sets the cycle of a schedule. It stays in force, also across restarts, until the cycle in
+    /// the code changes; a paused schedule stays paused.
+    ///
+    /// # Errors
+    /// The cycle is invalid, there is no such schedule, or the database is away.
     pub async fn set(
         &self,
         name: &str,
@@ -267,7 +301,7 @@ impl Schedules {
         cycle.check().map_err(Error::invalid)?;
         check_length(&cycle)?;
         let (called, by) = (name.to_owned(), storable(by));
-        let said = self
+        let outcome = self
             .pool
             .apart(move |connection| async move {
                 let (now, _) = schedule::known(&connection, &called).await?;
@@ -285,10 +319,14 @@ impl Schedules {
             .await?
             .map_err(|fault| fault.into_error("set a schedule's cycle"))?;
         self.poke(None);
-        answered(&said, name).map(drop)
+        changed(&outcome, name).map(drop)
     }
 
-    /// Once more, now, whatever its cycle says, also while it is paused. A live worker that registers it starts it.
+    /// Fires a schedule once, now, independent of its cycle, also while it is paused. A live worker
+    /// that has registered it starts the instance. Returns the number of the timer.
+    ///
+    /// # Errors
+    /// There is no such schedule, or the database is away.
     pub async fn run(&self, name: &str) -> Result<i64, Error> {
         check(name)?;
         let called = name.to_owned();
@@ -298,10 +336,10 @@ impl Schedules {
             .await?
             .map_err(|fault| fault.into_error("run a schedule"))?;
         self.poke(Some(Timestamp::UNIX_EPOCH));
-        timer.ok_or_else(|| nobody(name))
+        timer.ok_or_else(|| no_schedule(name))
     }
 
-    /// The clockworks of this process should look.
+    /// Wakes the clockworks of this process.
     fn poke(&self, due: Option<Timestamp>) {
         let due = due.map_or(
             ArmedFor::After(std::time::Duration::ZERO, std::time::Instant::now()),
@@ -316,8 +354,8 @@ impl Schedules {
     }
 }
 
-/// Where a paused schedule goes on.
-fn going_on(known: &Known, now: Timestamp) -> Result<Option<First>, Error> {
+/// Returns the next occurrence of a paused schedule.
+fn next_after_pause(known: &Known, now: Timestamp) -> Result<Option<First>, Error> {
     let cycle: Cycle = known.cycle.parse()?;
     Ok(cycle.after(known.anchor, now).map(|due| First {
         due,
@@ -329,19 +367,19 @@ fn check(name: &str) -> Result<(), Error> {
     codec::check_name("a schedule's name", name, 1, NAME_BYTES_MAX).map_err(Error::invalid)
 }
 
-fn answered(said: &str, name: &str) -> Result<bool, Error> {
-    match said {
+fn changed(outcome: &str, name: &str) -> Result<bool, Error> {
+    match outcome {
         "done" => Ok(true),
         "too_late" => Ok(false),
-        _ => Err(nobody(name)),
+        _ => Err(no_schedule(name)),
     }
 }
 
-fn nobody(name: &str) -> Error {
+fn no_schedule(name: &str) -> Error {
     Error::new(
         Kind::NotFound,
         format!(
-            "there is no schedule {name:?}: an engine makes it when it starts with `.schedule({name:?}, …)`"
+            "there is no schedule {name:?}: an engine creates it when it starts with `.schedule({name:?}, ..)`"
         ),
     )
 }

@@ -1,4 +1,4 @@
-//! How a step ends, and what rides along with its commit.
+//! Transitions: how a step ends, and the effects that are committed together with it.
 
 use std::{fmt, marker::PhantomData, time::Duration};
 
@@ -15,22 +15,25 @@ use crate::{
     store::step_tx::StepTx,
 };
 
-/// What a step returns: how it ends, or an error. `?` on any error means "try again".
+/// The return type of a step: a transition, or an error. An error returned by `?` means "try
+/// again".
 pub type Outcome<M> = Result<Transition<M>, StepError>;
 
-/// A decided end of a step. It does nothing until the step returns it and the engine has committed it.
+/// The transition that a step has decided on. It has no effect until the step returns it and the
+/// engine has committed it.
 #[must_use = "a transition does nothing until the step returns it"]
 pub struct Transition<M: Machine> {
     pub(crate) ending: Ending<M>,
-    /// Enqueued in the same commit.
+    /// Instances to enqueue in the same commit.
     pub(crate) births: Vec<Birth>,
-    /// Sent in the same commit.
+    /// Signals to send in the same commit.
     pub(crate) letters: Vec<LetterTo>,
-    /// Repeated beside the wait, for as long as it lasts.
+    /// Repeating timers of the wait: each enqueues its instance again and again until the wait
+    /// ends.
     pub(crate) repeats: Vec<(Cycle, Birth)>,
-    /// Recorded in the same commit.
+    /// Events to record in the same commit.
     pub(crate) events: Vec<Result<Fact, StepError>>,
-    /// The step's own transaction, in which the ending is to be written.
+    /// The transaction of the step itself, in which the engine writes the step result.
     pub(crate) within: Option<StepTx>,
 }
 
@@ -54,7 +57,7 @@ pub(crate) enum Ending<M: Machine> {
     Stop(String),
 }
 
-/// When a wait gives up, and where it goes then.
+/// The time at which a wait ends without its signal or children, and the step that runs then.
 pub(crate) type Deadline<M> = Option<(Due, <M as Machine>::Step)>;
 
 impl<M: Machine> Transition<M> {
@@ -69,40 +72,43 @@ impl<M: Machine> Transition<M> {
         }
     }
 
-    /// An outbox: enqueue this in the same commit.
+    /// Enqueues another instance in the same commit (an outbox).
     pub fn and_enqueue(mut self, also: impl IntoBirth) -> Self {
         self.births.push(also.into_birth());
         self
     }
 
-    /// An outbox: send this in the same commit. Nobody there is this step's error.
+    /// Sends a signal in the same commit (an outbox). If the target does not exist or has settled,
+    /// the step fails with an error.
     pub fn and_signal<S: Signal>(self, to: impl Into<Address<S::To>>, signal: S) -> Self {
         self.and_letter(letter_to(to, signal))
     }
 
-    /// The same with options: `done(()).and_letter(letter_to(order, Paid { cents }).once("evt-7"))`. A duplicate is no error.
-    pub fn and_letter(mut self, letter: LetterTo) -> Self {
-        self.letters.push(letter);
+    /// Sends a signal with options in the same commit: `done(()).and_letter(letter_to(order, Paid {
+    /// cents }).once("evt-7"))`. A duplicate of an earlier signal is not an error.
+    pub fn and_letter(mut self, signal: LetterTo) -> Self {
+        self.letters.push(signal);
         self
     }
 
-    /// Record this event in the same commit, in the log of the instance's tenant.
+    /// Records an event in the same commit, in the log of the instance's tenant.
     pub fn and_record<E: Event>(mut self, event: E) -> Self {
         self.events.push(Fact::new(String::new(), &event));
         self
     }
 
-    /// The same, in the log of another tenant.
+    /// Records an event in the same commit, in the log of another tenant.
     pub fn and_record_for<E: Event>(mut self, tenant: impl fmt::Display, event: E) -> Self {
         self.events.push(Fact::new(tenant.to_string(), &event));
         self
     }
 
-    /// Commit this transition inside the step's own transaction (from [`Context::begin`](crate::Context::begin), or with the
-    /// feature `sqlx` from the host's own pool): what the step wrote through it and what it decided are one commit. For that
-    /// database: exactly once.
+    /// Commits this transition inside the transaction of the step itself (from
+    /// [`Context::begin`](crate::Context::begin), or with the feature `sqlx` from the host's own
+    /// pool). The step's own writes and its transition are then a single commit. Within this
+    /// database the step takes effect exactly once.
     ///
-    /// If the claim was lost meanwhile, the transaction is rolled back.
+    /// If the worker has lost its claim by then, the engine rolls the transaction back.
     pub fn within(mut self, tx: impl Into<StepTx>) -> Self {
         self.within = Some(tx.into());
         self
@@ -123,65 +129,71 @@ impl<M: Machine> fmt::Debug for Transition<M> {
     }
 }
 
-/// Go to `step` now.
+/// Continues with `step` at once.
 pub fn next<M: Machine>(step: M::Step) -> Transition<M> {
     Transition::of(Ending::Next(step))
 }
 
-/// The same step again, later; `attempt` rises, `failures` does not.
+/// Runs the same step again after `delay`. This raises [`attempt`](crate::Context::attempt).
+/// Returned by a step, it does not raise [`failures`](crate::Context::failures); returned by
+/// [`handle`](crate::Machine::handle), it does, because the step has failed.
 pub fn retry_after<M: Machine>(delay: Duration) -> Transition<M> {
     Transition::of(Ending::Retry(delay))
 }
 
-/// Settled, with a result.
+/// Settles the instance as done, with a result.
 pub fn done<M: Machine>(output: M::Output) -> Transition<M> {
     Transition::of(Ending::Done(output))
 }
 
-/// Settled, as failed.
+/// Settles the instance as failed.
 pub fn stop<M: Machine>(reason: impl Into<String>) -> Transition<M> {
     Transition::of(Ending::Stop(reason.into()))
 }
 
-/// A timer that no process holds: `sleep(3 * DAY).then(Step::Remind)`. A duration counts from the commit; a
-/// [`Period`](crate::Period) from the time at which the step began, on the calendar of its zone; a date is what it is, and one in
-/// the past is now.
+/// Sleeps until a timer in the database is due; no process holds the timer: `sleep(3 *
+/// DAY).then(Step::Remind)`. A duration counts from the commit. A [`Period`](crate::Period) counts
+/// from the time at which the step began, on the calendar of its time zone. A date is absolute; a
+/// date in the past is due at once.
 pub fn sleep(due: impl Into<Due>) -> Sleep {
     Sleep(due.into())
 }
 
-/// The same until a date: `sleep_until(invoice.due).then(Step::Dun)`. One in the past is now.
+/// Sleeps until a date: `sleep_until(invoice.due).then(Step::Dun)`. A date in the past is due at
+/// once.
 pub fn sleep_until(at: Timestamp) -> Sleep {
     Sleep(at.into())
 }
 
-/// A sleep that has not yet said where it leads.
-#[must_use = "say what comes after: `.then(step)`"]
+/// A sleep without its next step yet.
+#[must_use = "name the step to run after the sleep: `.then(step)`"]
 #[derive(Debug, Clone)]
 pub struct Sleep(Due);
 
 impl Sleep {
-    /// Go to `step` when the time has passed.
+    /// Continues with `step` when the time has passed.
     pub fn then<M: Machine>(self, step: M::Step) -> Transition<M> {
         Transition::of(Ending::Sleep(self.0, step))
     }
 }
 
-/// Park until one of these signals is in the inbox: `wait_for::<(Payment, Abandon)>().then(Step::Paid)`.
+/// Waits until one of these signals is in the inbox: `wait_for::<(Payment,
+/// Abandon)>().then(Step::Paid)`.
 ///
-/// A matching letter that is there already means: at once. Letters that this step has already seen do not count, so a step
-/// can gather a pack by waiting again.
+/// If a matching signal is already in the inbox, the instance continues at once. Signals that were
+/// in the inbox when this run of the step began do not count, so a step can collect several signals
+/// by waiting repeatedly.
 pub fn wait_for<S>() -> WaitFor<S> {
     WaitFor(PhantomData)
 }
 
-/// A wait that has not yet said where a signal leads.
-#[must_use = "say where a signal leads: `.then(step)`"]
+/// A wait without its next step yet.
+#[must_use = "name the step to run when a signal arrives: `.then(step)`"]
 #[derive(Debug)]
 pub struct WaitFor<S>(PhantomData<S>);
 
 impl<S> WaitFor<S> {
-    /// Where a signal leads.
+    /// Sets the step that runs when one of the signals arrives.
     pub fn then<M: Machine>(self, step: M::Step) -> Waiting<M>
     where
         S: Signals<M>,
@@ -194,7 +206,8 @@ impl<S> WaitFor<S> {
     }
 }
 
-/// Fan out: `spawn(items).then(Step::Join)` runs `Join` when every child has settled, failed ones included.
+/// Spawns children: `spawn(items).then(Step::Join)` runs `Join` when every child has settled,
+/// failed children included.
 pub fn spawn<C: IntoBirth>(children: impl IntoIterator<Item = C>) -> Spawn {
     let children = children.into_iter().map(IntoBirth::into_birth).collect();
     Spawn {
@@ -204,8 +217,8 @@ pub fn spawn<C: IntoBirth>(children: impl IntoIterator<Item = C>) -> Spawn {
     }
 }
 
-/// Children that have not yet said where they join.
-#[must_use = "say where they join: `.then(step)`"]
+/// Children without a join step yet.
+#[must_use = "name the step that joins the children: `.then(step)`"]
 #[derive(Debug)]
 pub struct Spawn {
     children: Vec<Birth>,
@@ -214,23 +227,23 @@ pub struct Spawn {
 }
 
 impl Spawn {
-    /// More children, of another kind.
+    /// Adds children of another machine.
     pub fn and<C: IntoBirth>(mut self, more: impl IntoIterator<Item = C>) -> Spawn {
         self.children
             .extend(more.into_iter().map(IntoBirth::into_birth));
         self
     }
-    /// Join as soon as any one of them has settled; the others run on.
+    /// Joins as soon as any one of the children has settled. The other children continue to run.
     pub fn any(mut self) -> Spawn {
         self.any = true;
         self
     }
-    /// A child whose key is taken is this step's error. Unless this is said, it is left out.
+    /// Fails the step if the key of a child is already taken. By default such a child is left out.
     pub fn fail_if_taken(mut self) -> Spawn {
         self.fail_if_taken = true;
         self
     }
-    /// Where they join. Without any child: at once.
+    /// Sets the step that joins the children. Without any children it runs at once.
     pub fn then<M: Machine>(self, join: M::Step) -> Waiting<M> {
         let Spawn {
             children,
@@ -247,14 +260,16 @@ impl Spawn {
     }
 }
 
-/// A wait or a join that can be given a deadline: `Ok(wait_for::<Paid>().then(Step::Ship).or_after(DAY, Step::Release))`, or
-/// `.forever()`. Only these have one: `done(…).or_after(…)` does not compile.
-#[must_use = "say how long: `.or_after(delay, step)` or `.forever()`"]
+/// A wait or a join that still needs its time limit:
+/// `Ok(wait_for::<Paid>().then(Step::Ship).or_after(DAY, Step::Release))`, or `.forever()`. Only
+/// waits and joins have one: `done(..).or_after(..)` does not compile.
+#[must_use = "set how long to wait: `.or_after(delay, step)` or `.forever()`"]
 #[derive(Debug)]
 pub struct Waiting<M: Machine>(Transition<M>);
 
 impl<M: Machine> Waiting<M> {
-    /// Give up after this long (or a period on a calendar, or at a date), and go to `step` instead.
+    /// Ends the wait after this time (a duration, a period on a calendar, or a date) and continues
+    /// with `step` instead.
     pub fn or_after(self, due: impl Into<Due>, step: M::Step) -> Transition<M> {
         let Waiting(mut transition) = self;
         if let Ending::Wait { deadline, .. } | Ending::Spawn { deadline, .. } =
@@ -265,14 +280,15 @@ impl<M: Machine> Waiting<M> {
         transition
     }
 
-    /// Enqueue `job` again and again beside the wait, for as long as it lasts: `.meanwhile(Cycle::every(DAY).times(2),
-    /// Remind { order })`. What ends the wait ends this, in the same commit; a wait that is satisfied at once never begins it.
+    /// Enqueues `job` repeatedly while the wait lasts: `.meanwhile(Cycle::every(DAY).times(2),
+    /// Remind { order })`. The commit that ends the wait also ends the repetition; a wait that is
+    /// satisfied at once never starts it.
     pub fn meanwhile(mut self, cycle: Cycle, job: impl IntoBirth) -> Waiting<M> {
         self.0.repeats.push((cycle, job.into_birth()));
         self
     }
 
-    /// However long it takes.
+    /// Waits without a time limit.
     pub fn forever(self) -> Transition<M> {
         self.0
     }

@@ -1,4 +1,5 @@
-//! Fields of a stored state that this build does not know: kept when the build writes the state.
+//! Fields of a stored state that this build does not know: they are kept when this build writes the
+//! state.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +7,12 @@ use serde::de::DeserializeOwned;
 use serde_ignored::Path;
 use serde_json::value::RawValue;
 
-/// Returns the new state with those fields of the stored one that `T` ignored when it was decoded. A field that the new state has
-/// wins. Only objects are looked into: what was ignored inside a list element or an enum variant is not kept.
+/// Returns the new state together with those fields of the stored state that `T` ignored during
+/// decoding. If the new state has a field of the same name, the new value wins. Only objects are
+/// searched: fields that were ignored inside a list element or an enum variant are not kept.
 ///
-/// It decodes the stored state once more, so it is called only for a state that is written.
+/// The function decodes the stored state a second time, so it is called only for a state that is
+/// written.
 pub(crate) fn keep<T: DeserializeOwned>(stored: &str, state: String) -> String {
     let mut ignored: Vec<Vec<String>> = Vec::new();
     let mut stored_json = serde_json::Deserializer::from_str(stored);
@@ -20,13 +23,16 @@ pub(crate) fn keep<T: DeserializeOwned>(stored: &str, state: String) -> String {
     }
     let paths: Vec<&[String]> = ignored.iter().map(Vec::as_slice).collect();
     match merge(stored, &state, &paths) {
-        // The path to a field of an enum variant does not name the variant. Should a field have come to a wrong level, it is dropped.
+        // The path to a field of an enum variant does not contain the variant. If a field was
+        // therefore inserted at a wrong level and the state cannot be decoded, all unknown fields
+        // are dropped.
         Some(merged) if serde_json::from_str::<T>(&merged).is_ok() => merged,
         _ => state,
     }
 }
 
-/// Returns the keys that lead to a field; `None`: it is inside a list or an enum variant.
+/// Returns the keys on the path to a field; `None` if the field is inside a list or an enum
+/// variant.
 fn keys(path: &Path<'_>) -> Option<Vec<String>> {
     match path {
         Path::Root => Some(Vec::new()),
@@ -40,8 +46,8 @@ fn keys(path: &Path<'_>) -> Option<Vec<String>> {
     }
 }
 
-/// Copies the fields at these paths from one object to the other, as text: a number of any size stays what it is. `None`: one of the
-/// two is no object.
+/// Copies the fields at these paths from one object to the other, as text, so that numbers of any
+/// size stay unchanged. Returns `None` if one of the two is not an object.
 fn merge(stored: &str, state: &str, paths: &[&[String]]) -> Option<String> {
     let stored: BTreeMap<String, &RawValue> = serde_json::from_str(stored).ok()?;
     let state: BTreeMap<String, &RawValue> = serde_json::from_str(state).ok()?;
@@ -128,7 +134,7 @@ mod tests {
         assert_eq!(
             json["by_key"],
             serde_json::json!({"k": {"a": 1, "b": 2}}),
-            "what was removed does not come back"
+            "a removed entry is not restored"
         );
         assert_eq!(
             (&json["name"], &json["former"]),
@@ -138,7 +144,7 @@ mod tests {
         assert_eq!(
             json["list"],
             serde_json::json!([{"a": 1}]),
-            "lists are not looked into"
+            "lists are not searched"
         );
         let state: State = serde_json::from_str(stored).unwrap();
         let text = keep::<State>(stored, serde_json::to_string(&state).unwrap());
@@ -149,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_is_gone_takes_its_unknown_fields_along() {
+    fn unknown_fields_of_a_removed_object_are_dropped() {
         let stored = r#"{"name": "n", "way": "Post", "inner": {"a": 1, "b": 2}}"#;
         assert_eq!(
             kept(stored, |state| state.inner = None)["inner"],
@@ -158,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_ignored_inside_an_enum_variant_never_spoils_the_state() {
+    fn a_field_ignored_inside_an_enum_variant_never_makes_the_state_undecodable() {
         let stored =
             r#"{"name": "n", "inner": null, "way": {"Courier": {"a": 1, "Courier": 2}}, "new": 1}"#;
         for way in [Way::Post, Way::Courier { a: 2 }] {
@@ -168,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_without_unknown_fields_is_left_as_it_is() {
+    fn a_state_without_unknown_fields_is_unchanged() {
         let state = r#"{"a":2}"#.to_owned();
         assert_eq!(keep::<Inner>(r#"{"a": 1}"#, state.clone()), state);
         assert_eq!(keep::<u8>("1", "2".into()), "2");

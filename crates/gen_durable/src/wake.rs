@@ -1,4 +1,5 @@
-//! Who should look now. A wake is only a hint: with all of them lost, the poll still finds everything.
+//! In-process notifications for the loops of an engine. A wake is only a hint: if every wake is
+//! lost, the poll still finds all work.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use tokio::sync::Notify;
 
-/// "There is work in this queue at this priority, due from then on."
+/// Work is available in this queue at this priority, due at `from` or later.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Hint {
     pub(crate) queue: String,
@@ -21,41 +22,42 @@ pub(crate) struct Hint {
     pub(crate) from: Timestamp,
 }
 
-/// A timer that was armed here.
+/// A timer that this process has set.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Armed {
     pub(crate) due: ArmedFor,
-    /// A row of `timers`; otherwise the deadline of a wait.
+    /// Whether it is a row of `timers`; otherwise it is the deadline of a wait.
     pub(crate) is_timer: bool,
 }
 
-/// When it falls due.
+/// The due time of a timer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum ArmedFor {
     At(Timestamp),
-    /// So long after a commit that was answered then.
+    /// This long after a commit that was acknowledged at this instant.
     After(Duration, Instant),
 }
 
-/// At most so many armed timers are told to the clockwork at once; it finds the rest by itself.
+/// The most timers that wait here for the clockwork. It reads the rest from the database.
 const ARMED_MAX: usize = 100_000;
 
-/// A bell that the picker of one engine listens to, and one for its clockwork.
+/// Wakes the picker, the clockwork and the claim watch of one engine.
 #[derive(Debug, Default)]
 pub(crate) struct Wake {
-    armed_bell: Notify,
-    /// Timers that were armed here since the clockwork last looked. Guarded for a moment, never over an await.
+    timer_wake: Notify,
+    /// Timers that this process has set since the clockwork last read them. The lock is held only
+    /// briefly, never across an await.
     armed: Mutex<Vec<Armed>>,
-    bell: Notify,
-    /// Somebody was cancelled through this process: running steps may have lost their claim.
-    doubt: Notify,
-    /// The smallest due time told since the picker last looked, by queue and priority: its watermark is lowered to it.
-    /// Guarded for a moment, never over an await.
+    picker_wake: Notify,
+    /// Signalled after a cancel through this process: running steps may have lost their claim.
+    claims_wake: Notify,
+    /// The smallest due time hinted since the picker last read the hints, by queue and priority.
+    /// The picker lowers its watermark to it. The lock is held only briefly, never across an await.
     lowest: Mutex<BTreeMap<(String, i16), Timestamp>>,
 }
 
 impl Wake {
-    /// Look, and look at least from there on.
+    /// Wakes the picker, and makes it read from this due time on.
     pub(crate) fn hint(&self, hint: Hint) {
         let mut lowest = self.lowest.lock().unwrap_or_else(PoisonError::into_inner);
         lowest
@@ -63,49 +65,50 @@ impl Wake {
             .and_modify(|from| *from = (*from).min(hint.from))
             .or_insert(hint.from);
         drop(lowest);
-        self.bell.notify_one();
+        self.picker_wake.notify_one();
     }
 
-    /// A timer was armed here: it is known at once.
+    /// Hands a new timer to the clockwork and wakes it.
     pub(crate) fn arm(&self, armed: Armed) {
         let mut waiting = self.armed.lock().unwrap_or_else(PoisonError::into_inner);
         if waiting.len() < ARMED_MAX {
             waiting.push(armed);
         }
         drop(waiting);
-        self.armed_bell.notify_one();
+        self.timer_wake.notify_one();
     }
 
-    /// Wait until a timer is armed.
+    /// Waits until a timer is set.
     pub(crate) async fn has_armed(&self) {
-        self.armed_bell.notified().await;
+        self.timer_wake.notified().await;
     }
 
     pub(crate) fn take_armed(&self) -> Vec<Armed> {
         std::mem::take(&mut *self.armed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Look: a place became free.
+    /// Wakes the picker, for example because a worker became free.
     pub(crate) fn ring(&self) {
-        self.bell.notify_one();
+        self.picker_wake.notify_one();
     }
 
-    /// Running steps may have lost their claim: whoever asks for it should be told.
+    /// Wakes the claim watch: running steps may have lost their claim, and steps that use
+    /// `Context::cancelled` must be informed.
     pub(crate) fn doubt(&self) {
-        self.doubt.notify_one();
+        self.claims_wake.notify_one();
     }
 
-    /// Wait for a doubt. One that came before is not lost.
+    /// Waits for a call of `doubt`. A call from before this wait is not lost.
     pub(crate) async fn doubted(&self) {
-        self.doubt.notified().await;
+        self.claims_wake.notified().await;
     }
 
-    /// Wait for the bell. A ring that came before is not lost.
+    /// Waits for a wake of the picker. A wake from before this wait is not lost.
     pub(crate) async fn rung(&self) {
-        self.bell.notified().await;
+        self.picker_wake.notified().await;
     }
 
-    /// What was told since the last time.
+    /// Returns the hints since the last call, and clears them.
     pub(crate) fn take_hints(&self) -> Vec<Hint> {
         let taken =
             std::mem::take(&mut *self.lowest.lock().unwrap_or_else(PoisonError::into_inner));
@@ -120,20 +123,22 @@ impl Wake {
     }
 }
 
-/// A bell for whoever places and projects: these tenants' logs have grown.
+/// Wakes the projector, which assigns log positions and runs projections: the logs of these tenants
+/// have grown.
 #[derive(Debug, Default)]
 pub(crate) struct LogBell {
-    bell: Notify,
-    /// Tenants told of since the last look. Guarded for a moment, never over an await.
+    wake: Notify,
+    /// Tenants with new events since the projector last read this set. The lock is held only
+    /// briefly, never across an await.
     tenants: Mutex<BTreeSet<String>>,
-    /// A run was asked for, or something is to be tried again.
+    /// Whether a run was requested, or something must be retried.
     runs: AtomicBool,
 }
 
 impl LogBell {
     pub(crate) fn poke_runs(&self) {
         self.runs.store(true, Ordering::Relaxed);
-        self.bell.notify_one();
+        self.wake.notify_one();
     }
 
     pub(crate) fn take_runs(&self) -> bool {
@@ -141,23 +146,23 @@ impl LogBell {
     }
 
     pub(crate) fn poke<'a>(&self, tenants: impl Iterator<Item = &'a str>) {
-        let mut told = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut grown = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
         for tenant in tenants {
-            if !told.contains(tenant) {
-                told.insert(tenant.to_owned());
+            if !grown.contains(tenant) {
+                grown.insert(tenant.to_owned());
             }
         }
-        drop(told);
-        self.bell.notify_one();
+        drop(grown);
+        self.wake.notify_one();
     }
 
     pub(crate) fn ring(&self) {
-        self.bell.notify_one();
+        self.wake.notify_one();
     }
 
-    /// Wait for the bell. A ring that came before is not lost.
+    /// Waits for a wake. A wake from before this wait is not lost.
     pub(crate) async fn rung(&self) {
-        self.bell.notified().await;
+        self.wake.notified().await;
     }
 
     pub(crate) fn take(&self) -> BTreeSet<String> {

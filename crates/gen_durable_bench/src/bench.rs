@@ -1,4 +1,5 @@
-//! What every workload stands on: a Postgres set up for measuring, schemas of our own, rows, an engine.
+//! The infrastructure of every workload: a Postgres configured for measurements, schemas of our
+//! own, rows, and an engine.
 
 use std::{
     path::PathBuf,
@@ -20,16 +21,16 @@ use crate::{
     statistics::{median, rounded},
 };
 
-/// The schema that is measured. Never the one that an application lives in.
+/// The schema of the measurements. It is never the schema of an application.
 pub(crate) const SCHEMA: &str = "gen_durable_bench";
-/// A second one, for a backlog that stays while the first is emptied.
+/// A second schema, for a backlog that stays while the first schema is emptied.
 pub(crate) const LARGE_SCHEMA: &str = "gen_durable_bench_large";
 
-/// Rows are filled in statements of this many, as callers would.
+/// Rows are inserted in statements of this size, as callers would insert them.
 const FILL_BATCH: u64 = 1_000;
 const SETTLED_POLL: Duration = Duration::from_millis(1);
-/// Nothing that is measured takes this long.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// The timeout of every wait. No measurement takes this long.
+const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// A database to measure on.
 pub(crate) struct Bench {
@@ -39,13 +40,13 @@ pub(crate) struct Bench {
     pub(crate) pending: Option<u64>,
     pub(crate) caller: Option<PathBuf>,
     scale: f64,
-    /// A connection of the bench's own, besides those that are measured.
+    /// A connection of the bench itself, in addition to the connections that are measured.
     pub(crate) sql: tokio_postgres::Client,
-    /// Stops when the bench ends.
+    /// The private Postgres, if the bench started one. It stops when the bench ends.
     cluster: Option<Cluster>,
 }
 
-/// To whoever waits. Stdout is for the result.
+/// Prints progress to stderr. Stdout is for the result.
 pub(crate) fn say(text: &str) {
     eprintln!("{text}");
 }
@@ -58,7 +59,7 @@ impl Bench {
         let (url, cluster) = match &args.database_url {
             Some(url) => (url.clone(), None),
             None => {
-                say("starting a Postgres to measure on");
+                say("starting a private Postgres");
                 let cluster = tokio::task::spawn_blocking(start_postgres).await??;
                 (cluster.url(), Some(cluster))
             }
@@ -82,7 +83,7 @@ impl Bench {
         Ok(bench)
     }
 
-    /// Leave nothing behind.
+    /// Drops the schema of the measurements.
     pub(crate) async fn close(self) -> Result<()> {
         self.drop_schema(SCHEMA).await
     }
@@ -102,17 +103,17 @@ impl Bench {
         Ok(row.try_get(0)?)
     }
 
-    /// A count as this run wants it.
+    /// Returns the count scaled for this run.
     pub(crate) fn count(&self, full: u64) -> u64 {
         ((full as f64 * self.scale) as u64).max(1)
     }
 
-    /// A duration as this run wants it.
+    /// Returns the duration scaled for this run.
     pub(crate) fn duration(&self, full: Duration) -> Duration {
         full.mul_f64(self.scale).max(Duration::from_millis(20))
     }
 
-    /// What has been used so far.
+    /// Returns the CPU time that was used so far.
     pub(crate) fn cpu(&self) -> Cpu {
         let server = self
             .cluster
@@ -127,12 +128,12 @@ impl Bench {
         }
     }
 
-    /// A pool of its own, as a process has one.
+    /// Returns a new pool, as every process has its own.
     pub(crate) async fn pool(&self, schema: &str) -> Result<Pool> {
         Ok(Pool::connect_to(&self.url, schema).await?)
     }
 
-    /// No rows, and nothing of earlier ones.
+    /// Removes all instances and the rows that reference them.
     pub(crate) async fn empty(&self, schema: &str) -> Result<()> {
         Ok(self
             .sql
@@ -140,8 +141,9 @@ impl Bench {
             .await?)
     }
 
-    /// What was filled is as it will be an hour later: statistics are there, and a checkpoint has written what the filling left.
-    /// Only a superuser may ask for one: elsewhere it is left out.
+    /// Brings a filled table into the state that it would have an hour later: statistics exist, and
+    /// a checkpoint has written the pages of the fill. Only a superuser may request a checkpoint,
+    /// so a failure is ignored.
     pub(crate) async fn at_rest(&self, table: &str) -> Result<()> {
         self.sql
             .batch_execute(&format!("vacuum (analyze) {table}"))
@@ -150,16 +152,22 @@ impl Bench {
         Ok(())
     }
 
-    /// Jobs of one step that wait.
+    /// Inserts runnable jobs with one step.
     pub(crate) async fn fill_jobs(&self, schema: &str, count: u64) -> Result<()> {
         let state = serde_json::to_string(&Noop::new(1))?;
         self.fill(schema, count, "noop", "run", &state).await
     }
 
-    /// Machines that wait for their first step; with `told`, those that tell their story.
-    pub(crate) async fn fill_walks(&self, schema: &str, count: u64, told: bool) -> Result<()> {
+    /// Inserts runnable machines at their first step. If `with_history` is set, they record their
+    /// history.
+    pub(crate) async fn fill_walks(
+        &self,
+        schema: &str,
+        count: u64,
+        with_history: bool,
+    ) -> Result<()> {
         let state = format!(r#"{{"left": {WALK_STEPS}, "note": "hello world"}}"#);
-        let fsm = if told {
+        let fsm = if with_history {
             <Walk<true> as Machine>::NAME
         } else {
             <Walk<false> as Machine>::NAME
@@ -167,7 +175,7 @@ impl Bench {
         self.fill(schema, count, fsm, "walking", &state).await
     }
 
-    /// Jobs with a key each, as callers enqueue them: a document in a statement.
+    /// Inserts jobs with keys, as callers enqueue them: one JSON document per statement.
     pub(crate) async fn fill_keyed(
         &self,
         schema: &str,
@@ -192,7 +200,7 @@ impl Bench {
         self.at_rest(&format!("{schema}.instances")).await
     }
 
-    /// By SQL: the memory of filling must not show in what is measured afterwards.
+    /// Inserts rows with SQL, so that the memory of the fill does not appear in the measurement.
     async fn fill(
         &self,
         schema: &str,
@@ -217,7 +225,7 @@ impl Bench {
         self.at_rest(&format!("{schema}.instances")).await
     }
 
-    /// Waits until every row has settled.
+    /// Waits until every runnable row has settled.
     pub(crate) async fn all_settled(&self, schema: &str) -> Result<()> {
         let open = format!(
             "select exists (select from {schema}.instances where status = 'executing')
@@ -227,15 +235,15 @@ impl Bench {
         let open = self.sql.prepare(&open).await?;
         let begun = Instant::now();
         while self.sql.query_one(&open, &[]).await?.try_get(0)? {
-            if begun.elapsed() > PATIENCE {
-                bail!("not everything settled within {PATIENCE:?}");
+            if begun.elapsed() > TIMEOUT {
+                bail!("not all instances settled within {TIMEOUT:?}");
             }
             tokio::time::sleep(SETTLED_POLL).await;
         }
         Ok(())
     }
 
-    /// How many have not settled.
+    /// Returns the number of instances that have not settled.
     pub(crate) async fn live(&self, schema: &str) -> Result<u64> {
         let live = format!("select count(*) from {schema}.instances where finished_at is null");
         Ok(u64::try_from(
@@ -243,7 +251,7 @@ impl Bench {
         )?)
     }
 
-    /// Waits until so many have settled.
+    /// Waits until this number of instances has settled.
     pub(crate) async fn settled(&self, schema: &str, count: u64) -> Result<()> {
         let settled =
             format!("select count(*) from {schema}.instances where finished_at is not null");
@@ -256,16 +264,17 @@ impl Bench {
             .try_get::<_, i64>(0)?
             < i64::try_from(count)?
         {
-            if begun.elapsed() > PATIENCE {
-                bail!("not everything settled within {PATIENCE:?}");
+            if begun.elapsed() > TIMEOUT {
+                bail!("not all instances settled within {TIMEOUT:?}");
             }
             tokio::time::sleep(SETTLED_POLL).await;
         }
         Ok(())
     }
 
-    /// One key with very many entries that cannot run: the first is due tomorrow, and all others wait for it.
-    pub(crate) async fn stand_still(
+    /// Inserts one key with very many instances that cannot run: the first is due tomorrow, and all
+    /// others wait for it.
+    pub(crate) async fn fill_blocked_key(
         &self,
         schema: &str,
         fsm: &str,
@@ -296,7 +305,7 @@ impl Bench {
         self.at_rest(&format!("{schema}.instances")).await
     }
 
-    /// Waits until so many machines are parked.
+    /// Waits until this number of machines waits for a signal.
     pub(crate) async fn all_parked(&self, schema: &str, count: u64) -> Result<()> {
         let parked =
             format!("select count(*) from {schema}.instances where status = 'awaiting_signal'");
@@ -308,8 +317,8 @@ impl Bench {
             .try_get::<_, i64>(0)?
             < i64::try_from(count)?
         {
-            if begun.elapsed() > PATIENCE {
-                bail!("not everything parked within {PATIENCE:?}");
+            if begun.elapsed() > TIMEOUT {
+                bail!("not all machines reached their wait within {TIMEOUT:?}");
             }
             tokio::time::sleep(SETTLED_POLL).await;
         }
@@ -320,20 +329,21 @@ impl Bench {
     pub(crate) async fn ready(&self, engine: &Running) -> Result<()> {
         let begun = Instant::now();
         while !engine.health.is_ready() {
-            if begun.elapsed() > PATIENCE {
-                bail!("the engine was not ready within {PATIENCE:?}");
+            if begun.elapsed() > TIMEOUT {
+                bail!("the engine was not ready within {TIMEOUT:?}");
             }
             tokio::time::sleep(SETTLED_POLL).await;
         }
         Ok(())
     }
 
-    /// An engine as a newcomer has it: default settings, on a pool of its own.
+    /// Starts an engine with default settings and its own pool.
     pub(crate) async fn start_engine(&self, schema: &str, probe: &Arc<Probe>) -> Result<Running> {
         self.start_engine_on(self.pool(schema).await?, probe)
     }
 
-    /// The same, with its long statements in the server's log, if that is ours to read.
+    /// Starts an engine and logs its slow statements in the log of the server, if the bench has
+    /// started the server.
     pub(crate) async fn start_watched(
         &self,
         schema: &str,
@@ -375,8 +385,8 @@ impl Bench {
     }
 }
 
-/// Seconds of CPU: of this process, and of the Postgres that was started for it. They say what work costs also on a
-/// machine that has other things to do.
+/// CPU seconds of this process and of the Postgres that the bench started. Unlike the elapsed time,
+/// they show the cost of the work even on a busy machine.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cpu {
     at: Instant,
@@ -386,7 +396,7 @@ pub(crate) struct Cpu {
 }
 
 impl Cpu {
-    /// What was used since then.
+    /// Returns the CPU time per unit of work since `before`.
     pub(crate) fn since(self, before: Cpu, count: u64) -> Used {
         let micros = |seconds: f64| rounded(seconds * 1e6 / count.max(1) as f64, 1);
         let (own, postgres) = (self.own - before.own, self.postgres - before.postgres);
@@ -404,7 +414,8 @@ impl Cpu {
     }
 }
 
-/// CPU for one of many, in microseconds; and how much of a core others used meanwhile.
+/// CPU time per unit of work in microseconds, and the share of a core that other processes used at
+/// the same time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Used {
     pub(crate) own_us: f64,
@@ -413,7 +424,7 @@ pub(crate) struct Used {
 }
 
 impl Used {
-    /// The medians, for the report.
+    /// Returns the medians for the report.
     pub(crate) fn medians(all: &[Used]) -> serde_json::Value {
         let median_of =
             |field: fn(&Used) -> f64| median(&all.iter().map(field).collect::<Vec<_>>());
@@ -436,7 +447,7 @@ impl std::fmt::Display for Used {
     }
 }
 
-/// An engine that runs.
+/// A running engine.
 pub(crate) struct Running {
     pub(crate) client: Client,
     pub(crate) health: gen_durable::Health,
@@ -450,31 +461,33 @@ impl Running {
         Ok(self.task.await??)
     }
 
-    /// Waits for something that this engine does; if the engine ends instead, that is the answer.
+    /// Waits for something that this engine does. Returns an error if the engine ends first.
     pub(crate) async fn until<T>(&mut self, done: impl Future<Output = T>) -> Result<T> {
         tokio::select! {
             done = done => Ok(done),
             ended = &mut self.task => {
                 ended??;
-                bail!("the engine stopped by itself")
+                bail!("the engine stopped unexpectedly")
             }
-            () = tokio::time::sleep(PATIENCE) => bail!("nothing came of it within {PATIENCE:?}"),
+            () = tokio::time::sleep(TIMEOUT) => bail!("the measurement did not finish within {TIMEOUT:?}"),
         }
     }
 }
 
-/// A connection whose other half runs on this runtime.
+/// Opens a connection and runs its driver on this runtime.
 pub(crate) async fn connect(url: &str) -> Result<tokio_postgres::Client> {
-    let mut config: tokio_postgres::Config = url
-        .parse()
-        .context("the database's address cannot be read")?;
+    let mut config: tokio_postgres::Config =
+        url.parse().context("the database URL cannot be parsed")?;
     config.application_name("gen_durable_bench");
-    let (client, driver) = config.connect(NoTls).await.context("no Postgres answers")?;
+    let (client, driver) = config
+        .connect(NoTls)
+        .await
+        .context("cannot connect to Postgres")?;
     tokio::spawn(driver);
     Ok(client)
 }
 
-/// The configuration that all numbers are told for.
+/// Starts Postgres with the configuration of all published numbers.
 fn start_postgres() -> Result<Cluster> {
     Ok(Options::new()
         .setting("shared_buffers", "1GB")

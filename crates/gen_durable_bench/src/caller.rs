@@ -1,4 +1,4 @@
-//! The other process: it enqueues, and says when it did. It is this program, started again.
+//! The calling process: it enqueues and reports when it did. It is this program, started again.
 
 use std::{
     path::{Path, PathBuf},
@@ -12,22 +12,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::jobs::{Ping, now_nanos};
 
-/// A process that finds this in its environment is a caller and nothing else.
+/// A process with this environment variable is a calling process.
 const TASK: &str = "GEN_DURABLE_BENCH_CALLER";
 
-/// What the other process is to do.
+/// The task of the calling process.
 #[derive(Serialize, Deserialize, Debug)]
 pub(crate) struct Task {
     pub(crate) url: String,
     pub(crate) schema: String,
     pub(crate) count: u64,
     pub(crate) pause_ms: u64,
-    /// Append events for `pause_ms` to `count` tenants, instead.
+    /// If set, append events to `count` tenants for `pause_ms` instead of enqueueing.
     #[serde(default)]
     pub(crate) append: bool,
 }
 
-/// When a ping was asked for, and when that was known to be committed.
+/// The times when a ping was enqueued: before the call, and after its commit was confirmed.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy)]
 pub(crate) struct Called {
     pub(crate) n: u64,
@@ -35,17 +35,17 @@ pub(crate) struct Called {
     pub(crate) committed: u64,
 }
 
-/// Whether this process is the other one.
+/// Returns the task if this process is a calling process.
 pub(crate) fn task() -> Result<Option<Task>> {
     let Ok(text) = std::env::var(TASK) else {
         return Ok(None);
     };
     serde_json::from_str(&text)
-        .context("a caller's task cannot be read")
+        .context("the task of the calling process cannot be parsed")
         .map(Some)
 }
 
-/// Be the other process.
+/// Executes the task and prints its result.
 pub(crate) async fn serve(task: Task) -> Result<()> {
     let pool = Pool::connect_to(&task.url, &task.schema).await?;
     if task.append {
@@ -75,9 +75,9 @@ pub(crate) async fn serve(task: Task) -> Result<()> {
     Ok(())
 }
 
-/// Enqueue pings at an even pace.
+/// Enqueues pings at a steady rate.
 pub(crate) async fn ping(client: &Client, count: u64, pause: Duration) -> Result<Vec<Called>> {
-    // Anything but the first call on a fresh connection.
+    // The first call on a new connection is slower, so make one that is not measured.
     client.inspect().workers().await?;
     let mut every = tokio::time::interval_at(tokio::time::Instant::now() + pause, pause);
     let mut calls = Vec::new();
@@ -94,20 +94,21 @@ pub(crate) async fn ping(client: &Client, count: u64, pause: Duration) -> Result
     Ok(calls)
 }
 
-/// Have the other process do it.
+/// Executes the task in another process.
 pub(crate) async fn from_another_process(
     program: Option<&Path>,
     task: &Task,
 ) -> Result<Vec<Called>> {
     let text = serde_json::to_string(task)?;
-    // The same words as this process was started with lead to the same place: there the task is found.
-    let (program, words) = match program {
+    // The arguments of this process start the same command, which then finds the task in its
+    // environment.
+    let (program, arguments) = match program {
         Some(program) => (program.to_owned(), Vec::new()),
         None => (this_program()?, std::env::args_os().skip(1).collect()),
     };
     let run = move || {
         std::process::Command::new(program)
-            .args(words)
+            .args(arguments)
             .env(TASK, text)
             .stdin(Stdio::null())
             .stderr(Stdio::inherit())
@@ -115,15 +116,15 @@ pub(crate) async fn from_another_process(
     };
     let output = tokio::task::spawn_blocking(run)
         .await?
-        .context("the other process cannot be started")?;
+        .context("cannot start the calling process")?;
     if !output.status.success() {
-        bail!("the other process failed: {}", output.status);
+        bail!("the calling process failed: {}", output.status);
     }
-    let said = String::from_utf8(output.stdout)?;
-    let last = said.lines().next_back().unwrap_or_default();
-    serde_json::from_str(last).context("the other process said something else")
+    let stdout = String::from_utf8(output.stdout)?;
+    let last = stdout.lines().next_back().unwrap_or_default();
+    serde_json::from_str(last).context("the output of the calling process cannot be parsed")
 }
 
 fn this_program() -> Result<PathBuf> {
-    std::env::current_exe().context("this program cannot find itself")
+    std::env::current_exe().context("cannot find the path of this program")
 }

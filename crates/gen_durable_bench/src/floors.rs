@@ -1,5 +1,5 @@
-//! Floors: the least that the same work costs in plain SQL, on the same table with the same indexes and checks, without
-//! an engine around it. All SQL of the bench that is measured is here.
+//! Floors: the least cost of the same work in plain SQL, on the same table with the same indexes
+//! and checks, without an engine. This module contains all SQL of the bench that is measured.
 
 pub(crate) mod loops;
 
@@ -13,10 +13,11 @@ use crate::{
     jobs::WALK_STEPS,
 };
 
-/// Rows of one batch inside Postgres.
+/// The batch size of the procedures inside Postgres.
 const SQL_BATCH: i32 = 200;
 
-/// Drain inside Postgres, one connection: claim by UPDATE, end by UPDATE, a commit each. Rows a second.
+/// Drains jobs inside Postgres on one connection: an UPDATE claims a batch, an UPDATE ends it, each
+/// in its own transaction. Returns rows per second.
 pub(crate) async fn sql_drain(bench: &Bench, rows: u64) -> Result<f64> {
     sql_procedure(bench, 0, false).await?;
     let begun = Instant::now();
@@ -27,9 +28,10 @@ pub(crate) async fn sql_drain(bench: &Bench, rows: u64) -> Result<f64> {
     Ok(rows as f64 / begun.elapsed().as_secs_f64())
 }
 
-/// The chain inside Postgres: claimed once, then an UPDATE a step; with `told`, a line of a story as well. Steps a second.
-pub(crate) async fn sql_chain(bench: &Bench, rows: u64, told: bool) -> Result<f64> {
-    sql_procedure(bench, WALK_STEPS, told).await?;
+/// Runs the chain inside Postgres: a batch is claimed once, then one UPDATE runs each step. If
+/// `with_history` is set, the UPDATE also inserts a history row. Returns steps per second.
+pub(crate) async fn sql_chain(bench: &Bench, rows: u64, with_history: bool) -> Result<f64> {
+    sql_procedure(bench, WALK_STEPS, with_history).await?;
     let begun = Instant::now();
     bench
         .sql
@@ -38,9 +40,9 @@ pub(crate) async fn sql_chain(bench: &Bench, rows: u64, told: bool) -> Result<f6
     Ok((rows * WALK_STEPS) as f64 / begun.elapsed().as_secs_f64())
 }
 
-async fn sql_procedure(bench: &Bench, nexts: u64, told: bool) -> Result<()> {
-    let (open, tell) = if told {
-        ("with written as (", loops::tell(SCHEMA))
+async fn sql_procedure(bench: &Bench, nexts: u64, with_history: bool) -> Result<()> {
+    let (open, history) = if with_history {
+        ("with written as (", loops::insert_history(SCHEMA))
     } else {
         ("", String::new())
     };
@@ -68,13 +70,13 @@ async fn sql_procedure(bench: &Bench, nexts: u64, told: bool) -> Result<()> {
                      {open} update {SCHEMA}.instances i
                      set state = jsonb_build_object('left', {nexts} - k, 'note', 'hello world'),
                          step_seq = step_seq + 1, visit = step_seq + 1, attempt = 0, updated_at = now()
-                     from unnest(ids) as o(id) where i.id = o.id {tell};
+                     from unnest(ids) as o(id) where i.id = o.id {history};
                      commit;
                  end loop;
                  {open} update {SCHEMA}.instances i
                  set status = 'done', result = 'null', locked_by = null, lease_expires_at = null,
                      claim_epoch = claim_epoch + 1, step_seq = step_seq + 1, finished_at = now(), updated_at = now()
-                 from unnest(ids) as o(id) where i.id = o.id {tell};
+                 from unnest(ids) as o(id) where i.id = o.id {history};
                  commit;
              end loop;
          end $$"
@@ -82,14 +84,16 @@ async fn sql_procedure(bench: &Bench, nexts: u64, told: bool) -> Result<()> {
     Ok(bench.sql.batch_execute(&text).await?)
 }
 
-/// Single-row INSERTs by so many connections, each on its own, two threads of them. Rows a second.
+/// Inserts single rows on this number of connections, spread over two threads. Returns rows per
+/// second.
 pub(crate) async fn insert_one(bench: &Bench, callers: usize, lasting: Duration) -> Result<f64> {
-    let lanes = 2;
+    let threads_count = 2;
     let mut threads = Vec::new();
-    for _ in 0..lanes {
+    for _ in 0..threads_count {
         let url = bench.url.clone();
         threads.push(loops::on_a_thread(move || async move {
-            let inserting = (0..callers / lanes).map(|_| insert_until(url.clone(), lasting));
+            let inserting =
+                (0..callers / threads_count).map(|_| insert_until(url.clone(), lasting));
             Ok(try_join_all(inserting).await?.iter().sum::<u64>())
         }));
     }
@@ -113,7 +117,8 @@ async fn insert_until(url: String, lasting: Duration) -> Result<u64> {
     Ok(rows)
 }
 
-/// Single events by so many connections to so many tenants, each under the lock of its tenant's head. Events a second.
+/// Appends single events on this number of connections to this number of tenants. Each append locks
+/// the head row of its tenant. Returns events per second.
 pub(crate) async fn append_one(
     bench: &Bench,
     callers: usize,
@@ -134,13 +139,13 @@ pub(crate) async fn append_one(
          end $$"
     );
     bench.sql.batch_execute(&text).await?;
-    let lanes = 2;
+    let threads_count = 2;
     let mut threads = Vec::new();
-    for lane in 0..lanes {
+    for thread in 0..threads_count {
         let url = bench.url.clone();
         threads.push(loops::on_a_thread(move || async move {
-            let appending = (lane..callers)
-                .step_by(lanes)
+            let appending = (thread..callers)
+                .step_by(threads_count)
                 .map(|n| append_until(url.clone(), tenants, n as u64 * 131, lasting));
             Ok(try_join_all(appending).await?.iter().sum::<u64>())
         }));
@@ -169,7 +174,7 @@ async fn append_until(url: String, tenants: u64, first: u64, lasting: Duration) 
     Ok(rows)
 }
 
-/// INSERTs of so many rows in one statement, by one connection. Rows a second.
+/// Inserts this number of rows per statement on one connection. Returns rows per second.
 pub(crate) async fn insert_many(bench: &Bench, batches: u64, size: u64) -> Result<f64> {
     let url = bench.url.clone();
     loops::on_a_thread(move || async move {
@@ -189,7 +194,7 @@ pub(crate) async fn insert_many(bench: &Bench, batches: u64, size: u64) -> Resul
     .await
 }
 
-/// One claim of one row that is there: from its sending to its answer, in milliseconds, several times.
+/// Claims one existing row, several times. Returns the time of each round trip in milliseconds.
 pub(crate) async fn claim_one(bench: &Bench, times: u64) -> Result<Vec<f64>> {
     let url = bench.url.clone();
     loops::on_a_thread(move || async move {

@@ -1,4 +1,5 @@
-//! The machines that are run, and the probe that watches them. Their steps do nothing: what is measured is the engine.
+//! The machines of the workloads, and the probe that observes them. Their steps do nothing, because
+//! the engine is measured.
 
 use std::{
     sync::{
@@ -15,7 +16,7 @@ use gen_durable::{
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-/// How many `next`s a walk has.
+/// The number of `next` results of a walk.
 pub(crate) const WALK_STEPS: u64 = 10;
 
 /// A job that does nothing.
@@ -44,14 +45,15 @@ impl Job for Noop {
     }
 }
 
-/// A machine of [`WALK_STEPS`] `next`s and an end. Whether each is told is its type's affair.
+/// A machine with [`WALK_STEPS`] `next` results and an end. The type parameter selects whether it
+/// records its history.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Walk<const TOLD: bool> {
+pub(crate) struct Walk<const WITH_HISTORY: bool> {
     left: u64,
     note: String,
 }
 
-/// The one step of a walk, again and again.
+/// The only step of a walk, which it repeats.
 #[derive(Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum At {
@@ -59,9 +61,13 @@ pub(crate) enum At {
     Walking,
 }
 
-impl<const TOLD: bool> Machine for Walk<TOLD> {
-    const NAME: &'static str = if TOLD { "told_walk" } else { "walk" };
-    const STORY: Story = if TOLD { Story::All } else { Story::Off };
+impl<const WITH_HISTORY: bool> Machine for Walk<WITH_HISTORY> {
+    const NAME: &'static str = if WITH_HISTORY {
+        "walk_with_history"
+    } else {
+        "walk"
+    };
+    const STORY: Story = if WITH_HISTORY { Story::All } else { Story::Off };
     type App = Arc<Probe>;
     type Step = At;
     type Output = ();
@@ -75,7 +81,7 @@ impl<const TOLD: bool> Machine for Walk<TOLD> {
     }
 }
 
-/// A job that says when it began.
+/// A job that reports when it started.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Ping {
     pub(crate) n: u64,
@@ -97,22 +103,22 @@ impl Job for Ping {
     }
 }
 
-/// A machine that waits to be told, and says when it was.
+/// A machine that waits for a signal, and reports when it was woken.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Listener {
     pub(crate) n: u64,
 }
 
-/// First it waits, then it was told.
+/// The steps of a listener: it waits, and is woken.
 #[derive(Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Listening {
     #[default]
     Begin,
-    Told,
+    Woken,
 }
 
-/// What it waits for.
+/// The signal that a listener waits for.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Wake;
 
@@ -123,7 +129,7 @@ impl Signal for Wake {
 
 impl Machine for Listener {
     const NAME: &'static str = "listener";
-    /// As a newcomer has it.
+    /// The default of a machine.
     const STORY: Story = Story::All;
     type App = Arc<Probe>;
     type Step = Listening;
@@ -132,9 +138,9 @@ impl Machine for Listener {
         match at {
             Listening::Begin => {
                 cx.app.ran();
-                Ok(wait_for::<Wake>().then(Listening::Told).forever())
+                Ok(wait_for::<Wake>().then(Listening::Woken).forever())
             }
-            Listening::Told => {
+            Listening::Woken => {
                 let now = now_nanos();
                 cx.app
                     .started
@@ -148,54 +154,54 @@ impl Machine for Listener {
     }
 }
 
-/// A wait that gives up at a date.
+/// A machine that waits for a signal until a deadline.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Alarm {
     pub(crate) name: String,
     pub(crate) due: Timestamp,
 }
 
-/// It is set, and goes off.
+/// The steps of an alarm. After the deadline its step is `Late`.
 #[derive(Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Ringing {
+pub(crate) enum AlarmStep {
     #[default]
     Set,
-    Told,
+    Dismissed,
     Late,
 }
 
-/// What never comes.
+/// A signal that is never sent.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Rung;
+pub(crate) struct Dismiss;
 
-impl Signal for Rung {
-    const NAME: &'static str = "rung";
+impl Signal for Dismiss {
+    const NAME: &'static str = "dismiss";
     type To = Alarm;
 }
 
 impl Machine for Alarm {
     const NAME: &'static str = "alarm";
     type App = Arc<Probe>;
-    type Step = Ringing;
+    type Step = AlarmStep;
     type Output = ();
-    async fn step(&mut self, at: Ringing, _: &mut Context<'_, Self>) -> Outcome<Self> {
+    async fn step(&mut self, at: AlarmStep, _: &mut Context<'_, Self>) -> Outcome<Self> {
         match at {
-            Ringing::Set => Ok(wait_for::<Rung>()
-                .then(Ringing::Told)
-                .or_after(self.due, Ringing::Late)),
-            Ringing::Told | Ringing::Late => Ok(done(())),
+            AlarmStep::Set => Ok(wait_for::<Dismiss>()
+                .then(AlarmStep::Dismissed)
+                .or_after(self.due, AlarmStep::Late)),
+            AlarmStep::Dismissed | AlarmStep::Late => Ok(done(())),
         }
     }
 }
 
-/// A parent of many.
+/// A parent of many children.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct FanOut {
     pub(crate) children: u64,
 }
 
-/// It spawns, and joins.
+/// The steps of a parent: it spawns its children and joins them.
 #[derive(Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Fanning {
@@ -206,7 +212,7 @@ pub(crate) enum Fanning {
 
 impl Machine for FanOut {
     const NAME: &'static str = "fan_out";
-    /// As a newcomer has it.
+    /// The default of a machine.
     const STORY: Story = Story::All;
     type App = Arc<Probe>;
     type Step = Fanning;
@@ -241,7 +247,7 @@ impl Job for InLane {
     }
 }
 
-/// A job that does nothing, under a partition key.
+/// A job that does nothing, with a partition key.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct InPartition {
     pub(crate) key: u64,
@@ -260,28 +266,28 @@ impl Job for InPartition {
     }
 }
 
-/// What the steps of one engine report to.
+/// Counts and times the steps of one engine.
 #[derive(Debug)]
 pub(crate) struct Probe {
     steps: AtomicU64,
     first: OnceLock<Instant>,
-    /// How many steps are waited for.
+    /// The number of steps to wait for.
     wanted: u64,
     reached: OnceLock<Instant>,
-    bell: Notify,
-    /// Which ping began when.
+    all_ran: Notify,
+    /// The number and the start time of each ping.
     started: Mutex<Vec<(u64, u64)>>,
 }
 
 impl Probe {
-    /// Waits for this many steps.
+    /// Creates a probe that waits for this number of steps.
     pub(crate) fn waiting_for(wanted: u64) -> Arc<Probe> {
         Arc::new(Probe {
             steps: AtomicU64::new(0),
             first: OnceLock::new(),
             wanted,
             reached: OnceLock::new(),
-            bell: Notify::new(),
+            all_ran: Notify::new(),
             started: Mutex::default(),
         })
     }
@@ -293,27 +299,27 @@ impl Probe {
         }
         if before + 1 == self.wanted {
             let _ = self.reached.set(Instant::now());
-            self.bell.notify_one();
+            self.all_ran.notify_one();
         }
     }
 
-    /// When the first step began; now, if none has.
+    /// Returns the start of the first step, or the current time if no step has started.
     pub(crate) fn first(&self) -> Instant {
         self.first.get().copied().unwrap_or_else(Instant::now)
     }
 
-    /// Waits until all have begun. Answers how long that took since the first one.
+    /// Waits until all steps have started. Returns the time since the first one.
     pub(crate) async fn all(&self) -> Duration {
         loop {
-            let rung = self.bell.notified();
+            let notified = self.all_ran.notified();
             if let Some(reached) = self.reached.get() {
                 return reached.saturating_duration_since(self.first());
             }
-            rung.await;
+            notified.await;
         }
     }
 
-    /// Which pings began when, so far.
+    /// Returns the number and the start time of each ping that has started so far.
     pub(crate) fn started(&self) -> Vec<(u64, u64)> {
         self.started
             .lock()
@@ -322,7 +328,7 @@ impl Probe {
     }
 }
 
-/// The one clock that two processes of one machine share.
+/// Returns the wall clock time in nanoseconds, the only clock that two processes share.
 pub(crate) fn now_nanos() -> u64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -1,13 +1,15 @@
-//! The workloads of `durable bench`. Machines are noisy and differ: every number is measured together with its floor
-//! (the least that plain SQL needs for the same work), interleaved with it in the same run, and the ratio is what holds.
+//! The workloads of `durable bench`. Machines differ, and their load varies. Therefore every number
+//! is measured together with its floor (the least time that plain SQL needs for the same work),
+//! alternating with it in the same run. Compare the ratios between machines, not the absolute
+//! numbers.
 
-// What is measured, one file each.
+// The workloads, one file each.
 mod workloads;
 
-// What it is measured against.
+// The floors that the workloads are compared with.
 mod floors;
 
-// What all of them stand on.
+// Shared infrastructure.
 mod bench;
 mod caller;
 mod jobs;
@@ -24,39 +26,42 @@ pub use workloads::Workload;
 
 use bench::{Bench, say};
 
-/// What to measure, and how.
+/// The options of the bench.
 #[derive(clap::Args, Debug, Clone, Default)]
 pub struct Args {
-    /// Which workloads; all of them if none is named
+    /// The workloads to measure; all of them if none is given
     #[arg(value_enum, value_name = "WORKLOAD")]
     pub workloads: Vec<Workload>,
     /// Print one JSON object as the last line, instead of a table
     #[arg(long)]
     pub json: bool,
-    /// The long forms: a quiet minute, a backlog of a million, an old snapshot for three minutes
+    /// Measure longer: a minute of idle time, a backlog of a million rows, an old snapshot for
+    /// three minutes
     #[arg(long)]
     pub long: bool,
-    /// Measure each workload and its floor this often, in turns, and take the medians
+    /// Measure each workload and its floor this many times, alternating, and report the medians
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
-    /// In `timers`: how many are pending when an engine starts; 1,000,000 in the long form, 100,000 otherwise
+    /// For `timers`: the number of pending timers when an engine starts; the default is 1,000,000
+    /// with --long and 100,000 otherwise
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub pending: Option<u64>,
-    /// Measure on this database, in schemas of the bench's own; without it a Postgres is started for the occasion
+    /// Measure on this database, in schemas of the bench's own; without it the bench starts a
+    /// private Postgres
     #[arg(long, value_name = "URL")]
     pub database_url: Option<String>,
-    /// Multiply all counts and durations: a quick look, not a measurement
+    /// Multiply all counts and durations, for a quick check without valid numbers
     #[arg(long, value_name = "FACTOR", hide = true, default_value_t = 1.0)]
     pub scale: f64,
-    /// The program that calls from another process; without it this one, started again
+    /// The program to start as the calling process; the default is this program
     #[arg(long, value_name = "PATH", hide = true)]
     pub caller: Option<PathBuf>,
 }
 
-/// Measure, and print what was found.
+/// Measures the workloads and prints the results.
 ///
 /// # Errors
-/// When there is no Postgres to measure on, or it goes away meanwhile.
+/// Returns an error if there is no Postgres to measure on, or if its connection breaks.
 pub async fn run(args: Args) -> Result<()> {
     if let Some(task) = caller::task()? {
         return caller::serve(task).await;
@@ -70,10 +75,10 @@ pub async fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// Measure, and answer what would be printed with `--json`.
+/// Measures the workloads and returns the value that `--json` would print.
 ///
 /// # Errors
-/// As [`run`].
+/// Same as [`run`].
 pub async fn measure_json(args: &Args) -> Result<serde_json::Value> {
     Ok(serde_json::to_value(measure(args).await?)?)
 }

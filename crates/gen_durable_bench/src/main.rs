@@ -1,9 +1,9 @@
-//! The bench on its own; people meet it as `durable bench`.
+//! The bench as a program of its own. Users call it as `durable bench`.
 
 use clap::Parser;
 
 #[derive(Parser)]
-#[command(about = "Measure the engine, and beside it what Postgres can do here at all")]
+#[command(about = "Measure the engine and compare it with plain SQL on the same Postgres")]
 struct Cli {
     #[command(flatten)]
     args: gen_durable_bench::Args,

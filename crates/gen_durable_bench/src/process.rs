@@ -1,22 +1,22 @@
-//! What a process costs, from /proc. On a system without it: nothing is known.
+//! The memory and CPU time of processes, read from /proc. Without /proc all values are 0.
 
 use std::fs;
 
-/// The kernel counts CPU time in hundredths of a second on every Linux there is.
+/// Linux reports CPU time in hundredths of a second on all common architectures.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Memory of this process, in megabytes.
+/// The memory of this process in megabytes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Memory {
-    /// The most it was since [`forget_peak`].
+    /// The peak since [`forget_peak`].
     pub(crate) peak_mb: f64,
-    /// What it is.
+    /// The current value.
     pub(crate) now_mb: f64,
 }
 
-/// From here on the peak is measured anew.
+/// Resets the peak of the memory.
 pub(crate) fn forget_peak() {
-    // Where this is not allowed the peak is that of the whole run, which is no less than what is asked for.
+    // Without permission, the peak is that of the whole run, which is an upper bound.
     let _ = fs::write("/proc/self/clear_refs", "5");
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn memory() -> Memory {
     }
 }
 
-/// Seconds of CPU that these processes have used so far.
+/// Returns the CPU seconds that these processes have used so far.
 pub(crate) fn cpu_seconds(pids: &[i32]) -> f64 {
     pids.iter()
         .filter_map(|pid| stat(*pid))
@@ -47,7 +47,7 @@ pub(crate) fn cpu_seconds(pids: &[i32]) -> f64 {
         .sum()
 }
 
-/// Seconds of CPU that everything on this machine has used so far.
+/// Returns the CPU seconds that all processes of this machine have used so far.
 pub(crate) fn machine_cpu_seconds() -> f64 {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     let fields = stat
@@ -56,7 +56,8 @@ pub(crate) fn machine_cpu_seconds() -> f64 {
         .unwrap_or_default()
         .split_ascii_whitespace()
         .skip(1);
-    // user nice system idle iowait irq softirq steal; what guests use is counted in the first two already.
+    // The fields are user, nice, system, idle, iowait, irq, softirq and steal. The first two
+    // already include the time of guests.
     let ticks = fields
         .take(8)
         .enumerate()
@@ -67,15 +68,16 @@ pub(crate) fn machine_cpu_seconds() -> f64 {
         / TICKS_PER_SECOND
 }
 
-/// Seconds of CPU that a server has used so far: it, its children that live, and those that have ended.
+/// Returns the CPU seconds that a server has used so far: itself, its running children, and its
+/// children that have ended.
 pub(crate) fn server_cpu_seconds(server: i32) -> f64 {
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let children = pids.filter_map(|entry| stat(entry.file_name().to_str()?.parse().ok()?));
-    let living: f64 = children
+    let running: f64 = children
         .filter(|child| child.parent == server)
         .map(|child| child.own)
         .sum();
-    living + stat(server).map_or(0.0, |stat| stat.own + stat.ended_children)
+    running + stat(server).map_or(0.0, |stat| stat.own + stat.ended_children)
 }
 
 struct Stat {
@@ -86,7 +88,8 @@ struct Stat {
 
 fn stat(pid: i32) -> Option<Stat> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name stands in brackets and may hold anything; what counts comes after the last one.
+    // The process name is in parentheses and may contain any character. The fields follow the last
+    // closing one.
     let (_, fields) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
     let seconds = |index: usize| Some(fields.get(index)?.parse::<f64>().ok()? / TICKS_PER_SECOND);

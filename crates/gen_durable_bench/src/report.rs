@@ -1,4 +1,4 @@
-//! What was found, for people and for programs.
+//! The results, as a table and as JSON.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::{Args, statistics::rounded};
 
-/// One workload's numbers.
+/// The result of one workload.
 #[derive(Debug, Serialize)]
 pub(crate) struct Measured {
     pub(crate) workload: &'static str,
@@ -16,11 +16,11 @@ pub(crate) struct Measured {
     pub(crate) unit: &'static str,
     /// The floor, in the same unit.
     pub(crate) floor: f64,
-    /// Value to floor. Of a rate, more is better; of a time, less is.
+    /// Value divided by floor. For a rate, higher is better; for a time, lower is better.
     pub(crate) ratio: f64,
-    /// What the floor is.
+    /// A description of the floor.
     pub(crate) floor_kind: &'static str,
-    /// Whatever else this workload has to say, by name.
+    /// Further results of this workload, by name.
     #[serde(flatten)]
     pub(crate) more: BTreeMap<&'static str, Value>,
 }
@@ -33,7 +33,8 @@ impl Measured {
         floor: f64,
         floor_kind: &'static str,
     ) -> Measured {
-        // A rate of thousands has no use for decimals, a time of milliseconds has.
+        // Rates in the thousands are rounded to integers; times in milliseconds keep their
+        // decimals.
         let digits = if value.abs() >= 1_000.0 { 0 } else { 3 };
         let ratio = if floor == 0.0 {
             0.0
@@ -52,14 +53,14 @@ impl Measured {
         }
     }
 
-    /// One more thing to say.
+    /// Adds a further result.
     pub(crate) fn with(mut self, name: &'static str, value: impl Into<Value>) -> Measured {
         self.more.insert(name, value.into());
         self
     }
 }
 
-/// Everything that was measured in one run.
+/// The results of one run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     long: bool,
@@ -83,12 +84,12 @@ impl Report {
         }
     }
 
-    /// For people.
+    /// Returns the results as a table.
     pub(crate) fn table(&self) -> String {
         let mut table = Table::new();
         table
             .load_style(presets::NOTHING)
-            .set_header(["workload", "value", "floor", "ratio", "unit", "and"]);
+            .set_header(["workload", "value", "floor", "ratio", "unit", "details"]);
         for measured in &self.results {
             let more: Vec<String> = measured
                 .more

@@ -1,26 +1,26 @@
-//! The longest statement of an engine, by the log of the server that the bench started. A server that was there already keeps its
-//! log to itself.
+//! Finds the slowest statement of an engine in the log of the server. This works only for a server
+//! that the bench has started: the log of any other server is not accessible.
 
 use std::{fs, path::PathBuf};
 
 use anyhow::{Context, Result};
 
-/// What took less than this is not logged: the log must not be what takes the time.
+/// Statements below this duration are not logged, so that logging does not distort the measurement.
 pub(crate) const LOGGED_FROM_MS: u32 = 10;
 
-/// What a connection asks the server for so that its statements are logged, without what they carry.
+/// Returns the connection options that log slow statements without their parameters.
 pub(crate) fn options() -> String {
     format!("-c log_min_duration_statement={LOGGED_FROM_MS} -c log_parameter_max_length=0")
 }
 
-/// A log, from here on.
+/// The part of a server log from a position on.
 #[derive(Debug)]
 pub(crate) struct SlowLog {
     path: PathBuf,
     from: usize,
 }
 
-/// One statement that was logged.
+/// One logged statement.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Slow {
     pub(crate) milliseconds: f64,
@@ -34,7 +34,7 @@ impl SlowLog {
         Ok(SlowLog { path, from })
     }
 
-    /// The longest so far. `None`: nothing was long enough to be logged.
+    /// Returns the slowest statement so far. `None` if no statement was slow enough to be logged.
     pub(crate) fn longest(&self) -> Result<Option<Slow>> {
         let log = read(&self.path)?;
         let new = String::from_utf8_lossy(log.get(self.from..).unwrap_or_default());
@@ -43,7 +43,7 @@ impl SlowLog {
 }
 
 fn read(path: &PathBuf) -> Result<Vec<u8>> {
-    fs::read(path).with_context(|| format!("the server's log {} cannot be read", path.display()))
+    fs::read(path).with_context(|| format!("cannot read the server log {}", path.display()))
 }
 
 fn longest(log: &str) -> Option<Slow> {
@@ -51,7 +51,8 @@ fn longest(log: &str) -> Option<Slow> {
     let slow = lines.iter().enumerate().filter_map(|(index, line)| {
         let (_, rest) = line.split_once("LOG:  duration: ")?;
         let (milliseconds, rest) = rest.split_once(" ms")?;
-        // What stands above the SQL in its file are remarks; the statement goes on in lines that begin with a tab.
+        // The SQL files begin with comment lines, which are skipped. A statement continues on lines
+        // that begin with a tab.
         let own = rest.split_once(": ").map_or("", |(_, text)| text);
         let more = lines
             .iter()
@@ -74,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_is_found_in_a_log_with_other_things_in_it() {
+    fn the_slowest_statement_is_found_among_other_log_lines() {
         let log = "2026-01-01 10:00:00.000 UTC [1] LOG:  checkpoint starting: time\n\
                    2026-01-01 10:00:00.000 UTC [2] LOG:  duration: 31.250 ms  execute s1: -- called by: store::timer::fire\n\
                    \t-- locks: some\n\tselect * from fire($1)\n\

@@ -1,11 +1,12 @@
 //! Medians and percentiles.
 
-/// The value in the middle; 0 of nothing.
+/// Returns the median, or 0 if there are no values.
 pub(crate) fn median(values: &[f64]) -> f64 {
     percentile(values, 50.0)
 }
 
-/// The smallest value that at least this share of all is not above; 0 of nothing.
+/// Returns the smallest value such that at least this percentage of all values are not above it, or
+/// 0 if there are no values.
 pub(crate) fn percentile(values: &[f64], percent: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -16,7 +17,7 @@ pub(crate) fn percentile(values: &[f64], percent: f64) -> f64 {
         .unwrap_or_default()
 }
 
-/// Rounded for people and for diffs.
+/// Rounds a value to this number of decimals.
 pub(crate) fn rounded(value: f64, digits: i32) -> f64 {
     let factor = 10f64.powi(digits);
     (value * factor).round() / factor

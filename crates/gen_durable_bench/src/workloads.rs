@@ -1,4 +1,4 @@
-//! The workloads, by name. A later one is a file, a variant and a line in each table below.
+//! The workloads by name. A new workload needs a file, a variant and a line in each table below.
 
 mod chain;
 mod drain;
@@ -20,42 +20,46 @@ use clap::ValueEnum;
 
 use crate::{bench::Bench, report::Measured};
 
-/// What can be measured.
+/// A workload.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 #[value(rename_all = "snake_case")]
 pub enum Workload {
-    /// 100,000 one-step jobs that wait: jobs a second
+    /// Drain 100,000 jobs with one step: jobs per second
     Drain,
-    /// 5,000 instances of 10 `next` steps, without their story: steps a second
+    /// 5,000 instances with 10 `next` steps each, without history: steps per second
     Chain,
-    /// The same with their story: a line written with every commit
+    /// The same with history: one history row per commit
     ChainTold,
-    /// Single enqueues by 10 callers: rows a second
+    /// Single enqueues by 10 callers: rows per second
     Insert,
-    /// Enqueues of 1,000 in one call: rows a second
+    /// Enqueues of 1,000 rows per call: rows per second
     InsertMany,
-    /// From the commit of an enqueue to the start of its step; and what an idle engine costs
+    /// From the commit of an enqueue to the start of its step; and the cost of an idle engine
     Pickup,
-    /// The first 10,000 jobs of a large backlog: their rate against that of a small one
+    /// The first 10,000 jobs of a large backlog, compared with a small one
     Growth,
-    /// Pickup at 2,000 jobs a second while another connection holds an old snapshot, against the same without
+    /// Pickup at 2,000 jobs per second while another connection holds an old snapshot, compared
+    /// with no snapshot
     Xmin,
     /// From the commit of a signal to the start of the step that it wakes
     Signal,
-    /// One parent, 1,000 children (100,000 too in the long form) and their join
+    /// One parent, 1,000 children (with --long also 100,000) and their join
     FanOut,
-    /// 100 lanes of 100 jobs each, in two layouts; one producer and many; in the long form also 1,000 lanes beside one of a million
+    /// 100 lanes of 100 jobs each, in two layouts; one producer and many; with --long also 1,000
+    /// lanes beside one with a million instances
     Lanes,
-    /// 100 partition keys of 100 jobs each; in the long form also beside a key with a backlog of a million
+    /// 100 partition keys of 100 jobs each; with --long also beside a key with a backlog of a
+    /// million
     Partitions,
-    /// How late 1,000 timers a second fire, armed here and elsewhere; with many pending, and many overdue
+    /// The delay of 1,000 timers per second, set by this process and by another; with many pending,
+    /// and with many overdue
     Timers,
-    /// The event log and a projection of it: appends, catching up, lag, a rebuild while events arrive
+    /// The event log and a projection: appends, catching up, lag, and a rebuild while events arrive
     Projections,
 }
 
 impl Workload {
-    /// All of them, in the order in which they are measured.
+    /// All workloads, in the order of measurement.
     pub const ALL: [Workload; 14] = [
         Workload::Drain,
         Workload::Chain,
@@ -73,7 +77,7 @@ impl Workload {
         Workload::Projections,
     ];
 
-    /// Its name, on the command line and in the results.
+    /// Returns the name on the command line and in the results.
     pub const fn name(self) -> &'static str {
         match self {
             Workload::Drain => "drain",
@@ -93,7 +97,7 @@ impl Workload {
         }
     }
 
-    /// What it is, in a line.
+    /// Returns a description in one line.
     pub(crate) fn about(self) -> String {
         let help = self
             .to_possible_value()

@@ -1,36 +1,38 @@
-//! Which database, which schema in it.
+//! Connects to the database and the schema that a command works on.
 
 use std::{error::Error, fmt, sync::OnceLock};
 
 use gen_durable::{Client, DEFAULT_SCHEMA, Deed, Pool};
 
-/// Where a command looks.
+/// The database and schema of a command.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Database {
-    /// The address of the database; other users of this machine can read an argument, the environment they cannot
+    /// The URL of the database. Prefer the environment variable: other users of this machine can
+    /// read command line arguments
     #[arg(long, value_name = "URL", env = "DATABASE_URL", hide_env_values = true)]
     database_url: Option<String>,
-    /// The schema that the engine lives in
+    /// The schema of the engine
     #[arg(long, value_name = "NAME", default_value = DEFAULT_SCHEMA)]
     pub(crate) schema: String,
 }
 
-/// The act of this command, once it is recorded: it is over when the command is.
+/// The audit entry of this command, once it is written. Its outcome is recorded when the command
+/// ends.
 static ACT: OnceLock<(Client, i64, Deed)> = OnceLock::new();
 
-/// Say how the act of this command went, if it was one.
-pub(crate) async fn record_the_end<T>(ended: &anyhow::Result<T>) {
+/// Records the outcome of this command, if it wrote an audit entry.
+pub(crate) async fn record_outcome<T>(ended: &anyhow::Result<T>) {
     let Some((client, record, deed)) = ACT.get() else {
         return;
     };
-    let said = ended.as_ref().map(|_| "done").map_err(ToString::to_string);
-    let outcome = said.as_ref().copied().map_err(String::as_str);
+    let message = ended.as_ref().map(|_| "done").map_err(ToString::to_string);
+    let outcome = message.as_ref().copied().map_err(String::as_str);
     if let Err(error) = client.audit().end(*record, deed, outcome).await {
-        tracing::warn!(%error, "how it went could not be recorded");
+        tracing::warn!(%error, "the outcome of this command was not written to the audit log");
     }
 }
 
-/// Who runs this program.
+/// Returns the name of the user that runs this program.
 pub(crate) fn user() -> String {
     std::env::var("USER")
         .ok()
@@ -39,24 +41,25 @@ pub(crate) fn user() -> String {
 }
 
 impl Database {
-    /// A pool, whatever is installed there.
+    /// Returns a pool without checking the schema version.
     pub(crate) async fn pool(&self) -> anyhow::Result<Pool> {
         let url = self.url().ok_or_else(|| {
             Usage::new(
-                "which database? Set DATABASE_URL, or pass --database-url URL (`durable dev` starts one for you)",
+                "no database given: set DATABASE_URL, or pass --database-url URL (`durable dev` starts a database)",
             )
         })?;
         Ok(Pool::connect_to(url, &self.schema).await?)
     }
 
-    /// A client, on a schema that this build can work with.
+    /// Returns a client after checking that this build supports the version of the schema.
     pub(crate) async fn client(&self) -> anyhow::Result<Client> {
         let pool = self.pool().await?;
         pool.migrations().check().await?;
         Ok(Client::new(pool))
     }
 
-    /// The same, for a command that changes something: what it is about to do is recorded first, or not done.
+    /// Returns a client for a command that changes something. Writes the audit entry of the action
+    /// first; if that fails, the command does nothing.
     pub(crate) async fn client_for(
         &self,
         act: &str,
@@ -78,7 +81,7 @@ impl Database {
         Ok(client)
     }
 
-    /// For SQL that is only printed: nobody needs to answer.
+    /// Returns a pool for commands that only print SQL. It never connects.
     pub(crate) fn unconnected_pool(&self) -> anyhow::Result<Pool> {
         Ok(Pool::open("host=/nowhere user=nobody", &self.schema, 1)?)
     }
@@ -88,7 +91,7 @@ impl Database {
     }
 }
 
-/// `DATABASE_URL`, where it is set to something.
+/// Returns `DATABASE_URL` if it is set and not blank.
 pub(crate) fn url_of_the_environment() -> Option<String> {
     given(std::env::var("DATABASE_URL").ok().as_deref()).map(str::to_owned)
 }
@@ -97,7 +100,8 @@ fn given(url: Option<&str>) -> Option<&str> {
     url.map(str::trim).filter(|url| !url.is_empty())
 }
 
-/// The command was not given what it needs: exit code 2, as for a word that is not understood.
+/// Invalid usage of a command, for example a missing argument. The exit code is 2, as for errors of
+/// the argument parser.
 #[derive(Debug)]
 pub(crate) struct Usage(String);
 

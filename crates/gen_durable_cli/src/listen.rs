@@ -1,4 +1,5 @@
-//! Serving with bounds: so many connections at a time, and so long for the head of a request. (The router bounds the bodies.)
+//! An HTTP server with limits: on the number of concurrent connections, and on the time to read a
+//! request head. (The router limits the size of bodies.)
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -17,12 +18,14 @@ use hyper_util::{
 };
 use tokio::{net::TcpListener, sync::Semaphore, task::JoinSet};
 
-/// What a caller may take of us.
+/// The limits of the server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    /// So many connections are served at a time. Others wait in the system's queue.
+    /// The maximum number of concurrent connections. Further connections wait in the accept queue
+    /// of the operating system.
     connections: usize,
-    /// A head that is not complete by then, or a connection that asks nothing for so long, is closed.
+    /// A connection is closed if it has not sent a complete request head after this time, whether
+    /// it is idle or sends too slowly.
     head: Duration,
 }
 
@@ -35,19 +38,19 @@ impl Default for Bounds {
     }
 }
 
-/// After an accept that failed: the process may be out of file descriptors for a moment.
+/// The pause after a failed accept: the process may be out of file descriptors for a moment.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Serve, until this is dropped; all connections end with it.
+/// Serves until the future is dropped, which also closes all connections.
 pub(crate) async fn serve(
     listener: TcpListener,
     router: Router,
     bounds: Bounds,
 ) -> anyhow::Result<()> {
-    let places = Arc::new(Semaphore::new(bounds.connections));
+    let slots = Arc::new(Semaphore::new(bounds.connections));
     let mut connections = JoinSet::new();
     loop {
-        let place = places.clone().acquire_owned().await?;
+        let slot = slots.clone().acquire_owned().await?;
         let (stream, from): (_, SocketAddr) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -70,7 +73,7 @@ pub(crate) async fn serve(
             if let Err(error) = server.serve_connection(TokioIo::new(stream), service).await {
                 tracing::debug!(%error, "a connection ended");
             }
-            drop(place);
+            drop(slot);
         });
     }
 }
@@ -88,24 +91,24 @@ mod tests {
     async fn open(bounds: Bounds) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let said =
+        let client_ip =
             |ConnectInfo(from): ConnectInfo<SocketAddr>| async move { from.ip().to_string() };
         tokio::spawn(serve(
             listener,
-            Router::new().route("/", routing::get(said)),
+            Router::new().route("/", routing::get(client_ip)),
             bounds,
         ));
         address
     }
 
-    async fn whole_answer(stream: &mut TcpStream) -> String {
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        answer
+    async fn whole_response(stream: &mut TcpStream) -> String {
+        let mut response = String::new();
+        stream.read_to_string(&mut response).await.unwrap();
+        response
     }
 
     #[tokio::test]
-    async fn a_head_that_never_ends_is_not_waited_for_and_neither_is_silence() {
+    async fn a_connection_without_a_complete_request_head_is_closed() {
         let address = open(Bounds {
             connections: 8,
             head: Duration::from_millis(50),
@@ -114,13 +117,13 @@ mod tests {
         for sent in ["GET / HTTP/1.1\r\nhost: localhost\r\nx: ", ""] {
             let mut slow = TcpStream::connect(address).await.unwrap();
             slow.write_all(sent.as_bytes()).await.unwrap();
-            let answer = whole_answer(&mut slow).await;
+            let answer = whole_response(&mut slow).await;
             assert!(!answer.contains("200"), "{answer}");
         }
     }
 
     #[tokio::test]
-    async fn connections_beyond_the_bound_wait_for_a_place_and_get_one() {
+    async fn connections_beyond_the_limit_wait_until_one_is_closed() {
         let address = open(Bounds {
             connections: 2,
             head: Duration::from_millis(300),
@@ -130,21 +133,21 @@ mod tests {
         for _ in 0..2 {
             slow.push(TcpStream::connect(address).await.unwrap());
         }
-        // Whoever asks meanwhile is answered when one of them is turned out, and not before.
+        // The third connection is served only after the server has closed one of the two idle ones.
         let mut third = TcpStream::connect(address).await.unwrap();
         third
             .write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
             .await
             .unwrap();
-        let answer = whole_answer(&mut third).await;
+        let answer = whole_response(&mut third).await;
         assert!(
             answer.starts_with("HTTP/1.1 200") && answer.ends_with("127.0.0.1"),
             "{answer}"
         );
         for stream in &mut slow {
             assert!(
-                !whole_answer(stream).await.contains("200"),
-                "it was turned out"
+                !whole_response(stream).await.contains("200"),
+                "the server must close it"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! `durable`: see and steer gen_durable, and a demo.
+//! The `durable` command: shows and controls the instances of gen_durable, and runs a demo.
 
 mod commands;
 mod connect;
@@ -23,13 +23,14 @@ use crate::commands::{
     name = "durable",
     version,
     max_term_width = 100,
-    after_help = "Exit codes: 0 all is well, 1 an error, 2 a command that is not understood"
+    after_help = "Exit codes: 0 success, 1 error (for `doctor`: findings), 2 invalid usage"
 )]
 struct Cli {
-    /// Print JSON, for programs
+    /// Print JSON
     #[arg(long, global = true)]
     json: bool,
-    /// Look again every so many seconds, until Ctrl-C: for ls, show, explain, queues, workers, audit and doctor
+    /// Repeat the command every N seconds until Ctrl-C (for ls, show, explain, queues, workers,
+    /// audit and doctor)
     #[arg(long, global = true, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", require_equals = true,
         value_parser = clap::value_parser!(u64).range(1..=3600))]
     watch: Option<u64>,
@@ -53,9 +54,9 @@ enum Command {
     Queues(queues::Args),
     Lanes(lanes::Args),
     Partitions(partitions::Args),
-    /// Claim nothing more from a queue, in any process, until it is resumed
+    /// Pause a queue: no process claims from it until it is resumed
     Pause(pause::Args),
-    /// Open a paused queue again
+    /// Resume a paused queue
     Resume(pause::Args),
     Timers(timers::Args),
     Schedules(schedules::Args),
@@ -64,14 +65,14 @@ enum Command {
     Audit(audit::Args),
     Doctor(doctor::Args),
     Serve(serve::Args),
-    /// Print a script that completes this command in a shell: durable completions bash
+    /// Print a completion script for a shell: durable completions bash
     Completions {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Measure what this machine can do, beside what plain SQL can
+    /// Measure the engine on this machine and compare it with plain SQL
     Bench(bench::Args),
-    /// A worker process of the demo
+    /// A worker process of the demo (started by `durable demo`)
     #[command(name = shop::staff::WORKER_COMMAND, hide = true)]
     DemoWorker,
 }
@@ -96,12 +97,12 @@ fn main() -> ExitCode {
             Some(seconds) => watch::run(seconds, &cli.command, || run(Cli::parse())).await,
             None => {
                 let ended = run(cli).await;
-                connect::record_the_end(&ended).await;
+                connect::record_outcome(&ended).await;
                 ended
             }
         }
     });
-    // Nothing that still blocks a thread may keep the command from ending.
+    // Blocking tasks that still run must not keep the process from exiting.
     runtime.shutdown_timeout(Duration::from_millis(100));
     ended.unwrap_or_else(|error| fail(&error))
 }
@@ -142,16 +143,18 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// 2: the command was not given what it needs. 1: anything else.
+/// Prints the error and returns the exit code: 2 for invalid usage, 1 for every other error.
 fn fail(error: &anyhow::Error) -> ExitCode {
-    // The causes stand in the message of ours already; anyhow's own chain is for those of others.
+    // The messages of our own errors already contain their causes. Append only the causes that are
+    // missing, which come from other libraries.
     let mut message = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
         if !message.contains(&cause) {
             message = format!("{message}: {cause}");
         }
     }
-    // A message of several lines (the end of a log) stays one; each line is made safe.
+    // A message may have several lines, such as the end of a log. Escape each line and keep the
+    // line breaks.
     let lines: Vec<String> = message.lines().map(text::safe).collect();
     eprintln!("error: {}", lines.join("\n"));
     ExitCode::from(if error.is::<connect::Usage>() { 2 } else { 1 })

@@ -1,8 +1,9 @@
-//! Words for people: numbers, times, and text from outside that must not reach a terminal as it is.
+//! Formats numbers and times, and escapes text that must not reach a terminal unchanged.
 
 use gen_durable::Timestamp;
 
-/// Text from a row, for a terminal: what could move a cursor, colour or reorder what is shown is written out instead.
+/// Escapes text from the database for a terminal: control characters, and characters that reorder
+/// or hide text, are written as escapes.
 pub(crate) fn safe(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
@@ -17,11 +18,13 @@ pub(crate) fn safe(text: &str) -> String {
     shown
 }
 
-/// JSON text, for a terminal as well as for a program: the same value, with the same characters as escapes of JSON's.
+/// Escapes JSON text for a terminal and for programs: the same value, with the same characters
+/// written as JSON escapes.
 pub(crate) fn safe_json(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
-        // Between its strings JSON has line ends and no other control character; all else stands in a string.
+        // Outside its strings, the JSON has line breaks and no other control characters. All other
+        // escaped characters are inside strings.
         if is_dangerous(c) && c != '\n' {
             let mut units = [0_u16; 2];
             c.encode_utf16(&mut units)
@@ -34,15 +37,15 @@ pub(crate) fn safe_json(text: &str) -> String {
     shown
 }
 
-/// Control characters (an escape sequence begins with one), and those that change the direction of what follows or
-/// cannot be seen.
+/// Returns true for control characters (escape sequences start with one), and for characters that
+/// change the text direction or are invisible.
 fn is_dangerous(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
         || matches!(c, '\u{e0000}'..='\u{e007f}')
 }
 
-/// At most so many characters.
+/// Truncates text to `most` characters.
 pub(crate) fn short(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();
@@ -52,7 +55,7 @@ pub(crate) fn short(text: &str, most: usize) -> String {
     kept
 }
 
-/// One line of JSON as many, each number and string as it stands.
+/// Indents JSON over several lines. Numbers and strings stay unchanged.
 pub(crate) fn indented(json: &str) -> String {
     let mut shown = String::with_capacity(json.len() * 2);
     let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
@@ -98,13 +101,13 @@ fn new_line(shown: &mut String, depth: usize) {
     (0..depth).for_each(|_| shown.push_str("  "));
 }
 
-/// 1234567 as "1,234,567".
+/// Formats 1234567 as "1,234,567".
 pub(crate) fn thousands<N: TryInto<i64>>(number: N) -> String {
     let number = number.try_into().unwrap_or(i64::MAX);
     let digits = number.unsigned_abs().to_string();
     let mut shown = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place) % 3 == 0 {
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
             shown.push(',');
         }
         shown.push(digit);
@@ -116,7 +119,7 @@ pub(crate) fn thousands<N: TryInto<i64>>(number: N) -> String {
     }
 }
 
-/// "3 s ago", "in 2 min".
+/// Formats a time relative to now: "3 s ago", "in 2 min".
 pub(crate) fn relative(then: Timestamp, now: Timestamp) -> String {
     let seconds = now.duration_since(then).as_secs_f64();
     match seconds {
@@ -126,7 +129,7 @@ pub(crate) fn relative(then: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// "340 ms", "1.2 s", "12 s", "5 min", "3 h", "2 d".
+/// Formats a duration: "340 ms", "1.2 s", "12 s", "5 min", "3 h", "2 d".
 pub(crate) fn span(seconds: f64) -> String {
     match seconds {
         s if s < 1.0 => format!("{:.0} ms", s * 1000.0),
@@ -144,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_that_steers_a_terminal_gets_through() {
+    fn control_characters_are_escaped_for_a_terminal() {
         let evil = "a\u{1b}[31mred\u{9b}2J\r\n\u{202e}x\u{7f}\u{e0041}é";
         assert_eq!(
             safe(evil),
@@ -157,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_indented_without_touching_its_values() {
+    fn json_is_indented_without_changing_its_values() {
         let json =
             r#"{"a": [1, 123456789012345678901234567890], "b": {}, "c": "x{,}\"[", "d": []}"#;
         let shown = indented(json);
@@ -167,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_times_read_well() {
+    fn numbers_and_times_are_formatted() {
         assert_eq!(
             [0, 999, 1000, -1234567].map(thousands::<i64>),
             ["0", "999", "1,000", "-1,234,567"]

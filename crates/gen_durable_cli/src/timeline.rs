@@ -1,4 +1,4 @@
-//! The story of an instance, for people and for programs.
+//! The history of an instance, as a table or as JSON.
 
 use std::str::FromStr;
 
@@ -10,20 +10,21 @@ use crate::{
     text::{short, span},
 };
 
-/// An error is shown up to here; `--json` has a thousand characters of it, and the row all of the last one.
+/// The maximum length of an error in the table. `--json` shows up to a thousand characters, and the
+/// row of the instance contains the whole last error.
 const ERROR_CHARS: usize = 100;
 
-/// A page of a story, the oldest line first.
+/// One page of the history, oldest entry first.
 #[derive(Debug)]
 pub(crate) struct Timeline {
     lines: Vec<StoryLine>,
-    /// There is more before this.
+    /// The cursor of the next older page, if there is one.
     before: Option<StoryMark>,
-    /// Whether it is the newest page.
+    /// Whether this is the newest page.
     is_newest: bool,
 }
 
-/// Where a page ends, as the page after it says it: COMMITS.CLAIMS.
+/// The cursor of a page: the number of commits and the number of claims, as COMMITS.CLAIMS.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Before(StoryMark);
 
@@ -33,7 +34,9 @@ impl FromStr for Before {
         let (seq, epoch) = text.split_once('.').unwrap_or((text, "0"));
         match (seq.parse(), epoch.parse()) {
             (Ok(seq), Ok(epoch)) => Ok(Before(StoryMark { seq, epoch })),
-            _ => Err("two numbers with a dot, as the page before says them: 120.7".into()),
+            _ => Err(
+                "expected two numbers with a dot, as printed below the previous page: 120.7".into(),
+            ),
         }
     }
 }
@@ -53,7 +56,7 @@ impl Timeline {
                 is_newest,
             });
         }
-        // One more than is shown: is there more?
+        // Read one entry more than is shown, to know whether there is an older page.
         let mut lines = inspect
             .story(id, before.map(|before| before.0), limit + 1)
             .await?;
@@ -68,7 +71,7 @@ impl Timeline {
         })
     }
 
-    /// For programs.
+    /// Returns the entries as JSON.
     pub(crate) fn as_json(&self) -> Value {
         let line = |line: &StoryLine| {
             json!({
@@ -82,13 +85,13 @@ impl Timeline {
         self.lines.iter().map(line).collect()
     }
 
-    /// Where the page before this one ends, if there is one.
+    /// Returns the cursor of the next older page, if there is one.
     pub(crate) fn older(&self) -> Option<String> {
         self.before
             .map(|mark| format!("{}.{}", mark.seq, mark.epoch))
     }
 
-    /// For people: nothing, if nothing is told.
+    /// Returns the history as a table, or an empty string if there are no entries.
     pub(crate) fn for_people(&self, row: &Instance) -> String {
         if self.lines.is_empty() {
             return String::new();
@@ -143,12 +146,12 @@ impl Timeline {
         match self.older() {
             Some(mark) => format!("{shown}older: durable show {} --before {mark}\n", row.id),
             None if self.is_newest => shown,
-            None => format!("{shown}that is its beginning\n"),
+            None => format!("{shown}this is the oldest page\n"),
         }
     }
 }
 
-/// How long a step ran: most are over in no time.
+/// Formats the run time of a step. Most steps take less than a millisecond.
 fn ran(seconds: f64) -> String {
     if seconds < 0.001 {
         "< 1 ms".to_owned()
@@ -157,7 +160,8 @@ fn ran(seconds: f64) -> String {
     }
 }
 
-/// Seconds between what made it ready and the start of this step, if the line before is of the commit before.
+/// Returns the seconds between the moment when the instance became ready and the start of this
+/// step. `None` if the entry of the previous commit is missing.
 fn waited(line: &StoryLine, ready: Option<(i64, Timestamp)>) -> Option<f64> {
     let (seq, since) = ready?;
     let took = line.took?.as_secs_f64();
@@ -167,18 +171,18 @@ fn waited(line: &StoryLine, ready: Option<(i64, Timestamp)>) -> Option<f64> {
 
 fn outcome(line: &StoryLine) -> String {
     match line.outcome.as_str() {
-        "reap" => "its worker died".to_owned(),
+        "reap" => "worker expired".to_owned(),
         "cancel" => "cancelled".to_owned(),
-        "operator_retry" => "retried by hand".to_owned(),
+        "operator_retry" => "retried by operator".to_owned(),
         "failure" if line.status == Status::Runnable => "failed, retries".to_owned(),
         "failure" => "failed".to_owned(),
         "stop" => "stopped".to_owned(),
-        "wait" if line.status == Status::Runnable => "waited for nothing".to_owned(),
+        "wait" if line.status == Status::Runnable => "wait, already met".to_owned(),
         other => other.to_owned(),
     }
 }
 
-/// What it waited for and when that came; what went wrong.
+/// Describes the wait of this entry (what ended it, and after how long) and its error.
 fn about(line: &StoryLine) -> String {
     let mut parts: Vec<String> = Vec::new();
     if let (Some(at), Some(cause)) = (line.woken_at, &line.cause) {
@@ -202,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_ends_where_it_says() {
+    fn a_page_cursor_is_parsed_or_rejected() {
         let mark = |text: &str| {
             text.parse::<Before>()
                 .map(|Before(mark)| (mark.seq, mark.epoch))

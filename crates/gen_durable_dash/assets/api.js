@@ -1,6 +1,6 @@
-// Asking the server. Every act carries a header that no other site's page can send.
+// Requests to the API. Every action carries a header that pages of other sites cannot send.
 
-// Numbers that a browser cannot hold are kept as they stand.
+// A number that a JavaScript number cannot represent exactly, kept as its source text.
 export class Exact {
   constructor(source) { this.source = source; }
 }
@@ -19,12 +19,12 @@ export class Problem extends Error {
   }
 }
 
-async function ask(path, options) {
+async function request(path, options) {
   let response;
   try {
     response = await fetch(path, { credentials: 'same-origin', ...options });
   } catch {
-    throw new Problem(0, { detail: 'the server does not answer' });
+    throw new Problem(0, { detail: 'the server does not respond' });
   }
   const text = await response.text();
   if (response.status === 401 && options?.method !== 'POST') location.reload();
@@ -34,16 +34,16 @@ async function ask(path, options) {
   return body;
 }
 
-export const get = (path) => ask(`api/v1/${path}`);
+export const get = (path) => request(`api/v1/${path}`);
 
 export const post = (path, body = {}) =>
-  ask(`api/v1/${path}`, {
+  request(`api/v1/${path}`, {
     method: 'POST',
     headers: { 'content-type': 'application/json', 'x-durable': '1' },
     body: typeof body === 'string' ? body : JSON.stringify(body),
   });
 
-// A query of what is given, and nothing of what is not.
+// Builds a query string from the values that are set.
 export function query(values) {
   const given = Object.entries(values).filter(([, value]) => value !== undefined && value !== null && value !== '');
   return given.length ? `?${new URLSearchParams(given)}` : '';

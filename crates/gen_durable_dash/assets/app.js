@@ -1,4 +1,4 @@
-// The frame around every page: where one can go, how to find something, whether it is live.
+// The frame around every page: navigation, search, keyboard shortcuts, and the connection status.
 
 import { html, render, useEffect, useRef, useState } from './vendor/preact-htm.js';
 import { get, post } from './api.js';
@@ -19,7 +19,8 @@ import { Projections } from './pages/projections.js';
 import { Workers } from './pages/workers.js';
 import { Audit } from './pages/audit.js';
 
-// A page is a line here: its address, its name, its key (after g), what is drawn, and a number to show beside it.
+// One entry per page: its path, name, shortcut (after g), the list view, the view of a single item,
+// and the number shown beside the name.
 const PAGES = [
   { path: '', name: 'Overview', key: 'o', view: Overview },
   { path: 'machines', name: 'Machines', key: 'm', view: Machines, one: Machine },
@@ -31,7 +32,7 @@ const PAGES = [
   { path: 'schedules', name: 'Schedules', key: 's', view: Schedules, one: Schedule, count: (live) => live?.attention?.schedules_in_trouble, tone: 'bad' },
   { path: 'projections', name: 'Projections', key: 'p', view: Projections, one: Projections },
   { path: 'workers', name: 'Workers', key: 'w', view: Workers, count: (live) => live?.workers.filter((worker) => worker.alive).length },
-  { path: 'audit', name: 'Acts', key: 'a', view: Audit },
+  { path: 'audit', name: 'Audit log', key: 'a', view: Audit },
 ];
 
 function Search() {
@@ -87,7 +88,7 @@ function Theme() {
   useEffect(() => {
     if (theme === 'auto') delete document.documentElement.dataset.theme;
     else document.documentElement.dataset.theme = theme;
-    try { localStorage.setItem('durable-theme', theme); } catch { /* a browser that keeps nothing */ }
+    try { localStorage.setItem('durable-theme', theme); } catch { /* storage is disabled in this browser */ }
   }, [theme]);
   const next = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
   return html`<button class="quiet" onClick=${() => setTheme(next)} aria-label=${`Theme: ${theme}. Change to ${next}`} title=${`Theme: ${theme}`}>
@@ -96,11 +97,11 @@ function Theme() {
 }
 
 function Help({ onClose }) {
-  return html`<${Dialog} title="Keys" onClose=${onClose}>
+  return html`<${Dialog} title="Keyboard shortcuts" onClose=${onClose}>
     <dl class="keys">
       <dt><kbd>/</kbd></dt><dd>Find an instance</dd>
       ${PAGES.map((page) => html`<dt><kbd>g</kbd> <kbd>${page.key}</kbd></dt><dd>${page.name}</dd>`)}
-      <dt><kbd>?</kbd></dt><dd>This</dd>
+      <dt><kbd>?</kbd></dt><dd>Show this list</dd>
     </dl>
     <div class="row end"><button onClick=${onClose}>Close</button></div>
   <//>`;
@@ -113,19 +114,19 @@ function Frame() {
   const [help, setHelp] = useState(false);
   useEffect(() => { get('session').then(setSession, () => {}); }, []);
   useKeys(() => setHelp(true));
-  const [place = '', one] = route.parts;
-  const page = PAGES.find((known) => known.path === place);
+  const [section = '', one] = route.parts;
+  const page = PAGES.find((known) => known.path === section);
   const View = one !== undefined ? page?.one : page?.view;
   const title = session?.title ?? 'gen_durable';
   useEffect(() => {
-    document.title = `${one ?? page?.name ?? 'Nothing here'} · ${title}`;
+    document.title = `${one ?? page?.name ?? 'Page not found'} · ${title}`;
     document.querySelector('main')?.focus({ preventScroll: true });
     scrollTo(0, 0);
-  }, [place, one, title]);
+  }, [section, one, title]);
   const signOut = async () => { await post('session/end'); location.reload(); };
   const trouble = live.data?.trouble;
   const dot = !live.connected ? 'is-off' : trouble ? 'is-bad' : 'is-on';
-  const said = !live.connected ? 'connecting' : trouble ? 'the database does not answer' : 'live';
+  const said = !live.connected ? 'connecting' : trouble ? 'database unavailable' : 'live';
   return html`
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.querySelector('main').focus(); }}>Skip to the content</a>
     <header class="top">
@@ -133,7 +134,7 @@ function Frame() {
       <${Search} />
       <span class=${`dot ${dot}`} role="status"><i></i>${said}</span>
       <${Theme} />
-      <button class="quiet keys-button" onClick=${() => setHelp(true)} aria-label="Keys">?</button>
+      <button class="quiet keys-button" onClick=${() => setHelp(true)} aria-label="Keyboard shortcuts">?</button>
       ${session?.may_sign_out && html`<button class="quiet" onClick=${signOut}>Sign out</button>`}
     </header>
     <nav class="side" aria-label="Pages">
@@ -146,10 +147,10 @@ function Frame() {
       <p class="about">${session && html`${session.role}<br />schema ${session.schema}<br />v${session.version}`}</p>
     </nav>
     <main id="main" tabindex="-1">
-      ${trouble && html`<p class="notice is-bad" role="alert">The database does not answer, so these numbers are old. ${trouble}</p>`}
+      ${trouble && html`<p class="notice is-bad" role="alert">The database does not respond, so these numbers are out of date. ${trouble}</p>`}
       ${View
-        ? session ? html`<${View} key=${`${place}/${one ?? ''}`} one=${one} query=${route.query} live=${live} mayAct=${session.may_act} />` : html`<${Loading} lines=${6} />`
-        : html`<h1>Nothing here</h1><p>There is no such page. <a href="#/">Back to the overview</a></p>`}
+        ? session ? html`<${View} key=${`${section}/${one ?? ''}`} one=${one} query=${route.query} live=${live} mayAct=${session.may_act} />` : html`<${Loading} lines=${6} />`
+        : html`<h1>Page not found</h1><p>This page does not exist. <a href="#/">Back to the overview</a></p>`}
     </main>
     <${Toasts} />
     ${help && html`<${Help} onClose=${() => setHelp(false)} />`}`;

@@ -1,4 +1,4 @@
-// How much falls into each part of a time ahead: bars of several kinds on one another, drawn as SVG.
+// A stacked bar chart as SVG: counts by kind in each part of a time range ahead.
 
 import { html, useState } from './vendor/preact-htm.js';
 import { number } from './text.js';
@@ -10,7 +10,7 @@ const BOTTOM = 20;
 const TOP = 10;
 const GAP = 3;
 
-// A round number that is not below.
+// Returns the next round number that is not below the value.
 function ceiling(value) {
   if (value <= 4) return 4;
   const power = 10 ** Math.floor(Math.log10(value));
@@ -38,7 +38,7 @@ export function Bars({ label, parts, seconds, kinds, cap }) {
         return kinds.map((kind) => {
           const from = below;
           below += kind.counts[part];
-          // What is not nothing shows.
+          // A count above zero is always visible: the bar is at least 1.5 units high.
           return kind.counts[part] > 0 && html`<rect class=${`bar c-${kind.kind} ${at === part ? 'is-picked' : ''}`} x=${LEFT + part * width + GAP} width=${width - 2 * GAP} y=${Math.min(y(below), y(from) - 1.5)} height=${Math.max(1.5, y(from) - y(below))} />`;
         });
       })}
@@ -46,7 +46,7 @@ export function Bars({ label, parts, seconds, kinds, cap }) {
     </svg>
     <figcaption>
       ${kinds.map((kind) => html`<span class="key"><i class=${`c-${kind.kind}`}></i>${kind.name} <b>${at === null ? number(kind.counts.reduce((sum, count) => sum + count, 0)) : said(kind.counts[at])}</b></span>`)}
-      <span class="key when">${at === null ? 'in all' : `in ${minutes(at)} to ${minutes(at + 1)} min`}</span>
+      <span class="key when">${at === null ? 'total' : `in ${minutes(at)} to ${minutes(at + 1)} min`}</span>
     </figcaption>
   </figure>`;
 }

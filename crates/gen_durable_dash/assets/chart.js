@@ -1,4 +1,4 @@
-// Lines over time, drawn as SVG.
+// A line chart as SVG.
 
 import { html, useState } from './vendor/preact-htm.js';
 
@@ -8,7 +8,7 @@ const LEFT = 44;
 const BOTTOM = 18;
 const TOP = 8;
 
-// A round number that is not below.
+// Returns the next round number that is not below the value.
 function ceiling(value) {
   if (value <= 0) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
@@ -26,7 +26,8 @@ function path(values, x, y) {
   return text;
 }
 
-// A point in time where nothing settled has no length of time: the line goes on to the next one.
+// Fills points without a value (no instance finished then) with the last value before them, so that
+// the line has no gaps.
 const bridged = (values) => {
   let last = null;
   return values.map((value) => { if (value !== null) last = value; return last; });

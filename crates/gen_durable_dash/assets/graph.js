@@ -1,4 +1,5 @@
-// A machine, drawn: its steps in layers from left to right, the ways between them as their stories tell.
+// A machine drawn as a graph: its steps in layers from left to right, and the transitions that the
+// recorded history contains.
 
 import { html } from './vendor/preact-htm.js';
 import { counted, number, span } from './text.js';
@@ -7,12 +8,13 @@ import { link } from './route.js';
 const BOX = { w: 150, h: 62 };
 const GAP = { x: 56, y: 30 };
 const ENDS = { done: 'done', stop: 'failed', cancel: 'cancelled' };
-// What ends badly ends below: the way there crosses no step.
+// Failed and cancelled are drawn below the steps, so that edges to them cross no step.
 const BELOW = ['→failed', '→cancelled'];
 
-// Ways that lead back to the step itself are told as a mark on it.
-function waysOf(machine) {
-  const ways = new Map();
+// Groups the transitions into edges. A transition from a step to itself is not an edge: it is shown
+// as a mark on the step.
+function edgesOf(machine) {
+  const edges = new Map();
   const loops = new Map();
   for (const edge of machine.edges) {
     const end = ENDS[edge.outcome] ?? null;
@@ -24,17 +26,18 @@ function waysOf(machine) {
       continue;
     }
     const key = JSON.stringify([edge.from, to]);
-    const way = ways.get(key) ?? { from: edge.from, to, count: 0, outcomes: new Set(), took: 0 };
-    way.count += edge.count;
-    way.outcomes.add(edge.outcome);
-    ways.set(key, way);
+    const arc = edges.get(key) ?? { from: edge.from, to, count: 0, outcomes: new Set(), took: 0 };
+    arc.count += edge.count;
+    arc.outcomes.add(edge.outcome);
+    edges.set(key, arc);
   }
-  return { ways: [...ways.values()], loops };
+  return { edges: [...edges.values()], loops };
 }
 
-// How deep each step is: the longest way to it that does not go back. Ways are taken by how often they are gone, so that the
-// rare one is the one that counts as going back.
-function layersOf(steps, ways) {
+// Computes the layer of each step: the length of the longest path to it without back edges. Edges
+// are processed by descending count, so that of the edges in a cycle the rarest becomes the back
+// edge.
+function layersOf(steps, edges) {
   const before = new Map(steps.map((step) => [step, new Set()]));
   const reaches = (from, to, seen = new Set()) => {
     if (from === to) return true;
@@ -43,9 +46,9 @@ function layersOf(steps, ways) {
     return steps.some((step) => before.get(step)?.has(from) && reaches(step, to, seen));
   };
   const back = new Set();
-  for (const way of [...ways].sort((a, b) => b.count - a.count)) {
-    if (reaches(way.to, way.from)) back.add(way);
-    else before.get(way.to)?.add(way.from);
+  for (const arc of [...edges].sort((a, b) => b.count - a.count)) {
+    if (reaches(arc.to, arc.from)) back.add(arc);
+    else before.get(arc.to)?.add(arc.from);
   }
   const depth = new Map();
   const depthOf = (step) => {
@@ -61,40 +64,40 @@ function layersOf(steps, ways) {
 }
 
 export function layout(machine) {
-  const { ways, loops } = waysOf(machine);
-  const ends = [...new Set(ways.map((way) => way.to).filter((to) => to.startsWith('→')))];
+  const { edges, loops } = edgesOf(machine);
+  const ends = [...new Set(edges.map((arc) => arc.to).filter((to) => to.startsWith('→')))];
   const steps = [...Object.keys(machine.steps), ...ends.filter((end) => !BELOW.includes(end))];
-  const { depth, back } = layersOf(steps, ways.filter((way) => !BELOW.includes(way.to)));
+  const { depth, back } = layersOf(steps, edges.filter((arc) => !BELOW.includes(arc.to)));
   const layers = [];
   steps.forEach((step) => (layers[depth.get(step)] ??= []).push(step));
-  const place = new Map();
+  const positions = new Map();
   const filled = layers.filter(Boolean);
-  // Each layer in the order of where its ways come from.
+  // Sort each layer by the average row of the predecessors of its steps.
   filled.forEach((layer, index) => {
     const weight = (step) => {
-      const from = ways.filter((way) => way.to === step && place.has(way.from)).map((way) => place.get(way.from).row);
+      const from = edges.filter((arc) => arc.to === step && positions.has(arc.from)).map((arc) => positions.get(arc.from).row);
       return from.length ? from.reduce((sum, row) => sum + row, 0) / from.length : 0;
     };
     layer.sort((a, b) => weight(a) - weight(b) || a.localeCompare(b));
-    layer.forEach((step, row) => place.set(step, { layer: index, row, rows: layer.length }));
+    layer.forEach((step, row) => positions.set(step, { layer: index, row, rows: layer.length }));
   });
   const tallest = Math.max(1, ...filled.map((layer) => layer.length));
   const height = tallest * BOX.h + (tallest - 1) * GAP.y;
-  for (const spot of place.values()) {
+  for (const spot of positions.values()) {
     const own = spot.rows * BOX.h + (spot.rows - 1) * GAP.y;
     spot.x = 12 + spot.layer * (BOX.w + GAP.x);
     spot.y = 34 + (height - own) / 2 + spot.row * (BOX.h + GAP.y);
   }
   const width = 24 + filled.length * BOX.w + Math.max(0, filled.length - 1) * GAP.x;
   const below = BELOW.filter((end) => ends.includes(end));
-  below.forEach((end, row) => place.set(end, { x: width - BOX.w - 12, y: 34 + height + 24 + row * 46 - BOX.h / 2, layer: filled.length }));
-  return { place, ways, loops, back, width, height: height + 62 + below.length * 46 };
+  below.forEach((end, row) => positions.set(end, { x: width - BOX.w - 12, y: 34 + height + 24 + row * 46 - BOX.h / 2, layer: filled.length }));
+  return { positions, edges, loops, back, width, height: height + 62 + below.length * 46 };
 }
 
-// The steps of a machine in the order in which they are gone through.
+// Returns the steps of a machine in layout order.
 export function stepsInOrder(machine) {
-  const { place } = layout(machine);
-  const at = (step) => { const spot = place.get(step); return spot ? spot.layer * 1000 + (spot.row ?? 0) : 0; };
+  const { positions } = layout(machine);
+  const at = (step) => { const spot = positions.get(step); return spot ? spot.layer * 1000 + (spot.row ?? 0) : 0; };
   return Object.keys(machine.steps).sort((a, b) => at(a) - at(b));
 }
 
@@ -107,7 +110,7 @@ function curve(from, to, isBack, isBelow) {
   const [x2, y2] = [to.x, to.y + BOX.h / 2];
   if (!isBack && x2 > x1) {
     const bend = Math.max(26, (x2 - x1) / 2);
-    // A way over other layers goes around them.
+    // An edge that skips layers curves around them.
     const lift = to.layer - from.layer > 1 && Math.abs(y1 - y2) < 4 ? -BOX.h - 6 : 0;
     const mid = [(x1 + x2) / 2, (y1 + y2) / 2 + lift * 0.75];
     return { d: `M${x1} ${y1}C${x1 + bend} ${y1 + lift} ${x2 - bend} ${y2 + lift} ${x2} ${y2}`, mid };
@@ -127,7 +130,7 @@ function Node({ machine, step, spot, counts, loop }) {
   let at = 0;
   const said = [...LIVE, ...BAD].filter((status) => counts[status]).map((status) => `${counts[status]} ${status.replace('_', ' ')}`);
   return html`<a href=${link('instances', { machine, step })}>
-    <title>${step}: ${said.join(', ') || 'nothing stands here'}</title>
+    <title>${step}: ${said.join(', ') || 'no instances'}</title>
     <g class=${`node ${live ? 'is-live' : ''} ${bad ? 'is-bad' : ''}`} transform=${`translate(${spot.x} ${spot.y})`}>
       <rect class="box" width=${BOX.w} height=${BOX.h} rx="10" />
       <text class="name" x="12" y="22">${step.length > 17 ? `${step.slice(0, 16)}…` : step}</text>
@@ -150,28 +153,28 @@ const End = ({ name, spot, count }) => html`<g class=${`end is-${name}`} transfo
 </g>`;
 
 export function Graph({ machine }) {
-  const { place, ways, loops, back, width, height } = layout(machine);
-  const most = Math.max(1, ...ways.map((way) => way.count));
-  const into = (step) => ways.filter((way) => way.to === step).reduce((sum, way) => sum + way.count, 0);
+  const { positions, edges, loops, back, width, height } = layout(machine);
+  const most = Math.max(1, ...edges.map((arc) => arc.count));
+  const into = (step) => edges.filter((arc) => arc.to === step).reduce((sum, arc) => sum + arc.count, 0);
   return html`<div class="graph" tabindex="0" role="region" aria-label=${`The steps of ${machine.name}`}>
     <svg viewBox=${`0 0 ${width} ${height}`} width=${width} height=${height} role="group" aria-label=${`Machine ${machine.name}`}>
       <defs><marker id="tip" viewBox="0 0 8 8" refX="7.5" refY="4" markerWidth="9" markerHeight="9" markerUnits="userSpaceOnUse" orient="auto-start-reverse"><path d="M0 0L8 4L0 8Z" /></marker></defs>
-      ${ways.map((way) => {
-        const { d, mid, side } = curve(place.get(way.from), place.get(way.to), back.has(way), BELOW.includes(way.to));
-        const outcomes = [...way.outcomes].filter((outcome) => !['next', 'done', 'stop'].includes(outcome)).join(', ');
-        return html`<g class=${`way ${way.to === '→failed' ? 'is-bad' : ''}`}>
-          <path d=${d} marker-end="url(#tip)" stroke-width=${1.2 + 2.4 * (way.count / most)} />
-          <text x=${mid[0]} y=${mid[1] - 6} text-anchor=${side ?? 'middle'}>${number(way.count)}${outcomes && ` · ${outcomes}`}</text>
+      ${edges.map((arc) => {
+        const { d, mid, side } = curve(positions.get(arc.from), positions.get(arc.to), back.has(arc), BELOW.includes(arc.to));
+        const outcomes = [...arc.outcomes].filter((outcome) => !['next', 'done', 'stop'].includes(outcome)).join(', ');
+        return html`<g class=${`way ${arc.to === '→failed' ? 'is-bad' : ''}`}>
+          <path d=${d} marker-end="url(#tip)" stroke-width=${1.2 + 2.4 * (arc.count / most)} />
+          <text x=${mid[0]} y=${mid[1] - 6} text-anchor=${side ?? 'middle'}>${number(arc.count)}${outcomes && ` · ${outcomes}`}</text>
         </g>`;
       })}
-      ${[...place].map(([step, spot]) => (step.startsWith('→')
+      ${[...positions].map(([step, spot]) => (step.startsWith('→')
         ? html`<${End} name=${step.slice(1)} spot=${spot} count=${into(step)} />`
         : html`<${Node} machine=${machine.name} step=${step} spot=${spot} counts=${machine.steps[step] ?? {}} loop=${loops.get(step)} />`))}
     </svg>
   </div>`;
 }
 
-// How long each step takes, on average, among the lines that were read.
+// Returns the average duration of each step, over the recorded transitions that were read.
 export function stepTimes(machine) {
   const sums = new Map();
   for (const edge of machine.edges) {

@@ -1,4 +1,5 @@
-// What goes on, as it goes on: one stream for the whole page, which comes back by itself when it breaks.
+// The live numbers: one event stream for the whole page. It reconnects by itself after an
+// interruption.
 
 import { useEffect, useRef, useState } from './vendor/preact-htm.js';
 import { get } from './api.js';
@@ -14,7 +15,8 @@ function say(change) {
 }
 
 function receive(data) {
-  // Times are the database's: how far they are from this machine's clock is taken off.
+  // Times come from the database. The difference between its clock and the browser's clock is
+  // corrected.
   const skew = data.at ? Date.parse(data.at) - Date.now() : state.skew;
   say({ data, connected: true, skew });
 }
@@ -25,11 +27,11 @@ function open() {
   source.onmessage = (event) => receive(JSON.parse(event.data));
   source.onerror = () => {
     say({ connected: false });
-    // Some proxies do not let streams through: then one asks.
+    // Some proxies block event streams: poll the overview instead.
     if (source?.readyState === EventSource.CLOSED) {
       close();
       retry = setTimeout(async () => {
-        try { receive(await get('overview')); } catch { /* the dot says it */ }
+        try { receive(await get('overview')); } catch { /* the status indicator shows it */ }
         open();
       }, 2000);
     }
@@ -42,7 +44,7 @@ function close() {
   clearTimeout(retry);
 }
 
-// Nobody sees a page that is hidden: it costs nothing then.
+// A hidden page closes its stream and causes no load.
 document.addEventListener('visibilitychange', () => (document.hidden ? close() : open()));
 open();
 
@@ -56,8 +58,9 @@ export function useLive() {
   return { ...seen, now: Date.now() + seen.skew };
 }
 
-// Ask for something, and again every so often while the page is seen and `again` says so.
-export function useAsked(path, { every = 0, again = () => true } = {}) {
+// Fetches a path of the API, and fetches it again every `every` milliseconds while the page is
+// visible and `again` returns true.
+export function useFetch(path, { every = 0, again = () => true } = {}) {
   const [answer, setAnswer] = useState({ data: null, error: null, path: null });
   const latest = useRef(path);
   latest.current = path;

@@ -1,4 +1,4 @@
-// Parts that pages are made of.
+// Components shared by the pages.
 
 import { html, useEffect, useRef, useState } from './vendor/preact-htm.js';
 import { Exact } from './api.js';
@@ -24,20 +24,22 @@ export const Loading = ({ lines = 3 }) => html`<div class="loading" role="status
   ${Array.from({ length: lines }, () => html`<span class="bone"></span>`)}
 </div>`;
 
-export const Trouble = ({ error }) => error && html`<p class="notice is-bad" role="alert">${error.message}</p>`;
+export const ErrorNotice = ({ error }) => error && html`<p class="notice is-bad" role="alert">${error.message}</p>`;
 
 export const Tile = ({ label, value, note, tone = '', href }) => {
   const inside = html`<span class="tile-label">${label}</span><span class="tile-value">${value}</span><span class="tile-note">${note}</span>`;
   return href ? html`<a class=${`tile ${tone}`} href=${href}>${inside}</a>` : html`<div class=${`tile ${tone}`}>${inside}</div>`;
 };
 
-// A table that scrolls by itself on a narrow screen. It can be focused for that.
+// A table that scrolls horizontally by itself on a narrow screen. It can receive the focus for
+// keyboard scrolling.
 export const Table = ({ label, head, children }) => html`<div class="table-wrap" tabindex="0" role="region" aria-label=${label}>
   <table><thead><tr>${head.map((name) => html`<th scope="col" class=${name.startsWith('#') ? 'num' : ''}>${name.replace('#', '') || html`<span class="hidden">actions</span>`}</th>`)}</tr></thead>
   <tbody>${children}</tbody></table>
 </div>`;
 
-// JSON, to be read: what came from a row is only ever text.
+// A JSON value as a collapsible tree. Values from rows are always rendered as text, never as
+// markup.
 export function Json({ value, depth = 0 }) {
   if (value instanceof Exact) return html`<span class="j-num">${value.source}</span>`;
   if (value === null || value === undefined) return html`<span class="j-null">null</span>`;
@@ -54,7 +56,7 @@ export function Json({ value, depth = 0 }) {
   return html`<details class="j" open=${depth < 3}><summary>${open}<span class="j-count">${entries.length}</span></summary>${rows}${more}<span>${close}</span></details>`;
 }
 
-// A dialog of the browser's own: it keeps the focus, and Escape closes it.
+// A native dialog: the browser keeps the focus inside it, and Escape closes it.
 export function Dialog({ title, onClose, children }) {
   const dialog = useRef(null);
   useEffect(() => {
@@ -67,7 +69,7 @@ export function Dialog({ title, onClose, children }) {
   </dialog>`;
 }
 
-// A form in a dialog: it says what went wrong, and closes when it went well.
+// A form in a dialog: it shows the error if the request fails, and closes if it succeeds.
 export function FormDialog({ title, verb, danger, onSubmit, onClose, children }) {
   const [state, setState] = useState({ busy: false, error: null });
   const submit = async (event) => {
@@ -83,9 +85,9 @@ export function FormDialog({ title, verb, danger, onSubmit, onClose, children })
   return html`<${Dialog} title=${title} onClose=${onClose}>
     <form onSubmit=${submit}>
       ${children}
-      <${Trouble} error=${state.error} />
+      <${ErrorNotice} error=${state.error} />
       <div class="row end">
-        <button type="button" onClick=${onClose}>Not now</button>
+        <button type="button" onClick=${onClose}>Close</button>
         <button class=${danger ? 'danger' : 'primary'} disabled=${state.busy}>${state.busy ? 'Working…' : verb}</button>
       </div>
     </form>
@@ -94,7 +96,8 @@ export function FormDialog({ title, verb, danger, onSubmit, onClose, children })
 
 export const Field = ({ label, hint, children }) => html`<label class="field"><span>${label}</span>${children}${hint && html`<small>${hint}</small>`}</label>`;
 
-// A box that keeps what is being typed while the page around it is drawn anew; another value from outside replaces it.
+// An input that keeps the text being typed while the page around it is rendered again. A new value
+// from outside replaces the text.
 export function Typed({ value = '', ...rest }) {
   const [state, setState] = useState({ text: value, from: value });
   const now = state.from === value ? state : { text: value, from: value };

@@ -1,4 +1,4 @@
-// Where one is: the part of the address behind the #, so that the dashboard works under any prefix.
+// The route: the part of the URL after the #, so that the dashboard works under any prefix.
 
 import { useEffect, useState } from './vendor/preact-htm.js';
 import { query } from './api.js';
@@ -19,7 +19,7 @@ export function go(path, values = {}) {
   location.hash = link(path, values);
 }
 
-// Change what is asked for without a step in the history.
+// Changes the query of the current page without a new entry in the browser history.
 export function refine(path, values) {
   history.replaceState(null, '', link(path, values));
   dispatchEvent(new HashChangeEvent('hashchange'));

@@ -1,10 +1,10 @@
-// Words for people: numbers, times, and names that are shown as text, never as markup.
+// Formatting of numbers, times and names. The results are rendered as text, never as markup.
 
 const whole = new Intl.NumberFormat('en');
 
 export const number = (value) => (value === null || value === undefined ? '–' : whole.format(value));
 
-// Counted up to a bound.
+// Formats a count that stops at 10,001.
 export const counted = (value) => (value > 10000 ? '10,000+' : number(value));
 
 export function rate(value) {
@@ -21,7 +21,7 @@ export function bytes(value) {
   return `${value >= 100 || at === 0 ? Math.round(value) : value.toFixed(1)} ${units[at]}`;
 }
 
-// A length of time, from milliseconds.
+// Formats a duration in milliseconds.
 export function span(ms) {
   if (ms === null || ms === undefined || Number.isNaN(ms)) return '–';
   const s = ms / 1000;
@@ -35,7 +35,7 @@ export function span(ms) {
   return `${Math.round(s / 86400)} d`;
 }
 
-// "3 s ago", "in 2 min".
+// Formats a time relative to now: "3 s ago", "in 2 min".
 export function relative(time, now) {
   if (!time) return '–';
   const ms = now - Date.parse(time);

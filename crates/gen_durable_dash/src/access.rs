@@ -1,4 +1,4 @@
-//! Who may come in: tokens, sessions of browsers, and what a host says.
+//! Authentication: bearer tokens, browser sessions, and callers that the host authenticates.
 
 use std::{
     collections::HashMap,
@@ -14,37 +14,39 @@ use ring::{
 
 use crate::audit::Notes;
 
-/// Shorter tokens can be guessed.
+/// Minimum length of a token. Shorter tokens can be guessed.
 const TOKEN_BYTES_MIN: usize = 22;
-/// A browser stays signed in for so long.
-const SESSION: Duration = Duration::from_secs(12 * 3600);
-/// So many browsers are signed in at a time; the oldest goes.
+/// Lifetime of a browser session.
+const SESSION_LIFETIME: Duration = Duration::from_secs(12 * 3600);
+/// Maximum number of browser sessions. A further sign-in removes the oldest session.
 const SESSIONS_MAX: usize = 1_000;
-/// So many wrong tokens a minute are answered with "wrong"; further ones with "slow down".
-const FAILURES_A_MINUTE_MAX: u32 = 30;
+/// Maximum number of wrong tokens a minute that get the answer "wrong token"; further ones get "too
+/// many requests".
+const FAILURES_PER_MINUTE_MAX: u32 = 30;
 
-/// What somebody may do.
+/// The permissions of a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Look, and nothing else.
+    /// May read and change nothing.
     Reader,
-    /// Look and act.
+    /// May read and act.
     Operator,
 }
 
-/// Somebody who was let in. A host that checks callers itself puts one into the request's extensions.
+/// An authenticated caller. A host that uses [`Access::by_host`] puts one into the extensions of
+/// each request.
 #[derive(Debug, Clone)]
 pub struct Caller {
     pub(crate) role: Role,
     pub(crate) name: String,
-    /// From where, if that is known.
+    /// The address of the caller, if it is known.
     pub(crate) place: Option<String>,
-    /// Where the handler of this caller's request says what it does.
+    /// Receives the handler's description of the action, for the audit record of this request.
     pub(crate) notes: Option<Arc<Notes>>,
 }
 
 impl Caller {
-    /// Somebody who may look and act. The name stands in the audit.
+    /// Creates a caller that may read and act. The audit log shows the name.
     pub fn operator(name: impl Into<String>) -> Caller {
         Caller {
             role: Role::Operator,
@@ -54,7 +56,7 @@ impl Caller {
         }
     }
 
-    /// Somebody who may only look.
+    /// Creates a caller that may only read.
     pub fn reader(name: impl Into<String>) -> Caller {
         Caller {
             role: Role::Reader,
@@ -64,14 +66,15 @@ impl Caller {
         }
     }
 
-    /// Where they come from, for the audit: for a host behind a proxy that it trusts. Otherwise it is the address of the
-    /// connection, where the server passes it on (`into_make_service_with_connect_info::<SocketAddr>()`).
+    /// Sets the address of the caller for the audit log. Use it in a host behind a trusted proxy.
+    /// Without it, the address is that of the connection, if the server provides it
+    /// (`into_make_service_with_connect_info::<SocketAddr>()`).
     pub fn coming_from(mut self, place: impl Into<String>) -> Caller {
         self.place = Some(place.into());
         self
     }
 
-    /// The same, apart from the request: what is said of it from here on is a record of its own.
+    /// Detaches the caller from its request: later actions get audit records of their own.
     pub(crate) fn apart(self) -> Caller {
         Caller {
             notes: None,
@@ -80,7 +83,7 @@ impl Caller {
     }
 }
 
-/// A token that protects nothing.
+/// The error of [`Access::tokens`]: a token is too short, or both tokens are equal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WeakToken(String);
 
@@ -91,7 +94,7 @@ impl fmt::Display for WeakToken {
 }
 impl std::error::Error for WeakToken {}
 
-/// How callers are known. It must be said: there is no default.
+/// How callers are authenticated. There is no default.
 #[derive(Clone)]
 pub struct Access(Kind);
 
@@ -108,17 +111,22 @@ enum Kind {
 }
 
 impl Access {
-    /// By tokens: one for all acts, and one that may only look. Of at least 22 characters each, and kept as hashes.
+    /// Authenticates by tokens: one for operators and an optional one for readers. Each needs at
+    /// least 22 characters. Only their hashes are kept in memory.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`WeakToken`] if a token is too short or if both tokens are equal.
     pub fn tokens(operator: &str, reader: Option<&str>) -> Result<Access, WeakToken> {
         let is_short = |token: &str| token.trim().len() < TOKEN_BYTES_MIN;
         if is_short(operator) || reader.is_some_and(is_short) {
             return Err(WeakToken(format!(
-                "a token must have at least {TOKEN_BYTES_MIN} characters, so that nobody guesses it"
+                "a token must have at least {TOKEN_BYTES_MIN} characters, or it can be guessed"
             )));
         }
         if reader.is_some_and(|reader| reader.trim() == operator.trim()) {
             return Err(WeakToken(
-                "the token that may only look must be another one".to_owned(),
+                "the reader token must differ from the operator token".to_owned(),
             ));
         }
         Ok(Access(Kind::Tokens {
@@ -127,14 +135,15 @@ impl Access {
         }))
     }
 
-    /// Everybody who reaches it may do everything: only for a listener on a loopback address of a machine that nobody else
-    /// uses. What other sites' pages send is still refused. The name stands in the audit.
+    /// Gives every request the operator role. Use it only for a listener on a loopback address of a
+    /// computer with a single user. Cross-site requests are still rejected. The audit log shows the
+    /// name.
     pub fn only_local(name: impl Into<String>) -> Access {
         Access(Kind::OnlyLocal { name: name.into() })
     }
 
-    /// The host checks callers itself, in a layer around this router, and puts a [`Caller`] into the extensions of every
-    /// request that it lets through. One without it is refused.
+    /// Leaves authentication to the host: a layer around this router checks each request and puts a
+    /// [`Caller`] into its extensions. Requests without a caller are rejected.
     pub fn by_host() -> Access {
         Access(Kind::Host)
     }
@@ -161,18 +170,20 @@ fn hash(token: &str) -> Hash {
     hash
 }
 
-/// Hashes of what an attacker does not know, so an early end would tell nothing; and still there is none.
-fn is_same(a: &Hash, b: &Hash) -> bool {
+/// Compares in constant time. The attacker does not know the hashes, so a timing difference would
+/// reveal nothing useful; the comparison is constant-time all the same.
+fn is_equal(a: &Hash, b: &Hash) -> bool {
     a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
 }
 
-/// The access, with who is signed in.
+/// The access rules and the browser sessions of one router.
 #[derive(Debug)]
 pub(crate) struct Doors {
     access: Access,
-    /// Browsers that are signed in, by the hash of what their cookie says. Guarded for a moment, never over an await.
+    /// Browser sessions by the hash of their cookie. Locked briefly, never across an await.
     sessions: Mutex<HashMap<Hash, Session>>,
-    /// Wrong tokens in this minute. Guarded likewise.
+    /// Start of the current minute and the number of wrong tokens in it. Locked briefly, never
+    /// across an await.
     failures: Mutex<(Instant, u32)>,
 }
 
@@ -182,7 +193,7 @@ struct Session {
     until: Instant,
 }
 
-/// A token that did not open.
+/// Why a token was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     Wrong,
@@ -198,17 +209,17 @@ impl Doors {
         }
     }
 
-    /// Whether browsers sign in here with a token.
+    /// Returns whether browsers sign in with a token.
     pub(crate) fn has_tokens(&self) -> bool {
         matches!(self.access.0, Kind::Tokens { .. })
     }
 
-    /// Whether it is the host who knows the callers.
+    /// Returns whether the host authenticates callers.
     pub(crate) fn is_by_host(&self) -> bool {
         matches!(self.access.0, Kind::Host)
     }
 
-    /// Who comes in without showing anything.
+    /// Returns the caller that requests without credentials have, if the access rules allow them.
     pub(crate) fn anybody(&self) -> Option<Caller> {
         match &self.access.0 {
             Kind::OnlyLocal { name } => Some(Caller::operator(name.clone())),
@@ -216,18 +227,18 @@ impl Doors {
         }
     }
 
-    /// Who holds this token.
+    /// Returns the caller that a token belongs to, and counts a wrong token.
     pub(crate) fn by_token(&self, token: &str) -> Result<Caller, Refusal> {
         let Kind::Tokens { operator, reader } = &self.access.0 else {
             return Err(Refusal::Wrong);
         };
         let shown = hash(token);
-        if is_same(operator, &shown) {
+        if is_equal(operator, &shown) {
             return Ok(Caller::operator("operator token"));
         }
         if reader
             .as_ref()
-            .is_some_and(|reader| is_same(reader, &shown))
+            .is_some_and(|reader| is_equal(reader, &shown))
         {
             return Ok(Caller::reader("reader token"));
         }
@@ -240,14 +251,15 @@ impl Doors {
             *failures = (Instant::now(), 0);
         }
         failures.1 = failures.1.saturating_add(1);
-        if failures.1 > FAILURES_A_MINUTE_MAX {
+        if failures.1 > FAILURES_PER_MINUTE_MAX {
             Refusal::TooMany
         } else {
             Refusal::Wrong
         }
     }
 
-    /// Sign a browser in. Answers what its cookie says.
+    /// Creates a browser session and returns the value of its cookie. Returns `None` if the system
+    /// provides no random bytes.
     pub(crate) fn sign_in(&self, caller: Caller) -> Option<String> {
         let mut secret = [0_u8; 32];
         SystemRandom::new().fill(&mut secret).ok()?;
@@ -266,13 +278,13 @@ impl Doors {
             hash(&cookie),
             Session {
                 caller,
-                until: now + SESSION,
+                until: now + SESSION_LIFETIME,
             },
         );
         Some(cookie)
     }
 
-    /// Who was given this cookie.
+    /// Returns the caller of the session with this cookie, if the session has not expired.
     pub(crate) fn by_cookie(&self, cookie: &str) -> Option<Caller> {
         let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         sessions

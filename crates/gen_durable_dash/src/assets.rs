@@ -1,4 +1,4 @@
-//! What a browser is given: everything is in this program.
+//! The embedded files of the pages.
 
 use axum::{
     extract::{OriginalUri, Path, State},
@@ -22,7 +22,7 @@ enum Kind {
     Image,
 }
 
-/// By name: no name is ever made into a path.
+/// The files by name. A requested name is compared with this list and never becomes a file path.
 static ASSETS: &[(&str, Kind, &str)] = assets![
     "app.js" Script,
     "api.js" Script,
@@ -56,13 +56,14 @@ static ASSETS: &[(&str, Kind, &str)] = assets![
 static INDEX: &str = include_str!("../assets/index.html");
 static LOGIN: &str = include_str!("../assets/login.html");
 
-/// The names of all of them, for tests.
+/// Returns the total size of the page and all files, in bytes.
 #[cfg(test)]
-pub(crate) fn weights() -> usize {
+pub(crate) fn total_bytes() -> usize {
     INDEX.len() + ASSETS.iter().map(|(_, _, text)| text.len()).sum::<usize>()
 }
 
-/// The one page. Under a prefix it must end with a slash, or what it refers to would be looked for beside it.
+/// Serves the page. Its path must end with a slash: under a prefix, its relative links would
+/// otherwise resolve beside the prefix.
 pub(crate) async fn index(OriginalUri(uri): OriginalUri) -> Response {
     if !uri.path().ends_with('/') {
         return Redirect::permanent(&format!("{}/", uri.path())).into_response();
@@ -81,14 +82,14 @@ pub(crate) async fn asset(State(_): State<Shared>, Path(name): Path<String>) -> 
     };
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static(kind)),
-        // Checked anew each time: a new build must not meet an old page.
+        // Revalidated on every load: a page of a new build must not run scripts of an old one.
         (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
     ];
     (headers, *text).into_response()
 }
 
-/// Where a person puts the token. It refers to nothing, since nothing else is given to somebody unknown; its style stands in
-/// it, and the policy names that style by its hash.
+/// Returns the sign-in page. It refers to no other file, because unauthenticated browsers get no
+/// files. Its style is inline, and the content security policy allows that style by its hash.
 pub(crate) fn login_page(status: StatusCode, said: Option<&str>) -> Response {
     let page = LOGIN.replace("<!--said-->", said.unwrap_or_default());
     let style = page
@@ -109,9 +110,9 @@ pub(crate) fn login_page(status: StatusCode, said: Option<&str>) -> Response {
 }
 
 fn base64(bytes: &[u8]) -> String {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let letter = |bits: u32| {
-        LETTERS
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let digit = |bits: u32| {
+        ALPHABET
             .get((bits & 63) as usize)
             .copied()
             .map_or('=', char::from)
@@ -120,14 +121,14 @@ fn base64(bytes: &[u8]) -> String {
     for three in bytes.chunks(3) {
         let at = |index: usize| u32::from(three.get(index).copied().unwrap_or_default());
         let bits = at(0) << 16 | at(1) << 8 | at(2);
-        text.push(letter(bits >> 18));
-        text.push(letter(bits >> 12));
+        text.push(digit(bits >> 18));
+        text.push(digit(bits >> 12));
         text.push(if three.len() > 1 {
-            letter(bits >> 6)
+            digit(bits >> 6)
         } else {
             '='
         });
-        text.push(if three.len() > 2 { letter(bits) } else { '=' });
+        text.push(if three.len() > 2 { digit(bits) } else { '=' });
     }
     text
 }
@@ -137,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn base64_is_as_everybody_knows_it() {
+    fn base64_matches_the_standard_encoding() {
         assert_eq!(
             [&b"f"[..], b"fo", b"foo", b"foob"].map(base64),
             ["Zg==", "Zm8=", "Zm9v", "Zm9vYg=="]
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_load_is_light_even_uncompressed() {
-        assert!(weights() < 200_000, "{} bytes", weights());
+    fn the_first_load_is_below_200_kb_uncompressed() {
+        assert!(total_bytes() < 200_000, "{} bytes", total_bytes());
     }
 }

@@ -1,6 +1,7 @@
-//! What was done through here, and by whom. The guard records every request that may change something before it lets it through,
-//! and again when it is over; the handler says in words what it was. So no act goes unrecorded, not even that of a handler which
-//! says nothing, or of a process that dies.
+//! The audit log of the dashboard. The guard writes a record before it lets a request through that
+//! may change something, and completes the record when the request has ended. The handler describes
+//! the action in words. So every action is recorded, even if its handler describes nothing, or if
+//! the process dies before the action ends.
 
 use std::{
     net::SocketAddr,
@@ -23,15 +24,16 @@ use crate::{
     shared::Shared,
 };
 
-/// Through what.
+/// The channel of all records written here.
 const VIA: &str = "dashboard";
-/// They change nothing, or nothing but who is signed in (a sign-in is noted by its handler).
+/// Paths that need no record: they change nothing except browser sessions. The sign-in handler
+/// records a sign-in itself.
 pub(crate) const NO_ACTS: [&str; 3] = ["/login", "/api/v1/session/end", "/api/v1/bulk/preview"];
 
-/// What a handler has said of the act that it does.
+/// The description that a handler gives of its action.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
-    /// Guarded for a moment, never over an await.
+    /// Locked briefly, never across an await.
     note: Mutex<Note>,
 }
 
@@ -40,20 +42,20 @@ enum Note {
     #[default]
     None,
     Some(Entry),
-    /// The record is written: whatever is said from now on is a record of its own.
+    /// The record is complete. A later description gets a record of its own.
     Closed,
 }
 
 #[derive(Debug, Clone)]
 struct Entry {
     act: &'static str,
-    /// On what.
+    /// The subject of the action.
     on: String,
     outcome: Result<String, String>,
 }
 
 impl Notes {
-    /// Nothing more belongs to this request.
+    /// Returns the description, and refuses later ones for this request.
     fn close(&self) -> Option<Entry> {
         let mut note = self.note.lock().unwrap_or_else(PoisonError::into_inner);
         match std::mem::replace(&mut *note, Note::Closed) {
@@ -63,7 +65,7 @@ impl Notes {
     }
 }
 
-/// The record, in the database.
+/// Writes audit records to the database.
 #[derive(Debug)]
 pub(crate) struct Audit {
     store: gen_durable::Audit,
@@ -76,8 +78,8 @@ impl Audit {
         }
     }
 
-    /// Somebody did something, or tried to. It becomes the words of the request's record; what is said by nobody's request, or
-    /// after its end, is written by itself.
+    /// Describes an action and its outcome. The description becomes part of the request's record.
+    /// Without a request, or after its record was completed, it is written as a separate record.
     pub(crate) fn note(
         &self,
         by: &Caller,
@@ -104,16 +106,17 @@ impl Audit {
             let deed = deed(&by, entry.act, &entry.on);
             let written = match store.begin(&deed).await {
                 Ok(id) => store
-                    .end(id, &deed, as_text(&entry.outcome))
+                    .end(id, &deed, outcome_text(&entry.outcome))
                     .await
                     .map(drop),
                 Err(error) => Err(error),
             };
-            report(written);
+            warn_if_failed(written);
         });
     }
 
-    /// Let a request through that may change something: recorded before, and after. It goes on when the caller is gone.
+    /// Runs a request that may change something, and records it before and after. The request runs
+    /// to its end even if the client disconnects.
     pub(crate) async fn through(
         shared: Shared,
         mut by: Caller,
@@ -126,7 +129,7 @@ impl Audit {
             Ok(record) => record,
             Err(error) => {
                 return Problem::from(error)
-                    .because("nothing was done, since it could not be recorded");
+                    .because("nothing was done, because the audit record could not be written");
             }
         };
         let notes = Arc::new(Notes::default());
@@ -136,22 +139,22 @@ impl Audit {
             let answer = AssertUnwindSafe(next.run(request))
                 .catch_unwind()
                 .await
-                .unwrap_or_else(|_| broke_off());
+                .unwrap_or_else(|_| handler_panicked());
             let (deed, outcome) = match notes.close() {
                 Some(entry) => (deed(&by, entry.act, &entry.on), entry.outcome),
-                None => (begun, judged(&answer)),
+                None => (begun, outcome_of(&answer)),
             };
-            report(
+            warn_if_failed(
                 shared
                     .audit
                     .store
-                    .end(record, &deed, as_text(&outcome))
+                    .end(record, &deed, outcome_text(&outcome))
                     .await
                     .map(drop),
             );
             answer
         });
-        act.await.unwrap_or_else(|_| broke_off())
+        act.await.unwrap_or_else(|_| handler_panicked())
     }
 }
 
@@ -165,12 +168,13 @@ fn deed(by: &Caller, act: &str, on: &str) -> Deed {
     }
 }
 
-fn as_text(outcome: &Result<String, String>) -> Result<&str, &str> {
+fn outcome_text(outcome: &Result<String, String>) -> Result<&str, &str> {
     outcome.as_deref().map_err(String::as_str)
 }
 
-/// Of an act whose handler said nothing: it was refused before, most likely.
-fn judged(answer: &Response) -> Result<String, String> {
+/// Derives the outcome from the response if the handler described nothing, which usually means that
+/// the request was rejected before the action.
+fn outcome_of(answer: &Response) -> Result<String, String> {
     let said = answer
         .extensions()
         .get::<Said>()
@@ -184,23 +188,25 @@ fn judged(answer: &Response) -> Result<String, String> {
     }
 }
 
-fn broke_off() -> Response {
+fn handler_panicked() -> Response {
     Problem::new(
         StatusCode::INTERNAL_SERVER_ERROR,
         "failed",
-        "it broke off: what was done is done",
+        "the handler panicked: its effects up to that point remain, check the audit log",
     )
     .into_response()
 }
 
-/// The act itself went as it went: a record without an end says so.
-fn report(written: Result<(), gen_durable::Error>) {
+/// Logs a failed write of an audit record. The action itself is not affected; its record has no
+/// outcome.
+fn warn_if_failed(written: Result<(), gen_durable::Error>) {
     if let Err(error) = written {
-        tracing::warn!(target: "gen_durable_dash::audit", %error, "an act could not be recorded to its end");
+        tracing::warn!(target: "gen_durable_dash::audit", %error, "the outcome of an action could not be written to the audit log");
     }
 }
 
-/// The address that a request came from, if whoever serves it says so. What a header says of it is hearsay.
+/// Returns the peer address of the connection, if the server provides it. Headers with an address
+/// are ignored: any client can forge them.
 pub(crate) fn place(request: &Request) -> Option<String> {
     let from = request.extensions().get::<ConnectInfo<SocketAddr>>();
     from.map(|ConnectInfo(address)| address.ip().to_canonical().to_string())

@@ -1,4 +1,5 @@
-//! Acts on many: first counted and shown, then done one by one, with progress, and stopped when asked.
+//! Bulk actions: the instances are first counted and shown, then processed one by one. A bulk
+//! action reports its progress and can be stopped.
 
 use std::{
     collections::BTreeMap,
@@ -13,20 +14,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::{access::Caller, fingerprint::fingerprint, problem::Answer, shared::Shared};
 
-/// So many instances at most are acted on in one go.
+/// Maximum number of instances of one bulk action.
 pub(crate) const MANY_MAX: usize = 10_000;
-/// So many pages of a search are read to find them.
+/// Maximum number of search pages that are read to find them.
 const PAGES_MAX: usize = 100;
-/// So many are shown before.
+/// How many instances the preview shows.
 const SAMPLE: usize = 20;
-/// So many acts are under way at once.
+/// How many instances are processed concurrently.
 const AT_ONCE: usize = 8;
-/// So many runs are remembered.
+/// How many bulk actions are remembered.
 const KEPT: usize = 100;
-/// So many of their errors.
+/// How many errors of each bulk action are kept.
 const ERRORS_KEPT: usize = 20;
 
-/// What to do with them.
+/// The action on each instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Act {
@@ -34,16 +35,17 @@ pub(crate) enum Act {
     Cancel,
 }
 
-/// What a search has found for it.
+/// The instances that a bulk action would process.
 #[derive(Debug)]
 pub(crate) struct Matched {
     pub(crate) ids: Vec<i64>,
     pub(crate) sample: Vec<Found>,
-    /// Whether there may be more than were looked for.
+    /// Whether these are all matching instances. False if the search was cut off by a limit.
     pub(crate) is_all: bool,
 }
 
-/// Find what an act on many would act on.
+/// Finds the instances that a bulk action would process: those that match `search` and, if `wanted`
+/// is given, have this error fingerprint.
 pub(crate) async fn matching(
     inspect: &Inspect,
     search: &Search,
@@ -84,7 +86,7 @@ pub(crate) async fn matching(
     Ok(matched)
 }
 
-/// An act on many, under way or over.
+/// A bulk action, running or ended.
 #[derive(Debug)]
 pub(crate) struct Bulk {
     id: u64,
@@ -94,15 +96,16 @@ pub(crate) struct Bulk {
     began_at: String,
     all: usize,
     done: AtomicU64,
-    /// It was not in a status for it any more, or its key is taken.
+    /// Instances that the action failed for: most often the status no longer allows it, or the key
+    /// is taken by another instance.
     refused: AtomicU64,
     stop: AtomicBool,
     is_over: AtomicBool,
-    /// The first few of them. Guarded for a moment, never over an await.
+    /// The first errors, at most `ERRORS_KEPT`. Locked briefly, never across an await.
     errors: Mutex<Vec<String>>,
 }
 
-/// The same, as it is shown.
+/// The progress of a bulk action, as the API shows it.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Progress {
     pub(crate) id: String,
@@ -117,16 +120,16 @@ pub(crate) struct Progress {
     pub(crate) errors: Vec<String>,
 }
 
-/// The acts on many of this process.
+/// The bulk actions of this process.
 #[derive(Debug, Default)]
 pub(crate) struct Bulks {
     next: AtomicU64,
-    /// Guarded for a moment, never over an await.
+    /// Locked briefly, never across an await.
     all: Mutex<BTreeMap<u64, Arc<Bulk>>>,
 }
 
 impl Bulks {
-    /// Begin. It goes on when the browser that began it is gone.
+    /// Starts a bulk action. It runs to its end even if the browser that started it disconnects.
     pub(crate) fn begin(
         &self,
         shared: &Shared,
@@ -175,7 +178,7 @@ impl Bulks {
         Some(bulk.show())
     }
 
-    /// The newest first.
+    /// Returns the remembered bulk actions, the newest first.
     pub(crate) fn list(&self) -> Vec<Progress> {
         self.all
             .lock()
@@ -243,7 +246,7 @@ async fn run(shared: Shared, bulk: Arc<Bulk>, by: Caller, ids: Vec<i64>) {
     bulk.is_over.store(true, Ordering::Relaxed);
     let shown = bulk.show();
     let outcome = format!(
-        "{} done, {} refused of {}",
+        "{} done, {} refused, of {}",
         shown.done, shown.refused, shown.all
     );
     let act = if act == Act::Retry {

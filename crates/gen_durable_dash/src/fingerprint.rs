@@ -1,12 +1,13 @@
-//! What two errors have in common that differ only in the numbers and names they mention.
+//! Fingerprints of errors: equal for errors that differ only in the numbers and names they mention.
 
-/// The text with what is particular in it replaced: numbers, long hexadecimal words, what stands in quotes.
+/// Returns the error text with variable parts replaced: numbers, long hexadecimal words, and quoted
+/// text. The result has about 200 characters at most.
 pub(crate) fn fingerprint(error: &str) -> String {
     let mut shown = String::with_capacity(error.len().min(200));
     let mut rest = error.chars().peekable();
     while let Some(c) = rest.next() {
         if matches!(c, '"' | '`') {
-            // Only what is closed is quoted.
+            // A quote without a closing quote within 200 characters stays as it is.
             let mut ahead = rest.clone();
             if ahead.by_ref().take(200).any(|other| other == c) {
                 rest = ahead;
@@ -19,7 +20,7 @@ pub(crate) fn fingerprint(error: &str) -> String {
             while let Some(next) = rest.next_if(|next| next.is_alphanumeric()) {
                 word.push(next);
             }
-            shown.push_str(if is_particular(&word) { "#" } else { &word });
+            shown.push_str(if is_variable(&word) { "#" } else { &word });
         } else {
             shown.push(c);
         }
@@ -27,7 +28,7 @@ pub(crate) fn fingerprint(error: &str) -> String {
             break;
         }
     }
-    // "#-#-#" of a uuid, "#.#" of a number with a fraction: one thing.
+    // Collapse groups: "#-#-#" (a UUID) and "#.#" (a decimal number) become "#".
     let mut before = String::new();
     while before != shown {
         before.clone_from(&shown);
@@ -39,11 +40,11 @@ pub(crate) fn fingerprint(error: &str) -> String {
     shown.trim().to_owned()
 }
 
-fn is_particular(word: &str) -> bool {
+fn is_variable(word: &str) -> bool {
     let digits = word.chars().filter(char::is_ascii_digit).count();
     let begins = word.starts_with(|c: char| c.is_ascii_digit());
     let is_hex = word.len() >= 4 && word.chars().all(|c| c.is_ascii_hexdigit());
-    // "7", "12s", "0b5e"; a long hexadecimal word without a digit is one as well: "ffffffff".
+    // Examples: "7", "12s", "0b5e". A long hexadecimal word without digits counts too: "ffffffff".
     (digits > 0 && (begins || digits * 2 >= word.len() || is_hex || word.len() >= 16))
         || (is_hex && word.len() >= 8)
 }
@@ -53,7 +54,7 @@ mod tests {
     use super::fingerprint;
 
     #[test]
-    fn errors_that_differ_in_particulars_are_one() {
+    fn errors_that_differ_only_in_numbers_and_names_share_a_fingerprint() {
         let same = |a: &str, b: &str| assert_eq!(fingerprint(a), fingerprint(b), "{a} / {b}");
         same("order 7 not found", "order 12345 not found");
         same(

@@ -1,5 +1,5 @@
-//! What every request goes through first, whatever it asks for: who asks, by which name, from which page. And what every answer
-//! carries, refusals included.
+//! The middleware of every request: it checks the host name, the origin and the credentials. It
+//! also sets the security headers of every response, including rejections.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -20,16 +20,17 @@ use crate::{
     shared::Shared,
 };
 
-/// A page of another site cannot send this header without being asked first, and is told nothing when it asks.
+/// Actions need this header. A page of another site can send it only after a CORS preflight, and
+/// this server rejects every preflight.
 pub(crate) const OWN_HEADER: &str = "x-durable";
-/// The cookie of a browser that is signed in.
+/// The name of the session cookie.
 pub(crate) const COOKIE: &str = "durable_session";
-/// The one page for everybody: it says that the process lives, and nothing else.
+/// The only GET path without authentication. It says that the process is alive, and nothing else.
 pub(crate) const HEALTH: &str = "/healthz";
-/// Where a token is changed into a session, and back.
+/// The path of the sign-in, which exchanges a token for a browser session.
 pub(crate) const LOGIN: &str = "/login";
-/// So long may a body take.
-const BODY_TIME: Duration = Duration::from_secs(10);
+/// Time limit for receiving a request body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 const LOGOUT: &str = "/api/v1/session/end";
 
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
@@ -54,8 +55,9 @@ async fn admitted(
     if matches!(*request.method(), Method::GET | Method::HEAD) {
         return Ok(run(caller, request, next).await);
     }
-    // All of it is here before anything begins: who sends it slowly holds up nobody, and for a while only.
-    let request = whole(request, BODY_TIME).await?;
+    // Receive the whole body before the handler starts. A slow sender then occupies no handler, and
+    // only this connection until `BODY_TIMEOUT` has passed.
+    let request = with_whole_body(request, BODY_TIMEOUT).await?;
     match caller {
         Some(caller) if !NO_ACTS.contains(&request.uri().path()) => {
             let place = caller.place.clone().or_else(|| audit::place(&request));
@@ -72,13 +74,15 @@ async fn run(caller: Option<Caller>, mut request: Request, next: Next) -> Respon
     next.run(request).await
 }
 
-/// A request with all of its body.
-async fn whole(request: Request, within: Duration) -> Result<Request, Box<Response>> {
+/// Reads the body completely, within a time and a size limit.
+async fn with_whole_body(request: Request, within: Duration) -> Result<Request, Box<Response>> {
     let (parts, body) = request.into_parts();
     match tokio::time::timeout(within, to_bytes(body, BODY_BYTES_MAX)).await {
         Ok(Ok(bytes)) => Ok(Request::from_parts(parts, Body::from(bytes))),
         Ok(Err(_)) => {
-            let why = format!("the body is larger than {BODY_BYTES_MAX} bytes, or broke off");
+            let why = format!(
+                "the body is larger than {BODY_BYTES_MAX} bytes, or the connection was interrupted"
+            );
             Err(refuse(Problem::new(
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "too_large",
@@ -86,7 +90,7 @@ async fn whole(request: Request, within: Duration) -> Result<Request, Box<Respon
             )))
         }
         Err(_) => {
-            let why = format!("the body did not come within {within:?}");
+            let why = format!("the body was not received within {within:?}");
             Err(refuse(Problem::new(
                 StatusCode::REQUEST_TIMEOUT,
                 "too_slow",
@@ -96,11 +100,12 @@ async fn whole(request: Request, within: Duration) -> Result<Request, Box<Respon
     }
 }
 
-/// Let it through, with who asks; or the answer that refuses it.
+/// Authenticates and authorizes a request. Returns the caller, `None` for a page without
+/// authentication, or the response that rejects the request.
 fn admit(shared: &Shared, request: &Request) -> Result<Option<Caller>, Box<Response>> {
     let (headers, host) = (request.headers(), host(request));
-    if !host.is_some_and(|host| is_ours(host, &shared.options.hosts)) {
-        let why = "this server does not go by that name: start it with the name it is reached by";
+    if !host.is_some_and(|host| is_known_host(host, &shared.options.hosts)) {
+        let why = "this host name is not configured: add it with `durable serve --host` or Options::hosts";
         return Err(refuse(Problem::new(
             StatusCode::MISDIRECTED_REQUEST,
             "wrong_host",
@@ -108,19 +113,19 @@ fn admit(shared: &Shared, request: &Request) -> Result<Option<Caller>, Box<Respo
         )));
     }
     let path = request.uri().path();
-    let looks = matches!(*request.method(), Method::GET | Method::HEAD);
-    if path == HEALTH && looks {
+    let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+    if path == HEALTH && is_read {
         return Ok(None);
     }
-    check_origin(headers, host, path, looks)?;
+    check_origin(headers, host, path, is_read)?;
     if path == LOGIN && request.method() == Method::POST {
-        // It looks at the token itself.
+        // The handler checks the token in the body.
         return Ok(None);
     }
     let caller = caller(shared, request)?;
-    // Whoever came in may leave.
-    if !looks && path != LOGOUT && caller.role != Role::Operator {
-        let why = "this token may only look";
+    // Readers may sign out.
+    if !is_read && path != LOGOUT && caller.role != Role::Operator {
+        let why = "this token may only read: use an operator token";
         return Err(refuse(Problem::new(
             StatusCode::FORBIDDEN,
             "read_only",
@@ -134,7 +139,8 @@ fn refuse(problem: Problem) -> Box<Response> {
     Box::new(problem.into_response())
 }
 
-/// Returns the host that the caller asked for: a header in HTTP/1, part of the address in HTTP/2.
+/// Returns the host that the request names: the `Host` header in HTTP/1, the authority of the URI
+/// in HTTP/2.
 fn host(request: &Request) -> Option<&str> {
     match request.headers().get(header::HOST) {
         Some(host) => host.to_str().ok(),
@@ -145,8 +151,9 @@ fn host(request: &Request) -> Option<&str> {
     }
 }
 
-/// Whether it is asked for by a name of ours. Every address in numbers is: no other site can be reached by it.
-fn is_ours(host: &str, names: &[String]) -> bool {
+/// Returns whether the host is configured. Every IP address is accepted: a DNS rebinding attack
+/// needs a domain name.
+fn is_known_host(host: &str, names: &[String]) -> bool {
     let host = host.to_ascii_lowercase();
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
@@ -155,37 +162,38 @@ fn is_ours(host: &str, names: &[String]) -> bool {
     name == "localhost" || name.parse::<IpAddr>().is_ok() || names.iter().any(|known| known == name)
 }
 
-/// A page of another site may link here, and nothing else.
+/// Rejects cross-site requests. A page of another site may only link to the pages of the dashboard.
 fn check_origin(
     headers: &HeaderMap,
     host: Option<&str>,
     path: &str,
-    looks: bool,
+    is_read: bool,
 ) -> Result<(), Box<Response>> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    let is_page = looks && !path.starts_with("/api/") && path != "/metrics";
-    let foreign =
+    let is_page = is_read && !path.starts_with("/api/") && path != "/metrics";
+    let is_cross_site =
         text("sec-fetch-site").is_some_and(|site| !matches!(site, "same-origin" | "none"));
-    // Everything whose host is not the one that was asked. A form of a page that refers to nobody says `null`: that is ours
-    // only if the browser itself says so.
+    // An `Origin` with a host other than the requested one is another site. A form on a page with
+    // the policy `no-referrer` sends `Origin: null`; it is accepted only if the browser says
+    // `Sec-Fetch-Site: same-origin`.
     let ours = text("sec-fetch-site") == Some("same-origin");
     let other = text("origin").is_some_and(|origin| match origin.split_once("://") {
         Some((_, named)) => Some(named) != host,
         None => !ours,
     });
-    if !is_page && (foreign || other) {
-        let why = "another site's page may not do this";
+    if !is_page && (is_cross_site || other) {
+        let why = "cross-site requests are not allowed";
         return Err(refuse(Problem::new(
             StatusCode::FORBIDDEN,
             "cross_site",
             why,
         )));
     }
-    let says_so = headers.contains_key(OWN_HEADER)
+    let is_intended = headers.contains_key(OWN_HEADER)
         || headers.contains_key(header::AUTHORIZATION)
         || path == LOGIN;
-    if !looks && !says_so {
-        let why = format!("acts need the header {OWN_HEADER}: 1, or a token");
+    if !is_read && !is_intended {
+        let why = format!("an action needs the header `{OWN_HEADER}: 1` or a bearer token");
         return Err(refuse(Problem::new(
             StatusCode::FORBIDDEN,
             "header_missing",
@@ -219,7 +227,7 @@ fn caller(shared: &Shared, request: &Request) -> Result<Caller, Box<Response>> {
     if let Some(caller) = cookie(headers).and_then(|cookie| doors.by_cookie(cookie)) {
         return Ok(caller);
     }
-    // A person with a browser is shown where to put the token; still it is a refusal.
+    // A browser gets the sign-in page, with the status 401.
     let wants_page = request.method() == Method::GET
         && headers
             .get(header::ACCEPT)
@@ -233,7 +241,7 @@ pub(crate) fn refused_token(refusal: Refusal) -> Response {
         Refusal::Wrong => Problem::new(
             StatusCode::UNAUTHORIZED,
             "wrong_token",
-            "this token opens nothing here",
+            "this token is not valid here",
         ),
         Refusal::TooMany => Problem::new(
             StatusCode::TOO_MANY_REQUESTS,
@@ -248,7 +256,7 @@ fn unknown(page: bool) -> Box<Response> {
     if page {
         return Box::new(assets::login_page(StatusCode::UNAUTHORIZED, None));
     }
-    let why = "a token is needed: `Authorization: Bearer …`";
+    let why = "authentication required: send `Authorization: Bearer …`";
     let mut answer = Problem::new(StatusCode::UNAUTHORIZED, "token_needed", why).into_response();
     answer
         .headers_mut()
@@ -256,7 +264,7 @@ fn unknown(page: bool) -> Box<Response> {
     Box::new(answer)
 }
 
-/// What the session's cookie says.
+/// Returns the value of the session cookie.
 pub(crate) fn cookie(headers: &HeaderMap) -> Option<&str> {
     let all = headers
         .get_all(header::COOKIE)
@@ -272,7 +280,7 @@ pub(crate) fn cookie(headers: &HeaderMap) -> Option<&str> {
 
 fn with_headers(mut answer: Response) -> Response {
     let headers = answer.headers_mut();
-    // The page where one signs in brings its own: its style stands in it.
+    // The sign-in page sets its own policy: its style is inline.
     headers
         .entry(header::CONTENT_SECURITY_POLICY)
         .or_insert(HeaderValue::from_static(POLICY));
@@ -304,10 +312,10 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_body_that_comes_too_slowly_is_not_waited_for() {
+    async fn a_body_that_is_sent_too_slowly_is_rejected_with_408() {
         let never = futures_util::stream::pending::<Result<axum::body::Bytes, std::io::Error>>();
         let request = Request::new(Body::from_stream(never));
-        let refused = whole(request, Duration::from_millis(1))
+        let refused = with_whole_body(request, Duration::from_millis(1))
             .await
             .err()
             .map(|answer| answer.status());

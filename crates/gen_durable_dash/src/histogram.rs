@@ -1,5 +1,5 @@
-//! How long things took, as counts of classes: four for each doubling of a millisecond. Classes can be added up, percentiles
-//! cannot.
+//! Durations as counts in logarithmic classes: four classes for each doubling of a millisecond.
+//! Counts of classes can be summed over seconds; percentiles cannot.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,8 @@ impl Histogram {
         self.classes.values().sum()
     }
 
-    /// The time that this share of them did not exceed, in milliseconds: within a fifth.
+    /// Returns the duration in milliseconds that the share `share` of all entries does not exceed,
+    /// with an error of at most a fifth. Returns `None` if the histogram is empty.
     pub(crate) fn percentile(&self, share: f64) -> Option<f64> {
         let all = self.count();
         if all == 0 {

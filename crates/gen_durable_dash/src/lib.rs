@@ -1,4 +1,5 @@
-//! HTTP API and dashboard of gen_durable: an axum router that a host can mount, with everything that a browser needs inside.
+//! HTTP API and dashboard of gen_durable: an axum router that a host program mounts. All scripts,
+//! styles and images that the browser needs are embedded in it.
 //!
 //! ```no_run
 //! # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
@@ -6,17 +7,22 @@
 //! use gen_durable_dash::{Access, Options};
 //!
 //! let client = Client::new(Pool::connect("postgres://app@localhost/shop").await?);
-//! let access = Access::tokens("a-long-random-secret-of-operators", Some("another-one-that-may-only-look"))?;
-//! let app = axum::Router::new().nest_service("/durable", gen_durable_dash::router(client, access, Options::new())?);
+//! let operator = "a-long-random-secret-of-operators";
+//! let reader = "another-one-that-may-only-read";
+//! let access = Access::tokens(operator, Some(reader))?;
+//! let dashboard = gen_durable_dash::router(client, access, Options::new())?;
+//! let app = axum::Router::new().nest_service("/durable", dashboard);
 //! let listener = tokio::net::TcpListener::bind("127.0.0.1:8080").await?;
 //! axum::serve(listener, app).await?;
 //! # Ok(()) }
 //! ```
 //!
-//! - Nobody gets in who is not named: [`Access`] must be said, there is no default.
-//! - What it shows live is read once a second, however many look.
-//! - It reads over connections of its own, in transactions that the server ends after two seconds, and every statement looks
-//!   at a bounded number of rows.
+//! - [`Access`] is required and has no default: every request except `/healthz`, and the sign-in
+//!   itself, must be authenticated.
+//! - Live numbers are read from the database once a second, regardless of the number of open
+//!   dashboards.
+//! - All reads use separate connections with a statement timeout of two seconds, and every
+//!   statement reads a bounded number of rows.
 
 mod access;
 mod api;
@@ -47,11 +53,17 @@ pub use routes::{RouteInfo, routes};
 
 use shared::{Inner, Shared};
 
-/// The API and the dashboard. Acts go through this client, so that engines on its pool notice at once; looks go over
-/// connections of the dashboard's own.
+/// Builds the router of the API and the dashboard. Operator actions go through `client`, so engines
+/// on its pool are woken at once. Reads use separate connections that the dashboard opens.
 ///
-/// Mount it at the root, or under a prefix with `nest_service` (which also answers the prefix with a slash). It starts one task, which reads what is shown live while somebody looks, and which
-/// ends when the router is dropped: so it must be called within a Tokio runtime.
+/// Mount it at the root, or under a prefix with `nest_service` (which also serves the prefix with a
+/// trailing slash). The function spawns one task, so it must be called within a Tokio runtime. The
+/// task reads the live numbers while at least one dashboard is open, and ends when the router is
+/// dropped.
+///
+/// # Errors
+///
+/// Returns an error if the pool of `client` cannot provide the separate connections.
 pub fn router(client: Client, access: Access, options: Options) -> Result<Router, Error> {
     let shared: Shared = Inner::new(client, access, options)?;
     Ok(routes::build(shared.clone())
@@ -60,7 +72,7 @@ pub fn router(client: Client, access: Access, options: Options) -> Result<Router
         .with_state(shared))
 }
 
-/// The guide's programs, compiled with the tests of the documentation.
+/// Compiles the code examples of the guide together with the doc tests.
 #[cfg(doctest)]
 mod guides {
     #[doc = include_str!("../../../docs/guide/dashboard.md")]

@@ -1,13 +1,13 @@
-//! For Prometheus: what the pulse knows, as text.
+//! The live numbers in the text format of Prometheus.
 
 use std::fmt::Write;
 
 use crate::pulse::Snapshot;
 
-/// A number of a queue.
+/// Reads one gauge of a queue.
 type Gauge = fn(&gen_durable::Backlog) -> i64;
 
-/// The exposition format.
+/// Returns the exposition text.
 pub(crate) fn text(snapshot: &Snapshot, statements: u64) -> String {
     let mut out = String::new();
     let up = i32::from(snapshot.trouble.is_none());
@@ -15,14 +15,14 @@ pub(crate) fn text(snapshot: &Snapshot, statements: u64) -> String {
         &mut out,
         "durable_database_up",
         "gauge",
-        "Whether the database answered the last look",
+        "Whether the last read of the database succeeded",
     );
     let _ = writeln!(out, "durable_database_up {up}");
     metric(
         &mut out,
         "durable_dash_statements_total",
         "counter",
-        "Statements sent for live numbers",
+        "Statements sent to read the live numbers",
     );
     let _ = writeln!(out, "durable_dash_statements_total {statements}");
     let Some(now) = snapshot.now else { return out };
@@ -31,7 +31,7 @@ pub(crate) fn text(snapshot: &Snapshot, statements: u64) -> String {
         &mut out,
         "durable_instances_estimate",
         "gauge",
-        "About how many instances are kept",
+        "Estimated number of stored instances",
     );
     let estimate = snapshot.estimate.as_ref();
     let _ = writeln!(
@@ -43,7 +43,7 @@ pub(crate) fn text(snapshot: &Snapshot, statements: u64) -> String {
         &mut out,
         "durable_workers_live",
         "gauge",
-        "Live processes that run steps",
+        "Workers with a valid lease",
     );
     let _ = writeln!(
         out,
@@ -54,7 +54,7 @@ pub(crate) fn text(snapshot: &Snapshot, statements: u64) -> String {
         &mut out,
         "durable_settled_total",
         "counter",
-        "Instances that settled since this process began to look",
+        "Instances settled since this process began reading",
     );
     let _ = writeln!(
         out,
@@ -70,7 +70,7 @@ pub(crate) fn text(snapshot: &Snapshot, statements: u64) -> String {
         &mut out,
         "durable_settle_seconds",
         "gauge",
-        "From the enqueue to the end, over the last minute",
+        "Time from enqueue to settled, over the last minute",
     );
     let minute = &snapshot.minute;
     for (quantile, value) in [
@@ -90,20 +90,22 @@ pub(crate) fn text(snapshot: &Snapshot, statements: u64) -> String {
     let gauges: [(&str, &str, Gauge); 4] = [
         (
             "durable_queue_due",
-            "Due and waiting, counted up to 10,001",
+            "Runnable instances that are due, counted up to 10,001",
             |queue| queue.due,
         ),
         (
             "durable_queue_later",
-            "Due later, counted up to 10,001",
+            "Runnable instances scheduled for later, counted up to 10,001",
             |queue| queue.later,
         ),
         ("durable_queue_executing", "Running", |queue| {
             queue.executing
         }),
-        ("durable_queue_paused", "Whether it is paused", |queue| {
-            i64::from(queue.paused_at.is_some())
-        }),
+        (
+            "durable_queue_paused",
+            "Whether the queue is paused",
+            |queue| i64::from(queue.paused_at.is_some()),
+        ),
     ];
     for (name, help, value) in gauges {
         metric(&mut out, name, "gauge", help);
@@ -120,7 +122,7 @@ pub(crate) fn text(snapshot: &Snapshot, statements: u64) -> String {
         &mut out,
         "durable_queue_oldest_seconds",
         "gauge",
-        "How long the first of them has been due",
+        "Seconds since the oldest due instance became due",
     );
     for queue in &snapshot.backlog {
         let waits = queue.oldest.map_or(0.0, |oldest| {
@@ -136,17 +138,17 @@ pub(crate) fn text(snapshot: &Snapshot, statements: u64) -> String {
     for (name, help, value) in [
         (
             "durable_lanes_blocked",
-            "Lanes that stand still behind one that failed",
+            "Lanes blocked by a failed head",
             attention.lanes_blocked,
         ),
         (
             "durable_timers_overdue",
-            "Timers and deadlines that should have fired",
+            "Timers and deadlines that are overdue",
             attention.overdue,
         ),
         (
             "durable_schedules_in_trouble",
-            "Schedules that nobody registers, or that fail",
+            "Schedules that no live worker registers, or that fail",
             attention.schedules_in_trouble,
         ),
     ] {
@@ -157,7 +159,7 @@ pub(crate) fn text(snapshot: &Snapshot, statements: u64) -> String {
         &mut out,
         "durable_standing",
         "gauge",
-        "Instances by machine, step and status, counted up to 10,001 a status",
+        "Instances by machine, step and status, counted up to 10,001 per status",
     );
     for count in &snapshot.standing {
         let (machine, step) = (label(&count.fsm), label(&count.step));
@@ -175,7 +177,7 @@ fn metric(out: &mut String, name: &str, kind: &str, help: &str) {
     let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }
 
-/// A name from a row, as the format wants it.
+/// Escapes a label value.
 fn label(text: &str) -> String {
     text.replace('\\', "\\\\")
         .replace('"', "\\\"")

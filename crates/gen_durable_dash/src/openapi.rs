@@ -1,4 +1,4 @@
-//! The document of the API, made of the very table that the router is made of.
+//! The OpenAPI document, generated from the route table that the router uses.
 
 mod turns;
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{api::projections, routes};
 
-/// What is said of a route.
+/// The documentation of a route.
 #[derive(Debug, Clone)]
 pub(crate) struct Doc {
     about: &'static str,
@@ -17,7 +17,7 @@ pub(crate) struct Doc {
 
 #[derive(Debug, Clone)]
 enum Answers {
-    /// Not of the API: it is for browsers or machines of another kind.
+    /// Not part of the API: a page for browsers, or an endpoint in another format.
     Page,
     Json(&'static str),
     Events,
@@ -54,7 +54,7 @@ impl Doc {
     }
 }
 
-/// OpenAPI 3.1.
+/// Returns the OpenAPI 3.1 document.
 pub(crate) fn document() -> Value {
     let mut paths: Map<String, Value> = Map::new();
     for route in routes::all() {
@@ -72,7 +72,7 @@ pub(crate) fn document() -> Value {
     json!({
         "openapi": "3.1.0",
         "info": {"title": "gen_durable", "version": env!("CARGO_PKG_VERSION"),
-            "description": "See and steer durable instances. Ids are strings. Errors are application/problem+json."},
+            "description": "Inspect and operate durable instances. Ids are strings. Errors are application/problem+json."},
         "servers": [{"url": "."}],
         "security": [{"token": []}, {"session": []}],
         "paths": paths,
@@ -105,8 +105,8 @@ fn operation(path: &str, doc: &Doc) -> Value {
     let mut operation = json!({
         "summary": doc.about, "parameters": parameters,
         "responses": {
-            "200": {"description": "as asked", "content": content},
-            "default": {"description": "why not", "content": {"application/problem+json": {"schema": refer("Problem")}}},
+            "200": {"description": "success", "content": content},
+            "default": {"description": "the problem", "content": {"application/problem+json": {"schema": refer("Problem")}}},
         },
     });
     if let (Some(body), Value::Object(operation)) = (doc.body, &mut operation) {
@@ -117,7 +117,8 @@ fn operation(path: &str, doc: &Doc) -> Value {
     operation
 }
 
-/// An object with these properties, each `name: type`; a `?` for what may be null, a `*` for what must be given.
+/// Builds an object schema from properties in the form `name: type`. A `?` after the type marks a
+/// nullable property, a `*` before the name a required one.
 fn object(properties: &[&str]) -> Value {
     let mut shown = Map::new();
     let mut required = Vec::new();

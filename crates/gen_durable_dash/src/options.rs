@@ -1,20 +1,21 @@
-//! How a dashboard is set up.
+//! Options of a dashboard.
 
 use crate::redact::Redaction;
 
-/// What a host may decide: `Options::new().hosts(["ops.example.com"])`.
+/// Options of a dashboard: `Options::new().hosts(["ops.example.com"])`.
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Options {
-    /// Names by which it may be asked for. An address in numbers and `localhost` always may: an attacker who turns a name of
-    /// his to this address needs a name.
+    /// Host names that requests may use. IP addresses and `localhost` are always accepted: a DNS
+    /// rebinding attack needs a domain name, so requests that name an IP address cannot be part of
+    /// one.
     pub(crate) hosts: Vec<String>,
     pub(crate) redaction: Redaction,
-    /// Whether who may only look sees what instances carry.
+    /// Whether callers with the reader role see states, results and payloads.
     pub(crate) readers_see_payloads: bool,
-    /// Whether the session's cookie is for TLS only.
+    /// Whether the session cookie has the `Secure` attribute (sent over TLS only).
     pub(crate) secure_cookies: bool,
-    /// What it calls itself in the corner.
+    /// Title in the corner of every page.
     pub(crate) title: String,
 }
 
@@ -25,7 +26,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// As it should be for most.
+    /// Returns the defaults: no extra host names, the default redaction, payloads hidden from
+    /// readers, cookies without `Secure`.
     pub fn new() -> Options {
         Options {
             hosts: Vec::new(),
@@ -36,7 +38,8 @@ impl Options {
         }
     }
 
-    /// Names by which it is reached, without a port. Requests for any other name are refused.
+    /// Sets the host names under which the dashboard is served, without a port. Requests with any
+    /// other host name are rejected.
     pub fn hosts<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Options {
         self.hosts = names
             .into_iter()
@@ -45,25 +48,27 @@ impl Options {
         self
     }
 
-    /// Which values are blacked out.
+    /// Sets which values are redacted.
     pub fn redaction(mut self, redaction: Redaction) -> Options {
         self.redaction = redaction;
         self
     }
 
-    /// Let those who may only look see states, results and payloads as well (what is blacked out, nobody sees).
+    /// Shows states, results and payloads to readers as well. Redacted values stay hidden from all
+    /// callers.
     pub fn readers_see_payloads(mut self) -> Options {
         self.readers_see_payloads = true;
         self
     }
 
-    /// Say that it is served over TLS: the session's cookie then goes nowhere else.
+    /// Declares that the dashboard is served over TLS: the session cookie gets the `Secure`
+    /// attribute.
     pub fn secure_cookies(mut self) -> Options {
         self.secure_cookies = true;
         self
     }
 
-    /// A name to show, to tell one installation from another.
+    /// Sets the title that the pages show, to distinguish installations.
     pub fn title(mut self, title: impl Into<String>) -> Options {
         self.title = title.into();
         self

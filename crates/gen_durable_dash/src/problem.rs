@@ -1,4 +1,5 @@
-//! Refusals and failures, as problem+json: a status, a word for programs, a sentence for people.
+//! Rejections and failures as `application/problem+json`: a status, a stable code for programs, and
+//! a sentence for people.
 
 use axum::{
     Json,
@@ -10,18 +11,18 @@ use gen_durable::Error;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// The sentence of a refusal, beside the answer: for the audit.
+/// The detail text of a problem, as a response extension: the audit log records it.
 #[derive(Debug, Clone)]
 pub(crate) struct Said(pub(crate) String);
 
-/// An answer that is not what was asked for.
+/// An error response.
 #[derive(Debug)]
 pub(crate) struct Problem {
     status: StatusCode,
-    /// For programs: it stays the same when the sentence gets better.
+    /// A stable code for programs. It does not change when `detail` is reworded.
     code: &'static str,
     detail: String,
-    /// More, for programs.
+    /// Further fields of the body, for programs.
     more: Value,
 }
 
@@ -49,7 +50,8 @@ impl Problem {
         Problem::new(StatusCode::NOT_FOUND, "not_found", detail)
     }
 
-    /// The answer, with what follows from it for whoever asked.
+    /// Converts the problem into a response. Its detail begins with `what`, the consequence for the
+    /// caller.
     pub(crate) fn because(mut self, what: &str) -> Response {
         self.detail = format!("{what}: {}", self.detail);
         self.into_response()
@@ -102,10 +104,10 @@ impl IntoResponse for Problem {
 }
 
 pub(crate) async fn no_such_page() -> Problem {
-    Problem::not_found("there is nothing at this address")
+    Problem::not_found("no resource exists at this path")
 }
 
-/// A body of JSON; what is wrong with it is said as a problem.
+/// A JSON request body. A body that cannot be decoded becomes a [`Problem`].
 #[derive(Debug)]
 pub(crate) struct Body<T>(pub(crate) T);
 
@@ -117,7 +119,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
             Err(JsonRejection::MissingJsonContentType(_)) => Err(Problem::new(
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
                 "not_json",
-                "the body must be JSON, and say so: content-type: application/json",
+                "the body must be JSON with the header content-type: application/json",
             )),
             Err(rejection) if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => {
                 Err(Problem::new(
@@ -131,7 +133,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     }
 }
 
-/// The query, likewise.
+/// The query string. A query that cannot be decoded becomes a [`Problem`].
 #[derive(Debug)]
 pub(crate) struct Query<T>(pub(crate) T);
 
@@ -145,7 +147,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
     }
 }
 
-/// What stands in the path, likewise: a number that is none is not found.
+/// The path parameters. A parameter that cannot be decoded becomes a 404.
 #[derive(Debug)]
 pub(crate) struct At<T>(pub(crate) T);
 

@@ -1,4 +1,5 @@
-//! What is shown live: read once a second while somebody looks, however many they are, and written out once for all of them.
+//! The live numbers: read once a second while at least one dashboard is open, serialized once, and
+//! shared by all of them.
 
 use std::{
     sync::{Arc, Mutex, PoisonError, Weak},
@@ -16,24 +17,25 @@ use crate::{
     series::{KEPT_SECONDS, Series, Shown, Sums},
 };
 
-/// How often it is read while somebody looks.
+/// Interval between reads while a dashboard is open.
 const EVERY: Duration = Duration::from_secs(1);
-/// What changes slowly, or costs more, is read with every so manieth look.
+/// Figures that change slowly, or that cost more, are read every `SLOW_EVERY` reads.
 const SLOW_EVERY: u64 = 3;
-/// Somebody looks until so long after the last question.
-const ATTENTION: Duration = Duration::from_secs(15);
-/// An answer that is older than this is not given: a new one is waited for, so long.
+/// Reading continues for this long after the last request.
+const IDLE_AFTER: Duration = Duration::from_secs(15);
+/// A snapshot older than `FRESH` is not returned: the caller waits for a new one, at most
+/// `WAIT_MAX`.
 const FRESH: Duration = Duration::from_millis(2500);
-const PATIENCE: Duration = Duration::from_secs(4);
-/// A commit may show so many seconds after its time.
+const WAIT_MAX: Duration = Duration::from_secs(4);
+/// A commit may become visible up to this many seconds after its timestamp.
 const LATE_SECONDS: i64 = 5;
-/// The chart of the overview: the last so many seconds.
+/// Length of the overview chart.
 const CHART_SECONDS: i64 = 300;
 
-/// One look, whole.
+/// All live numbers at one moment.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Snapshot {
-    /// When it was taken, by the schema's clock.
+    /// Time of the read, by the schema's clock.
     pub(crate) now: Option<Timestamp>,
     taken: Option<Instant>,
     pub(crate) estimate: Option<Estimate>,
@@ -42,16 +44,16 @@ pub(crate) struct Snapshot {
     pub(crate) edges: Vec<gen_durable::Edge>,
     pub(crate) workers: Vec<WorkerInfo>,
     pub(crate) troubles: Vec<Trouble>,
-    /// Lanes, timers and schedules that a person should see to.
+    /// Counts of lanes, timers and schedules that need an operator.
     pub(crate) attention: Attention,
     pub(crate) chart: Shown,
-    /// Of the last minute.
+    /// Sums of the last minute.
     pub(crate) minute: Sums,
-    /// Settled since this process began to look: (done, failed).
+    /// Instances settled since this process began reading: (done, failed).
     pub(crate) settled: (i64, i64),
-    /// Why there is nothing newer.
+    /// The error of the last read. The other fields are then those of the last successful read.
     pub(crate) trouble: Option<String>,
-    /// All of it, as it is sent.
+    /// The snapshot serialized as JSON.
     pub(crate) text: Arc<str>,
 }
 
@@ -61,27 +63,29 @@ pub(crate) struct Pulse {
     pool: Pool,
     redaction: Redaction,
     latest: watch::Sender<Arc<Snapshot>>,
-    /// When somebody last asked. Guarded for a moment, never over an await.
-    asked: Mutex<Option<Instant>>,
-    /// Somebody asks after a time in which nobody did.
+    /// Time of the last request. Locked briefly, never across an await.
+    requested: Mutex<Option<Instant>>,
+    /// Wakes the reading task on a request after an idle time.
     wake: Notify,
     series: Mutex<Series>,
 }
 
-/// What the next look goes on from.
+/// State that the reading task keeps between reads.
 #[derive(Debug, Default)]
-struct Place {
-    looks: u64,
-    /// The last second that was read.
+struct ReadState {
+    reads: u64,
+    /// Second of the last read.
     second: Option<i64>,
-    /// Ids seen, with the second they were seen in: what came in after the oldest is read again.
+    /// The newest instance id at each read, as (second, id). Instances with an id above the oldest
+    /// of them are counted again at the next read.
     seen: std::collections::VecDeque<(i64, i64)>,
     settled: (i64, i64),
     settled_until: Option<i64>,
 }
 
 impl Pulse {
-    /// Start looking, as soon as somebody asks. It ends when nobody holds it any more.
+    /// Starts the reading task. It reads only while requests arrive, and ends when the `Pulse` is
+    /// dropped.
     pub(crate) fn start(
         pool: Pool,
         statement_timeout: Duration,
@@ -92,41 +96,49 @@ impl Pulse {
             pool,
             redaction,
             latest: watch::Sender::new(Arc::default()),
-            asked: Mutex::default(),
+            requested: Mutex::default(),
             wake: Notify::new(),
             series: Mutex::default(),
         });
-        tokio::spawn(look_while_asked(Arc::downgrade(&pulse)));
+        tokio::spawn(read_while_requested(Arc::downgrade(&pulse)));
         pulse
     }
 
-    /// The statements that were sent for it, by name.
+    /// Returns the number of statements sent for live numbers.
     pub(crate) fn statements(&self) -> u64 {
         self.pool.statements().values().sum()
     }
 
-    /// Somebody looks.
+    /// Notes a request, and wakes the reading task.
     pub(crate) fn ask(&self) {
-        *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        *self
+            .requested
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         self.wake.notify_one();
     }
 
-    fn is_asked(&self) -> bool {
-        let asked = *self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        self.latest.receiver_count() > 0 || asked.is_some_and(|asked| asked.elapsed() < ATTENTION)
+    fn is_requested(&self) -> bool {
+        let requested = *self
+            .requested
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        self.latest.receiver_count() > 0
+            || requested.is_some_and(|requested| requested.elapsed() < IDLE_AFTER)
     }
 
-    /// Every look from now on, beginning with the last one if it is fresh.
+    /// Subscribes to all snapshots from now on. The current one is available at once.
     pub(crate) fn follow(&self) -> watch::Receiver<Arc<Snapshot>> {
         let receiver = self.latest.subscribe();
         self.ask();
         receiver
     }
 
-    /// The last look, not older than a moment.
+    /// Returns a snapshot younger than `FRESH`. If none is available within `WAIT_MAX`, it returns
+    /// the last one.
     pub(crate) async fn now(&self) -> Arc<Snapshot> {
         let mut receiver = self.follow();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         loop {
             let latest = receiver.borrow_and_update().clone();
             if latest.taken.is_some_and(|taken| taken.elapsed() < FRESH) {
@@ -142,7 +154,7 @@ impl Pulse {
         }
     }
 
-    /// A chart of its own: `window` seconds, `step` to a point.
+    /// Returns a chart of `window` seconds with `step` seconds per point.
     pub(crate) fn chart(&self, now: i64, window: i64, step: i64) -> Shown {
         self.series
             .lock()
@@ -150,9 +162,9 @@ impl Pulse {
             .show(now, window, step)
     }
 
-    async fn look(&self, place: &mut Place) {
+    async fn refresh(&self, state: &mut ReadState) {
         let before = self.latest.borrow().clone();
-        let mut snapshot = match self.read(place, &before).await {
+        let mut snapshot = match self.read(state, &before).await {
             Ok(snapshot) => snapshot,
             Err(error) => Snapshot {
                 trouble: Some(error.to_string()),
@@ -164,34 +176,35 @@ impl Pulse {
             .to_string()
             .into();
         self.latest.send_replace(Arc::new(snapshot));
-        place.looks += 1;
+        state.reads += 1;
     }
 
-    async fn read(&self, place: &mut Place, before: &Snapshot) -> Result<Snapshot, Error> {
+    async fn read(&self, state: &mut ReadState, before: &Snapshot) -> Result<Snapshot, Error> {
         let inspect = &self.inspect;
         let estimate = inspect.estimate().await?;
         let now = estimate.now.as_second();
-        let from = place
+        let from = state
             .second
             .map_or(now - KEPT_SECONDS, |second| second - LATE_SECONDS)
             .max(now - KEPT_SECONDS);
         let since = Timestamp::from_second(from).unwrap_or(estimate.now);
         let finished = inspect.finished(since).await?;
-        // Everything that came in after what was the newest a few seconds ago.
-        while place
+        // Keep one entry that is at least `LATE_SECONDS` old: all instances with a higher id than
+        // its are counted again, because an enqueue may become visible late.
+        while state
             .seen
             .get(1)
             .is_some_and(|(second, _)| *second < now - LATE_SECONDS)
         {
-            place.seen.pop_front();
+            state.seen.pop_front();
         }
-        let (arrived_from, after) = place
+        let (arrived_from, after) = state
             .seen
             .front()
             .map_or((now - KEPT_SECONDS, 0), |(second, id)| (second - 1, *id));
         let arrived = inspect.arrived(after).await?;
         let backlog = inspect.backlog().await?;
-        let is_slow = place.looks.is_multiple_of(SLOW_EVERY) || before.trouble.is_some();
+        let is_slow = state.reads.is_multiple_of(SLOW_EVERY) || before.trouble.is_some();
         let (standing, workers, troubles, edges) = match is_slow {
             true => (
                 inspect.standing().await?,
@@ -212,20 +225,24 @@ impl Pulse {
             before.attention
         };
         let newest = arrived.iter().map(|row| row.newest).max().unwrap_or(after);
-        place.seen.push_back((now, newest.max(after)));
-        place.second = Some(now);
+        state.seen.push_back((now, newest.max(after)));
+        state.second = Some(now);
         let (chart, minute) = {
             let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
             series.settled(from, finished);
-            // The first second of what was read is only half there.
+            // The first second that was read is incomplete: the id bound falls inside it.
             series.arrived(arrived_from + 1, &arrived);
             series.trim(now);
-            // What is not over yet, and what may still show late, is not counted for good.
-            let sure = now - LATE_SECONDS;
-            let sums = series.sums(place.settled_until.unwrap_or(sure), sure);
-            place.settled.0 += sums.done;
-            place.settled.1 += sums.failed;
-            place.settled_until = Some(sure);
+            // Seconds that are not over, or in which a commit may still become visible, do not
+            // count towards the totals yet.
+            let complete_until = now - LATE_SECONDS;
+            let sums = series.sums(
+                state.settled_until.unwrap_or(complete_until),
+                complete_until,
+            );
+            state.settled.0 += sums.done;
+            state.settled.1 += sums.failed;
+            state.settled_until = Some(complete_until);
             (
                 series.show(now, CHART_SECONDS, 1),
                 series.sums(now - 60, now),
@@ -243,23 +260,24 @@ impl Pulse {
             attention,
             chart,
             minute,
-            settled: place.settled,
+            settled: state.settled,
             trouble: None,
             text: "".into(),
         })
     }
 }
 
-async fn look_while_asked(pulse: Weak<Pulse>) {
-    let mut place = Place::default();
+async fn read_while_requested(pulse: Weak<Pulse>) {
+    let mut state = ReadState::default();
     loop {
         let began = Instant::now();
         {
             let Some(pulse) = pulse.upgrade() else { return };
-            if pulse.is_asked() {
-                pulse.look(&mut place).await;
+            if pulse.is_requested() {
+                pulse.refresh(&mut state).await;
             } else {
-                // Held only for a while: whoever drops the router must not wait for us.
+                // Wait with a limit: the task holds a strong reference while it waits, and the drop
+                // of the router must end it.
                 let _ = tokio::time::timeout(EVERY, pulse.wake.notified()).await;
                 continue;
             }

@@ -1,4 +1,5 @@
-//! Answers that many ask for at once: read once a second at most, however many look.
+//! A cache of list responses: each list is read at most once a second, regardless of the number of
+//! open dashboards.
 
 use std::{
     collections::HashMap,
@@ -14,15 +15,16 @@ use serde_json::Value;
 
 use crate::problem::Answer;
 
-/// An answer is given again for so long.
+/// How long a cached response is served.
 const FRESH: Duration = Duration::from_secs(1);
-/// So many different ones are kept.
+/// Maximum number of cached lists.
 const KEPT: usize = 64;
 
-/// Where one answer is kept, with when it was read. Held while it is read, so that others wait for it and do not read as well.
+/// One cached response and the time of its read. The mutex is held during the read, so that
+/// concurrent requests wait for its result and do not read as well.
 type Slot = Arc<tokio::sync::Mutex<Option<(Instant, Written)>>>;
 
-/// An answer, written out once for all who asked.
+/// A response body, serialized once and shared by all requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Written(Arc<str>);
 
@@ -38,18 +40,19 @@ impl IntoResponse for Written {
 
 #[derive(Debug, Default)]
 pub(crate) struct Recent {
-    /// By what was asked for. Guarded for a moment, never over an await.
+    /// Cached responses by request. Locked briefly, never across an await.
     slots: Mutex<HashMap<String, Slot>>,
 }
 
 impl Recent {
-    /// The answer to this question: a fresh one, or what `read` answers now.
+    /// Returns the cached response of this request if it is fresh; otherwise runs `read` and caches
+    /// its result.
     pub(crate) async fn get(
         &self,
-        asked: String,
+        request: String,
         read: impl Future<Output = Answer<Value>>,
     ) -> Answer<Written> {
-        let slot = self.slot(asked);
+        let slot = self.slot(request);
         let mut kept = slot.lock().await;
         if let Some((read_at, answer)) = kept.as_ref()
             && read_at.elapsed() < FRESH
@@ -62,7 +65,7 @@ impl Recent {
         Ok(answer)
     }
 
-    /// Something was done: whoever asks from now on sees what came of it.
+    /// Clears the cache after an action, so that later requests see its effect.
     pub(crate) fn forget(&self) {
         self.slots
             .lock()
@@ -70,13 +73,14 @@ impl Recent {
             .clear();
     }
 
-    fn slot(&self, asked: String) -> Slot {
+    fn slot(&self, request: String) -> Slot {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        if slots.len() >= KEPT && !slots.contains_key(&asked) {
-            // What is being read right now is kept by who reads it; the rest can be read again.
+        if slots.len() >= KEPT && !slots.contains_key(&request) {
+            // A request that is reading holds its slot by an `Arc`. All other entries can be read
+            // again.
             slots.clear();
         }
-        slots.entry(asked).or_default().clone()
+        slots.entry(request).or_default().clone()
     }
 }
 
@@ -89,7 +93,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn many_who_ask_at_once_cost_one_read_until_something_is_done() {
+    async fn concurrent_requests_share_one_read_until_the_cache_is_cleared() {
         let (recent, reads) = (Recent::default(), AtomicUsize::new(0));
         let ask = async |what: &str| {
             let read = async { Ok(json!(reads.fetch_add(1, Ordering::Relaxed))) };

@@ -1,10 +1,10 @@
-//! Blacking out: values whose key says that nobody else should read them, in JSON as it stands (every number stays what it
-//! is), and in the text of errors.
+//! Redaction of values with a sensitive key, in JSON text (all other text, numbers included, stays
+//! byte for byte the same) and in error texts.
 
-/// What is shown in place of a value.
-const BLACKED_OUT: &str = "\"[redacted]\"";
+/// Replaces a redacted value.
+const REDACTED: &str = "\"[redacted]\"";
 
-/// Keys whose values are blacked out: those that contain one of these words, in any case.
+/// Which values are redacted: those with a key that contains one of these words, in any case.
 #[derive(Debug, Clone)]
 pub struct Redaction {
     words: Vec<String>,
@@ -28,7 +28,7 @@ impl Default for Redaction {
 }
 
 impl Redaction {
-    /// Keys that contain one of these words.
+    /// Redacts values with a key that contains one of these words.
     pub fn of<S: Into<String>>(words: impl IntoIterator<Item = S>) -> Redaction {
         Redaction {
             words: words
@@ -39,7 +39,7 @@ impl Redaction {
         }
     }
 
-    /// Nothing is blacked out.
+    /// Redacts nothing.
     pub fn none() -> Redaction {
         Redaction { words: Vec::new() }
     }
@@ -49,7 +49,7 @@ impl Redaction {
         self.words.iter().any(|word| key.contains(word))
     }
 
-    /// JSON text with the values of such keys replaced, at any depth.
+    /// Returns JSON text with the values of sensitive keys replaced, at any depth.
     pub(crate) fn json(&self, text: &str) -> String {
         let mut shown = String::with_capacity(text.len());
         let mut rest = text;
@@ -68,7 +68,7 @@ impl Redaction {
             if self.hides(&serde_json::from_str::<String>(string).unwrap_or_default()) {
                 let value = value.trim_start();
                 shown.push_str(": ");
-                shown.push_str(BLACKED_OUT);
+                shown.push_str(REDACTED);
                 rest = value.get(value_end(value)..).unwrap_or_default();
             }
         }
@@ -76,7 +76,8 @@ impl Redaction {
         shown
     }
 
-    /// Text of an error: what follows such a word and a `=` or a `:` is replaced, up to the next space.
+    /// Returns an error text in which the value after a sensitive word and a `=` or `:` is
+    /// replaced, up to the next space.
     pub(crate) fn text(&self, text: &str) -> String {
         let mut shown = String::with_capacity(text.len());
         let mut hide_next = false;
@@ -90,7 +91,7 @@ impl Redaction {
             let names = at.is_some() && self.hides(name);
             if hide_next && !word.is_empty() {
                 shown.push_str("[redacted]");
-                // "authorization: Bearer xyz" is two words.
+                // The credentials in "authorization: Bearer xyz" are two words.
                 hide_next =
                     word.eq_ignore_ascii_case("bearer") || word.eq_ignore_ascii_case("basic");
             } else if names && !value.is_empty() {
@@ -106,7 +107,7 @@ impl Redaction {
     }
 }
 
-/// Where the string that begins here ends, its quotes included.
+/// Returns the end of the string that begins at the start of `text`, quotes included.
 fn string_end(text: &str) -> usize {
     let mut escaped = false;
     for (at, byte) in text.bytes().enumerate().skip(1) {
@@ -120,7 +121,7 @@ fn string_end(text: &str) -> usize {
     text.len()
 }
 
-/// Where the value that begins here ends.
+/// Returns the end of the JSON value that begins at the start of `text`.
 fn value_end(text: &str) -> usize {
     let (mut depth, mut at) = (0_usize, 0);
     let bytes = text.as_bytes();
@@ -155,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_of_telling_keys_are_blacked_out_at_any_depth_and_nothing_else_changes() {
+    fn values_of_sensitive_keys_are_redacted_at_any_depth_and_nothing_else_changes() {
         let redaction = Redaction::default();
         let text = r#"{"a": [1, 123456789012345678901234567890], "userPassword": "x\"},", "card": {"number": [4, {"deep": "}"}]}, "list": [{"token": 7}, "secret: no key"], "tail": null}"#;
         let shown = redaction.json(text);
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_telling_word_in_an_error_is_blacked_out() {
+    fn the_value_after_a_sensitive_word_in_an_error_is_redacted() {
         let redaction = Redaction::default();
         assert_eq!(
             redaction.text("401: token=abc123 was refused"),

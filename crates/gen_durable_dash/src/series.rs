@@ -1,4 +1,5 @@
-//! The last quarter of an hour, second by second: what came in, what settled, how long it took.
+//! Throughput and latency of the last 15 minutes, second by second: arrivals, settled instances,
+//! and the time from enqueue to end.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +8,7 @@ use serde::Serialize;
 
 use crate::histogram::Histogram;
 
-/// So many seconds are kept.
+/// How many seconds are kept.
 pub(crate) const KEPT_SECONDS: i64 = 900;
 
 #[derive(Debug, Clone, Default)]
@@ -16,33 +17,33 @@ struct Second {
     done: i64,
     failed: i64,
     took: Histogram,
-    /// Settled, by machine.
+    /// Settled instances by machine.
     machines: BTreeMap<String, i64>,
 }
 
-/// What is known of every second.
+/// The figures of each second, by seconds since 1970.
 #[derive(Debug, Default)]
 pub(crate) struct Series {
     seconds: BTreeMap<i64, Second>,
 }
 
-/// The same, as arrays of equal length.
+/// A chart: arrays of equal length, one element per point.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Shown {
-    /// The first of them begins here, in seconds since 1970.
+    /// Start of the first point, in seconds since 1970.
     pub(crate) from: i64,
-    /// So many seconds each.
+    /// Seconds per point.
     pub(crate) step: i64,
     pub(crate) arrived: Vec<i64>,
     pub(crate) done: Vec<i64>,
     pub(crate) failed: Vec<i64>,
-    /// Milliseconds from the enqueue to the end; null where nothing settled.
+    /// Milliseconds from enqueue to settled; null if no instance settled in that time.
     pub(crate) p50: Vec<Option<f64>>,
     pub(crate) p95: Vec<Option<f64>>,
     pub(crate) p99: Vec<Option<f64>>,
 }
 
-/// Sums over the last so many seconds.
+/// Sums over a range of seconds.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Sums {
     pub(crate) seconds: i64,
@@ -52,12 +53,13 @@ pub(crate) struct Sums {
     pub(crate) p50: Option<f64>,
     pub(crate) p95: Option<f64>,
     pub(crate) p99: Option<f64>,
-    /// Settled, by machine.
+    /// Settled instances by machine.
     pub(crate) machines: BTreeMap<String, i64>,
 }
 
 impl Series {
-    /// What settled from this second on is read anew: a commit may show later than its time says.
+    /// Replaces the figures of settled instances from second `from` on. They are read again because
+    /// a commit may become visible later than its timestamp says.
     pub(crate) fn settled(&mut self, from: i64, finished: Vec<Finished>) {
         for second in self.seconds.range_mut(from..).map(|(_, second)| second) {
             *second = Second {
@@ -76,7 +78,7 @@ impl Series {
         }
     }
 
-    /// The same for what came in.
+    /// Replaces the arrival counts from second `from` on.
     pub(crate) fn arrived(&mut self, from: i64, arrived: &[Arrived]) {
         self.seconds
             .range_mut(from..)
@@ -86,15 +88,16 @@ impl Series {
         }
     }
 
-    /// Forget what is too old.
+    /// Removes seconds older than `KEPT_SECONDS`.
     pub(crate) fn trim(&mut self, now: i64) {
         self.seconds = self.seconds.split_off(&(now - KEPT_SECONDS));
     }
 
-    /// The last `window` seconds before `now`, `step` of them to a point.
+    /// Returns the last `window` seconds before `now`, with `step` seconds per point.
     pub(crate) fn show(&self, now: i64, window: i64, step: i64) -> Shown {
         let step = step.max(1);
-        // Points stand still while time goes on: they begin at multiples of their length.
+        // Points begin at multiples of `step`, so that their values do not change as `now`
+        // advances.
         let end = now.div_euclid(step) * step;
         let mut shown = Shown {
             from: end - window,
@@ -115,7 +118,7 @@ impl Series {
         shown
     }
 
-    /// The sums from one second up to another.
+    /// Returns the sums of `from` (inclusive) to `until` (exclusive).
     pub(crate) fn sums(&self, from: i64, until: i64) -> Sums {
         let mut sums = Sums {
             seconds: until - from,

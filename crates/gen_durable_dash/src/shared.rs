@@ -1,4 +1,4 @@
-//! What all handlers share.
+//! State shared by all handlers.
 
 use std::{
     sync::{
@@ -19,33 +19,33 @@ use crate::{
     recent::Recent,
 };
 
-/// The server gives up what takes longer: no page is worth more.
+/// The server cancels statements of the dashboard that take longer.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Connections for pages. (The pulse has another one.)
+/// Connections for page requests. The live numbers use one more.
 const READERS: usize = 2;
-/// As which the database knows them.
+/// The `application_name` of these connections.
 const APPLICATION_NAME: &str = "gen_durable dash";
 
 pub(crate) type Shared = Arc<Inner>;
 
 #[derive(Debug)]
 pub(crate) struct Inner {
-    /// Acts go through it.
+    /// Runs the operator actions.
     pub(crate) client: Client,
-    /// Looks take turns on these.
+    /// Connections for reads, used in rotation.
     readers: Vec<Inspect>,
-    /// Whose turn it is.
-    turn: AtomicUsize,
-    /// Who may come in.
+    /// Counts reads; selects the next connection.
+    next_reader: AtomicUsize,
+    /// Authentication and browser sessions.
     pub(crate) doors: Doors,
     pub(crate) options: Options,
-    /// What is shown live.
+    /// The live numbers.
     pub(crate) pulse: Arc<Pulse>,
-    /// Lists that many look at.
+    /// The cache of lists.
     pub(crate) recent: Recent,
-    /// What was done through here.
+    /// Writes the audit log.
     pub(crate) audit: Audit,
-    /// Acts on many, under way and done.
+    /// Bulk actions, running and ended.
     pub(crate) bulks: Bulks,
 }
 
@@ -62,7 +62,7 @@ impl Inner {
         );
         Ok(Arc::new(Inner {
             readers,
-            turn: AtomicUsize::new(0),
+            next_reader: AtomicUsize::new(0),
             doors: Doors::new(access),
             options,
             pulse,
@@ -73,10 +73,10 @@ impl Inner {
         }))
     }
 
-    /// A reader that is likely to be free.
+    /// Returns the next reader in rotation.
     pub(crate) fn inspect(&self) -> Inspect {
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        match self.readers.get(turn % self.readers.len().max(1)) {
+        let next_reader = self.next_reader.fetch_add(1, Ordering::Relaxed);
+        match self.readers.get(next_reader % self.readers.len().max(1)) {
             Some(reader) => reader.clone(),
             None => self.client.inspect(),
         }

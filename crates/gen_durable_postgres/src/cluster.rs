@@ -1,4 +1,4 @@
-//! A cluster as its user sees it: start, address, stop, crash, start again.
+//! The public cluster handle: start, URL, stop, crash, restart.
 
 mod launch;
 mod start;
@@ -14,15 +14,17 @@ use crate::user::Account;
 use crate::watch::{Signal, Watched};
 use crate::{Error, Options, Result, url};
 
-/// A fast shutdown writes a checkpoint; after this long we no longer wait for it.
+/// A fast shutdown writes a checkpoint. After this time the server gets an immediate shutdown.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
-/// Postgres itself kills what does not end within five seconds of an immediate shutdown.
+/// Postgres kills its own processes if they have not ended five seconds after an immediate
+/// shutdown.
 const CRASH_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A private Postgres cluster: superuser `postgres`, database `postgres`, UTF-8, C locale, data
 /// checksums.
 ///
-/// It stops when dropped, and also when this process ends in any other way, SIGKILL included.
+/// The server stops when the handle is dropped, and also when this process ends in any other way,
+/// SIGKILL included.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), gen_durable_postgres::Error> {
@@ -35,61 +37,65 @@ pub struct Cluster {
     place: Place,
     binaries: Binaries,
     options: Options,
-    /// Who runs the server, when that is not us.
+    /// The account that runs the server, if it is not the current user.
     account: Option<Account>,
-    /// Held locked for as long as we own the cluster, so that others can tell a living owner from a
-    /// dead one. Absent when we joined another's.
+    /// The owner file, locked for as long as this process owns the cluster. The lock lets other
+    /// processes distinguish a running owner from one that has ended. `None` if another process
+    /// owns the cluster.
     owner: Option<File>,
     /// The server we started, while it runs.
     server: Option<Watched>,
-    /// What the server said of itself when it was last ready.
+    /// The server's state when it was last ready.
     running: Running,
     lifetime: Lifetime,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lifetime {
-    /// The directory goes with the cluster.
+    /// The directory is removed when the cluster stops.
     Temporary,
     /// The directory stays.
     Kept,
-    /// Another process owns the cluster: its life is not ours to end.
+    /// Another process owns the cluster, so this handle does not stop it.
     Joined,
 }
 
 impl Cluster {
-    /// Starts a cluster in a fresh directory that is removed when it stops. See [`Options`] for
-    /// other settings.
+    /// Starts a cluster in a new directory. The directory is removed when the cluster stops. See
+    /// [`Options`] for other settings.
     ///
     /// # Errors
-    /// When the programs cannot be found or obtained, or the server does not start; the message
-    /// says why.
+    /// Returns an error if the programs cannot be found or obtained, or if the server does not
+    /// start. The message contains the reason.
     pub fn temporary() -> Result<Self> {
         Options::new().temporary()
     }
 
-    /// Starts the cluster kept in `dir`, making it first when it is not there. When it runs
-    /// already, it is joined: the handle works as any other, but does not stop the server. See
-    /// [`default_dir`](crate::default_dir) for a place.
+    /// Starts the kept cluster in `dir`. Creates it if `dir` has none. If the server already runs,
+    /// the handle joins it: the handle works like any other, but does not stop the server.
+    /// [`default_dir`](crate::default_dir) returns a suitable directory.
     ///
     /// # Errors
-    /// As [`temporary`](Self::temporary), and when the data in `dir` is of another major version.
+    /// Same as [`temporary`](Self::temporary). Also returns an error if the data in `dir` is of
+    /// another major version.
     pub fn kept(dir: impl AsRef<Path>) -> Result<Self> {
         Options::new().kept(dir)
     }
 
-    /// The address of the database `postgres` over the Unix socket, fit for `DATABASE_URL`.
+    /// Returns the URL of the database `postgres` over the Unix socket, in the form of
+    /// `DATABASE_URL`.
     pub fn url(&self) -> String {
         self.url_for("postgres")
     }
 
-    /// The address of another database of this cluster; it need not exist yet.
+    /// Returns the URL of another database of this cluster. The database need not exist yet.
     pub fn url_for(&self, database: &str) -> String {
         url::over_socket(&self.running.socket_dir, self.running.port, database)
     }
 
-    /// The address over TCP, when [`Options::listen_on`] asked for one. It holds the password,
-    /// which a port needs and the socket does not: any user of the machine can reach a port.
+    /// Returns the URL over TCP if [`Options::listen_on`] was set. It contains the password: every
+    /// user of the machine can reach a TCP port, so connections over TCP need the password, and
+    /// connections over the socket do not.
     pub fn tcp_url(&self) -> Option<String> {
         let password = self
             .running
@@ -99,47 +105,47 @@ impl Cluster {
         Some(url::over_tcp(self.running.port, &password, "postgres"))
     }
 
-    /// The process id of the server.
+    /// Returns the process id of the server.
     pub fn pid(&self) -> u32 {
         self.running.pid
     }
 
-    /// The data directory.
+    /// Returns the data directory.
     pub fn data_dir(&self) -> &Path {
         &self.place.data
     }
 
-    /// The file the server writes its log to.
+    /// Returns the path of the server's log.
     pub fn log_file(&self) -> PathBuf {
         self.place.log()
     }
 
-    /// The directory of the programs: `postgres`, and mostly `psql` and `pg_dump`.
+    /// Returns the directory of the programs: `postgres`, and usually `psql` and `pg_dump`.
     pub fn bin_dir(&self) -> &Path {
         &self.binaries.dir
     }
 
-    /// The major version of Postgres.
+    /// Returns the major version of Postgres.
     pub fn version(&self) -> u32 {
         self.binaries.version
     }
 
-    /// Whether another process owns this cluster, so that stopping it is not ours to do.
+    /// Returns whether another process owns this cluster. This handle then does not stop it.
     pub fn is_joined(&self) -> bool {
         self.lifetime == Lifetime::Joined
     }
 
-    /// Stops the server in order, ending open sessions, and waits until it is gone; removes a
-    /// temporary cluster's directory. Nothing happens to a cluster that is stopped already, or that
-    /// we merely joined.
+    /// Stops the server with a fast shutdown, which ends open sessions, and waits until it has
+    /// ended. Removes the directory of a temporary cluster. Does nothing if the cluster is already
+    /// stopped or belongs to another process.
     ///
     /// # Errors
-    /// When the server does not end, or the directory cannot be removed.
+    /// Returns an error if the server does not end or the directory cannot be removed.
     pub fn stop(&mut self) -> Result<()> {
         self.shut_down()?;
         if self.owner.is_some() && !self.place.run.starts_with(&self.place.base) {
-            // A socket's directory outside is only for the time of the run. The next start makes it
-            // again.
+            // A socket directory outside the cluster's directory is needed only while the server
+            // runs. The next start creates it again.
             let _ = fs::remove_dir(&self.place.run);
         }
         if self.lifetime == Lifetime::Temporary && self.place.base.exists() {
@@ -149,11 +155,11 @@ impl Cluster {
         Ok(())
     }
 
-    /// Ends the server at once, as a crash would: nothing is flushed, sessions break off.
-    /// [`start_again`] recovers.
+    /// Ends the server immediately, like a crash: nothing is flushed and sessions are disconnected.
+    /// [`start_again`] recovers the data.
     ///
     /// # Errors
-    /// When we merely joined the cluster, or the server does not end.
+    /// Returns an error if another process owns the cluster or the server does not end.
     ///
     /// [`start_again`]: Self::start_again
     pub fn crash(&mut self) -> Result<()> {
@@ -168,11 +174,11 @@ impl Cluster {
     }
 
     /// Starts the server again after [`crash`](Self::crash) or, for a kept cluster, after
-    /// [`stop`](Self::stop). The address stays the same. Nothing happens when it runs.
+    /// [`stop`](Self::stop). The URL stays the same. Does nothing if the server runs.
     ///
     /// # Errors
-    /// When the server does not start; when this is a temporary cluster that was stopped, and so
-    /// removed.
+    /// Returns an error if the server does not start, or if [`stop`](Self::stop) has removed the
+    /// directory of a temporary cluster.
     pub fn start_again(&mut self) -> Result<()> {
         if let Some(server) = &mut self.server {
             if server.ended().is_none() {
@@ -188,10 +194,11 @@ impl Cluster {
         self.launch()
     }
 
-    /// Stops the server in order and starts it again, at the same address.
+    /// Stops the server with a fast shutdown and starts it again with the same URL.
     ///
     /// # Errors
-    /// When we merely joined the cluster, or the server does not end or start.
+    /// Returns an error if another process owns the cluster, or if the server does not end or
+    /// start.
     pub fn restart(&mut self) -> Result<()> {
         if self.is_joined() {
             return Err(self.not_ours("restart"));
@@ -216,7 +223,7 @@ impl Cluster {
         match server.wait(timeout) {
             Some(_) => Ok(()),
             None => Err(Error::with_log(
-                &format!("the server with process id {} does not end", self.pid()),
+                &format!("the server with process id {} does not exit", self.pid()),
                 &self.place.log_tail(0),
             )),
         }
@@ -232,7 +239,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // Whatever is left after this, the watcher and the next sweep remove.
+        // An error leaves files behind. The watcher or the sweep of a later start removes them.
         let _ = self.stop();
     }
 }

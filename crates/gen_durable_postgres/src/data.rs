@@ -1,4 +1,4 @@
-//! The data directory: making one, telling its version, and knowing whether a server runs on it.
+//! The data directory: creates it, reads its version, and finds the server that runs on it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -13,12 +13,13 @@ use crate::user::{self, Account};
 use crate::watch::{Signal, Watch};
 use crate::{Error, Result};
 
-/// Making a cluster takes seconds; a machine that needs this long is stuck.
+/// `initdb` takes seconds. After this time it counts as hung.
 const INITDB_TIMEOUT: Duration = Duration::from_secs(300);
-/// A directory in the making; renamed when whole, so that `data` is never half made.
+/// Prefix of a data directory that `initdb` is still writing. It is renamed to `data` when
+/// complete, so `data` is never incomplete.
 const UNFINISHED: &str = "data.new-";
 
-/// What a running server writes into `postmaster.pid`.
+/// The content of a running server's `postmaster.pid`.
 #[derive(Debug, Clone)]
 pub(crate) struct Running {
     pub(crate) pid: u32,
@@ -28,8 +29,8 @@ pub(crate) struct Running {
     pub(crate) status: String,
 }
 
-/// The server that runs on this data directory, if one does. A pid file alone proves nothing: its
-/// writer may be dead and its number given to another program.
+/// Returns the server that runs on this data directory, if there is one. The pid file alone is no
+/// proof: its writer may have crashed, and another program may have its process id now.
 pub(crate) fn running(data: &Path) -> Option<Running> {
     let text = fs::read_to_string(data.join("postmaster.pid")).ok()?;
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
@@ -44,8 +45,9 @@ pub(crate) fn running(data: &Path) -> Option<Running> {
     })
 }
 
-/// A server works in its data directory, which tells it from any other process, another cluster's
-/// server included.
+/// Returns whether the process is the server of this data directory. The working directory of a
+/// server is its data directory, which distinguishes it from every other process, including the
+/// servers of other clusters.
 fn is_server_of(pid: u32, data: &Path) -> bool {
     let Ok(data) = fs::canonicalize(data) else {
         return false;
@@ -53,8 +55,8 @@ fn is_server_of(pid: u32, data: &Path) -> bool {
     if let Ok(cwd) = fs::read_link(format!("/proc/{pid}/cwd")) {
         return cwd == data;
     }
-    // In many containers not even root may see where another user's process works, but everyone
-    // sees its arguments.
+    // In many containers not even root may read the working directory of another user's process,
+    // but its arguments are readable by every user.
     if let Ok(arguments) = fs::read(format!("/proc/{pid}/cmdline")) {
         return arguments
             .split(|byte| *byte == 0)
@@ -67,7 +69,8 @@ fn is_server_of(pid: u32, data: &Path) -> bool {
     ps.is_ok_and(|out| String::from_utf8_lossy(&out.stdout).contains(&*data.to_string_lossy()))
 }
 
-/// The major version a data directory was made by, or `None` when there is none.
+/// Returns the major version that created a data directory, or `None` if there is no data
+/// directory.
 pub(crate) fn version(data: &Path) -> Option<u32> {
     fs::read_to_string(data.join("PG_VERSION"))
         .ok()?
@@ -76,20 +79,21 @@ pub(crate) fn version(data: &Path) -> Option<u32> {
         .ok()
 }
 
-/// How a data directory is made.
+/// The parameters of [`make`].
 #[derive(Debug)]
 pub(crate) struct Making<'a> {
     pub(crate) binaries: &'a Binaries,
     pub(crate) account: Option<&'a Account>,
     pub(crate) log: &'a File,
-    /// Whether it must survive a power cut.
+    /// Whether the files must survive a power failure.
     pub(crate) sync: bool,
-    /// Whether the whole place goes when we are killed meanwhile.
+    /// Whether the watcher removes the whole cluster directory, not only the incomplete data
+    /// directory, if this process is killed during `initdb`.
     pub(crate) temporary: bool,
 }
 
-/// Makes the data directory, unless it is there. Nobody else may be at it: call it as the place's
-/// owner.
+/// Creates the data directory if it does not exist. The caller must hold the owner lock of the
+/// cluster, so that no other process works on the directory.
 pub(crate) fn make(place: &Place, how: &Making<'_>) -> Result<()> {
     let Making {
         binaries,
@@ -103,7 +107,8 @@ pub(crate) fn make(place: &Place, how: &Making<'_>) -> Result<()> {
         return Ok(());
     }
     if place.data.exists() {
-        // Only a rename puts `data` there, so this was not made by us: leave it alone.
+        // Only the rename below creates `data`, so a different program created this directory.
+        // Leave it unchanged.
         return Err(Error::new(format!(
             "{} exists and is not a Postgres data directory (it has no PG_VERSION): move it away, or keep the cluster \
              elsewhere",
@@ -124,8 +129,8 @@ pub(crate) fn make(place: &Place, how: &Making<'_>) -> Result<()> {
     ]
     .map(str::to_owned)
     .to_vec();
-    // Whoever can enter the socket's directory is trusted; a port is open to every user of the
-    // machine and is not.
+    // Every user that can enter the socket's directory is trusted. A TCP port is open to every user
+    // of the machine, so it requires the password.
     arguments.extend([
         "--auth-local=trust".to_owned(),
         "--auth-host=scram-sha-256".to_owned(),
@@ -147,7 +152,7 @@ pub(crate) fn make(place: &Place, how: &Making<'_>) -> Result<()> {
     let status = watch.start()?.wait(INITDB_TIMEOUT);
     if !status.is_some_and(|status| status.success()) {
         let _ = fs::remove_dir_all(&unfinished);
-        let how = status.map_or("did not end".to_owned(), |status| {
+        let how = status.map_or("did not finish in time".to_owned(), |status| {
             format!("failed ({status})")
         });
         return Err(Error::with_log(
@@ -155,18 +160,20 @@ pub(crate) fn make(place: &Place, how: &Making<'_>) -> Result<()> {
             &place.log_tail(log_length),
         ));
     }
-    fs::rename(&unfinished, &place.data).map_err(|e| Error::io("name", &place.data, &e))
+    fs::rename(&unfinished, &place.data)
+        .map_err(|e| Error::io("rename the new data directory to", &place.data, &e))
 }
 
-/// The superuser's password, needed on a port only.
+/// Returns the superuser's password. Only connections over TCP need it.
 pub(crate) fn password(place: &Place) -> Option<String> {
     fs::read_to_string(place.password_file())
         .ok()
         .map(|text| text.trim().to_owned())
 }
 
-/// Removes the pid file of a server that is gone: Postgres would refuse to start when its number
-/// lives on in another program of the same user. Call it only when no server can be running.
+/// Removes the pid file of a server that no longer runs. Postgres refuses to start if another
+/// process of the same user now has the process id in that file. Call it only if no server can be
+/// running.
 pub(crate) fn remove_stale_pid_file(data: &Path) -> Result<()> {
     let path = data.join("postmaster.pid");
     match fs::remove_file(&path) {
@@ -197,11 +204,11 @@ fn write_password(place: &Place, account: Option<&Account>) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// What a killed `initdb` left.
+/// Removes incomplete data directories of `initdb` runs that were killed.
 fn sweep_unfinished(base: &Path) {
     for entry in fs::read_dir(base).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
-            // When it fails for good, the start that needs the name will say so.
+            // If the removal fails permanently, the next `initdb` reports the error.
             let _ = fs::remove_dir_all(entry.path());
         }
     }

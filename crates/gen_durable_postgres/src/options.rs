@@ -1,4 +1,4 @@
-//! How a cluster is to be set up.
+//! The settings of a cluster.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -6,35 +6,34 @@ use std::time::Duration;
 use crate::find::Places;
 use crate::{Cluster, Result};
 
-/// How a private cluster is to be set up; the end of the sentence is [`temporary`](Self::temporary)
-/// or
-/// [`kept`](Self::kept).
+/// The settings of a private cluster. [`temporary`](Self::temporary) or [`kept`](Self::kept) starts
+/// it.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), gen_durable_postgres::Error> {
 /// let cluster = gen_durable_postgres::Options::new()
-/// .setting("log_statement", "all")
-/// .listen_on(0)
-/// .temporary()?;
+///     .setting("log_statement", "all")
+///     .listen_on(0)
+///     .temporary()?;
 /// println!("{}", cluster.url());
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Options {
-    /// Off makes a power cut lose data, and everything faster.
+    /// If off, commits are faster and a power failure can lose data.
     pub(crate) fsync: bool,
-    /// In order; a later one wins.
+    /// Server settings in order; for the same name, the last value applies.
     pub(crate) settings: Vec<(String, String)>,
-    /// The port on 127.0.0.1; 0 stands for any free one.
+    /// The port on 127.0.0.1; 0 means any free port.
     pub(crate) port: Option<u16>,
-    /// Nothing is said on stderr.
+    /// If set, nothing is printed on stderr.
     pub(crate) quiet: bool,
-    /// Whether missing programs may be fetched.
+    /// Whether missing programs may be fetched or installed.
     pub(crate) obtain: bool,
-    /// How long the server may take to accept connections, recovery included.
+    /// The maximum time until the server accepts connections, including recovery.
     pub(crate) start_timeout: Duration,
-    /// Where programs are looked for.
+    /// The directories in which programs are searched.
     pub(crate) places: Places,
 }
 
@@ -45,7 +44,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// What serves most: the Unix socket only, 200 connections, durable.
+    /// Returns the default settings: Unix socket only, 200 connections, durable commits.
     pub fn new() -> Self {
         let places = Places::of_this_machine();
         let start_timeout = Duration::from_secs(60);
@@ -59,13 +58,13 @@ impl Options {
             places,
         }
         .setting("max_connections", "200")
-        // The same everywhere, whatever the machine's own zone.
+        // The same time zone on every machine.
         .setting("timezone", "UTC")
         .setting("log_timezone", "UTC")
     }
 
-    /// What a test run wants: many connections and no checkpoint in the middle. Still durable: what
-    /// is tested is durable execution.
+    /// Returns settings for test runs: many connections, and a checkpoint interval longer than most
+    /// runs. Commits stay durable, because the tests are about durable execution.
     pub fn for_tests() -> Self {
         Self::new()
             .setting("max_connections", "300")
@@ -76,66 +75,67 @@ impl Options {
             .setting("log_checkpoints", "off")
     }
 
-    /// Whether commits reach the disk before they are answered; they do unless this says otherwise.
-    /// Turn it off only for clusters whose data nobody will miss.
+    /// Sets whether a commit reaches the disk before Postgres confirms it. The default is on. Turn
+    /// it off only for clusters with disposable data.
     pub fn fsync(mut self, on: bool) -> Self {
         self.fsync = on;
         self
     }
 
-    /// One setting of `postgresql.conf`. A later one wins over an earlier one of the same name, and
-    /// over the file.
+    /// Sets one parameter of `postgresql.conf`. A later value replaces an earlier value of the same
+    /// name and the value in the file.
     pub fn setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.settings.push((name.into(), value.into()));
         self
     }
 
-    /// Listens on 127.0.0.1 too, on this port or, for 0, on a free one. See [`Cluster::tcp_url`].
+    /// Also listens on 127.0.0.1, on this port or, for 0, on a free port. See [`Cluster::tcp_url`].
     pub fn listen_on(mut self, port: u16) -> Self {
         self.port = Some(port);
         self
     }
 
-    /// Says nothing on stderr, not even that programs are being fetched.
+    /// Sets whether to suppress all output on stderr, including the notice that programs are being
+    /// fetched.
     pub fn quiet(mut self, quiet: bool) -> Self {
         self.quiet = quiet;
         self
     }
 
-    /// Whether programs that are not on this machine may be fetched or installed; they may unless
-    /// this says otherwise.
+    /// Sets whether programs that are missing on this machine may be fetched or installed. The
+    /// default is on.
     pub fn obtain(mut self, allowed: bool) -> Self {
         self.obtain = allowed;
         self
     }
 
-    /// Takes the programs from this directory and looks nowhere else, as `PG_BIN` does.
+    /// Uses the programs in this directory only, as `PG_BIN` does.
     pub fn bin_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.places.chosen = Some(dir.into());
         self
     }
 
-    /// How long the server may take until it accepts connections; a minute unless this says
-    /// otherwise.
+    /// Sets the maximum time until the server accepts connections. The default is one minute.
     pub fn start_timeout(mut self, timeout: Duration) -> Self {
         self.start_timeout = timeout;
         self
     }
 
-    /// Starts a cluster in a fresh directory that is removed when it stops.
+    /// Starts a cluster in a new directory. The directory is removed when the cluster stops.
     ///
     /// # Errors
-    /// When the programs cannot be found or obtained, or the server does not start; the message
-    /// says why.
+    /// Returns an error if the programs cannot be found or obtained, or if the server does not
+    /// start. The message contains the reason.
     pub fn temporary(self) -> Result<Cluster> {
         Cluster::start_temporary(self)
     }
 
-    /// Starts the cluster kept in `dir`, making it first when it is not there, or joins it when it
-    /// runs already.
+    /// Starts the kept cluster in `dir`. Creates it if `dir` has none, and joins it if its server
+    /// already runs.
     ///
     /// # Errors
-    /// As [`temporary`](Self::temporary), and when the data in `dir` is of another major version.
+    /// Same as [`temporary`](Self::temporary). Also returns an error if the data in `dir` is of
+    /// another major version.
     pub fn kept(self, dir: impl AsRef<Path>) -> Result<Cluster> {
         Cluster::start_kept(self, dir.as_ref())
     }

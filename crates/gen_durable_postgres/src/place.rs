@@ -1,8 +1,8 @@
-//! The directory a cluster lives in: what is where, temporary ones and kept ones, and what the dead
-//! left behind.
+//! The directory of a cluster, temporary or kept: its layout, its locks, and the removal of
+//! directories that killed processes left.
 //!
-//! Files are locked, not process ids compared: a lock ends with its holder, is never reused, and is
-//! seen across containers that share a directory.
+//! Ownership is a file lock, not a process id: the kernel releases a lock when its holder ends, a
+//! lock cannot be reused like a process id, and it works between containers that share a directory.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -13,25 +13,25 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::user::{self, Account};
 use crate::{Error, Result};
 
-/// The name of a temporary cluster's directory begins with this. Short, since a socket's path must
-/// be.
+/// Prefix of the directory name of a temporary cluster. It is short because the length of a
+/// socket's path is limited.
 const PREFIX: &str = "gd-pg-";
-/// `sockaddr_un` holds 104 bytes on macOS and 108 on Linux; Postgres puts `/.s.PGSQL.65535` behind
+/// `sockaddr_un` holds 104 bytes on macOS and 108 on Linux. Postgres appends `/.s.PGSQL.65535` to
 /// the directory.
 const SOCKET_DIR_BYTES_MAX: usize = 100 - "/.s.PGSQL.65535".len();
-/// A kept log that has grown past this is begun anew at the next start.
+/// The log of a kept cluster is truncated at the next start if it is longer than this.
 const LOG_BYTES_MAX: u64 = 16 << 20;
-/// What an error shows of the log.
+/// The maximum part of the log that an error shows.
 const LOG_TAIL_BYTES: u64 = 4 << 10;
 
-/// Where the parts of one cluster are.
+/// The paths of one cluster.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
-    /// The directory that holds the rest.
+    /// The directory that contains the others.
     pub(crate) base: PathBuf,
-    /// The data directory proper.
+    /// The Postgres data directory.
     pub(crate) data: PathBuf,
-    /// The directory of the socket, closed to everyone but the server's account and root.
+    /// The directory of the socket. Only the server's account and root can enter it.
     pub(crate) run: PathBuf,
 }
 
@@ -44,7 +44,8 @@ impl Place {
         }
     }
 
-    /// A fresh directory for a temporary cluster, and its owner's lock, which marks it as alive.
+    /// Creates a directory for a temporary cluster and locks its owner file. The lock shows other
+    /// processes that the directory is in use.
     pub(crate) fn temporary(account: Option<&Account>) -> Result<(Self, File)> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let parent = temporary_parent(account);
@@ -59,31 +60,32 @@ impl Place {
             }
             user::give(&base, account)?;
             let place = Self::at(base);
-            // Locked first and named afterwards: a sweeper must never find the name without the
-            // lock.
+            // Lock the file before it gets its final name: a sweep of another process must never
+            // find an owner file that is not locked yet.
             let unnamed = place.base.join("owner.new");
             let owner = open_lock(&unnamed)?;
             owner.lock().map_err(|e| Error::io("lock", &unnamed, &e))?;
             fs::rename(&unnamed, place.owner())
-                .map_err(|e| Error::io("name", &place.owner(), &e))?;
+                .map_err(|e| Error::io("rename the lock file to", &place.owner(), &e))?;
             return Ok((place, owner));
         }
     }
 
-    /// A directory that outlives us, made when it is not there.
+    /// Returns the paths of a kept cluster. Creates its directory if it does not exist.
     pub(crate) fn kept(dir: &Path) -> Result<Self> {
         let made = DirBuilder::new().recursive(true).create(dir);
         made.map_err(|e| Error::io("create the directory", dir, &e))?;
         let base = fs::canonicalize(dir).map_err(|e| Error::io("open the directory", dir, &e))?;
         if base.to_str().is_none_or(|path| path.contains(['\n', '\0'])) {
             return Err(Error::new(format!(
-                "{} is no path a server can be told: use plain UTF-8",
+                "the path {} cannot be passed to the server: use valid UTF-8 without line breaks",
                 base.display()
             )));
         }
         let mut place = Self::at(base);
         if place.run.as_os_str().len() > SOCKET_DIR_BYTES_MAX {
-            // Too deep for a socket. A name made from the path stays the same from run to run.
+            // The path is too long for a socket. The replacement is derived from the path, so it is
+            // the same for every run.
             place.run = PathBuf::from(format!(
                 "/tmp/{PREFIX}run-{:016x}",
                 fingerprint(&place.base)
@@ -92,12 +94,12 @@ impl Place {
         Ok(place)
     }
 
-    /// Checks that the server's account can get here.
+    /// Returns an error if the server's account cannot enter the directory.
     pub(crate) fn check_reachable(&self, account: Option<&Account>) -> Result<()> {
         if let (Some(barrier), Some(account)) = (user::first_barrier(&self.base, account), account)
         {
             return Err(Error::new(format!(
-                "Postgres does not run as root, and the user `{}` who runs it instead may not pass {}: keep the data \
+                "Postgres does not run as root, and the user `{}` that runs it instead cannot enter {}: keep the data \
                  elsewhere (under /var/lib, say), or allow it with `chmod o+x {}`",
                 account.name,
                 barrier.display(),
@@ -115,13 +117,14 @@ impl Place {
         self.base.join("password")
     }
 
-    /// Locked for as long as the owner lives.
+    /// Returns the path of the owner file. The owner of the cluster holds a lock on it until it
+    /// ends.
     pub(crate) fn owner(&self) -> PathBuf {
         self.base.join("owner")
     }
 
-    /// The log, not locked yet. The watcher and every process of the server share one opening of
-    /// it, so that its lock is free only when all of them are gone.
+    /// Opens the log without locking it. The watcher and every process of the server share one open
+    /// file description, so its lock is free only when all of them have ended.
     pub(crate) fn open_log(&self) -> Result<File> {
         let opened = OpenOptions::new()
             .create(true)
@@ -130,15 +133,16 @@ impl Place {
         opened.map_err(|e| Error::io("open", &self.log(), &e))
     }
 
-    /// Begins a log that has grown long anew. Call it under the log's lock.
+    /// Truncates a log that is too long. The caller must hold the log's lock.
     pub(crate) fn trim(log: &File) {
         if log.metadata().is_ok_and(|meta| meta.len() > LOG_BYTES_MAX) {
-            // A long log is a nuisance, not a reason to fail.
+            // A long log is no reason to fail the start.
             let _ = log.set_len(0);
         }
     }
 
-    /// The end of the log, for an error, but nothing from before `since`, a length it once had.
+    /// Returns the end of the log for an error message, without the part before `since`, an earlier
+    /// length of the log.
     pub(crate) fn log_tail(&self, since: u64) -> String {
         let read = || -> io::Result<String> {
             let mut file = File::open(self.log())?;
@@ -154,7 +158,7 @@ impl Place {
     }
 }
 
-/// Opens a lock file, made when it is not there.
+/// Opens a lock file. Creates it if it does not exist.
 pub(crate) fn open_lock(path: &Path) -> Result<File> {
     let opened = OpenOptions::new()
         .create(true)
@@ -164,7 +168,7 @@ pub(crate) fn open_lock(path: &Path) -> Result<File> {
     opened.map_err(|e| Error::io("open", path, &e))
 }
 
-/// Whether the lock could be taken at once.
+/// Returns whether the lock was free and is now held by `file`.
 pub(crate) fn try_lock(file: &File, path: &Path) -> Result<bool> {
     match file.try_lock() {
         Ok(()) => Ok(true),
@@ -173,7 +177,7 @@ pub(crate) fn try_lock(file: &File, path: &Path) -> Result<bool> {
     }
 }
 
-/// Makes a directory that only the server's account and root can look into.
+/// Creates a directory that only the server's account and root can enter.
 pub(crate) fn make_private(dir: &Path, account: Option<&Account>) -> Result<()> {
     let wanted = account.map_or_else(user::own_uid, |account| account.uid);
     match DirBuilder::new().mode(0o700).create(dir) {
@@ -183,9 +187,10 @@ pub(crate) fn make_private(dir: &Path, account: Option<&Account>) -> Result<()> 
             if meta.is_dir() && meta.uid() == wanted && meta.mode() & 0o077 == 0 {
                 return Ok(());
             }
-            // Trust rests on this directory: whoever owns it could stand in for the server.
+            // Authentication on the socket relies on this directory: its owner could run another
+            // server in it under the same address.
             Err(Error::new(format!(
-                "{} must be a directory of user id {wanted} that is closed to others, and it is not: remove it, or \
+                "{} must be a directory that belongs to user id {wanted} and is closed to other users: remove it, or \
                  keep the cluster elsewhere",
                 dir.display()
             )))
@@ -195,7 +200,7 @@ pub(crate) fn make_private(dir: &Path, account: Option<&Account>) -> Result<()> 
 }
 
 fn temporary_parent(account: Option<&Account>) -> PathBuf {
-    // Without links, as the server will name it.
+    // Resolve symbolic links, because the server reports the resolved path.
     let asked = fs::canonicalize(std::env::temp_dir()).unwrap_or_default();
     let name_bytes = format!("/{PREFIX}4294967295-4294967295/run").len();
     let fits = asked.is_absolute()
@@ -207,8 +212,8 @@ fn temporary_parent(account: Option<&Account>) -> PathBuf {
     fs::canonicalize("/tmp").unwrap_or_else(|_| PathBuf::from("/tmp"))
 }
 
-/// Removes temporary clusters that nobody uses any more. It is a courtesy: what cannot be removed
-/// stays.
+/// Removes the directories of temporary clusters that have no owner any more. Errors are ignored: a
+/// directory that cannot be removed stays.
 fn sweep(parent: &Path, account: Option<&Account>) {
     let ours = [Some(user::own_uid()), account.map(|account| account.uid)];
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();
@@ -217,11 +222,11 @@ fn sweep(parent: &Path, account: Option<&Account>) {
         .map(|e| e.path())
     {
         let place = Place::at(base);
-        // Another user's directory is not ours to open, let alone to remove.
+        // Do not open or remove directories of other users.
         let is_ours = fs::symlink_metadata(&place.base)
             .is_ok_and(|m| m.is_dir() && ours.contains(&Some(m.uid())));
-        // What has no owner's file yet is being made. Where the owner is gone, its server may still
-        // be stopping.
+        // A directory without an owner file is still being created. If the owner has ended, its
+        // server may still be shutting down and hold the log's lock.
         if !is_ours {
             continue;
         }
@@ -235,8 +240,8 @@ fn sweep(parent: &Path, account: Option<&Account>) {
     }
 }
 
-/// Opens a regular file, and nothing else: to open a pipe would wait for its other end, and the account that the server runs as
-/// could put one there.
+/// Opens a regular file and nothing else. Opening a pipe would block until its other end is opened,
+/// and the account that runs the server could create a pipe here.
 fn open_regular(path: &Path) -> Option<File> {
     fs::symlink_metadata(path)
         .is_ok_and(|meta| meta.is_file())
@@ -244,7 +249,8 @@ fn open_regular(path: &Path) -> Option<File> {
         .flatten()
 }
 
-/// FNV-1a. It must give the same answer in every build, which std's hasher does not promise.
+/// Returns the FNV-1a hash. The result must be the same in every build, which std's hasher does not
+/// guarantee.
 fn fingerprint(path: &Path) -> u64 {
     let bytes = path.as_os_str().as_encoded_bytes();
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
@@ -257,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pipe_in_the_place_of_a_log_does_not_hold_up_the_sweep() {
+    fn a_pipe_named_like_the_log_does_not_block_the_sweep() {
         let parent = std::env::temp_dir().join(format!("gd-sweep-{}", std::process::id()));
         let place = Place::at(parent.join(format!("{PREFIX}left")));
         fs::create_dir_all(&place.base).unwrap();

@@ -1,11 +1,12 @@
-//! Addresses as drivers read them.
+//! Connection URLs in the form that Postgres drivers parse.
 
 use std::path::Path;
 
-/// The port drivers assume. It names the socket where there is no port at all.
+/// The default port of Postgres drivers. It is also part of the socket's file name if the server
+/// has no TCP port.
 pub(crate) const DEFAULT_PORT: u16 = 5432;
 
-/// A socket's directory stands percent-encoded where the host would.
+/// Returns a URL with the percent-encoded socket directory in the position of the host.
 pub(crate) fn over_socket(dir: &Path, port: u16, database: &str) -> String {
     let host = encode(dir.as_os_str().as_encoded_bytes());
     let port = if port == DEFAULT_PORT {

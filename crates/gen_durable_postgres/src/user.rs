@@ -1,5 +1,5 @@
-//! Who runs the server. Postgres refuses to run as root, so root hands it to an unprivileged
-//! account.
+//! The user that runs the server. Postgres refuses to run as root, so root starts it as an
+//! unprivileged account.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -10,11 +10,11 @@ use std::sync::OnceLock;
 
 use crate::{Error, Result};
 
-/// Accounts that may run the server for root, best first. Each must exist: `initdb` looks its own
-/// name up.
+/// Accounts that may run the server for root, in order of preference. The account must be in
+/// `/etc/passwd`, because `initdb` resolves its own user name.
 const CANDIDATES: [&str; 3] = ["postgres", "_postgres", "nobody"];
 
-/// An account of `/etc/passwd`.
+/// One account of `/etc/passwd`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Account {
     pub(crate) name: String,
@@ -22,7 +22,7 @@ pub(crate) struct Account {
     pub(crate) gid: u32,
 }
 
-/// The user id this process acts as.
+/// Returns the effective user id of this process.
 pub(crate) fn own_uid() -> u32 {
     static UID: OnceLock<u32> = OnceLock::new();
     *UID.get_or_init(|| {
@@ -31,24 +31,23 @@ pub(crate) fn own_uid() -> u32 {
             .stdin(Stdio::null())
             .stderr(Stdio::null())
             .output();
-        let told = id
+        let uid = id
             .ok()
             .and_then(|out| String::from_utf8(out.stdout).ok()?.trim().parse().ok());
-        told.or_else(|| fs::metadata("/proc/self").ok().map(|m| m.uid()))
+        uid.or_else(|| fs::metadata("/proc/self").ok().map(|m| m.uid()))
             .unwrap_or(u32::MAX)
     })
 }
 
-/// Whether this process is root.
+/// Returns whether this process runs as root.
 pub(crate) fn is_root() -> bool {
     own_uid() == 0
 }
 
-/// The account to drop to, or `None` when the server runs as ourselves.
+/// Returns the account that runs the server, or `None` if the current user runs it.
 ///
-/// `owner` is the owner of a data directory that exists already: Postgres insists on running as
-/// exactly that user, so a directory made by `nobody` stays with `nobody` even after an account
-/// `postgres` has appeared.
+/// `owner` is the owner of an existing data directory. Postgres runs only as exactly that user, so
+/// a directory created by `nobody` still runs as `nobody` after an account `postgres` was added.
 pub(crate) fn server_account(owner: Option<u32>) -> Result<Option<Account>> {
     if !is_root() {
         return Ok(None);
@@ -94,27 +93,29 @@ fn parse(line: &str) -> Option<Account> {
     Some(Account { name, uid, gid })
 }
 
-/// A command that runs as the server's account, with no Postgres setting leaking in from our
+/// Returns a command that runs as the server's account, without the Postgres variables of our
 /// environment.
 pub(crate) fn command(program: &Path, account: Option<&Account>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
-        // PGPORT, PGDATA, PGOPTIONS and their like would quietly change what we start.
+        // Variables such as PGPORT, PGDATA and PGOPTIONS would silently change the settings of the
+        // server.
         if name.to_string_lossy().starts_with("PG") {
             command.env_remove(name);
         }
     }
-    // The account may not be allowed to look at our working directory, and `initdb` gives up when
-    // it cannot.
+    // The account may not be allowed to read our working directory, and `initdb` fails if it
+    // cannot.
     command.env("LC_ALL", "C").current_dir("/");
     if let Some(account) = account {
-        // Called as root, std also drops the supplementary groups.
+        // Run as root, std also drops the supplementary groups.
         command.gid(account.gid).uid(account.uid);
     }
     command
 }
 
-/// Gives a path to the server's account; nothing to do when the server runs as ourselves.
+/// Changes the owner of a path to the server's account. Does nothing if the current user runs the
+/// server.
 pub(crate) fn give(path: &Path, account: Option<&Account>) -> Result<()> {
     let Some(account) = account else {
         return Ok(());
@@ -123,19 +124,20 @@ pub(crate) fn give(path: &Path, account: Option<&Account>) -> Result<()> {
         .map_err(|e| Error::io("chown", path, &e))
 }
 
-/// The first directory on the way to `path` (itself included) that the account may not pass, if
-/// there is one.
+/// Returns the first directory on the path (including `path` itself) that the account has no
+/// permission to enter, if there is one.
 pub(crate) fn first_barrier(path: &Path, account: Option<&Account>) -> Option<PathBuf> {
     let account = account?;
     let full = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let mut way: Vec<&Path> = full.ancestors().collect();
-    way.reverse();
-    way.into_iter()
-        .find(|step| fs::metadata(step).is_ok_and(|meta| !passes(&meta, account)))
+    let mut ancestors: Vec<&Path> = full.ancestors().collect();
+    ancestors.reverse();
+    ancestors
+        .into_iter()
+        .find(|directory| fs::metadata(directory).is_ok_and(|meta| !can_enter(&meta, account)))
         .map(Path::to_owned)
 }
 
-fn passes(meta: &fs::Metadata, account: &Account) -> bool {
+fn can_enter(meta: &fs::Metadata, account: &Account) -> bool {
     let shift = match () {
         () if meta.uid() == account.uid => 6,
         () if meta.gid() == account.gid => 3,
@@ -153,7 +155,7 @@ mod tests {
                           postgres:x:101:104:PostgreSQL,,,:/var/lib/postgresql:/bin/bash\nodd line\n";
 
     #[test]
-    fn the_postgres_user_is_preferred_to_nobody() {
+    fn the_postgres_account_is_the_first_choice() {
         assert_eq!(
             choose(PASSWD, None).unwrap(),
             Account {
@@ -171,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_of_an_existing_data_directory_keeps_it() {
+    fn the_owner_of_an_existing_data_directory_runs_the_server() {
         assert_eq!(choose(PASSWD, Some(65534)).unwrap().name, "nobody");
         assert_eq!(choose(PASSWD, Some(0)).unwrap().name, "postgres");
         assert!(
@@ -183,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn root_alone_in_the_house_is_told_what_to_do() {
+    fn root_without_a_server_account_gets_an_error_with_the_remedies() {
         let error = choose("root:x:0:0:root:/root:/bin/sh\n", None)
             .unwrap_err()
             .to_string();

@@ -1,9 +1,9 @@
-//! A program that cannot outlive us: it runs under a small shell that reads a pipe of which we hold
-//! the other end.
+//! Runs a program that cannot outlive this process. The program runs under a small shell script,
+//! the watcher, that reads a pipe. This process holds the other end of the pipe.
 //!
-//! The kernel closes our end however we die, SIGKILL included; the shell then ends the program and,
-//! where asked to, removes its directory. The same pipe carries the signals we want sent, so this
-//! crate needs no `kill(2)` of its own.
+//! The kernel closes our end of the pipe however this process ends, SIGKILL included. The watcher
+//! then ends the program and, if requested, removes its directory. The same pipe transports the
+//! signals that we want to send to the program, so this crate does not call `kill(2)`.
 
 use std::fs::File;
 use std::io::Write;
@@ -15,17 +15,17 @@ use std::time::{Duration, Instant};
 use crate::user::{self, Account};
 use crate::{Error, Result};
 
-/// How often a condition is looked at again while we wait for it.
+/// The interval at which a condition is checked while we wait for it.
 pub(crate) const POLL: Duration = Duration::from_millis(5);
 
-/// `$1` is the signal to send when the pipe ends, `$2` a directory to remove after that or nothing,
-/// the rest the command.
+/// `$1` is the signal to send when the pipe is closed, `$2` is a directory to remove afterwards or
+/// an empty string, and the rest is the command.
 ///
 /// The program is a child of this shell, so its process id cannot be reused before the shell has
-/// waited for it. The reader is a second child, since a shell cannot read and wait at once; it says
-/// by its exit code 7 that the pipe ended. Only then is the directory removed: a server that is
-/// stopped to be started again keeps its data. A hangup must not end the watch; the kernel sends
-/// one to a group that loses its parent while a member is stopped.
+/// waited for it. The reader is a second child, because a shell cannot read and wait at the same
+/// time. The reader exits with code 7 if the pipe was closed. Only then does the shell remove the
+/// directory: a server that is stopped in order to be restarted keeps its data. The shell ignores
+/// SIGHUP, because the kernel sends SIGHUP to an orphaned process group that has a stopped member.
 const SCRIPT: &str = r#"
 trap '' HUP INT
 at_end=$1 remove=$2; shift 2
@@ -42,14 +42,14 @@ if [ $? = 7 ] && [ -n "$remove" ]; then rm -rf -- "$remove"; fi
 exit "$code"
 "#;
 
-/// A signal as `kill -s` spells it.
+/// A signal by its name for `kill -s`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Signal {
-    /// Ends `initdb`, which cleans up after itself.
+    /// Ends `initdb`, which removes its incomplete files.
     Term,
-    /// A fast shutdown: sessions are ended, a checkpoint is written.
+    /// Fast shutdown: Postgres ends the sessions and writes a checkpoint.
     Int,
-    /// An immediate shutdown: as good as a crash, the next start recovers from the log.
+    /// Immediate shutdown: equivalent to a crash. The next start recovers from the write-ahead log.
     Quit,
 }
 
@@ -63,26 +63,27 @@ impl Signal {
     }
 }
 
-/// What to run under the watcher.
+/// A program to run under the watcher.
 #[derive(Debug)]
 pub(crate) struct Watch<'a> {
     pub(crate) program: &'a Path,
     pub(crate) arguments: &'a [String],
     pub(crate) account: Option<&'a Account>,
-    /// Takes both outputs. The program inherits the lock on it, which tells others that it lives.
+    /// Receives stdout and stderr. The program inherits the lock on this file, so other processes
+    /// can see that the program still runs.
     pub(crate) log: &'a File,
-    /// Sent when we are gone.
+    /// The signal to send when this process has ended.
     pub(crate) at_end: Signal,
-    /// Removed when we are gone and the program has ended.
+    /// The directory to remove when this process and the program have ended.
     pub(crate) remove: Option<&'a Path>,
 }
 
 /// A running program and its watcher.
 #[derive(Debug)]
 pub(crate) struct Watched {
-    /// The shell, whose exit code is the program's.
+    /// The watcher shell. It exits with the exit code of the program.
     shell: Child,
-    /// Our end of the pipe. It is kept apart from `shell`, since `Child::wait` would close it.
+    /// Our end of the pipe. It is not kept in `shell` because `Child::wait` would close it.
     pipe: ChildStdin,
 }
 
@@ -103,8 +104,8 @@ impl Watch<'_> {
             .stdin(Stdio::piped())
             .stdout(output()?)
             .stderr(output()?)
-            // Ctrl-C in a terminal goes to a whole process group. In a group of its own the server
-            // is still there while we shut down in order.
+            // Ctrl-C in a terminal signals a whole process group. The server has its own group, so
+            // it still runs while this process shuts down in order.
             .process_group(0)
             .spawn()
             .map_err(|e| Error::spawn(shell, &e))?;
@@ -118,28 +119,28 @@ impl Watch<'_> {
 
 impl Watched {
     pub(crate) fn signal(&mut self, signal: Signal) {
-        // A pipe without a reader means that the program has ended, which is what every signal here
-        // is for.
+        // A write to a pipe without a reader fails. The program has then ended, which is the
+        // purpose of every signal here.
         let _ = writeln!(self.pipe, "{}", signal.name());
     }
 
-    /// The exit status, once the program has ended.
+    /// Returns the exit status if the program has ended.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.shell.try_wait().ok().flatten()
     }
 
-    /// Waits until the program ends; `None` when it has not by then.
+    /// Waits until the program ends. Returns `None` if it still runs after the timeout.
     pub(crate) fn wait(&mut self, timeout: Duration) -> Option<ExitStatus> {
         let deadline = Instant::now() + timeout;
         poll_until(deadline, || self.ended())
     }
 }
 
-/// Looks until there is an answer or the deadline has passed; looks at least once.
-pub(crate) fn poll_until<T>(deadline: Instant, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+/// Calls `probe` until it returns a value or the deadline has passed. Calls it at least once.
+pub(crate) fn poll_until<T>(deadline: Instant, mut probe: impl FnMut() -> Option<T>) -> Option<T> {
     loop {
-        if let Some(answer) = look() {
-            return Some(answer);
+        if let Some(value) = probe() {
+            return Some(value);
         }
         if Instant::now() >= deadline {
             return None;

@@ -1,4 +1,4 @@
-//! A cron line on the wall of a zone.
+//! A cron line, evaluated in the local time of a zone.
 
 use std::{fmt, str::FromStr};
 
@@ -6,13 +6,16 @@ use jiff::{Timestamp, tz::TimeZone};
 
 use super::zone;
 
-/// A line that has no occurrence in the years after this moment has none at all.
-const LOOKED_FROM: Timestamp = Timestamp::UNIX_EPOCH;
+/// The start of the search that validates a line: a line without an occurrence after this time has
+/// none at all.
+const SEARCHED_FROM: Timestamp = Timestamp::UNIX_EPOCH;
 
-/// A search that ends at a day that its zone skipped begins anew at so many of the zone's next changes.
+/// The search fails at a day that the zone skipped. It then restarts at up to this many of the next
+/// zone changes.
 const SKIPS_MAX: usize = 8;
 
-/// A cron line: five fields, or six with seconds, or one of `@hourly @daily @weekly @monthly @yearly`.
+/// A cron line: five fields, or six with seconds, or one of `@hourly @daily @weekly @monthly
+/// @yearly`.
 #[derive(Clone, PartialEq)]
 pub(super) struct Cron {
     line: String,
@@ -28,23 +31,25 @@ impl Cron {
         let cron = croner::Cron::from_str(&line)
             .map_err(|error| format!("{line:?} is not a cron line ({error}): {example}"))?;
         let cron = Cron { line, cron, zone };
-        if cron.after(LOOKED_FROM).is_none() {
+        if cron.after(SEARCHED_FROM).is_none() {
             return Err(format!(
-                "the cron line {:?} never comes to pass: {example}",
+                "the cron line {:?} never occurs: {example}",
                 cron.line
             ));
         }
         Ok(cron)
     }
 
-    /// The first occurrence later than this. Where the search ends at a day that the zone skipped, it goes on after the skip.
+    /// Returns the first occurrence after this time. If the search ends at a day that the zone
+    /// skipped, it restarts after the skip.
     pub(super) fn after(&self, after: Timestamp) -> Option<Timestamp> {
         let from = |start: Timestamp, inclusive: bool| {
             let found = self
                 .cron
                 .find_next_occurrence(&start.to_zoned(self.zone.clone()), inclusive)
                 .ok()?;
-            // A cron library that finds what has been would let us fire for ever.
+            // Guard against a wrong result of the cron library: an occurrence in the past would
+            // fire without end.
             Some(found.timestamp()).filter(|found| *found > after)
         };
         from(after, false).or_else(|| {
@@ -56,8 +61,9 @@ impl Cron {
         })
     }
 
-    /// Returns the last occurrence up to this: one that [`after`](Cron::after) finds as well. The library's search backwards also
-    /// finds times of a day that the zone skipped.
+    /// Returns the last occurrence up to this time, limited to those that [`after`](Cron::after)
+    /// finds as well: the backward search of the library also returns times of a day that the zone
+    /// skipped.
     pub(super) fn until(&self, until: Timestamp) -> Option<Timestamp> {
         let mut end = until;
         for _ in 0..SKIPS_MAX {

@@ -1,4 +1,4 @@
-//! What happens again and again: every so often, by a period on a calendar, or by a cron line.
+//! Cycles: repetition at a fixed interval, by a period on a calendar, or by a cron line.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -7,26 +7,28 @@ use jiff::{Timestamp, civil::DateTime};
 use super::{Period, cron::Cron, zone};
 use crate::error::Error;
 
-/// Around the estimated occurrence so many are looked at: a month differs by days, a day by an hour.
+/// The number of occurrences that are checked around the estimated one: months differ by days, and
+/// days by an hour.
 const NEIGHBOURS_MAX: usize = 64;
-/// Missed occurrences of a cron line are counted up to this many.
+/// The limit up to which missed occurrences of a cron line are counted.
 const MISSED_COUNTED_MAX: u32 = 10_000;
 
-/// What becomes of occurrences that nobody was there for.
+/// How to handle occurrences that no worker fired in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Missed {
-    /// Each of them happens, late, in order.
+    /// Each missed occurrence fires, late and in order.
     All,
-    /// The latest happens, once, and knows how many stand behind it.
+    /// Only the latest missed occurrence fires, and carries the number of those before it.
     #[default]
     Latest,
-    /// What is more than a minute late does not happen, nor one that the next has overtaken.
+    /// An occurrence does not fire if it is more than a minute late, or if the next one is already
+    /// due.
     Skip,
 }
 
 impl Missed {
-    /// Its name in a row.
+    /// Returns the name in the row.
     pub fn name(self) -> &'static str {
         match self {
             Missed::All => "all",
@@ -35,7 +37,7 @@ impl Missed {
         }
     }
 
-    /// By its name.
+    /// Returns the policy with this name.
     pub fn named(name: &str) -> Option<Missed> {
         [Missed::All, Missed::Latest, Missed::Skip]
             .into_iter()
@@ -43,21 +45,23 @@ impl Missed {
     }
 }
 
-/// What happens again and again.
+/// A rule of repetition.
 ///
 /// ```
 /// use gen_durable::{Cycle, DAY, Missed};
 ///
 /// let reminders = Cycle::every(DAY).times(2);
-/// let retries = Cycle::iso("R3/PT10M")?;                                        // three times, ten minutes apart
-/// let weekly = Cycle::iso("R/2026-01-05T08:00:00[Europe/Madrid]/P1W")?;         // Mondays at eight, in Madrid
+/// let retries = Cycle::iso("R3/PT10M")?; // three times, ten minutes apart
+/// // Mondays at eight, in Madrid
+/// let weekly = Cycle::iso("R/2026-01-05T08:00:00[Europe/Madrid]/P1W")?;
 /// let nightly = Cycle::cron("30 2 * * *", "America/New_York")?.missed(Missed::Skip);
 /// assert!(Cycle::cron("61 * * * *", "UTC").is_err());
 /// # Ok::<(), gen_durable::Error>(())
 /// ```
 #[derive(Clone, PartialEq)]
 pub struct Cycle {
-    /// A mistake is told by whoever is handed the cycle: a step, or the builder of an engine.
+    /// The rule, or the error in it. The step or the engine builder that receives the cycle reports
+    /// the error.
     rule: Result<Rule, String>,
     times: Option<u32>,
     missed: Missed,
@@ -76,12 +80,13 @@ enum Rule {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct First {
     pub(crate) due: Timestamp,
-    /// How many may follow; `None`: without end.
+    /// How many occurrences remain after this one; `None` if there is no limit.
     pub(crate) remaining: Option<u32>,
 }
 
 impl Cycle {
-    /// Every so often, for the first time after that long: `Cycle::every(DAY)`.
+    /// Creates a cycle with a fixed interval; the first occurrence is one interval from the start:
+    /// `Cycle::every(DAY)`.
     pub fn every(every: Duration) -> Cycle {
         Cycle::of(Period::every(every).map(|period| Rule::Period {
             start: None,
@@ -89,14 +94,21 @@ impl Cycle {
         }))
     }
 
-    /// By an ISO 8601 cycle: `R3/PT10M`, `R/P1D[Europe/Madrid]`, `R/2026-01-05T08:00:00[Europe/Madrid]/P1W`. With a start it
-    /// happens then for the first time; without one, after one period. Without a zone, the calendar is UTC's.
+    /// Parses an ISO 8601 cycle: `R3/PT10M`, `R/P1D[Europe/Madrid]`,
+    /// `R/2026-01-05T08:00:00[Europe/Madrid]/P1W`. With a start, the first occurrence is at the
+    /// start; without one, it is after one period. Without a zone, the calendar is that of UTC.
+    ///
+    /// # Errors
+    /// The text is not a valid cycle.
     pub fn iso(text: &str) -> Result<Cycle, Error> {
         parse_iso(text.trim()).map_err(Error::invalid)
     }
 
-    /// By a cron line on the wall of a zone: `Cycle::cron("30 2 * * MON-FRI", "Europe/Madrid")`. Five fields, or six with the
-    /// seconds first.
+    /// Parses a cron line, evaluated in the local time of a zone: `Cycle::cron("30 2 * * MON-FRI",
+    /// "Europe/Madrid")`. It has five fields, or six with the seconds first.
+    ///
+    /// # Errors
+    /// The line or the zone is invalid, or the line never occurs.
     pub fn cron(line: &str, time_zone: &str) -> Result<Cycle, Error> {
         let zone = zone::zone(time_zone).map_err(Error::invalid)?;
         Ok(Cycle::of(Ok(Rule::Cron(Box::new(
@@ -104,22 +116,23 @@ impl Cycle {
         )))))
     }
 
-    /// At most so many times.
+    /// Limits the number of occurrences.
     pub fn times(mut self, times: u32) -> Cycle {
         if times == 0 && self.rule.is_ok() {
-            self.rule = Err("a cycle that happens 0 times does not happen: say at least 1".into());
+            self.rule = Err("a cycle with 0 occurrences is invalid: use at least 1".into());
         }
         self.times = Some(times);
         self
     }
 
-    /// What becomes of occurrences that nobody was there for; the latest happens unless this says otherwise.
+    /// Sets how missed occurrences are handled; by default only the latest fires.
     pub fn missed(mut self, missed: Missed) -> Cycle {
         self.missed = missed;
         self
     }
 
-    /// Returns the next few occurrences of a cycle that begins now. Occurrences of a written start that have passed count.
+    /// Returns the next `count` occurrences of a cycle that begins now. Occurrences that have
+    /// already passed since an explicit start count toward the limit of [`times`](Cycle::times).
     pub fn upcoming(&self, now: Timestamp, count: usize) -> Vec<Timestamp> {
         let Some(first) = self.first_later(now).filter(|_| count > 0) else {
             return Vec::new();
@@ -131,7 +144,7 @@ impl Cycle {
         found
     }
 
-    /// The zone by whose calendar it goes: `Europe/Madrid`, `UTC`, `+02:00`.
+    /// Returns the time zone of the cycle's calendar: `Europe/Madrid`, `UTC`, `+02:00`.
     pub fn time_zone(&self) -> String {
         match &self.rule {
             Ok(Rule::Period { period, .. }) => zone::name_of(period.time_zone()),
@@ -148,7 +161,7 @@ impl Cycle {
         }
     }
 
-    /// What is wrong with it, if anything is.
+    /// Returns the error in the rule, if there is one.
     pub(crate) fn check(&self) -> Result<(), String> {
         self.rule.as_ref().map(drop).map_err(Clone::clone)
     }
@@ -157,7 +170,8 @@ impl Cycle {
         self.missed
     }
 
-    /// Where a cycle that begins now begins. `None`: all of it has been.
+    /// Returns the first occurrence of a cycle that begins now. `None` if all of its occurrences
+    /// have passed.
     pub(crate) fn first(&self, now: Timestamp) -> Option<First> {
         let rest = |used: i64| match self.times {
             None => Some(None),
@@ -184,7 +198,8 @@ impl Cycle {
         }
     }
 
-    /// The same, but not now itself: a schedule that is set in the very moment of its last occurrence begins with the next.
+    /// Returns the first occurrence after `now`, excluding `now` itself: a schedule that is set at
+    /// the exact time of an occurrence begins with the next one.
     pub(crate) fn first_later(&self, now: Timestamp) -> Option<First> {
         let later =
             Timestamp::from_microsecond(now.as_microsecond().saturating_add(1)).unwrap_or(now);
@@ -193,7 +208,8 @@ impl Cycle {
             .or_else(|| self.first(later))
     }
 
-    /// The first occurrence later than `after` of a cycle that began at `anchor`, however often it may happen.
+    /// Returns the first occurrence after `after` of a cycle that began at `anchor`, without regard
+    /// to its limit.
     pub(crate) fn after(&self, anchor: Timestamp, after: Timestamp) -> Option<Timestamp> {
         match self.rule.as_ref().ok()? {
             Rule::Cron(cron) => cron.after(after),
@@ -201,7 +217,8 @@ impl Cycle {
         }
     }
 
-    /// The last occurrence up to `until`, from `due` on, and how many lie between: `(due, 0)` if there is no later one.
+    /// Returns the last occurrence up to `until`, from `due` on, and the number of occurrences from
+    /// `due` to it: `(due, 0)` if there is no later one.
     pub(crate) fn latest(
         &self,
         anchor: Timestamp,
@@ -238,7 +255,7 @@ impl Cycle {
         }
     }
 
-    /// The next few occurrences after a moment.
+    /// Returns the next `count` occurrences after a time, within the limit.
     pub(crate) fn following(
         &self,
         anchor: Timestamp,
@@ -263,7 +280,8 @@ impl Cycle {
 }
 
 impl Rule {
-    /// Occurrence `number`: 0 is the anchor itself, which happens only if it is a written start.
+    /// Returns occurrence `number`. Number 0 is the anchor itself, which is an occurrence only if
+    /// it is an explicit start.
     fn numbered(&self, anchor: Timestamp, number: i64) -> Option<Timestamp> {
         match self {
             Rule::Period {
@@ -278,8 +296,9 @@ impl Rule {
         }
     }
 
-    /// The first occurrence later than `after`, and its number. Estimated, then found: what is estimated wrong by a
-    /// short month or an hour of summer time is a few steps away.
+    /// Returns the first occurrence after `after`, and its number. It estimates the number and then
+    /// searches around it: short months and changes of summer time put the estimate wrong by a few
+    /// occurrences.
     fn numbered_after(&self, anchor: Timestamp, after: Timestamp) -> Option<(i64, Timestamp)> {
         let Rule::Period { start, period } = self else {
             return None;
@@ -288,13 +307,13 @@ impl Rule {
         let origin = self.numbered(anchor, 0)?;
         let apart = after.duration_since(origin).as_secs_f64();
         let mut number = ((apart / period.about_seconds()) as i64).max(smallest);
-        let mut looked = 0;
-        while number > smallest && looked < NEIGHBOURS_MAX {
+        let mut checked = 0;
+        while number > smallest && checked < NEIGHBOURS_MAX {
             match self.numbered(anchor, number - 1) {
                 Some(before) if before <= after => break,
                 _ => number -= 1,
             }
-            looked += 1;
+            checked += 1;
         }
         for _ in 0..NEIGHBOURS_MAX {
             let at = self.numbered(anchor, number)?;
@@ -313,7 +332,8 @@ fn parse_iso(text: &str) -> Result<Cycle, String> {
     let (times, rest) =
         repeats(text).ok_or_else(|| wrong("it does not begin with R and a slash"))?;
     let times = times.map_err(|why| wrong(&why))?;
-    // A zone's name has a slash of its own: the period is what follows the last one outside brackets.
+    // The name of a zone contains a slash itself: the period is the part after the last slash
+    // outside brackets.
     let split = rest.char_indices().rev().scan(0_i32, |depth, (at, c)| {
         *depth += i32::from(c == ']') - i32::from(c == '[');
         Some((at, c, *depth))
@@ -327,10 +347,12 @@ fn parse_iso(text: &str) -> Result<Cycle, String> {
         None => (None, rest),
     };
     if start.is_some_and(|start| start.trim_start().starts_with(['P', 'p'])) {
-        return Err(wrong("the start comes before the period"));
+        return Err(wrong("the start must be before the period"));
     }
     if !period.trim_start().starts_with(['P', 'p']) {
-        return Err(wrong("its last part is the period, and begins with P"));
+        return Err(wrong(
+            "its last part must be the period, which begins with P",
+        ));
     }
     let mut period = Period::parse(period)?;
     let start = match start {
@@ -350,23 +372,24 @@ fn parse_iso(text: &str) -> Result<Cycle, String> {
     })
 }
 
-/// `R5/rest`, `R/rest`: how often, and the rest. `None`: it does not begin like that.
-#[allow(clippy::type_complexity)] // How often, or what is wrong with it; and the rest.
+/// Splits `R5/rest` or `R/rest` into the number of times and the rest. `None` if the text does not
+/// begin like that.
+#[allow(clippy::type_complexity)] // The number of times or its error, and the rest.
 fn repeats(text: &str) -> Option<(Result<Option<u32>, String>, &str)> {
     let (head, rest) = text.split_once('/')?;
     let count = head.strip_prefix(['R', 'r'])?;
     let times = match count {
         "" | "-1" => Ok(None),
         count => match count.parse::<u32>() {
-            Ok(0) => Err("it happens 0 times; say at least R1".into()),
+            Ok(0) => Err("it has 0 occurrences; use at least R1".into()),
             Ok(times) => Ok(Some(times)),
-            Err(_) => Err(format!("{count:?} is not how often")),
+            Err(_) => Err(format!("{count:?} is not a number of times")),
         },
     };
     Some((times, rest))
 }
 
-/// As it is kept in a row: an ISO 8601 cycle, or a cron line with its zone in brackets.
+/// Parses the form that a row stores: an ISO 8601 cycle, or a cron line with its zone in brackets.
 impl FromStr for Cycle {
     type Err = Error;
     fn from_str(text: &str) -> Result<Cycle, Error> {

@@ -1,4 +1,4 @@
-//! When a sleep or a deadline ends: after a while, after a period on a calendar, or at a date.
+//! Due times of sleeps and deadlines: after a duration, after a period on a calendar, or at a date.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use super::{Period, to_micros, zone};
 use crate::error::Error;
 
-/// When something is due: a duration (`3 * DAY`), a [`Period`] on a calendar, or a date (a [`Timestamp`]). One that lies in the
-/// past is now.
+/// A due time: a duration (`3 * DAY`), a [`Period`] on a calendar, or a date (a [`Timestamp`]). A
+/// date in the past is due at once.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Due(When);
 
@@ -19,18 +19,21 @@ enum When {
     At(Timestamp),
 }
 
-/// A due time as a row is told it.
+/// A due time in the form that the store writes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Moment {
-    /// So long after the commit.
+    /// This long after the commit.
     After(Duration),
-    /// Then.
+    /// At this time.
     At(Timestamp),
 }
 
 impl Due {
-    /// From text: an ISO 8601 period (`P1M`, `P1D[Europe/Madrid]`) or a date with an offset or a zone
+    /// Parses an ISO 8601 period (`P1M`, `P1D[Europe/Madrid]`) or a date with an offset or a zone
     /// (`2026-01-05T08:00:00[Europe/Madrid]`, `2026-01-05T07:00:00Z`).
+    ///
+    /// # Errors
+    /// The text is neither a valid period nor a valid date.
     pub fn iso(text: &str) -> Result<Due, Error> {
         let when = if text.trim_start().starts_with(['P', 'p']) {
             When::Period(Period::iso(text)?)
@@ -40,13 +43,13 @@ impl Due {
         Ok(Due(when))
     }
 
-    /// What it comes to for a step that began at `now`.
+    /// Computes the due time for a step that began at `now`.
     pub(crate) fn moment(&self, now: Timestamp) -> Result<Moment, String> {
         match &self.0 {
             When::After(delay) => Ok(Moment::After(*delay)),
             When::At(at) => Ok(Moment::At(to_micros(*at))),
             When::Period(period) => period.after(now).map(Moment::At).ok_or_else(|| {
-                format!("{period} from {now} is beyond the year 9999: say a shorter period")
+                format!("{period} from {now} is beyond the year 9999: use a shorter period")
             }),
         }
     }

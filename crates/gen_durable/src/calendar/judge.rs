@@ -1,24 +1,25 @@
-//! What becomes of an occurrence whose time has come: it happens, or it was missed and another takes its place.
+//! The decision about an occurrence that is due: it fires, or it was missed and another one
+//! replaces it.
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::{Cycle, First, Missed};
 
-/// With [`Missed::Skip`], what is later than this does not happen.
+/// With [`Missed::Skip`], an occurrence that is later than this does not fire.
 const GRACE: SignedDuration = SignedDuration::from_secs(60);
 
-/// The judgement on an occurrence.
+/// The decision about an occurrence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Judgement {
-    /// Whether it happens. If not, it was missed.
+    /// Whether the occurrence fires. If not, it was missed.
     pub(crate) happens: bool,
-    /// What comes after it.
+    /// The next occurrence, if there is one.
     pub(crate) next: Option<First>,
-    /// How many that were missed stand behind what comes after it.
+    /// The number of missed occurrences that the next one replaces.
     pub(crate) missed: u32,
 }
 
-/// Judge an occurrence of a cycle that began at `anchor`, by the database's time.
+/// Decides about an occurrence of a cycle that began at `anchor`, by the time of the database.
 pub(crate) fn judge(
     cycle: &Cycle,
     anchor: Timestamp,
@@ -43,7 +44,7 @@ pub(crate) fn judge(
         next: following(cycle.after(anchor, due), 1),
         missed: 0,
     };
-    // Of a cycle that ends, no more can have been missed than there were.
+    // A cycle with a limit cannot have missed more occurrences than remain.
     let latest = || {
         let (mut latest, mut count) = cycle.latest(anchor, due, now);
         if let Some(left) = remaining.filter(|left| *left < count) {

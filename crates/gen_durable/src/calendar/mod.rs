@@ -1,11 +1,15 @@
-//! Dates, periods and cycles: when something falls due. Pure: no database, and no clock but the one that is handed in.
+//! Dates, periods and cycles: the computation of due times. The module is pure: it uses no
+//! database, and no clock except the time passed in.
 //!
-//! The rules, each with a test against Postgres's own arithmetic:
+//! The rules, each with a test against the arithmetic of Postgres:
 //!
-//! - Years, months, weeks and days are counted on the calendar of a zone; hours, minutes and seconds are time that passes.
-//! - Occurrence `k` of a cycle is its anchor plus `k` periods, never the last occurrence plus one: the 31st comes back.
-//! - A day that a month does not have is its last one.
-//! - A local time that the clocks skip is as much later as they skip; one that comes twice is the first of the two.
+//! - Years, months, weeks and days are counted on the calendar of a zone; hours, minutes and
+//!   seconds are elapsed time.
+//! - Occurrence `k` of a cycle is its anchor plus `k` periods, never the previous occurrence plus
+//!   one period: after a short month, the 31st is used again.
+//! - A day that a month does not have becomes the last day of that month.
+//! - A local time that the clocks skip is shifted later by the skipped amount; a local time that
+//!   occurs twice means the first of the two.
 
 mod cron;
 mod cycle;
@@ -24,27 +28,29 @@ pub(crate) use judge::{Judgement, judge};
 
 use jiff::{SignedDuration, Timestamp};
 
-/// An occurrence of a schedule, for whoever makes what it starts.
+/// An occurrence of a schedule, passed to the function that creates the instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Occurrence {
-    /// When it was due: by this, and not by the clock, should what it starts be named.
+    /// The due time. Name the instance by this time, not by the clock.
     pub due: Timestamp,
-    /// How many occurrences before it were missed and stand behind this one ([`Missed::Latest`]).
+    /// The number of missed occurrences before this one that it replaces ([`Missed::Latest`]).
     pub missed: u32,
-    /// Whether somebody asked for it by hand.
+    /// Whether an operator requested it.
     pub by_hand: bool,
 }
 
-/// Rounds a due time up to Postgres' microseconds, so that nothing is ever early. The last moment of all is rounded down, and
-/// one before 1970 is 1970: both the text and the binary form of a date are then within what Postgres and Rust can hold.
+/// Rounds a due time up to the microseconds of Postgres, so that nothing fires early. The last
+/// representable time is rounded down, and times before 1970 become 1970: the text and the binary
+/// form of a date then stay within the ranges of Postgres and Rust.
 pub(crate) fn to_micros(at: Timestamp) -> Timestamp {
     rounded_up(at.max(Timestamp::UNIX_EPOCH))
 }
 
-/// Rounds a moment of the calendar up to microseconds, also one before 1970: occurrences are counted from there.
+/// Rounds a time up to microseconds, also a time before 1970, because occurrences may be counted
+/// from there.
 fn rounded_up(at: Timestamp) -> Timestamp {
-    // Not by `from_microsecond`: it refuses the last second of the calendar.
+    // Not `from_microsecond`: it refuses the last second of the calendar.
     let down = Timestamp::new(at.as_second(), at.subsec_nanosecond() / 1_000 * 1_000).unwrap_or(at);
     if down < at {
         down.checked_add(SignedDuration::from_micros(1))
@@ -59,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_due_time_is_rounded_up_and_the_last_moment_down() {
+    fn a_due_time_is_rounded_up_and_the_last_representable_time_down() {
         let at = |text: &str| text.parse::<Timestamp>().unwrap();
         assert_eq!(
             to_micros(at("2026-01-05T08:00:00.000000001Z")),

@@ -1,4 +1,4 @@
-//! An ISO 8601 period, with the zone on whose calendar it is counted.
+//! An ISO 8601 period, with the time zone of its calendar.
 
 use std::{fmt, time::Duration};
 
@@ -7,32 +7,40 @@ use jiff::{Span, Timestamp, Zoned, civil::DateTime, fmt::temporal::SpanParser, t
 use super::zone;
 use crate::error::Error;
 
-/// Nothing repeats faster than this.
+/// The shortest period of a repetition.
 const PERIOD_MIN: Duration = Duration::from_millis(1);
 const NANOS_PER_SECOND: i128 = 1_000_000_000;
-/// About how long the units of a calendar are: only to know where to begin to look.
+/// The approximate length of the calendar units, only to find where a search begins.
 const YEAR_SECONDS: f64 = 365.2425 * 86_400.0;
 const MONTH_SECONDS: f64 = YEAR_SECONDS / 12.0;
 
-/// A period on the calendar of a zone: `Period::iso("P1M")?`, or `Period::iso("P1M[Europe/Madrid]")?`. Without a zone it is
-/// UTC's. Years, months, weeks and days are counted on the calendar; hours, minutes and seconds are time that passes.
+/// A period on the calendar of a time zone: `Period::iso("P1M")?`, or
+/// `Period::iso("P1M[Europe/Madrid]")?`. Without a zone, the calendar is that of UTC. Years,
+/// months, weeks and days are counted on the calendar; hours, minutes and seconds are elapsed time.
 #[derive(Clone)]
 pub struct Period {
-    /// Years, months, weeks, days.
+    /// The years, months, weeks and days.
     calendar: Span,
-    /// The rest, in nanoseconds.
+    /// The hours, minutes and seconds, in nanoseconds.
     time: i128,
     zone: TimeZone,
     text: String,
 }
 
 impl Period {
-    /// From its ISO 8601 form: `PT10M`, `P1DT12H`, `P1M`, `P1Y2M3DT4H5M6.5S`; with a zone, `P1M[Europe/Madrid]`.
+    /// Parses the ISO 8601 form: `PT10M`, `P1DT12H`, `P1M`, `P1Y2M3DT4H5M6.5S`; with a zone,
+    /// `P1M[Europe/Madrid]`.
+    ///
+    /// # Errors
+    /// The text is not a valid period, or the period is negative or too short.
     pub fn iso(text: &str) -> Result<Period, Error> {
         Period::parse(text).map_err(Error::invalid)
     }
 
-    /// The same on the calendar of another zone.
+    /// Sets the time zone of the calendar.
+    ///
+    /// # Errors
+    /// There is no time zone with this name.
     pub fn zone(mut self, name: &str) -> Result<Period, Error> {
         self.zone = zone::zone(name).map_err(Error::invalid)?;
         Ok(self)
@@ -46,7 +54,7 @@ impl Period {
             .parse_span(text)
             .map_err(|error| format!("{text:?} is not an ISO 8601 period ({error}): {example}"))?;
         if span.is_negative() {
-            return Err(format!("the period {text:?} goes backwards: {example}"));
+            return Err(format!("the period {text:?} is negative: {example}"));
         }
         let calendar = Span::new()
             .years(span.get_years())
@@ -90,7 +98,7 @@ impl Period {
             && self.time < i128::try_from(PERIOD_MIN.as_nanos()).unwrap_or_default()
         {
             return Err(format!(
-                "the period {} is too short: say at least a millisecond, like `PT0.001S`",
+                "the period {} is too short: use at least a millisecond, like `PT0.001S`",
                 self.text
             ));
         }
@@ -107,7 +115,7 @@ impl Period {
         self.zone = zone;
     }
 
-    /// So many periods after an anchor on the wall of the zone.
+    /// Returns the time `count` periods after an anchor in the local time of the zone.
     pub(super) fn after_civil(&self, anchor: DateTime, count: i64) -> Option<Timestamp> {
         let civil = anchor
             .checked_add(self.calendar.checked_mul(count).ok()?)
@@ -115,7 +123,7 @@ impl Period {
         self.passed(&zone::moment(civil, &self.zone)?, count)
     }
 
-    /// So many periods after a moment.
+    /// Returns the time `count` periods after a time.
     pub(super) fn after_moment(&self, anchor: Timestamp, count: i64) -> Option<Timestamp> {
         let anchor = anchor.to_zoned(self.zone.clone());
         if self.calendar.is_zero() {
@@ -130,12 +138,12 @@ impl Period {
         Some(super::rounded_up(Timestamp::from_nanosecond(at).ok()?))
     }
 
-    /// One period from now.
+    /// Returns the time one period after now.
     pub(super) fn after(&self, now: Timestamp) -> Option<Timestamp> {
         self.after_moment(now, 1)
     }
 
-    /// About how long it is.
+    /// Returns the approximate length of the period.
     pub(super) fn about_seconds(&self) -> f64 {
         let days = f64::from(self.calendar.get_weeks()) * 7.0 + f64::from(self.calendar.get_days());
         f64::from(self.calendar.get_years()) * YEAR_SECONDS

@@ -1,4 +1,4 @@
-//! Zones by name, and dates that say where they are.
+//! Time zones by name, and dates with a time zone.
 
 use jiff::{
     Timestamp, Zoned,
@@ -7,11 +7,11 @@ use jiff::{
     tz::TimeZone,
 };
 
-/// What a zone should look like.
+/// The hint of error messages about zones.
 const EXAMPLE: &str =
     "write a name of the IANA database, like `Europe/Madrid` or `UTC`, or an offset, like `+02:00`";
 
-/// A zone by its name: `Europe/Madrid`, `UTC`, or a fixed offset like `+02:00`.
+/// Returns the zone with this name: `Europe/Madrid`, `UTC`, or a fixed offset like `+02:00`.
 pub(crate) fn zone(name: &str) -> Result<TimeZone, String> {
     let name = name.trim();
     if name.starts_with(['+', '-']) {
@@ -25,7 +25,7 @@ pub(crate) fn zone(name: &str) -> Result<TimeZone, String> {
     TimeZone::get(name).map_err(|_| format!("there is no time zone {name:?}: {EXAMPLE}"))
 }
 
-/// How it is written.
+/// Returns the name of a zone.
 pub(crate) fn name_of(zone: &TimeZone) -> String {
     match zone.iana_name() {
         Some(name) => name.to_owned(),
@@ -35,7 +35,7 @@ pub(crate) fn name_of(zone: &TimeZone) -> String {
     }
 }
 
-/// `text[zone]`, as the text and its zone.
+/// Splits `text[zone]` into the text and its zone.
 pub(crate) fn bracketed(text: &str) -> Result<(&str, Option<TimeZone>), String> {
     let text = text.trim();
     let Some(rest) = text.strip_suffix(']') else {
@@ -43,17 +43,17 @@ pub(crate) fn bracketed(text: &str) -> Result<(&str, Option<TimeZone>), String> 
     };
     let Some((text, name)) = rest.rsplit_once('[') else {
         return Err(format!(
-            "{text:?} ends with a bracket that was never opened: write it like `P1D[Europe/Madrid]`"
+            "{text:?} ends with `]` without a `[`: write it like `P1D[Europe/Madrid]`"
         ));
     };
     Ok((text.trim_end(), Some(zone(name)?)))
 }
 
-/// A date and time in its place: what the calendar goes by, and what the clock on that wall says.
+/// Parses a date and time with its zone. Returns the local time and the zone.
 pub(crate) fn dated(text: &str) -> Result<(DateTime, TimeZone), String> {
     let wrong = |why: String| {
         format!(
-            "{text:?} is not a date: {why}; write it like `2026-01-05T08:00:00[Europe/Madrid]`, `…+01:00` or `…Z`"
+            "{text:?} is not a date: {why}; write it like `2026-01-05T08:00:00[Europe/Madrid]`, `..+01:00` or `..Z`"
         )
     };
     let pieces = Pieces::parse(text).map_err(|error| wrong(error.to_string()))?;
@@ -63,7 +63,8 @@ pub(crate) fn dated(text: &str) -> Result<(DateTime, TimeZone), String> {
     let civil = pieces.date().to_datetime(time);
     let named = match pieces.time_zone_annotation() {
         None => None,
-        // By our own reading: one way to name a zone, and one way to be told that there is none.
+        // The zone is parsed by `bracketed` and not by jiff, so that zone names and their errors
+        // are the same everywhere.
         Some(_) => bracketed(text).map_err(&wrong)?.1,
     };
     let offset = match pieces.offset() {
@@ -87,23 +88,26 @@ pub(crate) fn dated(text: &str) -> Result<(DateTime, TimeZone), String> {
                 .map_err(|error| wrong(error.to_string()))?;
             if zone.to_offset(at) != offset {
                 let name = name_of(&zone);
-                return Err(wrong(format!("{name} is not at {offset} then")));
+                return Err(wrong(format!(
+                    "{name} has another offset than {offset} at that time"
+                )));
             }
             Ok((civil, zone))
         }
-        (None, None) => Err(wrong("it does not say in which time zone".into())),
+        (None, None) => Err(wrong("it has no time zone".into())),
     }
 }
 
-/// That moment. A local time that the clocks skip is as much later as they skip; one that comes twice is the first.
+/// Returns the time of a local time in a zone. A local time that the clocks skip is shifted later
+/// by the skipped amount; a local time that occurs twice means the first of the two.
 pub(crate) fn moment(civil: DateTime, zone: &TimeZone) -> Option<Zoned> {
     zone.to_ambiguous_zoned(civil).compatible().ok()
 }
 
-/// The moment of a written date.
+/// Parses a date into a time.
 pub(crate) fn date(text: &str) -> Result<Timestamp, String> {
     let (civil, zone) = dated(text)?;
-    let at = moment(civil, &zone)
-        .ok_or_else(|| format!("{text:?} is beyond the years that a clock can show"))?;
+    let at =
+        moment(civil, &zone).ok_or_else(|| format!("{text:?} is outside the supported years"))?;
     Ok(at.timestamp())
 }

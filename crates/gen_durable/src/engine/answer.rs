@@ -1,4 +1,5 @@
-//! What follows from a commit: the next step begins, a worker becomes free, hints are given.
+//! Acts on a committed batch: starts next steps and promoted successors, frees workers, sends wake
+//! hints.
 
 use std::{
     collections::HashMap,
@@ -17,19 +18,22 @@ use crate::{
     wake::{Armed, ArmedFor, Hint},
 };
 
-/// Who follows in the stead of one that made way goes on in its place, on its time: a lane must not keep a worker from
-/// what is more urgent any longer than one instance would.
-pub(super) fn follow(core: &Arc<Core>, told: &[Ended], handed: Vec<(i64, Claimed)>) {
+/// Starts the successors that a commit promoted in lanes and partitions.
+///
+/// Each successor inherits the run-ahead budget of its predecessor (`steps`, `since`), so that a
+/// lane does not keep a worker from more urgent instances for longer than one instance would.
+pub(super) fn start_successors(core: &Arc<Core>, ended: &[Ended], handed: Vec<(i64, Claimed)>) {
     if handed.is_empty() {
         return;
     }
-    // It counts as work for the picker as well: it must not believe that there is none, and look less and less often.
+    // A promoted successor also counts as work for the picker. Otherwise the picker would believe
+    // that the queues are idle and poll less and less often.
     *core
         .followed_at
         .lock()
         .unwrap_or_else(PoisonError::into_inner) = Instant::now();
     let mut follows: Vec<Vec<Run>> = core.queues.iter().map(|_| Vec::new()).collect();
-    let before: HashMap<i64, &Ended> = told
+    let before: HashMap<i64, &Ended> = ended
         .iter()
         .map(|ended| (ended.ending.claim.id, ended))
         .collect();
@@ -45,24 +49,28 @@ pub(super) fn follow(core: &Arc<Core>, told: &[Ended], handed: Vec<(i64, Claimed
             runs.push(run);
         }
     }
-    // All at once: they are a group.
+    // All successors of a queue are started in one call, because they form one group for the
+    // committer (see `Keyed`).
     for (index, runs) in follows.into_iter().enumerate() {
         staff(core, index, runs);
     }
 }
 
-/// Tell everybody what came of it, and the picker to look: a place is free, or a row has become due.
+/// Applies the outcome of a commit to each step result, then wakes the picker: workers may be free,
+/// or rows may have become due.
 pub(crate) fn answer(
     core: &Arc<Core>,
     batch: Vec<Ended>,
     committed: impl Fn(&Claim) -> Option<Found>,
 ) {
-    tell(core, batch, committed);
+    apply_outcomes(core, batch, committed);
     core.wake.ring();
 }
 
-/// The next step begins, a place becomes free, or the outcome is dropped.
-pub(super) fn tell(
+/// Starts the next step, frees the worker, or drops a stale result, for each result of a batch.
+/// `committed` returns what the next step reads if the result was written, and `None` if the fence
+/// rejected it.
+pub(super) fn apply_outcomes(
     core: &Arc<Core>,
     batch: Vec<Ended>,
     committed: impl Fn(&Claim) -> Option<Found>,
@@ -80,12 +88,12 @@ pub(super) fn tell(
         } = ended;
         let found = committed(&ending.claim);
         let ours = found.is_some();
-        core.let_go_of_suspect(&run.row);
+        core.release_suspect(&run.row);
         count(core, &run.row, if ours { outcome } else { "stale" });
         if !ours {
             tracing::info!(
                 instance.id = ending.claim.id,
-                "an outcome came too late: the claim has another owner"
+                "a step result was dropped: the claim is no longer held by this worker"
             );
             metrics::counter!("durable_stale_outcomes_total").increment(1);
             if ending.keyed {
@@ -96,7 +104,7 @@ pub(super) fn tell(
             core.failures.settled(&run.row, &ending);
         }
         if let (Some(more), true) = (&ending.more, ours) {
-            hint_births(core, more, run.row.now);
+            hint_new_instances(core, more, run.row.now);
             core.pool
                 .inner
                 .log
@@ -139,9 +147,12 @@ pub(super) fn tell(
     }
 }
 
-/// What was born with this commit is due since the commit began, which may be a while ago, and may have a priority that
-/// nobody here has seen: the picker looks again from where the step was claimed.
-fn hint_births(core: &Core, more: &More, from: Timestamp) {
+/// Sends wake hints for the instances, deadlines and timers that this commit inserted.
+///
+/// New instances are due since the commit began, which may be a while ago, and they may have a
+/// priority that this process has not read yet. The hint therefore moves the picker's watermark
+/// back to the time at which the step was claimed.
+fn hint_new_instances(core: &Core, more: &More, from: Timestamp) {
     let children = more.spawn.iter().flat_map(|spawn| &spawn.children);
     for new in children.chain(&more.births) {
         core.wake.hint(Hint {

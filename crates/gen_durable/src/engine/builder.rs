@@ -1,4 +1,5 @@
-//! Registrations become a checked plan; every wiring mistake is found here.
+//! `EngineBuilder`: turns registrations into a checked plan. Every wiring mistake is reported by
+//! `build`.
 
 use std::{fmt, sync::Arc};
 
@@ -20,7 +21,7 @@ use crate::{
     store::pool::{Limits, Pool},
 };
 
-/// An engine that is being put together.
+/// Builds an [`Engine`]: machines, queues, schedules, projections and settings.
 #[must_use = "an engine does nothing until it is built and run"]
 pub struct EngineBuilder<App> {
     pool: Pool,
@@ -32,7 +33,7 @@ pub struct EngineBuilder<App> {
     retentions: Vec<(Queue, Retention)>,
     readers: Vec<Arc<dyn Reader>>,
     on_failure: Option<Hook>,
-    /// The first mistake; `build` reports it.
+    /// The first wiring mistake; `build` returns it as its error.
     mistake: Option<Error>,
 }
 
@@ -52,7 +53,7 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
         }
     }
 
-    /// Run this machine or job. Two versions of one machine may be registered side by side.
+    /// Registers a machine or job. Two versions of one machine may be registered side by side.
     pub fn register<M: Machine>(mut self) -> Self
     where
         App: Has<M::App>,
@@ -63,7 +64,8 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
         self
     }
 
-    /// Work this queue, with at most so many steps at once in this process.
+    /// Makes this engine work the queue, with at most `workers` steps at the same time in this
+    /// process.
     pub fn queue(mut self, queue: Queue, workers: usize) -> Self {
         if workers == 0 {
             self.mistake.get_or_insert(Error::invalid(format!(
@@ -79,11 +81,13 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
         self
     }
 
-    /// Keeps settled instances of this queue for other times than the [`Settings`] say:
-    /// `.queue_retention(Invoices::QUEUE, Retention { done: Some(90 * DAY), failed: None })`.
+    /// Overrides, for this queue, how long settled instances are kept according to the
+    /// [`Settings`]: `.queue_retention(Invoices::QUEUE, Retention { done: Some(90 * DAY), failed:
+    /// None })`.
     ///
-    /// The engine writes it into the database when it starts, and every engine of the schema obeys it, also one that does not work
-    /// this queue. It stays until an engine declares another.
+    /// The engine writes the retention into the database when it starts. Every engine of the schema
+    /// obeys it, also an engine that does not work this queue. It stays in force until an engine
+    /// declares another one.
     pub fn queue_retention(mut self, queue: Queue, retention: Retention) -> Self {
         if let Err(error) = retention.check() {
             self.mistake
@@ -98,12 +102,14 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
         self
     }
 
-    /// Start an instance at every occurrence of a cycle: `.schedule("nightly", Cycle::cron("30 2 * * *", "Europe/Madrid")?, |at|
-    /// Report { day: at.due })`. What it starts is made by whichever process fires it, once an occurrence.
+    /// Starts an instance at every occurrence of a cycle: `.schedule("nightly", Cycle::cron("30 2 *
+    /// * *", "Europe/Madrid")?, |at| Report { day: at.due })`. Whichever process fires the
+    /// occurrence calls the closure and inserts the instance, once per occurrence.
     ///
-    /// The name is what the schedule is in the database: it is paused, resumed, changed and run by hand under it
-    /// ([`Client::schedules`](crate::Client::schedules), `durable schedules`). A cycle that an operator has set stays until the
-    /// code's own changes. While two builds run, the newer cycle is in force.
+    /// The name identifies the schedule in the database. Operators pause, resume, change and run a
+    /// schedule under its name ([`Client::schedules`](crate::Client::schedules), `durable
+    /// schedules`). A cycle that an operator has set stays in force until the cycle in the code
+    /// changes. While two builds run, the newer cycle is in force.
     pub fn schedule<B: IntoBirth>(
         mut self,
         name: &str,
@@ -116,7 +122,8 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
         self
     }
 
-    /// Keep this read model, of every tenant that has events, also of those that are to come.
+    /// Keeps this read model up to date for every tenant that has events, including tenants that
+    /// appear later.
     pub fn project<P: Projection>(mut self, projection: P) -> Self {
         if self.readers.iter().any(|reader| reader.name() == P::NAME) {
             self.mistake.get_or_insert(Error::invalid(format!(
@@ -131,12 +138,14 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
         self
     }
 
-    /// Calls this for every instance that fails for good or is set aside as stuck: for an error tracker, or an alarm. The engine logs
-    /// each at `warn` as well.
+    /// Calls the hook for every instance that fails for good or is set aside as stuck, for example
+    /// to notify an error tracker. The engine also logs each of these instances at `warn`.
     ///
-    /// It is called after the commit, by the process that committed it, once; if that process dies in between, it is not called. Calls come
-    /// one after the other on a thread of their own, so a slow hook delays no step and no commit: when 1,000 failures wait for it, further
-    /// ones are dropped (`durable_failure_notices_dropped_total`). A panic is logged, and the next failure is told.
+    /// The process that committed the failure calls the hook once, after the commit; if that
+    /// process crashes in between, the hook is not called. Calls are sequential, on a thread of
+    /// their own, so a slow hook delays neither steps nor commits. While 1,000 failures are waiting
+    /// for the hook, further ones are dropped (`durable_failure_notices_dropped_total`). A panic in
+    /// the hook is logged, and the hook is called again for the next failure.
     ///
     /// ```no_run
     /// # fn demo(pool: gen_durable::Pool) {
@@ -150,14 +159,18 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
         self
     }
 
-    /// Other settings than the default ones.
+    /// Replaces the default settings.
     pub fn settings(mut self, settings: Settings) -> Self {
         self.settings = settings;
         self
     }
 
-    /// Check everything. Two machines for the same rows, a queue that nobody works, a heartbeat longer than a third of
-    /// the lease: found here.
+    /// Checks all registrations and returns the engine.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first wiring mistake, for example two machines for the same rows, a machine on a
+    /// queue that this engine does not work, or a heartbeat longer than a third of the lease.
     pub fn build(self) -> Result<Engine, Error> {
         let EngineBuilder {
             pool,

@@ -1,8 +1,11 @@
-//! The clockwork: timers and deadlines fire when they are due. The table is the truth; what is kept here is when to look.
+//! The clockwork: fires timers and deadlines when they are due. The table is the truth; the memory
+//! of this loop only holds the times at which to query it.
 //!
-//! Any process may fire any timer that it can build, and the row decides who did: there is no leader. What was armed here is
-//! looked at in its moment; what was armed elsewhere a little later, in case that process is gone. What is long overdue is
-//! worked off at a rate of its own, in small statements between which whatever is fresh comes first.
+//! Any process may fire any timer, if it has the code of its schedule, and the row lock decides
+//! which process does: there is no leader. A process queries for a timer that it armed itself at
+//! the due time, and for a timer of another process a little later, in case that process has
+//! crashed. Timers that are long overdue are fired at a limited rate, in small statements, and
+//! timers that are due now run between those statements.
 
 use std::{
     collections::HashMap,
@@ -27,28 +30,30 @@ use crate::{
     wake::{Armed, ArmedFor, Hint},
 };
 
-/// What is late by more than this is overdue: it is worked off at a rate of its own.
+/// A timer that is late by more than this is overdue, and is fired at the limited rate of overdue
+/// timers.
 pub(crate) const FRESH: Duration = Duration::from_secs(5);
-/// Looking ahead covers so many refills.
+/// A refill reads the timers of the next so many refill periods.
 const HORIZON_REFILLS: u32 = 5;
-/// Rows fired in one statement.
+/// Maximum number of rows fired in one statement.
 const BATCH: i32 = 200;
-/// A timer that somebody holds is looked at again after this long.
+/// Delay before a timer is tried again if another transaction holds its row locked.
 const HELD_PAUSE: Duration = Duration::from_millis(20);
-/// One that cannot be fired, after this long.
+/// Delay before a timer that cannot be fired is tried again.
 const BROKEN_PAUSE: Duration = Duration::from_secs(60);
-/// At most so many that cannot be fired are kept in mind.
+/// Maximum number of timers that cannot be fired and are remembered as such.
 const BROKEN_MAX: usize = 1_000;
-/// How often is looked for what is overdue: while there is some, and while there is none.
+/// Interval of the query for overdue timers, while there are some and while there are none.
 const OVERDUE_EVERY: Duration = Duration::from_millis(50);
 const OVERDUE_EVERY_IDLE: Duration = Duration::from_secs(5);
-/// What is overdue is looked for from where the last look ended, less this much; and once in a while from the beginning, which
-/// costs more the more dead entries there are: at most this share of the time.
+/// The query for overdue timers begins where the last one ended, less this lag. From time to time a
+/// sweep begins at the start of the index. A sweep costs more the more dead index entries there
+/// are, so it is limited to this share of the time.
 const OVERDUE_LAG: SignedDuration = SignedDuration::from_secs(60);
 const SWEEP_SHARE: u32 = 100;
 const SWEEP_EVERY_MAX: Duration = Duration::from_secs(60);
 
-/// Fire what falls due until the engine has stopped.
+/// Fires timers and deadlines as they become due, until the engine has stopped.
 pub(crate) async fn run(core: Arc<Core>) {
     let connection = Connection::for_loop(core.target.clone());
     let mut clockwork = Clockwork::new(&core, connection);
@@ -63,14 +68,18 @@ pub(crate) async fn run(core: Arc<Core>) {
             clockwork.memory.arm(armed);
         }
         if core.phase.is_draining() {
-            // Nothing more is started here; others fire, or we do when we are back.
+            // A draining engine starts nothing new. Other engines fire these timers, or this
+            // process does after its restart.
             clockwork.memory.clear();
             clockwork.refill_at = Instant::now() + core.settings.timer_refill;
             clockwork.overdue_at = clockwork.refill_at;
             continue;
         }
-        if let Err(fault) = clockwork.turn().await {
-            tracing::debug!(error = fault.message(), "could not look for timers");
+        if let Err(fault) = clockwork.round().await {
+            tracing::debug!(
+                error = fault.message(),
+                "could not read or fire due timers, trying again with the next refill"
+            );
             clockwork.forget();
         }
     }
@@ -83,13 +92,13 @@ struct Clockwork<'a> {
     refill_at: Instant,
     overdue_at: Instant,
     sweep_at: Instant,
-    /// Where looking for what is overdue begins: deadlines, timers.
+    /// The start of the query for overdue rows: for deadlines, and for timers.
     marks: (Timestamp, Timestamp),
-    /// How many overdue ones may be fired by now, and since when that is counted.
+    /// How many overdue rows may be fired now, and the time at which that was last computed.
     allowance: f64,
     counted: Instant,
     names: Vec<String>,
-    /// Timers that cannot be fired here, and until when that is believed.
+    /// Timers that cannot be fired here, and the time until which they are skipped.
     broken: HashMap<i64, Instant>,
 }
 
@@ -116,7 +125,7 @@ impl<'a> Clockwork<'a> {
         self.memory.next().map_or(soonest, |due| soonest.min(due))
     }
 
-    /// After an outage everything is looked for anew.
+    /// Discards everything that is remembered, after an outage: the next query begins at the start.
     fn forget(&mut self) {
         self.memory.clear();
         self.marks = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH);
@@ -124,8 +133,8 @@ impl<'a> Clockwork<'a> {
         self.overdue_at = self.refill_at;
     }
 
-    /// What is fresh first; then what is ahead; then a little of what is overdue.
-    async fn turn(&mut self) -> Result<(), Fault> {
+    /// Runs one round: first the timers that are due now, then the refill, then a few overdue rows.
+    async fn round(&mut self) -> Result<(), Fault> {
         let (deadlines, timers) = self.memory.due();
         let fresh = Range {
             since: FRESH.as_secs_f64(),
@@ -153,7 +162,7 @@ impl<'a> Clockwork<'a> {
         let limit = i32::try_from(KEPT_MAX / 2).unwrap_or(i32::MAX);
         let (due, now) =
             timer::upcoming(&self.connection, FRESH.as_secs_f64(), horizon, limit).await?;
-        self.memory.tell(now);
+        self.memory.set_now(now);
         self.memory.refill(due);
         let begun = Instant::now();
         self.broken.retain(|_, until| *until > begun);
@@ -161,7 +170,7 @@ impl<'a> Clockwork<'a> {
         Ok(())
     }
 
-    /// Some of what is overdue, as much as its rate allows.
+    /// Fires overdue deadlines and timers, as many as the rate allows.
     async fn backfill(&mut self) -> Result<(), Fault> {
         let now = Instant::now();
         let rate = f64::from(self.core.settings.overdue_per_second);
@@ -192,7 +201,8 @@ impl<'a> Clockwork<'a> {
         }
         let pause = match (expired, fired) {
             (0, 0) => OVERDUE_EVERY_IDLE,
-            // What follows one another is fired one by one.
+            // Successive occurrences of one timer are fired one by one, so the next one may be
+            // overdue too.
             (0, _) if self.allowance >= 1.0 => Duration::ZERO,
             _ => OVERDUE_EVERY,
         };
@@ -200,10 +210,10 @@ impl<'a> Clockwork<'a> {
         Ok(())
     }
 
-    /// Waits and joins whose time has come give up. Answers how many.
+    /// Ends waits and joins after their deadline, and returns how many.
     async fn expire(&mut self, range: Range, limit: i32) -> Result<i32, Fault> {
         let (expired, now) = timer::expire(&self.connection, limit, range).await?;
-        self.memory.tell(now);
+        self.memory.set_now(now);
         if range.until > 0.0 {
             let reached = expired.iter().map(|expired| expired.due).max();
             let idle = now - SignedDuration::try_from(FRESH).unwrap_or_default() - OVERDUE_LAG;
@@ -229,11 +239,11 @@ impl<'a> Clockwork<'a> {
         });
     }
 
-    /// Timers that are due fire. Answers how many were.
+    /// Fires the timers that are due, and returns how many are no longer pending.
     async fn fire(&mut self, range: Range, limit: i32) -> Result<i32, Fault> {
         let except: Vec<i64> = self.broken.keys().copied().collect();
         let (due, now) = timer::due(&self.connection, limit, range, &self.names, &except).await?;
-        self.memory.tell(now);
+        self.memory.set_now(now);
         if range.until > 0.0 {
             let idle = now - SignedDuration::try_from(FRESH).unwrap_or_default() - OVERDUE_LAG;
             let reached = due.iter().map(|timer| timer.due).max();
@@ -249,23 +259,29 @@ impl<'a> Clockwork<'a> {
         let limits = self.core.settings.payload_bytes_max;
         let done = fire_all(&self.connection, &self.core.schedules, &due, now, limits).await?;
         for fired in &done.fired {
-            self.answered(fired, &due);
+            self.record_fired(fired, &due);
         }
         for (id, why) in &done.broken {
             let schedule = due
                 .iter()
                 .find(|timer| timer.id == *id)
                 .and_then(|timer| timer.schedule.as_deref());
-            tracing::error!(timer = id, schedule, error = why, "a timer cannot be fired");
+            tracing::error!(
+                timer = id,
+                schedule,
+                error = why,
+                "a timer cannot be fired; it is tried again in {BROKEN_PAUSE:?}"
+            );
             if self.broken.len() < BROKEN_MAX {
                 self.broken.insert(*id, Instant::now() + BROKEN_PAUSE);
             }
         }
-        // What is held or broken must not keep this loop busy.
+        // Timers that are locked or broken are not counted, so that they do not keep this loop
+        // busy.
         Ok(i32::try_from(done.ended()).unwrap_or(i32::MAX))
     }
 
-    fn answered(&mut self, fired: &Fired, due: &[DueTimer]) {
+    fn record_fired(&mut self, fired: &Fired, due: &[DueTimer]) {
         let schedule = due
             .iter()
             .find(|timer| timer.id == fired.id)
@@ -294,7 +310,8 @@ impl<'a> Clockwork<'a> {
                 due: ArmedFor::At(next),
                 is_timer: true,
             });
-            // The next may be long overdue as well: it is not behind us, and not for the next sweep.
+            // The next occurrence may be long overdue as well. The watermark moves back to it, so
+            // that it is found before the next sweep.
             self.marks.1 = self.marks.1.min(next);
         }
     }
@@ -304,16 +321,16 @@ fn count<T>(rows: &[T]) -> i32 {
     i32::try_from(rows.len()).unwrap_or(i32::MAX)
 }
 
-/// What became of timers that were due.
+/// The outcome of firing a set of due timers.
 #[derive(Debug, Default)]
 pub(crate) struct Done {
     pub(crate) fired: Vec<Fired>,
-    /// Those that cannot be fired, and why.
+    /// Timers that cannot be fired, each with its error.
     pub(crate) broken: Vec<(i64, String)>,
 }
 
 impl Done {
-    /// How many are not pending any more.
+    /// Returns how many timers are not pending any more.
     pub(crate) fn ended(&self) -> usize {
         self.fired
             .iter()
@@ -322,7 +339,8 @@ impl Done {
     }
 }
 
-/// Fire timers in one transaction; if the database refuses one of them, each in its own.
+/// Fires timers in one transaction. If the database refuses one of them, each is fired in a
+/// transaction of its own.
 pub(crate) async fn fire_all(
     connection: &Connection,
     schedules: &Schedules,

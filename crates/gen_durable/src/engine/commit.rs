@@ -1,5 +1,6 @@
-//! The committer: everything that has ended and waits is written in one transaction. It flushes at once when idle, and
-//! its batch grows only while a flush is under way: latency is one commit, throughput comes from load.
+//! The committer: writes all waiting step results in one transaction. It flushes at once when idle,
+//! and a batch grows only while another flush is under way, so latency is one commit and throughput
+//! grows with load.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -10,7 +11,7 @@ use std::{
 use tracing::Instrument;
 
 use super::{
-    answer::{answer, follow, tell},
+    answer::{answer, apply_outcomes, start_successors},
     core::Core,
     endings::Ended,
     staff,
@@ -27,22 +28,27 @@ use crate::{
     },
 };
 
-/// At most this many endings in one transaction.
+/// Maximum number of step results in one transaction.
 const BATCH_MAX: usize = 1_000;
-/// And about this many bytes: a statement must be answered in time also over a slow line.
+/// Approximate maximum size of one transaction in bytes: a statement must be answered in time also
+/// over a slow connection.
 const BATCH_BYTES_MAX: usize = 16 * 1024 * 1024;
 const RETRY_FIRST: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// At most this many of those that wait for a lock in one round.
+/// Maximum number of blocked step results (those that wait for a lock) in one round.
 pub(crate) const BLOCKED_BATCH_MAX: usize = 100;
-/// A row that was locked this often when we asked what became of its commit goes aside: about 300 ms.
+/// After this many attempts to resolve an unknown commit outcome while the row is locked, the
+/// result is set aside. Together the attempts take about 300 ms.
 const HELD_MAX: u32 = 5;
-/// A step whose handler's outcome is refused as well is given up.
+/// The instance fails if the database refuses the result of its step and then the result of its
+/// handler too.
 const POISONED_MAX: u8 = 1;
 
-/// Commit until the engine has stopped: everything over one connection; what frees a lane or a key over a second one as well.
-/// Such a commit brings who is next, so it is a commit and a pick, and its lanes wait for it: two go side by side, as a pick
-/// and a commit do.
+/// Commits step results until the engine has stopped. The first connection commits all kinds of
+/// results. The second one commits only results that free a lane or a partition key.
+///
+/// Such a commit also returns the promoted successors, so it does the work of a commit and a pick,
+/// and its lanes wait for it. Two of them run side by side, as a pick and a commit do.
 pub(crate) async fn run(core: Arc<Core>) {
     let (first, second) = (
         Connection::for_loop(core.target.clone()),
@@ -50,33 +56,35 @@ pub(crate) async fn run(core: Arc<Core>) {
     );
     let everything = async {
         warm(&core, &first).await;
-        commit_what_ends(&core, &first, true).await;
+        commit_results(&core, &first, true).await;
     };
     let keyed = async {
-        // Where there are neither lanes nor keys there is no second connection.
-        let away = core.keyed.without_me();
+        // The second connection is opened when the first result of a lane or a partition key
+        // appears.
+        let away = core.keyed.mark_away();
         tokio::select! {
             () = core.keyed.wanted() => {}
             () = core.phase.stopped() => {}
         }
         warm(&core, &second).await;
         drop(away);
-        commit_what_ends(&core, &second, false).await;
+        commit_results(&core, &second, false).await;
     };
     tokio::join!(everything, keyed);
 }
 
-/// The first commit must not have to wait for its connection. If that cannot be had now, the commit will see to it.
+/// Opens the committer's connection early, so that the first commit does not wait for it. If it
+/// cannot be opened now, the first commit opens it.
 async fn warm(core: &Core, connection: &Connection) {
     tokio::select! {
         warm = settle::warm(connection) => if let Err(fault) = warm {
-            tracing::debug!(error = fault.message(), "the committer's connection is not there yet");
+            tracing::debug!(error = fault.message(), "could not open the committer's connection yet; the first commit tries again");
         },
         () = core.phase.stopped() => {}
     }
 }
 
-async fn commit_what_ends(core: &Arc<Core>, connection: &Connection, all: bool) {
+async fn commit_results(core: &Arc<Core>, connection: &Connection, all: bool) {
     loop {
         let batch = if all {
             core.endings.take(BATCH_MAX, BATCH_BYTES_MAX)
@@ -84,8 +92,9 @@ async fn commit_what_ends(core: &Arc<Core>, connection: &Connection, all: bool) 
             Vec::new()
         };
         if !batch.is_empty() {
-            let _away = core.keyed.without_me();
-            // Plain endings are one statement of arrays; those that do more go as a document.
+            let _away = core.keyed.mark_away();
+            // Plain results are sent as one statement of arrays; results with effects are sent as a
+            // JSON document.
             let (more, plain): (Vec<_>, Vec<_>) = batch
                 .into_iter()
                 .partition(|ended| ended.ending.more.is_some());
@@ -93,7 +102,8 @@ async fn commit_what_ends(core: &Arc<Core>, connection: &Connection, all: bool) 
             commit(core, connection, more).await;
             continue;
         }
-        // Before we look whether there is anything: what comes after that is not ours to commit.
+        // Read the phase before the queue: if the queue is then empty, every result that was pushed
+        // before the stop is committed.
         let is_stopped = core.phase.is_stopped();
         if let Some(mut share) = core.keyed.share(is_stopped, BATCH_MAX, BATCH_BYTES_MAX) {
             commit(core, connection, std::mem::take(&mut share.endings)).await;
@@ -110,8 +120,11 @@ async fn commit_what_ends(core: &Arc<Core>, connection: &Connection, all: bool) 
     }
 }
 
-/// One ending of an instance in a batch: a process may hold a row twice, lost and claimed again, and what a batch answers
-/// names rows and not claims. The others wait for the next one, where their own claim decides.
+/// Keeps at most one result per instance in a batch, and returns the others separately.
+///
+/// A process may hold a row twice, if its claim was lost and it claimed the row again, and the
+/// answer to a batch names rows and not claims. The other results wait for the next batch, where
+/// the fence checks their own claim.
 fn once_each<T>(batch: Vec<T>, id: impl Fn(&T) -> i64) -> (Vec<T>, Vec<T>) {
     let mut ids: Vec<i64> = batch.iter().map(&id).collect();
     ids.sort_unstable();
@@ -122,32 +135,36 @@ fn once_each<T>(batch: Vec<T>, id: impl Fn(&T) -> i64) -> (Vec<T>, Vec<T>) {
     batch.into_iter().partition(|ended| seen.insert(id(ended)))
 }
 
-/// Batches that are still to be written, the next one last.
+/// Batches that are still to be written. The next one is the last element.
 type Work = Vec<(Vec<Ended>, Try)>;
 
-/// How a batch is tried.
+/// How a batch is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Try {
-    /// All in one statement.
+    /// All results in one statement.
     Plain,
-    /// In a transaction that first locks the rows that are free; an ending that touches a locked row goes aside.
+    /// In a transaction that first locks the free rows. Results that touch a locked row are set
+    /// aside.
     Careful,
-    /// The same for a part of a batch in which something else is locked: a key, a lane.
+    /// The same for a part of a batch in which something other than an instance row is locked: a
+    /// key or a lane.
     Halved,
-    /// The answer to its commit was lost: ask what became of it. How often a row of it was locked.
+    /// The commit outcome is unknown because the answer was lost: read it from the rows. The number
+    /// counts how often a row of the batch was locked.
     Ask(u32),
 }
 
 /// Why the rest of the work has to wait.
 enum Wait {
-    /// A row is locked, and what became of its commit cannot be asked yet.
+    /// A row is locked, so the outcome of its commit cannot be read yet.
     Locked,
-    /// The database could not be reached, or is not well.
+    /// The database cannot be reached or reports a failure of its own.
     Away(String),
 }
 
-/// Write a batch, whatever it takes: outages are waited out, a row that somebody holds goes aside, one that the
-/// database refuses is found and handed to its own handler.
+/// Writes a batch and handles every failure: it waits out outages, sets a result aside if another
+/// transaction holds its row, and finds a result that the database refuses and passes it to its own
+/// handler.
 async fn commit(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) {
     if batch.is_empty() {
         return;
@@ -164,7 +181,8 @@ async fn write(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) {
     let mut pause = RETRY_FIRST;
     let mut work = vec![(batch, Try::Plain)];
     while let Some(next) = work.pop() {
-        // After an outage the lease is renewed first: then what is still ours is ours.
+        // After an outage the lease is renewed first, so that claims that still belong to this
+        // worker stay with it.
         tokio::select! {
             () = core.lease.good() => {}
             () = core.phase.stopped() => {}
@@ -175,14 +193,15 @@ async fn write(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) {
                 continue;
             }
             Err(Wait::Locked) => {}
-            // An engine that was told to stop and cannot reach its database leaves the rest to the reaper.
+            // An engine that is stopping and cannot reach its database leaves the remaining rows to
+            // the reaper.
             Err(Wait::Away(_)) if core.phase.is_stopped() => return,
             Err(Wait::Away(message)) => {
                 let waiting: usize = work.iter().map(|(batch, _)| batch.len()).sum();
                 tracing::warn!(
                     error = message,
                     waiting,
-                    "cannot commit, trying again in {pause:?}"
+                    "cannot commit step results, trying again in {pause:?}"
                 );
             }
         }
@@ -191,9 +210,10 @@ async fn write(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) {
     }
 }
 
-/// Tries once to write what was set aside. Returns false if the database is away.
+/// Tries once to write the results that were set aside. Returns false if the database is away.
 ///
-/// Everything that is still locked is set aside again, and nothing waits for long, so that one round has a bound.
+/// Results with rows that are still locked are set aside again, and no statement waits for long, so
+/// one round is bounded.
 pub(crate) async fn write_blocked(core: &Arc<Core>, connection: &Connection) -> bool {
     let batch = core.blocked.take(BLOCKED_BATCH_MAX, BATCH_BYTES_MAX);
     let (batch, again) = once_each(batch, |ended| ended.ending.claim.id);
@@ -217,7 +237,7 @@ pub(crate) async fn write_blocked(core: &Arc<Core>, connection: &Connection) -> 
     true
 }
 
-/// Tries one batch. What is left of it goes back into the work, or aside.
+/// Tries one batch. Results that were not written are put back into the work or set aside.
 async fn attempt(
     core: &Arc<Core>,
     connection: &Connection,
@@ -228,7 +248,7 @@ async fn attempt(
         return Ok(());
     }
     let tried = match how {
-        Try::Ask(held) => return ask(core, connection, batch, held, work).await,
+        Try::Ask(held) => return resolve_outcome(core, connection, batch, held, work).await,
         Try::Plain => {
             let endings = batch.iter().map(|ended| &ended.ending);
             let settled =
@@ -240,7 +260,7 @@ async fn attempt(
     };
     let fault = match tried {
         Ok((written, locked)) => {
-            accept(core, batch, written, &locked, work);
+            apply_written(core, batch, written, &locked, work);
             return Ok(());
         }
         Err(fault) => fault,
@@ -253,19 +273,20 @@ async fn attempt(
     }
     match fault {
         Fault::Busy(_) if how == Try::Plain => work.push((batch, Try::Careful)),
-        // Not a row that could be locked beforehand: a key that an open transaction has taken or addresses, or a lane.
+        // The locked object is not a row that could be locked beforehand. It is a lane, or a key
+        // that an open transaction has inserted or addresses.
         Fault::Busy(_) => {
             if let Some(ended) = halve(batch, Try::Halved, work) {
                 set_aside(core, ended, work);
             }
         }
-        // Longer than the server allows: a part of it may not be.
+        // The statement exceeded the server's time limit; half of it may fit.
         Fault::TimedOut(message) => {
             if let Some(ended) = halve(batch, how, work) {
                 tracing::warn!(
                     instance.id = ended.ending.claim.id,
                     error = message,
-                    "a commit takes too long, trying again"
+                    "the commit of this step result exceeded the server's time limit, trying again"
                 );
                 set_aside(core, ended, work);
             }
@@ -280,7 +301,7 @@ async fn attempt(
             tracing::warn!(
                 error = message,
                 endings,
-                "lost the connection during a commit, asking what became of it"
+                "lost the connection during a commit; reading the rows to find out whether it was committed"
             );
             work.push((batch, Try::Ask(0)));
         }
@@ -288,7 +309,7 @@ async fn attempt(
     Ok(())
 }
 
-/// Puts both halves of a batch back into the work. Returns an ending that stands alone.
+/// Puts both halves of a batch back into the work. Returns the result if the batch has only one.
 fn halve(mut batch: Vec<Ended>, how: Try, work: &mut Work) -> Option<Ended> {
     if batch.len() == 1 {
         return batch.pop();
@@ -299,7 +320,8 @@ fn halve(mut batch: Vec<Ended>, how: Try, work: &mut Work) -> Option<Ended> {
     None
 }
 
-/// Sets an ending aside that waits for a lock, and with it all others that address the same key.
+/// Sets a result aside that waits for a lock, together with all other results that address the same
+/// key.
 fn set_aside(core: &Core, ended: Ended, work: &mut Work) {
     let keys: HashSet<(&str, &str)> = keys(&ended).collect();
     let is_behind = |other: &Ended| self::keys(other).any(|key| keys.contains(&key));
@@ -319,8 +341,9 @@ fn set_aside(core: &Core, ended: Ended, work: &mut Work) {
     core.blocked.push(ended);
 }
 
-/// In one transaction: lock, in order and without waiting, every row that the batch touches; write the endings that touch no locked
-/// one. Returns also the ids of the other endings.
+/// Writes a batch in one transaction that does not wait for instance rows. It first locks, in order
+/// and with `SKIP LOCKED`, every row that the batch touches, and then writes the results for which
+/// it has locked all rows. Also returns the ids of the other results.
 async fn carefully(
     connection: &Connection,
     batch: &[Ended],
@@ -332,7 +355,7 @@ async fn carefully(
         settle::lock(connection, &ids).await
     };
     let written = async {
-        // Nothing has been written so far, whatever was lost.
+        // Nothing has been written at this point, even if the connection was lost.
         let held = locked.await.map_err(Fault::before_any_write)?;
         let locked = batch
             .iter()
@@ -351,7 +374,8 @@ async fn carefully(
         Ok((written, locked))
     };
     let outcome = written.await;
-    // A transaction that failed is ended; if that is not possible, its connection must not serve again.
+    // A failed transaction is rolled back. If that fails too, its connection must not be used
+    // again.
     let is_whole = match &outcome {
         Ok(_) => true,
         Err(Fault::Lost(_) | Fault::Away(_)) => false,
@@ -363,7 +387,7 @@ async fn carefully(
     outcome
 }
 
-/// The rows that an ending will lock: its own, its parent's, those of the signals that ride along.
+/// Returns the rows that a result will lock: its own, its parent's, and the targets of its signals.
 fn touched(ended: &Ended) -> impl Iterator<Item = i64> + '_ {
     let more = ended.ending.more.as_deref();
     let parent = more.and_then(|more| more.parent);
@@ -375,23 +399,23 @@ fn touched(ended: &Ended) -> impl Iterator<Item = i64> + '_ {
         .chain(targets)
 }
 
-/// The business keys that an ending addresses or takes, with their tenants.
+/// Returns the keys of instances that a result addresses or inserts, with their tenants.
 fn keys(ended: &Ended) -> impl Iterator<Item = (&str, &str)> {
     ended.ending.more.iter().flat_map(|more| {
         let children = more.spawn.iter().flat_map(|spawn| &spawn.children);
         let taken = children
             .chain(&more.births)
             .filter_map(|new| Some((new.tenant.as_str(), new.key.as_deref()?)));
-        let told = more
+        let addressed = more
             .letters
             .iter()
             .filter_map(|letter| Some((letter.tenant.as_str(), letter.key.as_deref()?)));
-        taken.chain(told)
+        taken.chain(addressed)
     })
 }
 
-/// A batch was written, save what was locked.
-fn accept(
+/// Processes a batch that was written, except for results with locked rows.
+fn apply_written(
     core: &Arc<Core>,
     batch: Vec<Ended>,
     written: Written,
@@ -403,7 +427,7 @@ fn accept(
         .partition(|ended| locked.contains(&ended.ending.claim.id));
     aside.into_iter().for_each(|ended| core.blocked.push(ended));
     let is_written = |ended: &Ended| written.found.contains_key(&ended.ending.claim.id);
-    let (ask, told): (Vec<Ended>, Vec<Ended>) = tried
+    let (ask, known): (Vec<Ended>, Vec<Ended>) = tried
         .into_iter()
         .partition(|ended: &Ended| ended.unsure && !is_written(ended));
     let followed: HashSet<i64> = written
@@ -411,12 +435,12 @@ fn accept(
         .iter()
         .map(|(freed_by, _)| *freed_by)
         .collect();
-    follow(core, &told, written.handed);
-    // Where somebody follows in the place of each, there is neither room nor anything new for the picker.
-    let is_quiet = told
+    start_successors(core, &known, written.handed);
+    // If every result has a successor, no worker became free and nothing is new for the picker.
+    let is_quiet = known
         .iter()
         .all(|ended| followed.contains(&ended.ending.claim.id));
-    tell(core, told, |claim| written.found.get(&claim.id).cloned());
+    apply_outcomes(core, known, |claim| written.found.get(&claim.id).cloned());
     if !is_quiet {
         core.wake.ring();
     }
@@ -425,9 +449,11 @@ fn accept(
     }
 }
 
-/// The answer to a commit was lost. Asks for each row: committed, still ours, or another's. What is still ours is sent again; what a
-/// transaction keeps locked goes aside, so that nothing else waits for it.
-async fn ask(
+/// Resolves an unknown commit outcome: reads for each row whether it was committed, is still
+/// claimed by this worker, or has a newer claim. Results that are still claimed are sent again.
+/// Rows that another transaction keeps locked are set aside, so that no other result waits for
+/// them.
+async fn resolve_outcome(
     core: &Arc<Core>,
     connection: &Connection,
     batch: Vec<Ended>,
@@ -445,7 +471,8 @@ async fn ask(
         (Vec::new(), HashSet::new(), Vec::new(), Vec::new());
     for (ended, fate) in batch.into_iter().zip(fates) {
         match fate {
-            // The backend that we lost may not even have begun: what it writes after our question looks like another's work.
+            // The backend of the lost connection may not have started the commit. If it commits
+            // after this read, the row looks as if another worker had written it.
             Resolved::Ours => again.push(Ended {
                 unsure: true,
                 ..ended
@@ -457,7 +484,8 @@ async fn ask(
             Resolved::Stale => known.push(ended),
             Resolved::Committed => {
                 committed.insert(ended.ending.claim);
-                // Its next step begins only if the claim is still ours. Otherwise it may have been cancelled since.
+                // The next step begins only if this worker still has the claim. Otherwise the
+                // instance may have been cancelled since.
                 if ended.ending.keyed
                     && ended
                         .ahead
@@ -488,7 +516,8 @@ async fn ask(
     if is_locked { Err(Wait::Locked) } else { Ok(()) }
 }
 
-/// What became of each, and what the next steps see of those that were committed and run ahead.
+/// Returns the outcome of each commit, and the inputs of the next steps of those that were
+/// committed and run ahead.
 async fn resolved(
     connection: &Connection,
     batch: &[Ended],
@@ -507,7 +536,7 @@ async fn resolved(
     Ok((fates, inputs))
 }
 
-/// The database refused this very ending.
+/// Handles a result that the database refused: its handler decides, or the instance fails.
 pub(crate) fn poisoned(core: &Arc<Core>, ended: Ended, fault: &Fault) {
     let (message, fatal) = (fault.message(), !fault.is_full_inbox());
     let why = format!("the outcome could not be committed: {message}");
@@ -524,7 +553,8 @@ pub(crate) fn poisoned(core: &Arc<Core>, ended: Ended, fault: &Fault) {
         run.poisoned = run.poisoned.saturating_add(1);
         let refused_again = run.poisoned > POISONED_MAX + 1;
         let ended = core.ended(run, queue, decision);
-        // If even that is refused (a trigger that somebody put there), it is tried at the pace of what is aside.
+        // If even the failure is refused (for example by a user's trigger), it is retried at the
+        // pace of blocked results.
         if refused_again {
             core.blocked.push(ended);
         } else {
@@ -547,7 +577,7 @@ mod tests {
     use super::once_each;
 
     #[test]
-    fn a_batch_holds_one_ending_of_an_instance() {
+    fn a_batch_holds_at_most_one_result_per_instance() {
         assert_eq!(once_each(vec![3, 1, 2], |id| *id), (vec![3, 1, 2], vec![]));
         let (now, later) = once_each(
             vec![(3, 'a'), (1, 'b'), (3, 'c'), (3, 'd'), (1, 'e')],

@@ -1,4 +1,4 @@
-//! What the loops of one engine share.
+//! State that the loops of one engine share.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -38,7 +38,7 @@ use crate::{
     wake::Wake,
 };
 
-/// The heart of an engine: everything that more than one of its loops touches.
+/// Shared state of an engine: everything that more than one of its loops uses.
 pub(crate) struct Core {
     pub(crate) pool: Pool,
     pub(crate) target: Arc<Target>,
@@ -47,42 +47,47 @@ pub(crate) struct Core {
     pub(crate) schedules: Schedules,
     pub(crate) environment: Arc<Environment>,
     pub(crate) worker: Worker,
-    /// Who that is, in a story: host/pid.
+    /// This worker in history rows: host/pid.
     pub(crate) who: Arc<str>,
     pub(crate) queues: Vec<LocalQueue>,
     by_name: HashMap<String, usize>,
-    /// Steps that have ended and wait to be committed.
+    /// Step results that wait to be committed.
     pub(crate) endings: Endings,
-    /// Those among them whose commit frees a lane or a partition key, and does nothing else besides.
+    /// Step results that free a lane or a partition key and have no effects: committed by either
+    /// committer.
     pub(crate) keyed: Keyed,
-    /// Rings when somebody begins in a lane without a claim.
+    /// Wakes the loop that watches lanes when an instance starts in a lane without a claim.
     pub(crate) led: Led,
-    /// Endings whose row somebody else's transaction holds: they are committed one by one, aside.
+    /// Step results that wait for a row that another transaction holds locked: upkeep commits them
+    /// separately.
     pub(crate) blocked: Endings,
-    /// Steps that have ended and may have been cancelled while they held a lane or a partition key.
+    /// Claims of ended steps. Their instances may have been cancelled while they held a lane or a
+    /// partition key.
     pub(crate) releases: Releases,
     pub(crate) wake: Arc<Wake>,
     pub(crate) lease: Lease,
-    /// The priorities in use by queue, as the last sweep found them.
+    /// The priorities in use per queue, as the last sweep found them.
     pub(crate) priorities: Mutex<HashMap<String, BTreeSet<i16>>>,
     /// Rows that this process could not decode: it does not retry them by itself.
     pub(crate) undecodable: Undecodable,
-    /// Suspects that this process holds: at most one.
+    /// Number of suspects that this process holds: at most one.
     pub(crate) suspects: AtomicUsize,
     pub(crate) phase: Arc<Phase>,
-    /// Instances that failed for good or were set aside: logged, and told to the failure hook.
+    /// Reports instances that failed for good or were set aside: to the log and to the failure
+    /// hook.
     pub(crate) failures: Failures,
-    /// Steps that met an outage of the database, again and again.
+    /// Counts steps that repeatedly met an outage of the database.
     pub(crate) outages: Outages,
-    /// The host's runtime: steps run there.
+    /// The host's runtime, on which steps run.
     pub(crate) steps: tokio::runtime::Handle,
-    /// When the picker last came round, for the question whether it lives.
+    /// When the picker last finished a round. `Health::is_live` reads it.
     pub(crate) picked_at: Mutex<Instant>,
     /// Whether the picker's last statement failed because the database could not be reached.
     pub(crate) unreachable: AtomicBool,
-    /// When a commit last brought somebody who follows in a lane or under a key: work that no pick has seen.
+    /// When a commit last promoted a successor in a lane or a partition: work that no pick has
+    /// claimed.
     pub(crate) followed_at: Mutex<Instant>,
-    /// Held while a sweep claims: a drain must not look past what is on its way into a queue.
+    /// Locked while a sweep claims: a drain must not overlook rows that are about to enter a queue.
     pub(crate) claiming: tokio::sync::Mutex<()>,
     /// The worker tasks, for the end of a drain.
     pub(crate) workers: super::Workers,
@@ -151,7 +156,8 @@ impl Core {
         self.queues.iter().any(|queue| queue.holds(claim))
     }
 
-    /// A decision becomes an ending; a `next` runs ahead on the same claim if its bounds allow.
+    /// Converts a decision into a step result. A `next` runs ahead on the same claim if the bounds
+    /// allow.
     pub(crate) fn ended(&self, run: Run, queue: usize, decision: Decision) -> Ended {
         let row = &run.row;
         let within_bounds = run.steps + 1 < self.settings.run_ahead_steps
@@ -205,18 +211,18 @@ impl Core {
         }
     }
 
-    /// A suspect may be claimed only while none is held.
+    /// Returns how many suspects may be claimed: one while none is held, otherwise zero.
     pub(crate) fn suspects_wanted(&self) -> i32 {
         i32::from(self.suspects.load(Ordering::Relaxed) == 0)
     }
 
-    pub(crate) fn let_go_of_suspect(&self, row: &Claimed) {
+    pub(crate) fn release_suspect(&self, row: &Claimed) {
         if row.crash_count >= super::SUSPECT_DEATHS {
             self.suspects.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// A step has ended: the committer takes it from here.
+    /// Queues a step result for the committer.
     pub(crate) fn to_commit(&self, ended: Ended) {
         let frees = ended.ending.keyed && ended.ending.more.is_none();
         if frees {
@@ -226,7 +232,7 @@ impl Core {
         }
     }
 
-    /// Where the next in a lane goes on: in this process, while it may claim at all.
+    /// Returns where a promoted successor runs: in this process, while it may claim at all.
     pub(crate) fn taker(&self) -> Option<Taker<'_>> {
         let may = !self.phase.is_draining() && !self.lease.left().is_zero();
         may.then(|| Taker {
@@ -236,7 +242,8 @@ impl Core {
         })
     }
 
-    /// Whether the lease is renewed in time: by this process's own clock, no renewal is overdue.
+    /// Returns whether the lease is renewed in time: by the clock of this process, no renewal is
+    /// overdue.
     pub(crate) fn renews(&self) -> bool {
         self.lease
             .renewed_within(self.settings.heartbeat + self.settings.heartbeat / 2)
@@ -247,7 +254,8 @@ impl Core {
     }
 }
 
-/// What an ending does besides, if it does anything. The end of a child, however it came about, is told to its parent.
+/// Returns the effects of a step result, if it has any. A child that settles always notifies its
+/// parent, whatever its status is.
 pub(crate) fn more(mut more: More, parent: Option<i64>, status: Status) -> Option<Box<More>> {
     more.parent = parent.filter(|_| status.is_terminal());
     (!more.is_nothing()).then(|| Box::new(more))
@@ -262,11 +270,12 @@ impl fmt::Debug for Core {
     }
 }
 
-/// The worker's lease by its own monotonic clock: it ends a little before the database thinks so.
+/// The worker's lease by its own monotonic clock. It ends a little before the lease in the
+/// database.
 #[derive(Debug)]
 pub(crate) struct Lease {
     period: Duration,
-    /// Until when we may believe that what we hold is ours. Guarded for a moment.
+    /// Until when this worker may assume that it holds its claims. Locked only briefly.
     until: Mutex<Option<Instant>>,
     renewed: Notify,
     renewals: AtomicU64,
@@ -282,7 +291,8 @@ impl Lease {
         }
     }
 
-    /// A renewal was acknowledged. Counted from before it was sent: the database's lease began later.
+    /// Records an acknowledged renewal. The time is counted from before the renewal was sent,
+    /// because the lease in the database began later.
     pub(crate) fn renewed(&self, sent: Instant) {
         let margin = self.period / 10;
         *self.until.lock().unwrap_or_else(PoisonError::into_inner) =
@@ -296,7 +306,7 @@ impl Lease {
         self.renewals.load(Ordering::Relaxed)
     }
 
-    /// Whether the last acknowledged renewal was sent at most this long ago.
+    /// Returns whether the last acknowledged renewal was sent at most `age` ago.
     pub(crate) fn renewed_within(&self, age: Duration) -> bool {
         let left = self.left();
         !left.is_zero() && left + age >= self.period - self.period / 10
@@ -309,10 +319,11 @@ impl Lease {
         })
     }
 
-    /// Wait until the lease is good: after an outage it is renewed before anything else is said.
+    /// Waits until the lease is valid. After an outage, the lease is renewed before any other
+    /// statement.
     pub(crate) async fn good(&self) {
         loop {
-            // Register before we look: a renewal that comes in between must not be missed.
+            // Register before the check, so that a renewal in between is not missed.
             let renewed = self.renewed.notified();
             if !self.left().is_zero() {
                 return;
@@ -322,7 +333,7 @@ impl Lease {
     }
 }
 
-/// Running, draining, stopped: one way only.
+/// The phase of an engine: running, draining, stopped. It only moves forward.
 #[derive(Debug, Default)]
 pub(crate) struct Phase {
     draining: AtomicBool,

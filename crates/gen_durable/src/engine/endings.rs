@@ -1,4 +1,4 @@
-//! Steps that have ended and wait to be committed.
+//! Step results that wait to be committed.
 
 use std::{
     sync::{
@@ -13,49 +13,51 @@ use tokio::sync::Notify;
 use super::local::Run;
 use crate::store::{row::Claimed, settle::Ending};
 
-/// How many commit what frees a lane or a partition key, side by side.
+/// Number of committers that write results that free a lane or a partition key, side by side.
 const COMMITTERS: usize = 2;
-/// So many are worth two commits.
+/// From this many results on, the committers share them between two commits.
 const SHARED_FROM: usize = 16;
-/// What has ended waits for others to begin for no longer than this.
+/// A result waits at most this long for other instances of its group to start.
 const GATHER_MAX: Duration = Duration::from_millis(1);
 
-/// A step that has ended, and what is to be done when that is committed.
+/// A step result, and what to do after its commit.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) ending: Ending,
     pub(crate) run: Run,
     pub(crate) queue: usize,
     pub(crate) outcome: &'static str,
-    /// Its commit was sent and never answered, and the row was locked when we asked: it may be committed already.
+    /// The commit was sent and its outcome is unknown, and the row was locked when it was read: the
+    /// result may be committed already.
     pub(crate) unsure: bool,
-    /// The row as it will stand, if the next step follows on the same claim.
+    /// The row as the commit leaves it, if the next step runs on the same claim.
     pub(crate) ahead: Option<Claimed>,
 }
 
-/// Steps that have ended. Whoever takes them takes all that wait.
+/// A queue of step results. `take` removes all that fit into one commit.
 #[derive(Debug, Default)]
 pub(crate) struct Endings {
-    /// Guarded for a moment, never over an await.
+    /// Locked only briefly, never across an await.
     waiting: Mutex<Vec<Ended>>,
-    bell: Notify,
+    notify: Notify,
 }
 
 impl Endings {
     pub(crate) fn push(&self, ended: Ended) {
         if self.add(ended) == 1 {
-            self.bell.notify_one();
+            self.notify.notify_one();
         }
     }
 
-    /// Without the bell. Answers how many wait.
+    /// Adds a result without a wake. Returns how many results wait.
     fn add(&self, ended: Ended) -> usize {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.push(ended);
         waiting.len()
     }
 
-    /// What waits, up to so many endings and about so many bytes; at least one, if there is one.
+    /// Removes the waiting results, up to `limit` results and about `bytes_max` bytes; at least
+    /// one, if there are any.
     pub(crate) fn take(&self, limit: usize, bytes_max: usize) -> Vec<Ended> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let mut bytes = 0_usize;
@@ -70,8 +72,9 @@ impl Endings {
         let rest = waiting.split_off(count);
         let taken = std::mem::replace(&mut *waiting, rest);
         drop(waiting);
-        // The bell rings for the first that comes; these were here before.
-        self.bell.notify_one();
+        // `push` notifies only for the first result. The rest was already in the queue, so notify
+        // here.
+        self.notify.notify_one();
         taken
     }
 
@@ -87,34 +90,36 @@ impl Endings {
     }
 
     pub(crate) async fn rung(&self) {
-        self.bell.notified().await;
+        self.notify.notified().await;
     }
 
     pub(crate) fn ring(&self) {
-        self.bell.notify_one();
+        self.notify.notify_one();
     }
 }
 
-/// Steps that have ended and whose commit frees a lane or a partition key.
+/// Step results that free a lane or a partition key.
 ///
-/// They come in groups: a commit brings who is next in each of its lanes, and those begin together. A commit costs as much as a dozen
-/// of its endings, whatever its size, so an ending waits while others of its group are about to begin: what is short ends with
-/// it. And groups that met in one commit would stay one, and leave the other committer with little or nothing to do: nobody takes
-/// more than a fair share of all that end now.
+/// They arrive in groups: a commit promotes the successor in each of its lanes, and those
+/// successors start together. A commit costs as much as about twelve of its results, whatever its
+/// size, so a result waits while other instances of its group are about to start: short steps then
+/// end in the same commit. Groups that met in one commit would stay together and leave the other
+/// committer idle, so each committer takes at most a fair share of all waiting results.
 #[derive(Debug, Default)]
 pub(crate) struct Keyed {
     endings: Endings,
-    /// Since when the first of them has waited, or one that was there before it.
+    /// Since when the first waiting result, or one before it, has waited.
     since: Mutex<Option<Instant>>,
-    /// Rings for what has ended while others are about to begin.
+    /// Notified when a result arrives while other instances of its group are about to start.
     soon: Notify,
     /// Workers that were started for a group and have not begun a step yet.
     starting: AtomicUsize,
-    /// How many endings are being committed.
+    /// Number of results that are being committed.
     taken: AtomicUsize,
-    /// Committers that have something else to do.
+    /// Number of committers that are busy with other results.
     away: AtomicUsize,
-    /// Rings for who is away until there is anything here at all.
+    /// Notified when a result arrives while a committer is away; the second committer opens its
+    /// connection then.
     wanted: Notify,
 }
 
@@ -133,12 +138,13 @@ impl Keyed {
         }
     }
 
-    /// Something has come.
+    /// Waits until a result arrives while a committer is away.
     pub(crate) async fn wanted(&self) {
         self.wanted.notified().await;
     }
 
-    /// A share of what waits, unless it is worth waiting for more. `at_once`: it never is.
+    /// Takes a share of the waiting results, or returns `None` if it is better to wait for more.
+    /// With `at_once` it never waits for more.
     pub(crate) fn share(&self, at_once: bool, limit: usize, bytes_max: usize) -> Option<Share<'_>> {
         let waiting = self.endings.len();
         if waiting == 0 {
@@ -161,7 +167,7 @@ impl Keyed {
         })
     }
 
-    /// Something waits: it is worth asking for a share.
+    /// Waits until it is worth calling `share`.
     pub(crate) async fn rung(&self) {
         tokio::select! {
             () = self.endings.rung() => {}
@@ -169,8 +175,9 @@ impl Keyed {
         }
     }
 
-    /// A committer has something else to do, until this is dropped. The bell may have been rung for it: the other must hear it.
-    pub(crate) fn without_me(&self) -> Away<'_> {
+    /// Marks the calling committer as busy until the guard is dropped. A notification may have been
+    /// meant for it, so the other committer is notified.
+    pub(crate) fn mark_away(&self) -> Away<'_> {
         self.away.fetch_add(1, Ordering::SeqCst);
         if !self.endings.is_empty() {
             self.endings.ring();
@@ -178,12 +185,13 @@ impl Keyed {
         Away(self)
     }
 
-    /// So many workers are being started: each says when it has begun.
+    /// Records that so many workers are being started. Each calls `begun` when its step begins.
     pub(crate) fn start(&self, workers: usize) {
         self.starting.fetch_add(workers, Ordering::SeqCst);
     }
 
-    /// The last one to begin lets those go that have ended meanwhile.
+    /// Records that a worker has begun. The last worker of a group wakes the committer if results
+    /// wait.
     pub(crate) fn begun(&self) {
         if self.starting.fetch_sub(1, Ordering::SeqCst) == 1 && !self.endings.is_empty() {
             self.endings.ring();
@@ -191,7 +199,7 @@ impl Keyed {
     }
 }
 
-/// What one committer has taken, until this is dropped.
+/// The results that one committer has taken, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Share<'a> {
     keyed: &'a Keyed,
@@ -205,7 +213,7 @@ impl Drop for Share<'_> {
     }
 }
 
-/// A committer that does something else.
+/// Guard of a committer that is busy with other results.
 #[derive(Debug)]
 pub(crate) struct Away<'a>(&'a Keyed);
 
@@ -215,7 +223,8 @@ impl Drop for Away<'_> {
     }
 }
 
-/// How many of those that wait one takes, while so many are being committed by others.
+/// Returns how many of the waiting results one committer takes while `taken` results are being
+/// committed.
 fn fair(waiting: usize, taken: usize, committers: usize) -> usize {
     let all = waiting + taken;
     if all < SHARED_FROM {
@@ -230,7 +239,7 @@ mod tests {
     use super::fair;
 
     #[test]
-    fn nobody_takes_more_than_a_fair_share_of_what_is_worth_two_commits() {
+    fn a_committer_takes_at_most_a_fair_share_if_two_commits_are_worthwhile() {
         assert_eq!(
             (
                 fair(0, 0, 2),

@@ -1,4 +1,4 @@
-//! One claimed instance: decode, step, encode. It catches panics and touches no database.
+//! Runs one claimed instance: decode, step, encode. Catches panics and uses no database.
 
 use std::{
     any::Any,
@@ -37,10 +37,10 @@ use crate::{
     unknown,
 };
 
-/// A step that met an outage of our own database is tried again after this long.
+/// Delay before a step that met an outage of the engine's own database is tried again.
 const OUTAGE_PAUSE: Duration = Duration::from_secs(1);
 
-/// What steps of this process have in common.
+/// The state that the steps of this process share.
 #[derive(Debug)]
 pub(crate) struct Environment {
     pub(crate) pool: Pool,
@@ -48,9 +48,9 @@ pub(crate) struct Environment {
     pub(crate) installation: Arc<str>,
     pub(crate) step_timeout: Duration,
     pub(crate) payload_bytes_max: usize,
-    /// Those that want to know whether they were cancelled.
+    /// The running steps that ask whether they were cancelled.
     pub(crate) watch: Arc<Watch>,
-    /// Whether the engine drains, for those that ask.
+    /// The phase of the engine, for steps that ask whether it drains.
     pub(crate) phase: Arc<Phase>,
 }
 
@@ -72,7 +72,7 @@ impl Environment {
     }
 }
 
-/// What a step came to, as the row will say it.
+/// The result of a step, as it will be written into the row.
 #[derive(Debug)]
 pub(crate) struct Decision {
     pub(crate) status: Status,
@@ -84,14 +84,16 @@ pub(crate) struct Decision {
     pub(crate) error: Option<String>,
     pub(crate) rise: i32,
     pub(crate) delay: Duration,
-    /// What it does besides ending.
+    /// The effects that are committed together with the result.
     pub(crate) more: More,
     pub(crate) within: Option<StepTx>,
-    /// For the metrics and the story: next, sleep, wait, spawn, retry, done, stop, failure, outage, stuck.
+    /// The outcome in metrics and in the history: next, sleep, wait, spawn, retry, done, stop,
+    /// failure, outage, stuck.
     pub(crate) outcome: &'static str,
-    /// What went wrong, also if the handler led on from it.
+    /// The error of the step, also if its handler recovered from it.
     pub(crate) failure: Option<String>,
-    /// How much is told of it, and how long it took: known to whoever ran the step.
+    /// The history policy of the machine, and how long the step ran; set by the caller that ran the
+    /// step.
     pub(crate) story: Story,
     pub(crate) took: Duration,
 }
@@ -117,7 +119,8 @@ impl Decision {
         }
     }
 
-    /// This build cannot decode the row: set it aside, blame nobody.
+    /// Sets the row aside because this build cannot decode it. This counts as no failure of the
+    /// instance.
     pub(crate) fn stuck(why: &str) -> Decision {
         Decision {
             error: Some(storable(why)),
@@ -125,7 +128,8 @@ impl Decision {
         }
     }
 
-    /// Our own database was away while the step ran: the same step again, and no attempt is burned.
+    /// Repeats the step because the engine's own database was away while it ran. No attempt is
+    /// counted.
     fn outage(error: &StepError) -> Decision {
         let error = Some(storable(&error.to_string()));
         Decision {
@@ -135,7 +139,7 @@ impl Decision {
         }
     }
 
-    /// Given up by the engine itself.
+    /// Fails the instance by decision of the engine itself.
     pub(crate) fn failed(why: &str) -> Decision {
         Decision {
             error: Some(storable(why)),
@@ -144,7 +148,8 @@ impl Decision {
     }
 }
 
-/// Runs one step of a row. With a failure that is known already, only its handler runs.
+/// Runs one step of a row. If `poison` has a failure that is already known, only the step's handler
+/// runs.
 pub(crate) async fn execute<M: Machine>(
     app: &M::App,
     row: &Claimed,
@@ -169,7 +174,8 @@ pub(crate) async fn execute<M: Machine>(
             };
             let letters = letters.as_slice();
             let mut cx = context::<M>(app, row, environment, letters);
-            // All that is the user's lives and is dropped in here: a `Drop` may panic too.
+            // All user values live and are dropped inside this future, because a `Drop` may panic
+            // too.
             let ran = within(timeout, async move {
                 let inputs = Inputs {
                     row,
@@ -197,7 +203,7 @@ pub(crate) async fn execute<M: Machine>(
     handle::<M>(app, row, failure, environment).await
 }
 
-/// How user code came to its end.
+/// How the user's code ended.
 #[allow(clippy::large_enum_variant)] // It lives for one match.
 enum Ran {
     Ended(Result<Decision, StepError>),
@@ -215,7 +221,8 @@ async fn within(timeout: Duration, code: impl Future<Output = Result<Decision, S
     }
 }
 
-/// What the state looks like before the step, to see whether that changes it. A job's cannot change.
+/// Returns the state before the step as JSON, to find out whether the step changes it. `None` for a
+/// job: its state cannot change.
 fn unchanged<M: Machine>(machine: &M) -> Option<String> {
     M::STATE_CHANGES
         .then(|| {
@@ -226,7 +233,8 @@ fn unchanged<M: Machine>(machine: &M) -> Option<String> {
         .flatten()
 }
 
-/// What the failed step changed is gone: the handler gets state and step decoded afresh from the row.
+/// Runs the handler of a failed step. The changes that the step made are discarded: the handler
+/// receives state and step decoded again from the row.
 async fn handle<M: Machine>(
     app: &M::App,
     row: &Claimed,
@@ -263,7 +271,8 @@ async fn handle<M: Machine>(
                 .error
                 .clone()
                 .or_else(|| Some(storable(&failure.message)));
-            // An ending that names a step goes on: the failure is behind it.
+            // The handler chose another step or `done`, so the instance recovered and the row keeps
+            // no error.
             let error = if decision.rise == ENTERS || decision.status == Status::Done {
                 None
             } else {
@@ -291,9 +300,10 @@ async fn handle<M: Machine>(
     ))
 }
 
-/// Returns whether a step's error is news of an outage of our own database: from one of our calls, or from the driver under a
-/// transaction that the step began through us. An error of any other database is the step's own, and so is a statement of its own that
-/// took longer than the role's `statement_timeout`.
+/// Returns whether a step's error reports an outage of the engine's own database: from a call of
+/// this crate, or from the driver in a transaction that the step began through this crate. An error
+/// of any other database counts as the step's own failure, and so does a statement of the step that
+/// exceeded the role's `statement_timeout`.
 fn is_outage<M: Machine>(error: &StepError, cx: &Context<'_, M>) -> bool {
     let ours = cx.began.load(Ordering::Relaxed);
     !error.is_fatal()
@@ -330,7 +340,7 @@ fn context<'a, M: Machine>(
     }
 }
 
-/// What a run was handed, and what an ending is judged by.
+/// The inputs of a run, against which its result is checked.
 struct Inputs<'a> {
     row: &'a Claimed,
     letters: &'a [Letter],
@@ -338,7 +348,8 @@ struct Inputs<'a> {
 }
 
 impl Inputs<'_> {
-    /// The letters of the awaited set: what an ending that progresses consumes.
+    /// Returns the ids of the received signals that the step awaited. A result that progresses
+    /// consumes them.
     fn awaited(&self) -> Vec<i64> {
         let names = self.row.awaits.as_deref().unwrap_or_default();
         self.letters
@@ -349,7 +360,7 @@ impl Inputs<'_> {
     }
 }
 
-/// The step of an upgraded row, in its new shape.
+/// The step of an upgraded row, in its new format.
 type Upgraded = Option<(String, Option<String>)>;
 
 fn decode<M: Machine>(row: &Claimed) -> Result<(M, M::Step, Upgraded), String> {
@@ -386,7 +397,8 @@ fn decode<M: Machine>(row: &Claimed) -> Result<(M, M::Step, Upgraded), String> {
     decoded.unwrap_or_else(|panic| Err(format!("decoding {panic}")))
 }
 
-/// An outcome that cannot be encoded is the step's failure, so this runs inside what catches it.
+/// Encodes a transition as a decision. A result that cannot be encoded is a failure of the step, so
+/// this runs inside the future that catches failures.
 fn encode<M: Machine>(
     transition: Transition<M>,
     machine: &M,
@@ -404,7 +416,8 @@ fn encode<M: Machine>(
     } = transition;
     let limit = inputs.limit;
     let settles = matches!(ending, Ending::Done(_) | Ending::Stop(_));
-    // A retry and another wait consume nothing, so that a pack accumulates; everything else has used what it was handed.
+    // A retry and another wait consume no signals, so that signals can accumulate. Every other
+    // result has used the signals that it received.
     let consumes = !matches!(ending, Ending::Retry(_) | Ending::Wait { .. });
     let mut decision = match ending {
         Ending::Next(step) => enters(&step, Decision::of(Status::Runnable, "next"), limit)?,
@@ -429,7 +442,7 @@ fn encode<M: Machine>(
             let mut decision = enters(&then, Decision::of(Status::AwaitingSignal, "wait"), limit)?;
             decision.more.awaits = Some(names);
             decision.more.seen = inputs.awaited();
-            decision.more.deadline = gives_up(deadline, &inputs)?;
+            decision.more.deadline = deadline_of(deadline, &inputs)?;
             decision
         }
         Ending::Spawn {
@@ -448,9 +461,9 @@ fn encode<M: Machine>(
             decision.more.spawn = Some(Spawn {
                 any,
                 taken,
-                children: born(children, inputs.row, limit)?,
+                children: new_instances(children, inputs.row, limit)?,
             });
-            decision.more.deadline = gives_up(deadline, &inputs)?;
+            decision.more.deadline = deadline_of(deadline, &inputs)?;
             decision
         }
         Ending::Done(output) => {
@@ -466,8 +479,8 @@ fn encode<M: Machine>(
         },
     };
     decision.within = within;
-    decision.more.births = born(births, inputs.row, limit)?;
-    decision.more.repeats = repeated(repeats, &inputs)?;
+    decision.more.births = new_instances(births, inputs.row, limit)?;
+    decision.more.repeats = repeating_timers(repeats, &inputs)?;
     decision.more.letters = letters
         .into_iter()
         .map(|letter| letter.into_sent(limit))
@@ -481,7 +494,8 @@ fn encode<M: Machine>(
     }
     if !settles && (M::STATE_CHANGES || upgraded.is_some()) {
         let state = codec::encode("the state", machine, limit)?;
-        // Unchanged state is not written again. An upgraded one is, with its version, and with its step if that stays.
+        // Unchanged state is not written again. Upgraded state is written in any case, with its
+        // version, and with its step if the step stays.
         if upgraded.is_some() {
             decision.state = Some(state);
         } else if before != Some(state.as_str()) {
@@ -499,8 +513,9 @@ fn encode<M: Machine>(
     Ok(decision)
 }
 
-/// Children and riders belong to the tenant and the trace of whoever makes them, unless they say otherwise.
-fn born(births: Vec<Birth>, row: &Claimed, limit: usize) -> Result<Vec<New>, StepError> {
+/// Returns the new instances of a result (children, outbox). They inherit the tenant and the trace
+/// of the instance that creates them, unless they set their own.
+fn new_instances(births: Vec<Birth>, row: &Claimed, limit: usize) -> Result<Vec<New>, StepError> {
     births
         .into_iter()
         .map(|birth| {
@@ -517,7 +532,8 @@ fn born(births: Vec<Birth>, row: &Claimed, limit: usize) -> Result<Vec<New>, Ste
         .collect()
 }
 
-/// Events belong to the log of the instance's tenant, unless they say otherwise, and name the step that recorded them.
+/// Returns the events of a result. They belong to the log of the instance's tenant, unless they
+/// name another, and they record the step.
 fn recorded(
     events: Vec<Result<Fact, StepError>>,
     row: &Claimed,
@@ -537,7 +553,7 @@ fn recorded(
         .collect()
 }
 
-fn gives_up<S: Data>(
+fn deadline_of<S: Data>(
     deadline: Option<(Due, S)>,
     inputs: &Inputs<'_>,
 ) -> Result<Option<Deadline>, StepError> {
@@ -565,12 +581,16 @@ fn gives_up<S: Data>(
     }))
 }
 
-/// What is enqueued again and again beside the wait. A cycle that has no occurrence left is none.
-fn repeated(repeats: Vec<(Cycle, Birth)>, inputs: &Inputs<'_>) -> Result<Vec<Repeat>, StepError> {
+/// Returns the repeating timers of a wait: each enqueues a new instance at every occurrence. A
+/// cycle without a future occurrence adds none.
+fn repeating_timers(
+    repeats: Vec<(Cycle, Birth)>,
+    inputs: &Inputs<'_>,
+) -> Result<Vec<Repeat>, StepError> {
     let mut found = Vec::new();
     for (cycle, birth) in repeats {
         cycle.check().map_err(fatal)?;
-        let Some(birth) = born(vec![birth], inputs.row, inputs.limit)?.pop() else {
+        let Some(birth) = new_instances(vec![birth], inputs.row, inputs.limit)?.pop() else {
             continue;
         };
         let anchor = inputs.row.now;
@@ -615,21 +635,22 @@ fn failure_of(row: &Claimed, message: String, fatal: bool) -> Failure {
     }
 }
 
-/// A step that postpones itself has not failed: it asks for a retry.
+/// Turns the error by which a step postpones itself into a retry: it is not a failure.
 fn postponed<M: Machine>(outcome: Outcome<M>) -> Outcome<M> {
     outcome.or_else(|error| error.postponed_by().map(retry_after).ok_or(error))
 }
 
 fn panicked(panic: &(dyn Any + Send)) -> String {
-    let said = panic
+    let message = panic
         .downcast_ref::<&str>()
         .map(|text| (*text).to_owned())
         .or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "without a message".to_owned());
-    storable(&format!("the step panicked: {said}"))
+    storable(&format!("the step panicked: {message}"))
 }
 
-/// User code that is not a future (a policy, an upgrade, a `Deserialize`) may panic too.
+/// Runs user code that is not a future (a policy, an upgrade, a `Deserialize`) and catches its
+/// panics.
 fn guarded<T>(act: impl FnOnce() -> T) -> Result<T, String> {
     std::panic::catch_unwind(AssertUnwindSafe(act)).map_err(|panic| panicked(panic.as_ref()))
 }

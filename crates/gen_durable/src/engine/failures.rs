@@ -1,4 +1,5 @@
-//! Instances that failed for good or were set aside: each is logged, and told to the host's failure hook.
+//! Reports instances that failed for good or were set aside, to the log and to the host's failure
+//! hook.
 
 use std::{
     panic::AssertUnwindSafe,
@@ -13,54 +14,55 @@ use crate::{
     store::{row::Claimed, settle::Ending},
 };
 
-/// How many failures may wait for the hook: what comes while so many wait is dropped.
+/// How many failures may wait for the hook. Further failures are dropped.
 const NOTICES_MAX: usize = 1_000;
 
-/// The host's hook.
+/// The host's failure hook.
 pub(super) type Hook = Arc<dyn Fn(&InstanceFailure) + Send + Sync>;
 
 /// An instance that failed for good, or that was set aside as stuck.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct InstanceFailure {
-    /// The machine or job, as its row names it.
+    /// The name of the machine or job, as stored in the row.
     pub machine: String,
-    /// The instance.
+    /// The id of the instance.
     pub id: i64,
     /// The step that failed.
     pub step: String,
     /// How many runs of this step had failed before.
     pub attempt: u32,
-    /// What went wrong.
+    /// The error message.
     pub error: String,
-    /// `Failed`, or `Stuck`: a build could not decode it, the database refused to claim it, or too many workers died while it ran.
+    /// `Failed`, or `Stuck`: a build could not decode the instance, the database refused to claim
+    /// it, or too many workers crashed while it ran.
     pub status: Status,
 }
 
-/// Where failures are reported.
+/// Sends failures to the log and to the hook's thread.
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
-    /// To the hook's thread, while there is one. Guarded for a moment.
+    /// The channel to the hook's thread, while there is one. Locked only briefly.
     hook: Mutex<Option<SyncSender<InstanceFailure>>>,
 }
 
 impl Failures {
-    /// Returns what the hook's thread reads from.
+    /// Opens the channel, and returns the end that the hook's thread reads.
     pub(super) fn open(&self) -> Receiver<InstanceFailure> {
         let (sender, receiver) = sync_channel(NOTICES_MAX);
         *self.hook.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
         receiver
     }
 
-    /// Tells nothing more: the hook's thread ends when it has told what waits.
+    /// Closes the channel. The hook's thread ends after it has processed the failures that wait.
     pub(super) fn close(&self) {
         *self.hook.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// A step's result was committed: reports it if the instance failed for good or was set aside.
+    /// Reports a committed step result if the instance failed for good or was set aside.
     pub(super) fn settled(&self, row: &Claimed, ending: &Ending) {
         if matches!(ending.status, Status::Failed | Status::Stuck) {
-            self.tell(InstanceFailure {
+            self.report(InstanceFailure {
                 machine: row.fsm.clone(),
                 id: row.id,
                 step: row.step.clone(),
@@ -71,8 +73,8 @@ impl Failures {
         }
     }
 
-    /// Logs a failure and hands it to the hook's thread, without waiting.
-    pub(super) fn tell(&self, failure: InstanceFailure) {
+    /// Logs a failure and sends it to the hook's thread, without waiting.
+    pub(super) fn report(&self, failure: InstanceFailure) {
         let InstanceFailure {
             machine,
             id,
@@ -103,7 +105,7 @@ impl Failures {
     }
 }
 
-/// Calls the hook for one failure after the other, until there will be none any more.
+/// Calls the hook for one failure after the other, until the channel is closed.
 pub(super) async fn run(hook: Hook, failures: Receiver<InstanceFailure>) {
     for failure in failures {
         if std::panic::catch_unwind(AssertUnwindSafe(|| hook(&failure))).is_err() {

@@ -1,4 +1,4 @@
-//! Whether an engine lives, and whether it can work: for a host's probes.
+//! Whether an engine is alive and whether it can work, for a host's probes.
 
 use std::{
     fmt,
@@ -8,10 +8,11 @@ use std::{
 
 use super::core::Core;
 
-/// The picker comes round at least this often, whatever happens: waits are bounded by the idle poll.
+/// The picker completes a round at least this often, because its waits are bounded by the idle
+/// poll.
 const PICKER_ROUND: Duration = Duration::from_secs(60);
 
-/// Ask after an engine's health. Cheap to clone; asking costs no statement.
+/// Reports an engine's health. Cheap to clone; a query sends no statement.
 #[derive(Clone)]
 pub struct Health {
     core: Arc<OnceLock<Arc<Core>>>,
@@ -22,8 +23,8 @@ impl Health {
         Health { core }
     }
 
-    /// Returns whether the engine's loops turn: false before its start and after its end. A process of which this stays
-    /// false should be restarted.
+    /// Returns whether the engine's loops are running: false before its start and after its end.
+    /// Restart the process if this stays false.
     pub fn is_live(&self) -> bool {
         self.core.get().is_some_and(|core| {
             let picked_at = *core
@@ -36,9 +37,9 @@ impl Health {
         })
     }
 
-    /// Returns whether the engine holds a good lease and claims work. False before its start and while it drains; false as soon
-    /// as a pick finds that the database is gone (an idle engine looks every `idle_poll`), or a renewal of the lease is
-    /// overdue by half a `heartbeat`.
+    /// Returns whether the engine has a valid lease and claims work. False before its start and
+    /// while it drains. Also false as soon as a pick finds the database unreachable (an idle engine
+    /// polls every `idle_poll`), or a renewal of the lease is overdue by half a `heartbeat`.
     pub fn is_ready(&self) -> bool {
         self.core.get().is_some_and(|core| {
             let reaches = !core.unreachable.load(Ordering::Relaxed) && core.renews();
@@ -46,7 +47,7 @@ impl Health {
         })
     }
 
-    /// The id of this worker's row, once it runs.
+    /// Returns the id of this worker's row, once the engine runs.
     pub fn worker_id(&self) -> Option<String> {
         self.core.get().map(|core| core.worker.id.clone())
     }

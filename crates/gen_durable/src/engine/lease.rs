@@ -1,5 +1,5 @@
-//! The lease: one row a worker, renewed on a thread and a connection of its own, so that neither a blocked runtime nor
-//! an exhausted pool can starve it.
+//! The lease: one row per worker, renewed on a thread and a connection of its own, so that neither
+//! a blocked runtime nor an exhausted pool can delay it.
 
 use std::{
     sync::Arc,
@@ -9,14 +9,14 @@ use std::{
 use super::core::Core;
 use crate::store::{connection::Connection, lease, pick::give_back};
 
-/// After a lost beat, try again this soon: most of a lease is left.
+/// Delay before a failed renewal is tried again. Most of the lease is left at that time.
 const RETRY: Duration = Duration::from_millis(200);
-/// How long a goodbye may take: another transaction may hold a row of ours.
+/// How long the removal of the worker's row may take: another transaction may hold one of its rows.
 pub(super) const GOODBYE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Seconds since a row was claimed, before any.
+/// Minimum age in seconds of the claims to read. A negative age selects all of them.
 const ANY_AGE: f64 = -60.0;
 
-/// Say that we live, until the engine has stopped.
+/// Renews the lease until the engine has stopped.
 pub(crate) async fn run(core: Arc<Core>) {
     let connection = Connection::for_lease(core.target.clone(), core.settings.heartbeat);
     tokio::select! {
@@ -25,8 +25,9 @@ pub(crate) async fn run(core: Arc<Core>) {
     }
 }
 
-/// Nothing of this engine runs any more. What the database still thinks ours (a claim whose answer came too late to be
-/// handed out) goes back, and the worker goes home: no lease has to run out.
+/// Removes the worker after all its loops have ended. Rows that are still claimed by it in the
+/// database (for example because the answer to a pick was lost) are released first, so that they do
+/// not have to wait for the lease to expire.
 pub(crate) async fn leave(core: &Core) {
     let worker = core.worker.id.clone();
     let goodbye = core.pool.call_for_engine(move |connection| async move {
@@ -42,7 +43,10 @@ pub(crate) async fn leave(core: &Core) {
     let why = match tokio::time::timeout(GOODBYE_TIMEOUT, goodbye).await {
         Ok(Ok(Ok(0))) => return,
         Ok(Ok(Ok(count))) => {
-            tracing::info!(count, "gave back what was claimed too late");
+            tracing::info!(
+                count,
+                "released claims that this process did not know of: their answer was lost"
+            );
             return;
         }
         Ok(Ok(Err(fault))) => fault.message().to_owned(),
@@ -51,7 +55,7 @@ pub(crate) async fn leave(core: &Core) {
     };
     tracing::warn!(
         error = why,
-        "could not say goodbye: this worker's row stays until the reaper finds it"
+        "could not remove this worker's row: it stays until the reaper finds it"
     );
 }
 
@@ -76,7 +80,8 @@ async fn renew(core: &Core, connection: &Connection) {
     }
 }
 
-/// By the clock, and not by the answer to a renewal: one that hangs must not hide that the lease has run out.
+/// Watches the lease by the local clock and not by the answers to renewals: a renewal that hangs
+/// must not hide that the lease has expired.
 async fn watch(core: &Core) {
     loop {
         core.lease.good().await;
@@ -87,11 +92,14 @@ async fn watch(core: &Core) {
             }
             tokio::time::sleep(left).await;
         }
-        // Somebody else may think us dead by now. What promised exclusion ends; everything else runs on, and its
-        // outcome is committed if nobody took it meanwhile.
-        tracing::warn!("the lease ran out by our own clock: steps under a key are stopped");
+        // Another worker's reaper may consider this worker expired by now. Steps that rely on
+        // mutual exclusion are stopped. All other steps run to their end, and their results are
+        // committed if no other worker has claimed the rows since.
+        tracing::warn!(
+            "the lease has expired by the local clock: steps in lanes and under partition keys are stopped"
+        );
         core.queues.iter().for_each(super::local::LocalQueue::fence);
         core.lease.good().await;
-        tracing::info!("the lease is renewed");
+        tracing::info!("the lease is valid again");
     }
 }

@@ -1,5 +1,7 @@
-//! Lanes that this process leads. Who follows there is not claimed: the commit that let it go on was all there is to write, and most
-//! steps have ended before anybody could look. One that lasts is claimed after all, so that people see it run.
+//! Lanes that this worker runs. A promoted successor in such a lane is not claimed: the commit that
+//! promoted it has written everything that is needed, and most steps have ended before an operator
+//! could read the row. A step that runs longer is claimed after all, so that operators see it as
+//! executing.
 
 use std::{
     collections::HashMap,
@@ -12,61 +14,76 @@ use tokio::sync::Notify;
 use super::core::Core;
 use crate::store::{connection::Connection, fault::Fault, lease, pick::give_back, row::Claim};
 
-/// What runs for longer than this is claimed.
-pub(super) const LASTS: Duration = Duration::from_millis(50);
+/// A step that runs longer than this is claimed.
+pub(super) const CLAIM_AFTER: Duration = Duration::from_millis(50);
 
-/// Rings when somebody begins in a lane that this process leads: once, until that was looked at.
+/// Wakes upkeep when an instance starts in a lane of this worker without a claim: once, until
+/// upkeep has checked.
 #[derive(Debug, Default)]
 pub(crate) struct Led {
-    is_rung: AtomicBool,
-    bell: Notify,
+    is_notified: AtomicBool,
+    notify: Notify,
 }
 
 impl Led {
     pub(crate) fn ring(&self) {
-        if !self.is_rung.load(Ordering::SeqCst) && !self.is_rung.swap(true, Ordering::SeqCst) {
-            self.bell.notify_one();
+        if !self.is_notified.load(Ordering::SeqCst)
+            && !self.is_notified.swap(true, Ordering::SeqCst)
+        {
+            self.notify.notify_one();
         }
     }
 
     pub(crate) async fn rung(&self) {
-        self.bell.notified().await;
+        self.notify.notified().await;
     }
 }
 
-/// Claim what has run for a while. Answers whether there is anything to look at again.
-pub(super) async fn claim_lasting(core: &Core, connection: &Connection) -> Result<bool, Fault> {
-    // Before we look: who begins from now on rings again.
-    core.led.is_rung.store(false, Ordering::SeqCst);
+/// Claims the steps that have run for longer than `CLAIM_AFTER` without a claim. Returns whether
+/// any are left to check again.
+pub(super) async fn claim_long_running(
+    core: &Core,
+    connection: &Connection,
+) -> Result<bool, Fault> {
+    // Reset before the check: an instance that starts from now on wakes upkeep again.
+    core.led.is_notified.store(false, Ordering::SeqCst);
     let mut is_any = false;
     for queue in &core.queues {
-        let (lasting, waits) = queue.lasting(LASTS);
+        let (lasting, waits) = queue.long_running(CLAIM_AFTER);
         is_any |= waits || !lasting.is_empty();
         if !lasting.is_empty() {
-            let seen_to =
+            let claimed =
                 lease::claim_led(connection, &lasting, &core.worker.id, core.lease_seconds())
                     .await?;
-            queue.claimed(lasting.iter().filter(|claim| seen_to.contains(&claim.id)));
+            queue.claimed(lasting.iter().filter(|claim| claimed.contains(&claim.id)));
         }
     }
     Ok(is_any)
 }
 
-/// The answer to a commit may be lost, and with it who follows in its lanes; or somebody took a head away by hand. Then nobody here
-/// knows who is at the head of a lane that we lead, and our lease keeps it from everybody else. But the commit that let it go on may
-/// also be about to be answered: so each is doubted for a while.
+/// Heads of lanes of this worker that this process does not hold, and since when.
+///
+/// There are two causes: the answer to a commit was lost, and with it the promoted successors, or
+/// an operator removed the head. This process then does not run the head, and its lease keeps the
+/// lane from all other workers. But the commit that promoted the successor may also be about to be
+/// answered, so a head is released only after it has been unknown for a while.
 #[derive(Debug, Default)]
-pub(super) struct Doubts(HashMap<Claim, Instant>);
+pub(super) struct UnknownHeads(HashMap<Claim, Instant>);
 
-impl Doubts {
-    /// Look who is at the head of the lanes that we lead, and give back whoever has not been known here for long enough.
-    pub(super) async fn look(&mut self, core: &Core, connection: &Connection) -> Result<(), Fault> {
+impl UnknownHeads {
+    /// Reads the heads of the lanes of this worker, and releases those that have been unknown for
+    /// long enough.
+    pub(super) async fn release(
+        &mut self,
+        core: &Core,
+        connection: &Connection,
+    ) -> Result<(), Fault> {
         let heads = lease::led(connection, &core.worker.id).await?;
         let unknown = heads
             .into_iter()
             .filter(|claim| !core.holds(claim))
             .collect();
-        let lost = self.ripe(unknown, Instant::now(), core.settings.orphan_after());
+        let lost = self.overdue(unknown, Instant::now(), core.settings.orphan_after());
         let count = if lost.is_empty() {
             0
         } else {
@@ -77,15 +94,16 @@ impl Doubts {
                 .increment(count.try_into().unwrap_or_default());
             tracing::warn!(
                 count,
-                "lanes that we lead had somebody at their head who is not known here: they go on"
+                "released {count} heads of lanes of this worker that it does not hold: a commit answer was lost, or a head was removed by hand"
             );
             core.wake.ring();
         }
         Ok(())
     }
 
-    /// Those who are not known now, and were not at any look since so long ago.
-    fn ripe(&mut self, unknown: Vec<Claim>, now: Instant, after: Duration) -> Vec<Claim> {
+    /// Returns the claims that are unknown now and have been unknown at every check for at least
+    /// `after`.
+    fn overdue(&mut self, unknown: Vec<Claim>, now: Instant, after: Duration) -> Vec<Claim> {
         let before = std::mem::take(&mut self.0);
         self.0 = unknown
             .into_iter()
@@ -103,29 +121,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_is_not_known_is_given_back_when_that_has_been_so_for_long() {
+    fn an_unknown_head_is_released_after_it_has_been_unknown_for_long_enough() {
         let claim = |id| Claim {
             id,
             epoch: 1,
             seq: 0,
         };
         let (begun, second) = (Instant::now(), Duration::from_secs(1));
-        let mut doubts = Doubts::default();
+        let mut heads = UnknownHeads::default();
         let none: [i64; 0] = [];
-        let mut look = |after: u32, unknown: &[i64]| {
+        let mut check = |after: u32, unknown: &[i64]| {
             let unknown = unknown.iter().map(|id| claim(*id)).collect();
-            doubts
-                .ripe(unknown, begun + after * second, 10 * second)
+            heads
+                .overdue(unknown, begun + after * second, 10 * second)
                 .iter()
                 .map(|claim| claim.id)
                 .collect::<Vec<_>>()
         };
-        assert_eq!(look(0, &[1, 2]), none);
-        assert_eq!(look(9, &[1, 3]), none, "2 has become known, or has ended");
-        assert_eq!(look(10, &[1, 2, 3]), [1], "the others came later");
-        assert_eq!(look(18, &[2, 3]), none);
-        assert_eq!(look(19, &[2, 3]), [3]);
-        assert_eq!(look(20, &[2]), [2]);
-        assert_eq!(look(30, &[]), none);
+        assert_eq!(check(0, &[1, 2]), none);
+        assert_eq!(check(9, &[1, 3]), none, "2 has become known, or has ended");
+        assert_eq!(
+            check(10, &[1, 2, 3]),
+            [1],
+            "the others became unknown later"
+        );
+        assert_eq!(check(18, &[2, 3]), none);
+        assert_eq!(check(19, &[2, 3]), [3]);
+        assert_eq!(check(20, &[2]), [2]);
+        assert_eq!(check(30, &[]), none);
     }
 }

@@ -1,4 +1,4 @@
-//! What this process holds of one queue: what is ready, what runs, what waits for its commit.
+//! The instances of one queue that this process holds: ready, running, or waiting for their commit.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -14,34 +14,36 @@ use crate::{
     store::row::{Claim, Claimed},
 };
 
-/// Rows are claimed ahead of the free workers: as many as can begin within this time…
+/// Rows are claimed ahead of the free workers: as many as can begin within this time.
 const AHEAD: Duration = Duration::from_millis(50);
-/// …and never more than this: about two commits' worth, so that the next pick runs while a commit is under way…
+/// Maximum number of rows claimed ahead: about two commits' worth, so that the next pick runs while
+/// a commit is under way.
 const AHEAD_MAX: usize = 2_000;
-/// …nor more than about so many bytes.
+/// Approximate maximum size in bytes of the rows claimed ahead.
 const AHEAD_BYTES_MAX: f64 = 32.0 * 1024.0 * 1024.0;
-/// At most this many in one pick: while it runs, what it will bring cannot begin.
+/// Maximum number of rows in one pick: they cannot begin before the pick has returned.
 const PICK_MAX: usize = 500;
-/// How fast steps end is measured over windows of at least this.
+/// Minimum length of the windows over which the rate of ended steps is measured.
 const WINDOW: Duration = Duration::from_millis(20);
-/// What has not begun after this long was claimed by mistake: steps take longer than they did.
+/// A row that has not begun after this long should not have been claimed: steps take longer than
+/// they did before.
 const READY_MAX: Duration = Duration::from_secs(1);
 
-/// A claimed row on its way through this process.
+/// A claimed row and its progress in this process.
 #[derive(Debug, Clone)]
 pub(crate) struct Run {
     pub(crate) row: Arc<Claimed>,
-    /// How many steps it has done on this claim.
+    /// How many steps have run on this claim.
     pub(crate) steps: u32,
-    /// Since when it has been held.
+    /// Since when this process has held the row.
     pub(crate) since: Instant,
-    /// The database refused the outcome of its step: the handler is to be told this.
+    /// The failure that the handler receives because the database refused the result of the step.
     pub(crate) poison: Option<Failure>,
-    /// How often that happened to this step.
+    /// How often the database refused a result of this step.
     pub(crate) poisoned: u8,
-    /// Since when it has waited for its turn.
+    /// Since when it has been ready to begin.
     pub(crate) ready_at: Instant,
-    /// It follows in a lane that this process leads, and nothing of it was written yet.
+    /// A promoted successor in a lane of this worker, of which nothing has been written yet.
     pub(crate) unclaimed: bool,
 }
 
@@ -61,44 +63,46 @@ impl Run {
     }
 }
 
-/// A step that runs.
+/// A running step.
 #[derive(Debug)]
 struct Busy {
-    /// A keyed one can be told to stop.
+    /// Stops the step, if it runs in a lane or under a partition key.
     fence: Option<Arc<Notify>>,
-    /// Since when it has run in a lane that this process leads, and is not claimed.
+    /// Since when it has run without a claim in a lane of this worker.
     led_since: Option<Instant>,
 }
 
-/// One queue as this process sees it.
+/// One queue in this process.
 #[derive(Debug)]
 pub(crate) struct LocalQueue {
     pub(crate) queue: Queue,
-    /// How many steps may run at once.
+    /// How many steps may run at the same time.
     workers: usize,
-    /// Guarded for a moment at each hand-over, never over an await.
+    /// Locked only briefly, never across an await.
     inner: Mutex<Inner>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// What can begin, by priority: something urgent that was claimed later begins before what is less so.
+    /// Runs that can begin, by priority: an urgent row that was claimed later begins before less
+    /// urgent ones.
     ready: BTreeMap<i16, VecDeque<Run>>,
     ready_count: usize,
-    /// Steps that run now.
+    /// Steps that are running.
     busy: HashMap<Claim, Busy>,
-    /// Worker tasks that are alive.
+    /// Number of live worker tasks.
     loops: usize,
-    /// Everything claimed and not yet left: ready, running, or waiting for its commit. By id, with the epoch.
+    /// All rows that are claimed and held: ready, running, or waiting for their commit. Maps the id
+    /// to the claim epoch.
     held: HashMap<i64, i64>,
-    /// Steps that end in a second, lately.
+    /// Recent number of steps that end per second.
     rate: f64,
-    /// Those of the present window, and when it began.
+    /// Steps that ended in the current window, and the start of the window.
     ended: u32,
     window: Option<Instant>,
-    /// How large a row is, averaged, in bytes of JSON.
+    /// Average size of a row in bytes of JSON.
     row_bytes: f64,
-    /// The queue's shutdown: nothing more begins.
+    /// The queue is shut down: nothing more begins.
     closed: bool,
 }
 
@@ -137,13 +141,14 @@ impl LocalQueue {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many rows to claim now. None while plenty is ready: a pick of many costs little more than a pick of one.
+    /// Returns how many rows to claim now. Zero while enough rows are ready, because a pick of many
+    /// rows costs little more than a pick of one.
     pub(crate) fn room(&self) -> usize {
         let inner = self.lock();
         let bearable = AHEAD_BYTES_MAX / inner.row_bytes.max(1.0);
         let ahead = {
-            // By how fast steps end here, and not by how long one takes: workers share the cores. `as` cuts what is too
-            // large; the bound is below.
+            // Estimate by the rate at which steps end here, and not by the duration of one step,
+            // because workers share the cores. `as` saturates; the bound is applied below.
             let first = f64::from(inner.ended) / WINDOW.as_secs_f64();
             let startable = AHEAD.as_secs_f64() * if inner.rate > 0.0 { inner.rate } else { first };
             (startable.min(bearable) as usize).min(AHEAD_MAX)
@@ -152,13 +157,13 @@ impl LocalQueue {
         if inner.closed || inner.held.len() >= target || inner.ready_count > target / 4 {
             return 0;
         }
-        // One answer holds about so many bytes as well, however many workers are free.
+        // The answer to one pick also has about this size at most, however many workers are free.
         (target - inner.held.len())
             .min(PICK_MAX)
             .min((bearable as usize).max(1))
     }
 
-    /// Take in what was claimed. Answers how many worker tasks to start.
+    /// Adds claimed rows to the ready runs. Returns how many worker tasks to start.
     pub(crate) fn take_in(&self, runs: impl IntoIterator<Item = Run>) -> usize {
         let mut inner = self.lock();
         for mut run in runs {
@@ -167,7 +172,8 @@ impl LocalQueue {
             inner.row_bytes = inner.row_bytes * 0.95 + run.row.bytes() as f64 * 0.05;
             inner.ready_count += 1;
             let ready = inner.ready.entry(run.row.priority).or_default();
-            // What a process died with goes first: its next commit clears it, and it should not be there at the next death.
+            // A row that a crashed worker held begins first: its next commit resets its crash
+            // count, so it is less likely to be held at the next crash.
             if run.row.crash_count > 0 {
                 ready.push_front(run)
             } else {
@@ -180,7 +186,8 @@ impl LocalQueue {
         start
     }
 
-    /// A worker has ended one run and wants the next. `None`: there is none, and the worker goes home.
+    /// Records that a worker has ended one run, and returns the next one. `None` means that nothing
+    /// is ready and the worker task ends.
     pub(crate) fn next(&self, ended: Option<Claim>) -> Option<(Run, Option<Arc<Notify>>)> {
         let mut inner = self.lock();
         if let Some(claim) = ended {
@@ -204,8 +211,8 @@ impl LocalQueue {
         Some((run, fence))
     }
 
-    /// These claims have left. By claim and not by row: between a commit and its answer the row may have been claimed
-    /// anew by this very process, and that claim stays.
+    /// Removes claims from the held rows. Removes by claim and not by row: between a commit and its
+    /// answer, this process may have claimed the row again, and that claim must stay.
     pub(crate) fn let_go(&self, claims: impl IntoIterator<Item = Claim>) {
         let mut inner = self.lock();
         for claim in claims {
@@ -219,7 +226,8 @@ impl LocalQueue {
         self.lock().held.get(&claim.id) == Some(&claim.epoch)
     }
 
-    /// Stop every running step that promised exclusion: our lease has run out by our own clock.
+    /// Stops every running step that relies on mutual exclusion, because this worker's lease has
+    /// expired by the local clock.
     pub(crate) fn fence(&self) {
         for fence in self
             .lock()
@@ -231,8 +239,9 @@ impl LocalQueue {
         }
     }
 
-    /// What has run without a claim for so long; and whether anything has that did not run as long yet.
-    pub(crate) fn lasting(&self, long: Duration) -> (Vec<Claim>, bool) {
+    /// Returns the runs that have run without a claim for at least `long`, and whether there are
+    /// others that have not run that long yet.
+    pub(crate) fn long_running(&self, long: Duration) -> (Vec<Claim>, bool) {
         let inner = self.lock();
         let led = || {
             inner
@@ -248,7 +257,7 @@ impl LocalQueue {
         (lasting, waits)
     }
 
-    /// These have a claim now.
+    /// Records that these runs have a claim now.
     pub(crate) fn claimed<'a>(&self, claims: impl IntoIterator<Item = &'a Claim>) {
         let mut inner = self.lock();
         for claim in claims {
@@ -258,15 +267,15 @@ impl LocalQueue {
         }
     }
 
-    /// Begin nothing more. Answers what was ready and never began.
+    /// Lets nothing more begin. Returns the runs that were ready and never began.
     pub(crate) fn close(&self) -> Vec<Run> {
         let mut inner = self.lock();
         inner.closed = true;
         std::iter::from_fn(|| inner.pop()).collect()
     }
 
-    /// What was claimed and has waited for its turn for longer than it should have: all places are taken by steps that
-    /// take long. Others may have room.
+    /// Removes and returns the runs that were claimed and have been ready for too long, because
+    /// long steps occupy all workers. Another process may have free workers.
     pub(crate) fn overdue(&self) -> Vec<Run> {
         let mut inner = self.lock();
         let is_overdue = |run: &Run| run.poison.is_none() && run.ready_at.elapsed() > READY_MAX;
@@ -279,14 +288,15 @@ impl LocalQueue {
         }
         inner.ready_count -= overdue.len();
         if !overdue.is_empty() {
-            // How fast steps ended before says nothing of those that run now: by it we would claim the same rows again at
-            // once, before anybody who has room comes by.
+            // The rate of the steps before says nothing about the steps that run now. By that rate
+            // this process would claim the same rows again at once, before a process with free
+            // workers can.
             (inner.rate, inner.ended, inner.window) = (0.0, 0, None);
         }
         overdue
     }
 
-    /// The claims of steps that still run.
+    /// Returns the claims of the running steps.
     pub(crate) fn running(&self) -> Vec<Claim> {
         self.lock().busy.keys().copied().collect()
     }

@@ -1,5 +1,5 @@
-//! What a process keeps in mind of timers: when to look, and nothing else. The rows are the truth; with all of this forgotten
-//! everything still happens, at the refill's pace.
+//! Due times of timers in memory: when to query the table, and nothing else. The rows are the
+//! truth; if all of this is lost, every timer still fires, at the pace of the refill.
 
 use std::{
     collections::BTreeSet,
@@ -11,22 +11,24 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::wake::{Armed, ArmedFor};
 
-/// At most so many due times are kept of what was armed here, and as many of what was armed elsewhere: 16 bytes each, and
-/// what a tree needs around them.
+/// Maximum number of due times kept for timers armed in this process, and for timers armed
+/// elsewhere: 16 bytes each, plus the overhead of the tree.
 pub(crate) const KEPT_MAX: usize = 100_000;
-/// What another process armed, it fires itself; when it does not, others come up to this much later.
+/// A process fires its own timers. If it does not, the other processes fire them up to this much
+/// later.
 const JITTER_MICROS: u64 = 10_000;
 
-/// A due time in microseconds, and whether it is a timer's or a deadline's.
+/// A due time in microseconds, and whether it belongs to a timer or to a deadline.
 type Entry = (i64, bool);
 
 #[derive(Debug)]
 pub(crate) struct Memory {
     own: BTreeSet<Entry>,
     others: BTreeSet<Entry>,
-    /// The database's time, and when we were told: no other clock counts here.
+    /// The last known time of the database, and when this process received it: no other clock
+    /// counts here.
     now: Timestamp,
-    told: Instant,
+    received_at: Instant,
     jitter: RandomState,
 }
 
@@ -36,42 +38,47 @@ impl Memory {
             own: BTreeSet::new(),
             others: BTreeSet::new(),
             now: Timestamp::UNIX_EPOCH,
-            told: Instant::now(),
+            received_at: Instant::now(),
             jitter: RandomState::new(),
         }
     }
 
-    /// The database has said what time it is.
-    pub(crate) fn tell(&mut self, now: Timestamp) {
-        (self.now, self.told) = (now, Instant::now());
+    /// Records the time of the database.
+    pub(crate) fn set_now(&mut self, now: Timestamp) {
+        (self.now, self.received_at) = (now, Instant::now());
     }
 
-    /// The database's time, as far as we know. It is later there, never earlier: its answer took a while to come.
+    /// Estimates the time of the database. The real one is never earlier, because its answer took a
+    /// while to arrive.
     fn now_micros(&self) -> i64 {
-        let passed = i64::try_from(self.told.elapsed().as_micros()).unwrap_or(i64::MAX);
+        let passed = i64::try_from(self.received_at.elapsed().as_micros()).unwrap_or(i64::MAX);
         self.now.as_microsecond().saturating_add(passed)
     }
 
-    /// Something was armed here.
+    /// Remembers a due time that was armed in this process.
     pub(crate) fn arm(&mut self, armed: Armed) {
         let at = match armed.due {
             ArmedFor::At(at) => at.as_microsecond(),
             ArmedFor::After(delay, answered) => {
                 let since = self.now.as_microsecond().saturating_add(
-                    i64::try_from(answered.saturating_duration_since(self.told).as_micros())
-                        .unwrap_or_default(),
+                    i64::try_from(
+                        answered
+                            .saturating_duration_since(self.received_at)
+                            .as_micros(),
+                    )
+                    .unwrap_or_default(),
                 );
                 since.saturating_add(i64::try_from(delay.as_micros()).unwrap_or(i64::MAX))
             }
         };
         self.own.insert((at, armed.is_timer));
         if self.own.len() > KEPT_MAX {
-            // The farthest: the refill finds it when its time comes near.
+            // Drop the farthest due time: a refill reads it again when it is near.
             self.own.pop_last();
         }
     }
 
-    /// Look again at this time.
+    /// Schedules another query after this delay.
     pub(crate) fn again(&mut self, is_timer: bool, after: Duration) {
         let at = self
             .now_micros()
@@ -79,7 +86,7 @@ impl Memory {
         self.own.insert((at, is_timer));
     }
 
-    /// What the table says of the time around now. It replaces what we knew of others' timers.
+    /// Replaces the due times of timers of other processes by the rows that were read around now.
     pub(crate) fn refill(&mut self, due: impl IntoIterator<Item = (Timestamp, bool)>) {
         self.others.clear();
         for (at, is_timer) in due.into_iter().take(KEPT_MAX) {
@@ -92,7 +99,7 @@ impl Memory {
         }
     }
 
-    /// When to look next.
+    /// Returns when to query next.
     pub(crate) fn next(&self) -> Option<Instant> {
         let next = self
             .own
@@ -103,11 +110,12 @@ impl Memory {
             .min()?;
         let ahead =
             u64::try_from(next.saturating_sub(self.now.as_microsecond())).unwrap_or_default();
-        // A time that no clock here can show is beyond every refill.
-        self.told.checked_add(Duration::from_micros(ahead))
+        // A time that the clock cannot represent lies beyond every refill.
+        self.received_at.checked_add(Duration::from_micros(ahead))
     }
 
-    /// Which kinds are due: (deadlines, timers). They are forgotten: whoever asks now looks.
+    /// Returns which kinds are due: (deadlines, timers). Their due times are removed, because the
+    /// caller queries now.
     pub(crate) fn due(&mut self) -> (bool, bool) {
         let now = self.now_micros();
         let mut kinds = (false, false);
@@ -120,19 +128,19 @@ impl Memory {
         kinds
     }
 
-    /// Forget everything: after an outage, or while draining.
+    /// Removes all due times: after an outage, or while draining.
     pub(crate) fn clear(&mut self) {
         self.own.clear();
         self.others.clear();
     }
 
-    /// How many due times are kept.
+    /// Returns how many due times are kept.
     pub(crate) fn len(&self) -> usize {
         self.own.len() + self.others.len()
     }
 }
 
-/// How long before now something was due.
+/// Returns how many seconds before `now` the timer was due.
 pub(crate) fn lateness(due: Timestamp, now: Timestamp) -> f64 {
     now.duration_since(due)
         .max(SignedDuration::ZERO)
@@ -149,9 +157,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded_however_much_is_armed() {
+    fn the_number_of_kept_due_times_is_bounded() {
         let mut memory = Memory::new();
-        memory.tell(at(0));
+        memory.set_now(at(0));
         for n in 0..300_000_i64 {
             memory.arm(Armed {
                 due: ArmedFor::At(at(1_000_000_000_000 - n)),
@@ -160,32 +168,35 @@ mod tests {
         }
         memory.refill((0..300_000_i64).map(|n| (at(2_000_000_000_000 + n), true)));
         assert!(memory.len() <= 2 * KEPT_MAX);
-        // The nearest were kept.
+        // The nearest due times are kept.
         assert!(memory.own.contains(&(1_000_000_000_000 - 299_999, false)));
     }
 
     #[test]
-    fn a_look_comes_at_the_due_time_by_the_databases_clock_and_not_before() {
+    fn a_timer_is_due_by_the_database_clock_and_not_before() {
         let mut memory = Memory::new();
-        memory.tell(at(5_000_000));
-        let told = memory.told;
+        memory.set_now(at(5_000_000));
+        let received_at = memory.received_at;
         memory.arm(Armed {
             due: ArmedFor::At(at(65_000_000)),
             is_timer: true,
         });
-        assert_eq!(memory.next().unwrap(), told + Duration::from_secs(60));
+        assert_eq!(
+            memory.next().unwrap(),
+            received_at + Duration::from_secs(60)
+        );
         assert_eq!(memory.due(), (false, false));
-        // A clock that is told anew, whatever this machine's own says.
-        memory.tell(at(65_000_000));
+        // A new time of the database counts, whatever the local clock says.
+        memory.set_now(at(65_000_000));
         assert_eq!(memory.due(), (false, true));
         assert_eq!(memory.due(), (false, false));
         assert_eq!(memory.next(), None);
     }
 
     #[test]
-    fn what_others_armed_is_looked_at_a_little_later_than_what_was_armed_here() {
+    fn timers_of_other_processes_are_queried_a_little_later_than_own_timers() {
         let mut memory = Memory::new();
-        memory.tell(at(0));
+        memory.set_now(at(0));
         memory.arm(Armed {
             due: ArmedFor::At(at(1_000_000)),
             is_timer: false,
@@ -194,7 +205,7 @@ mod tests {
         assert_eq!(
             memory.others.len(),
             1,
-            "what is known as ours is not taken for another's"
+            "an own due time is not kept as one of another process"
         );
         let (other, _) = *memory.others.first().unwrap();
         assert!((2_000_000..2_010_000).contains(&other), "{other}");

@@ -1,4 +1,4 @@
-//! The engine: the only room that spawns. Start order, work, drain order.
+//! The engine: start order, worker tasks, drain order. The only module of the engine that spawns.
 
 mod answer;
 mod builder;
@@ -67,13 +67,15 @@ use crate::{
     wake::LogBell,
 };
 
-/// A row that this many workers died with is a suspect: it runs as the only suspect of a process.
+/// A row becomes a suspect after this many workers crashed while they held it. A process runs at
+/// most one suspect at a time.
 pub(crate) const SUSPECT_DEATHS: i16 = 2;
-/// Connections of the engine itself: lease, pick, commit (two, where there are lanes or partition keys), clockwork, upkeep,
-/// calls of its own.
+/// Connections of the engine itself: lease, pick, commit (two, if there are lanes or partition
+/// keys), clockwork, upkeep, and its own calls.
 const OWN_CONNECTIONS: usize = 7;
 
-/// Runs the steps of machines. Built by [`Engine::builder`], run by [`Engine::run`].
+/// Runs the steps of machines. Built by [`Engine::builder`], run by [`Engine::run`] or
+/// [`Engine::start`].
 pub struct Engine {
     pool: Pool,
     settings: Settings,
@@ -83,27 +85,28 @@ pub struct Engine {
     retentions: Vec<(Queue, Retention)>,
     readers: Vec<Arc<dyn projector::Reader>>,
     on_failure: Option<failures::Hook>,
-    /// Set while it runs, for whoever asks after its health.
+    /// Set while the engine runs; `Health` reads it.
     running: Arc<OnceLock<Arc<Core>>>,
 }
 
 impl Engine {
-    /// Begin: on this pool, with what every step is handed.
+    /// Returns a builder for an engine on this pool. Every step receives a reference to `app`.
     pub fn builder<App: Send + Sync + 'static>(pool: Pool, app: App) -> EngineBuilder<App> {
         EngineBuilder::new(pool, app)
     }
 
-    /// A client on the engine's own pool: what it enqueues is looked at without waiting for a poll.
+    /// Returns a client on the engine's own pool: this engine picks the instances that the client
+    /// enqueues without waiting for a poll.
     pub fn client(&self) -> Client {
         Client::new(self.pool.clone())
     }
 
-    /// Ask after this engine's health, before, while and after it runs.
+    /// Returns a handle that reports this engine's health, before, while and after it runs.
     pub fn health(&self) -> Health {
         Health::new(self.running.clone())
     }
 
-    /// Starts to run, in a task of its own, and returns a handle by which it is waited for and stopped.
+    /// Starts the engine in a task of its own, and returns a handle to wait for it and to stop it.
     ///
     /// ```no_run
     /// # async fn demo(engine: gen_durable::Engine) -> Result<(), gen_durable::Error> {
@@ -116,23 +119,26 @@ impl Engine {
     pub fn start(self) -> RunningEngine {
         let health = self.health();
         let (stop, stopped) = oneshot::channel();
-        // A handle that is dropped stops the engine too.
+        // Dropping the handle drops the sender, which stops the engine too.
         let task = tokio::spawn(self.run(async { drop(stopped.await) }));
         RunningEngine::new(stop, task, health)
     }
 
-    /// Runs until `shutdown` resolves, then drains: claims nothing more, gives back what has not begun, lets running steps end for up to
-    /// [`Settings::drain_timeout`], commits, and gives the rest back. When this returns, no lease has to run out. It returns at most
-    /// 5 s after the drain's timeout, also if a step does not end or the database does not answer.
+    /// Runs until `shutdown` resolves, then drains: it claims nothing more, releases the claims of
+    /// steps that have not begun, lets running steps end for up to [`Settings::drain_timeout`],
+    /// commits their results, and releases the remaining claims. When this returns, no claim has to
+    /// wait for the lease to expire. It returns at most 5 s after the timeout of the drain, also if
+    /// a step does not end or the database does not answer.
     ///
     /// # Errors
     ///
-    /// If the database cannot be reached or its schema does not fit at the start, or if a loop of the engine has ended by itself.
+    /// Returns an error if the database cannot be reached or its schema does not fit at the start,
+    /// or if a loop of the engine has ended by itself.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
         let core = Arc::new(self.boot().await?);
         let _ = self.running.set(core.clone());
-        // If this future is dropped, nobody is left to drain: the threads end, and the lease runs out.
-        let _gone = Gone(core.clone());
+        // If this future is dropped, no drain happens: the threads end, and the lease expires.
+        let _stop_on_drop = StopOnDrop(core.clone());
         self.pool.subscribe(&core.wake);
         let lease = thread("durable-lease", {
             let core = core.clone();
@@ -169,15 +175,15 @@ impl Engine {
             }
             None => None,
         };
-        let bell = Arc::new(LogBell::default());
-        self.pool.inner.log.subscribe(&bell);
+        let log_wake = Arc::new(LogBell::default());
+        self.pool.inner.log.subscribe(&log_wake);
         let projector = projector::Projector::new(
             self.pool.clone(),
             core.worker.id.clone(),
             self.readers.clone(),
             &core.settings,
         );
-        let mut project = tokio::spawn(projector::run(core.clone(), Arc::new(projector), bell));
+        let mut project = tokio::spawn(projector::run(core.clone(), Arc::new(projector), log_wake));
         tracing::info!(worker = core.worker.id, machines = ?core.worker.machines, queues = ?core.worker.queues, "the engine runs");
 
         let (mut lease, mut commit, mut pick, mut upkeep, mut clockwork) =
@@ -192,12 +198,13 @@ impl Engine {
             _ = &mut project => Some("projector"),
         };
         if let Some(name) = broke {
-            // A loop that panicked: an engine that only seems to run is worse than one that says so.
+            // The loop panicked. The engine ends with an error, because an engine that only seems
+            // to run is worse.
             return Err(Error::broken(format!(
-                "the engine's {name} loop has ended: this is a bug; start the engine anew"
+                "the engine's {name} loop has ended: this is a bug; restart the engine"
             )));
         }
-        tracing::info!("draining: nothing more is claimed");
+        tracing::info!("draining: no more instances are claimed");
         let others = [commit, clockwork, upkeep, lease]
             .into_iter()
             .chain(hook)
@@ -211,25 +218,26 @@ impl Engine {
             },
         )
         .await;
-        tracing::info!(given_back = left, "the engine has stopped");
+        tracing::info!(released = left, "the engine has stopped");
         Ok(())
     }
 
-    /// Everything that can be wrong at the start is found here, before anything is claimed.
+    /// Checks the server, registers schedules and retentions, and builds the shared state. Every
+    /// problem at the start is reported here, before anything is claimed.
     async fn boot(&self) -> Result<Core, Error> {
         migrate::check(&self.pool).await?;
         let server = self
             .pool
             .call_for_engine(|connection| async move { inspect::server(&connection).await })
             .await?
-            .map_err(|fault| fault.into_error("ask the server about itself"))?;
+            .map_err(|fault| fault.into_error("read the settings of the server"))?;
         if server.read_only {
             return Err(Error::new(
                 Kind::Away,
                 "this server is read-only (a standby, or default_transaction_read_only): connect to the primary, or add target_session_attrs=read-write",
             ));
         }
-        // To Postgres, read uncommitted is the same.
+        // Postgres treats read uncommitted as read committed.
         if !["read committed", "read uncommitted"].contains(&server.isolation.as_str()) {
             return Err(Error::invalid(format!(
                 "default_transaction_isolation is `{}` here, and an engine works at `read committed`: alter role … set default_transaction_isolation = 'read committed', or add ?options=-c%20default_transaction_isolation=read%5C%20committed to the URL",
@@ -238,7 +246,7 @@ impl Engine {
         }
         if server.synchronous_commit == "off" || server.fsync == "off" {
             tracing::warn!(
-                "synchronous_commit or fsync is off: what was acknowledged can be lost when the server crashes"
+                "synchronous_commit or fsync is off: acknowledged commits can be lost when the server crashes"
             );
         }
         let projectors = if self.readers.is_empty() {
@@ -318,8 +326,9 @@ impl fmt::Debug for Engine {
     }
 }
 
-/// Waits until the lease is good before a connection is opened: where the server has few left, the lease has one. The picker
-/// waits by itself; the committer's connection is opened at once, and given up if the lease has none.
+/// Waits until the lease is valid before a loop opens its connection: if the server has few
+/// connections left, the lease gets one. The picker waits by itself; the committer opens its
+/// connection at once, and closes it if the lease has none.
 async fn leased(core: &Core) {
     tokio::select! {
         () = core.lease.good() => {}
@@ -327,10 +336,10 @@ async fn leased(core: &Core) {
     }
 }
 
-/// The end of an engine's future, however it came.
-struct Gone(Arc<Core>);
+/// Stops the loops when the engine's future ends or is dropped.
+struct StopOnDrop(Arc<Core>);
 
-impl Drop for Gone {
+impl Drop for StopOnDrop {
     fn drop(&mut self) {
         self.0.phase.drain();
         self.0.phase.stop();
@@ -339,13 +348,13 @@ impl Drop for Gone {
     }
 }
 
-/// Start a batch of a projection on the host's runtime.
+/// Starts a batch of a projection on the host's runtime.
 pub(crate) fn start(core: &Arc<Core>, work: impl Future<Output = ()> + Send + 'static) {
     let task = core.steps.spawn(work);
     core.workers.add(task.abort_handle());
 }
 
-/// Hand rows to a queue, and start as many workers as it can use.
+/// Adds runs to a queue, and starts as many worker tasks as the queue can use.
 pub(crate) fn staff(core: &Arc<Core>, queue: usize, runs: Vec<Run>) {
     let Some(local) = core.queue(queue) else {
         return;
@@ -360,7 +369,8 @@ pub(crate) fn staff(core: &Arc<Core>, queue: usize, runs: Vec<Run>) {
     }
 }
 
-/// A worker of a group that has not begun yet, or never will: its task may be aborted before it runs.
+/// A worker of a group that has not begun yet. It may never begin: its task may be aborted before
+/// it runs.
 struct Starting(Arc<Core>);
 
 impl Drop for Starting {
@@ -369,7 +379,7 @@ impl Drop for Starting {
     }
 }
 
-/// A worker: one step after the other, until nothing is ready.
+/// Runs one step after the other, until nothing is ready.
 async fn work(core: Arc<Core>, queue: usize, mut starting: Option<Starting>) {
     let Some(local) = core.queue(queue) else {
         return;
@@ -381,7 +391,7 @@ async fn work(core: Arc<Core>, queue: usize, mut starting: Option<Starting>) {
             core.led.ring();
         }
         let mut step = pin!(step::run(&core, queue, run, fence));
-        // It has begun when it first waits for something, or has ended.
+        // A step has begun when it first waits for something, or when it has ended.
         poll_fn(|task| {
             let polled = step.as_mut().poll(task);
             drop(starting.take());
@@ -389,13 +399,14 @@ async fn work(core: Arc<Core>, queue: usize, mut starting: Option<Starting>) {
         })
         .await;
         ended = Some(claim);
-        // Steps that never wait must not keep a thread of the host's for themselves.
+        // Yields to the runtime, so that steps that never wait do not occupy a thread of the host.
         tokio::task::consume_budget().await;
     }
 }
 
-/// A thread with a runtime and one loop of its own: neither a blocked host nor a full pool can starve it. The future is
-/// made on its thread, where its connection lives.
+/// Starts a thread with a runtime and one loop of its own, so that neither a blocked host nor an
+/// exhausted pool can delay the loop. The future is created on its thread, where its connection
+/// lives.
 fn thread<F, Fut>(name: &str, make: F) -> Result<oneshot::Receiver<()>, Error>
 where
     F: FnOnce() -> Fut + Send + 'static,
@@ -416,7 +427,7 @@ where
     Ok(ended)
 }
 
-/// The worker tasks that may have to be ended.
+/// The worker tasks that a drain may have to abort.
 #[derive(Debug, Default)]
 pub(crate) struct Workers(Mutex<Vec<AbortHandle>>);
 

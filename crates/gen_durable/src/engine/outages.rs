@@ -1,5 +1,5 @@
-//! Steps that meet an outage of the database, run after run. An outage is not the step's failure; but one that only this step meets,
-//! while the worker's lease is renewed, is.
+//! Counts steps that meet an outage of the database, run after run. An outage is not a failure of
+//! the step. But an outage that only this step meets, while the worker renews its lease, is one.
 
 use std::{
     collections::HashMap,
@@ -11,25 +11,27 @@ use std::{
 
 use crate::{error::Failure, store::row::Claimed};
 
-/// So many outages in a row, with a renewal of the lease between any two of them, are the step's failure.
+/// So many outages in a row, with a renewal of the lease between any two of them, count as a
+/// failure of the step.
 const OUTAGES_MAX: u32 = 5;
-/// How many instances are remembered. If there are more, all are forgotten: so many at once is an outage.
+/// How many instances are remembered. If there are more, all are forgotten, because so many at once
+/// are a real outage.
 const REMEMBERED_MAX: usize = 10_000;
 
 #[derive(Debug)]
 struct Met {
     visit: i64,
     count: u32,
-    /// How often the lease had been renewed when the last one was counted.
+    /// How often the lease had been renewed when the last outage was counted.
     renewals: u64,
 }
 
-/// The outages that steps of this process have met since they last did not.
+/// The outages that steps of this process have met since their last run without one.
 #[derive(Debug, Default)]
 pub(crate) struct Outages {
-    /// By instance. Guarded for a moment.
+    /// By instance id. Locked only briefly.
     met: Mutex<HashMap<i64, Met>>,
-    /// How many there are: most of the time none, and then nothing is locked.
+    /// Number of entries. It is usually zero, and then `over` does not lock the map.
     count: AtomicUsize,
 }
 
@@ -38,7 +40,8 @@ impl Outages {
         self.met.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts an outage of a step. Returns what its handler is to be told if that was one too many.
+    /// Counts an outage of a step. Returns the failure for the step's handler if the limit is
+    /// reached.
     pub(super) fn met(&self, row: &Claimed, renewals: u64, error: &str) -> Option<Failure> {
         let mut all = self.lock();
         if all.len() >= REMEMBERED_MAX && !all.contains_key(&row.id) {
@@ -56,7 +59,7 @@ impl Outages {
                 renewals: 0,
             };
         }
-        // During an outage of the database no lease is renewed, and nothing is counted.
+        // While the database is away, no lease is renewed and nothing is counted.
         if met.renewals < renewals {
             (met.count, met.renewals) = (met.count + 1, renewals);
         }
@@ -69,13 +72,13 @@ impl Outages {
             attempt: row.attempt,
             failures: row.failures,
             message: format!(
-                "the step met an outage {OUTAGES_MAX} times in a row, while this worker was in contact: {error}"
+                "the step met a database outage {OUTAGES_MAX} times in a row while this worker could renew its lease: {error}"
             ),
             fatal: false,
         })
     }
 
-    /// A step of this instance has ended otherwise.
+    /// Removes the count of an instance after its step ended without an outage.
     pub(super) fn over(&self, id: i64) {
         if self.count.load(Ordering::Relaxed) > 0 {
             let mut all = self.lock();

@@ -1,4 +1,5 @@
-//! The picker: where there is room, claim a batch and hand it out. One loop for all queues, on a thread of its own.
+//! The picker: claims a batch for every queue that has room, and starts workers for it. One loop
+//! for all queues, on a thread of its own.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -19,28 +20,33 @@ use crate::{
     },
 };
 
-/// A transaction that enqueues commits a little after its due time was written. A watermark stays behind now, so that the
-/// usual late-comer is still ahead of it: by seconds while little happens, by this much under load. What commits later yet
-/// is found by the sweep.
+/// How far a watermark stays behind now. A transaction that enqueues commits a little after the due
+/// time that it wrote, so most rows that commit late are still ahead of the watermark. The distance
+/// is seconds while there is little work, and this minimum under load. The sweep finds rows that
+/// commit even later.
 const LATE_COMMITS_MIN: Duration = Duration::from_millis(50);
 const LATE_COMMITS_MAX: Duration = Duration::from_secs(5);
-/// How many rows that are already taken a pick may have to pass: this, by the rate of work, is how far it stays behind.
+/// How many claimed rows a pick may have to skip. Together with the rate of work, this determines
+/// the distance of the watermark.
 const PASSED_MAX: f64 = 200.0;
-/// A pick after one that failed asks for half of this, and for half again.
+/// A pick after a failed one asks for at most half of this many rows, and for half again after each
+/// further failure.
 const ROOM_AFTER_LOSS: usize = 1_024;
-/// A priority that neither a hint nor a sweep has named for this long is forgotten. A sweep names it again before its rows fall due.
+/// A priority that neither a hint nor a sweep has named for this long is forgotten. A sweep names
+/// it again before its rows become due.
 const PRIORITY_FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
-/// After an outage, wait this long before the next try, at first and at last.
+/// The first and the longest delay before a pick is tried again after an outage.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// How long after the last work the poll stays busy, and how it slows down after that.
+/// How long after the last work the picker polls at the busy rate, and how it slows down after
+/// that.
 const BUSY_FOR: Duration = Duration::from_secs(5);
 const CALM_AFTER: Duration = Duration::from_secs(30);
 const CALM_POLL: Duration = Duration::from_millis(50);
 const QUIET_AFTER: Duration = Duration::from_secs(60);
 const QUIET_POLL: Duration = Duration::from_millis(250);
 
-/// Pick until the engine drains.
+/// Picks until the engine drains.
 pub(crate) async fn run(core: Arc<Core>) {
     let connection = Connection::for_loop(core.target.clone());
     let mut picker = Picker {
@@ -69,11 +75,13 @@ pub(crate) async fn run(core: Arc<Core>) {
         tokio::select! {
             () = core.phase.draining() => return,
             () = core.lease.good() => {}
-            // Come round all the same: a probe must see that this loop turns, also during an outage.
+            // Begin another round after this delay also during an outage, so that a health probe
+            // sees that this loop runs.
             () = tokio::time::sleep(core.settings.idle_poll) => continue,
         }
         if !picker.knows_priorities {
-            // Before the first pick: the most urgent must not wait behind what happens to be known.
+            // Read the priorities before the first pick, so that the most urgent rows do not wait
+            // behind priorities that happen to be known.
             match pick::priorities(&connection, &core.worker.queues).await {
                 Ok(used) => picker.learn(used),
                 Err(fault) => picker.wait_out(&core, &fault).await,
@@ -94,7 +102,7 @@ pub(crate) async fn run(core: Arc<Core>) {
             Ok(picked) => {
                 core.unreachable.store(false, Ordering::Relaxed);
                 picker.retry = RETRY_FIRST;
-                // A pick that brought nothing does not show that a larger one succeeds.
+                // A pick that returned no rows does not show that a larger one succeeds.
                 if !picked.rows.is_empty() {
                     picker.room_max = picker.room_max.saturating_mul(2);
                 }
@@ -109,8 +117,9 @@ pub(crate) async fn run(core: Arc<Core>) {
     }
 }
 
-/// After a pick was refused: finds the instances that the database refuses to claim and sets them aside as `stuck`, as a refused
-/// commit is bisected. Returns whether any was found; then the next pick brings the others.
+/// After a refused pick, finds the instances that the database refuses to claim and sets them aside
+/// as `stuck`, by bisection as for a refused commit. Returns whether any was found; the next pick
+/// then claims the other instances.
 pub(crate) async fn set_aside(
     core: &Core,
     connection: &Connection,
@@ -131,10 +140,10 @@ pub(crate) async fn set_aside(
                 reason,
             } in aside
             {
-                // This process does not retry it by itself.
+                // This process does not retry the instance by itself.
                 core.undecodable.add(id);
                 let attempt = u32::try_from(attempt).unwrap_or_default();
-                core.failures.tell(InstanceFailure {
+                core.failures.report(InstanceFailure {
                     machine,
                     id,
                     step,
@@ -148,19 +157,19 @@ pub(crate) async fn set_aside(
         Err(fault) => {
             tracing::warn!(
                 error = fault.message(),
-                "could not find which instance makes a pick fail"
+                "could not find the instance that makes a pick fail"
             );
             false
         }
     }
 }
 
-/// What the picker knows of one priority of a queue.
+/// The state of the picker for one priority of a queue.
 #[derive(Debug, Clone, Copy)]
 struct Known {
-    /// Where its next pick begins.
+    /// The start of the next pick of this priority.
     mark: Mark,
-    /// When it was last in use: named by a hint or the sweep, or claimed from.
+    /// When the priority was last in use: named by a hint or the sweep, or claimed from.
     used_at: Instant,
 }
 
@@ -176,19 +185,21 @@ impl Known {
 struct Picker {
     /// The priorities in use, by queue.
     marks: HashMap<String, BTreeMap<i16, Known>>,
-    /// Whether the priorities in use were asked for since the last start or outage.
+    /// Whether the priorities in use were read since the start or the last outage.
     knows_priorities: bool,
     worked_at: Instant,
     looked_at: Instant,
-    /// Rows a second that came by, lately.
+    /// Recent number of rows claimed per second.
     rate: f64,
     retry: Duration,
-    /// At most this many rows a pick: halved when a pick failed, since it may have been too large.
+    /// Maximum number of rows per pick. Halved after a failed pick, because that pick may have been
+    /// too large.
     room_max: usize,
 }
 
 impl Picker {
-    /// What others told: lower the marks, learn new priorities.
+    /// Reads the wake hints and the priorities of the last sweep: lowers watermarks and adds new
+    /// priorities.
     fn listen(&mut self, core: &Core) {
         for hint in core.wake.take_hints() {
             if core.queue_named(&hint.queue).is_none() {
@@ -228,19 +239,20 @@ impl Picker {
         self.knows_priorities = true;
     }
 
-    /// The database is away. What we believed to have seen may not be so on the other side of an outage, and local pokes
-    /// do not hasten anything.
+    /// Waits after a failed pick. All watermarks are discarded, because they may not be valid after
+    /// an outage. Wake hints do not shorten the delay.
     async fn wait_out(&mut self, core: &Core, fault: &Fault) {
         tracing::warn!(
             error = fault.message(),
-            "could not look for work, trying again in {:?}",
+            "could not claim instances, trying again in {:?}",
             self.retry
         );
         core.unreachable
             .store(fault.is_infrastructure(), Ordering::Relaxed);
         self.marks.clear();
         self.knows_priorities = false;
-        // Perhaps it asked for too much: more than comes in time, or than the server's own limits allow.
+        // The pick may have asked for too many rows: more than arrive in time, or more than the
+        // server's limits allow.
         if matches!(fault, Fault::Lost(_) | Fault::TimedOut(_) | Fault::Away(_)) {
             self.room_max = (self.room_max.min(ROOM_AFTER_LOSS) / 2).max(1);
         }
@@ -263,7 +275,8 @@ impl Picker {
             }
             let name = queue.queue.name();
             let marks = self.marks.entry(name.to_owned()).or_default();
-            // Each range is a probe in every pick: a priority that is no longer in use is forgotten.
+            // Each range costs a probe in every pick, so a priority that is no longer in use is
+            // forgotten.
             forget_unused(marks, Instant::now());
             marks.entry(0).or_insert_with(Known::new);
             wanted.add(
@@ -277,7 +290,8 @@ impl Picker {
         wanted
     }
 
-    /// Hand out what came, move the marks, and say how long to wait before the next pick.
+    /// Starts the claimed rows, moves the watermarks, and returns how long to wait before the next
+    /// pick.
     fn accept(&mut self, core: &Arc<Core>, wanted: &Wanted, picked: Picked) -> Duration {
         let Picked {
             rows,
@@ -298,7 +312,8 @@ impl Picker {
             let runs = by_queue.remove(queue).unwrap_or_default();
             self.mark_used(queue, &runs);
             if !paused.contains(queue) {
-                // A suspect comes by an index of its own: it says nothing about where the ranges were left.
+                // Suspects are claimed by an index of their own, so they do not show where the
+                // ranges ended.
                 let plain = runs
                     .iter()
                     .filter(|run| run.row.crash_count < super::SUSPECT_DEATHS);
@@ -314,7 +329,7 @@ impl Picker {
         metrics::counter!("durable_picked_total").increment(came.try_into().unwrap_or_default());
         let since = self.looked_at.elapsed().as_secs_f64().max(1e-6);
         self.looked_at = Instant::now();
-        // A short memory, over about a second of picks.
+        // An average that covers about one second of picks.
         let weight = since.min(1.0);
         self.rate = self.rate * (1.0 - weight) + came as f64 / since * weight;
         if came > 0 {
@@ -330,7 +345,7 @@ impl Picker {
         self.poll(core).min(until_due)
     }
 
-    /// What was claimed from is in use. The runs are sorted by priority.
+    /// Records that the priorities of the claimed rows are in use. The runs are sorted by priority.
     fn mark_used(&mut self, queue: &str, runs: &[Run]) {
         let Some(marks) = self.marks.get_mut(queue) else {
             return;
@@ -364,21 +379,23 @@ impl Picker {
         };
         for (priority, known) in marks.iter_mut() {
             let reached = match (full, last) {
-                // Everything that was due is taken.
+                // The pick was not full: every due row is claimed.
                 (false, _) => seen_to,
-                // More urgent than where the pick had to stop: taken as well.
+                // More urgent than the priority at which the pick ended: every due row is claimed
+                // as well.
                 (true, Some((stopped, _, _))) if *priority < stopped => seen_to,
                 (true, Some((stopped, at, id))) if *priority == stopped => {
                     Mark { at, id }.min(seen_to)
                 }
-                // Not looked at.
+                // The pick did not read this priority.
                 _ => continue,
             };
             known.mark = known.mark.max(reached);
         }
     }
 
-    /// Fast for a while after work was seen, slower and slower when there is none.
+    /// Returns the delay of the next poll: short for a while after work was found, then longer and
+    /// longer.
     fn poll(&self, core: &Core) -> Duration {
         let followed_at = *core
             .followed_at
@@ -401,7 +418,8 @@ fn forget_unused(marks: &mut BTreeMap<i16, Known>, now: Instant) {
         .retain(|_, known| now.saturating_duration_since(known.used_at) < PRIORITY_FORGOTTEN_AFTER);
 }
 
-/// Claimed rows go to their queue, and workers are called for them. Also what a sweep found comes this way.
+/// Adds claimed rows to their queue and starts workers for them. The sweep uses this for its rows
+/// too.
 pub(crate) fn hand_out(core: &Arc<Core>, queue: &str, runs: Vec<Run>) {
     let Some(index) = core.queue_named(queue) else {
         return;
@@ -427,7 +445,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_priority_that_is_not_used_any_more_is_forgotten() {
+    fn a_priority_that_is_no_longer_used_is_forgotten() {
         let mut marks = BTreeMap::from([(3, Known::new())]);
         let begun = Instant::now();
         marks.insert(

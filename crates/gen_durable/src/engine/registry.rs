@@ -1,4 +1,5 @@
-//! Name and version → machine. Generic code ends here: behind it the engine is compiled once, and JSON becomes types.
+//! Maps a machine's name and version to its code. Generic code ends here: the rest of the engine is
+//! compiled once and handles JSON.
 
 use std::{collections::HashMap, fmt, marker::PhantomData, sync::Arc, time::Instant};
 
@@ -13,13 +14,13 @@ use crate::{
     store::row::Claimed,
 };
 
-/// A host's App may hold the App of a machine that comes from a library.
+/// Lets the App of a host provide the App of a machine that a library defines.
 #[diagnostic::on_unimplemented(
-    message = "an engine that hands out `{Self}` cannot run a machine that wants `{T}`",
-    note = "give the builder a `{T}`, or write `impl Has<{T}> for {Self}`"
+    message = "an engine with the App `{Self}` cannot run a machine with the App `{T}`",
+    note = "pass a `{T}` to `Engine::builder`, or write `impl Has<{T}> for {Self}`"
 )]
 pub trait Has<T> {
-    /// That part of it.
+    /// Returns the App of the machine.
     fn part(&self) -> &T;
 }
 impl<T> Has<T> for T {
@@ -28,7 +29,7 @@ impl<T> Has<T> for T {
     }
 }
 
-/// A name that no step has.
+/// A name that no step can have.
 const NO_STEP: &str = "\u{0}";
 
 /// A machine without its type.
@@ -37,10 +38,11 @@ pub(crate) trait Kind: Send + Sync {
     fn version(&self) -> u16;
     fn queue(&self) -> Queue;
     fn steps(&self) -> &'static [&'static str];
-    /// Whether its steps have a variant for every unknown name (`#[serde(other)]`).
+    /// Returns whether its steps have a variant for every unknown name (`#[serde(other)]`).
     fn takes_any_step(&self) -> bool;
     fn shape(&self) -> String;
-    /// Decodes, runs the step (or, with a failure that is known, only its handler), encodes.
+    /// Decodes the row, runs the step (or only its handler, if a failure is already known), and
+    /// encodes the result.
     fn run(
         self: Arc<Self>,
         row: Arc<Claimed>,
@@ -96,12 +98,12 @@ impl<M: Machine, App: Has<M::App> + Send + Sync + 'static> Kind for Typed<M, App
 #[derive(Default, Clone)]
 pub(crate) struct Registry {
     kinds: HashMap<(String, u16), Arc<dyn Kind>>,
-    /// What was registered, in order, for checks and for people.
+    /// The registered machines in order, for checks and for display.
     registered: Vec<Arc<dyn Kind>>,
 }
 
 impl Registry {
-    /// Register a machine; every mistake of its wiring is found here.
+    /// Registers a machine, and reports every wiring mistake of the machine.
     pub(crate) fn register<M, App>(&mut self, app: Arc<App>) -> Result<(), Error>
     where
         M: Machine,
@@ -113,7 +115,7 @@ impl Registry {
         }
         if M::UPGRADES_FROM.contains(&M::VERSION) {
             let message = format!(
-                "{} v{} says that it upgrades from its own version",
+                "{} v{} lists its own version in `UPGRADES_FROM`",
                 M::NAME,
                 M::VERSION
             );
@@ -140,7 +142,7 @@ impl Registry {
                     .is_some()
                 {
                     let message = format!(
-                        "two machines claim the rows of {name} v{version}: only one can have them"
+                        "two registered machines run the rows of {name} v{version}: register only one of them"
                     );
                     return Err(Error::invalid(message));
                 }
@@ -151,7 +153,8 @@ impl Registry {
     }
 
     pub(crate) fn find(&self, fsm: &str, version: u16) -> Option<&Arc<dyn Kind>> {
-        // The tuple key owns its string; a short allocation a step is not what limits us.
+        // The tuple key owns its string. One short allocation per step costs little compared with
+        // the step.
         self.kinds.get(&(fsm.to_owned(), version))
     }
 
@@ -159,7 +162,7 @@ impl Registry {
         self.registered.iter()
     }
 
-    /// 'name/version' of all rows that can be claimed.
+    /// Returns 'name/version' of all rows that can be claimed.
     pub(crate) fn machines(&self) -> Vec<String> {
         let mut machines: Vec<String> = self
             .kinds
@@ -170,8 +173,9 @@ impl Registry {
         machines
     }
 
-    /// Returns the steps of all rows that can be claimed, as `gen_durable._knows_step` reads them: 'name/version/step', or
-    /// 'name/version' for every step, of an older version that `upgrade` takes over.
+    /// Returns the steps of all rows that can be claimed, in the format that
+    /// `gen_durable._knows_step` reads: 'name/version/step', or 'name/version' for every step (an
+    /// older version that `upgrade` converts, or a machine that accepts any step).
     pub(crate) fn steps(&self) -> Vec<String> {
         let mut steps = Vec::new();
         for ((name, version), kind) in &self.kinds {

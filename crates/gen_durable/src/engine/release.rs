@@ -1,5 +1,6 @@
-//! Steps under a lane or a partition key that have ended and could not be committed. If their instance was cancelled while they ran, it
-//! keeps the lane and the key until this worker says that they have ended.
+//! Releases lanes and partition keys after a cancel. If an instance is cancelled while its step
+//! runs, it keeps its lane and its partition key until the step has ended. The result of that step
+//! is rejected by the fence; the worker then releases the row by its claim.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -8,29 +9,30 @@ use tokio::sync::Notify;
 use super::core::Core;
 use crate::store::{connection::Connection, fault::Fault, lease, row::Claim};
 
-/// So many are released in one statement.
+/// Maximum number of claims released in one statement.
 const RELEASE_BATCH: usize = 1_000;
 
-/// The claims of such steps. They were in the books of this process until now, so there are never more than it held.
+/// Claims of steps in lanes or under partition keys that ended without a committed result. This
+/// process held each of them, so their number is bounded by the rows that it holds.
 #[derive(Debug, Default)]
 pub(crate) struct Releases {
-    /// Guarded for a moment, never over an await.
+    /// Locked only briefly, never across an await.
     ended: Mutex<Vec<Claim>>,
-    bell: Notify,
+    notify: Notify,
 }
 
 impl Releases {
-    /// A step has ended whose claim was lost.
+    /// Adds the claim of a step that ended without a committed result.
     pub(crate) fn push(&self, claim: Claim) {
         self.ended
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(claim);
-        self.bell.notify_one();
+        self.notify.notify_one();
     }
 
     pub(crate) async fn rung(&self) {
-        self.bell.notified().await;
+        self.notify.notified().await;
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -40,7 +42,8 @@ impl Releases {
             .is_empty()
     }
 
-    /// Releases all of them. Those that another transaction holds, or that could not be asked for, stay for the next time.
+    /// Releases all claims. Claims on rows that another transaction holds, and all claims after a
+    /// failed statement, stay for the next call.
     pub(super) async fn write(&self, core: &Core, connection: &Connection) -> Result<(), Fault> {
         let mut claims =
             std::mem::take(&mut *self.ended.lock().unwrap_or_else(PoisonError::into_inner));

@@ -1,4 +1,4 @@
-//! A handle to an engine that runs.
+//! The handle to a running engine.
 
 use std::{fmt, time::Duration};
 
@@ -7,11 +7,12 @@ use tokio::{sync::oneshot, task::JoinHandle};
 use super::Health;
 use crate::error::{Error, Kind};
 
-/// How often [`RunningEngine::ready`] looks.
-const READY_LOOK: Duration = Duration::from_millis(10);
+/// How often [`RunningEngine::ready`] checks.
+const READY_POLL: Duration = Duration::from_millis(10);
 
-/// An engine that runs in a task of its own: see [`Engine::start`](crate::Engine::start). Dropped, it drains on its own.
-#[must_use = "an engine whose handle is dropped stops"]
+/// A handle to an engine that runs in a task of its own: see
+/// [`Engine::start`](crate::Engine::start). If the handle is dropped, the engine drains and stops.
+#[must_use = "dropping the handle stops the engine"]
 pub struct RunningEngine {
     stop: oneshot::Sender<()>,
     task: JoinHandle<Result<(), Error>>,
@@ -36,7 +37,7 @@ impl RunningEngine {
     ///
     /// # Errors
     ///
-    /// If the engine has ended: [`join`](RunningEngine::join) returns why.
+    /// Returns an error if the engine has ended: [`join`](RunningEngine::join) returns the cause.
     pub async fn ready(&self) -> Result<(), Error> {
         while !self.health.is_ready() {
             if self.task.is_finished() {
@@ -45,26 +46,27 @@ impl RunningEngine {
                     "the engine has ended before it was ready",
                 ));
             }
-            tokio::time::sleep(READY_LOOK).await;
+            tokio::time::sleep(READY_POLL).await;
         }
         Ok(())
     }
 
-    /// Drains, as [`Engine::run`](crate::Engine::run) does when its `shutdown` resolves, and waits for the end.
+    /// Drains as [`Engine::run`](crate::Engine::run) does when its `shutdown` resolves, and waits
+    /// until the engine has ended.
     ///
     /// # Errors
     ///
-    /// As those of [`Engine::run`](crate::Engine::run).
+    /// Returns the errors of [`Engine::run`](crate::Engine::run).
     pub async fn stop(self) -> Result<(), Error> {
         let _ = self.stop.send(());
         ended(self.task.await)
     }
 
-    /// Waits until the engine ends by itself, which only an error makes it do.
+    /// Waits until the engine ends by itself, which happens only after an error.
     ///
     /// # Errors
     ///
-    /// As those of [`Engine::run`](crate::Engine::run).
+    /// Returns the errors of [`Engine::run`](crate::Engine::run).
     pub async fn join(self) -> Result<(), Error> {
         let RunningEngine {
             stop: _running,

@@ -1,4 +1,4 @@
-//! The schedules of an engine: by name, what they start. And what becomes of a timer whose time has come.
+//! The schedules of an engine by name, and the decision about a timer that is due.
 
 use std::{collections::BTreeMap, fmt, panic::AssertUnwindSafe, sync::Arc};
 
@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-/// The longest text of a cycle, in bytes.
+/// Maximum length of the text of a cycle, in bytes.
 const CYCLE_BYTES_MAX: usize = 1000;
 
 type Make = Arc<dyn Fn(Occurrence) -> Birth + Send + Sync>;
@@ -43,7 +43,7 @@ impl Schedules {
         codec::check_name("a schedule's name", name, 1, NAME_BYTES_MAX).map_err(Error::invalid)?;
         cycle
             .check()
-            .map_err(|why| Error::invalid(format!("the schedule {name:?} cannot work: {why}")))?;
+            .map_err(|why| Error::invalid(format!("the schedule {name:?} is invalid: {why}")))?;
         check_length(&cycle)?;
         let make: Make = Arc::new(move |occurrence| make(occurrence).into_birth());
         if self
@@ -62,13 +62,14 @@ impl Schedules {
         self.0.keys().cloned().collect()
     }
 
-    /// Registers what the code says. What an operator has set since stays, unless the code has changed. An older build changes nothing
-    /// while a newer one runs, so it registers again and again: it may be the one that a rollback leaves.
+    /// Registers the schedules of the code. A cycle that an operator has set since then stays,
+    /// unless the code has changed. An older build changes nothing while a newer one runs, so every
+    /// build registers repeatedly: after a rollback, the older build may be the only one left.
     pub(crate) async fn register(&self, connection: &Connection) -> Result<(), Fault> {
         for (name, plan) in &self.0 {
             let (now, known) = schedule::known(connection, name).await?;
             let (cycle, missed) = (plan.cycle.to_string(), plan.cycle.missed_policy().name());
-            let said = schedule::register(
+            let registered = schedule::register(
                 connection,
                 name,
                 (&cycle, missed),
@@ -77,27 +78,28 @@ impl Schedules {
             )
             .await?;
             let before = known.map_or_else(String::new, |known| known.cycle);
-            match said.as_str() {
+            match registered.as_str() {
                 "known" => {}
                 "older" => {
                     tracing::debug!(
                         schedule = name,
                         cycle,
-                        "a newer build runs and says {before}: that stays in force"
+                        "a newer build runs and has set {before}: that cycle stays in force"
                     )
                 }
                 "replaced" => tracing::warn!(
                     schedule = name,
                     cycle,
-                    "the code's cycle has changed: it takes the place of {before}, which an operator had set"
+                    "the cycle in the code has changed: it replaces {before}, which an operator had set"
                 ),
-                _ => tracing::info!(schedule = name, cycle, "the schedule is {said}"),
+                _ => tracing::info!(schedule = name, cycle, "the schedule is {registered}"),
             }
         }
         Ok(())
     }
 
-    /// What is to become of a timer, by the database's time. An error is told and the timer stays.
+    /// Decides what happens to a due timer, by the time of the database. An error is reported, and
+    /// the timer stays.
     pub(crate) fn judge(
         &self,
         timer: &DueTimer,
@@ -117,9 +119,9 @@ impl Schedules {
             let cycle: Cycle = timer
                 .cycle
                 .parse()
-                .map_err(|error| format!("this build cannot read it: {error}"))?;
+                .map_err(|error| format!("this build cannot parse its cycle: {error}"))?;
             let missed = Missed::named(&timer.missed)
-                .ok_or_else(|| format!("{:?} is no policy", timer.missed))?;
+                .ok_or_else(|| format!("{:?} is not a misfire policy", timer.missed))?;
             let cycle = cycle.missed(missed);
             let Judgement {
                 happens,
@@ -147,7 +149,7 @@ impl Schedules {
             };
             let made = std::panic::catch_unwind(AssertUnwindSafe(|| (plan.make)(occurrence)));
             let birth = made.map_err(|_| {
-                "what it starts could not be made: its function panicked".to_owned()
+                "the schedule's function panicked while it built the new instance".to_owned()
             })?;
             let new = birth.new.map_err(|error| error.to_string())?;
             new.check(payload_bytes_max)
@@ -158,7 +160,7 @@ impl Schedules {
     }
 }
 
-/// What a row can keep.
+/// Checks that the text of a cycle fits into its column.
 pub(crate) fn check_length(cycle: &Cycle) -> Result<(), Error> {
     let bytes = cycle.to_string().len();
     if bytes > CYCLE_BYTES_MAX {

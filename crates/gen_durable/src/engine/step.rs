@@ -1,4 +1,4 @@
-//! One step of one instance, from the row to what is handed to the committer.
+//! Runs one step of one instance, from the claimed row to the result for the committer.
 
 use std::{
     panic::AssertUnwindSafe,
@@ -20,30 +20,44 @@ use crate::{
     },
 };
 
-/// How long a step waits before it looks again at a row that another transaction holds and that must record its beginning.
+/// Delay before the start of a step is recorded again, if another transaction holds the row.
 const BEGIN_RETRY: Duration = Duration::from_millis(50);
 
 /// Runs one step of a claimed row.
 pub(super) async fn run(core: &Arc<Core>, queue: usize, mut run: Run, fence: Option<Arc<Notify>>) {
     let row = run.row.clone();
     let Some(kind) = core.registry.find(&row.fsm, row.fsm_version).cloned() else {
-        // It was claimed by its name, so this cannot be; if it is, nothing is lost.
-        within::give_up_claim(core, queue, &run, "claimed and not registered").await;
-        return;
-    };
-    // It is in the books already: either we see here that the lease has run out, or the fence finds it there.
-    if fence.is_some() && core.lease.left().is_zero() {
-        within::give_up_claim(
+        // The row was claimed by its machine name, so this should not happen. If it does, the claim
+        // is released and nothing is lost.
+        within::release_claim(
             core,
             queue,
             &run,
-            "our lease ran out before it began, and it promised exclusion",
+            "its machine is not registered in this engine",
+        )
+        .await;
+        return;
+    };
+    // The run is already registered as busy, so an expired lease is found in any case: by this
+    // check, or by the fence that stops busy runs.
+    if fence.is_some() && core.lease.left().is_zero() {
+        within::release_claim(
+            core,
+            queue,
+            &run,
+            "the lease expired before the step began, and the step needs mutual exclusion",
         )
         .await;
         return;
     }
     if row.crash_count > 0 && run.poison.is_none() && !record_begin(core, row.claim()).await {
-        within::give_up_claim(core, queue, &run, "its beginning could not be recorded").await;
+        within::release_claim(
+            core,
+            queue,
+            &run,
+            "the start of the step could not be recorded",
+        )
+        .await;
         return;
     }
     let machine = kind.name();
@@ -54,7 +68,7 @@ pub(super) async fn run(core: &Arc<Core>, queue: usize, mut run: Run, fence: Opt
         Some(fence) => tokio::select! {
             decision = running => decision,
             () = fence.notified() => {
-                within::give_up_claim(core, queue, &run, "our lease ran out, and it promised exclusion").await;
+                within::release_claim(core, queue, &run, "the lease expired, and the step needs mutual exclusion").await;
                 return;
             }
         },
@@ -75,7 +89,8 @@ pub(super) async fn run(core: &Arc<Core>, queue: usize, mut run: Run, fence: Opt
     }
 }
 
-/// Runs the step, or its handler. One that meets an outage again and again while the lease is renewed has failed: its handler runs.
+/// Runs the step, or its handler. A step that repeatedly meets an outage while the lease is renewed
+/// has failed: its handler runs.
 async fn decide(
     core: &Core,
     kind: &Arc<dyn Kind>,
@@ -97,12 +112,15 @@ async fn decide(
     let handled = caught(core, kind, row, Some(failure)).await;
     if handled.outcome == "outage" {
         let error = handled.error.unwrap_or_default();
-        return Decision::failed(&format!("{message}; and its handler met one too: {error}"));
+        return Decision::failed(&format!(
+            "{message}; and its handler met an outage too: {error}"
+        ));
     }
     handled
 }
 
-/// What a step does is caught where it runs. This is for the rest that is the user's: how an error is shown, say.
+/// Catches panics of user code outside the step itself, for example in the `Display` of an error.
+/// `execute` catches panics of the step.
 async fn caught(
     core: &Core,
     kind: &Arc<dyn Kind>,
@@ -115,11 +133,12 @@ async fn caught(
         .run(row.clone(), known, core.environment.clone())
         .instrument(span);
     let ran = AssertUnwindSafe(running).catch_unwind().await;
-    ran.unwrap_or_else(|_| Decision::failed("the step panicked while it was being cleared away"))
+    ran.unwrap_or_else(|_| Decision::failed("the step panicked while its values were dropped"))
 }
 
-/// Records that a step begins that a worker has died with before: if this worker dies too, only rows that had begun are blamed.
-/// Returns false if the claim is lost or the database is away.
+/// Records that a step begins, for a row that a crashed worker held before. If this worker crashes
+/// too, the crash counts only for steps that had begun. Returns false if the claim is lost or the
+/// database is away.
 async fn record_begin(core: &Core, claim: Claim) -> bool {
     loop {
         let recorded = core

@@ -1,4 +1,4 @@
-//! Stuck rows: which of them this build retries, and when it stops.
+//! Stuck rows: which of them this build retries, and when it stops retrying.
 
 use std::{
     collections::HashSet,
@@ -8,20 +8,21 @@ use std::{
 use super::core::Core;
 use crate::store::{connection::Connection, fault::Fault, queue};
 
-/// Stuck rows that are read in one statement.
+/// Number of stuck rows that one statement reads.
 const PAGE: i32 = 1_000;
-/// Pages that are read in one go; the next go continues behind them.
+/// Number of pages that one call reads; the next call continues after them.
 const PAGES_MAX: usize = 10;
-/// A process that could not decode this many rows retries no more by itself.
+/// A process that could not decode this many rows retries no stuck rows by itself any more.
 const UNDECODABLE_MAX: usize = 10_000;
 
-/// The rows that this process claimed and could not decode, or could not claim. It retries none of them by itself, so builds that cannot decode a row
-/// do not pass it to and fro for ever: each process tries it once. A process that starts anew tries again.
+/// The rows that this process could not decode after a claim, or could not claim. It does not retry
+/// them by itself: each process tries such a row once, so that builds that cannot decode it do not
+/// retry it endlessly in alternation. A restarted process tries again.
 #[derive(Debug, Default)]
 pub(crate) struct Undecodable(Mutex<HashSet<i64>>);
 
 impl Undecodable {
-    /// Notes that this process could not decode a row.
+    /// Records that this process could not decode a row.
     pub(crate) fn add(&self, id: i64) {
         let mut ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if ids.len() < UNDECODABLE_MAX && ids.insert(id) && ids.len() == UNDECODABLE_MAX {
@@ -31,14 +32,15 @@ impl Undecodable {
         }
     }
 
-    /// Returns the rows, or `None` if there are too many.
+    /// Returns the ids of the rows, or `None` if there are too many.
     fn ids(&self) -> Option<Vec<i64>> {
         let ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         (ids.len() < UNDECODABLE_MAX).then(|| ids.iter().copied().collect())
     }
 }
 
-/// Retries stuck rows at steps that this build knows, a few pages of them by id. `after` is where the next go begins.
+/// Retries stuck rows at steps that this build knows, a few pages of them in order of id. `after`
+/// is where the next call begins.
 pub(crate) async fn retry(
     core: &Arc<Core>,
     connection: &Connection,

@@ -1,5 +1,6 @@
-//! Upkeep: what the dead held, what the picker could not see, what is old, and endings that somebody else's lock
-//! keeps waiting. One loop on a thread of its own, every task at its own pace.
+//! Upkeep: reaps expired workers, sweeps for rows that the picker missed, collects old rows, and
+//! commits results that waited for rows locked by other transactions. One loop on a thread of its
+//! own; every task has its own interval.
 
 use std::{
     sync::{Arc, PoisonError},
@@ -12,7 +13,7 @@ use super::{
     commit,
     core::Core,
     failures::InstanceFailure,
-    led::{self, Doubts},
+    led::{self, UnknownHeads},
     local::Run,
     pick::{hand_out, set_aside},
     stuck,
@@ -30,41 +31,45 @@ use crate::{
     wake::Hint,
 };
 
-/// Rows taken back from a dead worker in one statement.
+/// Maximum number of rows reaped from an expired worker in one statement.
 const REAP_BATCH: i32 = 500;
-/// Rows deleted in one statement.
+/// Maximum number of rows deleted in one statement.
 const COLLECT_BATCH: i32 = 1_000;
-/// What the collector had to keep (a live parent may read it) it reads again after this many times `collect_every`.
+/// The collector keeps settled rows that a live parent may read. It reads them again after this
+/// many times `collect_every`.
 const COLLECT_PASS_PAUSE: u32 = 10;
-/// A sweep costs more the more dead entries there are: it takes at most this share of the time…
+/// A sweep costs more the more dead index entries there are, so it is limited to this share of the
+/// time.
 const SWEEP_SHARE: u32 = 100;
-/// …and comes at least and at most this often.
+/// Bounds for the interval between two sweeps.
 const SWEEP_EVERY_MIN: Duration = Duration::from_millis(250);
 const SWEEP_EVERY_IDLE: Duration = Duration::from_secs(2);
 const SWEEP_EVERY_MAX: Duration = Duration::from_secs(5);
 /// How often the depth of the queues is measured.
 const DEPTH_EVERY: Duration = Duration::from_secs(15);
-/// How often is looked for what was claimed and cannot begin.
+/// How often claimed rows that cannot begin are released.
 const OVERDUE_EVERY: Duration = Duration::from_millis(500);
-/// How often lanes and partition keys are looked after, and how many of them at a time.
+/// How often lanes and partition keys are checked, and how many of them at a time.
 const REPAIR_EVERY: Duration = Duration::from_secs(5);
 const REPAIR_BATCH: i32 = 500;
-/// How often running steps that ask are told whether they were cancelled: one statement for all of them.
+/// How often the claims of running steps that ask about a cancel are checked: one statement for all
+/// of them.
 const CLAIMS_EVERY: Duration = Duration::from_secs(1);
-/// What could not be released is tried again this often.
+/// How often a failed release is tried again.
 const RELEASE_EVERY: Duration = Duration::from_secs(1);
-/// An ending that waits for a lock is tried again this often, and while the database is away less and less often.
+/// How often a result that waits for a lock is tried again. The interval grows while the database
+/// is away.
 const BLOCKED_EVERY: Duration = Duration::from_millis(50);
 const BLOCKED_EVERY_MAX: Duration = Duration::from_secs(2);
 
-/// Keep things up until the engine has stopped.
+/// Runs all upkeep tasks until the engine has stopped.
 pub(crate) async fn run(core: Arc<Core>) {
     let connection = Connection::for_loop(core.target.clone());
     let now = Instant::now();
     let settings = &core.settings;
     let mut due = Due {
         reap: now + settings.reap_every,
-        // The picker itself begins at the beginning.
+        // The picker itself begins at the start of the index.
         sweep: now + SWEEP_EVERY_MIN,
         collect: now + settings.collect_every,
         depth: now,
@@ -76,7 +81,7 @@ pub(crate) async fn run(core: Arc<Core>) {
         repair: now,
         stuck: now,
     };
-    let (mut rounds, mut doubts) = (lane::Rounds::default(), Doubts::default());
+    let (mut rounds, mut unknown_heads) = (lane::Rounds::default(), UnknownHeads::default());
     let mut stuck_after = 0;
     let mut blocked_pause = BLOCKED_EVERY;
     let (mut timers_collected_to, mut signals_collected_to) =
@@ -86,11 +91,11 @@ pub(crate) async fn run(core: Arc<Core>) {
         tokio::select! {
             () = core.phase.stopped() => {
                 for _ in 0..core.blocked.len().div_ceil(commit::BLOCKED_BATCH_MAX) {
-                    settle_blocked(&core, &connection, &mut blocked_pause).await;
+                    commit_blocked(&core, &connection, &mut blocked_pause).await;
                 }
                 return;
             }
-            // What is put back rings as well: it does not hasten the next try.
+            // A result that is put back also notifies. That does not advance the next try.
             () = core.blocked.rung() => {
                 due.blocked.get_or_insert_with(Instant::now);
             }
@@ -98,7 +103,7 @@ pub(crate) async fn run(core: Arc<Core>) {
                 due.claims.get_or_insert_with(|| Instant::now() + CLAIMS_EVERY);
             }
             () = core.led.rung() => {
-                due.led.get_or_insert_with(|| Instant::now() + led::LASTS);
+                due.led.get_or_insert_with(|| Instant::now() + led::CLAIM_AFTER);
             }
             () = core.releases.rung() => due.release = Some(Instant::now()),
             () = core.wake.doubted() => due.claims = Some(Instant::now()),
@@ -106,34 +111,37 @@ pub(crate) async fn run(core: Arc<Core>) {
         }
         let now = Instant::now();
         if due.blocked.is_some_and(|at| at <= now) {
-            due.blocked = settle_blocked(&core, &connection, &mut blocked_pause).await;
+            due.blocked = commit_blocked(&core, &connection, &mut blocked_pause).await;
         }
         if due.release.is_some_and(|at| at <= now) {
             report(
-                "release what cancelled steps held",
+                "release the lanes and partition keys of cancelled instances",
                 core.releases.write(&core, &connection).await,
             );
             due.release = (!core.releases.is_empty()).then(|| Instant::now() + RELEASE_EVERY);
         }
         if due.claims.is_some_and(|at| at <= now) {
             report(
-                "look for lost claims of running steps",
+                "check the claims of running steps",
                 core.environment.watch.look(&connection).await,
             );
             due.claims =
                 (!core.environment.watch.is_empty()).then(|| Instant::now() + CLAIMS_EVERY);
         }
         if due.led.is_some_and(|at| at <= now) {
-            let looked = led::claim_lasting(&core, &connection).await;
-            due.led = match &looked {
+            let claimed = led::claim_long_running(&core, &connection).await;
+            due.led = match &claimed {
                 Ok(false) => None,
-                Ok(true) => Some(Instant::now() + led::LASTS),
+                Ok(true) => Some(Instant::now() + led::CLAIM_AFTER),
                 Err(_) => Some(Instant::now() + CLAIMS_EVERY),
             };
-            report("claim what runs in lanes", looked.map(drop));
+            report(
+                "claim the steps that run in lanes of this worker",
+                claimed.map(drop),
+            );
         }
         if core.phase.is_draining() {
-            // Nothing more is claimed; the lock-bound endings above still are.
+            // A draining engine claims nothing more. Blocked results are still committed above.
             (due.sweep, due.reap) = (now + SWEEP_EVERY_MAX, now + settings.reap_every);
             (due.collect, due.depth) = (now + settings.collect_every, now + DEPTH_EVERY);
             (due.overdue, due.repair) = (now + OVERDUE_EVERY, now + REPAIR_EVERY);
@@ -142,8 +150,8 @@ pub(crate) async fn run(core: Arc<Core>) {
         }
         if due.overdue <= now {
             report(
-                "give back what waits too long",
-                return_overdue(&core, &connection).await,
+                "release claims that wait too long",
+                release_overdue(&core, &connection).await,
             );
             due.overdue = Instant::now() + OVERDUE_EVERY;
         }
@@ -160,12 +168,12 @@ pub(crate) async fn run(core: Arc<Core>) {
         if due.reap <= now {
             report("reap", reap(&core, &connection).await);
             report(
-                "look for lost claims",
-                return_orphans(&core, &connection).await,
+                "find lost claims",
+                release_lost_claims(&core, &connection).await,
             );
             report(
-                "look for lost heads of lanes",
-                doubts.look(&core, &connection).await,
+                "find lost heads of lanes",
+                unknown_heads.release(&core, &connection).await,
             );
             report(
                 "register the schedules",
@@ -175,7 +183,7 @@ pub(crate) async fn run(core: Arc<Core>) {
         }
         if due.repair <= now {
             report(
-                "look after the lanes",
+                "repair lanes and partition keys",
                 repair(&connection, &mut rounds).await,
             );
             due.repair = Instant::now() + REPAIR_EVERY;
@@ -236,8 +244,9 @@ impl Due {
     }
 }
 
-/// From the very beginning of the index: what committed late, what was locked when the picker came by, what has a
-/// priority that nobody here knew. Answers what it cost, and whether there was nothing anywhere.
+/// Claims from the very beginning of the index: rows that committed late, rows that were locked
+/// when the picker read them, and rows with a priority that this process did not know. Returns the
+/// cost, and whether no queue had any rows.
 async fn sweep(core: &Arc<Core>, connection: &Connection) -> (Duration, bool) {
     let begun = Instant::now();
     let found = sweep_once(core, connection).await;
@@ -279,7 +288,8 @@ async fn sweep_once(core: &Arc<Core>, connection: &Connection) -> Result<bool, F
             wanted.add(name, room, ranges);
         }
     }
-    // A drain waits for this lock: what was claimed must be in its queue before the queues are emptied.
+    // A drain tests this lock: claimed rows must be in their queue before the drain finds the
+    // queues empty.
     let _claiming = core.claiming.lock().await;
     if idle || wanted.queues.is_empty() || core.lease.left().is_zero() || core.phase.is_draining() {
         return Ok(idle);
@@ -293,12 +303,13 @@ async fn sweep_once(core: &Arc<Core>, connection: &Connection) -> Result<bool, F
     )
     .await;
     let picked = match picked {
-        // The picker may not meet it: it may stand below the picker's marks.
+        // The picker may never read this instance, because it may be below the picker's watermarks.
         Err(fault) if set_aside(core, connection, &wanted, &fault).await => return Ok(false),
         picked => picked?,
     };
     for row in picked.rows {
-        // Where one was overlooked there may be many (a large transaction that committed late): the picker goes back there.
+        // If one row was missed, there may be many (a large transaction that committed late), so
+        // the picker's watermark moves back to this row.
         core.wake.hint(Hint {
             queue: row.queue.clone(),
             priority: row.priority,
@@ -310,10 +321,11 @@ async fn sweep_once(core: &Arc<Core>, connection: &Connection) -> Result<bool, F
     Ok(false)
 }
 
-/// Makes the rows of expired workers runnable again. Never within one lease of a loss of contact: every worker must have had
-/// the chance to renew.
+/// Makes the rows of expired workers runnable again. Does nothing within one lease after a loss of
+/// contact, because every worker must have had the chance to renew its lease.
 async fn reap(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
-    // By the connection of the lease alone: another one is also lost to a statement that was slow.
+    // Only the connection of the lease counts: other connections are also closed after a slow
+    // statement.
     let lost_contact = || !core.renews() || core.target.lost_contact_within(core.settings.lease);
     if lost_contact() {
         return Ok(());
@@ -325,14 +337,14 @@ async fn reap(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
         );
     }
     let expired = lease::expired(connection, core.lease_seconds(), &core.worker.id).await?;
-    // An answer to a question that was asked before an outage arrives after it.
+    // The query may have been sent before an outage and answered after it, so check again.
     if lost_contact() {
         return Ok(());
     }
     let mut refused = Ok(());
     for worker in expired {
         match reap_one(core, connection, &worker).await {
-            // What the database refuses of one must not keep the rows of the others.
+            // An error for one expired worker must not block the rows of the others.
             Err(fault @ (Fault::Refused { .. } | Fault::Busy(_))) => refused = Err(fault),
             outcome => outcome?,
         }
@@ -347,11 +359,15 @@ async fn reap_one(core: &Core, connection: &Connection, worker: &str) -> Result<
         let count = reaped.len();
         metrics::counter!("durable_reaped_total").increment(count.try_into().unwrap_or_default());
         if count > 0 {
-            tracing::warn!(worker, count, "took back the rows of a dead worker");
+            tracing::warn!(
+                worker,
+                count,
+                "reaped {count} rows of expired worker {worker}"
+            );
             core.wake.ring();
         }
         for row in reaped.into_iter().filter(|row| row.is_stuck) {
-            core.failures.tell(InstanceFailure {
+            core.failures.report(InstanceFailure {
                 machine: row.fsm,
                 id: row.id,
                 step: row.step,
@@ -370,28 +386,34 @@ async fn reap_one(core: &Core, connection: &Connection, worker: &str) -> Result<
     lease::bury(connection, worker).await
 }
 
-/// Rows are claimed ahead by how long steps took so far. When they take longer of a sudden, what was claimed would wait
-/// here for its turn while others are idle: it goes back.
-async fn return_overdue(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
+/// Releases rows that were claimed ahead and wait too long. Rows are claimed ahead according to the
+/// recent rate of ended steps. If steps suddenly take longer, those rows would wait here while
+/// other processes are idle.
+async fn release_overdue(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
     for queue in &core.queues {
         let overdue = queue.overdue();
         if overdue.is_empty() {
             continue;
         }
         let claims: Vec<_> = overdue.iter().map(|run| run.row.claim()).collect();
-        // Whatever comes of it, they are not here any more: what could not be given back is found as a lost claim.
+        // The rows leave this process in any case. If the release fails, `release_lost_claims`
+        // finds them later.
         queue.let_go(claims.iter().copied());
         overdue
             .iter()
-            .for_each(|run| core.let_go_of_suspect(&run.row));
+            .for_each(|run| core.release_suspect(&run.row));
         give_back(connection, &claims).await?;
-        tracing::debug!(count = claims.len(), "gave back what could not begin");
+        tracing::debug!(
+            count = claims.len(),
+            "released claims of rows that could not begin in time"
+        );
     }
     Ok(())
 }
 
-/// A pick whose answer was lost claimed rows that nobody here knows of, and our lease keeps them from everybody else.
-async fn return_orphans(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
+/// Releases rows that this worker claimed by a pick, if the answer to the pick was lost. This
+/// process does not know of them, and its lease keeps them from all other workers.
+async fn release_lost_claims(core: &Arc<Core>, connection: &Connection) -> Result<(), Fault> {
     let held = lease::held(
         connection,
         &core.worker.id,
@@ -406,13 +428,17 @@ async fn return_orphans(core: &Arc<Core>, connection: &Connection) -> Result<(),
         return Ok(());
     }
     let count = give_back(connection, &lost).await?;
-    tracing::warn!(count, "gave back rows whose claim was lost on the way here");
+    tracing::warn!(
+        count,
+        "released {count} rows that a pick had claimed: its answer was lost"
+    );
     core.wake.ring();
     Ok(())
 }
 
-/// A lane or a partition key that has somebody waiting and nobody who could go on has lost its head: by hand, most likely.
-/// A part of them is looked at each time.
+/// Repairs lanes and partition keys that have waiting instances and no instance that could run:
+/// they have lost their head, most likely by a manual change of rows. Each call checks a part of
+/// them.
 async fn repair(connection: &Connection, rounds: &mut lane::Rounds) -> Result<(), Fault> {
     let count = lane::repair(connection, rounds, REPAIR_BATCH).await?;
     if count > 0 {
@@ -420,7 +446,7 @@ async fn repair(connection: &Connection, rounds: &mut lane::Rounds) -> Result<()
             .increment(count.try_into().unwrap_or_default());
         tracing::warn!(
             count,
-            "lanes or partition keys had somebody waiting and nobody at their head: they go on"
+            "repaired {count} lanes or partition keys that had waiting instances and no instance that could run"
         );
     }
     Ok(())
@@ -452,7 +478,8 @@ async fn collect_some(core: &Core, connection: &Connection) -> bool {
     }
 }
 
-/// Fired, missed and cancelled timers, by their own end.
+/// Deletes fired, missed and cancelled timers past their retention, in the order in which they
+/// ended. Returns whether there may be more.
 async fn collect_timers(core: &Core, connection: &Connection, from: &mut Timestamp) -> bool {
     let Some(retention) = core.settings.timer_retention else {
         return false;
@@ -473,7 +500,8 @@ async fn collect_timers(core: &Core, connection: &Connection, from: &mut Timesta
     }
 }
 
-/// Consumed letters that are kept for their dedup keys, by the time of consumption. Returns whether there may be more.
+/// Deletes consumed signals that are kept for their deduplication keys, in the order of their
+/// consumption. Returns whether there may be more.
 async fn collect_signals(core: &Core, connection: &Connection, from: &mut Timestamp) -> bool {
     let Some(retention) = core.settings.dedup_retention else {
         return false;
@@ -523,8 +551,9 @@ async fn measure(core: &Core, connection: &Connection) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Endings that wait for a lock of another transaction. Returns when to try again, if any are left.
-async fn settle_blocked(
+/// Tries to commit the results that wait for a lock of another transaction. Returns when to try
+/// again, if any are left.
+async fn commit_blocked(
     core: &Arc<Core>,
     connection: &Connection,
     pause: &mut Duration,

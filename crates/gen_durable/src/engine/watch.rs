@@ -1,4 +1,4 @@
-//! Running steps that want to know whether they still have their claim: one look for all of them.
+//! Running steps that ask whether they still have their claim: one query for all of them.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -12,13 +12,13 @@ use tokio::sync::Notify;
 
 use crate::store::{connection::Connection, fault::Fault, lease, row::Claim};
 
-/// The steps of this process that asked. Whoever keeps it looks while there are any.
+/// The running steps of this process that asked. Upkeep queries their claims while there are any.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
-    /// Guarded for a moment, never over an await.
+    /// Locked only briefly, never across an await.
     asked: Mutex<HashMap<u64, (Claim, Arc<Flag>)>>,
     serial: AtomicU64,
-    bell: Notify,
+    notify: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ impl Flag {
     async fn lost(&self) {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
-            // Registered before we look: what comes in between must not be missed.
+            // Register before the check, so that a notification in between is not missed.
             changed.as_mut().enable();
             if self.lost.load(Ordering::SeqCst) {
                 return;
@@ -47,7 +47,7 @@ impl Flag {
 }
 
 impl Watch {
-    /// For one run of one step, on this claim.
+    /// Returns a token for one run of one step on this claim.
     pub(crate) fn token(self: &Arc<Watch>, claim: Claim) -> Token {
         Token {
             watch: self.clone(),
@@ -65,12 +65,12 @@ impl Watch {
         self.asked().is_empty()
     }
 
-    /// Somebody has asked who had not before.
+    /// Waits until a step asks for the first time.
     pub(crate) async fn rung(&self) {
-        self.bell.notified().await;
+        self.notify.notified().await;
     }
 
-    /// Look once, for all that asked: one statement, or none.
+    /// Checks the claims of all steps that asked: one statement, or none.
     pub(crate) async fn look(&self, connection: &Connection) -> Result<(), Fault> {
         let claims: HashSet<Claim> = self.asked().values().map(|(claim, _)| *claim).collect();
         if claims.is_empty() {
@@ -89,7 +89,7 @@ impl Watch {
     }
 }
 
-/// What a step asks whether it still has its claim. It costs nothing until it is asked.
+/// Reports to a step whether it still has its claim. It costs nothing until the step asks.
 #[derive(Debug)]
 pub(crate) struct Token {
     watch: Arc<Watch>,
@@ -106,7 +106,7 @@ impl Token {
             .insert(self.serial, (self.claim, self.flag.clone()))
             .is_none();
         if first {
-            self.watch.bell.notify_one();
+            self.watch.notify.notify_one();
         }
     }
 
@@ -123,7 +123,7 @@ impl Token {
 }
 
 impl Drop for Token {
-    /// The run is over, however it ended: what it left behind should not go on.
+    /// Marks the claim as lost when the run is over, so that code that the step left behind stops.
     fn drop(&mut self) {
         self.watch.asked().remove(&self.serial);
         self.flag.lose();

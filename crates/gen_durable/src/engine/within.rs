@@ -1,4 +1,5 @@
-//! A step's own transaction: what the step wrote and what it decided are one commit. And claims that are given up.
+//! Commits a step's own transaction, which contains the step's writes and its result. Also releases
+//! claims.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,7 +16,8 @@ use crate::store::{
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// Write the ending into the step's transaction and commit it. If the claim is lost, nothing of it happens.
+/// Writes the step result into the step's transaction and commits it. If the claim is lost, the
+/// transaction is rolled back.
 pub(crate) async fn conclude(core: &Arc<Core>, ended: Ended, tx: StepTx) {
     core.lease.good().await;
     let claim = ended.ending.claim;
@@ -24,13 +26,14 @@ pub(crate) async fn conclude(core: &Arc<Core>, ended: Ended, tx: StepTx) {
             core.outages.over(claim.id);
             answer(core, vec![ended], |_| committed.clone());
         }
-        // Whatever was refused, the step's own statements share its transaction: its handler should know.
+        // The step's own statements share this transaction, so a refused commit is reported to the
+        // step's handler.
         Err(fault @ Fault::Refused { .. }) => commit::poisoned(core, ended, &fault),
         Err(Fault::Busy(why) | Fault::Away(why) | Fault::TimedOut(why)) => {
             give_up(
                 core,
                 ended,
-                &format!("its transaction could not be committed: {why}"),
+                &format!("the step's transaction could not be committed: {why}"),
             )
             .await;
         }
@@ -38,7 +41,7 @@ pub(crate) async fn conclude(core: &Arc<Core>, ended: Ended, tx: StepTx) {
             metrics::counter!("durable_commits_resolved_total").increment(1);
             match resolve(core, claim).await {
                 Some((Resolved::Committed, found)) => {
-                    // The next step begins only if the claim is still ours.
+                    // The next step begins only if this worker still has the claim.
                     let ahead = ended.ahead.filter(|_| found.is_some());
                     answer(core, vec![Ended { ahead, ..ended }], |_| {
                         Some(found.clone().unwrap_or_default())
@@ -46,7 +49,12 @@ pub(crate) async fn conclude(core: &Arc<Core>, ended: Ended, tx: StepTx) {
                 }
                 Some((Resolved::Stale, _)) => answer(core, vec![ended], |_| None),
                 Some((Resolved::Ours, _)) => {
-                    give_up(core, ended, "its transaction was lost with its connection").await;
+                    give_up(
+                        core,
+                        ended,
+                        "the connection of the step's transaction was lost before the commit",
+                    )
+                    .await;
                 }
                 Some((Resolved::Held, _)) | None => {}
             }
@@ -54,8 +62,9 @@ pub(crate) async fn conclude(core: &Arc<Core>, ended: Ended, tx: StepTx) {
     }
 }
 
-/// The commit was sent and never answered: asks what became of it as soon as the row is not locked (the lost backend may still be at
-/// it), and what the next step sees if it was committed and the claim is still ours.
+/// Resolves an unknown commit outcome: reads the row as soon as it is not locked (the backend of
+/// the lost connection may still be working). Also returns the inputs of the next step, if the
+/// result was committed and this worker still has the claim.
 async fn resolve(core: &Arc<Core>, claim: Claim) -> Option<(Resolved, Option<Found>)> {
     let mut pause = RETRY_FIRST;
     loop {
@@ -85,8 +94,8 @@ async fn resolve(core: &Arc<Core>, claim: Claim) -> Option<(Resolved, Option<Fou
     }
 }
 
-/// The step's transaction was not committed, and the database says neither that it was refused. An outage gives the claim back; if
-/// it happens again and again while the lease is renewed, it is the step's failure.
+/// Handles a step's transaction that was neither committed nor refused. After an outage the claim
+/// is released. If outages repeat while the lease is renewed, they count as a failure of the step.
 async fn give_up(core: &Arc<Core>, ended: Ended, why: &str) {
     let Ended { mut run, queue, .. } = ended;
     match core.outages.met(&run.row, core.lease.renewals(), why) {
@@ -94,25 +103,26 @@ async fn give_up(core: &Arc<Core>, ended: Ended, why: &str) {
             run.poison = Some(failure);
             staff(core, queue, vec![run]);
         }
-        None => give_up_claim(core, queue, &run, why).await,
+        None => release_claim(core, queue, &run, why).await,
     }
 }
 
-/// Put a claim back as it was: an outage is not the step's failure, so no attempt is burned.
-pub(crate) async fn give_up_claim(core: &Arc<Core>, queue: usize, run: &Run, why: &str) {
+/// Releases a claim and leaves the row as it was: an outage is not a failure of the step, so no
+/// attempt is counted.
+pub(crate) async fn release_claim(core: &Arc<Core>, queue: usize, run: &Run, why: &str) {
     let claim = run.row.claim();
-    tracing::info!(instance.id = claim.id, "giving a claim back: {why}");
-    give_back_all(core, vec![claim], || core.phase.is_stopped()).await;
-    core.let_go_of_suspect(&run.row);
+    tracing::info!(instance.id = claim.id, "releasing a claim: {why}");
+    release_all(core, vec![claim], || core.phase.is_stopped()).await;
+    core.release_suspect(&run.row);
     if let Some(local) = core.queue(queue) {
         local.let_go([claim]);
     }
     core.wake.ring();
 }
 
-/// Give claims back until none is ours any more, or patience ends. A row that somebody holds is skipped, and tried again.
-/// Answers how many are left.
-pub(crate) async fn give_back_all(
+/// Releases claims until this worker has none of them, or until `ends` returns true. A row that
+/// another transaction holds is skipped and tried again. Returns how many are left.
+pub(crate) async fn release_all(
     core: &Arc<Core>,
     mut claims: Vec<Claim>,
     ends: impl Fn() -> bool,
@@ -121,11 +131,11 @@ pub(crate) async fn give_back_all(
     loop {
         let asked = claims.clone();
         let tried = core.pool.call_for_engine(move |connection| async move {
-            let given = give_back(&connection, &asked).await?;
-            if given >= asked.len() {
+            let released = give_back(&connection, &asked).await?;
+            if released >= asked.len() {
                 return Ok(Vec::new());
             }
-            // The rest went to somebody else, or was locked.
+            // The other rows were claimed by another worker since, or were locked.
             let fates = resolve::resolve(&connection, &asked).await?;
             let ours = |fate: &Resolved| matches!(fate, Resolved::Ours | Resolved::Held);
             Ok(asked
@@ -139,9 +149,9 @@ pub(crate) async fn give_back_all(
             Ok(Ok(left)) => claims = left,
             Ok(Err(fault)) => {
                 let fault: Fault = fault;
-                tracing::warn!(error = fault.message(), "could not give claims back");
+                tracing::warn!(error = fault.message(), "could not release claims");
             }
-            Err(error) => tracing::warn!(%error, "could not give claims back"),
+            Err(error) => tracing::warn!(%error, "could not release claims"),
         }
         if claims.is_empty() || ends() {
             return claims.len();

@@ -1,4 +1,4 @@
-//! Lanes that stand still because their head failed for good: run it again, pass it over, or give it up.
+//! Blocked lanes: retry, skip or discard the failed head.
 
 use super::{KEY_BYTES_MAX, NAME_BYTES_MAX, Operate, named};
 use crate::{
@@ -14,22 +14,33 @@ use crate::{
     },
 };
 
-/// These three are for a lane that is blocked: its head failed for good and was to keep its place
-/// ([`block_on_failure`](crate::Lane::block_on_failure)). Each answers who that was. On a lane that is not blocked they change
-/// nothing, and the error says what its head is doing.
+/// Calls for a blocked lane: its head failed with
+/// [`block_on_failure`](crate::Lane::block_on_failure) and keeps its lane position. Each call
+/// returns the id of that head. A call on a lane that is not blocked changes nothing, and its error
+/// reports the state of the head.
 impl Operate {
-    /// The head that failed runs again, in its place, from the step where it stands; everything behind it waits on.
+    /// Runs the failed head again, at its lane position, from its current step. The instances
+    /// behind it continue to wait.
+    ///
+    /// # Errors
+    /// The lane is empty or not blocked, or another instance holds the key of the head by now.
     pub async fn lane_retry(&self, lane: impl Into<LaneKey>) -> Result<i64, Error> {
         self.unblock(lane.into(), Unblock::Retry).await
     }
 
-    /// The head that failed stays failed, and the lane goes on with the next. Run again later, it stands in its lane as the
-    /// last.
+    /// Leaves the head failed, and lets the next instance of the lane run. If the head is retried
+    /// later, it becomes the last of its lane.
+    ///
+    /// # Errors
+    /// The lane is empty or not blocked, or the database is away.
     pub async fn lane_skip(&self, lane: impl Into<LaneKey>) -> Result<i64, Error> {
         self.unblock(lane.into(), Unblock::Skip).await
     }
 
-    /// The head that failed is cancelled, and the lane goes on with the next.
+    /// Cancels the failed head, and lets the next instance of the lane run.
+    ///
+    /// # Errors
+    /// The lane is empty or not blocked, or the database is away.
     pub async fn lane_discard(&self, lane: impl Into<LaneKey>, why: &str) -> Result<i64, Error> {
         self.unblock(lane.into(), Unblock::Discard(storable(why)))
             .await
@@ -39,14 +50,14 @@ impl Operate {
         named("a lane's key", lane.key(), KEY_BYTES_MAX)?;
         codec::check_name("a tenant's name", lane.tenant(), 0, NAME_BYTES_MAX)
             .map_err(Error::invalid)?;
-        let whose = lane.clone();
+        let key = lane.clone();
         let done: Result<_, Fault> = self
             .pool
             .apart(move |connection| async move {
-                let done = lane::unblock(&connection, &whose, &act).await?;
-                // Only to say why not.
+                let done = lane::unblock(&connection, &key, &act).await?;
+                // Read the lane only to explain the refusal.
                 let found = if done.is_none() {
-                    turns::one(&connection, &whose).await?
+                    turns::one(&connection, &key).await?
                 } else {
                     None
                 };
@@ -60,19 +71,20 @@ impl Operate {
             }
             Ok((None, None)) => Err(Error::new(
                 Kind::NotFound,
-                format!("nothing stands in the lane {lane}"),
+                format!("there is no instance in the lane {lane}"),
             )),
             Ok((None, Some(found))) => Err(Error::invalid(not_blocked(&lane, &found))),
             Err(fault) if fault.is_taken_key() => Err(Error::invalid(format!(
-                "the head of the lane {lane} cannot run again: its key is taken by another instance by now ({}); `durable lanes skip` or `discard` let the lane go on",
+                "the head of the lane {lane} cannot be retried: its key is taken by another instance ({}); use `durable lanes skip` or `discard` to unblock the lane",
                 fault.message()
             ))),
-            Err(fault) => Err(fault.into_error("let a lane go on")),
+            Err(fault) => Err(fault.into_error("unblock a lane")),
         }
     }
 }
 
-/// What its head is doing, and what to type instead.
+/// Returns the error text for a lane that is not blocked: the state of its head, and the command to
+/// use instead.
 fn not_blocked(lane: &LaneKey, found: &LaneInfo) -> String {
     let Some(Explanation {
         instance: row,
@@ -81,32 +93,32 @@ fn not_blocked(lane: &LaneKey, found: &LaneInfo) -> String {
     }) = &found.head
     else {
         return format!(
-            "the lane {lane} is not blocked: nobody has it yet, the next pick of a live worker gives it to its first"
+            "the lane {lane} is not blocked: it has no head yet, the next pick of a live worker promotes its first instance"
         );
     };
     let (id, status) = (row.id, row.status);
-    let who = format!(
+    let head = format!(
         "its head, instance {id} ({}, step {}), is {status}",
         row.fsm, row.step
     );
     match status {
         Status::Stuck => format!(
-            "the lane {lane} is not blocked by a failure: {who}: {}; `durable retry {id}`, or end it and let the lane go on with `durable cancel {id}`",
+            "the lane {lane} is not blocked by a failure: {head}: {}; use `durable retry {id}`, or `durable cancel {id}` to end it and unblock the lane",
             row.last_error.as_deref().unwrap_or("no error was recorded")
         ),
         Status::Queued if !matches!(blockers.first(), Some(Blocker::Executing { .. })) => {
             format!(
-                "the lane {lane} is not blocked: {who}, and the next pick of a live worker lets it go on"
+                "the lane {lane} is not blocked: {head}, and the next pick of a live worker promotes it"
             )
         }
-        // It has become so since we looked.
+        // The head has settled since the first statement.
         Status::Failed | Status::Done | Status::Cancelled => {
             format!(
-                "the lane {lane} has moved on meanwhile: {who}; look again with `durable lanes`"
+                "the lane {lane} has changed meanwhile: {head}; read it again with `durable lanes`"
             )
         }
         _ => format!(
-            "the lane {lane} is not blocked: {who} (`durable explain {id}` says why); to end it and let the lane go on: `durable cancel {id}`"
+            "the lane {lane} is not blocked: {head} (see `durable explain {id}`); to end it and unblock the lane, use `durable cancel {id}`"
         ),
     }
 }

@@ -1,4 +1,4 @@
-//! The record of what people did.
+//! The audit log: records of the actions of people.
 
 use jiff::Timestamp;
 use tokio_postgres::Row;
@@ -23,10 +23,10 @@ sql!(
 sql!(END, "audit_end.sql", [INT8, TEXT, TEXT, BOOL, TEXT]);
 sql!(LIST, "audit.sql", [INT8, INT4]);
 
-/// The most lines of a page.
+/// The largest page of the audit log.
 const PAGE_MAX: usize = 200;
 
-/// Somebody is about to do this.
+/// Records an action that is about to begin. Returns the id of the record.
 pub(crate) async fn begin(connection: &Connection, deed: &Deed) -> Result<Option<i64>, Fault> {
     let Deed {
         who,
@@ -44,7 +44,8 @@ pub(crate) async fn begin(connection: &Connection, deed: &Deed) -> Result<Option
     rows.first().map(|row| column(row, 0)).transpose()
 }
 
-/// It is over. `false`: that was said before, or the record is gone.
+/// Records how an action ended. Returns `false` if its end was recorded before, or if the record
+/// has been deleted.
 pub(crate) async fn end(
     connection: &Connection,
     id: i64,
@@ -56,49 +57,55 @@ pub(crate) async fn end(
     Ok(!connection.act_alone(&END, params).await?.is_empty())
 }
 
-/// An act, as it was recorded.
+/// A recorded action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AuditLine {
-    /// They go up with time.
+    /// The id of the record. Ids rise with time.
     pub id: i64,
-    /// When it began.
+    /// When the action began.
     pub at: Timestamp,
-    /// Who did it, as whoever let them in knows them.
+    /// The authenticated user.
     pub who: String,
-    /// From where, if that is known.
+    /// The address that the action came from, if it is known.
     pub place: Option<String>,
-    /// Through what: `dashboard`, `command`.
+    /// The tool that was used: `dashboard`, `command`.
     pub via: String,
-    /// What.
+    /// The action.
     pub act: String,
-    /// On what.
+    /// The object of the action.
     pub subject: String,
-    /// Whether it was done. `None`: its end was never recorded, so it may have been done or not.
+    /// Whether the action succeeded. `None`: its end was never recorded, so the action may have
+    /// happened or not.
     pub went_well: Option<bool>,
-    /// What came of it.
+    /// The outcome, in words.
     pub outcome: Option<String>,
-    /// When it was over.
+    /// When the action ended.
     pub ended_at: Option<Timestamp>,
 }
 
 impl Inspect {
-    /// What people did, the newest first, below this one; at most so many (200 at the most).
+    /// Returns recorded actions, the newest first: those with an id below `before`, at most `limit`
+    /// of them (200 at the most).
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached or refuses the query.
     pub async fn audit(&self, before: Option<i64>, limit: usize) -> Result<Vec<AuditLine>, Error> {
         let limit = i32::try_from(limit.clamp(1, PAGE_MAX)).unwrap_or(1);
-        self.read("read the record of acts", move |connection| async move {
+        self.read("read the audit log", move |connection| async move {
             connection
                 .query(&LIST, &[&before.unwrap_or(i64::MAX), &limit])
                 .await?
                 .iter()
-                .map(line)
+                .map(entry)
                 .collect()
         })
         .await
     }
 }
 
-fn line(row: &Row) -> Result<AuditLine, Fault> {
+fn entry(row: &Row) -> Result<AuditLine, Fault> {
     Ok(AuditLine {
         id: column(row, 0)?,
         at: column(row, 1)?,

@@ -1,4 +1,5 @@
-//! Retention: settled instances leave after a while, and so do consumed letters that are kept for their dedup keys.
+//! Retention: deletes settled instances after their retention, and consumed signals that are kept
+//! only for their dedup keys.
 
 use std::time::Duration;
 
@@ -19,8 +20,9 @@ sql!(
     [TIMESTAMPTZ, FLOAT8, INT4]
 );
 
-/// Deletes up to about `limit` settled instances that are past their retention. Returns how many, and whether there may be more. What
-/// it had to keep it reads again `pause_seconds` after the beginning of the last pass, at the earliest.
+/// Deletes up to about `limit` settled instances that are past their retention. Returns how many
+/// were deleted, and whether there may be more. Instances that a pass had to keep are read again no
+/// sooner than `pause_seconds` after that pass began.
 pub(crate) async fn collect(
     connection: &Connection,
     retention: Retention,
@@ -39,7 +41,7 @@ pub(crate) async fn collect(
         .map_or(Ok((0, false)), |row| Ok((column(row, 0)?, column(row, 1)?)))
 }
 
-/// Sets the retention of these queues for the collectors of all engines.
+/// Stores the retention of these queues, for the collectors of all engines.
 pub(crate) async fn declare_retentions(
     connection: &Connection,
     retentions: &[(Queue, Retention)],
@@ -56,8 +58,9 @@ pub(crate) async fn declare_retentions(
     Ok(())
 }
 
-/// Deletes up to `limit` letters that were consumed more than `retention_seconds` ago. Returns how many, and where the next page
-/// may begin: below that the index holds nothing but what is already gone.
+/// Deletes up to `limit` signals that were consumed more than `retention_seconds` ago. Returns how
+/// many were deleted, and the time at which the next page may begin: the index entries before that
+/// time point only to deleted rows.
 pub(crate) async fn collect_signals(
     connection: &Connection,
     from: Timestamp,

@@ -1,4 +1,5 @@
-//! One connection, owned by one thread: it prepares what it sends, counts it, and comes back after a loss.
+//! One connection, owned by one thread. It prepares the statements that it sends, counts them, and
+//! reconnects after a loss.
 
 use std::{
     cell::{Cell, RefCell},
@@ -19,51 +20,58 @@ use super::{Sql, fault::Fault, link::Link, target::Target};
 /// A parameter of a statement.
 pub(crate) type Param<'a> = &'a (dyn ToSql + Sync);
 
-/// How long an act waits for a lock that another transaction holds: the statements behind it in the pipeline wait as long.
+/// How long a statement waits for a lock that another transaction holds. The statements behind it
+/// in the pipeline wait as long.
 const LOCK_WAIT: Duration = Duration::from_millis(20);
-/// The same for an act that has met the lock before. It comes often enough, so each try is short.
+/// The lock wait of a statement that has been refused the lock before. Such a statement is sent
+/// many times, so each try is short.
 const LOCK_WAIT_AGAIN: Duration = Duration::from_millis(5);
-/// An act that met a lock is sent again after this long, at first and at last, with jitter.
+/// The pause before a statement that did not get its lock is sent again: the first one and the
+/// longest one. Each pause is jittered.
 const LOCK_RETRY_FIRST: Duration = Duration::from_millis(20);
 const LOCK_RETRY_MAX: Duration = Duration::from_millis(500);
-/// After this long its caller is told that the lock is still held.
+/// After this long the caller gets an error that says that the lock is still held.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
-/// A connection that could not be made is tried again no sooner than a random part of this: many processes lose their
-/// database at the same moment.
+/// After a failed try to connect, the next one waits for a random part of this time, at least a
+/// half: many processes lose their database at the same moment.
 const RECONNECT_JITTER: Duration = Duration::from_millis(250);
 /// How long the request to cancel a statement may take.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A connection that is made when it is first needed and made again when it broke. Not `Send`: it stays on its thread.
+/// A connection that opens when it is first needed, and opens again after it broke. Not `Send`: it
+/// stays on its thread.
 #[derive(Debug)]
 pub(crate) struct Connection {
     target: Arc<Target>,
-    /// The live half, if there is one.
+    /// The open connection, if there is one.
     client: RefCell<Option<Rc<Live>>>,
-    /// Held while connecting, so that concurrent callers make one connection and not several.
+    /// Held while connecting, so that concurrent callers open one connection and not several.
     connecting: tokio::sync::Mutex<()>,
-    /// How many tries to connect have failed, and why the last one did.
+    /// How many tries to connect have failed, and the error of the last one.
     failures: Cell<u64>,
     failure: RefCell<Option<Fault>>,
-    /// No try to connect before this.
+    /// No try to connect is made before this time.
     not_before: Cell<Option<Instant>>,
-    /// How long a statement may take here, if not as long as everywhere.
+    /// How long a statement may take on this connection. `None`: as long as [`Target`] allows.
     deadline: Cell<Option<Duration>>,
     role: Role,
-    /// Whether this connection of a lease waits to be made.
+    /// Whether this is the connection of a lease, and the last try to open it has failed. While it
+    /// is true, the loops open no connections.
     waits: Cell<bool>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
-    /// It carries a worker's lease: its loss is the process's loss of contact, and it is made before those of loops.
+    /// Carries a worker's lease. Its loss counts as loss of contact for the whole process, and it
+    /// is opened before the connections of the loops.
     Lease,
-    /// It serves a loop of an engine, which does nothing useful without a lease.
+    /// Serves a loop of an engine, which can do nothing useful without a lease.
     Loop,
     Call,
 }
 
-/// An open connection and what was prepared on it: one goes with the other.
+/// An open connection and the statements that were prepared on it. The statements are valid on this
+/// connection only.
 #[derive(Debug)]
 struct Live {
     link: Link,
@@ -89,15 +97,16 @@ impl Connection {
         }
     }
 
-    /// Makes the connection of a worker's lease. A statement on it is lost after `deadline`.
+    /// Creates the connection of a worker's lease. A statement on it counts as lost after
+    /// `deadline`.
     pub(crate) fn for_lease(target: Arc<Target>, deadline: Duration) -> Connection {
         let connection = Connection::of(target, Role::Lease);
         connection.set_deadline(deadline);
         connection
     }
 
-    /// Makes the connection of a loop of an engine. While the lease has none, it gives its own up: the server may have none
-    /// left.
+    /// Creates the connection of a loop of an engine. While the connection of the lease cannot be
+    /// opened, this one is closed: the server may have no free connection left.
     pub(crate) fn for_loop(target: Arc<Target>) -> Connection {
         Connection::of(target, Role::Loop)
     }
@@ -117,8 +126,9 @@ impl Connection {
         &self.target
     }
 
-    /// Sends one statement and reads all of its answer. It is committed when this returns, unless a transaction is open:
-    /// the answer is complete only with ReadyForQuery, which Postgres sends after its commit.
+    /// Sends one statement and reads its whole result. The statement has committed when this
+    /// returns, unless a transaction is open: a result is complete only with ReadyForQuery, which
+    /// Postgres sends after the commit.
     pub(crate) async fn query(
         &self,
         sql: &'static Sql,
@@ -130,8 +140,9 @@ impl Connection {
             .await
     }
 
-    /// Sends one statement as a transaction of its own that waits for a lock for a moment only. While another transaction
-    /// holds the lock, the statement is sent again, outside the pipeline and with jitter, up to [`LOCK_PATIENCE`].
+    /// Sends one statement as a transaction of its own that waits only briefly for a lock. While
+    /// another transaction holds the lock, the statement is sent again, with jitter, and without
+    /// blocking the pipeline between the tries, for up to [`LOCK_PATIENCE`].
     pub(crate) async fn act(
         &self,
         sql: &'static Sql,
@@ -151,8 +162,8 @@ impl Connection {
         }
     }
 
-    /// Sends one statement as [`act`](Connection::act) does, once. [`Fault::Busy`]: another transaction holds a lock that it
-    /// needs, and nothing was done.
+    /// Sends one statement as [`act`](Connection::act) does, but only once. [`Fault::Busy`] means
+    /// that another transaction holds a lock that the statement needs, and that nothing was done.
     pub(crate) async fn act_once(
         &self,
         sql: &'static Sql,
@@ -161,8 +172,8 @@ impl Connection {
         self.act_within(sql, params, LOCK_WAIT).await
     }
 
-    /// Sends one statement as a transaction of its own that waits in the queue of a lock, up to [`LOCK_PATIENCE`]: on a
-    /// connection that the caller has to itself.
+    /// Sends one statement as a transaction of its own that waits in Postgres's lock queue for up
+    /// to [`LOCK_PATIENCE`]. For connections that the caller does not share.
     pub(crate) async fn act_alone(
         &self,
         sql: &'static Sql,
@@ -191,8 +202,10 @@ impl Connection {
                 .answer(&live, true, self.send(&live, sql, &params, None))
                 .await;
         }
-        // What the server gives up by itself holds no lock on behalf of a caller that has gone. An act that was answered is
-        // durable, whatever the role or the database was set to.
+        // `statement_timeout` makes the server end a statement that no caller waits for any more,
+        // so that it does not keep its locks. `synchronous_commit` is set from `off` to `on`,
+        // because an acknowledged statement must be durable, whatever the role or the database is
+        // set to.
         let begin = format!(
             "begin; set local lock_timeout = {}; set local statement_timeout = {}; \
              select set_config('synchronous_commit', 'on', true) where current_setting('synchronous_commit') = 'off'",
@@ -203,7 +216,8 @@ impl Connection {
             .await
     }
 
-    /// Sends statements without parameters or answer, in the simple protocol: BEGIN, COMMIT, migrations.
+    /// Sends statements without parameters or results by the simple protocol: BEGIN, COMMIT,
+    /// migrations.
     pub(crate) async fn batch(&self, text: &str) -> Result<(), Fault> {
         let live = self.client().await?;
         self.target.count("batch");
@@ -215,8 +229,8 @@ impl Connection {
         .await
     }
 
-    /// Reads an answer within the time that it has. After that the connection is given up, and the statement is cancelled on
-    /// the server if `cancel` says so.
+    /// Reads a result within the deadline. After the deadline the connection is closed, and if
+    /// `cancel` is true, the server is asked to cancel the statement.
     async fn answer<T>(
         &self,
         live: &Rc<Live>,
@@ -240,7 +254,8 @@ impl Connection {
         };
         answer.map_err(|error| {
             let fault = Fault::of(&error);
-            // A statement that was only cancelled, or refused for the state of the server, leaves the connection whole.
+            // The connection stays usable if the statement was only cancelled, or refused because
+            // of the state of the server.
             if live.link.is_closed() || matches!(fault, Fault::Lost(_)) {
                 self.drop_client(live);
             }
@@ -248,12 +263,13 @@ impl Connection {
         })
     }
 
-    /// Gives this connection up; the next statement makes a new one.
+    /// Closes this connection; the next statement opens a new one.
     pub(crate) fn reset(&self) {
         self.client.borrow_mut().take();
     }
 
-    /// Sends a statement; with `begin`, between that and a commit, in one flight.
+    /// Sends a statement. With `begin`, the statement is sent between that text and a COMMIT, in
+    /// one round trip.
     async fn send(
         &self,
         live: &Live,
@@ -270,13 +286,18 @@ impl Connection {
                 Err(error) => Err(error),
             };
             match sent {
-                Err(error) if error.code().is_some_and(|code| is_of_a_pooler(code.code())) => {
+                Err(error)
+                    if error
+                        .code()
+                        .is_some_and(|code| is_pooler_error(code.code())) =>
+                {
                     tracing::info!(
-                        "a pooler keeps no prepared statements: sending them without a name from now on"
+                        "the pooler does not keep prepared statements; sending unnamed statements from now on"
                     );
                     self.target.set_unnamed();
                 }
-                // The schema was migrated under us: what was prepared before no longer fits. Nothing ran.
+                // The schema was migrated after the statement was prepared, so the prepared plan no
+                // longer fits. The server refused it before it ran.
                 Err(error) if error.code().is_some_and(|code| code.code() == "0A000") => {
                     live.prepared.borrow_mut().remove(sql.name);
                     let statement = self.statement(live, sql).await?;
@@ -319,7 +340,7 @@ impl Connection {
         if self.role == Role::Loop && self.target.lease_waits() {
             self.reset();
             return Err(Fault::Away(
-                "the connection of the worker's lease comes first".into(),
+                "waiting until the connection of the worker's lease is open".into(),
             ));
         }
         if let Some(live) = self.live() {
@@ -330,8 +351,8 @@ impl Connection {
         if let Some(live) = self.live() {
             return Ok(live);
         }
-        // A try that failed while this one waited is the answer to both: the last of many callers waits no longer than the
-        // first.
+        // A try to connect that failed while this caller waited for the mutex counts for this
+        // caller too. So the last of many callers waits no longer than the first.
         if self.failures.get() != failures
             && let Some(fault) = &*self.failure.borrow()
         {
@@ -341,7 +362,8 @@ impl Connection {
         if let Some(not_before) = self.not_before.take() {
             tokio::time::sleep_until(not_before.into()).await;
         }
-        // This connection's own deadline may be shorter than the common one: a lease must notice silence before it ends.
+        // The deadline of this connection may be shorter than the common one: the loop that renews
+        // a lease must notice a silent server before the lease expires.
         let connected = match tokio::time::timeout(self.deadline(), self.target.connect()).await {
             Ok(connected) => connected,
             Err(_) => Err(Fault::Away(format!(
@@ -350,7 +372,7 @@ impl Connection {
             ))),
         };
         let (client, driver) = connected.inspect_err(|fault| self.failed_to_connect(fault))?;
-        // The other half of the connection lives on this thread's runtime, and ends with the client.
+        // The task that drives the socket runs on this thread's runtime, and ends with the client.
         let driver = tokio::spawn(driver);
         let live = Rc::new(Live {
             link: Link::new(client, &driver),
@@ -389,8 +411,9 @@ impl Connection {
         }
     }
 
-    /// The loss of a lease's connection is the loss of contact. Other connections are also lost to a statement that was too
-    /// slow, which says nothing of how other workers do.
+    /// Records a loss of contact if this is the connection of a lease. Other connections are also
+    /// lost because a statement was too slow, which says nothing about the contact of other
+    /// workers.
     fn lost_contact(&self) {
         if self.role == Role::Lease {
             self.target.lost_contact();
@@ -411,8 +434,9 @@ impl Drop for Connection {
 }
 
 impl Live {
-    /// Runs a statement between `begin` and a commit, if there is one. All three are sent when this is first polled, and
-    /// nothing else is sent between them: whatever becomes of the statement, its transaction is over.
+    /// Runs a statement between `begin` and a COMMIT, if `begin` is given. All three are sent when
+    /// this future is first polled, and nothing is sent between them. So the transaction has ended
+    /// whether the statement succeeds or fails.
     async fn in_transaction<T>(
         &self,
         begin: Option<&str>,
@@ -428,31 +452,33 @@ impl Live {
     }
 }
 
-/// Whether a named statement was refused because a pooler keeps none (26000: not there any more, 42P05: there already, of
-/// another client), or because the name is another client's, with other parameters (08P01: of another number; 22P03, 42P18:
-/// of other types). Nothing ran.
-fn is_of_a_pooler(code: &str) -> bool {
+/// Returns whether a named statement was refused because a pooler does not keep prepared
+/// statements. 26000: the statement no longer exists. 42P05: another client has prepared a
+/// statement with this name. 08P01, 22P03, 42P18: the name belongs to a statement of another
+/// client, with another number (08P01) or other types of parameters. In each case nothing ran.
+fn is_pooler_error(code: &str) -> bool {
     matches!(code, "26000" | "42P05" | "08P01" | "22P03" | "42P18")
 }
 
-/// Says of a lock that was not released what it means for the caller.
+/// Adds the meaning for the caller to an error about a lock that was not released.
 fn still_held(fault: Fault) -> Fault {
     match fault {
         Fault::Busy(message) => Fault::Busy(format!(
-            "another transaction holds a row or a key that this needs, and did not end in time: {message}"
+            "another transaction holds a row or a key that this statement needs, and did not end in time: {message}"
         )),
         fault => fault,
     }
 }
 
-/// A random part of a duration: at least a half.
+/// Returns a random part of a duration, at least a half of it.
 fn jittered(pause: Duration) -> Duration {
     let random = u32::try_from(RandomState::new().hash_one(()) % 1024).unwrap_or_default();
     pause / 2 + pause / 2048 * random
 }
 
-/// Asks the server to cancel a statement that is given up: a backend that computes or waits does not notice that its client
-/// has gone. Bounded, and without an answer.
+/// Asks the server to cancel a statement that its caller has abandoned. A backend that computes, or
+/// waits for a lock, does not notice that its client is gone. The request is bounded by a timeout,
+/// and its result is only logged.
 pub(crate) fn cancel_in_background(
     runtime: &tokio::runtime::Handle,
     target: &Arc<Target>,
@@ -464,7 +490,7 @@ pub(crate) fn cancel_in_background(
             tokio::time::timeout(CANCEL_TIMEOUT, target.cancel(&token)).await,
             Ok(Ok(()))
         ) {
-            tracing::debug!("a statement that was given up could not be cancelled");
+            tracing::debug!("could not cancel an abandoned statement on the server");
         }
     });
 }

@@ -1,4 +1,4 @@
-//! What the server says of itself, for `durable doctor`: settings, old snapshots, dead rows.
+//! Facts about the server for `durable doctor`: settings, old snapshots, dead rows.
 
 use std::collections::BTreeMap;
 
@@ -11,25 +11,25 @@ sql!(SETTINGS, "settings.sql", []);
 sql!(SNAPSHOTS, "snapshots.sql", [FLOAT8]);
 sql!(TUPLES, "tuples.sql", []);
 
-/// Somebody who keeps vacuum from removing dead rows.
+/// A transaction or replication slot that keeps vacuum from removing dead rows.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 #[allow(missing_docs)]
 pub struct Snapshot {
-    /// `transaction`, `prepared` (a prepared transaction) or `slot` (of replication).
+    /// `transaction`, `prepared` (a prepared transaction) or `slot` (a replication slot).
     pub kind: String,
     pub pid: i32,
     pub user: String,
-    /// The application's name, the prepared transaction's or the slot's.
+    /// The application name of the session, or the name of the prepared transaction or of the slot.
     pub name: String,
     pub state: String,
-    /// In seconds; of a slot, in transactions.
+    /// The age in seconds; for a slot, in transactions.
     pub age: f64,
-    /// What it ran last.
+    /// The last query of the session.
     pub query: String,
 }
 
-/// A table of the schema, and its dead rows.
+/// A table of the schema, with its numbers of live and dead rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs)]
@@ -37,13 +37,18 @@ pub struct TableInfo {
     pub name: String,
     pub live: i64,
     pub dead: i64,
-    /// With its indexes.
+    /// The size on disk, indexes included.
     pub bytes: i64,
     pub last_vacuum: Option<Timestamp>,
 }
 
 impl Inspect {
-    /// Settings of the server that durability or speed hang on, by name; and `now`, `client_backends`, `in_recovery`.
+    /// Returns the server settings that durability or speed depend on, by name; and besides them
+    /// `now`, `client_backends` and `in_recovery`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached or refuses the query.
     pub async fn server_settings(&self) -> Result<BTreeMap<String, String>, Error> {
         self.read("read the server's settings", |connection| async move {
             let rows = connection.query(&SETTINGS, &[]).await?;
@@ -54,9 +59,14 @@ impl Inspect {
         .await
     }
 
-    /// Snapshots older than this many seconds: what they can see, vacuum must keep.
+    /// Returns the snapshots that are older than this many seconds. Vacuum must keep every row
+    /// version that they can see.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached or refuses the query.
     pub async fn snapshots(&self, older_than_seconds: f64) -> Result<Vec<Snapshot>, Error> {
-        self.read("look for old snapshots", move |connection| async move {
+        self.read("list old snapshots", move |connection| async move {
             let rows = connection.query(&SNAPSHOTS, &[&older_than_seconds]).await?;
             rows.iter()
                 .map(|row| {
@@ -75,9 +85,13 @@ impl Inspect {
         .await
     }
 
-    /// The tables of the schema, those with the most dead rows first.
+    /// Returns the tables of the schema, ordered by their number of dead rows, the largest first.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached or refuses the query.
     pub async fn tables(&self) -> Result<Vec<TableInfo>, Error> {
-        self.read("look at the tables", |connection| async move {
+        self.read("list the tables", |connection| async move {
             let rows = connection.query(&TUPLES, &[]).await?;
             rows.iter()
                 .map(|row| {

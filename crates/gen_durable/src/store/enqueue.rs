@@ -1,4 +1,4 @@
-//! Insert instances: one, many, or the caller's own in the caller's transaction.
+//! Inserts instances: one, many, or in the caller's own transaction.
 
 use std::rc::Rc;
 
@@ -14,7 +14,7 @@ use super::{
     row::{Fields, column, unless_all},
     sql,
     target::Target,
-    tx::{Transaction, ride},
+    tx::{Transaction, query_in},
 };
 use crate::{birth::New, error::Error};
 
@@ -26,12 +26,14 @@ sql!(prepared INSERT, "enqueue.sql", [
 sql!(KEYED, "enqueue_all.sql", [TEXT]);
 sql!(bounded KEYED_AT_ONCE, "enqueue_at_once.sql", [TEXT, TEXT]);
 
-/// Single enqueues that wait go together in one statement, up to this many.
+/// The largest number of single enqueues that share one statement.
 const GATHERED_MAX: usize = 1_000;
-/// A batch of one caller that is larger than this has a connection to itself: others must not wait behind it.
+/// A batch of one caller that is larger than this uses a connection of its own, so that other
+/// callers do not wait behind it.
 const SHARED_BYTES_MAX: usize = 1024 * 1024;
 
-/// What came of it.
+/// The result of inserting one instance. If its key was taken, the id is that of the holder and
+/// `is_new` is false.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Inserted {
     pub(crate) id: i64,
@@ -90,8 +92,8 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// Inserts one instance. While a statement is under way others gather, and share the next one. Those that may wait for
-/// another transaction share with one another only.
+/// Inserts one instance. Enqueues that arrive while a statement is running are gathered, and share
+/// the next one. Enqueues that may wait for another transaction are gathered separately.
 pub(crate) async fn one(pool: &Pool, new: New) -> Result<Inserted, Error> {
     let route = route(new.is_keyed());
     let (answered, begins) = gather(pool, route).add(new);
@@ -103,7 +105,7 @@ pub(crate) async fn one(pool: &Pool, new: New) -> Result<Inserted, Error> {
     }
     answered
         .await
-        .map_err(|_| Error::broken("an enqueue was never answered"))?
+        .map_err(|_| Error::broken("an enqueue got no result: the database thread has ended"))?
 }
 
 fn route(keyed: bool) -> Route {
@@ -137,14 +139,16 @@ async fn flush(pool: &Pool, connection: &Connection, route: Route) {
                     asked.answer(Ok(inserted));
                 }
             }
-            // One that is refused, or that another transaction keeps waiting, must not fail or delay the others: each goes
-            // alone, beside the next batch.
+            // An instance that is refused, or that waits for another transaction, must not fail or
+            // delay the others. Each instance is sent in a statement of its own, concurrently with
+            // the next batch.
             Err(fault)
                 if matches!(fault, Fault::Busy(_))
                     || matches!(fault, Fault::Refused { .. }) && batch.len() > 1 =>
             {
                 for asked in batch {
-                    // The pool is there, or this would not run.
+                    // This code runs on the pool's thread, so the pool still exists and `post`
+                    // succeeds.
                     drop(pool.post(route, move |connection| alone(connection, asked)));
                 }
             }
@@ -164,7 +168,8 @@ async fn alone(connection: Rc<Connection>, asked: Asked<New, Inserted>) {
     asked.answer(first(inserted));
 }
 
-/// Inserts any number of instances, all or none: one statement, or several in one transaction when they are very large.
+/// Inserts any number of instances, all or none: in one statement, or in several statements of one
+/// transaction if they are very large.
 pub(crate) async fn many(pool: &Pool, news: Vec<New>) -> Result<Vec<Inserted>, Error> {
     let count = news.len();
     let bytes: usize = news.iter().map(weight).sum();
@@ -175,7 +180,7 @@ pub(crate) async fn many(pool: &Pool, news: Vec<New>) -> Result<Vec<Inserted>, E
         }
     };
     let done = match (count, bytes) {
-        // No longer under way than a batch of single ones.
+        // Takes no longer than a batch of gathered single enqueues, so it may share the connection.
         (..=GATHERED_MAX, ..=SHARED_BYTES_MAX) if keyed => pool.act(whole(news)).await?,
         (..=GATHERED_MAX, ..=SHARED_BYTES_MAX) => pool.call(whole(news)).await?,
         (_, ..=GATHERED_BYTES_MAX) => pool.apart(whole(news)).await?,
@@ -198,7 +203,8 @@ async fn in_chunks(connection: &Connection, news: &[New]) -> Result<Vec<Inserted
         })
         .await;
     if ended.is_err() {
-        // Whether its transaction is over is not known: nothing else may run in it.
+        // It is unknown whether the transaction has ended, so the connection must not be used
+        // again.
         connection.reset();
     }
     let inserted = inserted?;
@@ -222,33 +228,36 @@ async fn chunks(connection: &Connection, news: &[New]) -> Result<Vec<Inserted>, 
     Ok(inserted)
 }
 
-/// In the caller's transaction: it exists if and only if the rest of it does.
+/// Inserts an instance in the caller's transaction: it exists if and only if that transaction
+/// commits.
 pub(crate) async fn within<T: Transaction>(
     tx: &mut T,
     target: &Target,
     new: &New,
 ) -> Result<Inserted, Error> {
     if new.is_keyed() {
-        let rows = ride(tx, target, &KEYED, &[&document(std::iter::once(new))]).await;
+        let rows = query_in(tx, target, &KEYED, &[&document(std::iter::once(new))]).await;
         return first(rows.and_then(|rows| read_keyed(&rows, 1)));
     }
     let columns = Columns::of(std::iter::once(new));
-    let rows = ride(tx, target, &INSERT, &columns.params()).await;
+    let rows = query_in(tx, target, &INSERT, &columns.params()).await;
     first(rows.and_then(|rows| read(&rows, 1)))
 }
 
-/// How long an insert with a key waits for another transaction that is about to take the same key.
+/// How long an insert with a key waits for another transaction that has inserted the same key and
+/// not committed yet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Patience {
-    /// A moment, once.
+    /// Once, briefly.
     None,
-    /// Again and again, for a bounded time.
+    /// Repeatedly, for a bounded time.
     Bounded,
-    /// As a statement of an open transaction waits.
+    /// As long as any statement of an open transaction waits.
     Transaction,
 }
 
-/// Where the transaction ends with the statement, lanes give out their places at once; otherwise the next pick does.
+/// Inserts instances in one statement. If the statement is its own transaction, it also assigns
+/// lane positions; otherwise the next pick assigns them.
 async fn insert<'a>(
     connection: &Connection,
     news: impl Iterator<Item = &'a New> + Clone,
@@ -269,7 +278,8 @@ async fn insert<'a>(
     read(&rows, columns.fsms.len())
 }
 
-/// Instances with keys go as a document: each asks who holds its key.
+/// Encodes instances with keys as one JSON document, for `gen_durable.enqueue_all`, which checks
+/// for each key whether an instance holds it.
 fn document<'a>(news: impl Iterator<Item = &'a New>) -> String {
     serde_json::to_string(&news.collect::<Vec<_>>()).unwrap_or_default()
 }
@@ -277,7 +287,7 @@ fn document<'a>(news: impl Iterator<Item = &'a New>) -> String {
 pub(super) fn read_keyed<R: Fields>(rows: &[R], expected: usize) -> Result<Vec<Inserted>, Fault> {
     if rows.len() != expected {
         let message = format!(
-            "{expected} instances were sent, {} were answered",
+            "{expected} instances were sent, but the database returned {}",
             rows.len()
         );
         return Err(Fault::Refused {
@@ -298,7 +308,7 @@ pub(super) fn read_keyed<R: Fields>(rows: &[R], expected: usize) -> Result<Vec<I
 fn read(rows: &[impl Fields], expected: usize) -> Result<Vec<Inserted>, Fault> {
     if rows.len() != expected {
         let message = format!(
-            "{expected} instances were sent, {} were answered",
+            "{expected} instances were sent, but the database returned {}",
             rows.len()
         );
         return Err(Fault::Refused {
@@ -322,5 +332,5 @@ fn first(inserted: Result<Vec<Inserted>, Fault>) -> Result<Inserted, Error> {
     inserted
         .into_iter()
         .next()
-        .ok_or_else(|| Error::broken("an enqueue was answered with nothing"))
+        .ok_or_else(|| Error::broken("the database returned no row for an enqueue"))
 }

@@ -1,4 +1,4 @@
-//! The event log: append, place, look what is new, read, trim.
+//! The event log: appends events, assigns their positions, finds new ones, reads and trims.
 
 use std::{
     rc::Rc,
@@ -16,7 +16,7 @@ use super::{
     row::{column, unless_all},
     sql,
     target::Target,
-    tx::{Transaction, ride},
+    tx::{Transaction, query_in},
 };
 use crate::{
     error::Error,
@@ -35,7 +35,7 @@ sql!(prepared DISCOVER, "discover.sql", [TEXT, INT8, INT4]);
 sql!(OF_TENANT, "events_of_tenant.sql", [TEXT, INT8, INT4]);
 sql!(OF_NAME, "events_of_name.sql", [TEXT, INT8, INT4, TEXT]);
 sql!(OF_INSTANCE, "events_of_instance.sql", [INT8, INT8, INT4]);
-sql!(HEIGHT, "event_height.sql", [TEXT]);
+sql!(LAST_POSITION, "event_height.sql", [TEXT]);
 sql!(TENANTS, "event_tenants.sql", [TEXT, INT4]);
 sql!(
     TRIM,
@@ -48,19 +48,21 @@ sql!(
     [FLOAT8, TEXT_ARRAY, INT4, INT4, FLOAT8]
 );
 
-/// Single events that wait go together in one statement, up to this many.
+/// The largest number of single events that share one statement.
 const GATHERED_MAX: usize = 1_000;
-/// A batch of one caller that is larger than this has a connection to itself: others must not wait behind it.
+/// A batch of one caller that is larger than this uses a connection of its own, so that other
+/// callers do not wait behind it.
 const SHARED_BYTES_MAX: usize = 1024 * 1024;
-/// A statement larger than this is refused before it is sent: the server accepts no message of 1 GiB.
+/// A call with more bytes than this is refused before anything is sent: the server accepts no
+/// message of 1 GiB.
 const RECORD_BYTES_MAX: usize = 256 * 1024 * 1024;
-/// At most this many rows of newly arrived events are looked at in one poll.
+/// The largest number of newly arrived events that one poll reads.
 const DISCOVER_MAX: i32 = 10_000;
 
-/// The engines of this process that a pool wakes when something was appended.
+/// The engines of this process that a pool wakes when events are appended.
 #[derive(Debug, Default)]
 pub(crate) struct LogSide {
-    /// Engines of this process that place and project. Guarded for a moment.
+    /// Engines that assign positions and project. The mutex is never held over an await.
     bells: Mutex<Vec<Weak<LogBell>>>,
 }
 
@@ -71,7 +73,7 @@ impl LogSide {
         bells.push(std::sync::Arc::downgrade(bell));
     }
 
-    /// These tenants have new events: look now.
+    /// Wakes the engines, with a hint that these tenants have new events.
     pub(crate) fn poke<'a>(&self, tenants: impl Iterator<Item = &'a str> + Clone) {
         if tenants.clone().next().is_none() {
             return;
@@ -82,7 +84,7 @@ impl LogSide {
         }
     }
 
-    /// Something will have to be placed soon.
+    /// Wakes the engines, with a hint that an event without a position is about to be committed.
     pub(crate) fn expect_unplaced(&self) {
         let bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);
         bells
@@ -91,7 +93,7 @@ impl LogSide {
             .for_each(|bell| bell.ring());
     }
 
-    /// A run was asked for.
+    /// Wakes the engines, with a hint that a run was requested.
     pub(crate) fn poke_runs(&self) {
         let bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);
         bells
@@ -101,7 +103,7 @@ impl LogSide {
     }
 }
 
-/// Where an event came to stand.
+/// The position that an appended event got. `None`: it has no position yet.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Placed {
     pub(crate) position: Option<i64>,
@@ -151,7 +153,8 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// Appends one event. While a statement is under way others gather, and share the next one.
+/// Appends one event. Events that arrive while a statement is running are gathered, and share the
+/// next one.
 pub(crate) async fn one(pool: &Pool, fact: Fact) -> Result<Placed, Error> {
     let (answered, begins) = pool.inner.gathers.events.add(fact);
     if begins {
@@ -162,7 +165,7 @@ pub(crate) async fn one(pool: &Pool, fact: Fact) -> Result<Placed, Error> {
     }
     answered
         .await
-        .map_err(|_| Error::broken("an event was never answered"))?
+        .map_err(|_| Error::broken("an event got no result: the database thread has ended"))?
 }
 
 fn weight(fact: &Fact) -> usize {
@@ -184,15 +187,17 @@ async fn flush(pool: &Pool, connection: &Connection) {
                     asked.answer(Ok(placed));
                 }
             }
-            // One that is refused, or that meets the held head of a tenant's log, must not fail or delay the others: each
-            // goes alone, beside the next batch.
+            // An event that is refused, or that waits for the locked head of a tenant's log, must
+            // not fail or delay the others. Each event is sent in a statement of its own,
+            // concurrently with the next batch.
             Err(fault)
                 if matches!(fault, Fault::Busy(_))
                     || matches!(fault, Fault::Refused { .. }) && batch.len() > 1 =>
             {
                 for asked in batch {
                     let log = pool.clone();
-                    // The pool is there, or this would not run.
+                    // This code runs on the pool's thread, so the pool still exists and `post`
+                    // succeeds.
                     drop(pool.post(Route::Act, move |connection| async move {
                         alone(&log, &connection, asked).await
                     }));
@@ -239,19 +244,20 @@ pub(crate) async fn many(pool: &Pool, facts: Vec<Fact>) -> Result<Vec<Placed>, E
     done.map_err(|fault| fault.into_error("record events"))
 }
 
-/// In the caller's transaction: they wait for a position until that has committed.
+/// Appends events in the caller's transaction. They get their positions after it has committed.
 pub(crate) async fn within<T: Transaction>(
     tx: &mut T,
     target: &Target,
     facts: &[Fact],
 ) -> Result<(), Error> {
     let columns = Columns::of(facts.iter(), "none");
-    let rows = ride(tx, target, &APPEND_WITHIN, &columns.params()).await;
+    let rows = query_in(tx, target, &APPEND_WITHIN, &columns.params()).await;
     rows.map(drop)
         .map_err(|fault| fault.into_error("record an event"))
 }
 
-/// Appends in a transaction of its own. With `patient`, it tries again while another transaction holds the head of a log.
+/// Appends events in a transaction of its own. With `patient`, it tries again while another
+/// transaction holds the head of a log.
 async fn append<'a>(
     connection: &Connection,
     facts: impl Iterator<Item = &'a Fact> + Clone,
@@ -266,7 +272,7 @@ async fn append<'a>(
     };
     if rows.len() != columns.names.len() {
         let message = format!(
-            "{} events were sent, {} were answered",
+            "{} events were sent, but the database returned {} rows",
             columns.names.len(),
             rows.len()
         );
@@ -289,10 +295,12 @@ fn first(placed: Result<Vec<Placed>, Fault>) -> Result<Placed, Error> {
     placed
         .into_iter()
         .next()
-        .ok_or_else(|| Error::broken("an event was answered with nothing"))
+        .ok_or_else(|| Error::broken("the database returned no row for an event"))
 }
 
-/// Give positions to what waits, of these tenants. Answers those whose head was free; with `all`, from the beginning.
+/// Assigns positions to the events of these tenants that have none. Skips each tenant with a locked
+/// log head. Returns the other tenants, with the number of events that got a position. With `all`,
+/// it reads from the beginning of the index, and not only from the last poll on.
 pub(crate) async fn place(
     connection: &Connection,
     tenants: &[String],
@@ -304,26 +312,28 @@ pub(crate) async fn place(
         .collect()
 }
 
-/// How far a look for news went.
+/// How far a poll for new events has read.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Looked {
-    /// Everything that was committed by this snapshot has been looked at. `None`: from the beginning.
+    /// Every event that is visible in this snapshot has been read. `None`: the next poll reads from
+    /// the beginning.
     pub(crate) snapshot: Option<String>,
-    /// The newest arrival that was seen. `None`: none is asked for.
+    /// The largest arrival number that has been read. `None`: only events without a position are
+    /// searched.
     pub(crate) arrival: Option<i64>,
 }
 
-/// What is new in the logs.
+/// The new events that a poll found.
 #[derive(Debug, Default)]
 pub(crate) struct News {
-    /// Tenants with events that wait for a position.
+    /// Tenants with events that have no position yet.
     pub(crate) unplaced: Vec<String>,
-    /// Tenants with new events, and the highest position among these.
+    /// Tenants with new events, and the highest position among these events.
     pub(crate) placed: Vec<(String, i64)>,
     pub(crate) looked: Looked,
 }
 
-/// What is new since the last look.
+/// Finds the events that are new since the last poll.
 pub(crate) async fn discover(connection: &Connection, since: &Looked) -> Result<News, Fault> {
     let rows = connection
         .query(&DISCOVER, &[&since.snapshot, &since.arrival, &DISCOVER_MAX])
@@ -347,7 +357,7 @@ pub(crate) async fn discover(connection: &Connection, since: &Looked) -> Result<
     Ok(news)
 }
 
-/// Which events to read.
+/// Selects the events to read.
 #[derive(Debug, Clone)]
 pub(crate) enum Which {
     Tenant(String),
@@ -355,7 +365,7 @@ pub(crate) enum Which {
     Instance(i64),
 }
 
-/// Events after a position (of an instance: after an arrival), in order.
+/// Reads events in order, after a position. For an instance, `after` is an arrival number.
 pub(crate) async fn read(
     connection: &Connection,
     which: &Which,
@@ -397,13 +407,14 @@ fn event_row(row: &Row) -> Result<EventRow, Fault> {
     })
 }
 
-/// The position of a tenant's last placed event; 0: there is none.
+/// Returns the position of a tenant's last event that has one; 0 if there is none.
 pub(crate) async fn height(connection: &Connection, tenant: &str) -> Result<i64, Fault> {
-    let rows = connection.query(&HEIGHT, &[&tenant]).await?;
+    let rows = connection.query(&LAST_POSITION, &[&tenant]).await?;
     rows.first().map_or(Ok(0), |row| column(row, 0))
 }
 
-/// Tenants with a log, and how high it is, after this one in their order.
+/// Returns tenants that have a log, with the position of their last event, in order, after the
+/// given tenant.
 pub(crate) async fn tenants(
     connection: &Connection,
     after: Option<&str>,
@@ -415,21 +426,22 @@ pub(crate) async fn tenants(
         .collect()
 }
 
-/// What of a log may go.
+/// Selects the events of a log that may be deleted.
 #[derive(Debug)]
 pub(crate) struct Trim<'a> {
     pub(crate) tenant: &'a str,
-    /// Up to this position.
+    /// The last position that may be deleted.
     pub(crate) to: i64,
     pub(crate) older_seconds: Option<f64>,
-    /// Whoever has not read it.
+    /// Whether to delete events that a projection or a run has not read yet.
     pub(crate) abandon: bool,
-    /// Projections that follow every log, also those that have not begun with this one.
+    /// Projections that read every log. A projection that has not begun with this log counts as
+    /// having read nothing.
     pub(crate) followers: &'a [String],
     pub(crate) limit: i32,
 }
 
-/// Delete old events. Answers how many.
+/// Deletes old events. Returns how many.
 pub(crate) async fn trim(connection: &Connection, trim: &Trim<'_>) -> Result<i64, Fault> {
     let Trim {
         tenant,
@@ -448,19 +460,21 @@ pub(crate) async fn trim(connection: &Connection, trim: &Trim<'_>) -> Result<i64
     rows.first().map_or(Ok(0), |row| column(row, 0))
 }
 
-/// A page of the walk that trims all logs.
+/// One page of the walk over the logs of all tenants that deletes old events.
 #[derive(Debug)]
 pub(crate) struct TrimPage<'a> {
     pub(crate) older_seconds: f64,
-    /// Projections that follow every log, also those that have not begun with any.
+    /// Projections that read every log. A projection that has not begun with a log counts as having
+    /// read nothing of it.
     pub(crate) followers: &'a [&'static str],
     pub(crate) tenants: i32,
     pub(crate) events: i32,
-    /// How long the walk rests at its end.
+    /// How long the walk pauses after the last tenant.
     pub(crate) idle_seconds: f64,
 }
 
-/// Deletes old events of the next page of tenants, unless another worker is at it. Returns whether there may be more at once.
+/// Deletes old events of the next page of tenants, unless another worker is working on it. Returns
+/// whether the next page may follow at once.
 pub(crate) async fn trim_logs(connection: &Connection, page: &TrimPage<'_>) -> Result<bool, Fault> {
     let TrimPage {
         older_seconds,

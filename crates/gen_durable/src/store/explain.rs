@@ -1,5 +1,6 @@
-//! Why an instance does not run: the picker's own conditions, in the order in which the picker meets them. For one that waits
-//! in a lane or for its turn, why the one before it does not end.
+//! Explains why an instance does not run: the conditions of the picker, in the order in which the
+//! picker applies them. For an instance that waits in a lane or for its partition, it also explains
+//! why the instance before it has not settled.
 
 use std::collections::HashMap;
 
@@ -16,26 +17,29 @@ use super::{
 use crate::{error::Error, id::Status};
 
 sql!(EXPLAIN, "explain.sql", [INT8_ARRAY, BOOL]);
-sql!(TURNS, "turns.sql", [INT8_ARRAY]);
+sql!(PRECEDENCE, "turns.sql", [INT8_ARRAY]);
 sql!(RELATIONS, "relations.sql", [INT8]);
 sql!(PENDING_CHILDREN, "pending_children.sql", [INT8, INT4, INT4]);
 
-/// So many of the children that a join waits for are named.
+/// The largest number of pending children that an explanation names.
 const CHILDREN_NAMED_MAX: i32 = 10;
 
-/// One that waits in a lane, its head, and who has the turn for which that head waits: nobody waits for more than that.
+/// The longest chain of explanations: an instance that waits in a lane, the head of that lane, and
+/// the partition holder for which the head waits. A partition holder waits for no other instance.
 const LEVELS_MAX: u8 = 3;
 
-/// From so many deaths on a row is a suspect, as the predicate of `instances_suspects` says.
+/// A row that this many workers have crashed with is a suspect. The predicate of
+/// `instances_suspects` has the same number.
 const SUSPECT_DEATHS: i16 = 2;
 
-/// What hangs on an instance.
+/// The signals and children of an instance, counted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Relations {
-    /// Letters that no step has consumed, by the signal's name. Those of a settled instance are undelivered.
+    /// Signals that no step has consumed, counted by name. Those of a settled instance are
+    /// undelivered.
     pub letters: Vec<(String, i64)>,
-    /// Its children, of all its spawns, by status.
+    /// The children of all its spawns, counted by status.
     pub children: Vec<(Status, i64)>,
 }
 
@@ -50,83 +54,89 @@ pub struct PendingChild {
     pub status: Status,
 }
 
-/// Why an instance does not run.
+/// The reasons why an instance does not run.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Explanation {
     /// The instance.
     pub instance: Instance,
-    /// The schema's time when it was asked.
+    /// The time of the schema's clock when the explanation was made.
     pub now: Timestamp,
-    /// What keeps it from running, in the order in which the picker would meet it: the first one is the answer. None:
-    /// it is due, and the next pick of a worker takes it.
+    /// The conditions that keep the instance from running, in the order in which the picker applies
+    /// them. The first one is the answer. If the list is empty, the instance is due and the next
+    /// pick of a worker claims it.
     pub blockers: Vec<Blocker>,
 }
 
-/// Something that keeps an instance from running.
+/// A condition that keeps an instance from running.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 #[allow(missing_docs)]
 pub enum Blocker {
-    /// It has settled: nothing more will happen. A `CancelledStepRunning` may follow.
+    /// The instance has settled, and does not run again unless an operator retries it. A
+    /// `CancelledStepRunning` may be next in the list.
     Settled {
         status: Status,
         error: Option<String>,
     },
-    /// It does run. `host` and `pid` are null when the worker's row is gone; `alive`: its lease has not run out.
+    /// The instance is running. `host` and `pid` are null if the worker's row is gone. `alive` says
+    /// whether its lease has not expired.
     Executing {
         worker: String,
         host: Option<String>,
         pid: Option<i32>,
         alive: bool,
     },
-    /// It was cancelled while its step ran, and that step has not ended: its lane or partition key stays taken until it has, or until
-    /// the lease of its worker is over.
+    /// The instance was cancelled while its step ran, and the step has not ended. The instance
+    /// keeps its lane or partition key until the step ends, or until the lease of its worker
+    /// expires.
     CancelledStepRunning {
         worker: String,
         host: Option<String>,
         pid: Option<i32>,
         alive: bool,
     },
-    /// It waits to be told one of these. `letters` are there, and are not what it waits for.
+    /// The instance waits for one of these signals. `letters` counts the signals in its inbox, none
+    /// of which is awaited.
     AwaitingSignal {
         names: Vec<String>,
         since: Timestamp,
         deadline: Option<Timestamp>,
         letters: Vec<(String, i64)>,
     },
-    /// It waits for children. The first few of them are named.
+    /// The instance waits for children. The first few of them are named.
     AwaitingChildren {
         pending: i32,
         any: bool,
         deadline: Option<Timestamp>,
         children: Vec<PendingChild>,
     },
-    /// It stands in a lane behind so many others, counted up to 10,001. The first of them has the lane: it says why it has
-    /// not ended.
+    /// The instance waits in a lane behind `ahead` others, counted up to 10,001. The first of these
+    /// is the head of the lane; its explanation says why it has not settled.
     Queued {
         lane: String,
         ahead: i64,
         head: Box<Explanation>,
     },
-    /// It has arrived at its lane or under its partition key, and no pick has seen to it: the next pick of any live worker
-    /// does.
+    /// The instance has arrived at its lane or under its partition key, and awaits placement: the
+    /// next pick of any live worker does that.
     NotPlaced { live_workers: i64 },
-    /// It is another's turn under its partition key.
+    /// Another instance holds the partition.
     HeldBack {
         partition: String,
         holder: Box<Explanation>,
     },
-    /// It failed for good, and its lane stands still behind it until somebody retries, skips or discards it. So many wait,
-    /// counted up to 10,001.
+    /// The instance failed for good and blocks its lane until an operator retries, skips or
+    /// discards it. `behind` counts the waiting instances, up to 10,001.
     BlocksLane {
         lane: String,
         tenant: String,
         behind: i64,
     },
-    /// Set aside: the build that claimed it could not decode it (`deaths` is 0), or so many workers died while it ran.
+    /// The instance was set aside for an operator. Either the build that claimed it could not
+    /// decode it (`deaths` is 0), or this many workers crashed while they ran it.
     Stuck { error: Option<String>, deaths: i16 },
-    /// No live worker works its queue.
+    /// No live worker serves its queue.
     QueueNotWorked { queue: String },
     /// Its queue is paused.
     QueuePaused {
@@ -134,7 +144,7 @@ pub enum Blocker {
         since: Timestamp,
         by: Option<String>,
     },
-    /// Its time has not come.
+    /// The instance is not due yet.
     NotDue { at: Timestamp },
     /// No live worker of its queue registered its machine and version.
     MachineNotServed {
@@ -142,30 +152,39 @@ pub enum Blocker {
         fsm_version: i32,
         queue: String,
     },
-    /// Live workers of its queue registered its machine and version, and none of them knows its step: a build that does has not
-    /// been deployed, or no longer runs.
+    /// Live workers of its queue registered its machine and version, but none of them knows its
+    /// step. A build that knows it has not been deployed, or no longer runs.
     NoWorkerForStep {
         fsm: String,
         fsm_version: i32,
         step: String,
         queue: String,
     },
-    /// So many processes died with it that each worker runs such a row one at a time.
+    /// Workers crashed with the instance so often that each worker runs at most one such instance
+    /// at a time.
     Suspect { deaths: i16 },
-    /// So many are due before it in its queue, counted up to 10,001.
+    /// This many instances of its queue are due before it, counted up to 10,001.
     Behind { count: i64 },
 }
 
 impl Inspect {
-    /// Letters and children of an instance, counted.
+    /// Counts the unconsumed signals and the children of an instance.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached or refuses the query.
     pub async fn relations(&self, id: i64) -> Result<Relations, Error> {
-        self.read("count letters and children", move |connection| async move {
+        self.read("count signals and children", move |connection| async move {
             relations(&connection, id).await
         })
         .await
     }
 
-    /// Why an instance does not run. `None`: there is no such instance.
+    /// Explains why an instance does not run. Returns `None` if there is no such instance.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached or refuses the query.
     pub async fn explain(&self, id: i64) -> Result<Option<Explanation>, Error> {
         self.read("explain an instance", move |connection| async move {
             Ok(explain(&connection, &[id], true, 0).await?.remove(&id))
@@ -206,7 +225,7 @@ async fn pending(connection: &Connection, row: &Instance) -> Result<Vec<PendingC
         .collect()
 }
 
-/// What the picker would ask about a row.
+/// The facts about a row that the picker's conditions depend on.
 struct Facts {
     now: Timestamp,
     paused_at: Option<Timestamp>,
@@ -218,19 +237,21 @@ struct Facts {
     pid: Option<i32>,
     alive: Option<bool>,
     before: i64,
-    /// Who leads its lane.
+    /// The worker that runs its lane.
     led_by: Option<String>,
-    /// Whether a live worker of its queue registered its machine and version, whichever steps it knows.
+    /// Whether a live worker of its queue registered its machine and version, no matter which steps
+    /// it knows.
     machine_served: bool,
 }
 
-/// `closely`: also how many are due before it, which costs something.
+/// Reads the facts about these rows. With `detailed`, it also counts the instances that are due
+/// before each, which costs more.
 async fn facts(
     connection: &Connection,
     ids: &[i64],
-    closely: bool,
+    detailed: bool,
 ) -> Result<HashMap<i64, Facts>, Fault> {
-    let rows = connection.query(&EXPLAIN, &[&ids, &closely]).await?;
+    let rows = connection.query(&EXPLAIN, &[&ids, &detailed]).await?;
     let read = |row: &tokio_postgres::Row| -> Result<(i64, Facts), Fault> {
         let facts = Facts {
             now: column(row, 1)?,
@@ -251,17 +272,17 @@ async fn facts(
     rows.iter().map(read).collect()
 }
 
-/// Where a row stands in its lane and under its partition key.
+/// The instances before and behind a row in its lane, and the holder of its partition.
 #[derive(Debug, Default, Clone, Copy)]
-struct Turn {
+struct Precedence {
     head: Option<i64>,
     ahead: i64,
     behind: i64,
     holder: Option<i64>,
 }
 
-impl Turn {
-    /// Whom this one waits for.
+impl Precedence {
+    /// Returns the instance that this row waits for.
     fn waits_for(self, row: &Instance) -> Option<i64> {
         let before = match row.status {
             Status::Queued => self.head,
@@ -272,7 +293,10 @@ impl Turn {
     }
 }
 
-async fn turns(connection: &Connection, rows: &[Instance]) -> Result<HashMap<i64, Turn>, Fault> {
+async fn precedences(
+    connection: &Connection,
+    rows: &[Instance],
+) -> Result<HashMap<i64, Precedence>, Fault> {
     let keyed = rows
         .iter()
         .filter(|row| row.lane_key.is_some() || row.partition_key.is_some());
@@ -280,43 +304,45 @@ async fn turns(connection: &Connection, rows: &[Instance]) -> Result<HashMap<i64
     if ids.is_empty() {
         return Ok(HashMap::new());
     }
-    let read = |row: &tokio_postgres::Row| -> Result<(i64, Turn), Fault> {
-        let turn = Turn {
+    let read = |row: &tokio_postgres::Row| -> Result<(i64, Precedence), Fault> {
+        let precedence = Precedence {
             head: column(row, 1)?,
             ahead: column(row, 2)?,
             behind: column(row, 3)?,
             holder: column(row, 4)?,
         };
-        Ok((column(row, 0)?, turn))
+        Ok((column(row, 0)?, precedence))
     };
     connection
-        .query(&TURNS, &[&ids])
+        .query(&PRECEDENCE, &[&ids])
         .await?
         .iter()
         .map(read)
         .collect()
 }
 
-/// Several statements, so a row may move on between them: it is an answer for people. `closely`: with letters, children and
-/// how many are due before it. As many statements for many as for one, but for what is asked closely.
+/// Explains these instances. It sends several statements, so a row may change between them: the
+/// result is for people. With `detailed`, it adds signals, children and the number of instances
+/// that are due before. Without details, the number of statements does not depend on the number of
+/// ids.
 pub(super) fn explain<'a>(
     connection: &'a Connection,
     ids: &'a [i64],
-    closely: bool,
+    detailed: bool,
     level: u8,
 ) -> LocalBoxFuture<'a, Result<HashMap<i64, Explanation>, Fault>> {
     Box::pin(async move {
         let rows = inspect::many(connection, ids).await?;
-        let mut facts = facts(connection, ids, closely).await?;
-        let turns = turns(connection, &rows).await?;
-        let turn_of = |row: &Instance| turns.get(&row.id).copied().unwrap_or_default();
+        let mut facts = facts(connection, ids, detailed).await?;
+        let precedences = precedences(connection, &rows).await?;
+        let precedence_of = |row: &Instance| precedences.get(&row.id).copied().unwrap_or_default();
         let before: Vec<i64> = rows
             .iter()
-            .filter_map(|row| turn_of(row).waits_for(row))
+            .filter_map(|row| precedence_of(row).waits_for(row))
             .collect();
         let before = match before.as_slice() {
             [_, ..] if level + 1 < LEVELS_MAX => {
-                explain(connection, &before, closely, level + 1).await?
+                explain(connection, &before, detailed, level + 1).await?
             }
             _ => HashMap::new(),
         };
@@ -326,9 +352,9 @@ pub(super) fn explain<'a>(
                 continue;
             };
             let now = facts.now;
-            let mut blockers = blockers(&row, facts, turn_of(&row), &before);
-            if closely {
-                look_closely(connection, &row, &mut blockers).await?;
+            let mut blockers = blockers(&row, facts, precedence_of(&row), &before);
+            if detailed {
+                add_details(connection, &row, &mut blockers).await?;
             }
             explanations.insert(
                 row.id,
@@ -343,8 +369,8 @@ pub(super) fn explain<'a>(
     })
 }
 
-/// What a wait has in its inbox, and which children a join waits for.
-async fn look_closely(
+/// Adds the signals in the inbox to a wait, and the pending children to a join.
+async fn add_details(
     connection: &Connection,
     row: &Instance,
     blockers: &mut [Blocker],
@@ -366,11 +392,11 @@ async fn look_closely(
 fn blockers(
     row: &Instance,
     facts: Facts,
-    turn: Turn,
+    precedence: Precedence,
     before: &HashMap<i64, Explanation>,
 ) -> Vec<Blocker> {
     match row.status {
-        Status::Runnable if row.held_back => held_back(row, facts, turn, before),
+        Status::Runnable if row.held_back => held_back(row, facts, precedence, before),
         Status::Runnable => runnable(row, facts),
         Status::Executing => vec![Blocker::Executing {
             worker: row.locked_by.clone().unwrap_or_default(),
@@ -397,7 +423,7 @@ fn blockers(
                 children: Vec::new(),
             }]
         }
-        Status::Queued => queued(row, facts, turn, before),
+        Status::Queued => queued(row, facts, precedence, before),
         Status::Stuck => vec![Blocker::Stuck {
             error: row.last_error.clone(),
             deaths: row.crash_count,
@@ -410,9 +436,10 @@ fn blockers(
             let blocks = row.blocks_its_lane().then(|| Blocker::BlocksLane {
                 lane: row.lane_key.clone().unwrap_or_default(),
                 tenant: row.tenant.clone(),
-                behind: turn.behind,
+                behind: precedence.behind,
             });
-            // Cancelled while its step ran: the step has not ended, and keeps the lane or the partition key.
+            // The instance was cancelled while its step ran. The step has not ended, and the
+            // instance keeps its lane or its partition key.
             let runs = row
                 .locked_by
                 .clone()
@@ -427,15 +454,17 @@ fn blockers(
     }
 }
 
-/// In a lane. While workers live, one without a place gets it with the next pick: what keeps it is the head.
+/// Returns the blockers of an instance that waits in a lane. While workers are alive, an instance
+/// without a lane position gets one with the next pick, so the head of the lane is named first.
 fn queued(
     row: &Instance,
     facts: Facts,
-    turn: Turn,
+    precedence: Precedence,
     before: &HashMap<i64, Explanation>,
 ) -> Vec<Blocker> {
-    // Who is first in a lane that is led runs there, and will be seen to execute if it lasts.
-    if let (Some(worker), true) = (facts.led_by, turn.head == Some(row.id)) {
+    // The first instance of a lane that has a lane worker runs there without a claim. If its step
+    // lasts, the worker claims it and its status becomes `executing`.
+    if let (Some(worker), true) = (facts.led_by, precedence.head == Some(row.id)) {
         return vec![Blocker::Executing {
             worker,
             host: facts.host,
@@ -443,10 +472,10 @@ fn queued(
             alive: facts.alive == Some(true),
         }];
     }
-    let head = turn.waits_for(row).and_then(|id| before.get(&id));
+    let head = precedence.waits_for(row).and_then(|id| before.get(&id));
     let behind = head.map(|head| Blocker::Queued {
         lane: row.lane_key.clone().unwrap_or_default(),
-        ahead: turn.ahead,
+        ahead: precedence.ahead,
         head: Box::new(head.clone()),
     });
     let not_placed = (!row.in_lane || head.is_none()).then_some(Blocker::NotPlaced {
@@ -458,14 +487,15 @@ fn queued(
     }
 }
 
-/// Under a partition key, not in the picker's index at all; then whatever else would keep it.
+/// Returns the blockers of an instance that waits for its partition. The picker's index does not
+/// contain it; so the holder of the partition is named first, then every other condition.
 fn held_back(
     row: &Instance,
     facts: Facts,
-    turn: Turn,
+    precedence: Precedence,
     before: &HashMap<i64, Explanation>,
 ) -> Vec<Blocker> {
-    let first = match turn.waits_for(row).and_then(|id| before.get(&id)) {
+    let first = match precedence.waits_for(row).and_then(|id| before.get(&id)) {
         Some(holder) => Blocker::HeldBack {
             partition: row.partition_key.clone().unwrap_or_default(),
             holder: Box::new(holder.clone()),
@@ -478,8 +508,9 @@ fn held_back(
     std::iter::once(first).chain(others).collect()
 }
 
-/// As `gen_durable.pick` goes: a process asks for its own queues, leaves out the paused ones, reads what is due, the first
-/// first, and takes what it can run; suspects apart.
+/// Returns the blockers of a runnable instance, in the order of `gen_durable.pick`: a worker asks
+/// for its own queues, leaves out paused ones, reads the rows that are due in order, and claims
+/// those that it can run. Suspects are read separately.
 fn runnable(row: &Instance, facts: Facts) -> Vec<Blocker> {
     let queue = || row.queue.clone();
     let mut blockers = Vec::new();
@@ -498,7 +529,7 @@ fn runnable(row: &Instance, facts: Facts) -> Vec<Blocker> {
             at: row.eligible_at,
         });
     }
-    // That nobody works the queue says it already.
+    // If no worker serves the queue, `QueueNotWorked` says so already.
     if facts.workers_able == 0 && facts.workers_of_queue > 0 {
         let (fsm, fsm_version) = (row.fsm.clone(), row.fsm_version);
         blockers.push(match facts.machine_served {

@@ -1,4 +1,5 @@
-//! What hangs on one instance: its letters and its children, as many as people read; and pages of children for its steps.
+//! The signals and children of one instance: lists for people, bounded in length, and pages of
+//! children for its steps.
 
 use jiff::Timestamp;
 
@@ -12,29 +13,29 @@ use super::{
 };
 use crate::{error::Error, id::Status};
 
-sql!(LETTERS, "letters.sql", [INT8, INT4]);
+sql!(INBOX, "letters.sql", [INT8, INT4]);
 sql!(CHILDREN, "children.sql", [INT8, INT4]);
 sql!(CHILDREN_COUNTS, "children_counts.sql", [INT8, INT4]);
 sql!(CHILDREN_PAGE, "children_page.sql", [INT8, INT8, TEXT_ARRAY]);
 sql!(CHILDREN_OF_SPAWN, "children_of_spawn.sql", [INT8]);
 
-/// So many letters and children are shown.
+/// The largest number of signals, and of children, in a list for people.
 const SHOWN_MAX: i32 = 200;
 
-/// A letter that no step has consumed.
+/// A signal that no step has consumed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs)]
 pub struct InboxLetter {
     pub id: i64,
     pub name: String,
-    /// JSON.
+    /// The payload, as JSON.
     pub payload: String,
     pub dedup_key: Option<String>,
     pub inserted_at: Timestamp,
 }
 
-/// A child.
+/// A child of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs)]
@@ -43,7 +44,8 @@ pub struct ChildInfo {
     pub fsm: String,
     pub step: String,
     pub status: Status,
-    /// Which spawn of its parent it counts for. None: its parent was told, and it was run again since.
+    /// The spawn of the parent that this child counts for. `None`: its end was already counted, and
+    /// the child was retried after that.
     pub generation: Option<i32>,
     pub last_error: Option<String>,
     pub inserted_at: Timestamp,
@@ -56,17 +58,21 @@ pub struct ChildInfo {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Children {
-    /// By status, counted up to 10,001 in all.
+    /// The number of children by status, counted up to 10,001 in all.
     pub counts: Vec<(Status, i64)>,
-    /// The newest 200, the last spawn's first.
+    /// The newest 200 children. Those of the last spawn are first.
     pub children: Vec<ChildInfo>,
 }
 
 impl Inspect {
-    /// The letters that no step of it has consumed, the oldest first: 200 at most.
+    /// Returns the signals of an instance that no step has consumed, the oldest first, at most 200.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached or refuses the query.
     pub async fn inbox(&self, id: i64) -> Result<Vec<InboxLetter>, Error> {
         self.read("read an inbox", move |connection| async move {
-            let rows = connection.query(&LETTERS, &[&id, &SHOWN_MAX]).await?;
+            let rows = connection.query(&INBOX, &[&id, &SHOWN_MAX]).await?;
             rows.iter()
                 .map(|row| {
                     Ok(InboxLetter {
@@ -82,7 +88,11 @@ impl Inspect {
         .await
     }
 
-    /// Its children.
+    /// Returns the children of an instance.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached or refuses the query.
     pub async fn children(&self, id: i64) -> Result<Children, Error> {
         self.read("list children", move |connection| async move {
             let mut all = Children::default();
@@ -113,7 +123,8 @@ impl Inspect {
     }
 }
 
-/// Reads a page of the children of the last spawn, behind a child and of these machines, as JSON. `None`: the parent is gone.
+/// Reads a page of the children of the last spawn, as JSON: those with an id after `after` that
+/// belong to one of these machines. Returns `None` if the parent does not exist.
 pub(crate) async fn page(
     connection: &Connection,
     parent: i64,

@@ -1,33 +1,37 @@
-//! What an error of the database means for whoever called: an outage is not a failure of a step.
+//! Classifies database errors by their meaning for the caller. An outage is not a failure of a
+//! step.
 
 use tokio_postgres::error::SqlState;
 
 use crate::error::{Error, Kind};
 
-/// What the driver says of a value that it cannot put into a message…
+/// How the driver's error texts begin for a value that it cannot encode.
 const UNSENDABLE: [&str; 2] = ["error serializing parameter", "error encoding message"];
-/// …and of an answer that is not one: of a broken proxy, say. What the server did is not known.
+/// The driver's error texts for a reply that it cannot decode, for example from a broken proxy.
+/// Whether the server executed the statement is unknown.
 const UNREADABLE: [&str; 2] = [
     "unexpected message from server",
     "error parsing response from server",
 ];
 
-/// What `gen_durable.conclude` raises if a signal of an outbox meets a full inbox.
+/// The SQLSTATE that `gen_durable.conclude` raises if a signal of an outbox is sent to a full
+/// inbox.
 const INBOX_FULL: &str = "P0D01";
 
 /// A statement that did not succeed.
 #[derive(Debug)]
 pub enum Fault {
-    /// The database could not be reached, or refused before it did anything: nothing happened.
+    /// The database could not be reached, or refused before it did anything. Nothing was done.
     Away(String),
-    /// The connection broke while the statement was under way: it happened, or it did not.
+    /// The connection broke while the statement was running. Whether it was executed is unknown.
     Lost(String),
-    /// Somebody else holds a lock (or we were the victim of a deadlock): nothing happened, try again.
+    /// Another transaction holds a lock, or Postgres chose this transaction as the victim of a
+    /// deadlock. Nothing was done; try again.
     Busy(String),
-    /// The server cancelled the statement (a `statement_timeout` of its own, or an operator): nothing happened. A smaller one may
-    /// succeed.
+    /// The server cancelled the statement, because of a `statement_timeout` of its own or by an
+    /// operator. Nothing was done. A smaller statement may succeed.
     TimedOut(String),
-    /// The database looked at it and said no: the same again would be refused again.
+    /// The database rejected the statement. The same statement would be rejected again.
     Refused {
         code: Option<SqlState>,
         message: String,
@@ -38,13 +42,13 @@ impl Fault {
     pub(crate) fn of(error: &tokio_postgres::Error) -> Fault {
         let message = describe(error);
         let Some(code) = error.code() else {
-            let said = error.to_string();
+            let text = error.to_string();
             let is_io = || {
                 std::error::Error::source(error).is_some_and(|source| source.is::<std::io::Error>())
             };
-            return if UNSENDABLE.iter().any(|words| said.starts_with(words)) {
+            return if UNSENDABLE.iter().any(|words| text.starts_with(words)) {
                 Fault::unsendable(message)
-            } else if error.is_closed() || UNREADABLE.contains(&said.as_str()) || is_io() {
+            } else if error.is_closed() || UNREADABLE.contains(&text.as_str()) || is_io() {
                 Fault::Lost(message)
             } else {
                 Fault::Refused {
@@ -56,7 +60,7 @@ impl Fault {
         Fault::by_code(code.code(), message)
     }
 
-    /// A value that cannot be sent: it never left this process.
+    /// Creates the fault of a value that cannot be encoded. The statement was not sent.
     pub(crate) fn unsendable(message: String) -> Fault {
         Fault::Refused {
             code: Some(SqlState::DATA_EXCEPTION),
@@ -64,7 +68,8 @@ impl Fault {
         }
     }
 
-    /// Of a statement that comes before anything is written: what was lost then has not happened.
+    /// Converts the fault of a statement that precedes every write: if its reply was lost, nothing
+    /// was written, so `Lost` becomes `Away`.
     pub(crate) fn before_any_write(self) -> Fault {
         match self {
             Fault::Lost(message) => Fault::Away(message),
@@ -72,15 +77,17 @@ impl Fault {
         }
     }
 
-    /// By what the server said.
+    /// Classifies an error by the SQLSTATE of the server.
     pub(crate) fn by_code(code: &str, message: String) -> Fault {
         match code {
             "55P03" | "40P01" | "40001" => Fault::Busy(message),
-            // The server goes down, or our session was ended: it may have been at any point of its work.
+            // The server shuts down, or the session was terminated. Either can happen at any point
+            // of the statement.
             code if code.starts_with("57P") => Fault::Lost(message),
             "57014" => Fault::TimedOut(message),
-            // Read-only, out of memory, of disk, of connections, still starting,
-            // an I/O error, a transaction that was left idle for too long: not the statement's fault.
+            // The server is read-only, still starting, out of memory, disk space or connections, or
+            // has an I/O error; or it ended a transaction that was idle for too long. None of these
+            // is caused by the statement.
             "25006" | "25P03" => Fault::Away(message),
             code if ["08", "53", "58", "F0", "XX"]
                 .iter()
@@ -95,14 +102,15 @@ impl Fault {
         }
     }
 
-    /// Whether waiting and trying again is the right answer.
+    /// Returns whether the fault is an outage: the right reaction is to wait and try again.
     pub(crate) fn is_infrastructure(&self) -> bool {
         matches!(self, Fault::Away(_) | Fault::Lost(_) | Fault::TimedOut(_))
     }
 
-    /// Whether it is the data that was refused: a value, a constraint, a limit, a trigger's exception. Anything else that a
-    /// server says no to (rights that are not granted yet, a schema between two migrations) is nobody's outcome's fault, and so is
-    /// what comes without a SQLSTATE: an answer that cannot be read.
+    /// Returns whether the database refused the data: a value, a constraint, a limit, an exception
+    /// of a trigger. Every other refusal (missing privileges, a schema between two migrations) is
+    /// not caused by a step result. Neither is a fault without a SQLSTATE: a reply that cannot be
+    /// read.
     pub(crate) fn blames_the_data(&self) -> bool {
         match self {
             Fault::Refused {
@@ -114,17 +122,18 @@ impl Fault {
         }
     }
 
-    /// Whether a signal of an outbox met a full inbox: the same outcome may be accepted later.
+    /// Returns whether a signal of an outbox was sent to a full inbox. The same step result may be
+    /// accepted later.
     pub(crate) fn is_full_inbox(&self) -> bool {
         matches!(self, Fault::Refused { code: Some(code), .. } if code.code() == INBOX_FULL)
     }
 
-    /// Whether a key is taken.
+    /// Returns whether a unique key is taken.
     pub(crate) fn is_taken_key(&self) -> bool {
         matches!(self, Fault::Refused { code: Some(code), .. } if *code == SqlState::UNIQUE_VIOLATION)
     }
 
-    /// The same news for another who waited for it.
+    /// Copies the fault for another caller that waited for the same result.
     pub(crate) fn again(&self) -> Fault {
         match self {
             Fault::Away(message) => Fault::Away(message.clone()),
@@ -148,7 +157,8 @@ impl Fault {
         }
     }
 
-    /// As the answer to a caller. `doing` reads after "could not": "enqueue 3 instances".
+    /// Converts the fault into the error that a caller receives. `doing` completes the sentence
+    /// "could not …": "enqueue 3 instances".
     pub(crate) fn into_error(self, doing: &str) -> Error {
         match self {
             Fault::Away(message) | Fault::Busy(message) | Fault::TimedOut(message) => Error::new(

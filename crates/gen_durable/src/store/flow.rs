@@ -1,4 +1,4 @@
-//! The ways that instances go from step to step, as their stories tell.
+//! Edges between steps, counted from the recorded history of instances.
 
 use jiff::Timestamp;
 
@@ -7,34 +7,40 @@ use crate::error::Error;
 
 sql!(EDGES, "edges.sql", [INT4]);
 
-/// So many lines of stories are read: those of the newest instances.
-const LINES_MAX: i32 = 5_000;
+/// The number of history rows that are read: those of the newest instances.
+const HISTORY_ROWS_MAX: i32 = 5_000;
 
-/// A way from one step to another.
+/// A transition from one step to another, aggregated over instances.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Edge {
     /// The machine.
     pub fsm: String,
-    /// What led there: `next`, `sleep`, `wait`, `spawn`, `retry`, `failure`, `done`, `stop`, `deadline`, …
+    /// The outcome that caused it: `next`, `sleep`, `wait`, `spawn`, `retry`, `failure`, `done`,
+    /// `stop`, `deadline`, …
     pub outcome: String,
-    /// Where it stood.
+    /// The step before.
     pub from: String,
-    /// Where it stands since.
+    /// The step after.
     pub to: String,
-    /// How often, among the lines that were read.
+    /// How often it happened, among the history rows that were read.
     pub count: i64,
-    /// How long the step ran, on average, in seconds.
+    /// The average run time of the step, in seconds.
     pub took_seconds: Option<f64>,
-    /// When somebody last went it.
+    /// When it last happened.
     pub last_at: Timestamp,
 }
 
 impl Inspect {
-    /// The ways that the newest instances went: of the last 5,000 lines of stories.
+    /// Returns the edges between steps, counted over the last 5,000 history rows of the newest
+    /// instances.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached or refuses the query.
     pub async fn edges(&self) -> Result<Vec<Edge>, Error> {
-        self.read("read the ways of instances", |connection| async move {
-            let rows = connection.query(&EDGES, &[&LINES_MAX]).await?;
+        self.read("count the edges between steps", |connection| async move {
+            let rows = connection.query(&EDGES, &[&HISTORY_ROWS_MAX]).await?;
             rows.iter()
                 .map(|row| {
                     Ok(Edge {

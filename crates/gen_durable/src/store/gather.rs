@@ -1,6 +1,7 @@
 //! Gathers requests of concurrent callers into shared statements.
 //!
-//! While a statement is under way further requests wait, and share the next one. A caller that is alone waits for nothing.
+//! While a statement is running, further requests are collected, and share the next one. A single
+//! caller does not wait.
 
 use std::{
     collections::VecDeque,
@@ -12,25 +13,27 @@ use tokio::sync::oneshot;
 use super::{enqueue::Inserted, events::Placed, fault::Fault, inspect::End};
 use crate::{birth::New, error::Error, event::Fact};
 
-/// Bytes of JSON in a shared statement. A request that is larger than this goes alone.
+/// The largest number of bytes of JSON in a shared statement. A larger request is sent in a
+/// statement of its own.
 pub(crate) const GATHERED_BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// What a pool gathers.
+/// The requests that a pool gathers, by kind.
 #[derive(Debug, Default)]
 pub(crate) struct Gathers {
-    /// Enqueues that insert and wait for no other transaction.
+    /// Enqueues that only insert, and so wait for no other transaction.
     pub(crate) plain: Gather<New, Inserted>,
-    /// Enqueues with a key, a lane or a partition key: they may wait for another transaction.
+    /// Enqueues with a key, a lane or a partition key. They may wait for another transaction.
     pub(crate) keyed: Gather<New, Inserted>,
     pub(crate) events: Gather<Fact, Placed>,
-    /// Ids of instances whose end a caller waits for. `None`: there is no such instance.
+    /// Ids of instances for which a caller waits until they settle. `None`: there is no such
+    /// instance.
     pub(crate) ends: Gather<i64, Option<End>>,
 }
 
-/// Requests of one kind that wait for the statement under way.
+/// Requests of one kind, collected while a statement is running.
 #[derive(Debug)]
 pub(crate) struct Gather<T, A> {
-    /// Guarded for a moment, never over an await.
+    /// Held briefly, never over an await.
     pending: Mutex<Pending<T, A>>,
 }
 
@@ -40,18 +43,18 @@ struct Pending<T, A> {
     under_way: bool,
 }
 
-/// A request, and the caller that waits for its answer.
+/// A request, and the channel to the caller that waits for its result.
 #[derive(Debug)]
 pub(crate) struct Asked<T, A> {
     pub(crate) item: T,
     answer: oneshot::Sender<Result<A, Error>>,
 }
 
-/// The answer to a request, later.
+/// The future result of a request.
 pub(crate) type Answered<A> = oneshot::Receiver<Result<A, Error>>;
 
 impl<T, A> Gather<T, A> {
-    /// Adds a request. Returns true if no statement is under way: the caller then starts one.
+    /// Adds a request. Returns true if no statement is running; the caller then starts one.
     pub(crate) fn add(&self, item: T) -> (Answered<A>, bool) {
         let (answer, answered) = oneshot::channel();
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
@@ -59,15 +62,17 @@ impl<T, A> Gather<T, A> {
         (answered, !std::mem::replace(&mut pending.under_way, true))
     }
 
-    /// Takes the requests for the next statement: at most `max` of them, and at most [`GATHERED_BYTES_MAX`] bytes by
-    /// `weight`. `None`: there are none, and the next caller starts a statement.
+    /// Removes the requests for the next statement: at most `max` of them, and at most
+    /// [`GATHERED_BYTES_MAX`] bytes by `weight`. Returns `None` if there are none; the next caller
+    /// then starts a statement.
     pub(crate) fn take(
         &self,
         max: usize,
         weight: impl Fn(&T) -> usize,
     ) -> Option<Vec<Asked<T, A>>> {
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        // A caller that has gone away asks for nothing any more: after an outage they would all come at once.
+        // A caller that has dropped its future needs no result. Without this, all requests that
+        // were dropped during an outage would be sent when it ends.
         pending.waiting.retain(|asked| !asked.answer.is_closed());
         if pending.waiting.is_empty() {
             pending.under_way = false;
@@ -90,13 +95,13 @@ impl<T, A> Gather<T, A> {
 }
 
 impl<T, A> Asked<T, A> {
-    /// Answers the caller, if it still waits.
+    /// Sends the result to the caller, if it still waits.
     pub(crate) fn answer(self, answer: Result<A, Error>) {
         drop(self.answer.send(answer));
     }
 }
 
-/// Tells every caller of a statement what became of it.
+/// Sends the fault of a shared statement to every caller of it.
 pub(crate) fn fail_all<T, A>(batch: Vec<Asked<T, A>>, fault: &Fault, doing: &str) {
     for asked in batch {
         asked.answer(Err(fault.again().into_error(doing)));
@@ -127,7 +132,7 @@ mod tests {
         assert_eq!(
             starts.iter().filter(|starts| **starts).count(),
             1,
-            "one caller starts the statements"
+            "exactly one caller starts a statement"
         );
         let mut taken = Vec::new();
         while let Some(batch) = gather.take(3, |bytes| *bytes) {
@@ -145,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_whose_caller_has_gone_is_not_sent() {
+    fn a_request_of_a_caller_that_has_dropped_its_future_is_not_sent() {
         let gather = Gather::<u8, ()>::default();
         let (gone, _) = gather.add(1);
         let (_here, _) = gather.add(2);

@@ -1,4 +1,5 @@
-//! Read-only: lists, counts, one instance. For the CLI and the dashboard, and for a caller who waits.
+//! Read-only queries: lists, counts, single instances. For the CLI and the dashboard, and for
+//! callers that wait until an instance settles.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -28,10 +29,11 @@ sql!(UNSERVED, "unserved.sql", []);
 sql!(QUEUES, "queues.sql", []);
 sql!(SERVER, "server.sql", []);
 
-/// Callers that wait for the ends of instances share a statement, up to this many: each row may carry a large result.
+/// The largest number of callers that share a statement while they wait for instances to settle.
+/// Each row may carry a large result.
 const ENDS_MAX: usize = 64;
 
-/// An instance, as `durable show` shows it.
+/// An instance, with the columns that `durable show` prints.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 #[allow(missing_docs)] // The columns of the row, by their names.
@@ -81,41 +83,44 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// Whether it has its lane: it runs, or will, or waits for something, or has failed and was to keep its place; and all
-    /// others in the lane wait for it. One that has just begun after another in its lane is still `queued`, for some 50 ms at
-    /// the most, and not counted.
+    /// Returns whether the instance is the head of its lane: it runs, may run, waits for signals or
+    /// children, or has failed and blocks the lane. All others in the lane wait for it. An instance
+    /// that the lane's worker has just started after its predecessor is still `queued`, for about
+    /// 50 ms at most, and is not counted as a head.
     pub fn is_lane_head(&self) -> bool {
         self.in_lane && self.status != Status::Queued
     }
 
-    /// Whether its lane stands still behind it: it failed for good, and was to keep its place.
+    /// Returns whether the instance blocks its lane: it failed for good, and keeps its lane
+    /// position until an operator decides.
     pub fn blocks_its_lane(&self) -> bool {
         self.in_lane && self.status == Status::Failed
     }
 }
 
-/// Which instances to list: the newest first, from `before` on down.
+/// Selects the instances of a list. The list is ordered from the newest to the oldest, and begins
+/// below `before`.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    /// Of this machine only.
+    /// Only instances of this machine.
     pub machine: Option<String>,
-    /// In this status only.
+    /// Only instances in this status.
     pub status: Option<Status>,
-    /// Of this queue only.
+    /// Only instances of this queue.
     pub queue: Option<String>,
-    /// Of this tenant only.
+    /// Only instances of this tenant.
     pub tenant: Option<String>,
-    /// Of this lane only, whether they have left it or not. A lane belongs to a tenant.
+    /// Only instances of this lane, including those that have left it. A lane belongs to a tenant.
     pub lane: Option<String>,
-    /// Under this partition key only. A key belongs to a tenant.
+    /// Only instances under this partition key. A key belongs to a tenant.
     pub partition: Option<String>,
-    /// Only ids below this one: the last of the page before.
+    /// Only instances with an id below this one: the last id of the page before.
     pub before: Option<i64>,
-    /// At most this many (200 at the most).
+    /// The size of the page, 200 at the most.
     pub limit: usize,
 }
 
-/// How many instances stand where.
+/// The number of instances at one step in one status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs)]
@@ -127,7 +132,7 @@ pub struct Count {
     pub count: i64,
 }
 
-/// A process that runs steps.
+/// A worker: a process that runs steps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs)]
@@ -139,7 +144,7 @@ pub struct WorkerInfo {
     pub machines: Vec<String>,
     pub started_at: Timestamp,
     pub lease_expires_at: Timestamp,
-    /// Whether its lease has not run out.
+    /// Whether its lease has not expired.
     pub alive: bool,
 }
 
@@ -150,12 +155,13 @@ pub struct WorkerInfo {
 pub struct QueueInfo {
     pub name: String,
     pub paused: bool,
-    /// Due and waiting, counted up to 10,001.
+    /// Instances that are due and wait, counted up to 10,001.
     pub due: i64,
     pub executing: i64,
-    /// Waiting in a lane behind its head, among the first 10,001 of all queues that do.
+    /// Instances that wait in a lane behind its head. Only the first 10,001 of all queues are
+    /// counted.
     pub queued: i64,
-    /// Waiting for a turn under a partition key, among the first 10,001 of all queues that do.
+    /// Instances that wait for their partition. Only the first 10,001 of all queues are counted.
     pub held_back: i64,
 }
 
@@ -166,27 +172,30 @@ pub struct QueueInfo {
 pub struct Unserved {
     pub fsm: String,
     pub fsm_version: i32,
-    /// The step that no live worker knows. `None`: no live worker registered the machine and version at all.
+    /// The step that no live worker knows. `None`: no live worker registered the machine and
+    /// version at all.
     pub step: Option<String>,
     pub count: i64,
 }
 
-/// Looking at a schema without changing it.
+/// Reads a schema without changing it: for tools and for people.
 #[derive(Debug, Clone)]
 pub struct Inspect {
     pool: Pool,
-    /// How long a statement may take on the server, and the turn to use the connection: a transaction cannot be shared.
+    /// How long a statement may take on the server, and the mutex that lets one bounded read run at
+    /// a time.
     bound: Option<(Duration, Arc<tokio::sync::Mutex<()>>)>,
 }
 
 impl Inspect {
-    /// Look through this pool.
+    /// Creates an `Inspect` that reads through this pool.
     pub fn new(pool: Pool) -> Inspect {
         Inspect { pool, bound: None }
     }
 
-    /// The same, in read-only transactions in which the server gives up a statement after this long. Such reads take turns:
-    /// give them a pool of their own, by [`Pool::beside`].
+    /// Returns an `Inspect` that reads in read-only transactions, in which the server cancels a
+    /// statement after this long. Such reads run one at a time: give them a pool of their own, with
+    /// [`Pool::beside`].
     pub fn bounded(self, statement_timeout: Duration) -> Inspect {
         Inspect {
             bound: Some((statement_timeout, Arc::default())),
@@ -194,7 +203,11 @@ impl Inspect {
         }
     }
 
-    /// Instances, the newest first.
+    /// Returns a page of instances, the newest first.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached or refuses the query.
     pub async fn list(&self, filter: Filter) -> Result<Vec<Instance>, Error> {
         let limit = i32::try_from(filter.limit.clamp(1, 200)).unwrap_or(200);
         self.read("list instances", move |connection| async move {
@@ -219,7 +232,11 @@ impl Inspect {
         .await
     }
 
-    /// One instance.
+    /// Returns one instance, if it exists.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached or refuses the query.
     pub async fn show(&self, id: i64) -> Result<Option<Instance>, Error> {
         self.read("show an instance", move |connection| async move {
             one(&connection, id).await
@@ -227,7 +244,12 @@ impl Inspect {
         .await
     }
 
-    /// How many stand where. It reads every row: for people, not for loops.
+    /// Counts the instances by machine, step and status. It reads every row, so do not call it in a
+    /// loop.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached or refuses the query.
     pub async fn counts(&self) -> Result<Vec<Count>, Error> {
         self.read("count instances", |connection| async move {
             let rows = connection.query(&COUNTS, &[]).await?;
@@ -246,7 +268,11 @@ impl Inspect {
         .await
     }
 
-    /// The workers, dead ones that nobody has buried yet included.
+    /// Returns the workers, including expired ones that no reaper has removed yet.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached or refuses the query.
     pub async fn workers(&self) -> Result<Vec<WorkerInfo>, Error> {
         self.read("list workers", |connection| async move {
             let rows = connection.query(&WORKERS, &[]).await?;
@@ -268,7 +294,11 @@ impl Inspect {
         .await
     }
 
-    /// The queues that hold live work or are paused.
+    /// Returns the queues that have live instances or are paused.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached or refuses the query.
     pub async fn queues(&self) -> Result<Vec<QueueInfo>, Error> {
         self.read("list queues", |connection| async move {
             let rows = connection.query(&QUEUES, &[]).await?;
@@ -288,11 +318,16 @@ impl Inspect {
         .await
     }
 
-    /// Live instances for which there is no worker: no live one registered their machine and version ("no live worker runs
-    /// checkout v3"), or none of those that did knows their step.
+    /// Returns the live instances that have no worker, grouped: either no live worker registered
+    /// their machine and version ("no live worker runs checkout v3"), or none of those that did
+    /// knows their step.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached or refuses the query.
     pub async fn unserved(&self) -> Result<Vec<Unserved>, Error> {
         self.read(
-            "look for work that nobody can run",
+            "list instances that no worker can run",
             |connection| async move {
                 let rows = connection.query(&UNSERVED, &[]).await?;
                 rows.iter()
@@ -317,7 +352,7 @@ impl Inspect {
         F: FnOnce(std::rc::Rc<Connection>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, Fault>> + 'static,
     {
-        let Some((timeout, turn)) = self.bound.clone() else {
+        let Some((timeout, one_at_a_time)) = self.bound.clone() else {
             return self
                 .pool
                 .apart(act)
@@ -325,15 +360,16 @@ impl Inspect {
                 .map_err(|fault| fault.into_error(doing));
         };
         let bounded = self.pool.apart(move |connection| async move {
-            let _turn = turn.lock().await;
+            let _guard = one_at_a_time.lock().await;
             within(&connection, timeout, act(connection.clone())).await
         });
         bounded.await?.map_err(|fault| fault.into_error(doing))
     }
 }
 
-/// In a transaction of its own, since a pooler keeps a setting no longer than that. Nothing is compiled: looks are bounded, but the
-/// planner does not know how soon they end, and would spend more on that than the look takes.
+/// Runs reads in a transaction of its own, because a pooler keeps a setting no longer than a
+/// transaction. JIT is off: the reads are bounded, but the planner does not know how early they
+/// stop, and would spend more on compilation than the read takes.
 async fn within<T>(
     connection: &Connection,
     timeout: Duration,
@@ -353,7 +389,7 @@ async fn within<T>(
     answer
 }
 
-/// How an instance stands, for a caller that waits for its end.
+/// The status of an instance, for a caller that waits until it settles.
 #[derive(Debug, Clone)]
 pub(crate) struct End {
     pub(crate) status: Status,
@@ -364,7 +400,7 @@ pub(crate) struct End {
     pub(crate) failures: i32,
 }
 
-/// Returns how an instance stands. Callers that ask at the same time share a statement.
+/// Returns the status of an instance. Concurrent callers share a statement.
 pub(crate) async fn end_of(pool: &Pool, id: i64) -> Result<Option<End>, Error> {
     let (answered, begins) = pool.inner.gathers.ends.add(id);
     if begins {
@@ -373,9 +409,11 @@ pub(crate) async fn end_of(pool: &Pool, id: i64) -> Result<Option<End>, Error> {
             answer_all(&flushed, &connection).await
         })?;
     }
-    answered
-        .await
-        .map_err(|_| Error::broken("a question was never answered"))?
+    answered.await.map_err(|_| {
+        Error::broken(
+            "a query for the status of an instance got no result: the database thread has ended",
+        )
+    })?
 }
 
 async fn answer_all(pool: &Pool, connection: &Connection) {
@@ -390,7 +428,7 @@ async fn answer_all(pool: &Pool, connection: &Connection) {
                     asked.answer(Ok(end));
                 }
             }
-            Err(fault) => fail_all(batch, &fault, "look whether an instance has settled"),
+            Err(fault) => fail_all(batch, &fault, "check whether an instance has settled"),
         }
     }
 }
@@ -411,7 +449,7 @@ async fn ends_of(connection: &Connection, ids: &[i64]) -> Result<HashMap<i64, En
     rows.iter().map(read).collect()
 }
 
-/// What the server says of itself.
+/// Facts about the server and the schema, read when an engine starts.
 #[derive(Debug, Clone)]
 pub(crate) struct Server {
     pub(crate) max_connections: i32,
@@ -419,10 +457,10 @@ pub(crate) struct Server {
     pub(crate) synchronous_commit: String,
     pub(crate) fsync: String,
     pub(crate) read_only: bool,
-    /// A fresh random id, for whoever needs one.
+    /// A fresh random id. An engine uses it as the id of its worker.
     pub(crate) random_id: String,
     pub(crate) isolation: String,
-    /// The random name of this schema.
+    /// The random id of this installation of the schema.
     pub(crate) installation: String,
 }
 
@@ -430,7 +468,7 @@ pub(crate) async fn server(connection: &Connection) -> Result<Server, Fault> {
     let rows = connection.query(&SERVER, &[]).await?;
     let row = rows.first().ok_or(Fault::Refused {
         code: None,
-        message: "the server said nothing of itself".into(),
+        message: "the server returned no row about itself".into(),
     })?;
     Ok(Server {
         max_connections: column(row, 0)?,
@@ -444,12 +482,12 @@ pub(crate) async fn server(connection: &Connection) -> Result<Server, Fault> {
     })
 }
 
-/// One instance, if it is there.
+/// Returns one instance, if it exists.
 pub(crate) async fn one(connection: &Connection, id: i64) -> Result<Option<Instance>, Fault> {
     Ok(many(connection, &[id]).await?.pop())
 }
 
-/// These instances, as far as they are there.
+/// Returns those of these instances that exist.
 pub(crate) async fn many(connection: &Connection, ids: &[i64]) -> Result<Vec<Instance>, Fault> {
     connection
         .query(&SHOW, &[&ids])
@@ -510,6 +548,6 @@ pub(crate) fn status(row: &Row, index: usize) -> Result<Status, Fault> {
     let name: String = column(row, index)?;
     Status::named(&name).ok_or_else(|| Fault::Refused {
         code: None,
-        message: format!("an unknown status {name:?}"),
+        message: format!("the database returned an unknown status: {name:?}"),
     })
 }

@@ -1,4 +1,4 @@
-//! What only a test kit needs: a schema of its own, and a clock that the test moves.
+//! Statements for the test kit only: a schema of its own, and a clock that the test moves.
 
 use jiff::Timestamp;
 
@@ -11,21 +11,22 @@ sql!(NEXT_DUE, "lab_next_due.sql", [TIMESTAMPTZ, TEXT_ARRAY]);
 const SETUP: &str = include_str!("sql/lab_setup.sql");
 const ROLES: &str = include_str!("sql/lab_roles.sql");
 
-/// Names of the roles that a lab grants to.
+/// The roles that a lab grants rights to.
 pub(crate) const RUNTIME_ROLE: &str = "gen_durable_runtime";
 pub(crate) const READER_ROLE: &str = "gen_durable_reader";
 
-/// Replace the clock by one that stands still until it is moved.
+/// Replaces the schema's clock by one that changes only when a test sets it.
 pub(crate) async fn freeze_clock(connection: &Connection) -> Result<(), Fault> {
     connection.batch(&connection.target().render(SETUP)).await
 }
 
-/// Make the two roles, if this user may.
+/// Creates the two roles, if this user may.
 pub(crate) async fn make_roles(connection: &Connection) -> Result<(), Fault> {
     connection.batch(ROLES).await
 }
 
-/// Lets the runtime role use the tables that the owner makes in this schema from now on.
+/// Grants the runtime role the use of tables and sequences that the owner creates in this schema
+/// from now on.
 pub(crate) async fn grant_new_tables(connection: &Connection) -> Result<(), Fault> {
     let grants = ["tables", "sequences"].map(|kind| {
         format!(
@@ -53,12 +54,12 @@ pub(crate) async fn clock(connection: &Connection) -> Result<Timestamp, Fault> {
     let rows = connection.query(&CLOCK_READ, &[]).await?;
     let row = rows.first().ok_or(Fault::Refused {
         code: None,
-        message: "there is no clock".into(),
+        message: "the schema's clock returned no row".into(),
     })?;
     column(row, 0)
 }
 
-/// The next due time up to `until`, if anything falls due by then.
+/// Returns the next due time up to `until`, if anything falls due by then.
 pub(crate) async fn next_due(
     connection: &Connection,
     until: Timestamp,

@@ -1,5 +1,5 @@
-//! Lanes and partition keys, from outside the hot path: give out places, repair what lost its head, let a lane go on that
-//! stands still.
+//! Lanes and partition keys outside the hot path: placement, repair of lanes and keys without a
+//! head, and operators' decisions about blocked lanes.
 
 use super::{
     connection::{Connection, Param},
@@ -18,21 +18,23 @@ sql!(SKIP, "lane_skip.sql", [TEXT, TEXT]);
 sql!(DISCARD, "lane_discard.sql", [TEXT, TEXT, TEXT]);
 sql!(DEPTH, "lane_depth.sql", []);
 
-/// Where a repair goes on: it looks at a part of the lanes and keys at a time.
+/// The cursors of a repair, which reads a part of the lanes and partition keys at a time.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Rounds {
     lane: (String, String),
     partition: (String, String),
 }
 
-/// Give out places and turns to all that arrived. A pick does that by itself; this is for who does not pick.
+/// Assigns lane positions and partition holders to all instances that have arrived. Every pick does
+/// this itself; this function is for tests that do not pick.
 #[cfg(feature = "testing")]
 pub(crate) async fn place(connection: &Connection) -> Result<(), Fault> {
     let mut before = 0;
     loop {
         let rows = connection.query(&PLACE, &[]).await?;
         let more: Option<i64> = rows.first().map_or(Ok(None), |row| column(row, 0))?;
-        // No further than before: somebody else is at it, or the first that is left is held by somebody.
+        // No progress since the last call: another worker holds the placement lock, or another
+        // transaction holds the first instance that is left.
         match more {
             Some(reached) if reached > before => before = reached,
             _ => return Ok(()),
@@ -40,7 +42,9 @@ pub(crate) async fn place(connection: &Connection) -> Result<(), Fault> {
     }
 }
 
-/// Look after up to `limit` lanes and keys. Answers how many had somebody waiting and nobody at their head.
+/// Checks up to `limit` lanes and partition keys. Returns how many had waiting instances and no
+/// instance that may run. One waiting instance of each gets a new arrival number, so that the next
+/// placement handles it.
 pub(crate) async fn repair(
     connection: &Connection,
     rounds: &mut Rounds,
@@ -63,18 +67,19 @@ pub(crate) async fn repair(
     column(row, 4)
 }
 
-/// What becomes of a head that failed for good and blocks its lane.
+/// The operator's decision about a failed instance that blocks its lane.
 #[derive(Debug, Clone)]
 pub(crate) enum Unblock {
-    /// It runs again, in its place.
+    /// The instance runs again, at its lane position.
     Retry,
-    /// It stays failed, and the lane goes on.
+    /// The instance stays failed, and the next instance of the lane may run.
     Skip,
-    /// It is cancelled, for this reason, and the lane goes on.
+    /// The instance is cancelled with this reason, and the next instance of the lane may run.
     Discard(String),
 }
 
-/// Let a lane go on that stands still. Answers who blocked it and where to look; `None`: it is not blocked.
+/// Unblocks a lane. Returns the id of the instance that blocked it, and the queue, priority and due
+/// time for which the pickers are to be woken. Returns `None` if the lane is not blocked.
 pub(crate) async fn unblock(
     connection: &Connection,
     lane: &LaneKey,
@@ -100,7 +105,8 @@ pub(crate) async fn unblock(
         .transpose()
 }
 
-/// How many stand in lanes, and how many lanes stand still; each counted up to 10,001.
+/// Returns how many instances are in lanes, and how many lanes are blocked. Each is counted up to
+/// 10,001.
 pub(crate) async fn depth(connection: &Connection) -> Result<(i64, i64), Fault> {
     let rows = connection.query(&DEPTH, &[]).await?;
     rows.first()

@@ -1,4 +1,4 @@
-//! The worker's lease, and what the dead held.
+//! The worker's lease, the claims of expired workers, and the release of claims.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -29,10 +29,10 @@ sql!(
     [INT8_ARRAY, INT8_ARRAY, TEXT, FLOAT8]
 );
 
-/// So many lanes are looked at in one go.
+/// The largest number of lanes that one statement reads.
 const LANES_MAX: i32 = 1_000;
 
-/// Who this process is, as the `workers` row says it.
+/// This process, as its row in `workers` describes it.
 #[derive(Debug, Clone)]
 pub(crate) struct Worker {
     pub(crate) id: String,
@@ -40,23 +40,24 @@ pub(crate) struct Worker {
     pub(crate) pid: i32,
     pub(crate) queues: Vec<String>,
     pub(crate) machines: Vec<String>,
-    /// The steps that it knows, as `_knows_step` reads them: it claims no others.
+    /// The steps that this worker knows, in the form that `_knows_step` reads. It claims instances
+    /// at these steps only.
     pub(crate) steps: Vec<String>,
-    /// The schedules that it can fire.
+    /// The schedules that this worker can fire.
     pub(crate) schedules: Vec<String>,
-    /// The projections that it can do runs of.
+    /// The projections for which this worker can execute runs.
     pub(crate) projections: Vec<String>,
 }
 
 impl Worker {
-    /// As a story names it.
+    /// Returns the name of the worker in history rows: `host/pid`.
     pub(crate) fn who(&self) -> Arc<str> {
         format!("{}/{}", self.host, self.pid).into()
     }
 }
 
-/// Say that this worker is alive: inserts its row, or renews it, also when it was thought dead. If its lease had
-/// run out, it begins anew.
+/// Renews the lease: inserts the worker's row or updates it, also if its lease had expired. After
+/// an expiry, `started_at` is set again: it says since when the lease has been valid without a gap.
 pub(crate) async fn renew(
     connection: &Connection,
     worker: &Worker,
@@ -76,12 +77,14 @@ pub(crate) async fn renew(
     connection.query(&RENEW, params).await.map(drop)
 }
 
-/// This worker holds nothing more and goes home.
+/// Deletes the row of this worker at the end of its work. A worker that still holds claims keeps
+/// its row: the reaper needs it to find them.
 pub(crate) async fn retire(connection: &Connection, worker: &str) -> Result<(), Fault> {
     connection.query(&RETIRE, &[&worker]).await.map(drop)
 }
 
-/// Returns the workers whose lease ran out and that have had the chance to renew it.
+/// Returns the expired workers, without those that have not had the chance to renew their lease
+/// since an outage.
 pub(crate) async fn expired(
     connection: &Connection,
     lease_seconds: f64,
@@ -93,7 +96,8 @@ pub(crate) async fn expired(
     rows.iter().map(|row| column(row, 0)).collect()
 }
 
-/// Give those a worker's row who hold something and have none. Answers who they are.
+/// Inserts a worker row, with a fresh lease, for each worker that holds claims and has no row.
+/// Returns the ids of these workers.
 pub(crate) async fn adopt(
     connection: &Connection,
     lease_seconds: f64,
@@ -102,20 +106,21 @@ pub(crate) async fn adopt(
     rows.iter().map(|row| column(row, 0)).collect()
 }
 
-/// A row that was taken back from an expired worker.
+/// A row that the reaper has taken from an expired worker.
 #[derive(Debug, Clone)]
 pub(crate) struct Reaped {
     pub(crate) id: i64,
     pub(crate) fsm: String,
     pub(crate) step: String,
-    /// The attempt during which its worker died.
+    /// The attempt during which its worker crashed.
     pub(crate) attempt: i32,
-    /// Set aside: too many workers died while it ran.
+    /// Whether the row was set aside as stuck, because too many workers crashed while they ran it.
     pub(crate) is_stuck: bool,
     pub(crate) last_error: Option<String>,
 }
 
-/// Takes back up to `limit` rows of an expired worker, unless it renewed its lease meanwhile.
+/// Takes up to `limit` rows from an expired worker, unless that worker has renewed its lease in the
+/// meantime.
 pub(crate) async fn reap(
     connection: &Connection,
     worker: &str,
@@ -128,10 +133,10 @@ pub(crate) async fn reap(
     rows.iter().map(reaped).collect()
 }
 
-/// What became of the record that a step begins.
+/// The result of recording that a step begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Begun {
-    /// It is durable: the step may run.
+    /// The record is durable: the step may run.
     Recorded,
     /// Another transaction holds the row.
     Locked,
@@ -154,8 +159,9 @@ pub(crate) async fn begin_step(connection: &Connection, claim: Claim) -> Result<
     })
 }
 
-/// Releases the lanes and partition keys of cancelled instances whose step has ended, by the claims that those steps had. Returns the
-/// ids of those that another transaction holds, and how many were released.
+/// Releases the lanes and partition keys of cancelled instances after their step has ended, by the
+/// claims that those steps had. Returns the ids of the rows that another transaction holds, and how
+/// many rows were released.
 pub(crate) async fn release(
     connection: &Connection,
     claims: &[Claim],
@@ -170,7 +176,8 @@ pub(crate) async fn release(
     Ok((locked.into_iter().collect(), released.len()))
 }
 
-/// Releases up to `limit` lanes and partition keys of cancelled instances whose step an expired worker ran. Returns how many.
+/// Releases up to `limit` lanes and partition keys of cancelled instances that an expired worker
+/// was running. Returns how many were released.
 pub(crate) async fn release_expired(
     connection: &Connection,
     worker: &str,
@@ -182,13 +189,14 @@ pub(crate) async fn release_expired(
         .len())
 }
 
-/// Forget a dead worker that holds nothing any more.
+/// Deletes the row of an expired worker that holds no claims any more.
 pub(crate) async fn bury(connection: &Connection, worker: &str) -> Result<(), Fault> {
     connection.query(&BURY, &[&worker]).await.map(drop)
 }
 
-/// What the database says this worker has held for longer than `seconds`. A pick whose answer was lost shows here and
-/// nowhere else: its rows belong to a worker that lives and does not know of them.
+/// Returns the claims that this worker has held for longer than `seconds`, according to the
+/// database. If the reply of a pick was lost, only this query finds its rows: they belong to a live
+/// worker that does not know about them.
 pub(crate) async fn held(
     connection: &Connection,
     worker: &str,
@@ -206,7 +214,7 @@ pub(crate) async fn held(
         .collect()
 }
 
-/// Who is at the head of a lane that this worker leads, and not claimed: page by page.
+/// Returns the unclaimed heads of the lanes that this worker runs. It reads the lanes page by page.
 pub(crate) async fn led(connection: &Connection, worker: &str) -> Result<Vec<Claim>, Fault> {
     let (mut heads, mut after) = (Vec::new(), (String::new(), String::new()));
     loop {
@@ -231,7 +239,9 @@ pub(crate) async fn led(connection: &Connection, worker: &str) -> Result<Vec<Cla
     }
 }
 
-/// Claim what runs in lanes that this worker leads, on the claims that it has. Answers the ids of all but those that somebody holds.
+/// Claims instances that run unclaimed in lanes of this worker, with the epochs that they already
+/// have. Returns the ids that need no further try: those that were claimed, and those that this
+/// worker has lost. The ids of rows that another transaction holds are missing.
 pub(crate) async fn claim_led(
     connection: &Connection,
     claims: &[Claim],
@@ -246,7 +256,7 @@ pub(crate) async fn claim_led(
     rows.iter().map(|row| column(row, 0)).collect()
 }
 
-/// Which of these claims are good no more: (id, epoch).
+/// Returns those of these claims that are no longer valid, as (id, epoch).
 pub(crate) async fn lost(
     connection: &Connection,
     claims: &[Claim],

@@ -1,12 +1,13 @@
-//! A client and the task that drives its socket, as one: the driver alone would wait for ever for an answer that never
-//! comes, and keep the socket, and with it the server's transaction and its locks.
+//! A client and the task that drives its socket, as one value. The driver task alone would wait
+//! forever for a reply that never arrives, and would keep the socket open, and with it the server's
+//! transaction and its locks.
 
 use std::ops::Deref;
 
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio_postgres::Client;
 
-/// A connection that is closed when it is dropped, whatever is under way on it.
+/// A connection that is closed when it is dropped, even while a statement is running on it.
 #[derive(Debug)]
 pub(crate) struct Link {
     client: Client,
@@ -21,7 +22,7 @@ impl Link {
         }
     }
 
-    /// Close it now, also for others who wait on it.
+    /// Closes the connection now, also for other callers that wait for replies on it.
     pub(crate) fn cut(&self) {
         self.driver.abort();
     }

@@ -1,5 +1,5 @@
-//! Migrations: numbered, frozen once released, applied under a lock; the installed version is recorded, and with it the
-//! oldest build that the schema still serves.
+//! Migrations: numbered, frozen once released, applied under a lock. The database records the
+//! installed version, and with it the oldest build that the schema still serves.
 
 use tokio_postgres::Row;
 
@@ -16,7 +16,8 @@ sql!(UNRECORD, "unrecord_migration.sql", [INT4]);
 pub(crate) struct Migration {
     pub(crate) version: i32,
     pub(crate) name: &'static str,
-    /// The oldest schema version that a binary may have been built for and still work after this step.
+    /// The oldest schema version that a build may have been made for and still work after this
+    /// migration.
     pub(crate) oldest_served: i32,
     up: &'static str,
     down: &'static str,
@@ -51,20 +52,22 @@ pub(crate) static MIGRATIONS: &[Migration] = &[
 /// The version that this build was made for.
 pub(crate) const CURRENT: i32 = 11;
 
-/// A migration may have an index to build; it is not lost for being slow.
+/// The deadline of a migration's statements. It is long, because a migration may have to build an
+/// index.
 const MIGRATION_DEADLINE: std::time::Duration = std::time::Duration::from_secs(3600);
 
 const GRANTS: &str = include_str!("sql/grants.sql");
 
-/// What is installed, and what this build has.
+/// The installed schema version, and the version of this build.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MigrationStatus {
-    /// The version in the database; 0: nothing is installed.
+    /// The version in the database; 0 if nothing is installed.
     pub installed: i32,
     /// The version that this build was made for.
     pub current: i32,
-    /// The oldest version that a build may have been made for and still be served by the installed schema.
+    /// The oldest version that a build may have been made for and still be served by the installed
+    /// schema.
     pub oldest_served: i32,
 }
 
@@ -79,20 +82,33 @@ impl Migrations {
         Migrations { pool }
     }
 
-    /// Bring the schema up, to this version or to this build's. Answers the versions that were applied.
+    /// Migrates the schema up, to version `to` or to the version of this build. Returns the
+    /// versions that were applied.
+    ///
+    /// # Errors
+    ///
+    /// Fails if this build does not know the version, if the database cannot be reached, or if it
+    /// refuses a statement.
     pub async fn up(&self, to: Option<i32>) -> Result<Vec<i32>, Error> {
         up(&self.pool, to).await
     }
 
-    /// Take the schema down to this version. 0: nothing is left of it, nor of what it held.
+    /// Migrates the schema down to version `to`. Version 0 removes the whole schema and all its
+    /// data. Returns the versions that were undone.
+    ///
+    /// # Errors
+    ///
+    /// Fails if this build does not know the version, if the database cannot be reached, or if it
+    /// refuses a statement.
     pub async fn down(&self, to: i32) -> Result<Vec<i32>, Error> {
         down(&self.pool, to).await
     }
 
-    /// Returns the tables that a [`down`](Migrations::down) to this version deletes, of those that are installed.
+    /// Returns the installed tables that a [`down`](Migrations::down) to this version deletes.
     ///
     /// # Errors
-    /// There is no such version, or the database cannot be asked.
+    ///
+    /// Fails if this build does not know the version, or if the database cannot be reached.
     pub async fn tables_dropped_by(&self, to: i32) -> Result<Vec<&'static str>, Error> {
         let (to, installed) = (check_version(to)?, status(&self.pool).await?.installed);
         let undone = MIGRATIONS
@@ -108,33 +124,58 @@ impl Migrations {
             .collect())
     }
 
-    /// What is installed, and what this build needs.
+    /// Returns the installed version, and the version that this build needs.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached or refuses the query.
     pub async fn status(&self) -> Result<MigrationStatus, Error> {
         status(&self.pool).await
     }
 
-    /// Whether this build can work with what is installed; if not, what to do.
+    /// Checks whether this build can work with the installed schema.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the schema is missing, too old or too new; the message says what to do. Also fails
+    /// if the database cannot be reached.
     pub async fn check(&self) -> Result<(), Error> {
         check(&self.pool).await
     }
 
-    /// The SQL from one version to another (up or down), for a host's own migration tool.
+    /// Returns the SQL that migrates from one version to another, up or down, for the migration
+    /// tool of the host.
+    ///
+    /// # Errors
+    ///
+    /// Fails if this build does not know one of the versions.
     pub fn sql(&self, from: i32, to: Option<i32>) -> Result<String, Error> {
         print(&self.pool.inner.target, from, to.unwrap_or(CURRENT))
     }
 
-    /// Give two existing roles their rights: one that runs steps and makes calls, without DDL, and one that only looks.
+    /// Grants two existing roles their rights: `runtime` may run steps and make calls, without DDL;
+    /// `reader` may only read.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a name cannot be the name of a role, if the database cannot be reached, or if it
+    /// refuses the grants.
     pub async fn grant(&self, runtime: &str, reader: &str) -> Result<(), Error> {
         grant(&self.pool, runtime, reader).await
     }
 
-    /// The same, as SQL.
+    /// Returns the statements of [`grant`](Migrations::grant) as SQL.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a name cannot be the name of a role.
     pub fn grants_sql(&self, runtime: &str, reader: &str) -> Result<String, Error> {
         grants(&self.pool.inner.target, runtime, reader)
     }
 }
 
-/// Bring the schema up, to `to` or to this build's version. Answers the versions that were applied.
+/// Migrates the schema up, to `to` or to the version of this build. Returns the versions that were
+/// applied.
 pub(crate) async fn up(pool: &Pool, to: Option<i32>) -> Result<Vec<i32>, Error> {
     let to = check_version(to.unwrap_or(CURRENT))?;
     under_lock(pool, move |connection, installed| {
@@ -161,7 +202,8 @@ pub(crate) async fn up(pool: &Pool, to: Option<i32>) -> Result<Vec<i32>, Error> 
     .await
 }
 
-/// Take the schema down to `to`; to 0: nothing is left of it. Answers the versions that were undone.
+/// Migrates the schema down to `to`; 0 removes the whole schema. Returns the versions that were
+/// undone.
 pub(crate) async fn down(pool: &Pool, to: i32) -> Result<Vec<i32>, Error> {
     let to = check_version(to)?;
     under_lock(pool, move |connection, installed| {
@@ -172,7 +214,8 @@ pub(crate) async fn down(pool: &Pool, to: i32) -> Result<Vec<i32>, Error> {
                 .rev()
                 .filter(|m| m.version > to && m.version <= installed)
             {
-                // The first migration's table of migrations goes down with it.
+                // The record is deleted first, because undoing the first migration drops the table
+                // of migrations.
                 connection.query(&UNRECORD, &[&migration.version]).await?;
                 connection
                     .batch(&connection.target().render(migration.down))
@@ -185,7 +228,7 @@ pub(crate) async fn down(pool: &Pool, to: i32) -> Result<Vec<i32>, Error> {
     .await
 }
 
-/// What is installed.
+/// Returns the installed version.
 pub(crate) async fn status(pool: &Pool) -> Result<MigrationStatus, Error> {
     let target = pool.inner.target.clone();
     pool.call(move |connection| async move { installed(&connection, target.schema()).await })
@@ -193,7 +236,8 @@ pub(crate) async fn status(pool: &Pool) -> Result<MigrationStatus, Error> {
         .map_err(|fault| fault.into_error("read the schema's version"))
 }
 
-/// Is the installed schema one that this build can work with? Only a build older than the oldest served is refused.
+/// Checks whether this build can work with the installed schema. A newer schema refuses only builds
+/// that are older than the oldest one that it serves.
 pub(crate) async fn check(pool: &Pool) -> Result<(), Error> {
     let status = status(pool).await?;
     let schema = pool.schema();
@@ -220,7 +264,7 @@ pub(crate) async fn check(pool: &Pool) -> Result<(), Error> {
     Ok(())
 }
 
-/// The SQL from one version to another, for a host's own migration tool.
+/// Returns the SQL that migrates from one version to another, for the migration tool of the host.
 pub(crate) fn print(target: &Target, from: i32, to: i32) -> Result<String, Error> {
     check_version(from)?;
     check_version(to)?;
@@ -266,7 +310,8 @@ pub(crate) fn print(target: &Target, from: i32, to: i32) -> Result<String, Error
     Ok(text)
 }
 
-/// The rights of a role that runs steps (no DDL) and of one that only looks. The roles must exist.
+/// Returns the grants for a role that runs steps (no DDL) and for a role that only reads. The roles
+/// must exist.
 pub(crate) fn grants(target: &Target, runtime: &str, reader: &str) -> Result<String, Error> {
     for role in [runtime, reader] {
         let plain = !role.is_empty()
@@ -276,7 +321,7 @@ pub(crate) fn grants(target: &Target, runtime: &str, reader: &str) -> Result<Str
                 .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
         if !plain {
             return Err(Error::invalid(format!(
-                "{role:?} cannot be the name of a role: letters, digits, _ and - only"
+                "{role:?} cannot be the name of a role: use only a-z, A-Z, 0-9, _ and -"
             )));
         }
     }
@@ -290,7 +335,7 @@ pub(crate) fn grants(target: &Target, runtime: &str, reader: &str) -> Result<Str
         .replace("\"the_reader\"", &format!("\"{reader}\"")))
 }
 
-/// Run grants.
+/// Executes the grants.
 pub(crate) async fn grant(pool: &Pool, runtime: &str, reader: &str) -> Result<(), Error> {
     let text = grants(&pool.inner.target, runtime, reader)?;
     pool.apart(move |connection| async move { connection.batch(&text).await })
@@ -300,14 +345,16 @@ pub(crate) async fn grant(pool: &Pool, runtime: &str, reader: &str) -> Result<()
 
 type Step = futures_util::future::LocalBoxFuture<'static, Result<Vec<i32>, Fault>>;
 
-/// One transaction under one lock: of many processes that migrate at once, one does, and the others find it done.
+/// Runs a migration in one transaction under one lock. If many processes migrate at once, one of
+/// them does the work, and the others find nothing left to do.
 async fn under_lock<F>(pool: &Pool, act: F) -> Result<Vec<i32>, Error>
 where
     F: FnOnce(std::rc::Rc<Connection>, i32) -> Step + Send + 'static,
 {
     let target = pool.inner.target.clone();
     pool.call(move |_| async move {
-        // The calls' connection is shared, so a transaction of several statements gets one of its own.
+        // Callers share the pool's connection, so a transaction of several statements uses a
+        // connection of its own.
         let own = std::rc::Rc::new(Connection::new(target.clone()));
         own.set_deadline(MIGRATION_DEADLINE);
         own.batch("begin; set local lock_timeout = '30s'").await?;
@@ -350,6 +397,6 @@ fn check_version(version: i32) -> Result<i32, Error> {
         return Ok(version);
     }
     Err(Error::invalid(format!(
-        "there is no version {version}: this build knows 1 to {CURRENT}, and 0 is nothing"
+        "there is no version {version}: this build knows versions 1 to {CURRENT}, and 0 for no schema"
     )))
 }

@@ -1,7 +1,9 @@
-//! The store: the only SQL. It never calls user code, and it knows neither the engine nor the client.
+//! The store: the only module that contains SQL. It never calls user code, and it depends on
+//! neither the engine nor the client.
 //!
-//! One statement a file under `sql/`, each headed by who calls it, which index it needs and what it locks. The hot ones
-//! (pick, settle) are functions of the schema, so that they carry their planner settings with them.
+//! Each file under `sql/` holds one statement. Its header names the callers, the indexes that the
+//! statement needs and the rows that it locks. The hot statements (pick, settle) call functions of
+//! the schema, because a function carries its own planner settings.
 
 pub(crate) mod connection;
 pub(crate) mod fault;
@@ -48,30 +50,34 @@ pub(crate) mod turns;
 
 use tokio_postgres::types::Type;
 
-/// A statement: static text, its name (for the count and the cache), and the types of its parameters, so that it can
-/// also be sent without a name through a pooler that keeps no prepared statements.
+/// A statement: its static text, its name (for the counter and for the cache of prepared
+/// statements), and the types of its parameters. With the types given, the statement can also be
+/// sent unnamed, through a pooler that keeps no prepared statements.
 #[derive(Debug)]
 pub(crate) struct Sql {
     pub(crate) name: &'static str,
     pub(crate) text: &'static str,
     pub(crate) types: &'static [Type],
-    /// Sent often, and safe to plan once: a function that pins its own plan, or one that reads no table. All others are
-    /// planned each time they are sent, so that none keeps a plan made while its table was empty.
+    /// True for a statement that is sent often and is safe to plan once: it calls a function that
+    /// pins its own plan, or it reads no table. Every other statement is planned each time it is
+    /// sent, so that none keeps a plan made while its table was empty.
     pub(crate) prepared: bool,
-    /// It takes, as its last parameter, how long it may wait for each lock, and sets that itself: it needs no BEGIN before it.
+    /// True if the last parameter is the longest time that the statement may wait for each lock.
+    /// Such a statement sets `lock_timeout` itself and needs no BEGIN before it.
     pub(crate) bounded: bool,
 }
 
 impl Sql {
-    /// Whether it commits the outcome of a step. Such a statement is never cancelled: cancelled while it waits for a
-    /// synchronous standby, it would be committed here and not there, and be taken for durable.
+    /// Returns whether the statement commits step results. Such a statement is never cancelled: if
+    /// it were cancelled while it waits for a synchronous standby, Postgres would keep the commit
+    /// locally without the standby, and report it as durable.
     pub(crate) fn is_commit(&self) -> bool {
         self.name.starts_with("settle") || self.name.starts_with("conclude")
     }
 }
 
-/// Declare a statement: `sql!(REAP, "reap.sql", [TEXT, INT4])`, `sql!(prepared CLAIM, …)` for a hot one, or
-/// `sql!(bounded SIGNAL, …)` for a hot act.
+/// Declares a statement: `sql!(REAP, "reap.sql", [TEXT, INT4])`. `sql!(prepared CLAIM, …)` declares
+/// a hot one, and `sql!(bounded SIGNAL, …)` a hot one that limits its own lock waits.
 macro_rules! sql {
     (prepared $name:ident, $file:literal, [$($kind:ident),* $(,)?]) => {
         $crate::store::sql!(@ $name, $file, true, false, [$($kind),*]);

@@ -1,4 +1,4 @@
-//! Acts on instances by the names in their rows: for tools that do not know the Rust types.
+//! Operations on instances by the names in their rows, for tools that do not know the Rust types.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -15,7 +15,7 @@ use super::{
 
 sql!(RETRY, "retry.sql", [INT8, TEXT, TEXT]);
 
-/// A row that is to be, in the words of `gen_durable.enqueue_all`.
+/// A new instance, in the JSON form of `gen_durable.enqueue_all`.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Entry {
     pub(crate) fsm: String,
@@ -41,7 +41,7 @@ pub(crate) struct Entry {
     pub(crate) partition: Option<String>,
 }
 
-/// Enqueue one.
+/// Enqueues one instance.
 pub(crate) async fn enqueue(
     connection: &Connection,
     entry: &Entry,
@@ -51,7 +51,7 @@ pub(crate) async fn enqueue(
     Ok(read_keyed(&rows, 1)?.into_iter().next())
 }
 
-/// Deliver a letter to whoever it is, of whatever machine.
+/// Delivers a signal to an instance of any machine.
 pub(crate) async fn deliver(
     connection: &Connection,
     to: &Whom,
@@ -72,10 +72,11 @@ pub(crate) async fn deliver(
     answer(&connection.act_alone(&SIGNAL, params).await?)
 }
 
-/// Where to look for an instance that runs again.
+/// The queue, priority and due time of an instance that runs again: the pickers are woken for it.
 pub(crate) type Again = (String, i16, Timestamp);
 
-/// A failed, cancelled or stuck instance runs again. `None`: it is not there, or it is none of these.
+/// Makes a failed, cancelled or stuck instance runnable again. Returns `None` if the instance does
+/// not exist or has another status.
 pub(crate) async fn retry(
     connection: &Connection,
     id: i64,

@@ -1,5 +1,5 @@
-//! Pages for people of what runs beside the steps: scopes of projections, their runs, their failures. Each is found by an
-//! index, and goes on where the last one ended.
+//! Pages of projection scopes, their runs and their failures, for people. Each page is read by an
+//! index, and begins after the last row of the page before.
 
 use super::{
     connection::Param,
@@ -22,17 +22,17 @@ sql!(
     [TEXT, TEXT, TEXT, TEXT, INT8, INT4]
 );
 
-/// The most rows of a page.
+/// The largest size of a page.
 const PAGE_MAX: usize = 200;
 
-/// Which scopes of which projections.
+/// Selects scopes of projections.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ScopeFilter {
-    /// Of this projection only.
+    /// Only scopes of this projection.
     pub projection: Option<String>,
-    /// Of this tenant only.
+    /// Only scopes of this tenant.
     pub tenant: Option<String>,
-    /// At most this many (200 at the most).
+    /// The size of the page, 200 at the most.
     pub limit: usize,
 }
 
@@ -41,7 +41,8 @@ impl ScopeFilter {
         i32::try_from(self.limit.clamp(1, PAGE_MAX)).unwrap_or(1)
     }
 
-    /// A run or a failure is found by its projection first.
+    /// Refuses a filter by tenant alone: the indexes of runs and failures begin with the
+    /// projection.
     fn check(&self) -> Result<(), Error> {
         match self {
             ScopeFilter {
@@ -49,7 +50,7 @@ impl ScopeFilter {
                 tenant: Some(_),
                 ..
             } => Err(Error::invalid(
-                "of one tenant alone there is no list: name the projection as well",
+                "runs and failures cannot be listed by tenant alone: name the projection as well",
             )),
             _ => Ok(()),
         }
@@ -57,7 +58,11 @@ impl ScopeFilter {
 }
 
 impl Inspect {
-    /// How projections do, in the order of projection and tenant, after this one.
+    /// Returns the state of projection scopes, ordered by projection and tenant, after `after`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached or refuses the query.
     pub async fn projections(
         &self,
         filter: ScopeFilter,
@@ -82,7 +87,11 @@ impl Inspect {
         .await
     }
 
-    /// Runs of projections, the newest first, below this one.
+    /// Returns runs of projections, the newest first, with ids below `before`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the filter names a tenant and no projection, or if the database cannot be reached.
     pub async fn projection_runs(
         &self,
         filter: ScopeFilter,
@@ -103,7 +112,12 @@ impl Inspect {
         .await
     }
 
-    /// Events that could not be applied and still are not, in the order of projection, tenant and position, after this one.
+    /// Returns events that could not be applied and are not resolved, ordered by projection, tenant
+    /// and position, after `after`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the filter names a tenant and no projection, or if the database cannot be reached.
     pub async fn projection_failures(
         &self,
         filter: ScopeFilter,

@@ -1,4 +1,5 @@
-//! Claim what is runnable; give back what was not begun; learn which priorities are in use.
+//! Claims runnable instances, releases claims before their step begins, and finds the priorities in
+//! use.
 
 use jiff::Timestamp;
 use tokio_postgres::Row;
@@ -30,11 +31,13 @@ sql!(
 );
 sql!(GIVE_BACK, "give_back.sql", [INT8_ARRAY, INT8_ARRAY]);
 
-/// A priority is in use if one of its rows is due now or within this many seconds: much longer than two sweeps are apart, so
-/// that a pick knows a priority before its rows fall due, and wakes in time for them.
+/// A priority is in use if one of its rows is due now or within this many seconds. This is much
+/// longer than the time between two sweeps, so that the picker knows a priority before its rows
+/// fall due, and wakes in time for them.
 const PRIORITY_HORIZON_SECONDS: f64 = 60.0;
 
-/// Where a pick of one priority begins: everything up to here was looked at before.
+/// The watermark of one priority: a pick begins here, because earlier picks have read everything up
+/// to here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Mark {
     pub(crate) at: Timestamp,
@@ -42,14 +45,14 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    /// From the beginning of the index.
+    /// The beginning of the index.
     pub(crate) const START: Mark = Mark {
         at: Timestamp::UNIX_EPOCH,
         id: 0,
     };
 }
 
-/// What a pick asks for.
+/// The request of a pick: the queues, how many rows of each, and the ranges of the index to read.
 #[derive(Debug, Default)]
 pub(crate) struct Wanted {
     pub(crate) queues: Vec<String>,
@@ -58,12 +61,13 @@ pub(crate) struct Wanted {
     pub(crate) range_priorities: Vec<i16>,
     pub(crate) range_from: Vec<Timestamp>,
     pub(crate) range_from_id: Vec<i64>,
-    /// How many suspects may be claimed too: none while one is held.
+    /// How many suspects may be claimed too: none while this process holds one.
     pub(crate) suspects: i32,
 }
 
 impl Wanted {
-    /// Ask for up to `room` rows of a queue, from each priority's mark on, the most urgent first.
+    /// Requests up to `room` rows of a queue. Each priority is read from its watermark on, the most
+    /// urgent priority first.
     pub(crate) fn add(
         &mut self,
         queue: &str,
@@ -81,19 +85,20 @@ impl Wanted {
     }
 }
 
-/// What a pick brought home.
+/// The result of a pick.
 #[derive(Debug)]
 pub(crate) struct Picked {
     pub(crate) rows: Vec<Claimed>,
-    /// The database's clock.
+    /// The time of the database.
     pub(crate) now: Timestamp,
-    /// When the next row of these ranges falls due, if everything that was due is taken.
+    /// The due time of the next row of these ranges, if every row that is due has been claimed.
     pub(crate) next_due: Option<Timestamp>,
-    /// Which of the queues are paused.
+    /// The requested queues that are paused.
     pub(crate) paused: Vec<String>,
 }
 
-/// Claim a batch: one statement, one round trip, committed when it returns.
+/// Claims a batch of rows in one statement and one round trip. The claims have committed when this
+/// returns.
 pub(crate) async fn claim(
     connection: &Connection,
     wanted: &Wanted,
@@ -121,7 +126,8 @@ pub(crate) async fn claim(
     let Some((last, rows)) = answer.split_last() else {
         return Err(Fault::Refused {
             code: None,
-            message: "a pick did not say what time it is".into(),
+            message: "a pick returned no row: the last row must have the time of the database"
+                .into(),
         });
     };
     let now: Timestamp = column(last, 12)?;
@@ -129,7 +135,7 @@ pub(crate) async fn claim(
         .iter()
         .map(|row| claimed(row, now))
         .collect::<Result<Vec<_>, _>>()?;
-    // The UPDATE answers in no particular order.
+    // The UPDATE returns its rows in no particular order.
     rows.sort_unstable_by_key(|row| (row.priority, row.eligible_at, row.id));
     Ok(Picked {
         rows,
@@ -149,7 +155,8 @@ pub(crate) struct SetAside {
     pub(crate) reason: String,
 }
 
-/// Finds the instances that make a pick fail and sets them aside as `stuck`. Returns them; none: the fault lies elsewhere.
+/// Finds the instances that make a pick fail, and sets them aside as `stuck`. Returns these
+/// instances. If there are none, the error has another cause.
 pub(crate) async fn set_aside_refused(
     connection: &Connection,
     wanted: &Wanted,
@@ -183,7 +190,8 @@ pub(crate) async fn set_aside_refused(
         .collect()
 }
 
-/// Returns the priorities in use, by queue: all of them, of which there are at most 65,536 a queue.
+/// Returns the priorities in use, by queue. A queue has at most 65,536 of them, and all are
+/// returned.
 pub(crate) async fn priorities(
     connection: &Connection,
     queues: &[String],
@@ -196,8 +204,8 @@ pub(crate) async fn priorities(
         .collect()
 }
 
-/// Put back what was claimed and not begun: no attempt is burned. Answers how many were still ours, or were cancelled while they were
-/// and are released now.
+/// Releases claims before their step has begun; no attempt is used up. Returns how many rows were
+/// released: those that this worker still held, and those that were cancelled while it held them.
 pub(crate) async fn give_back(connection: &Connection, claims: &[Claim]) -> Result<usize, Fault> {
     let (ids, epochs): (Vec<i64>, Vec<i64>) =
         claims.iter().map(|claim| (claim.id, claim.epoch)).unzip();

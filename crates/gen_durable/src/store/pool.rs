@@ -1,5 +1,5 @@
-//! The way to the database that a host hands in: connections for calls, by what may delay them, and a few for
-//! transactions.
+//! The connections to the database that a host opens: a few for calls, separated by how long they
+//! may be delayed, and a few for transactions.
 
 use std::{
     cell::RefCell,
@@ -22,17 +22,17 @@ use super::{
     link::Link,
     migrate,
     target::{DEFAULT_SCHEMA, Target},
-    tx::{Tx, answered},
+    tx::{Tx, within_timeout},
 };
 use crate::{
     error::{Error, Kind},
     wake::Wake,
 };
 
-/// How many transactions may be open at once, unless an engine's settings or the host say otherwise. A connection for one is
-/// opened when it is first needed.
+/// How many transactions may be open at once, unless the settings of an engine or the host say
+/// otherwise. Each connection is opened when it is first needed.
 pub(crate) const TRANSACTIONS: usize = 10;
-/// How long a caller waits for a free connection to begin a transaction on.
+/// How long a caller waits for a free connection on which to begin a transaction.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A database and a schema in it. Cheap to clone; all clones share their connections.
@@ -50,63 +50,78 @@ pub struct Pool {
 
 pub(crate) struct Inner {
     pub(crate) target: Arc<Target>,
-    /// Calls go to a thread of their own: hopping over a multi-threaded runtime for every message of the protocol costs
-    /// more than the statement.
+    /// Calls run on a thread of their own: on a multi-threaded runtime, moving between threads for
+    /// every message of the protocol costs more than the statement.
     calls: mpsc::UnboundedSender<(Route, Call)>,
-    /// The runtime of that thread: it also drives the transactions' connections.
+    /// The runtime of that thread. It also drives the connections of transactions.
     pub(crate) runtime: tokio::runtime::Handle,
-    /// Connections outside any transaction, ready to begin one. Guarded for a moment, never over an await.
+    /// Connections outside any transaction, ready to begin one. The mutex is never held over an
+    /// await.
     idle: Mutex<Vec<Link>>,
-    /// Permits for transactions, and how many there are in all. Guarded for a moment.
+    /// Permits for transactions, and the total number of permits. The mutex is held only briefly.
     permits: Arc<Semaphore>,
     transactions: Mutex<usize>,
-    /// Engines of this process that should look when work is enqueued through this pool.
+    /// Engines of this process, woken when work is enqueued through this pool.
     wakes: Mutex<Vec<Weak<Wake>>>,
-    /// Requests of single callers that wait for the next shared statement.
+    /// Requests of single callers, gathered for the next shared statement.
     pub(crate) gathers: Gathers,
-    /// Events that wait for the next statement, and who should look for them; see `store/events.rs`.
+    /// Engines of this process, woken when events are appended through this pool; see
+    /// `store/events.rs`.
     pub(crate) log: LogSide,
     /// Limits and hooks that an engine may set for all clients of the pool.
     pub(crate) limits: Mutex<Limits>,
 }
 
-/// What every client of a pool obeys.
+/// The limits and hooks that apply to every client of a pool.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) payload_bytes_max: usize,
     pub(crate) traceparent: Option<fn() -> Option<String>>,
 }
 
-/// Selects the connection that carries a call. Each is opened when it is first needed.
+/// Selects the connection that carries a call. Each connection is opened when it is first needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
-    /// Statements that wait for no lock of a caller and read by a key: pipelined on one connection.
+    /// Statements that read by a key and wait for no lock of a caller. They are pipelined on one
+    /// connection.
     Call,
-    /// Statements that may meet a lock that another transaction holds: pipelined on one connection. Each waits for a lock
-    /// for a moment only ([`Connection::act`]).
+    /// Statements that may wait for a lock that another transaction holds. They are pipelined on
+    /// one connection, and each waits for a lock only briefly ([`Connection::act`]).
     Act,
-    /// Statements of any length, such as reads of people and large batches: each has one of [`APART_MAX`] connections to
-    /// itself.
+    /// Statements of any duration, such as queries for people and large batches. Each uses one of
+    /// [`APART_MAX`] connections alone.
     Apart,
-    /// Calls of an engine's own loops: they never wait behind a caller.
+    /// Calls of the loops of an engine. They never wait behind a caller.
     Engine,
 }
 
-/// Statements of any length that run at the same time. A further one waits until one of these has ended.
+/// The number of statements of any duration that run at the same time. A further one waits until
+/// one of these has ended.
 pub(crate) const APART_MAX: usize = 3;
-/// The most connections that a pool opens for calls, beside those for transactions and for engines.
+/// The largest number of connections that a pool opens for calls, besides those for transactions
+/// and for engines.
 pub(crate) const CALLS_MAX: usize = 2 + APART_MAX;
 
 type Call = Box<dyn FnOnce(Rc<Connection>) -> LocalBoxFuture<'static, ()> + Send>;
 
 impl Pool {
-    /// A pool on the schema `gen_durable` of this database (`postgres://…`, or `host=… user=…`). Several hosts,
-    /// `target_session_attrs=read-write` and `sslmode` are understood. It is an error if nobody answers there.
+    /// Connects to this database (`postgres://…`, or `host=… user=…`) and uses the schema
+    /// `gen_durable`. The connection string may name several hosts,
+    /// `target_session_attrs=read-write` and `sslmode`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the connection string is invalid, or if the database cannot be reached.
     pub async fn connect(url: &str) -> Result<Pool, Error> {
         Pool::connect_to(url, DEFAULT_SCHEMA).await
     }
 
-    /// The same, with a schema of another name.
+    /// Connects as [`connect`](Pool::connect) does, and uses a schema of another name.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the connection string or the name of the schema is invalid, or if the database
+    /// cannot be reached.
     pub async fn connect_to(url: &str, schema: &str) -> Result<Pool, Error> {
         let pool = Pool::open(url, schema, TRANSACTIONS)?;
         pool.call(|connection| async move { connection.batch("select 1").await })
@@ -115,8 +130,13 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Makes a pool without connecting, for a process that must start while its database is away. At most `transactions` of
-    /// its transactions are open at once.
+    /// Creates a pool without connecting, for a process that must start while its database is not
+    /// reachable. At most `transactions` of its transactions are open at once.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the connection string or the name of the schema is invalid, or if the thread for
+    /// calls cannot be started.
     pub fn open(url: &str, schema: &str, transactions: usize) -> Result<Pool, Error> {
         Pool::on(Target::new(url, schema)?, transactions)
     }
@@ -154,33 +174,47 @@ impl Pool {
         }
     }
 
-    /// The same database and schema over connections of its own, which say this name of themselves: for reads that must not
-    /// stand in the way of anybody's work. Nothing is connected until it is used.
+    /// Creates a pool for the same database and schema, with connections of its own that have this
+    /// application name. Use it for reads that must not delay other work. It connects when it is
+    /// first used.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the thread for calls cannot be started.
     pub fn beside(&self, application_name: &str) -> Result<Pool, Error> {
         Pool::on(self.inner.target.beside(application_name), 1)
     }
 
-    /// The statements that were sent through this pool, by name.
+    /// Returns how often each statement was sent through this pool, by name.
     pub fn statements(&self) -> BTreeMap<&'static str, u64> {
         self.inner.target.sent()
     }
 
-    /// The schema.
+    /// Returns the name of the schema.
     pub fn schema(&self) -> &str {
         self.inner.target.schema()
     }
 
-    /// Bring the schema to this build's version. Safe from many processes at once; nothing to do is no error.
+    /// Migrates the schema up to the version of this build. Many processes may call it at once. If
+    /// the schema is current, it does nothing.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached or refuses a migration.
     pub async fn migrate(&self) -> Result<(), Error> {
         migrate::up(self, None).await.map(drop)
     }
 
-    /// The schema's migrations: up, down, status, as SQL.
+    /// Returns the migrations of the schema: up, down, status, as SQL.
     pub fn migrations(&self) -> migrate::Migrations {
         migrate::Migrations::new(self.clone())
     }
 
-    /// Begin a transaction on one of the pool's connections.
+    /// Begins a transaction on one of the pool's connections.
+    ///
+    /// # Errors
+    ///
+    /// Fails if no connection becomes free within 10 seconds, or if the database cannot be reached.
     pub async fn begin(&self) -> Result<Tx, Error> {
         let waiting =
             tokio::time::timeout(BEGIN_TIMEOUT, self.inner.permits.clone().acquire_owned());
@@ -206,7 +240,7 @@ impl Pool {
             .map_err(|fault| fault.into_error("begin a transaction"))
     }
 
-    /// The same for whoever has a place of its own.
+    /// Begins a transaction with a permit that the caller already has.
     pub(crate) async fn begin_with(
         &self,
         permit: tokio::sync::OwnedSemaphorePermit,
@@ -216,7 +250,8 @@ impl Pool {
     }
 
     async fn begin_on_a_connection(&self) -> Result<Link, Fault> {
-        // A kept connection may have died since: then a new one is made, once.
+        // An idle connection may have broken since it was last used. If all have, a new one is
+        // opened.
         while let Some(client) = self.inner.take_idle() {
             if !client.is_closed() && begin(&client, &self.inner.target).await.is_ok() {
                 return Ok(client);
@@ -224,14 +259,15 @@ impl Pool {
         }
         let (client, driver) = self.inner.target.connect().await?;
         let client = Link::new(client, &self.inner.runtime.spawn(driver));
-        // Whatever becomes of it, nothing has happened yet: an outage, not an open question.
+        // Nothing has been written yet, so a failure here is an outage and never an unknown commit
+        // outcome.
         begin(&client, &self.inner.target)
             .await
             .map_err(|fault| Fault::Away(fault.message().to_owned()))?;
         Ok(client)
     }
 
-    /// Runs a statement that waits for no lock and reads by a key.
+    /// Runs a statement that reads by a key and waits for no lock.
     pub(crate) async fn call<T, F, Fut>(&self, act: F) -> Result<T, Error>
     where
         T: Send + 'static,
@@ -241,7 +277,7 @@ impl Pool {
         self.on_route(Route::Call, act).await
     }
 
-    /// Runs statements that may meet a lock of another transaction.
+    /// Runs statements that may wait for a lock of another transaction.
     pub(crate) async fn act<T, F, Fut>(&self, act: F) -> Result<T, Error>
     where
         T: Send + 'static,
@@ -261,7 +297,7 @@ impl Pool {
         self.on_route(Route::Apart, act).await
     }
 
-    /// Runs a statement of an engine's own loops.
+    /// Runs a statement of the loops of an engine.
     pub(crate) async fn call_for_engine<T, F, Fut>(&self, act: F) -> Result<T, Error>
     where
         T: Send + 'static,
@@ -279,15 +315,16 @@ impl Pool {
     {
         let (answer, answer_received) = oneshot::channel();
         self.post(route, move |connection| async move {
-            // A caller that has gone away does not stop what it asked for.
+            // The send fails if the caller has dropped its future. The statement has run all the
+            // same.
             drop(answer.send(act(connection).await));
         })?;
         answer_received
             .await
-            .map_err(|_| Error::broken("the thread that talks to the database has ended"))
+            .map_err(|_| Error::broken("the database thread of the pool has ended"))
     }
 
-    /// Runs something without an answer.
+    /// Runs a call without waiting for its result.
     pub(crate) fn post<F, Fut>(&self, route: Route, act: F) -> Result<(), Error>
     where
         F: FnOnce(Rc<Connection>) -> Fut + Send + 'static,
@@ -297,10 +334,10 @@ impl Pool {
         self.inner
             .calls
             .send((route, call))
-            .map_err(|_| Error::broken("the thread that talks to the database has ended"))
+            .map_err(|_| Error::broken("the database thread of the pool has ended"))
     }
 
-    /// An engine of this process wants to know of work enqueued here.
+    /// Registers an engine of this process, to be woken when work is enqueued through this pool.
     pub(crate) fn subscribe(&self, wake: &Arc<Wake>) {
         let mut wakes = self
             .inner
@@ -311,7 +348,7 @@ impl Pool {
         wakes.push(Arc::downgrade(wake));
     }
 
-    /// The engines that listen.
+    /// Returns the registered engines.
     pub(crate) fn wakes(&self) -> Vec<Arc<Wake>> {
         self.inner
             .wakes
@@ -342,7 +379,7 @@ impl Pool {
             .limits
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = limits;
-        // Of two engines on one pool the larger number counts.
+        // If two engines use one pool, the larger number applies.
         let mut all = self
             .inner
             .transactions
@@ -356,7 +393,7 @@ impl Pool {
 }
 
 async fn begin(client: &Client, target: &Target) -> Result<(), Fault> {
-    answered(target, client.batch_execute("begin")).await
+    within_timeout(target, client.batch_execute("begin")).await
 }
 
 impl Inner {
@@ -385,7 +422,7 @@ impl fmt::Debug for Inner {
     }
 }
 
-/// Starts the thread that makes calls. It ends when the last clone of the pool is gone.
+/// Starts the thread that makes calls. The thread ends when the last clone of the pool is dropped.
 fn start_calls(
     target: Arc<Target>,
     mut calls: mpsc::UnboundedReceiver<(Route, Call)>,
@@ -405,7 +442,8 @@ fn start_calls(
                 let engine_connection = Rc::new(Connection::new(target.clone()));
                 let apart = Rc::new(Apart::new(target));
                 while let Some((route, call)) = calls.recv().await {
-                    // Concurrent calls of a route share a connection, and their statements are pipelined.
+                    // Concurrent calls of a route share a connection, and their statements are
+                    // pipelined.
                     match route {
                         Route::Call => tokio::task::spawn_local(call(call_connection.clone())),
                         Route::Act => tokio::task::spawn_local(call(act_connection.clone())),
@@ -425,8 +463,8 @@ fn start_calls(
     Ok(handle)
 }
 
-/// Connections that serve one call at a time. The one that was used last is used next, so that a second is opened only for
-/// calls that overlap.
+/// Connections that serve one call at a time. The connection that was used last is used next, so
+/// that a second one is opened only for calls that overlap.
 struct Apart {
     target: Arc<Target>,
     free: RefCell<Vec<Rc<Connection>>>,
@@ -443,7 +481,7 @@ impl Apart {
     }
 
     async fn take(self: &Rc<Self>) -> Own {
-        // It is never closed.
+        // The semaphore is never closed, so `acquire` does not fail.
         if let Ok(permit) = self.permits.acquire().await {
             permit.forget();
         }
@@ -456,7 +494,7 @@ impl Apart {
     }
 }
 
-/// A connection that one call has to itself, and returns however the call ends.
+/// A connection that one call uses alone. It is returned however the call ends.
 struct Own {
     connection: Rc<Connection>,
     all: Rc<Apart>,

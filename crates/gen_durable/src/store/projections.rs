@@ -1,4 +1,5 @@
-//! Scopes: a batch's beginning and end, and failures. What operators see of them: `scopes`.
+//! Scopes of projections: opening and closing a batch, and failures. The queries for operators are
+//! in `scopes`.
 
 use jiff::Timestamp;
 use tokio_postgres::{Row, types::ToSql};
@@ -9,7 +10,7 @@ use super::{
     row::column,
     sql,
     target::Target,
-    tx::{Tx, answered, ride},
+    tx::{Tx, query_in, within_timeout},
 };
 use crate::error::Error;
 
@@ -51,21 +52,21 @@ sql!(NOTE_DIGEST, "digest_note.sql", [TEXT, TEXT, BYTEA, INT8]);
 
 const DIGEST: &str = include_str!("sql/digest.sql");
 
-/// A row of the log, before it is an event of somebody's.
+/// A row of the log, before it is decoded into an event type.
 #[derive(Debug, Clone)]
 pub(crate) struct LogRow {
     pub(crate) position: i64,
     pub(crate) at: Timestamp,
     pub(crate) name: String,
     pub(crate) version: i32,
-    /// `None`: of a name that this projection does not read.
+    /// `None` if this projection does not read events of this name.
     pub(crate) payload: Option<String>,
     pub(crate) headers: Option<String>,
     pub(crate) instance_id: Option<i64>,
     pub(crate) step: Option<String>,
 }
 
-/// The last eight columns of an answer.
+/// Reads the event from the last eight columns of a result, which begin at `from`.
 pub(super) fn log_row(row: &Row, from: usize) -> Result<LogRow, Fault> {
     Ok(LogRow {
         position: column(row, from)?,
@@ -79,7 +80,7 @@ pub(super) fn log_row(row: &Row, from: usize) -> Result<LogRow, Fault> {
     })
 }
 
-/// What is asked for when a batch begins.
+/// The request that opens a batch.
 #[derive(Debug)]
 pub(crate) struct Ask<'a> {
     pub(crate) tenant: &'a str,
@@ -89,31 +90,33 @@ pub(crate) struct Ask<'a> {
     pub(crate) names: &'a [&'static str],
     pub(crate) limit: i32,
     pub(crate) bytes: i64,
-    /// One parked event, by its position.
+    /// The position of one parked event to redrive, instead of the next events.
     pub(crate) redrive: Option<i64>,
-    /// Whoever else is at it.
+    /// Opens the batch even if another worker has recently moved the cursor and still owns the
+    /// scope.
     pub(crate) force: bool,
 }
 
-/// Whether it is our turn, and if not, why.
+/// Whether this worker may apply the next batch, and if not, why.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Verdict {
     Go,
-    /// Somebody is at it this moment.
+    /// Another transaction holds the row of the scope.
     Locked,
-    /// Somebody else was at it a moment ago.
+    /// Another worker has recently moved the cursor, and owns the scope for a few seconds.
     Theirs,
-    /// Its rows are those of an older version.
+    /// The rows of the read model were written by an older version of the projection.
     Outdated,
-    /// They are those of a newer one.
+    /// The rows of the read model were written by a newer version of the projection.
     Newer,
     Halted,
-    /// A redrive must wait: the cursor is before its event, or a run is open; or the event is not parked any more.
+    /// A redrive must wait, because the cursor is before its event or a run is open; or the event
+    /// is no longer parked.
     Blocked,
     Waiting(f64),
 }
 
-/// Where a scope stands, and what comes next.
+/// The state of a scope, and the next events.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) verdict: Verdict,
@@ -126,7 +129,7 @@ pub(crate) struct Opened {
     pub(crate) events: Vec<LogRow>,
 }
 
-/// Begin a batch.
+/// Opens a batch.
 pub(crate) async fn open(tx: &mut Tx, target: &Target, ask: &Ask<'_>) -> Result<Opened, Fault> {
     let params: &[Param<'_>] = &[
         &ask.tenant,
@@ -139,9 +142,9 @@ pub(crate) async fn open(tx: &mut Tx, target: &Target, ask: &Ask<'_>) -> Result<
         &ask.redrive,
         &ask.force,
     ];
-    let rows = ride(tx, target, &OPEN, params).await?;
+    let rows = query_in(tx, target, &OPEN, params).await?;
     let Some((first, rest)) = rows.split_first() else {
-        return Err(unexpected("an empty answer"));
+        return Err(unexpected("no row"));
     };
     let verdict: String = column(first, 0)?;
     let verdict = match verdict.as_str() {
@@ -173,11 +176,11 @@ pub(crate) async fn open(tx: &mut Tx, target: &Target, ask: &Ask<'_>) -> Result<
 pub(super) fn unexpected(what: &str) -> Fault {
     Fault::Refused {
         code: None,
-        message: format!("an unexpected answer: {what:?}"),
+        message: format!("unexpected result from the database: {what:?}"),
     }
 }
 
-/// A cursor's move.
+/// The move of a cursor from one position to another.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Move {
     pub(crate) generation: i32,
@@ -186,7 +189,8 @@ pub(crate) struct Move {
     pub(crate) applied: i64,
 }
 
-/// End a batch. `false`: the cursor is not where it was found, and nothing of this may be committed.
+/// Closes a batch: moves the cursor. Returns `false` if the cursor is not where the batch found it;
+/// the transaction must then be rolled back.
 pub(crate) async fn close(
     tx: &mut Tx,
     target: &Target,
@@ -211,11 +215,11 @@ pub(crate) async fn close(
         &worker,
         &owned_seconds,
     ];
-    let rows = ride(tx, target, &CLOSE, params).await?;
+    let rows = query_in(tx, target, &CLOSE, params).await?;
     rows.first().map_or(Ok(false), |row| column(row, 0))
 }
 
-/// What becomes of an event that could not be applied.
+/// The consequence of an event that could not be applied.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Fate {
     Retry(f64),
@@ -223,7 +227,8 @@ pub(crate) enum Fate {
     Park,
 }
 
-/// Record it, in a transaction of its own. `false`: the cursor has moved on meanwhile.
+/// Records the failure in a transaction of its own. Returns `false` if the cursor has moved in the
+/// meantime.
 pub(crate) async fn fail(
     connection: &Connection,
     (tenant, projection): (&str, &str),
@@ -246,32 +251,34 @@ pub(crate) async fn fail(
     rows.first().map_or(Ok(false), |row| column(row, 0))
 }
 
-/// A projection as the sweep asks for it: its name, its version, and whether it does something about older rows by itself.
+/// A projection of this build: its name, its version, and whether it handles rows of older versions
+/// itself.
 pub(crate) type Swept = (&'static str, i32, bool);
 
-/// How the walk over all tenants goes on.
+/// The pace of the walk over all tenants.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Walk {
-    /// Tenants of a page.
+    /// The number of tenants in a page.
     pub(crate) page: i32,
-    /// The pause after a page, and at the end of the walk.
+    /// The pause after a page, and after the last page.
     pub(crate) pause_seconds: f64,
     pub(crate) idle_seconds: f64,
-    /// All tenants at once, whatever the walk says: for a test bench.
+    /// Reads all tenants at once, whatever the cursor of the walk says. For tests.
     pub(crate) all: bool,
 }
 
-/// What a look for scopes with something to do has found.
+/// The scopes with pending work that a search has found.
 #[derive(Debug, Default)]
 pub(crate) struct Behind {
-    /// Tenant and projection of each.
+    /// The tenant and the projection of each scope.
     pub(crate) scopes: Vec<(String, String)>,
-    /// There is another page.
+    /// Whether there is another page.
     pub(crate) more: bool,
 }
 
-/// Finds scopes of these projections that are to be tried again, and those behind their log among the next page of tenants, as far
-/// as no other worker is at the scope or at the walk.
+/// Finds scopes of these projections that are due for a retry, and scopes that are behind their log
+/// among the next page of tenants. Scopes that another worker owns are left out, and the page is
+/// left out if another worker is walking.
 pub(crate) async fn behind(
     connection: &Connection,
     swept: &[Swept],
@@ -307,7 +314,7 @@ pub(crate) async fn behind(
     Ok(found)
 }
 
-/// Where a scope stands.
+/// The cursor of a scope.
 #[derive(Debug, Clone)]
 pub(crate) struct Cursor {
     pub(crate) position: i64,
@@ -340,26 +347,26 @@ pub(crate) async fn cursor(
     read_cursor(&connection.query(&CURSOR, &[&tenant, &projection]).await?)
 }
 
-/// The same, as a transaction's own snapshot has it.
+/// Returns the cursor as the snapshot of this transaction has it.
 pub(crate) async fn cursor_in(
     tx: &mut Tx,
     target: &Target,
     tenant: &str,
     projection: &str,
 ) -> Result<Option<Cursor>, Fault> {
-    read_cursor(&ride(tx, target, &CURSOR, &[&tenant, &projection]).await?)
+    read_cursor(&query_in(tx, target, &CURSOR, &[&tenant, &projection]).await?)
 }
 
-/// From here on the transaction sees one snapshot, also for the caller's own statements.
+/// Makes the transaction use one snapshot from here on, also for the statements of the projection.
 pub(crate) async fn one_snapshot(tx: &mut Tx, target: &Target) -> Result<(), Fault> {
-    answered(
+    within_timeout(
         target,
         tx.batch_execute("set transaction isolation level repeatable read"),
     )
     .await
 }
 
-/// The digest of what a query of the caller's answers.
+/// Returns the digest of the rows that a query of the projection returns.
 pub(crate) async fn digest(
     tx: &Tx,
     query: &str,
@@ -369,8 +376,8 @@ pub(crate) async fn digest(
     let row = tx
         .query_one(&text, params)
         .await
-        .map_err(|error| Fault::of(&error).into_error("take a digest"))?;
-    column(&row, 0).map_err(|fault| fault.into_error("take a digest"))
+        .map_err(|error| Fault::of(&error).into_error("compute a digest"))?;
+    column(&row, 0).map_err(|fault| fault.into_error("compute a digest"))
 }
 
 pub(crate) async fn note_digest(
@@ -386,7 +393,8 @@ pub(crate) async fn note_digest(
         .map(drop)
 }
 
-/// Let a scope that halted, or waits to be tried again, go on. Answers whether it did.
+/// Lets a scope continue that is halted or waits for a retry. Returns whether it was in such a
+/// state.
 pub(crate) async fn retry(
     connection: &Connection,
     tenant: &str,
@@ -398,7 +406,7 @@ pub(crate) async fn retry(
         .is_empty())
 }
 
-/// Parked events that are to be tried again. Answers how many.
+/// Marks parked events to be tried again. Returns how many were marked.
 pub(crate) async fn redrive(
     connection: &Connection,
     tenant: &str,
@@ -411,7 +419,7 @@ pub(crate) async fn redrive(
         .len())
 }
 
-/// Parked events that somebody wants tried again.
+/// Returns parked events that an operator has marked to be tried again.
 pub(crate) async fn redrives(
     connection: &Connection,
     projections: &[&'static str],
@@ -422,17 +430,18 @@ pub(crate) async fn redrives(
         .collect()
 }
 
-/// It was tried again and applied: part of that transaction.
+/// Records, in the transaction that applied it, that a parked event was applied. Returns `false` if
+/// the event was not parked any more.
 pub(crate) async fn redriven(
     tx: &mut Tx,
     target: &Target,
     (tenant, projection, position): (&str, &str, i64),
 ) -> Result<bool, Fault> {
     let params: &[Param<'_>] = &[&tenant, &projection, &position, &None::<&str>];
-    Ok(!ride(tx, target, &REDRIVEN, params).await?.is_empty())
+    Ok(!query_in(tx, target, &REDRIVEN, params).await?.is_empty())
 }
 
-/// It was tried again and failed again.
+/// Records that a parked event failed again.
 pub(crate) async fn redrive_failed(
     connection: &Connection,
     (tenant, projection, position): (&str, &str, i64),
@@ -444,7 +453,7 @@ pub(crate) async fn redrive_failed(
         .map(drop)
 }
 
-/// The rows are taken over as they are by a newer version.
+/// Sets the version of a scope to that of a newer build, which continues with the existing rows.
 pub(crate) async fn go_on(
     connection: &Connection,
     tenant: &str,
@@ -457,7 +466,7 @@ pub(crate) async fn go_on(
         .map(drop)
 }
 
-/// Every projection that follows the log of any tenant.
+/// Returns the names of all projections that read the log of any tenant.
 pub(crate) async fn names(connection: &Connection) -> Result<Vec<String>, Fault> {
     connection
         .query(&NAMES, &[])
@@ -467,7 +476,8 @@ pub(crate) async fn names(connection: &Connection) -> Result<Vec<String>, Fault>
         .collect()
 }
 
-/// A rebuild is due: these builds, by name and version, leave older rows alone. Of one tenant, or of all.
+/// Records that a rebuild is due: these builds, by name and version, do not touch rows of an older
+/// version. For one tenant, or for all.
 pub(crate) async fn offer(
     connection: &Connection,
     builds: &[(&'static str, i32)],

@@ -1,5 +1,5 @@
-//! How it goes, in numbers whose price is known: what settles, what comes in, what waits where, what fails with which error.
-//! Every one of these looks at so many rows and no more.
+//! Numbers about throughput and backlog, at a known price: what settles, what is enqueued, what
+//! waits, and which errors occur. Every query reads a bounded number of rows.
 
 use jiff::Timestamp;
 
@@ -12,17 +12,17 @@ use crate::{error::Error, id::Status};
 
 sql!(FINISHED, "finished.sql", [TIMESTAMPTZ, INT4]);
 sql!(ARRIVED, "arrived.sql", [INT8, INT4]);
-sql!(STANDING, "standing.sql", [INT4]);
+sql!(COUNTS, "standing.sql", [INT4]);
 sql!(BACKLOG, "backlog.sql", [INT4]);
-sql!(TROUBLES, "troubles.sql", [INT4]);
+sql!(ERRORS, "troubles.sql", [INT4]);
 sql!(ESTIMATE, "estimate.sql", []);
 
-/// Counts go this far.
+/// Counts stop at this number.
 pub(crate) const COUNTED_MAX: i32 = 10_001;
-/// So many settled or arrived instances are looked at in one go.
+/// The largest number of settled or newly enqueued instances that one query reads.
 const SAMPLED_MAX: i32 = 20_000;
-/// So many failed instances are read for their errors.
-const TROUBLES_MAX: i32 = 5_000;
+/// The largest number of failed instances that one query reads to group their errors.
+const ERRORS_MAX: i32 = 5_000;
 
 /// Instances that settled within one second.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,11 +32,11 @@ pub struct Finished {
     pub second: i64,
     /// The machine.
     pub fsm: String,
-    /// How they ended.
+    /// The status in which they settled.
     pub status: Status,
-    /// How long they took from the enqueue to the end: from 2^(class/4) milliseconds on.
+    /// The class of their duration from enqueue to end: 2^(class/4) milliseconds or more.
     pub class: i32,
-    /// How many.
+    /// The number of instances.
     pub count: i64,
 }
 
@@ -46,37 +46,37 @@ pub struct Finished {
 pub struct Arrived {
     /// Seconds since 1970.
     pub second: i64,
-    /// How many.
+    /// The number of instances.
     pub count: i64,
-    /// The newest of them.
+    /// The largest id among them.
     pub newest: i64,
 }
 
-/// A queue, and what waits in it.
+/// A queue and its backlog.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Backlog {
-    /// Its name.
+    /// The name of the queue.
     pub queue: String,
-    /// Since when nothing is claimed from it, if it is paused.
+    /// Since when the queue is paused, if it is.
     pub paused_at: Option<Timestamp>,
-    /// Who paused it.
+    /// The operator that paused it.
     pub paused_by: Option<String>,
-    /// Due and waiting: of each priority counted up to 10,001.
+    /// Instances that are due and wait. Counted up to 10,001 for each priority.
     pub due: i64,
-    /// Since when the first of them is due.
+    /// The due time of the oldest of them.
     pub oldest: Option<Timestamp>,
-    /// Due later: of each priority counted up to 10,001.
+    /// Instances that are due later. Counted up to 10,001 for each priority.
     pub later: i64,
-    /// When the next of those is due.
+    /// The due time of the next of these.
     pub next: Option<Timestamp>,
-    /// Running now.
+    /// Instances that run now.
     pub executing: i64,
-    /// Live processes that work it.
+    /// Live workers that serve the queue.
     pub workers: i64,
 }
 
-/// An error, and how many have failed with it.
+/// An error text, and the number of instances that failed with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs)]
@@ -84,33 +84,38 @@ pub struct Trouble {
     pub fsm: String,
     pub step: String,
     pub status: Status,
-    /// The beginning of its text.
+    /// The beginning of the error text.
     pub error: Option<String>,
     pub count: i64,
     pub first_at: Timestamp,
     pub last_at: Timestamp,
-    /// The newest instance that has it.
+    /// The newest instance with this error.
     pub newest: i64,
 }
 
-/// What the database itself knows, without counting.
+/// Statistics that the database keeps, so that nothing is counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Estimate {
-    /// The schema's time.
+    /// The time of the schema's clock.
     pub now: Timestamp,
-    /// About so many instances are kept.
+    /// The approximate number of stored instances.
     pub instances: i64,
-    /// So much room they take, indexes included.
+    /// Their size on disk, indexes included.
     pub bytes: i64,
-    /// Live processes that run steps.
+    /// Live workers.
     pub workers: i64,
 }
 
 impl Inspect {
-    /// What settled since then: the newest 20,000 of it.
+    /// Returns the instances that settled since this time, grouped by second. It reads the newest
+    /// 20,000.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached or refuses the query.
     pub async fn finished(&self, since: Timestamp) -> Result<Vec<Finished>, Error> {
-        self.read("read what settled", move |connection| async move {
+        self.read("count settled instances", move |connection| async move {
             let rows = connection.query(&FINISHED, &[&since, &SAMPLED_MAX]).await?;
             rows.iter()
                 .map(|row| {
@@ -127,9 +132,14 @@ impl Inspect {
         .await
     }
 
-    /// What was enqueued after this instance: the newest 20,000 of it.
+    /// Returns the instances that were enqueued after this one, grouped by second. It reads the
+    /// newest 20,000.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached or refuses the query.
     pub async fn arrived(&self, after: i64) -> Result<Vec<Arrived>, Error> {
-        self.read("read what came in", move |connection| async move {
+        self.read("count enqueued instances", move |connection| async move {
             let rows = connection.query(&ARRIVED, &[&after, &SAMPLED_MAX]).await?;
             rows.iter()
                 .map(|row| {
@@ -144,10 +154,15 @@ impl Inspect {
         .await
     }
 
-    /// How many stand where, of each status 10,001 at most. What is done is left out.
+    /// Counts the instances by machine, step and status, at most 10,001 of each status. Instances
+    /// that are done are left out.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached or refuses the query.
     pub async fn standing(&self) -> Result<Vec<inspect::Count>, Error> {
-        self.read("count what stands where", |connection| async move {
-            let rows = connection.query(&STANDING, &[&COUNTED_MAX]).await?;
+        self.read("count instances by step", |connection| async move {
+            let rows = connection.query(&COUNTS, &[&COUNTED_MAX]).await?;
             rows.iter()
                 .map(|row| {
                     Ok(inspect::Count {
@@ -163,9 +178,13 @@ impl Inspect {
         .await
     }
 
-    /// The queues that are worked, hold work or are paused.
+    /// Returns the queues that workers serve, that have waiting instances, or that are paused.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached or refuses the query.
     pub async fn backlog(&self) -> Result<Vec<Backlog>, Error> {
-        self.read("count what waits", |connection| async move {
+        self.read("count the backlog", |connection| async move {
             let rows = connection.query(&BACKLOG, &[&COUNTED_MAX]).await?;
             rows.iter()
                 .map(|row| {
@@ -186,10 +205,14 @@ impl Inspect {
         .await
     }
 
-    /// Errors of what has failed or is stuck, the latest first.
+    /// Returns the errors of failed and stuck instances, grouped, the latest first.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached or refuses the query.
     pub async fn troubles(&self) -> Result<Vec<Trouble>, Error> {
         self.read("group errors", |connection| async move {
-            let rows = connection.query(&TROUBLES, &[&TROUBLES_MAX]).await?;
+            let rows = connection.query(&ERRORS, &[&ERRORS_MAX]).await?;
             rows.iter()
                 .map(|row| {
                     Ok(Trouble {
@@ -208,21 +231,28 @@ impl Inspect {
         .await
     }
 
-    /// The schema's time, and about how much it keeps.
+    /// Returns the time of the schema's clock, and an estimate of how many instances are stored.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached or refuses the query.
     pub async fn estimate(&self) -> Result<Estimate, Error> {
-        self.read("estimate how much there is", |connection| async move {
-            let rows = connection.query(&ESTIMATE, &[]).await?;
-            let row = rows.first().ok_or(super::fault::Fault::Refused {
-                code: None,
-                message: "the catalogue does not know the table of instances".into(),
-            })?;
-            Ok(Estimate {
-                now: column(row, 0)?,
-                instances: column(row, 1)?,
-                bytes: column(row, 2)?,
-                workers: column(row, 3)?,
-            })
-        })
+        self.read(
+            "estimate the number of instances",
+            |connection| async move {
+                let rows = connection.query(&ESTIMATE, &[]).await?;
+                let row = rows.first().ok_or(super::fault::Fault::Refused {
+                    code: None,
+                    message: "the table of instances is not in the catalog".into(),
+                })?;
+                Ok(Estimate {
+                    now: column(row, 0)?,
+                    instances: column(row, 1)?,
+                    bytes: column(row, 2)?,
+                    workers: column(row, 3)?,
+                })
+            },
+        )
         .await
     }
 }

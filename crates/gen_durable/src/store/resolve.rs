@@ -1,4 +1,4 @@
-//! What became of commits whose answer was lost.
+//! Finds the outcome of commits after their replies were lost.
 
 use std::collections::HashMap;
 
@@ -13,20 +13,23 @@ use super::{
 sql!(RESOLVE, "resolve.sql", [INT8_ARRAY]);
 sql!(INPUTS, "inputs.sql", [INT8_ARRAY, INT8_ARRAY, INT8_ARRAY]);
 
-/// What became of a claim whose commit was sent and never answered.
+/// The outcome of a commit that was sent and got no reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Resolved {
-    /// It was committed.
+    /// The commit has happened.
     Committed,
-    /// It was not, and the claim is still ours: send it again.
+    /// The commit has not happened, and this worker still has the claim: send it again.
     Ours,
-    /// It was not, and the row has another owner (or is gone).
+    /// This worker no longer has the claim, or the row is gone. The row has changed since in
+    /// another way, so it does not show whether the commit happened.
     Stale,
-    /// Somebody holds the row, perhaps the very backend that we lost: ask again.
+    /// Another transaction holds the row, possibly that of the lost connection itself: ask again
+    /// later.
     Held,
 }
 
-/// Ask what became of commits whose answer was lost. It waits for nobody: a row that is locked is answered as `Held`.
+/// Finds the outcome of commits that got no reply. It waits for no lock: a locked row is returned
+/// as `Held`.
 pub(crate) async fn resolve(
     connection: &Connection,
     claims: &[Claim],
@@ -44,7 +47,8 @@ pub(crate) async fn resolve(
             Some((Some(epoch), Some(seq))) if (*epoch, *seq) == (claim.epoch, claim.seq) => {
                 Resolved::Ours
             }
-            // Only the owner of the claim can have raised step_seq at this epoch, or left it with the next one.
+            // Only the worker that has the claim can have raised step_seq at this epoch. A commit
+            // that ends the claim raises the epoch by one.
             Some((Some(epoch), Some(seq)))
                 if *seq == claim.seq + 1 && *epoch - claim.epoch <= 1 =>
             {
@@ -56,11 +60,12 @@ pub(crate) async fn resolve(
         .collect())
 }
 
-/// Reads what the next steps of these claims see, after their commits were found to have happened. A claim that was lost in the
-/// meantime is left out.
+/// Reads the inputs of the next steps of these claims, after their commits were found to have
+/// happened. A claim that was lost in the meantime is left out.
 ///
-/// A statement of its own, after [`resolve`]: the snapshot of that one may be older than the commit that it waited for, and would
-/// show signals that the commit consumed.
+/// This is a statement of its own, after [`resolve`]: that statement reads the newest version of
+/// each row that it locks, but its snapshot may be older than the commit that it finds there, and
+/// would show signals that the commit has consumed.
 pub(crate) async fn inputs(
     connection: &Connection,
     claims: &[Claim],

@@ -1,22 +1,22 @@
-//! Rows as Rust sees them.
+//! Rows of the database as Rust values.
 
 use jiff::Timestamp;
 use tokio_postgres::{Row, types::FromSql};
 
 use super::fault::Fault;
 
-/// A row that this process holds.
+/// An instance that this process has claimed.
 #[derive(Debug, Clone)]
 pub(crate) struct Claimed {
     pub(crate) id: i64,
     pub(crate) fsm: String,
     pub(crate) fsm_version: u16,
     pub(crate) step: String,
-    /// What the step carries, as JSON; `None` for a unit variant.
+    /// The data of the step, as JSON; `None` for a unit variant.
     pub(crate) data: Option<String>,
     pub(crate) state: String,
     pub(crate) attempt: u32,
-    /// How many runs of this step have failed.
+    /// The number of runs of this step that have failed.
     pub(crate) failures: u32,
     pub(crate) claim_epoch: i64,
     pub(crate) step_seq: i64,
@@ -26,25 +26,29 @@ pub(crate) struct Claimed {
     pub(crate) eligible_at: Timestamp,
     pub(crate) tenant: String,
     pub(crate) traceparent: Option<String>,
-    /// Under a partition key or in a lane: exclusion is promised, so its step ends when the lease does.
+    /// True if the instance has a partition key or is in a lane. Both promise exclusion, so its
+    /// step is stopped when the worker's lease expires.
     pub(crate) keyed: bool,
-    /// It follows in a lane that this process leads: until it has run for a while, its row is still `queued`.
+    /// True if this worker runs the instance as the next one of a lane, without a claim. The row
+    /// stays `queued` until the step has run for a while.
     pub(crate) led: bool,
     pub(crate) crash_count: i16,
-    /// The signals that its step waited for.
+    /// The names of the signals that the instance waited for before this step.
     pub(crate) awaits: Option<Vec<String>>,
-    /// Its letters, as JSON: [[id, name, payload], …].
+    /// The signals in its inbox, as JSON: [[id, name, payload], …].
     pub(crate) inbox: Option<String>,
     /// The children of its last spawn, as JSON.
     pub(crate) children: Option<String>,
     pub(crate) parent_id: Option<i64>,
-    /// The number of its claim: larger than that of every claim before it, of this instance, its lane or its partition key.
+    /// The fencing token of the claim. It is larger than the token of every earlier claim of this
+    /// instance, of its lane or of its partition key.
     pub(crate) fencing_token: i64,
-    /// The database's time when it was claimed, or when its last commit was answered.
+    /// The time of the database when the row was claimed, or when its last commit was acknowledged.
     pub(crate) now: Timestamp,
 }
 
-/// What names one claim of one step, and guards every write of its owner.
+/// Identifies one claim of one step. Every write of the claiming worker is guarded by these three
+/// numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Claim {
     pub(crate) id: i64,
@@ -53,7 +57,7 @@ pub(crate) struct Claim {
 }
 
 impl Claimed {
-    /// About how much it weighs.
+    /// Returns the approximate size of the row in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let more = [&self.data, &self.inbox, &self.children]
             .into_iter()
@@ -72,9 +76,9 @@ impl Claimed {
     }
 }
 
-/// A row of an answer, whichever driver brought it.
+/// A result row of either driver.
 pub trait Fields {
-    /// A column, or why it cannot be read.
+    /// Returns a column, or the reason why it cannot be read.
     fn field<'a, T: FromSql<'a>>(&'a self, index: usize) -> Result<T, String>;
 }
 
@@ -84,16 +88,18 @@ impl Fields for Row {
     }
 }
 
-/// A column, or the news that the answer is not what this build expects.
+/// Returns a column. A column that cannot be read becomes a [`Fault`]: the result does not have the
+/// shape that this build expects.
 pub(crate) fn column<'a, T: FromSql<'a>>(row: &'a impl Fields, index: usize) -> Result<T, Fault> {
     row.field(index).map_err(|error| Fault::Refused {
         code: None,
-        message: format!("an unexpected answer: {error}"),
+        message: format!("unexpected result from the database: {error}"),
     })
 }
 
-/// A column of a batch, or nothing at all if every value is the usual one: `unnest` fills a shorter array up with nulls,
-/// and one that is empty costs the server nothing, where every other one costs it a copy of each value.
+/// Returns one column of a batch, or an empty array if every value is the default. `unnest` pads a
+/// shorter array with nulls, so an empty one means the default for all rows; and it costs the
+/// server nothing, while it copies each value of any other array.
 pub(crate) fn unless_all<T: PartialEq>(usual: T, values: impl Iterator<Item = T>) -> Vec<T> {
     let values: Vec<T> = values.collect();
     if values.iter().all(|value| *value == usual) {

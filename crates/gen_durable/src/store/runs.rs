@@ -10,7 +10,7 @@ use super::{
     row::column,
     sql,
     target::Target,
-    tx::{Tx, ride},
+    tx::{Tx, query_in},
 };
 
 sql!(
@@ -47,22 +47,24 @@ sql!(LOCK_RETIRED, "run_retired_lock.sql", [INT8]);
 sql!(CLEARED, "run_cleared.sql", [INT8]);
 sql!(POSITION, "run_position.sql", [INT8]);
 
-/// What a run is to do.
+/// The kind of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RunKind {
-    /// Apply events again to the rows that are there.
+    /// Applies events again to the existing rows.
     Replay,
-    /// Clear the rows, and apply everything again.
+    /// Clears the rows, and applies all events again.
     Rebuild,
-    /// Apply everything to rows of another generation, compare, and let readers see those from then on.
+    /// Applies all events to rows of another generation, compares these with the live rows, and
+    /// then lets readers use them.
     Shadow,
-    /// Apply everything to rows of another generation, compare, and say what came of it.
+    /// Applies all events to rows of another generation, compares these with the live rows, and
+    /// reports the result.
     Verify,
 }
 
 impl RunKind {
-    /// As it stands in the row.
+    /// Returns the name of the kind in the database.
     pub const fn name(self) -> &'static str {
         match self {
             RunKind::Replay => "replay",
@@ -85,7 +87,7 @@ impl RunKind {
     }
 }
 
-/// A run that is asked for.
+/// A request for a run.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) tenant: String,
@@ -95,11 +97,12 @@ pub(crate) struct Request {
     pub(crate) to: Option<i64>,
     pub(crate) anyway: bool,
     pub(crate) by: String,
-    /// Only by a build with this version of the projection; `None`: with any that is not older than the rows.
+    /// The version of the projection that a build must have to execute the run. `None`: any version
+    /// that is not older than that of the rows.
     pub(crate) version: Option<i32>,
 }
 
-/// Ask for a run. `None`: there is no such scope, or one is under way there.
+/// Requests a run. Returns `None` if there is no such scope, or if a run is already open in it.
 pub(crate) async fn request(
     connection: &Connection,
     request: &Request,
@@ -128,8 +131,8 @@ pub(crate) async fn request(
     rows.first().map(|row| column(row, 0)).transpose()
 }
 
-/// Asks for a run of every tenant's scope of a projection; the tenant of the request is not used. Returns the numbers of the
-/// runs: scopes in which one is open are left out.
+/// Requests a run for the scope of every tenant of a projection; the tenant of the request is not
+/// used. Returns the ids of the runs. Scopes in which a run is already open are left out.
 pub(crate) async fn request_all(
     connection: &Connection,
     request: &Request,
@@ -152,8 +155,8 @@ pub(crate) async fn request_all(
         .collect()
 }
 
-/// Deletes finished runs and resolved failures that ended this long ago, up to `limit` of each. Returns how many of the more
-/// numerous.
+/// Deletes finished runs and resolved failures that ended this long ago, up to `limit` of each.
+/// Returns the larger of the two numbers of deleted rows.
 pub(crate) async fn collect(
     connection: &Connection,
     retention_seconds: f64,
@@ -165,18 +168,18 @@ pub(crate) async fn collect(
     rows.first().map_or(Ok(0), |row| column(row, 0))
 }
 
-/// A run that a worker has to do something about.
+/// A run on which a worker has to work.
 #[derive(Debug, Clone)]
 pub(crate) struct Due {
     pub(crate) id: i64,
     pub(crate) tenant: String,
     pub(crate) projection: String,
     pub(crate) kind: RunKind,
-    /// It is over, and has left rows that nobody reads.
+    /// A generation of rows that the finished run has left behind and that is to be cleared.
     pub(crate) retired: Option<i32>,
 }
 
-/// Runs for whoever has these projections in these versions.
+/// Returns the runs that a worker with these versions of these projections can work on.
 pub(crate) async fn due(
     connection: &Connection,
     builds: &[(&'static str, i32)],
@@ -199,7 +202,7 @@ pub(crate) async fn due(
         .collect()
 }
 
-/// What is asked for when a batch of a run begins.
+/// The request that opens a batch of a run.
 #[derive(Debug)]
 pub(crate) struct Ask<'a> {
     pub(crate) run: i64,
@@ -208,27 +211,29 @@ pub(crate) struct Ask<'a> {
     pub(crate) names: &'a [&'static str],
     pub(crate) limit: i32,
     pub(crate) bytes: i64,
-    /// No further than this.
+    /// The last position to read.
     pub(crate) to: Option<i64>,
-    /// Live stands still until this transaction ends.
+    /// Whether to lock the row of the scope first, so that the live projection pauses until this
+    /// transaction ends.
     pub(crate) scope: bool,
 }
 
-/// Where a run stands, and what comes next.
+/// The state of a run, and the next events.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) run: Held,
     pub(crate) events: Vec<LogRow>,
 }
 
-/// Whether a run is ours for this batch.
+/// Whether this worker may apply the next batch of a run.
 #[derive(Debug)]
 pub(crate) enum Held {
-    /// It is, and stands there.
+    /// This worker may apply it.
     Ours(Standing),
-    /// It is over, or somebody else is at it, or should be.
+    /// The run has finished, or another worker is working on it, or it belongs to a newer build.
     Theirs,
-    /// An older build has begun it, or a replay finds the rows of one: nobody can go on with it.
+    /// An older build has started the run, or a replay finds rows of an older version. No build can
+    /// continue it.
     Outdated,
 }
 
@@ -240,11 +245,12 @@ pub(crate) struct Standing {
     pub(crate) scope_position: i64,
     pub(crate) generation: i32,
     pub(crate) anyway: bool,
-    /// Where it ends, if that is not where live stands.
+    /// The position at which a replay ends. Runs of other kinds end at the position of the live
+    /// projection.
     pub(crate) target: Option<i64>,
 }
 
-/// Begin a batch of a run.
+/// Opens a batch of a run.
 pub(crate) async fn open(tx: &mut Tx, target: &Target, ask: &Ask<'_>) -> Result<Opened, Fault> {
     let params: &[Param<'_>] = &[
         &ask.run,
@@ -256,9 +262,9 @@ pub(crate) async fn open(tx: &mut Tx, target: &Target, ask: &Ask<'_>) -> Result<
         &ask.to,
         &ask.scope,
     ];
-    let rows = ride(tx, target, &OPEN, params).await?;
+    let rows = query_in(tx, target, &OPEN, params).await?;
     let Some((first, rest)) = rows.split_first() else {
-        return Err(unexpected("an empty answer"));
+        return Err(unexpected("no row"));
     };
     match column::<String>(first, 0)?.as_str() {
         "go" => {}
@@ -299,7 +305,7 @@ pub(crate) struct Advance<'a> {
     pub(crate) run: i64,
     pub(crate) old: i64,
     pub(crate) new: i64,
-    /// The running hash of all that was applied.
+    /// The running hash of all events that were applied.
     pub(crate) applied: i64,
     /// Whether the events were applied, or passed over.
     pub(crate) has_applied: bool,
@@ -307,7 +313,8 @@ pub(crate) struct Advance<'a> {
     pub(crate) owned_seconds: f64,
 }
 
-/// Ends a batch of a run. `false`: the run is not where it was found, or is over.
+/// Closes a batch of a run. Returns `false` if the run is not where the batch found it, or has
+/// finished.
 pub(crate) async fn advance(
     tx: &mut Tx,
     target: &Target,
@@ -323,10 +330,10 @@ pub(crate) async fn advance(
         owned_seconds,
     } = advance;
     let params: &[Param<'_>] = &[run, old, new, applied, worker, owned_seconds, has_applied];
-    Ok(!ride(tx, target, &ADVANCE, params).await?.is_empty())
+    Ok(!query_in(tx, target, &ADVANCE, params).await?.is_empty())
 }
 
-/// Records that a run passes over an event: part of the transaction that moves the run past it.
+/// Records that a run passes over an event, in the transaction that moves the run past it.
 pub(crate) async fn pass_over(
     tx: &mut Tx,
     target: &Target,
@@ -334,13 +341,13 @@ pub(crate) async fn pass_over(
     position: i64,
     error: &str,
 ) -> Result<(), Fault> {
-    ride(tx, target, &PASS_OVER, &[&run, &position, &error])
+    query_in(tx, target, &PASS_OVER, &[&run, &position, &error])
         .await
         .map(drop)
 }
 
-/// Counts a try of a run that the server cancelled, or whose connection broke. Returns how many there were in a row, or
-/// `None` if the run is over.
+/// Counts a try of a run that the server cancelled, or during which the connection broke. Returns
+/// the number of such tries in a row, or `None` if the run has finished.
 pub(crate) async fn outage(
     connection: &Connection,
     run: i64,
@@ -354,43 +361,46 @@ pub(crate) async fn outage(
         .transpose()
 }
 
-/// How far a run has come, as a transaction's own snapshot has it. `None`: it is over.
+/// Returns the position of a run as the snapshot of this transaction has it. Returns `None` if the
+/// run has finished.
 pub(crate) async fn position_in(
     tx: &mut Tx,
     target: &Target,
     run: i64,
 ) -> Result<Option<i64>, Fault> {
-    ride(tx, target, &POSITION, &[&run])
+    query_in(tx, target, &POSITION, &[&run])
         .await?
         .first()
         .map(|row| column(row, 0))
         .transpose()
 }
 
-/// Readers see the rows of this run from now on.
+/// Makes the rows of this run the live ones, which readers use from now on. Returns `false` if the
+/// scope has moved in the meantime.
 pub(crate) async fn swap(
     tx: &mut Tx,
     target: &Target,
     run: i64,
     version: i32,
 ) -> Result<bool, Fault> {
-    let rows = ride(tx, target, &SWAP, &[&run, &version]).await?;
+    let rows = query_in(tx, target, &SWAP, &[&run, &version]).await?;
     rows.first().map_or(Ok(false), |row| column(row, 0))
 }
 
-/// The rows are cleared: live begins anew.
+/// Sets the cursor of the scope back to the beginning, after its rows were cleared. The live
+/// projection then rebuilds them.
 pub(crate) async fn restart(
     tx: &mut Tx,
     target: &Target,
     run: i64,
     version: i32,
 ) -> Result<bool, Fault> {
-    Ok(!ride(tx, target, &RESTART, &[&run, &version])
+    Ok(!query_in(tx, target, &RESTART, &[&run, &version])
         .await?
         .is_empty())
 }
 
-/// It is over.
+/// Records that a run has finished.
 pub(crate) async fn finish(
     connection: &Connection,
     run: i64,
@@ -418,13 +428,14 @@ pub(crate) async fn cancel(connection: &Connection, run: i64, why: &str) -> Resu
         .is_empty())
 }
 
-/// The generation that a run left behind, if nobody else is clearing it.
+/// Returns the generation of rows that a run has left behind and locks the run's row. Returns
+/// `None` if another worker is clearing it.
 pub(crate) async fn lock_retired(
     tx: &mut Tx,
     target: &Target,
     run: i64,
 ) -> Result<Option<i32>, Fault> {
-    ride(tx, target, &LOCK_RETIRED, &[&run])
+    query_in(tx, target, &LOCK_RETIRED, &[&run])
         .await?
         .first()
         .map(|row| column(row, 0))
@@ -432,10 +443,10 @@ pub(crate) async fn lock_retired(
 }
 
 pub(crate) async fn cleared(tx: &mut Tx, target: &Target, run: i64) -> Result<(), Fault> {
-    ride(tx, target, &CLEARED, &[&run]).await.map(drop)
+    query_in(tx, target, &CLEARED, &[&run]).await.map(drop)
 }
 
-/// A replay, a rebuild or a verification.
+/// A replay, a rebuild or a verification of a projection.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 #[allow(missing_docs)] // The columns of the row, by their names.
@@ -447,11 +458,11 @@ pub struct ProjectionRun {
     /// `pending`, `running`, `done`, `failed` or `cancelled`.
     pub status: String,
     pub generation: Option<i32>,
-    /// How far it has come…
+    /// The position that the run has reached.
     pub position: i64,
-    /// …of how much.
+    /// The position at which the run ends.
     pub target: Option<i64>,
-    /// What came of it: "equal at position 42: …".
+    /// The result, in words: "equal at position 42: …".
     pub verdict: Option<String>,
     pub error: Option<String>,
     pub requested_by: Option<String>,
@@ -463,13 +474,13 @@ pub struct ProjectionRun {
 }
 
 impl ProjectionRun {
-    /// Whether it is over.
+    /// Returns whether the run has finished.
     pub fn is_over(&self) -> bool {
         self.finished_at.is_some()
     }
 
-    /// Of a verification or a rebuild in a shadow: whether it came to the same as the rows that are read. `None`: nothing
-    /// was compared, or not yet.
+    /// Returns whether a verification, or a rebuild in a shadow, found the same rows as the live
+    /// ones. `None`: nothing was compared, or not yet.
     pub fn is_equal(&self) -> Option<bool> {
         match self.verdict.as_deref()?.split(' ').next()? {
             "equal" => Some(true),
@@ -492,7 +503,7 @@ pub(crate) async fn list(
     rows.iter().map(read_run).collect()
 }
 
-/// A run, as both lists answer it.
+/// Reads a run from a row of either list.
 pub(super) fn read_run(row: &Row) -> Result<ProjectionRun, Fault> {
     Ok(ProjectionRun {
         id: column(row, 0)?,

@@ -1,4 +1,5 @@
-//! Schedules: what the code says, what an operator says, and what is in force.
+//! Schedules: the cycle that the code declares, the cycle that an operator sets, and the one in
+//! force.
 
 use jiff::Timestamp;
 use tokio_postgres::Row;
@@ -40,13 +41,13 @@ pub(crate) struct Known {
     pub(crate) remaining: Option<u32>,
 }
 
-/// What time it is, and the schedule of this name, if there is one.
+/// Returns the time of the schema's clock, and the schedule of this name, if there is one.
 pub(crate) async fn known(
     connection: &Connection,
     name: &str,
 ) -> Result<(Timestamp, Option<Known>), Fault> {
     let rows = connection.query(&KNOWN, &[&name]).await?;
-    let row = rows.first().ok_or_else(silent)?;
+    let row = rows.first().ok_or_else(no_row)?;
     let known = match (column(row, 1)?, column(row, 2)?) {
         (Some(cycle), Some(anchor)) => {
             let remaining =
@@ -62,7 +63,8 @@ pub(crate) async fn known(
     Ok((column(row, 0)?, known))
 }
 
-/// What the code says: in force if it is new.
+/// Registers the cycle that the code declares. A new declaration comes into force. The declaration
+/// of an older build changes nothing, unless no newer build has registered for a while.
 pub(crate) async fn register(
     connection: &Connection,
     name: &str,
@@ -72,10 +74,10 @@ pub(crate) async fn register(
 ) -> Result<String, Fault> {
     let (due, remaining) = parts(first);
     let params: &[Param<'_>] = &[&name, &cycle, &missed, &anchor, &due, &remaining];
-    word(&connection.query(&REGISTER, params).await?)
+    text(&connection.query(&REGISTER, params).await?)
 }
 
-/// What an operator says: in force until the code changes.
+/// Sets the cycle that an operator chose. It is in force until the code declares a new one.
 pub(crate) async fn set(
     connection: &Connection,
     name: &str,
@@ -86,14 +88,15 @@ pub(crate) async fn set(
 ) -> Result<String, Fault> {
     let (due, remaining) = parts(first);
     let params: &[Param<'_>] = &[&name, &cycle, &missed, &anchor, &due, &remaining, &by];
-    word(&connection.act_alone(&SET, params).await?)
+    text(&connection.act_alone(&SET, params).await?)
 }
 
 pub(crate) async fn pause(connection: &Connection, name: &str, by: &str) -> Result<String, Fault> {
-    word(&connection.act_alone(&PAUSE, &[&name, &by]).await?)
+    text(&connection.act_alone(&PAUSE, &[&name, &by]).await?)
 }
 
-/// Go on with the next occurrence; `known` is what that was reckoned from.
+/// Resumes a schedule with its next occurrence. `known` is the state from which that occurrence was
+/// computed.
 pub(crate) async fn resume(
     connection: &Connection,
     name: &str,
@@ -102,21 +105,23 @@ pub(crate) async fn resume(
 ) -> Result<String, Fault> {
     let (due, remaining) = parts(next);
     let params: &[Param<'_>] = &[&name, &known.cycle, &known.anchor, &due, &remaining];
-    word(&connection.act_alone(&RESUME, params).await?)
+    text(&connection.act_alone(&RESUME, params).await?)
 }
 
-/// Once more, now. Answers the timer; `None`: there is no such schedule.
+/// Adds one occurrence that is due now. Returns the id of its timer, or `None` if there is no such
+/// schedule.
 pub(crate) async fn run(connection: &Connection, name: &str) -> Result<Option<i64>, Fault> {
     let rows = connection.act_alone(&RUN, &[&name]).await?;
-    column(rows.first().ok_or_else(silent)?, 0)
+    column(rows.first().ok_or_else(no_row)?, 0)
 }
 
-/// Its occurrence could not be started: why, for people.
+/// Records for people why an occurrence could not be started.
 pub(crate) async fn failed(connection: &Connection, name: &str, why: &str) -> Result<(), Fault> {
     connection.query(&FAILED, &[&name, &why]).await.map(drop)
 }
 
-/// Schedules after this one, or the one that is named, with their last runs.
+/// Returns schedules after the name `after`, or the one with the name `name`, each with its last
+/// runs.
 pub(crate) async fn list(
     connection: &Connection,
     name: Option<&str>,
@@ -137,13 +142,13 @@ fn parts(first: Option<First>) -> (Option<Timestamp>, Option<i32>) {
     )
 }
 
-fn word(rows: &[Row]) -> Result<String, Fault> {
-    column(rows.first().ok_or_else(silent)?, 0)
+fn text(rows: &[Row]) -> Result<String, Fault> {
+    column(rows.first().ok_or_else(no_row)?, 0)
 }
 
-fn silent() -> Fault {
+fn no_row() -> Fault {
     Fault::Refused {
         code: None,
-        message: "an answer without a row".into(),
+        message: "the database returned no row".into(),
     }
 }

@@ -1,4 +1,4 @@
-//! Scopes and their failures, as operators see them.
+//! Scopes of projections and their failures, for operators.
 
 use jiff::Timestamp;
 use tokio_postgres::Row;
@@ -8,67 +8,70 @@ use super::{connection::Connection, fault::Fault, row::column, sql};
 sql!(LIST, "projections.sql", [TEXT, TEXT, TEXT, TEXT, INT4]);
 sql!(FAILURES, "failures.sql", [TEXT, TEXT, BOOL, INT4]);
 
-/// How a projection of a tenant does.
+/// The state of a scope: a projection of one tenant.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ProjectionInfo {
-    /// Whose.
+    /// The tenant.
     pub tenant: String,
     /// The projection's name.
     pub projection: String,
-    /// A stable hash of both.
+    /// A stable hash of tenant and projection.
     pub partition: i32,
-    /// The version of the code whose rows these are.
+    /// The version of the code that wrote the rows.
     pub version: i32,
-    /// A newer version of the code, which leaves these rows alone until they are rebuilt. `None`: there is none.
+    /// A newer version of the code, which does not touch these rows until they are rebuilt. `None`:
+    /// there is none.
     pub offered: Option<i32>,
-    /// Which rows readers see.
+    /// The generation of rows that readers use.
     pub generation: i32,
-    /// The last event that is in them.
+    /// The position of the last event that the rows contain.
     pub position: i64,
-    /// The last event of the tenant's log.
+    /// The position of the last event of the tenant's log.
     pub height: i64,
     /// `running`, `retrying` or `halted`.
     pub status: String,
-    /// Failed tries of the next event.
+    /// How often the next event has failed.
     pub attempts: i32,
-    /// When it is tried again.
+    /// When the next event is tried again.
     pub retry_at: Option<Timestamp>,
-    /// Why it failed.
+    /// The error of the last failure.
     pub last_error: Option<String>,
-    /// The worker that was last at it…
+    /// The worker that last moved the cursor.
     pub owner: Option<String>,
-    /// …on which host and with which process id, if it lives…
+    /// The host of that worker, if it is alive.
     pub host: Option<String>,
     #[allow(missing_docs)]
     pub pid: Option<i32>,
-    /// …and whether it is at it now.
+    /// Whether that worker still owns the scope.
     pub owned: bool,
-    /// How old the next event is. `None`: there is none.
+    /// The age of the next event. `None`: there is no next event.
     pub lag_seconds: Option<f64>,
-    /// Up to here it has been before.
+    /// The position that the cursor had before it was set back by a rebuild.
     pub replaying_to: i64,
-    /// A running hash of all that was applied.
+    /// A running hash of all events that were applied.
     pub applied: i64,
-    /// What its rows came to, when that was last asked for…
+    /// The digest of the rows, when it was last computed.
     pub digest: Option<Vec<u8>>,
-    /// …at this position…
+    /// The position at which the digest was computed.
     pub digest_position: Option<i64>,
-    /// …then.
+    /// When the digest was computed.
     pub digest_at: Option<Timestamp>,
-    /// When it last moved.
+    /// When the scope last changed.
     pub updated_at: Timestamp,
-    /// Whether a live worker has it registered. If not, it stands still, and so does every run of it.
+    /// Whether a live worker has registered the projection. If not, neither the scope nor any run
+    /// of it makes progress.
     pub served: bool,
 }
 
 impl ProjectionInfo {
-    /// How many events it is behind.
+    /// Returns how many events the scope is behind its log.
     pub fn lag(&self) -> i64 {
         (self.height - self.position).max(0)
     }
 
-    /// In words: `up to date`, `following`, `rebuilding`, `v2 waits for a rebuild`, `retrying` or `halted`.
+    /// Returns the state in words: `up to date`, `following`, `rebuilding`, `v2 waits for a
+    /// rebuild`, `retrying` or `halted`.
     pub fn health(&self) -> String {
         match (self.offered, self.status.as_str()) {
             (Some(version), _) => format!("v{version} waits for a rebuild"),
@@ -80,7 +83,7 @@ impl ProjectionInfo {
     }
 }
 
-/// Scopes, in the order of tenant and projection, after this one.
+/// Returns scopes, ordered by tenant and projection, after `after`.
 pub(crate) async fn list(
     connection: &Connection,
     tenant: Option<&str>,
@@ -104,7 +107,7 @@ pub(crate) async fn list(
     rows.iter().map(info).collect()
 }
 
-/// A scope, as both lists answer it.
+/// Reads a scope from a row of either list.
 pub(super) fn info(row: &Row) -> Result<ProjectionInfo, Fault> {
     Ok(ProjectionInfo {
         tenant: column(row, 0)?,
@@ -151,7 +154,7 @@ pub struct ProjectionFailure {
     pub first_at: Timestamp,
     pub last_at: Timestamp,
     pub resolved_at: Option<Timestamp>,
-    /// Whether it is parked, and somebody has asked that it be tried again.
+    /// Whether the event is parked, and an operator has asked for another try.
     pub redrive: bool,
 }
 
@@ -168,7 +171,7 @@ pub(crate) async fn failures(
     rows.iter().map(failure).collect()
 }
 
-/// A failure, as both lists answer it.
+/// Reads a failure from a row of either list.
 pub(super) fn failure(row: &Row) -> Result<ProjectionFailure, Fault> {
     Ok(ProjectionFailure {
         tenant: column(row, 0)?,

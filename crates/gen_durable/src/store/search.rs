@@ -1,4 +1,5 @@
-//! Searching: bounded. Every page looks at so many rows and no more, and says how far down it has looked.
+//! Bounded search: every page reads a limited number of rows, and says down to which id it has
+//! read.
 
 use jiff::Timestamp;
 use tokio_postgres::Row;
@@ -51,12 +52,12 @@ sql!(
 sql!(SEARCH_FLOOR, "search_floor.sql", [INT8, INT4, TEXT]);
 sql!(HOLDER, "holder.sql", [TEXT, TEXT]);
 
-/// So many rows are looked at for one page.
-const LOOKED_AT_MAX: i32 = 20_000;
-/// So many instances are on a page at most.
+/// The largest number of rows that are read for one page.
+const ROWS_READ_MAX: i32 = 20_000;
+/// The largest number of instances on a page.
 const PAGE_MAX: usize = 200;
 
-/// Which instances to look for: all of what is given must hold.
+/// The conditions of a search. An instance is found if it meets all of those that are set.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[allow(missing_docs)]
 pub struct Search {
@@ -65,21 +66,21 @@ pub struct Search {
     pub step: Option<String>,
     pub queue: Option<String>,
     pub tenant: Option<String>,
-    /// The business key, whole.
+    /// The complete key of the instance.
     pub key: Option<String>,
-    /// A part of the error's text, in any case.
+    /// A part of the error's text, in upper or lower case.
     pub error: Option<String>,
     /// Enqueued at this time or later.
     pub since: Option<Timestamp>,
     /// Enqueued before this time.
     pub until: Option<Timestamp>,
-    /// Only ids below this one: where the page before ended.
+    /// Only instances with an id below this one: `next` of the page before.
     pub before: Option<i64>,
-    /// At most this many (200 at the most).
+    /// The size of the page, 200 at the most.
     pub limit: usize,
 }
 
-/// An instance in a list: without what it carries.
+/// An instance in the result of a search, without its state and data.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 #[allow(missing_docs)]
@@ -99,7 +100,7 @@ pub struct Found {
     pub finished_at: Option<Timestamp>,
     pub correlation_key: Option<String>,
     pub parent_id: Option<i64>,
-    /// The beginning of it.
+    /// The beginning of the error's text.
     pub last_error: Option<String>,
     pub awaits: Option<Vec<String>>,
 }
@@ -108,15 +109,20 @@ pub struct Found {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Page {
-    /// The newest first.
+    /// The instances, the newest first.
     pub found: Vec<Found>,
-    /// Where to go on: everything above this id was looked at. `None`: that was all.
+    /// The `before` of the next page: every id above it has been read. `None`: this was the last
+    /// page.
     pub next: Option<i64>,
 }
 
 impl Inspect {
-    /// Instances, the newest first. One call looks at a bounded number of rows, so a page may hold few and still have a
-    /// next one.
+    /// Searches instances, the newest first. One call reads a bounded number of rows, so a page may
+    /// be short and still have a next one.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached or refuses the query.
     pub async fn search(&self, search: Search) -> Result<Page, Error> {
         self.read("search instances", move |connection| async move {
             page(&connection, &search).await
@@ -124,25 +130,26 @@ impl Inspect {
         .await
     }
 
-    /// Who holds this business key.
+    /// Returns the id of the instance that holds this key.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached or refuses the query.
     pub async fn holder(&self, tenant: &str, key: &str) -> Result<Option<i64>, Error> {
         let (tenant, key) = (tenant.to_owned(), key.to_owned());
-        self.read(
-            "look for the holder of a key",
-            move |connection| async move {
-                connection
-                    .query(&HOLDER, &[&tenant, &key])
-                    .await?
-                    .first()
-                    .map(|row| column(row, 0))
-                    .transpose()
-            },
-        )
+        self.read("find the holder of a key", move |connection| async move {
+            connection
+                .query(&HOLDER, &[&tenant, &key])
+                .await?
+                .first()
+                .map(|row| column(row, 0))
+                .transpose()
+        })
         .await
     }
 }
 
-/// Whether an index leads to the instances of this status.
+/// Returns whether the instances of this status can be read by an index.
 fn has_an_index(status: Status) -> bool {
     use Status::*;
     matches!(
@@ -157,7 +164,7 @@ async fn page(connection: &Connection, search: &Search) -> Result<Page, Fault> {
     let status = search.status.map(Status::name);
     let params: &[Param<'_>] = &[
         &search.before,
-        &LOOKED_AT_MAX,
+        &ROWS_READ_MAX,
         &rows_max,
         &search.machine,
         &status,
@@ -185,14 +192,15 @@ async fn page(connection: &Connection, search: &Search) -> Result<Page, Fault> {
         let next = found.last().map(|last| last.id);
         return Ok(Page { found, next });
     }
-    // What is executing is as much as the workers have places for: all of it was looked at.
+    // The number of executing instances is limited by the concurrency of the workers, so the first
+    // page has read all of them.
     if aside == Some(Status::Executing) {
         return Ok(Page { found, next: None });
     }
     let floor = connection
         .query(
             &SEARCH_FLOOR,
-            &[&search.before, &LOOKED_AT_MAX, &aside.map(Status::name)],
+            &[&search.before, &ROWS_READ_MAX, &aside.map(Status::name)],
         )
         .await?;
     let Some(floor) = floor.first() else {
@@ -201,7 +209,7 @@ async fn page(connection: &Connection, search: &Search) -> Result<Page, Fault> {
     let (lowest, looked_at): (Option<i64>, i64) = (column(floor, 0)?, column(floor, 1)?);
     Ok(Page {
         found,
-        next: lowest.filter(|_| looked_at >= i64::from(LOOKED_AT_MAX)),
+        next: lowest.filter(|_| looked_at >= i64::from(ROWS_READ_MAX)),
     })
 }
 

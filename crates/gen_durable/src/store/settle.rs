@@ -1,4 +1,4 @@
-//! Write what steps decided: a batch of endings, guarded by their claims.
+//! Writes step results: a batch at a time, each guarded by its claim.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,7 +15,7 @@ use super::{
     row::{Claim, Claimed, Fields, column, unless_all},
     sql,
     target::Target,
-    tx::{Transaction, ride},
+    tx::{Transaction, query_in},
 };
 use crate::{birth::New, event::Fact, id::Status, letter::Sent, story::Tale};
 
@@ -27,12 +27,12 @@ sql!(prepared SETTLE_KEYED, "settle_keyed.sql", [
     INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
     TEXT_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT, INT8_ARRAY, INT8_ARRAY, TEXT, FLOAT8, TEXT_ARRAY
 ]);
-sql!(prepared SETTLE_TOLD, "settle_told.sql", [
+sql!(prepared SETTLE_WITH_HISTORY, "settle_told.sql", [
     INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
     TEXT_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT,
     TEXT_ARRAY, TEXT_ARRAY, INT4_ARRAY, FLOAT4_ARRAY, TEXT_ARRAY, TEXT
 ]);
-sql!(prepared SETTLE_KEYED_TOLD, "settle_keyed_told.sql", [
+sql!(prepared SETTLE_KEYED_WITH_HISTORY, "settle_keyed_told.sql", [
     INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
     TEXT_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT,
     TEXT_ARRAY, TEXT_ARRAY, INT4_ARRAY, FLOAT4_ARRAY, TEXT_ARRAY, TEXT, INT8_ARRAY, INT8_ARRAY, TEXT, FLOAT8,
@@ -63,60 +63,63 @@ sql!(CONCLUDE_WITHIN, "conclude_within.sql", [TEXT, TEXT]);
 sql!(LOCK, "lock.sql", [INT8_ARRAY]);
 sql!(WARM, "warm.sql", []);
 
-/// A batch never waits longer than this for a lock that somebody else's transaction holds: well below Postgres's
-/// deadlock_timeout (1 s), and about as long as a few commits.
+/// The longest time that a batch waits for a lock that another transaction holds: well below
+/// Postgres's deadlock_timeout (1 s), and about as long as a few commits.
 pub(crate) const BATCH_LOCK_TIMEOUT: &str = "20ms";
-/// A part of a batch in which something is known to be locked waits no longer than this.
+/// The longest wait of a part of a batch in which a row is known to be locked.
 pub(crate) const HALVED_LOCK_TIMEOUT: &str = "2ms";
 
-/// The rise of an ending that enters a step.
+/// The `rise` of a step result that enters a step.
 pub(crate) const ENTERS: i32 = -1;
 
-/// How a step ended, as the row will say it.
+/// The result of a step, with the values that the instance's row gets.
 #[derive(Debug, Clone)]
 pub(crate) struct Ending {
     pub(crate) claim: Claim,
     pub(crate) status: Status,
-    /// Written together with an upgraded state.
+    /// The new machine version. It is written together with an upgraded state.
     pub(crate) version: Option<i32>,
     /// The step to write, if it changes.
     pub(crate) step: Option<String>,
     pub(crate) data: Option<String>,
-    /// `None`: unchanged.
+    /// The state to write. `None`: it has not changed.
     pub(crate) state: Option<String>,
     pub(crate) result: Option<String>,
     pub(crate) error: Option<String>,
-    /// What the attempts rise by; [`ENTERS`]: a step is entered, and they begin anew.
+    /// By how much the number of attempts rises. [`ENTERS`]: a step is entered, and its attempts
+    /// begin at zero.
     pub(crate) rise: i32,
     pub(crate) delay_seconds: f64,
-    /// It stands in a lane or under a partition key: its end lets somebody else go on.
+    /// True if the instance is in a lane or has a partition key: when it settles or waits, its
+    /// successor there may run.
     pub(crate) keyed: bool,
-    /// Who is next there may follow with the same commit.
+    /// True if this worker may run the successor at once: the same commit promotes it.
     pub(crate) takes: bool,
-    /// It stood in a lane that its worker leads.
+    /// True if the instance ran in a lane of which this process is the lane worker.
     pub(crate) led: bool,
-    /// What it does besides ending.
+    /// The effects that are committed together with the result.
     pub(crate) more: Option<Box<More>>,
-    /// What is told of it.
+    /// The history entry that is committed together with the result.
     pub(crate) tale: Option<Box<Tale>>,
 }
 
-/// What an ending may do besides: wait, spawn, consume letters, carry riders. In the words of `gen_durable.conclude`.
+/// The effects of a step result: wait, spawn, consume signals, write the outbox. Serialized as
+/// `gen_durable.conclude` expects it.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct More {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) awaits: Option<Vec<&'static str>>,
-    /// Letters that the step has already seen: they do not wake it again.
+    /// Ids of signals that the step has already received. They do not end the wait again.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) seen: Vec<i64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) consumed: Vec<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) deadline: Option<Deadline>,
-    /// A sleep until a date.
+    /// The due time of a sleep until a date.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) at: Option<Timestamp>,
-    /// Timers that are armed beside the wait.
+    /// Repeating timers of the wait.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) repeats: Vec<Repeat>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -125,22 +128,22 @@ pub(crate) struct More {
     pub(crate) births: Vec<New>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) letters: Vec<Sent>,
-    /// Facts for the log, recorded last.
+    /// Events for the log. They are recorded last.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) events: Vec<Fact>,
-    /// Its parent, whose row the end of a child touches.
+    /// The parent. When a child settles, its commit updates the parent's row.
     #[serde(rename = "child", skip_serializing_if = "Option::is_none")]
     pub(crate) parent: Option<i64>,
 }
 
 impl More {
     fn bytes(&self) -> usize {
-        let born = self
+        let inserted = self
             .spawn
             .iter()
             .flat_map(|spawn| &spawn.children)
             .chain(&self.births);
-        let born: usize = born.map(|new| new.state.get().len()).sum();
+        let inserted: usize = inserted.map(|new| new.state.get().len()).sum();
         let repeated: usize = self
             .repeats
             .iter()
@@ -151,15 +154,15 @@ impl More {
             .iter()
             .map(|event| event.payload.get().len())
             .sum();
-        let told: usize = self
+        let sent: usize = self
             .letters
             .iter()
             .map(|letter| letter.payload.get().len())
             .sum();
-        born + repeated + recorded + told
+        inserted + repeated + recorded + sent
     }
 
-    /// Whether there is anything besides the ending.
+    /// Returns whether there are no effects.
     pub(crate) fn is_nothing(&self) -> bool {
         self.awaits.is_none()
             && self.at.is_none()
@@ -172,7 +175,7 @@ impl More {
     }
 }
 
-/// When a wait gives up, and where it goes then.
+/// When a wait ends without a signal, and the step that it then enters.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Deadline {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -184,7 +187,8 @@ pub(crate) struct Deadline {
     pub(crate) data: Option<Box<RawValue>>,
 }
 
-/// What is enqueued again and again beside a wait. In the words of `gen_durable.arm`.
+/// A repeating timer of a wait, and the instance that it enqueues. Serialized as `gen_durable.arm`
+/// expects it.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Repeat {
     pub(crate) due: Timestamp,
@@ -203,23 +207,25 @@ pub(crate) struct Spawn {
     pub(crate) children: Vec<New>,
 }
 
-/// What an instance that runs ahead finds: its letters and its children, as JSON.
+/// The inputs of the next step of an instance that runs ahead: its signals and its children, as
+/// JSON.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Found {
     pub(crate) inbox: Option<String>,
     pub(crate) children: Option<String>,
 }
 
-/// What a commit came to.
+/// The result of a commit.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
-    /// The endings that were written, by id.
+    /// The step results that were written, by instance id. The fence rejected the results that are
+    /// missing here.
     pub(crate) found: HashMap<i64, Found>,
-    /// Who follows in the stead of one of them: with its id.
+    /// The successors that this worker runs now, each with the id of the instance that it succeeds.
     pub(crate) handed: Vec<(i64, Claimed)>,
 }
 
-/// Where the next in a lane or under a partition key goes on.
+/// The worker that runs the successors in lanes and partitions.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Taker<'a> {
     pub(crate) worker: &'a str,
@@ -228,17 +234,17 @@ pub(crate) struct Taker<'a> {
 }
 
 impl Taker<'_> {
-    /// Nobody takes; who is next is left to the pickers.
-    const NOBODY: Taker<'static> = Taker {
+    /// No worker runs the successors: they are left to the pickers.
+    const NONE: Taker<'static> = Taker {
         worker: "00000000-0000-0000-0000-000000000000",
         lease_seconds: 0.0,
         steps: &[],
     };
 }
 
-/// An ending and all that it does, as JSON for `gen_durable.conclude`.
+/// A step result with its effects, as JSON for `gen_durable.conclude`.
 #[derive(Serialize)]
-struct Conclusion<'a> {
+struct ResultDocument<'a> {
     id: i64,
     epoch: i64,
     seq: i64,
@@ -265,7 +271,8 @@ struct Conclusion<'a> {
     more: Option<&'a More>,
 }
 
-/// The batch as one document. JSON that is not JSON is the fault of the ending that brought it.
+/// Encodes the batch as one JSON document. Invalid JSON is the fault of the step result that
+/// contains it.
 fn document<'a>(endings: impl IntoIterator<Item = &'a Ending>) -> Result<String, Fault> {
     let raw = |text: &'a Option<String>| -> Result<Option<&'a RawValue>, serde_json::Error> {
         text.as_deref()
@@ -274,8 +281,8 @@ fn document<'a>(endings: impl IntoIterator<Item = &'a Ending>) -> Result<String,
     };
     let mut sorted: Vec<&Ending> = endings.into_iter().collect();
     sorted.sort_unstable_by_key(|ending| ending.claim.id);
-    let conclusions = sorted.into_iter().map(|e| {
-        Ok(Conclusion {
+    let documents = sorted.into_iter().map(|e| {
+        Ok(ResultDocument {
             id: e.claim.id,
             epoch: e.claim.epoch,
             seq: e.claim.seq,
@@ -293,14 +300,14 @@ fn document<'a>(endings: impl IntoIterator<Item = &'a Ending>) -> Result<String,
             more: e.more.as_deref(),
         })
     });
-    conclusions
+    documents
         .collect::<Result<Vec<_>, serde_json::Error>>()
-        .and_then(|conclusions| serde_json::to_string(&conclusions))
-        .map_err(|error| Fault::unsendable(format!("an ending cannot be written: {error}")))
+        .and_then(|documents| serde_json::to_string(&documents))
+        .map_err(|error| Fault::unsendable(format!("a step result cannot be encoded: {error}")))
 }
 
 impl Ending {
-    /// About how much it weighs in a statement.
+    /// Returns the approximate size of the result in a statement, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let own: usize = [&self.data, &self.state, &self.result, &self.error]
             .into_iter()
@@ -311,7 +318,7 @@ impl Ending {
     }
 }
 
-/// The arrays of a batch, in the order of ids: the order in which it takes its locks.
+/// The arrays of a batch, in the order of ids: the order in which the statement locks the rows.
 struct Columns<'a> {
     ids: Vec<i64>,
     epochs: Vec<i64>,
@@ -371,8 +378,9 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// What is told of a batch, in the same order. A batch of which nothing is told does without: it costs what it always did.
-struct Told<'a> {
+/// The history entries of a batch, in the same order. A batch without history uses a statement
+/// without these arrays, and so costs no more.
+struct HistoryColumns<'a> {
     froms: Vec<Option<&'a str>>,
     outcomes: Vec<Option<&'a str>>,
     attempts: Vec<i32>,
@@ -381,8 +389,8 @@ struct Told<'a> {
     worker: &'a str,
 }
 
-impl<'a> Told<'a> {
-    fn of(endings: &[&'a Ending]) -> Option<Told<'a>> {
+impl<'a> HistoryColumns<'a> {
+    fn of(endings: &[&'a Ending]) -> Option<HistoryColumns<'a>> {
         let worker = &endings
             .iter()
             .find_map(|ending| ending.tale.as_deref())?
@@ -390,7 +398,7 @@ impl<'a> Told<'a> {
         let mut sorted = endings.to_vec();
         sorted.sort_unstable_by_key(|ending| ending.claim.id);
         let tales = || sorted.iter().map(|ending| ending.tale.as_deref());
-        Some(Told {
+        Some(HistoryColumns {
             froms: tales().map(|tale| tale?.from.as_deref()).collect(),
             outcomes: tales().map(|tale| Some(tale?.outcome)).collect(),
             attempts: unless_all(
@@ -408,7 +416,7 @@ impl<'a> Told<'a> {
     }
 
     fn params<'b>(&'b self, columns: &'b Columns<'_>) -> Vec<Param<'b>> {
-        let told: [Param<'b>; 6] = [
+        let own: [Param<'b>; 6] = [
             &self.froms,
             &self.outcomes,
             &self.attempts,
@@ -416,25 +424,25 @@ impl<'a> Told<'a> {
             &self.failures,
             &self.worker,
         ];
-        columns.params().into_iter().chain(told).collect()
+        columns.params().into_iter().chain(own).collect()
     }
 }
 
-/// Which of a batch let their own worker go on with who is next, and who that is.
-struct Takes<'a> {
+/// The instances of a batch for which this worker runs the successor at once, and the worker.
+struct Promotions<'a> {
     taking: Vec<i64>,
-    /// Those of them whose lane it does not lead yet.
+    /// Those of them that are in a lane of which this process is not the lane worker yet.
     begins: Vec<i64>,
     taker: Taker<'a>,
 }
 
-impl Takes<'_> {
+impl Promotions<'_> {
     fn statement<'b>(
         &'b self,
         columns: &'b Columns<'_>,
-        told: Option<&'b Told<'_>>,
+        history: Option<&'b HistoryColumns<'_>>,
     ) -> (&'static Sql, Vec<Param<'b>>) {
-        let Takes {
+        let Promotions {
             taking,
             begins,
             taker,
@@ -446,23 +454,26 @@ impl Takes<'_> {
             &taker.lease_seconds,
             &taker.steps,
         ];
-        match told {
+        match history {
             None => (
                 &SETTLE_KEYED,
                 columns.params().into_iter().chain(more).collect(),
             ),
-            Some(told) => (
-                &SETTLE_KEYED_TOLD,
-                told.params(columns).into_iter().chain(more).collect(),
+            Some(history) => (
+                &SETTLE_KEYED_WITH_HISTORY,
+                history.params(columns).into_iter().chain(more).collect(),
             ),
         }
     }
 }
 
-/// The whole batch in one statement, which is one transaction: all of them plain, or all of them with more to do. It waits a
-/// moment for locks (`lock_timeout`), then gives up as `Busy`. Answers what was written; the others had another owner.
+/// Writes a batch in one statement, which is one transaction. Either all results are plain, or all
+/// have effects. The statement waits briefly for locks (`lock_timeout`), then fails as `Busy`.
+/// Returns the results that were written; the others were rejected by the fence, because their
+/// claims were lost.
 ///
-/// Where an ending frees a lane or a partition key, who is next goes on at the taker, if there is one.
+/// If a result frees a lane or a partition key, its successor is promoted, and runs in the worker
+/// `taker`, if there is one.
 pub(crate) async fn settle<'a>(
     connection: &Connection,
     endings: impl IntoIterator<Item = &'a Ending>,
@@ -479,38 +490,39 @@ pub(crate) async fn settle<'a>(
         );
     }
     let columns = Columns::of(endings.iter().copied(), Some(lock_timeout));
-    let told = Told::of(&endings);
+    let history = HistoryColumns::of(&endings);
     if endings.iter().any(|ending| ending.keyed) {
         let taking = endings
             .iter()
             .filter(|ending| ending.takes && taker.is_some());
-        let takes = Takes {
+        let promotions = Promotions {
             taking: taking.clone().map(|ending| ending.claim.id).collect(),
             begins: taking
                 .filter(|ending| !ending.led)
                 .map(|ending| ending.claim.id)
                 .collect(),
-            taker: taker.unwrap_or(Taker::NOBODY),
+            taker: taker.unwrap_or(Taker::NONE),
         };
-        let (statement, params) = takes.statement(&columns, told.as_ref());
+        let (statement, params) = promotions.statement(&columns, history.as_ref());
         return written_keyed(&connection.query(statement, &params).await?);
     }
-    match &told {
+    match &history {
         None => written(&connection.query(&SETTLE, &columns.params()).await?),
-        Some(told) => written(
+        Some(history) => written(
             &connection
-                .query(&SETTLE_TOLD, &told.params(&columns))
+                .query(&SETTLE_WITH_HISTORY, &history.params(&columns))
                 .await?,
         ),
     }
 }
 
-/// Make a connection ready to commit.
+/// Prepares a new connection for commits: the server plans the functions that they call.
 pub(crate) async fn warm(connection: &Connection) -> Result<(), Fault> {
     connection.query(&WARM, &[]).await.map(drop)
 }
 
-/// Locks those of these rows that are free, until the open transaction ends. Returns those that another transaction has locked.
+/// Locks those of these rows that are free, until the open transaction ends. Returns those that
+/// another transaction has locked.
 pub(crate) async fn lock(connection: &Connection, ids: &[i64]) -> Result<HashSet<i64>, Fault> {
     connection
         .query(&LOCK, &[&ids])
@@ -520,22 +532,24 @@ pub(crate) async fn lock(connection: &Connection, ids: &[i64]) -> Result<HashSet
         .collect()
 }
 
-/// One ending inside the step's own transaction. `None`: the claim was lost, and the transaction must not commit.
+/// Writes one step result in the step's own transaction. Returns `None` if the claim was lost; the
+/// transaction must then not commit.
 pub(crate) async fn settle_within<T: Transaction>(
     tx: &mut T,
     target: &Target,
     ending: &Ending,
 ) -> Result<Option<Found>, Fault> {
     let commit_within = format!("{}ms", target.statement_timeout().as_millis());
-    // What is told, and what frees a lane, is for `conclude` too: one statement more for each would be one too many.
+    // A result with history, or one that may free a lane or a partition key, is written by
+    // `conclude` too, so that this statement needs no variant for each of these cases.
     let rows = if ending.more.is_some() || ending.keyed || ending.tale.is_some() {
         let document = document([ending])?;
-        ride(tx, target, &CONCLUDE_WITHIN, &[&document, &commit_within]).await?
+        query_in(tx, target, &CONCLUDE_WITHIN, &[&document, &commit_within]).await?
     } else {
         let columns = Columns::of([ending], None);
         let mut params = columns.params().to_vec();
         params.push(&commit_within);
-        ride(tx, target, &SETTLE_WITHIN, &params).await?
+        query_in(tx, target, &SETTLE_WITHIN, &params).await?
     };
     Ok(written(&rows)?.found.into_values().next())
 }
@@ -556,7 +570,9 @@ fn written(rows: &[impl Fields]) -> Result<Written, Fault> {
     })
 }
 
-/// The first row says which endings were written. The others: what one that runs ahead finds; or who follows, and in whose stead.
+/// Reads the result of a keyed batch. The first row has the ids of the written results. Each other
+/// row has either the inputs of an instance that runs ahead, or a successor and the id of the
+/// instance that it succeeds.
 fn written_keyed(rows: &[Row]) -> Result<Written, Fault> {
     let mut written = Written::default();
     let Some((first, rows)) = rows.split_first() else {

@@ -1,4 +1,4 @@
-//! Acts on other instances: deliver a letter, cancel.
+//! Operations on other instances: delivers signals, cancels.
 
 use jiff::Timestamp;
 
@@ -8,7 +8,7 @@ use super::{
     row::{Fields, column},
     sql,
     target::Target,
-    tx::{Transaction, ride},
+    tx::{Transaction, query_in},
 };
 use crate::{birth::New, letter::Sent};
 
@@ -24,21 +24,23 @@ sql!(
 );
 sql!(HOLDER, "holder.sql", [TEXT, TEXT]);
 
-/// So many children are read, and at most cancelled, in one statement of a tree's cancel…
+/// The largest number of children that one statement of a subtree's cancel reads, and at most
+/// cancels.
 const TREE_PAGE: i32 = 1_000;
-/// …of at most so many parents.
+/// The largest number of parents in one statement of a subtree's cancel.
 const TREE_PARENTS_MAX: usize = 1_000;
-/// A page waits for a row that another transaction holds for at most this long…
+/// The longest time that a page waits for a row that another transaction holds.
 const TREE_LOCK_TIMEOUT: &str = "1s";
-/// …and is tried again so often before the call gives up.
+/// How often a page is tried again before the call fails.
 const TREE_TRIES_MAX: u32 = 4;
 
-/// The most letters that an instance may have waiting.
+/// The largest number of unconsumed signals of an instance.
 pub(crate) const INBOX_MAX: i32 = 1_000;
-/// The most bytes of payload that an instance may have waiting: `inbox_bytes_max()` of the schema.
+/// The largest number of payload bytes of an instance's unconsumed signals: `inbox_bytes_max()` of
+/// the schema.
 pub(crate) const INBOX_BYTES_MAX: i64 = 8 * 1024 * 1024;
 
-/// What came of an act on an instance.
+/// The result of an operation on an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
     Done,
@@ -49,14 +51,14 @@ pub(crate) enum Answer {
 }
 
 pub(super) fn answer(rows: &[impl Fields]) -> Result<Answer, Fault> {
-    word(&match rows.first() {
+    parse_answer(&match rows.first() {
         Some(row) => column(row, 0)?,
         None => String::new(),
     })
 }
 
-fn word(word: &str) -> Result<Answer, Fault> {
-    Ok(match word {
+fn parse_answer(text: &str) -> Result<Answer, Fault> {
+    Ok(match text {
         "delivered" | "cancelled" => Answer::Done,
         "duplicate" => Answer::Duplicate,
         "too_late" => Answer::TooLate,
@@ -65,13 +67,13 @@ fn word(word: &str) -> Result<Answer, Fault> {
         other => {
             return Err(Fault::Refused {
                 code: None,
-                message: format!("an unexpected answer: {other:?}"),
+                message: format!("unexpected result from the database: {other:?}"),
             });
         }
     })
 }
 
-/// Deliver a letter: one statement.
+/// Delivers a signal in one statement.
 pub(crate) async fn deliver(connection: &Connection, sent: &Sent) -> Result<Answer, Fault> {
     let payload = sent.payload.get();
     let params: &[Param<'_>] = &[
@@ -87,7 +89,8 @@ pub(crate) async fn deliver(connection: &Connection, sent: &Sent) -> Result<Answ
     answer(&connection.act(&SIGNAL, params).await?)
 }
 
-/// The same in the caller's transaction: it is delivered if and only if that commits.
+/// Delivers a signal in the caller's transaction: it is delivered if and only if that transaction
+/// commits.
 pub(crate) async fn deliver_within<T: Transaction>(
     tx: &mut T,
     target: &Target,
@@ -104,10 +107,10 @@ pub(crate) async fn deliver_within<T: Transaction>(
         &sent.dedup,
         &INBOX_MAX,
     ];
-    answer(&ride(tx, target, &SIGNAL_WITHIN, params).await?)
+    answer(&query_in(tx, target, &SIGNAL_WITHIN, params).await?)
 }
 
-/// Deliver letters: one statement. Answers what became of each, in their order.
+/// Delivers signals in one statement. Returns the result of each, in their order.
 pub(crate) async fn deliver_all(
     connection: &Connection,
     letters: &[Sent],
@@ -119,13 +122,13 @@ pub(crate) async fn deliver_all(
     )
 }
 
-/// The same in the caller's transaction.
+/// Delivers signals in the caller's transaction.
 pub(crate) async fn deliver_all_within<T: Transaction>(
     tx: &mut T,
     target: &Target,
     letters: &[Sent],
 ) -> Result<Vec<Answer>, Fault> {
-    answers(&ride(tx, target, &SIGNAL_ALL, &[&document(letters), &INBOX_MAX]).await?)
+    answers(&query_in(tx, target, &SIGNAL_ALL, &[&document(letters), &INBOX_MAX]).await?)
 }
 
 fn document(letters: &[Sent]) -> String {
@@ -133,10 +136,12 @@ fn document(letters: &[Sent]) -> String {
 }
 
 fn answers(rows: &[impl Fields]) -> Result<Vec<Answer>, Fault> {
-    rows.iter().map(|row| word(column(row, 1)?)).collect()
+    rows.iter()
+        .map(|row| parse_answer(column(row, 1)?))
+        .collect()
 }
 
-/// What became of a letter that may start its target, and who has it.
+/// The result of a signal that may start its target, and the instance that received it.
 #[derive(Debug)]
 pub(crate) struct Holder {
     pub(crate) answer: Answer,
@@ -145,7 +150,8 @@ pub(crate) struct Holder {
     pub(crate) eligible_at: Timestamp,
 }
 
-/// Tell whoever holds the key, or start this instance with the letter in its inbox: one statement.
+/// Delivers a signal to the instance that holds the key, or starts this instance with the signal in
+/// its inbox. One statement does both.
 pub(crate) async fn signal_or_start(
     connection: &Connection,
     start: &New,
@@ -166,7 +172,7 @@ pub(crate) async fn signal_or_start(
     holder(&connection.act(&SIGNAL_OR_START, params).await?)
 }
 
-/// The same in the caller's transaction.
+/// Does the same as [`signal_or_start`] in the caller's transaction.
 pub(crate) async fn signal_or_start_within<T: Transaction>(
     tx: &mut T,
     target: &Target,
@@ -185,26 +191,26 @@ pub(crate) async fn signal_or_start_within<T: Transaction>(
         &sent.machines,
         &INBOX_MAX,
     ];
-    holder(&ride(tx, target, &SIGNAL_OR_START, params).await?)
+    holder(&query_in(tx, target, &SIGNAL_OR_START, params).await?)
 }
 
 fn holder(rows: &[impl Fields]) -> Result<Holder, Fault> {
     let Some(row) = rows.first() else {
         return Err(Fault::Refused {
             code: None,
-            message: "a signal was answered with nothing".into(),
+            message: "the database returned no row for a signal".into(),
         });
     };
     let (id, started, eligible_at) = (column(row, 1)?, column(row, 2)?, column(row, 3)?);
     Ok(Holder {
-        answer: word(column(row, 0)?)?,
+        answer: parse_answer(column(row, 0)?)?,
         id,
         started,
         eligible_at,
     })
 }
 
-/// Whom to cancel.
+/// The address of an instance to cancel.
 #[derive(Debug, Clone)]
 pub(crate) struct Whom {
     pub(crate) id: Option<i64>,
@@ -215,8 +221,9 @@ pub(crate) struct Whom {
 
 /// Cancels an instance, and with `subtree` every live instance below it.
 ///
-/// A tree is cancelled from above, page by page, each page a transaction: a settled parent spawns nothing more, so the walk ends. If it
-/// is interrupted, what was cancelled stays cancelled, and the same call goes on with the rest.
+/// A tree is cancelled from the top, page by page, and each page is a transaction. A settled parent
+/// spawns no more children, so the walk ends. If the walk is interrupted, the instances that it has
+/// cancelled stay cancelled, and the same call continues with the rest.
 pub(crate) async fn cancel(
     connection: &Connection,
     whom: &Whom,
@@ -227,7 +234,7 @@ pub(crate) async fn cancel(
         let params: &[Param<'_>] = &[&whom.id, &whom.tenant, &whom.key, &whom.machines, &reason];
         return answer(&connection.act(&CANCEL, params).await?);
     }
-    // By its id: a settled instance may have lost its key.
+    // The tree is addressed by the id of its root: a settled instance may have lost its key.
     let id = match (whom.id, &whom.key) {
         (Some(id), _) => id,
         (None, key) => match connection
@@ -253,13 +260,15 @@ pub(crate) async fn cancel(
     Ok(answer)
 }
 
-/// Where the reading of a parent's children goes on: generation and id. `None`: among those without a generation.
+/// The position in the list of a parent's children: generation and id. `None`: among the children
+/// without a generation.
 type Cursor = (Option<i32>, i64);
 const FIRST_CHILD: Cursor = (Some(0), 0);
 
 /// Cancels every live instance below one that has settled.
 async fn cancel_below(connection: &Connection, root: i64, reason: &str) -> Result<(), Fault> {
-    // Instances whose children are still to be read. The last ones first, so that it holds a few pages for each level of the tree.
+    // Instances with children that are still to be read. The instances that were added last are
+    // read first, so that the list holds only a few pages for each level of the tree.
     let mut parents: Vec<(i64, Cursor)> = vec![(root, FIRST_CHILD)];
     let mut tries = 0;
     while let Some((first, cursor)) = parents.pop() {
@@ -290,7 +299,7 @@ async fn cancel_below(connection: &Connection, root: i64, reason: &str) -> Resul
                     column::<Vec<i64>>(row, 0)?,
                 )
             }
-            // Another transaction holds a row of this page: the page is redone.
+            // Another transaction holds a row of this page. The page is tried again.
             Err(Fault::Busy(_)) if tries < TREE_TRIES_MAX => {
                 tries += 1;
                 (0, cursor, Vec::new())

@@ -1,4 +1,5 @@
-//! A caller's `sqlx` transaction, and a step's own: our statements as they are, sent by another driver.
+//! Adapts `sqlx` transactions, of callers and of steps: the statements of the store, sent by
+//! another driver.
 
 use bytes::BytesMut;
 use futures_util::future::BoxFuture;
@@ -18,10 +19,11 @@ use super::{
     settle::{Ending, Found, settle_within},
     step_tx::{Owned, StepTx},
     target::Target,
-    tx::{answered, sealed::Sealed},
+    tx::{sealed::Sealed, within_timeout},
 };
 
-/// A parameter as the wire will carry it. Both drivers speak the binary format of Postgres, so one encoding does for both.
+/// An encoded parameter. Both drivers send the binary format of Postgres, so one encoding serves
+/// both.
 struct Encoded {
     kind: Type,
     bytes: Option<BytesMut>,
@@ -32,7 +34,7 @@ impl Encoded {
         let mut bytes = BytesMut::new();
         let is_null = param
             .to_sql_checked(kind, &mut bytes)
-            .map_err(|error| Fault::unsendable(format!("a value cannot be sent: {error}")))?;
+            .map_err(|error| Fault::unsendable(format!("a value cannot be encoded: {error}")))?;
         let bytes = matches!(is_null, tokio_postgres::types::IsNull::No).then_some(bytes);
         Ok(Encoded {
             kind: kind.clone(),
@@ -74,7 +76,9 @@ impl Fields for PgRow {
             .filter(T::accepts)
             .ok_or_else(|| format!("column {index} is a {}", info.name()))?;
         if value.format() != PgValueFormat::Binary {
-            return Err(format!("column {index} came as text"));
+            return Err(format!(
+                "column {index} has the text format, not the binary one"
+            ));
         }
         let read = if value.is_null() {
             T::from_sql_null(&kind)
@@ -85,7 +89,7 @@ impl Fields for PgRow {
     }
 }
 
-/// One statement, without a name: a pooler between us and Postgres may keep none.
+/// Sends one unnamed statement: a pooler in front of Postgres may keep no named ones.
 async fn rows(
     connection: &mut PgConnection,
     text: String,
@@ -95,7 +99,8 @@ async fn rows(
         .iter()
         .map(|(param, kind)| Encoded::of(*param, kind))
         .collect::<Result<_, Fault>>()?;
-    // Static text of ours, in which the schema's checked name was put.
+    // Static text of this crate. The only inserted part is the name of the schema, which has been
+    // checked.
     let mut query = sqlx::query(AssertSqlSafe(text)).persistent(false);
     for value in encoded {
         query = query.bind(value);
@@ -142,12 +147,13 @@ impl Owned for sqlx::Transaction<'static, Postgres> {
     ) -> BoxFuture<'a, Result<Option<Found>, Fault>> {
         Box::pin(settle_within(self, target, ending))
     }
-    // The ending was written in it a moment ago: it is no transaction that answers COMMIT with a silent rollback.
+    // The step result was written in this transaction a moment ago, so no statement of it has
+    // failed, and COMMIT cannot end in a silent rollback.
     fn commit(self: Box<Self>, target: &Target) -> BoxFuture<'_, Result<(), Fault>> {
-        Box::pin(answered(target, (*self).commit()))
+        Box::pin(within_timeout(target, (*self).commit()))
     }
     fn rollback(self: Box<Self>, target: &Target) -> BoxFuture<'_, Result<(), Fault>> {
-        Box::pin(answered(target, (*self).rollback()))
+        Box::pin(within_timeout(target, (*self).rollback()))
     }
 }
 
@@ -161,14 +167,14 @@ impl From<sqlx::Error> for Fault {
     fn from(error: sqlx::Error) -> Fault {
         let message = crate::error::chain(&error);
         match &error {
-            sqlx::Error::Database(said) => match said.code() {
-                Some(code) => Fault::by_code(&code, format!("{} [{code}]", said.message())),
+            sqlx::Error::Database(db) => match db.code() {
+                Some(code) => Fault::by_code(&code, format!("{} [{code}]", db.message())),
                 None => Fault::Refused {
                     code: None,
                     message,
                 },
             },
-            // The wire: it happened, or it did not.
+            // The connection failed. Whether the statement was executed is unknown.
             sqlx::Error::Io(_)
             | sqlx::Error::Tls(_)
             | sqlx::Error::Protocol(_)

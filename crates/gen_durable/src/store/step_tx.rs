@@ -1,4 +1,5 @@
-//! A step's own transaction, of whichever driver: the engine writes the ending into it, and commits.
+//! A step's own transaction, of either driver: the engine writes the step result into it, and
+//! commits it.
 
 use std::fmt;
 
@@ -11,24 +12,27 @@ use super::{
     tx::Tx,
 };
 
-/// A step's own transaction: a [`Tx`] from [`Context::begin`](crate::Context::begin), or with the feature `sqlx` a
-/// `sqlx::Transaction` of the host's own pool. [`Transition::within`](crate::Transition::within) takes either as it is.
+/// A step's own transaction: a [`Tx`] from [`Context::begin`](crate::Context::begin), or with the
+/// feature `sqlx` a `sqlx::Transaction` of the host's own pool.
+/// [`Transition::within`](crate::Transition::within) accepts either.
 pub struct StepTx(Box<dyn Owned>);
 
-/// What the engine does with a transaction that a step hands over. An owned value behind one pointer: the engine is compiled
-/// once, whatever drivers there are.
+/// The operations of the engine on a transaction that a step returns. It is an owned value behind
+/// one pointer, so that the engine is compiled once for all drivers.
 pub(crate) trait Owned: Send {
-    /// Write the ending: one statement. `None`: the claim was lost, and the transaction must not commit.
+    /// Writes the step result in one statement. Returns `None` if the claim was lost; the
+    /// transaction must then not commit.
     fn settle<'a>(
         &'a mut self,
         target: &'a Target,
         ending: &'a Ending,
     ) -> BoxFuture<'a, Result<Option<Found>, Fault>>;
 
-    /// Commit. `Lost`: it happened, or it did not.
+    /// Commits. After [`Fault::Lost`] it is unknown whether the transaction has committed.
     fn commit(self: Box<Self>, target: &Target) -> BoxFuture<'_, Result<(), Fault>>;
 
-    /// Undo it. Dropping it does the same, less kindly to its connection.
+    /// Rolls back. Dropping the transaction does the same, but a [`Tx`] then also closes its
+    /// connection.
     fn rollback(self: Box<Self>, target: &Target) -> BoxFuture<'_, Result<(), Fault>>;
 }
 
@@ -53,7 +57,8 @@ impl StepTx {
         StepTx(Box::new(tx))
     }
 
-    /// Write the ending into it and commit. `None`: the claim was lost, and nothing of it happened.
+    /// Writes the step result into the transaction and commits it. Returns `None` if the claim was
+    /// lost; the transaction is then rolled back.
     pub(crate) async fn conclude(
         self,
         target: &Target,

@@ -1,4 +1,4 @@
-//! The story of an instance, for people.
+//! The history of an instance, for people.
 
 use std::time::Duration;
 
@@ -13,43 +13,46 @@ use super::{
 };
 use crate::{error::Error, id::Status};
 
-sql!(STORY, "story.sql", [INT8, INT8, INT8, INT4]);
+sql!(HISTORY, "story.sql", [INT8, INT8, INT8, INT4]);
 
-/// The most lines of one page.
+/// The largest number of entries on one page.
 const PAGE_MAX: usize = 1_000;
 
-/// A line of a story: one commit that changed an instance.
+/// An entry of the history: one commit that changed the instance.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct StoryLine {
-    /// Its place in the story.
+    /// The position of the entry in the history.
     pub mark: StoryMark,
     /// When it was committed.
     pub at: Timestamp,
-    /// Where the instance stood.
+    /// The step of the instance before.
     pub from: String,
-    /// Where it stands since.
+    /// The step of the instance after.
     pub to: String,
-    /// What a step decided (`next`, `sleep`, `wait`, `spawn`, `retry`, `failure`, `done`, `stop`, `outage`, `stuck`) or what
-    /// was done to it (`deadline`, `reap`, `cancel`, `operator_retry`).
+    /// The decision of a step (`next`, `sleep`, `wait`, `spawn`, `retry`, `failure`, `done`,
+    /// `stop`, `outage`, `stuck`), or an action on the instance (`deadline`, `reap`, `cancel`,
+    /// `operator_retry`).
     pub outcome: String,
-    /// Its status since. `Executing`: the next step began on the same claim.
+    /// The status of the instance after. `Executing`: the worker ran ahead and began the next step
+    /// on the same claim.
     pub status: Status,
-    /// Failed runs of the step before this one.
+    /// The number of earlier attempts of this step.
     pub attempt: i32,
-    /// How long the step ran. `None`: no step did.
+    /// How long the step ran. `None`: the entry is not from a step.
     pub took: Option<Duration>,
-    /// When what it waited for came.
+    /// When the instance was woken, if this entry made it wait or set it aside as stuck.
     pub woken_at: Option<Timestamp>,
-    /// And what that was: `signal paid`, `children`, `another build`.
+    /// The reason why it was woken: `signal paid`, `children`, `another build`.
     pub cause: Option<String>,
-    /// What went wrong, the first 1,000 characters of it.
+    /// The error, up to 1,000 characters of it.
     pub error: Option<String>,
-    /// The process that ran the step (or died with it), as host/pid.
+    /// The worker that ran the step, or crashed while it ran, as host/pid.
     pub worker: Option<String>,
 }
 
-/// The place of a line: how many commits the instance had, and how many claims. It only ever rises.
+/// The position of an entry: the number of commits and of claims that the instance had. It only
+/// rises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StoryMark {
     /// The instance's `step_seq`.
@@ -59,8 +62,13 @@ pub struct StoryMark {
 }
 
 impl Inspect {
-    /// What happened to an instance, the newest first: at most `limit` lines (up to 1,000), all of them before `before`. The
-    /// next page begins before the mark of the last line. An instance that is not there has no story.
+    /// Returns the history of an instance, the newest entry first: at most `limit` entries (up to
+    /// 1,000), all of them before `before`. For the next page, pass the mark of the last entry. The
+    /// history of an instance that does not exist is empty.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached or refuses the query.
     pub async fn story(
         &self,
         id: i64,
@@ -73,15 +81,15 @@ impl Inspect {
             epoch: i64::MAX,
         });
         self.read(
-            "read the story of an instance",
+            "read the history of an instance",
             move |connection| async move {
                 let params: &[super::connection::Param<'_>] =
                     &[&id, &before.seq, &before.epoch, &limit];
                 connection
-                    .query(&STORY, params)
+                    .query(&HISTORY, params)
                     .await?
                     .iter()
-                    .map(line)
+                    .map(entry)
                     .collect()
             },
         )
@@ -89,7 +97,7 @@ impl Inspect {
     }
 }
 
-fn line(row: &Row) -> Result<StoryLine, Fault> {
+fn entry(row: &Row) -> Result<StoryLine, Fault> {
     let took: Option<f32> = column(row, 4)?;
     Ok(StoryLine {
         mark: StoryMark {

@@ -1,4 +1,4 @@
-//! Where the database is, and what all connections of this process have in common.
+//! The address of the database, and the state that all connections of this process share.
 
 use std::{
     collections::BTreeMap,
@@ -17,43 +17,46 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::fault::Fault;
 use crate::error::{Error, Kind};
 
-/// The schema that everything lives in unless another is named.
+/// The schema that is used unless another one is named.
 pub const DEFAULT_SCHEMA: &str = "gen_durable";
 
-/// How long a connection may take to come up.
+/// How long it may take to open a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a statement may take, unless an engine's settings say otherwise.
+/// How long a statement may take, unless the settings of an engine say otherwise.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
-/// A silent network is noticed after about this long.
+/// A network that has gone silent is noticed after about this long.
 const NETWORK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A database, a schema in it, and how to get there.
+/// A database, a schema in it, and how to connect.
 pub(crate) struct Target {
     pub(crate) config: tokio_postgres::Config,
     tls: Option<MakeRustlsConnect>,
     schema: String,
-    /// Set when a pooler turned out not to keep prepared statements: from then on they go without a name.
+    /// Set when a pooler turned out not to keep prepared statements. From then on all statements
+    /// are sent unnamed.
     unnamed: AtomicBool,
-    /// Statements sent, by name: the cost contract is asserted on it. Guarded for a moment, never over an await.
+    /// How often each statement was sent, by name. Tests assert the cost of operations on it. The
+    /// mutex is never held over an await.
     sent: Mutex<BTreeMap<&'static str, u64>>,
     /// How long a statement may take before it counts as lost, in milliseconds.
     statement_timeout_ms: AtomicU64,
-    /// When this process last lost contact, as the connection of its lease saw it, in milliseconds since `born` (0: never): the
-    /// reaper keeps still for a lease after it.
+    /// When the connection of this process's lease last lost contact, in milliseconds since
+    /// `created_at` (0: never). The reaper does nothing for one lease after that.
     lost_contact_ms: AtomicU64,
-    born: Instant,
-    /// How many connections of leases wait to be made. Meanwhile the loops of engines open none.
+    created_at: Instant,
+    /// How many connections of leases could not be opened. While there are any, the loops of
+    /// engines open no connections.
     leases_waiting: AtomicUsize,
 }
 
 impl Target {
     pub(crate) fn new(url: &str, schema: &str) -> Result<Target, Error> {
         check_schema_name(schema)?;
-        let (url, root_certificate) = take_tls_words(url)?;
+        let (url, root_certificate) = extract_tls_options(url)?;
         let mut config = tokio_postgres::Config::from_str(&url).map_err(|e| {
             Error::because(
                 Kind::Invalid,
-                "this is not a connection string that Postgres understands",
+                "the connection string is invalid: expected `postgres://user@host/database` or `host=... user=... dbname=...`",
                 e,
             )
         })?;
@@ -67,7 +70,8 @@ impl Target {
         if config.get_tcp_user_timeout().is_none() {
             config.tcp_user_timeout(NETWORK_TIMEOUT);
         }
-        // A root certificate is given to know the server by: a connection without TLS, which `prefer` allows, would not.
+        // The host names a root certificate to verify the server with. `prefer` would allow a
+        // connection without TLS, which verifies nothing.
         if root_certificate.is_some() && config.get_ssl_mode() == SslMode::Prefer {
             config.ssl_mode(SslMode::Require);
         }
@@ -88,12 +92,13 @@ impl Target {
             sent: Mutex::default(),
             statement_timeout_ms: AtomicU64::new(millis(STATEMENT_TIMEOUT)),
             lost_contact_ms: AtomicU64::new(0),
-            born: Instant::now(),
+            created_at: Instant::now(),
             leases_waiting: AtomicUsize::new(0),
         })
     }
 
-    /// The same database over other connections, counted apart.
+    /// Returns a target for the same database with connections of their own, which are counted
+    /// separately.
     pub(crate) fn beside(&self, application_name: &str) -> Target {
         let mut config = self.config.clone();
         config.application_name(application_name);
@@ -105,19 +110,19 @@ impl Target {
             sent: Mutex::default(),
             statement_timeout_ms: AtomicU64::new(self.statement_timeout_ms.load(Ordering::Relaxed)),
             lost_contact_ms: AtomicU64::new(0),
-            born: Instant::now(),
+            created_at: Instant::now(),
             leases_waiting: AtomicUsize::new(0),
         }
     }
 
-    /// The same database as another user.
+    /// Returns a target for the same database with another user.
     #[cfg(feature = "testing")]
     pub(crate) fn for_user(mut self, user: &str) -> Target {
         self.config.user(user);
         self
     }
 
-    /// The same database, where a table that is named without a schema is looked for in this one first.
+    /// Returns a target for the same database with a `search_path` in which this schema is first.
     #[cfg(feature = "testing")]
     pub(crate) fn with_search_path(mut self) -> Target {
         self.config
@@ -129,7 +134,8 @@ impl Target {
         &self.schema
     }
 
-    /// SQL text for this schema. Statements are written for the default one; another is one replacement.
+    /// Returns the text of a statement for this schema. Statements are written for the default
+    /// schema; for another one, its name is replaced.
     pub(crate) fn render(&self, text: &str) -> String {
         if self.schema == DEFAULT_SCHEMA {
             return text.to_owned();
@@ -142,8 +148,9 @@ impl Target {
             )
     }
 
-    /// Open a connection, within a bound: the driver's own ends with the socket, and a server can fall silent during the
-    /// greeting too. The second half must be polled for the first to make progress.
+    /// Opens a connection within a time limit. The driver's own timeout covers only the socket, and
+    /// a server can also go silent during the startup messages. The returned future must be polled
+    /// for the client to make progress.
     pub(crate) async fn connect(
         &self,
     ) -> Result<
@@ -162,7 +169,7 @@ impl Target {
         }
     }
 
-    /// Asks the server to cancel what it does for a connection.
+    /// Asks the server to cancel the running statement of a connection.
     pub(crate) async fn cancel(
         &self,
         token: &tokio_postgres::CancelToken,
@@ -217,7 +224,7 @@ impl Target {
             .clone()
     }
 
-    /// How long a statement may take before it counts as lost.
+    /// Returns how long a statement may take before it counts as lost.
     pub(crate) fn statement_timeout(&self) -> Duration {
         Duration::from_millis(self.statement_timeout_ms.load(Ordering::Relaxed))
     }
@@ -240,14 +247,15 @@ impl Target {
 
     pub(crate) fn lost_contact(&self) {
         self.lost_contact_ms
-            .store(millis(self.born.elapsed()).max(1), Ordering::Relaxed);
+            .store(millis(self.created_at.elapsed()).max(1), Ordering::Relaxed);
     }
-    /// Returns whether this process lost contact within this time. A process that has just started has lost none.
+    /// Returns whether this process has lost contact within this time. A process that has just
+    /// started has lost none.
     pub(crate) fn lost_contact_within(&self, time: Duration) -> bool {
         let lost_ms = self.lost_contact_ms.load(Ordering::Relaxed);
         lost_ms > 0
             && self
-                .born
+                .created_at
                 .elapsed()
                 .saturating_sub(Duration::from_millis(lost_ms))
                 < time
@@ -258,7 +266,7 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Never the password: the host and the database only.
+/// Shows the hosts, the database and the schema, and never the password.
 impl fmt::Debug for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Target")
@@ -269,7 +277,8 @@ impl fmt::Debug for Target {
     }
 }
 
-/// The one place where an identifier meets SQL text, so the one place where it is checked.
+/// Checks the name of a schema. It is the only identifier that is inserted into SQL text, and this
+/// is the only check of it.
 fn check_schema_name(schema: &str) -> Result<(), Error> {
     let first = schema
         .bytes()
@@ -282,13 +291,14 @@ fn check_schema_name(schema: &str) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::invalid(format!(
-        "{schema:?} cannot be the name of a schema: up to 48 lower-case letters, digits and underscores, not beginning with a digit"
+        "{schema:?} cannot be the name of a schema: use up to 48 characters of a-z, 0-9 and _, not beginning with a digit"
     )))
 }
 
-/// libpq knows `sslmode=verify-full` and `sslrootcert=FILE`, the driver does not: a server's certificate is always
-/// verified here, so the one means `require`, and the other is read by us.
-fn take_tls_words(url: &str) -> Result<(String, Option<String>), Error> {
+/// Removes the TLS options of libpq that the driver does not know. `sslmode=verify-full` and
+/// `verify-ca` become `require`, because the certificate of a server is always verified here. The
+/// file of `sslrootcert=FILE` is returned.
+fn extract_tls_options(url: &str) -> Result<(String, Option<String>), Error> {
     let url = url
         .replace("sslmode=verify-full", "sslmode=require")
         .replace("sslmode=verify-ca", "sslmode=require");
@@ -366,14 +376,15 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_libpq_about_tls_are_understood() {
-        let (url, file) = take_tls_words(
+    fn the_tls_options_of_libpq_are_understood() {
+        let (url, file) = extract_tls_options(
             "postgres://h/db?sslmode=verify-full&sslrootcert=%2Fca.pem&connect_timeout=3",
         )
         .unwrap_or_default();
         assert_eq!(url, "postgres://h/db?sslmode=require&connect_timeout=3");
         assert_eq!(file.as_deref(), Some("/ca.pem"));
-        let (url, file) = take_tls_words("postgres://h/db?sslrootcert=/ca.pem").unwrap_or_default();
+        let (url, file) =
+            extract_tls_options("postgres://h/db?sslrootcert=/ca.pem").unwrap_or_default();
         assert_eq!(
             (url.as_str(), file.as_deref()),
             ("postgres://h/db", Some("/ca.pem"))

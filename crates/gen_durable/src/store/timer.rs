@@ -1,4 +1,4 @@
-//! Timers: what falls due, firing, cancelling, retention; and waits whose time has come.
+//! Timers: due times, firing, cancelling, retention; and the deadlines of waits.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -28,23 +28,24 @@ sql!(OF, "timers_of.sql", [INT8]);
 sql!(FORECAST, "forecast_timers.sql", [FLOAT8, INT4, INT4]);
 sql!(ATTENTION, "attention.sql", [FLOAT8]);
 
-/// A batch of timers waits no longer than this for a key that somebody is about to take.
+/// The longest time that a batch of timers waits for a key that another transaction has inserted
+/// and not committed yet.
 const FIRE_LOCK_TIMEOUT: &str = "100ms";
 
-/// Which due times are looked at, counted back from now by the database's clock.
+/// A range of due times, relative to the time of the database.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Range {
-    /// From so many seconds before now…
+    /// The range begins this many seconds before now…
     pub(crate) since: f64,
-    /// …up to so many.
+    /// …and ends this many seconds before now.
     pub(crate) until: f64,
-    /// And not before this.
+    /// Due times before this one are not read.
     pub(crate) from: Timestamp,
 }
 
 #[cfg(feature = "testing")]
 impl Range {
-    /// All that is due.
+    /// Every due time up to now.
     pub(crate) const ALL: Range = Range {
         since: f64::INFINITY,
         until: 0.0,
@@ -52,7 +53,8 @@ impl Range {
     };
 }
 
-/// A wait that gave up: where to look for its instance, and when it was due.
+/// A wait that has reached its deadline: the queue and priority of its instance, and when it was
+/// due.
 #[derive(Debug, Clone)]
 pub(crate) struct Expired {
     pub(crate) queue: String,
@@ -60,15 +62,21 @@ pub(crate) struct Expired {
     pub(crate) due: Timestamp,
 }
 
-/// Waits and joins whose time has come. Answers which, and what time it is.
+/// Ends the waits and joins that have passed their deadline. Returns them, and the time of the
+/// database.
 pub(crate) async fn expire(
     connection: &Connection,
     limit: i32,
     range: Range,
 ) -> Result<(Vec<Expired>, Timestamp), Fault> {
-    let params: &[Param<'_>] = &[&limit, &range.since, &range.until, &beginning(range.from)];
+    let params: &[Param<'_>] = &[
+        &limit,
+        &range.since,
+        &range.until,
+        &not_before_epoch(range.from),
+    ];
     let rows = connection.query(&EXPIRE, params).await?;
-    let (last, rows) = rows.split_last().ok_or_else(silent)?;
+    let (last, rows) = rows.split_last().ok_or_else(no_row)?;
     let read = |row: &Row| {
         Ok(Expired {
             queue: column(row, 1)?,
@@ -82,7 +90,8 @@ pub(crate) async fn expire(
     ))
 }
 
-/// When timers (`true`) and deadlines fall due, around now. And what time it is.
+/// Returns the due times of timers (`true`) and of deadlines (`false`) around now, and the time of
+/// the database.
 pub(crate) async fn upcoming(
     connection: &Connection,
     since: f64,
@@ -99,7 +108,7 @@ pub(crate) async fn upcoming(
             None => now = column(row, 2)?,
         }
     }
-    Ok((due, now.ok_or_else(silent)?))
+    Ok((due, now.ok_or_else(no_row)?))
 }
 
 /// A timer that is due.
@@ -116,7 +125,8 @@ pub(crate) struct DueTimer {
     pub(crate) schedule: Option<String>,
 }
 
-/// Timers that are due, but for `except`; of schedules only those that are named. And what time it is.
+/// Returns the timers that are due, except `except`, and the time of the database. Timers of
+/// schedules are returned only for the named schedules.
 pub(crate) async fn due(
     connection: &Connection,
     limit: i32,
@@ -128,12 +138,12 @@ pub(crate) async fn due(
         &limit,
         &range.since,
         &range.until,
-        &beginning(range.from),
+        &not_before_epoch(range.from),
         &schedules,
         &except,
     ];
     let rows = connection.query(&DUE, params).await?;
-    let (last, rows) = rows.split_last().ok_or_else(silent)?;
+    let (last, rows) = rows.split_last().ok_or_else(no_row)?;
     let read = |row: &Row| {
         let count = |index| -> Result<Option<u32>, Fault> {
             Ok(column::<Option<i32>>(row, index)?.and_then(|count| u32::try_from(count).ok()))
@@ -156,38 +166,39 @@ pub(crate) async fn due(
     ))
 }
 
-/// What is to become of a timer, in the words of `gen_durable.fire`.
+/// The decision about a due timer, serialized as `gen_durable.fire` expects it.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Verdict {
     pub(crate) id: i64,
     pub(crate) due: Timestamp,
-    /// Whether it starts something; otherwise it was missed.
+    /// Whether the timer starts an instance. Otherwise its occurrence is recorded as missed.
     pub(crate) happens: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) next: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) remaining: Option<u32>,
-    /// How many missed ones stand behind the next.
+    /// The number of missed occurrences that the next one stands for.
     pub(crate) missed: u32,
-    /// What a schedule starts. What stands beside a wait has it in its row.
+    /// The instance that a schedule starts. The row of a repeating timer of a wait already contains
+    /// its instance.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) birth: Option<New>,
 }
 
-/// What became of it.
+/// The result of firing a timer.
 #[derive(Debug, Clone)]
 pub(crate) struct Fired {
     pub(crate) id: i64,
-    /// `fired`, `missed`, `cancelled`, or `held`: somebody is at it.
+    /// `fired`, `missed`, `cancelled`, or `held`: another transaction holds a row that is needed.
     pub(crate) answer: String,
     pub(crate) late_seconds: Option<f64>,
-    /// Where to look for what it started.
+    /// The queue, priority and due time of the instance that it started, to wake the pickers.
     pub(crate) started: Option<(String, i16, Timestamp)>,
     pub(crate) next: Option<Timestamp>,
 }
 
 impl Fired {
-    /// Somebody is at it.
+    /// Creates the result for a timer that another transaction holds.
     pub(crate) fn held(id: i64) -> Fired {
         Fired {
             id,
@@ -199,7 +210,7 @@ impl Fired {
     }
 }
 
-/// Fire timers: all in one transaction.
+/// Fires timers, all in one transaction.
 pub(crate) async fn fire(
     connection: &Connection,
     verdicts: &[Verdict],
@@ -227,14 +238,14 @@ pub(crate) async fn fire(
     rows.iter().map(read).collect()
 }
 
-/// Cancel one. Answers 'cancelled', 'too_late', 'no_target' or 'schedule'.
+/// Cancels a timer. Returns 'cancelled', 'too_late', 'no_target' or 'schedule'.
 pub(crate) async fn cancel(connection: &Connection, id: i64) -> Result<String, Fault> {
     let rows = connection.act_alone(&CANCEL, &[&id]).await?;
-    column(rows.first().ok_or_else(silent)?, 0)
+    column(rows.first().ok_or_else(no_row)?, 0)
 }
 
-/// Delete up to `limit` timers that ended more than `retention_seconds` ago, from a remembered start on. Answers how many,
-/// and where the next batch may begin.
+/// Deletes up to `limit` timers that ended more than `retention_seconds` ago, beginning at the time
+/// `from`. Returns how many were deleted, and the time at which the next batch may begin.
 pub(crate) async fn collect(
     connection: &Connection,
     from: Timestamp,
@@ -244,17 +255,18 @@ pub(crate) async fn collect(
     let rows = connection
         .query(&COLLECT, &[&from, &retention_seconds, &limit])
         .await?;
-    let row = rows.first().ok_or_else(silent)?;
+    let row = rows.first().ok_or_else(no_row)?;
     Ok((column(row, 0)?, column(row, 1)?))
 }
 
-/// How many timers and deadlines are overdue by more than this, counted up to 10,001 of each.
+/// Returns how many timers and deadlines are overdue by more than this, each counted up to 10,001.
 pub(crate) async fn overdue(connection: &Connection, by_seconds: f64) -> Result<i64, Fault> {
     let rows = connection.query(&OVERDUE, &[&by_seconds]).await?;
-    column(rows.first().ok_or_else(silent)?, 0)
+    column(rows.first().ok_or_else(no_row)?, 0)
 }
 
-/// What falls due, of all kinds, after a place: only what is overdue, or only what is to come, if it says so.
+/// Returns everything that falls due, of all kinds, after the position `after`. With `only_overdue`
+/// or `only_ahead`, only what is overdue or only what is still to come.
 pub(crate) async fn list(
     connection: &Connection,
     limit: i32,
@@ -267,12 +279,13 @@ pub(crate) async fn list(
         .await
 }
 
-/// What falls due for one instance.
+/// Returns everything that falls due for one instance.
 pub(crate) async fn of(connection: &Connection, instance: i64) -> Result<Vec<Row>, Fault> {
     connection.query(&OF, &[&instance]).await
 }
 
-/// How many fall due in each of so many parts of the next seconds, by kind; each counted up to a bound.
+/// Splits the next `seconds` into `parts` equal parts, and returns how much falls due in each, by
+/// kind. Each number is counted up to `counted_max`.
 pub(crate) async fn forecast(
     connection: &Connection,
     seconds: f64,
@@ -287,10 +300,11 @@ pub(crate) async fn forecast(
         .collect()
 }
 
-/// Lanes that stand still, what is overdue by more than this, schedules that are paused, and those with a trouble.
+/// Returns four counts: blocked lanes, timers and deadlines that are overdue by more than this,
+/// paused schedules, and schedules that fail or that no live worker registers.
 pub(crate) async fn attention(connection: &Connection, by_seconds: f64) -> Result<[i64; 4], Fault> {
     let rows = connection.query(&ATTENTION, &[&by_seconds]).await?;
-    let row = rows.first().ok_or_else(silent)?;
+    let row = rows.first().ok_or_else(no_row)?;
     Ok([
         column(row, 0)?,
         column(row, 1)?,
@@ -299,14 +313,14 @@ pub(crate) async fn attention(connection: &Connection, by_seconds: f64) -> Resul
     ])
 }
 
-/// Postgres has no year -9999: its beginning is another.
-fn beginning(from: Timestamp) -> Timestamp {
+/// Postgres has no year -9999, so the range begins no earlier than 1970.
+fn not_before_epoch(from: Timestamp) -> Timestamp {
     from.max(Timestamp::UNIX_EPOCH)
 }
 
-fn silent() -> Fault {
+fn no_row() -> Fault {
     Fault::Refused {
         code: None,
-        message: "an answer without a row".into(),
+        message: "the database returned no row".into(),
     }
 }

@@ -1,4 +1,5 @@
-//! Lanes and partition keys to look at: who has them, who waits, and why it does not go on.
+//! Lanes and partition keys for people: the head or holder of each, how many instances wait, and
+//! why the head has not settled.
 
 use tokio_postgres::Row;
 
@@ -17,33 +18,40 @@ sql!(
     "lanes.sql",
     [TEXT, TEXT, BOOL, TEXT, TEXT, INT4, TEXT, TEXT, TEXT]
 );
-sql!(LANES_SEEN, "lanes_seen.sql", [TEXT, TEXT, TEXT, BOOL, INT4]);
+sql!(
+    LAST_LANE_READ,
+    "lanes_seen.sql",
+    [TEXT, TEXT, TEXT, BOOL, INT4]
+);
 sql!(PARTITIONS, "partitions.sql", [TEXT, TEXT, TEXT, TEXT, INT4]);
 
-/// The most that one page holds.
+/// The largest size of a page.
 const PAGE_MAX: usize = 200;
-/// So many lanes are looked at for one page of a bounded look.
-const LOOKED_AT_MAX: i32 = 5_000;
+/// The largest number of lanes that are read for one page of [`Inspect::lanes_page`].
+const LANES_READ_MAX: i32 = 5_000;
 
-/// A lane that somebody stands in.
+/// A lane with at least one instance.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct LaneInfo {
-    /// Whose it is.
+    /// The tenant of the lane.
     pub tenant: String,
-    /// Its key: `server:7`.
+    /// The key of the lane: `server:7`.
     pub key: String,
-    /// How many stand in it, its head included, counted up to 10,001.
+    /// The number of instances in the lane, its head included, counted up to 10,001.
     pub depth: i64,
-    /// How many have arrived besides and have no place yet, among the first 10,001 arrivals in all.
+    /// The number of instances that have arrived and await placement, among the first 10,001
+    /// arrivals of all lanes.
     pub unplaced: i64,
-    /// Who has the lane, and why it has not ended. None: no pick has given it to anybody yet. One that is `queued` is the
-    /// next: it has just begun in the worker that leads the lane, or the next pick lets it go on; its first blocker says which.
+    /// The first instance of the lane, and why it has not settled. `None`: no pick has placed an
+    /// instance yet. If its status is `queued`, either the lane's worker has just started it, or
+    /// the next pick makes it runnable; its first blocker says which.
     pub head: Option<Explanation>,
 }
 
 impl LaneInfo {
-    /// Whether it stands still because its head failed for good and was to keep its place.
+    /// Returns whether the lane is blocked: its head failed for good and keeps its lane position
+    /// until an operator decides.
     pub fn is_blocked(&self) -> bool {
         self.head
             .as_ref()
@@ -51,17 +59,18 @@ impl LaneInfo {
     }
 }
 
-/// A partition key under which somebody could run.
+/// A partition key under which an instance runs, may run or waits.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct PartitionInfo {
-    /// Whose it is.
+    /// The tenant of the key.
     pub tenant: String,
-    /// The key.
+    /// The partition key.
     pub key: String,
-    /// How many wait for their turn, counted up to 10,001.
+    /// The number of instances that wait for the partition, counted up to 10,001.
     pub waiting: i64,
-    /// Whose turn it is, and why it has not ended. None: no pick has seen to the key yet.
+    /// The partition holder, with the reasons why it still holds the partition. `None`: no pick has
+    /// assigned the partition yet.
     pub turn: Option<Explanation>,
 }
 
@@ -69,26 +78,27 @@ pub struct PartitionInfo {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct LanePage {
-    /// By tenant and key.
+    /// The lanes, ordered by tenant and key.
     pub lanes: Vec<LaneInfo>,
-    /// Where to go on: the tenant and the key of the last that was looked at. `None`: that was all.
+    /// The `after` of the next page: the tenant and key of the last lane that was read. `None`:
+    /// this was the last page.
     pub next: Option<(String, String)>,
 }
 
-/// Which lanes or partition keys to list: by tenant and key, page by page.
+/// Selects lanes or partition keys, ordered by tenant and key, page by page.
 #[derive(Debug, Clone, Default)]
 pub struct KeyFilter {
-    /// Of this tenant only; the empty one is that of work without a tenant.
+    /// Only those of this tenant. The empty name stands for instances without a tenant.
     pub tenant: Option<String>,
     /// Only this key.
     pub key: Option<String>,
-    /// Only lanes whose keys begin like this.
+    /// Only lanes with a key that begins with this prefix.
     pub prefix: Option<String>,
-    /// Only lanes that stand still behind one that failed.
+    /// Only lanes that a failed instance blocks.
     pub blocked: bool,
     /// Only those after this tenant and key: the last of the page before.
     pub after: Option<(String, String)>,
-    /// At most this many (200 at the most; 0 is 50).
+    /// The size of the page, 200 at the most; 0 stands for 50.
     pub limit: usize,
 }
 
@@ -109,8 +119,12 @@ impl KeyFilter {
 }
 
 impl Inspect {
-    /// The lanes that somebody stands in, by tenant and key. What a page costs depends neither on how many stand in a lane
-    /// nor on how many lanes there are.
+    /// Returns the lanes that have instances, ordered by tenant and key. The cost of a page depends
+    /// neither on the number of instances in a lane nor on the number of lanes.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached or refuses the query.
     pub async fn lanes(&self, filter: KeyFilter) -> Result<Vec<LaneInfo>, Error> {
         self.read("list lanes", move |connection| async move {
             lanes(&connection, &filter, None).await
@@ -118,7 +132,12 @@ impl Inspect {
         .await
     }
 
-    /// The same, looking at 5,000 lanes at most: a page may hold few and still have a next one.
+    /// Returns the lanes as [`lanes`](Inspect::lanes) does, but reads 5,000 lanes at most, so a
+    /// page may be short and still have a next one.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached or refuses the query.
     pub async fn lanes_page(&self, filter: KeyFilter) -> Result<LanePage, Error> {
         self.read("list lanes", move |connection| async move {
             page(&connection, &filter).await
@@ -126,19 +145,25 @@ impl Inspect {
         .await
     }
 
-    /// One lane. `None`: nobody stands in it.
+    /// Returns one lane, or `None` if it has no instances.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database cannot be reached or refuses the query.
     pub async fn lane(&self, lane: impl Into<LaneKey>) -> Result<Option<LaneInfo>, Error> {
         let lane = lane.into();
-        self.read("look at a lane", move |connection| async move {
+        self.read("read a lane", move |connection| async move {
             one(&connection, &lane).await
         })
         .await
     }
 
-    /// Lists the partition keys that an instance holds or waits for, by tenant and key.
+    /// Returns the partition keys that an instance holds or waits for, ordered by tenant and key.
     ///
     /// # Errors
-    /// The filter asks for a prefix or for blocked ones, which there are only for lanes; or the database is away.
+    ///
+    /// Fails if the filter has a prefix or asks for blocked ones, which exist only for lanes; or if
+    /// the database cannot be reached.
     pub async fn partitions(&self, filter: KeyFilter) -> Result<Vec<PartitionInfo>, Error> {
         if filter.blocked
             || filter
@@ -157,7 +182,7 @@ impl Inspect {
     }
 }
 
-/// One lane, if anybody stands in it.
+/// Returns one lane, if it has instances.
 pub(crate) async fn one(
     connection: &Connection,
     lane: &LaneKey,
@@ -177,7 +202,8 @@ pub(crate) async fn one(
     .pop())
 }
 
-/// How far this page looks is known before it is read: what has just arrived further on is for the next one.
+/// Reads a page of lanes. The last lane of the page is determined first, so that lanes that arrive
+/// after it in the meantime are left for the next page.
 async fn page(connection: &Connection, filter: &KeyFilter) -> Result<LanePage, Fault> {
     let (after_tenant, after_key) = filter.after();
     let params: &[Param<'_>] = &[
@@ -185,12 +211,12 @@ async fn page(connection: &Connection, filter: &KeyFilter) -> Result<LanePage, F
         &after_tenant,
         &after_key,
         &filter.blocked,
-        &LOOKED_AT_MAX,
+        &LANES_READ_MAX,
     ];
-    let rows = connection.query(&LANES_SEEN, params).await?;
-    let place = |row: &Row| Ok::<(String, String), Fault>((column(row, 0)?, column(row, 1)?));
-    let seen = rows.first().map(place).transpose()?;
-    let lanes = lanes(connection, filter, seen.as_ref()).await?;
+    let rows = connection.query(&LAST_LANE_READ, params).await?;
+    let position = |row: &Row| Ok::<(String, String), Fault>((column(row, 0)?, column(row, 1)?));
+    let last_read = rows.first().map(position).transpose()?;
+    let lanes = lanes(connection, filter, last_read.as_ref()).await?;
     let is_full = i32::try_from(lanes.len()).is_ok_and(|count| count >= filter.limit());
     let last = lanes
         .last()
@@ -198,7 +224,7 @@ async fn page(connection: &Connection, filter: &KeyFilter) -> Result<LanePage, F
         .map(|last| (last.tenant.clone(), last.key.clone()));
     Ok(LanePage {
         lanes,
-        next: last.or(seen),
+        next: last.or(last_read),
     })
 }
 
@@ -272,7 +298,8 @@ async fn partitions(
     with_explanations(connection, read, |key, turn| key.turn = Some(turn)).await
 }
 
-/// All of a page at once: as many statements for fifty as for one.
+/// Adds the explanations of all heads or holders of a page. The number of statements is the same
+/// for one as for fifty.
 async fn with_explanations<T>(
     connection: &Connection,
     page: Vec<(T, Option<i64>)>,

@@ -16,13 +16,15 @@ use super::{
 };
 use crate::error::Error;
 
-/// A transaction of the pool's own. Everything that a `tokio_postgres::Client` can do is there by deref.
+/// A transaction on one of the pool's connections. It dereferences to a `tokio_postgres::Client`,
+/// with all its methods.
 ///
-/// Dropped without [`commit`](Tx::commit), it is rolled back: its connection is closed, never handed on.
+/// If it is dropped without [`commit`](Tx::commit), it is rolled back, and its connection is closed
+/// and not used again.
 pub struct Tx {
     client: Option<Link>,
     pool: Arc<Inner>,
-    /// A place among the pool's transactions, given back when this ends.
+    /// The permit for this transaction. It is returned to the pool when the transaction ends.
     _permit: OwnedSemaphorePermit,
 }
 
@@ -35,38 +37,49 @@ impl Tx {
         }
     }
 
-    /// Make it so. When this has returned, it is durable.
+    /// Commits the transaction. Its changes are durable when this has returned.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database refuses the commit, or if a statement of the transaction has failed
+    /// before. If the connection breaks, it is unknown whether the transaction has committed.
     pub async fn commit(self) -> Result<(), Error> {
         self.finish("commit")
             .await
             .map_err(|fault| fault.into_error("commit a transaction"))
     }
 
-    /// Undo it. (Dropping it does the same, and costs the connection.)
+    /// Rolls the transaction back. Dropping it does the same, but closes the connection.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the connection breaks; the server then rolls the transaction back by itself.
     pub async fn rollback(self) -> Result<(), Error> {
         self.finish("rollback")
             .await
-            .map_err(|fault| fault.into_error("roll a transaction back"))
+            .map_err(|fault| fault.into_error("roll back a transaction"))
     }
 
     pub(crate) async fn finish(mut self, word: &str) -> Result<(), Fault> {
         let Some(client) = self.client.take() else {
             return Ok(());
         };
-        // A transaction in which a statement failed answers COMMIT with a rollback and no error: so it is asked first.
+        // If a statement of the transaction has failed, Postgres replies to COMMIT with a rollback
+        // and no error. `select 1` fails in such a transaction, so the caller gets an error.
         let text = if word == "commit" {
             "select 1; commit"
         } else {
             word
         };
-        answered(&self.pool.target, client.batch_execute(text)).await?;
-        // Only a connection that is known to be outside any transaction may serve again.
+        within_timeout(&self.pool.target, client.batch_execute(text)).await?;
+        // Only a connection that is known to be outside any transaction may be used again.
         self.pool.keep(client);
         Ok(())
     }
 }
 
-/// A transaction that is dropped may have a statement under way: it would go on in the server, with its locks.
+/// A transaction that is dropped may have a running statement, which the server would continue,
+/// with its locks. So it is cancelled.
 impl Drop for Tx {
     fn drop(&mut self) {
         if let Some(client) = self.client.take() {
@@ -82,7 +95,7 @@ impl Deref for Tx {
     fn deref(&self) -> &Client {
         self.client
             .as_ref()
-            .expect("a transaction has its connection until it ends")
+            .expect("a transaction keeps its connection until it ends")
     }
 }
 
@@ -92,8 +105,9 @@ impl fmt::Debug for Tx {
     }
 }
 
-/// Anything that an act can ride in: our own [`Tx`], or a caller's `tokio_postgres::Transaction`. With the feature `sqlx` also
-/// a caller's `sqlx::Transaction`, `PgConnection` or `PoolConnection`.
+/// A transaction in which the store can run its statements: a [`Tx`], or a caller's
+/// `tokio_postgres::Transaction`. With the feature `sqlx` also a caller's `sqlx::Transaction`,
+/// `PgConnection` or `PoolConnection`.
 pub trait Transaction: sealed::Sealed {}
 impl<T: sealed::Sealed> Transaction for T {}
 
@@ -101,10 +115,11 @@ pub(crate) mod sealed {
     use super::{Fault, Fields, Param, Row, Type};
 
     pub trait Sealed: Send {
-        /// A row of its driver's answers.
+        /// The row type of the driver.
         type Row: Fields;
 
-        /// One statement, without a name: it works through every pooler and leaves nothing behind.
+        /// Sends one unnamed statement, which works through every pooler and leaves nothing on the
+        /// server.
         fn rows(
             &mut self,
             text: String,
@@ -134,8 +149,8 @@ pub(crate) mod sealed {
     }
 }
 
-/// One of our statements in a transaction that is not ours to end.
-pub(crate) async fn ride<T: Transaction>(
+/// Runs one statement of the store in a transaction that the caller ends.
+pub(crate) async fn query_in<T: Transaction>(
     tx: &mut T,
     target: &Target,
     sql: &'static Sql,
@@ -147,12 +162,13 @@ pub(crate) async fn ride<T: Transaction>(
         .copied()
         .zip(sql.types.iter().cloned())
         .collect();
-    answered(target, tx.rows(target.render(sql.text), &typed)).await
+    within_timeout(target, tx.rows(target.render(sql.text), &typed)).await
 }
 
-/// An answer within the time that every statement has, or the news that the connection is lost: an instance must not hang
-/// on a silent network. Whoever gets that news lets the connection go.
-pub(crate) async fn answered<T, E: Into<Fault>>(
+/// Waits for a reply within the statement timeout. After that the connection counts as lost: an
+/// instance must not hang on a silent network. A caller that gets [`Fault::Lost`] drops the
+/// connection.
+pub(crate) async fn within_timeout<T, E: Into<Fault>>(
     target: &Target,
     sent: impl Future<Output = Result<T, E>>,
 ) -> Result<T, Fault> {

@@ -1,4 +1,4 @@
-//! Write what steps of a lab decided: as an engine does, in one process and one after the other.
+//! Writes the step results of a lab: like an engine, but in one process and one after the other.
 
 use super::{Lab, Tally};
 use crate::{
@@ -15,13 +15,13 @@ use crate::{
     story::Tale,
 };
 
-/// What became of a decision that may have a transaction of its own.
+/// The outcome of writing a decision that may have a transaction of its own.
 enum Within {
-    /// It is committed, or the step had lost its claim.
+    /// The decision is committed, or the step had lost its claim.
     Written,
     /// The database refused the transaction, for this reason.
     Refused(Fault),
-    /// It has no transaction of its own, and is to be written.
+    /// The decision has no transaction of its own, and must still be written.
     Open(Box<Ending>),
 }
 
@@ -47,7 +47,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
             if endings.is_empty() || self.write(endings, tally).await.is_none() {
                 continue;
             }
-            // One that the database refuses must not fail the others: each on its own.
+            // A result that the database refuses must not fail the others: write each one alone.
             batch.sort_by_key(|(row, _)| row.id);
             for (row, ending) in batch {
                 self.commit_alone(&row, ending, tally).await;
@@ -55,14 +55,16 @@ impl<App: Send + Sync + 'static> Lab<App> {
         }
     }
 
-    /// An ending that the database refuses goes to its machine's handler, as the engine does it.
+    /// Writes a single result. If the database refuses it, the machine's handler runs, as in the
+    /// engine.
     async fn commit_alone(&self, row: &Claimed, ending: Ending, tally: &mut Tally) {
         if let Some(refused) = self.write(vec![ending], tally).await {
             self.handle_refused(row, &refused, tally).await;
         }
     }
 
-    /// Runs the machine's handler for a refused ending, and writes what it decides; or that the instance has failed.
+    /// Runs the machine's handler for a refused result, and writes the handler's decision. If the
+    /// database refuses that too, the instance fails.
     async fn handle_refused(&self, row: &Claimed, refused: &Fault, tally: &mut Tally) {
         let why = format!("the outcome could not be committed: {}", refused.message());
         let failure = Failure {
@@ -124,7 +126,8 @@ impl<App: Send + Sync + 'static> Lab<App> {
         };
         match tx.conclude(&self.client.pool().inner.target, &ending).await {
             Ok(Some(_)) => tally.count(ending.status),
-            // The step lost its claim: it was cancelled while it ran, say. Nothing of its transaction happened.
+            // The step had lost its claim, for example because it was cancelled while it ran. Its
+            // transaction was rolled back.
             Ok(None) => {}
             Err(fault @ Fault::Refused { .. }) => return Within::Refused(fault),
             Err(fault) => panic!("a step's own transaction could not be committed: {fault:?}"),
@@ -132,7 +135,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
         Within::Written
     }
 
-    /// Writes all of them or none. Returns why the database refuses them.
+    /// Writes all of these results or none. Returns the reason if the database refuses them.
     async fn write(&self, endings: Vec<Ending>, tally: &mut Tally) -> Option<Fault> {
         let statuses: Vec<Status> = endings.iter().map(|ending| ending.status).collect();
         let written = self.client.pool().call(move |connection| async move {

@@ -1,4 +1,5 @@
-//! The database of a lab: a schema of its own, two roles, and tables of the app's own beside ours.
+//! The database of a lab: its own schema, two roles, and the app's own tables beside those of the
+//! engine.
 
 use std::sync::atomic::Ordering;
 
@@ -8,33 +9,35 @@ use crate::{
     store::{fault::Fault, lab, pool::Pool, target::Target},
 };
 
-/// The database of a lab that is being set up.
+/// The database of a lab during its setup.
 #[derive(Debug)]
 pub struct LabDatabase {
     pub(super) owner: Pool,
-    /// The address as it was found.
+    /// The URL of the server, without the lab's search path.
     pub(super) server_url: String,
     url: String,
 }
 
 impl LabDatabase {
-    /// Returns the address of the lab's database, for connections of the app's own. A table that is named without a schema is
-    /// looked for in the lab's schema first.
+    /// Returns the URL of the lab's database, for connections of the app itself. The search path
+    /// begins with the lab's schema.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Returns the lab's schema. It is dropped with everything in it when the lab is.
+    /// Returns the name of the lab's schema. The schema is dropped with all of its contents when
+    /// the lab is dropped.
     pub fn schema(&self) -> &str {
         self.owner.schema()
     }
 
-    /// Runs statements as the owner of the lab's schema: `create table …`, or the app's own migrations. Steps may read and write
-    /// the tables that are made in that schema, here or over [`url`](LabDatabase::url).
+    /// Runs statements as the owner of the lab's schema: `create table ..`, or the app's own
+    /// migrations. Steps may read and write the tables that are created in that schema, here or
+    /// through [`url`](LabDatabase::url).
     ///
     /// # Panics
-    /// The database refuses them.
-    #[allow(clippy::expect_used)] // A test kit panics where a test would unwrap.
+    /// The database refuses a statement.
+    #[allow(clippy::expect_used)] // A test kit panics like the `unwrap` of a test.
     pub async fn execute(&self, statements: &str) {
         let tx = self
             .owner
@@ -49,7 +52,7 @@ impl LabDatabase {
             .expect("the lab's database refused to commit");
     }
 
-    /// Creates the schema and the roles. Returns it with the pool that steps use.
+    /// Creates the schema and the roles. Returns them with the pool that steps use.
     pub(super) async fn create() -> Result<(LabDatabase, Pool), Error> {
         let server_url = server_url()?;
         let schema = format!(
@@ -69,7 +72,7 @@ impl LabDatabase {
             .map_err(set_up)?;
         let pool = match as_runtime(&server_url, &owner).await {
             Ok(pool) => pool,
-            // A database user that may not make roles: the lab works as that user.
+            // The database user may not create roles: the lab runs as that user itself.
             Err(_) => owner.clone(),
         };
         let url = with_search_path(&server_url, &schema);
@@ -84,7 +87,7 @@ impl LabDatabase {
     }
 }
 
-/// `DATABASE_URL`, or the private cluster of this process.
+/// Returns `DATABASE_URL`, or the URL of the private server of this process.
 fn server_url() -> Result<String, Error> {
     if let Some(url) = std::env::var("DATABASE_URL")
         .ok()
@@ -92,12 +95,17 @@ fn server_url() -> Result<String, Error> {
     {
         return Ok(url);
     }
-    let cluster = gen_durable_postgres::shared()
-        .map_err(|e| Error::because(Kind::Away, "no Postgres for the lab", e.to_string()))?;
+    let cluster = gen_durable_postgres::shared().map_err(|e| {
+        Error::because(
+            Kind::Away,
+            "cannot start a Postgres server for the lab",
+            e.to_string(),
+        )
+    })?;
     Ok(cluster.url())
 }
 
-/// The address in either of libpq's forms, with the schema in front of `public`.
+/// Returns the URL, in either form of libpq, with a search path of the schema and `public`.
 fn with_search_path(url: &str, schema: &str) -> String {
     if url.starts_with("postgres://") || url.starts_with("postgresql://") {
         let sign = if url.contains('?') { '&' } else { '?' };

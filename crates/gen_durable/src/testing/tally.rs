@@ -1,24 +1,25 @@
-//! What a drain did.
+//! The statistics of a drain.
 
 use crate::id::Status;
 
-/// What a drain did.
+/// The statistics of a drain.
 #[derive(Default, Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tally {
-    /// Committed steps.
+    /// The number of committed steps.
     pub steps: u32,
-    /// Instances that settled with a result.
+    /// The number of instances that settled with a result.
     pub done: u32,
-    /// Instances that settled as failed.
+    /// The number of instances that settled as failed.
     pub failed: u32,
-    /// Rows set aside because they could not be decoded.
+    /// The number of rows set aside because they could not be decoded.
     pub stuck: u32,
-    /// Events that a projection could not apply, and that still are not applied; counted up to 200.
+    /// The number of events that a projection could not apply and that are still not applied;
+    /// counted up to 200.
     pub projection_failures: u32,
 }
 
 impl Tally {
-    /// Adds what a later drain did.
+    /// Adds the statistics of a later drain.
     pub(super) fn add(&mut self, later: Tally) {
         self.steps += later.steps;
         self.done += later.done;

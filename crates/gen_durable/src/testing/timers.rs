@@ -1,4 +1,4 @@
-//! Timers and schedules of a lab: the statements of production, fired when the lab's clock says so.
+//! Timers and schedules of a lab: the production statements, fired by the lab's clock.
 
 use super::Lab;
 use crate::{
@@ -9,7 +9,11 @@ use crate::{
 };
 
 impl<App: Send + Sync + 'static> Lab<App> {
-    /// Start an instance at every occurrence of a cycle, as [`EngineBuilder::schedule`](crate::EngineBuilder::schedule) does.
+    /// Starts an instance at every occurrence of a cycle, like
+    /// [`EngineBuilder::schedule`](crate::EngineBuilder::schedule).
+    ///
+    /// # Panics
+    /// The schedule is invalid.
     #[allow(clippy::expect_used)]
     pub fn schedule<B: IntoBirth>(
         mut self,
@@ -19,7 +23,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
     ) -> Self {
         self.schedules
             .add(name, cycle, make)
-            .expect("a schedule could not be registered");
+            .expect("the schedule could not be registered");
         self.registered = tokio::sync::OnceCell::new();
         self
     }
@@ -31,8 +35,8 @@ impl<App: Send + Sync + 'static> Lab<App> {
         self.registered.get_or_init(register).await;
     }
 
-    /// Fire the timers and deadlines that are due. Answers how many.
-    pub(super) async fn ring(&self) -> usize {
+    /// Fires the timers and deadlines that are due. Returns their number.
+    pub(super) async fn fire_due(&self) -> usize {
         let (schedules, limit) = (self.schedules.clone(), self.settings.payload_bytes_max);
         self.call(move |connection| async move {
             let (expired, _) = timer::expire(&connection, i32::MAX, Range::ALL).await?;
@@ -41,7 +45,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
             let done = clockwork::fire_all(&connection, &schedules, &due, now, limit).await?;
             assert!(
                 done.broken.is_empty(),
-                "a timer cannot be fired: {:?}",
+                "these timers cannot be fired: {:?}",
                 done.broken
             );
             Ok(expired.len() + done.ended())

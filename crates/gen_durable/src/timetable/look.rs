@@ -1,4 +1,4 @@
-//! Looking at timers and schedules: page by page, each look with a bound.
+//! Reading timers and schedules: page by page, each statement with a bound.
 
 use std::time::Duration;
 
@@ -12,47 +12,48 @@ use crate::{
     store::{fault::Fault, inspect::Inspect, row::column, schedule, timer},
 };
 
-/// Occurrences and runs that are shown of a schedule.
+/// The number of occurrences and runs shown per schedule.
 const SHOWN: usize = 5;
-/// The most that one page holds.
+/// The largest page.
 const PAGE_MAX: usize = 1_000;
-/// A forecast counts so many in all its parts together, and in each of them no more than its share; but at least so many.
+/// The number of timers that a forecast counts in all of its parts together; each part counts at
+/// most its share, but at least `FORECAST_PART_MIN`.
 const FORECAST_MAX: usize = 60_000;
 const FORECAST_PART_MIN: usize = 100;
-/// A forecast looks at most this far ahead: a hundred years.
+/// The furthest time of a forecast: a hundred years ahead.
 const FORECAST_AHEAD_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
-/// What is late by less than this may be about to fire.
+/// A timer that is late by less than this may be about to fire, and does not count as overdue.
 const LATE_SECONDS: f64 = 5.0;
 
-/// Which of those that fall due.
+/// A selection of timers by their due time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WhichTimers {
-    /// All, overdue ones first.
+    /// All timers, overdue ones first.
     #[default]
     All,
-    /// Those whose time has passed.
+    /// Timers with a due time in the past.
     Overdue,
-    /// Those whose time is still to come.
+    /// Timers with a due time in the future.
     Ahead,
 }
 
-/// Which timers to list, page by page.
+/// A filter for a page of timers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TimerFilter {
-    /// Which of them.
+    /// The selection by due time.
     pub which: WhichTimers,
-    /// Only those after this place: the `next` of the page before.
+    /// Only timers after this position: the `next` of the previous page.
     pub after: Option<TimerMark>,
-    /// At most this many (1,000 at the most; 0 is 50).
+    /// The size of the page (at most 1,000; 0 means 50).
     pub limit: usize,
 }
 
-/// A place in the order in which things fall due.
+/// A position in the list of timers, ordered by due time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TimerMark {
-    /// When.
+    /// The due time.
     pub due_at: Timestamp,
-    /// What tells it from others at that time.
+    /// A number that distinguishes timers with the same due time.
     pub number: i64,
 }
 
@@ -60,28 +61,33 @@ pub struct TimerMark {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TimerPage {
-    /// The next first.
+    /// The timers, the next one first.
     pub timers: Vec<TimerInfo>,
-    /// Where to go on. `None`: that was all.
+    /// The position of the next page; `None` if this is the last page.
     pub next: Option<TimerMark>,
 }
 
-/// What a person should see to, each counted up to 10,001.
+/// Counts of the conditions that need an operator. Each count has a bound: 10,001 lanes, 10,001
+/// timers plus 10,001 deadlines, and the first 1,000 schedules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Attention {
-    /// Lanes that stand still, since their head failed for good.
+    /// Lanes that are blocked by a failed head.
     pub lanes_blocked: i64,
-    /// Timers and deadlines that should have fired more than a few seconds ago.
+    /// Timers and deadlines that are overdue by more than a few seconds.
     pub overdue: i64,
     /// Schedules that are paused.
     pub schedules_paused: i64,
-    /// Schedules that no live worker registers, or whose last occurrence could not be started.
+    /// Schedules that no live worker has registered, and schedules with a failed last occurrence.
     pub schedules_in_trouble: i64,
 }
 
 impl Inspect {
-    /// What falls due, of all kinds. What waits for its turn under a partition key is left out: it waits for more than time.
+    /// Returns a page of timers of all kinds. Instances that wait for their partition are left out,
+    /// because they do not wait for time alone.
+    ///
+    /// # Errors
+    /// The database is away.
     pub async fn timers(&self, filter: TimerFilter) -> Result<TimerPage, Error> {
         let limit = if filter.limit == 0 {
             50
@@ -118,7 +124,11 @@ impl Inspect {
         .await
     }
 
-    /// What falls due for one instance: its sleep, its deadline, what repeats beside its wait (up to 200).
+    /// Returns the timers of one instance: its sleep, its deadline, and the repeating timers of its
+    /// wait (up to 200).
+    ///
+    /// # Errors
+    /// The database is away.
     pub async fn timers_of(&self, instance: i64) -> Result<Vec<TimerInfo>, Error> {
         self.read(
             "list the timers of an instance",
@@ -133,8 +143,12 @@ impl Inspect {
         .await
     }
 
-    /// How many fall due in each of so many parts (1 to 1,000) of the time ahead (a hundred years at the most); parts in which
-    /// nothing does are left out. Of each kind it is counted up to [`forecast_max`](Self::forecast_max) in each part.
+    /// Divides the time ahead (at most a hundred years) into `parts` (1 to 1,000) and returns the
+    /// number of timers that become due in each; parts without timers are left out. Each kind is
+    /// counted up to [`forecast_max`](Self::forecast_max) per part.
+    ///
+    /// # Errors
+    /// The database is away.
     pub async fn forecast(&self, ahead: Duration, parts: usize) -> Result<Vec<Forecast>, Error> {
         let (seconds, most) = (
             ahead.min(FORECAST_AHEAD_MAX).as_secs_f64().max(1.0),
@@ -154,32 +168,39 @@ impl Inspect {
         .await
     }
 
-    /// How far a forecast of so many parts counts in each of them: 5,000 of twelve.
+    /// Returns the upper bound of the counts of a forecast with this many parts: 5,000 with twelve
+    /// parts.
     pub fn forecast_max(parts: usize) -> i64 {
         let share = (FORECAST_MAX / parts.clamp(1, 1_000)).max(FORECAST_PART_MIN);
         i64::try_from(share).unwrap_or(i64::MAX)
     }
 
-    /// A page of the schedules by name, after this one (1,000 at the most).
+    /// Returns a page of schedules by name, after this one (at most 1,000).
+    ///
+    /// # Errors
+    /// The database is away.
     pub async fn schedules(
         &self,
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<ScheduleInfo>, Error> {
-        self.look_at_schedules(None, after.map(str::to_owned), limit)
+        self.read_schedules(None, after.map(str::to_owned), limit)
             .await
     }
 
-    /// One schedule.
+    /// Returns one schedule, or `None` if it does not exist.
+    ///
+    /// # Errors
+    /// The name is invalid, or the database is away.
     pub async fn schedule(&self, name: &str) -> Result<Option<ScheduleInfo>, Error> {
         check(name)?;
         Ok(self
-            .look_at_schedules(Some(name.to_owned()), None, 1)
+            .read_schedules(Some(name.to_owned()), None, 1)
             .await?
             .pop())
     }
 
-    async fn look_at_schedules(
+    async fn read_schedules(
         &self,
         name: Option<String>,
         after: Option<String>,
@@ -195,22 +216,28 @@ impl Inspect {
         .await
     }
 
-    /// What a person should see to, of lanes, timers and schedules: numbers for the edge of a screen.
+    /// Counts lanes, timers and schedules that need an operator, for the header of a page.
+    ///
+    /// # Errors
+    /// The database is away.
     pub async fn attention(&self) -> Result<Attention, Error> {
-        self.read("count what needs attention", |connection| async move {
-            let [
-                lanes_blocked,
-                overdue,
-                schedules_paused,
-                schedules_in_trouble,
-            ] = timer::attention(&connection, LATE_SECONDS).await?;
-            Ok(Attention {
-                lanes_blocked,
-                overdue,
-                schedules_paused,
-                schedules_in_trouble,
-            })
-        })
+        self.read(
+            "count lanes, timers and schedules that need an operator",
+            |connection| async move {
+                let [
+                    lanes_blocked,
+                    overdue,
+                    schedules_paused,
+                    schedules_in_trouble,
+                ] = timer::attention(&connection, LATE_SECONDS).await?;
+                Ok(Attention {
+                    lanes_blocked,
+                    overdue,
+                    schedules_paused,
+                    schedules_in_trouble,
+                })
+            },
+        )
         .await
     }
 }
@@ -238,10 +265,11 @@ fn schedule_info(row: &Row) -> Result<ScheduleInfo, Fault> {
         .transpose()
         .map_err(|error| Fault::Refused {
             code: None,
-            message: format!("runs of another shape: {error}"),
+            message: format!("the runs of a schedule cannot be decoded: {error}"),
         })?;
     let (cycle, anchor): (String, Timestamp) = (column(row, 1)?, column(row, 4)?);
-    // A cycle of a newer build may not be readable here; its next occurrence stands in the row in any case.
+    // This build may be unable to parse a cycle of a newer build; the next occurrence is in the row
+    // in any case.
     let parsed = cycle.parse::<Cycle>().ok();
     let ahead: Option<Timestamp> = column(row, 11)?;
     let remaining: Option<i32> = column(row, 12)?;

@@ -1,4 +1,5 @@
-//! What each act writes: one test a row of the table in ARCHITECTURE.md, every column compared.
+//! Columns written by each act on an instance. One test per row of the table in ARCHITECTURE.md;
+//! each test compares every column.
 
 use gen_durable::{
     Client, Context, DAY, Engine, Failure, Id, Instance, Lab, Machine, Outcome, Policy, Queue,
@@ -9,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, eventually, in_words, live, story, tells, told};
 
-/// Each step ends in one way.
+/// A machine with one step for each way in which a step can end.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
 struct Acts {
     seen: Vec<String>,
@@ -73,11 +74,14 @@ async fn lab_with(step: At) -> (Lab<()>, Id<Acts>, Instance) {
         .starting_at(step);
     let id = start.await.unwrap().id;
     let before = lab.row_of(id).await;
-    lab.skip(SECOND).await; // No act happens at the very moment of the enqueue: `now` must be told from `kept`.
+    // Advance the clock, so that a column written with the current time differs from one that keeps
+    // the time of the enqueue.
+    lab.skip(SECOND).await;
     (lab, id, before)
 }
 
-/// As [`lab_with`], but the row is due only after the clock has moved, and the one step has run.
+/// Enqueues as [`lab_with`] does, but the instance becomes due only after the clock has moved. Runs
+/// exactly one step, and returns the row before and after it.
 async fn after_one_step(step: At) -> (Lab<()>, Instance, Instance, Timestamp) {
     let lab = Lab::new(()).await.register::<Acts>();
     let enqueue = lab
@@ -95,7 +99,7 @@ async fn after_one_step(step: At) -> (Lab<()>, Instance, Instance, Timestamp) {
         .id;
     let before = lab.row_of(id).await;
     assert!(!lab.step().await, "it is not due yet");
-    // Moved by hand, not by `skip`, which would drain.
+    // Update the clock directly: `skip` would also drain, and run more than one step.
     let now = lab.now().await + SignedDuration::from_secs(2);
     let mover = crate::support::sql().await;
     mover
@@ -113,7 +117,7 @@ async fn after_one_step(step: At) -> (Lab<()>, Instance, Instance, Timestamp) {
     (lab, before, after, now)
 }
 
-/// The row, but for this.
+/// Returns the row with this change applied.
 fn with(row: Instance, change: impl FnOnce(&mut Instance)) -> Instance {
     let mut row = row;
     change(&mut row);
@@ -124,8 +128,9 @@ fn state(seen: &str) -> String {
     format!("{{\"seen\": [\"start\", \"{seen}\"]}}")
 }
 
-/// What a row looks like after its claim was committed with an ending that leaves it.
-fn left(before: &Instance, now: Timestamp) -> Instance {
+/// Returns the expected row after a step result that released the claim: one claim and one commit,
+/// so `claim_epoch` is 2 and `step_seq` is 1.
+fn after_release(before: &Instance, now: Timestamp) -> Instance {
     with(before.clone(), |row| {
         row.claim_epoch = 2;
         row.step_seq = 1;
@@ -186,14 +191,14 @@ async fn an_enqueue_writes_every_column() {
     assert_eq!(
         told(&lab, id.raw()).await,
         [""; 0],
-        "a story begins with the first commit"
+        "the history begins with the first commit"
     );
 }
 
 #[tokio::test]
 async fn a_next_enters_the_named_step_at_once() {
     let (lab, before, after, now) = after_one_step(At::Next).await;
-    let expected = with(left(&before, now), |row| {
+    let expected = with(after_release(&before, now), |row| {
         row.step = "after".into();
         row.data = Some("{\"note\": \"n\"}".into());
         row.state = state("Next");
@@ -213,7 +218,7 @@ async fn a_next_enters_the_named_step_at_once() {
 #[tokio::test]
 async fn a_sleep_enters_the_named_step_later() {
     let (lab, before, after, now) = after_one_step(At::Sleep).await;
-    let expected = with(left(&before, now), |row| {
+    let expected = with(after_release(&before, now), |row| {
         row.step = "after".into();
         row.data = Some("{\"note\": \"s\"}".into());
         row.state = state("Sleep");
@@ -233,7 +238,7 @@ async fn a_sleep_enters_the_named_step_later() {
 #[tokio::test]
 async fn a_retry_from_a_step_keeps_the_step_and_writes_the_state() {
     let (lab, before, after, now) = after_one_step(At::Retry).await;
-    let expected = with(left(&before, now), |row| {
+    let expected = with(after_release(&before, now), |row| {
         row.state = state("Retry");
         row.attempt = 1;
         row.eligible_at = now + SignedDuration::from_secs(3);
@@ -251,7 +256,7 @@ async fn a_retry_from_a_step_keeps_the_step_and_writes_the_state() {
 #[tokio::test]
 async fn a_failure_retried_by_the_handler_keeps_the_state_as_it_was_and_records_the_error() {
     let (lab, before, after, now) = after_one_step(At::Fail).await;
-    let expected = with(left(&before, now), |row| {
+    let expected = with(after_release(&before, now), |row| {
         (row.attempt, row.failures) = (1, 1);
         row.eligible_at = now + SignedDuration::from_secs(2);
         row.last_error = Some("it went\u{fffd}wrong".into());
@@ -269,7 +274,7 @@ async fn a_failure_retried_by_the_handler_keeps_the_state_as_it_was_and_records_
 #[tokio::test]
 async fn a_done_settles_with_its_result_and_does_not_rewrite_the_state() {
     let (lab, before, after, now) = after_one_step(At::Done).await;
-    let expected = with(left(&before, now), |row| {
+    let expected = with(after_release(&before, now), |row| {
         row.status = Status::Done;
         row.result = Some("7".into());
         row.finished_at = Some(now);
@@ -279,9 +284,9 @@ async fn a_done_settles_with_its_result_and_does_not_rewrite_the_state() {
 }
 
 #[tokio::test]
-async fn a_stop_settles_as_failed_and_does_not_rewrite_the_state() {
+async fn fail_settles_the_instance_as_failed_and_does_not_rewrite_the_state() {
     let (lab, before, after, now) = after_one_step(At::Stop).await;
-    let expected = with(left(&before, now), |row| {
+    let expected = with(after_release(&before, now), |row| {
         row.status = Status::Failed;
         row.last_error = Some("enough".into());
         row.finished_at = Some(now);
@@ -297,7 +302,7 @@ async fn a_stop_settles_as_failed_and_does_not_rewrite_the_state() {
 }
 
 #[tokio::test]
-async fn a_reap_gives_the_row_back_one_attempt_later_and_changes_nothing_else() {
+async fn a_reap_releases_the_claim_counts_one_attempt_and_changes_nothing_else() {
     let lab = Lab::new(()).await.register::<Acts>();
     let id = lab.enqueue(Acts { seen: vec![] }).await.unwrap().id;
     let before = lab.row_of(id).await;
@@ -311,13 +316,13 @@ async fn a_reap_gives_the_row_back_one_attempt_later_and_changes_nothing_else() 
     });
     assert_eq!(lab.row_of(id).await, expected);
     tells(&lab, id.raw(), now, "reap: next > next, runnable, by lab/0").await;
-    // Any commit clears the mark.
+    // Any commit resets `crash_count`.
     assert!(lab.step().await);
     assert_eq!(lab.row_of(id).await.crash_count, 0);
 }
 
 #[tokio::test]
-async fn a_failed_run_after_failed_runs_counts_up_and_entering_a_step_counts_anew() {
+async fn failed_runs_count_up_until_the_attempts_of_the_policy_are_used_up() {
     let (lab, id, _) = lab_with(At::Fail).await;
     for _ in 0..3 {
         lab.skip(DAY / 24).await;
@@ -336,7 +341,8 @@ async fn a_failed_run_after_failed_runs_counts_up_and_entering_a_step_counts_ane
     );
 }
 
-/// A machine that stops at a gate, so that a test can look at the row meanwhile.
+/// A machine that waits at a gate in its second step, so that a test can read its row while the
+/// step runs.
 #[derive(Serialize, Deserialize)]
 struct Gated;
 
@@ -378,7 +384,7 @@ async fn a_next_that_runs_ahead_keeps_its_claim_and_leaves_every_indexed_column_
     let (client, health) = (engine.client(), engine.health());
     let running = Running::start(engine);
     let id = client.enqueue(Gated).await.unwrap().id;
-    eventually("it stands at the second step", async || {
+    eventually("the instance is at its second step", async || {
         row(&client, id).await.step == "second"
     })
     .await;
@@ -411,10 +417,10 @@ async fn a_next_that_runs_ahead_keeps_its_claim_and_leaves_every_indexed_column_
 }
 
 #[tokio::test]
-async fn what_was_claimed_and_never_begun_is_given_back_as_it_was() {
+async fn a_drain_releases_claims_that_never_started_and_leaves_the_rows_unchanged() {
     let gate = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
-    // Two wait at the gate of their second step; the third is claimed ahead and finds no worker, for its second step or
-    // already for its first.
+    // Two instances wait at the gate of their second step and occupy both workers. The third is
+    // claimed ahead and has no free worker, either for its second step or already for its first.
     let settings = Settings {
         workers: 2,
         drain_timeout: SECOND / 10,
@@ -451,7 +457,7 @@ async fn what_was_claimed_and_never_begun_is_given_back_as_it_was() {
         assert_eq!(
             lines.len(),
             usize::from(after.step == "second"),
-            "giving back is no news: {lines:?}"
+            "a released claim leaves no history row: {lines:?}"
         );
     }
     let after = row(&client, ids[2].id).await;
@@ -466,6 +472,6 @@ async fn what_was_claimed_and_never_begun_is_given_back_as_it_was() {
     assert_eq!(after, expected);
     assert!(
         after.eligible_at > after.inserted_at,
-        "it is due now, and not behind where pickers have looked"
+        "it is due now, and not below the watermark of a picker"
     );
 }

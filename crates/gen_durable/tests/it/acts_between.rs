@@ -1,4 +1,5 @@
-//! What the acts between instances write: wait, signal, deadline, spawn, last child, cancel, retry. Every column compared.
+//! Columns written by acts that involve more than one instance, or a caller: wait, signal,
+//! deadline, spawn, last child, cancel, operator retry. Each test compares every column.
 
 use gen_durable::{
     Client, Context, Filter, HOUR, Id, Instance, Job, Lab, Machine, Outcome, SECOND, Signal,
@@ -21,7 +22,7 @@ enum At {
     Wait,
     Fan,
     Fail,
-    Told {
+    Resumed {
         note: u8,
     },
     Late {
@@ -56,13 +57,13 @@ impl Machine for Between {
         self.runs += 1;
         match at {
             At::Wait => Ok(wait_for::<Go>()
-                .then(At::Told { note: 1 })
+                .then(At::Resumed { note: 1 })
                 .or_after(HOUR, At::Late { note: 2 })),
             At::Fan => Ok(spawn([Child, Child])
-                .then(At::Told { note: 3 })
+                .then(At::Resumed { note: 3 })
                 .or_after(HOUR, At::Late { note: 4 })),
             At::Fail => Ok(stop("no")),
-            At::Told { .. } | At::Late { .. } => Ok(done(cx.awaited::<Go>()?.len())),
+            At::Resumed { .. } | At::Late { .. } => Ok(done(cx.awaited::<Go>()?.len())),
         }
     }
     fn key(&self) -> Option<String> {
@@ -76,7 +77,7 @@ fn with(row: &Instance, change: impl FnOnce(&mut Instance)) -> Instance {
     row
 }
 
-/// The clock by hand: `skip` would drain, and expire.
+/// Advances the clock by one second directly: `skip` would also drain, and expire deadlines.
 async fn tick(lab: &Lab<()>) -> Timestamp {
     let clock = format!(
         "update {}.lab_clock set now = now + interval '1 s'",
@@ -99,7 +100,8 @@ async fn children(client: &Client) -> Vec<Instance> {
     client.inspect().list(filter).await.unwrap()
 }
 
-/// It stood at this step, and ran it one second after its enqueue.
+/// Enqueues an instance at this step and runs the step one second later. Returns the row before and
+/// after it.
 async fn after(step: At) -> (Lab<()>, Id<Between>, Instance, Instance, Timestamp) {
     let lab = Lab::new(()).await.register::<Between>().register::<Child>();
     let enqueue = lab
@@ -121,11 +123,11 @@ fn in_an_hour(now: Timestamp) -> Option<Timestamp> {
 }
 
 #[tokio::test]
-async fn a_wait_parks_at_the_named_step_and_arms_its_deadline() {
+async fn a_wait_parks_at_the_named_step_and_sets_its_deadline() {
     let (lab, id, before, parked, now) = after(At::Wait).await;
     let expected = with(&before, |row| {
         row.status = Status::AwaitingSignal;
-        (row.step, row.data) = ("told".into(), Some("{\"note\": 1}".into()));
+        (row.step, row.data) = ("resumed".into(), Some("{\"note\": 1}".into()));
         row.state = "{\"runs\": 1}".into();
         (row.step_seq, row.visit, row.claim_epoch, row.updated_at) = (1, 1, 2, now);
         row.awaits = Some(vec!["go".into()]);
@@ -138,13 +140,13 @@ async fn a_wait_parks_at_the_named_step_and_arms_its_deadline() {
         &lab,
         id.raw(),
         now,
-        "wait: wait > told, awaiting_signal, by lab/0",
+        "wait: wait > resumed, awaiting_signal, by lab/0",
     )
     .await;
 }
 
 #[tokio::test]
-async fn a_wait_for_a_letter_that_is_there_is_runnable_at_once() {
+async fn a_wait_for_a_signal_that_is_already_in_the_inbox_is_runnable_at_once() {
     let lab = Lab::new(()).await.register::<Between>();
     let id = lab.enqueue(Between { runs: 0 }).await.unwrap().id;
     lab.signal(id, Go).await.unwrap();
@@ -152,7 +154,7 @@ async fn a_wait_for_a_letter_that_is_there_is_runnable_at_once() {
     let now = tick(&lab).await;
     assert!(lab.step().await);
     let expected = with(&before, |row| {
-        (row.step, row.data) = ("told".into(), Some("{\"note\": 1}".into()));
+        (row.step, row.data) = ("resumed".into(), Some("{\"note\": 1}".into()));
         row.state = "{\"runs\": 1}".into();
         (row.step_seq, row.visit, row.claim_epoch) = (1, 1, 2);
         (row.updated_at, row.eligible_at) = (now, now);
@@ -161,11 +163,17 @@ async fn a_wait_for_a_letter_that_is_there_is_runnable_at_once() {
             (Some("late".into()), Some("{\"note\": 2}".into()));
     });
     assert_eq!(lab.row_of(id).await, expected);
-    tells(&lab, id.raw(), now, "wait: wait > told, runnable, by lab/0").await;
+    tells(
+        &lab,
+        id.raw(),
+        now,
+        "wait: wait > resumed, runnable, by lab/0",
+    )
+    .await;
 }
 
 #[tokio::test]
-async fn a_signal_that_matches_makes_it_runnable_now_and_takes_the_deadline_away() {
+async fn a_matching_signal_makes_the_instance_runnable_and_clears_its_deadline() {
     let (lab, id, _, parked, waited_since) = after(At::Wait).await;
     let now = tick(&lab).await;
     assert!(lab.signal(id, Go).await.unwrap());
@@ -178,7 +186,7 @@ async fn a_signal_that_matches_makes_it_runnable_now_and_takes_the_deadline_away
         &lab,
         id.raw(),
         waited_since,
-        "wait: wait > told, awaiting_signal, woken by signal go, by lab/0",
+        "wait: wait > resumed, awaiting_signal, woken by signal go, by lab/0",
     )
     .await;
     assert_eq!(story(&lab, id.raw()).await[0].woken_at, Some(now));
@@ -192,7 +200,7 @@ async fn a_deadline_enters_the_step_that_it_named() {
     ] {
         let (lab, id, _, parked, _) = after(step).await;
         assert_eq!(parked.status, status);
-        // Nobody runs anything: the clock and the expiry alone.
+        // No engine runs here: only the clock moves, and the test calls `expire` itself.
         let clock = format!(
             "update {}.lab_clock set now = now + interval '1 h'",
             lab.pool().schema()
@@ -211,21 +219,21 @@ async fn a_deadline_enters_the_step_that_it_named() {
             (row.awaits, row.deadline_at) = (None, None);
         });
         assert_eq!(lab.row_of(id).await, expected);
-        tells(&lab, id.raw(), now, "deadline: told > late, runnable").await;
+        tells(&lab, id.raw(), now, "deadline: resumed > late, runnable").await;
         assert_eq!(
             story(&lab, id.raw()).await[0].woken_at,
             None,
-            "nothing came"
+            "no signal woke it"
         );
     }
 }
 
 #[tokio::test]
-async fn a_spawn_parks_its_parent_and_makes_its_children() {
+async fn a_spawn_parks_its_parent_and_inserts_its_children() {
     let (lab, id, before, parked, now) = after(At::Fan).await;
     let expected = with(&before, |row| {
         row.status = Status::AwaitingChildren;
-        (row.step, row.data) = ("told".into(), Some("{\"note\": 3}".into()));
+        (row.step, row.data) = ("resumed".into(), Some("{\"note\": 3}".into()));
         row.state = "{\"runs\": 1}".into();
         (row.step_seq, row.visit, row.claim_epoch) = (1, 1, 2);
         (row.eligible_at, row.updated_at) = (now, now);
@@ -239,7 +247,7 @@ async fn a_spawn_parks_its_parent_and_makes_its_children() {
         &lab,
         id.raw(),
         now,
-        "spawn: fan > told, awaiting_children, by lab/0",
+        "spawn: fan > resumed, awaiting_children, by lab/0",
     )
     .await;
     for child in children(&lab).await {
@@ -248,14 +256,15 @@ async fn a_spawn_parks_its_parent_and_makes_its_children() {
             (row.fsm, row.step, row.state) = ("child".into(), "run".into(), "null".into());
             (row.eligible_at, row.inserted_at, row.updated_at) = (now, now, now);
             (row.parent_id, row.parent_generation) = (Some(id.raw()), Some(1));
-            (row.priority, row.correlation_key) = (0, None); // the tenant and the trace are the parent's
+            // The tenant and the trace context of a child are those of its parent.
+            (row.priority, row.correlation_key) = (0, None);
         });
         assert_eq!(child, expected);
     }
 }
 
 #[tokio::test]
-async fn the_last_child_makes_its_parent_runnable_and_the_others_only_count() {
+async fn the_last_child_makes_its_parent_runnable_and_the_others_only_decrement_the_count() {
     let (lab, id, _, parked, spawned) = after(At::Fan).await;
     let now = tick(&lab).await;
     assert!(lab.step().await);
@@ -267,7 +276,7 @@ async fn the_last_child_makes_its_parent_runnable_and_the_others_only_count() {
         &lab,
         id.raw(),
         spawned,
-        "spawn: fan > told, awaiting_children, by lab/0",
+        "spawn: fan > resumed, awaiting_children, by lab/0",
     )
     .await;
     let now = tick(&lab).await;
@@ -282,7 +291,7 @@ async fn the_last_child_makes_its_parent_runnable_and_the_others_only_count() {
         &lab,
         id.raw(),
         spawned,
-        "spawn: fan > told, awaiting_children, woken by children, by lab/0",
+        "spawn: fan > resumed, awaiting_children, woken by children, by lab/0",
     )
     .await;
     assert_eq!(story(&lab, id.raw()).await[0].woken_at, Some(now));
@@ -290,13 +299,13 @@ async fn the_last_child_makes_its_parent_runnable_and_the_others_only_count() {
         assert_eq!(
             told(&lab, child.id).await,
             [""; 0],
-            "a job's success is no news"
+            "a successful job leaves no history row"
         );
     }
 }
 
 #[tokio::test]
-async fn a_cancel_ends_it_as_it_stands() {
+async fn a_cancel_settles_the_instance_at_its_current_step() {
     let (lab, id, _, parked, _) = after(At::Wait).await;
     let now = tick(&lab).await;
     assert!(lab.cancel(id, "enough").await.unwrap());
@@ -317,13 +326,13 @@ async fn a_cancel_ends_it_as_it_stands() {
         &lab,
         id.raw(),
         now,
-        "cancel: told > told, cancelled, error enough",
+        "cancel: resumed > resumed, cancelled, error enough",
     )
     .await;
 }
 
 #[tokio::test]
-async fn a_retry_begins_the_same_visit_anew_or_enters_another_step() {
+async fn an_operator_retry_repeats_the_current_step_entry_or_enters_another_step() {
     let (lab, id, _, failed, _) = after(At::Fail).await;
     assert_eq!(
         (failed.status, failed.claim_epoch, failed.step_seq),
@@ -343,18 +352,24 @@ async fn a_retry_begins_the_same_visit_anew_or_enters_another_step() {
     let failed = lab.row_of(id).await;
     let now = tick(&lab).await;
     lab.operate()
-        .retry(id.raw(), Some(("told", Some("{\"note\": 9}"))))
+        .retry(id.raw(), Some(("resumed", Some("{\"note\": 9}"))))
         .await
         .unwrap();
     let elsewhere = with(&failed, |row| {
         row.status = Status::Runnable;
-        (row.step, row.data) = ("told".into(), Some("{\"note\": 9}".into()));
+        (row.step, row.data) = ("resumed".into(), Some("{\"note\": 9}".into()));
         (row.claim_epoch, row.step_seq, row.visit) = (6, 4, 4);
         (row.finished_at, row.last_error) = (None, None);
         (row.eligible_at, row.updated_at) = (now, now);
     });
     assert_eq!(lab.row_of(id).await, elsewhere);
-    tells(&lab, id.raw(), now, "operator_retry: fail > told, runnable").await;
+    tells(
+        &lab,
+        id.raw(),
+        now,
+        "operator_retry: fail > resumed, runnable",
+    )
+    .await;
     lab.skip(SECOND).await;
     assert_eq!(lab.result_of(id).await, Some(Ok(0)));
 }

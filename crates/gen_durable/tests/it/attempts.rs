@@ -1,4 +1,5 @@
-//! What counts as a failure of a step, and how long a failed step waits.
+//! Which runs count as a failure of a step, and how long a failed step waits before its next
+//! attempt.
 
 use gen_durable::{
     Context, DAY, Failure, HOUR, Job, Lab, Machine, Outcome, Policy, SECOND, Status, StepError,
@@ -8,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::support::told;
 
-/// Asks whether something is there, `polls` times in vain; then fails `failures` times; then is done.
+/// A job that postpones itself `polls` times, then fails `failures` times, and then is done.
 #[derive(Serialize, Deserialize)]
 struct Poll {
     polls: u32,
@@ -62,7 +63,7 @@ async fn a_job_that_postpones_itself_does_not_fail_and_uses_up_no_attempts() {
     assert_eq!(
         lab.result_of(id).await.unwrap().unwrap(),
         (32, 2),
-        "30 polls, 2 failures, and the run that went well"
+        "30 postponed runs, 2 failures, and the successful run"
     );
     let lines = told(&lab, id.raw()).await;
     assert_eq!(
@@ -95,7 +96,7 @@ async fn a_job_gives_up_at_its_last_failure_however_often_it_postponed_itself() 
 }
 
 #[tokio::test]
-async fn the_death_of_a_worker_is_no_failure_of_the_step() {
+async fn a_worker_crash_does_not_count_as_a_failure_of_the_step() {
     let lab = Lab::new(()).await.register::<Poll>();
     let id = lab
         .enqueue(Poll {
@@ -113,7 +114,7 @@ async fn the_death_of_a_worker_is_no_failure_of_the_step() {
     assert_eq!((row.attempt, row.failures), (2, 1));
 }
 
-/// A machine whose step asks for retries, and whose handler answers a failure by postponing.
+/// A machine with a step that asks for retries, and with a handler that postpones after a failure.
 #[derive(Serialize, Deserialize)]
 struct Patient {
     runs: u32,
@@ -151,11 +152,11 @@ impl Machine for Patient {
 }
 
 #[tokio::test]
-async fn a_machine_postpones_as_it_retries_and_a_handler_that_postpones_has_seen_a_failure() {
+async fn postpone_in_a_step_is_a_retry_and_postpone_in_a_handler_counts_as_a_failure() {
     let lab = Lab::new(()).await.register::<Patient>();
     let id = lab.enqueue(Patient { runs: 0 }).await.unwrap().id;
     lab.skip(10 * SECOND).await;
-    // What a failed run changed in the state is not kept.
+    // Changes that a failed run makes to the state are not kept, so four runs count three.
     assert_eq!(lab.result_of(id).await.unwrap().unwrap(), (3, 3));
     let outcomes: Vec<String> = told(&lab, id.raw())
         .await
@@ -166,7 +167,7 @@ async fn a_machine_postpones_as_it_retries_and_a_handler_that_postpones_has_seen
 }
 
 #[tokio::test]
-async fn instances_that_fail_together_do_not_come_back_together() {
+async fn jitter_spreads_the_retries_of_instances_that_fail_together() {
     let lab = Lab::new(()).await.register::<Poll>();
     let new = lab
         .enqueue_all((0..100).map(|_| Poll {
@@ -183,7 +184,7 @@ async fn instances_that_fail_together_do_not_come_back_together() {
         let pause = row.eligible_at.duration_since(now).as_secs_f64();
         assert!(
             (0.8..=1.0).contains(&pause),
-            "the first pause is 1 s, and jitter shortens it by up to a fifth: {pause}"
+            "the first backoff is 1 s, and jitter shortens it by up to a fifth: {pause}"
         );
         pauses.push(pause.to_bits());
     }

@@ -1,8 +1,8 @@
-//! The record of what people did.
+//! The audit log: entries for actions of operators.
 
 use gen_durable::{Deed, Lab};
 
-fn deed(act: &str, subject: &str) -> Deed {
+fn entry(act: &str, subject: &str) -> Deed {
     Deed {
         who: "ann".into(),
         place: None,
@@ -13,10 +13,10 @@ fn deed(act: &str, subject: &str) -> Deed {
 }
 
 #[tokio::test]
-async fn a_record_is_there_before_the_act_and_says_how_it_went_after_it() {
+async fn an_audit_entry_is_written_before_the_action_and_completed_after_it() {
     let lab = Lab::new(()).await;
     let (audit, inspect) = (lab.audit(), lab.inspect());
-    let first = audit.begin(&deed("cancel", "instance 1")).await.unwrap();
+    let first = audit.begin(&entry("cancel", "instance 1")).await.unwrap();
     let begun = inspect.audit(None, 10).await.unwrap();
     assert_eq!(
         (begun[0].id, begun[0].went_well, &begun[0].outcome),
@@ -26,7 +26,7 @@ async fn a_record_is_there_before_the_act_and_says_how_it_went_after_it() {
         audit
             .end(
                 first,
-                &deed("cancel", "instance 1 of order"),
+                &entry("cancel", "instance 1 of order"),
                 Ok("cancelled")
             )
             .await
@@ -34,20 +34,20 @@ async fn a_record_is_there_before_the_act_and_says_how_it_went_after_it() {
     );
     assert!(
         !audit
-            .end(first, &deed("x", "y"), Err("late"))
+            .end(first, &entry("x", "y"), Err("late"))
             .await
             .unwrap(),
-        "the first word counts"
+        "an entry is completed only once"
     );
     let second = audit
-        .begin(&deed("nul \0", &"é".repeat(2_000)))
+        .begin(&entry("nul \0", &"é".repeat(2_000)))
         .await
         .unwrap();
     assert!(
         audit
             .end(
                 second,
-                &deed("nul \0", &"é".repeat(2_000)),
+                &entry("nul \0", &"é".repeat(2_000)),
                 Err("re\0fused")
             )
             .await
@@ -72,24 +72,28 @@ async fn a_record_is_there_before_the_act_and_says_how_it_went_after_it() {
 }
 
 #[tokio::test]
-async fn what_is_too_old_or_too_much_goes_when_something_new_comes() {
+async fn a_new_audit_entry_deletes_expired_entries_and_those_beyond_the_maximum() {
     let lab = Lab::new(()).await;
     let schema = lab.pool().schema();
     let tx = lab.owner().begin().await.unwrap();
     let text = format!(
         "insert into {schema}.audit (at, who, via, act, subject) select {schema}.clock() - interval '401 d', 'a', 'b', 'c', g::text
-         from generate_series(1, 25) g; insert into {schema}.audit (who, via, act, subject) values ('a', 'b', 'c', 'young')"
+         from generate_series(1, 25) g; insert into {schema}.audit (who, via, act, subject) values ('a', 'b', 'c', 'recent')"
     );
     tx.batch_execute(&text).await.unwrap();
     tx.commit().await.unwrap();
     let left = async || lab.inspect().audit(None, 200).await.unwrap().len();
     let mut counts = Vec::new();
     for _ in 0..3 {
-        lab.audit().begin(&deed("x", "y")).await.unwrap();
+        lab.audit().begin(&entry("x", "y")).await.unwrap();
         counts.push(left().await);
     }
-    assert_eq!(counts, [17, 8, 4], "ten at a time, and what is young stays");
-    // As after a hundred thousand more.
+    assert_eq!(
+        counts,
+        [17, 8, 4],
+        "ten expired entries at a time are deleted, and recent ones stay"
+    );
+    // Advance the identity column, as if a hundred thousand entries had been written since.
     let tx = lab.owner().begin().await.unwrap();
     tx.batch_execute(&format!(
         "alter table {schema}.audit alter column id restart with 100030"
@@ -97,7 +101,7 @@ async fn what_is_too_old_or_too_much_goes_when_something_new_comes() {
     .await
     .unwrap();
     tx.commit().await.unwrap();
-    lab.audit().begin(&deed("x", "y")).await.unwrap();
+    lab.audit().begin(&entry("x", "y")).await.unwrap();
     let kept: Vec<i64> = lab
         .inspect()
         .audit(None, 200)

@@ -1,4 +1,4 @@
-//! The shortest way through: enqueue, drain, settle; and the same with a running engine.
+//! The shortest path: enqueue, drain and settle in a lab, and the same with a running engine.
 
 use gen_durable::{
     Context, Engine, Job, Lab, Machine, Outcome, SECOND, Status, StepError, done, next,
@@ -64,7 +64,7 @@ async fn a_job_and_a_machine_settle_with_their_results() {
 }
 
 #[tokio::test]
-async fn an_engine_runs_what_is_enqueued_and_drains_when_told_to() {
+async fn an_engine_runs_enqueued_instances_and_drains_on_shutdown() {
     let lab = Lab::new(()).await;
     let pool = lab.pool().clone();
     let engine = Engine::builder(pool, ())

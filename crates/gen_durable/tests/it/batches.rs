@@ -1,4 +1,5 @@
-//! A batch leaves out the columns in which all of its rows are as usual: what is written must not depend on company.
+//! A batch statement leaves out the columns in which all of its rows have the default value. The
+//! columns written for one row must not depend on the other rows of its batch.
 
 use gen_durable::{
     Context, Instance, Lab, Machine, Outcome, Policy, SECOND, done, next, retry_after, sleep, stop,
@@ -52,7 +53,7 @@ impl Machine for Ends {
         }
     }
     fn policy(&self, _: &At) -> Policy {
-        // The same pause for every instance.
+        // No jitter: every instance has the same backoff.
         Policy {
             jitter_percent: 0,
             ..Policy::default()
@@ -69,11 +70,11 @@ const ALL: [End; 6] = [
     End::Fail,
 ];
 
-/// What a row says, whoever it is.
-fn told(row: Instance) -> impl PartialEq + std::fmt::Debug {
+/// Returns the columns of a row that depend neither on its id nor on the time of the enqueue.
+fn comparable(row: Instance) -> impl PartialEq + std::fmt::Debug {
     let due = row.eligible_at.duration_since(row.inserted_at);
-    let ended = row.finished_at.is_some();
-    let whose = (row.queue, row.priority, row.tenant, row.traceparent);
+    let has_settled = row.finished_at.is_some();
+    let options = (row.queue, row.priority, row.tenant, row.traceparent);
     (
         row.status,
         row.step,
@@ -84,13 +85,13 @@ fn told(row: Instance) -> impl PartialEq + std::fmt::Debug {
         row.attempt,
         row.step_seq,
         due,
-        ended,
-        whose,
+        has_settled,
+        options,
     )
 }
 
 #[tokio::test]
-async fn an_ending_is_written_the_same_in_mixed_company_and_alone() {
+async fn a_step_result_is_written_the_same_in_a_mixed_batch_and_alone() {
     let together = Lab::new(()).await.register::<Ends>();
     let mut ids = Vec::new();
     for how in ALL {
@@ -102,15 +103,15 @@ async fn an_ending_is_written_the_same_in_mixed_company_and_alone() {
         let only = alone.enqueue(Ends { how, count: 0 }).await.unwrap().id;
         alone.drain().await;
         assert_eq!(
-            told(together.row_of(id).await),
-            told(alone.row_of(only).await),
+            comparable(together.row_of(id).await),
+            comparable(alone.row_of(only).await),
             "{how:?}"
         );
     }
 }
 
 #[tokio::test]
-async fn enqueues_that_differ_share_a_statement_and_are_written_as_each_one_asked() {
+async fn enqueues_with_different_options_share_a_statement_and_keep_their_options() {
     let lab = Lab::new(()).await.register::<Ends>();
     let new = || {
         lab.enqueue(Ends {
@@ -149,6 +150,6 @@ async fn enqueues_that_differ_share_a_statement_and_are_written_as_each_one_aske
     let statements = lab.statements();
     assert!(
         statements["enqueue.sql"] < 6,
-        "they did not share: {statements:?}"
+        "the enqueues did not share a statement: {statements:?}"
     );
 }

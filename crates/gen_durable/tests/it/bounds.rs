@@ -1,4 +1,5 @@
-//! Sizes and numbers without a bound of their own: one instance that has too much of something does not stop the others.
+//! Sizes and counts that have no limit of their own: one instance with too much of something must
+//! not block the others.
 
 use gen_durable::{
     Client, Context, Engine, Id, Job, Lane, Machine, Outcome, Pool, SECOND, Signal, Status,
@@ -8,11 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, SOON, eventually, live, sql, story};
 
-/// What has nothing to do with the instance that has too much.
+/// An unrelated job: the tests check that it still runs.
 #[derive(Serialize, Deserialize)]
-struct Innocent;
-impl Job for Innocent {
-    const NAME: &'static str = "innocent";
+struct Unrelated;
+impl Job for Unrelated {
+    const NAME: &'static str = "unrelated";
     type App = ();
     type Output = u32;
     async fn run(&self, _: &mut Context<'_, Self>) -> Result<u32, StepError> {
@@ -20,7 +21,7 @@ impl Job for Innocent {
     }
 }
 
-/// A child that is inserted by hand, with whatever result.
+/// A child that a test inserts with SQL, with a result of its choice.
 #[derive(Serialize, Deserialize)]
 struct Leaf {}
 impl Job for Leaf {
@@ -32,7 +33,7 @@ impl Job for Leaf {
     }
 }
 
-/// Reads all of its children.
+/// A parent that reads all of its children.
 #[derive(Serialize, Deserialize)]
 struct Gather {}
 #[derive(Serialize, Deserialize, Default)]
@@ -46,11 +47,12 @@ impl Machine for Gather {
     const NAME: &'static str = "gather";
     type App = ();
     type Step = At;
-    /// What `children` says, the number of children and of pages, and the bytes of all results.
+    /// The outcome of `children`, the number of children, the number of pages, and the bytes of all
+    /// results.
     type Output = (String, u64, usize, usize);
     async fn step(&mut self, at: At, cx: &mut Context<'_, Self>) -> Outcome<Self> {
         if let At::Join = at {
-            // Runs ahead: what the next step is handed comes with the commit of this one.
+            // Run ahead: the commit of this step returns the children for the next step.
             return Ok(gen_durable::next(At::Again));
         }
         let refused = cx.children::<Leaf>().map_or_else(
@@ -83,15 +85,15 @@ impl Machine for Gather {
     }
 }
 
-/// Waits for what it is told, and says how long that was.
+/// Waits for signals and returns the number of signals in its inbox.
 #[derive(Serialize, Deserialize)]
 struct Actor {}
 #[derive(Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
-enum Stands {
+enum ActorAt {
     #[default]
     Begin,
-    Heard,
+    Received,
 }
 #[derive(Serialize, Deserialize)]
 struct Note(String);
@@ -102,32 +104,32 @@ impl Signal for Note {
 impl Machine for Actor {
     const NAME: &'static str = "actor";
     type App = ();
-    type Step = Stands;
+    type Step = ActorAt;
     type Output = usize;
-    async fn step(&mut self, at: Stands, cx: &mut Context<'_, Self>) -> Outcome<Self> {
+    async fn step(&mut self, at: ActorAt, cx: &mut Context<'_, Self>) -> Outcome<Self> {
         match at {
-            Stands::Begin => Ok(wait_for::<Note>().then(Stands::Heard).forever()),
-            Stands::Heard => Ok(done(cx.inbox().len())),
+            ActorAt::Begin => Ok(wait_for::<Note>().then(ActorAt::Received).forever()),
+            ActorAt::Received => Ok(done(cx.inbox().len())),
         }
     }
 }
 
 fn engine(pool: Pool) -> (Client, Running) {
     let engine = Engine::builder(pool, ())
-        .register::<Innocent>()
+        .register::<Unrelated>()
         .register::<Leaf>()
         .register::<Gather>();
     let engine = engine.register::<Actor>().build().unwrap();
     (engine.client(), Running::start(engine))
 }
 
-async fn innocents_run(client: &Client) {
-    for new in client.enqueue_all((0..5).map(|_| Innocent)).await.unwrap() {
+async fn unrelated_jobs_run(client: &Client) {
+    for new in client.enqueue_all((0..5).map(|_| Unrelated)).await.unwrap() {
         let settled = client
             .settled(new.id, SOON)
             .await
             .unwrap()
-            .expect("an innocent has not run");
+            .expect("an unrelated job has not run");
         assert_eq!(settled.result, Ok(7));
     }
 }
@@ -141,7 +143,7 @@ async fn run_sql(pool: &Pool, text: &str) {
 }
 
 #[tokio::test]
-async fn children_of_any_size_stop_no_pick_and_are_read_page_by_page() {
+async fn children_of_any_size_do_not_block_picks_and_are_read_page_by_page() {
     let pool = live().await;
     run_sql(
         &pool,
@@ -151,7 +153,7 @@ async fn children_of_any_size_stop_no_pick_and_are_read_page_by_page() {
     )
     .await;
     let (client, running) = engine(pool);
-    innocents_run(&client).await;
+    unrelated_jobs_run(&client).await;
     let settled = client
         .settled(Id::<Gather>::from_raw(1), SOON)
         .await
@@ -165,7 +167,7 @@ async fn children_of_any_size_stop_no_pick_and_are_read_page_by_page() {
 }
 
 #[tokio::test]
-async fn an_inbox_is_bounded_by_bytes_and_takes_a_first_letter_of_any_size() {
+async fn an_inbox_is_bounded_by_bytes_and_accepts_a_first_signal_of_any_size() {
     let lab = gen_durable::Lab::new(()).await.register::<Actor>();
     let id = lab.enqueue(Actor {}).await.unwrap().id;
     for _ in 0..8 {
@@ -205,16 +207,16 @@ async fn an_inbox_is_bounded_by_bytes_and_takes_a_first_letter_of_any_size() {
 #[tokio::test]
 async fn an_instance_that_makes_a_pick_fail_is_set_aside_and_the_others_run() {
     let pool = live().await;
-    // By hand: no sender gets so much into an inbox.
+    // Inserted with SQL: `signal` would refuse to grow an inbox to this size.
     run_sql(
         &pool,
-        "insert into S.instances (fsm, step, state, attempt) values ('actor', 'heard', '{}', 2);
+        "insert into S.instances (fsm, step, state, attempt) values ('actor', 'received', '{}', 2);
          insert into S.signals (target_id, name, payload)
          select 1, 'note', to_jsonb(repeat('y', 1000000)) from generate_series(1, 300)",
     )
     .await;
     let (client, running) = engine(pool.clone());
-    innocents_run(&client).await;
+    unrelated_jobs_run(&client).await;
     eventually("the actor is set aside", async || {
         client.inspect().show(1).await.unwrap().unwrap().status == Status::Stuck
     })
@@ -248,27 +250,28 @@ async fn an_instance_that_makes_a_pick_fail_is_set_aside_and_the_others_run() {
     running.stop().await;
 }
 
-/// Refuses every claim of an innocent whose state says so.
+/// A trigger that raises an error when an instance with the state "culprit" is claimed.
 const REFUSES: &str = "
     create function S.refuse() returns trigger language plpgsql as $$ begin raise exception 'not this one'; end $$;
     create trigger refuse before update on S.instances for each row
         when (new.status = 'executing' and new.state = '\"culprit\"') execute function S.refuse()";
 
 #[tokio::test]
-async fn a_sweep_that_is_refused_sets_the_culprit_aside_as_well() {
+async fn a_failed_sweep_sets_the_row_that_caused_it_aside() {
     let pool = live().await;
     run_sql(&pool, REFUSES).await;
     let (client, running) = engine(pool.clone());
-    innocents_run(&client).await;
-    // Below the picker's marks: only a sweep sees them. The culprit is the first of both.
+    unrelated_jobs_run(&client).await;
+    // Both rows are due below the picker's watermark, so only a sweep can find them. The culprit is
+    // due first.
     run_sql(
         &pool,
         "insert into S.instances (fsm, step, state, eligible_at) values
-         ('innocent', 'run', '\"culprit\"', statement_timestamp() - interval '2 hours'),
-         ('innocent', 'run', 'null', statement_timestamp() - interval '1 hour')",
+         ('unrelated', 'run', '\"culprit\"', statement_timestamp() - interval '2 hours'),
+         ('unrelated', 'run', 'null', statement_timestamp() - interval '1 hour')",
     )
     .await;
-    eventually("the innocent has run", async || {
+    eventually("the unrelated job has run", async || {
         client.inspect().show(7).await.unwrap().unwrap().status == Status::Done
     })
     .await;
@@ -277,7 +280,7 @@ async fn a_sweep_that_is_refused_sets_the_culprit_aside_as_well() {
     running.stop().await;
 }
 
-/// Under one partition key.
+/// A job under one partition key.
 #[derive(Serialize, Deserialize)]
 #[serde(transparent)]
 struct Keyed(String);
@@ -298,7 +301,7 @@ const NO_REPAIR: &str =
      returns table (lane_tenant text, lane_key text, tenant text, key text, repaired int)
      language sql as 'select null::text, null::text, null::text, null::text, 0'";
 
-/// In one lane.
+/// A job in one lane.
 #[derive(Serialize, Deserialize)]
 #[serde(transparent)]
 struct Laned(String);
@@ -314,15 +317,16 @@ impl Job for Laned {
     }
 }
 
-/// A keyed enqueue in a transaction draws a number, and the pick that places it is the one that is refused.
+/// An enqueue into a lane inside a caller's transaction only draws an arrival number. The first
+/// pick places it and claims it in one transaction, and the error of the trigger rolls back both.
 #[tokio::test]
-async fn an_instance_in_a_lane_that_makes_a_pick_fail_before_it_has_its_place_is_set_aside() {
+async fn an_instance_that_makes_a_pick_fail_before_it_has_a_lane_position_is_set_aside() {
     let pool = live().await;
     run_sql(&pool, REFUSES).await;
     run_sql(&pool, NO_REPAIR).await;
     let engine = Engine::builder(pool.clone(), ())
         .register::<Laned>()
-        .register::<Innocent>()
+        .register::<Unrelated>()
         .build()
         .unwrap();
     let client = engine.client();
@@ -334,11 +338,11 @@ async fn an_instance_in_a_lane_that_makes_a_pick_fail_before_it_has_its_place_is
         .unwrap()
         .id;
     tx.commit().await.unwrap();
-    let innocent = client.enqueue(Innocent).await.unwrap().id;
+    let unrelated = client.enqueue(Unrelated).await.unwrap().id;
     let running = Running::start(engine);
     assert!(
-        client.settled(innocent, SOON).await.unwrap().is_some(),
-        "every pick is refused"
+        client.settled(unrelated, SOON).await.unwrap().is_some(),
+        "every pick fails"
     );
     assert_eq!(
         client
@@ -354,12 +358,13 @@ async fn an_instance_in_a_lane_that_makes_a_pick_fail_before_it_has_its_place_is
 }
 
 #[tokio::test]
-async fn an_instance_that_is_set_aside_lets_the_next_under_its_partition_key_run() {
+async fn setting_a_partition_holder_aside_promotes_its_successor() {
     let pool = live().await;
     run_sql(&pool, REFUSES).await;
-    // Without the repair, which lets the next one run some seconds later.
+    // Disable the repair, which would promote the successor a few seconds later and hide an error
+    // in the promotion.
     run_sql(&pool, NO_REPAIR).await;
-    let (notices, told) = std::sync::mpsc::channel();
+    let (notices, reported) = std::sync::mpsc::channel();
     let engine = Engine::builder(pool.clone(), ()).register::<Keyed>();
     let engine = engine
         .on_failure(move |failure| drop(notices.send(failure.clone())))
@@ -368,11 +373,11 @@ async fn an_instance_that_is_set_aside_lets_the_next_under_its_partition_key_run
     let client = engine.client();
     let culprit = client.enqueue(Keyed("culprit".into())).await.unwrap().id;
     let next = client.enqueue(Keyed("next".into())).await.unwrap().id;
-    // The pick that gives the culprit its turn is refused, and takes the turn back.
+    // The pick that makes the culprit the partition holder fails, and its rollback undoes that.
     let running = Running::start(engine);
     assert!(
         client.settled(next, SOON).await.unwrap().is_some(),
-        "the next one waits for one that is set aside"
+        "the successor waits for an instance that is set aside"
     );
     assert_eq!(
         client
@@ -385,12 +390,12 @@ async fn an_instance_that_is_set_aside_lets_the_next_under_its_partition_key_run
         Status::Stuck
     );
     running.stop().await;
-    let told: Vec<_> = told
+    let reported: Vec<_> = reported
         .try_iter()
         .map(|failure| (failure.id, failure.status, failure.error))
         .collect();
     let reason = "a pick of this instance was refused: not this one".to_owned();
-    assert_eq!(told, [(culprit.raw(), Status::Stuck, reason)]);
+    assert_eq!(reported, [(culprit.raw(), Status::Stuck, reason)]);
 }
 
 #[tokio::test]
@@ -399,24 +404,24 @@ async fn a_due_job_is_found_behind_any_number_of_priorities() {
     run_sql(
         &pool,
         "insert into S.instances (fsm, step, state, priority, eligible_at)
-         select 'innocent', 'run', 'null', p, statement_timestamp() + interval '7 days' from generate_series(1, 1100) p;
-         insert into S.instances (fsm, step, state, priority) values ('innocent', 'run', 'null', 2000)",
+         select 'unrelated', 'run', 'null', p, statement_timestamp() + interval '7 days' from generate_series(1, 1100) p;
+         insert into S.instances (fsm, step, state, priority) values ('unrelated', 'run', 'null', 2000)",
     )
     .await;
     let (client, running) = engine(pool);
     let settled = client
-        .settled(Id::<Innocent>::from_raw(1101), SOON)
+        .settled(Id::<Unrelated>::from_raw(1101), SOON)
         .await
         .unwrap();
     assert_eq!(
         settled
-            .expect("the due job is hidden by those that sleep")
+            .expect("the due job is hidden by jobs that are not due")
             .result,
         Ok(7)
     );
-    // One that falls due while the engine runs, at a priority that it did not know.
+    // This job falls due while the engine runs, at a priority that the engine has not met before.
     let later = client
-        .enqueue(Innocent)
+        .enqueue(Unrelated)
         .priority(1999)
         .after(2 * SECOND)
         .await
@@ -425,7 +430,7 @@ async fn a_due_job_is_found_behind_any_number_of_priorities() {
     running.stop().await;
 }
 
-/// Fans out to many.
+/// A parent that spawns this many children.
 #[derive(Serialize, Deserialize)]
 struct Fan {
     children: u32,
@@ -444,12 +449,12 @@ impl Machine for Fan {
     type Output = (u64, u32, bool);
     async fn step(&mut self, at: FanAt, cx: &mut Context<'_, Self>) -> Outcome<Self> {
         if let FanAt::Fan = at {
-            let children = (0..self.children).map(|_| birth(Innocent));
+            let children = (0..self.children).map(|_| birth(Unrelated));
             return Ok(gen_durable::spawn(children).then(FanAt::Join).forever());
         }
         let counts = cx.children_counts().await?;
-        let first = cx.children_page::<Innocent>(None).await?;
-        let second = cx.children_page::<Innocent>(first.next).await?;
+        let first = cx.children_page::<Unrelated>(None).await?;
+        let second = cx.children_page::<Unrelated>(first.next).await?;
         assert!(first.next.is_some() && second.next.is_none());
         let children = first.children.iter().chain(&second.children);
         let sum = children
@@ -458,16 +463,16 @@ impl Machine for Fan {
         Ok(done((
             counts.total,
             sum,
-            cx.children::<Innocent>().is_err(),
+            cx.children::<Unrelated>().is_err(),
         )))
     }
 }
 
 #[tokio::test]
-async fn more_than_a_thousand_children_are_counted_and_paged_and_never_cut_silently() {
+async fn more_than_a_thousand_children_are_counted_and_paged_and_never_truncated_silently() {
     let engine = Engine::builder(live().await, ())
         .register::<Fan>()
-        .register::<Innocent>()
+        .register::<Unrelated>()
         .build()
         .unwrap();
     let client = engine.client();
@@ -477,7 +482,7 @@ async fn more_than_a_thousand_children_are_counted_and_paged_and_never_cut_silen
         .settled(id, SOON)
         .await
         .unwrap()
-        .expect("the join has not come");
+        .expect("the parent has not joined");
     assert_eq!(settled.result, Ok((1_200, 7 * 1_200, true)));
     running.stop().await;
 }

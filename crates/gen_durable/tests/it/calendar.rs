@@ -1,4 +1,5 @@
-//! Dates, periods, cycles and cron lines: against Postgres's own arithmetic, over the zones of the world.
+//! Dates, periods, cycles and cron lines, compared with the date arithmetic of Postgres in time
+//! zones of all continents.
 
 use gen_durable::{Cycle, DAY, Due, HOUR, Missed, Period, Timestamp};
 
@@ -20,14 +21,14 @@ fn next(cycle: &str, now: &str, count: usize) -> Vec<String> {
 }
 
 #[test]
-fn the_table_of_the_guide_is_true() {
+fn the_occurrences_in_the_table_of_the_guide_are_correct() {
     for (cycle, now, expected) in [
         (
             "R/PT10M",
             "2026-01-05T08:00:00Z",
             ["2026-01-05T08:10:00Z", "2026-01-05T08:20:00Z"],
         ),
-        // The 31st comes back.
+        // A month without a 31st uses its last day, and the next month uses the 31st again.
         (
             "R/2026-01-31T09:00:00Z/P1M",
             "2026-01-31T09:00:00Z",
@@ -38,7 +39,8 @@ fn the_table_of_the_guide_is_true() {
             "2026-12-01T00:00:00Z",
             ["2027-02-28T00:00:00Z", "2028-02-29T00:00:00Z"],
         ),
-        // Summer time begins: eight o'clock stays eight o'clock, and that day has 23 hours.
+        // Summer time begins: eight o'clock local time stays eight o'clock, so that day has 23
+        // hours.
         (
             "R/2026-03-28T08:00:00[Europe/Madrid]/P1D",
             "2026-03-28T00:00:00Z",
@@ -49,19 +51,20 @@ fn the_table_of_the_guide_is_true() {
             "2026-03-28T08:00:00Z",
             ["2026-03-29T07:00:00Z", "2026-03-30T07:00:00Z"],
         ),
-        // 02:30 does not exist on that day: it is 03:30; and 02:30 again on the next.
+        // 02:30 does not exist on that day: the occurrence is at 03:30. On the next day it is at
+        // 02:30 again.
         (
             "R/2026-03-28T02:30:00[Europe/Madrid]/P1D",
             "2026-03-28T12:00:00Z",
             ["2026-03-29T01:30:00Z", "2026-03-30T00:30:00Z"],
         ),
-        // 02:30 comes twice on that day: the first of the two.
+        // 02:30 exists twice on that day: the first of the two counts.
         (
             "R/2026-10-24T02:30:00[Europe/Madrid]/P1D",
             "2026-10-24T12:00:00Z",
             ["2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"],
         ),
-        // A cron line for one moment of the day: in the gap at its end, in the overlap once.
+        // A cron line for one time of day: it fires at the end of the gap, and once in the overlap.
         (
             "30 2 * * * [Europe/Madrid]",
             "2026-03-28T12:00:00Z",
@@ -72,7 +75,7 @@ fn the_table_of_the_guide_is_true() {
             "2026-10-24T12:00:00Z",
             ["2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"],
         ),
-        // One for every hour: time that passes, so none is skipped and none comes twice.
+        // A cron line for every hour counts elapsed time: no hour is skipped and none occurs twice.
         (
             "0 * * * * [Europe/Madrid]",
             "2026-03-29T00:30:00Z",
@@ -89,7 +92,7 @@ fn the_table_of_the_guide_is_true() {
 }
 
 #[test]
-fn a_cycle_ends_after_its_last_occurrence_and_a_start_that_has_been_counts() {
+fn a_cycle_ends_after_its_last_occurrence_and_a_skipped_day_occurs_once() {
     assert_eq!(next("R3/PT1H", "2026-01-01T00:00:00Z", 9).len(), 3);
     assert_eq!(
         Cycle::every(DAY)
@@ -99,7 +102,8 @@ fn a_cycle_ends_after_its_last_occurrence_and_a_start_that_has_been_counts() {
         2
     );
     assert_eq!(next("R2/0 0 * * *", "2026-01-01T00:00:00Z", 9).len(), 2);
-    // Samoa left out the 30th of December 2011: what fell on it is the 31st, and that comes once.
+    // Samoa skipped December 30, 2011. An occurrence on that day moves to the 31st, and there it
+    // occurs once.
     let samoa = next(
         "R/2011-12-28T10:00:00[Pacific/Apia]/P1D",
         "2011-12-28T20:00:00Z",
@@ -122,16 +126,16 @@ fn a_cycle_ends_after_its_last_occurrence_and_a_start_that_has_been_counts() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_the_reason_and_an_example() {
+fn an_invalid_cycle_is_refused_with_a_reason_and_an_example() {
     for (text, reason, example) in [
         ("R/PT0S", "too short", "PT0.001S"),
         ("R/-P1D", "is not a cycle", "R3/PT10M"),
-        ("R0/PT1H", "0 times", "R1"),
+        ("R0/PT1H", "0 occurrences", "R1"),
         ("R/P1X", "is not an ISO 8601 period", "PT10M"),
-        ("RX/PT1H", "is not how often", "R3/PT10M"),
+        ("RX/PT1H", "is not a number of times", "R3/PT10M"),
         (
             "R/2026-01-05T08:00:00/P1W",
-            "does not say in which time zone",
+            "has no time zone",
             "[Europe/Madrid]",
         ),
         (
@@ -141,12 +145,12 @@ fn what_makes_no_sense_is_refused_with_the_reason_and_an_example() {
         ),
         (
             "R/2026-01-05T08:00:00+05:00[Europe/Madrid]/P1W",
-            "is not at +05 then",
-            "…+01:00",
+            "has another offset than +05 at that time",
+            "..+01:00",
         ),
         (
             "R/P1W/2026-01-05T08:00:00Z",
-            "the start comes before the period",
+            "the start must be before the period",
             "R3/PT10M",
         ),
         (
@@ -155,7 +159,7 @@ fn what_makes_no_sense_is_refused_with_the_reason_and_an_example() {
             "2026-01-05T08:00:00",
         ),
         ("61 * * * *", "is not a cron line", "30 2 * * MON-FRI"),
-        ("0 0 30 2 *", "never comes to pass", "30 2 * * MON-FRI"),
+        ("0 0 30 2 *", "never occurs", "30 2 * * MON-FRI"),
         ("0 0 * *", "is not a cron line", "30 2 * * MON-FRI"),
         ("every tuesday", "is not a cron line", "30 2 * * MON-FRI"),
         ("", "is not a cron line", "30 2 * * MON-FRI"),
@@ -191,7 +195,7 @@ fn what_makes_no_sense_is_refused_with_the_reason_and_an_example() {
 }
 
 #[test]
-fn a_cycle_comes_back_from_its_text_as_it_went() {
+fn a_cycle_round_trips_through_its_text() {
     for text in [
         "R/PT10M",
         "R3/PT10M",
@@ -207,7 +211,7 @@ fn a_cycle_comes_back_from_its_text_as_it_went() {
     ] {
         let cycle: Cycle = text.parse().unwrap();
         let again: Cycle = cycle.to_string().parse().unwrap();
-        assert_eq!(cycle, again, "{text} was kept as {cycle}");
+        assert_eq!(cycle, again, "{text} was written as {cycle}");
         assert_eq!(
             cycle.upcoming(at("2026-01-01T00:00:00Z"), 20),
             again.upcoming(at("2026-01-01T00:00:00Z"), 20)
@@ -222,8 +226,8 @@ fn a_cycle_comes_back_from_its_text_as_it_went() {
     );
 }
 
-/// Zones of all continents: half hours, quarter hours, no summer time, two hours of it, across the date line, and such that
-/// changed their minds.
+/// Zones of all continents: offsets of half and quarter hours, zones without summer time, one with
+/// a shift of two hours, zones at the date line, and zones that changed their rules.
 const ZONES: [&str; 24] = [
     "UTC",
     "Europe/Madrid",
@@ -251,13 +255,14 @@ const ZONES: [&str; 24] = [
     "Antarctica/Troll",
 ];
 
-/// The long form by command: `DURABLE_CALENDAR_ALL=1`.
+/// Returns whether the long form was requested with `DURABLE_CALENDAR_ALL=1`.
 fn all() -> bool {
     std::env::var_os("DURABLE_CALENDAR_ALL").is_some()
 }
 
-/// Postgres reckons occurrence k as the anchor's local time plus k periods. Where a local time comes twice it takes the
-/// later one, and we the earlier: the oracle asks for the earliest moment that shows that local time.
+/// Postgres computes occurrence k as the local time of the anchor plus k periods. For a local time
+/// that exists twice Postgres returns the later moment and this crate the earlier one, so the query
+/// searches for the earliest moment with that local time.
 const ORACLE: &str = "
     select coalesce(
         (select min(c) from (select t - i * interval '10 minutes' as c from generate_series(0, 18) i) earlier
@@ -268,17 +273,17 @@ const ORACLE: &str = "
     order by k";
 
 #[tokio::test]
-async fn occurrences_are_those_that_postgres_reckons_in_every_zone_from_1970_to_2037() {
+async fn occurrences_match_postgres_arithmetic_in_every_zone_from_1970_to_2037() {
     let client = sql().await;
     let mut compared = 0;
-    // Half of them; all by command.
+    // Half of the zones; all of them in the long form.
     for zone in ZONES
         .into_iter()
         .skip(usize::from(!all()))
         .step_by(if all() { 1 } else { 2 })
     {
         for (start, calendar, time, count) in [
-            // Each night at half past two and at half past midnight, over all the changes of the clocks there were.
+            // Every night at 02:30 and at 00:30, across every clock change since 1970.
             ("1970-01-01T02:30:00", "P1D", "PT0S", 24_800_i32),
             (
                 "1970-01-01T00:30:00",
@@ -306,7 +311,8 @@ async fn occurrences_are_those_that_postgres_reckons_in_every_zone_from_1970_to_
                 (calendar, time) => format!("{calendar}{}", time.trim_start_matches('P')),
             };
             let cycle: Cycle = format!("R/{start}[{zone}]/{period}").parse().unwrap();
-            // A day that was left out leaves two occurrences in one moment: it comes once.
+            // A day that the zone skipped puts two occurrences at the same moment: they count as
+            // one.
             let mut expected = expected;
             expected.dedup();
             let now = expected[0];
@@ -325,7 +331,7 @@ fn jiff_civil(text: &str) -> jiff::civil::DateTime {
 }
 
 #[tokio::test]
-async fn a_cron_line_for_a_moment_of_the_day_agrees_with_postgres_where_that_moment_exists_once() {
+async fn a_daily_cron_line_matches_postgres_on_days_where_its_local_time_exists_once() {
     let client = sql().await;
     for zone in ZONES.into_iter().step_by(if all() { 1 } else { 4 }) {
         let rows = client
@@ -346,11 +352,12 @@ async fn a_cron_line_for_a_moment_of_the_day_agrees_with_postgres_where_that_mom
             .upcoming(at("1989-12-31T00:00:00Z"), 17_300)
             .into_iter()
             .collect();
-        // The one day in all these years that a zone left out: the cron library makes one of it and the day after.
-        let left_out = at("2011-12-30T12:30:00Z");
+        // The only day in these years that one of the zones skipped. The cron library merges it
+        // with the day after.
+        let skipped_day = at("2011-12-30T12:30:00Z");
         for moment in expected
             .iter()
-            .filter(|moment| !(zone == "Pacific/Apia" && **moment == left_out))
+            .filter(|moment| !(zone == "Pacific/Apia" && **moment == skipped_day))
         {
             assert!(found.contains(moment), "{zone}: {moment} is missing");
         }
@@ -359,7 +366,7 @@ async fn a_cron_line_for_a_moment_of_the_day_agrees_with_postgres_where_that_mom
 }
 
 #[test]
-fn occurrences_of_a_written_start_that_have_passed_count_against_the_number() {
+fn past_occurrences_of_a_cycle_with_an_explicit_start_count_towards_its_repetitions() {
     let cycle = Cycle::iso("R3/2026-01-01T08:00:00Z/P1D").unwrap();
     let upcoming = |now: &str| {
         cycle
@@ -378,7 +385,7 @@ fn occurrences_of_a_written_start_that_have_passed_count_against_the_number() {
     assert_eq!(
         upcoming("2026-01-02T08:00:00Z"),
         days[2..],
-        "what is now has been"
+        "an occurrence at the current time is in the past"
     );
     assert_eq!(upcoming("2026-01-03T08:00:00Z"), [""; 0]);
     assert_eq!(upcoming("2030-01-01T00:00:00Z"), [""; 0]);
@@ -387,8 +394,9 @@ fn occurrences_of_a_written_start_that_have_passed_count_against_the_number() {
 }
 
 #[test]
-fn a_cron_line_goes_on_after_a_day_that_its_zone_skipped() {
-    // Samoa and Tokelau went from the 29th to the 31st of December 2011, Kwajalein from the 20th to the 22nd of August 1993.
+fn a_cron_line_continues_after_a_day_that_its_zone_skipped() {
+    // Samoa and Tokelau went from December 29 to December 31, 2011, and Kwajalein from August 20 to
+    // August 22, 1993.
     for (zone, now, expected) in [
         (
             "Pacific/Apia",

@@ -1,4 +1,5 @@
-//! Callers of one process: one that is slow or blocked delays no other, and no loop of an engine.
+//! Callers in one process: a slow or blocked caller delays neither other callers nor the loops of
+//! an engine.
 
 use std::{
     collections::BTreeSet,
@@ -70,8 +71,9 @@ impl Event for Shipped {
     const NAME: &'static str = "shipped";
 }
 
-/// Every kind of call that is not about what is held, while that is held.
-async fn others_go_on(client: &Client) {
+/// Makes every kind of call that does not touch the locked row or key, and requires each to succeed
+/// while the lock is held.
+async fn other_calls_succeed(client: &Client) {
     let all = async {
         let job = client.enqueue(plain()).await?.id;
         let other = client.enqueue(Order { number: 1_000_000 }).await?.id;
@@ -83,13 +85,13 @@ async fn others_go_on(client: &Client) {
         assert!(client.cancel(other, "not wanted").await?);
         client.clock().await.map(drop)
     };
-    let went_on: Result<(), Error> = tokio::time::timeout(SOON, all)
+    let outcome: Result<(), Error> = tokio::time::timeout(SOON, all)
         .await
-        .expect("others wait for a blocked caller");
-    went_on.unwrap();
+        .expect("other calls wait for a blocked caller");
+    outcome.unwrap();
 }
 
-/// Until this statement was sent at least once.
+/// Waits until this statement was sent at least once.
 async fn sent(pool: &Pool, statement: &str) {
     eventually(&format!("{statement} is sent"), async || {
         pool.statements().contains_key(statement)
@@ -98,7 +100,7 @@ async fn sent(pool: &Pool, statement: &str) {
 }
 
 #[tokio::test]
-async fn an_enqueue_that_waits_for_a_key_delays_no_other_call() {
+async fn an_enqueue_that_waits_for_a_key_does_not_delay_other_calls() {
     let pool = live().await;
     let client = Client::new(pool.clone());
     let mut holder = pool.begin().await.unwrap();
@@ -124,9 +126,9 @@ async fn an_enqueue_that_waits_for_a_key_delays_no_other_call() {
             > before
     })
     .await;
-    others_go_on(&client).await;
+    other_calls_succeed(&client).await;
     holder.rollback().await.unwrap();
-    // On a very busy machine its patience may have ended before.
+    // On a very busy host the call may have ended with a transient error before the rollback.
     match blocked.await.unwrap() {
         Ok(enqueued) => assert!(enqueued.is_new),
         Err(error) => assert!(error.is_transient(), "{error}"),
@@ -134,7 +136,7 @@ async fn an_enqueue_that_waits_for_a_key_delays_no_other_call() {
 }
 
 #[tokio::test]
-async fn a_signal_to_a_held_row_delays_no_other_call_and_ends_with_a_clear_error() {
+async fn a_signal_to_a_locked_row_does_not_delay_other_calls_and_fails_with_a_clear_error() {
     let pool = live().await;
     let client = Client::new(pool.clone());
     let order = client.enqueue(Order { number: 1 }).await.unwrap().id;
@@ -149,10 +151,10 @@ async fn a_signal_to_a_held_row_delays_no_other_call_and_ends_with_a_clear_error
         async move { client.signal(order, Paid).await }
     });
     sent(&pool, "signal.sql").await;
-    others_go_on(&client).await;
+    other_calls_succeed(&client).await;
     let error = tokio::time::timeout(SOON, blocked)
         .await
-        .expect("it waits for ever")
+        .expect("the blocked signal never returns")
         .unwrap()
         .unwrap_err();
     assert!(
@@ -174,12 +176,12 @@ async fn a_signal_to_a_held_row_delays_no_other_call_and_ends_with_a_clear_error
         0,
         "nothing was delivered"
     );
-    // And when the row is free, the same call succeeds.
+    // The same call succeeds when the row is no longer locked.
     assert!(client.signal(order, Paid).await.unwrap());
 }
 
 #[tokio::test]
-async fn a_gathered_enqueue_with_a_held_key_does_not_delay_those_that_were_gathered_with_it() {
+async fn an_enqueue_with_a_locked_key_does_not_delay_the_enqueues_of_the_same_batch() {
     let pool = live().await;
     let client = Client::new(pool.clone());
     let mut holder = pool.begin().await.unwrap();
@@ -197,7 +199,7 @@ async fn a_gathered_enqueue_with_a_held_key_does_not_delay_those_that_were_gathe
         .map(|number| client.enqueue(Order { number }).into_future());
     let others = tokio::time::timeout(SOON, futures_util::future::join_all(all))
         .await
-        .expect("they wait for the key");
+        .expect("the other enqueues wait for the key");
     assert!(others.into_iter().all(|enqueued| enqueued.unwrap().is_new));
     holder.commit().await.unwrap();
     match blocked.await.unwrap() {
@@ -223,9 +225,9 @@ async fn a_slow_read_delays_neither_calls_nor_other_reads() {
         async move { client.inspect().audit(None, 10).await }
     });
     sent(&pool, "audit.sql").await;
-    others_go_on(&client).await;
+    other_calls_succeed(&client).await;
     holder.rollback().await.unwrap();
-    // It may have been given up by now, if the machine is very busy.
+    // On a very busy host the read may have timed out by now, so its result does not matter.
     drop(slow.await.unwrap());
 }
 
@@ -249,7 +251,7 @@ impl Job for Gated {
 }
 
 #[tokio::test]
-async fn a_blocked_caller_does_not_keep_an_engine_from_giving_its_claims_back() {
+async fn a_blocked_caller_does_not_keep_an_engine_from_releasing_its_claims() {
     let pool = live().await;
     let gate = Gate {
         open: watch::Sender::new(false),
@@ -294,7 +296,7 @@ async fn a_blocked_caller_does_not_keep_an_engine_from_giving_its_claims_back() 
     assert_eq!(
         (left.get::<_, i64>(0), left.get::<_, i64>(1)),
         (1, 0),
-        "(given back, workers that have not left)"
+        "(released instances, remaining worker rows)"
     );
     holder.rollback().await.unwrap();
     drop(blocked.await.unwrap());
@@ -312,11 +314,15 @@ async fn callers_that_wait_for_many_instances_share_statements() {
         .map(|new| new.id)
         .collect();
     let all = ids.iter().map(|id| client.settled(*id, Duration::ZERO));
-    let looked = futures_util::future::join_all(all).await;
-    assert!(looked.into_iter().all(|settled| settled.unwrap().is_none()));
+    let results = futures_util::future::join_all(all).await;
+    assert!(
+        results
+            .into_iter()
+            .all(|settled| settled.unwrap().is_none())
+    );
     let sent = pool.statements()["settled.sql"];
     assert!(sent <= 50, "500 callers took {sent} statements");
-    // Each caller has its own answer, also about one that is not there.
+    // Each caller receives the result of its own instance, also for an id that does not exist.
     client.cancel(ids[1], "not wanted").await.unwrap();
     let missing = gen_durable::Id::<Plain>::from_raw(i64::MAX);
     let (first, second, third) = tokio::join!(
@@ -328,7 +334,7 @@ async fn callers_that_wait_for_many_instances_share_statements() {
     assert!(third.unwrap_err().is_not_found());
 }
 
-/// A server that accepts connections and never says a word.
+/// Starts a server that accepts connections and never responds.
 async fn silent() -> (u16, Arc<AtomicUsize>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (port, accepted) = (
@@ -337,10 +343,10 @@ async fn silent() -> (u16, Arc<AtomicUsize>) {
     );
     let count = accepted.clone();
     tokio::spawn(async move {
-        let mut kept = Vec::new();
+        let mut sockets = Vec::new();
         while let Ok((socket, _)) = listener.accept().await {
             count.fetch_add(1, Ordering::SeqCst);
-            kept.push(socket);
+            sockets.push(socket);
         }
     });
     (port, accepted)
@@ -358,12 +364,12 @@ async fn callers_that_wait_for_a_connection_share_its_failure() {
     let tries = accepted.load(Ordering::SeqCst);
     assert!(
         tries <= 2,
-        "5 callers tried {tries} times, one after the other"
+        "5 callers made {tries} connection attempts, one after the other"
     );
 }
 
 #[tokio::test]
-async fn what_was_acknowledged_is_durable_where_commits_are_not() {
+async fn acknowledged_calls_are_durable_when_synchronous_commit_is_off_by_default() {
     let pool = live().await;
     let schema = pool.schema().to_owned();
     let owner = sql().await;
@@ -405,10 +411,11 @@ async fn what_was_acknowledged_is_durable_where_commits_are_not() {
 }
 
 #[tokio::test]
-async fn gathered_enqueues_have_a_bound_in_bytes() {
+async fn a_shared_enqueue_statement_is_bounded_in_bytes() {
     let pool = live().await;
     let client = Client::new(pool.clone());
-    // 80 of 900 KiB are 70 MiB: three statements at the least, if no more than 32 MiB go together.
+    // 80 payloads of 900 KiB are 70 MiB: at least three statements, if one statement carries at
+    // most 32 MiB.
     let filler = "x".repeat(900 * 1024);
     let all = (0..80).map(|_| {
         client
@@ -421,15 +428,18 @@ async fn gathered_enqueues_have_a_bound_in_bytes() {
         enqueued.unwrap();
     }
     let statements = pool.statements()["enqueue.sql"];
-    assert!(statements >= 3, "70 MiB went in {statements} statements");
+    assert!(
+        statements >= 3,
+        "70 MiB were sent in {statements} statements"
+    );
 }
 
 #[tokio::test]
-async fn a_statement_that_is_given_up_does_not_run_on_in_the_server() {
+async fn a_statement_that_timed_out_is_cancelled_on_the_server() {
     let pool = live().await;
     let (schema, name) = (
         pool.schema().to_owned(),
-        format!("given_up_{}", pool.schema()),
+        format!("timed_out_{}", pool.schema()),
     );
     let owner = sql().await;
     owner
@@ -441,7 +451,7 @@ async fn a_statement_that_is_given_up_does_not_run_on_in_the_server() {
     let separator = if url().contains('?') { '&' } else { '?' };
     let url = format!("{}{separator}application_name={name}", url());
     let pool = Pool::open(&url, &schema, 1).unwrap();
-    // An engine sets how long the statements of its pool may take.
+    // The statement timeout of an engine applies to its pool.
     let settings = Settings {
         statement_timeout: SECOND / 2,
         ..Settings::default()
@@ -457,10 +467,10 @@ async fn a_statement_that_is_given_up_does_not_run_on_in_the_server() {
         .unwrap();
     let error = engine.client().inspect().audit(None, 10).await.unwrap_err();
     assert!(error.is_unknown(), "{error}");
-    let looker = sql().await;
+    let observer = sql().await;
     let waiting = "select count(*) from pg_stat_activity where application_name = $1 and wait_event_type = 'Lock'";
-    eventually("the server has given it up too", async || {
-        looker
+    eventually("the server has cancelled the statement", async || {
+        observer
             .query_one(waiting, &[&name])
             .await
             .unwrap()
@@ -468,18 +478,18 @@ async fn a_statement_that_is_given_up_does_not_run_on_in_the_server() {
             == 0
     })
     .await;
-    // A transaction that is dropped with a statement under way, likewise.
+    // A transaction that is dropped while it runs a statement is cancelled on the server too.
     let tx = pool.begin().await.unwrap();
     let text = format!("select count(*) from {schema}.audit");
     assert!(
         tokio::time::timeout(SECOND / 2, tx.query_one(&text, &[]))
             .await
             .is_err(),
-        "it was not blocked"
+        "the statement was not blocked"
     );
     drop(tx);
-    eventually("the server has given it up too", async || {
-        looker
+    eventually("the server has cancelled the statement", async || {
+        observer
             .query_one(waiting, &[&name])
             .await
             .unwrap()
@@ -524,7 +534,7 @@ async fn two_engines_on_one_pool_allow_no_more_transactions_than_the_larger_sett
 }
 
 #[tokio::test]
-async fn a_ping_says_whether_the_database_answers() {
+async fn a_ping_reports_whether_the_database_responds() {
     let client = Client::new(live().await);
     client.ping(SOON).await.unwrap();
     let (port, _) = silent().await;

@@ -1,4 +1,4 @@
-//! A cancel of an instance with all that is below it: from above, page by page.
+//! A cancel of an instance and all of its descendants: from the root downwards, page by page.
 
 use gen_durable::{Context, Id, Job, Lab, StepError};
 use serde::{Deserialize, Serialize};
@@ -17,8 +17,9 @@ impl Job for Leaf {
     }
 }
 
-/// A root with 2,500 children, of which every fifth has settled; 20 of the settled ones have two children each, which live; one child
-/// was retried by an operator, and counts for no join. Another tree stands beside it.
+/// Builds a root with 2,500 children, of which every fifth has settled. 20 of the settled children
+/// have two unsettled children each. One more child was retried by an operator and counts for no
+/// join. A second tree beside it must stay as it is.
 async fn tree(lab: &Lab<()>) -> (Id<Leaf>, i64) {
     let root = lab.enqueue(Leaf).after(gen_durable::HOUR).await.unwrap().id;
     let beside = lab
@@ -56,9 +57,11 @@ async fn count(lab: &Lab<()>, which: &str) -> i64 {
     sql().await.query_one(&text, &[]).await.unwrap().get(0)
 }
 
-/// The cancel took the lock of every descendant, settled or not, in one statement.
+/// A cancel of a subtree reads the descendants page by page and locks only the unsettled ones. If
+/// it locked every descendant in one statement, it would wait for the transaction that locks
+/// settled children here.
 #[tokio::test]
-async fn a_cancelled_tree_is_read_in_pages_and_locks_only_what_lives() {
+async fn cancel_subtree_reads_pages_and_locks_only_unsettled_descendants() {
     let lab = Lab::new(()).await.register::<Leaf>();
     let (root, _) = tree(&lab).await;
     let holder = sql().await;
@@ -72,7 +75,7 @@ async fn a_cancelled_tree_is_read_in_pages_and_locks_only_what_lives() {
     assert_eq!(
         count(&lab, "finished_at is null").await,
         2,
-        "the tree beside it lives"
+        "the other tree is unchanged"
     );
     assert_eq!(
         count(&lab, "status = 'cancelled' and last_error = 'enough'").await,
@@ -81,7 +84,7 @@ async fn a_cancelled_tree_is_read_in_pages_and_locks_only_what_lives() {
     assert_eq!(
         count(&lab, &format!("id = {root} and status = 'cancelled'")).await,
         1,
-        "its children did not wake it"
+        "the cancelled children did not wake it"
     );
     let pages = lab
         .statements()
@@ -95,23 +98,24 @@ async fn a_cancelled_tree_is_read_in_pages_and_locks_only_what_lives() {
     );
 }
 
-/// The wait for a row below has a bound; what was cancelled stays cancelled, and the same call goes on with the rest.
+/// The wait for a locked descendant has a limit. Instances cancelled before that stay cancelled,
+/// and the same call, repeated, cancels the rest.
 #[tokio::test]
-async fn a_cancelled_tree_does_not_wait_for_a_locked_descendant_for_ever() {
+async fn cancel_subtree_has_a_bounded_wait_for_a_locked_descendant() {
     let lab = Lab::new(()).await.register::<Leaf>();
     let (root, _) = tree(&lab).await;
     let holder = sql().await;
-    let lives = format!(
+    let unsettled = format!(
         "begin; select from {}.instances where parent_id = {root} and status = 'runnable' order by id desc limit 1 for update",
         lab.pool().schema()
     );
-    holder.batch_execute(&lives).await.unwrap();
+    holder.batch_execute(&unsettled).await.unwrap();
     let busy = lab.cancel_subtree(root, "enough").await.unwrap_err();
     assert!(busy.to_string().contains("lock"), "{busy}");
     assert_eq!(
         count(&lab, &format!("id = {root} and status = 'cancelled'")).await,
         1,
-        "the root comes first"
+        "the root is cancelled first"
     );
     holder.batch_execute("commit").await.unwrap();
     assert!(
@@ -121,9 +125,10 @@ async fn a_cancelled_tree_does_not_wait_for_a_locked_descendant_for_ever() {
     assert_eq!(count(&lab, "finished_at is null").await, 2);
 }
 
-/// In SQL it is one transaction, and locks what lives as well.
+/// The SQL function cancels the whole subtree in one transaction. It, too, locks only unsettled
+/// rows.
 #[tokio::test]
-async fn a_cancel_of_a_tree_in_sql_locks_only_what_lives() {
+async fn the_sql_cancel_of_a_subtree_locks_only_unsettled_descendants() {
     let lab = Lab::new(()).await.register::<Leaf>();
     let (root, _) = tree(&lab).await;
     let (holder, caller, schema) = (sql().await, sql().await, lab.pool().schema());

@@ -1,4 +1,5 @@
-//! Children and joins: a join releases exactly once, after the last child of its own spawn has settled.
+//! Children and joins: a join is released exactly once, after the last child of its own spawn has
+//! settled.
 
 use gen_durable::{
     Context, DAY, Engine, HOUR, Job, Lab, Machine, Outcome, Policy, SECOND, Status, StepError,
@@ -90,7 +91,7 @@ async fn lab() -> Lab<()> {
 }
 
 #[tokio::test]
-async fn a_parent_joins_when_every_child_has_settled_failed_ones_included() {
+async fn a_parent_joins_when_every_child_has_settled_including_failed_ones() {
     let lab = lab().await;
     let id = lab.enqueue(sum(&[1, 2, 3, -4])).await.unwrap().id;
     assert!(lab.step().await);
@@ -100,7 +101,7 @@ async fn a_parent_joins_when_every_child_has_settled_failed_ones_included() {
         assert_eq!(
             lab.status_of(id).await,
             Status::AwaitingChildren,
-            "not before the last one"
+            "the join is not released before the last child"
         );
     }
     lab.drain().await;
@@ -108,7 +109,7 @@ async fn a_parent_joins_when_every_child_has_settled_failed_ones_included() {
 }
 
 #[tokio::test]
-async fn no_children_at_all_means_on_at_once() {
+async fn a_spawn_without_children_joins_at_once() {
     let lab = lab().await;
     let id = lab.enqueue(sum(&[])).await.unwrap().id;
     lab.drain().await;
@@ -116,7 +117,7 @@ async fn no_children_at_all_means_on_at_once() {
 }
 
 #[tokio::test]
-async fn a_child_whose_key_is_taken_is_left_out_of_the_join() {
+async fn a_child_with_a_taken_key_is_not_part_of_the_join() {
     let lab = lab().await;
     let holder = lab
         .enqueue(Square { n: 1_000_000 })
@@ -130,7 +131,7 @@ async fn a_child_whose_key_is_taken_is_left_out_of_the_join() {
 }
 
 #[tokio::test]
-async fn any_child_releases_a_join_on_any_and_late_ones_count_for_nothing() {
+async fn the_first_settled_child_releases_a_join_on_any_and_later_ones_do_not_count() {
     let lab = lab().await;
     let id = lab
         .enqueue(Sum {
@@ -142,15 +143,15 @@ async fn any_child_releases_a_join_on_any_and_late_ones_count_for_nothing() {
         .unwrap()
         .id;
     lab.drain().await;
-    // Three rounds: each spawned a quick child and a slow one, and went on with the quick one.
+    // Three rounds: each spawned a quick child and a slow one, and the quick one released the join.
     assert_eq!(lab.result_of(id).await, Some(Ok((2, 9, 0))));
     let tally = lab.skip(2 * DAY).await;
-    assert_eq!(tally.done, 3, "the slow ones ran on, each for itself");
+    assert_eq!(tally.done, 3, "the slow children still ran to completion");
     assert_eq!(lab.status_of(id).await, Status::Done);
 }
 
 #[tokio::test]
-async fn a_join_that_runs_out_of_time_sees_who_is_still_running() {
+async fn a_join_after_its_deadline_sees_settled_and_running_children() {
     let lab = lab().await;
     let id = lab.enqueue(sum(&[5, 77])).await.unwrap().id;
     lab.drain().await;
@@ -161,8 +162,7 @@ async fn a_join_that_runs_out_of_time_sees_who_is_still_running() {
 }
 
 #[tokio::test]
-async fn cancelling_a_subtree_ends_all_that_lives_below_and_a_cancelled_child_releases_its_parent()
-{
+async fn cancel_subtree_settles_all_descendants_and_a_cancelled_child_releases_its_parent() {
     let lab = lab().await;
     let id = lab.enqueue(sum(&[77, 77, 2])).await.unwrap().id;
     assert!(lab.step().await);
@@ -201,7 +201,7 @@ async fn cancelling_a_subtree_ends_all_that_lives_below_and_a_cancelled_child_re
     assert_eq!(lab.result_of(parent).await, Some(Ok((1, 0, 1))));
 }
 
-/// Sends its receipt in the same commit as its end.
+/// A machine that enqueues two jobs in the same commit as its result.
 #[derive(Serialize, Deserialize)]
 struct Shop {
     to: i64,
@@ -227,7 +227,7 @@ impl Machine for Shop {
 }
 
 #[tokio::test]
-async fn what_rides_along_is_enqueued_in_the_same_commit_or_not_at_all() {
+async fn outbox_enqueues_commit_together_with_the_step_result_or_not_at_all() {
     let lab = Lab::new(()).await.register::<Shop>().register::<Square>();
     lab.enqueue(Shop { to: 0 }).tenant("acme").await.unwrap();
     lab.crash_before_commit().await;

@@ -1,4 +1,4 @@
-//! Getting there: TLS that is verified, several hosts, and how many connections a process takes.
+//! Connections: verified TLS, several hosts, and the number of connections that a process uses.
 
 use std::{os::unix::fs::PermissionsExt, path::Path, process::Command};
 
@@ -19,7 +19,7 @@ impl Job for Hello {
         self.lane.map(|lane| Lane::new("greets", lane))
     }
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
-        // A transaction of its own takes the sixth connection.
+        // The transaction of the step uses one more connection.
         let tx = cx.begin().await?;
         tx.execute("select 1", &[]).await?;
         tx.commit().await?;
@@ -28,11 +28,13 @@ impl Job for Hello {
 }
 
 #[tokio::test]
-async fn a_process_takes_at_most_eight_connections_and_two_more_for_its_lanes() {
-    // Lease, pick, commit, clock, upkeep, the engine's own calls; the client's calls; and a transaction.
+async fn a_process_uses_at_most_eight_connections_and_two_more_with_lanes() {
+    // Lease, pick, commit, clock, upkeep, the calls of the engine, the calls of the client, and one
+    // transaction.
     let plain = most_connections(|_| Hello { lane: None }).await;
     assert!((4..=8).contains(&plain), "{plain} connections");
-    // And a second one for commits, and the client's acts.
+    // Lanes add a second connection for commits and one for acts of the client that may wait for a
+    // lock.
     let laned = most_connections(|n| Hello { lane: Some(n % 10) }).await;
     assert!((4..=10).contains(&laned), "{laned} connections");
 }
@@ -55,19 +57,19 @@ async fn most_connections(job: impl Fn(u8) -> Hello) -> i64 {
     let client = engine.client();
     let running = Running::start(engine);
     let ids = client.enqueue_all((0..50).map(job)).await.unwrap();
-    let looker = sql().await;
+    let observer = sql().await;
     let mut most = 0_i64;
     for new in ids {
         assert!(client.settled(new.id, 60 * SECOND).await.unwrap().is_some());
         let count = "select count(*) from pg_stat_activity where application_name = $1";
-        most = most.max(looker.query_one(count, &[&name]).await.unwrap().get(0));
+        most = most.max(observer.query_one(count, &[&name]).await.unwrap().get(0));
     }
     running.stop().await;
     most
 }
 
 #[tokio::test]
-async fn of_several_hosts_the_one_that_answers_and_can_write_is_taken() {
+async fn of_several_hosts_the_first_reachable_writable_one_is_used() {
     let cluster = gen_durable_postgres::Options::for_tests()
         .listen_on(0)
         .temporary()
@@ -75,7 +77,7 @@ async fn of_several_hosts_the_one_that_answers_and_can_write_is_taken() {
     let url = cluster.tcp_url().unwrap();
     let (before, after) = url.split_once('@').unwrap();
     let (address, path) = after.split_once('/').unwrap();
-    // Nobody listens on port 1.
+    // No server listens on port 1.
     let several = format!(
         "{before}@127.0.0.1:1,{address}/{path}?target_session_attrs=read-write&sslmode=disable"
     );
@@ -87,7 +89,7 @@ async fn of_several_hosts_the_one_that_answers_and_can_write_is_taken() {
     );
 }
 
-/// A certificate authority and a certificate for `localhost`, made by the openssl program.
+/// Creates a certificate authority and a certificate for `localhost` with the openssl program.
 fn make_certificates(dir: &Path) {
     let run = |arguments: &str| {
         let done = Command::new("openssl")
@@ -112,13 +114,13 @@ fn make_certificates(dir: &Path) {
 }
 
 #[tokio::test]
-async fn tls_is_spoken_and_the_servers_certificate_is_verified() {
+async fn connections_use_tls_and_verify_the_server_certificate() {
     if Command::new("openssl").arg("version").output().is_err() {
         assert!(
             std::env::var_os("CI").is_none(),
-            "the openssl program must be there in CI"
+            "the openssl program is required in CI"
         );
-        eprintln!("skipped: there is no openssl program to make certificates with");
+        eprintln!("skipped: no openssl program to create certificates with");
         return;
     }
     let dir = std::env::temp_dir().join(format!("durable-tls-{}", std::process::id()));
@@ -129,7 +131,8 @@ async fn tls_is_spoken_and_the_servers_certificate_is_verified() {
         .listen_on(0)
         .temporary()
         .unwrap();
-    // The key must belong to whoever runs the server: copied by the server's own owner, through SQL.
+    // The key file must belong to the operating system user that runs the server, so the server
+    // itself writes it, through SQL.
     let (owner, connection) = tokio_postgres::connect(&cluster.url(), tokio_postgres::NoTls)
         .await
         .unwrap();
@@ -162,10 +165,10 @@ async fn tls_is_spoken_and_the_servers_certificate_is_verified() {
     );
     let pool = Pool::connect_to(&verified, "tls").await.unwrap();
     let tx = pool.begin().await.unwrap();
-    let spoken = "select ssl from pg_stat_ssl where pid = pg_backend_pid()";
-    assert!(tx.query_one(spoken, &[]).await.unwrap().get::<_, bool>(0));
+    let uses_tls = "select ssl from pg_stat_ssl where pid = pg_backend_pid()";
+    assert!(tx.query_one(uses_tls, &[]).await.unwrap().get::<_, bool>(0));
     tx.commit().await.unwrap();
-    // Without the authority the same server is a stranger.
+    // Without the certificate authority the client does not trust the same server.
     let error = Client::connect(&format!("{base}?sslmode=require"))
         .await
         .unwrap_err();
@@ -177,7 +180,7 @@ async fn tls_is_spoken_and_the_servers_certificate_is_verified() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_an_error_and_not_a_wait() {
+async fn an_unreachable_server_is_an_error_and_not_a_wait() {
     let error = Client::connect("postgres://nobody@127.0.0.1:1/none?sslmode=disable")
         .await
         .unwrap_err();
@@ -189,7 +192,7 @@ async fn nobody_there_is_an_error_and_not_a_wait() {
         .await
         .unwrap_err();
     assert!(error.is_invalid() || error.is_transient(), "{error}");
-    // A pool can be opened before its database is there.
+    // A pool can be opened before its database is reachable.
     assert!(
         Pool::open(
             "postgres://nobody@127.0.0.1:1/none?sslmode=disable",
@@ -201,9 +204,10 @@ async fn nobody_there_is_an_error_and_not_a_wait() {
     drop(live().await);
 }
 
-/// The server has no connection left but those of this process: its lease must have one.
+/// The role of the engine has no free connection left: the other loops must give up theirs so that
+/// the lease can be renewed.
 #[tokio::test]
-async fn where_connections_are_few_the_lease_has_one() {
+async fn the_lease_gets_a_connection_when_the_server_has_no_free_ones() {
     const LIMIT: usize = 12;
     let pool = live().await;
     let name = pool.schema().to_owned();
@@ -217,7 +221,8 @@ async fn where_connections_are_few_the_lease_has_one() {
     pool.migrations().grant(&name, &name).await.unwrap();
     let mut config: tokio_postgres::Config = url().parse().unwrap();
     if config.get_password().is_some() {
-        return; // Such a server knows one user only.
+        // A server with password authentication has no password for the new role.
+        return;
     }
     config.user(&name);
     let host = match &config.get_hosts()[0] {
@@ -226,12 +231,12 @@ async fn where_connections_are_few_the_lease_has_one() {
     };
     let port = config.get_ports().first().copied().unwrap_or(5432);
     let database = config.get_dbname().unwrap_or("postgres");
-    let mine = format!("host={host} port={port} user={name} dbname={database} sslmode=disable");
+    let limited = format!("host={host} port={port} user={name} dbname={database} sslmode=disable");
     let settings = Settings {
         heartbeat: 2 * SECOND,
         ..Settings::default()
     };
-    let engine = Engine::builder(Pool::open(&mine, &name, 1).unwrap(), ())
+    let engine = Engine::builder(Pool::open(&limited, &name, 1).unwrap(), ())
         .register::<Hello>()
         .settings(settings)
         .build()
@@ -240,12 +245,13 @@ async fn where_connections_are_few_the_lease_has_one() {
     let running = Running::start(engine);
     eventually("it is ready", async || health.is_ready()).await;
 
-    // Its lease loses its connection, and before it makes another one all that are left are taken.
-    let end = "select count(pg_terminate_backend(pid)) from pg_stat_activity \
+    // Terminate the connection of the lease, and open connections until none is left before the
+    // engine can make another one.
+    let terminate = "select count(pg_terminate_backend(pid)) from pg_stat_activity \
                where usename = $1 and query like '%store::lease::renew%'";
     assert_eq!(
         owner
-            .query_one(end, &[&name])
+            .query_one(terminate, &[&name])
             .await
             .unwrap()
             .get::<_, i64>(0),

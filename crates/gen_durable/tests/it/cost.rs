@@ -1,4 +1,4 @@
-//! What each act costs, in statements: a contract.
+//! The number of statements that each act costs. These numbers are a contract.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ impl Job for Tick {
     }
 }
 
-/// Statements sent between two looks, by name.
+/// Returns the statements sent between two readings of the counters, by name.
 fn between(
     before: &BTreeMap<&'static str, u64>,
     after: &BTreeMap<&'static str, u64>,
@@ -36,7 +36,7 @@ fn between(
 }
 
 #[tokio::test]
-async fn an_enqueue_is_one_statement_and_so_is_one_of_ten_thousand() {
+async fn an_enqueue_of_one_or_of_ten_thousand_is_one_statement() {
     let lab = Lab::new(()).await.register::<Tick>();
     let start = lab.statements();
     lab.enqueue(Tick { n: 1 }).await.unwrap();
@@ -60,7 +60,7 @@ async fn an_enqueue_is_one_statement_and_so_is_one_of_ten_thousand() {
 }
 
 #[tokio::test]
-async fn callers_who_enqueue_at_once_share_statements() {
+async fn concurrent_enqueues_share_statements() {
     let lab = Lab::new(()).await.register::<Tick>();
     let start = lab.statements();
     let all = (0..500)
@@ -81,7 +81,8 @@ async fn a_pick_of_a_hundred_is_one_statement_and_so_is_their_commit() {
     let start = lab.statements();
     assert_eq!(lab.drain().await.done, 100);
     let sent = between(&start, &lab.statements());
-    // One pick that brings a hundred, one that comes back empty; one commit.
+    // One pick claims the hundred instances and another finds none left; one statement commits all
+    // results.
     assert_eq!((sent["pick.sql"], sent["settle.sql"]), (2, 1), "{sent:?}");
 }
 
@@ -111,7 +112,7 @@ async fn a_running_engine_sends_nothing_but_picks_and_commits_for_its_work() {
 }
 
 #[tokio::test]
-async fn a_caller_who_waits_asks_with_one_statement_a_look() {
+async fn settled_costs_one_statement_per_poll() {
     let lab = Lab::new(()).await.register::<Tick>();
     let id = lab.enqueue(Tick { n: 5 }).await.unwrap().id;
     lab.drain().await;

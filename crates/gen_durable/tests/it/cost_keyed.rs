@@ -1,4 +1,4 @@
-//! What lanes and partition keys cost, in statements: a contract.
+//! The number of statements that lanes and partition keys cost. These numbers are a contract.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use crate::support::{Running, eventually};
 
 #[derive(Serialize, Deserialize)]
-struct Turn {
+struct KeyedJob {
     n: u32,
     lane: Option<u32>,
     key: Option<u32>,
 }
 
-impl Job for Turn {
-    const NAME: &'static str = "turn";
+impl Job for KeyedJob {
+    const NAME: &'static str = "keyed_job";
     type App = ();
     type Output = u32;
     fn lane(&self) -> Option<Lane> {
@@ -29,25 +29,25 @@ impl Job for Turn {
     }
 }
 
-/// Enqueue, run to the end, and count what was sent meanwhile.
-async fn drained(turns: Vec<Turn>) -> BTreeMap<&'static str, u64> {
+/// Enqueues the jobs, runs them to completion, and returns the number of statements sent, by name.
+async fn drained(jobs: Vec<KeyedJob>) -> BTreeMap<&'static str, u64> {
     let lab = Lab::new(()).await;
-    // Nobody looks because time has passed: what is looked for, is looked for because something happened.
+    // Long poll intervals: no pick starts because time has passed, only because of a wake.
     let settings = Settings {
         busy_poll: 5 * SECOND,
         idle_poll: 5 * SECOND,
         ..Settings::default()
     };
     let engine = Engine::builder(lab.pool().clone(), ())
-        .register::<Turn>()
+        .register::<KeyedJob>()
         .settings(settings)
         .build()
         .unwrap();
     let before = lab.statements();
-    let ids = lab.enqueue_all(turns).await.unwrap();
+    let ids = lab.enqueue_all(jobs).await.unwrap();
     let running = Running::start(engine);
     for id in ids {
-        // By another's eyes: what is counted here is what the engine sends.
+        // Reading a result sends `settled.sql`, which the tests do not count.
         eventually("it is done", async || lab.result_of(id.id).await.is_some()).await;
     }
     running.stop().await;
@@ -58,10 +58,10 @@ async fn drained(turns: Vec<Turn>) -> BTreeMap<&'static str, u64> {
 }
 
 #[tokio::test]
-async fn places_are_given_out_by_the_pick_itself_and_keyed_endings_share_a_commit() {
+async fn the_pick_itself_places_arrivals_and_results_in_different_lanes_share_a_commit() {
     let sent = drained(
         (0..100)
-            .map(|n| Turn {
+            .map(|n| KeyedJob {
                 n,
                 lane: Some(n),
                 key: None,
@@ -74,15 +74,15 @@ async fn places_are_given_out_by_the_pick_itself_and_keyed_endings_share_a_commi
     assert_eq!(sent.get("settle.sql"), None, "{sent:?}");
     assert!(
         sent["settle_keyed.sql"] <= 30,
-        "100 endings in 100 lanes: {sent:?}"
+        "100 results in 100 lanes: {sent:?}"
     );
 }
 
 #[tokio::test]
-async fn a_lane_is_handed_on_without_a_pick_for_each() {
+async fn a_lane_promotes_successors_without_a_pick_for_each() {
     let sent = drained(
         (0..200)
-            .map(|n| Turn {
+            .map(|n| KeyedJob {
                 n,
                 lane: Some(1),
                 key: None,
@@ -92,17 +92,17 @@ async fn a_lane_is_handed_on_without_a_pick_for_each() {
     .await;
     assert_eq!(
         sent["settle_keyed.sql"], 200,
-        "one commit a job, since one follows the other: {sent:?}"
+        "one commit per job, since each job runs after the one before: {sent:?}"
     );
     assert!(sent["pick.sql"] < 40, "{sent:?}");
     assert_eq!(sent.get("place.sql"), None, "{sent:?}");
 }
 
 #[tokio::test]
-async fn a_turn_is_handed_on_without_a_pick_for_each() {
+async fn a_partition_promotes_successors_without_a_pick_for_each() {
     let sent = drained(
         (0..200)
-            .map(|n| Turn {
+            .map(|n| KeyedJob {
                 n,
                 lane: None,
                 key: Some(1),

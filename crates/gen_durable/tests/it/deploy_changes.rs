@@ -1,4 +1,5 @@
-//! Every common change of a machine, as docs/guide/upgrading.md lists them: the build before and the build after run side by side.
+//! Every common change of a machine, as listed in docs/guide/upgrading.md, with the build before
+//! the change and the build after it running side by side.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Running, SOON, eventually, live, sql};
 
-/// Defines a build: its fields, its steps, and what a step does.
+/// Defines a build of the machine: the fields of its state, its steps, and the body of `step`.
 macro_rules! build {
     ($module:ident, $name:literal, { $($fields:tt)* }, { $($steps:tt)* }, |$state:ident, $at:ident| $body:expr
      $(, former $former:literal)?) => {
@@ -49,7 +50,7 @@ fn engine<M: Machine<App = ()>>(pool: &Pool) -> Engine {
         .unwrap()
 }
 
-/// Both builds at once, and a client.
+/// Starts both builds and returns a client.
 async fn side_by_side<Old: Machine<App = ()>, New: Machine<App = ()>>(
     pool: &Pool,
 ) -> (Client, [Running; 2]) {
@@ -59,12 +60,15 @@ async fn side_by_side<Old: Machine<App = ()>, New: Machine<App = ()>>(
 }
 
 async fn result(client: &Client, id: i64) -> Value {
-    // Any machine does: what it settled with is JSON.
+    // Any machine type works here: every result is JSON.
     let settled = client
         .settled(Id::<steps_new::Trip>::from_raw(id), SOON)
         .await
         .unwrap();
-    settled.expect("it does not settle").result.unwrap()
+    settled
+        .expect("the instance does not settle")
+        .result
+        .unwrap()
 }
 
 async fn stop(running: [Running; 2]) {
@@ -74,10 +78,11 @@ async fn stop(running: [Running; 2]) {
 }
 
 const NAP: Duration = Duration::from_millis(1);
-/// So many instances a test: each may be claimed by either build.
+/// Instances per test: either build may claim each of them.
 const MANY: u32 = 30;
 
-// Add a step; rename a step; remove a step that was sent on for one release.
+// The new build adds a step, renames a step, and keeps a step that it will remove in the next
+// release.
 build!(steps_old, "trip", { #[serde(default)] pub(super) n: u32 }, { #[default] Begin, Old, Weigh, End }, |state, at| Ok(match at {
     At::Begin => sleep(NAP).then(At::Old),
     At::Old => sleep(NAP).then(At::Weigh),
@@ -88,7 +93,8 @@ build!(steps_new, "trip", { #[serde(default)] pub(super) n: u32 },
     { #[default] Begin, #[serde(alias = "old")] Renamed, Weigh, Added, End }, |state, at| Ok(match at {
     At::Begin => sleep(NAP).then(At::Renamed),
     At::Renamed => sleep(NAP).then(At::Added),
-    At::Weigh => next(At::End), // on its way out
+    // This step will be removed in the next release: instances at it are only forwarded.
+    At::Weigh => next(At::End),
     At::Added => sleep(NAP).then(At::End),
     At::End => done(json!(state.n)),
 }));
@@ -113,7 +119,7 @@ async fn steps_are_added_renamed_and_removed_while_both_builds_run() {
         assert_eq!(result(&client, id).await, json!(n));
     }
     stop(running).await;
-    // Nothing was ever set aside: a history line would say so.
+    // No instance was ever set aside: the history would have a row for it.
     let text = format!(
         "select count(*) from {}.transitions where outcome = 'stuck'",
         pool.schema()
@@ -130,7 +136,7 @@ async fn steps_are_added_renamed_and_removed_while_both_builds_run() {
 }
 
 #[tokio::test]
-async fn a_step_that_was_removed_at_once_waits_for_a_build_that_has_it() {
+async fn an_instance_at_a_removed_step_waits_for_a_build_that_has_the_step() {
     let pool = live().await;
     let newer = engine::<fields_old::Trip>(&pool);
     let client = newer.client();
@@ -164,7 +170,7 @@ async fn a_step_that_was_removed_at_once_waits_for_a_build_that_has_it() {
     stop([older, newer]).await;
 }
 
-/// Four steps, each of which changes the state: whichever build runs one, it writes the whole state.
+/// Four steps that each change the state. The build that runs a step writes the whole state.
 macro_rules! count {
     ($module:ident, { $($fields:tt)* }, |$state:ident| $count:expr, $end:expr) => {
         build!($module, "trip", { $($fields)* }, { #[default] One, Two, Three, Four, End }, |$state, at| {
@@ -196,7 +202,7 @@ async fn an_older_build_keeps_a_field_that_it_does_not_know() {
         note: "fragile".into(),
     };
     let id = client.enqueue(with_note).await.unwrap().id.raw();
-    // Only the older build: it writes the state four times.
+    // Only the older build runs: it writes the state four times.
     let older = Running::start(older);
     assert_eq!(result(&client, id).await, json!(4));
     let state: Value =
@@ -274,7 +280,7 @@ async fn a_field_is_renamed_in_two_releases_while_two_builds_run() {
 }
 
 #[tokio::test]
-async fn a_required_field_that_is_renamed_at_once_is_not_lost() {
+async fn a_required_field_renamed_in_one_release_is_not_lost() {
     let pool = live().await;
     let (client, running) = side_by_side::<fields_old::Trip, fields_renamed::Trip>(&pool).await;
     let mut ids = Vec::new();
@@ -288,7 +294,8 @@ async fn a_required_field_that_is_renamed_at_once_is_not_lost() {
                 .raw(),
         );
     }
-    // Rows that the newer build has written are stuck when the older one claims them, and the newer one retries them.
+    // When the older build claims a row that the newer build has written, it cannot decode the row
+    // and sets it aside as stuck; the newer build retries it.
     for id in ids {
         assert_eq!(result(&client, id).await, json!(4));
     }
@@ -401,7 +408,7 @@ async fn a_machine_is_renamed_while_both_builds_run() {
     for (n, id) in ids {
         assert_eq!(result(&client, id).await, json!(n));
     }
-    // Of rows with the new name, the result is read by the new type.
+    // The result of an instance with the new machine name is read through the new type.
     let id = client.enqueue(renamed::Trip { n: 7 }).await.unwrap().id;
     assert_eq!(
         client

@@ -1,4 +1,5 @@
-//! Two builds of one machine side by side, as in a rolling deploy: the older one neither takes nor spoils what the newer one wrote.
+//! Two builds of one machine side by side, as in a rolling deploy: the older build neither claims
+//! nor damages rows that only the newer build can run.
 
 use gen_durable::{
     Blocker, Context, Engine, Id, Lane, Machine, Outcome, Pool, SECOND, Settings, Status, done,
@@ -9,7 +10,7 @@ use crate::support::{Running, eventually, live, sql};
 
 /// Defines a build of the machine "parcel": the type of its weight, and its steps after `pack`.
 macro_rules! build {
-    ($module:ident, $weight:ty, $said:literal, { $($step:ident),* }) => {
+    ($module:ident, $weight:ty, $result:literal, { $($step:ident),* }) => {
         mod $module {
             use super::*;
             #[derive(Serialize, Deserialize, Debug)]
@@ -29,7 +30,7 @@ macro_rules! build {
                 type Step = At;
                 type Output = String;
                 async fn step(&mut self, _: At, _: &mut Context<'_, Self>) -> Outcome<Self> {
-                    Ok(done($said.into()))
+                    Ok(done($result.into()))
                 }
                 fn lane(&self) -> Option<Lane> {
                     self.lane.as_ref().map(|key| Lane::new("lane", key))
@@ -76,7 +77,10 @@ async fn settled(engine: &gen_durable::Client, id: i64) -> String {
         .settled(Id::<new::Parcel>::from_raw(id), crate::support::SOON)
         .await
         .unwrap();
-    settled.expect("it does not settle").result.unwrap()
+    settled
+        .expect("the instance does not settle")
+        .result
+        .unwrap()
 }
 
 #[tokio::test]
@@ -98,13 +102,13 @@ async fn a_worker_does_not_claim_a_row_at_a_step_that_it_does_not_know() {
         .unwrap()
         .id
         .raw();
-    let deaths = format!(
+    let crashes = format!(
         "update {}.instances set crash_count = 2 where id = {suspect}",
         pool.schema()
     );
-    sql().await.batch_execute(&deaths).await.unwrap();
+    sql().await.batch_execute(&crashes).await.unwrap();
     let running = Running::start(engine);
-    // The old build would claim the others before this one.
+    // Enqueued last: if the old build claimed the other two, it would do so before this one.
     let plain = client.enqueue(parcel()).await.unwrap().id.raw();
     assert_eq!(settled(&client, plain).await, "old");
     for id in [labelled, suspect] {
@@ -153,7 +157,8 @@ async fn a_successor_in_a_lane_or_partition_runs_only_on_a_build_that_knows_its_
     let client = engine.client();
     let mut labelled = Vec::new();
     for keyed in 0..20 {
-        // Ten lanes and ten partitions; in each, the first is for either build and the second one for the newer build.
+        // Ten lanes and ten partitions. In each, the first instance is for either build and the
+        // second only for the newer build.
         let lane = (keyed < 10).then(|| format!("lane:{keyed}"));
         let partition = (keyed >= 10).then(|| format!("partition:{keyed}"));
         let parcel = || new::Parcel {
@@ -179,7 +184,7 @@ async fn a_successor_in_a_lane_or_partition_runs_only_on_a_build_that_knows_its_
         let text = format!("select count(*) from {schema}.instances where {which}");
         sql.query_one(&text, &[]).await.unwrap().get(0)
     };
-    // Each first one has settled, and its successor may run.
+    // The first instance of each has settled, and its successor may run.
     eventually("the successors are promoted", async || {
         count("step = 'label' and status = 'runnable' and not held_back").await == 20
     })
@@ -201,7 +206,7 @@ async fn a_running_engine_retries_rows_that_another_build_could_not_decode() {
     let newer = Running::start(newer);
     let first = client.enqueue(parcel()).await.unwrap().id.raw();
     assert_eq!(settled(&client, first).await, "new");
-    // Stuck rows of an older build appear while the newer one runs: more than a page of them.
+    // Stuck rows of an older build appear while the newer build runs: more than a page of them.
     let rows = 1_100;
     let text = format!(
         "insert into {}.instances (fsm, step, state, status) select 'parcel', 'pack', '{{\"weight\": \"heavy\"}}', 'stuck'
@@ -222,7 +227,7 @@ async fn a_running_engine_retries_rows_that_another_build_could_not_decode() {
 }
 
 #[tokio::test]
-async fn a_process_retries_neither_what_it_could_not_decode_nor_what_was_set_aside_for_deaths() {
+async fn a_process_retries_neither_rows_it_could_not_decode_nor_rows_set_aside_for_crashes() {
     let pool = live().await;
     let engine = new_engine(&pool);
     let client = engine.client();
@@ -240,7 +245,8 @@ async fn a_process_retries_neither_what_it_could_not_decode_nor_what_was_set_asi
         status(1).await == Status::Stuck
     })
     .await;
-    // A stuck row with a larger id comes last in a pass: once it is retried, the others were passed by.
+    // A pass retries stuck rows in the order of their ids: once a row with a larger id is retried,
+    // the pass has skipped the others.
     for _ in 0..3 {
         let text = format!(
             "insert into {}.instances (fsm, step, state, status) values ('parcel', 'pack', '{{\"weight\": 1}}', 'stuck')
@@ -261,6 +267,10 @@ async fn a_process_retries_neither_what_it_could_not_decode_nor_what_was_set_asi
         .iter()
         .map(|row| row.get(0))
         .collect();
-    assert_eq!(epochs, [2, 0, 0], "one claim and its end; none; none");
+    assert_eq!(
+        epochs,
+        [2, 0, 0],
+        "one claim and one commit for the first row, and no claim of the others"
+    );
     running.stop().await;
 }

@@ -1,4 +1,4 @@
-//! The running engine: order, queues, pause, late commits, retention, transactions, wiring.
+//! The running engine: order, queues, pause, late commits, retention, transactions, configuration.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, eventually, live, sql};
 
-/// What ran, in order.
+/// The texts of the notes that ran, in order.
 type Log = Arc<Mutex<Vec<String>>>;
 
 const SIDE: Queue = Queue::new("side");
-const NOBODY: Queue = Queue::new("nobody");
+const SEPARATE: Queue = Queue::new("separate");
 
 #[derive(Serialize, Deserialize)]
 struct Note {
@@ -57,12 +57,12 @@ async fn start(pool: Pool, log: &Log, settings: Settings) -> (Client, Running) {
     (engine.client(), Running::start(engine))
 }
 
-fn said(log: &Log) -> Vec<String> {
+fn notes(log: &Log) -> Vec<String> {
     log.lock().unwrap().clone()
 }
 
 #[tokio::test]
-async fn the_urgent_goes_first_and_equals_go_in_order() {
+async fn picks_are_ordered_by_priority_and_then_by_enqueue_order() {
     let pool = live().await;
     let client = Client::new(pool.clone());
     for (text, priority) in [("c", 1), ("d", 1), ("a", -1), ("b", 0), ("e", 7)] {
@@ -82,13 +82,13 @@ async fn the_urgent_goes_first_and_equals_go_in_order() {
         },
     )
     .await;
-    eventually("all five ran", async || said(&log).len() == 5).await;
+    eventually("all five ran", async || notes(&log).len() == 5).await;
     running.stop().await;
-    assert_eq!(said(&log), ["a", "b", "c", "d", "e"]);
+    assert_eq!(notes(&log), ["a", "b", "c", "d", "e"]);
 }
 
 #[tokio::test]
-async fn several_queues_are_worked_and_a_paused_one_waits_until_it_is_resumed() {
+async fn an_engine_works_several_queues_and_a_paused_queue_waits_until_resumed() {
     let log = Log::default();
     let (client, running) = start(live().await, &log, quick()).await;
     client.pause("side", "a test").await.unwrap();
@@ -100,13 +100,14 @@ async fn several_queues_are_worked_and_a_paused_one_waits_until_it_is_resumed() 
         .id;
     client.enqueue(Note::new("default")).await.unwrap();
     eventually("the open queue is worked", async || {
-        said(&log) == ["default"]
+        notes(&log) == ["default"]
     })
     .await;
-    // Another one of the open queue comes and goes while the other waits: pausing is not slowness.
+    // Another instance of the open queue is processed while the paused queue waits: the paused
+    // queue is really paused and not only slow.
     client.enqueue(Note::new("more")).await.unwrap();
     eventually("the open queue is still worked", async || {
-        said(&log).len() == 2
+        notes(&log).len() == 2
     })
     .await;
     let row = client.inspect().show(held.raw()).await.unwrap().unwrap();
@@ -123,10 +124,10 @@ async fn several_queues_are_worked_and_a_paused_one_waits_until_it_is_resumed() 
     assert!(client.resume("side").await.unwrap());
     assert!(
         !client.resume("side").await.unwrap(),
-        "it is not paused any more"
+        "the queue is not paused any more"
     );
     eventually("the resumed queue is worked", async || {
-        said(&log).contains(&"side".to_owned())
+        notes(&log).contains(&"side".to_owned())
     })
     .await;
     running.stop().await;
@@ -144,14 +145,14 @@ async fn a_transaction_that_commits_long_after_its_enqueue_is_not_overlooked() {
         .await
         .unwrap()
         .id;
-    // Meanwhile the picker's watermark moves past the late row's due time.
+    // Meanwhile the picker's watermark moves past the due time of the uncommitted row.
     for n in 0..20 {
         let id = client.enqueue(Note::new(&n.to_string())).await.unwrap().id;
         assert!(client.settled(id, 60 * SECOND).await.unwrap().is_some());
     }
     assert!(
         client.inspect().show(late.raw()).await.unwrap().is_none(),
-        "not committed, so not there"
+        "an uncommitted enqueue is not visible"
     );
     tx.commit().await.unwrap();
     assert!(client.settled(late, 60 * SECOND).await.unwrap().is_some());
@@ -159,7 +160,7 @@ async fn a_transaction_that_commits_long_after_its_enqueue_is_not_overlooked() {
 }
 
 #[tokio::test]
-async fn what_is_rolled_back_was_never_enqueued() {
+async fn a_rolled_back_enqueue_leaves_no_instance() {
     let pool = live().await;
     let client = Client::new(pool.clone());
     let mut tx = pool.begin().await.unwrap();
@@ -171,7 +172,8 @@ async fn what_is_rolled_back_was_never_enqueued() {
         .id;
     tx.rollback().await.unwrap();
     assert!(client.settled(id, SECOND).await.unwrap_err().is_not_found());
-    // A caller's own transaction of the plain driver does as well, and so does dropping ours.
+    // A transaction that the caller opened with `tokio_postgres` works too. Dropping a transaction
+    // of the pool rolls it back.
     let mut own = sql().await;
     let mut tx = own.transaction().await.unwrap();
     let kept = client
@@ -191,7 +193,8 @@ async fn what_is_rolled_back_was_never_enqueued() {
     drop(dropped);
     assert!(client.inspect().show(kept.raw()).await.unwrap().is_some());
     assert!(client.inspect().show(gone.raw()).await.unwrap().is_none());
-    // The connection of the dropped one was not handed on inside its transaction.
+    // The pool does not reuse the connection of the dropped transaction while that transaction is
+    // still open.
     let next = pool.begin().await.unwrap();
     assert!(
         next.query_one("select pg_current_xact_id_if_assigned() is null", &[])
@@ -221,7 +224,7 @@ async fn a_delayed_job_runs_when_it_is_due_and_not_before() {
 }
 
 #[tokio::test]
-async fn settled_instances_are_collected_after_their_time_and_others_are_not() {
+async fn settled_instances_are_collected_after_their_retention_and_others_are_not() {
     let log = Log::default();
     let settings = Settings {
         retention: Some(SECOND / 10),
@@ -236,7 +239,7 @@ async fn settled_instances_are_collected_after_their_time_and_others_are_not() {
         .await
         .unwrap()
         .id;
-    eventually("the settled one is gone", async || {
+    eventually("the settled instance is collected", async || {
         client.inspect().show(old.raw()).await.unwrap().is_none()
     })
     .await;
@@ -262,15 +265,15 @@ async fn many_jobs_at_once_all_settle_exactly_once() {
     for new in ids.iter().rev().take(50) {
         assert!(client.settled(new.id, 60 * SECOND).await.unwrap().is_some());
     }
-    eventually("all have run", async || said(&log).len() >= 5_000).await;
+    eventually("all have run", async || notes(&log).len() >= 5_000).await;
     running.stop().await;
-    let mut texts = said(&log);
+    let mut texts = notes(&log);
     texts.sort_unstable();
     texts.dedup();
-    assert_eq!((texts.len(), said(&log).len()), (5_000, 5_000));
+    assert_eq!((texts.len(), notes(&log).len()), (5_000, 5_000));
 }
 
-/// Money moves in the same commit as the step.
+/// A machine that writes to a table of its own in the same commit as its step result.
 #[derive(Serialize, Deserialize)]
 struct Transfer {
     table: String,
@@ -291,7 +294,7 @@ impl Machine for Transfer {
     type Output = ();
     async fn step(&mut self, at: Move, cx: &mut Context<'_, Self>) -> Outcome<Self> {
         let tx = cx.begin().await?;
-        let (amount, ending) = match at {
+        let (amount, transition) = match at {
             Move::Debit => (-5_i64, next(Move::Credit)),
             Move::Credit => (5, done(())),
         };
@@ -300,12 +303,12 @@ impl Machine for Transfer {
             &[&amount, &cx.idempotency_key()],
         )
         .await?;
-        Ok(ending.within(tx))
+        Ok(transition.within(tx))
     }
 }
 
 #[tokio::test]
-async fn what_a_step_writes_in_its_own_transaction_is_one_commit_with_its_outcome() {
+async fn writes_of_a_step_in_its_own_transaction_commit_together_with_its_result() {
     let pool = live().await;
     let table = format!("{}.money", pool.schema());
     let direct = sql().await;
@@ -364,7 +367,7 @@ impl Has<Log> for Parts {
 struct Elsewhere;
 impl Job for Elsewhere {
     const NAME: &'static str = "elsewhere";
-    const QUEUE: Queue = NOBODY;
+    const QUEUE: Queue = SEPARATE;
     type App = Parts;
     type Output = u64;
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<u64, StepError> {
@@ -373,7 +376,7 @@ impl Job for Elsewhere {
 }
 
 #[tokio::test]
-async fn an_engine_runs_machines_whose_app_is_a_part_of_its_own() {
+async fn an_engine_runs_machines_that_need_only_a_part_of_its_app() {
     let app = Parts {
         log: Log::default(),
         number: 9,
@@ -381,7 +384,7 @@ async fn an_engine_runs_machines_whose_app_is_a_part_of_its_own() {
     let engine = Engine::builder(live().await, app)
         .register::<Note>()
         .register::<Elsewhere>()
-        .queue(NOBODY, 1)
+        .queue(SEPARATE, 1)
         .build()
         .unwrap();
     let client = engine.client();
@@ -402,7 +405,7 @@ async fn an_engine_runs_machines_whose_app_is_a_part_of_its_own() {
 }
 
 #[tokio::test]
-async fn wiring_that_cannot_work_is_refused_when_the_engine_is_built() {
+async fn an_invalid_engine_configuration_is_refused_by_build() {
     let pool = live().await;
     let builder = || {
         Engine::builder(
@@ -418,7 +421,7 @@ async fn wiring_that_cannot_work_is_refused_when_the_engine_is_built() {
             builder().register::<Note>().register::<Note>().build(),
             "note v1",
         ),
-        (builder().register::<Elsewhere>().build(), "nobody"),
+        (builder().register::<Elsewhere>().build(), "separate"),
         (builder().build(), "register"),
         (
             builder().register::<Note>().queue(SIDE, 0).build(),
@@ -463,7 +466,7 @@ async fn wiring_that_cannot_work_is_refused_when_the_engine_is_built() {
 }
 
 #[tokio::test]
-async fn an_engine_says_whether_it_lives_and_whether_it_is_ready() {
+async fn health_reports_liveness_and_readiness() {
     let log = Log::default();
     let engine = Engine::builder(live().await, log)
         .register::<Note>()
@@ -480,7 +483,10 @@ async fn an_engine_says_whether_it_lives_and_whether_it_is_ready() {
     assert_eq!(workers[0].machines, ["note/1"]);
     assert!(workers[0].alive);
     running.stop().await;
-    assert!(!health.is_ready() && !health.is_live(), "it has ended");
+    assert!(
+        !health.is_ready() && !health.is_live(),
+        "the engine has stopped"
+    );
 }
 
 #[tokio::test]
@@ -509,14 +515,14 @@ async fn a_trace_context_is_carried_from_the_enqueue_to_the_step() {
         .unwrap();
     let client = engine.client();
     let running = Running::start(engine);
-    let said = client
+    let given = client
         .enqueue(Traced)
         .tenant("acme")
         .traceparent("00-mine-01")
         .await
         .unwrap()
         .id;
-    let asked = client.enqueue(Traced).await.unwrap().id;
+    let from_host = client.enqueue(Traced).await.unwrap().id;
     let result = async |id| {
         client
             .settled(id, 60 * SECOND)
@@ -527,18 +533,18 @@ async fn a_trace_context_is_carried_from_the_enqueue_to_the_step() {
             .unwrap()
     };
     assert_eq!(
-        result(said).await,
+        result(given).await,
         ("acme".into(), Some("00-mine-01".into()))
     );
     assert_eq!(
-        result(asked).await,
+        result(from_host).await,
         (String::new(), Some("00-of-the-host-01".into()))
     );
     running.stop().await;
 }
 
 #[tokio::test]
-async fn an_idempotency_key_is_the_same_for_every_retry_of_a_visit_and_new_for_the_next_visit() {
+async fn an_idempotency_key_is_stable_across_retries_and_new_for_each_step_entry() {
     #[derive(Serialize, Deserialize)]
     struct Keys {
         seen: Vec<(u32, String)>,
@@ -579,7 +585,7 @@ async fn an_idempotency_key_is_the_same_for_every_retry_of_a_visit_and_new_for_t
 }
 
 #[tokio::test]
-async fn every_step_may_run_twice_and_the_second_run_counts() {
+async fn a_lab_can_run_every_step_twice_and_the_second_run_counts() {
     let log = Log::default();
     let lab = gen_durable::Lab::new(log.clone())
         .await
@@ -588,15 +594,16 @@ async fn every_step_may_run_twice_and_the_second_run_counts() {
     lab.enqueue(Note::new("x")).await.unwrap();
     let tally = lab.drain().await;
     assert_eq!((tally.steps, tally.done), (1, 1));
-    assert_eq!(said(&log), ["x", "x"]);
+    assert_eq!(notes(&log), ["x", "x"]);
 }
 
 #[tokio::test]
-async fn a_large_transaction_that_commits_late_is_not_left_to_the_sweeps() {
+async fn a_large_transaction_that_commits_late_is_picked_without_waiting_for_sweeps() {
     let log = Log::default();
     let pool = live().await;
     let (client, running) = start(pool.clone(), &log, quick()).await;
-    // By another process: nobody pokes this engine. The rows are due long before they are there.
+    // Insert with SQL, as another process would: this engine gets no wake. The rows are due long
+    // before their commit.
     let text = format!(
         "insert into {}.instances (fsm, step, state, eligible_at)
          select 'note', 'run', jsonb_build_object('text', g::text), statement_timestamp() - interval '1 h'
@@ -604,18 +611,19 @@ async fn a_large_transaction_that_commits_late_is_not_left_to_the_sweeps() {
         pool.schema()
     );
     client.enqueue(Note::new("first")).await.unwrap();
-    eventually("the engine has looked past the hour", async || {
-        said(&log).len() == 1
+    eventually("the watermark of the engine is past the hour", async || {
+        notes(&log).len() == 1
     })
     .await;
     sql().await.execute(&text, &[]).await.unwrap();
-    // A sweep brings a thousand at most, and comes every few seconds: twenty of them would take longer than a test waits.
-    eventually("all of them ran", async || said(&log).len() == 20_001).await;
+    // A sweep finds at most a thousand rows and runs every few seconds: twenty sweeps would take
+    // longer than the timeout of this test.
+    eventually("all of them ran", async || notes(&log).len() == 20_001).await;
     running.stop().await;
 }
 
 #[tokio::test]
-async fn an_engine_whose_future_is_dropped_claims_nothing_more() {
+async fn an_engine_with_a_dropped_future_claims_nothing_more() {
     let log = Log::default();
     let pool = live().await;
     let engine = Engine::builder(pool.clone(), log.clone())
@@ -629,27 +637,28 @@ async fn an_engine_whose_future_is_dropped_claims_nothing_more() {
     task.abort();
     assert!(task.await.unwrap_err().is_cancelled());
     assert!(!health.is_ready());
-    // Others go on with what comes. Its own client pokes it, so that it would be the first to look.
+    // Another engine runs new instances. The client belongs to the aborted engine and wakes it, so
+    // the aborted engine would claim first if its loops were still running.
     let id = client.enqueue(Note::new("later")).await.unwrap().id;
     let others = Log::default();
     let (_, running) = start(pool, &others, quick()).await;
     assert!(client.settled(id, 60 * SECOND).await.unwrap().is_some());
     assert_eq!(
-        (said(&log).len(), said(&others).len()),
+        (notes(&log).len(), notes(&others).len()),
         (0, 1),
-        "nobody is there who would run it"
+        "the dropped engine ran it"
     );
     running.stop().await;
 }
 
 #[tokio::test]
-async fn a_failed_transaction_does_not_say_that_it_was_committed() {
+async fn commit_of_a_failed_transaction_returns_an_error() {
     let pool = live().await;
     let tx = pool.begin().await.unwrap();
     assert!(tx.execute("select 1 / 0", &[]).await.is_err());
     assert!(
         tx.commit().await.is_err(),
-        "Postgres would answer with a rollback and no error"
+        "Postgres reports a rollback here, and no error"
     );
 }
 

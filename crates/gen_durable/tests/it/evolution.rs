@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, eventually, live};
 
-/// Version 1, as it was.
+/// Version 1 of the machine.
 #[derive(Serialize, Deserialize)]
 struct OrderV1 {
     total: u64,
@@ -33,7 +33,7 @@ impl Machine for OrderV1 {
     }
 }
 
-/// Version 2: cents, and another name for the step; it takes over rows of version 1.
+/// Version 2: it stores cents and renames a step, and it upgrades rows of version 1.
 #[derive(Serialize, Deserialize)]
 struct OrderV2 {
     cents: u64,
@@ -81,7 +81,7 @@ impl Machine for OrderV2 {
     }
 }
 
-/// Version 2 without an upgrade: it leaves rows of version 1 alone.
+/// Version 2 without an upgrade: its workers do not claim rows of version 1.
 #[derive(Serialize, Deserialize)]
 struct StrictV2 {
     cents: u64,
@@ -111,7 +111,7 @@ async fn two_versions_side_by_side_each_finish_their_own_rows() {
 }
 
 #[tokio::test]
-async fn a_row_of_another_version_waits_untouched_and_visible_until_a_build_that_knows_it_comes() {
+async fn a_row_of_another_version_waits_unclaimed_and_reported_until_a_matching_build_starts() {
     let pool = live().await;
     let engine = Engine::builder(pool.clone(), ())
         .register::<StrictV2>()
@@ -157,7 +157,7 @@ async fn a_row_of_another_version_waits_untouched_and_visible_until_a_build_that
 }
 
 #[tokio::test]
-async fn an_upgrade_takes_over_a_row_in_the_middle_and_writes_its_new_shape_with_its_version() {
+async fn an_upgrade_converts_a_running_instance_and_writes_its_new_state_and_version() {
     let pool = live().await;
     let engine = Engine::builder(pool, ())
         .register::<OrderV2>()
@@ -176,7 +176,7 @@ async fn an_upgrade_takes_over_a_row_in_the_middle_and_writes_its_new_shape_with
         ("pack", 1)
     );
     let running = Running::start(engine);
-    eventually("the upgraded row asks for another try", async || {
+    eventually("the upgraded instance is retried", async || {
         show().await.attempt == 1
     })
     .await;
@@ -196,7 +196,7 @@ async fn an_upgrade_takes_over_a_row_in_the_middle_and_writes_its_new_shape_with
 }
 
 #[tokio::test]
-async fn a_renamed_step_and_a_renamed_machine_still_come_home() {
+async fn rows_with_a_former_step_or_machine_name_still_run() {
     #[derive(Serialize, Deserialize)]
     struct Before;
     #[derive(Serialize, Deserialize, Default)]
@@ -251,17 +251,17 @@ async fn a_renamed_step_and_a_renamed_machine_still_come_home() {
         .unwrap()
         .id;
     let running = Running::start(engine);
-    let home = client
+    let settled = client
         .settled(gen_durable::Id::<After>::from_raw(id.raw()), 60 * SECOND)
         .await
         .unwrap()
         .unwrap();
-    assert_eq!(home.result, Ok(()));
+    assert_eq!(settled.result, Ok(()));
     running.stop().await;
 }
 
 #[tokio::test]
-async fn an_upgrade_that_fails_sets_the_row_aside_and_a_better_build_resumes_it() {
+async fn a_failed_upgrade_sets_the_row_aside_and_a_corrected_build_resumes_it() {
     #[derive(Serialize, Deserialize)]
     struct Hasty;
     impl Machine for Hasty {
@@ -292,7 +292,7 @@ async fn an_upgrade_that_fails_sets_the_row_aside_and_a_better_build_resumes_it(
     assert_eq!(
         (row.attempt, row.fsm_version),
         (0, 1),
-        "no attempt is burned"
+        "no attempt is used up"
     );
     assert!(
         row.last_error
@@ -306,7 +306,7 @@ async fn an_upgrade_that_fails_sets_the_row_aside_and_a_better_build_resumes_it(
             .build()
             .unwrap(),
     );
-    eventually("the better build finishes it", async || {
+    eventually("the corrected build finishes it", async || {
         show().await.status == Status::Done
     })
     .await;
@@ -361,7 +361,7 @@ async fn an_upgrade_and_the_version_before_it_run_side_by_side() {
 }
 
 #[tokio::test]
-async fn an_upgrade_takes_over_a_step_whose_data_is_null() {
+async fn an_upgrade_converts_a_step_with_null_data() {
     #[derive(Serialize, Deserialize)]
     struct Nulls;
     #[derive(Serialize, Deserialize, Default)]
@@ -381,7 +381,8 @@ async fn an_upgrade_takes_over_a_step_whose_data_is_null() {
         type Step = At;
         type Output = String;
         async fn step(&mut self, at: At, cx: &mut Context<'_, Self>) -> Outcome<Self> {
-            // Once more: the upgraded step is written, and read again in the new version.
+            // Retry once, so that the upgraded step is written and then decoded again in the new
+            // version.
             if cx.attempt == 0 {
                 Ok(gen_durable::retry_after(SECOND))
             } else {
@@ -393,7 +394,7 @@ async fn an_upgrade_takes_over_a_step_whose_data_is_null() {
         }
     }
     let lab = Lab::new(()).await.register::<Nulls>();
-    for (step, data, said) in [
+    for (step, data, expected) in [
         ("plain", "null", "\"plain\""),
         ("maybe", "'null'", "{\"maybe\":null}"),
         ("maybe", "'3'", "{\"maybe\":3}"),
@@ -412,7 +413,7 @@ async fn an_upgrade_takes_over_a_step_whose_data_is_null() {
             .get(0);
         lab.skip(SECOND).await;
         let result = lab.result_of(gen_durable::Id::<Nulls>::from_raw(id)).await;
-        assert_eq!(result, Some(Ok(said.to_owned())), "{step} with {data}");
+        assert_eq!(result, Some(Ok(expected.to_owned())), "{step} with {data}");
     }
 }
 
@@ -431,7 +432,7 @@ impl Job for Named {
 }
 
 #[test]
-fn a_frozen_names_test_is_one_line() {
+fn shape_returns_the_stored_names_of_a_machine_on_one_line() {
     assert_eq!(shape::<Named>(), "named v1: run");
     assert_eq!(shape::<OrderV2>(), "order v2: begin wrap");
     assert_eq!(<Named as Job>::NAME, <Named as Machine>::NAME);

@@ -1,5 +1,6 @@
-//! Exclusion of a lane or a partition key while the step of a cancelled instance still runs: the next step there begins only when that
-//! one has ended, or when the lease of its worker is over.
+//! Mutual exclusion in a lane or under a partition key while the step of a cancelled instance still
+//! runs: the next step there begins only when that step has ended, or when the lease of its worker
+//! has expired.
 
 use std::{
     collections::HashMap,
@@ -16,20 +17,20 @@ use tokio::sync::{Barrier, Semaphore};
 
 use crate::support::{Running, SOON, eventually, live, sql};
 
-/// Steps that run, in the order in which they began; the gates at which some of them wait; and the most steps that ever ran at once
-/// under one name.
+/// Shared by all steps of a test: the steps in the order in which they began, the gates at which
+/// some of them wait, and the largest number of steps that ran at the same time under one name.
 #[derive(Default, Clone)]
-struct Floor(Arc<Mutex<Inside>>);
+struct StepTracker(Arc<Mutex<Tracked>>);
 
 #[derive(Default)]
-struct Inside {
+struct Tracked {
     begun: Vec<u64>,
     running: HashMap<String, usize>,
     most: usize,
     gates: HashMap<u64, Arc<Semaphore>>,
 }
 
-impl Floor {
+impl StepTracker {
     fn gate(&self, n: u64) -> Arc<Semaphore> {
         self.0
             .lock()
@@ -50,22 +51,22 @@ impl Floor {
     }
 }
 
-/// A step that runs; dropped with its step, however that ends.
-struct Entered<'a>(&'a Floor, &'a str);
+/// Counts a step as running until it is dropped, which happens however the step ends.
+struct RunningStep<'a>(&'a StepTracker, &'a str);
 
-impl<'a> Entered<'a> {
-    fn enter(floor: &'a Floor, name: &'a str, n: u64) -> Entered<'a> {
-        let mut inside = floor.0.lock().unwrap();
-        inside.begun.push(n);
-        let count = inside.running.entry(name.to_owned()).or_default();
+impl<'a> RunningStep<'a> {
+    fn start(tracker: &'a StepTracker, name: &'a str, n: u64) -> RunningStep<'a> {
+        let mut tracked = tracker.0.lock().unwrap();
+        tracked.begun.push(n);
+        let count = tracked.running.entry(name.to_owned()).or_default();
         *count += 1;
         let count = *count;
-        inside.most = inside.most.max(count);
-        Entered(floor, name)
+        tracked.most = tracked.most.max(count);
+        RunningStep(tracker, name)
     }
 }
 
-impl Drop for Entered<'_> {
+impl Drop for RunningStep<'_> {
     fn drop(&mut self) {
         *self.0.0.lock().unwrap().running.get_mut(self.1).unwrap() -= 1;
     }
@@ -79,27 +80,27 @@ enum By {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Visit {
+struct KeyedJob {
     n: u64,
     name: String,
     by: By,
-    /// Ends when it is cancelled, instead of at its gate.
-    listens: bool,
+    /// Ends when the instance is cancelled, and not at its gate.
+    ends_on_cancel: bool,
 }
 
-impl Job for Visit {
-    const NAME: &'static str = "visit";
-    type App = Floor;
+impl Job for KeyedJob {
+    const NAME: &'static str = "keyed_job";
+    type App = StepTracker;
     type Output = u64;
     fn lane(&self) -> Option<Lane> {
-        (self.by != By::Key).then(|| Lane::new("room", &self.name))
+        (self.by != By::Key).then(|| Lane::new("lane", &self.name))
     }
     fn partition(&self) -> Option<String> {
         (self.by != By::Lane).then(|| self.name.clone())
     }
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<u64, StepError> {
-        let cancelled = self.listens.then(|| cx.cancelled());
-        let _inside = Entered::enter(cx.app, &self.name, self.n);
+        let cancelled = self.ends_on_cancel.then(|| cx.cancelled());
+        let _running = RunningStep::start(cx.app, &self.name, self.n);
         if let Some(cancelled) = cancelled {
             cancelled.await;
         }
@@ -111,12 +112,12 @@ impl Job for Visit {
     }
 }
 
-fn visit(by: By, n: u64) -> Visit {
-    Visit {
+fn keyed_job(by: By, n: u64) -> KeyedJob {
+    KeyedJob {
         n,
         name: format!("{by:?}"),
         by,
-        listens: false,
+        ends_on_cancel: false,
     }
 }
 
@@ -130,7 +131,8 @@ fn quick() -> Settings {
     }
 }
 
-/// Workers are reaped one lease after an engine has started: a short one.
+/// Returns settings with a short lease: an engine reaps expired workers only one lease after it has
+/// started.
 fn reaping() -> Settings {
     Settings {
         lease: SECOND,
@@ -139,9 +141,9 @@ fn reaping() -> Settings {
     }
 }
 
-fn start(pool: &Pool, floor: &Floor, settings: Settings) -> (Running, Health) {
-    let engine = Engine::builder(pool.clone(), floor.clone())
-        .register::<Visit>()
+fn start(pool: &Pool, tracker: &StepTracker, settings: Settings) -> (Running, Health) {
+    let engine = Engine::builder(pool.clone(), tracker.clone())
+        .register::<KeyedJob>()
         .settings(settings)
         .build()
         .unwrap();
@@ -149,28 +151,29 @@ fn start(pool: &Pool, floor: &Floor, settings: Settings) -> (Running, Health) {
     (Running::start(engine), health)
 }
 
-/// Enqueues instances one after the other.
-async fn visits(client: &Client, by: By, numbers: std::ops::Range<u64>) -> Vec<Id<Visit>> {
+/// Enqueues instances with these numbers, in one batch.
+async fn enqueue_jobs(client: &Client, by: By, numbers: std::ops::Range<u64>) -> Vec<Id<KeyedJob>> {
     let made = client
-        .enqueue_all(numbers.map(|n| visit(by, n)))
+        .enqueue_all(numbers.map(|n| keyed_job(by, n)))
         .await
         .unwrap();
     made.iter().map(|one| one.id).collect()
 }
 
-/// Work elsewhere has been enqueued, placed, picked and committed a few times: every pick since would have begun what may begin.
+/// Runs a few unrelated instances through enqueue, placement, pick and commit. Picks that happened
+/// meanwhile would have claimed the successor if it were allowed to run.
 async fn picks_pass(client: &Client) {
     for by in [By::Lane, By::Key, By::Lane] {
-        let job = Visit {
+        let job = KeyedJob {
             name: "elsewhere".into(),
-            ..visit(by, 1_000)
+            ..keyed_job(by, 1_000)
         };
         let one = client.enqueue(job).await.unwrap();
         client.settled(one.id, SOON).await.unwrap().unwrap();
     }
 }
 
-async fn done(client: &Client, id: Id<Visit>) {
+async fn done(client: &Client, id: Id<KeyedJob>) {
     assert!(
         client
             .settled(id, SOON)
@@ -182,24 +185,24 @@ async fn done(client: &Client, id: Id<Visit>) {
     );
 }
 
-/// The explanation of the instance that this one waits for.
+/// Returns the explanation of the instance that this one waits for.
 fn holder(explanation: &Explanation) -> &Explanation {
     match &explanation.blockers[0] {
         Blocker::Queued { head, .. } => head,
         Blocker::HeldBack { holder, .. } => holder,
-        other => panic!("it waits for no other: {other:?}"),
+        other => panic!("it waits for no other instance: {other:?}"),
     }
 }
 
 #[tokio::test]
 async fn the_next_step_of_a_lane_or_key_begins_only_after_a_cancelled_step_has_ended() {
     for by in [By::Lane, By::Key, By::Both] {
-        let (pool, floor) = (live().await, Floor::default());
+        let (pool, tracker) = (live().await, StepTracker::default());
         let client = Client::new(pool.clone());
-        let gate = floor.gate(0);
-        let (running, health) = start(&pool, &floor, Settings::default());
-        let ids = visits(&client, by, 0..2).await;
-        floor.has_begun(0).await;
+        let gate = tracker.gate(0);
+        let (running, health) = start(&pool, &tracker, Settings::default());
+        let ids = enqueue_jobs(&client, by, 0..2).await;
+        tracker.has_begun(0).await;
         assert!(client.cancel(ids[0], "not needed").await.unwrap());
         let settled = client.settled(ids[0], SOON).await.unwrap().unwrap();
         assert_eq!(
@@ -209,7 +212,7 @@ async fn the_next_step_of_a_lane_or_key_begins_only_after_a_cancelled_step_has_e
         );
         picks_pass(&client).await;
         assert!(
-            !floor.begun().contains(&1),
+            !tracker.begun().contains(&1),
             "{by:?}: the next step began while the cancelled one ran"
         );
         let waits = client
@@ -236,7 +239,7 @@ async fn the_next_step_of_a_lane_or_key_begins_only_after_a_cancelled_step_has_e
         gate.add_permits(1);
         done(&client, ids[1]).await;
         running.stop().await;
-        assert_eq!(floor.most(), 1, "{by:?}");
+        assert_eq!(tracker.most(), 1, "{by:?}");
         let row = client.inspect().show(ids[0].raw()).await.unwrap().unwrap();
         assert_eq!(
             (row.status, row.in_lane, row.locked_by, row.arrival),
@@ -246,42 +249,41 @@ async fn the_next_step_of_a_lane_or_key_begins_only_after_a_cancelled_step_has_e
 }
 
 #[tokio::test]
-async fn the_next_step_of_a_lane_that_a_worker_leads_begins_only_after_a_cancelled_step_has_ended()
-{
-    let (pool, floor) = (live().await, Floor::default());
+async fn the_next_step_of_a_lane_with_a_lane_worker_begins_only_after_a_cancelled_step_has_ended() {
+    let (pool, tracker) = (live().await, StepTracker::default());
     let client = Client::new(pool.clone());
-    let gate = floor.gate(1);
-    let ids = visits(&client, By::Lane, 0..4).await;
-    let (running, _) = start(&pool, &floor, Settings::default());
-    floor.has_begun(1).await;
+    let gate = tracker.gate(1);
+    let ids = enqueue_jobs(&client, By::Lane, 0..4).await;
+    let (running, _) = start(&pool, &tracker, Settings::default());
+    tracker.has_begun(1).await;
     assert!(client.cancel(ids[1], "not needed").await.unwrap());
-    // An instance that waits behind it leaves the lane at once.
+    // A cancelled instance that only waits behind it leaves the lane at once.
     assert!(client.cancel(ids[2], "nor this").await.unwrap());
     picks_pass(&client).await;
     assert!(
-        !floor.begun().contains(&3),
+        !tracker.begun().contains(&3),
         "the next step began while the cancelled one ran"
     );
     gate.add_permits(1);
     done(&client, ids[3]).await;
     running.stop().await;
-    assert_eq!(floor.most(), 1);
+    assert_eq!(tracker.most(), 1);
 }
 
 #[tokio::test]
-async fn a_cancelled_step_that_listens_ends_and_lets_the_next_begin() {
-    let (pool, floor) = (live().await, Floor::default());
+async fn a_step_that_ends_on_cancel_lets_its_successor_begin() {
+    let (pool, tracker) = (live().await, StepTracker::default());
     let client = Client::new(pool.clone());
-    let (running, _) = start(&pool, &floor, Settings::default());
+    let (running, _) = start(&pool, &tracker, Settings::default());
     for by in [By::Lane, By::Key] {
         let first = client
-            .enqueue(Visit {
-                listens: true,
-                ..visit(by, 0)
+            .enqueue(KeyedJob {
+                ends_on_cancel: true,
+                ..keyed_job(by, 0)
             })
             .await
             .unwrap();
-        let second = client.enqueue(visit(by, 1)).await.unwrap();
+        let second = client.enqueue(keyed_job(by, 1)).await.unwrap();
         eventually("it has begun", async || {
             client
                 .inspect()
@@ -297,18 +299,18 @@ async fn a_cancelled_step_that_listens_ends_and_lets_the_next_begin() {
         done(&client, second.id).await;
     }
     running.stop().await;
-    assert_eq!(floor.most(), 1);
+    assert_eq!(tracker.most(), 1);
 }
 
 #[tokio::test]
-async fn a_worker_that_stops_releases_what_its_cancelled_steps_held() {
+async fn a_stopping_worker_releases_the_lanes_and_keys_of_its_cancelled_steps() {
     for by in [By::Lane, By::Key] {
-        let (pool, floor) = (live().await, Floor::default());
+        let (pool, tracker) = (live().await, StepTracker::default());
         let client = Client::new(pool.clone());
-        let gate = floor.gate(0);
-        let (running, _) = start(&pool, &floor, quick());
-        let ids = visits(&client, by, 0..2).await;
-        floor.has_begun(0).await;
+        let gate = tracker.gate(0);
+        let (running, _) = start(&pool, &tracker, quick());
+        let ids = enqueue_jobs(&client, by, 0..2).await;
+        tracker.has_begun(0).await;
         assert!(client.cancel(ids[0], "not needed").await.unwrap());
         running.stop().await;
         let row = client.inspect().show(ids[0].raw()).await.unwrap().unwrap();
@@ -322,9 +324,9 @@ async fn a_worker_that_stops_releases_what_its_cancelled_steps_held() {
                 .unwrap()
                 .get::<_, i64>(0),
             0,
-            "it holds nothing"
+            "the stopped worker has no row"
         );
-        let (running, _) = start(&pool, &floor, quick());
+        let (running, _) = start(&pool, &tracker, quick());
         done(&client, ids[1]).await;
         gate.add_permits(1);
         running.stop().await;
@@ -333,8 +335,9 @@ async fn a_worker_that_stops_releases_what_its_cancelled_steps_held() {
 
 const EXPIRED: &str = "00000000-0000-0000-0000-00000000000d";
 
-/// A worker whose process was killed while it ran this instance, which was cancelled before.
-async fn cancelled_on(pool: &Pool, worker: &str, id: Id<Visit>) {
+/// Makes the row look as if this worker had claimed the instance, the instance was cancelled, and
+/// the process of the worker was killed while its step ran.
+async fn cancelled_on(pool: &Pool, worker: &str, id: Id<KeyedJob>) {
     let schema = pool.schema();
     let cancelled = format!(
         "select {schema}.place(0, 1000);
@@ -346,11 +349,11 @@ async fn cancelled_on(pool: &Pool, worker: &str, id: Id<Visit>) {
 }
 
 #[tokio::test]
-async fn the_end_of_a_lease_releases_what_a_cancelled_step_of_that_worker_held() {
+async fn an_expired_lease_releases_the_lanes_and_keys_of_cancelled_steps() {
     for by in [By::Lane, By::Key, By::Both] {
-        let (pool, floor) = (live().await, Floor::default());
+        let (pool, tracker) = (live().await, StepTracker::default());
         let client = Client::new(pool.clone());
-        let ids = visits(&client, by, 0..2).await;
+        let ids = enqueue_jobs(&client, by, 0..2).await;
         cancelled_on(&pool, EXPIRED, ids[0]).await;
         let schema = pool.schema();
         let worker = |lease: &str| {
@@ -364,16 +367,19 @@ async fn the_end_of_a_lease_releases_what_a_cancelled_step_of_that_worker_held()
         sql.batch_execute(&worker("statement_timestamp() + interval '1 hour'"))
             .await
             .unwrap();
-        let (running, _) = start(&pool, &floor, reaping());
+        let (running, _) = start(&pool, &tracker, reaping());
         picks_pass(&client).await;
-        assert!(!floor.begun().contains(&1), "{by:?}: its lease is not over");
+        assert!(
+            !tracker.begun().contains(&1),
+            "{by:?}: its lease has not expired"
+        );
         sql.batch_execute(&worker("statement_timestamp() - interval '1 hour'"))
             .await
             .unwrap();
         done(&client, ids[1]).await;
         let is_gone =
             format!("select not exists (select from {schema}.workers where id = '{EXPIRED}')");
-        eventually("it is buried", async || {
+        eventually("the row of the expired worker is deleted", async || {
             sql.query_one(&is_gone, &[]).await.unwrap().get(0)
         })
         .await;
@@ -381,34 +387,37 @@ async fn the_end_of_a_lease_releases_what_a_cancelled_step_of_that_worker_held()
     }
 }
 
-/// The row of the worker may be gone as well: an engine grants it one lease and then reaps it.
+/// The row of the worker may be missing too: an engine then grants it one lease period and reaps it
+/// after that.
 #[tokio::test]
-async fn a_cancelled_step_of_a_worker_without_a_lease_is_released() {
-    let (pool, floor) = (live().await, Floor::default());
+async fn a_cancelled_step_of_a_worker_without_a_lease_row_is_released() {
+    let (pool, tracker) = (live().await, StepTracker::default());
     let client = Client::new(pool.clone());
-    let ids = visits(&client, By::Lane, 0..2).await;
+    let ids = enqueue_jobs(&client, By::Lane, 0..2).await;
     cancelled_on(&pool, EXPIRED, ids[0]).await;
-    let (running, _) = start(&pool, &floor, reaping());
+    let (running, _) = start(&pool, &tracker, reaping());
     done(&client, ids[1]).await;
     running.stop().await;
 }
 
-/// The worker lives and does not know of it: the answer of a release was lost, or of the commit that let it begin.
+/// The worker is alive and does not know that it holds the row: it lost the response to a release,
+/// or to the commit that promoted the instance.
 #[tokio::test]
 async fn a_cancelled_step_that_its_worker_does_not_know_is_released() {
     for by in [By::Lane, By::Key] {
-        let (pool, floor) = (live().await, Floor::default());
+        let (pool, tracker) = (live().await, StepTracker::default());
         let client = Client::new(pool.clone());
-        let (running, health) = start(&pool, &floor, quick());
+        let (running, health) = start(&pool, &tracker, quick());
         eventually("the engine runs", async || health.is_ready()).await;
-        // In a queue that the engine does not work, so that only the release brings it on.
-        let ids = visits(&client, By::Lane, 0..1).await;
+        // Run one instance to completion first, so that the engine is known to claim and commit.
+        let ids = enqueue_jobs(&client, By::Lane, 0..1).await;
         done(&client, ids[0]).await;
-        let gate = floor.gate(1);
-        let ids = visits(&client, by, 1..3).await;
-        floor.has_begun(1).await;
+        let gate = tracker.gate(1);
+        let ids = enqueue_jobs(&client, by, 1..3).await;
+        tracker.has_begun(1).await;
         assert!(client.cancel(ids[0], "not needed").await.unwrap());
-        // As if another had asked for it: the epoch that the worker knows is not the one before the cancel.
+        // Raise the epoch beyond the value that the worker knows: its own release would not match
+        // the row, so only the search for lost claims can release it.
         let other = format!(
             "update {}.instances set claim_epoch = claim_epoch + 5 where id = {}",
             pool.schema(),
@@ -423,9 +432,9 @@ async fn a_cancelled_step_that_its_worker_does_not_know_is_released() {
 
 #[tokio::test]
 async fn a_cancelled_instance_is_not_retried_nor_collected_while_its_step_runs() {
-    let (pool, floor) = (live().await, Floor::default());
+    let (pool, tracker) = (live().await, StepTracker::default());
     let client = Client::new(pool.clone());
-    let gate = floor.gate(0);
+    let gate = tracker.gate(0);
     let kept = Some(Duration::ZERO);
     let settings = Settings {
         retention: kept,
@@ -433,9 +442,9 @@ async fn a_cancelled_instance_is_not_retried_nor_collected_while_its_step_runs()
         collect_every: SECOND / 100,
         ..quick()
     };
-    let (running, _) = start(&pool, &floor, settings);
-    let ids = visits(&client, By::Lane, 0..2).await;
-    floor.has_begun(0).await;
+    let (running, _) = start(&pool, &tracker, settings);
+    let ids = enqueue_jobs(&client, By::Lane, 0..2).await;
+    tracker.has_begun(0).await;
     assert!(client.cancel(ids[0], "not needed").await.unwrap());
     let refused = client
         .operate()
@@ -444,35 +453,38 @@ async fn a_cancelled_instance_is_not_retried_nor_collected_while_its_step_runs()
         .unwrap_err();
     assert!(refused.to_string().contains("has not ended"), "{refused}");
     let other = client
-        .enqueue(Visit {
+        .enqueue(KeyedJob {
             name: "elsewhere".into(),
-            ..visit(By::Lane, 9)
+            ..keyed_job(By::Lane, 9)
         })
         .await
         .unwrap()
         .id
         .raw();
-    eventually("another is collected", async || {
+    eventually("another instance is collected", async || {
         client.inspect().show(other).await.unwrap().is_none()
     })
     .await;
     assert!(client.inspect().show(ids[0].raw()).await.unwrap().is_some());
     gate.add_permits(1);
-    eventually("it is collected", async || {
+    eventually("the cancelled instance is collected", async || {
         client.inspect().show(ids[0].raw()).await.unwrap().is_none()
     })
     .await;
-    eventually("the next has run", async || floor.begun().contains(&1)).await;
+    eventually("the successor has run", async || {
+        tracker.begun().contains(&1)
+    })
+    .await;
     running.stop().await;
 }
 
 #[tokio::test]
-async fn a_lab_releases_what_a_step_held_that_was_cancelled_while_it_ran() {
-    let floor = Floor::default();
-    let lab = Lab::new(floor.clone()).await.register::<Visit>();
+async fn a_lab_releases_the_lane_and_key_of_a_step_cancelled_while_it_ran() {
+    let tracker = StepTracker::default();
+    let lab = Lab::new(tracker.clone()).await.register::<KeyedJob>();
     for by in [By::Lane, By::Key] {
-        let ids = visits(&lab, by, 0..2).await;
-        let gate = floor.gate(0);
+        let ids = enqueue_jobs(&lab, by, 0..2).await;
+        let gate = tracker.gate(0);
         let cancel = async {
             eventually("it runs", async || {
                 lab.row_of(ids[0]).await.status == Status::Executing
@@ -486,17 +498,17 @@ async fn a_lab_releases_what_a_step_held_that_was_cancelled_while_it_ran() {
         assert_eq!(lab.status_of(ids[1]).await, Status::Done, "{by:?}");
         gate.forget_permits(1);
     }
-    assert_eq!(floor.most(), 1);
+    assert_eq!(tracker.most(), 1);
 }
 
-/// Ends only when the steps of two lanes and of two partition keys are all inside.
+/// A job that ends only when the steps of two lanes and of two partition keys run at the same time.
 #[derive(Serialize, Deserialize)]
-struct Meet {
+struct Meeting {
     lane: Option<u64>,
     key: Option<u64>,
 }
 
-impl Job for Meet {
+impl Job for Meeting {
     const NAME: &'static str = "meet";
     type App = Arc<Barrier>;
     type Output = ();
@@ -517,15 +529,15 @@ async fn two_lanes_and_two_keys_run_at_the_same_time() {
     let pool = live().await;
     let client = Client::new(pool.clone());
     let engine = Engine::builder(pool.clone(), Arc::new(Barrier::new(4)))
-        .register::<Meet>()
+        .register::<Meeting>()
         .build()
         .unwrap();
     let running = Running::start(engine);
-    let lane = |n| Meet {
+    let lane = |n| Meeting {
         lane: Some(n),
         key: None,
     };
-    let key = |n| Meet {
+    let key = |n| Meeting {
         lane: None,
         key: Some(n),
     };

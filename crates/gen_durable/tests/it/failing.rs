@@ -1,4 +1,4 @@
-//! Failures that a host hears of: the failure hook, and outages that only one step meets.
+//! Failures reported to the host: the failure hook, and outages that only one step encounters.
 
 use std::sync::{
     Arc, Mutex,
@@ -12,14 +12,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::support::{SOON, eventually, live, sql};
 
-/// Failures in the order in which the hook was told of them.
+/// Failures in the order in which the hook received them.
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<Vec<InstanceFailure>>>);
+struct Reported(Arc<Mutex<Vec<InstanceFailure>>>);
 
-impl Told {
-    /// Machine, id, step, attempt, error and status of each.
+impl Reported {
+    /// Returns machine, id, step, attempt, error and status of each failure.
     fn all(&self) -> Vec<(String, i64, String, u32, String, Status)> {
-        let told = self.0.lock().unwrap();
+        let reported = self.0.lock().unwrap();
         let one = |f: &InstanceFailure| {
             (
                 f.machine.clone(),
@@ -30,7 +30,7 @@ impl Told {
                 f.status,
             )
         };
-        told.iter().map(one).collect()
+        reported.iter().map(one).collect()
     }
 }
 
@@ -59,16 +59,17 @@ fn fails(why: &str) -> Fails {
 }
 
 #[tokio::test]
-async fn the_failure_hook_is_called_once_for_each_instance_that_fails_for_good_or_is_set_aside() {
-    let (pool, told) = (live().await, Told::default());
-    let (hears, first) = (told.clone(), AtomicBool::new(true));
+async fn the_failure_hook_is_called_once_for_each_instance_that_fails_permanently_or_is_set_aside()
+{
+    let (pool, reported) = (live().await, Reported::default());
+    let (recorder, first) = (reported.clone(), AtomicBool::new(true));
     let engine = Engine::builder(pool.clone(), ())
         .register::<Fails>()
         .on_failure(move |failure| {
-            hears.0.lock().unwrap().push(failure.clone());
+            recorder.0.lock().unwrap().push(failure.clone());
             assert!(
                 !first.swap(false, Ordering::SeqCst),
-                "a hook that panics is called for the next failure all the same"
+                "a hook that panics is still called for the next failure"
             );
         });
     let engine = engine.build().unwrap();
@@ -85,20 +86,23 @@ async fn the_failure_hook_is_called_once_for_each_instance_that_fails_for_good_o
             .result
             .is_err()
     );
-    let strange = client
+    let undecodable = client
         .enqueue(fails("never read"))
         .after(SECOND)
         .await
         .unwrap()
         .id;
     let broken = format!(
-        "update {}.instances set state = '[]' where id = {strange}",
+        "update {}.instances set state = '[]' where id = {undecodable}",
         pool.schema()
     );
     sql().await.batch_execute(&broken).await.unwrap();
-    eventually("both were told", async || told.all().len() == 2).await;
+    eventually("the hook received both failures", async || {
+        reported.all().len() == 2
+    })
+    .await;
     running.stop().await.unwrap();
-    let all = told.all();
+    let all = reported.all();
     let expected = (
         "fails".into(),
         failed.raw(),
@@ -108,25 +112,25 @@ async fn the_failure_hook_is_called_once_for_each_instance_that_fails_for_good_o
         Status::Failed,
     );
     assert_eq!(all[0], expected);
-    assert_eq!((all[1].1, all[1].5), (strange.raw(), Status::Stuck));
+    assert_eq!((all[1].1, all[1].5), (undecodable.raw(), Status::Stuck));
     assert!(all[1].4.contains("cannot be decoded"), "{}", all[1].4);
 }
 
 #[tokio::test]
-async fn the_failure_hook_is_called_for_an_instance_whose_last_worker_died() {
-    let (pool, told) = (live().await, Told::default());
-    let hears = told.clone();
+async fn the_failure_hook_is_called_for_an_instance_set_aside_after_worker_crashes() {
+    let (pool, reported) = (live().await, Reported::default());
+    let recorder = reported.clone();
     let client = gen_durable::Client::new(pool.clone());
     let id = client.enqueue(fails("never run")).await.unwrap().id;
-    let dead = "dead0000-0000-0000-0000-00000000000f";
-    let died = format!(
-        "update S.instances set status = 'executing', locked_by = '{dead}', crash_count = 1, attempt = 1, begun_epoch = claim_epoch;
+    let expired = "dead0000-0000-0000-0000-00000000000f";
+    let crash = format!(
+        "update S.instances set status = 'executing', locked_by = '{expired}', crash_count = 1, attempt = 1, begun_epoch = claim_epoch;
          insert into S.workers (id, lease_expires_at, host, pid, queues, machines)
-         values ('{dead}', statement_timestamp() - interval '1 h', 'far', 7, '{{}}', '{{}}')"
+         values ('{expired}', statement_timestamp() - interval '1 h', 'far', 7, '{{}}', '{{}}')"
     );
     sql()
         .await
-        .batch_execute(&died.replace("S.", &format!("{}.", pool.schema())))
+        .batch_execute(&crash.replace("S.", &format!("{}.", pool.schema())))
         .await
         .unwrap();
     let settings = Settings {
@@ -140,38 +144,42 @@ async fn the_failure_hook_is_called_for_an_instance_whose_last_worker_died() {
         .register::<Fails>()
         .settings(settings);
     let running = engine
-        .on_failure(move |failure| hears.0.lock().unwrap().push(failure.clone()))
+        .on_failure(move |failure| recorder.0.lock().unwrap().push(failure.clone()))
         .build()
         .unwrap()
         .start();
-    eventually("it was told", async || !told.all().is_empty()).await;
+    eventually("the hook received the failure", async || {
+        !reported.all().is_empty()
+    })
+    .await;
     running.stop().await.unwrap();
-    let died = "its worker died 2 times while it ran";
+    let error = "its worker died 2 times while it ran";
     assert_eq!(
-        told.all(),
+        reported.all(),
         [(
             "fails".into(),
             id.raw(),
             "run".into(),
             1,
-            died.into(),
+            error.into(),
             Status::Stuck
         )]
     );
 }
 
-/// What a [`Trying`] does with its transaction.
+/// The way in which [`Trying`] uses its transaction.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq)]
 enum Tries {
-    /// A statement that the role's timeout ends.
+    /// Runs a statement that exceeds the statement timeout.
     Long,
-    /// A statement that needs too much memory.
+    /// Runs a statement that needs too much memory.
     Large,
-    /// To leave it idle for longer than the server allows, and then to end with it.
+    /// Leaves the transaction idle for longer than the server allows, and then commits its result
+    /// with it.
     Idle,
 }
 
-/// Counts its runs.
+/// A machine that counts its runs.
 #[derive(Serialize, Deserialize)]
 struct Trying {
     tries: Tries,
@@ -215,8 +223,8 @@ enum Step {
     Try,
 }
 
-/// How a [`Trying`] fails, and after how many runs.
-async fn tried(tries: Tries) -> (String, usize) {
+/// Returns the error with which a [`Trying`] fails, and the number of its runs.
+async fn outcome_of(tries: Tries) -> (String, usize) {
     let (pool, runs) = (live().await, Arc::new(AtomicUsize::new(0)));
     let settings = Settings {
         heartbeat: SECOND / 10,
@@ -234,7 +242,7 @@ async fn tried(tries: Tries) -> (String, usize) {
         .settled(id, SOON)
         .await
         .unwrap()
-        .unwrap_or_else(|| panic!("{tries:?} is tried for ever"));
+        .unwrap_or_else(|| panic!("{tries:?} never settles"));
     running.stop().await.unwrap();
     (
         settled.result.unwrap_err().message,
@@ -243,26 +251,26 @@ async fn tried(tries: Tries) -> (String, usize) {
 }
 
 #[tokio::test]
-async fn a_statement_of_a_step_that_exceeds_the_roles_timeout_is_the_steps_failure() {
-    let (error, runs) = tried(Tries::Long).await;
+async fn a_statement_that_exceeds_the_statement_timeout_fails_its_step() {
+    let (error, runs) = outcome_of(Tries::Long).await;
     assert!(error.contains("statement timeout"), "{error}");
     assert_eq!(runs, 1);
 }
 
 #[tokio::test]
-async fn an_outage_that_a_step_meets_again_and_again_while_the_lease_is_renewed_is_its_failure() {
+async fn an_outage_that_recurs_in_one_step_while_the_lease_is_renewed_fails_the_step() {
     for (tries, what) in [
         (Tries::Large, "out of memory"),
-        (Tries::Idle, "its transaction"),
+        (Tries::Idle, "the step's transaction"),
     ] {
-        let (error, runs) = tried(tries).await;
+        let (error, runs) = outcome_of(tries).await;
         assert!(
             error.contains("5 times in a row") && error.contains(what),
             "{tries:?}: {error}"
         );
         assert!(
             runs >= 5,
-            "{tries:?}: an outage is not a failure at once, and it ran {runs} times"
+            "{tries:?}: the first outages are not failures, and it ran {runs} times"
         );
     }
 }

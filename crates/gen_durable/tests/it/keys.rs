@@ -1,4 +1,5 @@
-//! A key that an instance of another machine holds, the order of children that have keys, and dedup keys of signals.
+//! Keys held by instances of another machine, the order of children that have keys, and dedup keys
+//! of signals.
 
 use std::time::Duration;
 
@@ -36,11 +37,11 @@ fn with_key<J>(job: impl Fn(Option<String>) -> J, key: &str) -> J {
     job(Some(key.to_owned()))
 }
 
-/// What a step makes that has a key.
+/// The kind of keyed instance that a step creates.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq)]
 enum Makes {
     Child,
-    Rider,
+    Outbox,
 }
 #[derive(Serialize, Deserialize)]
 struct Maker {
@@ -62,7 +63,7 @@ impl Machine for Maker {
         match (at, self.makes) {
             (At::Made, _) => Ok(done(())),
             (At::Make, Makes::Child) => Ok(spawn([shipment]).then(At::Made).forever()),
-            (At::Make, Makes::Rider) => Ok(next(At::Made).and_enqueue(shipment)),
+            (At::Make, Makes::Outbox) => Ok(next(At::Made).and_enqueue(shipment)),
         }
     }
     fn policy(&self, _: &At) -> Policy {
@@ -71,7 +72,7 @@ impl Machine for Maker {
 }
 
 #[tokio::test]
-async fn a_key_that_an_instance_of_another_machine_holds_is_an_error_that_names_the_holder() {
+async fn an_enqueue_with_a_key_held_by_another_machine_fails_and_names_the_holder() {
     let lab = Lab::new(())
         .await
         .register::<Invoice>()
@@ -111,9 +112,9 @@ async fn a_key_that_an_instance_of_another_machine_holds_is_an_error_that_names_
             .await
             .unwrap()
             .is_new,
-        "the same machine: no error"
+        "a key held by the same machine is no error"
     );
-    for makes in [Makes::Child, Makes::Rider] {
+    for makes in [Makes::Child, Makes::Outbox] {
         let maker = lab.enqueue(Maker { makes }).await.unwrap().id;
         lab.drain().await;
         let failure = lab.result_of(maker).await.unwrap().unwrap_err();
@@ -124,14 +125,14 @@ async fn a_key_that_an_instance_of_another_machine_holds_is_an_error_that_names_
 }
 
 #[tokio::test]
-async fn a_key_held_under_a_former_name_of_the_machine_is_its_own() {
+async fn a_key_held_under_a_former_machine_name_counts_as_the_same_machine() {
     let lab = Lab::new(()).await.register::<Invoice>();
     let holder = lab.enqueue(with_key(Invoice, "order:1")).await.unwrap().id;
     let again = lab.enqueue(with_key(Bill, "order:1")).await.unwrap();
     assert_eq!((again.id.raw(), again.is_new), (holder.raw(), false));
 }
 
-/// Spawns children whose keys are in no order, some without.
+/// Spawns children with unsorted keys, some without a key.
 #[derive(Serialize, Deserialize)]
 struct Family;
 impl Machine for Family {
@@ -156,7 +157,7 @@ impl Machine for Family {
 const NAMES: [Option<&str>; 6] = [Some("z"), None, Some("b"), Some("y"), None, Some("a")];
 
 #[tokio::test]
-async fn children_come_in_spawn_order_also_when_some_have_keys() {
+async fn children_are_returned_in_spawn_order_when_some_have_keys() {
     let lab = Lab::new(())
         .await
         .register::<Family>()
@@ -167,10 +168,10 @@ async fn children_come_in_spawn_order_also_when_some_have_keys() {
     assert_eq!(seen.iter().map(Option::as_deref).collect::<Vec<_>>(), NAMES);
 }
 
-/// Counts what it is told until it has heard enough.
+/// Counts the signals that it receives, until it has enough of them.
 #[derive(Serialize, Deserialize)]
 struct Meter {
-    heard: usize,
+    received: usize,
     enough: usize,
 }
 #[derive(Serialize, Deserialize)]
@@ -192,9 +193,9 @@ impl Machine for Meter {
         match at {
             At::Make => Ok(wait_for::<Tick>().then(At::Made).forever()),
             At::Made => {
-                self.heard += cx.awaited::<Tick>()?.len();
-                Ok(if self.heard >= self.enough {
-                    done(self.heard)
+                self.received += cx.awaited::<Tick>()?.len();
+                Ok(if self.received >= self.enough {
+                    done(self.received)
                 } else {
                     next(At::Make)
                 })
@@ -204,11 +205,11 @@ impl Machine for Meter {
 }
 
 #[tokio::test]
-async fn a_duplicate_of_an_accepted_signal_is_a_duplicate_also_after_the_instance_has_settled() {
+async fn a_repeated_signal_is_a_duplicate_after_the_instance_has_settled() {
     let lab = Lab::new(()).await.register::<Meter>();
     let id = lab
         .enqueue(Meter {
-            heard: 0,
+            received: 0,
             enough: 1,
         })
         .await
@@ -230,7 +231,7 @@ async fn a_duplicate_of_an_accepted_signal_is_a_duplicate_also_after_the_instanc
     let again = lab
         .signal_or_start(
             Meter {
-                heard: 0,
+                received: 0,
                 enough: 1,
             },
             Tick,
@@ -245,7 +246,7 @@ async fn a_duplicate_of_an_accepted_signal_is_a_duplicate_also_after_the_instanc
     ] {
         assert!(
             other.unwrap_err().is_no_target(),
-            "what was not accepted is not a duplicate"
+            "a signal that was not accepted is not a duplicate"
         );
     }
 }
@@ -268,7 +269,7 @@ async fn dedup_keys_of_consumed_signals_are_forgotten_after_their_retention_whil
     let running = Running::start(engine);
     let id = client
         .enqueue(Meter {
-            heard: 0,
+            received: 0,
             enough: 3,
         })
         .await
@@ -281,7 +282,7 @@ async fn dedup_keys_of_consumed_signals_are_forgotten_after_their_retention_whil
     for _ in 0..2 {
         assert!(
             client.signal(id, Tick).once("evt-7").await.unwrap(),
-            "forgotten: it counts again"
+            "the dedup key was collected, so the signal counts again"
         );
         eventually("the consumed signal is collected", async || {
             kept().await == 0
@@ -293,13 +294,13 @@ async fn dedup_keys_of_consumed_signals_are_forgotten_after_their_retention_whil
         .settled(id, SOON)
         .await
         .unwrap()
-        .expect("it heard enough");
+        .expect("it received enough signals");
     assert_eq!(settled.result, Ok(3));
     running.stop().await;
 }
 
 #[tokio::test]
-async fn a_signal_that_waits_keeps_its_dedup_key_whatever_the_retention() {
+async fn an_unconsumed_signal_keeps_its_dedup_key_for_any_retention() {
     let pool = live().await;
     let settings = Settings {
         dedup_retention: Some(Duration::from_millis(1)),
@@ -312,10 +313,10 @@ async fn a_signal_that_waits_keeps_its_dedup_key_whatever_the_retention() {
         .build()
         .unwrap();
     let client = engine.client();
-    // It has not begun, so nothing of its inbox is consumed.
+    // The instance has not started, so no signal in its inbox is consumed.
     let id = client
         .enqueue(Meter {
-            heard: 0,
+            received: 0,
             enough: 1,
         })
         .after(DAY)
@@ -323,7 +324,8 @@ async fn a_signal_that_waits_keeps_its_dedup_key_whatever_the_retention() {
         .unwrap()
         .id;
     assert!(client.signal(id, Tick).once("evt-7").await.unwrap());
-    // Collected by the same look that passes over the one above: consumed long ago.
+    // A signal consumed long ago. The collection that deletes it must keep the unconsumed one
+    // above.
     let insert = format!(
         "insert into {}.signals (target_id, name, payload, dedup_key, consumed_at) values ({id}, 'tick', 'null', 'old', '2020-01-01')",
         pool.schema()
@@ -335,7 +337,7 @@ async fn a_signal_that_waits_keeps_its_dedup_key_whatever_the_retention() {
         pool.schema()
     );
     let client_sql = sql().await;
-    eventually("the old one is collected", async || {
+    eventually("the old signal is collected", async || {
         client_sql
             .query_one(&count, &[])
             .await

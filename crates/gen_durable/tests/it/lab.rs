@@ -1,4 +1,5 @@
-//! The testing kit with tables of the app's own, and what it does where an engine would not panic.
+//! Tests of [`Lab`], the testing kit: an app with tables of its own in the lab's schema, and
+//! failures that the lab reports as an engine does, without a panic.
 
 use gen_durable::{
     Context, Event, Failure, Filter, Job, Lab, MINUTE, Machine, Outcome, Poison, Policy,
@@ -82,7 +83,8 @@ async fn steps_and_the_apps_own_connections_use_tables_of_the_app_in_the_labs_sc
     tx.commit().await.unwrap();
 }
 
-/// The deferred constraint refuses the second deposit at COMMIT. An engine calls `handle`, and so does a lab.
+/// The deferred constraint refuses the second deposit at COMMIT. An engine calls `handle`, and so
+/// does a lab.
 #[tokio::test]
 async fn a_refused_commit_of_a_steps_own_transaction_calls_its_handler() {
     let lab = bank().await;

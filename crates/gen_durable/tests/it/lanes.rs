@@ -1,4 +1,5 @@
-//! Lanes: one whole instance at a time, in order of enqueueing, and a retry keeps its place.
+//! Lanes: one whole instance at a time, in order of enqueueing. An instance that is retried keeps
+//! its lane position.
 
 use std::{
     sync::{
@@ -16,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, SOON, eventually, live, sql};
 
-/// What ran, in the order in which it began.
+/// The instances that ran, in the order in which they began.
 #[derive(Default, Clone)]
 struct Book(Arc<Mutex<Vec<(String, u64)>>>);
 
@@ -39,7 +40,8 @@ impl Book {
 struct Deploy {
     server: String,
     n: u64,
-    /// How often it fails before it succeeds; `None`: for good, at once.
+    /// The number of attempts that fail before one succeeds. With `None` the first attempt fails
+    /// for good.
     fails: Option<u32>,
     blocks: bool,
 }
@@ -83,7 +85,7 @@ fn deploy(server: &str, n: u64) -> Deploy {
 }
 
 #[tokio::test]
-async fn a_lane_runs_one_after_the_other_in_order_of_enqueueing() {
+async fn a_lane_runs_its_instances_one_after_the_other_in_enqueue_order() {
     let book = Book::default();
     let lab = Lab::new(book.clone()).await.register::<Deploy>();
     let jobs: Vec<Deploy> = (0..20)
@@ -99,7 +101,7 @@ async fn a_lane_runs_one_after_the_other_in_order_of_enqueueing() {
 }
 
 #[tokio::test]
-async fn a_head_in_backoff_keeps_its_place_and_other_lanes_go_on() {
+async fn a_head_in_backoff_keeps_its_lane_position_and_does_not_delay_other_lanes() {
     let book = Book::default();
     let lab = Lab::new(book.clone()).await.register::<Deploy>();
     let first = lab
@@ -121,7 +123,7 @@ async fn a_head_in_backoff_keeps_its_place_and_other_lanes_go_on() {
 }
 
 #[tokio::test]
-async fn a_head_that_fails_for_good_lets_the_lane_go_on_unless_it_blocks() {
+async fn a_lane_continues_after_a_failed_head_unless_the_head_blocks_on_failure() {
     let book = Book::default();
     let lab = Lab::new(book.clone()).await.register::<Deploy>();
     lab.enqueue(Deploy {
@@ -148,7 +150,7 @@ async fn a_head_that_fails_for_good_lets_the_lane_go_on_unless_it_blocks() {
 }
 
 #[tokio::test]
-async fn a_cancelled_head_lets_the_lane_go_on_and_a_cancelled_entry_is_passed_over() {
+async fn a_lane_continues_after_a_cancelled_head_and_skips_cancelled_entries() {
     let book = Book::default();
     let lab = Lab::new(book.clone()).await.register::<Deploy>();
     let head = lab
@@ -204,7 +206,7 @@ impl Machine for Ask {
 }
 
 #[tokio::test]
-async fn a_head_that_waits_for_a_signal_keeps_the_lane_and_machines_share_it() {
+async fn a_head_that_waits_for_a_signal_keeps_a_lane_that_two_machines_share() {
     let book = Book::default();
     let lab = Lab::new(book.clone())
         .await
@@ -256,7 +258,7 @@ impl Machine for Parent {
 }
 
 #[tokio::test]
-async fn a_child_in_the_lane_that_its_waiting_parent_has_is_refused() {
+async fn a_child_in_the_lane_of_its_waiting_parent_is_refused() {
     let book = Book::default();
     let lab = Lab::new(book.clone())
         .await
@@ -308,7 +310,7 @@ async fn a_child_in_the_lane_that_its_waiting_parent_has_is_refused() {
     running.await.unwrap().unwrap();
 }
 
-/// Each has a lane and spawns a child into the lane of the other.
+/// Each of two parents has a lane and spawns a child into the lane of the other.
 #[tokio::test]
 async fn a_spawn_that_closes_a_cycle_of_lanes_is_refused() {
     let book = Book::default();
@@ -337,7 +339,8 @@ async fn a_spawn_that_closes_a_cycle_of_lanes_is_refused() {
         refused.message
     );
     lab.result_of(made[0].id).await.unwrap().unwrap();
-    // Lanes that wait for one another in one order are none: the child of the last runs, and then the one before it joins.
+    // A chain of lanes that wait in one direction is no cycle: the child of the last parent runs,
+    // and then each parent before it joins.
     let made = lab
         .enqueue_all([parent("a", "b"), parent("b", "c"), parent("c", "d")])
         .await
@@ -358,13 +361,13 @@ async fn a_priority_does_not_reorder_a_lane() {
             .await
             .unwrap();
     }
-    // Of two heads the more urgent goes first.
+    // Of the heads of two lanes, the picker claims the one with the more urgent priority first.
     lab.enqueue(deploy("b", 5)).priority(-1).await.unwrap();
     assert!(lab.step().await);
     assert_eq!((book.of("a"), book.of("b")), (vec![], vec![5]));
     lab.drain().await;
     assert_eq!(book.of("a"), [1, 2, 3, 4]);
-    // And in a worker that leads the lane.
+    // The same order holds in a lane worker, which runs the lane without claiming each instance.
     let engine = Engine::builder(lab.pool().clone(), book.clone())
         .register::<Deploy>()
         .build()
@@ -376,7 +379,7 @@ async fn a_priority_does_not_reorder_a_lane() {
             .unwrap();
     }
     let running = Running::start(engine);
-    eventually("all have run", async || book.of("a").len() == 8).await;
+    eventually("all instances have run", async || book.of("a").len() == 8).await;
     running.stop().await;
     assert_eq!(book.of("a"), [1, 2, 3, 4, 6, 7, 8, 9]);
 }
@@ -413,21 +416,21 @@ async fn an_engine_drains_many_lanes_each_in_order() {
     running.await.unwrap().unwrap();
 }
 
-/// The first ends at once. The second keeps the only thread of its host, as steps should not, until the first is seen to be done.
-/// The others cannot begin before that.
+/// Job 0 ends at once. Job 1 blocks the only thread of its runtime, as steps should not, until job
+/// 0 is committed as done. The other jobs cannot begin before that.
 #[derive(Serialize, Deserialize)]
-struct Hog(u64);
+struct BlockingJob(u64);
 
-struct Sty {
-    /// The first has begun.
+struct HogApp {
+    /// Set when job 0 has begun.
     begun: AtomicBool,
-    /// The first was seen to be done.
-    told: Mutex<std::sync::mpsc::Receiver<()>>,
+    /// Receives a message when job 0 is committed as done.
+    first_is_done: Mutex<std::sync::mpsc::Receiver<()>>,
 }
 
-impl Job for Hog {
+impl Job for BlockingJob {
     const NAME: &'static str = "hog";
-    type App = Sty;
+    type App = HogApp;
     type Output = bool;
     fn lane(&self) -> Option<Lane> {
         Some(Lane::new("hog", self.0))
@@ -437,35 +440,42 @@ impl Job for Hog {
         if self.0 != 1 {
             return Ok(true);
         }
-        // The picker and the sweep may claim at once, so that the second comes here before the first.
+        // The picker and the sweep may claim at the same time, so that job 1 begins before job 0.
         while !cx.app.begun.load(Ordering::SeqCst) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        Ok(cx.app.told.lock().unwrap().recv_timeout(SOON / 2).is_ok())
+        Ok(cx
+            .app
+            .first_is_done
+            .lock()
+            .unwrap()
+            .recv_timeout(SOON / 2)
+            .is_ok())
     }
 }
 
 #[tokio::test]
-async fn what_has_ended_is_committed_also_while_the_others_of_its_group_cannot_begin() {
+async fn a_finished_step_is_committed_while_other_jobs_of_its_batch_cannot_begin() {
     let pool = live().await;
-    let (tell, told) = std::sync::mpsc::channel();
-    let sty = Sty {
+    let (announce_done, first_is_done) = std::sync::mpsc::channel();
+    let app = HogApp {
         begun: AtomicBool::new(false),
-        told: Mutex::new(told),
+        first_is_done: Mutex::new(first_is_done),
     };
     let running = Running::start(
-        Engine::builder(pool.clone(), sty)
-            .register::<Hog>()
+        Engine::builder(pool.clone(), app)
+            .register::<BlockingJob>()
             .build()
             .unwrap(),
     );
     let client = Client::new(pool.clone());
-    // Until both committers have had something to do, and wait for more.
+    // Runs jobs one by one until both committers have committed a result and wait for more.
     for n in 10..20 {
-        let before = client.enqueue(Hog(n)).await.unwrap();
+        let before = client.enqueue(BlockingJob(n)).await.unwrap();
         client.settled(before.id, SOON).await.unwrap().unwrap();
     }
-    // Before the enqueue: the second may keep the thread of this test before the enqueue has answered.
+    // The watch begins before the enqueue: job 1 may block the thread of this test before the
+    // enqueue returns.
     let first = format!(
         "select coalesce(bool_or(status = 'done'), false) from {}.instances where lane_key = 'hog:0'",
         pool.schema()
@@ -477,19 +487,19 @@ async fn what_has_ended_is_committed_also_while_the_others_of_its_group_cannot_b
             .unwrap()
             .block_on(async {
                 let watch = sql().await;
-                eventually("the first is done", async || {
+                eventually("job 0 is committed as done", async || {
                     watch.query_one(&first, &[]).await.unwrap().get(0)
                 })
                 .await;
             });
-        let _ = tell.send(());
+        let _ = announce_done.send(());
     });
-    let jobs = client.enqueue_all((0..5).map(Hog)).await.unwrap();
+    let jobs = client.enqueue_all((0..5).map(BlockingJob)).await.unwrap();
     let second = client.settled(jobs[1].id, SOON).await.unwrap().unwrap();
     running.stop().await;
     watch.join().unwrap();
     assert!(
         second.result.unwrap(),
-        "the first waited for the second, which kept its thread"
+        "the commit of job 0 waited for job 1, which blocked the thread"
     );
 }

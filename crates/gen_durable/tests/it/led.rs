@@ -1,4 +1,5 @@
-//! Lanes that a worker leads: who follows there runs without a claim of its own, and nobody is the worse for it.
+//! Lane workers: a worker that runs a lane promotes each successor and runs it without a claim of
+//! its own. Cancels, shutdowns and crashes have the same effect as on claimed instances.
 
 use std::{
     collections::HashMap,
@@ -15,14 +16,15 @@ use tokio::sync::Semaphore;
 
 use crate::support::{Running, SOON, eventually, live, sql};
 
-/// What ran, in the order in which it began, with its attempt; and the doors at which some of them wait.
+/// The instances that began, in order and with their attempt, and the semaphores at which some of
+/// them wait.
 #[derive(Default, Clone)]
-struct Site {
+struct Gates {
     begun: Arc<Mutex<Vec<(u64, u32)>>>,
     doors: Arc<Mutex<HashMap<u64, Arc<Semaphore>>>>,
 }
 
-impl Site {
+impl Gates {
     fn shut(&self, n: u64) -> Arc<Semaphore> {
         self.doors
             .lock()
@@ -42,7 +44,7 @@ impl Site {
         self.begun.lock().unwrap().clone()
     }
     async fn has_begun(&self, n: u64) {
-        eventually("it has begun", async || {
+        eventually("the instance has begun", async || {
             self.begun().iter().any(|(begun, _)| *begun == n)
         })
         .await;
@@ -56,7 +58,7 @@ struct Load {
 }
 impl Job for Load {
     const NAME: &'static str = "load";
-    type App = Site;
+    type App = Gates;
     type Output = u64;
     fn lane(&self) -> Option<Lane> {
         Some(Lane::new("dock", self.dock))
@@ -67,7 +69,7 @@ impl Job for Load {
     }
 }
 
-/// Three steps, each committed before the next begins.
+/// A machine of three steps, each committed before the next begins.
 #[derive(Serialize, Deserialize)]
 struct Haul {
     n: u64,
@@ -82,7 +84,7 @@ enum HaulStep {
 }
 impl Machine for Haul {
     const NAME: &'static str = "haul";
-    type App = Site;
+    type App = Gates;
     type Step = HaulStep;
     type Output = u64;
     fn lane(&self) -> Option<Lane> {
@@ -108,17 +110,17 @@ fn quick() -> Settings {
     }
 }
 
-fn start(pool: &Pool, site: &Site, settings: Settings) -> Running {
-    let engine = Engine::builder(pool.clone(), site.clone())
+fn start(pool: &Pool, gates: &Gates, settings: Settings) -> Running {
+    let engine = Engine::builder(pool.clone(), gates.clone())
         .register::<Load>()
         .register::<Haul>()
         .settings(settings);
     Running::start(engine.build().unwrap())
 }
 
-/// So many, of which the second waits at its door.
-async fn loads(pool: &Pool, site: &Site, count: u64) -> (Vec<i64>, Arc<Semaphore>) {
-    let door = site.shut(1);
+/// Enqueues `count` loads into one lane. The second waits at its semaphore, which is returned.
+async fn loads(pool: &Pool, gates: &Gates, count: u64) -> (Vec<i64>, Arc<Semaphore>) {
+    let door = gates.shut(1);
     let made: Vec<Enqueued<Load>> = Client::new(pool.clone())
         .enqueue_all((0..count).map(|n| Load { n, dock: 1 }))
         .await
@@ -135,7 +137,7 @@ async fn all_done(pool: &Pool, ids: &[i64]) {
         ),
     );
     let count = i64::try_from(ids.len()).unwrap();
-    eventually("all are done", async || {
+    eventually("all instances are done", async || {
         sql.query_one(&text, &[&ids])
             .await
             .unwrap()
@@ -145,8 +147,8 @@ async fn all_done(pool: &Pool, ids: &[i64]) {
     .await;
 }
 
-async fn is_seen_to_execute(client: &Client, id: i64) {
-    eventually("it is seen to execute", async || {
+async fn is_reported_as_executing(client: &Client, id: i64) {
+    eventually("the instance is reported as executing", async || {
         let row = client.inspect().show(id).await.unwrap().unwrap();
         row.status == Status::Executing && row.locked_by.is_some()
     })
@@ -155,7 +157,7 @@ async fn is_seen_to_execute(client: &Client, id: i64) {
 
 #[tokio::test]
 async fn a_job_in_a_lane_is_written_once() {
-    let (pool, site) = (live().await, Site::default());
+    let (pool, gates) = (live().await, Gates::default());
     let sql = sql().await;
     let schema = pool.schema();
     let watch = format!(
@@ -170,25 +172,26 @@ async fn a_job_in_a_lane_is_written_once() {
         .await
         .unwrap();
     let ids: Vec<i64> = made.iter().map(|one| one.id.raw()).collect();
-    let running = start(&pool, &site, Settings::default());
+    let running = start(&pool, &gates, Settings::default());
     all_done(&pool, &ids).await;
     running.stop().await;
-    assert_eq!(site.begun(), (0..50).map(|n| (n, 0)).collect::<Vec<_>>());
+    assert_eq!(gates.begun(), (0..50).map(|n| (n, 0)).collect::<Vec<_>>());
     let once = format!(
         "select count(*) from (select from {schema}.written group by id having count(*) = 1) once"
     );
-    // All but the first; and one that took long enough to be seen, on a machine that does other things.
+    // The first instance is claimed and so written twice. A few more may be claimed on a busy
+    // machine, because a step that runs for long is claimed.
     let once: i64 = sql.query_one(&once, &[]).await.unwrap().get(0);
     assert!(once >= 45, "only {once} of 50 were written once");
 }
 
 #[tokio::test]
-async fn one_that_lasts_is_seen_to_execute_and_ends_as_every_other() {
-    let (pool, site) = (live().await, Site::default());
+async fn a_long_step_in_a_lane_is_claimed_and_reported_as_executing() {
+    let (pool, gates) = (live().await, Gates::default());
     let client = Client::new(pool.clone());
-    let (ids, door) = loads(&pool, &site, 4).await;
-    let running = start(&pool, &site, Settings::default());
-    site.has_begun(1).await;
+    let (ids, door) = loads(&pool, &gates, 4).await;
+    let running = start(&pool, &gates, Settings::default());
+    gates.has_begun(1).await;
     let explained = client.inspect().explain(ids[1]).await.unwrap().unwrap();
     assert!(
         matches!(
@@ -204,21 +207,21 @@ async fn one_that_lasts_is_seen_to_execute_and_ends_as_every_other() {
         .unwrap()
         .unwrap();
     assert_eq!((lane.depth, lane.head.unwrap().instance.id), (3, ids[1]));
-    is_seen_to_execute(&client, ids[1]).await;
-    assert_eq!(site.begun(), [(0, 0), (1, 0)]);
+    is_reported_as_executing(&client, ids[1]).await;
+    assert_eq!(gates.begun(), [(0, 0), (1, 0)]);
     door.add_permits(1);
     all_done(&pool, &ids).await;
     running.stop().await;
-    assert_eq!(site.begun(), [(0, 0), (1, 0), (2, 0), (3, 0)]);
+    assert_eq!(gates.begun(), [(0, 0), (1, 0), (2, 0), (3, 0)]);
 }
 
 #[tokio::test]
-async fn one_that_is_cancelled_while_it_runs_there_lets_the_lane_go_on_when_it_has_ended() {
-    let (pool, site) = (live().await, Site::default());
+async fn a_lane_continues_when_the_step_of_a_cancelled_instance_has_ended() {
+    let (pool, gates) = (live().await, Gates::default());
     let client = Client::new(pool.clone());
-    let (ids, door) = loads(&pool, &site, 3).await;
-    let running = start(&pool, &site, Settings::default());
-    site.has_begun(1).await;
+    let (ids, door) = loads(&pool, &gates, 3).await;
+    let running = start(&pool, &gates, Settings::default());
+    gates.has_begun(1).await;
     let cancel = format!(
         "select {}.cancel({}, null, null, null, 'not needed')",
         pool.schema(),
@@ -241,15 +244,15 @@ async fn one_that_is_cancelled_while_it_runs_there_lets_the_lane_go_on_when_it_h
         (row.status, row.in_lane, row.arrival),
         (Status::Cancelled, false, None)
     );
-    assert_eq!(site.begun(), [(0, 0), (1, 0), (2, 0)]);
+    assert_eq!(gates.begun(), [(0, 0), (1, 0), (2, 0)]);
 }
 
 #[tokio::test]
-async fn whoever_stops_gives_back_what_runs_there() {
-    let (pool, site) = (live().await, Site::default());
-    let (ids, door) = loads(&pool, &site, 3).await;
-    let running = start(&pool, &site, quick());
-    site.has_begun(1).await;
+async fn a_shutdown_releases_the_instance_that_runs_in_a_lane() {
+    let (pool, gates) = (live().await, Gates::default());
+    let (ids, door) = loads(&pool, &gates, 3).await;
+    let running = start(&pool, &gates, quick());
+    gates.has_begun(1).await;
     running.stop().await;
     let row = Client::new(pool.clone())
         .inspect()
@@ -270,17 +273,18 @@ async fn whoever_stops_gives_back_what_runs_there() {
             .unwrap()
             .get::<_, i64>(0),
         0,
-        "it holds nothing, and is gone"
+        "the worker holds no claim, and its row is deleted"
     );
     door.add_permits(1);
-    let running = start(&pool, &site, quick());
+    let running = start(&pool, &gates, quick());
     all_done(&pool, &ids).await;
     running.stop().await;
-    assert_eq!(site.begun(), [(0, 0), (1, 0), (1, 0), (2, 0)]);
+    assert_eq!(gates.begun(), [(0, 0), (1, 0), (1, 0), (2, 0)]);
 }
 
-/// As a worker leaves it that dies in a lane: the head is queued, and the worker leads the lane.
-async fn led_by(pool: &Pool, worker: &str, head: i64) {
+/// Leaves a lane as a crashed lane worker does: the head is `queued`, and the lane names the
+/// worker.
+async fn crashed_lane_worker(pool: &Pool, worker: &str, head: i64) {
     let schema = pool.schema();
     let text = format!(
         "select {schema}.place(0, 1000);
@@ -290,47 +294,50 @@ async fn led_by(pool: &Pool, worker: &str, head: i64) {
     sql().await.batch_execute(&text).await.unwrap();
 }
 
-const GONE: &str = "00000000-0000-0000-0000-00000000000d";
+const LOST_WORKER: &str = "00000000-0000-0000-0000-00000000000d";
 
 #[tokio::test]
-async fn what_the_dead_ran_in_a_lane_runs_again_and_they_are_blamed_for_it() {
-    let (pool, site) = (live().await, Site::default());
-    let (ids, door) = loads(&pool, &site, 3).await;
+async fn an_instance_that_an_expired_lane_worker_ran_runs_again_and_counts_the_crash() {
+    let (pool, gates) = (live().await, Gates::default());
+    let (ids, door) = loads(&pool, &gates, 3).await;
     door.add_permits(1);
-    led_by(&pool, GONE, ids[0]).await;
-    dies(&pool, GONE).await;
-    let running = start(&pool, &site, mourning());
+    crashed_lane_worker(&pool, LOST_WORKER, ids[0]).await;
+    expire_worker(&pool, LOST_WORKER).await;
+    let running = start(&pool, &gates, short_lease());
     all_done(&pool, &ids).await;
     running.stop().await;
     assert_eq!(
-        site.begun(),
+        gates.begun(),
         [(0, 1), (1, 0), (2, 0)],
-        "its process died once"
+        "the first instance counts one crash"
     );
 }
 
-/// Its commit may be on its way when the reaper comes: then it is not forgotten before somebody has seen what became of it.
+/// The commit of an expired worker may still be in flight when the reaper runs. The reaper keeps
+/// the worker's row until it has locked the head and read the outcome of that commit.
 #[tokio::test]
-async fn the_dead_are_not_buried_while_somebody_holds_what_they_ran() {
-    let (pool, site) = (live().await, Site::default());
-    let (ids, door) = loads(&pool, &site, 3).await;
+async fn an_expired_worker_is_not_removed_while_a_transaction_locks_an_instance_it_ran() {
+    let (pool, gates) = (live().await, Gates::default());
+    let (ids, door) = loads(&pool, &gates, 3).await;
     door.add_permits(1);
-    led_by(&pool, GONE, ids[0]).await;
-    dies(&pool, GONE).await;
+    crashed_lane_worker(&pool, LOST_WORKER, ids[0]).await;
+    expire_worker(&pool, LOST_WORKER).await;
     let (holder, watch, schema) = (sql().await, sql().await, pool.schema());
     let hold = format!(
         "begin; select from {schema}.instances where id = {} for update",
         ids[0]
     );
     holder.batch_execute(&hold).await.unwrap();
-    let running = start(&pool, &site, mourning());
-    // One who dies after it is buried after it: the reaper has been there.
+    let running = start(&pool, &gates, short_lease());
+    // The reaper visits workers in the order of their leases. Once it has removed a worker that
+    // expired later, it has also visited the first.
     let later = "f0000000-0000-0000-0000-00000000000d";
-    let is_gone = format!("select not exists (select from {schema}.workers where id = '{later}')");
+    let is_removed =
+        format!("select not exists (select from {schema}.workers where id = '{later}')");
     for _ in 0..2 {
-        dies(&pool, later).await;
-        eventually("another one is buried", async || {
-            watch.query_one(&is_gone, &[]).await.unwrap().get(0)
+        expire_worker(&pool, later).await;
+        eventually("the reaper has removed the other worker", async || {
+            watch.query_one(&is_removed, &[]).await.unwrap().get(0)
         })
         .await;
     }
@@ -338,25 +345,25 @@ async fn the_dead_are_not_buried_while_somebody_holds_what_they_ran() {
     all_done(&pool, &ids).await;
     running.stop().await;
     assert_eq!(
-        site.begun(),
+        gates.begun(),
         [(0, 1), (1, 0), (2, 0)],
-        "its process died once"
+        "the first instance counts one crash"
     );
 }
 
-async fn dies(pool: &Pool, worker: &str) {
-    let dead = format!(
+async fn expire_worker(pool: &Pool, worker: &str) {
+    let insert = format!(
         "insert into {}.workers (id, lease_expires_at, host, pid, queues, machines)
          values ('{worker}', statement_timestamp() - interval '1 hour', 'h', 1, '{{}}', '{{}}')
-         -- A running engine may have adopted it.
+         -- A running engine may have inserted a lease row for it.
          on conflict (id) do update set lease_expires_at = excluded.lease_expires_at",
         pool.schema()
     );
-    sql().await.batch_execute(&dead).await.unwrap();
+    sql().await.batch_execute(&insert).await.unwrap();
 }
 
-/// Nobody is reaped for one lease after a worker began: a short one.
-fn mourning() -> Settings {
+/// An engine reaps no worker during its first lease period: these settings make that period short.
+fn short_lease() -> Settings {
     Settings {
         lease: SECOND,
         heartbeat: SECOND / 4,
@@ -365,57 +372,59 @@ fn mourning() -> Settings {
 }
 
 #[tokio::test]
-async fn a_lane_that_nobody_leads_any_more_goes_on() {
-    let (pool, site) = (live().await, Site::default());
-    let (ids, door) = loads(&pool, &site, 3).await;
+async fn a_lane_continues_when_its_lane_worker_has_no_lease_row() {
+    let (pool, gates) = (live().await, Gates::default());
+    let (ids, door) = loads(&pool, &gates, 3).await;
     door.add_permits(1);
-    led_by(&pool, GONE, ids[0]).await;
-    let running = start(&pool, &site, Settings::default());
+    crashed_lane_worker(&pool, LOST_WORKER, ids[0]).await;
+    let running = start(&pool, &gates, Settings::default());
     all_done(&pool, &ids).await;
     running.stop().await;
 }
 
-/// As it is when the answer to a commit is lost, or somebody deletes the head by hand.
+/// A head is unknown to its lane worker when the answer to a commit was lost, or when an operator
+/// deleted the previous head by hand.
 #[tokio::test]
-async fn a_head_that_its_leader_does_not_know_is_given_back() {
-    let (pool, site) = (live().await, Site::default());
-    let running = start(&pool, &site, quick());
+async fn a_head_that_its_lane_worker_does_not_know_is_released() {
+    let (pool, gates) = (live().await, Gates::default());
+    let running = start(&pool, &gates, quick());
     let (sql, schema) = (sql().await, pool.schema());
-    let (ids, door) = loads(&pool, &site, 4).await;
-    site.has_begun(1).await;
-    let gone = format!("delete from {schema}.instances where id = {}", ids[1]);
-    sql.batch_execute(&gone).await.unwrap();
+    let (ids, door) = loads(&pool, &gates, 4).await;
+    gates.has_begun(1).await;
+    let delete = format!("delete from {schema}.instances where id = {}", ids[1]);
+    sql.batch_execute(&delete).await.unwrap();
     all_done(&pool, &ids[2..]).await;
     door.add_permits(1);
     running.stop().await;
-    assert_eq!(site.begun(), [(0, 0), (1, 0), (2, 0), (3, 0)]);
+    assert_eq!(gates.begun(), [(0, 0), (1, 0), (2, 0), (3, 0)]);
 }
 
 #[tokio::test]
-async fn machines_of_many_steps_follow_one_another() {
-    let (pool, site) = (live().await, Site::default());
+async fn machines_with_several_steps_run_one_after_the_other_in_a_lane() {
+    let (pool, gates) = (live().await, Gates::default());
     let made = Client::new(pool.clone())
         .enqueue_all((0..5).map(|n| Haul { n }))
         .await
         .unwrap();
     let ids: Vec<i64> = made.iter().map(|one| one.id.raw()).collect();
-    let running = start(&pool, &site, Settings::default());
+    let running = start(&pool, &gates, Settings::default());
     all_done(&pool, &ids).await;
     running.stop().await;
     assert_eq!(
-        site.begun(),
+        gates.begun(),
         (0..5).flat_map(|n| [(n, 0); 3]).collect::<Vec<_>>()
     );
 }
 
-/// A cancel in a caller's transaction holds the lane of a head that runs without a claim. Whoever enqueues waits for nobody.
+/// A cancel in a caller's open transaction locks the lane of a head that runs without a claim.
+/// Enqueues into that lane do not wait for the lock.
 #[tokio::test]
-async fn a_cancel_that_stays_open_keeps_neither_its_lane_nor_others_from_being_entered() {
-    let (pool, site) = (live().await, Site::default());
+async fn an_open_cancel_does_not_block_enqueues_into_its_lane_or_other_lanes() {
+    let (pool, gates) = (live().await, Gates::default());
     let client = Client::new(pool.clone());
-    let (ids, door) = loads(&pool, &site, 3).await;
-    let running = start(&pool, &site, quick());
-    site.has_begun(1).await;
+    let (ids, door) = loads(&pool, &gates, 3).await;
+    let running = start(&pool, &gates, quick());
+    gates.has_begun(1).await;
     let holder = sql().await;
     let cancel = format!(
         "begin; select {}.cancel({}, null, null, null, 'not needed')",
@@ -448,11 +457,12 @@ async fn a_cancel_that_stays_open_keeps_neither_its_lane_nor_others_from_being_e
         3
     );
     running.stop().await;
-    assert_eq!(site.begun(), [(0, 0), (1, 0), (4, 0), (2, 0), (3, 0)]);
+    assert_eq!(gates.begun(), [(0, 0), (1, 0), (4, 0), (2, 0), (3, 0)]);
 }
 
-/// One that this worker ran when it died, in a lane of its own.
-async fn held_by(pool: &Pool, worker: &str, n: u64) -> Id<Load> {
+/// Enqueues an instance into a lane of its own and marks it as executing in `worker`, as a crash
+/// leaves it.
+async fn executing_in(pool: &Pool, worker: &str, n: u64) -> Id<Load> {
     let id = Client::new(pool.clone())
         .enqueue(Load { n, dock: n })
         .after(HOUR)
@@ -469,25 +479,25 @@ async fn held_by(pool: &Pool, worker: &str, n: u64) -> Id<Load> {
 }
 
 #[tokio::test]
-async fn what_is_refused_of_one_of_the_dead_keeps_nothing_that_the_others_held() {
-    let (pool, site) = (live().await, Site::default());
+async fn a_reap_error_for_one_worker_does_not_block_the_others() {
+    let (pool, gates) = (live().await, Gates::default());
     let (client, schema) = (Client::new(pool.clone()), pool.schema());
-    let (refused, other) = ("00000000-0000-0000-0000-00000000000e", GONE);
-    let stays = held_by(&pool, refused, 7).await;
-    let comes = held_by(&pool, other, 8).await;
+    let (refused, other) = ("00000000-0000-0000-0000-00000000000e", LOST_WORKER);
+    let refused_id = executing_in(&pool, refused, 7).await;
+    let reaped = executing_in(&pool, other, 8).await;
     let refuse = format!(
         "create function {schema}.refuse() returns trigger language plpgsql as $$ begin raise 'not this one'; end $$;
-         create trigger refuse before update on {schema}.instances for each row when (old.id = {stays})
+         create trigger refuse before update on {schema}.instances for each row when (old.id = {refused_id})
          execute function {schema}.refuse()"
     );
     sql().await.batch_execute(&refuse).await.unwrap();
-    // The oldest lease comes first.
-    dies(&pool, refused).await;
-    dies(&pool, other).await;
-    let running = start(&pool, &site, mourning());
+    // The reaper begins with the oldest lease.
+    expire_worker(&pool, refused).await;
+    expire_worker(&pool, other).await;
+    let running = start(&pool, &gates, short_lease());
     assert_eq!(
         client
-            .settled(comes, SOON)
+            .settled(reaped, SOON)
             .await
             .unwrap()
             .unwrap()
@@ -499,7 +509,7 @@ async fn what_is_refused_of_one_of_the_dead_keeps_nothing_that_the_others_held()
     assert_eq!(
         client
             .inspect()
-            .show(stays.raw())
+            .show(refused_id.raw())
             .await
             .unwrap()
             .unwrap()
@@ -508,25 +518,26 @@ async fn what_is_refused_of_one_of_the_dead_keeps_nothing_that_the_others_held()
     );
 }
 
-/// A caller's transaction may hold the lane of a head that another runs by now, where a lead of the dead was left over.
+/// A caller's transaction may lock a lane that still names an expired worker, although another
+/// worker runs its head by now.
 #[tokio::test]
-async fn what_the_dead_held_comes_back_while_somebody_holds_a_lane_that_they_led() {
-    let (pool, site) = (live().await, Site::default());
+async fn claims_of_an_expired_worker_are_reaped_while_a_transaction_locks_a_lane_it_ran() {
+    let (pool, gates) = (live().await, Gates::default());
     let client = Client::new(pool.clone());
-    let (ids, door) = loads(&pool, &site, 3).await;
-    let running = start(&pool, &site, mourning());
-    site.has_begun(1).await;
-    is_seen_to_execute(&client, ids[1]).await;
+    let (ids, door) = loads(&pool, &gates, 3).await;
+    let running = start(&pool, &gates, short_lease());
+    gates.has_begun(1).await;
+    is_reported_as_executing(&client, ids[1]).await;
     let (holder, schema) = (sql().await, pool.schema());
-    let held = format!("update {schema}.lanes set led_by = '{GONE}' where key = 'dock:1'");
+    let held = format!("update {schema}.lanes set led_by = '{LOST_WORKER}' where key = 'dock:1'");
     assert_eq!(holder.execute(&held, &[]).await.unwrap(), 1);
     let cancel = format!(
         "begin; select {schema}.cancel({}, null, null, null, 'not needed')",
         ids[1]
     );
     holder.batch_execute(&cancel).await.unwrap();
-    let elsewhere = held_by(&pool, GONE, 9).await;
-    dies(&pool, GONE).await;
+    let elsewhere = executing_in(&pool, LOST_WORKER, 9).await;
+    expire_worker(&pool, LOST_WORKER).await;
     assert_eq!(
         client
             .settled(elsewhere, SOON)
@@ -541,28 +552,33 @@ async fn what_the_dead_held_comes_back_while_somebody_holds_a_lane_that_they_led
     door.add_permits(1);
     all_done(&pool, &ids[2..]).await;
     running.stop().await;
-    assert_eq!(site.begun(), [(0, 0), (1, 0), (9, 1), (2, 0)]);
+    assert_eq!(gates.begun(), [(0, 0), (1, 0), (9, 1), (2, 0)]);
 }
 
-/// Somebody deleted the head of a lane that is led, and who is next there has a partition key under which another has the turn.
-async fn next_has_a_key(pool: &Pool, site: &Site, leader: &str) -> (Vec<i64>, i64) {
+/// Deletes the head of a lane that `lane_worker` runs. The successor has a partition key, and
+/// another instance is the holder of that partition.
+async fn delete_head_before_keyed_successor(
+    pool: &Pool,
+    gates: &Gates,
+    lane_worker: &str,
+) -> (Vec<i64>, i64) {
     let client = Client::new(pool.clone());
-    site.shut(9);
+    gates.shut(9);
     let other = client
         .enqueue(Load { n: 9, dock: 2 })
         .await
         .unwrap()
         .id
         .raw();
-    site.has_begun(9).await;
-    let (ids, schema) = (loads(pool, site, 3).await.0, pool.schema());
-    site.has_begun(1).await;
+    gates.has_begun(9).await;
+    let (ids, schema) = (loads(pool, gates, 3).await.0, pool.schema());
+    gates.has_begun(1).await;
     let keyed = format!(
         "begin;
          insert into {schema}.workers (id, lease_expires_at, host, pid, queues, machines)
-         values ('{leader}', statement_timestamp() - interval '1 hour', 'h', 1, '{{}}', '{{}}') on conflict do nothing;
+         values ('{lane_worker}', statement_timestamp() - interval '1 hour', 'h', 1, '{{}}', '{{}}') on conflict do nothing;
          update {schema}.instances set partition_key = 'key' where id in ({other}, {});
-         update {schema}.lanes set led_by = '{leader}' where key = 'dock:1';
+         update {schema}.lanes set led_by = '{lane_worker}' where key = 'dock:1';
          delete from {schema}.instances where id = {};
          commit",
         ids[2], ids[1]
@@ -571,59 +587,61 @@ async fn next_has_a_key(pool: &Pool, site: &Site, leader: &str) -> (Vec<i64>, i6
     (ids, other)
 }
 
-/// It waits until the other has ended, and then runs.
-async fn waits_for_its_turn(pool: &Pool, site: &Site, ids: &[i64], other: i64) {
+/// Asserts that the successor waits until the partition holder has ended, and then runs.
+async fn assert_waits_for_its_partition(pool: &Pool, gates: &Gates, ids: &[i64], other: i64) {
     let client = Client::new(pool.clone());
-    eventually("it waits for its turn", async || {
+    eventually("the instance waits for its partition", async || {
         let row = client.inspect().show(ids[2]).await.unwrap().unwrap();
         (row.status, row.held_back) == (Status::Runnable, true)
     })
     .await;
-    site.shut(9).add_permits(1);
-    site.shut(1).add_permits(1);
+    gates.shut(9).add_permits(1);
+    gates.shut(1).add_permits(1);
     all_done(pool, &[ids[0], ids[2], other]).await;
 }
 
 #[tokio::test]
-async fn one_that_is_given_back_to_its_lane_waits_for_its_turn_under_its_key() {
-    let (pool, site) = (live().await, Site::default());
-    let running = start(&pool, &site, quick());
+async fn an_instance_released_to_its_lane_waits_for_its_partition() {
+    let (pool, gates) = (live().await, Gates::default());
+    let running = start(&pool, &gates, quick());
     let (sql, schema) = (sql().await, pool.schema());
     let worker = format!("select id::text from {schema}.workers");
-    let mut leader = None;
+    let mut lane_worker = None;
     eventually("there is a worker", async || {
-        leader = sql
+        lane_worker = sql
             .query_opt(&worker, &[])
             .await
             .unwrap()
             .map(|row| row.get::<_, String>(0));
-        leader.is_some()
+        lane_worker.is_some()
     })
     .await;
-    let (ids, other) = next_has_a_key(&pool, &site, &leader.unwrap()).await;
-    waits_for_its_turn(&pool, &site, &ids, other).await;
+    let (ids, other) =
+        delete_head_before_keyed_successor(&pool, &gates, &lane_worker.unwrap()).await;
+    assert_waits_for_its_partition(&pool, &gates, &ids, other).await;
     running.stop().await;
 }
 
 #[tokio::test]
-async fn one_that_the_dead_led_waits_for_its_turn_under_its_key() {
-    let (pool, site) = (live().await, Site::default());
-    let running = start(&pool, &site, mourning());
-    let (ids, other) = next_has_a_key(&pool, &site, GONE).await;
-    waits_for_its_turn(&pool, &site, &ids, other).await;
+async fn an_instance_of_an_expired_lane_worker_waits_for_its_partition() {
+    let (pool, gates) = (live().await, Gates::default());
+    let running = start(&pool, &gates, short_lease());
+    let (ids, other) = delete_head_before_keyed_successor(&pool, &gates, LOST_WORKER).await;
+    assert_waits_for_its_partition(&pool, &gates, &ids, other).await;
     running.stop().await;
 }
 
-/// Its snapshot is older than the hand-over, of which nothing is in the row of who follows.
+/// The snapshot of the cancel is older than the promotion of the successor, and the promotion
+/// writes nothing into the successor's row. So the cancel cannot detect that the step runs.
 #[tokio::test]
-async fn a_cancel_that_cannot_see_who_runs_is_refused_and_may_be_tried_again() {
-    let (pool, site) = (live().await, Site::default());
+async fn a_cancel_with_a_snapshot_older_than_the_promotion_is_refused_and_can_be_retried() {
+    let (pool, gates) = (live().await, Gates::default());
     let client = Client::new(pool.clone());
-    let (ids, door) = loads(&pool, &site, 6).await;
-    site.shut(2);
-    let running = start(&pool, &site, quick());
-    site.has_begun(1).await;
-    is_seen_to_execute(&client, ids[1]).await;
+    let (ids, door) = loads(&pool, &gates, 6).await;
+    gates.shut(2);
+    let running = start(&pool, &gates, quick());
+    gates.has_begun(1).await;
+    is_reported_as_executing(&client, ids[1]).await;
     let caller = sql().await;
     let begin = "begin isolation level repeatable read; select 1 from pg_class limit 1";
     let cancel = |id: i64| {
@@ -634,7 +652,7 @@ async fn a_cancel_that_cannot_see_who_runs_is_refused_and_may_be_tried_again() {
     };
     caller.batch_execute(begin).await.unwrap();
     door.add_permits(1);
-    site.has_begun(2).await;
+    gates.has_begun(2).await;
     let refused = caller.query_one(&cancel(ids[2]), &[]).await.unwrap_err();
     assert_eq!(
         refused.code().map(|code| code.code()),
@@ -650,8 +668,8 @@ async fn a_cancel_that_cannot_see_who_runs_is_refused_and_may_be_tried_again() {
         ),
         "{explained:?}"
     );
-    // Its worker writes its row no more until it ends.
-    is_seen_to_execute(&client, ids[2]).await;
+    // Once the instance is claimed, its worker does not write the row again before the step ends.
+    is_reported_as_executing(&client, ids[2]).await;
     caller.batch_execute(begin).await.unwrap();
     assert_eq!(
         caller
@@ -661,7 +679,7 @@ async fn a_cancel_that_cannot_see_who_runs_is_refused_and_may_be_tried_again() {
             .get::<_, &str>(0),
         "cancelled"
     );
-    // One that is behind, in the same transaction.
+    // An instance that is queued behind the head, in the same transaction.
     assert_eq!(
         caller
             .query_one(&cancel(ids[4]), &[])
@@ -671,8 +689,8 @@ async fn a_cancel_that_cannot_see_who_runs_is_refused_and_may_be_tried_again() {
         "cancelled"
     );
     caller.batch_execute("commit").await.unwrap();
-    site.shut(2).add_permits(1);
+    gates.shut(2).add_permits(1);
     all_done(&pool, &[ids[0], ids[1], ids[3], ids[5]]).await;
     running.stop().await;
-    assert_eq!(site.begun(), [(0, 0), (1, 0), (2, 0), (3, 0), (5, 0)]);
+    assert_eq!(gates.begun(), [(0, 0), (1, 0), (2, 0), (3, 0), (5, 0)]);
 }

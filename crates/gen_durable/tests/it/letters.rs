@@ -1,4 +1,5 @@
-//! Letters in numbers, letters that start whom they mean, and letters that ride along and count once.
+//! Batches of signals (`signal_all`), signals that start their target (`signal_or_start`), and
+//! signals of an outbox that count once.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::support::{eventually, sql};
 
-/// Counts what it is told, until it is told to stop.
+/// Collects the numbers of its signals until it receives `Close`.
 #[derive(Serialize, Deserialize, Clone)]
 struct Counter {
     key: Option<String>,
@@ -63,10 +64,10 @@ fn counter(key: &str) -> Counter {
     }
 }
 
-/// Somebody else who holds a key of the same tenant.
+/// Another machine that holds a key of the same tenant.
 #[derive(Serialize, Deserialize)]
-struct Stranger;
-impl Job for Stranger {
+struct OtherMachine;
+impl Job for OtherMachine {
     const NAME: &'static str = "stranger";
     type App = ();
     type Output = ();
@@ -79,10 +80,10 @@ impl Job for Stranger {
     }
 }
 
-/// Keeps its key for ever.
+/// Keeps its key also after it has settled.
 #[derive(Serialize, Deserialize)]
-struct Lasting;
-impl Job for Lasting {
+struct KeepsKey;
+impl Job for KeepsKey {
     const NAME: &'static str = "lasting";
     type App = ();
     type Output = ();
@@ -98,39 +99,44 @@ impl Job for Lasting {
 struct Nudge;
 impl Signal for Nudge {
     const NAME: &'static str = "nudge";
-    type To = Lasting;
+    type To = KeepsKey;
 }
 
 async fn lab() -> Lab<()> {
     Lab::new(())
         .await
         .register::<Counter>()
-        .register::<Stranger>()
-        .register::<Lasting>()
+        .register::<OtherMachine>()
+        .register::<KeepsKey>()
 }
 
 async fn sum_of(lab: &Lab<()>, id: Id<Counter>) -> Vec<u32> {
     lab.signal(id, Close).await.unwrap();
     lab.drain().await;
-    let mut heard = lab.result_of(id).await.expect("it has closed").unwrap();
-    heard.sort_unstable();
-    heard
+    let mut received = lab
+        .result_of(id)
+        .await
+        .expect("the counter has closed")
+        .unwrap();
+    received.sort_unstable();
+    received
 }
 
-/// Tells or starts in a transaction: there the statement waits for the lock of another. By itself it would be sent anew, and see
-/// what the other one has left.
-async fn told_in_a_transaction(lab: &Lab<()>, key: &str, n: u32) -> Told<Counter> {
+/// Calls `signal_or_start` in a transaction, where the statement waits for the lock of another
+/// transaction. Outside a transaction the client sends the statement again, and it then reads what
+/// the other transaction has committed.
+async fn signal_or_start_in_a_transaction(lab: &Lab<()>, key: &str, n: u32) -> Told<Counter> {
     let mut tx = lab.pool().begin().await.unwrap();
-    let told = lab
+    let answer = lab
         .signal_or_start(counter(key), Add { n })
         .within(&mut tx)
         .await
         .unwrap();
     tx.commit().await.unwrap();
-    told
+    answer
 }
 
-/// How many backends wait for a lock with a statement of this schema.
+/// Returns how many backends wait for a lock with a statement of this schema.
 async fn waiting(schema: &str) -> i64 {
     let text = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like '%' || $1 || '.%'";
     sql()
@@ -142,7 +148,7 @@ async fn waiting(schema: &str) -> i64 {
 }
 
 async fn until_waiting(lab: &Lab<()>, count: i64) {
-    eventually("somebody waits for a lock", async || {
+    eventually("the backends wait for a lock", async || {
         waiting(lab.pool().schema()).await == count
     })
     .await;
@@ -159,7 +165,7 @@ fn grown(
 }
 
 #[tokio::test]
-async fn a_signal_starts_its_target_if_nobody_is_there_and_tells_it_if_somebody_is() {
+async fn signal_or_start_starts_a_missing_target_and_signals_an_existing_one() {
     let lab = lab().await;
     let before = lab.statements();
     let first = lab
@@ -198,14 +204,14 @@ async fn a_signal_starts_its_target_if_nobody_is_there_and_tells_it_if_somebody_
         .unwrap();
     assert!(
         other.started && other.id != first.id,
-        "another tenant's key is another one"
+        "a key of another tenant addresses another instance"
     );
     let row = lab.row_of(first.id).await;
     assert_eq!((row.step.as_str(), row.priority), ("late", -2));
     lab.drain().await;
     assert_eq!(lab.status_of(first.id).await, Status::AwaitingSignal);
     assert_eq!(sum_of(&lab, first.id).await, [1, 2]);
-    // It has settled, and its key is free again.
+    // The first instance has settled, and its key is free again.
     let next = lab
         .signal_or_start(counter("a"), Add { n: 3 })
         .once("evt")
@@ -218,7 +224,7 @@ async fn a_signal_starts_its_target_if_nobody_is_there_and_tells_it_if_somebody_
 }
 
 #[tokio::test]
-async fn what_a_letter_starts_is_the_row_of_an_enqueue_in_every_column() {
+async fn signal_or_start_inserts_the_same_row_as_an_enqueue() {
     let lab = lab().await;
     lab.enqueue(counter("a"))
         .tenant("acme")
@@ -247,7 +253,7 @@ async fn what_a_letter_starts_is_the_row_of_an_enqueue_in_every_column() {
 }
 
 #[tokio::test]
-async fn it_is_there_and_told_if_and_only_if_the_callers_transaction_commits() {
+async fn signal_or_start_takes_effect_only_if_the_callers_transaction_commits() {
     let lab = lab().await;
     let mut tx = lab.pool().begin().await.unwrap();
     assert!(
@@ -267,23 +273,23 @@ async fn it_is_there_and_told_if_and_only_if_the_callers_transaction_commits() {
     tx.rollback().await.unwrap();
     assert!(lab.inspect().counts().await.unwrap().is_empty());
     let mut tx = lab.pool().begin().await.unwrap();
-    let told = lab
+    let answer = lab
         .signal_or_start(counter("a"), Add { n: 1 })
         .within(&mut tx)
         .await
         .unwrap();
     let sent = lab
-        .signal_all([letter_to(told.id, Add { n: 5 })])
+        .signal_all([letter_to(answer.id, Add { n: 5 })])
         .within(&mut tx)
         .await
         .unwrap();
     assert_eq!(sent, [Delivery::Delivered]);
     tx.commit().await.unwrap();
-    assert_eq!(sum_of(&lab, told.id).await, [1, 5]);
+    assert_eq!(sum_of(&lab, answer.id).await, [1, 5]);
 }
 
 #[tokio::test]
-async fn who_cannot_be_told_is_said_and_nothing_is_started() {
+async fn a_refused_signal_or_start_says_why_and_starts_nothing() {
     let lab = lab().await;
     for machine in [
         Counter { key: None },
@@ -305,7 +311,7 @@ async fn who_cannot_be_told_is_said_and_nothing_is_started() {
     assert!(refused.is_invalid(), "{refused}");
     assert!(lab.inspect().counts().await.unwrap().is_empty());
 
-    lab.enqueue(Stranger).await.unwrap();
+    lab.enqueue(OtherMachine).await.unwrap();
     let refused = lab
         .signal_or_start(counter("strange"), Add { n: 1 })
         .await
@@ -314,10 +320,10 @@ async fn who_cannot_be_told_is_said_and_nothing_is_started() {
         refused.is_key_taken() && refused.to_string().contains("of machine stranger"),
         "{refused}"
     );
-    let lasting = lab.signal_or_start(Lasting, Nudge).await.unwrap();
+    let lasting = lab.signal_or_start(KeepsKey, Nudge).await.unwrap();
     lab.drain().await;
     assert_eq!(lab.status_of(lasting.id).await, Status::Done);
-    let refused = lab.signal_or_start(Lasting, Nudge).await.unwrap_err();
+    let refused = lab.signal_or_start(KeepsKey, Nudge).await.unwrap_err();
     assert!(refused.is_no_target(), "{refused}");
 
     let full = lab
@@ -339,7 +345,7 @@ async fn who_cannot_be_told_is_said_and_nothing_is_started() {
 }
 
 #[tokio::test]
-async fn of_two_who_come_at_once_one_starts_it_and_both_are_heard() {
+async fn of_two_concurrent_calls_one_starts_the_instance_and_both_signals_arrive() {
     for commits in [true, false] {
         let lab = lab().await;
         let mut tx = lab.pool().begin().await.unwrap();
@@ -348,7 +354,7 @@ async fn of_two_who_come_at_once_one_starts_it_and_both_are_heard() {
             .within(&mut tx)
             .await
             .unwrap();
-        let second = told_in_a_transaction(&lab, "a", 2);
+        let second = signal_or_start_in_a_transaction(&lab, "a", 2);
         let first_ends = async {
             until_waiting(&lab, 1).await;
             if commits {
@@ -363,63 +369,70 @@ async fn of_two_who_come_at_once_one_starts_it_and_both_are_heard() {
             (!commits, commits),
             "{second:?}"
         );
-        let heard = sum_of(&lab, second.id).await;
-        assert_eq!(heard, if commits { vec![1, 2] } else { vec![2] });
+        let received = sum_of(&lab, second.id).await;
+        assert_eq!(received, if commits { vec![1, 2] } else { vec![2] });
     }
 }
 
 #[tokio::test]
-async fn of_many_who_come_at_once_one_starts_it_and_all_are_heard() {
+async fn of_many_concurrent_calls_one_starts_the_instance_and_all_signals_arrive() {
     let lab = lab().await;
     for round in 0..5 {
         let key = format!("round {round}");
         let all = (0..20).map(|n| lab.signal_or_start(counter(&key), Add { n }).into_future());
-        let told: Vec<_> = futures_util::future::join_all(all)
+        let answer: Vec<_> = futures_util::future::join_all(all)
             .await
             .into_iter()
             .map(Result::unwrap)
             .collect();
-        assert_eq!(told.iter().filter(|told| told.started).count(), 1);
-        assert!(told.iter().all(|one| one.id == told[0].id && one.is_new));
-        assert_eq!(sum_of(&lab, told[0].id).await, (0..20).collect::<Vec<_>>());
+        assert_eq!(answer.iter().filter(|answer| answer.started).count(), 1);
+        assert!(
+            answer
+                .iter()
+                .all(|one| one.id == answer[0].id && one.is_new)
+        );
+        assert_eq!(
+            sum_of(&lab, answer[0].id).await,
+            (0..20).collect::<Vec<_>>()
+        );
     }
 }
 
 #[tokio::test]
-async fn a_letter_that_meets_the_end_of_the_holder_starts_the_next_one() {
+async fn signal_or_start_during_the_end_of_the_key_holder_starts_a_new_instance() {
     let lab = lab().await;
     let held = lab
         .signal_or_start(counter("a"), Add { n: 1 })
         .await
         .unwrap();
-    let mut owner = sql().await;
-    let tx = owner.transaction().await.unwrap();
+    let mut canceller = sql().await;
+    let tx = canceller.transaction().await.unwrap();
     let cancel = format!(
         "select {}.cancel({}, null, null, null, 'enough')",
         lab.pool().schema(),
         held.id
     );
     tx.batch_execute(&cancel).await.unwrap();
-    let told = told_in_a_transaction(&lab, "a", 2);
+    let answer = signal_or_start_in_a_transaction(&lab, "a", 2);
     let ends = async {
         until_waiting(&lab, 1).await;
         tx.commit().await.unwrap();
     };
-    let (told, ()) = tokio::join!(told, ends);
-    assert!(told.started && told.id != held.id, "{told:?}");
-    assert_eq!(sum_of(&lab, told.id).await, [2]);
+    let (answer, ()) = tokio::join!(answer, ends);
+    assert!(answer.started && answer.id != held.id, "{answer:?}");
+    assert_eq!(sum_of(&lab, answer.id).await, [2]);
 }
 
 #[tokio::test]
-async fn many_letters_are_one_statement_and_each_has_its_answer() {
+async fn signal_all_is_one_statement_with_one_delivery_per_signal() {
     let lab = lab().await;
     let (a, b) = (
         lab.enqueue(counter("a")).await.unwrap().id,
         lab.enqueue(counter("b")).await.unwrap().id,
     );
-    let gone = lab.enqueue(counter("c")).await.unwrap().id;
-    lab.cancel(gone, "gone").await.unwrap();
-    let stranger = lab.enqueue(Stranger).await.unwrap().id;
+    let cancelled = lab.enqueue(counter("c")).await.unwrap().id;
+    lab.cancel(cancelled, "not needed").await.unwrap();
+    let other_machine = lab.enqueue(OtherMachine).await.unwrap().id;
     lab.drain().await;
     let before = lab.statements();
     let answers = lab
@@ -427,10 +440,10 @@ async fn many_letters_are_one_statement_and_each_has_its_answer() {
             letter_to(b, Add { n: 1 }).once("x"),
             letter_to(Counter::keyed("a"), Add { n: 2 }),
             letter_to(b, Add { n: 1 }).once("x"),
-            letter_to(gone, Add { n: 3 }),
+            letter_to(cancelled, Add { n: 3 }),
             letter_to(Counter::keyed("c"), Add { n: 4 }),
             letter_to(Counter::keyed("a").of("acme"), Add { n: 5 }),
-            letter_to(Id::<Counter>::from_raw(stranger.raw()), Add { n: 6 }),
+            letter_to(Id::<Counter>::from_raw(other_machine.raw()), Add { n: 6 }),
             letter_to(a, Add { n: 7 }),
             letter_to(a, Close),
         ])
@@ -453,9 +466,9 @@ async fn many_letters_are_one_statement_and_each_has_its_answer() {
     assert_eq!(
         grown(&before, &lab.statements()),
         [],
-        "nothing to say costs nothing"
+        "an empty batch sends no statement"
     );
-    // One that cannot be kept is the caller's mistake, and nothing of the call is done.
+    // A signal that a row cannot store is the caller's mistake, and no signal of that call is sent.
     let d = lab.enqueue(counter("d")).await.unwrap().id;
     let refused = lab
         .signal_all([
@@ -469,14 +482,15 @@ async fn many_letters_are_one_statement_and_each_has_its_answer() {
 }
 
 #[tokio::test]
-async fn two_batches_in_opposite_order_wait_for_one_another_and_do_not_deadlock() {
+async fn two_signal_batches_in_opposite_order_do_not_deadlock() {
     let lab = lab().await;
     let (a, b) = (
         lab.enqueue(counter("a")).await.unwrap().id,
         lab.enqueue(counter("b")).await.unwrap().id,
     );
     let schema = lab.pool().schema().to_owned();
-    // Somebody holds the first row. Whoever takes rows in the order of the letters holds the second by now.
+    // A transaction locks the first row. A batch that locked rows in the order of its signals would
+    // hold the lock of the second row by now.
     let mut holder = sql().await;
     let held = holder.transaction().await.unwrap();
     held.batch_execute(&format!(
@@ -484,18 +498,18 @@ async fn two_batches_in_opposite_order_wait_for_one_another_and_do_not_deadlock(
     ))
     .await
     .unwrap();
-    let send = async |letters: [gen_durable::LetterTo; 2]| {
+    let send = async |signals: [gen_durable::LetterTo; 2]| {
         let mut tx = lab.pool().begin().await.unwrap();
-        let answers = lab.signal_all(letters).within(&mut tx).await.unwrap();
+        let answers = lab.signal_all(signals).within(&mut tx).await.unwrap();
         tx.commit().await.unwrap();
         answers
     };
-    let look = async {
+    let probe = async {
         until_waiting(&lab, 2).await;
         let free = format!("select from {schema}.instances where id = {b} for update nowait");
         let free = sql().await.batch_execute(&free).await;
         held.rollback().await.unwrap();
-        free.expect("nobody holds the second row before it has the first");
+        free.expect("no batch locks the second row before it has locked the first");
     };
     let forth = send([
         letter_to(a, Add { n: 1 }),
@@ -505,7 +519,7 @@ async fn two_batches_in_opposite_order_wait_for_one_another_and_do_not_deadlock(
         letter_to(b, Add { n: 3 }),
         letter_to(Counter::keyed("a"), Add { n: 4 }),
     ]);
-    let (forth, back, ()) = tokio::join!(forth, back, look);
+    let (forth, back, ()) = tokio::join!(forth, back, probe);
     assert_eq!(
         (forth, back),
         (vec![Delivery::Delivered; 2], vec![Delivery::Delivered; 2])
@@ -517,11 +531,11 @@ async fn two_batches_in_opposite_order_wait_for_one_another_and_do_not_deadlock(
 }
 
 #[tokio::test]
-async fn a_letter_by_key_that_meets_the_end_of_the_holder_is_answered_with_no_target() {
+async fn a_signal_by_key_during_the_end_of_the_key_holder_returns_no_target() {
     let lab = lab().await;
     let held = lab.enqueue(counter("a")).await.unwrap().id;
-    let mut owner = sql().await;
-    let tx = owner.transaction().await.unwrap();
+    let mut canceller = sql().await;
+    let tx = canceller.transaction().await.unwrap();
     let cancel = format!(
         "select {}.cancel({held}, null, null, null, 'enough')",
         lab.pool().schema()
@@ -555,59 +569,59 @@ async fn a_letter_by_key_that_meets_the_end_of_the_holder_is_answered_with_no_ta
     assert_eq!(count, 0);
 }
 
-/// Tells a counter with its end, by a letter that counts once.
+/// Signals a counter with each of its commits, by a signal with a dedup key.
 #[derive(Serialize, Deserialize)]
-struct Teller {
+struct Notifier {
     to: Id<Counter>,
     dedup: String,
 }
 
 #[derive(Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
-enum Tell {
+enum NotifyStep {
     #[default]
-    Tell,
+    First,
     Again,
 }
 
-impl Machine for Teller {
-    const NAME: &'static str = "teller";
+impl Machine for Notifier {
+    const NAME: &'static str = "notifier";
     type App = ();
-    type Step = Tell;
+    type Step = NotifyStep;
     type Output = ();
-    async fn step(&mut self, at: Tell, _: &mut Context<'_, Self>) -> Outcome<Self> {
-        let letter = letter_to(self.to, Add { n: 5 }).once(&self.dedup);
+    async fn step(&mut self, at: NotifyStep, _: &mut Context<'_, Self>) -> Outcome<Self> {
+        let signal = letter_to(self.to, Add { n: 5 }).once(&self.dedup);
         Ok(match at {
-            Tell::Tell => gen_durable::next(Tell::Again).and_letter(letter),
-            Tell::Again => done(())
-                .and_letter(letter)
+            NotifyStep::First => gen_durable::next(NotifyStep::Again).and_letter(signal),
+            NotifyStep::Again => done(())
+                .and_letter(signal)
                 .and_signal(self.to, Add { n: 6 }),
         })
     }
 }
 
 #[tokio::test]
-async fn a_letter_that_rides_along_with_a_key_counts_once() {
-    let lab = lab().await.register::<Teller>();
+async fn an_outbox_signal_with_a_dedup_key_counts_once() {
+    let lab = lab().await.register::<Notifier>();
     let to = lab.enqueue(counter("a")).await.unwrap().id;
-    let tellers = lab
-        .enqueue_all((0..2).map(|_| Teller {
+    let notifiers = lab
+        .enqueue_all((0..2).map(|_| Notifier {
             to,
             dedup: "evt".into(),
         }))
         .await
         .unwrap();
     lab.drain().await;
-    for teller in tellers {
+    for notifier in notifiers {
         assert_eq!(
-            lab.result_of(teller.id).await,
+            lab.result_of(notifier.id).await,
             Some(Ok(())),
             "a duplicate is no error"
         );
     }
     assert_eq!(sum_of(&lab, to).await, [5, 6, 6]);
     let wrong = lab
-        .enqueue(Teller {
+        .enqueue(Notifier {
             to,
             dedup: String::new(),
         })

@@ -1,5 +1,6 @@
-//! Transactions at `repeatable read` and `serializable`: they see nothing that came after they began, so whatever depends on
-//! a newer look is left to others, or refused in clear words.
+//! Transactions at `repeatable read` and `serializable`. They do not see rows that were committed
+//! after they began, so an act that depends on a newer snapshot is left to other transactions, or
+//! refused with an error that names the remedy.
 
 use std::sync::Arc;
 
@@ -11,7 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, SOON, live, sql, url};
 
-/// At which level steps begin their transactions, and through whom somebody comes meanwhile.
+/// The isolation level of the steps' own transactions, and the client with which a step enqueues
+/// and signals while its transaction is open.
 #[derive(Clone)]
 struct World {
     level: &'static str,
@@ -35,11 +37,11 @@ struct Strict {
 enum At {
     #[default]
     End,
-    /// Somebody comes in the same lane and under the same key while the transaction is open.
+    /// Enqueues an instance with the same lane and partition key while the transaction is open.
     Joined,
-    /// A signal comes while it is open.
+    /// Receives a signal while the transaction is open, and ends by waiting for it.
     Wait,
-    /// As the refusal of that says: it waits in the next step.
+    /// As the error of `Wait` recommends: ends with `next`, and waits in the next step.
     Next,
     PlainWait,
     Spawn,
@@ -113,7 +115,8 @@ async fn lab(level: &'static str) -> Lab<World> {
 const LEVELS: [&str; 3] = ["read committed", "repeatable read", "serializable"];
 
 #[tokio::test]
-async fn who_came_behind_a_steps_own_transaction_goes_on_after_it_at_every_level() {
+async fn an_instance_enqueued_during_a_steps_own_transaction_runs_after_it_at_every_isolation_level()
+ {
     for level in LEVELS {
         let lab = lab(level).await;
         for strict in [
@@ -140,15 +143,17 @@ async fn who_came_behind_a_steps_own_transaction_goes_on_after_it_at_every_level
             assert_eq!(lab.status_of(first).await, Status::Done, "{level}");
             assert_eq!(
                 tally.steps, 2,
-                "{level}: who came meanwhile has run as well"
+                "{level}: the instance that was enqueued meanwhile has run as well"
             );
         }
     }
 }
 
-/// Who follows in the process that runs the lane has nothing of it in its own row: the process must not seem to go on with it.
+/// The promotion of a successor in a lane writes nothing into the successor's row. If the
+/// transaction of a step does not promote, the lane must not name the worker any more: otherwise
+/// the successor would appear to run, and no picker would claim it.
 #[tokio::test]
-async fn a_lane_that_is_led_goes_on_after_a_steps_own_transaction_at_every_level() {
+async fn a_lane_worker_continues_after_a_steps_own_transaction_at_every_isolation_level() {
     for level in LEVELS {
         let pool = live().await;
         let (client, world) = (
@@ -167,7 +172,7 @@ async fn a_lane_that_is_led_goes_on_after_a_steps_own_transaction_at_every_level
         for at in [At::End, At::Joined, At::End, At::Joined, At::End] {
             last = Some(client.enqueue(strict()).starting_at(at).await.unwrap().id);
         }
-        // Nobody looks whether something was lost on the way.
+        // No upkeep during the test: a lost promotion would not be repaired.
         let settings = Settings {
             reap_every: HOUR,
             ..Settings::default()
@@ -193,7 +198,7 @@ async fn a_lane_that_is_led_goes_on_after_a_steps_own_transaction_at_every_level
 }
 
 #[tokio::test]
-async fn a_wait_that_could_miss_its_signal_is_refused_in_words_that_say_what_to_do() {
+async fn a_wait_that_could_miss_its_signal_is_refused_with_a_remedy() {
     for level in LEVELS {
         let pool = live().await;
         let (client, world) = (
@@ -219,20 +224,21 @@ async fn a_wait_that_could_miss_its_signal_is_refused_in_words_that_say_what_to_
         let result = client.settled(id, SOON).await.unwrap().unwrap().result;
         running.stop().await;
         if level == LEVELS[0] {
-            assert_eq!(result, Ok(()), "the signal is seen");
+            assert_eq!(result, Ok(()), "the step reads the signal");
             continue;
         }
-        let said = result.unwrap_err().message;
-        let words = format!("a step's transaction at {level} cannot end by waiting for a signal");
+        let message = result.unwrap_err().message;
+        let reason = format!("a step's transaction at {level} cannot end by waiting for a signal");
         assert!(
-            said.contains(&words) && said.contains("End it with next(..) and wait in that step"),
-            "{said}"
+            message.contains(&reason)
+                && message.contains("End it with next(..) and wait in that step"),
+            "{message}"
         );
     }
 }
 
 #[tokio::test]
-async fn a_step_at_a_stricter_level_may_go_on_and_spawn() {
+async fn a_steps_own_transaction_may_use_next_and_spawn_at_every_isolation_level() {
     for level in LEVELS {
         let lab = lab(level).await;
         let family = lab
@@ -252,13 +258,13 @@ async fn a_step_at_a_stricter_level_may_go_on_and_spawn() {
         assert_eq!(
             lab.status_of(later).await,
             Status::Done,
-            "{level}: the signal that came meanwhile is seen"
+            "{level}: the step reads the signal that was sent meanwhile"
         );
     }
 }
 
 #[tokio::test]
-async fn an_engine_does_not_start_where_its_statements_would_not_look_anew() {
+async fn an_engine_does_not_start_if_the_default_isolation_is_not_read_committed() {
     let pool = live().await;
     let mark = if url().contains('?') { '&' } else { '?' };
     let strict = format!(
@@ -284,7 +290,7 @@ async fn an_engine_does_not_start_where_its_statements_would_not_look_anew() {
         "{error}"
     );
     assert!(error.contains("alter role"), "{error}");
-    // As the error says.
+    // The remedy that the error names.
     let mended = strict
         .replace("repeatable", "read")
         .replace("%20read", "%20committed");
@@ -302,9 +308,10 @@ async fn an_engine_does_not_start_where_its_statements_would_not_look_anew() {
         .unwrap();
 }
 
-/// A setting that changes while an engine runs: its next connection has it.
+/// The default isolation level may change while an engine runs, and its next connection has the new
+/// one.
 #[tokio::test]
-async fn nothing_is_claimed_or_committed_at_another_level() {
+async fn claims_and_commits_are_refused_above_read_committed() {
     let pool = live().await;
     let other = sql().await;
     let schema = pool.schema();

@@ -1,4 +1,4 @@
-//! Somebody else's transaction holds a row: its own instance waits, and no other does.
+//! A caller's transaction locks the row of an instance: only the commit of that instance waits.
 
 use std::sync::{
     Arc,
@@ -35,7 +35,7 @@ impl Job for Gated {
     }
 }
 
-/// An engine with `count` jobs that all run and wait to be let on, and no room for more.
+/// Starts an engine with `count` jobs that all run and wait at the gate, and with no room for more.
 async fn at_the_gate(stage: &Stage, count: usize) -> (Running, App, Vec<Id<Gated>>) {
     let app = App {
         gate: watch::Sender::new(false),
@@ -82,14 +82,14 @@ async fn settle_all(stage: &Stage, ids: impl IntoIterator<Item = &Id<Gated>>) {
 }
 
 #[tokio::test]
-async fn a_row_that_a_caller_holds_delays_its_own_commit_and_no_other() {
+async fn a_locked_row_delays_only_its_own_commit() {
     let stage = Stage::new().await;
     let (engine, app, ids) = at_the_gate(&stage, 40).await;
     let held = ids[20];
     let caller = hold(&stage, held).await;
     app.gate.send_replace(true);
     settle_all(&stage, ids.iter().filter(|id| **id != held)).await;
-    // And what comes later goes on as well.
+    // Jobs that are enqueued later are committed as well.
     let later = stage.lab.enqueue_all((0..40).map(|_| Gated)).await.unwrap();
     settle_all(&stage, later.iter().map(|job| &job.id)).await;
     let waiting =
@@ -98,13 +98,14 @@ async fn a_row_that_a_caller_holds_delays_its_own_commit_and_no_other() {
     caller.batch_execute("commit").await.unwrap();
     settle_all(&stage, [&held]).await;
     assert_eq!(stage.commits(held.raw()).await, [(0, 1)]);
-    assert_eq!(app.runs.load(Ordering::SeqCst), 80, "nobody ran again");
+    assert_eq!(app.runs.load(Ordering::SeqCst), 80, "no job ran twice");
     engine.stop().await;
 }
 
-/// The answer to a commit is lost while a row of the batch is held: the question what became of it must not wait either.
+/// The answer to a commit is lost while a row of the batch is locked. The statement that resolves
+/// the unknown commit outcome must not wait for that lock either.
 #[tokio::test]
-async fn a_lost_answer_about_a_held_row_delays_no_other_commit() {
+async fn a_lost_answer_for_a_batch_with_a_locked_row_delays_no_other_commit() {
     for fault in [Fault::CutBefore, Fault::CutAfter] {
         let stage = Stage::new().await;
         let (engine, app, ids) = at_the_gate(&stage, 10).await;
@@ -116,7 +117,7 @@ async fn a_lost_answer_about_a_held_row_delays_no_other_commit() {
         settle_all(&stage, ids.iter().filter(|id| **id != held)).await;
         let later = stage.lab.enqueue_all((0..10).map(|_| Gated)).await.unwrap();
         settle_all(&stage, later.iter().map(|job| &job.id)).await;
-        // The engine's own calls go on too.
+        // The engine's own client is not delayed either.
         engine.client.enqueue(Gated).await.unwrap();
         caller.batch_execute("rollback").await.unwrap();
         settle_all(&stage, [&held]).await;
@@ -127,16 +128,16 @@ async fn a_lost_answer_about_a_held_row_delays_no_other_commit() {
         assert_eq!(
             app.runs.load(Ordering::SeqCst),
             21,
-            "{fault:?}: nobody ran again"
+            "{fault:?}: no job ran twice"
         );
         engine.stop().await;
     }
 }
 
-/// The commit was made, its answer was lost, and before we could ask, a caller took the row: the next step follows all the
-/// same when the row is free, on the same claim.
+/// The commit is durable, its answer was lost, and a caller locked the row before the engine could
+/// resolve the outcome. When the row is free, the next step runs on the same claim.
 #[tokio::test]
-async fn a_commit_that_was_made_is_known_as_made_after_its_row_was_held() {
+async fn a_commit_with_a_lost_answer_is_resolved_as_committed_after_its_row_was_locked() {
     let stage = Stage::new().await;
     let effects = Effects::default();
     let engine = stage.run(stage.pool(), effects.clone(), |e| {
@@ -157,13 +158,14 @@ async fn a_commit_that_was_made_is_known_as_made_after_its_row_was_held() {
     let caller = hold(&stage, Id::from_raw(walker.id.raw())).await;
     stage.proxy.go_down().await;
     stage.proxy.come_back();
-    // It was asked for and found held, more often than the committer waits for.
-    let asked = "store::resolve::resolve";
+    // The engine tries to resolve the outcome and finds the row locked, more often than the
+    // committer retries by itself.
+    let resolve = "store::resolve::resolve";
     let deadline = tokio::time::Instant::now() + LONG;
-    while stage.proxy.done(asked) < 5 {
+    while stage.proxy.done(resolve) < 5 {
         assert!(
             tokio::time::Instant::now() < deadline,
-            "nobody asks what became of the commit"
+            "the engine does not resolve the commit outcome"
         );
         tokio::time::sleep(SECOND / 100).await;
     }
@@ -171,19 +173,20 @@ async fn a_commit_that_was_made_is_known_as_made_after_its_row_was_held() {
     caller.batch_execute("commit").await.unwrap();
     stage.lab.settled(walker.id, LONG).await.unwrap().unwrap();
     assert_walked_once(&stage, &effects, walker.id.raw(), First::Next, "a held row").await;
-    let given_back =
+    let released =
         "select count(*) from S.changes where old_status = 'executing' and old_seq = new_seq";
     assert_eq!(
-        stage.number(given_back).await,
+        stage.number(released).await,
         0,
-        "its claim was good all the while"
+        "the claim was valid all the time"
     );
     engine.stop().await;
 }
 
-/// A shutdown gives back what still runs. A row that a caller holds must not keep the others from their way home.
+/// A shutdown releases the claims of steps that still run. A row that a caller has locked must not
+/// delay the release of the others.
 #[tokio::test]
-async fn a_shutdown_gives_back_all_but_the_row_that_somebody_holds() {
+async fn a_shutdown_releases_every_claim_except_on_a_locked_row() {
     let stage = Stage::new().await;
     let (engine, _app, ids) = at_the_gate(&stage, 10).await;
     let caller = hold(&stage, ids[5]).await;
@@ -192,23 +195,27 @@ async fn a_shutdown_gives_back_all_but_the_row_that_somebody_holds() {
     assert_eq!(
         stage.number(back).await,
         9,
-        "they came home without a burned attempt"
+        "they were released and no attempt was counted"
     );
-    // The held one stays with its worker's row, for the reaper.
+    // The locked row keeps its claim, and the worker keeps its row in `workers`, so that the reaper
+    // finds it.
     let kept = "select count(*) from S.workers w join S.instances i on i.locked_by = w.id where i.status = 'executing'";
     assert_eq!(stage.number(kept).await, 1);
     caller.batch_execute("commit").await.unwrap();
 }
 
-/// A caller who takes rows in another order than the committer does: a batch that waits holds locks that the caller wants.
+/// A caller locks rows in another order than the committer: a batch that waited would hold locks
+/// that the caller needs.
 #[tokio::test]
-async fn a_caller_who_locks_in_another_order_meets_no_deadlock() {
+async fn a_caller_that_locks_rows_in_another_order_causes_no_deadlock() {
     let stage = Stage::new().await;
     for _ in 0..5 {
         let (engine, app, ids) = at_the_gate(&stage, 10).await;
         let (first, last) = (ids[0], ids[9]);
         let caller = hold(&stage, last).await;
-        // Longer than Postgres takes to look for a deadlock: if there were one, it would be said.
+        // Waits until the server has answered a commit attempt. If a batch held locks while it
+        // waits for the caller's row, the caller's next lock would close a cycle, and Postgres
+        // would report a deadlock (40P01).
         let sent = stage.proxy.done(".settle($1");
         app.gate.send_replace(true);
         let deadline = tokio::time::Instant::now() + LONG;
@@ -233,13 +240,14 @@ async fn a_caller_who_locks_in_another_order_meets_no_deadlock() {
     }
 }
 
-/// Two engines whose claims overlap: each was thought dead by the other once, so both write about the same rows.
+/// Two engines with overlapping claims: half of the rows passed to the second engine while the
+/// first still ran them, so both write results of the same rows.
 #[tokio::test]
-async fn two_engines_on_the_same_rows_meet_no_deadlock_and_lose_nothing() {
+async fn two_engines_that_commit_the_same_rows_do_not_deadlock_and_lose_nothing() {
     let stage = Stage::new().await;
     let (one, app, ids) = at_the_gate(&stage, 100).await;
-    // Half of the first engine's claims are taken from it behind its back, as a reaper would, and go to a second one: by
-    // way of a queue that only that one works, so that the first cannot have them back.
+    // Takes half of the claims from the first engine, as a reaper would, and moves the rows to a
+    // queue that only the second engine works, so that the first cannot claim them again.
     stage
         .sql(
             "update S.instances set status = 'runnable', claim_epoch = claim_epoch + 1, locked_by = null,

@@ -1,4 +1,5 @@
-//! A caller's open transaction holds a row or a key that a result addresses by its key: that result waits, and no other does.
+//! A caller's open transaction locks a row or a key that a step result addresses by key: only that
+//! result waits.
 
 use gen_durable::{
     Context, DAY, Id, Job, Machine, Outcome, SECOND, Settings, Signal, StepError, birth, done,
@@ -13,7 +14,8 @@ use crate::wire::{
 };
 
 const KEY: &str = "order:42";
-/// What an attempt begins with; and what it writes with, if it can.
+/// The statement that begins an attempt to commit, and the statement that writes if the locks are
+/// free.
 const ATTEMPTS: [&str; 2] = ["store::settle::lock", ".settle($1"];
 
 type Gate = watch::Sender<bool>;
@@ -77,7 +79,7 @@ impl Machine for Sender {
             By::Nothing => done(()),
             By::Signal => next(At::Sent).and_signal(Order::keyed(KEY), Paid),
             By::Enqueue => next(At::Sent).and_enqueue(order()),
-            // Of two children one has the key; the join does not wait for it.
+            // One of two children has the key; the join does not wait for that child.
             By::Child => spawn([order(), birth(Order { n: 1 })])
                 .any()
                 .then(At::Sent)
@@ -94,7 +96,8 @@ fn settings() -> Settings {
     }
 }
 
-/// An engine whose senders all run and wait at the gate: the first one addresses the key, and so do the last three.
+/// Starts an engine with senders that all run and wait at the gate. The first and the last three
+/// address the key.
 async fn at_the_gate(stage: &Stage, by: By) -> (Running, Gate, Vec<Id<Sender>>) {
     let gate = Gate::new(false);
     let engine = stage.run(stage.pool(), gate.clone(), |e| {
@@ -133,7 +136,8 @@ async fn assert_settled(stage: &Stage, senders: impl IntoIterator<Item = &Id<Sen
     }
 }
 
-/// The caller's transaction: it signals the holder of the key, or takes the key and has not committed yet.
+/// Opens the caller's transaction, which signals the holder of the key, or enqueues an instance
+/// with the key and has not committed yet.
 async fn hold<'a>(
     stage: &Stage,
     caller: &'a mut tokio_postgres::Client,
@@ -212,7 +216,8 @@ async fn a_shutdown_ends_while_an_open_transaction_holds_a_key_that_results_addr
     }
 }
 
-/// One ending set aside because a caller's transaction locks its row. Returns the engine and that transaction's connection.
+/// Brings about one step result that is set aside because a caller's transaction locks its row.
+/// Returns the engine and the connection of that transaction.
 async fn one_aside(stage: &Stage) -> (Running, tokio_postgres::Client) {
     let (engine, gate, ids) = at_the_gate(stage, By::Nothing).await;
     let caller = stage.caller().await;
@@ -257,7 +262,7 @@ async fn a_result_that_waits_for_a_lock_is_tried_at_most_every_fifty_millisecond
         attempts as u128 <= took.as_millis() / 50 + 1,
         "{attempts} attempts in {took:?}"
     );
-    assert!(attempts > 0, "it is not tried again");
+    assert!(attempts > 0, "the result is not tried again");
     caller.batch_execute("commit").await.unwrap();
     stage
         .until("select count(*) from S.instances where status <> 'done'", 0)
@@ -280,7 +285,7 @@ async fn a_result_that_waits_for_a_lock_is_tried_less_and_less_often_while_the_d
         refused.iter().map(|rule| rule.has_fired()).sum::<usize>(),
         begun.elapsed(),
     );
-    // 100, 200, 400, 800, 1,600 ms, and then 2 s.
+    // The pauses are 100, 200, 400, 800 and 1,600 ms, and then 2 s.
     assert!(
         attempts as u128 <= took.as_millis() / 2_000 + 6,
         "{attempts} attempts in {took:?}"

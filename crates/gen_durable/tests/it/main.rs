@@ -1,4 +1,5 @@
-//! The engine on a real Postgres, met as a user meets it. One binary: it links once.
+//! Integration tests of the engine on a real Postgres, through the API that a user calls. They are
+//! one binary, so that the crate links once.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod acts;

@@ -1,5 +1,6 @@
-//! Each metric counts what its name says. The recorder is the process's, so other tests are counted too: what is looked for is
-//! that each rises when this test brings it about.
+//! Each metric counts what its name says. The metrics recorder is global to the process, so other
+//! tests are counted too: this test asserts only that each metric rises when it brings about the
+//! counted event.
 
 use std::{
     sync::{Arc, LazyLock},
@@ -14,22 +15,22 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
 use crate::{
-    observe::Seen,
+    observe::MetricCounts,
     support::{eventually, live, sql},
 };
 
-/// The recorder of this process.
-pub(crate) static SEEN: LazyLock<Seen> = LazyLock::new(|| {
-    let seen = Seen::default();
-    assert!(metrics::set_global_recorder(seen.clone()).is_ok());
-    seen
+/// The metrics recorder of this process.
+pub(crate) static METRICS: LazyLock<MetricCounts> = LazyLock::new(|| {
+    let counts = MetricCounts::default();
+    assert!(metrics::set_global_recorder(counts.clone()).is_ok());
+    counts
 });
 
-/// What a [`Counted`] does.
+/// The behaviour of a [`Counted`] job.
 #[derive(Serialize, Deserialize)]
 enum Does {
     Nothing,
-    /// Waits until the test lets it go.
+    /// Waits until the test adds a permit.
     Waits,
     Fails,
 }
@@ -50,7 +51,7 @@ impl Job for Counted {
                 let _permit = cx.app.acquire().await?;
                 Ok(())
             }
-            Does::Fails => Err("as told")?,
+            Does::Fails => Err("fails as requested")?,
         }
     }
     fn lane(&self) -> Option<Lane> {
@@ -85,7 +86,7 @@ impl Projection for CountedModel {
         if batch.iter().all(|recorded| recorded.event.good) {
             Ok(())
         } else {
-            Err("as told")?
+            Err("fails as requested")?
         }
     }
     async fn clear(&self, _: &mut Projecting<'_>) -> Result<(), StepError> {
@@ -96,7 +97,7 @@ impl Projection for CountedModel {
 #[tokio::test]
 async fn every_metric_of_upkeep_timers_and_projections_rises_with_what_it_counts() {
     let (pool, gate) = (live().await, Arc::new(Semaphore::new(0)));
-    let before: Vec<u64> = UNLABELLED.iter().map(|name| SEEN.count(name)).collect();
+    let before: Vec<u64> = UNLABELLED.iter().map(|name| METRICS.count(name)).collect();
     let settings = Settings {
         lease: 3 * SECOND,
         heartbeat: SECOND / 4,
@@ -124,9 +125,9 @@ async fn every_metric_of_upkeep_timers_and_projections_rises_with_what_it_counts
             .await
             .unwrap();
     };
-    // The claim of a step that runs passes to another.
+    // The claim epoch of a running step rises, as if another worker had claimed the row.
     let waits = client.enqueue(counted(Does::Waits)).await.unwrap().id;
-    eventually("it runs", async || {
+    eventually("the step runs", async || {
         client
             .inspect()
             .show(waits.raw())
@@ -142,18 +143,19 @@ async fn every_metric_of_upkeep_timers_and_projections_rises_with_what_it_counts
     ))
     .await;
     gate.add_permits(1);
-    // A worker died, and an instance is old.
+    // An expired worker holds a claim, and another instance settles and exceeds its retention at
+    // once.
     let held = client
         .enqueue(counted(Does::Nothing))
         .after(HOUR)
         .await
         .unwrap()
         .id;
-    let dead = "dead0000-0000-0000-0000-0000000000aa";
+    let expired = "dead0000-0000-0000-0000-0000000000aa";
     run(&format!(
         "insert into S.workers (id, lease_expires_at, host, pid, queues, machines)
-         values ('{dead}', statement_timestamp() - interval '1 h', 'far', 7, '{{}}', '{{}}');
-         update S.instances set status = 'executing', locked_by = '{dead}' where id = {held}"
+         values ('{expired}', statement_timestamp() - interval '1 h', 'far', 7, '{{}}', '{{}}');
+         update S.instances set status = 'executing', locked_by = '{expired}' where id = {held}"
     ))
     .await;
     client.enqueue(counted(Does::Nothing)).await.unwrap();
@@ -176,20 +178,20 @@ async fn every_metric_of_upkeep_timers_and_projections_rises_with_what_it_counts
     })
     .await;
     run(&format!("delete from S.instances where id = {head}")).await;
-    // An occurrence is long past.
+    // An occurrence of the schedule is three hours overdue.
     run("update S.timers set due_at = due_at - interval '3 hours'").await;
     for good in [true, false] {
         client.record("t", Happened { good }).await.unwrap();
     }
     for (name, before) in UNLABELLED.iter().zip(before) {
-        eventually(name, async || SEEN.count(name) > before).await;
+        eventually(name, async || METRICS.count(name) > before).await;
     }
     for name in [
         "durable_timers_missed_total{kind=schedule}",
         "durable_projected_total{projection=counted_model}",
         "durable_projection_failures_total{projection=counted_model}",
     ] {
-        eventually(name, async || SEEN.count(name) > 0).await;
+        eventually(name, async || METRICS.count(name) > 0).await;
     }
     running.stop().await.unwrap();
 }
@@ -204,7 +206,7 @@ const UNLABELLED: [&str; 4] = [
 #[tokio::test]
 async fn failures_that_the_hook_is_too_slow_for_are_counted_as_dropped() {
     let name = "durable_failure_notices_dropped_total{}";
-    assert_eq!(SEEN.count(name), 0);
+    assert_eq!(METRICS.count(name), 0);
     let (held, hold) = std::sync::mpsc::channel::<()>();
     let hold = std::sync::Mutex::new(hold);
     let engine = Engine::builder(live().await, Arc::new(Semaphore::new(0))).register::<Counted>();
@@ -216,12 +218,16 @@ async fn failures_that_the_hook_is_too_slow_for_are_counted_as_dropped() {
         .unwrap();
     let client = engine.client();
     let running = engine.start();
-    // One is being told, a thousand wait, and one more is dropped.
+    // The hook blocks on the first failure, a thousand wait in the queue, and the others are
+    // dropped.
     client
         .enqueue_all((0..1_010).map(|_| counted(Does::Fails)))
         .await
         .unwrap();
-    eventually("the last ones were dropped", async || SEEN.count(name) >= 9).await;
+    eventually("the last failures were dropped", async || {
+        METRICS.count(name) >= 9
+    })
+    .await;
     drop(held);
     running.stop().await.unwrap();
 }

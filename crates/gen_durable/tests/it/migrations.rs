@@ -16,7 +16,7 @@ impl Job for Ping {
     }
 }
 
-/// Everything in the catalogue that names this schema.
+/// Returns how many objects of the catalogue belong to this schema.
 async fn objects(schema: &str) -> i64 {
     let client = sql().await;
     let text = "select (select count(*) from pg_namespace where nspname = $1)
@@ -41,7 +41,7 @@ async fn up_and_down_again_leave_nothing_behind_and_each_version_can_be_reached(
     assert_eq!(
         migrations.up(None).await.unwrap(),
         Vec::<i32>::new(),
-        "nothing to do is no error"
+        "a second run applies nothing and is no error"
     );
     for version in (0..current).rev() {
         assert_eq!(migrations.down(version).await.unwrap(), [version + 1]);
@@ -60,7 +60,7 @@ async fn up_and_down_again_leave_nothing_behind_and_each_version_can_be_reached(
 }
 
 #[tokio::test]
-async fn of_many_that_migrate_at_once_one_does_and_the_others_find_it_done() {
+async fn one_of_many_concurrent_migrations_applies_and_the_others_do_nothing() {
     let schema = schema_name();
     let all = (0..8).map(|_| async {
         let pool = Pool::connect_to(&url(), &schema).await.unwrap();
@@ -74,7 +74,7 @@ async fn of_many_that_migrate_at_once_one_does_and_the_others_find_it_done() {
 }
 
 #[tokio::test]
-async fn the_sql_that_is_printed_does_what_up_and_down_do() {
+async fn printed_migration_sql_does_the_same_as_up_and_down() {
     let pool = Pool::connect_to(&url(), &schema_name()).await.unwrap();
     let migrations = pool.migrations();
     let client = sql().await;
@@ -106,17 +106,17 @@ async fn the_sql_that_is_printed_does_what_up_and_down_do() {
 }
 
 #[tokio::test]
-async fn the_runtime_role_works_without_ddl_and_the_reader_only_looks() {
+async fn the_runtime_role_works_without_ddl_and_the_reader_role_only_reads() {
     let lab = Lab::new(()).await.register::<Ping>();
     let schema = lab.pool().schema().to_owned();
     let runtime = lab.pool().begin().await.unwrap();
-    let who: String = runtime
+    let role: String = runtime
         .query_one("select current_user::text", &[])
         .await
         .unwrap()
         .get(0);
     assert_eq!(
-        who, "gen_durable_runtime",
+        role, "gen_durable_runtime",
         "the suite runs as the runtime role"
     );
     for ddl in [
@@ -156,7 +156,8 @@ async fn the_runtime_role_works_without_ddl_and_the_reader_only_looks() {
             .unwrap_err();
         assert_eq!(refused.code().unwrap().code(), "42501", "{write}");
     }
-    // The functions run with the caller's rights: what they write, the reader may not.
+    // The functions run with the rights of the caller, so the reader role cannot write through
+    // them.
     let id = lab.enqueue(Ping).after(SECOND).await.unwrap().id;
     for act in [
         format!(
@@ -185,14 +186,14 @@ async fn the_runtime_role_works_without_ddl_and_the_reader_only_looks() {
         let refused = reader.batch_execute(&act).await.unwrap_err();
         assert_eq!(refused.code().unwrap().code(), "42501", "{act}");
     }
-    let looked = reader
+    let answer = reader
         .query_one(&format!("select status from {schema}.result({id})"), &[])
         .await
         .unwrap();
     assert_eq!(
-        looked.get::<_, &str>(0),
+        answer.get::<_, &str>(0),
         "runnable",
-        "what it may see, it may ask"
+        "the reader may call functions that only read"
     );
     assert_eq!(lab.status_of(id).await, gen_durable::Status::Runnable);
     assert!(
@@ -205,7 +206,7 @@ async fn the_runtime_role_works_without_ddl_and_the_reader_only_looks() {
 }
 
 #[tokio::test]
-async fn a_schema_that_is_missing_or_half_way_is_said_so() {
+async fn a_missing_or_outdated_schema_is_reported() {
     let pool = Pool::connect_to(&url(), &schema_name()).await.unwrap();
     let error = Client::new(pool.clone()).enqueue(Ping).await.unwrap_err();
     assert!(

@@ -1,4 +1,4 @@
-//! What can be seen from outside: metrics, spans, and what an engine says at its start.
+//! Observability: metrics, spans, and the log line of an engine at its start.
 
 use std::{
     collections::BTreeMap,
@@ -20,18 +20,18 @@ use crate::{
     },
 };
 
-/// Remembers which metrics were touched, with their labels, and how often.
+/// A metrics recorder that counts how often each metric was written, by name and labels.
 #[derive(Clone, Default)]
-pub(crate) struct Seen(Arc<Mutex<BTreeMap<String, u64>>>);
+pub(crate) struct MetricCounts(Arc<Mutex<BTreeMap<String, u64>>>);
 
-struct One(Seen, String);
+struct CountedMetric(MetricCounts, String);
 
-impl One {
+impl CountedMetric {
     fn note(&self, by: u64) {
         *self.0.0.lock().unwrap().entry(self.1.clone()).or_default() += by;
     }
 }
-impl metrics::CounterFn for One {
+impl metrics::CounterFn for CountedMetric {
     fn increment(&self, value: u64) {
         self.note(value);
     }
@@ -39,7 +39,7 @@ impl metrics::CounterFn for One {
         self.note(value);
     }
 }
-impl metrics::GaugeFn for One {
+impl metrics::GaugeFn for CountedMetric {
     fn increment(&self, _: f64) {
         self.note(1);
     }
@@ -50,19 +50,19 @@ impl metrics::GaugeFn for One {
         self.note(1);
     }
 }
-impl metrics::HistogramFn for One {
+impl metrics::HistogramFn for CountedMetric {
     fn record(&self, _: f64) {
         self.note(1);
     }
 }
 
-impl Seen {
-    fn one(&self, key: &Key) -> Arc<One> {
+impl MetricCounts {
+    fn one(&self, key: &Key) -> Arc<CountedMetric> {
         let labels: Vec<String> = key
             .labels()
             .map(|label| format!("{}={}", label.key(), label.value()))
             .collect();
-        Arc::new(One(
+        Arc::new(CountedMetric(
             self.clone(),
             format!("{}{{{}}}", key.name(), labels.join(",")),
         ))
@@ -77,7 +77,7 @@ impl Seen {
     }
 }
 
-impl Recorder for Seen {
+impl Recorder for MetricCounts {
     fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
     fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
     fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
@@ -101,7 +101,11 @@ impl Job for Observed {
     type App = ();
     type Output = ();
     async fn run(&self, _: &mut Context<'_, Self>) -> Result<(), StepError> {
-        if self.fails { Err("as told")? } else { Ok(()) }
+        if self.fails {
+            Err("fails as requested")?
+        } else {
+            Ok(())
+        }
     }
     fn policy(&self) -> Policy {
         Policy::ONCE
@@ -109,9 +113,10 @@ impl Job for Observed {
 }
 
 #[tokio::test]
-async fn the_metrics_tell_what_was_done() {
-    // The recorder is the process's: other tests are seen too, so only this test's own machine is looked for.
-    let seen = &*crate::metrics::SEEN;
+async fn metrics_count_steps_picks_commits_and_timers() {
+    // The metrics recorder is global to the process and counts other tests too, so this test reads
+    // only the metrics of its own machine.
+    let counts = &*crate::metrics::METRICS;
     let soon = "R1/PT0.05S".parse().unwrap();
     let builder = Engine::builder(live().await, ()).register::<Observed>();
     let engine = builder
@@ -141,12 +146,12 @@ async fn the_metrics_tell_what_was_done() {
             .is_err()
     );
     eventually("the outcomes are counted", async || {
-        seen.count("durable_steps_total{machine=observed,outcome=done}") == 2
-            && seen.count("durable_steps_total{machine=observed,outcome=stop}") == 1
+        counts.count("durable_steps_total{machine=observed,outcome=done}") == 2
+            && counts.count("durable_steps_total{machine=observed,outcome=stop}") == 1
     })
     .await;
     running.stop().await;
-    assert_eq!(seen.count("durable_step_seconds{machine=observed}"), 3);
+    assert_eq!(counts.count("durable_step_seconds{machine=observed}"), 3);
     for name in [
         "durable_picked_total{}",
         "durable_commit_size{}",
@@ -158,46 +163,47 @@ async fn the_metrics_tell_what_was_done() {
         "durable_timers_overdue{}",
         "durable_timers_in_mind{}",
     ] {
-        assert!(seen.count(name) > 0, "{name} was never touched");
+        assert!(counts.count(name) > 0, "{name} was never touched");
     }
 }
 
-/// Set in the environment of the process that counts alone.
-const COUNTS_ALONE: &str = "DURABLE_TEST_COUNTS_ALONE";
+/// Set in the environment of the child process in which the counting test runs alone.
+const IN_CHILD_PROCESS: &str = "DURABLE_TEST_COUNTS_ALONE";
 
-/// The recorder is the process's, and other tests lose answers too: this one has a process of its own.
+/// The metrics recorder is global to the process, and other tests lose answers too. So the counting
+/// test runs in a child process.
 #[test]
-fn only_commits_whose_answer_was_lost_count_as_resolved() {
-    let test = "observe::resolved_commits_are_counted_alone";
+fn only_commits_with_a_lost_answer_count_as_resolved() {
+    let test = "observe::resolved_commits_are_counted_in_a_child_process";
     let mut process = std::process::Command::new(std::env::current_exe().unwrap());
     let output = process
         .args(["--exact", test, "--nocapture"])
-        .env(COUNTS_ALONE, "1")
+        .env(IN_CHILD_PROCESS, "1")
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
+    let output_text = String::from_utf8_lossy(&output.stdout);
     assert!(
         output.status.success(),
-        "{said}{}",
+        "{output_text}{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    assert!(said.contains("counted alone"), "{said}");
+    assert!(output_text.contains("counted alone"), "{output_text}");
 }
 
-/// Does nothing but in the process that the test above starts.
+/// Returns at once unless it runs in the child process that the test above starts.
 #[tokio::test]
-async fn resolved_commits_are_counted_alone() {
-    if std::env::var_os(COUNTS_ALONE).is_none() {
+async fn resolved_commits_are_counted_in_a_child_process() {
+    if std::env::var_os(IN_CHILD_PROCESS).is_none() {
         return;
     }
-    let seen = Seen::default();
-    assert!(metrics::set_global_recorder(seen.clone()).is_ok());
+    let counts = MetricCounts::default();
+    assert!(metrics::set_global_recorder(counts.clone()).is_ok());
     let stage = Stage::new().await;
     let engine = stage.run(stage.pool(), Effects::default(), |e| {
         e.register::<Walker>().settings(quick())
     });
     engine.ready().await;
-    let resolved = || seen.count("durable_commits_resolved_total{}");
+    let resolved = || counts.count("durable_commits_resolved_total{}");
     let walk = async || {
         let walker = stage
             .lab
@@ -210,7 +216,7 @@ async fn resolved_commits_are_counted_alone() {
         stage.lab.settled(walker.id, LONG).await.unwrap().unwrap();
     };
     walk().await;
-    assert!(seen.count("durable_commit_size{}") > 0);
+    assert!(counts.count("durable_commit_size{}") > 0);
     assert_eq!(resolved(), 0, "no answer was lost");
     for lost in 1..=3 {
         let cut = stage.proxy.on(".settle($1", Fault::CutAfter);
@@ -221,9 +227,11 @@ async fn resolved_commits_are_counted_alone() {
     println!("counted alone");
 }
 
-/// While there is one listener in a process, `tracing` asks only the thread that first comes to a place whether anybody wants
-/// to hear of it, and remembers that. The thread may be another test's, which does not listen. Of several, all are asked.
-fn nobody_is_alone_in_listening() {
+/// Registers two more subscribers. While a process has one subscriber, `tracing` asks only the
+/// thread that first reaches a callsite whether it is enabled, and caches the result. That thread
+/// may belong to another test, which has no subscriber. With several subscribers, `tracing` asks
+/// all of them.
+fn register_more_subscribers() {
     static OTHERS: LazyLock<[Dispatch; 2]> = LazyLock::new(|| {
         [(); 2].map(|()| {
             Dispatch::new(
@@ -236,10 +244,10 @@ fn nobody_is_alone_in_listening() {
     LazyLock::force(&OTHERS);
 }
 
-/// A log that a test can read.
+/// A log writer that keeps its output for the test.
 #[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-impl Write for Lines {
+struct LogWriter(Arc<Mutex<Vec<u8>>>);
+impl Write for LogWriter {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.lock().unwrap().extend_from_slice(bytes);
         Ok(bytes.len())
@@ -250,10 +258,10 @@ impl Write for Lines {
 }
 
 #[tokio::test]
-async fn an_engine_says_at_its_start_how_many_connections_it_may_open() {
+async fn an_engine_logs_at_start_how_many_connections_it_may_open() {
     let pool = live().await;
-    nobody_is_alone_in_listening();
-    let lines = Lines::default();
+    register_more_subscribers();
+    let lines = LogWriter::default();
     let writer = lines.clone();
     let subscriber = tracing_subscriber::fmt()
         .with_writer(move || writer.clone())
@@ -268,10 +276,10 @@ async fn an_engine_says_at_its_start_how_many_connections_it_may_open() {
         .with_subscriber(subscriber)
         .await
         .unwrap();
-    let said = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    let output_text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
     assert!(
-        said.contains("this process uses at most 22 connections"),
-        "{said}"
+        output_text.contains("this process uses at most 22 connections"),
+        "{output_text}"
     );
 }
 
@@ -294,7 +302,7 @@ async fn a_step_runs_inside_a_span_that_names_it() {
         .register::<Spanned>()
         .build()
         .unwrap();
-    nobody_is_alone_in_listening();
+    register_more_subscribers();
     let subscriber = tracing_subscriber::fmt()
         .with_writer(std::io::sink)
         .finish();
@@ -302,7 +310,8 @@ async fn a_step_runs_inside_a_span_that_names_it() {
     let client = engine.client();
     let running = Running::start(engine);
     let id = client.enqueue(Spanned).await.unwrap().id;
-    // On the test's own thread: a current-thread runtime runs the steps where the subscriber is set.
+    // The steps run on the thread of the test, where the subscriber is set, because the runtime is
+    // a current-thread runtime.
     assert_eq!(
         client
             .settled(id, 60 * SECOND)

@@ -1,4 +1,5 @@
-//! Acts by the names in the rows, and the answer to "why does it not run?".
+//! Operator actions that address machines, steps and signals by the names in the rows, and
+//! `explain`, which says why an instance does not run.
 
 use std::{collections::BTreeSet, sync::Mutex};
 
@@ -19,7 +20,7 @@ struct Order {
 enum At {
     #[default]
     Ask,
-    Told,
+    Received,
     Fan,
 }
 #[derive(Serialize, Deserialize)]
@@ -35,10 +36,12 @@ impl Machine for Order {
     type Output = u32;
     async fn step(&mut self, at: At, cx: &mut Context<'_, Self>) -> Outcome<Self> {
         match at {
-            At::Ask => Ok(wait_for::<Paid>().then(At::Told).or_after(HOUR, At::Fan)),
-            At::Told => Ok(done(cx.awaited::<Paid>()?.iter().map(|paid| paid.0).sum())),
+            At::Ask => Ok(wait_for::<Paid>()
+                .then(At::Received)
+                .or_after(HOUR, At::Fan)),
+            At::Received => Ok(done(cx.awaited::<Paid>()?.iter().map(|paid| paid.0).sum())),
             At::Fan => Ok(spawn([Picky { fail: true }, Picky { fail: false }])
-                .then(At::Told)
+                .then(At::Received)
                 .forever()),
         }
     }
@@ -78,7 +81,7 @@ async fn lab() -> Lab<()> {
     Lab::new(()).await.register::<Order>().register::<Picky>()
 }
 
-/// What the first thing in the way of an instance is.
+/// Returns the first blocker that `explain` lists for an instance.
 async fn first(lab: &Lab<()>, id: i64) -> Option<Blocker> {
     lab.inspect()
         .explain(id)
@@ -91,7 +94,7 @@ async fn first(lab: &Lab<()>, id: i64) -> Option<Blocker> {
 }
 
 #[tokio::test]
-async fn an_instance_is_enqueued_told_and_cancelled_by_the_names_in_its_row() {
+async fn an_instance_is_enqueued_signalled_and_cancelled_by_the_names_in_its_row() {
     let lab = lab().await;
     let operate = lab.operate();
     let mut new = NewInstance::new("order", "ask", "{\"number\": 7}");
@@ -106,13 +109,13 @@ async fn an_instance_is_enqueued_told_and_cancelled_by_the_names_in_its_row() {
     );
     lab.drain().await;
     let by_key = || Order::keyed("order:7").of("acme");
-    let anyone: Anyone = match by_key() {
+    let address: Anyone = match by_key() {
         Address::Key { key, tenant } => Address::Key { key, tenant },
         Address::Id(id) => by_id(id.raw()),
     };
     assert!(
         operate
-            .signal(anyone, "paid", " 5 ", Some("evt"))
+            .signal(address, "paid", " 5 ", Some("evt"))
             .await
             .unwrap()
     );
@@ -131,10 +134,10 @@ async fn an_instance_is_enqueued_told_and_cancelled_by_the_names_in_its_row() {
             .unwrap_err()
             .is_no_target()
     );
-    assert!(!operate.cancel(by_id(id), "late", false).await.unwrap());
+    assert!(!operate.cancel(by_id(id), "too late", false).await.unwrap());
     assert!(
         operate
-            .cancel(by_id(i64::MAX), "who", true)
+            .cancel(by_id(i64::MAX), "unknown", true)
             .await
             .unwrap_err()
             .is_no_target()
@@ -147,7 +150,7 @@ async fn an_instance_is_enqueued_told_and_cancelled_by_the_names_in_its_row() {
 }
 
 #[tokio::test]
-async fn what_a_row_cannot_keep_is_refused_before_it_is_sent() {
+async fn values_that_a_row_cannot_store_are_refused_before_they_are_sent() {
     let operate = lab().await.operate();
     for (what, new) in [
         ("JSON", NewInstance::new("order", "ask", "{number")),
@@ -178,7 +181,7 @@ async fn what_a_row_cannot_keep_is_refused_before_it_is_sent() {
     );
     assert!(
         operate
-            .retry(1, Some(("told", Some("{"))))
+            .retry(1, Some(("received", Some("{"))))
             .await
             .unwrap_err()
             .is_invalid()
@@ -186,15 +189,15 @@ async fn what_a_row_cannot_keep_is_refused_before_it_is_sent() {
 }
 
 #[tokio::test]
-async fn only_what_failed_was_cancelled_or_is_stuck_runs_again() {
+async fn only_failed_cancelled_and_stuck_instances_can_be_retried() {
     let lab = lab().await;
     let operate = lab.operate();
     assert!(operate.retry(99, None).await.unwrap_err().is_not_found());
     let order = lab.enqueue(Order { number: 1 }).await.unwrap().id;
-    let refused = async |says: &str| {
+    let refused = async |reason: &str| {
         let error = operate.retry(order.raw(), None).await.unwrap_err();
         assert!(
-            error.is_invalid() && error.to_string().contains(says),
+            error.is_invalid() && error.to_string().contains(reason),
             "{error}"
         );
     };
@@ -202,13 +205,13 @@ async fn only_what_failed_was_cancelled_or_is_stuck_runs_again() {
     lab.drain().await;
     refused("awaiting_signal").await;
     lab.cancel(order, "x").await.unwrap();
-    // Its key is free, and somebody takes it.
+    // The key is free, and another instance takes it.
     let taker = lab.enqueue(Order { number: 1 }).await.unwrap();
     assert!(taker.is_new);
     refused("key is taken").await;
     assert_eq!(lab.status_of(order).await, Status::Cancelled);
     lab.cancel(taker.id, "x").await.unwrap();
-    // From the step that waits: it waits again, and can be told.
+    // Retried from the step that waits: the instance waits again, and a signal reaches it.
     operate
         .retry(order.raw(), Some(("ask", None)))
         .await
@@ -221,7 +224,7 @@ async fn only_what_failed_was_cancelled_or_is_stuck_runs_again() {
 }
 
 #[tokio::test]
-async fn a_settled_child_that_runs_again_counts_for_no_join_and_a_stuck_one_still_does() {
+async fn a_retried_settled_child_does_not_count_for_the_join_and_a_retried_stuck_child_does() {
     let lab = lab().await;
     let parent = lab
         .enqueue(Order { number: 2 })
@@ -238,7 +241,7 @@ async fn a_settled_child_that_runs_again_counts_for_no_join_and_a_stuck_one_stil
         ..
     }) = children.blockers.into_iter().next()
     else {
-        panic!("it waits for two");
+        panic!("the parent waits for two children");
     };
     let [failing, stuck] = [children[0].id, children[1].id];
     let set = format!(
@@ -260,7 +263,7 @@ async fn a_settled_child_that_runs_again_counts_for_no_join_and_a_stuck_one_stil
     assert_eq!(
         lab.row_of(parent).await.children_pending,
         1,
-        "it was counted when it failed"
+        "the child was counted when it failed"
     );
     assert_eq!(
         first(&lab, stuck).await,
@@ -274,12 +277,12 @@ async fn a_settled_child_that_runs_again_counts_for_no_join_and_a_stuck_one_stil
     assert_eq!(
         lab.status_of(parent).await,
         Status::Done,
-        "the stuck one had never been counted"
+        "the stuck child had not been counted before"
     );
 }
 
 #[tokio::test]
-async fn the_first_thing_in_the_way_is_named_in_the_order_of_the_picker() {
+async fn explain_lists_blockers_in_the_order_of_the_picker() {
     let lab = lab().await;
     let (schema, sql) = (lab.pool().schema().to_owned(), sql().await);
     let id = lab
@@ -303,7 +306,7 @@ async fn the_first_thing_in_the_way_is_named_in_the_order_of_the_picker() {
          values (gen_random_uuid(), statement_timestamp() + $1::text::interval, 'here', 1, $2, $3, $4)"
     );
     let none: Vec<String> = vec![];
-    // The dead, and those of another queue, work nothing here.
+    // An expired worker, and a worker of another queue, do not serve this queue.
     let (here, there) = (vec!["default"], vec!["mail"]);
     sql.execute(
         &worker,
@@ -350,7 +353,7 @@ async fn the_first_thing_in_the_way_is_named_in_the_order_of_the_picker() {
     )
     .await
     .unwrap();
-    assert_eq!(kinds().await, Vec::<String>::new(), "nothing is in its way");
+    assert_eq!(kinds().await, Vec::<String>::new(), "no blocker is left");
     lab.enqueue(Picky { fail: false })
         .priority(-1)
         .await
@@ -371,7 +374,7 @@ async fn the_first_thing_in_the_way_is_named_in_the_order_of_the_picker() {
 }
 
 #[tokio::test]
-async fn what_waits_says_for_what_and_what_has_settled_says_so() {
+async fn explain_names_the_awaited_signal_and_the_settled_status() {
     let lab = lab().await;
     let order = lab.enqueue(Order { number: 4 }).await.unwrap().id;
     lab.drain().await;
@@ -386,7 +389,7 @@ async fn what_waits_says_for_what_and_what_has_settled_says_so() {
         ..
     }) = first(&lab, order.raw()).await
     else {
-        panic!("it waits");
+        panic!("the instance waits for a signal");
     };
     assert_eq!(
         (names, letters),
@@ -406,7 +409,7 @@ async fn what_waits_says_for_what_and_what_has_settled_says_so() {
 }
 
 #[tokio::test]
-async fn a_cancelled_subtree_holds_the_children_that_a_racing_commit_has_just_spawned() {
+async fn a_cancelled_subtree_includes_children_that_a_concurrent_commit_spawned() {
     let lab = lab().await;
     let schema = lab.pool().schema().to_owned();
     let parent = lab
@@ -415,7 +418,8 @@ async fn a_cancelled_subtree_holds_the_children_that_a_racing_commit_has_just_sp
         .await
         .unwrap()
         .id;
-    // The parent's commit is under way: it holds the row, and its child is not there for others yet.
+    // The commit of the parent is in flight: it has locked the parent's row, and its child is not
+    // visible to other transactions yet.
     let committing = sql().await;
     committing
         .batch_execute(&format!(
@@ -431,9 +435,9 @@ async fn a_cancelled_subtree_holds_the_children_that_a_racing_commit_has_just_sp
     let waits = format!(
         "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like '%{schema}.cancel%'"
     );
-    let looker = sql().await;
+    let monitor = sql().await;
     eventually("the cancel waits for the commit", async || {
-        looker
+        monitor
             .query_one(&waits, &[])
             .await
             .unwrap()
@@ -452,7 +456,7 @@ async fn a_cancelled_subtree_holds_the_children_that_a_racing_commit_has_just_sp
     assert_eq!(children, [(Status::Cancelled, 1)]);
 }
 
-/// Stops at a gate.
+/// Waits for a permit.
 #[derive(Serialize, Deserialize)]
 struct Slow;
 impl Job for Slow {
@@ -466,7 +470,7 @@ impl Job for Slow {
 }
 
 #[tokio::test]
-async fn what_runs_names_its_worker_and_whether_that_one_lives() {
+async fn explain_names_the_worker_of_a_running_step_and_whether_it_is_alive() {
     let pool: Pool = live().await;
     let gate = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
     struct Host(std::sync::Arc<tokio::sync::Semaphore>);
@@ -493,7 +497,7 @@ async fn what_runs_names_its_worker_and_whether_that_one_lives() {
             .into_iter()
             .next()
     };
-    eventually("it runs", async || {
+    eventually("the step runs", async || {
         matches!(blocker().await, Some(Blocker::Executing { .. }))
     })
     .await;
@@ -501,14 +505,14 @@ async fn what_runs_names_its_worker_and_whether_that_one_lives() {
         worker, pid, alive, ..
     }) = blocker().await
     else {
-        panic!("it runs")
+        panic!("the step runs")
     };
     assert_eq!((Some(worker), alive), (health.worker_id(), true));
     assert_eq!(pid, i32::try_from(std::process::id()).ok());
     gate.add_permits(1);
     client.settled(id, 60 * SECOND).await.unwrap().unwrap();
     running.stop().await;
-    // One whose holder is gone.
+    // An instance that is claimed by a worker without a lease row.
     let orphan = client.enqueue(Slow).await.unwrap().id;
     let hold = format!(
         "update {}.instances set status = 'executing', locked_by = gen_random_uuid() where id = $1",

@@ -1,4 +1,5 @@
-//! What a commit sends along: signals, new instances; and what the outcome of `handle` consumes.
+//! Effects of a commit: signals and new instances of the outbox, and the signals that an outcome of
+//! `handle` consumes.
 
 use gen_durable::{
     Context, DAY, Failure, HOUR, Id, Job, Lab, Machine, Outcome, SECOND, Settings, Signal, Status,
@@ -13,7 +14,7 @@ use crate::wire::{
     walker::{Effects, First, Walker, quick},
 };
 
-/// Takes the signals in its inbox, again and again.
+/// Consumes the signals of its inbox, again and again.
 #[derive(Serialize, Deserialize)]
 struct Target {
     taken: usize,
@@ -94,17 +95,17 @@ async fn an_outbox_signal_into_a_full_inbox_is_retried_by_the_policy() {
     assert_eq!(lab.state_of(to).await.taken, 1_001);
 }
 
-/// Fails with a signal in hand.
+/// Fails in the step that received a signal.
 #[derive(Serialize, Deserialize)]
 struct Failing {
     retries: u32,
-    goes_on: bool,
+    continues: bool,
 }
 #[derive(Serialize, Deserialize, Default)]
 enum Step {
     #[default]
     Begin,
-    Told,
+    Received,
     After,
 }
 #[derive(Serialize, Deserialize)]
@@ -117,12 +118,12 @@ impl Machine for Failing {
     const NAME: &'static str = "failing";
     type App = ();
     type Step = Step;
-    /// The signals that are left, and the attempt that saw them.
+    /// The number of signals left in the inbox, and the attempt that read it.
     type Output = (usize, u32);
     async fn step(&mut self, at: Step, cx: &mut Context<'_, Self>) -> Outcome<Self> {
         match at {
-            Step::Begin => Ok(wait_for::<Go>().then(Step::Told).forever()),
-            Step::Told => Err("it fails with the signal in hand")?,
+            Step::Begin => Ok(wait_for::<Go>().then(Step::Received).forever()),
+            Step::Received => Err("fails after it received the signal")?,
             Step::After => Ok(done((cx.inbox().len(), 0))),
         }
     }
@@ -139,7 +140,7 @@ impl Machine for Failing {
         );
         Ok(if failure.attempt < self.retries {
             retry_after(SECOND)
-        } else if self.goes_on {
+        } else if self.continues {
             next(Step::After)
         } else {
             done((cx.inbox().len(), failure.attempt))
@@ -158,11 +159,11 @@ async fn an_outcome_of_handle_consumes_the_signals_unless_it_retries() {
         );
         client.query_one(&text, &[]).await.unwrap().get::<_, i64>(0)
     };
-    for goes_on in [true, false] {
+    for continues in [true, false] {
         let id = lab
             .enqueue(Failing {
                 retries: 2,
-                goes_on,
+                continues,
             })
             .await
             .unwrap()
@@ -174,9 +175,13 @@ async fn an_outcome_of_handle_consumes_the_signals_unless_it_retries() {
         assert_eq!((row.status, row.attempt), (Status::Runnable, 1));
         assert_eq!(signals().await, 1, "a retry consumes nothing");
         lab.skip(HOUR).await;
-        let wanted = if goes_on { (0, 0) } else { (1, 2) };
+        let wanted = if continues { (0, 0) } else { (1, 2) };
         assert_eq!(lab.result_of(id).await, Some(Ok(wanted)));
-        assert_eq!(signals().await, 0, "what handle decided has consumed it");
+        assert_eq!(
+            signals().await,
+            0,
+            "the outcome of handle has consumed the signal"
+        );
     }
 }
 
@@ -193,7 +198,8 @@ impl Job for Urgent {
     }
 }
 
-/// Enqueues a job of a priority that no process has seen, and runs ahead into a step that lasts.
+/// Enqueues a job of a priority that no worker has picked before, and runs ahead into a step that
+/// waits at the gate.
 #[derive(Serialize, Deserialize)]
 struct Maker {
     priority: i16,
@@ -219,7 +225,7 @@ impl Machine for Maker {
 }
 
 #[tokio::test]
-async fn instances_that_a_step_enqueues_while_it_runs_ahead_are_announced_at_once() {
+async fn instances_that_a_step_enqueues_while_it_runs_ahead_wake_the_picker_at_once() {
     let stage = Stage::new().await;
     let gate = Gate::new(false);
     let settings = Settings {
@@ -232,7 +238,8 @@ async fn instances_that_a_step_enqueues_while_it_runs_ahead_are_announced_at_onc
             .settings(settings)
     });
     engine.ready().await;
-    // Once the picker knows the priorities that are in use, only a sweep would find another one: it does not get that far.
+    // Once the picker knows the priorities in use, only a sweep would find another one. The sweep's
+    // statement is held, so the job can be found only by the hint of the commit.
     let first = stage.lab.enqueue(Urgent).await.unwrap();
     stage.lab.settled(first.id, LONG).await.unwrap().unwrap();
     let sweeps = stage
@@ -248,7 +255,7 @@ async fn instances_that_a_step_enqueues_while_it_runs_ahead_are_announced_at_onc
     assert_eq!(
         stage.number(&running).await,
         1,
-        "its own next step still runs"
+        "the next step of the maker still runs"
     );
     gate.send_replace(true);
     stage.proxy.forget();

@@ -13,20 +13,21 @@ use gen_durable::{
 use serde::{Deserialize, Serialize};
 
 #[derive(Default, Clone)]
-struct Room(Arc<Mutex<Inside>>);
+struct Calls(Arc<Mutex<Counts>>);
 
-/// Who is in, by key; the most that ever were; and everybody in order.
+/// The number of running steps by key, the largest number of steps that ran at once under one key,
+/// and all steps in the order in which they began.
 #[derive(Default)]
-struct Inside(HashMap<String, usize>, usize, Vec<u64>);
+struct Counts(HashMap<String, usize>, usize, Vec<u64>);
 
-impl Room {
+impl Calls {
     fn enter(&self, key: &str, n: u64) {
-        let mut room = self.0.lock().unwrap();
-        let here = room.0.entry(key.to_owned()).or_default();
+        let mut calls = self.0.lock().unwrap();
+        let here = calls.0.entry(key.to_owned()).or_default();
         *here += 1;
         let here = *here;
-        room.1 = room.1.max(here);
-        room.2.push(n);
+        calls.1 = calls.1.max(here);
+        calls.2.push(n);
     }
     fn leave(&self, key: &str) {
         *self.0.lock().unwrap().0.get_mut(key).unwrap() -= 1;
@@ -48,14 +49,14 @@ struct Call {
 
 impl Job for Call {
     const NAME: &'static str = "call";
-    type App = Room;
+    type App = Calls;
     type Output = ();
     fn partition(&self) -> Option<String> {
         Some(self.account.clone())
     }
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
         cx.app.enter(&self.account, self.n);
-        // Somebody else's turn to be polled: another step of the key would begin now, if it could.
+        // Yields, so that another task runs: a second step of the key would begin now if it could.
         for _ in 0..3 {
             tokio::task::yield_now().await;
         }
@@ -84,12 +85,12 @@ fn call(account: &str, n: u64) -> Call {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_steps_of_one_key_never_run_at_once() {
-    let room = Room::default();
-    let lab = Lab::new(room.clone()).await;
+async fn two_steps_of_one_partition_key_never_run_at_once() {
+    let calls = Calls::default();
+    let lab = Lab::new(calls.clone()).await;
     let engines: Vec<_> = (0..2)
         .map(|_| {
-            Engine::builder(lab.pool().clone(), room.clone())
+            Engine::builder(lab.pool().clone(), calls.clone())
                 .register::<Call>()
                 .build()
                 .unwrap()
@@ -115,7 +116,7 @@ async fn two_steps_of_one_key_never_run_at_once() {
             .result
             .unwrap();
     }
-    assert_eq!(room.most(), 1);
+    assert_eq!(calls.most(), 1);
     stop.notify_waiters();
     for engine in running {
         engine.await.unwrap().unwrap();
@@ -123,9 +124,9 @@ async fn two_steps_of_one_key_never_run_at_once() {
 }
 
 #[tokio::test]
-async fn one_that_backs_off_makes_way_and_comes_back_when_it_is_due() {
-    let room = Room::default();
-    let lab = Lab::new(room.clone()).await.register::<Call>();
+async fn an_instance_in_backoff_frees_its_partition_and_runs_again_when_due() {
+    let calls = Calls::default();
+    let lab = Lab::new(calls.clone()).await.register::<Call>();
     let first = lab
         .enqueue(Call {
             fails: 1,
@@ -135,40 +136,40 @@ async fn one_that_backs_off_makes_way_and_comes_back_when_it_is_due() {
         .unwrap();
     lab.enqueue(call("a", 2)).await.unwrap();
     lab.drain().await;
-    assert_eq!(room.order(), [1, 2]);
+    assert_eq!(calls.order(), [1, 2]);
     lab.enqueue(call("a", 3)).await.unwrap();
     lab.drain().await;
     assert_eq!(
-        room.order(),
+        calls.order(),
         [1, 2, 3],
-        "one that is not due yet must not keep the key"
+        "an instance that is not due must not hold the partition"
     );
     lab.skip(2 * HOUR).await;
-    assert_eq!(room.order(), [1, 2, 3, 1]);
+    assert_eq!(calls.order(), [1, 2, 3, 1]);
     assert_eq!(lab.status_of(first.id).await, Status::Done);
 }
 
 #[tokio::test]
-async fn under_a_key_the_more_urgent_goes_first() {
-    let room = Room::default();
-    let lab = Lab::new(room.clone()).await.register::<Call>();
+async fn waiting_instances_of_a_partition_run_by_priority() {
+    let calls = Calls::default();
+    let lab = Lab::new(calls.clone()).await.register::<Call>();
     lab.enqueue(call("a", 1)).await.unwrap();
     lab.enqueue(call("a", 2)).priority(5).await.unwrap();
     lab.enqueue(call("a", 3)).priority(1).await.unwrap();
     lab.drain().await;
-    assert_eq!(room.order(), [1, 3, 2]);
+    assert_eq!(calls.order(), [1, 3, 2]);
 }
 
 #[tokio::test]
-async fn a_cancelled_holder_of_the_turn_lets_the_next_go_on() {
-    let room = Room::default();
-    let lab = Lab::new(room.clone()).await.register::<Call>();
+async fn a_cancelled_partition_holder_frees_its_partition_for_the_next() {
+    let calls = Calls::default();
+    let lab = Lab::new(calls.clone()).await.register::<Call>();
     let later = lab.enqueue(call("a", 1)).after(HOUR).await.unwrap();
     lab.drain().await;
     lab.enqueue(call("a", 2)).after(2 * HOUR).await.unwrap();
     assert!(lab.cancel(later.id, "not needed").await.unwrap());
     lab.skip(3 * HOUR).await;
-    assert_eq!(room.order(), [2]);
+    assert_eq!(calls.order(), [2]);
 }
 
 #[derive(Serialize, Deserialize)]
@@ -180,7 +181,7 @@ struct Talk {
 enum TalkStep {
     #[default]
     Begin,
-    Heard,
+    Received,
     Last,
 }
 #[derive(Serialize, Deserialize)]
@@ -191,7 +192,7 @@ impl Signal for Word {
 }
 impl Machine for Talk {
     const NAME: &'static str = "talk";
-    type App = Room;
+    type App = Calls;
     type Step = TalkStep;
     type Output = ();
     fn partition(&self) -> Option<String> {
@@ -203,10 +204,10 @@ impl Machine for Talk {
                 cx.app.enter(&self.account, 10);
                 cx.app.leave(&self.account);
                 Ok(wait_for::<Word>()
-                    .then(TalkStep::Heard)
+                    .then(TalkStep::Received)
                     .or_after(HOUR, TalkStep::Last))
             }
-            TalkStep::Heard => {
+            TalkStep::Received => {
                 cx.app.enter(&self.account, 11);
                 cx.app.leave(&self.account);
                 Ok(next(TalkStep::Last))
@@ -221,19 +222,19 @@ impl Machine for Talk {
 }
 
 #[tokio::test]
-async fn one_that_waits_holds_no_key_and_gets_its_turn_when_it_is_woken() {
-    let room = Room::default();
-    let lab = Lab::new(room.clone())
+async fn an_instance_that_waits_for_a_signal_frees_its_partition_and_reenters_it_when_woken() {
+    let calls = Calls::default();
+    let lab = Lab::new(calls.clone())
         .await
         .register::<Call>()
         .register::<Talk>();
-    let told = lab
+    let signalled = lab
         .enqueue(Talk {
             account: "a".into(),
         })
         .await
         .unwrap();
-    let left = lab
+    let expired = lab
         .enqueue(Talk {
             account: "a".into(),
         })
@@ -241,11 +242,11 @@ async fn one_that_waits_holds_no_key_and_gets_its_turn_when_it_is_woken() {
         .unwrap();
     lab.enqueue(call("a", 1)).await.unwrap();
     lab.drain().await;
-    assert_eq!(room.order(), [10, 10, 1]);
-    lab.signal(told.id, Word).await.unwrap();
+    assert_eq!(calls.order(), [10, 10, 1]);
+    lab.signal(signalled.id, Word).await.unwrap();
     lab.drain().await;
-    assert_eq!(room.order(), [10, 10, 1, 11, 12]);
+    assert_eq!(calls.order(), [10, 10, 1, 11, 12]);
     lab.skip(2 * HOUR).await;
-    assert_eq!(room.order(), [10, 10, 1, 11, 12, 12]);
-    assert_eq!(lab.status_of(left.id).await, Status::Done);
+    assert_eq!(calls.order(), [10, 10, 1, 11, 12, 12]);
+    assert_eq!(lab.status_of(expired.id).await, Status::Done);
 }

@@ -1,5 +1,5 @@
-//! Placement and transactions that stay open: what they cost the others, and that no number is lost which the placement watermark passed
-//! while its transaction was open.
+//! Placement and transactions that stay open: they add no cost to other transactions, and an
+//! arrival number is not lost if the placement watermark passed it while its transaction was open.
 
 use gen_durable::Pool;
 use gen_durable_postgres::{Cluster, Options};
@@ -10,7 +10,8 @@ use crate::{
     support::{schema_name, sql_at},
 };
 
-/// A schema on a server of its own: which transactions are open there, a test decides.
+/// A schema on a Postgres server of its own, so that only the test decides which transactions are
+/// open.
 struct Stage {
     cluster: Cluster,
     pool: Pool,
@@ -43,7 +44,7 @@ impl Stage {
         sql_at(&self.cluster.url()).await
     }
 
-    /// Runs a statement in which `S` stands for the schema.
+    /// Runs a statement in which `S.` stands for the schema.
     async fn run(&self, client: &Client, text: &str) {
         client
             .batch_execute(&text.replace("S.", &format!("{}.", self.pool.schema())))
@@ -56,14 +57,15 @@ impl Stage {
         self.client.query_one(&text, &[]).await.unwrap().get(0)
     }
 
-    /// Picks three times, of a queue without work: the watermark moves as far as it can.
+    /// Picks three times from a queue without work, so that the watermark moves as far as it can.
     async fn pick(&self) {
         for _ in 0..3 {
             self.run(&self.client, PICK).await;
         }
     }
 
-    /// The tags of the instances that have a position in lane `l`, in its order.
+    /// Returns the tags of the instances that have a position in lane `l`, in the order of the
+    /// lane.
     async fn lane(&self) -> String {
         let text = "select coalesce(string_agg(step, ' ' order by lane_position), '') from S.instances where in_lane and lane_key = 'l'";
         let text = text.replace("S.", &format!("{}.", self.pool.schema()));
@@ -75,7 +77,9 @@ impl Stage {
             .await
     }
 
-    /// In a transaction of `slow`, which stays open: enqueues `slow` into lane `l` and draws `more` numbers. Then the watermark moves past.
+    /// Enqueues an instance tagged `slow` into lane `l` and draws `more` arrival numbers, in a
+    /// transaction of the client `slow` that stays open. Then picks, so that the watermark passes
+    /// those numbers.
     async fn pass(&self, slow: &Client, more: u64) {
         self.run(slow, &format!("begin; {}; {}", enqueue("slow"), draw(more)))
             .await;
@@ -90,14 +94,14 @@ const PICK: &str =
     "select from S.pick(array['none'], array[1], array['none'], array[0::smallint], array['epoch'::timestamptz],
     array[0::bigint], array['m/1'], '00000000-0000-0000-0000-00000000000c', 60, 1)";
 
-/// Enqueues into lane `l`, as a transaction of many statements does.
+/// Returns an enqueue into lane `l`, as a transaction of many statements sends it.
 fn enqueue(tag: &str) -> String {
     format!(
         "select from S.enqueue_all('[{{\"fsm\":\"m\",\"step\":\"{tag}\",\"state\":{{}},\"lane\":\"l\"}}]')"
     )
 }
 
-/// Enqueues into lane `l`, as a transaction of this one statement does.
+/// Returns an enqueue into lane `l`, as a transaction of this one statement sends it.
 fn enqueue_at_once(tag: &str) -> String {
     enqueue(tag).replace("]')", "]', p_at_once => true)")
 }
@@ -107,7 +111,7 @@ fn draw(numbers: u64) -> String {
 }
 
 #[tokio::test]
-async fn a_transaction_that_stays_open_costs_neither_a_pick_nor_an_enqueue_into_a_lane_anything() {
+async fn an_open_transaction_adds_no_cost_to_picks_and_enqueues_into_lanes() {
     let stage = Stage::new().await;
     let open = stage.another().await;
     open.batch_execute("begin; select pg_current_xact_id()")
@@ -117,7 +121,7 @@ async fn a_transaction_that_stays_open_costs_neither_a_pick_nor_an_enqueue_into_
     let arrive =
         "select from S.enqueue_all((select jsonb_agg(jsonb_build_object('fsm', 'm', 'step', 's', 'state', '{}'::jsonb,
         'partition', 'key ' || n)) from generate_series(1, 1000) n))";
-    // A repair that is not the one in a while which looks at all numbers.
+    // Measures an ordinary repair: the rare repair that reads all arrival numbers is not due.
     stage
         .run(
             &stage.client,
@@ -144,7 +148,7 @@ async fn a_transaction_that_stays_open_costs_neither_a_pick_nor_an_enqueue_into_
             "select from S.repair('', '', '', '', 0)",
         ] {
             let text = text.replace("S.", &format!("{schema}."));
-            // The second run: the first one also pays for the plan.
+            // Measures the second run: the first one also pays for planning.
             pages_of(&mut meter, None, &text).await;
             pages.push(pages_of(&mut meter, None, &text).await);
         }
@@ -156,7 +160,8 @@ async fn a_transaction_that_stays_open_costs_neither_a_pick_nor_an_enqueue_into_
     for (few, many) in measured[0].iter().zip(&measured[1]) {
         assert!(*many <= few + few / 2 + 20, "{measured:?}");
     }
-    // It ends: the numbers since it began are read once, by a pick, and by no caller.
+    // The transaction commits: one pick reads the arrival numbers since its begin, once. A caller's
+    // enqueue does not read them.
     open.batch_execute("commit").await.unwrap();
     let at_once = enqueue_at_once("a").replace("S.", &format!("{schema}."));
     assert!(pages_of(&mut meter, None, &at_once).await <= measured[0][1] * 3 / 2 + 20);
@@ -166,11 +171,11 @@ async fn a_transaction_that_stays_open_costs_neither_a_pick_nor_an_enqueue_into_
 }
 
 #[tokio::test]
-async fn a_number_that_the_watermark_passed_is_placed_when_its_transaction_has_committed() {
+async fn an_arrival_number_below_the_watermark_is_placed_when_its_transaction_commits() {
     let stage = Stage::new().await;
     let slow = stage.another().await;
     stage.pass(&slow, 200).await;
-    // Others go on in the lane, and the transaction draws once more.
+    // Another producer enqueues into the lane, and the open transaction draws another number.
     stage.run(&stage.client, &enqueue("other")).await;
     stage.pick().await;
     stage.run(&slow, &enqueue("slower")).await;
@@ -180,7 +185,7 @@ async fn a_number_that_the_watermark_passed_is_placed_when_its_transaction_has_c
     stage.run(&slow, "commit").await;
     stage.run(&stage.client, PICK).await;
     assert_eq!(stage.lane().await, "other slow slower");
-    // And it is forgotten.
+    // The watermark row does not name the transaction any more.
     assert_eq!(
         stage
             .number("select cardinality(open_xids)::bigint from S.placement_watermarks")
@@ -190,9 +195,10 @@ async fn a_number_that_the_watermark_passed_is_placed_when_its_transaction_has_c
 }
 
 #[tokio::test]
-async fn an_enqueue_into_a_lane_comes_after_what_its_producer_committed_before_although_the_watermark_passed_it()
+async fn an_enqueue_into_a_lane_is_placed_after_earlier_commits_of_its_producer_below_the_watermark()
  {
-    // With few numbers to read again it places both; with many it draws a number too.
+    // With few numbers to read again the enqueue places both instances; with many it draws an
+    // arrival number and leaves the placement to the next pick.
     for (more, at_once) in [(200, "slow next"), (5_000, "")] {
         let stage = Stage::new().await;
         let slow = stage.another().await;
@@ -206,7 +212,7 @@ async fn an_enqueue_into_a_lane_comes_after_what_its_producer_committed_before_a
 }
 
 #[tokio::test]
-async fn the_watermark_does_not_pass_numbers_of_transactions_that_began_after_the_picker_did() {
+async fn the_watermark_does_not_pass_arrival_numbers_of_transactions_younger_than_the_pick() {
     let stage = Stage::new().await;
     let (slow, picker) = (stage.another().await, stage.another().await);
     stage
@@ -215,7 +221,8 @@ async fn the_watermark_does_not_pass_numbers_of_transactions_that_began_after_th
     stage
         .run(&slow, &format!("begin; {}; {}", enqueue("slow"), draw(200)))
         .await;
-    // A pick reads how far numbers are drawn. The transaction that drew them has a larger id than this one.
+    // A pick reads the largest number drawn. The transaction that drew it has a larger id than the
+    // transaction of the pick.
     stage.run(&picker, &format!("{PICK}; commit")).await;
     stage.pick().await;
     stage.run(&slow, "commit").await;
@@ -245,7 +252,7 @@ async fn an_instance_that_is_locked_when_its_transaction_has_committed_is_placed
 }
 
 #[tokio::test]
-async fn a_repair_places_what_lies_below_the_watermark() {
+async fn a_repair_places_instances_below_the_watermark() {
     let stage = Stage::new().await;
     stage.run(&stage.client, &draw(200)).await;
     stage.pick().await;
@@ -267,7 +274,7 @@ async fn a_repair_lowers_a_watermark_above_the_sequence() {
     let stage = Stage::new().await;
     stage.run(&stage.client, &draw(200)).await;
     stage.pick().await;
-    // As a copy of the tables without their sequences is.
+    // A copy of the tables without their sequences looks like this.
     stage
         .run(&stage.client, "select setval('S.arrivals', 50)")
         .await;
@@ -280,7 +287,7 @@ async fn a_repair_lowers_a_watermark_above_the_sequence() {
 }
 
 #[tokio::test]
-async fn a_repair_begins_a_new_watermark_if_there_is_none() {
+async fn a_repair_creates_a_missing_watermark() {
     let stage = Stage::new().await;
     stage
         .run(

@@ -1,12 +1,14 @@
-//! Plans stay what they are: by the index they name, whatever the table holds, and also when they were prepared while
-//! it was empty. Counted in pages, since pages do not depend on how busy the machine is.
+//! The plans of hot statements do not change: each uses the index that its header names, whatever
+//! the table holds, also if it was prepared while the table was empty. Costs are counted in pages,
+//! since page counts do not depend on how busy the machine is.
 
 use gen_durable::Pool;
 use tokio_postgres::Client;
 
 use crate::support::{apart, live, sql, sql_at};
 
-/// Rows of each kind of ballast. (`DURABLE_PLAN_ROWS=1000000` for the long form.)
+/// Returns the number of rows of each kind of ballast. Set `DURABLE_PLAN_ROWS=1000000` for the long
+/// form.
 pub(crate) fn ballast() -> i64 {
     std::env::var("DURABLE_PLAN_ROWS")
         .ok()
@@ -14,7 +16,7 @@ pub(crate) fn ballast() -> i64 {
         .unwrap_or(100_000)
 }
 
-/// Insert `count` rows of this queue, priority, status and due time.
+/// Inserts `count` rows of this queue, priority, status and due time.
 async fn load(
     client: &Client,
     pool: &Pool,
@@ -42,7 +44,7 @@ fn pick(schema: &str, priorities: &str) -> String {
     )
 }
 
-/// End the hundred rows with these ids, as a committer would.
+/// Returns the statement that ends the hundred rows with these ids, as a committer does.
 fn settle(schema: &str) -> String {
     format!(
         "select gen_durable_settle.* from (select array_agg(id) ids, array_agg(claim_epoch) epochs, array_agg(step_seq) seqs,
@@ -54,7 +56,8 @@ fn settle(schema: &str) -> String {
     )
 }
 
-/// Pages that a statement touches that brings a hundred rows; undone afterwards.
+/// Returns the pages that a statement touches that returns a hundred rows. The statement is rolled
+/// back.
 async fn pages(client: &mut Client, text: &str) -> u64 {
     pages_with(client, text, 100.0).await
 }
@@ -77,7 +80,8 @@ async fn pages_with(client: &mut Client, text: &str, rows: f64) -> u64 {
     pages
 }
 
-/// Pages that a statement touches after another has run, both undone.
+/// Returns the pages that a statement touches after the statement `before` has run. Both are rolled
+/// back.
 pub(crate) async fn pages_of(client: &mut Client, before: Option<&str>, text: &str) -> u64 {
     let tx = client.transaction().await.unwrap();
     if let Some(before) = before {
@@ -96,7 +100,7 @@ pub(crate) async fn pages_of(client: &mut Client, before: Option<&str>, text: &s
     root["Shared Hit Blocks"].as_u64().unwrap() + root["Shared Read Blocks"].as_u64().unwrap()
 }
 
-/// EXPLAIN answers as `json`, which the driver reads as bytes.
+/// The result of EXPLAIN has type `json`, which the driver reads as bytes.
 pub(crate) struct Json(pub(crate) String);
 impl<'a> tokio_postgres::types::FromSql<'a> for Json {
     fn from_sql(
@@ -110,7 +114,7 @@ impl<'a> tokio_postgres::types::FromSql<'a> for Json {
     }
 }
 
-/// The second run: the first one also pays for the plan.
+/// Returns the pages of the second run: the first one also pays for planning.
 async fn settled_pages(client: &mut Client, text: &str) -> u64 {
     pages(client, text).await;
     pages(client, text).await
@@ -162,7 +166,7 @@ async fn a_claim_of_a_hundred_costs_the_same_whatever_else_the_table_holds() {
             );
             client.execute(&later, &[]).await.unwrap();
         }
-        let unhelped = settled_pages(&mut client, &text).await;
+        let before_vacuum = settled_pages(&mut client, &text).await;
         client
             .batch_execute(&format!("vacuum analyze {schema}.instances"))
             .await
@@ -172,27 +176,28 @@ async fn a_claim_of_a_hundred_costs_the_same_whatever_else_the_table_holds() {
             within_half(base, now),
             "{what}: {base} pages before, {now} with {count} of them"
         );
-        // Before any vacuum the picture must not be another one: plans do not wait for statistics.
+        // The cost before a vacuum must be of the same order: the plans do not depend on
+        // statistics.
         assert!(
-            unhelped < base * 4 || priority == -5,
-            "{what}: {unhelped} pages before the statistics were made, {base} alone"
+            before_vacuum < base * 4 || priority == -5,
+            "{what}: {before_vacuum} pages before the statistics were made, {base} alone"
         );
     }
 }
 
 #[tokio::test]
-async fn a_plan_made_while_the_table_was_empty_still_goes_by_the_primary_key() {
+async fn a_plan_made_while_the_table_was_empty_still_uses_the_primary_key() {
     let (pool, url) = apart().await;
     let schema = pool.schema().to_owned();
     let mut client = sql_at(&url).await;
-    // No vacuum in between: it would have the plans made again.
+    // Autovacuum is off, since a vacuum would invalidate the plans.
     client
         .batch_execute(&format!(
             "alter table {schema}.instances set (autovacuum_enabled = off)"
         ))
         .await
         .unwrap();
-    // Seven times: past the five custom plans that Postgres tries first.
+    // Seven runs exceed the five custom plans that Postgres tries before a generic plan.
     let (picks, settles) = (pick(&schema, "0"), settle(&schema));
     for _ in 0..7 {
         client.query(&picks, &[]).await.unwrap();
@@ -220,7 +225,7 @@ async fn a_plan_made_while_the_table_was_empty_still_goes_by_the_primary_key() {
     let settled = pages(&mut client, &literal).await;
     assert!(settled < 2_500, "a commit of 100 touched {settled} pages");
 
-    // The guard is the function's own settings: without them the same statement reads the table.
+    // The settings of the function pin the plan: without them the same statement scans the table.
     let unpinned = format!(
         "do $$ declare f regprocedure; begin for f in select oid from pg_proc where pronamespace = '{schema}'::regnamespace
          and proname = 'settle' loop execute 'alter function ' || f || ' reset all'; end loop; end $$"
@@ -249,21 +254,21 @@ async fn a_plan_made_while_the_table_was_empty_still_goes_by_the_primary_key() {
             ids.iter().map(i64::to_string).collect::<Vec<_>>().join(",")
         ),
     );
-    let unguarded = pages(&mut fresh, &literal).await;
+    let unpinned_pages = pages(&mut fresh, &literal).await;
     assert!(
-        unguarded > settled,
-        "without pinned plans: {unguarded} pages, with them: {settled}"
+        unpinned_pages > settled,
+        "without pinned plans: {unpinned_pages} pages, with them: {settled}"
     );
 }
 
-/// Everything that reads or trims stories, first run while there were none.
+/// Covers every statement that reads or trims history. Each runs first while the table is empty.
 #[tokio::test]
-async fn what_a_story_costs_does_not_depend_on_other_stories_nor_on_its_own_length() {
+async fn the_cost_of_history_does_not_depend_on_its_length_or_on_other_histories() {
     let (pool, url) = apart().await;
     let schema = pool.schema().to_owned();
     let mut client = sql_at(&url).await;
     load(&client, &pool, 2_000, "plan", 0, "", "").await;
-    // The worst that a server may be set to: what is planned now, stays.
+    // The worst setting of a server: a plan that is made now is kept.
     client
         .batch_execute("set plan_cache_mode = force_generic_plan")
         .await
@@ -274,7 +279,7 @@ async fn what_a_story_costs_does_not_depend_on_other_stories_nor_on_its_own_leng
         format!("select {schema}.tell_deadline(7, 95001, 95000, 'late')"),
         format!("select {schema}.tell(array[6]::bigint[], 'cancel')"),
         format!(
-            "with gone as (delete from {schema}.instances where id = 8 returning id) select * from gone"
+            "with deleted as (delete from {schema}.instances where id = 8 returning id) select * from deleted"
         ),
     ];
     for act in acts.iter().cycle().take(7 * acts.len()) {
@@ -282,7 +287,7 @@ async fn what_a_story_costs_does_not_depend_on_other_stories_nor_on_its_own_leng
         tx.query(act, &[]).await.unwrap();
         tx.rollback().await.unwrap();
     }
-    // A long one, and many short ones.
+    // Inserts one long history and many short ones.
     let line = "at, attempt, status, outcome, from_step, to_step";
     client
         .batch_execute(&format!(
@@ -298,7 +303,8 @@ async fn what_a_story_costs_does_not_depend_on_other_stories_nor_on_its_own_leng
         .unwrap();
     for act in &acts {
         let touched = pages_with(&mut client, act, 1.0).await;
-        // A trim takes a thousand lines away, each with a look at the index; the others one, or fifty.
+        // A trim deletes a thousand history rows, each with an index probe; the other statements
+        // touch one row, or fifty.
         let most = if act.contains("trim_story") {
             2_500
         } else {
@@ -313,17 +319,18 @@ async fn what_a_story_costs_does_not_depend_on_other_stories_nor_on_its_own_leng
         .iter()
         .fold(read, |text, (name, value)| text.replace(name, value));
     let touched = pages(&mut client, &read).await;
-    assert!(touched < 250, "a page of a story touched {touched} pages");
+    assert!(touched < 250, "a page of history touched {touched} pages");
 }
 
-/// The statement that commits and tells, where a commit alone costs what it always did.
+/// Measures the statement that commits and writes history. A commit without history uses another
+/// statement, which the tests above measure.
 #[tokio::test]
-async fn a_told_commit_of_a_hundred_goes_by_what_it_writes() {
+async fn the_cost_of_a_commit_with_history_does_not_depend_on_existing_history() {
     let (pool, url) = apart().await;
     let schema = pool.schema().to_owned();
     let mut client = sql_at(&url).await;
     load(&client, &pool, ballast(), "plan", 0, "", "").await;
-    let told = include_str!("../../src/store/sql/settle_told.sql")
+    let with_history = include_str!("../../src/store/sql/settle_told.sql")
         .replace("gen_durable.", &format!("{schema}."));
     let all = |value: &str| format!("array_fill({value}, array[100])");
     let ids = "(select array_agg(n::bigint) from generate_series(501, 600) n)";
@@ -352,10 +359,10 @@ async fn a_told_commit_of_a_hundred_goes_by_what_it_writes() {
         .iter()
         .enumerate()
         .rev()
-        .fold(told, |text, (n, value)| {
+        .fold(with_history, |text, (n, value)| {
             text.replace(&format!("${}", n + 1), value)
         });
-    // The constraint that an executing row has an owner is not what is asked about here.
+    // The constraint that an executing row names its worker does not matter for this measurement.
     client
         .batch_execute(&format!(
             "alter table {schema}.instances drop constraint instances_executing_has_an_owner"
@@ -374,13 +381,14 @@ async fn a_told_commit_of_a_hundred_goes_by_what_it_writes() {
     let full = settled_pages(&mut client, &text).await;
     assert!(
         within_half(empty, full),
-        "{empty} pages when nothing was told, {full} when much was"
+        "{empty} pages without existing history, {full} with much"
     );
 }
 
 #[tokio::test]
-async fn who_pins_its_plans_has_none_of_them_compiled() {
-    // A plan that cannot do without what was ruled out counts as enormous, and would be compiled for a tenth of a second each time.
+async fn functions_with_pinned_plans_disable_jit() {
+    // A plan that cannot avoid a disabled scan type has an enormous estimated cost. JIT would
+    // compile it, which takes a tenth of a second each time.
     let pool = live().await;
     let compiled = format!(
         "select string_agg(p.proname, ', ') from pg_proc p

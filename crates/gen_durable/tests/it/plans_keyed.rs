@@ -1,5 +1,6 @@
-//! What a long lane and a long queue for one partition key cost the others, counted in pages: nothing. Also while somebody
-//! keeps an old snapshot, for whom every row version that ever was must be kept.
+//! A long lane and a long queue for one partition key add no cost to other instances, counted in
+//! pages. This holds also while a transaction keeps an old snapshot, for which Postgres must keep
+//! every row version since.
 
 use gen_durable::Pool;
 use gen_durable_postgres::Options;
@@ -12,7 +13,9 @@ use crate::{
 
 const WORKER: &str = "00000000-0000-0000-0000-00000000000c";
 
-/// A hundred lanes, each with somebody who runs, and two that wait; a hundred keys likewise; a hundred that are free to go.
+/// Inserts a hundred lanes, each with an executing head and two queued instances; a hundred
+/// partitions, each with an executing holder and two waiting instances; and runnable instances
+/// without either.
 async fn stage(client: &Client, schema: &str) {
     let text = format!(
         "insert into {schema}.instances (fsm, step, state, queue, status, claim_epoch, locked_by, lane_key, lane_position, in_lane)
@@ -34,7 +37,8 @@ async fn stage(client: &Client, schema: &str) {
     client.batch_execute(&text).await.unwrap();
 }
 
-/// A long lane and a long queue for a key, enqueued and placed as production does it; and some of each run to their end.
+/// Fills a long lane and a long queue for a partition key, with the enqueue and placement functions
+/// of production, and runs some instances of each to their end.
 async fn load(client: &Client, schema: &str, rows: i64) {
     let entries = |key: &str, count: i64| {
         format!(
@@ -59,7 +63,7 @@ async fn load(client: &Client, schema: &str, rows: i64) {
     }
     let drain = format!(
         "do $$ declare one record; begin
-         for turn in 1..1000 loop
+         for round in 1..1000 loop
             for one in select i.id, i.claim_epoch, i.step_seq from {schema}.instances i
                        where i.status = 'executing' and (i.lane_key = 'long' or i.partition_key = 'long')
                        union all
@@ -72,7 +76,7 @@ async fn load(client: &Client, schema: &str, rows: i64) {
          end loop; end $$"
     );
     client.batch_execute(&drain).await.unwrap();
-    // As picks go on, the placement watermark moves.
+    // Picks move the placement watermark.
     for _ in 0..3 {
         client
             .batch_execute(
@@ -83,7 +87,8 @@ async fn load(client: &Client, schema: &str, rows: i64) {
     }
 }
 
-/// End what this worker runs there. By the ids: to find them may cost something, and is not what is measured.
+/// Returns the statement that ends the instances that this worker runs. It names them by id: the
+/// search for them may be expensive, and is not measured.
 async fn settle(client: &Client, schema: &str, which: &str) -> String {
     let text = format!(
         "select array_agg(id order by id)::text, array_agg(claim_epoch order by id)::text, array_agg(step_seq order by id)::text,
@@ -117,41 +122,41 @@ fn enqueue(schema: &str, key: &str, of: &str) -> String {
     )
 }
 
-/// What each act touches, in pages: (name, pages).
+/// Returns the pages that each act touches: (name, pages).
 async fn measure(client: &mut Client, schema: &str, of: &str) -> Vec<(&'static str, u64)> {
     let (lane, key) = (
         enqueue(schema, "lane", of),
         enqueue(schema, "partition", of),
     );
     let last = format!("lane_key = '{of}'");
-    let turn = format!("partition_key = '{of}'");
+    let in_partition = format!("partition_key = '{of}'");
     let acts: [(&str, String, Option<String>); 8] = [
         ("a pick of 100", pick(schema), None),
         (
-            "100 endings in 100 lanes",
+            "100 step results in 100 lanes",
             settle(client, schema, "lane_key like 'lane %'").await,
             None,
         ),
         (
-            "100 endings under 100 keys",
+            "100 step results in 100 partitions",
             settle(client, schema, "partition_key like 'key %'").await,
             None,
         ),
         ("an enqueue into the lane", lane.clone(), None),
-        ("an enqueue under the key", key.clone(), None),
+        ("an enqueue into the partition", key.clone(), None),
         (
-            "a pick of 100 that places one in the lane",
+            "a pick of 100 that places one instance in the lane",
             pick(schema),
             Some(lane.clone()),
         ),
         (
-            "a pick of 100 that deals one under the key",
+            "a pick of 100 that places one instance in the partition",
             pick(schema),
             Some(key.clone()),
         ),
         (
-            "an ending in the lane and one under the key",
-            settle(client, schema, &format!("({last} or {turn})")).await,
+            "a step result in the lane and one in the partition",
+            settle(client, schema, &format!("({last} or {in_partition})")).await,
             Some(format!("{lane};{key}")),
         ),
     ];
@@ -161,19 +166,20 @@ async fn measure(client: &mut Client, schema: &str, of: &str) -> Vec<(&'static s
         .unwrap();
     let mut measured = Vec::new();
     for (name, text, before) in acts {
-        // The second run: the first one also pays for the plan, and for what it finds dead.
+        // Measures the second run: the first one also pays for planning, and for marking dead index
+        // entries.
         pages_of(client, before.as_deref(), &text).await;
-        no_floor_is_raised(client).await;
+        set_random_seed(client).await;
         measured.push((name, pages_of(client, before.as_deref(), &text).await));
     }
     measured
 }
 
-/// One hand-over in twenty also raises the floors of its keys, one in fifty those of its lanes, by the throw of a die. What is
-/// measured is one that does not: the die is loaded.
-async fn no_floor_is_raised(client: &Client) {
-    const LOADED: &str = "select setseed(0.5)";
-    client.batch_execute(LOADED).await.unwrap();
+/// Sets the random seed. One promotion in twenty also advances the partition cursors, and one in
+/// fifty the lane floors, chosen by `random()`. With this seed the measured promotion does neither.
+async fn set_random_seed(client: &Client) {
+    const SEED: &str = "select setseed(0.5)";
+    client.batch_execute(SEED).await.unwrap();
     for _ in 0..4 {
         assert!(
             client
@@ -184,7 +190,7 @@ async fn no_floor_is_raised(client: &Client) {
                 > 0.05
         );
     }
-    client.batch_execute(LOADED).await.unwrap();
+    client.batch_execute(SEED).await.unwrap();
 }
 
 async fn compare(pool: &Pool, url: &str, old_snapshot: bool) {
@@ -221,14 +227,15 @@ async fn compare(pool: &Pool, url: &str, old_snapshot: bool) {
     let mut wrong = Vec::new();
     for ((name, base), (_, now)) in before.iter().zip(&after) {
         println!(
-            "{name}: {base} pages, {now} with a long one beside (old snapshot: {old_snapshot})"
+            "{name}: {base} pages, {now} with a long lane and partition (old snapshot: {old_snapshot})"
         );
-        // Where the hot key itself is handed on under an old snapshot, a thousand turns were taken since: the unique index that
-        // says whose turn it is remembers each. Who waits is found from the floor on; without it, this would be 4,000.
-        let own = name.contains("an ending in the lane") && *now < base + 2_000;
+        // Under an old snapshot, a thousand instances have been holder of the hot partition since.
+        // The unique index of partition holders keeps an entry for each. The search for the next
+        // instance begins at the partition cursor; without it, this would be 4,000 pages.
+        let own = name.contains("a step result in the lane") && *now < base + 2_000;
         if !within_half(*base, *now) && !own {
             wrong.push(format!(
-                "{name}: {base} pages before, {now} with a long one beside"
+                "{name}: {base} pages before, {now} with a long lane and partition"
             ));
         }
     }
@@ -236,8 +243,10 @@ async fn compare(pool: &Pool, url: &str, old_snapshot: bool) {
 }
 
 #[tokio::test]
-async fn a_long_lane_and_a_hot_key_cost_nobody_anything_also_while_an_old_snapshot_is_held() {
-    // On a server of its own: a snapshot that another test keeps is felt by everybody, and so is this one's.
+async fn a_long_lane_and_a_hot_partition_add_no_cost_even_under_an_old_snapshot() {
+    // The test has a Postgres server of its own: a snapshot that another test keeps in the same
+    // database would keep dead row versions here too, and the snapshot of this test would do so for
+    // other tests.
     let start = || {
         Options::for_tests()
             .fsync(false)
@@ -255,10 +264,10 @@ async fn a_long_lane_and_a_hot_key_cost_nobody_anything_also_while_an_old_snapsh
     }
 }
 
-/// Most of the time nobody stands in a lane, and then the statistics say so. Plans that were made by them must be good for the hour in
-/// which everybody does.
+/// Most of the time no instance is in a lane, and the statistics say so. Plans that were made by
+/// those statistics must be good also when lanes are full.
 #[tokio::test]
-async fn plans_that_were_made_while_nobody_stood_in_a_lane_stay_good() {
+async fn plans_made_while_all_lanes_were_empty_stay_good() {
     let start = || {
         Options::for_tests()
             .fsync(false)
@@ -313,40 +322,39 @@ async fn plans_that_were_made_while_nobody_stood_in_a_lane_stay_good() {
         let cancel = format!("select {schema}.cancel({head}, null, null, null, null)");
         let acts = [
             (
-                "50 endings in 50 lanes",
+                "50 step results in 50 lanes",
                 settle(&client, &schema, "lane_key like 'lane %'").await,
             ),
             (
-                "50 endings of the last in 50 lanes",
+                "50 step results of the last instances of 50 lanes",
                 settle(&client, &schema, "lane_key like 'last %'").await,
             ),
             (
-                "50 endings under 50 keys",
+                "50 step results in 50 partitions",
                 settle(&client, &schema, "partition_key like 'key %'").await,
             ),
             ("a cancel of a head", cancel),
         ];
         for (name, text) in acts {
             pages_of(&mut client, None, &text).await;
-            no_floor_is_raised(&client).await;
+            set_random_seed(&client).await;
             measured.push((name, pages_of(&mut client, None, &text).await));
         }
     }
-    let (quiet, known) = measured.split_at(4);
-    for ((name, quiet), (_, known)) in quiet.iter().zip(known) {
-        println!(
-            "{name}: {quiet} pages by the statistics of a quiet hour, {known} by those of the present"
-        );
+    let (quiet, current) = measured.split_at(4);
+    for ((name, quiet), (_, current)) in quiet.iter().zip(current) {
+        println!("{name}: {quiet} pages with old statistics, {current} with current ones");
         assert!(
-            *quiet <= known + known / 2,
-            "{name}: {quiet} pages by the statistics of a quiet hour, {known} by those of the present"
+            *quiet <= current + current / 2,
+            "{name}: {quiet} pages with old statistics, {current} with current ones"
         );
     }
 }
 
-/// Who comes under many keys costs as much each as under few, however many keys remember where their next look begins.
+/// The placement of an instance costs the same with many partition keys as with few, however many
+/// partition cursors exist.
 #[tokio::test]
-async fn placing_under_many_keys_costs_each_as_much_as_under_few() {
+async fn placement_costs_the_same_with_many_partition_keys_as_with_few() {
     let start = || {
         Options::for_tests()
             .fsync(false)
@@ -380,6 +388,6 @@ async fn placing_under_many_keys_costs_each_as_much_as_under_few() {
         pages_of(&mut client, None, &place).await;
         measured.push(pages_of(&mut client, None, &place).await / keys);
     }
-    println!("{measured:?} pages for each who came, under 50 and under 500 keys");
+    println!("{measured:?} pages for each placed instance, with 50 and with 500 partition keys");
     assert!(measured[1] <= 2 * measured[0], "{measured:?}");
 }

@@ -1,4 +1,5 @@
-//! What the collector reads, counted in pages: what it deletes, and not what else is kept.
+//! The collector reads only rows that it deletes, and not rows that are kept. Costs are counted in
+//! pages.
 
 use tokio_postgres::Client;
 
@@ -7,16 +8,17 @@ use crate::{
     support::{apart, sql_at},
 };
 
-/// Rows of one page of the collector.
+/// The number of rows that the collector reads as one page.
 const PAGE: i64 = 1_000;
-/// Pages per deleted row: its place in `instances_finished`, its parent, its lock, its deletion, its history and its signals.
+/// Pages touched per deleted row: its entry in `instances_finished`, its parent, its lock, its
+/// deletion, its history and its signals.
 const PAGES_PER_ROW: u64 = 40;
 
 fn collect(schema: &str) -> String {
     format!("select * from {schema}.collect(86400, 86400, 600, {PAGE})")
 }
 
-/// Calls the collector once; returns how many instances it deleted, and whether a page was full.
+/// Calls the collector once. Returns how many instances it deleted, and whether a page was full.
 async fn collected(client: &Client, schema: &str) -> (i64, bool) {
     let row = client.query_one(&collect(schema), &[]).await.unwrap();
     (row.get(0), row.get(1))
@@ -45,7 +47,7 @@ async fn deleting_instances_reads_no_signals_of_others() {
     let (pool, url) = apart().await;
     let schema = pool.schema().to_owned();
     let mut client = sql_at(&url).await;
-    // Live instances with consumed signals that are remembered by their dedup keys.
+    // Live instances have consumed signals, which are kept for their dedup keys.
     let live = format!(
         "insert into {schema}.instances (fsm, step, state, status, awaits)
          select 'actor', 'run', '{{}}', 'awaiting_signal', array['x'] from generate_series(1, 1000);
@@ -98,7 +100,7 @@ async fn a_page_of_a_backlog_of_children_costs_the_same_whatever_else_the_table_
         client.batch_execute(&text).await.unwrap();
     };
     live(1).await;
-    // Their parent has spawned again since.
+    // The children belong to a spawn that their parent has joined: it has spawned again since.
     settled(&client, &schema, 5 * PAGE, "1, 0").await;
     let moved_on = format!(
         "update {schema}.instances set join_generation = 1 where id = 1; analyze {schema}.instances"
@@ -131,7 +133,7 @@ async fn children_that_a_live_parent_may_read_are_examined_once_a_pass() {
     client.batch_execute(&parent).await.unwrap();
     let children = ballast() / 10;
     settled(&client, &schema, children, "1, 1").await;
-    // All at one time, more than a page: the cursor passes them too.
+    // More children than a page settle at the same time: the cursor passes them too.
     let same = format!(
         "update {schema}.instances set finished_at = statement_timestamp() - interval '3 d' where id <= 3001 and id > 1"
     );
@@ -148,16 +150,19 @@ async fn children_that_a_live_parent_may_read_are_examined_once_a_pass() {
         calls += 1;
         assert!(
             calls <= children / PAGE + 3,
-            "the collector does not come to the end of the range"
+            "the collector does not reach the end of the range"
         );
     }
-    assert_eq!(deleted, 10, "those behind the children are reached");
+    assert_eq!(
+        deleted, 10,
+        "the collector reaches instances behind the children"
+    );
     let touched = pages_of(&mut client, None, &collect(&schema)).await;
     assert!(
         touched < 500,
         "with nothing new to delete, the collector touched {touched} pages"
     );
-    // The parent settles; the next pass finds them.
+    // The parent settles, and the next pass deletes its children.
     let ends = format!(
         "update {schema}.instances set status = 'done', finished_at = statement_timestamp(), children_pending = 0 where id = 1;
          update {schema}.collect_cursors set pass_began_at = pass_began_at - interval '1 d'"

@@ -1,4 +1,4 @@
-//! One outcome that the database refuses, in the middle of a batch: it fails its own step and nobody else's.
+//! One step result that Postgres refuses, in the middle of a batch: only its own step fails.
 
 use std::{
     collections::HashMap,
@@ -18,7 +18,8 @@ use crate::wire::{
     stage::{LONG, Stage},
 };
 
-/// An unpaired surrogate and a number beyond all numbers: JSON by its grammar, and refused by Postgres.
+/// An unpaired surrogate, and a number that exceeds the range of `numeric`. Both are JSON by its
+/// grammar, and Postgres refuses both.
 const SURROGATE: &str = r#""\ud800""#;
 const HUGE: &str = "1e999999";
 
@@ -26,9 +27,9 @@ fn raw(text: &str) -> Box<RawValue> {
     RawValue::from_string(text.to_owned()).unwrap()
 }
 
-/// Where the poison is.
+/// The part of a step result that Postgres refuses.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq)]
-enum In {
+enum Refused {
     Nothing,
     Output,
     Number,
@@ -37,13 +38,13 @@ enum In {
     SleepingState,
     RetriedState,
     Transaction,
-    /// And what the handler makes of it is poisoned too.
+    /// The output of the step and the outcome of its handler are refused.
     OutputAndHandler,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Outcomes {
-    poison: In,
+    poison: Refused,
     kept: Box<RawValue>,
     own_handler: bool,
 }
@@ -58,10 +59,10 @@ enum At {
 
 #[derive(Clone)]
 struct App {
-    /// Runs of steps, and what handlers were told, by instance.
+    /// The number of runs of each step, and the failures that handlers received, by instance.
     runs: Arc<Mutex<HashMap<i64, usize>>>,
-    told: Arc<Mutex<HashMap<i64, Vec<String>>>>,
-    /// All steps wait here, so that they end together.
+    failures: Arc<Mutex<HashMap<i64, Vec<String>>>>,
+    /// All steps wait at this gate, so that they end together.
     gate: watch::Sender<bool>,
     ended: Arc<Semaphore>,
 }
@@ -71,7 +72,7 @@ impl App {
         let ended = Arc::new(Semaphore::new(0));
         App {
             runs: Arc::default(),
-            told: Arc::default(),
+            failures: Arc::default(),
             gate: watch::Sender::new(false),
             ended,
         }
@@ -89,19 +90,19 @@ impl Machine for Outcomes {
         let _ = cx.app.gate.subscribe().wait_for(|open| *open).await;
         cx.app.ended.add_permits(1);
         Ok(match self.poison {
-            In::Nothing => done(raw("1")),
-            In::Output | In::OutputAndHandler => done(raw(SURROGATE)),
-            In::Number => done(raw(HUGE)),
-            In::State | In::SleepingState | In::RetriedState => {
+            Refused::Nothing => done(raw("1")),
+            Refused::Output | Refused::OutputAndHandler => done(raw(SURROGATE)),
+            Refused::Number => done(raw(HUGE)),
+            Refused::State | Refused::SleepingState | Refused::RetriedState => {
                 self.kept = raw(SURROGATE);
                 match self.poison {
-                    In::State => next(At::Begin),
-                    In::SleepingState => sleep(SECOND).then(At::Begin),
+                    Refused::State => next(At::Begin),
+                    Refused::SleepingState => sleep(SECOND).then(At::Begin),
                     _ => retry_after(SECOND),
                 }
             }
-            In::Step => next(At::Carry(raw(SURROGATE))),
-            In::Transaction => done(raw(SURROGATE)).within(cx.begin().await?),
+            Refused::Step => next(At::Carry(raw(SURROGATE))),
+            Refused::Transaction => done(raw(SURROGATE)).within(cx.begin().await?),
         })
     }
 
@@ -112,7 +113,7 @@ impl Machine for Outcomes {
         cx: &mut Context<'_, Self>,
     ) -> Outcome<Self> {
         cx.app
-            .told
+            .failures
             .lock()
             .unwrap()
             .entry(cx.id.raw())
@@ -125,7 +126,7 @@ impl Machine for Outcomes {
             "the handler sees the state as it was before the step"
         );
         Ok(match (self.poison, self.own_handler) {
-            (In::OutputAndHandler, _) => done(raw(HUGE)),
+            (Refused::OutputAndHandler, _) => done(raw(HUGE)),
             (_, true) => done(raw("\"handled\"")),
             (_, false) => stop(failure.message.clone()),
         })
@@ -136,8 +137,8 @@ impl Machine for Outcomes {
     }
 }
 
-/// Let 100 outcomes wait for one flush, and answer what became of each.
-async fn flush_together(poisons: &[(usize, In, bool)]) {
+/// Lets 100 step results wait for one commit, and asserts the outcome of each.
+async fn flush_together(poisons: &[(usize, Refused, bool)]) {
     let stage = Stage::new().await;
     let app = App::new();
     let settings = Settings {
@@ -148,7 +149,7 @@ async fn flush_together(poisons: &[(usize, In, bool)]) {
         e.register::<Outcomes>().settings(settings)
     });
     engine.ready().await;
-    // The committer is busy with one that comes first, until all others wait.
+    // The committer waits for the answer to the first result until all others are queued.
     let busy = stage.proxy.on(".settle($1", Fault::Hold);
     let new = |poison, own_handler| Outcomes {
         poison,
@@ -157,13 +158,17 @@ async fn flush_together(poisons: &[(usize, In, bool)]) {
     };
     let (first, hundred) = {
         app.gate.send_replace(true);
-        let first = stage.lab.enqueue(new(In::Nothing, false)).await.unwrap();
+        let first = stage
+            .lab
+            .enqueue(new(Refused::Nothing, false))
+            .await
+            .unwrap();
         busy.fired(1).await;
         app.gate.send_replace(false);
         let all = (0..100).map(|n| {
             let poison = poisons.iter().find(|(place, ..)| *place == n);
             poison.map_or_else(
-                || new(In::Nothing, false),
+                || new(Refused::Nothing, false),
                 |(_, poison, own)| new(*poison, *own),
             )
         });
@@ -176,7 +181,8 @@ async fn flush_together(poisons: &[(usize, In, bool)]) {
         )
         .await;
     app.gate.send_replace(true);
-    // Every step has ended; what it returned is handed on before its task rests, and this thread runs them all.
+    // Every step has ended. A task queues its result before it yields, and this thread runs all
+    // tasks.
     let _ended = tokio::time::timeout(LONG, app.ended.acquire_many(101))
         .await
         .unwrap()
@@ -195,8 +201,8 @@ async fn flush_together(poisons: &[(usize, In, bool)]) {
             .await
             .unwrap()
             .unwrap_or_else(|| panic!("{n} has not settled"));
-        let told = app
-            .told
+        let failures = app
+            .failures
             .lock()
             .unwrap()
             .get(&id.raw())
@@ -206,16 +212,19 @@ async fn flush_together(poisons: &[(usize, In, bool)]) {
             None => {
                 assert_eq!(settled.result.unwrap().get(), "1");
                 assert!(
-                    told.is_empty(),
-                    "an innocent's handler was called: {told:?}"
+                    failures.is_empty(),
+                    "the handler of a valid result was called: {failures:?}"
                 );
                 assert_eq!(stage.commits(id.raw()).await, [(0, 1)]);
             }
             Some((_, poison, own_handler)) => {
-                assert_eq!(told.len(), 1, "{poison:?}");
-                assert!(told[0].contains("could not be committed"), "{told:?}");
+                assert_eq!(failures.len(), 1, "{poison:?}");
+                assert!(
+                    failures[0].contains("could not be committed"),
+                    "{failures:?}"
+                );
                 match (poison, own_handler) {
-                    (In::OutputAndHandler, _) => {
+                    (Refused::OutputAndHandler, _) => {
                         let message = settled.result.unwrap_err().message;
                         assert!(
                             message.contains("handler's outcome could not be committed either"),
@@ -223,7 +232,7 @@ async fn flush_together(poisons: &[(usize, In, bool)]) {
                         );
                     }
                     (_, true) => assert_eq!(settled.result.unwrap().get(), "\"handled\""),
-                    (_, false) => assert_eq!(settled.result.unwrap_err().message, told[0]),
+                    (_, false) => assert_eq!(settled.result.unwrap_err().message, failures[0]),
                 }
             }
         }
@@ -231,43 +240,43 @@ async fn flush_together(poisons: &[(usize, In, bool)]) {
         assert_eq!(
             (row.attempt, row.crash_count),
             (0, 0),
-            "nobody is blamed with an attempt"
+            "no attempt is counted"
         );
         assert!(matches!(row.status, Status::Done | Status::Failed));
     }
     let runs = app.runs.lock().unwrap().clone();
     assert!(
         runs.values().all(|count| *count == 1),
-        "somebody ran again: {runs:?}"
+        "a step ran again: {runs:?}"
     );
     let transactions = poisons
         .iter()
-        .filter(|(_, poison, _)| *poison == In::Transaction)
+        .filter(|(_, poison, _)| *poison == Refused::Transaction)
         .count();
     let batches = stage.proxy.batches(".settle($1");
     assert!(
         batches.iter().any(|size| *size >= 100 - transactions),
-        "they were not in one batch: {batches:?}"
+        "the results were not in one batch: {batches:?}"
     );
     engine.stop().await;
 }
 
 #[tokio::test]
-async fn one_poisoned_outcome_of_a_hundred_fails_alone() {
-    flush_together(&[(37, In::Output, false)]).await;
+async fn one_refused_result_of_a_hundred_fails_alone() {
+    flush_together(&[(37, Refused::Output, false)]).await;
 }
 
 #[tokio::test]
-async fn poison_of_every_kind_reaches_its_own_handler_and_nobody_is_run_again() {
+async fn every_kind_of_refused_result_reaches_its_own_handler_and_no_step_runs_again() {
     flush_together(&[
-        (0, In::Number, true),
-        (13, In::State, false),
-        (14, In::Step, true),
-        (50, In::SleepingState, false),
-        (63, In::RetriedState, true),
-        (64, In::Output, true),
-        (77, In::OutputAndHandler, false),
-        (99, In::Transaction, true),
+        (0, Refused::Number, true),
+        (13, Refused::State, false),
+        (14, Refused::Step, true),
+        (50, Refused::SleepingState, false),
+        (63, Refused::RetriedState, true),
+        (64, Refused::Output, true),
+        (77, Refused::OutputAndHandler, false),
+        (99, Refused::Transaction, true),
     ])
     .await;
 }

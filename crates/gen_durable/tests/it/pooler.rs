@@ -1,4 +1,5 @@
-//! PgBouncer in transaction mode between the engine and Postgres: no statement may rest on the session it runs in.
+//! PgBouncer in transaction mode between the engine and Postgres: no statement may depend on the
+//! session in which it runs.
 
 use std::{
     path::{Path, PathBuf},
@@ -17,7 +18,7 @@ use crate::wire::{
     stage::{LONG, Stage},
 };
 
-/// A PgBouncer of our own, on a free port. It ends when dropped.
+/// A PgBouncer process on a free port. It is killed when dropped.
 struct Bouncer {
     child: Child,
     port: u16,
@@ -34,7 +35,8 @@ impl Bouncer {
             .find(|file| file.is_file())
     }
 
-    /// In front of this server: fewer server connections than clients, so that every client meets every session.
+    /// Starts PgBouncer in front of this server, with fewer server connections than clients, so
+    /// that clients share sessions.
     async fn start(program: &Path, url: &str, name: &str) -> Bouncer {
         let config = tokio_postgres::Config::from_str(url).unwrap();
         let host = match config.get_hosts().first().unwrap() {
@@ -56,7 +58,7 @@ impl Bouncer {
         let users = "\"postgres\" \"\"\n\"gen_durable_runtime\" \"\"\n";
         std::fs::write(dir.join("users.txt"), users).unwrap();
         let version = Command::new(program).arg("--version").output().unwrap();
-        // From 1.21 on it can keep prepared statements; what is wanted here is one that does not.
+        // PgBouncer 1.21 and later can keep prepared statements. This test needs one that does not.
         let keeps = !String::from_utf8_lossy(&version.stdout).contains(" 1.1");
         let ini = format!(
             "[databases]\n* = host={host} port={server_port}{}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n\
@@ -80,7 +82,8 @@ impl Bouncer {
         if std::fs::metadata("/proc/self")
             .is_ok_and(|me| std::os::unix::fs::MetadataExt::uid(&me) == 0)
         {
-            // It refuses to run as root, and only the server's own user gets to the server's socket.
+            // PgBouncer refuses to run as root, and only the user of the server may connect to its
+            // socket.
             command.args(["-u", &owner_of(Path::new(&host))]);
         }
         let child = command.spawn().unwrap();
@@ -90,10 +93,10 @@ impl Bouncer {
             .await
             .is_err()
         {
-            let said = std::fs::read_to_string(bouncer.dir.join("log")).unwrap_or_default();
+            let log = std::fs::read_to_string(bouncer.dir.join("log")).unwrap_or_default();
             assert!(
                 tokio::time::Instant::now() < deadline,
-                "pgbouncer does not listen: {said}"
+                "pgbouncer does not listen: {log}"
             );
             tokio::time::sleep(SECOND / 50).await;
         }
@@ -101,7 +104,7 @@ impl Bouncer {
     }
 }
 
-/// The name of the user whose directory this is.
+/// Returns the name of the user that owns this directory.
 fn owner_of(dir: &Path) -> String {
     let uid = std::fs::metadata(dir)
         .map_or(u32::MAX, |meta| std::os::unix::fs::MetadataExt::uid(&meta))
@@ -194,10 +197,10 @@ async fn everything_works_through_a_pooler_in_transaction_mode() {
         .sql("create table S.written (id bigint primary key); grant all on S.written to public")
         .await;
     let bouncer = Bouncer::start(&program, stage.lab.url(), "all").await;
-    // Our own proxy in front of it shows what is said.
+    // The test's proxy in front of PgBouncer records the protocol messages.
     let proxy = Proxy::before(Server::Tcp("127.0.0.1".into(), bouncer.port));
 
-    // Migrations: down to nothing and up again, in a schema of their own.
+    // Applies and reverts all migrations, in a schema of their own.
     let name = format!("{}_pooled", stage.schema());
     let config = tokio_postgres::Config::from_str(stage.lab.url()).unwrap();
     let database = config.get_dbname().unwrap_or("postgres");
@@ -222,7 +225,7 @@ async fn everything_works_through_a_pooler_in_transaction_mode() {
             .register::<Walk>()
             .settings(settings.clone())
     });
-    // A second engine with connections of its own: their statements meet in the same sessions.
+    // A second engine with connections of its own: the statements of both run in the same sessions.
     let second = stage.run(pool.clone(), (), |e| {
         e.register::<Double>().register::<Walk>().settings(settings)
     });
@@ -275,12 +278,13 @@ async fn everything_works_through_a_pooler_in_transaction_mode() {
             .number("select count(*) from S.instances where attempt > 0")
             .await,
         0,
-        "a pooler burns no attempt"
+        "a pooler causes no failed attempt"
     );
     engine.stop().await;
     second.stop().await;
 
-    // It was noticed that nothing prepared is kept, and from then on nothing was prepared under a name.
+    // The engine has detected that sessions keep no prepared statements, and prepares without a
+    // name from then on.
     let errors = proxy.errors();
     assert!(
         errors.iter().any(|code| code == "26000" || code == "42P05"),
@@ -300,13 +304,13 @@ async fn everything_works_through_a_pooler_in_transaction_mode() {
     );
 }
 
-/// What would break behind a pooler, or between two statements, must not be written at all.
+/// Statements that would break behind a pooler must not occur in the sources.
 #[test]
-fn nothing_in_the_sources_rests_on_a_session() {
+fn the_sources_contain_no_session_state() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
     for dir in ["src", "migrations"] {
-        gather(&root.join(dir), &mut files);
+        collect_files(&root.join(dir), &mut files);
     }
     assert!(files.len() > 50, "the sources were not found");
     let mut wrong = Vec::new();
@@ -317,7 +321,7 @@ fn nothing_in_the_sources_rests_on_a_session() {
             if code.starts_with("//") || code.starts_with("--") || code.starts_with('*') {
                 continue;
             }
-            if let Some(why) = rests_on_a_session(code) {
+            if let Some(why) = depends_on_a_session(code) {
                 wrong.push(format!("{}:{}: {why}: {code}", file.display(), number + 1));
             }
         }
@@ -325,11 +329,11 @@ fn nothing_in_the_sources_rests_on_a_session() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-fn gather(dir: &Path, files: &mut Vec<PathBuf>) {
+fn collect_files(dir: &Path, files: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            gather(&path, files);
+            collect_files(&path, files);
         } else if path
             .extension()
             .is_some_and(|kind| kind == "rs" || kind == "sql")
@@ -339,7 +343,7 @@ fn gather(dir: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-fn rests_on_a_session(line: &str) -> Option<&'static str> {
+fn depends_on_a_session(line: &str) -> Option<&'static str> {
     let lower = line.to_lowercase();
     let words: Vec<&str> = lower
         .split(|c: char| !c.is_alphanumeric() && c != '_')
@@ -364,7 +368,7 @@ fn rests_on_a_session(line: &str) -> Option<&'static str> {
     if words.iter().any(|word| {
         word.starts_with("pg_") && word.contains("advisory") && !word.contains("_xact_")
     }) {
-        return Some("a lock of the session");
+        return Some("a session-level advisory lock");
     }
     if follows("create", &["temp", "temporary"])
         || follows("on", &["commit"]) && words.contains(&"temp")
@@ -372,9 +376,10 @@ fn rests_on_a_session(line: &str) -> Option<&'static str> {
         return Some("a temporary table lives in a session");
     }
     if follows("declare", &["cursor"]) || follows("with", &["hold"]) {
-        return Some("a cursor that outlives its transaction");
+        return Some("a cursor that outlives its transaction needs a session");
     }
-    // A function's own settings stand at the start of a line without a semicolon; a statement has one, or a quote.
+    // The settings of a function begin a line and have no semicolon. A SET statement has one, or
+    // follows a quote.
     let sets = ["\"set ", "; set "].iter().any(|text| lower.contains(text))
         || (lower.starts_with("set ") && lower.trim_end().ends_with(';'));
     let assigns = lower.contains('=') || lower.contains(" to '");
@@ -388,7 +393,7 @@ fn rests_on_a_session(line: &str) -> Option<&'static str> {
 }
 
 #[test]
-fn the_watch_over_the_sources_sees_what_it_is_for() {
+fn the_check_for_session_state_detects_each_kind() {
     for bad in [
         "listen durable;",
         "connection.batch(\"LISTEN x\")",
@@ -400,7 +405,7 @@ fn the_watch_over_the_sources_sees_what_it_is_for() {
         "own.batch(\"begin; set lock_timeout = '3s'\")",
         "perform set_config('a', 'b', false);",
     ] {
-        assert!(rests_on_a_session(bad).is_some(), "{bad}");
+        assert!(depends_on_a_session(bad).is_some(), "{bad}");
     }
     for good in [
         "select pg_advisory_xact_lock(1)",
@@ -409,8 +414,8 @@ fn the_watch_over_the_sources_sees_what_it_is_for() {
         "set status = 'runnable',",
         "perform set_config('lock_timeout', p_lock_timeout, true);",
         "picker.listen(&core);",
-        "bell.notify_one();",
+        "wake.notify_one();",
     ] {
-        assert_eq!(rests_on_a_session(good), None, "{good}");
+        assert_eq!(depends_on_a_session(good), None, "{good}");
     }
 }

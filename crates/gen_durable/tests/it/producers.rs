@@ -1,5 +1,5 @@
-//! Producers and lanes: a transaction that stays open after an enqueue keeps nobody waiting, and what one producer enqueues
-//! comes in the order in which it did.
+//! Producers and lanes: a transaction that stays open after an enqueue delays no other instance,
+//! and the instances of one producer run in the order in which it enqueued them.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, eventually};
 
-/// What ran, in the order in which it began.
+/// The entries that ran, in the order in which they began.
 #[derive(Default, Clone)]
 struct Book(Arc<Mutex<Vec<(String, u64)>>>);
 
@@ -70,8 +70,9 @@ fn under_key(producer: &str, n: u64) -> Entry {
     }
 }
 
-/// Wait until the pickers have looked a few times more: whatever they were to conclude from what is there, they have.
-async fn looked(lab: &Lab<Book>) {
+/// Waits until the pickers have picked a few times more, so that they have acted on all rows that
+/// are visible.
+async fn wait_for_picks(lab: &Lab<Book>) {
     let picks = || {
         lab.statements()
             .get("pick.sql")
@@ -79,11 +80,11 @@ async fn looked(lab: &Lab<Book>) {
             .unwrap_or_default()
     };
     let before = picks();
-    eventually("the picker has looked", async || picks() >= before + 5).await;
+    eventually("the pickers have picked", async || picks() >= before + 5).await;
 }
 
 #[tokio::test]
-async fn an_open_transaction_keeps_neither_others_nor_the_lane_waiting_and_its_own_order_holds() {
+async fn an_open_transaction_does_not_delay_its_lane_and_keeps_its_own_order() {
     let book = Book::default();
     let lab = Lab::new(book.clone()).await;
     let build = || {
@@ -97,21 +98,21 @@ async fn an_open_transaction_keeps_neither_others_nor_the_lane_waiting_and_its_o
     eventually("the engines run", async || book.of("warm") == [0]).await;
 
     for round in 0..5_u64 {
-        // Nothing else writes: the transaction that has drawn is the youngest there is.
+        // No other transaction writes: the transaction that has drawn a number is the youngest.
         let mut tx = lab.pool().begin().await.unwrap();
         lab.enqueue(in_lane("slow", round * 10))
             .within(&mut tx)
             .await
             .unwrap();
-        // As many numbers as it takes to move the placement watermark.
+        // Draws enough numbers to move the placement watermark.
         for n in 0..200 {
             lab.enqueue(under_key("many", n))
                 .within(&mut tx)
                 .await
                 .unwrap();
         }
-        looked(&lab).await;
-        // Others go on in the very lane, one by one and many at a time.
+        wait_for_picks(&lab).await;
+        // Other producers enqueue into the same lane, one by one and in a batch.
         let name = format!("quick {round}");
         for n in 0..5 {
             let id = lab.enqueue(in_lane(&name, n)).await.unwrap().id;
@@ -142,14 +143,14 @@ async fn an_open_transaction_keeps_neither_others_nor_the_lane_waiting_and_its_o
         assert_eq!(
             book.of("slow").len() as u64,
             round * 3,
-            "it ran before it was committed"
+            "an entry ran before it was committed"
         );
 
         lab.enqueue(in_lane("slow", round * 10 + 1))
             .within(&mut tx)
             .await
             .unwrap();
-        looked(&lab).await;
+        wait_for_picks(&lab).await;
         tx.commit().await.unwrap();
         let last = lab
             .enqueue(in_lane("slow", round * 10 + 2))
@@ -165,7 +166,7 @@ async fn an_open_transaction_keeps_neither_others_nor_the_lane_waiting_and_its_o
         let expected: Vec<u64> = (0..=round)
             .flat_map(|round| (0..3).map(move |n| round * 10 + n))
             .collect();
-        eventually("all of the slow one's have run", async || {
+        eventually("all entries of the slow producer have run", async || {
             book.of("slow").len() == expected.len()
         })
         .await;
@@ -192,7 +193,7 @@ async fn an_open_transaction_does_not_hold_a_partition_key() {
         .await
         .unwrap()
         .id;
-    looked(&lab).await;
+    wait_for_picks(&lab).await;
     for n in 0..5 {
         let id = lab.enqueue(under_key("quick", n)).await.unwrap().id;
         assert!(

@@ -84,7 +84,8 @@ async fn done_instances_are_kept_a_day_failed_and_cancelled_ones_thirty_and_stuc
     assert_eq!(kept().await, ["stuck"]);
 }
 
-/// The collector reads a page of settled instances and locks them with another statement. The retry comes between the two.
+/// The collector reads a page of settled instances and locks them with another statement. The retry
+/// commits between the two.
 #[tokio::test]
 async fn an_instance_that_an_operator_retries_while_the_collector_reads_it_is_kept() {
     let lab = Lab::new(()).await.register::<Even>();
@@ -93,24 +94,26 @@ async fn an_instance_that_an_operator_retries_while_the_collector_reads_it_is_ke
         lab.enqueue(Even(3)).await.unwrap().id,
     ];
     lab.skip(31 * DAY).await;
-    let (tool, schema) = (sql().await, lab.pool().schema().to_owned());
+    let (operator, schema) = (sql().await, lab.pool().schema().to_owned());
     let text = "select pg_get_functiondef(p.oid) from pg_proc p join pg_namespace n on n.oid = p.pronamespace
                 where n.nspname = $1 and p.proname = 'collect'";
-    let collector: String = tool.query_one(text, &[&schema]).await.unwrap().get(0);
+    let collector: String = operator.query_one(text, &[&schema]).await.unwrap().get(0);
     let (lock, page) = (
         format!("pg_advisory_xact_lock(hashtext('{schema}'))"),
         "        ids := array(",
     );
     assert_eq!(collector.matches(page).count(), 1, "{collector}");
     let gated = collector.replace(page, &format!("        perform {lock};\n{page}"));
-    tool.batch_execute(&gated).await.unwrap();
-    tool.batch_execute(&format!("begin; select {lock}"))
+    operator.batch_execute(&gated).await.unwrap();
+    operator
+        .batch_execute(&format!("begin; select {lock}"))
         .await
         .unwrap();
     let retried = async {
         let waits = "select count(*) from pg_locks where locktype = 'advisory' and not granted and objid = hashtext($1)::oid";
         let waits = async || {
-            tool.query_one(waits, &[&schema])
+            operator
+                .query_one(waits, &[&schema])
                 .await
                 .unwrap()
                 .get::<_, i64>(0)
@@ -118,11 +121,11 @@ async fn an_instance_that_an_operator_retries_while_the_collector_reads_it_is_ke
         };
         eventually("the collector has read a page", waits).await;
         lab.operate().retry(ids[0].raw(), None).await.unwrap();
-        tool.batch_execute("commit").await.unwrap();
+        operator.batch_execute("commit").await.unwrap();
     };
     let settings = Settings::default();
     let (deleted, ()) = tokio::join!(collect(lab.pool(), &settings), retried);
-    assert_eq!(deleted, 1, "the other one");
+    assert_eq!(deleted, 1, "only the other instance is deleted");
     assert_eq!(lab.row_of(ids[0]).await.status, Status::Runnable);
 }
 
@@ -153,7 +156,7 @@ async fn the_retention_of_a_queue_is_obeyed_by_engines_that_do_not_work_it() {
     let done = client.enqueue(Even(2)).queue(LEDGER).await.unwrap().id;
     let failed = client.enqueue(Even(3)).queue(LEDGER).await.unwrap().id;
     for id in [done, failed] {
-        eventually("it has settled", async || {
+        eventually("the instance has settled", async || {
             client
                 .inspect()
                 .show(id.raw())
@@ -164,7 +167,7 @@ async fn the_retention_of_a_queue_is_obeyed_by_engines_that_do_not_work_it() {
         .await;
     }
     running.stop().await;
-    // An engine that knows nothing of that queue.
+    // An engine that does not work that queue.
     let other = Engine::builder(pool.clone(), ())
         .register::<Even>()
         .settings(settings)
@@ -177,7 +180,7 @@ async fn the_retention_of_a_queue_is_obeyed_by_engines_that_do_not_work_it() {
             client.enqueue(Even(5)).await.unwrap().id,
         ];
         for id in ids {
-            eventually("it is deleted", async || {
+            eventually("the instance is deleted", async || {
                 client.inspect().show(id.raw()).await.unwrap().is_none()
             })
             .await;
@@ -186,7 +189,7 @@ async fn the_retention_of_a_queue_is_obeyed_by_engines_that_do_not_work_it() {
     for id in [done, failed] {
         assert!(
             client.inspect().show(id.raw()).await.unwrap().is_some(),
-            "its queue keeps it"
+            "the retention of its queue keeps it"
         );
     }
     running.stop().await;

@@ -1,4 +1,5 @@
-//! Schedules: an instance an occurrence, once; paused, resumed, changed and run by hand; and what becomes of what was missed.
+//! Schedules: each occurrence starts one instance. A schedule can be paused, resumed, changed and
+//! run by hand, and its misfire policy decides what happens to missed occurrences.
 
 use std::time::Duration;
 
@@ -44,7 +45,7 @@ async fn lab(cycle: Cycle) -> Lab<()> {
         .schedule("nightly", cycle, report)
 }
 
-/// What has been started: (due, missed, by hand), in order.
+/// Returns the instances that were started: (due, missed, by hand), in order.
 async fn reports(pool: &Pool) -> Vec<(Timestamp, u32, bool)> {
     let client = sql().await;
     let text = format!(
@@ -101,7 +102,7 @@ async fn a_schedule_ends_after_its_last_occurrence_and_does_not_begin_again() {
             .unwrap()
     };
     let running = Running::start(engine());
-    eventually("it runs", async || {
+    eventually("the engine runs", async || {
         lab.inspect()
             .workers()
             .await
@@ -130,7 +131,7 @@ async fn a_schedule_ends_after_its_last_occurrence_and_does_not_begin_again() {
     assert_eq!(reports(lab.pool()).await.len(), 3);
 }
 
-/// Move the clock without stopping anywhere: nobody was there.
+/// Moves the clock at once, as if no engine had run in between.
 async fn set_clock(lab: &Lab<()>, to: Timestamp) {
     let client = sql().await;
     client
@@ -143,7 +144,7 @@ async fn set_clock(lab: &Lab<()>, to: Timestamp) {
 }
 
 #[tokio::test]
-async fn what_was_missed_follows_the_policy_of_the_schedule() {
+async fn missed_occurrences_follow_the_policy_of_the_schedule() {
     for (missed, expected) in [
         (Missed::All, vec![(1, 0), (2, 0), (3, 0)]),
         (Missed::Latest, vec![(3, 2)]),
@@ -169,7 +170,8 @@ async fn what_was_missed_follows_the_policy_of_the_schedule() {
     }
 }
 
-/// Samoa skipped the 30th of December 2011: a line for that day of the year had its latest occurrence a year before.
+/// Samoa skipped the 30th of December 2011: a cron expression for that day of the year had its
+/// latest occurrence a year before.
 #[tokio::test]
 async fn the_latest_missed_occurrence_is_found_before_a_day_that_its_zone_skipped() {
     let lab = lab(Cycle::cron("0 10 30 12 *", "Pacific/Apia").unwrap()).await;
@@ -184,9 +186,10 @@ async fn the_latest_missed_occurrence_is_found_before_a_day_that_its_zone_skippe
     );
 }
 
-/// A daily line has no occurrence in that day, not even at the midnight at which the clocks went on.
+/// A daily cron expression has no occurrence on that day, not even at the midnight at which the
+/// clock moved forward.
 #[tokio::test]
-async fn the_latest_missed_occurrence_of_a_daily_line_is_not_in_a_day_that_its_zone_skipped() {
+async fn the_latest_missed_occurrence_of_a_daily_schedule_is_not_on_a_day_that_its_zone_skipped() {
     let lab = lab(Cycle::cron("0 10 * * *", "Pacific/Apia").unwrap()).await;
     let at = |text: &str| text.parse::<Timestamp>().unwrap();
     set_clock(&lab, at("2011-12-27T00:00:00Z")).await;
@@ -222,7 +225,7 @@ async fn a_schedule_is_paused_resumed_changed_and_run_by_hand() {
         (info.paused_by.as_deref(), info.next.len()),
         (Some("me"), 0)
     );
-    // By hand also while it is paused.
+    // A paused schedule can be run by hand.
     schedules.run("nightly").await.unwrap();
     lab.drain().await;
     assert_eq!(
@@ -235,7 +238,7 @@ async fn a_schedule_is_paused_resumed_changed_and_run_by_hand() {
     assert_eq!(
         reports(lab.pool()).await.last(),
         Some(&(begun + 5 * HOUR, 0, false)),
-        "on the old beat"
+        "the anchor of the cycle is unchanged"
     );
     schedules
         .set("nightly", every("R/PT10M"), Some(Missed::All), "me")
@@ -253,7 +256,8 @@ async fn a_schedule_is_paused_resumed_changed_and_run_by_hand() {
         ),
         ("R/PT10M", "R/PT1H", Some("me"), "all")
     );
-    // Set anew in the very moment of its last occurrence: that has been, and the next comes.
+    // The cycle is set again at the very time of its last occurrence: that occurrence does not
+    // repeat, and the next one follows.
     let now = lab.now().await;
     schedules
         .set("nightly", every(&format!("R/{now}/PT10M")), None, "me")
@@ -303,7 +307,7 @@ async fn a_schedule_is_paused_resumed_changed_and_run_by_hand() {
 }
 
 #[tokio::test]
-async fn the_operators_word_holds_until_the_codes_own_changes() {
+async fn a_cycle_set_by_an_operator_holds_until_the_cycle_in_the_code_changes() {
     let pool = live().await;
     let schedules = Client::new(pool.clone()).schedules();
     let start = async |cycle: &str| {
@@ -314,7 +318,7 @@ async fn the_operators_word_holds_until_the_codes_own_changes() {
                 .build()
                 .unwrap(),
         );
-        eventually("it is registered", async || {
+        eventually("the schedule is registered", async || {
             schedules
                 .show("nightly")
                 .await
@@ -333,24 +337,25 @@ async fn the_operators_word_holds_until_the_codes_own_changes() {
     assert_eq!(
         start("0 3 * * *").await.cycle,
         "0 4 * * *",
-        "the code says what it said"
+        "the cycle in the code is unchanged"
     );
     assert_eq!(
         start("0 5 * * *").await.cycle,
         "0 5 * * *",
-        "the code has changed"
+        "the cycle in the code has changed"
     );
     let info = schedules.show("nightly").await.unwrap().unwrap();
     assert_eq!(
         (info.set_by, info.served),
         (None, false),
-        "and nobody is there to fire it"
+        "no engine serves the schedule"
     );
     let listed = Client::new(pool.clone()).timers().next(5).await.unwrap();
     assert_eq!((listed.len(), listed[0].served), (1, false));
 }
 
-/// Starts an engine with this cycle, waits until it has registered again and again, and stops it. Returns what is in force.
+/// Starts an engine with this cycle, waits until it has registered the schedule several times, and
+/// stops it. Returns the schedule in force.
 async fn registered_by(lab: &Lab<()>, cycle: Cycle) -> gen_durable::ScheduleInfo {
     let settings = Settings {
         reap_every: SECOND / 50,
@@ -367,7 +372,11 @@ async fn registered_by(lab: &Lab<()>, cycle: Cycle) -> gen_durable::ScheduleInfo
             .unwrap_or_default()
     };
     let before = sent();
-    eventually("it registers while it runs", async || sent() >= before + 3).await;
+    eventually(
+        "the running engine registers the schedule again",
+        async || sent() >= before + 3,
+    )
+    .await;
     running.stop().await;
     lab.schedules().show("nightly").await.unwrap().unwrap()
 }
@@ -379,21 +388,22 @@ async fn an_older_build_that_restarts_does_not_revert_a_newer_cycle() {
     registered_by(&lab, old()).await;
     let begun = lab.now().await;
     assert_eq!(registered_by(&lab, new()).await.cycle, "R/PT12H");
-    // Two builds take turns for a day: the anchor stays, and the occurrence comes.
+    // Two builds alternate for a day: the anchor stays, and the occurrence takes place.
     for minutes in 1..=4 {
         set_clock(&lab, begun + minutes * 2 * MINUTE).await;
         assert_eq!(registered_by(&lab, old()).await.cycle, "R/PT12H");
         assert_eq!(
             registered_by(&lab, new()).await.next[0],
             begun + 12 * HOUR,
-            "its anchor was reset"
+            "the anchor was reset"
         );
     }
-    // A rollback: only the older build is left. It waits until no newer one has confirmed its cycle for five minutes.
+    // A rollback: only the older build is left. Its cycle takes effect once no newer build has
+    // confirmed its own for five minutes.
     assert_eq!(registered_by(&lab, old()).await.cycle, "R/PT12H");
     set_clock(&lab, begun + HOUR).await;
     assert_eq!(registered_by(&lab, old()).await.cycle, "R/PT24H");
-    // And what it replaced is the older one now.
+    // The replaced cycle counts as the older one now.
     assert_eq!(registered_by(&lab, new()).await.cycle, "R/PT24H");
 }
 
@@ -421,7 +431,7 @@ async fn an_overdue_occurrence_survives_a_change_of_the_cycle() {
 }
 
 #[tokio::test]
-async fn another_policy_for_missed_occurrences_leaves_the_cycle_and_the_operators_word() {
+async fn a_new_policy_for_missed_occurrences_keeps_the_anchor_and_the_cycle_set_by_an_operator() {
     let lab = Lab::new(()).await;
     registered_by(&lab, every("R/PT24H")).await;
     let begun = lab.now().await;
@@ -430,7 +440,7 @@ async fn another_policy_for_missed_occurrences_leaves_the_cycle_and_the_operator
     assert_eq!(
         (info.missed.as_str(), info.next[0]),
         ("all", begun + 24 * HOUR),
-        "its anchor was reset"
+        "the anchor was reset"
     );
     lab.schedules()
         .set("nightly", every("R/PT6H"), None, "me")
@@ -464,7 +474,7 @@ async fn many_engines_start_each_occurrence_once() {
         })
         .collect();
     let schedules = Client::new(pool.clone()).schedules();
-    eventually("all have been", async || {
+    eventually("all occurrences have fired", async || {
         schedules
             .show("nightly")
             .await
@@ -498,7 +508,7 @@ async fn many_engines_start_each_occurrence_once() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_started_is_said_and_stops_no_other() {
+async fn a_schedule_that_cannot_start_its_instance_records_the_error_and_stops_no_other() {
     let pool = live().await;
     let builder = Engine::builder(pool.clone(), ()).register::<Report>();
     let engine = builder
@@ -520,19 +530,22 @@ async fn what_cannot_be_started_is_said_and_stops_no_other() {
             .unwrap()
             .and_then(|info| info.last_error)
     };
-    eventually("it says so", async || {
+    eventually("the schedule records the error", async || {
         error_of("panics")
             .await
             .is_some_and(|error| error.contains("panicked"))
     })
     .await;
-    eventually("it says so", async || {
+    eventually("the schedule records the error", async || {
         error_of("key")
             .await
             .is_some_and(|error| error.contains("a key"))
     })
     .await;
-    eventually("the other works", async || reports(&pool).await.len() >= 3).await;
+    eventually("the other schedule works", async || {
+        reports(&pool).await.len() >= 3
+    })
+    .await;
     running.stop().await;
     assert_eq!(error_of("works").await, None);
 }
@@ -541,7 +554,7 @@ async fn what_cannot_be_started_is_said_and_stops_no_other() {
 async fn wiring_mistakes_are_found_by_the_builder() {
     let pool = live().await;
     let builder = || Engine::builder(pool.clone(), ()).register::<Report>();
-    for (engine, says) in [
+    for (engine, reason) in [
         (
             builder().schedule("", every("R/PT1H"), report),
             "a schedule's name",
@@ -552,7 +565,7 @@ async fn wiring_mistakes_are_found_by_the_builder() {
         ),
         (
             builder().schedule("x", Cycle::every(HOUR).times(0), report),
-            "0 times",
+            "0 occurrences",
         ),
         (
             builder()
@@ -563,14 +576,14 @@ async fn wiring_mistakes_are_found_by_the_builder() {
     ] {
         let error = engine.build().unwrap_err();
         assert!(
-            error.is_invalid() && error.to_string().contains(says),
+            error.is_invalid() && error.to_string().contains(reason),
             "{error}"
         );
     }
 }
 
 #[tokio::test]
-async fn an_engine_that_comes_back_works_off_what_was_missed_by_the_policy() {
+async fn a_restarted_engine_handles_missed_occurrences_by_the_policy() {
     let pool = live().await;
     let engine = || {
         let builder = Engine::builder(pool.clone(), ()).register::<Report>();
@@ -582,7 +595,7 @@ async fn an_engine_that_comes_back_works_off_what_was_missed_by_the_policy() {
     };
     let schedules = Client::new(pool.clone()).schedules();
     let running = Running::start(engine());
-    eventually("they are there", async || {
+    eventually("both schedules are registered", async || {
         schedules
             .list()
             .await
@@ -594,7 +607,7 @@ async fn an_engine_that_comes_back_works_off_what_was_missed_by_the_policy() {
     })
     .await;
     running.stop().await;
-    // Ten hours later.
+    // Moves all due times ten hours back, as if no engine had run for ten hours.
     let client = sql().await;
     let back = format!(
         "update {0}.timers set due_at = due_at - interval '10 hours', anchor_at = anchor_at - interval '10 hours';
@@ -603,7 +616,7 @@ async fn an_engine_that_comes_back_works_off_what_was_missed_by_the_policy() {
     );
     client.batch_execute(&back).await.unwrap();
     let running = Running::start(engine());
-    eventually("all of the one, and one of the other", async || {
+    eventually("no occurrence is overdue", async || {
         let infos = schedules.list().await.unwrap();
         infos
             .iter()

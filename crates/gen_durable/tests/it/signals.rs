@@ -1,4 +1,5 @@
-//! Await and signals: nothing accepted is lost, nothing is presented twice, every wait can give up.
+//! Waits and signals: no accepted signal is lost, no signal is delivered twice, and every wait can
+//! have a deadline.
 
 use gen_durable::{
     Address, Context, DAY, Engine, HOUR, Lab, Machine, Outcome, SECOND, Signal, Status, done, next,
@@ -20,7 +21,7 @@ struct Order {
 enum At {
     #[default]
     Begin,
-    Told,
+    Received,
     Flaky,
     Late {
         since: u32,
@@ -53,15 +54,15 @@ impl Machine for Order {
     async fn step(&mut self, at: At, cx: &mut Context<'_, Self>) -> Outcome<Self> {
         match at {
             At::Begin => Ok(wait_for::<(Paid, Abandoned)>()
-                .then(At::Told)
+                .then(At::Received)
                 .or_after(3 * DAY, At::Late { since: 3 })),
-            At::Told => {
+            At::Received => {
                 let paid = cx.awaited::<Paid>()?;
                 if !cx.awaited::<Abandoned>()?.is_empty() {
                     return Ok(done("abandoned".into()));
                 }
                 if paid.len() < self.want {
-                    return Ok(wait_for::<(Paid, Abandoned)>().then(At::Told).forever());
+                    return Ok(wait_for::<(Paid, Abandoned)>().then(At::Received).forever());
                 }
                 if self.number == 13 && cx.attempt == 0 {
                     return Ok(retry_after(SECOND));
@@ -73,7 +74,7 @@ impl Machine for Order {
                     paid.iter().map(|paid| paid.amount.to_string()).collect();
                 Ok(done(format!("paid {}", amounts.join("+"))))
             }
-            At::Flaky => Ok(done(format!("{} letters left", cx.inbox().len()))),
+            At::Flaky => Ok(done(format!("{} signals left", cx.inbox().len()))),
             At::Late { since } => Ok(done(format!("gave up after {since} days"))),
         }
     }
@@ -84,13 +85,13 @@ fn order(number: u32) -> Order {
 }
 
 #[tokio::test]
-async fn a_signal_wakes_its_machine_and_is_handed_to_the_step() {
+async fn a_signal_wakes_its_instance_and_is_passed_to_the_step() {
     let lab = Lab::new(()).await.register::<Order>();
     let id = lab.enqueue(order(1)).await.unwrap().id;
     lab.drain().await;
     assert_eq!(
         (lab.status_of(id).await, lab.step_of(id).await),
-        (Status::AwaitingSignal, At::Told)
+        (Status::AwaitingSignal, At::Received)
     );
     assert!(lab.signal(id, Paid { amount: 5 }).await.unwrap());
     assert_eq!(lab.status_of(id).await, Status::Runnable);
@@ -99,7 +100,7 @@ async fn a_signal_wakes_its_machine_and_is_handed_to_the_step() {
 }
 
 #[tokio::test]
-async fn a_signal_sent_before_the_wait_is_not_lost_and_one_that_is_not_awaited_wakes_nobody() {
+async fn a_signal_sent_before_the_wait_is_not_lost_and_one_that_is_not_awaited_does_not_wake() {
     #[derive(Serialize, Deserialize)]
     struct Noise;
     impl Signal for Noise {
@@ -118,15 +119,15 @@ async fn a_signal_sent_before_the_wait_is_not_lost_and_one_that_is_not_awaited_w
     assert_eq!(lab.status_of(other).await, Status::AwaitingSignal);
     lab.signal(other, Paid { amount: 1 }).await.unwrap();
     lab.drain().await;
-    // The step progressed with the payment in hand, which is gone; the noise stays.
+    // The step consumed the payment with its commit; the other signal stays in the inbox.
     assert_eq!(
         lab.result_of(other).await,
-        Some(Ok("1 letters left".into()))
+        Some(Ok("1 signals left".into()))
     );
 }
 
 #[tokio::test]
-async fn a_pack_is_gathered_by_waiting_again_without_spinning() {
+async fn several_signals_are_collected_by_waiting_again_without_spinning() {
     let lab = Lab::new(()).await.register::<Order>();
     let id = lab.enqueue(Order { number: 2, want: 3 }).await.unwrap().id;
     let mut steps = lab.drain().await.steps;
@@ -135,11 +136,11 @@ async fn a_pack_is_gathered_by_waiting_again_without_spinning() {
         steps += lab.drain().await.steps;
     }
     assert_eq!(lab.result_of(id).await, Some(Ok("paid 1+2+3".into())));
-    assert_eq!(steps, 4, "one to begin, one a letter");
+    assert_eq!(steps, 4, "one step to begin, and one per signal");
 }
 
 #[tokio::test]
-async fn a_retry_sees_the_same_letters_again() {
+async fn a_retry_reads_the_same_signals_again() {
     let lab = Lab::new(()).await.register::<Order>();
     let id = lab.enqueue(order(13)).await.unwrap().id;
     lab.drain().await;
@@ -150,7 +151,7 @@ async fn a_retry_sees_the_same_letters_again() {
 }
 
 #[tokio::test]
-async fn a_deduplicated_letter_is_presented_once_also_after_it_was_consumed() {
+async fn a_signal_with_a_dedup_key_is_delivered_once_even_after_it_was_consumed() {
     let lab = Lab::new(()).await.register::<Order>();
     let id = lab.enqueue(Order { number: 3, want: 2 }).await.unwrap().id;
     lab.drain().await;
@@ -165,7 +166,7 @@ async fn a_deduplicated_letter_is_presented_once_also_after_it_was_consumed() {
             .once("evt-1")
             .await
             .unwrap(),
-        "its sender is told so"
+        "the sender is informed of the duplicate"
     );
     lab.drain().await;
     assert!(
@@ -177,7 +178,7 @@ async fn a_deduplicated_letter_is_presented_once_also_after_it_was_consumed() {
     assert_eq!(
         lab.status_of(id).await,
         Status::AwaitingSignal,
-        "a duplicate wakes nobody"
+        "a duplicate does not wake the instance"
     );
     assert!(
         lab.signal(id, Paid { amount: 2 })
@@ -190,7 +191,7 @@ async fn a_deduplicated_letter_is_presented_once_also_after_it_was_consumed() {
 }
 
 #[tokio::test]
-async fn a_wait_that_runs_out_goes_where_it_said_and_not_a_moment_earlier() {
+async fn a_wait_continues_at_its_deadline_step_at_the_deadline_and_not_earlier() {
     let lab = Lab::new(()).await.register::<Order>();
     let id = lab.enqueue(order(4)).await.unwrap().id;
     lab.drain().await;
@@ -201,16 +202,16 @@ async fn a_wait_that_runs_out_goes_where_it_said_and_not_a_moment_earlier() {
         lab.result_of(id).await,
         Some(Ok("gave up after 3 days".into()))
     );
-    // A deadline belongs to its own wait: after a signal it is gone.
-    let told = lab.enqueue(Order { number: 5, want: 2 }).await.unwrap().id;
+    // A deadline belongs to its own wait: a signal that ends the wait removes it.
+    let signalled = lab.enqueue(Order { number: 5, want: 2 }).await.unwrap().id;
     lab.drain().await;
-    lab.signal(told, Paid { amount: 1 }).await.unwrap();
+    lab.signal(signalled, Paid { amount: 1 }).await.unwrap();
     lab.skip(30 * DAY).await;
-    assert_eq!(lab.status_of(told).await, Status::AwaitingSignal);
+    assert_eq!(lab.status_of(signalled).await, Status::AwaitingSignal);
 }
 
 #[tokio::test]
-async fn a_key_is_an_address_while_its_holder_lives_and_nobody_there_is_said() {
+async fn a_key_addresses_its_holder_until_it_settles_and_then_returns_no_target() {
     let lab = Lab::new(()).await.register::<Order>();
     let first = lab.enqueue(order(6)).await.unwrap();
     let again = lab.enqueue(order(6)).await.unwrap();
@@ -219,7 +220,7 @@ async fn a_key_is_an_address_while_its_holder_lives_and_nobody_there_is_said() {
         "the key is taken"
     );
     let other = lab.enqueue(order(6)).tenant("acme").await.unwrap();
-    assert!(other.is_new, "keys carry their tenant");
+    assert!(other.is_new, "a key is unique per tenant");
     lab.drain().await;
     lab.signal(Order::keyed("order:6"), Paid { amount: 3 })
         .await
@@ -246,9 +247,9 @@ async fn a_key_is_an_address_while_its_holder_lives_and_nobody_there_is_said() {
         lab.enqueue(order(6)).await.unwrap().is_new,
         "the key is free again"
     );
-    let nobody: Address<Order> = Order::keyed("order:999");
+    let unused: Address<Order> = Order::keyed("order:999");
     assert!(
-        lab.signal(nobody, Abandoned)
+        lab.signal(unused, Abandoned)
             .await
             .unwrap_err()
             .is_no_target()
@@ -282,7 +283,7 @@ async fn a_signal_within_a_transaction_is_sent_if_and_only_if_it_commits() {
 }
 
 #[tokio::test]
-async fn an_inbox_has_a_bound_and_says_when_it_is_full() {
+async fn an_inbox_is_bounded_and_reports_when_it_is_full() {
     let lab = Lab::new(()).await.register::<Order>();
     let id = lab
         .enqueue(Order {
@@ -302,14 +303,14 @@ async fn an_inbox_has_a_bound_and_says_when_it_is_full() {
 }
 
 #[tokio::test]
-async fn a_running_engine_wakes_what_is_signalled_and_expires_what_is_not() {
+async fn a_running_engine_wakes_signalled_instances_and_expires_the_others() {
     #[derive(Serialize, Deserialize)]
     struct Brief;
     #[derive(Serialize, Deserialize, Default)]
     enum BriefAt {
         #[default]
         Begin,
-        Told,
+        Received,
         Late,
     }
     #[derive(Serialize, Deserialize)]
@@ -326,9 +327,9 @@ async fn a_running_engine_wakes_what_is_signalled_and_expires_what_is_not() {
         async fn step(&mut self, at: BriefAt, cx: &mut Context<'_, Self>) -> Outcome<Self> {
             match at {
                 BriefAt::Begin => Ok(wait_for::<Go>()
-                    .then(BriefAt::Told)
+                    .then(BriefAt::Received)
                     .or_after(SECOND, BriefAt::Late)),
-                BriefAt::Told => Ok(done(cx.awaited::<Go>()?.len() == 1)),
+                BriefAt::Received => Ok(done(cx.awaited::<Go>()?.len() == 1)),
                 BriefAt::Late => Ok(done(false)),
             }
         }
@@ -353,7 +354,7 @@ async fn a_running_engine_wakes_what_is_signalled_and_expires_what_is_not() {
 }
 
 #[tokio::test]
-async fn cancelling_ends_what_waits_and_what_runs_and_comes_too_late_only_once() {
+async fn a_cancel_settles_a_waiting_instance_and_a_second_cancel_is_too_late() {
     let lab = Lab::new(()).await.register::<Order>();
     let waiting = lab.enqueue(order(9)).await.unwrap().id;
     lab.drain().await;
@@ -384,7 +385,7 @@ async fn cancelling_ends_what_waits_and_what_runs_and_comes_too_late_only_once()
 }
 
 #[tokio::test]
-async fn a_step_that_runs_while_it_is_cancelled_changes_nothing_any_more() {
+async fn the_result_of_a_step_that_was_cancelled_while_it_ran_is_discarded() {
     #[derive(Serialize, Deserialize)]
     struct Slow;
     #[derive(Serialize, Deserialize, Default)]
@@ -419,7 +420,10 @@ async fn a_step_that_runs_while_it_is_cancelled_changes_nothing_any_more() {
             .unwrap()
             .status
     };
-    eventually("it runs", async || status().await == Status::Executing).await;
+    eventually("the step runs", async || {
+        status().await == Status::Executing
+    })
+    .await;
     assert!(client.cancel(id, "enough").await.unwrap());
     gate.add_permits(1);
     running.stop().await;

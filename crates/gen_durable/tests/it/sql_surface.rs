@@ -1,10 +1,11 @@
-//! The acts as SQL: what docs/guide/sql.md says is run as it stands, by the runtime role, and does what it says.
+//! The SQL API: the statements of docs/guide/sql.md run unchanged, as the runtime role, and do what
+//! the guide says.
 
 use gen_durable::{Lab, Status};
 
 use crate::support::{live, sql, url};
 
-/// The statements of the guide, in their order, in the schema of this test.
+/// Returns the statements of the guide in their order, with the schema of this test.
 fn guide(schema: &str) -> Vec<String> {
     let text = include_str!("../../../../docs/guide/sql.md");
     let blocks = text
@@ -13,7 +14,8 @@ fn guide(schema: &str) -> Vec<String> {
         .map(|rest| rest.split("```").next().unwrap());
     let mut statements = Vec::new();
     for block in blocks {
-        // A function's body holds semicolons of its own; all other statements end with the line.
+        // The body of a function contains semicolons. All other statements end at the end of a
+        // line.
         let (mut statement, mut in_body) = (String::new(), false);
         for line in block.lines() {
             statement.push_str(&line.replace("gen_durable.", &format!("{schema}.")));
@@ -23,7 +25,7 @@ fn guide(schema: &str) -> Vec<String> {
                 statements.push(std::mem::take(&mut statement));
             }
         }
-        assert_eq!(statement, "", "a statement without its end");
+        assert_eq!(statement, "", "a statement does not end with a semicolon");
     }
     statements
 }
@@ -51,7 +53,7 @@ async fn the_statements_of_the_guide_do_what_it_says() {
         schedules,
         runs,
         result,
-        look,
+        select_row,
         function,
         trigger,
     ] = statements.as_slice()
@@ -62,7 +64,7 @@ async fn the_statements_of_the_guide_do_what_it_says() {
     config.user("gen_durable_runtime");
     let (client, connection) = config.connect(tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
-    let word = async |statement: &str| {
+    let text_of = async |statement: &str| {
         client
             .query_one(statement, &[])
             .await
@@ -137,8 +139,8 @@ async fn the_statements_of_the_guide_do_what_it_says() {
 
     assert_eq!(number(with_options).await, 2, "the key is taken");
 
-    assert_eq!(word(cancel_timer).await, "no_target");
-    assert_eq!(word(pause).await, "no_target");
+    assert_eq!(text_of(cancel_timer).await, "no_target");
+    assert_eq!(text_of(pause).await, "no_target");
     assert_eq!(
         client
             .query_one(run, &[])
@@ -150,9 +152,9 @@ async fn the_statements_of_the_guide_do_what_it_says() {
     let register = format!(
         "select {schema}.register_schedule('nightly', 'R/PT1H', 'all', '2020-01-01', '2999-01-01', null)"
     );
-    assert_eq!(word(&register).await, "new");
+    assert_eq!(text_of(&register).await, "new");
     assert_eq!(
-        (word(pause).await, word(pause).await),
+        (text_of(pause).await, text_of(pause).await),
         ("done".into(), "too_late".into())
     );
     assert!(
@@ -165,30 +167,30 @@ async fn the_statements_of_the_guide_do_what_it_says() {
     );
     assert_eq!(client.query(schedules, &[]).await.unwrap().len(), 1);
     assert_eq!(client.query(runs, &[]).await.unwrap().len(), 2);
-    assert_eq!(word(by_id).await, "delivered");
-    assert_eq!(word(by_key).await, "delivered");
-    assert_eq!(word(by_key).await, "duplicate");
+    assert_eq!(text_of(by_id).await, "delivered");
+    assert_eq!(text_of(by_key).await, "delivered");
+    assert_eq!(text_of(by_key).await, "duplicate");
     let answers = client.query(many, &[]).await.unwrap();
     let answers: Vec<(i32, &str)> = answers.iter().map(|row| (row.get(0), row.get(1))).collect();
     assert_eq!(
         answers,
         [(1, "delivered"), (2, "duplicate"), (3, "no_target")]
     );
-    for (word, is_new) in [("delivered", true), ("duplicate", false)] {
-        let told = client.query_one(or_start, &[]).await.unwrap();
+    for (outcome, is_new) in [("delivered", true), ("duplicate", false)] {
+        let answer = client.query_one(or_start, &[]).await.unwrap();
         assert_eq!(
-            (told.get::<_, &str>(0), told.get::<_, bool>(2)),
-            (word, is_new)
+            (answer.get::<_, &str>(0), answer.get::<_, bool>(2)),
+            (outcome, is_new)
         );
     }
-    assert_eq!(word(cancel).await, "cancelled");
-    assert_eq!(word(cancel).await, "too_late");
-    assert_eq!(word(by_id).await, "no_target");
-    assert_eq!(word(cancel_all).await, "cancelled");
+    assert_eq!(text_of(cancel).await, "cancelled");
+    assert_eq!(text_of(cancel).await, "too_late");
+    assert_eq!(text_of(by_id).await, "no_target");
+    assert_eq!(text_of(cancel_all).await, "cancelled");
     assert_eq!(
-        word(cancel_all).await,
+        text_of(cancel_all).await,
         "no_target",
-        "a settled one holds its key no more"
+        "a settled instance does not hold its key"
     );
     let end = client.query_one(result, &[]).await.unwrap();
     assert_eq!(
@@ -196,7 +198,7 @@ async fn the_statements_of_the_guide_do_what_it_says() {
         ("cancelled", "the customer called")
     );
     let end = client
-        .query_one(&look.replace("status,", "status::text,"), &[])
+        .query_one(&select_row.replace("status,", "status::text,"), &[])
         .await
         .unwrap();
     assert_eq!(end.get::<_, String>("status"), "cancelled");
@@ -211,7 +213,7 @@ async fn the_statements_of_the_guide_do_what_it_says() {
     assert_eq!(
         lab.events().height("acme").await.unwrap(),
         0,
-        "not before the commit"
+        "the events have no position before the commit"
     );
     client.batch_execute("commit").await.unwrap();
     assert_eq!(lab.events().place("acme").await.unwrap(), 2);
@@ -230,7 +232,8 @@ async fn the_statements_of_the_guide_do_what_it_says() {
     );
     assert_eq!(log[1].payload, r#"{"order": 43, "parcel": "P-8"}"#);
 
-    // A trigger of a caller's own: the order and its checkout are one commit. A temporary table needs no rights.
+    // A trigger of the caller enqueues an instance: the order and its checkout are one commit. A
+    // temporary table needs no rights.
     client
         .batch_execute("create temporary table orders (id bigint, cents bigint)")
         .await
@@ -274,7 +277,7 @@ async fn the_statements_of_the_guide_do_what_it_says() {
     );
 }
 
-/// Somebody with this and no more than what the guide says a caller needs.
+/// Connects as a role that has exactly the rights that the guide names for a caller.
 async fn caller(schema: &str) -> tokio_postgres::Client {
     let text = include_str!("../../../../docs/guide/sql.md");
     let grants = text
@@ -302,7 +305,7 @@ async fn caller(schema: &str) -> tokio_postgres::Client {
 }
 
 #[tokio::test]
-async fn a_caller_with_the_rights_that_the_guide_names_can_do_every_act() {
+async fn a_caller_with_the_rights_that_the_guide_names_can_call_the_sql_api() {
     let pool = live().await;
     let schema = pool.schema().to_owned();
     let caller = caller(&schema).await;
@@ -344,7 +347,7 @@ async fn a_caller_with_the_rights_that_the_guide_names_can_do_every_act() {
 }
 
 #[tokio::test]
-async fn what_psql_sends_that_cannot_be_kept_is_refused_and_says_why() {
+async fn sql_calls_with_invalid_values_are_refused_with_an_sqlstate() {
     let lab = Lab::new(()).await;
     let schema = lab.pool().schema().to_owned();
     let client = sql().await;
@@ -374,7 +377,7 @@ async fn what_psql_sends_that_cannot_be_kept_is_refused_and_says_why() {
         assert_eq!(refused.code().unwrap().code(), code, "{act}: {refused:?}");
     }
     assert!(lab.inspect().counts().await.unwrap().is_empty());
-    // What is null inside of a state stays there, and a time in the past is now.
+    // A null inside a state is kept, and a due time in the past becomes the current time.
     let keep = r#"select S.enqueue('m', '{"a": null}', data => '{"b": null}', at => '2001-01-01')"#;
     let id: i64 = client
         .query_one(&keep.replace("S.", &format!("{schema}.")), &[])
@@ -397,10 +400,10 @@ async fn what_psql_sends_that_cannot_be_kept_is_refused_and_says_why() {
 }
 
 #[tokio::test]
-async fn an_entry_says_its_lane_whether_it_blocks_and_its_partition_key() {
+async fn an_entry_of_enqueue_all_may_name_a_lane_and_a_partition_key() {
     let lab = Lab::new(()).await;
     let (client, schema) = (crate::support::sql().await, lab.pool().schema().to_owned());
-    // With a business key in the batch it goes another way.
+    // A batch with a key runs through another statement of the function.
     for key in ["", r#", "key": "k""#] {
         let entries = format!(
             r#"[{{"fsm": "deploy", "step": "run", "state": 1, "lane": "server:7", "lane_blocks": true{key}}},

@@ -1,4 +1,5 @@
-//! A caller's `sqlx` transaction, and a step's own: the same acts, sent by another driver.
+//! Transactions of the `sqlx` driver, of a caller and of a step: the same calls, sent by another
+//! driver.
 
 use std::sync::{
     Arc,
@@ -23,7 +24,8 @@ async fn pool() -> PgPool {
         .unwrap()
 }
 
-/// A ledger of the test's own beside the schema, to write in.
+/// Creates a table in the schema of the test to which steps write. Its unique constraint is checked
+/// at COMMIT.
 async fn ledger(schema: &str) -> String {
     let ledger = format!("{schema}.ledger");
     let make = format!(
@@ -59,7 +61,7 @@ struct Order {
 enum Step {
     #[default]
     Ask,
-    Told,
+    Received,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -81,8 +83,8 @@ impl Machine for Order {
     }
     async fn step(&mut self, at: Step, cx: &mut Context<'_, Self>) -> Outcome<Self> {
         match at {
-            Step::Ask => Ok(wait_for::<Paid>().then(Step::Told).forever()),
-            Step::Told => Ok(done(
+            Step::Ask => Ok(wait_for::<Paid>().then(Step::Received).forever()),
+            Step::Received => Ok(done(
                 cx.awaited::<Paid>()?.iter().map(|paid| paid.cents).sum(),
             )),
         }
@@ -90,7 +92,7 @@ impl Machine for Order {
 }
 
 #[tokio::test]
-async fn acts_ride_in_a_callers_transaction_and_are_undone_with_it() {
+async fn calls_run_in_a_callers_transaction_and_are_rolled_back_with_it() {
     let lab = Lab::new(()).await.register::<Order>();
     let pool = pool().await;
     let count = async || {
@@ -115,7 +117,11 @@ async fn acts_ride_in_a_callers_transaction_and_are_undone_with_it() {
         .within(&mut tx)
         .await
         .unwrap();
-    assert_eq!(count().await, 0, "nobody sees it before the commit");
+    assert_eq!(
+        count().await,
+        0,
+        "the instance is not visible before the commit"
+    );
     tx.rollback().await.unwrap();
     assert_eq!(count().await, 0);
 
@@ -186,7 +192,7 @@ impl Event for Sold {
 }
 
 #[tokio::test]
-async fn events_are_recorded_in_a_callers_transaction_and_are_undone_with_it() {
+async fn events_are_recorded_in_a_callers_transaction_and_are_rolled_back_with_it() {
     let lab = Lab::new(()).await;
     let pool = pool().await;
     let mut tx = pool.begin().await.unwrap();
@@ -205,10 +211,14 @@ async fn events_are_recorded_in_a_callers_transaction_and_are_undone_with_it() {
         .within(&mut tx)
         .await
         .unwrap();
-    // It is open, and holds nobody up.
+    // The transaction is open, and delays no other append.
     assert_eq!(lab.record("acme", Sold { cents: 0 }).await.unwrap(), 1);
     let before = lab.events().of::<Sold>("acme", 0, 1_000).await.unwrap();
-    assert_eq!(before.len(), 1, "nobody sees them before the commit");
+    assert_eq!(
+        before.len(),
+        1,
+        "the events are not visible before the commit"
+    );
     tx.commit().await.unwrap();
     assert_eq!(lab.events().place("acme").await.unwrap(), 101);
     let log = lab.events().of::<Sold>("acme", 0, 1_000).await.unwrap();
@@ -224,7 +234,7 @@ async fn events_are_recorded_in_a_callers_transaction_and_are_undone_with_it() {
         (2..=102).collect::<Vec<_>>()
     );
     assert_eq!(log[1].headers, Some("of mine".into()));
-    // And on a connection that is in no transaction.
+    // A connection that is in no transaction works too.
     lab.record("acme", Sold { cents: 9 })
         .within(&mut pool.acquire().await.unwrap())
         .await
@@ -233,7 +243,7 @@ async fn events_are_recorded_in_a_callers_transaction_and_are_undone_with_it() {
 }
 
 #[tokio::test]
-async fn acts_ride_on_a_connection_and_on_a_pools_connection() {
+async fn calls_run_on_a_connection_and_on_a_pooled_connection() {
     let lab = Lab::new(()).await.register::<Order>();
     let pool = pool().await;
     let mut pooled = pool.acquire().await.unwrap();
@@ -250,7 +260,7 @@ async fn acts_ride_on_a_connection_and_on_a_pools_connection() {
             .unwrap()
             .is_new
     );
-    // A savepoint of theirs is a transaction too.
+    // A nested transaction of `sqlx` is a savepoint, and works like a transaction.
     let mut outer = own.begin().await.unwrap();
     let mut inner = outer.begin().await.unwrap();
     lab.signal(first.id, Paid { cents: 5 })
@@ -268,7 +278,7 @@ async fn acts_ride_on_a_connection_and_on_a_pools_connection() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_kept_is_refused_before_the_callers_transaction_is_touched() {
+async fn invalid_values_are_refused_before_the_callers_transaction_is_used() {
     let lab = Lab::new(()).await.register::<Order>();
     let pool = pool().await;
     let mut tx = pool.begin().await.unwrap();
@@ -283,7 +293,8 @@ async fn what_cannot_be_kept_is_refused_before_the_callers_transaction_is_touche
         .within(&mut tx)
         .await
         .unwrap();
-    // A transaction in which a statement of the caller's failed says so.
+    // If a statement of the caller has failed, the transaction is aborted, and the error says so
+    // (25P02).
     tx.execute("select 1/0").await.unwrap_err();
     let error = lab
         .enqueue(Order { number: 2 })
@@ -296,7 +307,7 @@ async fn what_cannot_be_kept_is_refused_before_the_callers_transaction_is_touche
     assert!(lab.inspect().counts().await.unwrap().is_empty());
 }
 
-/// Writes in a transaction of its own from the host's pool, and ends with it.
+/// Writes in a transaction of its own from the host's pool, and commits its step result with it.
 #[derive(Serialize, Deserialize)]
 struct Writer {
     ledger: String,
@@ -306,12 +317,12 @@ struct Writer {
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Debug)]
 enum Way {
     Plain,
-    /// A rider and a wait: an ending that does more.
-    More,
+    /// Waits for a signal and enqueues an instance: a step result with effects.
+    WithEffects,
     FailsOnce,
-    /// The commit is refused.
+    /// Writes a duplicate, so that the commit is refused.
     Refused,
-    /// Waits until the test lets it go on.
+    /// Waits until the test notifies it.
     Held,
 }
 
@@ -334,7 +345,7 @@ struct Host {
     pool: PgPool,
     handled: AtomicU32,
     began: Notify,
-    go_on: Notify,
+    resume: Notify,
 }
 
 impl Machine for Writer {
@@ -358,10 +369,10 @@ impl Machine for Writer {
         }
         if self.way == Way::Held {
             cx.app.began.notify_one();
-            cx.app.go_on.notified().await;
+            cx.app.resume.notified().await;
         }
         Ok(match at {
-            At::Write if self.way == Way::More => wait_for::<Go>()
+            At::Write if self.way == Way::WithEffects => wait_for::<Go>()
                 .then(At::Last)
                 .forever()
                 .and_enqueue(birth(Order { number: 7 })),
@@ -398,7 +409,7 @@ async fn host() -> Arc<Host> {
         pool,
         handled: AtomicU32::new(0),
         began: Notify::new(),
-        go_on: Notify::new(),
+        resume: Notify::new(),
     })
 }
 
@@ -412,7 +423,7 @@ async fn a_step_ends_with_its_own_transaction_from_the_hosts_pool() {
         .unwrap();
     let running = Running::start(engine);
     let client = Client::new(pool);
-    for way in [Way::Plain, Way::FailsOnce, Way::More] {
+    for way in [Way::Plain, Way::FailsOnce, Way::WithEffects] {
         let writer = client
             .enqueue(Writer {
                 ledger: ledger.clone(),
@@ -420,14 +431,14 @@ async fn a_step_ends_with_its_own_transaction_from_the_hosts_pool() {
             })
             .await
             .unwrap();
-        if way == Way::More {
+        if way == Way::WithEffects {
             client.signal(writer.id, Go).await.unwrap();
         }
         let settled = client
             .settled(writer.id, SOON)
             .await
             .unwrap()
-            .expect("it settles");
+            .expect("the instance settles");
         assert_eq!(settled.result, Ok(()), "{way:?}");
         let wanted = ["Last", "Write"].map(str::to_owned);
         assert_eq!(
@@ -446,18 +457,18 @@ async fn a_step_ends_with_its_own_transaction_from_the_hosts_pool() {
         2,
         "once for each step that failed half-way"
     );
-    let riders = client.inspect().counts().await.unwrap();
+    let counts = client.inspect().counts().await.unwrap();
     assert!(
-        riders
+        counts
             .iter()
             .any(|count| count.fsm == "order" && count.count == 1),
-        "{riders:?}"
+        "{counts:?}"
     );
     running.stop().await;
 }
 
 #[tokio::test]
-async fn a_commit_of_its_own_that_is_refused_is_told_to_the_handler() {
+async fn a_refused_commit_of_a_steps_own_transaction_calls_the_handler() {
     let (pool, host) = (live().await, host().await);
     let ledger = ledger(pool.schema()).await;
     let engine = Engine::builder(pool.clone(), host.clone())
@@ -477,7 +488,7 @@ async fn a_commit_of_its_own_that_is_refused_is_told_to_the_handler() {
         .settled(writer.id, SOON)
         .await
         .unwrap()
-        .expect("it settles")
+        .expect("the instance settles")
         .result
         .unwrap_err();
     assert!(failure.message.contains("23505"), "{failure}");
@@ -489,7 +500,7 @@ async fn a_commit_of_its_own_that_is_refused_is_told_to_the_handler() {
 }
 
 #[tokio::test]
-async fn a_step_that_lost_its_claim_takes_its_own_transaction_back() {
+async fn a_step_that_lost_its_claim_rolls_back_its_own_transaction() {
     let (pool, host) = (live().await, host().await);
     let ledger = ledger(pool.schema()).await;
     let engine = Engine::builder(pool.clone(), host.clone())
@@ -507,8 +518,8 @@ async fn a_step_that_lost_its_claim_takes_its_own_transaction_back() {
         .unwrap();
     host.began.notified().await;
     assert!(client.cancel(writer.id, "no more").await.unwrap());
-    host.go_on.notify_one();
-    // Drained: the step has come to its end.
+    host.resume.notify_one();
+    // The engine has drained, so the step has ended.
     running.stop().await;
     assert_eq!(entries(&ledger).await, Vec::<String>::new());
     let row = client
@@ -518,7 +529,7 @@ async fn a_step_that_lost_its_claim_takes_its_own_transaction_back() {
         .unwrap()
         .unwrap();
     assert_eq!(row.status, Status::Cancelled);
-    // And its connection is whole again.
+    // The connection of the pool is usable again.
     let one: i32 = host
         .pool
         .acquire()
@@ -532,7 +543,7 @@ async fn a_step_that_lost_its_claim_takes_its_own_transaction_back() {
 }
 
 #[tokio::test]
-async fn a_pool_without_the_rights_is_refused_and_the_handler_is_told() {
+async fn a_pool_without_rights_is_refused_and_the_handler_is_called() {
     let lab = Lab::new(()).await;
     let ledger = ledger(lab.pool().schema()).await;
     let options: sqlx::postgres::PgConnectOptions = url().parse().unwrap();
@@ -553,7 +564,7 @@ async fn a_pool_without_the_rights_is_refused_and_the_handler_is_told() {
         pool: reader,
         handled: AtomicU32::new(0),
         began: Notify::new(),
-        go_on: Notify::new(),
+        resume: Notify::new(),
     });
     let engine = Engine::builder(lab.pool().clone(), host.clone())
         .register::<Writer>()
@@ -571,7 +582,7 @@ async fn a_pool_without_the_rights_is_refused_and_the_handler_is_told() {
         .settled(writer.id, SOON)
         .await
         .unwrap()
-        .expect("it settles")
+        .expect("the instance settles")
         .result
         .unwrap_err();
     assert!(failure.message.contains("42501"), "{failure}");

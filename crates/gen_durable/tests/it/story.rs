@@ -1,4 +1,5 @@
-//! The story of an instance: what is told, what is not, and where it ends. What each act tells stands with the acts.
+//! The history of an instance: which commits are recorded, which are not, and when history is
+//! trimmed. The entry of each act is asserted in the tests of that act.
 
 use gen_durable::{
     Context, DAY, Engine, Failure, Job, Lab, MINUTE, Machine, Outcome, Policy, SECOND, Settings,
@@ -8,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, eventually, in_words, live, sql, story, told};
 
-/// Goes round and round, or on; how much it tells is its type's affair.
+/// Repeats one step `left` times. Its const parameter selects the history policy.
 #[derive(Serialize, Deserialize)]
-struct Round<const TELLS: u8> {
+struct Round<const HISTORY: u8> {
     left: u64,
 }
 
@@ -29,9 +30,9 @@ const ALL: u8 = 0;
 const FAILURES: u8 = 1;
 const OFF: u8 = 2;
 
-impl<const TELLS: u8> Machine for Round<TELLS> {
-    const NAME: &'static str = ["round_all", "round_failures", "round_off"][TELLS as usize];
-    const STORY: Story = [Story::All, Story::Failures, Story::Off][TELLS as usize];
+impl<const HISTORY: u8> Machine for Round<HISTORY> {
+    const NAME: &'static str = ["round_all", "round_failures", "round_off"][HISTORY as usize];
+    const STORY: Story = [Story::All, Story::Failures, Story::Off][HISTORY as usize];
     type App = ();
     type Step = At;
     type Output = ();
@@ -51,7 +52,7 @@ impl<const TELLS: u8> Machine for Round<TELLS> {
         }
     }
 
-    /// The second failure leads elsewhere.
+    /// Retries until the third attempt, and then continues at another step.
     async fn handle(
         &mut self,
         _: At,
@@ -66,7 +67,7 @@ impl<const TELLS: u8> Machine for Round<TELLS> {
     }
 }
 
-/// Fails twice, then it is well.
+/// Fails twice, and then succeeds.
 #[derive(Serialize, Deserialize)]
 struct Flaky;
 impl Job for Flaky {
@@ -87,11 +88,11 @@ impl Job for Flaky {
     }
 }
 
-/// The same, and it tells of its success as well.
+/// Succeeds at once, and records its success too.
 #[derive(Serialize, Deserialize)]
-struct Chatty;
-impl Job for Chatty {
-    const NAME: &'static str = "chatty";
+struct RecordsAll;
+impl Job for RecordsAll {
+    const NAME: &'static str = "records_all";
     const STORY: Story = Story::All;
     type App = ();
     type Output = ();
@@ -106,16 +107,16 @@ async fn lab() -> Lab<()> {
         .register::<Round<ALL>>()
         .register::<Round<FAILURES>>()
         .register::<Round<OFF>>();
-    lab.register::<Flaky>().register::<Chatty>()
+    lab.register::<Flaky>().register::<RecordsAll>()
 }
 
-async fn lines_in(lab: &Lab<()>) -> i64 {
+async fn history_rows(lab: &Lab<()>) -> i64 {
     let count = format!("select count(*) from {}.transitions", lab.pool().schema());
     sql().await.query_one(&count, &[]).await.unwrap().get(0)
 }
 
 #[tokio::test]
-async fn a_machine_tells_every_commit_a_job_what_went_wrong_and_each_can_say_otherwise() {
+async fn machines_record_every_commit_and_jobs_only_failures_unless_configured_otherwise() {
     let lab = lab().await;
     let all = lab
         .enqueue(Round::<ALL> { left: 1 })
@@ -141,9 +142,9 @@ async fn a_machine_tells_every_commit_a_job_what_went_wrong_and_each_can_say_oth
         .await
         .unwrap()
         .id;
-    let (flaky, chatty) = (
+    let (flaky, records_all) = (
         lab.enqueue(Flaky).await.unwrap().id.raw(),
-        lab.enqueue(Chatty).await.unwrap().id.raw(),
+        lab.enqueue(RecordsAll).await.unwrap().id.raw(),
     );
     lab.skip(MINUTE).await;
     assert_eq!(
@@ -165,13 +166,13 @@ async fn a_machine_tells_every_commit_a_job_what_went_wrong_and_each_can_say_oth
         ]
     );
     assert_eq!(
-        told(&lab, chatty).await,
+        told(&lab, records_all).await,
         ["done: run > run, done, by lab/0"]
     );
 }
 
 #[tokio::test]
-async fn a_failure_that_the_handler_leads_on_from_is_told_though_the_row_forgets_it() {
+async fn history_keeps_a_failure_that_the_handler_recovered_from() {
     let lab = lab().await;
     let id = lab
         .enqueue(Round::<FAILURES> { left: 0 })
@@ -195,7 +196,7 @@ async fn a_failure_that_the_handler_leads_on_from_is_told_though_the_row_forgets
 }
 
 #[tokio::test]
-async fn what_is_done_from_outside_is_told_also_of_a_machine_that_tells_nothing() {
+async fn reaps_cancels_and_retries_are_recorded_even_with_history_off() {
     let lab = lab().await;
     let id = lab
         .enqueue(Round::<OFF> { left: 0 })
@@ -223,21 +224,21 @@ async fn what_is_done_from_outside_is_told_also_of_a_machine_that_tells_nothing(
 }
 
 #[tokio::test]
-async fn the_last_death_of_a_step_is_told_with_its_error() {
+async fn the_last_crash_of_a_step_is_recorded_with_its_error() {
     let lab = lab().await;
     let id = lab.enqueue(Round::<ALL> { left: 0 }).await.unwrap().id;
     let (sql, schema) = (sql().await, lab.pool().schema());
-    let dead = "dead0000-0000-0000-0000-00000000ffff";
+    let expired = "dead0000-0000-0000-0000-00000000ffff";
     sql.batch_execute(&format!(
-        "update {schema}.instances set status = 'executing', locked_by = '{dead}', crash_count = 2, attempt = 2, begun_epoch = claim_epoch;
+        "update {schema}.instances set status = 'executing', locked_by = '{expired}', crash_count = 2, attempt = 2, begun_epoch = claim_epoch;
          insert into {schema}.workers (id, lease_expires_at, host, pid, queues, machines)
-         values ('{dead}', statement_timestamp() - interval '1 h', 'far', 7, '{{}}', '{{}}');"
+         values ('{expired}', statement_timestamp() - interval '1 h', 'far', 7, '{{}}', '{{}}');"
     ))
     .await
     .unwrap();
     let reap =
         include_str!("../../src/store/sql/reap.sql").replace("gen_durable.", &format!("{schema}."));
-    sql.query(&reap, &[&dead, &10i64, &3i32]).await.unwrap();
+    sql.query(&reap, &[&expired, &10i64, &3i32]).await.unwrap();
     assert_eq!(
         told(&lab, id.raw()).await,
         [
@@ -247,7 +248,7 @@ async fn the_last_death_of_a_step_is_told_with_its_error() {
 }
 
 #[tokio::test]
-async fn one_that_was_set_aside_says_so_and_when_it_got_another_try() {
+async fn history_records_when_an_instance_got_stuck_and_when_it_was_retried() {
     let lab = lab().await;
     let id = lab.enqueue(Round::<FAILURES> { left: 0 }).await.unwrap().id;
     let (sql, schema) = (sql().await, lab.pool().schema());
@@ -281,7 +282,7 @@ async fn one_that_was_set_aside_says_so_and_when_it_got_another_try() {
 }
 
 #[tokio::test]
-async fn a_step_in_its_own_transaction_tells_in_that_transaction() {
+async fn a_steps_own_transaction_writes_its_history_entry() {
     let lab = lab().await;
     let id = lab
         .enqueue(Round::<ALL> { left: 0 })
@@ -297,9 +298,9 @@ async fn a_step_in_its_own_transaction_tells_in_that_transaction() {
     );
 }
 
-/// The first child releases the join, the second finds it released.
+/// The first child ends the join, and the second finds it ended.
 #[tokio::test]
-async fn who_was_woken_is_not_woken_again_by_the_next() {
+async fn a_woken_parent_keeps_the_wake_time_of_the_first_child() {
     #[derive(Serialize, Deserialize)]
     struct Any;
     #[derive(Serialize, Deserialize, Default)]
@@ -316,7 +317,10 @@ async fn who_was_woken_is_not_woken_again_by_the_next() {
         type Output = ();
         async fn step(&mut self, at: AnyAt, _: &mut Context<'_, Self>) -> Outcome<Self> {
             match at {
-                AnyAt::Fan => Ok(spawn([Chatty, Chatty]).any().then(AnyAt::Joined).forever()),
+                AnyAt::Fan => Ok(spawn([RecordsAll, RecordsAll])
+                    .any()
+                    .then(AnyAt::Joined)
+                    .forever()),
                 AnyAt::Joined => Ok(done(())),
             }
         }
@@ -333,7 +337,7 @@ async fn who_was_woken_is_not_woken_again_by_the_next() {
     let first = lab.now().await;
     assert!(lab.step().await, "the first child");
     clock.execute(&tick, &[]).await.unwrap();
-    assert!(lab.step().await, "the second one");
+    assert!(lab.step().await, "the second child");
     assert_eq!(
         (lab.status_of(id).await, lab.row_of(id).await.step_seq),
         (Status::Runnable, 1)
@@ -346,9 +350,10 @@ async fn who_was_woken_is_not_woken_again_by_the_next() {
     );
 }
 
-/// Both statements that commit, told that their owner has lost its claim: one row is still its own, the other is not.
+/// Sends a batch to both statements that commit: of two rows one still belongs to the claim, and
+/// the other has a newer claim epoch.
 #[tokio::test]
-async fn an_owner_that_lost_its_claim_tells_nothing() {
+async fn a_worker_that_lost_its_claim_writes_no_history() {
     let lab = lab().await;
     let (sql, schema) = (sql().await, lab.pool().schema());
     let ids = [
@@ -430,7 +435,7 @@ async fn an_owner_that_lost_its_claim_tells_nothing() {
 }
 
 #[tokio::test]
-async fn a_story_is_read_page_by_page_the_newest_first() {
+async fn history_is_read_page_by_page_newest_first() {
     let lab = lab().await;
     let id = lab
         .enqueue(Round::<ALL> { left: 6 })
@@ -452,7 +457,7 @@ async fn a_story_is_read_page_by_page_the_newest_first() {
     assert_eq!(
         lab.inspect().story(id, None, 0).await.unwrap().len(),
         1,
-        "no limit is no page"
+        "a limit of 0 returns one entry"
     );
     assert_eq!(
         lab.inspect()
@@ -479,11 +484,12 @@ async fn a_story_is_read_page_by_page_the_newest_first() {
     assert_eq!(
         lab.inspect().story(987_654, None, 9).await.unwrap(),
         [],
-        "who is not there has no story"
+        "an unknown instance has no history"
     );
 }
 
-/// It has gone round so often, and told of it since its 150th commit.
+/// Enqueues a machine and sets its row and its history as if it had made `commits` commits, with
+/// history since the 150th.
 async fn after_rounds<M: Machine<App = ()>>(machine: M, commits: i64) -> (Lab<()>, i64) {
     let lab = lab().await;
     let id = lab.enqueue(machine).await.unwrap().id.raw();
@@ -497,7 +503,7 @@ async fn after_rounds<M: Machine<App = ()>>(machine: M, commits: i64) -> (Lab<()
     (lab, id)
 }
 
-/// The oldest commit of which it is told, and of how many.
+/// Returns the oldest commit in the history, and the number of entries.
 async fn kept(lab: &Lab<()>) -> (i64, i64) {
     let kept = format!(
         "select min(step_seq), count(*) from {}.transitions",
@@ -508,13 +514,17 @@ async fn kept(lab: &Lab<()>) -> (i64, i64) {
 }
 
 #[tokio::test]
-async fn a_story_keeps_the_last_thousand_commits_and_is_trimmed_with_every_hundredth() {
+async fn history_keeps_the_last_thousand_commits_and_is_trimmed_at_every_hundredth() {
     let (lab, _) = after_rounds(Round::<ALL> { left: u64::MAX }, 2_097).await;
     assert!(lab.step().await && lab.step().await);
-    assert_eq!(kept(&lab).await, (150, 1_950), "not before the hundredth");
+    assert_eq!(
+        kept(&lab).await,
+        (150, 1_950),
+        "history is not trimmed before the hundredth commit"
+    );
     assert!(lab.step().await);
     assert_eq!(kept(&lab).await, (1_101, 1_000));
-    // Also by a commit that tells nothing of itself, and by one that does more than end.
+    // A commit that records nothing, and a step result with effects, trim the history too.
     let (lab, _) = after_rounds(Round::<FAILURES> { left: u64::MAX }, 2_099).await;
     assert!(lab.step().await);
     assert_eq!(kept(&lab).await, (1_101, 999));
@@ -529,14 +539,14 @@ async fn a_story_keeps_the_last_thousand_commits_and_is_trimmed_with_every_hundr
 }
 
 #[tokio::test]
-async fn a_hundredth_commit_that_was_no_steps_is_made_up_for_by_the_next() {
+async fn the_next_step_commit_trims_history_if_the_hundredth_commit_was_not_a_step() {
     let (lab, _) = after_rounds(Round::<ALL> { left: u64::MAX }, 1_200).await;
     assert!(lab.step().await);
     assert_eq!(kept(&lab).await, (202, 1_000));
 }
 
 #[tokio::test]
-async fn a_story_goes_with_its_instance_whoever_takes_that_away() {
+async fn history_is_deleted_with_its_instance_by_the_collector_and_by_hand() {
     let settings = Settings {
         retention: Some(SECOND / 10),
         collect_every: SECOND / 20,
@@ -561,11 +571,11 @@ async fn a_story_goes_with_its_instance_whoever_takes_that_away() {
         .unwrap()
         .id;
     let old = client.enqueue(Round::<ALL> { left: 3 }).await.unwrap().id;
-    eventually("it has told something", async || {
+    eventually("the instance has history", async || {
         story(&client, kept.raw()).await.len() == 1
     })
     .await;
-    eventually("the settled one is gone", async || {
+    eventually("the settled instance is deleted", async || {
         client.inspect().show(old.raw()).await.unwrap().is_none()
     })
     .await;
@@ -577,11 +587,11 @@ async fn a_story_goes_with_its_instance_whoever_takes_that_away() {
     sql.batch_execute(&format!("delete from {schema}.instances"))
         .await
         .unwrap();
-    assert_eq!(lines().await, 0, "by hand");
+    assert_eq!(lines().await, 0, "deleted by hand");
 }
 
 #[tokio::test]
-async fn a_line_is_one_statement_with_its_commit_and_names_its_process() {
+async fn history_is_written_in_the_statement_of_the_commit_and_names_the_process() {
     let lab = lab().await;
     lab.enqueue_all((0..50).map(|_| Round::<ALL> { left: 0 }))
         .await
@@ -594,7 +604,7 @@ async fn a_line_is_one_statement_with_its_commit_and_names_its_process() {
     let sent = lab.statements();
     let grown = |name: &str| sent.get(name).unwrap_or(&0) - before.get(name).unwrap_or(&0);
     assert_eq!((grown("settle_told.sql"), grown("settle.sql")), (1, 0));
-    assert_eq!(lines_in(&lab).await, 50);
+    assert_eq!(history_rows(&lab).await, 50);
     lab.enqueue_all((0..100).map(|_| Round::<OFF> { left: 0 }))
         .await
         .unwrap();
@@ -602,7 +612,7 @@ async fn a_line_is_one_statement_with_its_commit_and_names_its_process() {
     assert_eq!(
         lab.statements()["settle.sql"],
         1,
-        "where nothing is told, it is the statement that it was"
+        "a batch without history uses the plain statement"
     );
 
     let engine = Engine::builder(live().await, ())
@@ -615,15 +625,15 @@ async fn a_line_is_one_statement_with_its_commit_and_names_its_process() {
     assert!(client.settled(id, MINUTE).await.unwrap().is_some());
     running.stop().await;
     let lines = story(&client, id.raw()).await;
-    let words: Vec<String> = lines.iter().map(in_words).collect();
-    let who = format!("/{}", std::process::id());
-    assert_eq!(lines.len(), 3, "{words:?}");
+    let entries: Vec<String> = lines.iter().map(in_words).collect();
+    let process_id = format!("/{}", std::process::id());
+    assert_eq!(lines.len(), 3, "{entries:?}");
     assert!(
         lines.iter().all(|line| line
             .worker
             .as_deref()
-            .is_some_and(|worker| worker.ends_with(&who))),
-        "{words:?}"
+            .is_some_and(|worker| worker.ends_with(&process_id))),
+        "{entries:?}"
     );
     assert!(
         lines
@@ -634,15 +644,15 @@ async fn a_line_is_one_statement_with_its_commit_and_names_its_process() {
     assert_eq!(
         (lines[1].status, lines[2].status),
         (Status::Executing, Status::Done),
-        "it ran ahead"
+        "the worker ran ahead"
     );
 }
 
 #[tokio::test]
-async fn a_long_error_is_cut_in_its_line_and_whole_in_its_row() {
+async fn a_long_error_is_truncated_in_history_and_complete_in_the_row() {
     #[derive(Serialize, Deserialize)]
-    struct Loud;
-    impl Job for Loud {
+    struct LongError;
+    impl Job for LongError {
         const NAME: &'static str = "loud";
         type App = ();
         type Output = ();
@@ -650,8 +660,8 @@ async fn a_long_error_is_cut_in_its_line_and_whole_in_its_row() {
             Err("é".repeat(3_000))?
         }
     }
-    let lab = Lab::new(()).await.register::<Loud>();
-    let id = lab.enqueue(Loud).await.unwrap().id;
+    let lab = Lab::new(()).await.register::<LongError>();
+    let id = lab.enqueue(LongError).await.unwrap().id;
     assert!(lab.step().await);
     assert_eq!(
         story(&lab, id.raw()).await[0]

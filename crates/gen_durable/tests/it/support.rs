@@ -1,4 +1,5 @@
-//! What tests share: a schema with a running clock, an engine that can be stopped, a way to look with SQL.
+//! Helpers that tests share: a schema with the real clock, an engine that can be stopped, and SQL
+//! connections.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -9,15 +10,16 @@ use gen_durable::{Client, Engine, Pool, RunningEngine, StoryLine, Timestamp};
 
 static SCHEMAS: AtomicU64 = AtomicU64::new(0);
 
-/// The deadline of everything that a test waits for: generous, since two cores may be busy elsewhere.
+/// The deadline of every wait in a test. It is generous, since the cores may be busy with other
+/// work.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
-/// The database of this test run.
+/// Returns the URL of the database of this test run.
 pub(crate) fn url() -> String {
     gen_durable_postgres::database_url().unwrap()
 }
 
-/// A schema that no other test knows, with nothing in it.
+/// Returns the name of a schema that no other test uses and that does not exist yet.
 pub(crate) fn schema_name() -> String {
     format!(
         "it_{}_{}",
@@ -26,15 +28,16 @@ pub(crate) fn schema_name() -> String {
     )
 }
 
-/// A migrated schema of its own, with the clock of production.
+/// Creates and migrates a schema of its own, with the clock of production.
 pub(crate) async fn live() -> Pool {
     let pool = Pool::connect_to(&url(), &schema_name()).await.unwrap();
     pool.migrate().await.unwrap();
     pool
 }
 
-/// A schema in a database of its own. What one test's snapshot keeps from being cleared away is kept in its database alone: whoever
-/// keeps one, and whoever counts pages, works in one of these.
+/// Creates and migrates a schema in a database of its own. A snapshot keeps dead row versions only
+/// in its own database. So tests that keep an old snapshot, and tests that count pages, use such a
+/// database.
 pub(crate) async fn apart() -> (Pool, String) {
     let name = schema_name();
     sql_at(&crate::iso::CLUSTER.url())
@@ -48,7 +51,7 @@ pub(crate) async fn apart() -> (Pool, String) {
     (pool, url)
 }
 
-/// A connection to that server.
+/// Opens a connection to that server.
 pub(crate) async fn sql_at(url: &str) -> tokio_postgres::Client {
     let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls)
         .await
@@ -57,12 +60,12 @@ pub(crate) async fn sql_at(url: &str) -> tokio_postgres::Client {
     client
 }
 
-/// A connection of the test's own, to look and to interfere with.
+/// Opens a connection with which a test reads and changes rows directly.
 pub(crate) async fn sql() -> tokio_postgres::Client {
     sql_at(&url()).await
 }
 
-/// An engine that runs beside the test until it is told to stop.
+/// An engine that runs beside the test until the test stops it.
 pub(crate) struct Running {
     engine: RunningEngine,
 }
@@ -79,14 +82,14 @@ impl Running {
     }
 }
 
-/// The story of an instance, the oldest line first.
+/// Returns the history of an instance, the oldest entry first.
 pub(crate) async fn story(client: &Client, id: i64) -> Vec<StoryLine> {
     let mut lines = client.inspect().story(id, None, 1_000).await.unwrap();
     lines.reverse();
     lines
 }
 
-/// A line in words: "next: begin > paid, runnable".
+/// Renders a history entry as text: "next: begin > paid, runnable".
 pub(crate) fn in_words(line: &StoryLine) -> String {
     let mut words = format!(
         "{}: {} > {}, {}",
@@ -101,18 +104,19 @@ pub(crate) fn in_words(line: &StoryLine) -> String {
     words
 }
 
-/// The whole story in words.
+/// Returns the whole history as text.
 pub(crate) async fn told(client: &Client, id: i64) -> Vec<String> {
     story(client, id).await.iter().map(in_words).collect()
 }
 
-/// The last line of a story says this, and that it was then, and stands where the row does.
+/// Asserts that the last history entry has this text and this time, and that its position matches
+/// the `step_seq` and `claim_epoch` of the row.
 pub(crate) async fn tells(client: &Client, id: i64, at: Timestamp, words: &str) {
     let lines = story(client, id).await;
     let row = client.inspect().show(id).await.unwrap().unwrap();
     let line = lines
         .last()
-        .unwrap_or_else(|| panic!("nothing is told of {id}"));
+        .unwrap_or_else(|| panic!("instance {id} has no history"));
     assert_eq!((in_words(line).as_str(), line.at), (words, at));
     assert_eq!(
         (line.mark.seq, line.mark.epoch),
@@ -124,11 +128,14 @@ pub(crate) async fn tells(client: &Client, id: i64, at: Timestamp, words: &str) 
     );
 }
 
-/// Look again and again until it is so; a test that waits for ever has failed.
+/// Polls until `is` returns true. Panics after [`SOON`].
 pub(crate) async fn eventually<F: AsyncFnMut() -> bool>(what: &str, mut is: F) {
     let begun = Instant::now();
     while !is().await {
-        assert!(begun.elapsed() < SOON, "it never came to pass: {what}");
+        assert!(
+            begun.elapsed() < SOON,
+            "timed out; this did not happen: {what}"
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -1,4 +1,5 @@
-//! Sleeps, deadlines and what repeats beside a wait: never early, never lost, never twice.
+//! Sleeps, deadlines and repeating timers of waits: none fires early, none is lost, none fires
+//! twice.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,9 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, eventually, live, sql};
 
-/// What a test wants its machine to do.
+/// The behaviour that a test chooses for its machine.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
-enum Wish {
+enum Behaviour {
     SleepUntil(Timestamp),
     SleepPeriod(String),
     WaitUntil(String),
@@ -29,7 +30,7 @@ enum Wish {
 
 #[derive(Serialize, Deserialize)]
 struct Patient {
-    wish: Wish,
+    behaviour: Behaviour,
 }
 
 #[derive(Serialize, Deserialize, Default, Debug, PartialEq)]
@@ -37,14 +38,14 @@ struct Patient {
 enum Step {
     #[default]
     Begin,
-    Told,
+    Received,
     Late,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Told;
-impl Signal for Told {
-    const NAME: &'static str = "told";
+struct Reply;
+impl Signal for Reply {
+    const NAME: &'static str = "reply";
     type To = Patient;
 }
 
@@ -56,42 +57,42 @@ impl Machine for Patient {
     async fn step(&mut self, at: Step, cx: &mut Context<'_, Self>) -> Outcome<Self> {
         let remind = || Remind { of: cx.id.raw() };
         match at {
-            Step::Begin => Ok(match self.wish.clone() {
-                Wish::SleepUntil(at) => sleep_until(at).then(Step::Told),
-                Wish::SleepPeriod(period) => sleep(Period::iso(&period)?).then(Step::Told),
-                Wish::WaitUntil(due) => wait_for::<Told>()
-                    .then(Step::Told)
+            Step::Begin => Ok(match self.behaviour.clone() {
+                Behaviour::SleepUntil(at) => sleep_until(at).then(Step::Received),
+                Behaviour::SleepPeriod(period) => sleep(Period::iso(&period)?).then(Step::Received),
+                Behaviour::WaitUntil(due) => wait_for::<Reply>()
+                    .then(Step::Received)
                     .or_after(Due::iso(&due)?, Step::Late),
-                Wish::Remind {
+                Behaviour::Remind {
                     cycle,
                     missed,
                     give_up,
                 } => {
                     let cycle: Cycle = cycle.parse()?;
                     let cycle = cycle.missed(Missed::named(&missed).unwrap());
-                    let wait = wait_for::<Told>()
-                        .then(Step::Told)
+                    let wait = wait_for::<Reply>()
+                        .then(Step::Received)
                         .meanwhile(cycle, remind());
                     match give_up {
                         Some(seconds) => wait.or_after(Duration::from_secs(seconds), Step::Late),
                         None => wait.forever(),
                     }
                 }
-                Wish::Join { cycle } => {
+                Behaviour::Join { cycle } => {
                     let child = birth(Remind { of: -cx.id.raw() }).after(5 * HOUR);
                     spawn([child])
-                        .then(Step::Told)
+                        .then(Step::Received)
                         .meanwhile(cycle.parse()?, remind())
                         .forever()
                 }
             }),
-            Step::Told => Ok(done(cx.now.to_string())),
+            Step::Received => Ok(done(cx.now.to_string())),
             Step::Late => Ok(stop("late")),
         }
     }
 }
 
-/// What repeats.
+/// The job that a repeating timer enqueues.
 #[derive(Serialize, Deserialize)]
 struct Remind {
     of: i64,
@@ -112,21 +113,21 @@ async fn lab() -> Lab<()> {
         .register::<Remind>()
 }
 
-async fn begun(lab: &Lab<()>, wish: Wish) -> Id<Patient> {
-    let id = lab.enqueue(Patient { wish }).await.unwrap().id;
+async fn begun(lab: &Lab<()>, behaviour: Behaviour) -> Id<Patient> {
+    let id = lab.enqueue(Patient { behaviour }).await.unwrap().id;
     lab.drain().await;
     id
 }
 
-fn remind(cycle: &str) -> Wish {
-    Wish::Remind {
+fn remind(cycle: &str) -> Behaviour {
+    Behaviour::Remind {
         cycle: cycle.into(),
         missed: "latest".into(),
         give_up: None,
     }
 }
 
-/// Timers by their state.
+/// Returns the number of timers by state.
 async fn states(lab: &Lab<()>) -> BTreeMap<String, i64> {
     let client = sql().await;
     let text = format!(
@@ -146,7 +147,7 @@ fn of<const N: usize>(states: [(&str, i64); N]) -> BTreeMap<String, i64> {
     states.map(|(name, count)| (name.to_owned(), count)).into()
 }
 
-/// How many reminders have been made.
+/// Returns how many reminders have been enqueued.
 async fn reminders(lab: &Lab<()>) -> i64 {
     let client = sql().await;
     let text = format!(
@@ -157,10 +158,10 @@ async fn reminders(lab: &Lab<()>) -> i64 {
 }
 
 #[tokio::test]
-async fn a_sleep_until_a_date_ends_then_and_one_in_the_past_at_once() {
+async fn a_sleep_ends_at_its_date_and_at_once_if_the_date_is_past() {
     let lab = lab().await;
     let now = lab.now().await;
-    let id = begun(&lab, Wish::SleepUntil(now + 90 * MINUTE)).await;
+    let id = begun(&lab, Behaviour::SleepUntil(now + 90 * MINUTE)).await;
     assert_eq!(lab.row_of(id).await.eligible_at, now + 90 * MINUTE);
     lab.skip(90 * MINUTE - SECOND).await;
     assert_eq!(lab.status_of(id).await, Status::Runnable);
@@ -169,14 +170,14 @@ async fn a_sleep_until_a_date_ends_then_and_one_in_the_past_at_once() {
         lab.result_of(id).await.unwrap().unwrap(),
         (now + 90 * MINUTE).to_string()
     );
-    let past = begun(&lab, Wish::SleepUntil(Timestamp::UNIX_EPOCH)).await;
+    let past = begun(&lab, Behaviour::SleepUntil(Timestamp::UNIX_EPOCH)).await;
     assert_eq!(lab.status_of(past).await, Status::Done);
 }
 
 #[tokio::test]
-async fn a_sleep_by_a_period_goes_by_the_calendar_of_its_zone() {
+async fn a_sleep_for_a_period_follows_the_calendar_of_its_zone() {
     let lab = lab().await;
-    let id = begun(&lab, Wish::SleepPeriod("P1M[Europe/Madrid]".into())).await;
+    let id = begun(&lab, Behaviour::SleepPeriod("P1M[Europe/Madrid]".into())).await;
     let now = lab.now().await;
     let client = sql().await;
     let expected: Timestamp = client
@@ -188,27 +189,27 @@ async fn a_sleep_by_a_period_goes_by_the_calendar_of_its_zone() {
         .unwrap()
         .get(0);
     assert_eq!(lab.row_of(id).await.eligible_at, expected);
-    let beyond = begun(&lab, Wish::SleepPeriod("P9000Y".into())).await;
+    let beyond = begun(&lab, Behaviour::SleepPeriod("P9000Y".into())).await;
     let error = lab.row_of(beyond).await.last_error.unwrap();
     assert!(error.contains("beyond the year 9999"), "{error}");
 }
 
 #[tokio::test]
-async fn a_wait_gives_up_at_a_date_and_a_past_one_gives_up_at_once() {
+async fn a_wait_expires_at_its_date_and_at_once_if_the_date_is_past() {
     let lab = lab().await;
     let due = lab.now().await + DAY;
-    let id = begun(&lab, Wish::WaitUntil(due.to_string())).await;
+    let id = begun(&lab, Behaviour::WaitUntil(due.to_string())).await;
     assert_eq!(lab.row_of(id).await.deadline_at, Some(due));
     lab.skip(DAY - SECOND).await;
     assert_eq!(lab.status_of(id).await, Status::AwaitingSignal);
     lab.skip(SECOND).await;
     assert_eq!(lab.status_of(id).await, Status::Failed);
-    let past = begun(&lab, Wish::WaitUntil("2001-01-01T00:00:00Z".into())).await;
+    let past = begun(&lab, Behaviour::WaitUntil("2001-01-01T00:00:00Z".into())).await;
     assert_eq!(lab.status_of(past).await, Status::Failed);
 }
 
 #[tokio::test]
-async fn what_repeats_beside_a_wait_happens_at_its_times_and_ends_with_its_count() {
+async fn a_repeating_timer_of_a_wait_fires_at_its_times_and_ends_with_its_count() {
     let lab = lab().await;
     let begun_at = lab.now().await;
     let id = begun(&lab, remind("R3/PT1H")).await;
@@ -227,9 +228,9 @@ async fn what_repeats_beside_a_wait_happens_at_its_times_and_ends_with_its_count
     assert_eq!(
         lab.status_of(id).await,
         Status::AwaitingSignal,
-        "it does not end the wait"
+        "a repetition does not end the wait"
     );
-    // Each occurrence is a row of its own, due without drift.
+    // Each occurrence is a row of its own, and its due time does not drift.
     let client = sql().await;
     let text = format!(
         "select due_at, remaining from {}.timers order by id",
@@ -247,16 +248,16 @@ async fn what_repeats_beside_a_wait_happens_at_its_times_and_ends_with_its_count
 }
 
 #[tokio::test]
-async fn whatever_ends_a_wait_ends_what_repeats_beside_it_in_the_same_commit() {
+async fn the_commit_that_ends_a_wait_cancels_its_repeating_timer() {
     let lab = lab().await;
-    // A letter.
+    // A signal.
     let id = begun(&lab, remind("R/PT1H")).await;
     lab.skip(2 * HOUR).await;
-    lab.signal(id, Told).await.unwrap();
+    lab.signal(id, Reply).await.unwrap();
     assert_eq!(
         states(&lab).await,
         of([("fired", 2), ("cancelled", 1)]),
-        "before anything else has run"
+        "in the commit of the signal"
     );
     // A cancel.
     let id = begun(&lab, remind("R/PT1H")).await;
@@ -265,7 +266,7 @@ async fn whatever_ends_a_wait_ends_what_repeats_beside_it_in_the_same_commit() {
     // A deadline.
     begun(
         &lab,
-        Wish::Remind {
+        Behaviour::Remind {
             cycle: "R/PT1H".into(),
             missed: "latest".into(),
             give_up: Some(90 * 60),
@@ -277,7 +278,7 @@ async fn whatever_ends_a_wait_ends_what_repeats_beside_it_in_the_same_commit() {
     // The last child.
     let id = begun(
         &lab,
-        Wish::Join {
+        Behaviour::Join {
             cycle: "R/PT2H".into(),
         },
     )
@@ -287,27 +288,27 @@ async fn whatever_ends_a_wait_ends_what_repeats_beside_it_in_the_same_commit() {
     assert_eq!(states(&lab).await, of([("fired", 5), ("cancelled", 4)]));
     let made = reminders(&lab).await;
     lab.skip(30 * DAY).await;
-    assert_eq!(reminders(&lab).await, made, "nothing goes on");
+    assert_eq!(reminders(&lab).await, made, "no timer fires any more");
 }
 
 #[tokio::test]
-async fn a_wait_that_is_satisfied_at_once_arms_nothing() {
+async fn a_wait_that_is_satisfied_at_once_creates_no_timer() {
     let lab = lab().await;
     let id = lab
         .enqueue(Patient {
-            wish: remind("R/PT1H"),
+            behaviour: remind("R/PT1H"),
         })
         .await
         .unwrap()
         .id;
-    lab.signal(id, Told).await.unwrap();
+    lab.signal(id, Reply).await.unwrap();
     lab.drain().await;
     assert_eq!(lab.status_of(id).await, Status::Done);
     assert_eq!(states(&lab).await, of([]));
 }
 
 #[tokio::test]
-async fn a_cycle_that_cannot_be_is_the_error_of_the_step_that_said_it() {
+async fn an_invalid_cycle_fails_the_step_that_used_it() {
     let lab = lab().await;
     let id = begun(&lab, remind("R/PT0S")).await;
     assert!(
@@ -321,19 +322,19 @@ async fn a_cycle_that_cannot_be_is_the_error_of_the_step_that_said_it() {
 }
 
 #[tokio::test]
-async fn missed_reminders_are_one_unless_all_of_them_are_wanted() {
+async fn missed_occurrences_of_a_repeating_timer_follow_its_policy() {
     for (missed, expected) in [("latest", 1), ("all", 5), ("skip", 0)] {
         let lab = lab().await;
         begun(
             &lab,
-            Wish::Remind {
+            Behaviour::Remind {
                 cycle: "R/PT1H".into(),
                 missed: missed.into(),
                 give_up: None,
             },
         )
         .await;
-        // Nobody was there for five and a half hours.
+        // No engine ran for five and a half hours.
         let now = lab.now().await + 5 * HOUR + 30 * MINUTE;
         set_clock(&lab, now).await;
         lab.drain().await;
@@ -342,13 +343,13 @@ async fn missed_reminders_are_one_unless_all_of_them_are_wanted() {
         assert_eq!(
             reminders(&lab).await,
             expected + 1,
-            "{missed}: then it goes on without drift"
+            "{missed}: the next occurrence is on time"
         );
         assert_eq!(states(&lab).await["pending"], 1, "{missed}");
     }
 }
 
-/// Move the clock without stopping anywhere: nobody was there.
+/// Moves the clock at once, as if no engine had run in between.
 async fn set_clock(lab: &Lab<()>, to: Timestamp) {
     let client = sql().await;
     client
@@ -361,7 +362,7 @@ async fn set_clock(lab: &Lab<()>, to: Timestamp) {
 }
 
 #[tokio::test]
-async fn cancelling_a_timer_says_whether_it_came_in_time_and_ends_what_would_follow() {
+async fn cancelling_a_timer_reports_whether_it_was_in_time_and_ends_the_repetition() {
     let lab = lab().await;
     begun(&lab, remind("R/PT1H")).await;
     let first = lab.timers().next(10).await.unwrap();
@@ -372,7 +373,7 @@ async fn cancelling_a_timer_says_whether_it_came_in_time_and_ends_what_would_fol
     lab.skip(HOUR).await;
     assert!(
         !lab.timers().cancel(first[0].id.unwrap()).await.unwrap(),
-        "it has fired"
+        "the timer has fired"
     );
     let second = lab.timers().next(10).await.unwrap()[0].id.unwrap();
     assert!(lab.timers().cancel(second).await.unwrap());
@@ -389,11 +390,11 @@ async fn cancelling_a_timer_says_whether_it_came_in_time_and_ends_what_would_fol
 }
 
 #[tokio::test]
-async fn everything_that_falls_due_is_listed_and_forecast() {
+async fn sleeps_deadlines_and_repeating_timers_are_listed_and_forecast() {
     let lab = lab().await;
     let now = lab.now().await;
-    begun(&lab, Wish::SleepUntil(now + 5 * MINUTE)).await;
-    begun(&lab, Wish::WaitUntil((now + 30 * MINUTE).to_string())).await;
+    begun(&lab, Behaviour::SleepUntil(now + 5 * MINUTE)).await;
+    begun(&lab, Behaviour::WaitUntil((now + 30 * MINUTE).to_string())).await;
     begun(&lab, remind("R/PT10M")).await;
     let kinds: Vec<String> = lab
         .timers()
@@ -431,8 +432,8 @@ async fn everything_that_falls_due_is_listed_and_forecast() {
         ),
         (1, 0, 0)
     );
-    // Page by page; of one instance; and only what is to come.
-    let look = async |which, after| {
+    // Reads all timers page by page, then only those that are not due, then those of one instance.
+    let list = async |which, after| {
         let filter = TimerFilter {
             which,
             after,
@@ -442,7 +443,7 @@ async fn everything_that_falls_due_is_listed_and_forecast() {
     };
     let (mut walked, mut after) = (Vec::new(), None);
     loop {
-        let page = look(WhichTimers::All, after).await;
+        let page = list(WhichTimers::All, after).await;
         walked.extend(page.timers);
         after = page.next;
         if after.is_none() {
@@ -451,7 +452,7 @@ async fn everything_that_falls_due_is_listed_and_forecast() {
     }
     assert_eq!(walked, lab.timers().next(10).await.unwrap());
     assert_eq!(
-        look(WhichTimers::Ahead, None).await.timers[0].kind,
+        list(WhichTimers::Ahead, None).await.timers[0].kind,
         "deadline"
     );
     let of = lab
@@ -463,7 +464,7 @@ async fn everything_that_falls_due_is_listed_and_forecast() {
 }
 
 #[tokio::test]
-async fn ended_timers_are_kept_for_a_while_and_then_collected_by_their_own_end() {
+async fn ended_timers_are_collected_after_their_retention_counted_from_their_end() {
     let pool = live().await;
     let client = sql().await;
     let schema = pool.schema().to_owned();
@@ -497,7 +498,7 @@ async fn ended_timers_are_kept_for_a_while_and_then_collected_by_their_own_end()
             .unwrap()
             .get(0)
     };
-    eventually("the old ones are gone", async || count().await == 3).await;
+    eventually("the old timers are deleted", async || count().await == 3).await;
     running.stop().await;
     let left = client
         .query(
@@ -510,12 +511,12 @@ async fn ended_timers_are_kept_for_a_while_and_then_collected_by_their_own_end()
     assert_eq!(
         left,
         ["cancelled", "fired", "pending"],
-        "and what nobody registers is not fired"
+        "a timer of an unregistered schedule does not fire"
     );
 }
 
 #[tokio::test]
-async fn a_running_engine_fires_what_it_armed_and_what_another_left_behind() {
+async fn a_running_engine_fires_its_own_timers_and_those_of_a_stopped_engine() {
     let pool = live().await;
     let client = sql().await;
     let schema = pool.schema().to_owned();
@@ -536,7 +537,7 @@ async fn a_running_engine_fires_what_it_armed_and_what_another_left_behind() {
     let running = Running::start(engine);
     let wait = caller
         .enqueue(Patient {
-            wish: remind("R/PT0.2S"),
+            behaviour: remind("R/PT0.2S"),
         })
         .await
         .unwrap()
@@ -547,12 +548,12 @@ async fn a_running_engine_fires_what_it_armed_and_what_another_left_behind() {
         );
         client.query_one(&text, &[]).await.unwrap().get::<_, i64>(0) >= at_least
     };
-    eventually("it repeats", async || made(3).await).await;
+    eventually("the timer repeats", async || made(3).await).await;
     running.stop().await;
-    // Armed by the one that is gone.
+    // The timer was created by the engine that is stopped.
     let running = Running::start(build());
-    eventually("it goes on", async || made(6).await).await;
-    caller.signal(wait, Told).await.unwrap();
+    eventually("the timer continues", async || made(6).await).await;
+    caller.signal(wait, Reply).await.unwrap();
     assert!(caller.settled(wait, 60 * SECOND).await.unwrap().is_some());
     running.stop().await;
     let early = format!(
@@ -580,50 +581,50 @@ async fn a_running_engine_fires_what_it_armed_and_what_another_left_behind() {
 }
 
 #[tokio::test]
-async fn history_has_one_line_for_a_deadline_and_none_for_what_repeats_beside_the_wait() {
+async fn history_has_one_entry_for_a_deadline_and_none_for_the_repeating_timer() {
     let lab = lab().await;
-    let wish = Wish::Remind {
+    let behaviour = Behaviour::Remind {
         cycle: "R/PT1H".into(),
         missed: "all".into(),
         give_up: Some(3 * 3600 + 1800),
     };
-    let id = begun(&lab, wish).await;
+    let id = begun(&lab, behaviour).await;
     lab.skip(4 * HOUR).await;
     assert_eq!(
         (lab.status_of(id).await, reminders(&lab).await),
         (Status::Failed, 3)
     );
-    let told = async |id: i64| {
+    let history = async |id: i64| {
         let mut lines = lab.inspect().story(id, None, 100).await.unwrap();
         lines.sort_by_key(|line| line.mark);
-        let told = lines
+        let history = lines
             .iter()
             .map(|line| format!("{}: {} > {}", line.outcome, line.from, line.to));
-        (told.collect::<Vec<String>>(), lines)
+        (history.collect::<Vec<String>>(), lines)
     };
-    let (lines, rows) = told(id.raw()).await;
+    let (lines, rows) = history(id.raw()).await;
     assert_eq!(
         lines,
         [
-            "wait: begin > told",
-            "deadline: told > late",
+            "wait: begin > received",
+            "deadline: received > late",
             "stop: late > late"
         ]
     );
-    // The line of the deadline says when it came, and no step ran.
+    // The entry of the deadline has the time of the deadline, and no step ran for it.
     let deadline = rows.iter().find(|line| line.outcome == "deadline").unwrap();
     assert_eq!((deadline.took, deadline.status), (None, Status::Runnable));
     assert_eq!(
         deadline.at.duration_since(rows[0].at).as_secs(),
         3 * 3600 + 1800
     );
-    // Each repeat is a job of its own: its history is its own, and a job that does well has none.
+    // Each repetition is a job of its own with its own history, and a successful job has none.
     let jobs = format!(
         "select id from {}.instances where fsm = 'remind' order by id",
         lab.pool().schema()
     );
     for row in sql().await.query(&jobs, &[]).await.unwrap() {
-        assert_eq!(told(row.get(0)).await.0, [""; 0]);
+        assert_eq!(history(row.get(0)).await.0, [""; 0]);
     }
 }
 
@@ -633,7 +634,7 @@ async fn all_deadlines_at_one_instant_are_paged_through() {
     let count = 6_000_usize;
     let load = format!(
         "insert into {}.instances (fsm, step, state, status, awaits, deadline_at, deadline_step)
-         select 'patient', 'told', '{{}}', 'awaiting_signal', '{{told}}', timestamptz '2100-01-01Z', 'late'
+         select 'patient', 'received', '{{}}', 'awaiting_signal', '{{reply}}', timestamptz '2100-01-01Z', 'late'
          from generate_series(1, {count})",
         lab.pool().schema()
     );
@@ -661,7 +662,7 @@ async fn all_deadlines_at_one_instant_are_paged_through() {
 }
 
 #[tokio::test]
-async fn a_forecast_of_any_length_is_answered() {
+async fn a_forecast_of_any_length_succeeds() {
     let lab = lab().await;
     begun(&lab, remind("R/P1D")).await;
     for ahead in [Duration::ZERO, 2 * DAY, Duration::MAX] {

@@ -1,4 +1,4 @@
-//! What a step hands to the outside world: idempotency keys and fencing tokens.
+//! Values that a step passes to external systems: idempotency keys and fencing tokens.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, SOON, eventually, live};
 
-/// Keys and tokens of the runs, in order.
+/// The idempotency keys and fencing tokens of the runs, in order.
 type Runs = Arc<Mutex<Vec<(String, i64)>>>;
 
 #[derive(Serialize, Deserialize, Clone, Default)]
@@ -48,7 +48,7 @@ impl Job for Charge {
     }
 }
 
-/// The same under another name.
+/// The same job under another name.
 #[derive(Serialize, Deserialize)]
 struct Payment {}
 impl Job for Payment {
@@ -106,7 +106,7 @@ async fn a_renamed_machine_keeps_the_idempotency_keys_of_its_rows() {
         .raw();
     let running = Running::start(engine);
     let count = || runs.lock().unwrap().len();
-    eventually("it ran under its former name", async || count() > 0).await;
+    eventually("the job ran under its former name", async || count() > 0).await;
     running.stop().await;
     let before = count();
     let running = Running::start(
@@ -119,7 +119,7 @@ async fn a_renamed_machine_keeps_the_idempotency_keys_of_its_rows() {
         .settled(Id::<Payment>::from_raw(id), SOON)
         .await
         .unwrap()
-        .expect("it does not settle")
+        .expect("the job settles")
         .result
         .unwrap();
     running.stop().await;
@@ -161,7 +161,8 @@ async fn fencing_tokens_rise_along_a_lane_and_a_partition_and_with_every_retry()
             .build()
             .unwrap();
         let client = engine.client();
-        // The first retries often: its claims have had many numbers when the others begin.
+        // The first instance is retried often, so its claims have drawn many tokens before the
+        // others begin.
         let first = Charge {
             failures: 5,
             ..charge.clone()
@@ -171,7 +172,10 @@ async fn fencing_tokens_rise_along_a_lane_and_a_partition_and_with_every_retry()
             .await
             .unwrap();
         let running = Running::start(engine);
-        eventually("all have run", async || runs.lock().unwrap().len() == 26).await;
+        eventually("all jobs have run", async || {
+            runs.lock().unwrap().len() == 26
+        })
+        .await;
         running.stop().await;
         let tokens: Vec<i64> = runs
             .lock()

@@ -1,8 +1,9 @@
-//! What cannot work does not compile, and says why: the programs under `tests/ui`, each with one mistake.
+//! Compile-fail tests: the programs under `tests/ui`, each with one mistake.
 //!
-//! Each names, in lines that begin with `//~`, words that the compiler must say. Not its whole answer: that changes from
-//! one compiler to the next, and a newer one must not turn these red. They are compiled against the library that this test
-//! is linked with, so nothing is built again.
+//! Lines of a program that begin with `//~` name words that the compiler's error must contain. The
+//! whole error is not compared: it changes from one compiler to the next, and a newer compiler must
+//! not fail these tests. The programs are compiled against the library that this test is linked
+//! with, so no library is built again.
 
 use std::{
     ffi::OsString,
@@ -11,13 +12,13 @@ use std::{
     process::Command,
 };
 
-/// The program without a mistake.
+/// The program without a mistake, which must compile.
 const CONTROL: &str = "as_it_should_be.rs";
-/// How many builds of a library are tried, the newest first: a target directory keeps old ones.
+/// How many builds of a library are tried, the newest first: a target directory keeps old builds.
 const BUILDS_MAX: usize = 12;
 
 #[test]
-fn what_cannot_work_does_not_compile_and_says_why() {
+fn programs_with_a_mistake_do_not_compile_and_the_error_names_it() {
     let compiler = Compiler::that_compiles(&programs().join(CONTROL));
     let mut wrong = Vec::new();
     let mut tried = 0;
@@ -33,16 +34,16 @@ fn what_cannot_work_does_not_compile_and_says_why() {
             .collect();
         assert!(
             !expected.is_empty(),
-            "{} does not say what it should be told",
+            "{} has no //~ line",
             program.display()
         );
         tried += 1;
         match compiler.compile(&program) {
             Ok(()) => wrong.push(format!("{} compiles", program.display())),
-            Err(said) => {
-                for words in expected.iter().filter(|words| !said.contains(**words)) {
+            Err(message) => {
+                for words in expected.iter().filter(|words| !message.contains(**words)) {
                     wrong.push(format!(
-                        "{} is not told {words:?}, but:\n{said}",
+                        "the error of {} does not contain {words:?}:\n{message}",
                         program.display()
                     ));
                 }
@@ -66,20 +67,21 @@ struct Compiler {
 }
 
 impl Compiler {
-    /// Of the builds in the target directory, a pair that fits: the control program tells.
+    /// Finds a pair of builds in the target directory with which the control program compiles.
     fn that_compiles(control: &Path) -> Compiler {
         let deps = std::env::current_exe()
             .unwrap()
             .parent()
             .unwrap()
             .to_owned();
-        // The compiler that cargo itself used, if it says which; else the one in the path.
+        // Uses the compiler beside the cargo that runs the test, if known, and else the one in the
+        // path.
         let beside_cargo =
             std::env::var_os("CARGO").map(|cargo| Path::new(&cargo).with_file_name("rustc"));
         let rustc = beside_cargo
             .filter(|path| path.exists())
             .map_or("rustc".into(), PathBuf::into_os_string);
-        let mut said = String::new();
+        let mut message = String::new();
         for gen_durable in builds_of("gen_durable", &deps) {
             for serde in builds_of("serde", &deps) {
                 let compiler = Compiler {
@@ -90,12 +92,12 @@ impl Compiler {
                 };
                 match compiler.compile(control) {
                     Ok(()) => return compiler,
-                    Err(error) => said = error,
+                    Err(error) => message = error,
                 }
             }
         }
         panic!(
-            "no build of gen_durable and serde in {} compiles {}:\n{said}",
+            "no build of gen_durable and serde in {} compiles {}:\n{message}",
             deps.display(),
             control.display()
         );
@@ -137,7 +139,7 @@ impl Compiler {
     }
 }
 
-/// The builds of a library in the target directory, the newest first.
+/// Returns the builds of a library in the target directory, the newest first.
 fn builds_of(library: &str, deps: &Path) -> Vec<PathBuf> {
     let prefix = format!("lib{library}-");
     let mut builds: Vec<PathBuf> = fs::read_dir(deps)

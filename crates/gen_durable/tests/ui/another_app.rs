@@ -1,6 +1,6 @@
-//! An engine that does not have what the machine's steps are to be handed.
+//! An engine with an app that does not provide the app type of the machine.
 //~ error[E0277]
-//~ an engine that hands out `()` cannot run a machine that wants `Shop`
+//~ an engine with the App `()` cannot run a machine with the App `Shop`
 
 use gen_durable::{Context, Engine, Job, Pool, StepError};
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,5 @@
-//! This one compiles: what is refused beside it is refused for its one mistake.
+//! This program compiles. Each of the others differs from it by one mistake, and is rejected for
+//! that mistake only.
 
 use gen_durable::{Context, Machine, Outcome, done, next};
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! An enqueue that is neither awaited nor ridden.
+//! An enqueue that is neither awaited nor part of a transaction.
 //~ error: unused `Enqueue` that must be used
 //~ nothing is enqueued until this is awaited
 

@@ -1,4 +1,4 @@
-//! The id of one machine where another's is wanted.
+//! The id of one machine in a call that needs the id of another machine.
 //~ error[E0308]
 //~ expected `Id<Restock>`, found `Id<Refund>`
 

@@ -1,4 +1,4 @@
-//! A value that cannot change threads, held while the step waits.
+//! A value that is not `Send`, held across an await in a step.
 //~ error: future cannot be sent between threads safely
 //~ within `impl Future<Output = Result<Transition<Checkout>, StepError>>`, the trait `Send` is not implemented for `Rc<
 

@@ -1,6 +1,6 @@
-//! A queue with a name that no row can keep.
+//! A queue with a name that is too long to be stored.
 //~ error[E0080]
-//~ a queue's name is at most 63 bytes
+//~ the name of a queue must be at most 63 bytes
 
 pub const LONG: gen_durable::Queue =
     gen_durable::Queue::new("0123456789012345678901234567890123456789012345678901234567890123");

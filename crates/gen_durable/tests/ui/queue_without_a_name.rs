@@ -1,6 +1,6 @@
 //! A queue without a name.
 //~ error[E0080]
-//~ a queue needs a name
+//~ the name of a queue must not be empty
 
 pub const NAMELESS: gen_durable::Queue = gen_durable::Queue::new("");
 

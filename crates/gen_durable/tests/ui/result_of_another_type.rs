@@ -1,4 +1,4 @@
-//! A result that the machine did not promise.
+//! A result that is not of the machine's `Output` type.
 //~ error[E0271]
 //~ type mismatch resolving `<Checkout as Machine>::Output == {integer}`
 

@@ -1,4 +1,4 @@
-//! A sleep that does not say what comes after.
+//! A sleep without the step that comes after it.
 //~ error[E0308]
 //~ expected `Transition<Checkout>`, found `Sleep`
 

@@ -1,4 +1,4 @@
-//! A state that is not serde's.
+//! A state that does not implement serde's traits.
 //~ error[E0277]
 //~ Serialize` is not satisfied
 //~ consider adding `#[derive(serde::Serialize)]` to your `Checkout` type

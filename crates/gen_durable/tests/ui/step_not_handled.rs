@@ -1,4 +1,4 @@
-//! A step that nobody wrote.
+//! A step that `step` does not handle.
 //~ error[E0004]
 //~ `Step::Ship { .. }` not covered
 

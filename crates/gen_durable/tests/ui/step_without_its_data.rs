@@ -1,4 +1,4 @@
-//! A step without what it needs.
+//! A step without the data that its variant requires.
 //~ error[E0533]
 //~ found struct variant `Step::Ship`
 

@@ -1,6 +1,7 @@
-//! Bare loops: the least that a worker process can be. One thread claims 500 at a time while it holds fewer than 1,000
-//! rows, decodes, steps and encodes; another writes all that has ended in one UPDATE. No watermarks, no leases, no fences
-//! but the epoch, no timeouts, nobody else's locks.
+//! Bare loops: the minimum that a worker process can do. One thread claims 500 rows at a time while
+//! it holds fewer than 1,000, decodes the state, runs the step and encodes the result. Another
+//! thread writes all results in one UPDATE. There are no watermarks, no leases, no fences except
+//! the epoch, no timeouts, and no locks of other transactions.
 
 use std::{
     sync::{
@@ -16,23 +17,24 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::bench::{Bench, SCHEMA, connect};
 
-/// What the loops are, for the report.
+/// The description of the loops for the report.
 pub(crate) const KIND: &str = "bare loop on the engine's own table: plain claim of 500, 1,000 slots, 1 committer, tokio-postgres";
 
-/// And those that write a line of a story with each step.
-pub(crate) const TOLD_KIND: &str = "the same bare loop, each UPDATE with an INSERT of a line into the engine's own table of stories";
+/// The description of the loops that also insert a history row with each step.
+pub(crate) const HISTORY_KIND: &str =
+    "the same bare loop, each UPDATE with an INSERT into the engine's own history table";
 
-/// Rows claimed at once, and held at most.
+/// The number of rows per claim, and the maximum number of rows held.
 const CLAIM: usize = 500;
 const SLOTS: usize = 1_000;
 const COMMIT_MAX: usize = 1_000;
 
-/// No plan but by index, also for what is prepared on an empty table.
+/// Forces index plans, also for statements that are prepared on an empty table.
 pub(crate) const PLANS: &str =
     "set enable_seqscan = off; set enable_bitmapscan = off; set enable_hashjoin = off;
     set enable_mergejoin = off; set jit = off; set plan_cache_mode = force_generic_plan";
 
-/// State as both kinds of rows have it.
+/// The state of jobs and of walks.
 #[derive(Serialize, Deserialize)]
 struct State {
     #[serde(default)]
@@ -42,34 +44,35 @@ struct State {
     note: String,
 }
 
-struct Ended {
+struct StepResult {
     id: i64,
     epoch: i64,
-    /// `None`: it is done.
+    /// The new state, or `None` if the instance is done.
     state: Option<String>,
 }
 
 struct Shared {
-    waiting: Mutex<Vec<Ended>>,
-    bell: Notify,
+    waiting: Mutex<Vec<StepResult>>,
+    results_ready: Notify,
     held: AtomicUsize,
     room: Notify,
     steps: AtomicU64,
     drained: AtomicBool,
 }
 
-/// What waits in the schema.
+/// The kind of instances in the schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Work {
     Jobs,
-    Walks { told: bool },
+    Walks { with_history: bool },
 }
 
-/// Run everything that waits in the schema. Answers commits of steps a second, ends of walks not counted.
+/// Runs all instances in the schema. Returns committed steps per second, without the final commits
+/// of walks.
 pub(crate) async fn drain(bench: &Bench, work: Work) -> Result<f64> {
     let shared = Arc::new(Shared {
         waiting: Mutex::default(),
-        bell: Notify::new(),
+        results_ready: Notify::new(),
         held: AtomicUsize::new(0),
         room: Notify::new(),
         steps: AtomicU64::new(0),
@@ -104,7 +107,7 @@ pub(crate) fn claim_statement(schema: &str) -> String {
     )
 }
 
-fn settle_statement(schema: &str) -> String {
+fn write_results_statement(schema: &str) -> String {
     format!(
         "update {schema}.instances i
          set status = case when e.state is null then 'done' else i.status end,
@@ -121,8 +124,9 @@ fn settle_statement(schema: &str) -> String {
     )
 }
 
-/// The rest of a statement that begins with `with written as (update …`: a line for each row that it wrote.
-pub(super) fn tell(schema: &str) -> String {
+/// Returns the rest of a statement that begins with `with written as (update …`: it inserts a
+/// history row for each updated row.
+pub(super) fn insert_history(schema: &str) -> String {
     format!(
         "returning i.id, i.step_seq, i.claim_epoch, i.status, i.step)
          insert into {schema}.transitions
@@ -144,14 +148,14 @@ async fn pick(url: &str, shared: &Shared) -> Result<()> {
         let rows = client.query(&claim, &[&i64::try_from(CLAIM)?]).await?;
         if rows.is_empty() {
             shared.drained.store(true, Ordering::Release);
-            shared.bell.notify_one();
+            shared.results_ready.notify_one();
             return Ok(());
         }
         shared.held.fetch_add(rows.len(), Ordering::AcqRel);
-        let mut ended = Vec::with_capacity(rows.len());
+        let mut results = Vec::with_capacity(rows.len());
         for row in &rows {
             let state: &str = row.try_get(2)?;
-            ended.push(Ended {
+            results.push(StepResult {
                 id: row.try_get(0)?,
                 epoch: row.try_get(1)?,
                 state: step(state)?,
@@ -161,12 +165,12 @@ async fn pick(url: &str, shared: &Shared) -> Result<()> {
             .waiting
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .append(&mut ended);
-        shared.bell.notify_one();
+            .append(&mut results);
+        shared.results_ready.notify_one();
     }
 }
 
-/// A step: what is left becomes one less, nothing left is the end.
+/// Runs a step: decrements `left`. Returns `None` if it was already 0.
 fn step(state: &str) -> Result<Option<String>> {
     let mut state: State = serde_json::from_str(state)?;
     if state.left == 0 {
@@ -179,12 +183,17 @@ fn step(state: &str) -> Result<Option<String>> {
 async fn commit(url: &str, shared: &Shared, work: Work) -> Result<()> {
     let client = connect(url).await?;
     client.batch_execute(PLANS).await?;
-    let statement = settle_statement(SCHEMA);
-    let settle = match work {
-        Work::Walks { told: true } => format!("with written as ({statement} {}", tell(SCHEMA)),
-        Work::Walks { told: false } | Work::Jobs => format!("{statement} returning i.id"),
+    let statement = write_results_statement(SCHEMA);
+    let write = match work {
+        Work::Walks { with_history: true } => {
+            format!("with written as ({statement} {}", insert_history(SCHEMA))
+        }
+        Work::Walks {
+            with_history: false,
+        }
+        | Work::Jobs => format!("{statement} returning i.id"),
     };
-    let settle = client.prepare(&settle).await?;
+    let write = client.prepare(&write).await?;
     loop {
         let mut batch = {
             let mut waiting = shared
@@ -198,21 +207,22 @@ async fn commit(url: &str, shared: &Shared, work: Work) -> Result<()> {
             if shared.drained.load(Ordering::Acquire) && shared.held.load(Ordering::Acquire) == 0 {
                 return Ok(());
             }
-            shared.bell.notified().await;
+            shared.results_ready.notified().await;
             continue;
         }
-        batch.sort_unstable_by_key(|ended| ended.id);
-        let ids: Vec<i64> = batch.iter().map(|ended| ended.id).collect();
-        let epochs: Vec<i64> = batch.iter().map(|ended| ended.epoch).collect();
-        let states: Vec<Option<&str>> = batch.iter().map(|ended| ended.state.as_deref()).collect();
-        client.query(&settle, &[&ids, &epochs, &states]).await?;
+        batch.sort_unstable_by_key(|result| result.id);
+        let ids: Vec<i64> = batch.iter().map(|result| result.id).collect();
+        let epochs: Vec<i64> = batch.iter().map(|result| result.epoch).collect();
+        let states: Vec<Option<&str>> =
+            batch.iter().map(|result| result.state.as_deref()).collect();
+        client.query(&write, &[&ids, &epochs, &states]).await?;
         let mut ahead = Vec::new();
         let mut gone = 0;
-        for ended in &batch {
-            match &ended.state {
-                Some(state) => ahead.push(Ended {
+        for result in &batch {
+            match &result.state {
+                Some(state) => ahead.push(StepResult {
                     state: step(state)?,
-                    ..*ended
+                    ..*result
                 }),
                 None => gone += 1,
             }
@@ -237,23 +247,24 @@ async fn commit(url: &str, shared: &Shared, work: Work) -> Result<()> {
     }
 }
 
-/// A thread with a runtime of its own: the cheapest place for one connection.
+/// Runs a future on a new thread with its own runtime, which is the cheapest way to drive one
+/// connection.
 pub(crate) async fn on_a_thread<T, F, Fut>(make: F) -> Result<T>
 where
     T: Send + 'static,
     F: FnOnce() -> Fut + Send + 'static,
     Fut: Future<Output = Result<T>>,
 {
-    let (answer, answered) = oneshot::channel();
+    let (result, received) = oneshot::channel();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     std::thread::Builder::new()
         .name("bench-floor".into())
         .spawn(move || {
-            let _ = answer.send(runtime.block_on(make()));
+            let _ = result.send(runtime.block_on(make()));
         })?;
-    answered
+    received
         .await
-        .context("a floor's thread ended without an answer")?
+        .context("the thread of a floor ended without a result")?
 }

@@ -1,5 +1,5 @@
-//! Instances of several steps, each committed before the next begins: how many steps a second? Without their story, which is
-//! what the targets are for, or with it.
+//! Runs instances of several steps, each committed before the next one starts. Measures steps per
+//! second, without history (the targets are for this) or with it.
 
 use anyhow::Result;
 
@@ -16,21 +16,21 @@ use crate::{
 
 const INSTANCES: u64 = 5_000;
 
-pub(super) async fn measure(bench: &Bench, told: bool) -> Result<Measured> {
+pub(super) async fn measure(bench: &Bench, with_history: bool) -> Result<Measured> {
     let instances = bench.count(INSTANCES);
     let (mut rates, mut floors, mut sql_floors) = (Vec::new(), Vec::new(), Vec::new());
     let (mut cpu, mut floor_cpu) = (Vec::new(), Vec::new());
     for round in 1..=bench.rounds {
-        fill(bench, instances, told).await?;
+        fill(bench, instances, with_history).await?;
         let before = bench.cpu();
-        let floor = loops::drain(bench, Work::Walks { told }).await?;
+        let floor = loops::drain(bench, Work::Walks { with_history }).await?;
         let floor_used = bench.cpu().since(before, instances * WALK_STEPS);
-        fill(bench, instances, told).await?;
+        fill(bench, instances, with_history).await?;
         let before = bench.cpu();
         let rate = ours(bench, instances).await?;
         let used = bench.cpu().since(before, instances * WALK_STEPS);
-        fill(bench, instances, told).await?;
-        let sql_floor = floors::sql_chain(bench, instances, told).await?;
+        fill(bench, instances, with_history).await?;
+        let sql_floor = floors::sql_chain(bench, instances, with_history).await?;
         say(&format!(
             "  round {round}: {rate:.0} steps/s with {used}; bare loop {floor:.0} with {floor_used}; SQL alone {sql_floor:.0}"
         ));
@@ -40,14 +40,14 @@ pub(super) async fn measure(bench: &Bench, told: bool) -> Result<Measured> {
         floors.push(floor);
         sql_floors.push(sql_floor);
     }
-    let (name, kind) = if told {
-        ("chain_told", loops::TOLD_KIND)
+    let (name, kind) = if with_history {
+        ("chain_told", loops::HISTORY_KIND)
     } else {
         ("chain", loops::KIND)
     };
     Ok(
         Measured::new(name, "steps/s", median(&rates), median(&floors), kind)
-            .with("story", if told { "all" } else { "off" })
+            .with("story", if with_history { "all" } else { "off" })
             .with("sql_floor", median(&sql_floors).round())
             .with("instances", instances)
             .with("steps", WALK_STEPS)
@@ -57,12 +57,12 @@ pub(super) async fn measure(bench: &Bench, told: bool) -> Result<Measured> {
     )
 }
 
-async fn fill(bench: &Bench, instances: u64, told: bool) -> Result<()> {
+async fn fill(bench: &Bench, instances: u64, with_history: bool) -> Result<()> {
     bench.empty(SCHEMA).await?;
-    bench.fill_walks(SCHEMA, instances, told).await
+    bench.fill_walks(SCHEMA, instances, with_history).await
 }
 
-/// The ends of the walks take their time too, and are not counted: neither here nor in the floor.
+/// The final commits of the walks take time but are not counted, neither here nor in the floor.
 async fn ours(bench: &Bench, instances: u64) -> Result<f64> {
     let probe = Probe::waiting_for(instances * (WALK_STEPS + 1));
     let mut engine = bench.start_engine(SCHEMA, &probe).await?;

@@ -1,4 +1,4 @@
-//! One-step jobs that wait: how fast are they gone?
+//! Drains runnable jobs with one step. Measures jobs per second.
 
 use anyhow::Result;
 
@@ -63,7 +63,7 @@ async fn fill(bench: &Bench, jobs: u64) -> Result<()> {
     bench.fill_jobs(SCHEMA, jobs).await
 }
 
-/// From the start of the first step to the commit of the last.
+/// Measures from the start of the first step to the commit of the last one.
 async fn ours(bench: &Bench, jobs: u64) -> Result<(f64, Memory)> {
     let probe = Probe::waiting_for(jobs);
     process::forget_peak();

@@ -1,4 +1,4 @@
-//! One parent, many children, one join: how long from the enqueue of the parent to its end?
+//! Measures the time from the enqueue of a parent with many children to the end of its join.
 
 use std::time::Instant;
 

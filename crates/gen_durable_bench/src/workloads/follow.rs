@@ -1,5 +1,5 @@
-//! A projection of the log: how fast it catches up, how far it is behind while events arrive, and what a rebuild in a shadow does to
-//! those who append and to those who follow.
+//! Measures a projection of the event log: how fast it catches up, its lag while events arrive, and
+//! the effect of a shadow rebuild on appends and on the live projection.
 
 use std::time::{Duration, Instant};
 
@@ -19,18 +19,19 @@ use crate::{
 
 const PROJECTED: u64 = 50_000;
 const PROJECTED_LONG: u64 = 1_000_000;
-/// Events a second while the lag is measured, how many, and events a second while it is rebuilt.
+/// Events per second while the lag is measured, their number, and events per second during the
+/// rebuild.
 const LAG_RATE: u64 = 1_000;
 const LAG_EVENTS: u64 = 5_000;
 const REBUILD_RATE: u64 = 500;
-/// Events that arrive before the rebuild begins and after it has ended, in milliseconds.
+/// Events arrive for this long before the rebuild starts and after it has ended.
 const AROUND: Duration = Duration::from_millis(300);
-/// The swap is seen by looking: a pause this near to it is its own.
+/// The swap is detected by polling. A pause within this time of the swap is attributed to it.
 const NEAR: Duration = Duration::from_millis(100);
-const LOOK_EVERY: Duration = Duration::from_millis(1);
-const PATIENCE: Duration = Duration::from_secs(900);
+const POLL: Duration = Duration::from_millis(1);
+const TIMEOUT: Duration = Duration::from_secs(900);
 
-/// A read model with one upsert an event, sent as one statement a batch.
+/// A read model with one upsert per key, sent as one statement per batch.
 struct Sums;
 impl Projection for Sums {
     const NAME: &'static str = "sums";
@@ -84,9 +85,9 @@ pub(super) async fn measure(bench: &Bench, measured: Measured) -> Result<Measure
     let (stop, stopped) = oneshot::channel::<()>();
     let begun = Instant::now();
     let running = tokio::spawn(engine.run(async move { drop(stopped.await) }));
-    let height = i64::try_from(count)?;
-    if client.sync::<Sums>("t", height, PATIENCE).await? < height {
-        bail!("the projection did not catch up within {PATIENCE:?}");
+    let end = i64::try_from(count)?;
+    if client.sync::<Sums>("t", end, TIMEOUT).await? < end {
+        bail!("the projection did not catch up within {TIMEOUT:?}");
     }
     let project = count as f64 / begun.elapsed().as_secs_f64();
     say(&format!("  projected {project:.0} events/s"));
@@ -112,7 +113,7 @@ pub(super) async fn measure(bench: &Bench, measured: Measured) -> Result<Measure
         .projections()
         .rebuild_in_a_shadow("t", "sums")
         .await?;
-    let ended = client.projections().finished(run, PATIENCE).await?;
+    let ended = client.projections().finished(run, TIMEOUT).await?;
     let took = begun.elapsed();
     if ended.status != "done" {
         bail!("the rebuild is {}: {:?}", ended.status, ended.error);
@@ -156,7 +157,7 @@ pub(super) async fn measure(bench: &Bench, measured: Measured) -> Result<Measure
     Ok(measured)
 }
 
-/// A log that nobody has read.
+/// Fills a log that no projection has read.
 async fn fill(bench: &Bench, count: u64) -> Result<()> {
     empty(bench).await?;
     let text = format!(
@@ -172,7 +173,7 @@ fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// An event, when it was asked for, and when it was known to be in the log.
+/// An event with the time of the call and the time when its commit was confirmed.
 #[derive(Debug, Clone, Copy)]
 struct Appended {
     position: i64,
@@ -180,7 +181,7 @@ struct Appended {
     committed: Instant,
 }
 
-/// Events at an even pace, whatever each of them takes.
+/// Appends events at a steady rate, independent of the duration of each append.
 struct Appending {
     stop: oneshot::Sender<()>,
     task: JoinHandle<Result<Vec<Appended>>>,
@@ -236,84 +237,87 @@ fn rate(appended: &[Appended]) -> f64 {
     appended.len() as f64 / lasting.max(1e-3)
 }
 
-/// Where the cursor was first seen when.
+/// A position of the projection's cursor, and when it was first observed.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct Observed {
     at: Instant,
     position: i64,
     generation: i32,
 }
 
-/// Looks where the cursor is, all the time.
+/// Polls the cursor of the projection.
 struct Watch {
     stop: oneshot::Sender<()>,
-    task: JoinHandle<Result<Vec<Seen>>>,
+    task: JoinHandle<Result<Vec<Observed>>>,
 }
 
 impl Watch {
     async fn begin(bench: &Bench) -> Result<Watch> {
         let sql = connect(&bench.url).await?;
-        let look = format!(
+        let query = format!(
             "select position, generation from {SCHEMA}.projections where (tenant, projection) = ('t', 'sums')"
         );
-        let look = sql.prepare(&look).await?;
+        let query = sql.prepare(&query).await?;
         let (stop, mut stopped) = oneshot::channel();
         let task = tokio::spawn(async move {
-            let mut every = tokio::time::interval(LOOK_EVERY);
-            let mut seen: Vec<Seen> = Vec::new();
+            let mut every = tokio::time::interval(POLL);
+            let mut observed: Vec<Observed> = Vec::new();
             loop {
                 tokio::select! {
-                    _ = &mut stopped => return Ok(seen),
+                    _ = &mut stopped => return Ok(observed),
                     _ = every.tick() => {}
                 }
-                let row = sql.query_one(&look, &[]).await?;
-                let now = Seen {
+                let row = sql.query_one(&query, &[]).await?;
+                let now = Observed {
                     at: Instant::now(),
                     position: row.try_get(0)?,
                     generation: row.try_get(1)?,
                 };
-                if seen.last().is_none_or(|last| {
+                if observed.last().is_none_or(|last| {
                     (last.position, last.generation) != (now.position, now.generation)
                 }) {
-                    seen.push(now);
+                    observed.push(now);
                 }
             }
         });
         Ok(Watch { stop, task })
     }
 
-    /// Until all of these have been followed.
-    async fn end_at(self, client: &Client, appended: &[Appended]) -> Result<Vec<Seen>> {
+    /// Waits until the projection has applied all these events, and returns the observed positions.
+    async fn end_at(self, client: &Client, appended: &[Appended]) -> Result<Vec<Observed>> {
         let last = appended.last().context("nothing was appended")?.position;
-        if client.sync::<Sums>("t", last, PATIENCE).await? < last {
-            bail!("the projection did not follow within {PATIENCE:?}");
+        if client.sync::<Sums>("t", last, TIMEOUT).await? < last {
+            bail!("the projection did not catch up within {TIMEOUT:?}");
         }
-        tokio::time::sleep(LOOK_EVERY * 10).await;
+        tokio::time::sleep(POLL * 10).await;
         drop(self.stop);
         self.task.await?
     }
 }
 
-/// From when an event was known to be in the log to when its projection was seen, in milliseconds.
-fn lags(appended: &[Appended], followed: &[Seen]) -> Vec<f64> {
+/// Returns for each event the milliseconds from its confirmed commit to the first observation of
+/// its projection.
+fn lags(appended: &[Appended], followed: &[Observed]) -> Vec<f64> {
     let lag = |one: &Appended| {
-        let seen = followed.get(followed.partition_point(|seen| seen.position < one.position))?;
+        let observed =
+            followed.get(followed.partition_point(|observed| observed.position < one.position))?;
         Some(milliseconds(
-            seen.at.saturating_duration_since(one.committed),
+            observed.at.saturating_duration_since(one.committed),
         ))
     };
     appended.iter().filter_map(lag).collect()
 }
 
-/// The longest time for which the cursor stood still, and the longest near the swap, in milliseconds.
-fn pauses(followed: &[Seen]) -> (f64, f64) {
-    let first = followed.first().map(|seen| seen.generation);
+/// Returns the longest time without a change of the cursor, and the longest one near the swap, in
+/// milliseconds.
+fn pauses(followed: &[Observed]) -> (f64, f64) {
+    let first = followed.first().map(|observed| observed.generation);
     let swap = followed
         .iter()
-        .find(|seen| Some(seen.generation) != first)
-        .map(|seen| seen.at);
-    let mut moves: Vec<Seen> = followed.to_vec();
-    moves.dedup_by_key(|seen| seen.position);
+        .find(|observed| Some(observed.generation) != first)
+        .map(|observed| observed.at);
+    let mut moves: Vec<Observed> = followed.to_vec();
+    moves.dedup_by_key(|observed| observed.position);
     let (mut longest, mut at_swap) = (0.0_f64, 0.0_f64);
     for (from, to) in moves.iter().zip(moves.iter().skip(1)) {
         let pause = milliseconds(to.at - from.at);
@@ -330,9 +334,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pause_is_between_moves_and_the_swaps_own_is_near_it() {
+    fn pauses_are_between_cursor_changes_and_attributed_to_a_swap_nearby() {
         let begun = Instant::now();
-        let seen = |ms, position, generation| Seen {
+        let seen = |ms, position, generation| Observed {
             at: begun + Duration::from_millis(ms),
             position,
             generation,

@@ -1,4 +1,4 @@
-//! The first 10,000 jobs of a large backlog, and of a small one: the same rate?
+//! Compares the rate of the first 10,000 jobs of a large backlog with that of a small one.
 
 use anyhow::Result;
 
@@ -17,13 +17,14 @@ const FLOOR: &str = "the same with a backlog of 10,000";
 pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     let first = bench.count(FIRST);
     let large = bench.count(if bench.long { LARGE } else { LARGE_SHORT });
-    // In a schema of its own the large backlog stays while the small one is made anew.
+    // The large backlog is in a schema of its own, so that it stays while the small one is filled
+    // again.
     bench.drop_schema(LARGE_SCHEMA).await?;
     bench.pool(LARGE_SCHEMA).await?.migrate().await?;
-    say(&format!("  making a backlog of {large}"));
+    say(&format!("  creating a backlog of {large}"));
     bench.fill_jobs(LARGE_SCHEMA, large).await?;
     let (mut of_large, mut of_small) = (Vec::new(), Vec::new());
-    // These rounds are short: twice as many cost little.
+    // These rounds are short, so measure twice as many.
     for round in 1..=bench.rounds * 2 {
         bench.empty(SCHEMA).await?;
         bench.fill_jobs(SCHEMA, first).await?;
@@ -46,7 +47,7 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     .with("backlog", large))
 }
 
-/// From the start of the first step to that of the last.
+/// Measures from the start of the first step to the start of the last one.
 async fn ours(bench: &Bench, schema: &str, jobs: u64) -> Result<f64> {
     let probe = Probe::waiting_for(jobs);
     let mut engine = bench.start_engine(schema, &probe).await?;

@@ -1,4 +1,4 @@
-//! Single enqueues by concurrent callers of one process.
+//! Measures single enqueues by concurrent callers of one process.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Many enqueues in one call.
+//! Measures enqueues of many instances in one call.
 
 use std::time::Instant;
 

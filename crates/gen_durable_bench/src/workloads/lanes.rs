@@ -1,5 +1,5 @@
-//! Lanes of serial jobs: how fast are they gone, what do many producers make of it, and does one lane that is very long keep the
-//! others?
+//! Drains lanes of serial jobs. Measures jobs per second, the effect of many producers, and the
+//! effect of one very long lane on the others.
 
 use std::time::Instant;
 
@@ -17,10 +17,11 @@ use crate::{
 
 const LANES: u64 = 100;
 const JOBS_EACH: u64 = 100;
-/// Producers that enqueue at once, each on a connection of its own, and how much each of them does.
+/// The number of concurrent producers, each on a connection of its own, and the number of jobs of
+/// each.
 const PRODUCERS: u64 = 8;
 const JOBS_OF_A_PRODUCER: u64 = 2_000;
-/// The long form: many short lanes beside one that is very long.
+/// With --long: many short lanes beside one that is very long.
 const FRESH_LANES: u64 = 1_000;
 const FRESH_JOBS_EACH: u64 = 20;
 const LONG_LANE: u64 = 1_000_000;
@@ -78,11 +79,11 @@ async fn drain(bench: &Bench, keys: impl Iterator<Item = u64>) -> Result<f64> {
     super::partitions::drain(bench, SCHEMA, None).await
 }
 
-/// Single enqueues into lanes that an engine drains meanwhile, a second.
+/// Rates of single enqueues into lanes while an engine drains them, per second.
 struct Produced {
-    /// Until the last was committed.
+    /// Until the last enqueue was committed.
     enqueued: f64,
-    /// Until the last had settled.
+    /// Until the last job had settled.
     settled: f64,
 }
 
@@ -113,7 +114,7 @@ async fn produce(bench: &Bench, producers: u64) -> Result<Produced> {
     let mut clients = Vec::new();
     for _ in 0..producers {
         let client = Client::new(bench.pool(SCHEMA).await?);
-        // Anything but the first call on a fresh connection.
+        // The first call on a new connection is slower, so make one that is not measured.
         client.inspect().workers().await?;
         clients.push(client);
     }
@@ -147,16 +148,18 @@ async fn produce(bench: &Bench, producers: u64) -> Result<Produced> {
     })
 }
 
-/// Fresh lanes alone, and beside a lane with a million entries that stands still, in turns; then the same while somebody holds
-/// an old snapshot, so that nothing dead can be cleaned away.
+/// Measures new lanes alone and beside a blocked lane with a million instances, alternating. Then
+/// measures the same while a transaction holds an old snapshot, so that vacuum cannot remove dead
+/// rows.
 async fn beside_a_long_one(bench: &Bench, mut measured: Measured) -> Result<Measured> {
     let entries = bench.count(LONG_LANE);
-    // In a schema of its own the long lane stays while the other is made anew.
+    // The long lane is in a schema of its own, so that it stays while the other schema is filled
+    // again.
     bench.drop_schema(LARGE_SCHEMA).await?;
     bench.pool(LARGE_SCHEMA).await?.migrate().await?;
-    // Its head is due tomorrow, so it stands still; all behind it wait.
+    // The head of the lane is due tomorrow, and all instances behind it wait.
     bench
-        .stand_still(
+        .fill_blocked_key(
             LARGE_SCHEMA,
             "in_lane",
             "lane",
@@ -177,7 +180,8 @@ async fn beside_a_long_one(bench: &Bench, mut measured: Measured) -> Result<Meas
         }
         let (mut alone, mut beside) = (Vec::new(), Vec::new());
         for window in 1..=WINDOWS {
-            // Whoever comes first finds another machine than who comes second: they change places.
+            // The state of the machine differs between the first and the second measurement, so the
+            // order alternates.
             let schemas = if window % 2 == 0 {
                 [LARGE_SCHEMA, SCHEMA]
             } else {
@@ -223,7 +227,8 @@ async fn beside_a_long_one(bench: &Bench, mut measured: Measured) -> Result<Meas
     Ok(measured.with("long_lane", entries))
 }
 
-/// Fill short lanes and drain them; what has settled goes, and leaves behind what a snapshot keeps.
+/// Fills short lanes and drains them, then deletes the settled rows. A held snapshot keeps them as
+/// dead rows.
 async fn fresh_lanes(bench: &Bench, schema: &str) -> Result<f64> {
     let lanes = bench.count(FRESH_LANES);
     let jobs = lanes * FRESH_JOBS_EACH;

@@ -1,4 +1,4 @@
-//! Jobs under partition keys, one step at a time in each: how fast are they gone?
+//! Drains jobs with partition keys, one step at a time per key. Measures jobs per second.
 
 use anyhow::Result;
 
@@ -34,7 +34,7 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
         if bench.long {
             bench.empty(SCHEMA).await?;
             bench
-                .stand_still(
+                .fill_blocked_key(
                     SCHEMA,
                     "in_partition",
                     "partition",
@@ -75,7 +75,8 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     })
 }
 
-/// What is there, from the start of the first step to the commit of the last. `Some`: only so many of it can run.
+/// Drains the schema from the start of the first step to the commit of the last one. `runnable` is
+/// the number of jobs that can run; `None` means all.
 pub(super) async fn drain(bench: &Bench, schema: &str, runnable: Option<u64>) -> Result<f64> {
     let jobs = match runnable {
         Some(jobs) => jobs,

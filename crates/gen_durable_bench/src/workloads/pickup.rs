@@ -1,5 +1,6 @@
-//! An idle engine, and one enqueue: how long from its commit to the start of its step? From the same process, from
-//! another one, and from another one after some quiet; and what the engine costs Postgres in that quiet.
+//! Measures the time from the commit of an enqueue to the start of its step on an idle engine: from
+//! the same process, from another process, and from another process after an idle period. Also
+//! measures the load of the idle engine on Postgres.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -17,11 +18,11 @@ use crate::{
 
 const PINGS: u64 = 200;
 const PAUSE: Duration = Duration::from_millis(50);
-/// A quiet minute, or what of it a short run waits for, and how often.
+/// The idle period of a minute, its short form, and the number of repetitions.
 const QUIET: Duration = Duration::from_secs(62);
 const QUIET_SHORT: Duration = Duration::from_secs(6);
 const QUIET_TIMES: u32 = 3;
-/// How long the cost of being idle is measured at the end of the quiet.
+/// The time over which the idle load is measured at the end of the idle period.
 const IDLE: Duration = Duration::from_secs(10);
 const IDLE_SHORT: Duration = Duration::from_secs(5);
 const FLOOR: &str = "one plain claim of one row, from its sending to its answer, tokio-postgres";
@@ -61,14 +62,14 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     )
 }
 
-/// Times, in milliseconds.
+/// Times in milliseconds.
 struct Pickup {
     p50: f64,
     p99: f64,
     max: f64,
-    /// With the enqueue itself in it.
+    /// Including the enqueue itself.
     from_call_p50: f64,
-    /// Transactions a second that Postgres saw meanwhile.
+    /// Transactions per second in Postgres during this time.
     statements: f64,
 }
 
@@ -83,7 +84,8 @@ impl Pickup {
             };
             calls.iter().filter_map(of_one).collect()
         };
-        // A step may begin before its caller hears of the commit: that is no time at all.
+        // A step may start before its caller gets the confirmation of the commit. That counts as
+        // zero.
         let (committed, called) = (millis(|call| call.committed), millis(|call| call.called));
         let at = |percent| rounded(percentile(&committed, percent), 3);
         let from_call_p50 = rounded(percentile(&called, 50.0), 3);
@@ -144,7 +146,7 @@ struct Quiet {
     idle: Idle,
 }
 
-/// What an engine costs while nothing happens.
+/// The load of an engine without work.
 struct Idle {
     statements: f64,
     postgres_percent: f64,
@@ -168,7 +170,8 @@ async fn after_quiet(bench: &Bench) -> Result<Quiet> {
         let called = from_another_process(bench.caller.as_deref(), &task(bench, 1)).await?;
         engine.until(probe.all()).await?;
         engine.stop().await?;
-        // One time's ping is another one's namesake.
+        // The ping has the same number in every repetition, so replace it by the number of the
+        // repetition.
         calls.extend(called.into_iter().map(|call| Called {
             n: time.into(),
             ..call
@@ -219,7 +222,8 @@ async fn cost(bench: &Bench, lasting: Duration) -> Result<Idle> {
     })
 }
 
-/// Transactions that Postgres has seen in this database: a statement of the engine is one.
+/// Returns the number of transactions in this database. Each statement of the engine is one
+/// transaction.
 async fn transactions(bench: &Bench) -> Result<f64> {
     let row = bench
         .sql

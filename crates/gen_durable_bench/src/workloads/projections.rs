@@ -1,5 +1,5 @@
-//! The event log: appends of one event and of a hundred, by one process and by several, to one tenant and to many. And a projection of it:
-//! see `follow`.
+//! Measures the event log: appends of one event and of a hundred, by one process and by several, to
+//! one tenant and to many. The module `follow` measures a projection of the log.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ const HUNDREDS: u64 = 300;
 const MANY: u64 = 1_000;
 const FLOOR: &str = "INSERT of one event under the lock of its tenant's head, 10 connections, one tenant, tokio-postgres";
 
-/// What is recorded.
+/// The recorded event.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Sale {
     pub(crate) n: u64,
@@ -41,7 +41,7 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     );
     bench.sql.batch_execute(&table).await?;
     let lasting = bench.duration(LASTING);
-    // To one tenant and to many, each with its floor.
+    // One tenant and many tenants, each with its floor.
     let (mut one, mut many) = (Appends::default(), Appends::default());
     for round in 1..=bench.rounds {
         one.measure(bench, round, 1).await?;
@@ -92,7 +92,7 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     Ok(measured)
 }
 
-/// What was measured of single appends, round by round.
+/// The rates of single appends, one per round.
 #[derive(Default)]
 struct Appends {
     rates: Vec<f64>,
@@ -115,7 +115,7 @@ impl Appends {
     }
 }
 
-/// No log, and nothing of an earlier one.
+/// Removes all events and projections.
 pub(super) async fn empty(bench: &Bench) -> Result<()> {
     let text = format!(
         "truncate {SCHEMA}.events, {SCHEMA}.event_heads, {SCHEMA}.event_looks, {SCHEMA}.projections, {SCHEMA}.projection_runs, {SCHEMA}.projection_run_failures, {SCHEMA}.log_walks,
@@ -124,7 +124,7 @@ pub(super) async fn empty(bench: &Bench) -> Result<()> {
     Ok(bench.sql.batch_execute(&text).await?)
 }
 
-/// Single events by concurrent callers of one process. Events a second.
+/// Appends single events by concurrent callers of one process. Returns events per second.
 pub(crate) async fn append(client: &Client, tenants: u64, lasting: Duration) -> Result<f64> {
     let begun = Instant::now();
     let callers = (0..CALLERS).map(|caller| {

@@ -1,4 +1,4 @@
-//! A parked machine and a signal: how long from the signal's commit to the start of the step that it wakes?
+//! Measures the time from the commit of a signal to the start of the step that it wakes.
 
 use std::collections::HashMap;
 
@@ -20,7 +20,7 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     bench.empty(SCHEMA).await?;
     let count = bench.count(SIGNALS).max(5);
     let floor = floors::claim_one(bench, count).await?;
-    // Each listener runs twice: to park, and when it is told.
+    // Each listener runs twice: it starts to wait, and it is woken.
     let probe = Probe::waiting_for(count * 2);
     let mut engine = bench.start_engine(SCHEMA, &probe).await?;
     let listeners = engine
@@ -28,20 +28,20 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
         .enqueue_all((0..count).map(|n| Listener { n }))
         .await?;
     bench.all_parked(SCHEMA, count).await?;
-    let mut told = HashMap::new();
+    let mut sent = HashMap::new();
     let mut every = tokio::time::interval(PAUSE);
     for (n, listener) in (0..count).zip(listeners) {
         every.tick().await;
         let called = now_nanos();
         engine.client.signal(listener.id, Wake).await?;
-        told.insert(n, (called, now_nanos()));
+        sent.insert(n, (called, now_nanos()));
     }
     engine.until(probe.all()).await?;
     engine.stop().await?;
     let since = |pick: fn(&(u64, u64)) -> u64| -> Vec<f64> {
         let of_one = |(n, at): &(u64, u64)| {
-            told.get(n)
-                .map(|sent| at.saturating_sub(pick(sent)) as f64 / 1e6)
+            sent.get(n)
+                .map(|times| at.saturating_sub(pick(times)) as f64 / 1e6)
         };
         probe.started().iter().filter_map(of_one).collect()
     };

@@ -1,5 +1,5 @@
-//! How late do timers fire? A thousand a second that this process armed; as many that another one armed; while a large number
-//! is pending, from a restart on; and while a large backlog is overdue.
+//! Measures the delay of timers: a thousand per second set by this process; as many set by another
+//! process; after a restart with many timers pending; and with a large overdue backlog.
 
 use std::time::{Duration, Instant};
 
@@ -15,22 +15,23 @@ use crate::{
     statistics::{percentile, rounded},
 };
 
-/// Timers a second, and for how long.
+/// Timers per second, and the duration in seconds.
 const PER_SECOND: u64 = 1_000;
 const SECONDS: u64 = 30;
 const SECONDS_SHORT: u64 = 10;
-/// Pending and overdue rows.
+/// The number of pending and of overdue rows.
 const ROWS: u64 = 1_000_000;
 const ROWS_SHORT: u64 = 100_000;
-/// Due times that a process has in mind when it looks ahead, and more: they fall due so long after the start, and have been seen
-/// by so long before.
+/// More due times than a process keeps in memory for its lookahead: they fall due this long after
+/// the start, and must have been read this long before they are due.
 const NEAR: u64 = 100_000;
 const NEAR_AHEAD: Duration = Duration::from_secs(8);
 const NEAR_AHEAD_MIN: Duration = Duration::from_secs(4);
 const NEAR_SEEN: Duration = Duration::from_secs(2);
-/// How long the overdue backlog is watched: at its rate, this is not all of it.
+/// The time over which the overdue backlog is observed. It is too short to work off the whole
+/// backlog.
 const WATCHED: Duration = Duration::from_secs(10);
-const PATIENCE: Duration = Duration::from_secs(600);
+const TIMEOUT: Duration = Duration::from_secs(600);
 const FLOOR: &str = "one plain claim of one row, from its sending to its answer, tokio-postgres";
 
 pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
@@ -39,27 +40,29 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     let seconds = if bench.long { SECONDS } else { SECONDS_SHORT };
     let count = bench.count(PER_SECOND * seconds).max(20);
     let own = armed_here(bench, count).await?;
-    say(&format!("  armed here: {own}"));
+    say(&format!("  set by this process: {own}"));
     let other = armed_elsewhere(bench, count).await?;
-    say(&format!("  armed elsewhere: {other}"));
+    say(&format!("  set by another process: {other}"));
     let rows = bench.count(if bench.long { ROWS } else { ROWS_SHORT });
     let pending = bench.pending.unwrap_or(rows);
     let restart = after_a_restart(bench, pending).await?;
     say(&format!(
-        "  first fired {:.0} ms after a start, with {pending} pending; {:.1} MB more, {} of them near",
+        "  first fired {:.0} ms after a start, with {pending} pending; {:.1} MB more memory with {} timers due soon",
         restart.first_ms, restart.memory_mb, restart.near
     ));
-    let storm = overdue(bench, rows).await?;
+    let backlog = overdue(bench, rows).await?;
     say(&format!(
-        "  with {rows} overdue: {:.0} of them a second; fresh ones: {}",
-        storm.per_second, storm.fresh
+        "  with {rows} overdue: {:.0} of them a second; new timers: {}",
+        backlog.per_second, backlog.fresh
     ));
-    say(&match &storm.longest {
+    say(&match &backlog.longest {
         Some(slow) => format!(
-            "  the longest statement meanwhile: {:.0} ms, {}",
+            "  the longest statement during this time: {:.0} ms, {}",
             slow.milliseconds, slow.text
         ),
-        None => format!("  no statement of {LOGGED_FROM_MS} ms or more was logged meanwhile"),
+        None => {
+            format!("  no statement of {LOGGED_FROM_MS} ms or more was logged during this time")
+        }
     });
     Ok(Measured::new(
         "timers",
@@ -77,16 +80,17 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     .with("first_after_start_ms", rounded(restart.first_ms, 1))
     .with("memory_more_mb", rounded(restart.memory_mb, 1))
     .with("overdue", rows)
-    .with("overdue_per_second", rounded(storm.per_second, 0))
+    .with("overdue_per_second", rounded(backlog.per_second, 0))
     .with(
         "overdue_longest_statement_ms",
-        storm.longest.map(|slow| rounded(slow.milliseconds, 1)),
+        backlog.longest.map(|slow| rounded(slow.milliseconds, 1)),
     )
-    .with("fresh_while_overdue_p50_ms", storm.fresh.p50)
-    .with("fresh_while_overdue_p99_ms", storm.fresh.p99))
+    .with("fresh_while_overdue_p50_ms", backlog.fresh.p50)
+    .with("fresh_while_overdue_p99_ms", backlog.fresh.p99))
 }
 
-/// How late, in milliseconds, by the database's clock. Earlier than its time would be below 0.
+/// Delays in milliseconds by the clock of the database. A timer that fired early would have a
+/// negative delay.
 struct Lateness {
     p50: f64,
     p99: f64,
@@ -103,21 +107,21 @@ impl std::fmt::Display for Lateness {
     }
 }
 
-/// Waits until all alarms of this name have gone off, and asks how late they were.
+/// Waits until all alarms of this name have fired, and returns their delays.
 async fn lateness(bench: &Bench, name: &str, count: u64) -> Result<Lateness> {
-    let rung = format!(
+    let fired = format!(
         "select count(*) from {SCHEMA}.instances where state->>'name' = $1 and step = 'late'"
     );
     let begun = Instant::now();
     while bench
         .sql
-        .query_one(&rung, &[&name])
+        .query_one(&fired, &[&name])
         .await?
         .try_get::<_, i64>(0)?
         < i64::try_from(count)?
     {
-        if begun.elapsed() > PATIENCE {
-            bail!("not all alarms went off within {PATIENCE:?}");
+        if begun.elapsed() > TIMEOUT {
+            bail!("not all timers fired within {TIMEOUT:?}");
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
@@ -131,7 +135,7 @@ async fn lateness(bench: &Bench, name: &str, count: u64) -> Result<Lateness> {
         .map(|row| row.try_get(0))
         .collect::<Result<Vec<f64>, _>>()?;
     if late.iter().any(|late| *late < 0.0) {
-        bail!("an alarm went off before its time");
+        bail!("a timer fired before its due time");
     }
     let at = |percent| rounded(percentile(&late, percent), 3);
     Ok(Lateness {
@@ -154,7 +158,7 @@ async fn armed_here(bench: &Bench, count: u64) -> Result<Lateness> {
     let probe = Probe::waiting_for(u64::MAX);
     let engine = bench.start_engine(SCHEMA, &probe).await?;
     bench.ready(&engine).await?;
-    // Time to park them all.
+    // Leave time to run the first step of all alarms.
     let first = now(bench).await? + Duration::from_secs(2 + count / 1_000);
     let due = |n: u64| first + Duration::from_millis(n);
     let alarms = (0..count).map(|n| Alarm {
@@ -167,12 +171,12 @@ async fn armed_here(bench: &Bench, count: u64) -> Result<Lateness> {
     Ok(late)
 }
 
-/// Alarms that were parked by another process, due from then on.
+/// Inserts alarms in the state in which another process would have left them, due at these times.
 async fn park(bench: &Bench, name: &str, count: u64, from: &str, apart_ms: f64) -> Result<()> {
     let park = format!(
         "insert into {SCHEMA}.instances (fsm, step, state, status, awaits, deadline_at, deadline_step)
-         select 'alarm', 'told', jsonb_build_object('name', $1::text, 'due', to_char(due at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')),
-             'awaiting_signal', '{{rung}}', due, 'late'
+         select 'alarm', 'dismissed', jsonb_build_object('name', $1::text, 'due', to_char(due at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')),
+             'awaiting_signal', '{{dismiss}}', due, 'late'
          from (select statement_timestamp() + $3::text::interval + g * $4::float8 * interval '1 ms' as due
                from generate_series(1, $2::bigint) g) x"
     );
@@ -193,11 +197,12 @@ async fn armed_elsewhere(bench: &Bench, count: u64) -> Result<Lateness> {
     Ok(late)
 }
 
-/// What a start is like with many pending.
+/// The results of a start with many pending timers.
 struct Restart {
-    /// Milliseconds until it has fired what was due.
+    /// Milliseconds until the due timer has fired.
     first_ms: f64,
-    /// Megabytes more, at the most, while as many due times are near as are kept in mind.
+    /// The maximum growth of the memory in megabytes, while the lookahead holds as many due times
+    /// as it may.
     memory_mb: f64,
     near: u64,
 }
@@ -209,7 +214,7 @@ async fn after_a_restart(bench: &Bench, pending: u64) -> Result<Restart> {
         .sql
         .batch_execute(&format!("analyze {SCHEMA}.instances"))
         .await?;
-    // More than a process keeps in mind, within its horizon soon after the start.
+    // More due times than a process keeps in memory, within its lookahead soon after the start.
     let near = bench.count(NEAR).min(pending);
     let ahead = bench.duration(NEAR_AHEAD).max(NEAR_AHEAD_MIN);
     let due_from = now(bench).await? + ahead;
@@ -222,7 +227,7 @@ async fn after_a_restart(bench: &Bench, pending: u64) -> Result<Restart> {
     )
     .await?;
     park(bench, "restart", 1, "-1 second", 1.0).await?;
-    // By its id: a look through ten million rows would take more than what is measured.
+    // Query by id: a scan of ten million rows would take longer than the measured time.
     let due = format!("select max(id) from {SCHEMA}.instances");
     let due: i64 = bench.sql.query_one(&due, &[]).await?.try_get(0)?;
     let fired = format!(
@@ -239,12 +244,12 @@ async fn after_a_restart(bench: &Bench, pending: u64) -> Result<Restart> {
         if let Some(row) = bench.sql.query_opt(&fired, &[&due, &begun]).await? {
             break row.try_get(0)?;
         }
-        if waited.elapsed() > PATIENCE {
-            bail!("nothing fired within {PATIENCE:?} of a start");
+        if waited.elapsed() > TIMEOUT {
+            bail!("no timer fired within {TIMEOUT:?} of a start");
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     };
-    // A look ahead or two later they are all in mind, and not yet due.
+    // One or two lookaheads later, all these due times are in memory and not due yet.
     while now(bench).await? < due_from - NEAR_SEEN {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -257,16 +262,18 @@ async fn after_a_restart(bench: &Bench, pending: u64) -> Result<Restart> {
     })
 }
 
-/// What a backlog of what is overdue is like.
-struct Storm {
+/// The results with an overdue backlog.
+struct Backlog {
     per_second: f64,
     fresh: Lateness,
-    /// The longest statement of the engine meanwhile, if it was long enough to be logged, and the log is ours.
+    /// The slowest statement of the engine during this time, if it was slow enough to be logged and
+    /// the log is accessible.
     longest: Option<Slow>,
 }
 
-/// With many overdue: how many of them a second, and how late what is fresh is meanwhile.
-async fn overdue(bench: &Bench, rows: u64) -> Result<Storm> {
+/// Measures how many timers of an overdue backlog fire per second, and the delays of new timers at
+/// the same time.
+async fn overdue(bench: &Bench, rows: u64) -> Result<Backlog> {
     bench.empty(SCHEMA).await?;
     park(bench, "overdue", rows, "-1 day", 1.0).await?;
     bench
@@ -308,7 +315,7 @@ async fn overdue(bench: &Bench, rows: u64) -> Result<Storm> {
     let fresh = lateness(bench, "fresh", fresh).await?;
     engine.stop().await?;
     let longest = log.map(|log| log.longest()).transpose()?.flatten();
-    Ok(Storm {
+    Ok(Backlog {
         per_second,
         fresh,
         longest,

@@ -1,5 +1,5 @@
-//! Jobs at an even rate while another connection holds an old snapshot, so that nothing dead can be cleaned away: does
-//! the time to pick one up grow?
+//! Enqueues jobs at a steady rate while another connection holds an old snapshot, so that vacuum
+//! cannot remove dead rows. Measures whether the time from enqueue to start grows.
 
 use std::{
     collections::HashMap,
@@ -22,10 +22,10 @@ use crate::{
 const RATE: u64 = 2_000;
 const LASTING: Duration = Duration::from_secs(180);
 const LASTING_SHORT: Duration = Duration::from_secs(20);
-/// An engine that has just been started is not what is measured.
+/// The first second after the start of the engine is not measured.
 const WARM_UP: Duration = Duration::from_secs(1);
 const WINDOWS: u64 = 6;
-/// Jobs are offered in ticks of this many milliseconds.
+/// Jobs are enqueued in ticks of this many milliseconds.
 const TICK_MS: u64 = 2;
 const FLOOR: &str = "the same without the snapshot";
 
@@ -36,7 +36,8 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     say(&format!("  without: {without}"));
     bench.empty(SCHEMA).await?;
     let holder = connect(&bench.url).await?;
-    // A look at a table takes the snapshot; it is held until the transaction ends.
+    // The first query of the transaction takes the snapshot, which is held until the transaction
+    // ends.
     holder
         .batch_execute("begin isolation level repeatable read")
         .await?;
@@ -54,7 +55,7 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
         .with("windows_without_p99_ms", json!(without.windows)))
 }
 
-/// From the commit of an enqueue to the start of its step, in milliseconds.
+/// The time from the commit of an enqueue to the start of its step, in milliseconds.
 struct Offered {
     p50: f64,
     p99: f64,

@@ -1,4 +1,5 @@
-//! The bench, in miniature: each workload says what it promised. What it measures here means nothing.
+//! Runs the bench in miniature: every workload reports the documented fields. The measured numbers
+//! mean nothing.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 use gen_durable_bench::{Args, Workload};
@@ -103,7 +104,7 @@ async fn a_subset_is_measured_in_the_order_it_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_long_forms_of_lanes_and_timers_say_what_their_bars_ask() {
+async fn the_long_forms_of_lanes_and_timers_report_the_fields_of_their_targets() {
     let workloads = vec![Workload::Lanes, Workload::Timers];
     let results = measured_with(Args {
         workloads,
@@ -137,14 +138,14 @@ async fn the_long_forms_of_lanes_and_timers_say_what_their_bars_ask() {
             .is_some_and(|first| first > 0.0),
         "{timers}"
     );
-    // A hundredth of the memory that is kept in mind: what it may grow by is what any start takes.
+    // A hundredth of the due times that are kept in memory: the growth is that of any start.
     assert!(
         timers["memory_more_mb"]
             .as_f64()
             .is_some_and(|more| more < 64.0),
         "{timers}"
     );
-    // Nothing was long enough to be logged, or it is told how long.
+    // Either no statement was slow enough to be logged, or its duration is reported.
     assert!(
         timers["overdue_longest_statement_ms"]
             .as_f64()

@@ -1,4 +1,4 @@
-//! `durable audit`: what people did.
+//! `durable audit`: shows the actions of operators.
 
 use gen_durable::{AuditLine, Timestamp};
 use serde_json::{Value, json};
@@ -9,16 +9,16 @@ use crate::{
     text::{relative, safe, short},
 };
 
-/// The most that is shown of a text in a row of a table.
+/// The maximum length of a text in the table.
 const TEXT_CHARS: usize = 60;
 
-/// Show what people did through dashboards and this program, and tried to do; the newest first
+/// Show the actions of operators, also failed ones, from dashboards and this program, newest first
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// At most this many, up to 200
+    /// Maximum number of rows, up to 200
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=200))]
     limit: u16,
-    /// Only what was done before the one with this number
+    /// Only entries with a lower id, for the next page
     #[arg(long, value_name = "NUMBER")]
     before: Option<i64>,
     #[command(flatten)]
@@ -38,11 +38,13 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         return print_json(&lines.iter().map(as_json).collect::<Vec<_>>());
     }
     if lines.is_empty() {
-        return print("nobody has done anything");
+        return print("no actions are recorded");
     }
     let now = Timestamp::now();
-    let mut rows =
-        Rows::new(["act", "when", "who", "from", "what", "on what", "outcome"]).right([0]);
+    let mut rows = Rows::new([
+        "id", "when", "actor", "from", "action", "subject", "outcome",
+    ])
+    .right([0]);
     for line in &lines {
         rows.add([
             line.id.to_string(),
@@ -52,11 +54,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
             line.act.clone(),
             short(&safe(&line.subject), TEXT_CHARS),
             short(
-                &safe(
-                    line.outcome
-                        .as_deref()
-                        .unwrap_or("its end was not recorded"),
-                ),
+                &safe(line.outcome.as_deref().unwrap_or("no outcome was recorded")),
                 TEXT_CHARS,
             ),
         ]);

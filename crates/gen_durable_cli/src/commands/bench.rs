@@ -1,3 +1,3 @@
-//! `durable bench`: the workloads live in a crate of their own.
+//! `durable bench`: the workloads are in the crate `gen_durable_bench`.
 
 pub(crate) use gen_durable_bench::{Args, run};

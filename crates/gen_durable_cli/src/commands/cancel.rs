@@ -1,4 +1,4 @@
-//! `durable cancel`: end an instance from outside.
+//! `durable cancel`: cancels an instance.
 
 use serde_json::json;
 
@@ -8,10 +8,10 @@ use crate::{
     table::{print, print_json},
 };
 
-/// End an instance, whatever it waits for; a step that runs loses its claim
+/// Cancel an instance that has not settled; the result of a running step is rejected
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Its number
+    /// The id of the instance
     #[arg(
         value_name = "ID",
         required_unless_present = "key",
@@ -20,10 +20,10 @@ pub(crate) struct Args {
     id: Option<i64>,
     #[command(flatten)]
     whom: Whom,
-    /// Everything below it that lives as well
+    /// Also cancel all its descendants that have not settled
     #[arg(long)]
     subtree: bool,
-    /// Why: it becomes the error of the row
+    /// The reason, stored as the error of the instance
     #[arg(long, default_value = "cancelled")]
     reason: String,
     #[command(flatten)]
@@ -40,14 +40,14 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     } = args;
     let to = whom
         .address(id)
-        .ok_or_else(|| Usage::new("which instance? Give its id, or --key KEY"))?;
+        .ok_or_else(|| Usage::new("no instance given: pass its id, or --key KEY"))?;
     let client = database.client_for("cancel", named(&to)).await?;
     let cancelled = client.operate().cancel(to, &reason, subtree).await?;
     if json {
         return print_json(&json!({"cancelled": cancelled}));
     }
     print(match cancelled {
-        true => "it is cancelled",
-        false => "too late: it had settled",
+        true => "the instance was cancelled",
+        false => "too late: the instance has already settled",
     })
 }

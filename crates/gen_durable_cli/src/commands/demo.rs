@@ -1,4 +1,5 @@
-//! `durable demo`: a shop under load, one of its workers killed half-way, and the proof that nothing was lost.
+//! `durable demo`: runs a small shop under load, kills one of its workers, and shows that nothing
+//! was lost.
 
 use std::{
     io::IsTerminal,
@@ -30,42 +31,45 @@ use crate::{
 };
 
 const WORKERS: usize = 3;
-/// Orders a second of the demo's length, unless a number is given.
+/// Orders per second of the demo's duration, unless --instances is given.
 const ORDERS_PER_SECOND: u64 = 100;
-/// The shares of the length at which the last order comes and at which a worker is killed. What is left of it after that
-/// is for the lease of the dead to run out, and for the orders that it held to go their way.
+/// The fractions of the duration after which the last order is enqueued and a worker is killed. The
+/// remaining time is for the lease of the killed worker to expire, and for other workers to finish
+/// its orders.
 const ARRIVALS_SHARE: f64 = 0.6;
 const KILL_SHARE: f64 = 0.4;
-/// How often we look.
-const LOOK: Duration = Duration::from_millis(100);
-/// A worker that does not appear, or a shop in which nothing happens: after this long we no longer wait.
-const START_PATIENCE: Duration = Duration::from_secs(30);
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The interval between two polls.
+const POLL: Duration = Duration::from_millis(100);
+/// The maximum time for the workers to register, and the maximum time without a settled instance
+/// after all orders are enqueued.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Watch a small shop run, lose a worker, and lose nothing else
+/// Run a small shop, kill one of its workers, and check that nothing is lost
 ///
-/// Without DATABASE_URL it runs a private Postgres that goes with it; with DATABASE_URL it works in a schema of its own
-/// there, and drops it at the end.
+/// Without DATABASE_URL it starts a private Postgres and removes it at the end. With DATABASE_URL
+/// it uses a schema of its own in that database and drops it at the end.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// About how long it takes
+    /// The approximate duration in seconds
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
-    /// How many orders come in [default: 100 a second]
+    /// The number of orders [default: 100 per second]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     instances: Option<u64>,
-    /// Whether the shop and its dashboard stay open afterwards, until Ctrl-C: `auto` does where a person watches
+    /// Whether the shop and its dashboard stay open afterwards until Ctrl-C; `auto` means if stdin
+    /// and stdout are terminals
     #[arg(long, value_enum, default_value_t = Stay::Auto)]
     stay: Stay,
-    /// Where the dashboard listens; the next free port if another program has this one
+    /// The port of the dashboard; another free port if it is in use
     #[arg(long, value_name = "PORT", default_value_t = 7070)]
     port: u16,
 }
 
-/// Whether it stays open.
+/// Whether the shop stays open after the demo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Stay {
-    /// At a terminal.
+    /// If stdin and stdout are terminals.
     Auto,
     /// Always.
     Always,
@@ -87,54 +91,55 @@ impl Stay {
 
 pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<ExitCode> {
     let mut progress = Progress::new();
-    // One ear for the whole time: what is asked between two waits is not missed.
+    // Register the signal handler once for the whole run, so that no signal between two waits is
+    // lost.
     let mut end = pin!(asked_to_end());
     let stage = tokio::select! {
-        stage = Stage::set() => stage?,
+        stage = Stage::create() => stage?,
         _ = &mut end => bail!("interrupted"),
     };
     let mut staff = Staff::new(&stage.url, &stage.schema);
-    let window = open_window(&stage, args.port, &progress).await;
-    let mut played = tokio::select! {
-        played = play(&args, &stage, &mut staff, &mut progress) => played,
-        _ = &mut end => Err(anyhow::anyhow!("interrupted: everything was stopped")),
+    let dashboard = start_dashboard(&stage, args.port, &progress).await;
+    let mut outcome = tokio::select! {
+        outcome = play(&args, &stage, &mut staff, &mut progress) => outcome,
+        _ = &mut end => Err(anyhow::anyhow!("interrupted: all workers and servers were stopped")),
     };
     progress.close();
-    if let (Ok(story), true) = (&played, args.stay.stays(json)) {
-        summary::tell(story, json)?;
-        if let Some((address, _)) = &window {
+    if let (Ok(report), true) = (&outcome, args.stay.stays(json)) {
+        summary::print_report(report, json)?;
+        if let Some((address, _)) = &dashboard {
             eprintln!(
-                "   The shop stays open: look for a failed order at {address}, see why, and retry it.\n   Ctrl-C closes it."
+                "   The shop stays open: find a failed order at {address}, read its error, and retry it.\n   Press Ctrl-C to stop."
             );
         }
         let stayed = tokio::select! {
-            stayed = stay_open(&stage.client, &mut staff, story.orders) => stayed,
+            stayed = stay_open(&stage.client, &mut staff, report.orders) => stayed,
             _ = &mut end => Ok(()),
         };
         if let Err(error) = stayed {
-            played = Err(error);
+            outcome = Err(error);
         }
     }
-    if let Some((_, server)) = window {
+    if let Some((_, server)) = dashboard {
         server.abort();
     }
-    staff.dismiss().await;
-    // The first error is the one to tell.
-    let struck = stage.strike().await;
-    let story = played?;
-    struck?;
+    staff.shut_down().await;
+    // Clean up even if the demo failed, but report the error of the demo first.
+    let removed = stage.remove().await;
+    let report = outcome?;
+    removed?;
     if !args.stay.stays(json) {
-        summary::tell(&story, json)?;
+        summary::print_report(&report, json)?;
     }
-    Ok(if story.is_well() {
+    Ok(if report.is_correct() {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
 }
 
-/// The dashboard, for whoever watches. A demo without it is still one.
-async fn open_window(
+/// Starts the dashboard. The demo runs without it if no port can be bound.
+async fn start_dashboard(
     stage: &Stage,
     port: u16,
     progress: &Progress,
@@ -155,11 +160,11 @@ async fn open_window(
     Some((address, tokio::spawn(server)))
 }
 
-/// A few orders a second, so that there is something to look at.
+/// Enqueues a few orders per second, so that the dashboard shows activity.
 async fn stay_open(client: &Client, staff: &mut Staff, mut number: u64) -> anyhow::Result<()> {
     loop {
         for _ in staff.find_killed()? {
-            staff.hire()?;
+            staff.start_worker()?;
         }
         client
             .enqueue(Order {
@@ -168,34 +173,36 @@ async fn stay_open(client: &Client, staff: &mut Staff, mut number: u64) -> anyho
             })
             .await?;
         number += 1;
-        tokio::time::sleep(LOOK * 4).await;
+        tokio::time::sleep(POLL * 4).await;
     }
 }
 
-/// The demo, told.
+/// The result of the demo.
 #[derive(Debug)]
-pub(crate) struct Story {
+pub(crate) struct DemoReport {
     pub(crate) books: Books,
-    /// What the read model came to.
+    /// The state of the read model at the end.
     pub(crate) sold: Sold,
-    /// Orders that came in.
+    /// The number of enqueued orders.
     pub(crate) orders: u64,
     pub(crate) kills: usize,
-    /// Instances that the killed worker held.
+    /// The number of instances that the killed worker had claimed.
     pub(crate) held: usize,
-    /// From the first order to the last end.
+    /// The time from the first order to the last settled instance.
     pub(crate) took: Duration,
 }
 
-impl Story {
-    /// Whether all was kept that is promised.
-    pub(crate) fn is_well(&self) -> bool {
+impl DemoReport {
+    /// Returns whether no instance was lost, no order was charged twice, and the read model is
+    /// correct.
+    pub(crate) fn is_correct(&self) -> bool {
         self.books.lost == 0 && self.books.charged_twice == 0 && self.sold_is_right()
     }
 
-    /// Whether the read model, made of events alone, says what the rows and the ledger say.
+    /// Returns whether the read model, which is built from events only, agrees with the instances
+    /// and the ledger.
     pub(crate) fn sold_is_right(&self) -> bool {
-        let Story { books, sold, .. } = self;
+        let DemoReport { books, sold, .. } = self;
         let shipped = books.machines.first().map_or(0, |orders| orders.done);
         let charges = sold.in_state("charged") + sold.in_state("shipped");
         sold.verified
@@ -209,11 +216,11 @@ async fn play(
     stage: &Stage,
     staff: &mut Staff,
     progress: &mut Progress,
-) -> anyhow::Result<Story> {
+) -> anyhow::Result<DemoReport> {
     progress.say(&stage.about);
     let client = &stage.client;
     for _ in 0..WORKERS {
-        staff.hire()?;
+        staff.start_worker()?;
     }
     wait_for_workers(client, staff).await?;
     let pids: Vec<String> = staff.pids().iter().map(u32::to_string).collect();
@@ -241,12 +248,12 @@ async fn play(
         for pid in staff.find_killed()? {
             killed_by_others += 1;
             progress.say(&format!(
-                "somebody killed worker {pid}: worker {} takes its place",
-                staff.hire()?
+                "worker {pid} was killed from outside: worker {} replaces it",
+                staff.start_worker()?
             ));
         }
-        arrivals.let_in(client, begun.elapsed()).await?;
-        let looked = Instant::now();
+        arrivals.enqueue_due(client, begun.elapsed()).await?;
+        let polled = Instant::now();
         let (order, receipt) = how_far(client).await?;
         progress.update(order, receipt);
         match &mut death {
@@ -254,26 +261,26 @@ async fn play(
                 death = Some(kill_one(client, staff, progress).await?);
             }
             None => {}
-            Some(death) => death.look(client, progress).await?,
+            Some(death) => death.poll(client, progress).await?,
         }
         let settled = order.settled() + receipt.settled();
         if settled != last_change.1 {
             last_change = (Instant::now(), settled);
         }
         let all_in = arrivals.here == orders;
-        // Whether that is all that was enqueued, the books will say.
+        // `books::read` verifies at the end that these are all instances that were enqueued.
         let done = all_in && order.settled() == order.seen && receipt.settled() == receipt.seen;
-        if (done && death.is_some()) || (all_in && last_change.0.elapsed() > PATIENCE) {
+        if (done && death.is_some()) || (all_in && last_change.0.elapsed() > STALL_TIMEOUT) {
             break;
         }
-        // Counting reads every row: with very many, it is done less often.
-        tokio::time::sleep(LOOK.max(looked.elapsed() * 4)).await;
+        // The count reads every row, so it runs less often if it takes long.
+        tokio::time::sleep(POLL.max(polled.elapsed() * 4)).await;
     }
     let took = begun.elapsed();
     let books = books::read(client, &stage.ledger, &arrivals.ids).await?;
     let sold = stage.sales.read(client).await?;
     let kills = killed_by_others + usize::from(death.is_some());
-    Ok(Story {
+    Ok(DemoReport {
         books,
         sold,
         orders,
@@ -283,32 +290,33 @@ async fn play(
     })
 }
 
-/// Workers say that they live in a table; until all do, a worker that fails to start is found here.
+/// Waits until all workers have registered in the table of workers. Fails if a worker ends before
+/// that.
 async fn wait_for_workers(client: &Client, staff: &mut Staff) -> anyhow::Result<()> {
-    let deadline = Instant::now() + START_PATIENCE;
+    let deadline = Instant::now() + START_TIMEOUT;
     while client.inspect().workers().await?.len() < staff.pids().len() {
         if let Some(pid) = staff.find_killed()?.first() {
-            bail!("worker {pid} was killed before it could begin");
+            bail!("worker {pid} was killed before it had registered");
         }
         if Instant::now() > deadline {
-            bail!("the worker processes did not come up within {START_PATIENCE:?}");
+            bail!("the worker processes did not register within {START_TIMEOUT:?}");
         }
-        tokio::time::sleep(LOOK / 5).await;
+        tokio::time::sleep(POLL / 5).await;
     }
     Ok(())
 }
 
-/// Orders, coming in at a steady pace.
+/// Enqueues the orders at a steady rate.
 struct Arrivals {
     all: u64,
     over: Duration,
     here: u64,
-    /// Acknowledged: from here on the shop owes them an end.
+    /// The ids of acknowledged enqueues. Each of them must settle.
     ids: Vec<i64>,
 }
 
 impl Arrivals {
-    async fn let_in(&mut self, client: &Client, elapsed: Duration) -> anyhow::Result<()> {
+    async fn enqueue_due(&mut self, client: &Client, elapsed: Duration) -> anyhow::Result<()> {
         let due = u128::from(self.all) * elapsed.as_millis() / self.over.as_millis().max(1) + 1;
         let due = u64::try_from(due).unwrap_or(u64::MAX).min(self.all);
         let new = (self.here..due).map(|number| Order {

@@ -1,4 +1,4 @@
-//! `durable dev`: a private Postgres to develop against. It is kept: what is in it is there again tomorrow.
+//! `durable dev`: runs a private Postgres for development. Its data is kept between runs.
 
 use std::{path::PathBuf, pin::pin};
 
@@ -9,12 +9,12 @@ use serde_json::json;
 use super::{asked_to_end, start_postgres, stop_postgres};
 use crate::table::{print, print_json};
 
-/// Run a private Postgres to develop against, until Ctrl-C
+/// Run a private Postgres for development, until Ctrl-C
 ///
-/// It is migrated, and kept: the next `durable dev` finds everything again.
+/// The schema is migrated. The data is kept for the next `durable dev`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where the data is kept [default: a directory of this user's data]
+    /// The directory of the data [default: a directory in this user's data directory]
     #[arg(long)]
     dir: Option<PathBuf>,
     /// The schema to migrate
@@ -28,7 +28,8 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         None => default_dir()?,
     };
     let shown = dir.display().to_string();
-    // One ear for the whole time: what is asked between two waits is not missed.
+    // Register the signal handler once for the whole run, so that no signal between two waits is
+    // lost.
     let mut end = pin!(asked_to_end());
     let cluster = tokio::select! {
         cluster = start_postgres(move || Options::new().kept(dir)) => cluster?,
@@ -42,16 +43,16 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         print_json(&json!({"database_url": url, "schema": args.schema, "dir": shown}))?;
     } else {
         eprintln!(
-            "Postgres {} runs on the data in {shown}, and the schema {} is up to date.",
+            "Postgres {} is running with the data in {shown}; the schema {} is up to date.",
             cluster.version(),
             args.schema
         );
         if cluster.is_joined() {
-            eprintln!("(Another process started it, and will stop it.)");
+            eprintln!("(Another process started this server and stops it when it ends.)");
         }
         eprintln!("In another terminal:\n");
         print(format!("  export DATABASE_URL='{url}'"))?;
-        eprintln!("\nCtrl-C stops it.");
+        eprintln!("\nPress Ctrl-C to stop.");
     }
     end.await?;
     stop_postgres(cluster).await

@@ -1,4 +1,4 @@
-//! `durable doctor`: is anything wrong that a person must see to? Each finding says what to do.
+//! `durable doctor`: checks for problems that an operator must fix. Each finding names the remedy.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,25 +14,26 @@ use crate::{
     text::{safe, span, thousands},
 };
 
-/// Dead rows are worth a word from this many on, if they are also this share of the table.
+/// Dead rows of a table are reported if there are at least this many and they are at least this
+/// share of the table.
 const DEAD_ROWS: i64 = 50_000;
 const DEAD_SHARE: f64 = 0.3;
-/// A clock that differs by more makes times hard to read.
+/// Clocks that differ by more than this make the shown times misleading.
 const CLOCK_SECONDS: f64 = 5.0;
-/// This share of the server's connections in use is nearly all.
+/// More than this share of the server's connections in use is reported.
 const CONNECTIONS_SHARE: f64 = 0.9;
 
-/// Look for what a person must see to: exit code 1 if there is anything
+/// Check for problems that an operator must fix; the exit code is 1 if there are any
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A snapshot is old from so many seconds on
+    /// The age in seconds from which a snapshot counts as old
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     old_snapshot: u32,
     #[command(flatten)]
     database: Database,
 }
 
-/// What was found. A finding is to be seen to; a note is to be known.
+/// The results of all checks. A finding requires an action; a note is information.
 #[derive(Debug, Default)]
 struct Report {
     findings: Vec<String>,
@@ -40,9 +41,9 @@ struct Report {
 }
 
 impl Report {
-    fn find(&mut self, what: impl AsRef<str>, do_this: impl AsRef<str>) {
+    fn find(&mut self, what: impl AsRef<str>, remedy: impl AsRef<str>) {
         self.findings
-            .push(safe(&format!("{}: {}", what.as_ref(), do_this.as_ref())));
+            .push(safe(&format!("{}: {}", what.as_ref(), remedy.as_ref())));
     }
     fn note(&mut self, what: impl AsRef<str>) {
         self.notes.push(safe(what.as_ref()));
@@ -56,12 +57,12 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<ExitCode> {
     let mut report = Report::default();
     if status.installed > status.current {
         report.note(format!(
-            "the schema is at version {}, newer than this program's {}: it still serves it, update it soon",
+            "the schema is at version {}, newer than this program ({}): the schema still supports it, but update the program soon",
             status.installed, status.current
         ));
     }
     let alive = work(&inspect, &mut report).await?;
-    lines(&client, &mut report).await?;
+    stalled(&client, &mut report).await?;
     server(&inspect, &mut report).await?;
     vacuum(&inspect, f64::from(args.old_snapshot), &mut report).await?;
     let Report { findings, notes } = report;
@@ -83,7 +84,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<ExitCode> {
             .iter()
             .for_each(|note| text.push_str(&format!("! {note}\n")));
         if findings.is_empty() {
-            text.push_str("✓ nothing to see to\n");
+            text.push_str("✓ no findings\n");
         }
         print(text)?;
     }
@@ -94,7 +95,8 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Work that nobody can run, or that was set aside. Answers how many workers live.
+/// Checks for instances that no live worker can run, and for stuck instances. Returns the number of
+/// live workers.
 async fn work(inspect: &Inspect, report: &mut Report) -> anyhow::Result<usize> {
     let workers = inspect.workers().await?;
     let alive = workers.iter().filter(|worker| worker.alive).count();
@@ -102,11 +104,11 @@ async fn work(inspect: &Inspect, report: &mut Report) -> anyhow::Result<usize> {
         let (machine, version, count) = (&row.fsm, row.fsm_version, thousands(row.count));
         match &row.step {
             None => report.find(
-                format!("no live worker runs {machine} v{version}, and {count} live instances wait for one"),
+                format!("no live worker runs {machine} v{version}, and {count} instances wait for one"),
                 "start a worker that registers it, or that can upgrade it",
             ),
             Some(step) => report.find(
-                format!("no live worker knows the step `{step}` of {machine} v{version}, and {count} live instances are at it"),
+                format!("no live worker knows the step `{step}` of {machine} v{version}, and {count} instances are at this step"),
                 "deploy a build that has the step, or an alias for it",
             ),
         }
@@ -124,39 +126,39 @@ async fn work(inspect: &Inspect, report: &mut Report) -> anyhow::Result<usize> {
         } else {
             stuck.len().to_string()
         };
-        let error = row.last_error.as_deref().unwrap_or("no error was kept");
+        let error = row.last_error.as_deref().unwrap_or("no error was recorded");
         report.find(
-            format!("{many} instances are stuck: a build could not decode them, or their workers died; the newest is {}: {error}", row.id),
-            "deploy a build that can decode them, and they go on by themselves; `durable retry` those whose workers died (`durable ls --status stuck` lists them)",
+            format!("{many} instances are stuck: a build could not decode them, or their workers crashed; the newest is {}: {error}", row.id),
+            "deploy a build that can decode them, and they continue automatically; `durable retry` those that crashed their workers (`durable ls --status stuck` lists them)",
         );
     }
     for queue in inspect.backlog().await? {
         if queue.paused_at.is_some() {
-            let by = queue.paused_by.as_deref().unwrap_or("somebody");
+            let by = queue.paused_by.as_deref().unwrap_or("an unknown user");
             report.find(
                 format!(
-                    "the queue {} is paused, by {by}, and {} wait in it",
+                    "the queue {} is paused, by {by}, and {} instances wait in it",
                     queue.queue,
                     thousands(queue.due)
                 ),
-                format!("`durable resume {}` opens it", queue.queue),
+                format!("`durable resume {}` resumes it", queue.queue),
             );
         } else if queue.workers == 0 && queue.due > 0 && alive > 0 {
             report.find(
                 format!(
-                    "no live worker works the queue {}, and {} wait in it",
+                    "no live worker works the queue {}, and {} instances wait in it",
                     queue.queue,
                     thousands(queue.due)
                 ),
-                "add the queue to an engine: `.queue(Queue::new(…), places)`",
+                "add the queue to an engine: `.queue(Queue::new(…), slots)`",
             );
         }
     }
     Ok(alive)
 }
 
-/// Lanes, schedules and projections that stand still.
-async fn lines(client: &Client, report: &mut Report) -> anyhow::Result<()> {
+/// Checks for lanes, schedules and projections that make no progress.
+async fn stalled(client: &Client, report: &mut Report) -> anyhow::Result<()> {
     for lane in client
         .inspect()
         .lanes(KeyFilter {
@@ -167,7 +169,7 @@ async fn lines(client: &Client, report: &mut Report) -> anyhow::Result<()> {
     {
         report.find(
             format!(
-                "the lane {} stands still behind one that failed, with {} in it",
+                "the lane {} is blocked by a failed instance, with {} instances in it",
                 lane.key,
                 thousands(lane.depth)
             ),
@@ -180,8 +182,8 @@ async fn lines(client: &Client, report: &mut Report) -> anyhow::Result<()> {
             report.find(format!("the schedule {name} cannot be started"), error);
         } else if !schedule.served && schedule.paused_at.is_none() && schedule.ended_at.is_none() {
             report.find(
-                format!("no live worker registers the schedule {name}, so it does not happen"),
-                "start one that does, or pause it",
+                format!("no live worker registers the schedule {name}, so it does not run"),
+                "start a worker that registers it, or pause the schedule",
             );
         }
     }
@@ -193,8 +195,8 @@ async fn lines(client: &Client, report: &mut Report) -> anyhow::Result<()> {
         .collect();
     for projection in unserved {
         report.find(
-            format!("no live worker registers the projection {projection}, so it does not follow the log"),
-            "start one that does: `.project(…)`",
+            format!("no live worker registers the projection {projection}, so it does not process events"),
+            "start a worker that registers it with `.project(…)`",
         );
     }
     let mut offered: BTreeMap<_, usize> = BTreeMap::new();
@@ -210,7 +212,7 @@ async fn lines(client: &Client, report: &mut Report) -> anyhow::Result<()> {
             format!("{count} tenants")
         };
         report.find(
-            format!("version {version} of the projection {projection} leaves the older rows of {tenants} alone"),
+            format!("version {version} of the projection {projection} has not rebuilt the existing rows of {tenants}"),
             format!("`durable projections rebuild {projection} --all-tenants`, or `--tenant …`"),
         );
     }
@@ -222,25 +224,26 @@ async fn lines(client: &Client, report: &mut Report) -> anyhow::Result<()> {
                 scope.tenant,
                 scope.position,
                 scope.height,
-                scope.last_error.as_deref().unwrap_or("no error was kept")
+                scope
+                    .last_error
+                    .as_deref()
+                    .unwrap_or("no error was recorded")
             ),
-            "deploy what can apply that event, then `durable projections retry`",
+            "deploy a build that can apply that event, then `durable projections retry`",
         );
     }
     Ok(())
 }
 
-/// Settings by which commits, or this program's numbers, are not what they seem.
+/// Checks for server settings that weaken commits or distort the numbers of this program.
 async fn server(inspect: &Inspect, report: &mut Report) -> anyhow::Result<()> {
     let settings = inspect.server_settings().await?;
     let is = |name: &str, value: &str| settings.get(name).is_some_and(|is| is == value);
     for name in ["fsync", "full_page_writes"] {
         if is(name, "off") {
             report.find(
-                format!(
-                    "{name} is off: a crash of the machine can break the database beyond repair"
-                ),
-                format!("set {name} = on, unless nothing in it is worth keeping"),
+                format!("{name} is off: a crash of the machine can corrupt the database"),
+                format!("set {name} = on, unless the data is disposable"),
             );
         }
     }
@@ -281,7 +284,7 @@ async fn server(inspect: &Inspect, report: &mut Report) -> anyhow::Result<()> {
         let apart = Timestamp::now().duration_since(now).as_secs_f64();
         if apart.abs() > CLOCK_SECONDS {
             report.note(format!(
-                "the clock of this machine and the server's are {} apart: the server's rules, and times shown here are off by that",
+                "the clocks of this machine and of the server differ by {}: the engine uses the server's clock, and relative times shown here are off by that",
                 span(apart.abs())
             ));
         }
@@ -301,7 +304,8 @@ fn connections(settings: &BTreeMap<String, String>, report: &mut Report) {
     }
 }
 
-/// What keeps dead rows.
+/// Checks for transactions and replication slots that keep vacuum from removing dead rows, and for
+/// tables with many dead rows.
 async fn vacuum(inspect: &Inspect, old_seconds: f64, report: &mut Report) -> anyhow::Result<()> {
     for snapshot in inspect.snapshots(old_seconds).await? {
         let Snapshot {
@@ -316,19 +320,19 @@ async fn vacuum(inspect: &Inspect, old_seconds: f64, report: &mut Report) -> any
         } = snapshot;
         match kind.as_str() {
             "prepared" => report.find(
-                format!("the prepared transaction {name} of {user} is {} old: vacuum removes nothing newer", span(age)),
+                format!("the prepared transaction {name} of {user} is {} old: vacuum cannot remove newer dead rows", span(age)),
                 format!("commit prepared '{name}', or rollback prepared '{name}'"),
             ),
             "slot" => report.note(format!(
-                "the replication slot {name} ({state}) keeps dead rows of the last {} transactions: drop it if nobody reads it",
+                "the replication slot {name} ({state}) keeps dead rows of the last {} transactions: drop it if it is unused",
                 thousands(age as i64)
             )),
             _ => report.find(
                 format!(
-                    "process {pid} of the server ({user}, {name}) has a transaction open for {} ({state}): vacuum removes nothing newer; it ran: {query}",
+                    "process {pid} of the server ({user}, {name}) has a transaction open for {} ({state}): vacuum cannot remove newer dead rows; its query: {query}",
                     span(age)
                 ),
-                format!("end it at its source, or `select pg_terminate_backend({pid})`"),
+                format!("end it in its application, or `select pg_terminate_backend({pid})`"),
             ),
         }
     }
@@ -340,12 +344,12 @@ async fn vacuum(inspect: &Inspect, old_seconds: f64, report: &mut Report) -> any
                 .map_or("never".to_owned(), |at| format!("at {at:.0}"));
             report.find(
                 format!(
-                    "{} dead rows in {} ({:.0} % of it), last vacuumed {last}",
+                    "{} dead rows in {} ({:.0} % of the table), last vacuumed {last}",
                     thousands(table.dead),
                     table.name,
                     share * 100.0
                 ),
-                "see to what keeps them (above), then `vacuum` it",
+                "end the transactions that keep them (listed above), then `vacuum` the table",
             );
         }
     }

@@ -1,4 +1,4 @@
-//! `durable enqueue`: an instance by the names in its row.
+//! `durable enqueue`: inserts an instance by the names of its machine and step.
 
 use std::time::Duration;
 
@@ -13,45 +13,45 @@ use crate::{
 /// Enqueue an instance: `durable enqueue checkout --step reserve --state '{"order": 42}'`
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The machine's or job's name
+    /// The name of the machine or job
     machine: String,
-    /// Its state, as JSON
+    /// The state as JSON
     #[arg(long, value_name = "JSON", allow_negative_numbers = true)]
     state: String,
-    /// Where it begins: a machine needs it, a job has only this one
+    /// The first step: required for machines; a job has only `run`
     #[arg(long, default_value = "run")]
     step: String,
-    /// What that step carries, as JSON
+    /// The data of that step as JSON
     #[arg(long, value_name = "JSON", allow_negative_numbers = true)]
     data: Option<String>,
-    /// The machine's version
+    /// The version of the machine
     #[arg(long, value_name = "N", default_value_t = 1)]
     machine_version: u16,
-    /// Which queue
+    /// The queue
     #[arg(long, default_value = "default")]
     queue: String,
-    /// Lower goes first
+    /// The priority; lower values run first
     #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     priority: i16,
-    /// Not before so many seconds have passed
+    /// Run only after this number of seconds
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     after: Option<Duration>,
-    /// Not before then: 2026-11-15T10:00:00Z
+    /// Run only after this time: 2026-11-15T10:00:00Z
     #[arg(long, value_name = "TIME", conflicts_with = "after")]
     at: Option<Timestamp>,
-    /// Whose work it is
+    /// The tenant
     #[arg(long, value_name = "NAME", default_value = "")]
     tenant: String,
-    /// Its business key: taken while it lives
+    /// The key of the instance, unique until the instance settles
     #[arg(long)]
     key: Option<String>,
-    /// The lane that it stands in: one after the other, in order of enqueueing
+    /// The lane of the instance: one instance after the other, in order of enqueueing
     #[arg(long, value_name = "KEY")]
     lane: Option<String>,
-    /// If it fails for good, its lane stands still behind it
+    /// Block the lane if the instance fails permanently
     #[arg(long, requires = "lane")]
     lane_blocks: bool,
-    /// Its partition key: one step at a time
+    /// The partition key: at most one running step per key
     #[arg(long, value_name = "KEY")]
     partition: Option<String>,
     #[command(flatten)]
@@ -85,7 +85,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         return print_json(&json!({"id": id, "is_new": is_new}));
     }
     print(match is_new {
-        true => format!("instance {id} is enqueued"),
-        false => format!("its key is taken by instance {id}: nothing is done"),
+        true => format!("instance {id} was enqueued"),
+        false => format!("the key is taken by instance {id}: nothing was enqueued"),
     })
 }

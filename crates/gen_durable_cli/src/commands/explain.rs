@@ -1,4 +1,4 @@
-//! `durable explain`: why an instance does not run.
+//! `durable explain`: shows why an instance does not run.
 
 use anyhow::bail;
 use gen_durable::{Blocker, Explanation, Timestamp};
@@ -10,13 +10,13 @@ use crate::{
     text::{relative, safe, thousands},
 };
 
-/// Beyond this, rows are not counted.
+/// Rows are counted up to this number.
 const COUNTED_MAX: i64 = 10_000;
 
-/// Say why an instance does not run: the first thing in its way, and what stands behind it
+/// Show why an instance does not run: the first blocker, then the others
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Its number
+    /// The id of the instance
     #[arg(value_name = "ID")]
     id: i64,
     #[command(flatten)]
@@ -42,39 +42,39 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     let mut lines = vec![safe(&head)];
     match explanation.blockers.split_first() {
         None => lines.push(
-            "  nothing is in its way: it is due, and the next pick takes it (unless a transaction holds its row)"
+            "  nothing blocks it: it is due, and the next pick claims it (unless a transaction has locked its row)"
                 .to_owned(),
         ),
         Some((first, others)) => {
-            lines.push(format!("  {}", safe(&said(first, explanation.now))));
-            lines.extend(others.iter().map(|other| format!("  besides: {}", safe(&said(other, explanation.now)))));
+            lines.push(format!("  {}", safe(&describe(first, explanation.now))));
+            lines.extend(others.iter().map(|other| format!("  also: {}", safe(&describe(other, explanation.now)))));
         }
     }
     print(lines.join("\n"))
 }
 
-/// Another instance that this one waits for, and what keeps that one.
+/// Describes the instance that this one waits for, and the blockers of that instance.
 fn because_of(other: &Explanation) -> String {
     let row = &other.instance;
-    let who = format!(
+    let instance = format!(
         "instance {} ({} v{}, step {}), {}",
         row.id, row.fsm, row.fsm_version, row.step, row.status
     );
     let why: Vec<String> = other
         .blockers
         .iter()
-        .map(|blocker| said(blocker, other.now))
+        .map(|blocker| describe(blocker, other.now))
         .collect();
     match why.is_empty() {
-        true => format!("{who}: it is due, and the next pick takes it"),
-        false => format!("{who}: {}", why.join("; ")),
+        true => format!("{instance}: it is due, and the next pick claims it"),
+        false => format!("{instance}: {}", why.join("; ")),
     }
 }
 
-/// What keeps a head or whoever has the turn, in one line.
+/// Describes in one line why the head of a lane or the holder of a partition has not finished.
 pub(crate) fn reason(explanation: &Explanation) -> String {
     match explanation.blockers.as_slice() {
-        // What to do about it stands in the second.
+        // The second blocker contains the commands, which do not fit into a table.
         [Blocker::Settled { error, .. }, Blocker::BlocksLane { .. }] => {
             format!("blocked: {}", error.as_deref().unwrap_or("it has failed"))
         }
@@ -82,13 +82,13 @@ pub(crate) fn reason(explanation: &Explanation) -> String {
             Blocker::Settled { .. },
             running @ Blocker::CancelledStepRunning { .. },
             ..,
-        ] => said(running, explanation.now),
-        [first, ..] => said(first, explanation.now),
-        [] => "it is due, and the next pick takes it".to_owned(),
+        ] => describe(running, explanation.now),
+        [first, ..] => describe(first, explanation.now),
+        [] => "it is due, and the next pick claims it".to_owned(),
     }
 }
 
-/// What to type for a lane, as a shell reads it.
+/// Returns the arguments that name a lane on the command line, quoted for a shell.
 pub(crate) fn lane_words(tenant: &str, lane: &str) -> String {
     let tenant = if tenant.is_empty() {
         String::new()
@@ -108,47 +108,47 @@ fn quoted(word: &str) -> String {
 }
 
 fn deadline(at: Option<Timestamp>, now: Timestamp) -> String {
-    at.map_or("without a deadline".to_owned(), |at| {
-        format!("gives up {}", relative(at, now))
+    at.map_or("no deadline".to_owned(), |at| {
+        format!("deadline {}", relative(at, now))
     })
 }
 
-/// In the words of a person.
-fn said(blocker: &Blocker, now: Timestamp) -> String {
+/// Describes a blocker in one sentence.
+fn describe(blocker: &Blocker, now: Timestamp) -> String {
     match blocker {
         Blocker::Settled { error: None, .. } => "it has settled".to_owned(),
         Blocker::Settled { error: Some(error), .. } => format!("it has settled: {error}"),
         Blocker::Executing { worker, host, pid, alive } => {
-            let place = match (host, pid) {
+            let location = match (host, pid) {
                 (Some(host), Some(pid)) => format!(" ({host}, process {pid})"),
                 _ => String::new(),
             };
             match alive {
-                true => format!("it runs, on the live worker {worker}{place}"),
+                true => format!("its step is running on the worker {worker}{location}"),
                 false => format!(
-                    "the worker {worker}{place} that holds it is dead: any live engine takes it back within a lease"
+                    "the lease of the worker {worker}{location}, which has claimed it, has expired: a live worker releases the claim within one lease period"
                 ),
             }
         }
         Blocker::CancelledStepRunning { worker, host, pid, .. } => {
-            let place = host.as_deref().zip(*pid).map(|(host, pid)| format!(" ({host}, process {pid})"));
+            let location = host.as_deref().zip(*pid).map(|(host, pid)| format!(" ({host}, process {pid})"));
             format!(
-                "it was cancelled, and its step still runs on the worker {worker}{}: its lane and partition key stay taken until the step has ended or the lease of that worker is over",
-                place.unwrap_or_default()
+                "it was cancelled, but its step is still running on the worker {worker}{}: its lane and partition key stay occupied until the step ends or the lease of that worker expires",
+                location.unwrap_or_default()
             )
         }
         Blocker::AwaitingSignal { names, since, deadline: at, letters } => {
-            let mut text = format!("it waits for {}, parked {}", names.join(" or "), relative(*since, now));
+            let mut text = format!("it waits for {} (started {})", names.join(" or "), relative(*since, now));
             text.push_str(&format!("; {}", deadline(*at, now)));
             if !letters.is_empty() {
-                let there: Vec<String> = letters.iter().map(|(name, count)| format!("{count} {name}")).collect();
-                text.push_str(&format!("; in its inbox: {}", there.join(", ")));
+                let inbox: Vec<String> = letters.iter().map(|(name, count)| format!("{count} {name}")).collect();
+                text.push_str(&format!("; in its inbox: {}", inbox.join(", ")));
             }
             text
         }
         Blocker::AwaitingChildren { pending, any, deadline: at, children } => {
             let which = if *any { "any of" } else { "all of" };
-            let mut text = format!("it waits for {which} {pending} children; {}", deadline(*at, now));
+            let mut text = format!("it waits for {which} {pending} pending children; {}", deadline(*at, now));
             for child in children {
                 text.push_str(&format!("; {} ({}, step {}) is {}", child.id, child.fsm, child.step, child.status));
             }
@@ -156,50 +156,50 @@ fn said(blocker: &Blocker, now: Timestamp) -> String {
         }
         Blocker::Queued { lane, ahead, head } => {
             let ahead = if *ahead > COUNTED_MAX { "over 10,000".to_owned() } else { thousands(*ahead) };
-            format!("it stands in the lane {lane} with {ahead} before it; its head is {}", because_of(head))
+            format!("it is in the lane {lane} with {ahead} before it; the head of the lane is {}", because_of(head))
         }
         Blocker::NotPlaced { live_workers: 0 } => {
-            "no live worker: nobody gives out places in lanes and turns under partition keys".to_owned()
+            "no live worker: workers assign lane positions and partition holders, and none is running".to_owned()
         }
         Blocker::NotPlaced { .. } => {
-            "it has just arrived: the next pick of a live worker gives it its place (unless a transaction holds its row)"
+            "it awaits placement: the next pick of a live worker assigns its position (unless a transaction has locked its row)"
                 .to_owned()
         }
         Blocker::HeldBack { partition, holder } => {
-            format!("it waits for its turn under the partition key {partition}, which has {}", because_of(holder))
+            format!("it waits for the partition key {partition}, held by {}", because_of(holder))
         }
         Blocker::BlocksLane { lane, tenant, behind } => {
             let behind = if *behind > COUNTED_MAX { "over 10,000".to_owned() } else { thousands(*behind) };
             let words = lane_words(tenant, lane);
             format!(
-                "the lane {lane} stands still behind it, {behind} wait: `durable lanes retry {words}` runs it again in its place, `durable lanes skip {words}` leaves it failed and goes on, `durable lanes discard {words}` cancels it and goes on"
+                "it blocks the lane {lane}, {behind} wait behind it: `durable lanes retry {words}` runs it again, `durable lanes skip {words}` leaves it failed and runs the next, `durable lanes discard {words}` cancels it and runs the next"
             )
         }
         Blocker::Stuck { deaths, .. } if *deaths > 0 => format!(
-            "it was set aside: {deaths} workers died while it ran (find out why, then `durable retry`)"
+            "it is stuck: {deaths} workers crashed while they ran it (find the cause, then `durable retry`)"
         ),
         Blocker::Stuck { error, .. } => format!(
-            "no build that claimed it could decode it: {} (deploy one that can, or `durable retry`)",
+            "it is stuck: no build that claimed it could decode it: {} (deploy a build that can, or `durable retry`)",
             error.as_deref().unwrap_or("no error was recorded")
         ),
         Blocker::QueueNotWorked { queue } => format!("no live worker works the queue {queue}"),
         Blocker::QueuePaused { queue, since, by } => {
-            let by = by.as_deref().unwrap_or("somebody");
-            format!("the queue {queue} is paused, by {by}, {} (`durable resume {queue}`)", relative(*since, now))
+            let by = by.as_deref().unwrap_or("an unknown user");
+            format!("the queue {queue} is paused, by {by}, {} (`durable resume {queue}` resumes it)", relative(*since, now))
         }
         Blocker::NotDue { at } => format!("it is due {}", relative(*at, now)),
         Blocker::MachineNotServed { fsm, fsm_version, queue } => {
             format!("no live worker of the queue {queue} runs {fsm} v{fsm_version}")
         }
         Blocker::NoWorkerForStep { fsm, fsm_version, step, queue } => {
-            format!("no live worker of the queue {queue} that runs {fsm} v{fsm_version} knows the step `{step}`: deploy a build that does")
+            format!("no live worker of the queue {queue} that runs {fsm} v{fsm_version} knows the step `{step}`: deploy a build that has it")
         }
         Blocker::Suspect { deaths } => {
-            format!("{deaths} processes died with it: a worker runs such an instance only one at a time")
+            format!("it is a suspect: {deaths} workers crashed while they ran it, so a worker runs it only while it runs no other suspect")
         }
-        Blocker::Behind { count } if *count > 10_000 => "over 10,000 are due before it in its queue".to_owned(),
-        Blocker::Behind { count } => format!("{} are due before it in its queue", thousands(*count)),
-        _ => "something that this program does not know".to_owned(),
+        Blocker::Behind { count } if *count > 10_000 => "over 10,000 instances in its queue are due before it".to_owned(),
+        Blocker::Behind { count } => format!("{} instances in its queue are due before it", thousands(*count)),
+        _ => "a reason that this version of the program does not know".to_owned(),
     }
 }
 
@@ -208,7 +208,7 @@ pub(crate) fn as_json(explanation: &Explanation) -> Value {
         .blockers
         .iter()
         .map(|blocker| {
-            let value = json!({"kind": kind(blocker), "text": said(blocker, explanation.now)});
+            let value = json!({"kind": kind(blocker), "text": describe(blocker, explanation.now)});
             match blocker {
                 Blocker::Queued { lane, ahead, head } => and(
                     value,
@@ -226,7 +226,7 @@ pub(crate) fn as_json(explanation: &Explanation) -> Value {
     json!({"id": row.id, "machine": row.fsm, "step": row.step, "status": row.status.name(), "blockers": blockers})
 }
 
-/// One object of both.
+/// Merges the fields of `more` into `value`.
 pub(crate) fn and(mut value: Value, more: Value) -> Value {
     if let (Value::Object(fields), Value::Object(more)) = (&mut value, more) {
         fields.extend(more);
@@ -234,7 +234,7 @@ pub(crate) fn and(mut value: Value, more: Value) -> Value {
     value
 }
 
-/// A word for programs.
+/// Returns the name of a blocker for programs.
 fn kind(blocker: &Blocker) -> &'static str {
     match blocker {
         Blocker::Settled { .. } => "settled",

@@ -1,4 +1,4 @@
-//! `durable lanes`: who stands in which lane, and how one that stands still goes on.
+//! `durable lanes`: lists the lanes and their heads, and unblocks a blocked lane.
 
 use gen_durable::{KeyFilter, LaneInfo, LaneKey, Operate, Timestamp};
 use serde_json::{Value, json};
@@ -10,30 +10,30 @@ use crate::{
     text::{relative, safe, short, thousands},
 };
 
-/// Beyond this, depths are not counted.
+/// The depth of a lane is counted up to this number.
 const COUNTED_MAX: i64 = 10_000;
-/// The most that is shown of a reason in a row of a table.
+/// The maximum length of a reason in the table.
 const REASON_CHARS: usize = 90;
 
-/// List the lanes that somebody stands in: their depth, their head, and why it has not ended
+/// List the lanes that have instances: their depth, their head, and why it has not finished
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
     act: Option<Act>,
-    /// Of this tenant only; '' is that of work without a tenant
+    /// Only this tenant; '' selects instances without a tenant
     #[arg(long, value_name = "NAME")]
     tenant: Option<String>,
-    /// Only lanes that stand still because their head failed for good
+    /// Only lanes that are blocked because their head failed permanently
     #[arg(long)]
     blocked: bool,
-    /// At most this many, up to 200
+    /// Maximum number of rows, up to 200
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=200))]
     limit: u16,
-    /// Only those after this lane: the next page
+    /// Only lanes after this lane, for the next page
     #[arg(long, value_name = "KEY")]
     after: Option<String>,
-    /// The tenant of that lane
+    /// The tenant of the lane of --after
     #[arg(long, value_name = "NAME", requires = "after", default_value = "")]
     after_tenant: String,
     #[command(flatten)]
@@ -42,15 +42,15 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Act {
-    /// Run the head of a blocked lane again, in its place
+    /// Run the head of a blocked lane again, at its position
     Retry(One),
-    /// Leave the head of a blocked lane failed, and go on with the next
+    /// Leave the head of a blocked lane failed, and run the next instance
     Skip(One),
-    /// Cancel the head of a blocked lane, and go on with the next
+    /// Cancel the head of a blocked lane, and run the next instance
     Discard {
         #[command(flatten)]
         one: One,
-        /// Why, for its record
+        /// The reason, stored as the error of the instance
         #[arg(long, default_value = "discarded from its lane")]
         reason: String,
     },
@@ -58,9 +58,9 @@ enum Act {
 
 #[derive(Debug, clap::Args)]
 struct One {
-    /// The lane's key, as `durable lanes` shows it
+    /// The key of the lane, as `durable lanes` shows it
     key: String,
-    /// The tenant that it belongs to
+    /// The tenant of the lane
     #[arg(long, value_name = "NAME", default_value = "")]
     tenant: String,
     #[command(flatten)]
@@ -85,17 +85,27 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         Some(Act::Retry(one)) => {
             let (operate, lane) = one.open("retry lane").await?;
             let id = operate.lane_retry(lane.clone()).await?;
-            (lane, id, "retried", "runs again in its place")
+            (lane, id, "retried", "runs again at its position")
         }
         Some(Act::Skip(one)) => {
             let (operate, lane) = one.open("skip lane").await?;
             let id = operate.lane_skip(lane.clone()).await?;
-            (lane, id, "skipped", "stays failed, and the lane goes on")
+            (
+                lane,
+                id,
+                "skipped",
+                "stays failed, and the next instance runs",
+            )
         }
         Some(Act::Discard { one, reason }) => {
             let (operate, lane) = one.open("discard lane").await?;
             let id = operate.lane_discard(lane.clone(), &reason).await?;
-            (lane, id, "discarded", "is cancelled, and the lane goes on")
+            (
+                lane,
+                id,
+                "discarded",
+                "was cancelled, and the next instance runs",
+            )
         }
     };
     if json {
@@ -129,9 +139,9 @@ async fn list(args: Args, json: bool) -> anyhow::Result<()> {
     }
     if lanes.is_empty() {
         return print(if args.blocked {
-            "no lane stands still"
+            "no lane is blocked"
         } else {
-            "nobody stands in a lane"
+            "no lane has instances"
         });
     }
     let now = Timestamp::now();
@@ -146,7 +156,7 @@ async fn list(args: Args, json: bool) -> anyhow::Result<()> {
     if let Some(blocked) = lanes.iter().find(|lane| lane.is_blocked()) {
         let words = lane_words(&blocked.tenant, &blocked.key);
         after.push_str(&format!(
-            "\na blocked lane goes on by: durable lanes retry|skip|discard {}",
+            "\nto unblock a lane: durable lanes retry|skip|discard {}",
             safe(&words)
         ));
     }
@@ -171,7 +181,7 @@ fn row(lane: &LaneInfo, now: Timestamp) -> [String; 10] {
     };
     let (key, tenant) = (lane.key.clone(), lane.tenant.clone());
     let Some(head) = &lane.head else {
-        let [none, why] = ["", "no pick has given out its places yet"].map(str::to_owned);
+        let [none, why] = ["", "awaiting placement"].map(str::to_owned);
         let [head, machine, step, status, attempt, since] = std::array::from_fn(|_| none.clone());
         return [
             key, tenant, depth, head, machine, step, status, attempt, since, why,

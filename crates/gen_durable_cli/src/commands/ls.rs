@@ -1,4 +1,4 @@
-//! `durable ls`: instances, the newest first.
+//! `durable ls`: lists instances, newest first.
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use gen_durable::{Filter, Status, Timestamp};
@@ -10,34 +10,34 @@ use crate::{
     text::{relative, safe, short},
 };
 
-/// The most that is shown of an error in a row of a table.
+/// The maximum length of an error in the table.
 const ERROR_CHARS: usize = 60;
 
-/// List instances, the newest first
+/// List instances, newest first
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Of this machine only
+    /// Only this machine
     #[arg(long)]
     machine: Option<String>,
-    /// In this status only
+    /// Only this status
     #[arg(long, value_parser = statuses())]
     status: Option<Status>,
-    /// Of this queue only
+    /// Only this queue
     #[arg(long)]
     queue: Option<String>,
-    /// Of this tenant only
+    /// Only this tenant
     #[arg(long, value_name = "NAME")]
     tenant: Option<String>,
-    /// Of this lane only, whether they have left it or not
+    /// Only this lane, including instances that have left it
     #[arg(long, value_name = "KEY")]
     lane: Option<String>,
-    /// Under this partition key only
+    /// Only this partition key
     #[arg(long, value_name = "KEY")]
     partition: Option<String>,
-    /// At most this many, up to 200
+    /// Maximum number of rows, up to 200
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=200))]
     limit: u16,
-    /// Only those older than this id: the next page
+    /// Only instances with a lower id, for the next page
     #[arg(long, value_name = "ID")]
     before: Option<i64>,
     #[command(flatten)]
@@ -80,7 +80,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         return print_json(&rows);
     }
     if instances.is_empty() {
-        return print("no such instances");
+        return print("no instances match");
     }
     let now = Timestamp::now();
     let mut rows = Rows::new([
@@ -104,7 +104,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         ]);
     }
     let more = match instances.last() {
-        Some(last) if instances.len() == limit => format!("\nolder ones: --before {}", last.id),
+        Some(last) if instances.len() == limit => format!("\nolder: --before {}", last.id),
         _ => String::new(),
     };
     print(format!("{rows}{more}"))

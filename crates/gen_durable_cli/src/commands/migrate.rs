@@ -1,4 +1,5 @@
-//! `durable migrate`: the schema up, down, its state, its SQL, its rights.
+//! `durable migrate`: upgrades and downgrades the schema, shows its version, prints its SQL, and
+//! grants privileges.
 
 use anyhow::bail;
 use serde_json::json;
@@ -11,33 +12,34 @@ use crate::{
 /// Install, update or remove the schema
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Bring the schema to this build's version
+    /// Upgrade the schema to the version of this build
     Up {
-        /// To this version, not to the newest
+        /// Upgrade to this version instead of the newest
         #[arg(long, value_name = "N")]
         to: Option<i32>,
         #[command(flatten)]
         database: Database,
     },
-    /// Take the schema down to a version, and delete the tables that it does not have; 0 leaves nothing
+    /// Downgrade the schema to a version and drop the tables that this version does not have; 0
+    /// removes the schema
     Down {
-        /// To this version
+        /// Downgrade to this version
         #[arg(long, value_name = "N")]
         to: i32,
-        /// Yes, delete the tables that are named without it
+        /// Confirm that the tables may be dropped (without it, the command names them and stops)
         #[arg(long)]
         yes: bool,
         #[command(flatten)]
         database: Database,
     },
-    /// Say which version is installed, and which this build needs
+    /// Show the installed version and the version of this build
     Status {
         #[command(flatten)]
         database: Database,
     },
-    /// Print the SQL from one version to another, for a migration tool of your own
+    /// Print the SQL from one version to another, for another migration tool
     Sql {
-        /// The version that is there
+        /// The installed version
         #[arg(long, value_name = "N", default_value_t = 0)]
         from: i32,
         /// The version to reach [default: this build's]
@@ -46,15 +48,16 @@ pub(crate) enum Command {
         #[command(flatten)]
         database: Database,
     },
-    /// Give two existing roles their rights: one that runs steps (no DDL), one that only looks
+    /// Grant privileges to two existing roles: one that runs steps (without DDL), and one that only
+    /// reads
     Grant {
-        /// The role that workers and callers connect as
+        /// The role of workers and clients
         #[arg(long, value_name = "ROLE")]
         runtime: String,
         /// The role that may only read
         #[arg(long, value_name = "ROLE")]
         reader: String,
-        /// Print the SQL, and do nothing
+        /// Print the SQL without running it
         #[arg(long)]
         print: bool,
         #[command(flatten)]
@@ -74,7 +77,7 @@ pub(crate) async fn run(command: Command, json: bool) -> anyhow::Result<()> {
             if !lost.is_empty() && !yes {
                 let (schema, tables) = (&database.schema, lost.join(", "));
                 return Err(Usage::new(format!(
-                    "this deletes {tables} of the schema {schema:?}, with every row in them: say --yes if that is what you want"
+                    "this drops the tables {tables} of the schema {schema:?} with all their rows: pass --yes to confirm"
                 ))
                 .into());
             }
@@ -117,15 +120,16 @@ pub(crate) async fn run(command: Command, json: bool) -> anyhow::Result<()> {
                 );
             }
             print(format!(
-                "{runtime} may run steps and make calls, {reader} may look"
+                "{runtime} may run steps and call the API, {reader} may read"
             ))
         }
     }
 }
 
-/// Running engines call functions and tables that an older schema does not have.
+/// Returns an error if live workers exist: they use functions and tables that an older schema does
+/// not have.
 async fn refuse_while_workers_live(database: &Database) -> anyhow::Result<()> {
-    // A schema so old that it cannot be asked has no workers of this build.
+    // If this build does not support the installed schema, no worker of this build can run on it.
     let Ok(client) = database.client().await else {
         return Ok(());
     };
@@ -183,7 +187,7 @@ async fn status(database: &Database, json: bool) -> anyhow::Result<()> {
             "the schema {schema} is at {installed}, newer than this build ({}); it serves builds from {} on",
             status.current, status.oldest_served
         ),
-        installed => format!("the schema {schema} is at {installed}, which is what this build has"),
+        installed => format!("the schema {schema} is at {installed}, the version of this build"),
     })
 }
 

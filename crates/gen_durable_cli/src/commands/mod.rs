@@ -1,4 +1,4 @@
-//! The commands, one a file: what it takes, what it does.
+//! The commands, one per file: their arguments and their implementation.
 
 pub(crate) mod demo;
 pub(crate) mod dev;
@@ -31,7 +31,7 @@ pub(crate) mod watch;
 
 use gen_durable_postgres::Cluster;
 
-/// Resolves when somebody asks this process to end: Ctrl-C, SIGTERM, or a terminal that closes.
+/// Resolves when the process is asked to end: by Ctrl-C, SIGTERM, or a terminal that closes.
 pub(crate) async fn asked_to_end() -> std::io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut terminate = signal(SignalKind::terminate())?;
@@ -43,7 +43,7 @@ pub(crate) async fn asked_to_end() -> std::io::Result<()> {
     }
 }
 
-/// Starting a server takes a while and blocks: not on a thread that others need.
+/// Starts a server on a blocking thread: the start takes seconds and would block the runtime.
 pub(crate) async fn start_postgres<F>(start: F) -> anyhow::Result<Cluster>
 where
     F: FnOnce() -> gen_durable_postgres::Result<Cluster> + Send + 'static,
@@ -51,7 +51,7 @@ where
     Ok(tokio::task::spawn_blocking(start).await??)
 }
 
-/// So does stopping one.
+/// Stops a server on a blocking thread.
 pub(crate) async fn stop_postgres(mut cluster: Cluster) -> anyhow::Result<()> {
     Ok(tokio::task::spawn_blocking(move || cluster.stop()).await??)
 }

@@ -1,4 +1,5 @@
-//! `durable partitions`: whose turn it is under which partition key, and how many wait.
+//! `durable partitions`: lists the partition keys, their holders, and the number of waiting
+//! instances.
 
 use gen_durable::{KeyFilter, Timestamp};
 use serde_json::{Value, json};
@@ -10,24 +11,24 @@ use crate::{
     text::{relative, safe, short, thousands},
 };
 
-/// Beyond this, who waits is not counted.
+/// Waiting instances are counted up to this number.
 const COUNTED_MAX: i64 = 10_000;
-/// The most that is shown of a reason in a row of a table.
+/// The maximum length of a reason in the table.
 const REASON_CHARS: usize = 90;
 
-/// List the partition keys under which somebody has the turn or waits for it
+/// List the partition keys with running or waiting instances
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Of this tenant only; '' is that of work without a tenant
+    /// Only this tenant; '' selects instances without a tenant
     #[arg(long, value_name = "NAME")]
     tenant: Option<String>,
-    /// At most this many, up to 200
+    /// Maximum number of rows, up to 200
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=200))]
     limit: u16,
-    /// Only those after this key: the next page
+    /// Only keys after this key, for the next page
     #[arg(long, value_name = "KEY")]
     after: Option<String>,
-    /// The tenant of that key
+    /// The tenant of the key of --after
     #[arg(long, value_name = "NAME", requires = "after", default_value = "")]
     after_tenant: String,
     #[command(flatten)]
@@ -61,11 +62,11 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         return print_json(&rows);
     }
     if keys.is_empty() {
-        return print("nobody runs or waits under a partition key");
+        return print("no instance runs or waits under a partition key");
     }
     let now = Timestamp::now();
     let mut rows = Rows::new([
-        "key", "tenant", "waiting", "turn", "machine", "step", "status", "since", "why",
+        "key", "tenant", "waiting", "holder", "machine", "step", "status", "since", "why",
     ])
     .right([2, 3]);
     for key in &keys {
@@ -88,7 +89,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
                     why,
                 ]
             }
-            None => ["", "", "", "", "", "no pick has given out the turn yet"].map(str::to_owned),
+            None => ["", "", "", "", "", "awaiting placement"].map(str::to_owned),
         };
         rows.add([
             key.key.clone(),

@@ -1,4 +1,4 @@
-//! `durable pause` and `durable resume`: close a queue, open it again.
+//! `durable pause` and `durable resume`: pauses and resumes a queue.
 
 use serde_json::json;
 
@@ -28,7 +28,7 @@ pub(crate) async fn pause(args: Args, json: bool) -> anyhow::Result<()> {
     }
     let queue = safe(&queue);
     print(format!(
-        "{queue} is paused: what runs, runs on; nothing more is claimed until `durable resume {queue}`"
+        "{queue} is paused: running steps continue, and nothing is claimed until `durable resume {queue}`"
     ))
 }
 
@@ -44,7 +44,7 @@ pub(crate) async fn resume(args: Args, json: bool) -> anyhow::Result<()> {
     }
     let queue = safe(&queue);
     print(if was_paused {
-        format!("{queue} is open again")
+        format!("{queue} is resumed")
     } else {
         format!("{queue} was not paused")
     })

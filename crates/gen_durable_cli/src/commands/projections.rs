@@ -1,4 +1,5 @@
-//! `durable projections`: how read models do, and what can be done about them.
+//! `durable projections`: shows the state of projections, and rebuilds, replays, verifies and
+//! retries them.
 
 use std::time::Duration;
 
@@ -11,13 +12,14 @@ use crate::{
     text::{relative, safe, short, span, thousands},
 };
 
-/// The most that is shown of an error in a row of a table.
+/// The maximum length of an error in the table.
 const ERROR_CHARS: usize = 60;
 
-/// See how projections do, and rebuild, replay, verify or retry them
+/// Show the state of projections; rebuild, replay, verify or retry them
 ///
-/// This program does not know your projections: what it asks for (rebuild, replay, verify, retry) is recorded in the database, and
-/// done by a live worker that has the projection registered. `durable projections runs` shows how far it has come.
+/// This program does not contain your projections: it records a request (rebuild, replay, verify,
+/// retry) in the database, and a live worker that has registered the projection executes it.
+/// `durable projections runs` shows the progress.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
@@ -29,28 +31,28 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Rebuilds, replays and verifications, the newest first
+    /// List rebuilds, replays and verifications, newest first
     Runs(Which),
-    /// Events that could not be applied
+    /// List events that could not be applied
     Failures(Failures),
-    /// Apply everything again: in a shadow that is compared and swapped in, or in place
+    /// Apply all events again: to a shadow that is compared and swapped in, or in place
     Rebuild(Rebuild),
-    /// Apply events again to the rows that are there
+    /// Apply events again to the existing rows
     Replay(Replay),
-    /// Apply everything to a shadow, compare, and say whether it is equal
+    /// Apply all events to a shadow, and compare it with the live rows
     Verify(Verify),
-    /// End a run
+    /// Cancel a run
     Cancel(Cancel),
-    /// Let a projection that has halted go on, or try parked events again
+    /// Resume a halted projection, or retry parked events
     Retry(Retry),
 }
 
 #[derive(Debug, clap::Args)]
 struct Which {
-    /// Of this projection only
+    /// Only this projection
     #[arg(long, value_name = "NAME")]
     projection: Option<String>,
-    /// Of this tenant only
+    /// Only this tenant
     #[arg(long, value_name = "NAME")]
     tenant: Option<String>,
     #[command(flatten)]
@@ -59,20 +61,20 @@ struct Which {
 
 #[derive(Debug, clap::Args)]
 struct Failures {
-    /// Also those that passed in the end
+    /// Include failures that were resolved
     #[arg(long)]
     resolved: bool,
     #[command(flatten)]
     which: Which,
 }
 
-/// Which scopes.
+/// The projection and the tenants of a request.
 #[derive(Debug, clap::Args)]
 struct Scopes {
-    /// The projection's name
+    /// The name of the projection
     #[arg(value_name = "PROJECTION")]
     projection: String,
-    /// Of this tenant
+    /// The tenant
     #[arg(
         long,
         value_name = "NAME",
@@ -80,10 +82,10 @@ struct Scopes {
         conflicts_with = "all_tenants"
     )]
     tenant: Option<String>,
-    /// Of every tenant: a run for each
+    /// All tenants: one run for each
     #[arg(long)]
     all_tenants: bool,
-    /// Wait for the end, at most so many seconds
+    /// Wait for the end of the runs, at most this number of seconds
     #[arg(long, value_name = "SECONDS")]
     wait: Option<u64>,
     #[command(flatten)]
@@ -94,10 +96,10 @@ struct Scopes {
 struct Rebuild {
     #[command(flatten)]
     scopes: Scopes,
-    /// Clear the rows and fill them again, instead of filling others and swapping
+    /// Clear and refill the rows, instead of filling a shadow and swapping it in
     #[arg(long)]
     in_place: bool,
-    /// Swap also if the digests differ
+    /// Swap even if the digests differ
     #[arg(long, conflicts_with = "in_place")]
     anyway: bool,
 }
@@ -122,10 +124,10 @@ struct Verify {
 
 #[derive(Debug, clap::Args)]
 struct Cancel {
-    /// The number of the run
+    /// The id of the run
     #[arg(value_name = "RUN")]
     run: i64,
-    /// Why, for the record
+    /// The reason, stored with the run
     #[arg(long, default_value = "cancelled")]
     reason: String,
     #[command(flatten)]
@@ -136,16 +138,16 @@ struct Cancel {
 struct Retry {
     #[command(flatten)]
     scopes: Scopes,
-    /// Not the projection itself: its parked events
+    /// Retry the parked events instead of the projection
     #[arg(long)]
     parked: bool,
-    /// Of these only the one at this position
+    /// Only the parked event at this position
     #[arg(long, value_name = "POSITION", requires = "parked")]
     position: Option<i64>,
 }
 
 impl Scopes {
-    /// For the record.
+    /// Describes the request for the audit log.
     fn named(&self) -> String {
         match &self.tenant {
             Some(tenant) => format!("projection {} of tenant {tenant:?}", self.projection),
@@ -169,11 +171,11 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
             } else {
                 RunKind::Shadow
             };
-            ask(
+            request(
                 "rebuild",
                 scopes,
                 json,
-                Wanted {
+                RunRequest {
                     kind,
                     anyway,
                     after: 0,
@@ -187,11 +189,11 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
             after,
             up_to,
         })) => {
-            ask(
+            request(
                 "replay",
                 scopes,
                 json,
-                Wanted {
+                RunRequest {
                     kind: RunKind::Replay,
                     anyway: false,
                     after,
@@ -201,11 +203,11 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
             .await
         }
         Some(Command::Verify(Verify { scopes })) => {
-            ask(
+            request(
                 "verify",
                 scopes,
                 json,
-                Wanted {
+                RunRequest {
                     kind: RunKind::Verify,
                     anyway: false,
                     after: 0,
@@ -219,17 +221,18 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     }
 }
 
-/// What is asked for.
-struct Wanted {
+/// The parameters of a requested run.
+struct RunRequest {
     kind: RunKind,
     anyway: bool,
     after: i64,
     up_to: Option<i64>,
 }
 
-impl Wanted {
-    /// Asks for a run of one tenant, or in one statement for a run of every tenant. Returns the numbers of the runs.
-    async fn ask(&self, projections: &Projections, scopes: &Scopes) -> anyhow::Result<Vec<i64>> {
+impl RunRequest {
+    /// Requests a run for one tenant, or one run for each tenant in a single statement. Returns the
+    /// ids of the runs.
+    async fn submit(&self, projections: &Projections, scopes: &Scopes) -> anyhow::Result<Vec<i64>> {
         let projection = &scopes.projection;
         let Some(tenant) = &scopes.tenant else {
             let mut request = projections
@@ -285,7 +288,7 @@ async fn list(which: Which, json: bool) -> anyhow::Result<()> {
         return print_json(&found.iter().map(info).collect::<Vec<_>>());
     }
     if found.is_empty() {
-        return print("no projection has seen an event yet");
+        return print("no projection has processed an event yet");
     }
     let mut rows = Rows::new([
         "projection",
@@ -377,7 +380,7 @@ fn run_table(runs: &[ProjectionRun]) -> Rows {
     ])
     .right([0, 5, 6]);
     for run in runs {
-        let said = run
+        let text = run
             .error
             .as_deref()
             .or(run.verdict.as_deref())
@@ -391,7 +394,7 @@ fn run_table(runs: &[ProjectionRun]) -> Rows {
             thousands(run.position),
             run.target.map(thousands).unwrap_or_default(),
             relative(run.updated_at, now),
-            short(&safe(said), ERROR_CHARS),
+            short(&safe(text), ERROR_CHARS),
         ]);
     }
     rows
@@ -430,7 +433,7 @@ async fn failures(args: Failures, json: bool) -> anyhow::Result<()> {
         return print_json(&found.iter().map(row).collect::<Vec<_>>());
     }
     if found.is_empty() {
-        return print("nothing has failed");
+        return print("no failures");
     }
     let now = Timestamp::now();
     let mut rows = Rows::new([
@@ -459,7 +462,7 @@ async fn failures(args: Failures, json: bool) -> anyhow::Result<()> {
     print(rows)
 }
 
-/// The scopes that are meant: "all" is expanded here, before anything is asked for.
+/// Returns the tenants of the request. "All tenants" is expanded here, before the first change.
 async fn expanded(client: &Client, scopes: &Scopes) -> anyhow::Result<Vec<String>> {
     let Some(tenant) = &scopes.tenant else {
         let all = client
@@ -468,7 +471,7 @@ async fn expanded(client: &Client, scopes: &Scopes) -> anyhow::Result<Vec<String
             .await?;
         if all.is_empty() {
             return Err(Usage::new(format!(
-                "there is no projection {:?} of any tenant",
+                "there is no projection {:?} for any tenant",
                 scopes.projection
             ))
             .into());
@@ -478,10 +481,10 @@ async fn expanded(client: &Client, scopes: &Scopes) -> anyhow::Result<Vec<String
     Ok(vec![tenant.clone()])
 }
 
-async fn ask(act: &str, scopes: Scopes, json: bool, wanted: Wanted) -> anyhow::Result<()> {
+async fn request(act: &str, scopes: Scopes, json: bool, run: RunRequest) -> anyhow::Result<()> {
     let client = scopes.database.client_for(act, scopes.named()).await?;
     let projections = client.projections();
-    let ids = wanted.ask(&projections, &scopes).await?;
+    let ids = run.submit(&projections, &scopes).await?;
     let runs = match scopes.wait {
         Some(seconds) => {
             let mut runs = Vec::new();
@@ -509,7 +512,7 @@ async fn ask(act: &str, scopes: Scopes, json: bool, wanted: Wanted) -> anyhow::R
     }
     let pending = runs.iter().filter(|run| !run.is_over()).count();
     let hint = if pending > 0 {
-        "\na live worker with this projection does it: `durable projections runs`"
+        "\na live worker that has registered this projection executes it: see `durable projections runs`"
     } else {
         ""
     };
@@ -526,9 +529,9 @@ async fn cancel(args: Cancel, json: bool) -> anyhow::Result<()> {
         return print_json(&json!({"cancelled": cancelled}));
     }
     print(if cancelled {
-        "it is cancelled"
+        "the run was cancelled"
     } else {
-        "too late, or there is no such run"
+        "nothing was cancelled: the run has already ended, or it does not exist"
     })
 }
 
@@ -565,9 +568,9 @@ async fn retry(args: Retry, json: bool) -> anyhow::Result<()> {
         return print_json(&json!({"tried_again": count}));
     }
     print(match (count, parked) {
-        (0, true) => "no parked events there".to_owned(),
-        (0, false) => "it has not halted".to_owned(),
-        (n, true) => format!("{n} parked events are tried again"),
-        (n, false) => format!("{n} go on"),
+        (0, true) => "no parked events found".to_owned(),
+        (0, false) => "nothing to resume: the projection is not halted".to_owned(),
+        (n, true) => format!("{n} parked events will be retried"),
+        (n, false) => format!("resumed, tenants: {n}"),
     })
 }

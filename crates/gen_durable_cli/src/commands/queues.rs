@@ -1,4 +1,4 @@
-//! `durable queues`: what waits and what runs, by queue.
+//! `durable queues`: shows the number of waiting and running instances of each queue.
 
 use serde_json::{Value, json};
 
@@ -8,10 +8,10 @@ use crate::{
     text::thousands,
 };
 
-/// Beyond this, due rows are not counted.
+/// Due rows are counted up to this number.
 const DUE_COUNTED_MAX: i64 = 10_000;
 
-/// List the queues that hold work or are paused
+/// List the queues that have instances or are paused
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -32,8 +32,15 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
             .collect();
         return print_json(&rows);
     }
-    let mut rows =
-        Rows::new(["queue", "due", "executing", "in lanes", "held back", ""]).right([1, 2, 3, 4]);
+    let mut rows = Rows::new([
+        "queue",
+        "due",
+        "executing",
+        "in lanes",
+        "partition waiting",
+        "",
+    ])
+    .right([1, 2, 3, 4]);
     for queue in queues {
         let counted = |count| {
             if count > DUE_COUNTED_MAX {
@@ -58,7 +65,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         ]);
     }
     if rows.is_empty() {
-        print("nothing waits, nothing runs, nothing is paused")
+        print("no queue has instances or is paused")
     } else {
         print(rows)
     }

@@ -1,4 +1,4 @@
-//! `durable retry`: a settled or stuck instance runs again.
+//! `durable retry`: runs a settled or stuck instance again.
 
 use serde_json::json;
 
@@ -7,17 +7,17 @@ use crate::{
     table::{print, print_json},
 };
 
-/// Run a failed, cancelled or stuck instance again, from its step or from another
+/// Run a failed, cancelled or stuck instance again, from its current step or from another
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Its number
+    /// The id of the instance
     #[arg(value_name = "ID")]
     id: i64,
-    /// From this step, not from where it stands. One that was cancelled while it waited stands where the wait led to: name
-    /// the step that waits
+    /// Start from this step instead of the current one. The current step of an instance that was
+    /// cancelled during a wait is the step after the wait: to wait again, name the step that waits
     #[arg(long)]
     step: Option<String>,
-    /// What that step carries, as JSON
+    /// The data of that step as JSON
     #[arg(
         long,
         value_name = "JSON",
@@ -37,12 +37,12 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         database,
     } = args;
     let from = step.as_deref().map(|step| (step, data.as_deref()));
-    let on = step.as_ref().map_or_else(
+    let subject = step.as_ref().map_or_else(
         || format!("instance {id}"),
         |step| format!("instance {id}, from {step}"),
     );
     database
-        .client_for("retry", on)
+        .client_for("retry", subject)
         .await?
         .operate()
         .retry(id, from)

@@ -1,4 +1,4 @@
-//! `durable schedules`: look at them; pause, resume, run, set.
+//! `durable schedules`: shows schedules, and pauses, resumes, runs and changes them.
 
 use gen_durable::{Client, Cycle, Missed, ScheduleInfo, Timestamp};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::{
     text::{relative, safe},
 };
 
-/// Show the schedules: their next occurrences and last runs; pause, resume, run, set
+/// Show the schedules with their next occurrences and last runs; pause, resume, run or change one
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
@@ -21,21 +21,23 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Act {
-    /// One schedule, with its next five occurrences and its last runs
+    /// Show one schedule with its next five occurrences and its last runs
     Show(Named),
-    /// Nothing of it happens until it is resumed
+    /// Pause a schedule: no occurrence runs until it is resumed
     Pause(Named),
-    /// It goes on with its next occurrence; what fell into the pause does not happen
+    /// Resume a schedule with its next occurrence; occurrences during the pause do not run
     Resume(Named),
-    /// Once more, now, also while it is paused
+    /// Run a schedule once now, even if it is paused
     Run(Named),
-    /// Set its cycle: `durable schedules set nightly '30 3 * * * [Europe/Madrid]'`; it holds until the code's own changes
+    /// Change the cycle: `durable schedules set nightly '30 3 * * * [Europe/Madrid]'`; it applies
+    /// until the cycle in the code changes
     Set {
         #[command(flatten)]
         named: Named,
-        /// An ISO 8601 cycle (R/2026-01-05T08:00:00[Europe/Madrid]/P1W), or a cron line with its zone in brackets
+        /// An ISO 8601 cycle (R/2026-01-05T08:00:00[Europe/Madrid]/P1W), or a cron expression with
+        /// its time zone in brackets
         cycle: String,
-        /// What becomes of occurrences that nobody was there for
+        /// The treatment of missed occurrences: run all, run only the latest, or skip them
         #[arg(long, value_parser = ["all", "latest", "skip"])]
         missed: Option<String>,
     },
@@ -43,7 +45,7 @@ enum Act {
 
 #[derive(Debug, clap::Args)]
 struct Named {
-    /// The schedule's name
+    /// The name of the schedule
     name: String,
     #[command(flatten)]
     database: Database,
@@ -82,16 +84,16 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
                 .schedules()
                 .pause(&named.name, &by)
                 .await?;
-            let said = if was_running {
+            let result = if was_running {
                 "is paused"
             } else {
-                "was paused before"
+                "was already paused"
             };
-            told(
+            report(
                 json,
                 &named.name,
                 json!({"paused": true, "was_paused": !was_running}),
-                said,
+                result,
             )
         }
         Some(Act::Resume(named)) => {
@@ -101,16 +103,16 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
                 .schedules()
                 .resume(&named.name)
                 .await?;
-            let said = if was_paused {
-                "goes on"
+            let result = if was_paused {
+                "is resumed"
             } else {
                 "was not paused"
             };
-            told(
+            report(
                 json,
                 &named.name,
                 json!({"paused": false, "was_paused": was_paused}),
-                said,
+                result,
             )
         }
         Some(Act::Run(named)) => {
@@ -120,9 +122,10 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
                 .schedules()
                 .run(&named.name)
                 .await?;
-            let said =
-                format!("runs once more, as timer {timer}, as soon as a live worker registers it");
-            told(json, &named.name, json!({"timer": timer}), &said)
+            let result = format!(
+                "runs once, as timer {timer}, as soon as a live worker registers the schedule"
+            );
+            report(json, &named.name, json!({"timer": timer}), &result)
         }
         Some(Act::Set {
             named,
@@ -137,25 +140,25 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
                 .schedules()
                 .set(&named.name, cycle.clone(), missed, &by)
                 .await?;
-            let said = format!("has the cycle {cycle} until its code changes");
-            told(
+            let result = format!("has the cycle {cycle} until the cycle in its code changes");
+            report(
                 json,
                 &named.name,
                 json!({"cycle": cycle.to_string()}),
-                &said,
+                &result,
             )
         }
     }
 }
 
-fn told(as_json: bool, name: &str, mut value: Value, said: &str) -> anyhow::Result<()> {
+fn report(as_json: bool, name: &str, mut value: Value, result: &str) -> anyhow::Result<()> {
     if as_json {
         if let Some(fields) = value.as_object_mut() {
             fields.insert("name".to_owned(), name.into());
         }
         return print_json(&value);
     }
-    print(format!("{} {said}", safe(name)))
+    print(format!("{} {result}", safe(name)))
 }
 
 async fn list(client: &Client, json: bool) -> anyhow::Result<()> {
@@ -165,7 +168,7 @@ async fn list(client: &Client, json: bool) -> anyhow::Result<()> {
     }
     if schedules.is_empty() {
         return print(
-            "no schedules: an engine makes them when it starts with `.schedule(name, cycle, make)`",
+            "no schedules: an engine creates them when it starts with `.schedule(name, cycle, make)`",
         );
     }
     let mut rows = Rows::new(["schedule", "cycle", "missed", "next", "last", ""]);
@@ -192,45 +195,45 @@ fn when(at: Timestamp, now: Timestamp) -> String {
     format!("{at} ({})", relative(at, now))
 }
 
-/// Why it does not fire, if it does not.
+/// Describes the state of a schedule, if it differs from the normal one.
 fn state(info: &ScheduleInfo) -> String {
-    let mut said = Vec::new();
+    let mut parts = Vec::new();
     match &info.paused_by {
-        Some(by) => said.push(format!("paused by {by}")),
-        None if info.paused_at.is_some() => said.push("paused".to_owned()),
+        Some(by) => parts.push(format!("paused by {by}")),
+        None if info.paused_at.is_some() => parts.push("paused".to_owned()),
         None => {}
     }
     if info.ended_at.is_some() {
-        said.push("has ended".to_owned());
+        parts.push("has ended".to_owned());
     }
     if !info.served {
-        said.push("no live worker registers it".to_owned());
+        parts.push("no live worker registers it".to_owned());
     }
     if let Some(by) = &info.set_by {
-        said.push(format!("set by {by}"));
+        parts.push(format!("set by {by}"));
     }
     if let Some(error) = &info.last_error {
-        said.push(format!("cannot be started: {error}"));
+        parts.push(format!("cannot be started: {error}"));
     }
-    said.join("; ")
+    parts.join("; ")
 }
 
 fn shown(info: &ScheduleInfo) -> String {
-    let mut said = format!(
+    let mut text = format!(
         "{}\n  cycle   {}\n  missed  {}\n",
         safe(&info.name),
         safe(&info.cycle),
         info.missed
     );
     if info.set_at.is_some() {
-        said.push_str(&format!("  code    {}\n", safe(&info.code_cycle)));
+        text.push_str(&format!("  code    {}\n", safe(&info.code_cycle)));
     }
     let state = state(info);
     if !state.is_empty() {
-        said.push_str(&format!("  state   {}\n", safe(&state)));
+        text.push_str(&format!("  state   {}\n", safe(&state)));
     }
     for (n, next) in info.next.iter().enumerate() {
-        said.push_str(&format!(
+        text.push_str(&format!(
             "  {}  {}\n",
             if n == 0 { "next  " } else { "      " },
             when(*next, info.now)
@@ -247,11 +250,11 @@ fn shown(info: &ScheduleInfo) -> String {
             what.push_str(&format!("; {} before it were missed", run.missed));
         }
         if run.by_hand {
-            what.push_str("; by hand");
+            what.push_str("; started by an operator");
         }
-        said.push_str(&format!("  {head}  {}: {what}\n", when(run.due, info.now)));
+        text.push_str(&format!("  {head}  {}: {what}\n", when(run.due, info.now)));
     }
-    said
+    text
 }
 
 fn as_json(info: &ScheduleInfo) -> Value {

@@ -1,4 +1,4 @@
-//! `durable serve`: the dashboard and the HTTP API.
+//! `durable serve`: serves the dashboard and the HTTP API.
 
 use std::{net::SocketAddr, path::PathBuf, pin::pin};
 
@@ -15,35 +15,37 @@ use crate::{
     table::{print, print_json},
 };
 
-/// Where it listens unless told otherwise: nobody but this machine reaches it.
+/// The default address. It is reachable only from this machine.
 pub(crate) const LISTEN: &str = "127.0.0.1:7070";
 
-/// The environment, not an argument: every user of a machine can read an argument.
+/// The tokens are read from the environment, because every user of a machine can read command line
+/// arguments.
 const TOKEN: &str = "DURABLE_TOKEN";
 const READ_TOKEN: &str = "DURABLE_READ_TOKEN";
 
 /// Serve the dashboard and the HTTP API, until Ctrl-C
 ///
-/// On a loopback address whoever reaches it may do everything, unless DURABLE_TOKEN (or --token-file) sets a token. Any other
-/// address needs one. DURABLE_READ_TOKEN (or --read-token-file) sets a second one that may only look.
+/// On a loopback address every client may do everything, unless DURABLE_TOKEN (or --token-file)
+/// sets a token. Every other address needs a token. DURABLE_READ_TOKEN (or --read-token-file) sets
+/// a second token that may only read.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where to listen
+    /// The address to listen on
     #[arg(long, value_name = "ADDRESS:PORT", default_value = LISTEN)]
     listen: SocketAddr,
-    /// A name that it is reached by, besides localhost and addresses in numbers (may be given more than once)
+    /// An accepted host name, besides localhost and IP addresses (may be repeated)
     #[arg(long = "host", value_name = "NAME")]
     hosts: Vec<String>,
-    /// A file with the token for all acts
+    /// A file with the token for all actions
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// A file with the token that may only look
+    /// A file with the token that may only read
     #[arg(long, value_name = "FILE")]
     read_token_file: Option<PathBuf>,
-    /// It is served over TLS, by a proxy: the session's cookie then goes nowhere else
+    /// A proxy serves the dashboard over TLS: set the Secure attribute of the session cookie
     #[arg(long)]
     behind_tls: bool,
-    /// A name to show in the corner
+    /// A title to show in the corner of the pages
     #[arg(long, value_name = "TEXT")]
     title: Option<String>,
     #[command(flatten)]
@@ -62,7 +64,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     }
     let listener = TcpListener::bind(args.listen).await.with_context(|| {
         format!(
-            "cannot listen on {} (another port: --listen 127.0.0.1:0)",
+            "cannot listen on {} (for any free port: --listen 127.0.0.1:0)",
             args.listen
         )
     })?;
@@ -72,7 +74,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         print_json(&json!({"address": address}))?;
     } else {
         print(format!("dashboard: {address}"))?;
-        eprintln!("the API is described at {address}api/v1/openapi.json; Ctrl-C ends it");
+        eprintln!("API description: {address}api/v1/openapi.json; press Ctrl-C to stop");
     }
     tokio::select! {
         served = serve(listener, client, access, options) => served,
@@ -80,7 +82,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     }
 }
 
-/// Serve, until this is dropped.
+/// Serves until the future is dropped.
 pub(crate) async fn serve(
     listener: TcpListener,
     client: Client,
@@ -91,7 +93,7 @@ pub(crate) async fn serve(
     listen::serve(listener, router, listen::Bounds::default()).await
 }
 
-/// Where a browser finds it.
+/// Returns the URL for a browser.
 pub(crate) fn address(listener: &TcpListener) -> anyhow::Result<String> {
     Ok(format!("http://{}/", listener.local_addr()?))
 }
@@ -104,12 +106,12 @@ fn access(args: &Args) -> anyhow::Result<Access> {
             .map_err(|error| Usage::new(error.to_string()))?),
         (None, Some(_)) => {
             bail!(Usage::new(format!(
-                "a token that may only look needs one for all acts beside it: set {TOKEN}"
+                "a read-only token requires a token for all actions: set {TOKEN} as well"
             )))
         }
         (None, None) if args.listen.ip().is_loopback() => Ok(Access::only_local(user())),
         (None, None) => bail!(Usage::new(format!(
-            "{} can be reached from elsewhere, so it needs a token: set {TOKEN} (openssl rand -hex 24 makes one), or pass --token-file",
+            "{} can be reached from other machines, so it needs a token: set {TOKEN} (`openssl rand -hex 24` creates one), or pass --token-file",
             args.listen
         ))),
     }
@@ -124,9 +126,9 @@ fn token(file: Option<&PathBuf>, variable: &str) -> anyhow::Result<Option<String
         None => std::env::var(variable).ok(),
     };
     match text.map(|text| text.trim().to_owned()) {
-        // An empty file is a mistake; an empty variable is one that is not set.
+        // An empty file is an error. An empty variable counts as not set.
         Some(text) if text.is_empty() && file.is_some() => {
-            bail!(Usage::new("the file with the token is empty"))
+            bail!(Usage::new("the token file is empty"))
         }
         Some(text) if text.is_empty() => Ok(None),
         text => Ok(text),

@@ -1,4 +1,4 @@
-//! `durable show`: everything about one instance.
+//! `durable show`: shows one instance.
 
 use std::fmt::Display;
 
@@ -14,16 +14,16 @@ use crate::{
     timeline::{Before, Timeline},
 };
 
-/// Show one instance: where it stands, its times, its state, and what happened to it
+/// Show one instance: its step and status, its times, its state, and its history
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Its number, as `durable ls` shows it
+    /// The id of the instance, as `durable ls` shows it
     #[arg(value_name = "ID")]
     id: i64,
-    /// How many lines of its story
+    /// The number of history entries
     #[arg(long, value_name = "LINES", default_value_t = 20, value_parser = clap::value_parser!(u16).range(0..=999))]
     story: u16,
-    /// Only what happened before this: where an earlier page ended
+    /// Only history before this cursor, as printed below the previous page
     #[arg(long, value_name = "COMMITS.CLAIMS")]
     before: Option<Before>,
     #[command(flatten)]
@@ -40,20 +40,20 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     let inspect = database.client().await?.inspect();
     let Some(row) = inspect.show(id).await? else {
         bail!(
-            "there is no instance {id} in the schema {}: it never was, or it settled long ago and was collected (`durable ls` lists what is there)",
+            "there is no instance {id} in the schema {}: it never existed, or it settled and its retention is over (`durable ls` lists the instances)",
             database.schema
         );
     };
     let relations = inspect.relations(id).await?;
-    let story = Timeline::read(&inspect, id, before, story.into()).await?;
+    let history = Timeline::read(&inspect, id, before, story.into()).await?;
     if json {
-        print_json(&whole(&row, &relations, &story)?)
+        print_json(&whole(&row, &relations, &history)?)
     } else {
-        print(for_people(&row, &relations) + &story.for_people(&row))
+        print(for_people(&row, &relations) + &history.for_people(&row))
     }
 }
 
-/// "2 paid, 1 noise".
+/// Formats counts as "2 paid, 1 noise".
 fn counted<N: Display>(counts: &[(N, i64)]) -> String {
     let counts: Vec<String> = counts
         .iter()
@@ -73,7 +73,7 @@ fn for_people(row: &Instance, relations: &Relations) -> String {
         (
             "attempt",
             format!(
-                "{} runs of this step before, {} of them failed",
+                "{} earlier runs of this step, {} of them failed",
                 row.attempt, row.failures
             ),
         ),
@@ -87,8 +87,8 @@ fn for_people(row: &Instance, relations: &Relations) -> String {
     lines.extend(row.lease_expires_at.map(|then| ("lease", time(then))));
     if row.crash_count > 0 {
         lines.push((
-            "deaths",
-            format!("{} processes died with it", row.crash_count),
+            "crashes",
+            format!("{} workers crashed while they ran it", row.crash_count),
         ));
     }
     if !row.tenant.is_empty() {
@@ -98,15 +98,15 @@ fn for_people(row: &Instance, relations: &Relations) -> String {
     lines.extend(
         row.lane_key
             .clone()
-            .map(|lane| ("lane", format!("{lane}, {}", stands(row)))),
+            .map(|lane| ("lane", format!("{lane}, {}", lane_state(row)))),
     );
     if let Some(key) = &row.partition_key {
-        let turn = if row.held_back {
-            ", held back: it is another's turn"
+        let waiting = if row.held_back {
+            ", waits for the partition"
         } else {
             ""
         };
-        lines.push(("partition", format!("{key}{turn}")));
+        lines.push(("partition", format!("{key}{waiting}")));
     }
     lines.extend(row.parent_id.map(|parent| ("parent", parent.to_string())));
     if let (Some(names), false) = (&row.awaits, row.status.is_terminal()) {
@@ -119,7 +119,7 @@ fn for_people(row: &Instance, relations: &Relations) -> String {
         let name = if row.status.is_terminal() {
             "undelivered"
         } else {
-            "letters"
+            "inbox"
         };
         lines.push((name, counted(&relations.letters)));
     }
@@ -153,7 +153,7 @@ fn for_people(row: &Instance, relations: &Relations) -> String {
     shown
 }
 
-/// The step it stands at. While it waits, that is the one to which the wait leads.
+/// Returns the step of the instance. During a wait, that is the step after the wait.
 fn step(row: &Instance) -> String {
     match row.status {
         Status::AwaitingSignal | Status::AwaitingChildren => {
@@ -163,21 +163,21 @@ fn step(row: &Instance) -> String {
     }
 }
 
-/// Where it stands in its lane.
-fn stands(row: &Instance) -> String {
-    let place = row
+/// Describes the position of the instance in its lane.
+fn lane_state(row: &Instance) -> String {
+    let position = row
         .lane_position
         .map_or_else(String::new, |position| format!(", position {position}"));
     match (row.is_lane_head(), row.in_lane) {
-        _ if row.blocks_its_lane() => format!("which stands still behind it{place}"),
-        (true, _) => format!("its head{place}"),
-        (_, true) => format!("behind its head{place}"),
+        _ if row.blocks_its_lane() => format!("which it blocks{position}"),
+        (true, _) => format!("its head{position}"),
+        (_, true) => format!("behind its head{position}"),
         _ if row.status.is_terminal() => "which it has left".to_owned(),
-        _ => "where it has no place yet".to_owned(),
+        _ => "awaiting placement".to_owned(),
     }
 }
 
-/// An instance for programs.
+/// An instance as JSON.
 #[derive(Debug, Serialize)]
 pub(crate) struct Whole {
     #[serde(flatten)]
@@ -187,11 +187,12 @@ pub(crate) struct Whole {
     result: Box<RawValue>,
 }
 
-/// The row and what hangs on it. Letters of a settled instance are undelivered.
-fn whole(row: &Instance, relations: &Relations, story: &Timeline) -> anyhow::Result<Whole> {
+/// Returns the instance with its inbox, children and history. Signals in the inbox of a settled
+/// instance are undelivered.
+fn whole(row: &Instance, relations: &Relations, history: &Timeline) -> anyhow::Result<Whole> {
     let mut whole = as_json(row)?;
     if let Value::Object(columns) = &mut whole.columns {
-        let letters = relations
+        let signals = relations
             .letters
             .iter()
             .map(|(name, count)| (name.clone(), json!(count)));
@@ -204,19 +205,20 @@ fn whole(row: &Instance, relations: &Relations, story: &Timeline) -> anyhow::Res
         } else {
             "letters"
         };
-        columns.insert(name.to_owned(), Value::Object(letters.collect()));
+        columns.insert(name.to_owned(), Value::Object(signals.collect()));
         columns.insert("children".to_owned(), Value::Object(children.collect()));
-        columns.insert("story".to_owned(), story.as_json());
-        columns.insert("story_before".to_owned(), story.older().into());
+        columns.insert("story".to_owned(), history.as_json());
+        columns.insert("story_before".to_owned(), history.older().into());
     }
     Ok(whole)
 }
 
-/// The row, by the names of its columns. What is JSON in it is passed on as it stands, number for number.
+/// Returns the instance by the names of its columns. JSON columns are copied verbatim, so numbers
+/// keep their exact digits.
 pub(crate) fn as_json(row: &Instance) -> anyhow::Result<Whole> {
     let body = |text: &Option<String>| -> anyhow::Result<Box<RawValue>> {
         RawValue::from_string(text.clone().unwrap_or_else(|| "null".to_owned()))
-            .context("the row holds broken JSON")
+            .context("the row contains invalid JSON")
     };
     let columns = json!({
         "id": row.id, "machine": row.fsm, "version": row.fsm_version, "step": row.step, "status": row.status.name(),

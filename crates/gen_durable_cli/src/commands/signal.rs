@@ -1,4 +1,4 @@
-//! `durable signal`: tell an instance something.
+//! `durable signal`: sends a signal to an instance.
 
 use gen_durable::{Address, Anyone, Client, Search, Status};
 use serde_json::json;
@@ -10,16 +10,17 @@ use crate::{
     text::safe,
 };
 
-/// Tell an instance something: `durable signal 42 paid '{"cents": 990}'`
+/// Send a signal to an instance: `durable signal 42 paid '{"cents": 990}'`
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "durable signal [OPTIONS] <ID|--key KEY> <NAME> [PAYLOAD]")]
 pub(crate) struct Args {
-    /// The instance (left out with --key), the signal's name, and its payload as JSON (null unless given)
+    /// The id of the instance (omitted with --key), the name of the signal, and its payload as JSON
+    /// (default: null)
     #[arg(value_name = "ID NAME PAYLOAD", num_args = 1..=3, required = true, allow_negative_numbers = true)]
     words: Vec<String>,
     #[command(flatten)]
     whom: Whom,
-    /// However often it is sent with this key, the instance is told once
+    /// Deliver at most one signal with this key to the instance, however often it is sent
     #[arg(long, value_name = "KEY")]
     once: Option<String>,
     #[command(flatten)]
@@ -41,13 +42,13 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     let (name, payload, more) = (words.next(), words.next(), words.next());
     let (Some(name), None) = (name, more) else {
         return Err(Usage::new(
-            "a signal needs an instance (its id, or --key), its name, and at most a payload",
+            "a signal needs an instance (its id, or --key), a name, and at most one payload",
         )
         .into());
     };
     let to = whom
         .address(id)
-        .ok_or_else(|| Usage::new("which instance? Give its id, or --key KEY"))?;
+        .ok_or_else(|| Usage::new("no instance given: pass its id, or --key KEY"))?;
     let payload = payload.unwrap_or_else(|| "null".to_owned());
     let client = database
         .client_for("signal", format!("{}: {name}", named(&to)))
@@ -69,13 +70,14 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     }
     let name = safe(&name);
     print(if is_new {
-        format!("{name} is delivered")
+        format!("{name} was delivered")
     } else {
-        format!("{name} was delivered before: nothing is done")
+        format!("{name} was already delivered with this --once key: it was not delivered again")
     })
 }
 
-/// The signals that the instance waits for. `None`: it does not wait for one, or there is no such instance.
+/// Returns the signals that the instance waits for. `None` if it waits for no signal or does not
+/// exist.
 async fn awaited(client: &Client, to: &Anyone) -> anyhow::Result<Option<Vec<String>>> {
     let inspect = client.inspect();
     let id = match to {
@@ -104,7 +106,7 @@ async fn awaited(client: &Client, to: &Anyone) -> anyhow::Result<Option<Vec<Stri
 fn number(word: &str) -> Result<i64, Usage> {
     word.parse().map_err(|_| {
         Usage::new(format!(
-            "{word:?} is not the id of an instance (by its key: --key KEY)"
+            "{word:?} is not the id of an instance (to select it by key, pass --key KEY)"
         ))
     })
 }

@@ -1,4 +1,4 @@
-//! `durable timers`: what falls due next, what is overdue, and how much in the next hour.
+//! `durable timers`: shows the next timers, overdue timers, and a forecast for the next hour.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,22 +11,22 @@ use crate::{
     text::{relative, thousands},
 };
 
-/// The forecast: so far ahead, in so many parts.
+/// The period of the forecast and the number of its intervals.
 const AHEAD: Duration = Duration::from_secs(3600);
 const PARTS: usize = 12;
-/// The longest bar, in characters.
+/// The maximum length of a bar in characters.
 const BAR_WIDTH: usize = 50;
 
-/// Show what falls due: sleeps, deadlines of waits, what repeats beside them, schedules
+/// Show pending timers: sleeps, deadlines of waits, repeating timers of waits, and schedules
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
     act: Option<Act>,
-    /// Only those whose time has passed
+    /// Only overdue timers
     #[arg(long)]
     overdue: bool,
-    /// At most this many, up to 1000
+    /// Maximum number of rows, up to 1000
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000))]
     limit: u16,
     #[command(flatten)]
@@ -35,9 +35,9 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Act {
-    /// Cancel what repeats beside a wait, this occurrence and all that would follow
+    /// Cancel a repeating timer of a wait: this occurrence and all later ones
     Cancel {
-        /// The timer's number, from the list
+        /// The id of the timer, from the list
         id: i64,
         #[command(flatten)]
         database: Database,
@@ -53,12 +53,12 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         if json {
             return print_json(&json!({"id": id, "cancelled": cancelled}));
         }
-        let said = if cancelled {
-            "is cancelled"
+        let result = if cancelled {
+            "was cancelled"
         } else {
-            "has ended before: too late"
+            "was not cancelled: too late, it has already ended"
         };
-        return print(format!("timer {id} {said}"));
+        return print(format!("timer {id} {result}"));
     }
     let timers = args.database.client().await?.timers();
     let limit = usize::from(args.limit);
@@ -71,25 +71,25 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     if json {
         return print_json(&as_json(&due, &forecast));
     }
-    let mut said = String::new();
+    let mut shown = String::new();
     if due.is_empty() {
-        said.push_str(if args.overdue {
-            "nothing is overdue\n"
+        shown.push_str(if args.overdue {
+            "no timer is overdue\n"
         } else {
-            "nothing falls due\n"
+            "no timers are pending\n"
         });
     } else {
-        said.push_str(&table(&due).to_string());
+        shown.push_str(&table(&due).to_string());
     }
     if !args.overdue {
-        said.push_str(&histogram(&forecast));
+        shown.push_str(&histogram(&forecast));
     }
-    print(said)
+    print(shown)
 }
 
 fn table(due: &[TimerInfo]) -> Rows {
     let mut rows =
-        Rows::new(["timer", "kind", "due", "instance", "what", "cycle", ""]).right([0, 3]);
+        Rows::new(["timer", "kind", "due", "instance", "target", "cycle", ""]).right([0, 3]);
     for timer in due {
         let what = match (&timer.schedule, &timer.step) {
             (Some(schedule), _) => schedule.clone(),
@@ -114,7 +114,7 @@ fn table(due: &[TimerInfo]) -> Rows {
     rows
 }
 
-/// Bars, one for every five minutes.
+/// Returns one bar for each interval of five minutes.
 fn histogram(forecast: &[Forecast]) -> String {
     let mut counts: BTreeMap<usize, i64> = (0..PARTS).map(|part| (part, 0)).collect();
     for part in forecast {
@@ -122,23 +122,23 @@ fn histogram(forecast: &[Forecast]) -> String {
     }
     let total: i64 = counts.values().sum();
     let most = counts.values().copied().max().unwrap_or_default();
-    let mut said = format!("\nin the next hour: {}\n", thousands(total));
+    let mut shown = format!("\nin the next hour: {}\n", thousands(total));
     if most == 0 {
-        return said;
+        return shown;
     }
     let minutes = AHEAD.as_secs() as usize / 60 / PARTS;
     for (part, count) in counts {
-        // What is not nothing shows.
+        // Round up, so that every count above zero gets a bar.
         let width = (count as f64 / most as f64 * BAR_WIDTH as f64).ceil() as usize;
         let bar = "█".repeat(width);
-        said.push_str(&format!(
+        shown.push_str(&format!(
             "{:>3}–{:<3} min {bar} {}\n",
             part * minutes,
             (part + 1) * minutes,
             thousands(count)
         ));
     }
-    said
+    shown
 }
 
 fn as_json(due: &[TimerInfo], forecast: &[Forecast]) -> Value {
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_histogram_of_nothing_says_so() {
+    fn a_histogram_without_timers_shows_zero() {
         assert_eq!(histogram(&[]), "\nin the next hour: 0\n");
     }
 }

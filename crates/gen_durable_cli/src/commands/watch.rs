@@ -1,18 +1,19 @@
-//! `--watch`: the same look again and again.
+//! `--watch`: repeats a command that only reads.
 
 use std::{io::IsTerminal, pin::pin, process::ExitCode, time::Duration};
 
 use super::asked_to_end;
 use crate::{Command, connect::Usage, table::print_raw};
 
-/// Clear the screen, and begin at its top.
+/// Clears the screen and moves the cursor to the top.
 const CLEAR: &str = "\x1b[2J\x1b[H";
 
-/// Run it, wait, run it again: until somebody asks for the end. A look that fails ends it.
+/// Runs the command, waits and repeats, until the process is asked to end. Ends with the first
+/// error.
 pub(crate) async fn run<F, Fut>(
     seconds: u64,
     command: &Command,
-    look: F,
+    command_run: F,
 ) -> anyhow::Result<ExitCode>
 where
     F: Fn() -> Fut,
@@ -24,7 +25,7 @@ where
         Audit(_) | Ls(_) | Show(_) | Explain(_) | Queues(_) | Workers(_) | Doctor(_)
     ) {
         return Err(Usage::new(
-            "--watch is for commands that only look: ls, show, explain, queues, workers, audit, doctor",
+            "--watch works only with commands that only read: ls, show, explain, queues, workers, audit, doctor",
         )
         .into());
     }
@@ -33,12 +34,13 @@ where
         if std::io::stdout().is_terminal() {
             print_raw(CLEAR)?;
         }
-        look().await?;
+        command_run().await?;
         tokio::select! {
             () = tokio::time::sleep(Duration::from_secs(seconds)) => {}
             ended = &mut end => {
                 ended?;
-                // Whoever watched has seen it: that there was something to see is no error of the command's.
+                // The exit code of `doctor` for findings does not apply here: the operator has
+                // ended the watch.
                 return Ok(ExitCode::SUCCESS);
             }
         }

@@ -1,14 +1,14 @@
-//! Which instance a command means: by its number, or by its business key.
+//! Selects the instance of a command by its id or by its key.
 
 use gen_durable::{Address, Anyone, Id};
 
-/// An instance.
+/// The instance with a key.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Whom {
-    /// Whoever holds this business key, in place of an id
+    /// The key of the instance, in place of its id
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
-    /// The tenant that the key belongs to
+    /// The tenant of the key
     #[arg(long, value_name = "NAME", requires = "key", default_value = "")]
     tenant: String,
 }
@@ -18,7 +18,7 @@ impl Whom {
         self.key.is_some()
     }
 
-    /// By key where one was given, else by this id.
+    /// Returns the address by key if a key was given, else by this id.
     pub(crate) fn address(self, id: Option<i64>) -> Option<Anyone> {
         match (self.key, id) {
             (Some(key), _) => Some(Address::Key {
@@ -31,7 +31,7 @@ impl Whom {
     }
 }
 
-/// For the record.
+/// Describes the address for the audit log.
 pub(crate) fn named(to: &Anyone) -> String {
     match to {
         Address::Id(id) => format!("instance {}", id.raw()),

@@ -1,4 +1,4 @@
-//! `durable workers`: the processes that run steps.
+//! `durable workers`: lists the worker processes.
 
 use gen_durable::Timestamp;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::{
     text::relative,
 };
 
-/// List the processes that run steps
+/// List the worker processes
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -34,22 +34,22 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     let now = Timestamp::now();
     let mut rows = Rows::new(["host", "pid", "started", "lease", "queues", "machines"]).right([1]);
     for worker in workers {
-        let ends = relative(worker.lease_expires_at, now);
+        let expiry = relative(worker.lease_expires_at, now);
         rows.add([
             worker.host,
             worker.pid.to_string(),
             relative(worker.started_at, now),
             if worker.alive {
-                format!("ends {ends}")
+                format!("expires {expiry}")
             } else {
-                format!("ended {ends}: it is dead")
+                format!("expired {expiry}")
             },
             worker.queues.join(" "),
             worker.machines.join(" "),
         ]);
     }
     if rows.is_empty() {
-        print("no process runs steps here")
+        print("no worker is registered in this schema")
     } else {
         print(rows)
     }

@@ -1,4 +1,4 @@
-//! What became of everything, read back from the database: the demo believes nothing else.
+//! Computes the result of the demo from the database only.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,19 +7,19 @@ use serde::Serialize;
 
 use super::{ledger::Ledger, order, order::Order, receipt, receipt::Receipt};
 
-/// The largest page that `Inspect::list` gives.
+/// The maximum page size of `Inspect::list`.
 const PAGE: usize = 200;
 
-/// The sums of the whole demo.
+/// The totals of the demo.
 #[derive(Debug, Serialize)]
 pub(crate) struct Books {
-    /// Orders whose enqueue was acknowledged, and receipts that stand in the ledger.
+    /// Orders with an acknowledged enqueue, and receipts in the ledger.
     pub(crate) enqueued: usize,
-    /// Of these: settled, well or badly.
+    /// Of these: settled as done, failed or cancelled.
     pub(crate) settled: usize,
-    /// Of these: settled as failed.
+    /// Of these: settled without success.
     pub(crate) failed: usize,
-    /// Enqueued and not settled, or shipped and not charged.
+    /// Enqueued but not settled, or shipped but not charged.
     pub(crate) lost: usize,
     /// Charges in the ledger.
     pub(crate) charges: usize,
@@ -28,23 +28,23 @@ pub(crate) struct Books {
     pub(crate) machines: Vec<Sums>,
 }
 
-/// The sums of one machine.
+/// The totals of one machine.
 #[derive(Debug, Serialize)]
 pub(crate) struct Sums {
     pub(crate) machine: &'static str,
     pub(crate) enqueued: usize,
     pub(crate) done: usize,
     pub(crate) failed: usize,
-    /// Runs of a step that failed and were tried again.
+    /// Failed runs of a step that were retried.
     pub(crate) retried: i64,
     /// Committed steps.
     pub(crate) steps: i64,
-    /// From the enqueue to the end, in seconds.
+    /// Seconds from the enqueue to the settlement.
     pub(crate) p50_seconds: f64,
     pub(crate) p99_seconds: f64,
 }
 
-/// Read the whole story. `orders` are the ids that an enqueue has answered.
+/// Reads the totals. `orders` are the ids of all acknowledged enqueues.
 pub(crate) async fn read(
     client: &Client,
     ledger: &Ledger,
@@ -91,7 +91,7 @@ pub(crate) async fn read(
     })
 }
 
-/// Every instance of a machine, by id, a page at a time.
+/// Reads all instances of a machine by id, one page at a time.
 async fn all(inspect: &Inspect, machine: &str) -> anyhow::Result<HashMap<i64, Instance>> {
     let mut rows = HashMap::new();
     let mut before = None;
@@ -112,7 +112,7 @@ async fn all(inspect: &Inspect, machine: &str) -> anyhow::Result<HashMap<i64, In
     }
 }
 
-/// What became of the instances with these ids, which must be there.
+/// Computes the totals of the instances with these ids. All of them must exist.
 fn sum(
     machine: &'static str,
     ids: &[i64],

@@ -1,4 +1,5 @@
-//! A worker is killed, another takes its place, and what the dead one held comes back.
+//! Kills a worker, starts another one, and waits until the claims of the killed worker are
+//! released.
 
 use std::{
     collections::HashMap,
@@ -10,25 +11,26 @@ use gen_durable::{Client, Filter, Status};
 use super::{progress::Progress, staff::Staff};
 use crate::text::span;
 
-/// How often, and how many times, we look for a worker that is in the middle of something.
-const LOOK: Duration = Duration::from_millis(10);
-const LOOKS: usize = 50;
-/// A commit that the dead worker had sent may still arrive; then its count is final.
-const LAST_WORD: Duration = Duration::from_millis(50);
+/// The interval and the maximum number of polls for a worker that has claimed instances.
+const POLL: Duration = Duration::from_millis(10);
+const POLLS: usize = 50;
+/// A commit that the killed worker had already sent may still arrive. After this time the number of
+/// its claims is final.
+const LAST_COMMIT: Duration = Duration::from_millis(50);
 
-/// The death of a worker.
+/// A killed worker.
 #[derive(Debug)]
 pub(crate) struct Death {
     /// Its id in the table of workers.
     worker: String,
     at: Instant,
-    /// How many instances it took with it.
+    /// The number of instances that it had claimed.
     pub(crate) held: usize,
-    /// Whether they are back.
-    back: bool,
+    /// Whether these claims have been released.
+    released: bool,
 }
 
-/// Kill the worker that is busiest, by SIGKILL, and start another.
+/// Kills the worker with the most claims by SIGKILL, and starts another one.
 pub(crate) async fn kill_one(
     client: &Client,
     staff: &mut Staff,
@@ -43,52 +45,52 @@ pub(crate) async fn kill_one(
         .filter(|(_, pid)| staff.pids().contains(pid))
         .collect();
     let mut held = HashMap::new();
-    for _ in 0..LOOKS {
+    for _ in 0..POLLS {
         held = held_by_worker(client).await?;
         if held.keys().any(|worker| pids.contains_key(worker)) {
             break;
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL).await;
     }
     let busiest = pids
         .iter()
         .max_by_key(|(worker, _)| held.get(*worker).copied().unwrap_or_default());
     let Some((worker, pid)) = busiest else {
-        anyhow::bail!("no worker is left to be killed");
+        anyhow::bail!("there is no worker to kill");
     };
     staff.kill(*pid)?;
     let at = Instant::now();
-    tokio::time::sleep(LAST_WORD).await;
+    tokio::time::sleep(LAST_COMMIT).await;
     let held = held_by_worker(client)
         .await?
         .get(worker)
         .copied()
         .unwrap_or_default();
     progress.say(&format!(
-        "kill -9 {pid}: a worker is gone, in the middle of {held} instances"
+        "kill -9 {pid}: killed a worker with {held} running instances"
     ));
-    let successor = staff.hire()?;
-    progress.say(&format!("worker {successor} takes its place"));
+    let replacement = staff.start_worker()?;
+    progress.say(&format!("worker {replacement} replaces it"));
     Ok(Death {
         worker: worker.clone(),
         at,
         held,
-        back: held == 0,
+        released: held == 0,
     })
 }
 
 impl Death {
-    /// Are they back yet?
-    pub(crate) async fn look(
+    /// Checks whether the claims of the killed worker have been released, and reports it once.
+    pub(crate) async fn poll(
         &mut self,
         client: &Client,
         progress: &Progress,
     ) -> anyhow::Result<()> {
-        if !self.back && !held_by_worker(client).await?.contains_key(&self.worker) {
-            self.back = true;
+        if !self.released && !held_by_worker(client).await?.contains_key(&self.worker) {
+            self.released = true;
             let after = span(self.at.elapsed().as_secs_f64());
             progress.say(&format!(
-                "its lease ran out: the {} go on elsewhere, {after} after the kill",
+                "its lease expired: the {} instances continue on other workers, {after} after the kill",
                 self.held
             ));
         }
@@ -96,7 +98,7 @@ impl Death {
     }
 }
 
-/// How many instances each worker holds (of the newest 200 that are held).
+/// Returns the number of claimed instances of each worker (of the newest 200 that are claimed).
 async fn held_by_worker(client: &Client) -> anyhow::Result<HashMap<String, usize>> {
     let filter = Filter {
         status: Some(Status::Executing),

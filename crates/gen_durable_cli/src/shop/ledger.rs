@@ -1,27 +1,28 @@
-//! The shop's own table: who was charged. It has no unique key, so that a second charge would show.
+//! The shop's own table of charges. It has no unique key, so a second charge of an order would
+//! show.
 
 use gen_durable::{Context, Id, Machine, OrFatal, Pool, StepError, Tx};
 
 use super::{order::Order, receipt::Receipt};
 
-/// The ledger, in a schema of the shop's own beside the engine's.
+/// The ledger, in a schema of its own beside the schema of the engine.
 #[derive(Debug, Clone)]
 pub(crate) struct Ledger {
-    /// A name that we made ourselves: it may stand in SQL.
+    /// A name that this program has generated, so it needs no quoting in SQL.
     schema: String,
 }
 
-/// What the ledger says at the end.
+/// The content of the ledger at the end.
 #[derive(Debug, Default)]
 pub(crate) struct Entries {
-    /// One for each charge, repeated where an order was charged twice.
+    /// One order id per charge; an id is repeated if the order was charged twice.
     pub(crate) orders: Vec<i64>,
     /// The receipts that were enqueued with the charges.
     pub(crate) receipts: Vec<i64>,
 }
 
 impl Ledger {
-    /// The ledger that belongs to the engine's schema of this name.
+    /// Returns the ledger for the engine schema of this name.
     pub(crate) fn beside(engine_schema: &str) -> Ledger {
         Ledger {
             schema: format!("{engine_schema}_shop"),
@@ -48,7 +49,7 @@ impl Ledger {
         Ok(tx.commit().await?)
     }
 
-    /// Charge an order, if and only if the transaction commits.
+    /// Charges an order if and only if the transaction commits.
     pub(crate) async fn charge(
         &self,
         tx: &Tx,
@@ -66,8 +67,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Whether this is the first time that an instance meets this refusal. Whoever looks at a failed order and retries it sees it
-    /// succeed: by then the customer has topped up the card.
+    /// Returns whether this refusal happens to the instance for the first time. An order that
+    /// failed with a refusal therefore succeeds when an operator retries it.
     pub(crate) async fn first_time<M: Machine>(
         &self,
         cx: &Context<'_, M>,

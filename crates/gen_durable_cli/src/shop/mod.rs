@@ -1,5 +1,5 @@
-//! A small shop, to be watched: orders that are reserved, charged, packed and shipped, and a receipt for each charge.
-//! Its workers are processes of their own; one of them is killed.
+//! The shop of the demo: orders are reserved, charged, packed and shipped, and each charge has a
+//! receipt. Its workers are separate processes; the demo kills one of them.
 
 pub(crate) mod books;
 pub(crate) mod death;
@@ -23,21 +23,22 @@ use gen_durable::Client;
 
 use self::ledger::Ledger;
 
-/// What every step of the shop is handed.
+/// The application state of every step of the shop.
 #[derive(Debug)]
 pub(crate) struct Shop {
-    /// Receipts are enqueued through it, within the transaction that charges.
+    /// Enqueues the receipts, within the transaction of the charge.
     pub(crate) client: Client,
-    /// The shop's own table, in the same database.
+    /// The shop's own tables, in the same database.
     pub(crate) ledger: Ledger,
 }
 
-/// Fate, the same for every run of the demo: is this one of the `1 in n` to whom `what` happens?
+/// Returns whether `what` happens to this number, which it does to one number in `one_in`. The
+/// result is the same in every run of the demo.
 fn happens(what: &str, number: u64, one_in: u64) -> bool {
     roll(what, number).is_multiple_of(one_in.max(1))
 }
 
-/// How long the outside world takes to answer.
+/// Returns the simulated response time of an external service.
 fn a_moment(what: &str, number: u64, least_ms: u64, most_ms: u64) -> Duration {
     let spread = most_ms.saturating_sub(least_ms).max(1);
     Duration::from_millis(least_ms + roll(what, number) % spread)

@@ -1,4 +1,4 @@
-//! An order: a machine of four steps, some of which fail now and then.
+//! An order: a machine with four steps, some of which fail occasionally.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::{
 /// One order of the shop.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Order {
-    /// The customer's number of it: fate hangs on it.
+    /// The number of the order. It determines which failures the order meets.
     pub(crate) number: u64,
     pub(crate) cents: u64,
 }
@@ -34,7 +34,7 @@ pub(crate) enum Step {
 
 impl Machine for Order {
     const NAME: &'static str = "order";
-    /// The demo shows the whole thing: every commit is told.
+    /// The demo records every commit in the history.
     const STORY: Story = Story::All;
     type App = Shop;
     type Step = Step;
@@ -67,8 +67,8 @@ impl Machine for Order {
                 if cx.attempt < 2 && happens("the bank does not answer", self.number, 11) {
                     return Err("the bank does not answer".into());
                 }
-                // The charge, the receipt that follows from it, and the step to come are one commit: all or nothing,
-                // whichever process dies when.
+                // The charge, the receipt and the next step are one commit: all of them or none,
+                // even if a process crashes.
                 let mut tx = cx.begin().await?;
                 let receipt = Receipt {
                     order: cx.id,
@@ -83,7 +83,7 @@ impl Machine for Order {
                     .and_record(Charged { cents: self.cents })
                     .within(tx))
             }
-            // Nobody waits while it is packed: the timer is a row, not a process.
+            // No process waits while the order is packed: the timer is a row.
             Step::Pack => Ok(sleep(a_moment("pack", self.number, 200, 600)).then(Step::Ship)),
             Step::Ship => {
                 tokio::time::sleep(a_moment("ship", self.number, 20, 60)).await;
@@ -106,7 +106,8 @@ impl Machine for Order {
     }
 }
 
-/// The commits of a settled order without a retry: what it has more, it has of retries.
+/// Returns the number of commits of a settled order without retries. Every further commit is a
+/// retry.
 pub(crate) fn straight_steps(order: &Instance) -> i64 {
     match order.status {
         Status::Done => 4,

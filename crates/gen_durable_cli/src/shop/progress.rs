@@ -1,4 +1,4 @@
-//! What one sees meanwhile: bars where there is a terminal, a line a second where there is none.
+//! Shows the progress of the demo: bars on a terminal, otherwise one line per second.
 
 use std::{
     io::IsTerminal,
@@ -11,7 +11,7 @@ use crate::text::thousands;
 
 const LINE_EVERY: Duration = Duration::from_secs(1);
 
-/// How far a machine is.
+/// The progress of one machine.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Far {
     pub(crate) seen: u64,
@@ -25,7 +25,7 @@ impl Far {
     }
 }
 
-/// The demo's voice, on stderr.
+/// The progress output of the demo, on stderr.
 #[derive(Debug)]
 pub(crate) struct Progress {
     begun: Instant,
@@ -50,7 +50,7 @@ impl Progress {
         }
     }
 
-    /// The shop opens: from here on there is something to be far with.
+    /// Shows the progress bars from here on, if stderr is a terminal.
     pub(crate) fn open(&mut self, orders: u64) {
         self.last_line = Instant::now();
         if !std::io::stderr().is_terminal() {
@@ -75,7 +75,7 @@ impl Progress {
         });
     }
 
-    /// Something happened.
+    /// Prints a line with the elapsed time.
     pub(crate) fn say(&self, what: &str) {
         let line = format!("{:>6.1} s  {what}", self.begun.elapsed().as_secs_f64());
         match &self.bars {
@@ -84,17 +84,17 @@ impl Progress {
         }
     }
 
-    /// So far it is.
+    /// Shows the current progress.
     pub(crate) fn update(&mut self, orders: Far, receipts: Far) {
         if let Some(bars) = &self.bars {
             for (bar, far) in [(&bars.orders, orders), (&bars.receipts, receipts)] {
                 let under_way = far.seen.saturating_sub(far.settled());
                 let failed = if far.failed > 0 {
-                    format!("{} failed for good, ", far.failed)
+                    format!("{} failed permanently, ", far.failed)
                 } else {
                     String::new()
                 };
-                bar.set_message(format!("{failed}{under_way} under way"));
+                bar.set_message(format!("{failed}{under_way} in progress"));
                 bar.set_position(far.settled());
             }
             bars.receipts.set_length(receipts.seen);
@@ -110,7 +110,7 @@ impl Progress {
         }
     }
 
-    /// Leave the lines, take the bars away: the table comes next.
+    /// Removes the bars and keeps the lines: the summary table is printed next.
     pub(crate) fn close(&mut self) {
         if let Some(bars) = self.bars.take() {
             bars.orders.finish_and_clear();

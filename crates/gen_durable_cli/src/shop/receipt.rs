@@ -1,4 +1,4 @@
-//! The receipt of a charge: a job, in a queue of its own.
+//! The receipt of a charge: a job in a queue of its own.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Shop, a_moment, happens, order::Order};
 
-/// Mail waits for mail servers; it must not keep orders waiting.
+/// A separate queue, so that slow mail servers do not delay orders.
 pub(crate) const MAIL: Queue = Queue::new("mail");
 
 /// Mails the receipt of one charge.
@@ -29,7 +29,8 @@ impl Job for Receipt {
         if cx.attempt == 0 && happens("the mail server is away", number, 15) {
             return Err("the mail server is away".into());
         }
-        // A real mail server would be handed this key, and send what it is told twice only once.
+        // A real mail server would get this key, and send the mail only once if it receives the key
+        // twice.
         Ok(cx.idempotency_key())
     }
 
@@ -43,5 +44,5 @@ impl Job for Receipt {
     }
 }
 
-/// The commits of a receipt without a retry.
+/// The number of commits of a receipt without retries.
 pub(crate) const STRAIGHT_STEPS: i64 = 1;

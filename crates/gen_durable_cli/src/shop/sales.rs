@@ -1,4 +1,5 @@
-//! The shop's read model: orders by state, and revenue by hour. It follows from what the orders' steps record, and from nothing else.
+//! The read model of the shop: orders by state, and revenue by hour. It is built only from the
+//! events that the steps of the orders record.
 
 use gen_durable::{
     Client, Digest, Event, Events, OrFatal, Pool, Projecting, Projection, Recorded, SECOND,
@@ -6,7 +7,7 @@ use gen_durable::{
 };
 use serde::{Deserialize, Serialize};
 
-/// The bank has the money.
+/// The card was charged.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Charged {
     pub(crate) cents: u64,
@@ -15,14 +16,14 @@ impl Event for Charged {
     const NAME: &'static str = "order_charged";
 }
 
-/// The bank said no.
+/// The card was declined.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Declined;
 impl Event for Declined {
     const NAME: &'static str = "order_declined";
 }
 
-/// The parcel has left.
+/// The parcel was shipped.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Shipped {
     pub(crate) parcel: String,
@@ -31,7 +32,7 @@ impl Event for Shipped {
     const NAME: &'static str = "order_shipped";
 }
 
-/// All that the read model reads.
+/// The events of the read model.
 #[derive(Debug)]
 pub(crate) enum OrderEvent {
     Charged { cents: u64 },
@@ -52,7 +53,7 @@ impl Events for OrderEvent {
                 Events::decode(name, version, payload).map(|Shipped { .. }| OrderEvent::Shipped)
             }
             other => Err(fatal(format!(
-                "{other} is not for the read model of the sales"
+                "{other} is not an event of the sales projection"
             ))),
         }
     }
@@ -61,20 +62,20 @@ impl Events for OrderEvent {
 /// Orders by state, and revenue by hour.
 #[derive(Debug, Clone)]
 pub(crate) struct Sales {
-    /// A name that we made ourselves: it may stand in SQL.
+    /// A name that this program has generated, so it needs no quoting in SQL.
     schema: String,
 }
 
-/// What the read model says at the end.
+/// The content of the read model at the end.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Sold {
-    /// Events that it was made from.
+    /// The number of events that it was built from.
     pub(crate) events: i64,
-    /// Orders by their state.
+    /// The number of orders in each state.
     pub(crate) states: Vec<(String, i64)>,
-    /// By hour of the day.
+    /// Revenue in cents by hour.
     pub(crate) revenue: Vec<(String, i64)>,
-    /// Whether a rebuild from the log came to the same.
+    /// Whether a rebuild from the log has the same content.
     pub(crate) verified: bool,
 }
 
@@ -88,14 +89,14 @@ impl Sold {
 }
 
 impl Sales {
-    /// The read model that belongs to the engine's schema of this name.
+    /// Returns the read model for the engine schema of this name.
     pub(crate) fn beside(engine_schema: &str) -> Sales {
         Sales {
             schema: format!("{engine_schema}_shop"),
         }
     }
 
-    /// Its tables, in the schema of the ledger.
+    /// Creates its tables in the schema of the ledger.
     pub(crate) async fn make(&self, pool: &Pool) -> anyhow::Result<()> {
         let schema = &self.schema;
         let tx = pool.begin().await?;
@@ -107,7 +108,7 @@ impl Sales {
         Ok(tx.commit().await?)
     }
 
-    /// Read it when it has caught up, and have it verified.
+    /// Reads the read model after it has caught up, and verifies it.
     pub(crate) async fn read(&self, client: &Client) -> anyhow::Result<Sold> {
         let (schema, engine) = (&self.schema, client.pool().schema());
         client.events().place("").await?;
@@ -171,13 +172,14 @@ impl Projection for Sales {
             "insert into {schema}.revenue as r values ($1, $2, $3) on conflict (generation, hour) do update
              set cents = r.cents + excluded.cents"
         );
-        // Summed up before it is written: a statement for each state and each hour, not for each event.
+        // Sum up first: one statement per state and per hour, not per event.
         let mut states = std::collections::BTreeMap::<&str, i64>::new();
         let mut hours = std::collections::BTreeMap::<String, i64>::new();
         for row in batch {
             match &row.event {
                 OrderEvent::Charged { cents } => {
-                    // By the time of the event, never by a clock: a rebuild comes to the same.
+                    // Use the time of the event, never a clock, so that a rebuild gives the same
+                    // result.
                     let hour = row.at.strftime("%Y-%m-%d %H:00").to_string();
                     *hours.entry(hour).or_default() += i64::try_from(*cents).or_fatal()?;
                     *states.entry("charged").or_default() += 1;

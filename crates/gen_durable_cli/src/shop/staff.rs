@@ -1,4 +1,5 @@
-//! The worker processes, as their parent sees them: hired, killed, dismissed, and never left behind.
+//! The worker processes of the demo, managed by their parent: it starts, kills and shuts them down,
+//! and leaves none running.
 
 use std::{
     io::{BufRead, BufReader},
@@ -12,16 +13,18 @@ use anyhow::{Context, bail};
 
 use super::worker::{SCHEMA, URL};
 
-/// The hidden command by which this program starts itself as a worker.
+/// The hidden command with which this program starts itself as a worker.
 pub(crate) const WORKER_COMMAND: &str = "demo-worker";
 
-/// After this long a dismissed worker is killed. (It ends itself before that.)
-const PATIENCE: Duration = Duration::from_secs(8);
-const LOOK: Duration = Duration::from_millis(5);
-/// SIGINT, SIGKILL, SIGTERM: whoever watches may try it, too. (A crash has another number.)
+/// The time after which a worker that was asked to end is killed. (A worker exits earlier by
+/// itself.)
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(8);
+const POLL: Duration = Duration::from_millis(5);
+/// SIGINT, SIGKILL and SIGTERM: the user of the demo may kill workers too. (A crash has another
+/// signal number.)
 const KILLED_BY: [i32; 3] = [2, 9, 15];
 
-/// The workers at work.
+/// The running workers.
 #[derive(Debug)]
 pub(crate) struct Staff {
     url: String,
@@ -31,10 +34,11 @@ pub(crate) struct Staff {
 
 #[derive(Debug)]
 struct Worker {
-    /// Holds the worker's standard input: when it closes, the worker goes.
+    /// Holds the stdin of the worker: the worker ends when it is closed.
     process: Child,
-    /// The last thing it said, for the case that it ends unasked. Guarded for a moment, never over an await.
-    last_words: Arc<Mutex<String>>,
+    /// The last line of its stderr, for the error if it ends unexpectedly. The lock is never held
+    /// over an await.
+    last_line: Arc<Mutex<String>>,
 }
 
 impl Staff {
@@ -46,8 +50,8 @@ impl Staff {
         }
     }
 
-    /// Start one more worker process. Answers its process id.
-    pub(crate) fn hire(&mut self) -> anyhow::Result<u32> {
+    /// Starts another worker process. Returns its process id.
+    pub(crate) fn start_worker(&mut self) -> anyhow::Result<u32> {
         let program =
             std::env::current_exe().context("cannot find this program to start it again")?;
         let mut process = Command::new(&program)
@@ -57,19 +61,17 @@ impl Staff {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
-            // Ctrl-C in a terminal goes to a whole process group: the workers wait for us to dismiss them.
+            // Ctrl-C in a terminal signals a whole process group. In their own groups, the workers
+            // keep running until the parent shuts them down.
             .process_group(0)
             .spawn()
             .with_context(|| format!("cannot start {} as a worker", program.display()))?;
-        let last_words = Arc::default();
+        let last_line = Arc::default();
         if let Some(stderr) = process.stderr.take() {
-            listen(stderr, Arc::clone(&last_words));
+            read_stderr(stderr, Arc::clone(&last_line));
         }
         let pid = process.id();
-        self.workers.push(Worker {
-            process,
-            last_words,
-        });
+        self.workers.push(Worker { process, last_line });
         Ok(pid)
     }
 
@@ -80,7 +82,8 @@ impl Staff {
             .collect()
     }
 
-    /// SIGKILL: nothing of the worker's own runs after this. Answers whether there was such a worker.
+    /// Kills a worker with SIGKILL, so that it cannot clean up. Returns whether there was such a
+    /// worker.
     pub(crate) fn kill(&mut self, pid: u32) -> anyhow::Result<bool> {
         let Some(at) = self
             .workers
@@ -98,7 +101,8 @@ impl Staff {
         Ok(true)
     }
 
-    /// Workers that somebody else has killed, and an error if one has ended by itself.
+    /// Removes and returns the workers that were killed from outside. Returns an error if a worker
+    /// has ended by itself.
     pub(crate) fn find_killed(&mut self) -> anyhow::Result<Vec<u32>> {
         let mut killed = Vec::new();
         for worker in &mut self.workers {
@@ -109,14 +113,14 @@ impl Staff {
                 .signal()
                 .is_some_and(|signal| KILLED_BY.contains(&signal))
             {
-                let said = worker
-                    .last_words
+                let last_line = worker
+                    .last_line
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner);
                 bail!(
                     "worker {} ended by itself ({status}): {}",
                     worker.process.id(),
-                    said.trim()
+                    last_line.trim()
                 );
             }
             killed.push(worker.process.id());
@@ -126,24 +130,24 @@ impl Staff {
         Ok(killed)
     }
 
-    /// Let all of them finish what they are at and go; whoever does not is killed.
-    pub(crate) async fn dismiss(&mut self) {
+    /// Lets all workers finish their running steps and exit. Kills those that do not exit in time.
+    pub(crate) async fn shut_down(&mut self) {
         for worker in &mut self.workers {
             drop(worker.process.stdin.take());
         }
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
         while Instant::now() < deadline {
             self.workers
                 .retain_mut(|worker| matches!(worker.process.try_wait(), Ok(None)));
             if self.workers.is_empty() {
                 return;
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL).await;
         }
-        self.end();
+        self.kill_all();
     }
 
-    fn end(&mut self) {
+    fn kill_all(&mut self) {
         for mut worker in self.workers.drain(..) {
             let _ = worker.process.kill();
             let _ = worker.process.wait();
@@ -153,19 +157,19 @@ impl Staff {
 
 impl Drop for Staff {
     fn drop(&mut self) {
-        self.end();
+        self.kill_all();
     }
 }
 
-/// Read what a worker says, so that its pipe never fills; whoever set RUST_LOG wants to read it too.
-fn listen(stderr: ChildStderr, last_words: Arc<Mutex<String>>) {
-    let aloud = std::env::var_os("RUST_LOG").is_some();
+/// Reads the stderr of a worker, so that its pipe never fills up. Prints it if RUST_LOG is set.
+fn read_stderr(stderr: ChildStderr, last_line: Arc<Mutex<String>>) {
+    let print = std::env::var_os("RUST_LOG").is_some();
     std::thread::spawn(move || {
         for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-            if aloud {
+            if print {
                 eprintln!("{line}");
             }
-            *last_words.lock().unwrap_or_else(PoisonError::into_inner) = line;
+            *last_line.lock().unwrap_or_else(PoisonError::into_inner) = line;
         }
     });
 }

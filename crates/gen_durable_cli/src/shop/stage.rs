@@ -1,4 +1,5 @@
-//! Where the demo plays: a private Postgres that goes with it, or a schema of its own in the database that is given.
+//! The database of the demo: a private Postgres that is removed at the end, or a schema of its own
+//! in the database of DATABASE_URL.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -11,7 +12,7 @@ use crate::{
     connect::url_of_the_environment,
 };
 
-/// A database with the engine's schema and the shop's ledger in it.
+/// A database with the schema of the engine and the tables of the shop.
 #[derive(Debug)]
 pub(crate) struct Stage {
     pub(crate) url: String,
@@ -19,20 +20,20 @@ pub(crate) struct Stage {
     pub(crate) client: Client,
     pub(crate) ledger: Ledger,
     pub(crate) sales: Sales,
-    /// Where that is, in a line.
+    /// A one-line description of the database.
     pub(crate) about: String,
-    /// Ours alone, where no database was given.
+    /// The private Postgres, if DATABASE_URL is not set.
     cluster: Option<Cluster>,
 }
 
 impl Stage {
-    pub(crate) async fn set() -> anyhow::Result<Stage> {
+    pub(crate) async fn create() -> anyhow::Result<Stage> {
         let (url, cluster, about) = match url_of_the_environment() {
             Some(url) => (url, None, "the Postgres of DATABASE_URL".to_owned()),
             None => {
                 let cluster = start_postgres(|| Options::new().temporary()).await?;
                 let about = format!(
-                    "a private Postgres {} was started; it goes when we go",
+                    "started a private Postgres {}; it is removed at the end",
                     cluster.version()
                 );
                 (cluster.url(), Some(cluster), about)
@@ -51,7 +52,7 @@ impl Stage {
         let about = match cluster {
             Some(_) => about,
             None => {
-                format!("{about}, in a schema of our own ({schema}) that is dropped at the end")
+                format!("{about}, in a temporary schema ({schema}) that is dropped at the end")
             }
         };
         let stage = Stage {
@@ -70,14 +71,14 @@ impl Stage {
         match made {
             Ok(()) => Ok(stage),
             Err(error) => {
-                stage.strike().await?;
+                stage.remove().await?;
                 Err(error)
             }
         }
     }
 
-    /// Leave everything as it was found.
-    pub(crate) async fn strike(self) -> anyhow::Result<()> {
+    /// Stops the private Postgres, or drops the schemas.
+    pub(crate) async fn remove(self) -> anyhow::Result<()> {
         match self.cluster {
             Some(cluster) => stop_postgres(cluster).await,
             None => {

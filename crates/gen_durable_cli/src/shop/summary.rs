@@ -1,30 +1,31 @@
-//! How it ended: a table and two sentences for people, one object for programs.
+//! Prints the result of the demo: a table and a few sentences for people, or one JSON object for
+//! programs.
 
 use serde_json::json;
 
 use crate::{
-    commands::demo::Story,
+    commands::demo::DemoReport,
     table::{Rows, print, print_json},
     text::{span, thousands},
 };
 
-pub(crate) fn tell(story: &Story, json: bool) -> anyhow::Result<()> {
+pub(crate) fn print_report(report: &DemoReport, json: bool) -> anyhow::Result<()> {
     if json {
-        as_json(story)
+        as_json(report)
     } else {
-        for_people(story)
+        for_people(report)
     }
 }
 
-fn as_json(story: &Story) -> anyhow::Result<()> {
-    let Story {
+fn as_json(report: &DemoReport) -> anyhow::Result<()> {
+    let DemoReport {
         books,
         sold,
         kills,
         held,
         took,
         ..
-    } = story;
+    } = report;
     let steps: i64 = books.machines.iter().map(|sums| sums.steps).sum();
     print_json(&json!({
         "enqueued": books.enqueued,
@@ -43,20 +44,20 @@ fn as_json(story: &Story) -> anyhow::Result<()> {
             "orders": sold.states.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
             "revenue_cents": sold.revenue.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
             "verified": sold.verified,
-            "right": story.sold_is_right(),
+            "right": report.sold_is_right(),
         },
     }))
 }
 
-fn for_people(story: &Story) -> anyhow::Result<()> {
-    let Story {
+fn for_people(report: &DemoReport) -> anyhow::Result<()> {
+    let DemoReport {
         books,
         sold,
         kills,
         held,
         took,
         ..
-    } = story;
+    } = report;
     let seconds = took.as_secs_f64();
     let shipped = books.machines.first().map_or(0, |orders| orders.done);
     let mut rows = Rows::new([
@@ -86,17 +87,17 @@ fn for_people(story: &Story) -> anyhow::Result<()> {
     };
     let charged = match books.charged_twice {
         0 => format!(
-            "✓ nobody was charged twice: {} charges in the ledger, {} orders shipped",
+            "✓ no order was charged twice: {} charges in the ledger, {} orders shipped",
             n(books.charges),
             n(shipped)
         ),
         twice => format!("✗ CHARGED TWICE: {} of {}", n(twice), n(books.charges)),
     };
-    let right = story.sold_is_right();
+    let right = report.sold_is_right();
     let workers = if *kills == 1 { "worker" } else { "workers" };
-    let mut told = format!("\n{rows}\n {lost}\n {charged}\n");
-    told.push_str(&format!(
-        "   {kills} {workers} killed with SIGKILL, in the middle of {} instances\n",
+    let mut text = format!("\n{rows}\n {lost}\n {charged}\n");
+    text.push_str(&format!(
+        "   {kills} {workers} killed with SIGKILL, while running {} instances\n",
         n(*held)
     ));
     let states: Vec<String> = sold
@@ -109,23 +110,23 @@ fn for_people(story: &Story) -> anyhow::Result<()> {
         .iter()
         .map(|(hour, cents)| format!("{hour} {}.{:02}", thousands(cents / 100), cents % 100))
         .collect();
-    told.push_str(&format!(
+    text.push_str(&format!(
         " {} the read model of {} events {}: {}; revenue {}\n",
         if right { "✓" } else { "✗" },
         thousands(sold.events),
         if right {
-            "agrees, and a rebuild of it comes to the same"
+            "is correct, and a rebuild gives the same result"
         } else {
-            "DOES NOT AGREE"
+            "IS WRONG"
         },
         states.join(", "),
         revenue.join(", "),
     ));
     if books.failed > 0 {
-        told.push_str(&format!(
-            "   {} orders failed for good, as they should: card declined, out of stock\n",
+        text.push_str(&format!(
+            "   {} orders failed permanently, as intended: card declined, out of stock\n",
             n(books.failed)
         ));
     }
-    print(told)
+    print(text)
 }

@@ -1,5 +1,6 @@
-//! What is slower than orders: vans that deliver one parcel after the other, a customer who does not open, and what is done
-//! by the clock. So that there are lanes, timers and schedules to look at.
+//! Work that takes longer than orders: vans that deliver one parcel after the other, a customer
+//! that does not open the door, and jobs on a schedule. They give the dashboard lanes, timers and
+//! schedules to show.
 
 use gen_durable::{
     Context, Cycle, Error, HOUR, Job, Lane, MINUTE, Machine, Missed, Outcome, SECOND, Signal,
@@ -11,12 +12,13 @@ use super::Shop;
 
 const VANS: u64 = 3;
 const STOPS: u64 = 4;
-/// The van that waits at a door, the one that breaks down, and the one that is far away.
+/// The van that waits at a door, the van that breaks down, and the van that is far away.
 const AT_A_DOOR: u64 = 1;
 const BROKEN: u64 = 2;
 const FAR: u64 = 3;
 
-/// A stop of a van. A van is at one stop at a time, in order; when it breaks down, the others wait.
+/// One stop of a van. A van visits its stops one at a time and in order; when it breaks down, its
+/// other stops wait.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Delivery {
     pub(crate) van: u64,
@@ -41,7 +43,7 @@ impl Signal for Signed {
     type To = Delivery;
 }
 
-/// All stops of a day.
+/// Returns the stops of all vans.
 pub(crate) fn round() -> impl Iterator<Item = Delivery> {
     (1..=VANS).flat_map(|van| (1..=STOPS).map(move |stop| Delivery { van, stop }))
 }
@@ -82,7 +84,7 @@ impl Machine for Delivery {
     }
 }
 
-/// Something that is done by the clock.
+/// A job that runs on a schedule or a repeating timer.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Chore {
     pub(crate) what: String,
@@ -97,7 +99,7 @@ impl Job for Chore {
     }
 }
 
-/// What is done by the clock: names and cycles.
+/// Returns the names and cycles of the schedules.
 pub(crate) fn chores() -> Result<[(&'static str, Cycle); 2], Error> {
     let invoices = Cycle::cron("0 6 1 * *", "Europe/Madrid")?.missed(Missed::All);
     Ok([

@@ -1,4 +1,4 @@
-//! A worker process of the shop: an engine that runs until its parent lets go of it.
+//! A worker process of the shop: an engine that runs until its parent closes the worker's stdin.
 
 use std::{io::Read, time::Duration};
 
@@ -15,16 +15,18 @@ use super::{
     van::{self, Chore, Delivery},
 };
 
-/// Where the address of the database stands: the environment, since every user of a machine can read an argument.
+/// The environment variable with the URL of the database. It is not an argument, because every user
+/// of a machine can read arguments.
 pub(crate) const URL: &str = "DURABLE_DEMO_URL";
-/// And the engine's schema.
+/// The environment variable with the schema of the engine.
 pub(crate) const SCHEMA: &str = "DURABLE_DEMO_SCHEMA";
 
-/// How long running steps may take to end, and how long after that a worker may still be there.
+/// The time for running steps to end, and the time after which the process exits in any case.
 const DRAIN: Duration = Duration::from_secs(2);
-const LINGER: Duration = Duration::from_secs(5);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Short leases, so that what a killed worker held is back while one watches.
+/// Returns settings with a short lease, so that the claims of a killed worker are released while
+/// the demo runs.
 fn settings() -> Settings {
     Settings {
         lease: 3 * SECOND,
@@ -36,11 +38,11 @@ fn settings() -> Settings {
     }
 }
 
-/// Run steps until the standard input ends: the kernel ends it, however the parent dies.
+/// Runs steps until stdin is closed. The kernel closes it however the parent ends.
 pub(crate) async fn run() -> anyhow::Result<()> {
     let url = std::env::var(URL).context("this command is started by `durable demo`")?;
     let schema = std::env::var(SCHEMA).context("this command is started by `durable demo`")?;
-    let dismissed = watch_the_parent()?;
+    let parent_ended = watch_parent()?;
     let pool = Pool::connect_to(&url, &schema).await?;
     let shop = Shop {
         client: Client::new(pool.clone()),
@@ -61,21 +63,22 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         });
     }
     let engine = builder.build()?;
-    engine.run(async { drop(dismissed.await) }).await?;
+    engine.run(async { drop(parent_ended.await) }).await?;
     Ok(())
 }
 
-/// Resolves when the parent has let go. Without a database there may be no orderly end: then it comes anyway.
-fn watch_the_parent() -> anyhow::Result<oneshot::Receiver<()>> {
-    let (dismiss, dismissed) = oneshot::channel();
+/// Resolves when the parent has closed stdin. Without a database the engine may not be able to shut
+/// down, so the process then exits after a timeout.
+fn watch_parent() -> anyhow::Result<oneshot::Receiver<()>> {
+    let (ended, parent_ended) = oneshot::channel();
     std::thread::Builder::new()
         .name("parent".into())
         .spawn(move || {
-            let mut nothing = [0_u8; 64];
-            while matches!(std::io::stdin().read(&mut nothing), Ok(count) if count > 0) {}
-            drop(dismiss);
-            std::thread::sleep(LINGER);
+            let mut buffer = [0_u8; 64];
+            while matches!(std::io::stdin().read(&mut buffer), Ok(count) if count > 0) {}
+            drop(ended);
+            std::thread::sleep(EXIT_TIMEOUT);
             std::process::exit(1);
         })?;
-    Ok(dismissed)
+    Ok(parent_ended)
 }

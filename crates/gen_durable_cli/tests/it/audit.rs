@@ -1,14 +1,14 @@
-//! `durable audit`: acts from the command line are recorded like those of a dashboard.
+//! `durable audit`: actions of commands are recorded like those of a dashboard.
 
 use serde_json::json;
 
-use super::{Place, stderr, stdout};
+use super::{TestSchema, stderr, stdout};
 
 #[tokio::test]
-async fn what_is_done_by_commands_is_recorded_with_who_did_it_and_how_it_went() {
-    let (place, _) = Place::migrated().await;
-    assert!(stdout(&place.run(&["audit"])).contains("nobody has done anything"));
-    place.json(&[
+async fn commands_are_recorded_with_their_actor_and_outcome() {
+    let (db, _) = TestSchema::migrated().await;
+    assert!(stdout(&db.run(&["audit"])).contains("no actions are recorded"));
+    db.json(&[
         "enqueue",
         "note",
         "--state",
@@ -16,22 +16,22 @@ async fn what_is_done_by_commands_is_recorded_with_who_did_it_and_how_it_went() 
         "--key",
         "k",
     ]);
-    place.json(&["cancel", "1", "--reason", "a mistake"]);
-    let refused = place.run(&["signal", "1", "go", r#"{"password": "hunter2"}"#]);
+    db.json(&["cancel", "1", "--reason", "a mistake"]);
+    let refused = db.run(&["signal", "1", "go", r#"{"password": "hunter2"}"#]);
     assert_eq!(refused.status.code(), Some(1), "{}", stderr(&refused));
-    place.json(&["pause", "mail"]);
-    // Looks are no acts, and neither is a command that is not understood.
-    place.json(&["ls"]);
-    assert_eq!(place.run(&["cancel"]).status.code(), Some(2));
-    let acts = place.json(&["audit"]);
-    let said: Vec<_> = acts
+    db.json(&["pause", "mail"]);
+    // Commands that only read are not recorded, and neither are commands with invalid usage.
+    db.json(&["ls"]);
+    assert_eq!(db.run(&["cancel"]).status.code(), Some(2));
+    let acts = db.json(&["audit"]);
+    let recorded: Vec<_> = acts
         .as_array()
         .unwrap()
         .iter()
         .map(|act| (&act["act"], &act["subject"], &act["went_well"]))
         .collect();
     assert_eq!(
-        said,
+        recorded,
         [
             (&json!("pause"), &json!("queue mail"), &json!(true)),
             (&json!("signal"), &json!("instance 1: go"), &json!(false)),
@@ -43,15 +43,15 @@ async fn what_is_done_by_commands_is_recorded_with_who_did_it_and_how_it_went() 
         acts.to_string().contains("\"via\":\"command\"") && !acts.to_string().contains("hunter2"),
         "{acts}"
     );
-    let page = place.json(&["audit", "--limit", "1", "--before", "4"]);
+    let page = db.json(&["audit", "--limit", "1", "--before", "4"]);
     assert_eq!(
         (page.as_array().unwrap().len(), &page[0]["id"]),
         (1, &json!(3))
     );
-    let table = stdout(&place.run(&["audit", "--limit", "2"]));
+    let table = stdout(&db.run(&["audit", "--limit", "2"]));
     assert!(
         table.contains("queue mail") && table.contains("more: --before 3"),
         "{table}"
     );
-    assert_eq!(place.run(&["audit", "--limit", "0"]).status.code(), Some(2));
+    assert_eq!(db.run(&["audit", "--limit", "0"]).status.code(), Some(2));
 }

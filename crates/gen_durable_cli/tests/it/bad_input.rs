@@ -1,9 +1,10 @@
-//! What is not understood or not there: an error that says what to do, and an exit code that says which kind.
+//! Invalid or missing input: the error contains the remedy, and the exit code shows the kind of
+//! error.
 
-use super::{Place, durable, stderr};
+use super::{TestSchema, durable, stderr};
 
 #[test]
-fn a_word_that_is_not_understood_is_exit_code_2() {
+fn invalid_arguments_exit_with_code_2() {
     for arguments in [
         vec!["ls", "--status", "asleep"],
         vec!["ls", "--limit", "0"],
@@ -36,7 +37,7 @@ fn a_word_that_is_not_understood_is_exit_code_2() {
 }
 
 #[test]
-fn without_a_database_it_is_said_how_to_name_one() {
+fn a_missing_database_url_is_an_error_that_names_the_variable() {
     for command in ["ls", "queues", "workers", "doctor"] {
         let output = durable()
             .arg(command)
@@ -53,7 +54,7 @@ fn without_a_database_it_is_said_how_to_name_one() {
 }
 
 #[test]
-fn a_database_that_is_away_or_an_address_that_is_none_is_an_error() {
+fn an_unreachable_database_and_an_invalid_url_are_errors() {
     for (url, says) in [
         ("postgres://localhost:1/x?sslmode=disable", "reach"),
         ("postgres://u@h:port/x", "connection string"),
@@ -82,17 +83,17 @@ fn a_password_is_never_shown() {
             .env("DATABASE_URL", url)
             .output()
             .unwrap();
-        let said = [output.stdout.clone(), output.stderr.clone()].concat();
+        let output = [output.stdout.clone(), output.stderr.clone()].concat();
         assert!(
-            !String::from_utf8(said).unwrap().contains("hush-hush"),
+            !String::from_utf8(output).unwrap().contains("hush-hush"),
             "{arguments:?}"
         );
     }
 }
 
 #[tokio::test]
-async fn an_instance_that_is_not_there_and_names_that_cannot_be_are_errors() {
-    let (place, _) = Place::migrated().await;
+async fn a_missing_instance_and_invalid_names_are_errors() {
+    let (db, _) = TestSchema::migrated().await;
     for (arguments, says) in [
         (vec!["show", "42"], "no instance 42"),
         (vec!["pause", ""], "queue"),
@@ -103,7 +104,7 @@ async fn an_instance_that_is_not_there_and_names_that_cannot_be_are_errors() {
             "name of a role",
         ),
     ] {
-        let output = place.run(&arguments);
+        let output = db.run(&arguments);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");
         assert!(
             stderr(&output).contains(says),
@@ -113,7 +114,7 @@ async fn an_instance_that_is_not_there_and_names_that_cannot_be_are_errors() {
     }
     let output = durable()
         .args(["ls", "--schema", "Not A Name"])
-        .env("DATABASE_URL", &place.url)
+        .env("DATABASE_URL", &db.url)
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
@@ -125,7 +126,7 @@ async fn an_instance_that_is_not_there_and_names_that_cannot_be_are_errors() {
 }
 
 #[test]
-fn without_postgres_the_demo_says_what_to_do() {
+fn a_demo_without_postgres_is_an_error_with_the_remedy() {
     let output = durable()
         .args(["demo", "--seconds", "1"])
         .env("PG_BIN", "/nowhere")

@@ -1,4 +1,4 @@
-//! The demo, played for real: a worker is killed, nothing is lost, nothing is left behind.
+//! The demo, run for real: a worker is killed, nothing is lost, and nothing is left behind.
 
 use std::{
     io::{BufRead, BufReader},
@@ -41,7 +41,7 @@ fn the_demo_on_a_postgres_of_its_own_kills_a_worker_and_loses_nothing() {
 }
 
 #[tokio::test]
-async fn the_demo_in_a_database_that_is_given_leaves_it_as_it_was() {
+async fn the_demo_on_a_given_database_drops_its_schema() {
     let url = gen_durable_postgres::shared().unwrap().url();
     let output = durable()
         .args(["demo", "--seconds", "1", "--instances", "7"])
@@ -58,10 +58,11 @@ async fn the_demo_in_a_database_that_is_given_leaves_it_as_it_was() {
         .await
         .unwrap();
     tokio::spawn(connection);
-    // Other demos may run here: only the schema that this one named must be gone.
+    // Other demos may run in this database: only the schema that this demo has printed must be
+    // gone.
     let error = stderr(&output);
     let schema = error
-        .split("schema of our own (")
+        .split("temporary schema (")
         .nth(1)
         .and_then(|rest| rest.split(')').next())
         .unwrap();
@@ -77,7 +78,7 @@ async fn the_demo_in_a_database_that_is_given_leaves_it_as_it_was() {
 }
 
 #[test]
-fn when_the_demo_is_killed_its_workers_do_not_outlive_it() {
+fn workers_of_a_killed_demo_end() {
     let mut demo = Playing::start();
     demo.process.kill().unwrap();
     demo.process.wait().unwrap();
@@ -85,7 +86,7 @@ fn when_the_demo_is_killed_its_workers_do_not_outlive_it() {
 }
 
 #[test]
-fn when_the_demo_is_asked_to_end_it_stops_everything() {
+fn an_interrupted_demo_stops_its_workers() {
     let mut demo = Playing::start();
     let pid = demo.process.id().to_string();
     assert!(
@@ -100,12 +101,12 @@ fn when_the_demo_is_asked_to_end_it_stops_everything() {
     gone(&demo.workers);
 }
 
-/// A demo with its workers up.
+/// A running demo with its workers started.
 struct Playing {
     process: Child,
     workers: Vec<u32>,
-    /// Kept open, so that the demo can go on talking.
-    _said: std::io::Lines<BufReader<std::process::ChildStderr>>,
+    /// Kept open, so that the demo can keep writing to its stderr.
+    _stderr: std::io::Lines<BufReader<std::process::ChildStderr>>,
 }
 
 impl Playing {
@@ -116,8 +117,8 @@ impl Playing {
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
         let mut process = command.spawn().unwrap();
-        let mut said = BufReader::new(process.stderr.take().unwrap()).lines();
-        let workers = said
+        let mut stderr = BufReader::new(process.stderr.take().unwrap()).lines();
+        let workers = stderr
             .by_ref()
             .map_while(Result::ok)
             .map(|line| workers_named(&line))
@@ -125,7 +126,7 @@ impl Playing {
         Playing {
             process,
             workers: workers.expect("the demo ended early"),
-            _said: said,
+            _stderr: stderr,
         }
     }
 }
@@ -157,7 +158,7 @@ fn gone(workers: &[u32]) {
     }
 }
 
-/// Whether this process lives and is a worker: a number may be given again.
+/// Returns whether this process runs and is a worker: the process id may have been reused.
 fn is_a_worker(pid: u32) -> bool {
     let ps = Command::new("ps")
         .args(["-o", "stat=,args=", "-p", &pid.to_string()])
@@ -167,13 +168,13 @@ fn is_a_worker(pid: u32) -> bool {
     line.contains("demo-worker") && !line.trim_start().starts_with('Z')
 }
 
-fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> T {
+fn wait_for<T>(mut probe: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = probe() {
             return found;
         }
-        assert!(Instant::now() < deadline, "waited in vain");
+        assert!(Instant::now() < deadline, "timed out waiting");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -183,7 +184,7 @@ fn last_line(text: &str) -> Value {
 }
 
 #[test]
-fn a_demo_that_stays_keeps_its_shop_and_its_dashboard_open_until_it_is_asked_to_end() {
+fn a_demo_that_stays_open_keeps_its_shop_and_dashboard_until_it_is_interrupted() {
     let mut command = durable();
     command.args([
         "demo",
@@ -210,19 +211,19 @@ fn a_demo_that_stays_keeps_its_shop_and_its_dashboard_open_until_it_is_asked_to_
         said.push('\n');
         line.contains("The shop stays open")
     });
-    assert!(stays, "it did not stay: {said}");
+    assert!(stays, "the demo did not stay open: {said}");
     let address = said
         .split("dashboard: http://")
         .nth(1)
         .and_then(|rest| rest.split('/').next())
         .unwrap();
-    // Its read model is to be seen, and a live worker follows it.
+    // The dashboard shows the read model, and a live worker has registered the projection.
     wait_for(|| {
         let (status, body) = ask(address, "GET", "/api/v1/projections/sales", None);
         let answer: Value = serde_json::from_str(&body).ok()?;
         (status == 200 && answer["projections"][0]["served"] == true).then_some(())
     });
-    // Orders still come in.
+    // Orders are still enqueued.
     let newest = || -> Option<i64> {
         let (_, body) = ask(address, "GET", "/api/v1/instances?limit=1", None);
         serde_json::from_str::<Value>(&body).ok()?["instances"][0]["id"]
@@ -237,7 +238,7 @@ fn a_demo_that_stays_keeps_its_shop_and_its_dashboard_open_until_it_is_asked_to_
     gone(&workers_named(&said));
 }
 
-/// A process that does not outlive its test.
+/// A process that is killed at the end of its test.
 struct Ends(Child);
 
 impl Drop for Ends {

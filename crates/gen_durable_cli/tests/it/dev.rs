@@ -1,4 +1,4 @@
-//! A private Postgres to develop against: kept, and gone when it is told to go.
+//! A private Postgres for development: it keeps its data, and stops when it is asked to.
 
 use std::{
     io::{BufRead, BufReader},
@@ -11,10 +11,10 @@ use serde_json::Value;
 use super::{durable, stderr};
 
 #[test]
-fn what_was_in_the_database_is_there_again_the_next_time() {
+fn dev_keeps_its_data_between_runs() {
     let dir = std::env::temp_dir().join(format!("durable-dev-{}", std::process::id()));
     let mut first = Dev::start(&dir);
-    // The address is what the other commands need, and the schema is there.
+    // The printed URL works for the other commands, and the schema is migrated.
     let output = durable()
         .args(["pause", "mail"])
         .env("DATABASE_URL", &first.url)
@@ -60,12 +60,12 @@ impl Dev {
         let line = BufReader::new(process.stdout.take().unwrap())
             .lines()
             .next()
-            .expect("it ended early")
+            .expect("durable dev ended before it was ready")
             .unwrap();
-        let told: Value = serde_json::from_str(&line).unwrap();
+        let printed: Value = serde_json::from_str(&line).unwrap();
         Dev {
             process,
-            url: told["database_url"].as_str().unwrap().to_owned(),
+            url: printed["database_url"].as_str().unwrap().to_owned(),
         }
     }
 

@@ -1,8 +1,8 @@
-//! What the doctor finds in lanes, schedules and projections.
+//! The findings of `durable doctor` in lanes, schedules and projections.
 
 use gen_durable::Client;
 
-use super::{Place, stdout};
+use super::{TestSchema, stdout};
 
 async fn sql(client: &Client, text: &str) {
     let tx = client.pool().begin().await.unwrap();
@@ -12,9 +12,9 @@ async fn sql(client: &Client, text: &str) {
     tx.commit().await.unwrap();
 }
 
-/// What it finds, and that it says so by its exit code.
-fn findings(place: &Place) -> Vec<String> {
-    let output = place.run(&["doctor", "--json"]);
+/// Returns the findings, and checks that the exit code agrees with them.
+fn findings(db: &TestSchema) -> Vec<String> {
+    let output = db.run(&["doctor", "--json"]);
     let report: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
     let findings: Vec<String> = serde_json::from_value(report["findings"].clone()).unwrap();
     assert_eq!(
@@ -25,8 +25,8 @@ fn findings(place: &Place) -> Vec<String> {
     findings
 }
 
-fn finds(place: &Place, what: &str) {
-    let found = findings(place);
+fn finds(db: &TestSchema, what: &str) {
+    let found = findings(db);
     assert!(
         found.iter().any(|finding| finding.contains(what)),
         "{what}: {found:#?}"
@@ -34,10 +34,10 @@ fn finds(place: &Place, what: &str) {
 }
 
 #[tokio::test]
-async fn a_lane_that_stands_still_is_found() {
-    let (place, client) = Place::migrated().await;
+async fn a_blocked_lane_is_a_finding() {
+    let (db, client) = TestSchema::migrated().await;
     for _ in 0..2 {
-        place.json(&[
+        db.json(&[
             "enqueue",
             "deploy",
             "--state",
@@ -54,35 +54,35 @@ async fn a_lane_that_stands_still_is_found() {
     )
     .await;
     finds(
-        &place,
-        "the lane server:7 stands still behind one that failed, with 2 in it",
+        &db,
+        "the lane server:7 is blocked by a failed instance, with 2 instances in it",
     );
-    place.json(&["lanes", "skip", "server:7"]);
+    db.json(&["lanes", "skip", "server:7"]);
     assert!(
-        !findings(&place)
+        !findings(&db)
             .iter()
             .any(|finding| finding.contains("the lane")),
-        "it goes on"
+        "the lane is no longer blocked"
     );
 }
 
 #[tokio::test]
-async fn a_schedule_that_nobody_registers_or_that_cannot_start_is_found() {
-    let (place, client) = Place::migrated().await;
+async fn a_schedule_without_a_worker_or_with_a_start_error_is_a_finding() {
+    let (db, client) = TestSchema::migrated().await;
     sql(
         &client,
         "insert into S.schedules (name, cycle, missed, code_cycle, code_missed, anchor_at)
          values ('nightly', '30 2 * * * [UTC]', 'latest', '30 2 * * * [UTC]', 'latest', S.clock())",
     )
     .await;
-    finds(&place, "no live worker registers the schedule nightly");
+    finds(&db, "no live worker registers the schedule nightly");
     sql(
         &client,
         "update S.schedules set last_error = 'its job is unknown'",
     )
     .await;
     finds(
-        &place,
+        &db,
         "the schedule nightly cannot be started: its job is unknown",
     );
     sql(
@@ -91,37 +91,37 @@ async fn a_schedule_that_nobody_registers_or_that_cannot_start_is_found() {
     )
     .await;
     assert_eq!(
-        findings(&place),
+        findings(&db),
         Vec::<String>::new(),
-        "who paused it knows"
+        "a paused schedule is no finding"
     );
 }
 
 #[tokio::test]
-async fn a_projection_that_has_halted_or_that_nobody_registers_is_found() {
-    let (place, client) = Place::migrated().await;
+async fn a_halted_projection_and_one_without_a_worker_are_findings() {
+    let (db, client) = TestSchema::migrated().await;
     client.events().place("acme").await.unwrap();
     sql(&client, "select S.record('acme', 'sold', '1')").await;
     client.events().place("acme").await.unwrap();
     sql(
         &client,
         "insert into S.projections (tenant, projection, version, status, last_error)
-         values ('acme', 'till', 1, 'halted', 'nobody sells that')",
+         values ('acme', 'till', 1, 'halted', 'unknown article')",
     )
     .await;
     finds(
-        &place,
-        "the projection till of \"acme\" is halted at 0 of 1: nobody sells that",
+        &db,
+        "the projection till of \"acme\" is halted at 0 of 1: unknown article",
     );
-    finds(&place, "no live worker registers the projection till");
+    finds(&db, "no live worker registers the projection till");
     sql(
         &client,
         "update S.projections set status = 'running', position = 1",
     )
     .await;
     assert_eq!(
-        findings(&place),
+        findings(&db),
         Vec::<String>::new(),
-        "it is up to date, and there is nothing to do"
+        "a projection without lag is no finding"
     );
 }

@@ -1,12 +1,12 @@
-//! ls, show, queues, pause, resume, workers, doctor.
+//! The commands ls, show, queues, pause, resume, workers and doctor.
 
-use super::{Place, note, stderr, stdout};
+use super::{TestSchema, note, stderr, stdout};
 
 #[tokio::test]
-async fn what_is_enqueued_is_listed_the_newest_first_and_page_by_page() {
-    let (place, client) = Place::migrated().await;
+async fn instances_are_listed_newest_first_in_pages() {
+    let (db, client) = TestSchema::migrated().await;
     client.enqueue_all(["a", "b", "c"].map(note)).await.unwrap();
-    let all = place.json(&["ls"]);
+    let all = db.json(&["ls"]);
     let ids: Vec<i64> = all
         .as_array()
         .unwrap()
@@ -16,33 +16,29 @@ async fn what_is_enqueued_is_listed_the_newest_first_and_page_by_page() {
     assert_eq!(ids, [3, 2, 1]);
     assert_eq!(all[0]["state"]["text"], "c");
     assert_eq!(
-        place.json(&["ls", "--limit", "1", "--before", "3"])[0]["id"],
+        db.json(&["ls", "--limit", "1", "--before", "3"])[0]["id"],
         2
     );
     assert_eq!(
-        place.json(&["ls", "--machine", "nothing"]),
+        db.json(&["ls", "--machine", "nothing"]),
         serde_json::json!([])
     );
+    assert_eq!(db.json(&["ls", "--status", "done"]), serde_json::json!([]));
     assert_eq!(
-        place.json(&["ls", "--status", "done"]),
-        serde_json::json!([])
-    );
-    assert_eq!(
-        place
-            .json(&["ls", "--status", "runnable", "--queue", "default"])
+        db.json(&["ls", "--status", "runnable", "--queue", "default"])
             .as_array()
             .unwrap()
             .len(),
         3
     );
-    let page = stdout(&place.run(&["ls", "--limit", "2"]));
-    assert!(page.contains("older ones: --before 2"), "{page}");
+    let page = stdout(&db.run(&["ls", "--limit", "2"]));
+    assert!(page.contains("older: --before 2"), "{page}");
     assert!(page.contains("runnable") && page.contains("note"), "{page}");
 }
 
 #[tokio::test]
-async fn an_instance_is_shown_whole() {
-    let (place, client) = Place::migrated().await;
+async fn show_displays_all_columns_of_an_instance() {
+    let (db, client) = TestSchema::migrated().await;
     let id = client
         .enqueue(note("hello"))
         .priority(-3)
@@ -50,7 +46,7 @@ async fn an_instance_is_shown_whole() {
         .await
         .unwrap()
         .id;
-    let shown = stdout(&place.run(&["show", &id.to_string()]));
+    let shown = stdout(&db.run(&["show", &id.to_string()]));
     for part in [
         "instance 1",
         "note v1",
@@ -61,7 +57,7 @@ async fn an_instance_is_shown_whole() {
     ] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
-    let json = place.json(&["show", "1"]);
+    let json = db.json(&["show", "1"]);
     assert_eq!(
         (&json["tenant"], &json["state"]["text"]),
         (&"acme".into(), &"hello".into())
@@ -71,7 +67,7 @@ async fn an_instance_is_shown_whole() {
 
 #[tokio::test]
 async fn an_escape_sequence_in_a_state_or_an_error_does_not_reach_the_terminal() {
-    let (place, client) = Place::migrated().await;
+    let (db, client) = TestSchema::migrated().await;
     let evil = "\u{1b}[2J\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}\u{7f}";
     client
         .enqueue(note(evil))
@@ -81,7 +77,7 @@ async fn an_escape_sequence_in_a_state_or_an_error_does_not_reach_the_terminal()
     let tx = client.pool().begin().await.unwrap();
     let update = format!(
         "update {}.instances set last_error = $1, fsm = $1, queue = $1, step = $1",
-        place.schema
+        db.schema
     );
     tx.execute(&update, &[&evil]).await.unwrap();
     tx.commit().await.unwrap();
@@ -99,7 +95,7 @@ async fn an_escape_sequence_in_a_state_or_an_error_does_not_reach_the_terminal()
         .iter()
         .flat_map(|c| [(*c).to_owned(), format!("{c} --json")])
     {
-        let output = place.run(&command.split(' ').collect::<Vec<_>>());
+        let output = db.run(&command.split(' ').collect::<Vec<_>>());
         assert_eq!(stderr(&output), "", "{command}");
         let text = stdout(&output);
         let bad = text
@@ -107,19 +103,19 @@ async fn an_escape_sequence_in_a_state_or_an_error_does_not_reach_the_terminal()
             .find(|c| (c.is_control() && *c != '\n') || *c == '\u{202e}');
         assert_eq!(bad, None, "{command:?}: {text:?}");
     }
-    // A program still gets what was there.
-    assert_eq!(place.json(&["show", "1"])["state"]["text"], evil);
+    // The JSON output still has the original value.
+    assert_eq!(db.json(&["show", "1"])["state"]["text"], evil);
 }
 
 #[tokio::test]
-async fn a_number_larger_than_any_integer_is_shown_digit_for_digit() {
-    let (place, client) = Place::migrated().await;
+async fn a_number_larger_than_any_integer_keeps_all_its_digits() {
+    let (db, client) = TestSchema::migrated().await;
     client.enqueue(note("x")).await.unwrap();
     let digits = "123456789012345678901234567890";
     let tx = client.pool().begin().await.unwrap();
     tx.batch_execute(&format!(
         "update {}.instances set state = '{{\"n\": {digits}}}'",
-        place.schema
+        db.schema
     ))
     .await
     .unwrap();
@@ -129,35 +125,35 @@ async fn a_number_larger_than_any_integer_is_shown_digit_for_digit() {
         vec!["show", "1", "--json"],
         vec!["ls", "--json"],
     ] {
-        let text = stdout(&place.run(&command));
+        let text = stdout(&db.run(&command));
         assert!(text.contains(digits), "{command:?}: {text}");
     }
 }
 
 #[tokio::test]
 async fn a_queue_is_paused_and_resumed() {
-    let (place, client) = Place::migrated().await;
+    let (db, client) = TestSchema::migrated().await;
     client.enqueue(note("x")).await.unwrap();
-    assert_eq!(place.json(&["queues"])[0]["paused"], false);
-    assert_eq!(place.json(&["pause", "default"])["paused"], true);
-    let queues = place.json(&["queues"]);
+    assert_eq!(db.json(&["queues"])[0]["paused"], false);
+    assert_eq!(db.json(&["pause", "default"])["paused"], true);
+    let queues = db.json(&["queues"]);
     assert_eq!(
         (&queues[0]["paused"], &queues[0]["due"]),
         (&true.into(), &1.into())
     );
-    assert!(stdout(&place.run(&["queues"])).contains("paused"));
-    assert_eq!(place.json(&["resume", "default"])["was_paused"], true);
-    assert_eq!(place.json(&["resume", "default"])["was_paused"], false);
-    assert_eq!(place.json(&["queues"])[0]["paused"], false);
+    assert!(stdout(&db.run(&["queues"])).contains("paused"));
+    assert_eq!(db.json(&["resume", "default"])["was_paused"], true);
+    assert_eq!(db.json(&["resume", "default"])["was_paused"], false);
+    assert_eq!(db.json(&["queues"])[0]["paused"], false);
 }
 
 #[tokio::test]
-async fn the_doctor_is_content_with_an_empty_schema_and_not_with_work_that_nobody_can_run() {
-    let (place, client) = Place::migrated().await;
-    assert_eq!(place.json(&["workers"]), serde_json::json!([]));
-    assert_eq!(place.json(&["doctor"])["findings"], serde_json::json!([]));
+async fn the_doctor_has_no_findings_in_an_empty_schema_and_reports_instances_without_a_worker() {
+    let (db, client) = TestSchema::migrated().await;
+    assert_eq!(db.json(&["workers"]), serde_json::json!([]));
+    assert_eq!(db.json(&["doctor"])["findings"], serde_json::json!([]));
     client.enqueue(note("x")).await.unwrap();
-    let output = place.run(&["doctor"]);
+    let output = db.run(&["doctor"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(
         stdout(&output).contains("no live worker runs note v1"),

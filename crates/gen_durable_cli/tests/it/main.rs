@@ -1,4 +1,4 @@
-//! The command as a person or a script meets it: the real program, a real Postgres.
+//! The command as a user or a script calls it: the real program on a real Postgres.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod audit;
@@ -25,38 +25,38 @@ use gen_durable::{Client, Context, Job, Pool, StepError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// `durable`, without the address of whoever runs the tests.
+/// Returns the `durable` command without the environment variables of the developer.
 fn durable() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_durable"));
     command.env_remove("DATABASE_URL").env_remove("RUST_LOG");
     command
 }
 
-/// A schema of the test's own.
-struct Place {
+/// A schema for one test.
+struct TestSchema {
     url: String,
     schema: String,
 }
 
-impl Place {
-    /// Named, and not there yet.
-    fn new() -> Place {
+impl TestSchema {
+    /// Chooses a name. The schema does not exist yet.
+    fn new() -> TestSchema {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let url = gen_durable_postgres::shared().unwrap().url();
-        Place {
+        TestSchema {
             url,
             schema: format!("cli_{}", NEXT.fetch_add(1, Ordering::Relaxed)),
         }
     }
 
-    async fn migrated() -> (Place, Client) {
-        let place = Place::new();
-        let pool = Pool::connect_to(&place.url, &place.schema).await.unwrap();
+    async fn migrated() -> (TestSchema, Client) {
+        let db = TestSchema::new();
+        let pool = Pool::connect_to(&db.url, &db.schema).await.unwrap();
         pool.migrate().await.unwrap();
-        (place, Client::new(pool))
+        (db, Client::new(pool))
     }
 
-    /// Run a command there.
+    /// Runs a command on this schema.
     fn run(&self, arguments: &[&str]) -> Output {
         let mut command = durable();
         command
@@ -66,7 +66,7 @@ impl Place {
         command.output().unwrap()
     }
 
-    /// Run a command that must go well, and read the JSON that it says.
+    /// Runs a command that must succeed, and returns its JSON output.
     fn json(&self, arguments: &[&str]) -> Value {
         let output = self.run(&[arguments, &["--json"]].concat());
         assert!(
@@ -86,7 +86,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// A job that nobody runs: it is only looked at.
+/// A job that no worker runs: tests only inspect it.
 #[derive(Serialize, Deserialize)]
 struct Note {
     text: String,

@@ -1,12 +1,12 @@
-//! The schema up and down, and what is printed for other tools.
+//! Upgrades and downgrades of the schema, and the SQL that is printed for other tools.
 
-use super::{Place, durable, stderr, stdout};
+use super::{TestSchema, durable, stderr, stdout};
 
 #[test]
-fn the_schema_goes_up_and_down_and_leaves_nothing() {
-    let place = Place::new();
-    assert_eq!(place.json(&["migrate", "status"])["installed"], 0);
-    let output = place.run(&["ls"]);
+fn the_schema_is_upgraded_and_removed_completely() {
+    let db = TestSchema::new();
+    assert_eq!(db.json(&["migrate", "status"])["installed"], 0);
+    let output = db.run(&["ls"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(
         stderr(&output).contains("durable migrate up"),
@@ -15,31 +15,30 @@ fn the_schema_goes_up_and_down_and_leaves_nothing() {
     );
 
     assert_eq!(
-        place.json(&["migrate", "up", "--to", "1"])["applied"],
+        db.json(&["migrate", "up", "--to", "1"])["applied"],
         serde_json::json!([1])
     );
-    place.json(&["migrate", "up"]);
+    db.json(&["migrate", "up"]);
     assert_eq!(
-        place.json(&["migrate", "up"])["applied"],
+        db.json(&["migrate", "up"])["applied"],
         serde_json::json!([])
     );
-    let status = place.json(&["migrate", "status"]);
+    let status = db.json(&["migrate", "status"]);
     assert_eq!(status["installed"], status["current"]);
-    assert_eq!(place.json(&["ls"]), serde_json::json!([]));
+    assert_eq!(db.json(&["ls"]), serde_json::json!([]));
 
-    let refused = place.run(&["migrate", "down", "--to", "0"]);
+    let refused = db.run(&["migrate", "down", "--to", "0"]);
     assert_eq!(refused.status.code(), Some(2));
     assert!(stderr(&refused).contains("--yes"), "{}", stderr(&refused));
-    assert_ne!(place.json(&["migrate", "status"])["installed"], 0);
-    place.json(&["migrate", "down", "--to", "0", "--yes"]);
-    assert_eq!(place.json(&["migrate", "status"])["installed"], 0);
+    assert_ne!(db.json(&["migrate", "status"])["installed"], 0);
+    db.json(&["migrate", "down", "--to", "0", "--yes"]);
+    assert_eq!(db.json(&["migrate", "status"])["installed"], 0);
 }
 
 #[tokio::test]
-async fn a_migration_that_deletes_tables_names_them_and_waits_for_a_yes_and_for_the_workers_to_stop()
- {
-    let (place, client) = Place::migrated().await;
-    let refused = place.run(&["migrate", "down", "--to", "8"]);
+async fn a_downgrade_names_the_dropped_tables_and_needs_yes_and_no_live_workers() {
+    let (db, client) = TestSchema::migrated().await;
+    let refused = db.run(&["migrate", "down", "--to", "8"]);
     assert_eq!(refused.status.code(), Some(2));
     let message = stderr(&refused);
     assert!(
@@ -52,11 +51,11 @@ async fn a_migration_that_deletes_tables_names_them_and_waits_for_a_yes_and_for_
     let worker = format!(
         "insert into {}.workers (id, host, pid, queues, machines, lease_expires_at)
         values (gen_random_uuid(), 'here', 1, '{{default}}', '{{}}', now() + interval '1 minute')",
-        place.schema
+        db.schema
     );
     tx.batch_execute(&worker).await.unwrap();
     tx.commit().await.unwrap();
-    let refused = place.run(&["migrate", "down", "--to", "8", "--yes"]);
+    let refused = db.run(&["migrate", "down", "--to", "8", "--yes"]);
     assert_eq!(refused.status.code(), Some(1));
     assert!(
         stderr(&refused).contains("1 workers are running"),
@@ -64,21 +63,21 @@ async fn a_migration_that_deletes_tables_names_them_and_waits_for_a_yes_and_for_
         stderr(&refused)
     );
     assert_eq!(
-        place.json(&["migrate", "status"])["installed"],
-        place.json(&["migrate", "status"])["current"]
+        db.json(&["migrate", "status"])["installed"],
+        db.json(&["migrate", "status"])["current"]
     );
 
     let tx = client.pool().begin().await.unwrap();
-    tx.batch_execute(&format!("delete from {}.workers", place.schema))
+    tx.batch_execute(&format!("delete from {}.workers", db.schema))
         .await
         .unwrap();
     tx.commit().await.unwrap();
-    place.json(&["migrate", "down", "--to", "8", "--yes"]);
-    assert_eq!(place.json(&["migrate", "status"])["installed"], 8);
+    db.json(&["migrate", "down", "--to", "8", "--yes"]);
+    assert_eq!(db.json(&["migrate", "status"])["installed"], 8);
 }
 
 #[test]
-fn sql_is_printed_for_the_schema_that_is_named_and_without_a_database() {
+fn sql_is_printed_for_the_given_schema_without_a_database() {
     let print = |arguments: &[&str]| {
         let output = durable()
             .arg("migrate")
@@ -110,10 +109,10 @@ fn sql_is_printed_for_the_schema_that_is_named_and_without_a_database() {
 
 #[tokio::test]
 async fn rights_are_granted_to_roles_that_exist() {
-    let (place, client) = Place::migrated().await;
+    let (db, client) = TestSchema::migrated().await;
     let (runtime, reader) = (
-        format!("{}_runtime", place.schema),
-        format!("{}_reader", place.schema),
+        format!("{}_runtime", db.schema),
+        format!("{}_reader", db.schema),
     );
     let grant = [
         "migrate",
@@ -123,7 +122,7 @@ async fn rights_are_granted_to_roles_that_exist() {
         "--reader",
         &reader,
     ];
-    let output = place.run(&grant);
+    let output = db.run(&grant);
     assert_eq!(output.status.code(), Some(1));
     assert!(
         stderr(&output).contains("does not exist"),
@@ -135,11 +134,11 @@ async fn rights_are_granted_to_roles_that_exist() {
         .await
         .unwrap();
     tx.commit().await.unwrap();
-    assert_eq!(place.json(&grant)["runtime"], runtime.as_str());
+    assert_eq!(db.json(&grant)["runtime"], runtime.as_str());
     let tx = client.pool().begin().await.unwrap();
     let may = format!(
         "select has_table_privilege($1::text::name, '{}.instances', $2)",
-        place.schema
+        db.schema
     );
     let may_insert: bool = tx
         .query_one(&may, &[&runtime, &"insert"])

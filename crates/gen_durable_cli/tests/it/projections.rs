@@ -1,9 +1,9 @@
-//! `durable projections`, against a worker that has one registered.
+//! `durable projections` with a worker that has registered a projection.
 
 use gen_durable::{Digest, Engine, Event, Policy, Projecting, Projection, Recorded, StepError};
 use serde::{Deserialize, Serialize};
 
-use super::{Place, stderr, stdout};
+use super::{TestSchema, stderr, stdout};
 
 #[derive(Serialize, Deserialize)]
 struct Sold {
@@ -13,7 +13,7 @@ impl Event for Sold {
     const NAME: &'static str = "sold";
 }
 
-/// In several versions.
+/// A projection with the version as a parameter.
 struct Till<const V: u16>(String);
 impl<const V: u16> Projection for Till<V> {
     const NAME: &'static str = "till";
@@ -27,7 +27,7 @@ impl<const V: u16> Projection for Till<V> {
     ) -> Result<(), StepError> {
         for row in batch {
             if row.event.cents < 0 {
-                Err("nobody sells for less than nothing")?;
+                Err("a price must not be less than nothing")?;
             }
             let text = format!("insert into {}.till values ($1, $2, $3, $4)", self.0);
             cx.tx
@@ -61,18 +61,18 @@ impl<const V: u16> Projection for Till<V> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn projections_are_seen_rebuilt_verified_and_retried_from_the_command_line() {
-    let (place, client) = Place::migrated().await;
-    let none = place.run(&["projections"]);
+async fn projections_are_listed_rebuilt_verified_and_retried_from_the_command_line() {
+    let (db, client) = TestSchema::migrated().await;
+    let none = db.run(&["projections"]);
     assert!(
-        stdout(&none).contains("no projection has seen an event yet"),
+        stdout(&none).contains("no projection has processed an event yet"),
         "{}",
         stdout(&none)
     );
     let tx = client.pool().begin().await.unwrap();
     let table = format!(
         "create table {}.till (tenant text, generation int, position bigint, cents bigint)",
-        place.schema
+        db.schema
     );
     tx.batch_execute(&table).await.unwrap();
     tx.commit().await.unwrap();
@@ -83,7 +83,7 @@ async fn projections_are_seen_rebuilt_verified_and_retried_from_the_command_line
     let broken = client.record("broken", Sold { cents: -1 }).await.unwrap();
 
     let engine = Engine::builder(client.pool().clone(), ())
-        .project(Till::<1>(place.schema.clone()))
+        .project(Till::<1>(db.schema.clone()))
         .build()
         .unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -98,7 +98,7 @@ async fn projections_are_seen_rebuilt_verified_and_retried_from_the_command_line
         .unwrap_err();
     assert!(halted.to_string().contains("less than nothing"), "{halted}");
 
-    let list = place.json(&["projections"]);
+    let list = db.json(&["projections"]);
     assert_eq!(
         (&list[0]["tenant"], &list[0]["position"], &list[0]["lag"]),
         (&"acme".into(), &30.into(), &0.into())
@@ -107,20 +107,20 @@ async fn projections_are_seen_rebuilt_verified_and_retried_from_the_command_line
         (&list[1]["health"], &list[1]["lag"]),
         (&"halted".into(), &1.into())
     );
-    let table = stdout(&place.run(&["projections"]));
+    let table = stdout(&db.run(&["projections"]));
     assert!(
         table.contains("till v1")
             && table.contains("up to date")
             && table.contains("less than nothing"),
         "{table}"
     );
-    let failures = place.json(&["projections", "failures"]);
+    let failures = db.json(&["projections", "failures"]);
     assert_eq!(
         (&failures[0]["position"], &failures[0]["state"]),
         (&1.into(), &"halted".into())
     );
 
-    let verified = place.json(&[
+    let verified = db.json(&[
         "projections",
         "verify",
         "till",
@@ -136,7 +136,7 @@ async fn projections_are_seen_rebuilt_verified_and_retried_from_the_command_line
             .starts_with("equal at position 30"),
         "{verified}"
     );
-    let rebuilt = place.json(&[
+    let rebuilt = db.json(&[
         "projections",
         "rebuild",
         "till",
@@ -150,7 +150,7 @@ async fn projections_are_seen_rebuilt_verified_and_retried_from_the_command_line
         (&"done".into(), &"shadow".into()),
         "{rebuilt}"
     );
-    let again = place.json(&[
+    let again = db.json(&[
         "projections",
         "rebuild",
         "till",
@@ -161,7 +161,7 @@ async fn projections_are_seen_rebuilt_verified_and_retried_from_the_command_line
         "60",
     ]);
     assert_eq!(again[0]["status"], "done", "{again}");
-    let replayed = place.json(&[
+    let replayed = db.json(&[
         "projections",
         "replay",
         "till",
@@ -174,18 +174,17 @@ async fn projections_are_seen_rebuilt_verified_and_retried_from_the_command_line
     ]);
     assert_eq!(replayed[0]["status"], "done", "{replayed}");
     assert_eq!(
-        place
-            .json(&["projections", "runs", "--tenant", "acme"])
+        db.json(&["projections", "runs", "--tenant", "acme"])
             .as_array()
             .unwrap()
             .len(),
         4
     );
 
-    let tried = place.json(&["projections", "retry", "till", "--tenant", "broken"]);
+    let tried = db.json(&["projections", "retry", "till", "--tenant", "broken"]);
     assert_eq!(tried["tried_again"], 1);
     assert_eq!(
-        place.json(&[
+        db.json(&[
             "projections",
             "retry",
             "till",
@@ -195,32 +194,29 @@ async fn projections_are_seen_rebuilt_verified_and_retried_from_the_command_line
         ])["tried_again"],
         0
     );
-    assert_eq!(
-        place.json(&["projections", "cancel", "1"])["cancelled"],
-        false
-    );
-    let unknown = place.run(&["projections", "rebuild", "nothing", "--tenant", "acme"]);
+    assert_eq!(db.json(&["projections", "cancel", "1"])["cancelled"], false);
+    let unknown = db.run(&["projections", "rebuild", "nothing", "--tenant", "acme"]);
     assert!(
         !unknown.status.success() && stderr(&unknown).contains("there is no projection"),
         "{}",
         stderr(&unknown)
     );
     assert_eq!(
-        place.run(&["projections", "rebuild", "till"]).status.code(),
+        db.run(&["projections", "rebuild", "till"]).status.code(),
         Some(2),
-        "which tenant?"
+        "a rebuild needs a tenant"
     );
     drop(stop);
     running.await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_version_is_seen_to_wait_for_a_rebuild() {
-    let (place, client) = Place::migrated().await;
+async fn a_new_projection_version_waits_for_a_rebuild() {
+    let (db, client) = TestSchema::migrated().await;
     let tx = client.pool().begin().await.unwrap();
     let table = format!(
         "create table {}.till (tenant text, generation int, position bigint, cents bigint)",
-        place.schema
+        db.schema
     );
     tx.batch_execute(&table).await.unwrap();
     tx.commit().await.unwrap();
@@ -240,7 +236,7 @@ async fn a_new_version_is_seen_to_wait_for_a_rebuild() {
     let build = || Engine::builder(client.pool().clone(), ());
     let (stop, running) = start(
         build()
-            .project(Till::<1>(place.schema.clone()))
+            .project(Till::<1>(db.schema.clone()))
             .build()
             .unwrap(),
     );
@@ -255,10 +251,10 @@ async fn a_new_version_is_seen_to_wait_for_a_rebuild() {
     drop(stop);
     running.await.unwrap().unwrap();
 
-    // Nothing happens in these logs: it is told as the build starts.
+    // These logs get no new events: the engine announces the new version when it starts.
     let (stop, running) = start(
         build()
-            .project(Till::<2>(place.schema.clone()))
+            .project(Till::<2>(db.schema.clone()))
             .build()
             .unwrap(),
     );
@@ -266,24 +262,24 @@ async fn a_new_version_is_seen_to_wait_for_a_rebuild() {
     while list().await.iter().any(|scope| scope.offered != Some(2)) {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
-    let table = stdout(&place.run(&["projections"]));
+    let table = stdout(&db.run(&["projections"]));
     assert!(
         table.contains("till v1") && table.contains("v2 waits for a rebuild"),
         "{table}"
     );
-    assert_eq!(place.json(&["projections"])[0]["offered"], 2);
-    let sick = place.run(&["doctor"]);
-    let said = stdout(&sick);
+    assert_eq!(db.json(&["projections"])[0]["offered"], 2);
+    let output = db.run(&["doctor"]);
+    let findings = stdout(&output);
     assert!(
-        !sick.status.success() && said.contains("version 2 of the projection till"),
-        "{said}"
+        !output.status.success() && findings.contains("version 2 of the projection till"),
+        "{findings}"
     );
     assert!(
-        said.contains("of 2 tenants")
-            && said.contains("durable projections rebuild till --all-tenants"),
-        "{said}"
+        findings.contains("of 2 tenants")
+            && findings.contains("durable projections rebuild till --all-tenants"),
+        "{findings}"
     );
-    place.json(&[
+    db.json(&[
         "projections",
         "rebuild",
         "till",
@@ -292,10 +288,10 @@ async fn a_new_version_is_seen_to_wait_for_a_rebuild() {
         "60",
     ]);
     assert!(
-        place.run(&["doctor"]).status.success(),
-        "somebody has seen to it"
+        db.run(&["doctor"]).status.success(),
+        "there is no finding after the rebuild"
     );
-    assert!(stdout(&place.run(&["projections"])).contains("till v2"));
+    assert!(stdout(&db.run(&["projections"])).contains("till v2"));
     drop(stop);
     running.await.unwrap().unwrap();
 }

@@ -1,4 +1,4 @@
-//! `durable serve`: who gets in where, and that it ends when it is asked to.
+//! `durable serve`: access with and without tokens, and shutdown on request.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -8,20 +8,20 @@ use std::{
 
 use serde_json::Value;
 
-use super::{Place, durable, stderr};
+use super::{TestSchema, durable, stderr};
 
 const TOKEN: &str = "a-token-of-more-than-22-characters";
 const READ_TOKEN: &str = "another-one-that-may-only-look-here";
 
-/// A program that runs until it is told to end, and says where it can be asked.
+/// A running `durable serve` and its address.
 pub(crate) struct Serving {
     process: Child,
     address: String,
 }
 
 impl Serving {
-    fn start(place: &Place, arguments: &[&str], tokens: bool) -> Serving {
-        let mut command = serve(place, arguments);
+    fn start(db: &TestSchema, arguments: &[&str], tokens: bool) -> Serving {
+        let mut command = serve(db, arguments);
         if tokens {
             command
                 .env("DURABLE_TOKEN", TOKEN)
@@ -35,10 +35,10 @@ impl Serving {
         let line = BufReader::new(process.stdout.take().unwrap())
             .lines()
             .next()
-            .expect("it ended early")
+            .expect("durable serve ended before it was ready")
             .unwrap();
-        let told: Value = serde_json::from_str(&line).unwrap();
-        let address = told["address"]
+        let printed: Value = serde_json::from_str(&line).unwrap();
+        let address = printed["address"]
             .as_str()
             .unwrap()
             .trim_start_matches("http://")
@@ -77,7 +77,7 @@ pub(crate) fn interrupt(process: &Child) {
     );
 }
 
-/// Ask by HTTP, and wait for the answer: its status and its body.
+/// Sends an HTTP request. Returns the status and the body of the response.
 pub(crate) fn ask(address: &str, method: &str, path: &str, token: Option<&str>) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     let token = token
@@ -88,29 +88,29 @@ pub(crate) fn ask(address: &str, method: &str, path: &str, token: Option<&str>) 
         "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\nx-durable: 1\r\ncontent-length: 0\r\n{token}\r\n"
     )
     .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let status = answer
+    let mut response = String::new();
+    stream.read_to_string(&mut response).unwrap();
+    let status = response
         .split(' ')
         .nth(1)
         .and_then(|code| code.parse().ok())
         .unwrap_or_default();
     (
         status,
-        answer
+        response
             .split_once("\r\n\r\n")
             .map(|(_, body)| body.to_owned())
             .unwrap_or_default(),
     )
 }
 
-fn serve(place: &Place, arguments: &[&str]) -> Command {
+fn serve(db: &TestSchema, arguments: &[&str]) -> Command {
     let mut command = durable();
     command
         .arg("serve")
         .args(arguments)
-        .args(["--schema", &place.schema])
-        .env("DATABASE_URL", &place.url);
+        .args(["--schema", &db.schema])
+        .env("DATABASE_URL", &db.url);
     command
         .env_remove("DURABLE_TOKEN")
         .env_remove("DURABLE_READ_TOKEN");
@@ -123,9 +123,9 @@ fn refused(output: &Output, code: i32, says: &str) {
 }
 
 #[tokio::test]
-async fn on_a_loopback_address_it_serves_and_records_where_an_act_came_from() {
-    let (place, _) = Place::migrated().await;
-    let serving = Serving::start(&place, &["--listen", "127.0.0.1:0"], false);
+async fn a_server_on_a_loopback_address_records_the_source_of_an_action() {
+    let (db, _) = TestSchema::migrated().await;
+    let serving = Serving::start(&db, &["--listen", "127.0.0.1:0"], false);
     assert_eq!(serving.ask("GET", "/healthz", None).0, 200);
     let (status, page) = serving.ask("GET", "/", None);
     assert!(
@@ -141,13 +141,13 @@ async fn on_a_loopback_address_it_serves_and_records_where_an_act_came_from() {
         serving.ask("POST", "/api/v1/queues/mail/pause", None).0,
         200
     );
-    let acts = place.json(&["audit"]);
+    let acts = db.json(&["audit"]);
     assert_eq!(
         (&acts[0]["act"], &acts[0]["from"], &acts[0]["via"]),
         (&"pause".into(), &"127.0.0.1".into(), &"dashboard".into())
     );
-    // A second one cannot have the same place, and says what to do.
-    let taken = serve(&place, &["--listen", &serving.address])
+    // A second server cannot listen on the same address, and its error contains the remedy.
+    let taken = serve(&db, &["--listen", &serving.address])
         .output()
         .unwrap();
     refused(&taken, 1, "cannot listen on");
@@ -155,30 +155,30 @@ async fn on_a_loopback_address_it_serves_and_records_where_an_act_came_from() {
 }
 
 #[tokio::test]
-async fn any_other_address_needs_a_token_and_a_second_one_may_only_look() {
-    let (place, _) = Place::migrated().await;
+async fn a_public_address_needs_a_token_and_a_read_token_may_only_read() {
+    let (db, _) = TestSchema::migrated().await;
     refused(
-        &serve(&place, &["--listen", "0.0.0.0:0"]).output().unwrap(),
+        &serve(&db, &["--listen", "0.0.0.0:0"]).output().unwrap(),
         2,
         "so it needs a token",
     );
-    let weak = serve(&place, &["--listen", "0.0.0.0:0"])
+    let weak = serve(&db, &["--listen", "0.0.0.0:0"])
         .env("DURABLE_TOKEN", "short")
         .output()
         .unwrap();
     refused(&weak, 2, "at least 22 characters");
-    let alone = serve(&place, &["--listen", "127.0.0.1:0"])
+    let alone = serve(&db, &["--listen", "127.0.0.1:0"])
         .env("DURABLE_READ_TOKEN", READ_TOKEN)
         .output()
         .unwrap();
-    refused(&alone, 2, "needs one for all acts");
+    refused(&alone, 2, "requires a token for all actions");
     refused(
-        &serve(&place, &["--listen", "nowhere"]).output().unwrap(),
+        &serve(&db, &["--listen", "nowhere"]).output().unwrap(),
         2,
         "invalid",
     );
 
-    let serving = Serving::start(&place, &["--listen", "0.0.0.0:0"], true);
+    let serving = Serving::start(&db, &["--listen", "0.0.0.0:0"], true);
     let act = "/api/v1/queues/mail/pause";
     assert_eq!(serving.ask("GET", "/api/v1/overview", None).0, 401);
     assert_eq!(serving.ask("POST", act, None).0, 401);
@@ -194,29 +194,27 @@ async fn any_other_address_needs_a_token_and_a_second_one_may_only_look() {
     );
     assert_eq!(serving.ask("POST", act, Some(READ_TOKEN)).0, 403);
     assert_eq!(
-        place.json(&["queues"]),
+        db.json(&["queues"]),
         serde_json::json!([]),
-        "nothing was done"
+        "the request must change nothing"
     );
     assert_eq!(serving.ask("POST", act, Some(TOKEN)).0, 200);
-    assert_eq!(place.json(&["audit"])[0]["who"], "operator token");
+    assert_eq!(db.json(&["audit"])[0]["who"], "operator token");
     assert_eq!(serving.stop(), Some(0));
 }
 
 #[tokio::test]
-async fn without_a_schema_it_says_what_to_do_and_does_not_serve() {
-    let place = Place::new();
+async fn serve_without_a_schema_is_an_error_with_the_remedy() {
+    let db = TestSchema::new();
     refused(
-        &serve(&place, &["--listen", "127.0.0.1:0"])
-            .output()
-            .unwrap(),
+        &serve(&db, &["--listen", "127.0.0.1:0"]).output().unwrap(),
         1,
         "durable migrate up",
     );
 }
 
 #[test]
-fn completions_are_scripts_that_know_every_command() {
+fn completion_scripts_contain_every_command() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let output = durable().args(["completions", shell]).output().unwrap();
         assert!(output.status.success(), "{shell}: {}", stderr(&output));
@@ -236,10 +234,7 @@ fn completions_are_scripts_that_know_every_command() {
         .spawn()
         .unwrap();
     bash.stdin.take().unwrap().write_all(&script).unwrap();
-    assert!(
-        bash.wait().unwrap().success(),
-        "bash does not understand it"
-    );
+    assert!(bash.wait().unwrap().success(), "bash must parse the script");
     assert_eq!(
         durable()
             .args(["completions", "nosuch"])

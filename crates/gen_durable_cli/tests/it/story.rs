@@ -1,4 +1,4 @@
-//! What `durable show` tells of what happened to an instance.
+//! The history of an instance in `durable show`.
 
 use gen_durable::{
     Client, Context, Engine, Failure, MINUTE, Machine, Outcome, SECOND, Signal, done, next,
@@ -7,9 +7,9 @@ use gen_durable::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Place, note, stderr, stdout};
+use super::{TestSchema, note, stderr, stdout};
 
-/// Fails once, waits to be told, and has a long error.
+/// Fails once with a long error, is retried, and waits for a signal.
 #[derive(Serialize, Deserialize)]
 struct Eventful;
 
@@ -19,7 +19,7 @@ enum At {
     #[default]
     Begin,
     Ask,
-    Told,
+    Answered,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -38,8 +38,8 @@ impl Machine for Eventful {
         match at {
             At::Begin if cx.attempt == 0 => Err("\u{1b}[31mthe bank is shut")?,
             At::Begin => Ok(next(At::Ask)),
-            At::Ask => Ok(wait_for::<Paid>().then(At::Told).forever()),
-            At::Told => Ok(done(())),
+            At::Ask => Ok(wait_for::<Paid>().then(At::Answered).forever()),
+            At::Answered => Ok(done(())),
         }
     }
     async fn handle(&mut self, _: At, _: &Failure, _: &mut Context<'_, Self>) -> Outcome<Self> {
@@ -47,9 +47,9 @@ impl Machine for Eventful {
     }
 }
 
-/// It has failed, gone on, waited, been told, and is done.
-async fn lived() -> (Place, Client) {
-    let (place, client) = Place::migrated().await;
+/// Runs an instance that fails, is retried, waits, gets a signal, and is done.
+async fn with_history() -> (TestSchema, Client) {
+    let (db, client) = TestSchema::migrated().await;
     let engine = Engine::builder(client.pool().clone(), ())
         .register::<Eventful>()
         .build()
@@ -72,26 +72,26 @@ async fn lived() -> (Place, Client) {
     assert!(client.settled(id, MINUTE).await.unwrap().is_some());
     drop(stop);
     running.await.unwrap().unwrap();
-    (place, client)
+    (db, client)
 }
 
 #[tokio::test]
-async fn what_happened_to_an_instance_is_shown_line_by_line() {
-    let (place, _) = lived().await;
-    let shown = stdout(&place.run(&["show", "1"]));
-    let story: Vec<&str> = shown
+async fn the_history_of_an_instance_is_shown_line_by_line() {
+    let (db, _) = with_history().await;
+    let shown = stdout(&db.run(&["show", "1"]));
+    let history: Vec<&str> = shown
         .lines()
         .skip_while(|line| !line.contains("outcome"))
         .collect();
     let has = |line: usize, parts: &[&str]| {
         for part in parts {
             assert!(
-                story[line].contains(part),
+                history[line].contains(part),
                 "{part:?} in line {line}:\n{shown}"
             );
         }
     };
-    let who = format!("/{}", std::process::id());
+    let worker = format!("/{}", std::process::id());
     has(2, &["enqueued", "begin"]);
     has(
         3,
@@ -99,23 +99,23 @@ async fn what_happened_to_an_instance_is_shown_line_by_line() {
             "failed, retries",
             "begin",
             "\\u{1b}[31mthe bank is shut",
-            &who,
+            &worker,
         ],
     );
     has(4, &["next", "begin → ask", " 1 "]);
-    has(5, &["wait", "ask → told", "woken by signal paid after"]);
-    has(6, &["done", "told"]);
-    assert_eq!(story.len(), 7, "{shown}");
+    has(5, &["wait", "ask → answered", "woken by signal paid after"]);
+    has(6, &["done", "answered"]);
+    assert_eq!(history.len(), 7, "{shown}");
     assert!(
-        !stdout(&place.run(&["show", "1", "--story", "0"])).contains("outcome"),
+        !stdout(&db.run(&["show", "1", "--story", "0"])).contains("outcome"),
         "{shown}"
     );
 }
 
 #[tokio::test]
-async fn a_story_is_for_programs_too_and_has_pages() {
-    let (place, _) = lived().await;
-    let all = place.json(&["show", "1"]);
+async fn the_history_is_available_as_json_and_in_pages() {
+    let (db, _) = with_history().await;
+    let all = db.json(&["show", "1"]);
     let words = |shown: &Value, name: &str| -> Vec<String> {
         let lines = shown["story"].as_array().unwrap();
         lines
@@ -124,7 +124,7 @@ async fn a_story_is_for_programs_too_and_has_pages() {
             .collect()
     };
     assert_eq!(words(&all, "outcome"), ["failure", "next", "wait", "done"]);
-    assert_eq!(words(&all, "to"), ["begin", "ask", "told", "told"]);
+    assert_eq!(words(&all, "to"), ["begin", "ask", "answered", "answered"]);
     assert_eq!(all["story_before"], Value::Null);
     let line = &all["story"][2];
     assert_eq!(
@@ -137,13 +137,13 @@ async fn a_story_is_for_programs_too_and_has_pages() {
     );
     assert_eq!(all["story"][1]["attempt"], 1);
 
-    let newest = place.json(&["show", "1", "--story", "3"]);
+    let newest = db.json(&["show", "1", "--story", "3"]);
     assert_eq!(words(&newest, "outcome"), ["next", "wait", "done"]);
     let before = newest["story_before"].as_str().unwrap();
-    let oldest = place.json(&["show", "1", "--story", "3", "--before", before]);
+    let oldest = db.json(&["show", "1", "--story", "3", "--before", before]);
     assert_eq!(words(&oldest, "outcome"), ["failure"]);
     assert_eq!(oldest["story_before"], Value::Null);
-    let page = stdout(&place.run(&["show", "1", "--story", "3"]));
+    let page = stdout(&db.run(&["show", "1", "--story", "3"]));
     assert!(
         page.contains(&format!("older: durable show 1 --before {before}"))
             && !page.contains("begin\n"),
@@ -152,22 +152,22 @@ async fn a_story_is_for_programs_too_and_has_pages() {
 }
 
 #[tokio::test]
-async fn nothing_told_is_nothing_shown_and_nonsense_is_refused() {
-    let (place, client) = Place::migrated().await;
+async fn an_empty_history_is_not_shown_and_invalid_options_are_errors() {
+    let (db, client) = TestSchema::migrated().await;
     client.enqueue(note("x")).await.unwrap();
-    assert!(!stdout(&place.run(&["show", "1"])).contains("outcome"));
-    assert_eq!(place.json(&["show", "1"])["story"], serde_json::json!([]));
+    assert!(!stdout(&db.run(&["show", "1"])).contains("outcome"));
+    assert_eq!(db.json(&["show", "1"])["story"], serde_json::json!([]));
     client
         .cancel(gen_durable::Id::<super::Note>::from_raw(1), "\u{1b}[2Jno")
         .await
         .unwrap();
-    let shown = stdout(&place.run(&["show", "1"]));
+    let shown = stdout(&db.run(&["show", "1"]));
     assert!(
         shown.contains("cancelled") && shown.contains("\\u{1b}[2Jno"),
         "{shown}"
     );
     for wrong in [["--before", "x"], ["--story", "1000"], ["--story", "-1"]] {
-        let output = place.run(&["show", "1", wrong[0], wrong[1]]);
+        let output = db.run(&["show", "1", wrong[0], wrong[1]]);
         assert_eq!(
             output.status.code(),
             Some(2),

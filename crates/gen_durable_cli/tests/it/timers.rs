@@ -1,12 +1,12 @@
-//! timers and schedules, as a person or a script meets them.
+//! Timers and schedules from the command line.
 
 use gen_durable::{Cycle, Engine};
 use serde_json::json;
 
-use super::{Note, Place, note, stderr, stdout};
+use super::{Note, TestSchema, note, stderr, stdout};
 
-async fn with_a_schedule() -> Place {
-    let (place, client) = Place::migrated().await;
+async fn with_a_schedule() -> TestSchema {
+    let (db, client) = TestSchema::migrated().await;
     let cycle: Cycle = "30 2 * * * [Europe/Madrid]".parse().unwrap();
     let engine = Engine::builder(client.pool().clone(), ())
         .register::<Note>()
@@ -24,18 +24,18 @@ async fn with_a_schedule() -> Place {
     }
     stop.send(()).unwrap();
     running.await.unwrap().unwrap();
-    place
+    db
 }
 
 #[tokio::test]
-async fn what_falls_due_is_shown_with_a_forecast() {
-    let (place, _) = Place::migrated().await;
-    assert!(stdout(&place.run(&["timers"])).contains("nothing falls due"));
-    assert!(stdout(&place.run(&["timers", "--overdue"])).contains("nothing is overdue"));
-    place.json(&["enqueue", "note", "--state", "1", "--after", "1000"]);
-    place.json(&["enqueue", "note", "--state", "1", "--after", "1000"]);
-    place.json(&["enqueue", "note", "--state", "1", "--after", "9000"]);
-    let shown = stdout(&place.run(&["timers"]));
+async fn pending_timers_are_shown_with_a_forecast() {
+    let (db, _) = TestSchema::migrated().await;
+    assert!(stdout(&db.run(&["timers"])).contains("no timers are pending"));
+    assert!(stdout(&db.run(&["timers", "--overdue"])).contains("no timer is overdue"));
+    db.json(&["enqueue", "note", "--state", "1", "--after", "1000"]);
+    db.json(&["enqueue", "note", "--state", "1", "--after", "1000"]);
+    db.json(&["enqueue", "note", "--state", "1", "--after", "9000"]);
+    let shown = stdout(&db.run(&["timers"]));
     assert!(
         shown.contains("sleep")
             && shown.contains("note → run")
@@ -43,13 +43,13 @@ async fn what_falls_due_is_shown_with_a_forecast() {
         "{shown}"
     );
     assert!(shown.contains("15–20  min ██"), "{shown}");
-    let all = place.json(&["timers", "--limit", "2"]);
+    let all = db.json(&["timers", "--limit", "2"]);
     assert_eq!(all["timers"].as_array().unwrap().len(), 2);
     assert_eq!(
         all["forecast"],
         json!([{"from_seconds": 900, "to_seconds": 1200, "kind": "sleep", "count": 2}])
     );
-    let refused = place.run(&["timers", "cancel", "77"]);
+    let refused = db.run(&["timers", "cancel", "77"]);
     assert_eq!(
         (
             refused.status.code(),
@@ -57,55 +57,52 @@ async fn what_falls_due_is_shown_with_a_forecast() {
         ),
         (Some(1), true)
     );
-    assert_eq!(
-        place.run(&["timers", "--limit", "0"]).status.code(),
-        Some(2)
-    );
+    assert_eq!(db.run(&["timers", "--limit", "0"]).status.code(), Some(2));
 }
 
 #[tokio::test]
 async fn schedules_are_shown_paused_resumed_set_and_run() {
-    let (empty, _) = Place::migrated().await;
+    let (empty, _) = TestSchema::migrated().await;
     assert!(stdout(&empty.run(&["schedules"])).contains("no schedules"));
-    let place = with_a_schedule().await;
-    let shown = stdout(&place.run(&["schedules"]));
+    let db = with_a_schedule().await;
+    let shown = stdout(&db.run(&["schedules"]));
     assert!(
         shown.contains("nightly") && shown.contains("no live worker registers it"),
         "{shown}"
     );
-    let one = place.json(&["schedules", "show", "nightly"]);
+    let one = db.json(&["schedules", "show", "nightly"]);
     assert_eq!(
         (&one["cycle"], &one["served"]),
         (&json!("30 2 * * * [Europe/Madrid]"), &json!(false))
     );
     assert_eq!(one["next"].as_array().unwrap().len(), 5);
-    assert!(stdout(&place.run(&["schedules", "show", "nightly"])).contains("next    2"));
-    assert!(stdout(&place.run(&["timers"])).contains("no live worker registers it"));
+    assert!(stdout(&db.run(&["schedules", "show", "nightly"])).contains("next    2"));
+    assert!(stdout(&db.run(&["timers"])).contains("no live worker registers it"));
 
-    let sick = place.run(&["doctor"]);
-    assert_eq!(sick.status.code(), Some(1));
+    let output = db.run(&["doctor"]);
+    assert_eq!(output.status.code(), Some(1));
     assert!(
-        stdout(&sick).contains("no live worker registers the schedule nightly"),
+        stdout(&output).contains("no live worker registers the schedule nightly"),
         "{}",
-        stdout(&sick)
+        stdout(&output)
     );
 
     assert_eq!(
-        place.json(&["schedules", "pause", "nightly"])["was_paused"],
+        db.json(&["schedules", "pause", "nightly"])["was_paused"],
         false
     );
     assert!(
-        place.run(&["doctor"]).status.success(),
-        "somebody has seen to it"
+        db.run(&["doctor"]).status.success(),
+        "a paused schedule is no finding"
     );
     assert_eq!(
-        place.json(&["schedules", "pause", "nightly"])["was_paused"],
+        db.json(&["schedules", "pause", "nightly"])["was_paused"],
         true
     );
-    assert_eq!(place.json(&["schedules"])[0]["next"], json!([]));
-    assert!(stdout(&place.run(&["schedules", "resume", "nightly"])).contains("goes on"));
-    assert!(stdout(&place.run(&["schedules", "resume", "nightly"])).contains("was not paused"));
-    place.json(&[
+    assert_eq!(db.json(&["schedules"])[0]["next"], json!([]));
+    assert!(stdout(&db.run(&["schedules", "resume", "nightly"])).contains("is resumed"));
+    assert!(stdout(&db.run(&["schedules", "resume", "nightly"])).contains("was not paused"));
+    db.json(&[
         "schedules",
         "set",
         "nightly",
@@ -113,7 +110,7 @@ async fn schedules_are_shown_paused_resumed_set_and_run() {
         "--missed",
         "skip",
     ]);
-    let one = place.json(&["schedules", "show", "nightly"]);
+    let one = db.json(&["schedules", "show", "nightly"]);
     assert_eq!(
         (&one["cycle"], &one["missed"]),
         (
@@ -121,11 +118,11 @@ async fn schedules_are_shown_paused_resumed_set_and_run() {
             &json!("skip")
         )
     );
-    assert!(stdout(&place.run(&["schedules", "show", "nightly"])).contains("code    30 2"));
-    let timer = place.json(&["schedules", "run", "nightly"])["timer"].to_string();
-    assert!(place.json(&["timers"])["timers"].as_array().unwrap().len() == 2);
-    assert_eq!(place.json(&["timers", "cancel", &timer])["cancelled"], true);
-    assert!(stdout(&place.run(&["timers", "cancel", &timer])).contains("too late"));
+    assert!(stdout(&db.run(&["schedules", "show", "nightly"])).contains("code    30 2"));
+    let timer = db.json(&["schedules", "run", "nightly"])["timer"].to_string();
+    assert!(db.json(&["timers"])["timers"].as_array().unwrap().len() == 2);
+    assert_eq!(db.json(&["timers", "cancel", &timer])["cancelled"], true);
+    assert!(stdout(&db.run(&["timers", "cancel", &timer])).contains("too late"));
 
     for (arguments, code, says) in [
         (
@@ -155,7 +152,7 @@ async fn schedules_are_shown_paused_resumed_set_and_run() {
         ),
         (&["schedules", "pause"], 2, "NAME"),
     ] {
-        let output = place.run(arguments);
+        let output = db.run(arguments);
         assert_eq!(
             output.status.code(),
             Some(code),

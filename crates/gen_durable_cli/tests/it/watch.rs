@@ -1,4 +1,4 @@
-//! `--watch`: the same look again and again, until somebody asks for the end.
+//! `--watch`: repeats a command that only reads, until it is interrupted.
 
 use std::{
     io::{BufRead, BufReader},
@@ -7,45 +7,42 @@ use std::{
 
 use serde_json::Value;
 
-use super::{Place, durable, note, serve::interrupt, stderr};
+use super::{TestSchema, durable, note, serve::interrupt, stderr};
 
 #[tokio::test]
-async fn a_look_is_repeated_until_it_is_asked_to_end() {
-    let (place, client) = Place::migrated().await;
+async fn a_watched_command_is_repeated_until_it_is_interrupted() {
+    let (db, client) = TestSchema::migrated().await;
     let mut command = durable();
     command
-        .args(["queues", "--json", "--watch=1", "--schema", &place.schema])
-        .env("DATABASE_URL", &place.url);
+        .args(["queues", "--json", "--watch=1", "--schema", &db.schema])
+        .env("DATABASE_URL", &db.url);
     let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
-    let mut looks = BufReader::new(process.stdout.take().unwrap())
+    let mut outputs = BufReader::new(process.stdout.take().unwrap())
         .lines()
         .map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
-    assert_eq!(looks.next().unwrap(), serde_json::json!([]));
+    assert_eq!(outputs.next().unwrap(), serde_json::json!([]));
     client.enqueue(note("x")).await.unwrap();
-    let seen = looks.find(|look| look[0]["due"] == 1).unwrap();
+    let seen = outputs.find(|output| output[0]["due"] == 1).unwrap();
     assert_eq!(seen[0]["name"], "default");
     interrupt(&process);
     assert_eq!(process.wait().unwrap().code(), Some(0));
 }
 
 #[tokio::test]
-async fn what_changes_something_is_not_repeated_and_a_look_that_fails_ends_it() {
-    let (place, _) = Place::migrated().await;
-    let refused = place.run(&["pause", "mail", "--watch"]);
+async fn commands_that_change_something_cannot_be_watched_and_an_error_ends_a_watch() {
+    let (db, _) = TestSchema::migrated().await;
+    let refused = db.run(&["pause", "mail", "--watch"]);
     assert_eq!(refused.status.code(), Some(2));
     assert!(
-        stderr(&refused).contains("only look"),
+        stderr(&refused).contains("only read"),
         "{}",
         stderr(&refused)
     );
     assert_eq!(
-        place.json(&["queues"]),
+        db.json(&["queues"]),
         serde_json::json!([]),
-        "nothing was done"
+        "the command must change nothing"
     );
-    assert_eq!(
-        place.run(&["show", "77", "--watch=1"]).status.code(),
-        Some(1)
-    );
-    assert_eq!(place.run(&["queues", "--watch=0"]).status.code(), Some(2));
+    assert_eq!(db.run(&["show", "77", "--watch=1"]).status.code(), Some(1));
+    assert_eq!(db.run(&["queues", "--watch=0"]).status.code(), Some(2));
 }

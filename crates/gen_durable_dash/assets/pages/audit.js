@@ -1,21 +1,21 @@
-// What was done, and by whom.
+// The audit log: operator actions, with user, source and outcome.
 
 import { html } from '../vendor/preact-htm.js';
-import { Empty, Loading, Panel, Table, Time, Trouble } from '../parts.js';
-import { Further, usePages } from './projections.js';
+import { Empty, Loading, Panel, Table, Time, ErrorNotice } from '../parts.js';
+import { LoadMore, usePages } from './projections.js';
 
 export function Audit({ live }) {
   const pages = usePages('audit', {}, 'acts', 'before', 3000);
   const acts = pages.rows;
-  if (!acts) return html`<h1>Acts</h1>${pages.error ? html`<${Trouble} error=${pages.error} />` : html`<${Loading} lines=${6} />`}`;
-  return html`<h1>Acts</h1><p class="sub">What people did through dashboards and the command line, and tried to do. The newest 100,000 are kept, for 400 days at most.</p>
-    <${Trouble} error=${pages.error} /><${Panel}>
-    ${acts.length === 0 ? html`<${Empty} title="Nobody has done anything yet">Retries, signals, cancels, pauses show up here with who did them.<//>` : html`
-    <${Table} label="Acts" head=${['when', 'who', 'from', 'act', 'on', 'outcome']}>
+  if (!acts) return html`<h1>Audit log</h1>${pages.error ? html`<${ErrorNotice} error=${pages.error} />` : html`<${Loading} lines=${6} />`}`;
+  return html`<h1>Audit log</h1><p class="sub">Actions of operators through dashboards and the command line, including rejected ones. The newest 100,000 records are kept, for at most 400 days.</p>
+    <${ErrorNotice} error=${pages.error} /><${Panel}>
+    ${acts.length === 0 ? html`<${Empty} title="No actions yet">Retries, signals, cancellations and pauses appear here with the user that requested them.<//>` : html`
+    <${Table} label="Audit log" head=${['time', 'user', 'source', 'action', 'subject', 'outcome']}>
       ${acts.map((act) => html`<tr key=${act.id}><td><${Time} at=${act.at} now=${live.now} /></td><td>${act.by}</td><td title=${`through the ${act.via}`}>${act.from ?? html`<span class="faint">${act.via}</span>`}</td>
         <td>${act.act}</td><td class="cut" title=${act.on}>${act.on}</td>
-        <td class=${`cut ${act.went_well === false ? 'error-text' : ''}`} title=${act.outcome ?? ''}>${act.outcome ?? html`<span class="warn">its end was not recorded: it may have been done or not</span>`}</td></tr>`)}
+        <td class=${`cut ${act.went_well === false ? 'error-text' : ''}`} title=${act.outcome ?? ''}>${act.outcome ?? html`<span class="warn">outcome not recorded: the action may or may not have taken effect</span>`}</td></tr>`)}
     <//>`}
-    <${Further} pages=${pages} what="act" />
+    <${LoadMore} pages=${pages} what="action" />
   <//>`;
 }

@@ -1,4 +1,4 @@
-// What has failed, grouped by its error, to be run again together.
+// Failed and stuck instances grouped by error, to be retried together.
 
 import { html } from '../vendor/preact-htm.js';
 import { Empty, InstanceLink, Loading, Panel, Status, Time } from '../parts.js';
@@ -11,8 +11,8 @@ export function Failures({ live, mayAct }) {
   if (!data?.at) return html`<h1>Failures</h1><${Loading} lines=${8} />`;
   const all = (data.totals.failed ?? 0) + (data.totals.stuck ?? 0);
   return html`<h1>Failures</h1>
-    <p class="sub">${all ? `${counted(all)} failed or stuck, in ${plural(data.failures.length, 'group')}.` : 'What fails for good is kept here until it is retried or collected.'}</p>
-    ${data.failures.length === 0 && html`<${Panel}><${Empty} title="Nothing has failed">When something does, you see here why, and can run it again.<//><//>`}
+    <p class="sub">${all ? `${counted(all)} failed or stuck, in ${plural(data.failures.length, 'group')}.` : 'Failed and stuck instances stay here until they are retried or deleted.'}</p>
+    ${data.failures.length === 0 && html`<${Panel}><${Empty} title="No failures">Failed and stuck instances appear here with their errors, and can be retried.<//><//>`}
     <div class="groups">
     ${data.failures.map((group) => {
       const filter = { status: group.status, machine: group.machine, step: group.step };

@@ -1,9 +1,10 @@
-// One instance: where it stands and why, what happened to it, what it carries, what hangs on it.
+// One instance: its status and the reason for it, its history, state, data, result, children,
+// timers and inbox.
 
 import { html, useState } from '../vendor/preact-htm.js';
 import { part } from '../api.js';
-import { useAsked } from '../live.js';
-import { Empty, InstanceLink, Json, Loading, Panel, Status, Table, Time, Trouble } from '../parts.js';
+import { useFetch } from '../live.js';
+import { Empty, InstanceLink, Json, Loading, Panel, Status, Table, Time, ErrorNotice } from '../parts.js';
 import { link } from '../route.js';
 import { clock, exact, number, span, statusName } from '../text.js';
 import { TimerRows } from './timers.js';
@@ -11,78 +12,78 @@ import { CancelButton, RetryButton, SignalButton } from './acts.js';
 
 const EVERY = 1500;
 const SETTLED = ['done', 'failed', 'cancelled'];
-const AGAIN = ['failed', 'cancelled', 'stuck'];
+const RETRYABLE = ['failed', 'cancelled', 'stuck'];
 
 export function Instance({ one, live, mayAct }) {
   const path = `instances/${part(one)}`;
   const isLive = (row) => !row || !SETTLED.includes(row.status);
-  const instance = useAsked(path, { every: EVERY, again: isLive });
+  const instance = useFetch(path, { every: EVERY, again: isLive });
   const row = instance.data;
-  // What hangs on it is asked for again whenever it has moved.
+  // Changes whenever the row changes. The panels below fetch their data again then.
   const moved = row ? `${row.commits}.${row.claims}.${row.status}.${row.updated_at}` : '';
   const { now } = live;
   if (!row) {
     return html`<p class="crumbs"><a href=${link('instances')}>Instances</a></p><h1>${one}</h1>
-      ${instance.error ? html`<${Empty} title=${instance.error.status === 404 ? 'It is not here' : 'It could not be read'}>${instance.error.message}<//>` : html`<${Loading} lines=${8} />`}`;
+      ${instance.error ? html`<${Empty} title=${instance.error.status === 404 ? 'Instance not found' : 'Instance could not be read'}>${instance.error.message}<//>` : html`<${Loading} lines=${8} />`}`;
   }
   const reload = () => { instance.reload(); };
   return html`
     <p class="crumbs"><a href=${link('instances')}>Instances</a>${row.ancestors.slice().reverse().map((above) => html` › <${InstanceLink} id=${above.id} /> ${above.machine}`)}</p>
     <div class="head"><h1><span class="id">${row.id}</span> <a class="plain" href=${link(`machines/${part(row.machine)}`)}>${row.machine}</a> <${Status} status=${row.status} /></h1>
       ${mayAct && html`<div class="row">
-        ${AGAIN.includes(row.status) && html`<${RetryButton} row=${row} onDone=${reload} />`}
+        ${RETRYABLE.includes(row.status) && html`<${RetryButton} row=${row} onDone=${reload} />`}
         ${!SETTLED.includes(row.status) && html`<${SignalButton} row=${row} onDone=${reload} /><${CancelButton} row=${row} onDone=${reload} />`}
       </div>`}
     </div>
-    <${Trouble} error=${instance.error} />
+    <${ErrorNotice} error=${instance.error} />
     <${Why} path=${path} moved=${moved} row=${row} />
     <div class="two wide-left">
       <div>
-        <${Panel} title="What happened"><${Story} path=${path} moved=${moved} row=${row} now=${now} /><//>
+        <${Panel} title="History"><${History} path=${path} moved=${moved} row=${row} now=${now} /><//>
         <${Children} path=${path} moved=${moved} now=${now} row=${row} />
         <${InstanceTimers} path=${path} moved=${moved} now=${now} row=${row} mayAct=${mayAct} />
         <${Inbox} path=${path} moved=${moved} now=${now} row=${row} />
       </div>
       <div>
         <${Panel} title="Facts"><${Facts} row=${row} now=${now} /><//>
-        ${row.payloads_hidden ? html`<${Panel} title="State"><${Empty} title="Not for this token">Who may only look does not see what instances carry.<//><//>` : html`
+        ${row.payloads_hidden ? html`<${Panel} title="State"><${Empty} title="Hidden">This token may not see states, results and payloads.<//><//>` : html`
           ${row.result !== null && html`<${Panel} title="Result"><div class="json"><${Json} value=${row.result} /></div><//>`}
-          ${row.data !== null && html`<${Panel} title=${`What ${row.step} carries`}><div class="json"><${Json} value=${row.data} /></div><//>`}
+          ${row.data !== null && html`<${Panel} title=${`Data of ${row.step}`}><div class="json"><${Json} value=${row.data} /></div><//>`}
           <${Panel} title="State"><div class="json"><${Json} value=${row.state} /></div><//>`}
       </div>
     </div>`;
 }
 
 function Why({ path, moved, row }) {
-  const { data } = useAsked(`${path}/explain?at=${part(moved)}`);
+  const { data } = useFetch(`${path}/explain?at=${part(moved)}`);
   const settled = SETTLED.includes(row.status);
   const first = data?.blockers[0];
   if (row.status === 'done') return null;
   const tone = row.status === 'failed' || row.status === 'stuck' ? 'is-bad' : row.status === 'executing' ? 'is-good' : '';
-  return html`<section class=${`why ${tone}`} aria-label="Why it does not run">
-    <h2>${settled ? 'Why it ended' : row.status === 'executing' ? 'What it does' : 'Why it does not run'}</h2>
-    ${!data ? html`<p class="faint">Asking…</p>` : !first ? html`<p>Nothing is in its way: the next pick of a worker takes it.</p>`
-      : html`<p>${first.text}</p>${data.blockers.slice(1).map((other) => html`<p class="faint">Besides: ${other.text}</p>`)}`}
+  return html`<section class=${`why ${tone}`} aria-label="Why it is not running">
+    <h2>${settled ? 'Why it finished' : row.status === 'executing' ? 'Running' : 'Why it is not running'}</h2>
+    ${!data ? html`<p class="faint">Loading…</p>` : !first ? html`<p>Nothing blocks it: the next pick of a worker claims it.</p>`
+      : html`<p>${first.text}</p>${data.blockers.slice(1).map((other) => html`<p class="faint">Also: ${other.text}</p>`)}`}
     ${row.error && first?.kind !== 'settled' && html`<p class="error-text">Last error: ${row.error}</p>`}
   </section>`;
 }
 
 const OUTCOMES = {
-  next: 'went on', sleep: 'sleeps', wait: 'waits for a signal', spawn: 'spawned children', retry: 'asked to be tried again', failure: 'failed, tried again',
-  done: 'done', stop: 'failed for good', outage: 'the database was away', stuck: 'could not be decoded', deadline: 'the wait ran out', reap: 'its worker died',
+  next: 'continued', sleep: 'sleeps', wait: 'waits for a signal', spawn: 'spawned children', retry: 'requested a retry', failure: 'failed, will be retried',
+  done: 'done', stop: 'failed permanently', outage: 'database unavailable', stuck: 'could not be decoded', deadline: 'deadline reached', reap: 'worker lost',
   cancel: 'cancelled', operator_retry: 'retried by an operator',
 };
 const TONES = { done: 'is-done', stop: 'is-failed', failure: 'is-warn', reap: 'is-warn', outage: 'is-warn', stuck: 'is-failed', cancel: 'is-cancelled', wait: 'is-awaiting_signal', spawn: 'is-awaiting_children', sleep: 'is-runnable', deadline: 'is-warn' };
 
-function Story({ path, moved, row, now }) {
+function History({ path, moved, row, now }) {
   const [limit, setLimit] = useState(100);
-  const { data, error } = useAsked(`${path}/story?limit=${limit}&at=${part(moved)}`);
-  const kept = useKept(data);
-  if (!kept) return error ? html`<${Trouble} error=${error} />` : html`<${Loading} lines=${5} />`;
+  const { data, error } = useFetch(`${path}/story?limit=${limit}&at=${part(moved)}`);
+  const kept = useLatest(data);
+  if (!kept) return error ? html`<${ErrorNotice} error=${error} />` : html`<${Loading} lines=${5} />`;
   const lines = kept.story.slice().reverse();
   const longest = Math.max(1, ...lines.map((line) => line.took_ms ?? 0));
   return html`
-    ${kept.has_more && limit < 1000 && html`<div class="more"><button onClick=${() => setLimit(1000)}>Show older lines</button></div>`}
+    ${kept.has_more && limit < 1000 && html`<div class="more"><button onClick=${() => setLimit(1000)}>Show older entries</button></div>`}
     <ol class="story">
       <li class="is-begin"><span class="when">${clock(row.inserted_at)}</span><span class="mark"></span><div class="what"><b>enqueued</b> <small><${Time} at=${row.inserted_at} now=${now} /></small></div></li>
       ${lines.map((line) => html`<li key=${`${line.seq}.${line.epoch}`} class=${TONES[line.outcome] ?? 'is-next'}>
@@ -90,31 +91,31 @@ function Story({ path, moved, row, now }) {
         <div class="what">
           <b>${line.from}</b>${line.to !== line.from && html` → <b>${line.to}</b>`} <span class="outcome">${OUTCOMES[line.outcome] ?? line.outcome}</span>
           ${line.attempt > 0 && html` <small>attempt ${line.attempt + 1}</small>`}
-          ${line.took_ms !== null && html`<span class="took" title=${`it ran for ${span(line.took_ms)}`}><i style=${{ width: `${Math.max(2, (60 * line.took_ms) / longest)}px` }}></i>${span(line.took_ms)}</span>`}
+          ${line.took_ms !== null && html`<span class="took" title=${`ran for ${span(line.took_ms)}`}><i style=${{ width: `${Math.max(2, (60 * line.took_ms) / longest)}px` }}></i>${span(line.took_ms)}</span>`}
           ${line.error && html`<p class="error-text">${line.error}</p>`}
-          ${line.woken_at && html`<p class="faint">woken by ${line.cause ?? 'something'} after ${span(Date.parse(line.woken_at) - Date.parse(line.at))}</p>`}
+          ${line.woken_at && html`<p class="faint">woken by ${line.cause ?? 'an unknown cause'} after ${span(Date.parse(line.woken_at) - Date.parse(line.at))}</p>`}
           ${line.worker && html`<p class="faint">on ${line.worker}</p>`}
         </div>
       </li>`)}
       ${!SETTLED.includes(row.status) && html`<li class=${`is-now is-${row.status}`}><span class="when">now</span><span class="mark"></span><div class="what"><b>${row.step}</b> <span class="outcome">${statusName(row.status)}</span></div></li>`}
     </ol>
-    ${lines.length === 0 && html`<p class="faint">Nothing was told of it yet. (Jobs tell only of failures, unless their type says otherwise.)</p>`}`;
+    ${lines.length === 0 && html`<p class="faint">No history is recorded yet. Jobs record only failures by default.</p>`}`;
 }
 
-// What was shown stays while it is asked for again.
-function useKept(value) {
+// Keeps the last value while the next one is being fetched.
+function useLatest(value) {
   const [kept, setKept] = useState(null);
   if (value && value !== kept) setKept(value);
   return value ?? kept;
 }
 
 function Children({ path, moved, now, row }) {
-  const asked = useAsked(`${path}/children?at=${part(moved)}`);
-  const data = useKept(asked.data);
+  const fetched = useFetch(`${path}/children?at=${part(moved)}`);
+  const data = useLatest(fetched.data);
   if (!data?.children.length) return null;
   const counts = Object.entries(data.counts).map(([status, count]) => html`<span><${Status} status=${status} /> ${number(count)} </span>`);
   return html`<${Panel} title="Children" aside=${counts}>
-    ${row.children_pending > 0 && html`<p class="faint">${number(row.children_pending)} of the last spawn have not settled.</p>`}
+    ${row.children_pending > 0 && html`<p class="faint">${number(row.children_pending)} of the last spawn have not finished.</p>`}
     <ul class="tree">${data.children.map((child) => html`<${Child} key=${child.id} child=${child} now=${now} />`)}</ul>
     ${data.children.length === 200 && html`<p class="faint">The newest 200.</p>`}
   <//>`;
@@ -122,7 +123,7 @@ function Children({ path, moved, now, row }) {
 
 function Child({ child, now }) {
   const [open, setOpen] = useState(false);
-  const { data } = useAsked(open ? `instances/${part(child.id)}/children` : null);
+  const { data } = useFetch(open ? `instances/${part(child.id)}/children` : null);
   return html`<li><div class="branch">
       ${child.is_parent ? html`<button class="quiet twist" aria-expanded=${String(open)} aria-label=${`Children of ${child.id}`} onClick=${() => setOpen(!open)}>${open ? '▾' : '▸'}</button>` : html`<span class="twist"></span>`}
       <${InstanceLink} id=${child.id} /> <span>${child.machine} · ${child.step}</span> <${Status} status=${child.status} />
@@ -134,11 +135,11 @@ function Child({ child, now }) {
 }
 
 function Inbox({ path, moved, now, row }) {
-  const asked = useAsked(`${path}/inbox?at=${part(moved)}`);
-  const data = useKept(asked.data);
+  const fetched = useFetch(`${path}/inbox?at=${part(moved)}`);
+  const data = useLatest(fetched.data);
   if (!data?.letters.length) return null;
-  return html`<${Panel} title=${SETTLED.includes(row.status) ? 'Undelivered' : 'Inbox'}>
-    <${Table} label="Letters" head=${['signal', 'payload', 'once', 'sent']}>
+  return html`<${Panel} title=${SETTLED.includes(row.status) ? 'Undelivered signals' : 'Inbox'}>
+    <${Table} label="Signals" head=${['signal', 'payload', 'dedup key', 'sent']}>
       ${data.letters.map((letter) => html`<tr><td>${letter.name}</td><td class="json">${data.payloads_hidden ? html`<span class="faint">hidden</span>` : html`<${Json} value=${letter.payload} depth=${2} />`}</td>
         <td>${letter.once ?? ''}</td><td><${Time} at=${letter.at} now=${now} /></td></tr>`)}
     <//>
@@ -146,26 +147,26 @@ function Inbox({ path, moved, now, row }) {
 }
 
 function InstanceTimers({ path, moved, now, row, mayAct }) {
-  const asked = useAsked(SETTLED.includes(row.status) ? null : `${path}/timers?at=${part(moved)}`, { every: 4 * EVERY });
-  if (!asked.data?.timers.length) return null;
-  return html`<${Panel} title="Timers"><${TimerRows} label="Timers" rows=${asked.data.timers} now=${now} mayAct=${mayAct} onDone=${asked.reload} /><//>`;
+  const fetched = useFetch(SETTLED.includes(row.status) ? null : `${path}/timers?at=${part(moved)}`, { every: 4 * EVERY });
+  if (!fetched.data?.timers.length) return null;
+  return html`<${Panel} title="Timers"><${TimerRows} label="Timers" rows=${fetched.data.timers} now=${now} mayAct=${mayAct} onDone=${fetched.reload} /><//>`;
 }
 
 function Facts({ row, now }) {
   const facts = [
     ['Step', row.status.startsWith('awaiting') ? `${row.step}, after the wait` : row.step], ['Version', `v${row.version}`],
     ['Queue', html`${row.queue}${row.priority !== 0 ? `, priority ${row.priority}` : ''}`],
-    ['Lane', row.lane && html`<a href=${link('lanes', { prefix: row.lane, tenant: row.tenant })}>${row.lane}</a>${row.blocks_its_lane ? ', which stands still behind it' : ''}`], ['Partition', row.partition],
+    ['Lane', row.lane && html`<a href=${link('lanes', { prefix: row.lane, tenant: row.tenant })}>${row.lane}</a>${row.blocks_its_lane ? ' (blocked by this instance)' : ''}`], ['Partition', row.partition],
     ['Key', row.key], ['Tenant', row.tenant || null],
-    ['Attempt', row.attempt ? `${row.attempt} runs of this step before, ${row.failures} of them failed` : null],
+    ['Attempt', row.attempt ? `${row.attempt + 1} (${row.failures} failed before)` : null],
     ['Waits for', row.awaits && !SETTLED.includes(row.status) ? row.awaits.join(' or ') : null],
-    ['Gives up', row.deadline_at && html`<${Time} at=${row.deadline_at} now=${now} />, then ${row.deadline_step}`],
+    ['Deadline', row.deadline_at && html`<${Time} at=${row.deadline_at} now=${now} />, then ${row.deadline_step}`],
     ['Enqueued', html`<${Time} at=${row.inserted_at} now=${now} />`],
     ['Due', SETTLED.includes(row.status) ? null : html`<${Time} at=${row.eligible_at} now=${now} />`],
     ['Changed', html`<${Time} at=${row.updated_at} now=${now} />`],
-    ['Settled', row.finished_at && html`<${Time} at=${row.finished_at} now=${now} />`],
-    ['Took', row.finished_at && span(Date.parse(row.finished_at) - Date.parse(row.inserted_at))],
-    ['Worker', row.worker], ['Commits', number(row.commits)], ['Deaths', row.deaths || null], ['Trace', row.trace],
+    ['Finished', row.finished_at && html`<${Time} at=${row.finished_at} now=${now} />`],
+    ['Duration', row.finished_at && span(Date.parse(row.finished_at) - Date.parse(row.inserted_at))],
+    ['Worker', row.worker], ['Commits', number(row.commits)], ['Worker crashes', row.deaths || null], ['Trace', row.trace],
   ];
   return html`<dl class="facts">${facts.filter(([, value]) => value !== null && value !== undefined && value !== '').map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>`;
 }

@@ -1,8 +1,8 @@
-// Instances: find them, page through them, make one.
+// Instances: search, page through the results, enqueue.
 
 import { html, useEffect, useState } from '../vendor/preact-htm.js';
-import { get, query as ask } from '../api.js';
-import { Empty, Field, InstanceLink, Loading, Panel, Status, Table, Time, Trouble, Typed } from '../parts.js';
+import { get, query as toQuery } from '../api.js';
+import { Empty, Field, InstanceLink, Loading, Panel, Status, Table, Time, ErrorNotice, Typed } from '../parts.js';
 import { refine, link } from '../route.js';
 import { plural, statusName } from '../text.js';
 import { EnqueueButton, BulkButton } from './acts.js';
@@ -13,10 +13,10 @@ const EVERY = 3000;
 
 export function Instances({ query, live, mayAct }) {
   const [pages, setPages] = useState({ rows: [], next: null, loaded: false, error: null, more: 0 });
-  const wanted = ask(query);
+  const wanted = toQuery(query);
   const load = async (before, isMore) => {
     try {
-      const answer = await get(`instances${ask({ ...query, before })}`);
+      const answer = await get(`instances${toQuery({ ...query, before })}`);
       setPages((old) => ({
         rows: isMore ? [...old.rows, ...answer.instances] : answer.instances,
         next: answer.next, loaded: true, error: null, more: isMore ? old.more + 1 : 0,
@@ -29,7 +29,8 @@ export function Instances({ query, live, mayAct }) {
     setPages({ rows: [], next: null, loaded: false, error: null, more: 0 });
     load();
   }, [wanted]);
-  // The first page is kept fresh; who has gone further reads in peace.
+  // The first page is refreshed periodically. Once further pages are loaded, the list stays as it
+  // is.
   useEffect(() => {
     const timer = setInterval(() => { if (!document.hidden && pages.more === 0) load(); }, EVERY);
     return () => clearInterval(timer);
@@ -50,18 +51,18 @@ export function Instances({ query, live, mayAct }) {
       <${Pick} label="Step" value=${query.step} onChange=${change('step')} options=${steps} />
       <${Pick} label="Queue" value=${query.queue} onChange=${change('queue')} options=${queues} />
       <${Field} label="Age"><select value=${query.newer_than ?? ''} onChange=${change('newer_than')}>${AGES.map(([value, name]) => html`<option value=${value} selected=${(query.newer_than ?? '') === value}>${name}</option>`)}</select><//>
-      <${Field} label="Key"><${Typed} value=${query.key} onChange=${change('key')} placeholder="whole key" /><//>
+      <${Field} label="Key"><${Typed} value=${query.key} onChange=${change('key')} placeholder="the complete key" /><//>
       <${Field} label="Tenant"><${Typed} value=${query.tenant} onChange=${change('tenant')} /><//>
-      <${Field} label="Error"><${Typed} value=${query.error} onChange=${change('error')} placeholder="a part of it" /><//>
+      <${Field} label="Error"><${Typed} value=${query.error} onChange=${change('error')} placeholder="text it contains" /><//>
       ${isFiltered && html`<a class="clear" href=${link('instances')}>Clear</a>`}
     </form>
-    <${Trouble} error=${pages.error} />
+    <${ErrorNotice} error=${pages.error} />
     <${Panel}>
       ${!pages.loaded ? html`<${Loading} lines=${10} />`
         : pages.rows.length ? html`<${Rows} rows=${pages.rows} now=${live.now} />`
-          : html`<${Empty} title="No such instances">${pages.next ? 'None among those that were looked at so far.' : isFiltered ? 'Nothing matches all of this.' : 'Nothing was enqueued yet, or all of it was collected.'}<//>`}
-      ${pages.next && html`<div class="more"><button onClick=${() => load(pages.next, true)}>Look further</button>
-        <small>${plural(pages.rows.length, 'instance')} so far, down to ${pages.next}</small></div>`}
+          : html`<${Empty} title="No instances">${pages.next ? 'No match among the instances searched so far.' : isFiltered ? 'Nothing matches the filter.' : 'Nothing has been enqueued, or all instances have been deleted after their retention.'}<//>`}
+      ${pages.next && html`<div class="more"><button onClick=${() => load(pages.next, true)}>Search older instances</button>
+        <small>${plural(pages.rows.length, 'instance')} so far, searched down to id ${pages.next}</small></div>`}
     <//>`;
 }
 

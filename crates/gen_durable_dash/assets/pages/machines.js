@@ -1,4 +1,4 @@
-// Machines, each as a drawing of its steps.
+// Machines, each drawn as a graph of its steps.
 
 import { html } from '../vendor/preact-htm.js';
 import { Graph, stepTimes, stepsInOrder } from '../graph.js';
@@ -7,31 +7,31 @@ import { link } from '../route.js';
 import { counted, number, plural, statusName } from '../text.js';
 
 const about = (machine) => [
-  machine.versions.length ? `v${machine.versions.join(', v')}` : 'no version seen',
+  machine.versions.length ? `v${machine.versions.join(', v')}` : 'no known version',
   machine.workers ? plural(machine.workers, 'worker') : 'no live worker runs it',
-  `${number(machine.settled_last_minute)} settled in the last minute`,
+  `${number(machine.settled_last_minute)} finished in the last minute`,
 ].join(' · ');
 
 export function Machines({ live }) {
   const machines = live.data?.machines;
   if (!live.data?.at) return html`<h1>Machines</h1><${Loading} lines=${8} />`;
   return html`<h1>Machines</h1>
-    ${machines.length === 0 && html`<${Empty} title="No machine has been seen yet">A machine is here as soon as a worker registers it, or an instance of it is enqueued.<//>`}
+    ${machines.length === 0 && html`<${Empty} title="No machines">A machine appears when a worker registers it or an instance of it is enqueued.<//>`}
     ${machines.map((machine) => html`<${Panel} key=${machine.name} title=${html`<a href=${link(`machines/${encodeURIComponent(machine.name)}`)}>${machine.name}</a>`} aside=${about(machine)}>
-      ${Object.keys(machine.steps).length ? html`<${Graph} machine=${machine} />` : html`<${Empty} title="Nothing of it has run yet" />`}
+      ${Object.keys(machine.steps).length ? html`<${Graph} machine=${machine} />` : html`<${Empty} title="No instance has run yet" />`}
     <//>`)}`;
 }
 
 export function Machine({ one, live }) {
   if (!live.data?.at) return html`<h1>${one}</h1><${Loading} lines=${8} />`;
   const machine = live.data.machines.find((known) => known.name === one);
-  if (!machine) return html`<h1>${one}</h1><${Empty} title="Nothing is known of this machine">No live worker registered it, and no live instance is of it. <a href=${link('instances', { machine: one })}>Look for old ones</a><//>`;
+  if (!machine) return html`<h1>${one}</h1><${Empty} title="Unknown machine">No live worker registers it, and it has no instances that are running or waiting. <a href=${link('instances', { machine: one })}>Search all instances</a><//>`;
   const times = stepTimes(machine);
   const statuses = ['executing', 'runnable', 'awaiting_signal', 'awaiting_children', 'queued', 'stuck', 'failed', 'cancelled'];
   return html`<p class="crumbs"><a href=${link('machines')}>Machines</a></p>
     <h1>${machine.name}</h1>
-    <p class="sub">${about(machine)}. Numbers on the ways are of the newest instances whose story is told.</p>
-    <${Panel}>${Object.keys(machine.steps).length ? html`<${Graph} machine=${machine} />` : html`<${Empty} title="Nothing of it has run yet" />`}<//>
+    <p class="sub">${about(machine)}. Edge counts cover the newest instances with recorded history.</p>
+    <${Panel}>${Object.keys(machine.steps).length ? html`<${Graph} machine=${machine} />` : html`<${Empty} title="No instance has run yet" />`}<//>
     <${Panel} title="Steps" aside=${html`<a href=${link('instances', { machine: one })}>all instances</a>`}>
       <${Table} label="Steps" head=${['step', ...statuses.map((status) => `#${statusName(status)}`), '#runs', '#average']}>
         ${stepsInOrder(machine).map((step) => [step, machine.steps[step]]).map(([step, counts]) => html`<tr><td><a href=${link('instances', { machine: one, step })}>${step}</a></td>

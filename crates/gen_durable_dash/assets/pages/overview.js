@@ -1,4 +1,4 @@
-// How it goes, at a glance.
+// The overview: throughput, latency, backlog and errors.
 
 import { html } from '../vendor/preact-htm.js';
 import { Chart } from '../chart.js';
@@ -19,36 +19,36 @@ export function Overview({ live }) {
   return html`
     <h1>Overview</h1>
     <div class="tiles">
-      <${Tile} label="Settled" value=${`${rate(settled / 60)}/s`} note=${`${number(settled)} in the last minute`} />
-      <${Tile} label="Time to settle" value=${span(minute.p50)} note=${`p95 ${span(minute.p95)} · p99 ${span(minute.p99)}`} />
-      <${Tile} label="Due" value=${counted(due)} note=${oldest ? `the oldest for ${since(oldest, now)}` : 'nobody waits for a worker'} tone=${oldest && now - Date.parse(oldest) > 60000 ? 'is-warn' : ''} href=${link('queues')} />
+      <${Tile} label="Finished" value=${`${rate(settled / 60)}/s`} note=${`${number(settled)} in the last minute`} />
+      <${Tile} label="Time to finish" value=${span(minute.p50)} note=${`p95 ${span(minute.p95)} · p99 ${span(minute.p99)}`} />
+      <${Tile} label="Due" value=${counted(due)} note=${oldest ? `oldest: ${since(oldest, now)}` : 'no backlog'} tone=${oldest && now - Date.parse(oldest) > 60000 ? 'is-warn' : ''} href=${link('queues')} />
       <${Tile} label="Running" value=${counted(totals.executing ?? 0)} note=${`on ${plural(alive, 'worker')}`} tone=${alive ? '' : 'is-warn'} href=${link('workers')} />
       <${Tile} label="Waiting" value=${counted(waits)} note="for a signal or for children" href=${link('instances', { status: 'awaiting_signal' })} />
-      <${Tile} label="Failed" value=${counted(failed)} note=${failed ? 'look why, and retry' : 'nothing has failed'} tone=${failed ? 'is-bad' : ''} href=${link('failures')} />
+      <${Tile} label="Failed" value=${counted(failed)} note=${failed ? 'see the errors' : 'no failures'} tone=${failed ? 'is-bad' : ''} href=${link('failures')} />
     </div>
     <div class="two">
-      <${Panel} title="Throughput" aside="a second">
-        <${Chart} label="Instances that came in, were done and failed, a second" from=${chart.from} step=${chart.step} smooth=${5} format=${(value) => rate(value)} unit="/s"
+      <${Panel} title="Throughput" aside="per second">
+        <${Chart} label="Instances that arrived, were done and failed, per second" from=${chart.from} step=${chart.step} smooth=${5} format=${(value) => rate(value)} unit="/s"
           lines=${[{ name: 'arrived', tone: 'c-arrived', values: chart.arrived }, { name: 'done', tone: 'c-done', values: chart.done, area: true }, { name: 'failed', tone: 'c-failed', values: chart.failed }]} />
       <//>
-      <${Panel} title="Time to settle" aside="from the enqueue to the end">
-        <${Chart} label="How long instances take from the enqueue to the end" from=${chart.from} step=${chart.step} smooth=${5} bridge format=${span}
+      <${Panel} title="Time to finish" aside="from enqueue to finish">
+        <${Chart} label="Time of instances from enqueue to finish" from=${chart.from} step=${chart.step} smooth=${5} bridge format=${span}
           lines=${[{ name: 'p50', tone: 'c-p50', values: chart.p50 }, { name: 'p95', tone: 'c-p95', values: chart.p95 }, { name: 'p99', tone: 'c-p99', values: chart.p99 }]} />
       <//>
     </div>
     <div class="two">
       <${Panel} title="Queues" aside=${html`<a href=${link('queues')}>all</a>`}>
-        ${data.queues.length ? html`<${Backlog} queues=${data.queues} now=${now} />` : html`<${Empty} title="No queues yet">A queue is here as soon as a worker works it or something waits in it.<//>`}
+        ${data.queues.length ? html`<${Backlog} queues=${data.queues} now=${now} />` : html`<${Empty} title="No queues yet">A queue appears when a worker serves it or an instance waits in it.<//>`}
       <//>
       <${Panel} title="Errors" aside=${html`<a href=${link('failures')}>all</a>`}>
         ${data.failures.length ? html`<ul class="errors">${data.failures.slice(0, 6).map((group) => html`<li>
           <a href=${link('failures')}><b class="num">${counted(group.count)}</b><span><span class="error-text">${group.example}</span>
           <small>${group.machine} · ${group.step} · ${statusName(group.status)} · <${Time} at=${group.last_at} now=${now} /></small></span></a>
-        </li>`)}</ul>` : html`<${Empty} title="No errors">What fails for good shows up here, grouped by its error.<//>`}
+        </li>`)}</ul>` : html`<${Empty} title="No errors">Failed and stuck instances appear here, grouped by error.<//>`}
       <//>
     </div>
     <${Panel} title="Machines" aside=${html`<a href=${link('machines')}>all</a>`}>
-      ${data.machines.length ? html`<${Table} label="Machines" head=${['machine', '#settled/min', '#running', '#due or later', '#waiting', '#failed', '#workers']}>
+      ${data.machines.length ? html`<${Table} label="Machines" head=${['machine', '#finished/min', '#running', '#runnable', '#waiting', '#failed', '#workers']}>
         ${data.machines.map((machine) => {
           const sum = (...statuses) => Object.values(machine.steps).reduce((all, counts) => all + statuses.reduce((some, status) => some + (counts[status] ?? 0), 0), 0);
           return html`<tr><td><a href=${link(`machines/${encodeURIComponent(machine.name)}`)}>${machine.name}</a></td>
@@ -56,9 +56,9 @@ export function Overview({ live }) {
             <td class="num">${counted(sum('runnable'))}</td><td class="num">${counted(sum('awaiting_signal', 'awaiting_children', 'queued'))}</td>
             <td class="num">${counted(sum('failed', 'stuck'))}</td><td class=${`num ${machine.workers ? '' : 'warn'}`}>${number(machine.workers)}</td></tr>`;
         })}
-      <//>` : html`<${Empty} title="Nothing has run here yet">Start a worker, or enqueue something: <code>durable enqueue</code>.<//>`}
+      <//>` : html`<${Empty} title="No machines">Start a worker, or enqueue an instance: <code>durable enqueue</code>.<//>`}
     <//>
-    <p class="foot">About ${number(data.instances)} instances are kept, in ${bytes(data.bytes)}.</p>`;
+    <p class="foot">About ${number(data.instances)} instances are stored, using ${bytes(data.bytes)}.</p>`;
 }
 
 export function Backlog({ queues, now }) {
@@ -67,6 +67,6 @@ export function Backlog({ queues, now }) {
     <span class="queue-name">${queue.name}${queue.paused && html` <span class="status is-paused">paused</span>`}</span>
     <span class="meter" role="img" aria-label=${`${queue.due} due`}><i style=${{ width: `${(100 * queue.due) / most}%` }}></i></span>
     <span class="num">${counted(queue.due)}</span>
-    <small>${queue.oldest ? `oldest ${since(queue.oldest, now)}` : queue.workers ? 'up to date' : 'nobody works it'}</small>
+    <small>${queue.oldest ? `oldest ${since(queue.oldest, now)}` : queue.workers ? 'up to date' : 'no worker'}</small>
   </li>`)}</ul>`;
 }

@@ -1,9 +1,9 @@
-// Projections: how far each is behind, what is under way, what could not be applied; and what can be asked for.
+// Projections: their lag, runs and failed events, and the actions on them.
 
 import { html, useEffect, useRef, useState } from '../vendor/preact-htm.js';
 import { get, post, part } from '../api.js';
-import { useAsked } from '../live.js';
-import { Empty, Field, FormDialog, Loading, Panel, Table, Time, Trouble, toast } from '../parts.js';
+import { useFetch } from '../live.js';
+import { Empty, Field, FormDialog, Loading, Panel, Table, Time, ErrorNotice, toast } from '../parts.js';
 import { link, refine } from '../route.js';
 import { number, plural, span } from '../text.js';
 
@@ -12,7 +12,8 @@ const HEALTH = { 'up to date': 'is-done', following: 'is-executing', rebuilding:
 const STATUS = { running: 'is-executing', done: 'is-done', failed: 'is-failed', cancelled: 'is-cancelled' };
 const KINDS = { shadow: 'rebuild in a shadow', rebuild: 'rebuild in place', replay: 'replay', verify: 'verify' };
 
-// The tenant without a name is one like any other: an empty word is not the same as none.
+// Builds a query string. The tenant with the empty name is valid, so an empty string is sent and
+// only missing values are left out.
 const where = (values) => {
   const given = Object.entries(values).filter(([, value]) => value !== undefined && value !== null);
   return given.length ? `?${new URLSearchParams(given)}` : '';
@@ -23,32 +24,34 @@ const of = (row) => `${row.projection} of ${row.tenant || 'no tenant'}`;
 
 const NO_MORE = { rows: [], next: undefined, error: null };
 
-// The first page is kept fresh; who has gone further reads in peace, until something is done.
+// The first page is refreshed periodically. Once further pages are loaded, the list stays as it is
+// until an action reloads it.
 export function usePages(path, values, field, cursor, every) {
   const whole = `${path}${where(values)}`;
   const [more, setMore] = useState(NO_MORE);
-  const isFar = useRef(false);
-  isFar.current = more.next !== undefined;
-  const asked = useAsked(whole, { every, again: () => !isFar.current });
+  const hasMore = useRef(false);
+  hasMore.current = more.next !== undefined;
+  const fetched = useFetch(whole, { every, again: () => !hasMore.current });
   useEffect(() => { setMore(NO_MORE); }, [whole]);
-  const next = isFar.current ? more.next : asked.data?.next;
+  const next = hasMore.current ? more.next : fetched.data?.next;
   const further = async () => {
-    isFar.current = true;
+    hasMore.current = true;
     try {
       const answer = await get(`${path}${where({ ...values, [cursor]: next })}`);
       setMore((old) => ({ rows: [...old.rows, ...answer[field]], next: answer.next, error: null }));
     } catch (error) { setMore((old) => ({ ...old, error })); }
   };
-  const reload = () => { setMore(NO_MORE); asked.reload(); };
-  return { rows: asked.data ? [...asked.data[field], ...more.rows] : null, next, further, error: asked.error ?? more.error, reload };
+  const reload = () => { setMore(NO_MORE); fetched.reload(); };
+  return { rows: fetched.data ? [...fetched.data[field], ...more.rows] : null, next, further, error: fetched.error ?? more.error, reload };
 }
 
-export const Further = ({ pages, what }) => pages.next && html`<div class="more"><button onClick=${pages.further}>Look further</button><small>${plural(pages.rows.length, what)} so far</small></div>`;
+export const LoadMore = ({ pages, what }) => pages.next && html`<div class="more"><button onClick=${pages.further}>Load more</button><small>${plural(pages.rows.length, what)} so far</small></div>`;
 
 export function Projections({ one, query, live, mayAct }) {
   const tenant = query.tenant;
   const scopes = usePages(one === undefined ? 'projections' : `projections/${part(one)}`, { tenant }, 'projections', 'after', EVERY);
-  // Runs and failures are found by their projection: of a tenant alone there is no list.
+  // Runs and failures are listed for all projections, or for one projection and tenant: the API has
+  // no list for a tenant alone.
   const which = one === undefined ? {} : { projection: one, tenant };
   const runs = usePages('projection_runs', which, 'runs', 'before', EVERY);
   const failures = usePages('projection_failures', which, 'failures', 'after', 3 * EVERY);
@@ -56,34 +59,34 @@ export function Projections({ one, query, live, mayAct }) {
   const act = { mayAct, reload, now: live.now, workers: live.data?.workers ?? [] };
   const title = one ?? 'Projections';
   const unserved = (scopes.rows ?? []).filter((row) => !row.served);
-  if (!scopes.rows) return html`<${Head} one=${one} title=${title} />${scopes.error ? html`<${Empty} title=${scopes.error.status === 404 ? 'It is not here' : 'It could not be read'}>${scopes.error.message}<//>` : html`<${Loading} lines=${8} />`}`;
+  if (!scopes.rows) return html`<${Head} one=${one} title=${title} />${scopes.error ? html`<${Empty} title=${scopes.error.status === 404 ? 'Projection not found' : 'Projection could not be read'}>${scopes.error.message}<//>` : html`<${Loading} lines=${8} />`}`;
   return html`<${Head} one=${one} title=${title} tenant=${tenant} />
     <form class="filters" onSubmit=${(event) => event.preventDefault()}>
-      <${Field} label="Tenant"><input value=${tenant ?? ''} placeholder="all of them" onChange=${(event) => refine(one === undefined ? 'projections' : `projections/${part(one)}`, { tenant: event.target.value.trim() })} /><//>
+      <${Field} label="Tenant"><input value=${tenant ?? ''} placeholder="all tenants" onChange=${(event) => refine(one === undefined ? 'projections' : `projections/${part(one)}`, { tenant: event.target.value.trim() })} /><//>
       ${(one !== undefined || tenant !== undefined) && html`<a class="clear" href=${link('projections')}>All projections</a>`}
     </form>
-    <${Trouble} error=${scopes.error} />
-    ${unserved.length > 0 && html`<p class="notice">No live worker has registered ${[...new Set(unserved.map((row) => row.projection))].slice(0, 5).join(', ')}: it stands still, and what is asked for waits until one does.</p>`}
+    <${ErrorNotice} error=${scopes.error} />
+    ${unserved.length > 0 && html`<p class="notice">No live worker has registered ${[...new Set(unserved.map((row) => row.projection))].slice(0, 5).join(', ')}: it makes no progress, and requested runs wait until one does.</p>`}
     <${Panel}>
-      ${scopes.rows.length === 0 ? html`<${Empty} title="No projection has seen an event yet">A worker that registers one makes it follow the log of every tenant.<//>` : html`
+      ${scopes.rows.length === 0 ? html`<${Empty} title="No projection has processed an event yet">A projection appears when a worker that registers it has processed an event.<//>` : html`
       <${Table} label="Scopes" head=${['projection', 'tenant', 'health', '#position', '#behind', 'oldest', 'worker', 'error', '']}>
         ${scopes.rows.map((row) => html`<${Scope} key=${`${row.projection}/${row.tenant}`} row=${row} act=${act} />`)}
       <//>`}
-      <${Further} pages=${scopes} what="scope" />
+      <${LoadMore} pages=${scopes} what="scope" />
     <//>
-    <${Panel} title="Runs" aside="rebuilds, replays, verifications"><${Trouble} error=${runs.error} />
-      ${!runs.rows ? html`<${Loading} />` : runs.rows.length === 0 ? html`<${Empty} title="None was asked for" />` : html`
-      <${Table} label="Runs" head=${['run', 'what', 'projection', 'tenant', 'status', 'progress', 'result', 'by', 'on', 'changed', '']}>
+    <${Panel} title="Runs" aside="rebuilds, replays, verifications"><${ErrorNotice} error=${runs.error} />
+      ${!runs.rows ? html`<${Loading} />` : runs.rows.length === 0 ? html`<${Empty} title="No runs" />` : html`
+      <${Table} label="Runs" head=${['run', 'kind', 'projection', 'tenant', 'status', 'progress', 'result', 'by', 'on', 'changed', '']}>
         ${runs.rows.map((row) => html`<${Run} key=${row.id} row=${row} act=${act} />`)}
       <//>`}
-      <${Further} pages=${runs} what="run" />
+      <${LoadMore} pages=${runs} what="run" />
     <//>
-    <${Panel} title="What could not be applied"><${Trouble} error=${failures.error} />
-      ${!failures.rows ? html`<${Loading} />` : failures.rows.length === 0 ? html`<${Empty} title="Nothing" />` : html`
-      <${Table} label="Failures" head=${['projection', 'tenant', '#position', 'event', 'state', '#tries', 'last', 'error', '']}>
+    <${Panel} title="Failed events"><${ErrorNotice} error=${failures.error} />
+      ${!failures.rows ? html`<${Loading} />` : failures.rows.length === 0 ? html`<${Empty} title="No failed events" />` : html`
+      <${Table} label="Failures" head=${['projection', 'tenant', '#position', 'event', 'state', '#attempts', 'last', 'error', '']}>
         ${failures.rows.map((row) => html`<${Failure} key=${`${row.projection}/${row.tenant}/${row.position}`} row=${row} act=${act} />`)}
       <//>`}
-      <${Further} pages=${failures} what="event" />
+      <${LoadMore} pages=${failures} what="event" />
     <//>`;
 }
 
@@ -93,19 +96,19 @@ const Head = ({ one, title, tenant }) => html`${one !== undefined && html`<p cla
 function Scope({ row, act }) {
   const [open, setOpen] = useState(null);
   const close = () => setOpen(null);
-  const waits = !row.served && html`<p class="notice">No live worker has it registered: this waits until one does.</p>`;
-  const ask = async (what, body) => {
+  const waits = !row.served && html`<p class="notice">No live worker has it registered: the run waits until one does.</p>`;
+  const requestRun = async (what, body) => {
     const answer = await post(`projections/${part(row.projection)}/${what}`, { tenant: row.tenant, ...body });
-    toast(answer.served ? `Run ${answer.run.id} is asked for` : `Run ${answer.run.id} waits for a worker that has ${row.projection} registered`);
+    toast(answer.served ? `Run ${answer.run.id} requested` : `Run ${answer.run.id} waits for a worker that has ${row.projection} registered`);
     act.reload();
   };
   const rebuild = ({ how, anyway, after, to }) => {
-    if (how === 'replay') return ask('replay', { after: Number(after || 0), up_to: to ? Number(to) : undefined });
-    return ask('rebuild', how === 'in_place' ? { in_place: true } : { anyway: anyway === 'on' });
+    if (how === 'replay') return requestRun('replay', { after: Number(after || 0), up_to: to ? Number(to) : undefined });
+    return requestRun('rebuild', how === 'in_place' ? { in_place: true } : { anyway: anyway === 'on' });
   };
-  const goOn = async () => {
+  const retry = async () => {
     const answer = await post(`projections/${part(row.projection)}/retry`, { tenant: row.tenant });
-    toast(answer.goes_on ? `${of(row)} goes on` : 'It had not halted');
+    toast(answer.goes_on ? `${of(row)} continues` : `${of(row)} had not halted`);
     act.reload();
   };
   return html`<tr>
@@ -120,13 +123,13 @@ function Scope({ row, act }) {
       ${row.status !== 'running' && html`<button onClick=${() => setOpen('retry')} aria-label=${`Retry ${of(row)}`}>Retry</button>`}
       <button onClick=${() => setOpen('verify')} aria-label=${`Verify ${of(row)}`}>Verify</button>
       <button onClick=${() => setOpen('rebuild')} aria-label=${`Rebuild ${of(row)}`}>Rebuild…</button></div>`}
-      ${open === 'verify' && html`<${FormDialog} title=${`Verify ${of(row)}`} verb="Verify it" onSubmit=${() => ask('verify')} onClose=${close}>
-        <p>A worker applies all ${number(row.position)} events to rows that nobody reads, and compares them with those that are read. Nothing is changed.</p>${waits}
+      ${open === 'verify' && html`<${FormDialog} title=${`Verify ${of(row)}`} verb="Verify it" onSubmit=${() => requestRun('verify')} onClose=${close}>
+        <p>A worker applies all ${number(row.position)} events to shadow rows and compares them with the live rows. Nothing is changed.</p>${waits}
       <//>`}
-      ${open === 'retry' && html`<${FormDialog} title=${`Let ${of(row)} go on`} verb="Go on" onSubmit=${goOn} onClose=${close}>
-        <p>The next event, at position ${number(row.position + 1)}, is tried again now. It failed with:</p><p class="error-text">${row.error ?? ''}</p>
+      ${open === 'retry' && html`<${FormDialog} title=${`Retry ${of(row)}`} verb="Retry now" onSubmit=${retry} onClose=${close}>
+        <p>The next event, at position ${number(row.position + 1)}, is retried now. It failed with:</p><p class="error-text">${row.error ?? ''}</p>
       <//>`}
-      ${open === 'rebuild' && html`<${FormDialog} title=${`Rebuild ${of(row)}`} verb="Begin" danger onSubmit=${rebuild} onClose=${close}>
+      ${open === 'rebuild' && html`<${FormDialog} title=${`Rebuild ${of(row)}`} verb="Start" danger onSubmit=${rebuild} onClose=${close}>
         <${Rebuild} row=${row} />${waits}
       <//>`}
     </td>
@@ -135,15 +138,15 @@ function Scope({ row, act }) {
 
 function Rebuild({ row }) {
   const [how, setHow] = useState('shadow');
-  return html`<${Field} label="How"><select name="how" onChange=${(event) => setHow(event.target.value)}>
-      <option value="shadow">in a shadow, and swap when it is equal</option>
-      <option value="in_place">in place: clear the rows and fill them again</option>
-      <option value="replay">replay: apply events again to the rows that are there</option>
+  return html`<${Field} label="Method"><select name="how" onChange=${(event) => setHow(event.target.value)}>
+      <option value="shadow">in a shadow: swap it in if it is equal</option>
+      <option value="in_place">in place: clear the live rows and fill them again</option>
+      <option value="replay">replay: apply events again to the existing rows</option>
     </select><//>
-    ${how === 'shadow' && html`<p>A worker applies all ${number(row.position)} events to other rows. Readers see the old ones until the new ones are there.</p>
-      <label class="check"><input type="checkbox" name="anyway" /> swap also if they differ</label>`}
-    ${how === 'in_place' && html`<p>Readers see it happen: the rows are cleared first. Once it has begun there is no way back.</p>`}
-    ${how === 'replay' && html`<p>Only for a projection to which an event twice is the same as once.</p>
+    ${how === 'shadow' && html`<p>A worker applies all ${number(row.position)} events to shadow rows. Readers see the live rows until the shadow is swapped in.</p>
+      <label class="check"><input type="checkbox" name="anyway" /> swap even if they differ</label>`}
+    ${how === 'in_place' && html`<p>Readers see incomplete rows while it runs: the live rows are cleared first. It cannot be undone once it has started.</p>`}
+    ${how === 'replay' && html`<p>Use it only for idempotent projections: events are applied a second time.</p>
       <${Field} label="After position"><input name="after" type="number" min="0" step="1" value="0" /><//>
       <${Field} label="Up to position"><input name="to" type="number" min="1" step="1" placeholder="the last" /><//>`}`;
 }
@@ -154,7 +157,7 @@ function Run({ row, act }) {
   const worker = act.workers.find((one) => one.id === row.owner);
   const cancel = async ({ why }) => {
     const answer = await post(`projection_runs/${part(row.id)}/cancel`, { why });
-    toast(answer.cancelled ? `Run ${row.id} is cancelled` : 'It was too late: it is over');
+    toast(answer.cancelled ? `Run ${row.id} cancelled` : `Run ${row.id} has already ended`);
     act.reload();
   };
   const tone = row.error ? 'error-text' : row.equal === true ? 'good' : row.equal === false ? 'error-text' : '';
@@ -163,12 +166,12 @@ function Run({ row, act }) {
     <td><span class=${`status ${STATUS[row.status] ?? ''}`}>${row.status}</span></td>
     <td class="progress"><div class="meter" role="progressbar" aria-label=${`Progress of run ${row.id}`} aria-valuemin="0" aria-valuemax="100" aria-valuenow=${Math.round(share)}><i style=${{ width: `${share}%` }}></i></div>
       <small>${number(row.position)} of ${number(row.target)}</small></td>
-    <td class=${`cut ${tone}`} title=${row.error ?? row.verdict ?? ''}>${row.error ?? row.verdict ?? (row.status === 'pending' ? 'waits for a worker' : '')}</td>
+    <td class=${`cut ${tone}`} title=${row.error ?? row.verdict ?? ''}>${row.error ?? row.verdict ?? (row.status === 'pending' ? 'waiting for a worker' : '')}</td>
     <td>${row.requested_by ?? ''}</td><td>${worker ? `${worker.host}/${worker.pid}` : ''}</td><td><${Time} at=${row.updated_at} now=${act.now} /></td>
     <td class="end">${act.mayAct && !row.is_over && html`<button class="danger" onClick=${() => setOpen(true)} aria-label=${`Cancel run ${row.id}`}>Cancel</button>`}
       ${open && html`<${FormDialog} title=${`Cancel run ${row.id}`} verb="Cancel it" danger onSubmit=${cancel} onClose=${() => setOpen(false)}>
-        <p>${row.kind === 'rebuild' ? 'If its rows are cleared already, it goes on as live: there is no way back.' : 'The rows that are read stay as they are.'}</p>
-        <${Field} label="Why"><input name="why" placeholder="for those who look later" /><//>
+        <p>${row.kind === 'rebuild' ? 'If the live rows are already cleared, the projection continues to fill them: that cannot be undone.' : 'The live rows stay as they are.'}</p>
+        <${Field} label="Reason"><input name="why" placeholder="recorded with the run" /><//>
       <//>`}</td>
   </tr>`;
 }
@@ -177,19 +180,19 @@ function Failure({ row, act }) {
   const [open, setOpen] = useState(false);
   const again = async ({ all }) => {
     const answer = await post(`projections/${part(row.projection)}/redrive`, { tenant: row.tenant, position: all === 'on' ? undefined : row.position });
-    toast(`${plural(answer.tried_again, 'event')} tried again`);
+    toast(`${plural(answer.tried_again, 'event')} will be retried`);
     act.reload();
   };
   return html`<tr>
     <td><a href=${scopeLink(row.projection)}>${row.projection}</a></td><td class="cut"><${Tenant} name=${row.tenant} /></td>
     <td class="num">${number(row.position)}</td><td>${row.event ?? html`<span class="faint">not in the log</span>`}</td>
-    <td><span class=${`status ${row.state === 'parked' ? 'is-paused' : row.state === 'halted' ? 'is-failed' : ''}`}>${row.redrive ? 'tried again soon' : row.state}</span></td>
+    <td><span class=${`status ${row.state === 'parked' ? 'is-paused' : row.state === 'halted' ? 'is-failed' : ''}`}>${row.redrive ? 'retry pending' : row.state}</span></td>
     <td class="num">${number(row.attempts)}</td><td><${Time} at=${row.last_at} now=${act.now} /></td>
     <td class="cut error-text" title=${row.error}>${row.error}</td>
-    <td class="end">${act.mayAct && row.state === 'parked' && !row.redrive && html`<button onClick=${() => setOpen(true)} aria-label=${`Try again: position ${row.position} of ${of(row)}`}>Try again</button>`}
-      ${open && html`<${FormDialog} title=${`Try position ${row.position} again`} verb="Try again" onSubmit=${again} onClose=${() => setOpen(false)}>
-        <p>It was passed over, and comes now after all that followed it. It failed with:</p><p class="error-text">${row.error}</p>
-        <label class="check"><input type="checkbox" name="all" /> and all others that are parked there</label>
+    <td class="end">${act.mayAct && row.state === 'parked' && !row.redrive && html`<button onClick=${() => setOpen(true)} aria-label=${`Retry position ${row.position} of ${of(row)}`}>Retry</button>`}
+      ${open && html`<${FormDialog} title=${`Retry the event at position ${row.position}`} verb="Retry" onSubmit=${again} onClose=${() => setOpen(false)}>
+        <p>It was skipped. The retry applies it after the events that followed it. It failed with:</p><p class="error-text">${row.error}</p>
+        <label class="check"><input type="checkbox" name="all" /> also retry all other parked events of this projection and tenant</label>
       <//>`}</td>
   </tr>`;
 }

@@ -1,37 +1,37 @@
-// Queues: what waits in them, and closing and opening them.
+// Queues: their backlog; pause and resume.
 
 import { html, useState } from '../vendor/preact-htm.js';
 import { post, part } from '../api.js';
-import { Empty, Loading, Panel, Table, Time, Trouble, toast } from '../parts.js';
+import { Empty, Loading, Panel, Table, Time, ErrorNotice, toast } from '../parts.js';
 import { link } from '../route.js';
 import { counted, number, since } from '../text.js';
 
 export function Queues({ live, mayAct }) {
   const { data, now } = live;
   const [error, setError] = useState(null);
-  const [said, setSaid] = useState({});
+  const [pending, setPending] = useState({});
   if (!data?.at) return html`<h1>Queues</h1><${Loading} lines=${6} />`;
-  const turn = async (queue, act) => {
+  const setPaused = async (queue, act) => {
     try {
       await post(`queues/${part(queue.name)}/${act}`);
-      setSaid((before) => ({ ...before, [queue.name]: { paused: act === 'pause', until: Date.now() + 3000 } }));
-      toast(act === 'pause' ? `${queue.name} is paused: what runs, runs on` : `${queue.name} is open again`);
+      setPending((before) => ({ ...before, [queue.name]: { paused: act === 'pause', until: Date.now() + 3000 } }));
+      toast(act === 'pause' ? `${queue.name} paused: running steps continue` : `${queue.name} resumed`);
       setError(null);
     } catch (failed) { setError(failed); }
   };
-  return html`<h1>Queues</h1><${Trouble} error=${error} /><${Panel}>
-    ${data.queues.length === 0 ? html`<${Empty} title="No queues yet">A queue is here as soon as a worker works it or something waits in it.<//>` : html`
+  return html`<h1>Queues</h1><${ErrorNotice} error=${error} /><${Panel}>
+    ${data.queues.length === 0 ? html`<${Empty} title="No queues yet">A queue appears when a worker serves it or an instance waits in it.<//>` : html`
     <${Table} label="Queues" head=${['queue', '#due', 'oldest', '#later', 'next', '#running', '#workers', '']}>
       ${data.queues.map((queue) => {
-        const paused = said[queue.name]?.until > Date.now() ? said[queue.name].paused : queue.paused;
+        const paused = pending[queue.name]?.until > Date.now() ? pending[queue.name].paused : queue.paused;
         return html`<tr key=${queue.name}>
           <td><a href=${link('instances', { queue: queue.name })}>${queue.name}</a> ${paused && html`<span class="status is-paused" title=${queue.paused_by ? `by ${queue.paused_by}` : ''}>paused</span>`}</td>
           <td class="num">${counted(queue.due)}</td><td>${queue.oldest ? since(queue.oldest, now) : html`<span class="faint">–</span>`}</td>
           <td class="num">${counted(queue.later)}</td><td>${queue.next ? html`<${Time} at=${queue.next} now=${now} />` : html`<span class="faint">–</span>`}</td>
           <td class="num">${counted(queue.executing)}</td><td class=${`num ${queue.workers ? '' : 'warn'}`}>${number(queue.workers)}</td>
           <td class="end">${mayAct && (paused
-            ? html`<button onClick=${() => turn(queue, 'resume')} aria-label=${`Resume ${queue.name}`}>Resume</button>`
-            : html`<button onClick=${() => turn(queue, 'pause')} aria-label=${`Pause ${queue.name}`}>Pause</button>`)}</td>
+            ? html`<button onClick=${() => setPaused(queue, 'resume')} aria-label=${`Resume ${queue.name}`}>Resume</button>`
+            : html`<button onClick=${() => setPaused(queue, 'pause')} aria-label=${`Pause ${queue.name}`}>Pause</button>`)}</td>
         </tr>`;
       })}
     <//>`}

@@ -1,30 +1,30 @@
-// Schedules: when they happen next, what became of the last times; pause, resume, run now, another cycle.
+// Schedules: next occurrences and recent runs; pause, resume, run now, change the cycle.
 
 import { html, useState } from '../vendor/preact-htm.js';
-import { part, post, query as ask } from '../api.js';
-import { useAsked } from '../live.js';
-import { Empty, Field, FormDialog, InstanceLink, Loading, Panel, Status, Time, Trouble, toast } from '../parts.js';
+import { part, post, query as toQuery } from '../api.js';
+import { useFetch } from '../live.js';
+import { Empty, Field, FormDialog, InstanceLink, Loading, Panel, Status, Time, ErrorNotice, toast } from '../parts.js';
 import { link } from '../route.js';
 import { exact } from '../text.js';
 
 const EVERY = 2000;
-const MISSED = { all: 'each missed one happens, late', latest: 'of missed ones the latest happens', skip: 'missed ones do not happen' };
+const MISSED = { all: 'run every missed occurrence', latest: 'run only the latest missed occurrence', skip: 'skip missed occurrences' };
 
 export function Schedules({ query, live, mayAct }) {
-  const asked = useAsked(`schedules${ask({ after: query.after })}`, { every: EVERY });
-  const { data } = asked;
-  return html`<h1>Schedules</h1><${Trouble} error=${asked.error} />
-    ${!data ? !asked.error && html`<${Loading} lines=${8} />` : data.schedules.length === 0
-      ? html`<${Panel}><${Empty} title="No schedules">An engine makes them when it starts with .schedule(name, cycle, make).<//><//>`
-      : html`<div class="schedules">${data.schedules.map((one) => html`<${Card} key=${one.name} schedule=${one} now=${live.now} mayAct=${mayAct} onDone=${asked.reload} />`)}</div>`}
+  const fetched = useFetch(`schedules${toQuery({ after: query.after })}`, { every: EVERY });
+  const { data } = fetched;
+  return html`<h1>Schedules</h1><${ErrorNotice} error=${fetched.error} />
+    ${!data ? !fetched.error && html`<${Loading} lines=${8} />` : data.schedules.length === 0
+      ? html`<${Panel}><${Empty} title="No schedules">An engine registers schedules with .schedule(name, cycle, make).<//><//>`
+      : html`<div class="schedules">${data.schedules.map((one) => html`<${Card} key=${one.name} schedule=${one} now=${live.now} mayAct=${mayAct} onDone=${fetched.reload} />`)}</div>`}
     ${(data?.next || query.after) && html`<div class="more">${query.after && html`<a class="button" href=${link('schedules')}>First page</a>`}${data?.next && html`<a class="button" href=${link('schedules', { after: data.next })}>Next page</a>`}</div>`}`;
 }
 
 export function Schedule({ one, live, mayAct }) {
-  const { data, error, reload } = useAsked(`schedules/${part(one)}`, { every: EVERY });
+  const { data, error, reload } = useFetch(`schedules/${part(one)}`, { every: EVERY });
   return html`<p class="crumbs"><a href=${link('schedules')}>Schedules</a></p><h1>${one}</h1>
     ${data ? html`<${Card} schedule=${data} now=${live.now} mayAct=${mayAct} onDone=${reload} />`
-      : error ? html`<${Empty} title=${error.status === 404 ? 'It is not here' : 'It could not be read'}>${error.message}<//>` : html`<${Loading} lines=${6} />`}`;
+      : error ? html`<${Empty} title=${error.status === 404 ? 'Schedule not found' : 'Schedule could not be read'}>${error.message}<//>` : html`<${Loading} lines=${6} />`}`;
 }
 
 function Card({ schedule, now, mayAct, onDone }) {
@@ -43,27 +43,27 @@ function Card({ schedule, now, mayAct, onDone }) {
   return html`<article class="schedule">
     <div class="head"><div class="row"><h2><a href=${link(path)}>${schedule.name}</a></h2>
         ${isPaused && html`<span class="status is-paused">paused${schedule.paused_by && ` by ${schedule.paused_by}`}</span>`}
-        ${schedule.ended_at && html`<span class="status is-cancelled">has ended</span>`}
+        ${schedule.ended_at && html`<span class="status is-cancelled">ended</span>`}
         ${!schedule.served && html`<span class="status is-failed">no live worker registers it</span>`}</div>
       ${mayAct && html`<div class="row">
-        <button onClick=${act('run', 'runs once more')} aria-label=${`Run now: ${schedule.name}`}>Run now</button>
-        ${isPaused ? html`<button onClick=${act('resume', 'goes on')} aria-label=${`Resume ${schedule.name}`}>Resume</button>`
-          : html`<button onClick=${act('pause', 'is paused')} aria-label=${`Pause ${schedule.name}`}>Pause</button>`}
+        <button onClick=${act('run', 'will run now')} aria-label=${`Run now: ${schedule.name}`}>Run now</button>
+        ${isPaused ? html`<button onClick=${act('resume', 'resumed')} aria-label=${`Resume ${schedule.name}`}>Resume</button>`
+          : html`<button onClick=${act('pause', 'paused')} aria-label=${`Pause ${schedule.name}`}>Pause</button>`}
         <button onClick=${() => setChanges(true)} aria-label=${`Change cycle… of ${schedule.name}`}>Change cycle…</button>
       </div>`}
     </div>
-    <p class="about-cycle"><code>${schedule.cycle}</code> · ${schedule.zone ?? 'a cycle of a newer build'} · ${MISSED[schedule.missed] ?? schedule.missed}
-      ${schedule.set_at && html` · set ${schedule.set_by && `by ${schedule.set_by} `}<${Time} at=${schedule.set_at} now=${now} />, the code says <code>${schedule.code_cycle}</code>`}
+    <p class="about-cycle"><code>${schedule.cycle}</code> · ${schedule.zone ?? 'cycle of a newer build'} · ${MISSED[schedule.missed] ?? schedule.missed}
+      ${schedule.set_at && html` · set ${schedule.set_by && `by ${schedule.set_by} `}<${Time} at=${schedule.set_at} now=${now} />, cycle in code: <code>${schedule.code_cycle}</code>`}
       ${schedule.served && html` · registered by ${schedule.registered_by.map((worker) => html`<span class="chip">${worker.host} ${worker.pid}</span> `)}`}</p>
-    ${schedule.error && html`<p class="notice is-bad">It could not be started: ${schedule.error}</p>`}
-    <${Trouble} error=${error} />
+    ${schedule.error && html`<p class="notice is-bad">The last occurrence could not be started: ${schedule.error}</p>`}
+    <${ErrorNotice} error=${error} />
     <div class="two">
-      <div><h3>Next</h3>${schedule.next.length === 0 ? html`<p class="faint">${isPaused ? 'Not while it is paused.' : 'It has no further occurrence.'}</p>`
+      <div><h3>Next</h3>${schedule.next.length === 0 ? html`<p class="faint">${isPaused ? 'None while the schedule is paused.' : 'No further occurrences.'}</p>`
         : html`<ol>${schedule.next.map((at) => html`<li>${exact(at)} <small><${Time} at=${at} now=${now} /></small></li>`)}</ol>`}</div>
-      <div><h3>Last</h3>${schedule.runs.length === 0 ? html`<p class="faint">It has not happened yet.</p>`
+      <div><h3>Recent runs</h3>${schedule.runs.length === 0 ? html`<p class="faint">No runs yet.</p>`
         : html`<ol>${schedule.runs.map((run) => html`<li key=${run.due}>${exact(run.due)} ${run.instance ? html`<${InstanceLink} id=${run.instance} />` : ''}
-            ${run.status ? html`<${Status} status=${run.status} />` : html`<span class="faint">${run.instance ? 'collected' : run.state}</span>`}
-            ${run.by_hand && html`<small>by hand</small>`}${run.missed > 0 && html`<small>${run.missed} before it were missed</small>`}</li>`)}</ol>`}</div>
+            ${run.status ? html`<${Status} status=${run.status} />` : html`<span class="faint">${run.instance ? 'deleted' : run.state}</span>`}
+            ${run.by_hand && html`<small>manual</small>`}${run.missed > 0 && html`<small>${run.missed} missed before it</small>`}</li>`)}</ol>`}</div>
     </div>
     ${changes && html`<${ChangeCycle} schedule=${schedule} path=${path} onDone=${onDone} onClose=${() => setChanges(false)} />`}
   </article>`;
@@ -72,12 +72,12 @@ function Card({ schedule, now, mayAct, onDone }) {
 function ChangeCycle({ schedule, path, onDone, onClose }) {
   const send = async ({ cycle, missed }) => {
     const answer = await post(`${path}/set`, { cycle, missed });
-    toast(`${schedule.name} has the cycle ${answer.cycle}`);
+    toast(`${schedule.name} cycle set to ${answer.cycle}`);
     onDone();
   };
-  return html`<${FormDialog} title=${`The cycle of ${schedule.name}`} verb="Change it" onSubmit=${send} onClose=${onClose}>
-    <${Field} label="Cycle" hint="An ISO 8601 cycle (R/2026-01-05T08:00:00[Europe/Madrid]/P1W), or a cron line with its zone in brackets (30 3 * * * [Europe/Madrid])."><input name="cycle" required defaultValue=${schedule.cycle} autocomplete="off" spellcheck="false" /><//>
-    <${Field} label="Occurrences that nobody was there for"><select name="missed">${Object.entries(MISSED).map(([name, text]) => html`<option value=${name} selected=${name === schedule.missed}>${text}</option>`)}</select><//>
-    <p>It holds until the code's own cycle changes.</p>
+  return html`<${FormDialog} title=${`Change the cycle of ${schedule.name}`} verb="Change it" onSubmit=${send} onClose=${onClose}>
+    <${Field} label="Cycle" hint="An ISO 8601 cycle (R/2026-01-05T08:00:00[Europe/Madrid]/P1W), or a cron expression with its time zone in brackets (30 3 * * * [Europe/Madrid])."><input name="cycle" required defaultValue=${schedule.cycle} autocomplete="off" spellcheck="false" /><//>
+    <${Field} label="Missed occurrences"><select name="missed">${Object.entries(MISSED).map(([name, text]) => html`<option value=${name} selected=${name === schedule.missed}>${text}</option>`)}</select><//>
+    <p>The new cycle is in effect until the cycle in code changes.</p>
   <//>`;
 }

@@ -1,4 +1,4 @@
-//! Acts on one instance: tell it something, end it, run it again.
+//! Actions on one instance: signal, cancel, retry.
 
 use axum::{Extension, Json, extract::State};
 use gen_durable::{Address, Id};
@@ -17,7 +17,7 @@ use crate::{
 pub(crate) struct SignalBody {
     name: String,
     payload: Option<Box<RawValue>>,
-    /// However often it is sent with this key, the instance is told once.
+    /// The dedup key: repeated signals with the same key are delivered once.
     once: Option<String>,
 }
 
@@ -90,9 +90,9 @@ pub(crate) async fn cancel(
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct RetryBody {
-    /// From this step, not from where it stands…
+    /// The step to continue with; without it, the instance continues with its current step.
     step: Option<String>,
-    /// …with this.
+    /// The data of that step.
     data: Option<Box<RawValue>>,
 }
 
@@ -106,7 +106,7 @@ pub(crate) async fn retry(
     let data = body.data.filter(|data| data.get() != "null");
     if step.is_none() && data.is_some() {
         return Err(Problem::invalid(
-            "data is what a step carries: name the step",
+            "data belongs to a step: name the step as well",
         ));
     }
     let from = step

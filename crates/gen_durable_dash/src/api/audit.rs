@@ -1,4 +1,4 @@
-//! What was done, and by whom.
+//! The audit log.
 
 use axum::{Json, extract::State};
 use gen_durable::AuditLine;
@@ -18,7 +18,7 @@ pub(crate) struct Page {
     limit: Option<u16>,
 }
 
-/// Where the page before ended.
+/// Parses the cursor of a page: the id at which the previous page ended.
 pub(crate) fn mark(before: Option<&str>) -> Answer<Option<i64>> {
     let Some(before) = before.filter(|before| !before.is_empty()) else {
         return Ok(None);
@@ -26,10 +26,10 @@ pub(crate) fn mark(before: Option<&str>) -> Answer<Option<i64>> {
     before
         .parse()
         .map(Some)
-        .map_err(|_| Problem::invalid(format!("{before:?} is not where a page ended")))
+        .map_err(|_| Problem::invalid(format!("{before:?} is not a valid `before` cursor")))
 }
 
-/// The newest first.
+/// Returns one page of the audit log, the newest record first.
 pub(crate) async fn list(
     State(shared): State<Shared>,
     Query(page): Query<Page>,

@@ -1,4 +1,4 @@
-//! Is it well?
+//! Health checks and the OpenAPI document.
 
 use axum::{
     Json,
@@ -10,12 +10,13 @@ use serde_json::{Value, json};
 
 use crate::{openapi, problem::Answer, shared::Shared};
 
-/// For whoever keeps this process up. It says nothing else, to anybody.
+/// Liveness of this process, without authentication.
 pub(crate) async fn alive() -> &'static str {
     "ok\n"
 }
 
-/// For whoever keeps the whole up: does the database answer, and is its schema one that this build can work with?
+/// Readiness of the whole: whether the database answers, and whether this build supports its schema
+/// version.
 pub(crate) async fn health(State(shared): State<Shared>) -> Answer<Response> {
     let estimate = shared.inspect().estimate().await?;
     let status = shared.client.pool().migrations().status().await?;

@@ -1,4 +1,4 @@
-//! One instance: what it is, what happened to it, what hangs on it, why it does not run.
+//! One instance: its columns, history, inbox, children, and why it does not run.
 
 use axum::{Extension, Json, extract::State};
 use gen_durable::{Blocker, Status, StoryMark, Timestamp};
@@ -12,7 +12,7 @@ use crate::{
     shared::Shared,
 };
 
-/// An instance, with what it carries as it stands.
+/// An instance with its state, data and result as raw JSON.
 #[derive(Debug, Serialize)]
 pub(crate) struct Whole {
     #[serde(flatten)]
@@ -20,25 +20,25 @@ pub(crate) struct Whole {
     state: Box<RawValue>,
     data: Box<RawValue>,
     result: Box<RawValue>,
-    /// Whether what it carries was left out: the caller may only look.
+    /// Whether state, data and result were left out, because the caller may not see payloads.
     payloads_hidden: bool,
-    /// Its parents, the nearest first.
+    /// Its ancestors, the parent first.
     ancestors: Vec<Value>,
 }
 
-/// An id in a path.
+/// Parses an instance id from a path.
 pub(crate) fn number(id: &str) -> Answer<i64> {
     id.parse()
         .ok()
         .filter(|id| *id > 0)
-        .ok_or_else(|| Problem::not_found(format!("{id:?} is not the id of an instance")))
+        .ok_or_else(|| Problem::not_found(format!("{id:?} is not an instance id")))
 }
 
 fn hides(shared: &Shared, caller: &Caller) -> bool {
     caller.role == Role::Reader && !shared.options.readers_see_payloads
 }
 
-/// So many generations above are named.
+/// How many generations of ancestors are listed.
 const ANCESTORS_MAX: usize = 10;
 
 pub(crate) async fn show(
@@ -74,11 +74,11 @@ pub(crate) async fn show(
 
 fn gone(id: &str) -> Problem {
     Problem::not_found(format!(
-        "there is no instance {id}: it never was, or it settled long ago and was collected"
+        "instance {id} does not exist: the id was never assigned, or the instance settled and was deleted after its retention"
     ))
 }
 
-/// A page of a story.
+/// The cursor and size of a page of history.
 #[derive(Debug, Deserialize)]
 pub(crate) struct From {
     seq: Option<String>,
@@ -95,7 +95,7 @@ pub(crate) async fn story(
     let part = |text: Option<String>| text.map(|text| text.parse::<i64>()).transpose();
     let (Ok(seq), Ok(epoch)) = (part(from.seq), part(from.epoch)) else {
         return Err(Problem::invalid(
-            "seq and epoch are those of the last line of the page before",
+            "seq and epoch must be those of the last entry of the previous page",
         ));
     };
     let before = seq.map(|seq| StoryMark {
@@ -112,7 +112,7 @@ pub(crate) async fn story(
     Ok(Json(json!({"story": lines, "has_more": has_more})))
 }
 
-/// A letter, with its payload as it stands.
+/// A signal in an inbox, with its payload as raw JSON.
 #[derive(Debug, Serialize)]
 pub(crate) struct Letter {
     id: String,
@@ -201,7 +201,7 @@ pub(crate) async fn explain(
     ))
 }
 
-/// A word for programs, a sentence for people.
+/// Returns a stable code for programs and a sentence for people.
 pub(crate) fn said(blocker: &Blocker, now: Timestamp) -> (&'static str, String) {
     let deadline = |at: &Option<Timestamp>| {
         at.map_or("without a deadline".to_owned(), |at| {
@@ -214,7 +214,7 @@ pub(crate) fn said(blocker: &Blocker, now: Timestamp) -> (&'static str, String) 
             error: None,
         } => (
             "settled",
-            format!("It is {status}: nothing more will happen."),
+            format!("It is {status}: it will not run again."),
         ),
         Blocker::Settled {
             status: Status::Failed,
@@ -241,7 +241,7 @@ pub(crate) fn said(blocker: &Blocker, now: Timestamp) -> (&'static str, String) 
         }
         Blocker::Executing { .. } => (
             "held_by_the_dead",
-            "The worker that holds it is dead: any live engine takes it back within a lease."
+            "The lease of the worker that holds it has expired: a live worker reclaims it within one lease period."
                 .to_owned(),
         ),
         Blocker::CancelledStepRunning { host, pid, .. } => {
@@ -252,7 +252,7 @@ pub(crate) fn said(blocker: &Blocker, now: Timestamp) -> (&'static str, String) 
             (
                 "cancelled_step_running",
                 format!(
-                    "Its step still runs{}: its lane and partition key stay taken until the step has ended or the lease of its worker is over.",
+                    "It was cancelled, but its step still runs{}. Its lane and its partition key stay held until the step ends or the lease of its worker expires.",
                     place.unwrap_or_default()
                 ),
             )
@@ -284,34 +284,34 @@ pub(crate) fn said(blocker: &Blocker, now: Timestamp) -> (&'static str, String) 
         Blocker::Queued { lane, ahead, head } => {
             let head = &head.instance;
             let text = format!(
-                "It stands in the lane {lane} with {ahead} before it; its head is instance {} ({}, {}).",
+                "It waits in lane {lane} behind {ahead} others. The head of the lane is instance {} ({}, {}).",
                 head.id, head.fsm, head.status
             );
             ("queued", text)
         }
         Blocker::NotPlaced { .. } => (
             "not_placed",
-            "It has just arrived: the next pick of a live worker gives it its place.".to_owned(),
+            "It waits for a lane position: the next pick of a live worker assigns one.".to_owned(),
         ),
         Blocker::HeldBack { partition, holder } => {
             let holder = holder.instance.id;
             (
                 "held_back",
                 format!(
-                    "It waits for its turn under the partition key {partition}, which instance {holder} has."
+                    "It waits for the partition {partition}, which instance {holder} holds."
                 ),
             )
         }
         Blocker::BlocksLane { lane, behind, .. } => (
             "blocks_lane",
             format!(
-                "The lane {lane} stands still behind it, with {behind} waiting: retry it, or let the lane go on with `durable lanes skip {lane}`."
+                "It failed and blocks lane {lane}, in which {behind} wait: retry it, or promote its successor with `durable lanes skip {lane}`."
             ),
         ),
         Blocker::Stuck { deaths, .. } if *deaths > 0 => (
             "stuck",
             format!(
-                "It was set aside: {deaths} workers died while it ran. Find out why, then retry it."
+                "It is stuck: {deaths} workers crashed while it ran. Find the cause, then retry it."
             ),
         ),
         Blocker::Stuck { error, .. } => {
@@ -319,26 +319,26 @@ pub(crate) fn said(blocker: &Blocker, now: Timestamp) -> (&'static str, String) 
             (
                 "stuck",
                 format!(
-                    "No build that claimed it could decode it: {error}. Deploy one that can, then retry."
+                    "It is stuck: no worker that claimed it could decode it: {error}. Deploy a build that can, then retry it."
                 ),
             )
         }
         Blocker::QueueNotWorked { queue } => (
             "queue_not_worked",
-            format!("No live worker works the queue {queue}."),
+            format!("No live worker serves queue {queue}."),
         ),
         Blocker::QueuePaused { queue, by, .. } => (
             "queue_paused",
             format!(
-                "The queue {queue} is paused, by {}.",
-                by.as_deref().unwrap_or("somebody")
+                "Queue {queue} is paused by {}.",
+                by.as_deref().unwrap_or("an unknown user")
             ),
         ),
         Blocker::NotDue { at } => {
             let seconds = at.duration_since(now).as_secs_f64();
             (
                 "not_due",
-                format!("Its time has not come: it is due in {seconds:.0} s."),
+                format!("It is scheduled for later: due in {seconds:.0} s."),
             )
         }
         Blocker::MachineNotServed {
@@ -347,7 +347,7 @@ pub(crate) fn said(blocker: &Blocker, now: Timestamp) -> (&'static str, String) 
             queue,
         } => (
             "machine_not_served",
-            format!("No live worker of the queue {queue} runs {fsm} v{fsm_version}."),
+            format!("No live worker of queue {queue} runs {fsm} v{fsm_version}."),
         ),
         Blocker::NoWorkerForStep {
             fsm,
@@ -357,20 +357,20 @@ pub(crate) fn said(blocker: &Blocker, now: Timestamp) -> (&'static str, String) 
         } => (
             "no_worker_for_step",
             format!(
-                "No live worker of the queue {queue} that runs {fsm} v{fsm_version} knows the step {step}."
+                "No live worker of queue {queue} that runs {fsm} v{fsm_version} has the step {step}."
             ),
         ),
         Blocker::Suspect { deaths } => (
             "suspect",
             format!(
-                "{deaths} processes died with it: such instances run one at a time in a worker."
+                "{deaths} workers crashed while they held it: each worker runs such suspects one at a time."
             ),
         ),
         Blocker::Behind { count } if *count > 10_000 => (
             "behind",
-            "Over 10,000 are due before it in its queue.".to_owned(),
+            "More than 10,000 instances are due before it in its queue.".to_owned(),
         ),
-        Blocker::Behind { count } => ("behind", format!("{count} are due before it in its queue.")),
+        Blocker::Behind { count } => ("behind", format!("{count} instances are due before it in its queue.")),
         other => ("unknown", format!("{other:?}")),
     }
 }

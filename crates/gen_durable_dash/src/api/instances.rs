@@ -1,4 +1,4 @@
-//! Lists of instances, and new ones.
+//! Search for instances, and enqueue.
 
 use std::time::Duration;
 
@@ -14,10 +14,11 @@ use crate::{
     shared::Shared,
 };
 
-/// Longer words are not searched for.
+/// Longer filter values are rejected.
 const WORD_BYTES_MAX: usize = 500;
 
-/// What is looked for. Empty is the same as not given, as browsers send it.
+/// The filter of a search. An empty value means "not given", because browsers send empty form
+/// fields.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Wanted {
@@ -28,11 +29,11 @@ pub(crate) struct Wanted {
     pub(crate) tenant: Option<String>,
     pub(crate) key: Option<String>,
     pub(crate) error: Option<String>,
-    /// Enqueued at most so many seconds ago.
+    /// Enqueued at most this many seconds ago.
     pub(crate) newer_than: Option<u64>,
-    /// Enqueued at least so many seconds ago.
+    /// Enqueued at least this many seconds ago.
     pub(crate) older_than: Option<u64>,
-    /// Where the page before ended.
+    /// Cursor: the last id of the previous page.
     pub(crate) before: Option<String>,
     pub(crate) limit: Option<u16>,
 }
@@ -45,7 +46,7 @@ impl Wanted {
             };
             match word.len() > WORD_BYTES_MAX || word.contains('\0') {
                 true => Err(Problem::invalid(format!(
-                    "{name} is too long, or holds a NUL byte"
+                    "{name} is too long or contains a NUL byte"
                 ))),
                 false => Ok(Some(word)),
             }
@@ -54,14 +55,14 @@ impl Wanted {
         let status = status
             .map(|name| {
                 Status::named(&name)
-                    .ok_or_else(|| Problem::invalid(format!("there is no status {name:?}")))
+                    .ok_or_else(|| Problem::invalid(format!("unknown status {name:?}")))
             })
             .transpose()?;
         let before = word("before", self.before)?;
         let before = before
             .map(|id| {
                 id.parse()
-                    .map_err(|_| Problem::invalid(format!("{id:?} is not where a page ended")))
+                    .map_err(|_| Problem::invalid(format!("{id:?} is not a valid `before` cursor")))
             })
             .transpose()?;
         let ago = |seconds: Option<u64>| {
@@ -73,7 +74,7 @@ impl Wanted {
         };
         let limit = usize::from(self.limit.unwrap_or(50));
         if !(1..=200).contains(&limit) {
-            return Err(Problem::invalid("limit is 1 to 200"));
+            return Err(Problem::invalid("limit must be 1 to 200"));
         }
         Ok(Search {
             machine: word("machine", self.machine)?,
@@ -98,7 +99,8 @@ pub(crate) async fn list(
     let search = wanted.search()?;
     let inspect = shared.inspect();
     let mut page = inspect.search(search.clone()).await?;
-    // Whoever holds a key now is found by it at once, however old.
+    // The instance that currently holds the key is always on the first page, no matter how old it
+    // is. The search alone would stop before it reaches an old row.
     if let (Some(key), None) = (&search.key, search.before) {
         let holder = inspect
             .holder(search.tenant.as_deref().unwrap_or_default(), key)
@@ -131,7 +133,7 @@ pub(crate) async fn list(
     ))
 }
 
-/// An instance that is to be.
+/// The body of an enqueue request.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct New {
@@ -144,13 +146,13 @@ pub(crate) struct New {
     priority: Option<i16>,
     tenant: Option<String>,
     key: Option<String>,
-    /// How long the key is taken: `live` (until it settles), `ever` or `none`.
+    /// How long the key stays taken: `live` (until the instance settles), `ever` or `none`.
     scope: Option<String>,
     at: Option<String>,
     after_seconds: Option<f64>,
-    /// The lane that it stands in…
+    /// The lane of the instance.
     lane: Option<String>,
-    /// …and whether that stands still behind it, if it fails for good.
+    /// Whether the instance blocks its lane if it fails permanently.
     #[serde(default)]
     lane_blocks: bool,
     partition: Option<String>,
@@ -206,20 +208,22 @@ impl New {
             Some("none") => Scope::None,
             Some(name) => {
                 return Err(Problem::invalid(format!(
-                    "there is no scope {name:?}: live, ever or none"
+                    "unknown scope {name:?}: use live, ever or none"
                 )));
             }
         };
         if let Some(at) = self.at {
             let at = at.parse().map_err(|_| {
-                Problem::invalid(format!("{at:?} is not a time such as 2030-01-31T12:00:00Z"))
+                Problem::invalid(format!(
+                    "{at:?} is not a timestamp such as 2030-01-31T12:00:00Z"
+                ))
             })?;
             instance.at = Some(at);
         }
         if let Some(seconds) = self.after_seconds {
             instance.after = Duration::try_from_secs_f64(seconds).map_err(|_| {
                 Problem::invalid(format!(
-                    "after_seconds is {seconds}: it must be a length of time"
+                    "after_seconds must be a duration of 0 or more, not {seconds}"
                 ))
             })?;
         }

@@ -1,4 +1,5 @@
-//! Rows as JSON: ids as strings, since a browser's numbers end at 2^53; times as they are said everywhere.
+//! Rows as JSON. Ids are strings, because JavaScript numbers are exact only up to 2^53. Times are
+//! RFC 3339.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +10,14 @@ use serde_json::{Value, json, value::RawValue};
 
 use crate::{fingerprint::fingerprint, pulse::Snapshot, redact::Redaction};
 
-/// Beyond this, nothing is counted.
+/// Counts stop at this number.
 pub(crate) const COUNTED_MAX: i64 = 10_001;
 
 pub(crate) fn time(at: Option<Timestamp>) -> Option<String> {
     at.map(|at| at.to_string())
 }
 
-/// An instance in a list.
+/// Returns an instance for a list.
 pub(crate) fn found(row: &Found, redaction: &Redaction) -> Value {
     json!({
         "id": row.id.to_string(), "machine": row.fsm, "version": row.fsm_version, "step": row.step,
@@ -28,7 +29,7 @@ pub(crate) fn found(row: &Found, redaction: &Redaction) -> Value {
     })
 }
 
-/// An instance, whole but for what it carries.
+/// Returns an instance without its state, data and result.
 pub(crate) fn instance(row: &Instance, redaction: &Redaction) -> Value {
     json!({
         "id": row.id.to_string(), "machine": row.fsm, "version": row.fsm_version, "step": row.step,
@@ -45,7 +46,7 @@ pub(crate) fn instance(row: &Instance, redaction: &Redaction) -> Value {
     })
 }
 
-/// JSON from a row, blacked out where it must be, number for number as it stands.
+/// Returns JSON from a row, redacted; numbers stay digit for digit as they are stored.
 pub(crate) fn body(text: Option<&str>, redaction: &Redaction) -> Box<RawValue> {
     let shown = text.map_or_else(|| "null".to_owned(), |text| redaction.json(text));
     RawValue::from_string(shown).unwrap_or_else(|_| RawValue::NULL.to_owned())
@@ -85,7 +86,7 @@ fn edge(edge: &Edge) -> Value {
     })
 }
 
-/// Errors that are one but for their particulars, those that happened last first.
+/// Groups failures by error fingerprint, the largest groups first.
 pub(crate) fn failures(troubles: &[Trouble], redaction: &Redaction) -> Vec<Value> {
     struct Group<'a> {
         first: &'a Trouble,
@@ -133,7 +134,8 @@ pub(crate) fn failures(troubles: &[Trouble], redaction: &Redaction) -> Vec<Value
         .collect()
 }
 
-/// Machines, with what stands at each of their steps and the ways between them.
+/// Returns the machines, with the number of instances at each step and the transitions between
+/// steps.
 pub(crate) fn machines(snapshot: &Snapshot) -> Vec<Value> {
     #[derive(Default)]
     struct Machine {
@@ -153,12 +155,12 @@ pub(crate) fn machines(snapshot: &Snapshot) -> Vec<Value> {
             .entry(count.status.name())
             .or_default() += count.count;
     }
-    for way in &snapshot.edges {
-        let machine = machines.entry(&way.fsm).or_default();
-        for step in [&way.from, &way.to] {
+    for transition in &snapshot.edges {
+        let machine = machines.entry(&transition.fsm).or_default();
+        for step in [&transition.from, &transition.to] {
             machine.steps.entry(step.clone()).or_default();
         }
-        machine.edges.push(edge(way));
+        machine.edges.push(edge(transition));
     }
     for name in live().flat_map(|worker| &worker.machines) {
         if let Some((name, version)) = name.rsplit_once('/') {
@@ -188,7 +190,7 @@ pub(crate) fn machines(snapshot: &Snapshot) -> Vec<Value> {
     machines.into_iter().map(shown).collect()
 }
 
-/// How many are in each status, and which of these counts ended early.
+/// Returns the number of instances in each status, and the statuses with a capped count.
 fn totals(snapshot: &Snapshot) -> (BTreeMap<&'static str, i64>, Vec<&'static str>) {
     let mut totals: BTreeMap<&'static str, i64> = BTreeMap::new();
     for count in &snapshot.standing {
@@ -202,7 +204,7 @@ fn totals(snapshot: &Snapshot) -> (BTreeMap<&'static str, i64>, Vec<&'static str
     (totals, capped)
 }
 
-/// What a person should see to.
+/// Returns the counts of findings that need an operator.
 fn attention(attention: &Attention) -> Value {
     json!({
         "lanes_blocked": attention.lanes_blocked, "overdue": attention.overdue,
@@ -210,7 +212,7 @@ fn attention(attention: &Attention) -> Value {
     })
 }
 
-/// Everything that is shown live.
+/// Returns all live numbers.
 pub(crate) fn overview(snapshot: &Snapshot, redaction: &Redaction) -> Value {
     let (totals, capped) = totals(snapshot);
     let estimate = snapshot.estimate.as_ref();

@@ -1,4 +1,5 @@
-//! Lanes and partition keys: who has them, who waits, why it does not go on; and how a lane that stands still goes on.
+//! Lanes and partition keys: their holders, how many instances wait, and why the holder has not
+//! settled. Also retry, skip and discard of the head of a blocked lane.
 
 use axum::{Extension, Json, extract::State};
 use gen_durable::{Explanation, KeyFilter, LaneInfo, LaneKey};
@@ -14,19 +15,20 @@ use crate::{
     shared::Shared,
 };
 
-/// Longer words are not looked for: no key is longer.
+/// Longer filter values are rejected: no key is longer.
 const WORD_BYTES_MAX: usize = 512;
 
-/// Which lanes or keys. Empty is the same as not given, as browsers send it.
+/// The filter of lanes or partition keys. An empty value means "not given", because browsers send
+/// empty form fields.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Wanted {
     tenant: Option<String>,
-    /// How their keys begin.
+    /// The prefix of the keys.
     prefix: Option<String>,
-    /// Only lanes that stand still.
+    /// Only blocked lanes.
     blocked: Option<String>,
-    /// Where the page before ended.
+    /// Cursor: the key and tenant at the end of the previous page.
     after: Option<String>,
     after_tenant: Option<String>,
     limit: Option<u16>,
@@ -40,7 +42,7 @@ impl Wanted {
             "true" => true,
             other => {
                 return Err(Problem::invalid(format!(
-                    "blocked is true or false, not {other:?}"
+                    "blocked must be true or false, not {other:?}"
                 )));
             }
         };
@@ -58,25 +60,25 @@ impl Wanted {
     }
 }
 
-/// A word that a row could hold.
+/// Returns a filter value that can occur in a row: not too long, and without a NUL byte.
 pub(crate) fn word(name: &str, word: Option<String>) -> Answer<Option<String>> {
     let Some(word) = word.filter(|word| !word.is_empty()) else {
         return Ok(None);
     };
     match word.len() > WORD_BYTES_MAX || word.contains('\0') {
         true => Err(Problem::invalid(format!(
-            "{name} is too long, or holds a NUL byte"
+            "{name} is too long or contains a NUL byte"
         ))),
         false => Ok(Some(word)),
     }
 }
 
-/// How many are on a page.
+/// Returns the page size: 50 by default, 200 at most.
 pub(crate) fn limit(limit: Option<u16>) -> Answer<usize> {
     let limit = usize::from(limit.unwrap_or(50));
     match (1..=200).contains(&limit) {
         true => Ok(limit),
-        false => Err(Problem::invalid("limit is 1 to 200")),
+        false => Err(Problem::invalid("limit must be 1 to 200")),
     }
 }
 
@@ -111,14 +113,15 @@ fn shown_lane(lane: &LaneInfo, redaction: &Redaction) -> Value {
     })
 }
 
-/// Who has a lane or a turn, and why it has not ended.
+/// Returns the head of a lane or the holder of a partition, with the first reason why it has not
+/// settled.
 fn holder(of: &Explanation, redaction: &Redaction) -> Value {
     let row = &of.instance;
     let (kind, reason) = match of.blockers.first() {
         Some(blocker) => instance::said(blocker, of.now),
         None => (
             "due",
-            "Nothing is in its way: the next pick of a worker takes it.".to_owned(),
+            "Nothing blocks it: the next pick of a worker claims it.".to_owned(),
         ),
     };
     json!({
@@ -140,7 +143,7 @@ pub(crate) async fn partitions(
         || wanted.blocked.is_some()
     {
         return Err(Problem::invalid(
-            "partition keys are listed by tenant, and none of them is ever blocked",
+            "partition keys can be filtered by tenant only; they are never blocked",
         ));
     }
     let filter = wanted.filter()?;
@@ -167,14 +170,15 @@ pub(crate) async fn partitions(
     shared.recent.get(asked, read).await
 }
 
-/// Which lane. It is in the body: no key is too odd for that.
+/// Names a lane. The key is part of the body and not of the path, because it may contain any
+/// characters.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Which {
     key: String,
     #[serde(default)]
     tenant: String,
-    /// Why it is given up.
+    /// The reason of a discard.
     why: Option<String>,
 }
 
@@ -187,7 +191,7 @@ pub(crate) async fn retry(
     which.done(
         &shared,
         &by,
-        ("lane retry", "runs again in its place"),
+        ("lane retry", "runs again and keeps its lane position"),
         went,
     )
 }
@@ -201,7 +205,7 @@ pub(crate) async fn skip(
     which.done(
         &shared,
         &by,
-        ("lane skip", "stays failed, and the lane goes on"),
+        ("lane skip", "stays failed and no longer blocks its lane"),
         went,
     )
 }
@@ -221,7 +225,7 @@ pub(crate) async fn discard(
     which.done(
         &shared,
         &by,
-        ("lane discard", "is cancelled, and the lane goes on"),
+        ("lane discard", "is cancelled and no longer blocks its lane"),
         went,
     )
 }

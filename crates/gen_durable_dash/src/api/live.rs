@@ -1,4 +1,4 @@
-//! What goes on: the overview, live, as charts, and for Prometheus.
+//! The live numbers: the overview, its event stream, charts, and Prometheus metrics.
 
 use std::{
     convert::Infallible,
@@ -29,25 +29,25 @@ use crate::{
     shared::Shared,
 };
 
-/// So many may follow at once.
-const FOLLOWERS_MAX: usize = 1_000;
-static FOLLOWERS: AtomicUsize = AtomicUsize::new(0);
+/// Maximum number of concurrent event streams.
+const STREAMS_MAX: usize = 1_000;
+static STREAMS: AtomicUsize = AtomicUsize::new(0);
 
-/// Somebody follows, until this is dropped.
-struct Following;
+/// Counts one event stream until it is dropped.
+struct OpenStream;
 
-impl Following {
-    fn begin() -> Option<Following> {
-        let begun = FOLLOWERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| {
-            (n < FOLLOWERS_MAX).then_some(n + 1)
+impl OpenStream {
+    fn begin() -> Option<OpenStream> {
+        let begun = STREAMS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| {
+            (n < STREAMS_MAX).then_some(n + 1)
         });
-        begun.ok().map(|_| Following)
+        begun.ok().map(|_| OpenStream)
     }
 }
 
-impl Drop for Following {
+impl Drop for OpenStream {
     fn drop(&mut self) {
-        FOLLOWERS.fetch_sub(1, Ordering::Relaxed);
+        STREAMS.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -60,37 +60,38 @@ pub(crate) async fn overview(State(shared): State<Shared>) -> Response {
         .into_response()
 }
 
-/// Every look as an event. A slow reader misses looks; it never holds up others.
+/// Sends every snapshot as a server-sent event. A slow reader misses snapshots and delays no other
+/// reader.
 pub(crate) async fn live(State(shared): State<Shared>) -> Answer<Response> {
-    let Some(following) = Following::begin() else {
-        let why = "too many follow already: ask for /api/v1/overview now and then";
+    let Some(open) = OpenStream::begin() else {
+        let why = "too many event streams are open: poll /api/v1/overview instead";
         return Err(Problem::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "too_many",
             why,
         ));
     };
-    let events = looks(shared.pulse.follow(), following);
+    let events = events(shared.pulse.follow(), open);
     Ok(sse::Sse::new(events)
         .keep_alive(sse::KeepAlive::new().interval(Duration::from_secs(10)))
         .into_response())
 }
 
-fn looks(
+fn events(
     receiver: watch::Receiver<Arc<Snapshot>>,
-    following: Following,
+    open: OpenStream,
 ) -> impl Stream<Item = Result<sse::Event, Infallible>> {
     let first = !receiver.borrow().text.is_empty();
     stream::unfold(
-        (receiver, following, first),
-        |(mut receiver, following, first)| async move {
+        (receiver, open, first),
+        |(mut receiver, open, first)| async move {
             if !first {
                 receiver.changed().await.ok()?;
             }
             let text = receiver.borrow_and_update().text.clone();
             Some((
                 Ok(sse::Event::default().data(&*text)),
-                (receiver, following, false),
+                (receiver, open, false),
             ))
         },
     )
@@ -109,17 +110,17 @@ pub(crate) async fn series(
     let seconds = window.seconds.unwrap_or(300);
     let step = window.step.unwrap_or(1);
     if !(1..=KEPT_SECONDS).contains(&seconds) || !(1..=seconds).contains(&step) {
-        let why = format!("seconds is 1 to {KEPT_SECONDS}, and step 1 to as many");
+        let why = format!("seconds must be 1 to {KEPT_SECONDS}, and step 1 to seconds");
         return Err(Problem::invalid(why));
     }
     let snapshot = shared.pulse.now().await;
     let Some(now) = snapshot.now else {
-        return Err(away(&snapshot));
+        return Err(database_away(&snapshot));
     };
     Ok(Json(shared.pulse.chart(now.as_second(), seconds, step)))
 }
 
-fn away(snapshot: &Snapshot) -> Problem {
+fn database_away(snapshot: &Snapshot) -> Problem {
     let why = snapshot
         .trouble
         .clone()
@@ -141,7 +142,7 @@ pub(crate) async fn machine(
     let found = shown::machines(&snapshot).into_iter().find(wanted);
     found
         .map(Json)
-        .ok_or_else(|| Problem::not_found(format!("nothing is known of a machine {name:?}")))
+        .ok_or_else(|| Problem::not_found(format!("machine {name:?} is unknown")))
 }
 
 pub(crate) async fn failures(State(shared): State<Shared>) -> Json<Value> {

@@ -1,4 +1,4 @@
-//! Acts on many.
+//! Bulk actions.
 
 use axum::{Extension, Json, extract::State, http::StatusCode};
 use gen_durable::{Search, Status};
@@ -13,22 +13,23 @@ use crate::{
     shared::Shared,
 };
 
-/// Which, and what to do with them.
+/// The instances to select, and the action on them.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Many {
     act: Act,
     #[serde(default)]
     filter: Wanted,
-    /// Only those whose error is this one but for its particulars.
+    /// Selects only instances with this error fingerprint.
     fingerprint: Option<String>,
-    /// So many were shown to whoever decided.
+    /// The number of instances that the preview showed to the operator.
     expect: Option<usize>,
     why: Option<String>,
 }
 
 impl Many {
-    /// What to look for. Only some statuses can be retried, and what has settled cannot be cancelled.
+    /// Returns the search for the filter. The filter must name a status: failed, stuck and
+    /// cancelled instances can be retried, instances that have not settled can be cancelled.
     fn search(&self) -> Answer<Search> {
         let search = self.filter.clone().search()?;
         let fits = |status: Status| match self.act {
@@ -38,10 +39,10 @@ impl Many {
         match (search.status, self.act) {
             (Some(status), _) if fits(status) => Ok(search),
             (_, Act::Retry) => Err(Problem::invalid(
-                "say which: a filter with the status failed, stuck or cancelled",
+                "the filter must name a status that can be retried: failed, stuck or cancelled",
             )),
             (_, Act::Cancel) => Err(Problem::invalid(
-                "say which: a filter with a status that has not settled",
+                "the filter must name a status that can be cancelled: one that has not settled",
             )),
         }
     }
@@ -72,9 +73,9 @@ pub(crate) async fn begin(
     Extension(by): Extension<Caller>,
     Body(many): Body<Many>,
 ) -> Answer<(StatusCode, Json<Progress>)> {
-    let expected = many
-        .expect
-        .ok_or_else(|| Problem::invalid("expect: how many the preview has shown"))?;
+    let expected = many.expect.ok_or_else(|| {
+        Problem::invalid("expect is required: the count that the preview returned")
+    })?;
     let mut matched = matching(
         &shared.inspect(),
         &many.search()?,
@@ -83,12 +84,14 @@ pub(crate) async fn begin(
     .await?;
     let count = matched.ids.len();
     if count > expected {
-        let why = format!("by now it would be {count}, and you were shown {expected}: look again");
+        let why = format!(
+            "{count} instances match now, the preview showed {expected}: run the preview again"
+        );
         return Err(
             Problem::new(StatusCode::CONFLICT, "count_changed", why).with(json!({"count": count}))
         );
     }
-    // The oldest first, as they came in.
+    // Process the oldest first. The search returns the newest first.
     matched.ids.reverse();
     let (act, why) = (
         many.act,
@@ -114,7 +117,7 @@ pub(crate) async fn list(State(shared): State<Shared>) -> Json<Value> {
 }
 
 fn missing(id: &str) -> Problem {
-    Problem::not_found(format!("no act on many has the number {id:?} here"))
+    Problem::not_found(format!("this process has no bulk action {id:?}"))
 }
 
 pub(crate) async fn progress(

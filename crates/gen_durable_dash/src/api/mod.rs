@@ -1,4 +1,4 @@
-//! The handlers, by what they are about.
+//! The HTTP handlers, by subject.
 
 pub(crate) mod acts;
 pub(crate) mod audit;

@@ -47,7 +47,7 @@ pub(crate) async fn resume(
     ))
 }
 
-/// How it went, for the audit.
+/// Converts a result into the outcome of an audit record, with `well` as the text of success.
 pub(crate) fn said<T>(went: &Result<T, gen_durable::Error>, well: &str) -> Result<String, String> {
     went.as_ref()
         .map(|_| well.to_owned())

@@ -1,5 +1,6 @@
-//! Projections: how they do, their runs and failures, and what can be asked for. This process does not know them: what is asked for
-//! is recorded, and done by a live worker that has the projection registered.
+//! Projections: their progress, runs and failures, and the actions on them. This process runs no
+//! projections. It records the requested run, and a live worker with the projection registered runs
+//! it.
 
 use axum::{Extension, Json, extract::State, http::StatusCode};
 use gen_durable::{ProjectionFailure, ProjectionInfo, ProjectionRun, RunRequest, ScopeFilter};
@@ -14,10 +15,10 @@ use crate::{
     shared::Shared,
 };
 
-/// Longer names are nobody's.
+/// Longer names are rejected: no projection or tenant has one.
 const NAME_BYTES_MAX: usize = 200;
 
-/// What the document says of what is asked and answered here.
+/// The OpenAPI schemas of the requests and responses in this file.
 pub(crate) const SCHEMAS: &[(&str, &[&str])] = &[
     (
         "Projection",
@@ -112,7 +113,7 @@ pub(crate) const SCHEMAS: &[(&str, &[&str])] = &[
     ("RunCancelled", &["id", "*cancelled: boolean"]),
 ];
 
-/// Which page of which scopes. The tenant without a name is one like any other, so an empty `tenant` is that one.
+/// The filter of a list. The tenant with the empty name is valid, so an empty `tenant` selects it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Wanted {
@@ -127,13 +128,13 @@ impl Wanted {
     fn filter(&self) -> Answer<ScopeFilter> {
         let name = |what: &str, name: &Option<String>| match name {
             Some(name) if name.len() > NAME_BYTES_MAX || name.contains('\0') => Err(
-                Problem::invalid(format!("{what} is too long, or holds a NUL byte")),
+                Problem::invalid(format!("{what} is too long or contains a NUL byte")),
             ),
             name => Ok(name.clone()),
         };
         let limit = usize::from(self.limit.unwrap_or(50));
         if !(1..=200).contains(&limit) {
-            return Err(Problem::invalid("limit is 1 to 200"));
+            return Err(Problem::invalid("limit must be 1 to 200"));
         }
         let projection = name("projection", &self.projection)?.filter(|name| !name.is_empty());
         Ok(ScopeFilter {
@@ -143,13 +144,13 @@ impl Wanted {
         })
     }
 
-    /// Where the page before ended, as it was said there.
+    /// Parses the cursor that the previous page returned as `next`.
     fn after<T: DeserializeOwned>(&self) -> Answer<Option<T>> {
         let Some(after) = self.after.as_deref().filter(|after| !after.is_empty()) else {
             return Ok(None);
         };
-        let is_none = || Problem::invalid(format!("{after:?} is not where a page ended"));
-        // A NUL byte in a name would be refused by the database.
+        let is_none = || Problem::invalid(format!("{after:?} is not a valid `after` cursor"));
+        // The database would reject a NUL byte in a name.
         let after = Some(after)
             .filter(|after| !after.contains("\\u0000"))
             .ok_or_else(is_none)?;
@@ -157,13 +158,13 @@ impl Wanted {
     }
 }
 
-/// The number of a run.
+/// Parses a run id from a path.
 fn number(id: &str) -> Answer<i64> {
     id.parse()
-        .map_err(|_| Problem::not_found(format!("there is no run {id:?}")))
+        .map_err(|_| Problem::not_found(format!("run {id:?} does not exist")))
 }
 
-/// Where the next page begins: a full one may have one.
+/// Returns the cursor of the next page, or `None` if this page is not full.
 fn next<T, K: Serialize>(rows: &[T], limit: usize, key: impl Fn(&T) -> K) -> Option<String> {
     let last = rows.last().filter(|_| rows.len() >= limit)?;
     serde_json::to_string(&key(last)).ok()
@@ -206,7 +207,7 @@ pub(crate) async fn scopes(
         .is_some_and(Vec::is_empty);
     if is_empty && is_first {
         return Err(Problem::not_found(format!(
-            "no projection {name:?} has seen an event there"
+            "projection {name:?} has not processed an event yet"
         )));
     }
     Ok(answer)
@@ -244,7 +245,7 @@ pub(crate) async fn run(State(shared): State<Shared>, At(id): At<String>) -> Ans
         .projection_runs(filter, id.checked_add(1))
         .await?;
     let found = found.into_iter().find(|run| run.id == id);
-    let found = found.ok_or_else(|| Problem::not_found(format!("there is no run {id}")))?;
+    let found = found.ok_or_else(|| Problem::not_found(format!("run {id} does not exist")))?;
     Ok(Json(run_json(&found, &shared.options.redaction)))
 }
 
@@ -275,9 +276,9 @@ pub(crate) struct ScopeBody {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct RebuildBody {
     tenant: String,
-    /// Clear the rows and fill them again, instead of filling others and swapping.
+    /// Clears the live rows and fills them again, instead of filling a shadow and swapping.
     in_place: bool,
-    /// Swap also if the digests differ.
+    /// Swaps even if the digests differ.
     anyway: bool,
 }
 
@@ -285,9 +286,9 @@ pub(crate) struct RebuildBody {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ReplayBody {
     tenant: String,
-    /// Only events after this position…
+    /// Replays only events after this position.
     after: i64,
-    /// …and up to this one.
+    /// Replays only events up to this position.
     up_to: Option<i64>,
 }
 
@@ -295,7 +296,7 @@ pub(crate) struct ReplayBody {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct RedriveBody {
     tenant: String,
-    /// The one at this position only.
+    /// Redrives only the event at this position.
     position: Option<i64>,
 }
 
@@ -313,7 +314,7 @@ pub(crate) async fn rebuild(
 ) -> Answer<(StatusCode, Json<Value>)> {
     if body.in_place && body.anyway {
         return Err(Problem::invalid(
-            "in place nothing is compared, so there is nothing to swap anyway",
+            "anyway applies to a rebuild in a shadow: a rebuild in place compares nothing",
         ));
     }
     let projections = shared.client.projections();
@@ -346,7 +347,7 @@ pub(crate) async fn replay(
 ) -> Answer<(StatusCode, Json<Value>)> {
     if body.after < 0 || body.up_to.is_some_and(|to| to <= body.after) {
         return Err(Problem::invalid(
-            "after is 0 or more, and up_to more than that",
+            "after must be 0 or more, and up_to greater than after",
         ));
     }
     let request = shared
@@ -371,7 +372,8 @@ pub(crate) async fn verify(
     ask(&shared, &by, "verify", (&name, &body.tenant), request).await
 }
 
-/// Record that a run is wanted. Who does it is a worker's business: whether there is one is said.
+/// Records the request for a run. A live worker with the projection registered runs it; `served`
+/// says whether there is one.
 async fn ask(
     shared: &Shared,
     by: &Caller,
@@ -412,9 +414,9 @@ pub(crate) async fn retry(
 ) -> Answer<Json<Value>> {
     let went = shared.client.projections().retry(&body.tenant, &name).await;
     let well = if went.as_ref().is_ok_and(|goes_on| *goes_on) {
-        "goes on"
+        "continues"
     } else {
-        "it had not halted"
+        "had not halted"
     };
     shared.audit.note(
         &by,
@@ -444,7 +446,7 @@ pub(crate) async fn redrive(
     };
     let outcome = went
         .as_ref()
-        .map(|count| format!("{count} are tried again"))
+        .map(|count| format!("{count} events will be retried"))
         .map_err(ToString::to_string);
     shared.audit.note(&by, "redrive", on, outcome);
     Ok(Json(

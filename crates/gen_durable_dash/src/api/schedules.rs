@@ -1,4 +1,4 @@
-//! Schedules: when they happen next, what became of the last times, who registers them; pause, resume, run, set.
+//! Schedules: their next occurrences, recent runs and registering workers; pause, resume, run, set.
 
 use axum::{Extension, Json, extract::State};
 use gen_durable::{Cycle, Error, Missed, ScheduleInfo};
@@ -20,7 +20,7 @@ use crate::{
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Wanted {
-    /// Where the page before ended.
+    /// Cursor: the last name of the previous page.
     after: Option<String>,
     limit: Option<u16>,
 }
@@ -49,7 +49,8 @@ pub(crate) async fn list(
 
 pub(crate) async fn one(State(shared): State<Shared>, At(name): At<String>) -> Answer<Json<Value>> {
     let info = shared.inspect().schedule(&name).await?;
-    let info = info.ok_or_else(|| Problem::not_found(format!("there is no schedule {name:?}")))?;
+    let info =
+        info.ok_or_else(|| Problem::not_found(format!("schedule {name:?} does not exist")))?;
     Ok(Json(shown(&info, &shared.options.redaction)))
 }
 
@@ -96,7 +97,7 @@ pub(crate) async fn resume(
 ) -> Answer<Json<Value>> {
     let went = shared.client.schedules().resume(&name).await;
     let was_paused = done(&shared, &by, ("resume schedule", &name), went, |paused| {
-        if *paused { "goes on" } else { "was not paused" }.to_owned()
+        if *paused { "resumed" } else { "was not paused" }.to_owned()
     })?;
     Ok(Json(
         json!({"schedule": name, "paused": false, "was_paused": was_paused}),
@@ -110,24 +111,25 @@ pub(crate) async fn run(
 ) -> Answer<Json<Value>> {
     let went = shared.client.schedules().run(&name).await;
     let timer = done(&shared, &by, ("run schedule", &name), went, |timer| {
-        format!("as timer {timer}")
+        format!("enqueued as timer {timer}")
     })?;
     Ok(Json(json!({"schedule": name, "timer": timer.to_string()})))
 }
 
-/// Another cycle.
+/// The body of a change of cycle.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Change {
     cycle: String,
-    /// What becomes of occurrences that nobody was there for: `all`, `latest` or `skip`. As it is, if it is not said.
+    /// The policy for missed occurrences: `all`, `latest` or `skip`. Unchanged if absent.
     missed: Option<String>,
 }
 
 impl Change {
     fn read(&self) -> Answer<(Cycle, Option<Missed>)> {
-        let wrong =
-            |name: &str| Problem::invalid(format!("missed is all, latest or skip, not {name:?}"));
+        let wrong = |name: &str| {
+            Problem::invalid(format!("missed must be all, latest or skip, not {name:?}"))
+        };
         let missed = self.missed.as_deref().filter(|name| !name.is_empty());
         let missed = missed
             .map(|name| Missed::named(name).ok_or_else(|| wrong(name)))
@@ -150,12 +152,13 @@ pub(crate) async fn set(
         .set(&name, cycle, missed, &by.name)
         .await;
     done(&shared, &by, ("set schedule", &name), went, |()| {
-        format!("has the cycle {text}")
+        format!("cycle set to {text}")
     })?;
     Ok(Json(json!({"schedule": name, "cycle": text})))
 }
 
-/// Note it, and let whoever looks next see what came of it.
+/// Records the outcome in the audit log, and clears the cache of lists so that the next read shows
+/// the effect.
 fn done<T>(
     shared: &Shared,
     by: &Caller,

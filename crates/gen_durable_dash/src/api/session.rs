@@ -1,4 +1,4 @@
-//! Signing a browser in and out, and who one is.
+//! Browser sessions: sign-in, sign-out, and the authenticated user.
 
 use std::net::SocketAddr;
 
@@ -18,7 +18,7 @@ use crate::{
     shared::Shared,
 };
 
-/// A token, for a session. What a form sends: `token=…`.
+/// Exchanges a token for a session. The body is that of an HTML form: `token=...`.
 pub(crate) async fn sign_in(
     State(shared): State<Shared>,
     from: Option<Extension<ConnectInfo<SocketAddr>>>,
@@ -64,15 +64,14 @@ pub(crate) async fn sign_in(
                 .insert(header::LOCATION, HeaderValue::from_static("./"));
             answer
         }
-        Err(Refusal::Wrong) => login_page(
-            StatusCode::UNAUTHORIZED,
-            Some("That token opens nothing here."),
-        ),
+        Err(Refusal::Wrong) => {
+            login_page(StatusCode::UNAUTHORIZED, Some("This token is not valid."))
+        }
         Err(refusal) => refused_token(refusal),
     }
 }
 
-/// What a form sends, as it was typed.
+/// Decodes a form value (percent encoding, `+` for a space).
 fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
@@ -121,7 +120,7 @@ mod tests {
     use super::decoded;
 
     #[test]
-    fn a_form_is_read_as_it_was_typed() {
+    fn form_values_are_decoded() {
         assert_eq!(decoded("a%2Bb+c%3d%"), "a+b c=");
     }
 }

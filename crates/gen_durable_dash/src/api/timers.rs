@@ -1,4 +1,4 @@
-//! What falls due: next, overdue, in the coming hour; and for one instance.
+//! Timers: all, overdue, the forecast of the next hour, and those of one instance.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -18,10 +18,10 @@ use crate::{
     shared::Shared,
 };
 
-/// The forecast: so far ahead, in so many parts.
+/// The forecast covers this time ahead, in `PARTS` parts.
 const AHEAD: Duration = Duration::from_secs(3600);
 const PARTS: usize = 12;
-/// In the order in which they are drawn.
+/// The kinds of timers, in the order in which the page draws them.
 const KINDS: [&str; 4] = ["sleep", "deadline", "repeat", "schedule"];
 
 #[derive(Debug, Default, Deserialize)]
@@ -29,7 +29,7 @@ const KINDS: [&str; 4] = ["sleep", "deadline", "repeat", "schedule"];
 pub(crate) struct Wanted {
     /// `all`, `overdue` or `ahead`.
     which: Option<String>,
-    /// Where the page before ended.
+    /// Cursor: the last timer of the previous page.
     after: Option<String>,
     limit: Option<u16>,
 }
@@ -42,7 +42,7 @@ impl Wanted {
             "ahead" => WhichTimers::Ahead,
             other => {
                 return Err(Problem::invalid(format!(
-                    "which is all, overdue or ahead, not {other:?}"
+                    "which must be all, overdue or ahead, not {other:?}"
                 )));
             }
         };
@@ -57,13 +57,13 @@ impl Wanted {
     }
 }
 
-/// Where a page ended: when, and what tells it from others at that time.
+/// Parses a page cursor: a due time, and a number that distinguishes timers with the same due time.
 fn mark(text: &str) -> Answer<TimerMark> {
     let parts = text
         .rsplit_once('~')
         .and_then(|(at, number)| Some((at.parse().ok()?, number.parse().ok()?)));
     let (due_at, number) =
-        parts.ok_or_else(|| Problem::invalid(format!("{text:?} is not where a page ended")))?;
+        parts.ok_or_else(|| Problem::invalid(format!("{text:?} is not a valid `after` cursor")))?;
     Ok(TimerMark { due_at, number })
 }
 
@@ -89,7 +89,7 @@ fn shown(timer: &TimerInfo) -> Value {
         "id": timer.id.map(|id| id.to_string()), "kind": timer.kind, "due_at": timer.due_at.to_string(),
         "instance": timer.instance.map(|id| id.to_string()), "machine": timer.machine, "schedule": timer.schedule,
         "cycle": timer.cycle, "step": timer.step, "overdue": timer.overdue, "served": timer.served,
-        // A schedule is paused instead.
+        // A schedule cannot be cancelled here; it is paused.
         "may_cancel": timer.id.is_some() && timer.schedule.is_none(),
     })
 }
@@ -136,7 +136,7 @@ pub(crate) async fn cancel(
 ) -> Answer<Json<Value>> {
     let timer = id
         .parse()
-        .map_err(|_| Problem::not_found(format!("{id:?} is not the number of a timer")))?;
+        .map_err(|_| Problem::not_found(format!("{id:?} is not a timer id")))?;
     let went = shared.client.timers().cancel(timer).await;
     shared.recent.forget();
     let outcome = went

@@ -1,4 +1,4 @@
-//! Lanes, timers and schedules in the document: names, and their fields.
+//! Schemas of lanes, partitions, timers and schedules: each name with its fields.
 
 pub(super) const SCHEMAS: &[(&str, &[&str])] = &[
     ("Lanes", &["*lanes: LaneRow[]", "next: object?"]),

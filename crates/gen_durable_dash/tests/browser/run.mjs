@@ -1,7 +1,10 @@
-// The dashboard in a real Chromium. Run by tests/it/browser.rs, which serves three of them: one with work, one with an XSS corpus
-// in every field that users control, and one that wants a token.
+// The dashboard in a real Chromium. tests/it/browser.rs runs this script against three servers: one
+// with work, one with markup from an XSS corpus in every field that users control, and one that
+// requires a token.
 //
-//   node run.mjs ADDRESS EVIL_ADDRESS LOCKED_ADDRESS       (DURABLE_BROWSER_MODULES: where playwright-core and axe-core are)
+//   node run.mjs ADDRESS EVIL_ADDRESS LOCKED_ADDRESS
+//
+// DURABLE_BROWSER_MODULES names the directory with playwright-core and axe-core.
 
 import { createRequire } from 'node:module';
 import { existsSync, mkdirSync, readFileSync } from 'node:fs';
@@ -14,61 +17,62 @@ const { chromium } = require('playwright-core');
 const axe = readFileSync(require.resolve('axe-core/axe.min.js'), 'utf8');
 const [address, evilAddress, lockedAddress] = process.argv.slice(2);
 const shots = process.env.DURABLE_BROWSER_SHOTS;
-const SOON = 20000;
+const TIMEOUT_MS = 20000;
 
 const found = ['/usr/bin/chromium', '/usr/bin/chromium-headless-shell', '/usr/bin/chromium-browser'].find(existsSync);
 const executablePath = process.env.CHROMIUM ?? found;
 const args = ['--headless', '--no-sandbox', '--disable-gpu', '--disable-background-networking', '--disable-component-update', '--disable-sync', '--no-first-run'];
 const browser = await chromium.launch({ executablePath, args });
 
-const complaints = [];
-// What the browser says of an answer that a step asks for.
-let refusal = /^$/;
+const problems = [];
+// Console errors that a step expects, because it sends a request that the server rejects.
+let expectedError = /^$/;
 async function open(at, options = {}) {
   const context = await browser.newContext({ viewport: { width: 1400, height: 900 }, ...options });
   const page = await context.newPage();
-  page.setDefaultTimeout(SOON);
-  // Nothing may be asked of anybody else, nothing may pop up, nothing may break.
-  page.on('request', (request) => { if (!request.url().startsWith(at) && !request.url().startsWith('data:')) complaints.push(`asked for ${request.url()}`); });
-  page.on('dialog', (dialog) => { complaints.push(`a dialog: ${dialog.message()}`); dialog.dismiss(); });
-  page.on('pageerror', (error) => complaints.push(`an error on the page: ${error.message}`));
+  page.setDefaultTimeout(TIMEOUT_MS);
+  // The page may not request other origins, open dialogs, or raise errors.
+  page.on('request', (request) => { if (!request.url().startsWith(at) && !request.url().startsWith('data:')) problems.push(`asked for ${request.url()}`); });
+  page.on('dialog', (dialog) => { problems.push(`a dialog: ${dialog.message()}`); dialog.dismiss(); });
+  page.on('pageerror', (error) => problems.push(`an error on the page: ${error.message}`));
   page.on('console', (message) => {
     const text = message.text();
-    if (message.type() === 'error' && !(options.refusals && /401|404/.test(text)) && !refusal.test(text)) complaints.push(`the console: ${text}`);
+    if (message.type() === 'error' && !(options.expectRejections && /401|404/.test(text)) && !expectedError.test(text)) problems.push(`the console: ${text}`);
   });
   return page;
 }
 const visit = (page, at, path) => page.goto(`${at}#/${path}`);
 const heading = (page, name) => page.getByRole('heading', { level: 1, name });
 const loaded = (page) => page.waitForFunction(() => !document.querySelector('.loading'));
-const isContent = (where) => { assert.deepEqual(complaints, [], where); };
+const assertNoProblems = (where) => { assert.deepEqual(problems, [], where); };
 async function accessible(page, where) {
   await page.evaluate(axe);
   const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ['violations'] }));
   const said = violations.map((one) => `${one.id}: ${one.help} (${one.nodes.slice(0, 3).map((node) => `${node.target.join(' ')} ${node.any?.[0]?.message ?? ''}`).join('; ')})`);
-  complaints.push(...said.map((one) => `accessibility of ${where}: ${one}`));
+  problems.push(...said.map((one) => `accessibility of ${where}: ${one}`));
 }
 async function step(name, act) {
   const began = Date.now();
   await act();
-  if (!process.env.DURABLE_BROWSER_GO_ON) isContent(name);
+  if (!process.env.DURABLE_BROWSER_GO_ON) assertNoProblems(name);
   console.log(`  ✓ ${name} (${Date.now() - began} ms)`);
 }
-// A control, by the words of its label alone: what a select offers is in the label as well.
+// A control, found by the text of its label alone: the options of a select are part of the label as
+// well.
 const field = (page, name) => page.locator('label.field').filter({ has: page.locator('span').getByText(name, { exact: true }) }).locator('input, select, textarea');
 const rows = (page) => page.locator('table[aria-label], .table-wrap table').locator('tbody tr');
 
 const PAGES = ['', 'machines', 'machines/parcel', 'instances', 'failures', 'queues', 'projections', 'projections/till?tenant=acme', 'lanes', 'lanes?of=partitions', 'timers', 'schedules', 'schedules/hourly', 'workers', 'audit'];
 const page = await open(address);
 
-await step('it loads, and says that it is live', async () => {
+await step('the page loads and shows that it is live', async () => {
   await page.goto(address);
   await heading(page, 'Overview').waitFor();
   await page.locator('.dot.is-on').waitFor();
   await page.getByRole('link', { name: 'parcel' }).waitFor();
 });
 
-await step('numbers change by themselves', async () => {
+await step('numbers are updated without a reload', async () => {
   const tile = page.locator('.tile', { hasText: 'Waiting' }).locator('.tile-value');
   await page.waitForFunction(() => [...document.querySelectorAll('.tile')].some((tile) => tile.textContent.startsWith('Waiting30')));
   const made = await page.evaluate(() => fetch('api/v1/instances', { method: 'POST', headers: { 'content-type': 'application/json', 'x-durable': '1' }, body: '{"machine": "parcel", "step": "pack", "state": {"name": "another"}}' }).then((answer) => answer.status));
@@ -77,7 +81,7 @@ await step('numbers change by themselves', async () => {
   assert.equal(await tile.textContent(), '31');
 });
 
-await step('a machine is drawn with its steps', async () => {
+await step('a machine is drawn as a graph of its steps', async () => {
   await page.keyboard.press('g');
   await page.keyboard.press('m');
   await heading(page, 'Machines').waitFor();
@@ -85,7 +89,7 @@ await step('a machine is drawn with its steps', async () => {
   await page.locator('.graph .way').first().waitFor();
 });
 
-await step('instances are filtered, and the address says by what', async () => {
+await step('instances are filtered, and the URL contains the filter', async () => {
   await visit(page, address, 'instances');
   await field(page, 'Status').selectOption('awaiting_signal');
   await field(page, 'Machine').selectOption('parcel');
@@ -95,7 +99,7 @@ await step('instances are filtered, and the address says by what', async () => {
 });
 
 let first;
-await step('one is found by its id, from the keyboard', async () => {
+await step('an instance is found by its id, from the keyboard', async () => {
   first = await rows(page).last().locator('a.id').textContent();
   await page.keyboard.press('/');
   await page.keyboard.type(first);
@@ -106,7 +110,7 @@ await step('one is found by its id, from the keyboard', async () => {
   assert.equal(await page.getByText('hidden', { exact: true }).count(), 0, 'a password is shown');
 });
 
-await step('it is told something, and fails', async () => {
+await step('an instance receives a signal and fails', async () => {
   await page.getByRole('button', { name: 'Signal' }).click();
   assert.equal(await field(page, 'Signal').inputValue(), 'go');
   await field(page, 'Payload (JSON)').fill('{not json');
@@ -118,7 +122,7 @@ await step('it is told something, and fails', async () => {
   await page.locator('.why').getByText('no van for').waitFor();
 });
 
-await step('it is among the failures, and is retried from there with all its like', async () => {
+await step('a failed instance is listed under failures and is retried', async () => {
   await visit(page, address, 'failures');
   await page.locator('.group', { hasText: 'no van for' }).waitFor();
   await page.getByRole('link', { name: 'List' }).click();
@@ -136,17 +140,17 @@ await step('it is among the failures, and is retried from there with all its lik
   await page.getByText('retried by an operator').waitFor();
 });
 
-await step('one is cancelled', async () => {
+await step('an instance is cancelled', async () => {
   await visit(page, address, 'instances?status=awaiting_signal&machine=parcel');
   await rows(page).first().locator('a.id').click();
   await page.getByRole('button', { name: 'Cancel' }).click();
-  await field(page, 'Why').fill('by the browser test');
+  await field(page, 'Reason').fill('by the browser test');
   await page.getByRole('button', { name: 'Cancel it' }).click();
   await page.locator('h1 .status.is-cancelled').waitFor();
   await page.getByText('by the browser test').first().waitFor();
 });
 
-await step('many are cancelled after a look, with progress', async () => {
+await step('a bulk cancel shows a preview and its progress', async () => {
   await visit(page, address, 'instances?status=awaiting_signal&machine=parcel');
   await rows(page).first().waitFor();
   await page.getByRole('button', { name: 'Cancel all that match' }).click();
@@ -164,21 +168,21 @@ await step('a queue is paused and resumed', async () => {
   await page.locator('.status.is-paused').waitFor({ state: 'detached' });
 });
 
-const turn = (act) => page.evaluate((what) => fetch(`api/v1/queues/gate/${what}`, { method: 'POST', headers: { 'x-durable': '1' } }).then((answer) => answer.status), act);
+const setQueue = (act) => page.evaluate((what) => fetch(`api/v1/queues/gate/${what}`, { method: 'POST', headers: { 'x-durable': '1' } }).then((answer) => answer.status), act);
 
-await step('a projection is rebuilt, and its progress is seen', async () => {
+await step('a projection is rebuilt, and its progress is shown', async () => {
   await page.keyboard.press('g');
   await page.keyboard.press('p');
   await heading(page, 'Projections').waitFor();
   await page.getByRole('link', { name: 'acme' }).click();
   await heading(page, 'till').waitFor();
   await page.locator('.status', { hasText: 'up to date' }).waitFor();
-  // A rebuild that stands still half-way, until the gate is opened again.
-  assert.equal(await turn('pause'), 200);
+  // The rebuild waits half-way until the queue is resumed.
+  assert.equal(await setQueue('pause'), 200);
   await page.getByRole('button', { name: 'Rebuild till of acme' }).click();
   await page.getByRole('dialog').waitFor();
   await accessible(page, 'the dialog of a rebuild');
-  await page.getByRole('button', { name: 'Begin' }).click();
+  await page.getByRole('button', { name: 'Start' }).click();
   const bar = page.getByRole('progressbar').first();
   await page.waitForFunction(() => document.querySelector('[role=progressbar]')?.getAttribute('aria-valuenow') === '50');
   await page.getByRole('button', { name: /^Cancel run/ }).waitFor();
@@ -192,13 +196,13 @@ await step('a projection is rebuilt, and its progress is seen', async () => {
     await page.screenshot({ path: join(shots, 'projections.png') });
     await visit(page, address, 'projections/till?tenant=acme');
   }
-  assert.equal(await turn('resume'), 200);
+  assert.equal(await setQueue('resume'), 200);
   await page.getByText('equal at position 40').first().waitFor();
   await page.waitForFunction(() => document.querySelector('[role=progressbar]')?.getAttribute('aria-valuenow') === '100');
   assert.equal(await bar.count(), 1);
 });
 
-await step('it is verified, from the keyboard', async () => {
+await step('a projection is verified, from the keyboard', async () => {
   await page.getByRole('button', { name: 'Verify till of acme' }).focus();
   await page.keyboard.press('Enter');
   await page.getByRole('button', { name: 'Verify it' }).focus();
@@ -206,17 +210,17 @@ await step('it is verified, from the keyboard', async () => {
   await page.waitForFunction(() => [...document.querySelectorAll('tbody tr')].some((row) => /verify/.test(row.textContent) && /done/.test(row.textContent) && /equal at position 40/.test(row.textContent)));
 });
 
-await step('what could not be applied is seen, and tried again', async () => {
+await step('a failed event is listed and retried', async () => {
   await visit(page, address, 'projections');
-  await page.getByRole('button', { name: 'Try again: position 2 of till of odd' }).click();
-  await page.getByRole('dialog').getByRole('button', { name: 'Try again' }).click();
-  await page.waitForFunction(() => [...document.querySelectorAll('tbody tr')].some((row) => /less than nothing/.test(row.textContent) && [...row.querySelectorAll('td.num')].some((cell) => cell.textContent === '2')
+  await page.getByRole('button', { name: 'Retry position 2 of till of odd' }).click();
+  await page.getByRole('dialog').getByRole('button', { name: 'Retry' }).click();
+  await page.waitForFunction(() => [...document.querySelectorAll('tbody tr')].some((row) => /must not be negative/.test(row.textContent) && [...row.querySelectorAll('td.num')].some((cell) => cell.textContent === '2')
     && row.children[5]?.textContent === '2'));
 });
 
 const enqueue = (body) => page.evaluate((text) => fetch('api/v1/instances', { method: 'POST', headers: { 'content-type': 'application/json', 'x-durable': '1' }, body: text }).then((answer) => answer.status), JSON.stringify(body));
 
-await step('a lane that stands still shows why, is found by its key, and goes on by retry, skip and discard', async () => {
+await step('a blocked lane shows the reason, is found by its key, and is unblocked by retry, skip and discard', async () => {
   for (const [van, first] of [[7, { once: true }], [8, { fails: true }], [9, { fails: true }], [10, { fails: true }]]) {
     for (const state of [first, {}, {}]) assert.equal(await enqueue({ machine: 'haul', step: 'run', state, lane: `van:${van}`, lane_blocks: true }), 201);
   }
@@ -232,28 +236,28 @@ await step('a lane that stands still shows why, is found by its key, and goes on
   await accessible(page, 'the dialog of a lane');
   await page.getByRole('button', { name: 'Run it again' }).click();
   await lane('van:7').waitFor({ state: 'detached' });
-  // Slowly: the page is drawn anew every second, and what is being typed stays.
+  // Type slowly: the page is rendered again every second, and the typed text must stay.
   await field(page, 'Key').focus();
   await page.keyboard.type('van:8', { delay: 500 });
   await page.keyboard.press('Enter');
   await page.waitForFunction(() => document.querySelectorAll('tbody tr').length === 1);
   assert.match(page.url(), /prefix=van%3A8/);
-  // From the keyboard alone.
+  // With the keyboard only.
   await page.getByRole('button', { name: 'Skip the head of van:8' }).focus();
   await page.keyboard.press('Enter');
   await page.getByRole('dialog').waitFor();
   await page.getByRole('button', { name: 'Skip it' }).focus();
   await page.keyboard.press('Enter');
-  await page.getByText('Nothing matches all of this.').waitFor();
+  await page.getByText('Nothing matches the filter.').waitFor();
   await page.getByRole('link', { name: 'Clear' }).click();
   await page.getByRole('button', { name: 'Discard the head of van:9' }).click();
-  await field(page, 'Why').fill('sold the van');
+  await field(page, 'Reason').fill('sold the van');
   await page.getByRole('button', { name: 'Discard it' }).click();
   await lane('van:9').waitFor({ state: 'detached' });
-  await page.getByLabel('only those that stand still').check();
+  await page.getByLabel('only blocked lanes').check();
   await page.waitForFunction(() => document.querySelectorAll('tr.is-blocked').length === 1 && document.querySelectorAll('tbody tr').length === 1);
   await field(page, 'Show').selectOption('partitions');
-  await page.getByText('Nobody runs or waits under a partition key').waitFor();
+  await page.getByText('No partition keys in use').waitFor();
 });
 
 await step('timers are drawn and listed, on a page of their own and with their instance, and one is cancelled', async () => {
@@ -277,16 +281,16 @@ await step('a schedule is paused, run now, changed and resumed', async () => {
   assert.equal(await card.locator('ol').first().locator('li').count(), 5);
   await page.getByRole('button', { name: 'Pause hourly' }).click();
   await card.locator('.status.is-paused').waitFor();
-  await card.getByText('Not while it is paused.').waitFor();
+  await card.getByText('None while the schedule is paused.').waitFor();
   await page.getByRole('button', { name: 'Run now: hourly' }).click();
-  await card.getByText('by hand').waitFor();
+  await card.getByText('manual').waitFor();
   await card.locator('.status.is-done').waitFor();
   await page.getByRole('button', { name: 'Change cycle… of hourly' }).click();
-  refusal = /422/;
+  expectedError = /422/;
   await field(page, 'Cycle').fill('61 * * * *');
   await page.getByRole('button', { name: 'Change it' }).click();
   await page.getByRole('dialog').getByRole('alert').getByText('61').waitFor();
-  refusal = /^$/;
+  expectedError = /^$/;
   await field(page, 'Cycle').fill('30 3 * * * [Asia/Tokyo]');
   await page.getByRole('button', { name: 'Change it' }).click();
   await card.getByText('set by tester').waitFor();
@@ -297,7 +301,7 @@ await step('a schedule is paused, run now, changed and resumed', async () => {
   await page.getByText('Asia/Tokyo', { exact: false }).first().waitFor();
 });
 
-await step('everything that was done is in the record', async () => {
+await step('every action is in the audit log', async () => {
   await visit(page, address, 'audit');
   for (const act of ['redrive', 'verify', 'rebuild in a shadow', 'resume', 'pause', 'bulk cancel', 'cancel', 'retry', 'signal', 'enqueue', 'lane retry', 'lane skip', 'lane discard', 'cancel timer', 'pause schedule', 'run schedule', 'set schedule', 'resume schedule']) await page.getByRole('cell', { name: act, exact: true }).first().waitFor();
 });
@@ -326,24 +330,24 @@ await step('a dialog passes axe, keeps the focus and closes by Escape', async ()
   await page.getByRole('dialog').waitFor({ state: 'detached' });
 });
 
-await step('a phone needs no scrolling sideways', async () => {
+await step('no page scrolls horizontally on a phone', async () => {
   await page.setViewportSize({ width: 390, height: 844 });
   for (const path of [...PAGES, `instances/${first}`]) {
     await visit(page, address, path);
     await page.locator('main h1').waitFor();
     await loaded(page);
     const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
-    if (wide > 0) complaints.push(`${path || 'overview'} is ${wide} px too wide`);
+    if (wide > 0) problems.push(`${path || 'overview'} is ${wide} px too wide`);
   }
 });
 
 const evil = await open(evilAddress);
-await step('markup in names, keys, errors, states and letters is text', async () => {
+await step('markup in names, keys, errors, states and signals is shown as text', async () => {
   const clean = async (where) => {
     const bad = await evil.evaluate(() => [...document.querySelectorAll('script')].filter((script) => !script.src.startsWith(location.origin)).length
       + document.querySelectorAll('#app iframe, #app img:not([src="assets/icon.svg"]), #app object, #app embed, #app base, #app style, #app video, #app audio, #app [onerror], #app [onload], #app [onclick], #app a[href^="javascript:"]').length);
     assert.equal(bad, 0, `markup on ${where}`);
-    isContent(where);
+    assertNoProblems(where);
   };
   for (const path of ['', 'machines', 'instances', 'instances?status=failed', 'failures', 'queues', 'projections', 'lanes', 'lanes?blocked=true', 'lanes?of=partitions', 'timers', 'schedules', 'workers', 'audit']) {
     await visit(evil, evilAddress, path);
@@ -374,13 +378,13 @@ await step('markup in names, keys, errors, states and letters is text', async ()
   await evil.locator('.story').waitFor();
   await clean('instances/1');
   const schedules = await evil.evaluate(() => fetch('api/v1/schedules').then((answer) => answer.json()).then((list) => list.schedules.map((one) => one.name)));
-  assert.ok(schedules.length > 20, 'schedules were planted');
+  assert.ok(schedules.length > 20, 'the corpus is in the schedules');
   for (const name of schedules.slice(0, 10)) {
     await visit(evil, evilAddress, `schedules/${encodeURIComponent(name)}`);
     await evil.locator('.schedule').waitFor();
     await clean(`schedules/${name}`);
   }
-  // And what somebody types, or is led to by a link.
+  // The same for text that a user types, or that a link contains.
   const corpus = readFileSync(new URL('corpus.txt', import.meta.url), 'utf8').split('\n').filter(Boolean).slice(0, 40);
   for (const text of corpus) {
     await visit(evil, evilAddress, `instances?key=${encodeURIComponent(text)}&machine=${encodeURIComponent(text)}`);
@@ -393,20 +397,20 @@ await step('markup in names, keys, errors, states and letters is text', async ()
   await clean('links');
 });
 
-const locked = await open(lockedAddress, { refusals: true });
-await step('a token is asked for, a wrong one refused, the right one kept as a session', async () => {
+const locked = await open(lockedAddress, { expectRejections: true });
+await step('a token is required, a wrong one is rejected, and a valid one starts a session', async () => {
   await locked.goto(lockedAddress);
   await locked.getByLabel('Token').fill('a-wrong-token-of-enough-characters');
   await locked.getByRole('button', { name: 'Sign in' }).click();
-  await locked.getByText('That token opens nothing here.').waitFor();
-  await accessible(locked, 'the page where one signs in');
+  await locked.getByText('This token is not valid.').waitFor();
+  await accessible(locked, 'the sign-in page');
   await locked.getByLabel('Token').fill('reader-token-of-thirty-two-chars-x');
   await locked.getByRole('button', { name: 'Sign in' }).click();
   await heading(locked, 'Overview').waitFor();
   await locked.getByText('reader', { exact: false }).first().waitFor();
   await visit(locked, lockedAddress, 'instances');
   await heading(locked, 'Instances').waitFor();
-  assert.equal(await locked.getByRole('button', { name: 'Enqueue' }).count(), 0, 'who may only look is offered no acts');
+  assert.equal(await locked.getByRole('button', { name: 'Enqueue' }).count(), 0, 'readers see no action buttons');
   await locked.getByRole('button', { name: 'Sign out' }).click();
   await locked.getByLabel('Token').waitFor();
 });
@@ -416,4 +420,4 @@ if (shots) {
   await page.screenshot({ path: join(shots, 'last.png') });
 }
 await browser.close();
-isContent('all of it');
+assertNoProblems('the whole run');

@@ -1,29 +1,29 @@
-//! The record of acts: none without one, whatever happens in between.
+//! The audit log: every action has a record, even if the client disconnects or the process dies.
 
 use axum::http::StatusCode;
 use gen_durable_dash::{Access, Caller, Options, routes};
 use serde_json::{Value, json};
 
-use crate::support::{Desk, OPERATOR, eventually};
+use crate::support::{OPERATOR, TestServer, eventually};
 
-async fn acts(desk: &Desk) -> Vec<Value> {
-    desk.read("/api/v1/audit").await["acts"]
+async fn acts(server: &TestServer) -> Vec<Value> {
+    server.read("/api/v1/audit").await["acts"]
         .as_array()
         .unwrap()
         .clone()
 }
 
 #[tokio::test]
-async fn every_route_that_changes_something_leaves_a_record_with_its_end() {
-    let desk = Desk::new().await;
+async fn every_changing_route_writes_an_audit_record_with_its_outcome() {
+    let server = TestServer::new().await;
     let not = ["/login", "/api/v1/session/end", "/api/v1/bulk/preview"];
     let posts: Vec<_> = routes()
         .into_iter()
         .filter(|route| route.method == "POST" && !not.contains(&route.path))
         .collect();
-    assert!(posts.len() >= 14, "the routes were not found");
+    assert!(posts.len() >= 14, "routes() returned too few routes");
     for route in posts {
-        let before = acts(&desk).await.first().map(|act| act["id"].clone());
+        let before = acts(&server).await.first().map(|act| act["id"].clone());
         let filled = |part: &'static str| if part.starts_with('{') { "1" } else { part };
         let path = route
             .path
@@ -31,12 +31,12 @@ async fn every_route_that_changes_something_leaves_a_record_with_its_end() {
             .map(filled)
             .collect::<Vec<_>>()
             .join("/");
-        let answer = desk.post(&path, "{}").await;
-        let last = acts(&desk).await.first().cloned().unwrap_or_default();
+        let answer = server.post(&path, "{}").await;
+        let last = acts(&server).await.first().cloned().unwrap_or_default();
         assert_ne!(
             Some(&last["id"]),
             before.as_ref(),
-            "{path}: {} left no record",
+            "{path}: {} wrote no record",
             answer.status
         );
         assert_eq!(
@@ -58,15 +58,15 @@ async fn every_route_that_changes_something_leaves_a_record_with_its_end() {
 }
 
 #[tokio::test]
-async fn it_outlives_the_process_and_is_read_page_by_page() {
-    let desk = Desk::new().await;
+async fn the_audit_log_is_stored_in_the_database_and_read_page_by_page() {
+    let server = TestServer::new().await;
     for n in 0..5 {
-        desk.post(&format!("/api/v1/queues/q{n}/pause"), "").await;
+        server.post(&format!("/api/v1/queues/q{n}/pause"), "").await;
     }
     let access = Access::tokens(OPERATOR, None).unwrap();
-    let router = gen_durable_dash::router(desk.client.clone(), access, Options::new()).unwrap();
-    let another = Desk {
-        client: desk.client.clone(),
+    let router = gen_durable_dash::router(server.client.clone(), access, Options::new()).unwrap();
+    let another = TestServer {
+        client: server.client.clone(),
         router,
     };
     let page = another.read("/api/v1/audit?limit=2").await;
@@ -91,10 +91,10 @@ async fn it_outlives_the_process_and_is_read_page_by_page() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_recorded_is_not_done() {
-    let desk = Desk::new().await;
-    desk.sql("alter table SCHEMA.audit rename to lost").await;
-    let refused = desk.post("/api/v1/queues/mail/pause", "").await;
+async fn an_action_is_not_run_if_its_audit_record_cannot_be_written() {
+    let server = TestServer::new().await;
+    server.sql("alter table SCHEMA.audit rename to lost").await;
+    let refused = server.post("/api/v1/queues/mail/pause", "").await;
     assert!(refused.status.is_server_error(), "{}", refused.text);
     assert!(
         refused.json()["detail"]
@@ -105,24 +105,25 @@ async fn what_cannot_be_recorded_is_not_done() {
         refused.text
     );
     assert!(
-        desk.client.inspect().queues().await.unwrap().is_empty(),
+        server.client.inspect().queues().await.unwrap().is_empty(),
         "nothing was done"
     );
-    desk.sql("alter table SCHEMA.lost rename to audit").await;
+    server.sql("alter table SCHEMA.lost rename to audit").await;
     assert_eq!(
-        desk.post("/api/v1/queues/mail/pause", "").await.status,
+        server.post("/api/v1/queues/mail/pause", "").await.status,
         StatusCode::OK
     );
 }
 
-/// A browser that goes away takes its request with it: the act must still come to its end, and the record to its.
+/// If a browser disconnects, its request is dropped. The action must still run to its end, and its
+/// record must be completed.
 #[tokio::test]
-async fn an_act_whose_caller_has_gone_is_done_and_recorded_to_its_end() {
-    let desk = Desk::new().await;
-    desk.post("/api/v1/queues/mail/resume", "").await;
-    desk.client.pause("mail", "me").await.unwrap();
-    let holder = desk.client.pool().begin().await.unwrap();
-    let schema = desk.client.pool().schema().to_owned();
+async fn an_action_runs_and_is_recorded_to_its_end_if_the_client_disconnects() {
+    let server = TestServer::new().await;
+    server.post("/api/v1/queues/mail/resume", "").await;
+    server.client.pause("mail", "me").await.unwrap();
+    let holder = server.client.pool().begin().await.unwrap();
+    let schema = server.client.pool().schema().to_owned();
     holder
         .batch_execute(&format!(
             "select from {schema}.queues where name = 'mail' for update"
@@ -130,11 +131,11 @@ async fn an_act_whose_caller_has_gone_is_done_and_recorded_to_its_end() {
         .await
         .unwrap();
     {
-        let mut asked = Box::pin(desk.post("/api/v1/queues/mail/resume", ""));
-        eventually("it waits for the lock", async || {
+        let mut asked = Box::pin(server.post("/api/v1/queues/mail/resume", ""));
+        eventually("the action waits for the row lock", async || {
             tokio::select! {
                 biased;
-                _ = &mut asked => panic!("nothing held it up"),
+                _ = &mut asked => panic!("the action did not wait for the row lock"),
                 () = async {} => {}
             }
             let waits =
@@ -143,18 +144,18 @@ async fn an_act_whose_caller_has_gone_is_done_and_recorded_to_its_end() {
         })
         .await;
     }
-    let begun = acts(&desk).await[0].clone();
+    let begun = acts(&server).await[0].clone();
     assert_eq!(
         (&begun["act"], &begun["outcome"]),
         (&json!("POST"), &Value::Null),
-        "it has begun, and is not over"
+        "the action has started and not ended"
     );
     holder.rollback().await.unwrap();
-    eventually("it is over", async || {
-        acts(&desk).await[0]["went_well"] == true
+    eventually("the action has ended", async || {
+        acts(&server).await[0]["went_well"] == true
     })
     .await;
-    let over = acts(&desk).await[0].clone();
+    let over = acts(&server).await[0].clone();
     assert_eq!(
         (&over["id"], &over["act"], &over["on"]),
         (&begun["id"], &json!("resume"), &json!("queue mail"))
@@ -162,23 +163,23 @@ async fn an_act_whose_caller_has_gone_is_done_and_recorded_to_its_end() {
 }
 
 #[tokio::test]
-async fn a_record_says_who_and_from_where_and_holds_whatever_is_thrown_at_it() {
-    let desk = Desk::with(Access::by_host(), Options::new()).await;
+async fn an_audit_record_names_user_and_address_and_accepts_any_input() {
+    let server = TestServer::with(Access::by_host(), Options::new()).await;
     let ann = Caller::operator(format!("ann\0{}", "n".repeat(500))).coming_from("10.1.2.3");
-    let router = desk.router.clone().layer(axum::Extension(ann));
-    let desk = Desk {
-        client: desk.client,
+    let router = server.router.clone().layer(axum::Extension(ann));
+    let server = TestServer {
+        client: server.client,
         router,
     };
     let evil = format!("/api/v1/queues/{}%00%22%3Cb%3E/pause", "q".repeat(3_000));
-    let answer = desk.ask("POST", &evil, &[("x-durable", "1")], "").await;
+    let answer = server.ask("POST", &evil, &[("x-durable", "1")], "").await;
     assert!(
         answer.status.is_client_error(),
         "{}: {}",
         answer.status,
         answer.text
     );
-    let acts = desk.ask("GET", "/api/v1/audit", &[], "").await.json();
+    let acts = server.ask("GET", "/api/v1/audit", &[], "").await.json();
     let act = &acts["acts"][0];
     assert_eq!(
         (&act["from"], &act["went_well"]),
@@ -193,12 +194,13 @@ async fn a_record_says_who_and_from_where_and_holds_whatever_is_thrown_at_it() {
         act["by"].as_str().unwrap().len() <= 200 && act["on"].as_str().unwrap().len() <= 1_000,
         "{act}"
     );
-    // A sign-in is one too.
-    let desk = Desk::new().await;
-    desk.ask("POST", "/login", &[], &format!("token={OPERATOR}"))
+    // A sign-in is recorded too.
+    let server = TestServer::new().await;
+    server
+        .ask("POST", "/login", &[], &format!("token={OPERATOR}"))
         .await;
     eventually("the sign-in is recorded", async || {
-        desk.read("/api/v1/audit").await["acts"]
+        server.read("/api/v1/audit").await["acts"]
             .as_array()
             .is_some_and(|acts| acts.iter().any(|act| act["act"] == "sign in"))
     })

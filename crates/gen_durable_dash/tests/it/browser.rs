@@ -1,5 +1,5 @@
-//! The dashboard in a real browser: see tests/browser/run.mjs. It needs Chromium, Node and two packages, so it is asked for by
-//! name: `.ci/run` does.
+//! The dashboard in a real browser: runs tests/browser/run.mjs. The test needs Chromium, Node and
+//! two packages, so it is ignored by default; `.ci/run` runs it by name.
 
 use std::process::Stdio;
 
@@ -8,16 +8,16 @@ use gen_durable_dash::{Access, Options};
 use tokio::net::TcpListener;
 
 use crate::{
-    support::{Desk, Note, Parcel, Running},
-    till::{Clerk, sell},
+    support::{Note, Parcel, Running, TestServer},
+    till::{TillWorker, sell},
 };
 
-/// What an attacker would like to be read as markup, in every field that users control.
+/// Strings with markup that must be shown as text, in every field that users control.
 const CORPUS: &str = include_str!("../browser/corpus.txt");
 
-async fn plant_corpus(desk: &Desk) {
-    let tx = desk.client.pool().begin().await.unwrap();
-    let schema = desk.client.pool().schema().to_owned();
+async fn plant_corpus(server: &TestServer) {
+    let tx = server.client.pool().begin().await.unwrap();
+    let schema = server.client.pool().schema().to_owned();
     for (number, evil) in CORPUS.lines().filter(|line| !line.is_empty()).enumerate() {
         let short: String = evil.chars().take(60).collect();
         let text = format!(
@@ -64,7 +64,7 @@ async fn plant_corpus(desk: &Desk) {
                 [&name, &evil.to_owned()],
             ),
         ] {
-            // Two of the corpus may begin alike.
+            // Two strings of the corpus may have the same prefix.
             let text = format!("{} on conflict do nothing", text.replace("SCHEMA", &schema));
             tx.execute(&text, &[params[0], params[1]]).await.unwrap();
         }
@@ -73,7 +73,7 @@ async fn plant_corpus(desk: &Desk) {
                 "insert into {schema}.instances (fsm, step, state, queue, parent_id, parent_generation) values ($1, $1, '{{}}', $3, $2, 1)"
             );
             tx.execute(&child, &[&evil, &id, &short]).await.unwrap();
-            plant_turns(&tx, &schema, evil).await;
+            plant_in_timers_and_schedules(&tx, &schema, evil).await;
             let worker = format!(
                 "insert into {schema}.workers (id, lease_expires_at, host, pid, queues, machines, steps, schedules)
                  values (gen_random_uuid(), statement_timestamp() + interval '1 h', $1, 1, array[$1], array[$1 || '/1'], array[$1 || '/1'], array[$1])"
@@ -88,8 +88,8 @@ async fn plant_corpus(desk: &Desk) {
     tx.commit().await.unwrap();
 }
 
-/// In schedules, in timers, and under a partition key.
-async fn plant_turns(tx: &Tx, schema: &str, evil: &str) {
+/// Puts a string of the corpus into schedules, timers and a partition key.
+async fn plant_in_timers_and_schedules(tx: &Tx, schema: &str, evil: &str) {
     for text in [
         "insert into SCHEMA.schedules (name, cycle, missed, code_cycle, code_missed, anchor_at, set_at, set_by, paused_by, paused_at, last_error)
          values ($1, $1, 'all', $1, 'all', statement_timestamp(), statement_timestamp(), $1, $1, statement_timestamp(), $1) on conflict do nothing",
@@ -105,32 +105,34 @@ async fn plant_turns(tx: &Tx, schema: &str, evil: &str) {
     }
 }
 
-async fn serve(desk: &Desk) -> String {
+async fn serve(server: &TestServer) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}/", listener.local_addr().unwrap());
-    let router = desk.router.clone();
+    let router = server.router.clone();
     tokio::spawn(async move { axum::serve(listener, router).await });
     address
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "needs Chromium and Node: .ci/run asks for it by name"]
+#[ignore = "needs Chromium and Node: .ci/run runs it by name"]
 async fn the_dashboard_works_in_a_real_browser() {
-    let modules = std::env::var("DURABLE_BROWSER_MODULES")
-        .expect("DURABLE_BROWSER_MODULES: where playwright-core and axe-core are");
-    let desk = Desk::with(
+    let modules = std::env::var("DURABLE_BROWSER_MODULES").expect(
+        "DURABLE_BROWSER_MODULES must name the directory with playwright-core and axe-core",
+    );
+    let server = TestServer::with(
         Access::only_local("tester"),
         Options::new().title("browser test"),
     )
     .await;
-    let evil = Desk::with(Access::only_local("tester"), Options::new()).await;
-    let locked = Desk::new().await;
+    let evil = TestServer::with(Access::only_local("tester"), Options::new()).await;
+    let locked = TestServer::new().await;
     plant_corpus(&evil).await;
-    let running = Running::start(&desk.client);
-    sell(&desk.client).await;
-    let clerk = Clerk::hire(&desk).await;
+    let running = Running::start(&server.client);
+    sell(&server.client).await;
+    let worker = TillWorker::start(&server).await;
     for n in 0..30 {
-        desk.client
+        server
+            .client
             .enqueue(Parcel {
                 name: format!("parcel {n}"),
                 password: "hidden".into(),
@@ -138,13 +140,18 @@ async fn the_dashboard_works_in_a_real_browser() {
             .await
             .unwrap();
     }
-    desk.client
+    server
+        .client
         .enqueue_all((0..100).map(|n| Note {
             text: n.to_string(),
         }))
         .await
         .unwrap();
-    let addresses = [serve(&desk).await, serve(&evil).await, serve(&locked).await];
+    let addresses = [
+        serve(&server).await,
+        serve(&evil).await,
+        serve(&locked).await,
+    ];
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/browser/run.mjs");
     let ran = tokio::task::spawn_blocking(move || {
         let mut node = std::process::Command::new("node");
@@ -152,10 +159,10 @@ async fn the_dashboard_works_in_a_real_browser() {
             .args(&addresses)
             .env("DURABLE_BROWSER_MODULES", modules)
             .stdin(Stdio::null());
-        node.status().expect("node did not start")
+        node.status().expect("node could not be started")
     });
     let status = ran.await.unwrap();
     running.stop().await;
-    clerk.dismiss().await;
-    assert!(status.success(), "the browser was not content: {status}");
+    worker.stop().await;
+    assert!(status.success(), "run.mjs failed: {status}");
 }

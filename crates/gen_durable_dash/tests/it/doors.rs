@@ -1,11 +1,11 @@
-//! Who gets in, and what other sites' pages can do: nothing.
+//! Authentication, host names, and protection against cross-site requests.
 
 use axum::http::StatusCode;
 use gen_durable_dash::{Access, Caller, Options, routes};
 
-use crate::support::{Desk, OPERATOR, READER};
+use crate::support::{OPERATOR, READER, TestServer};
 
-/// A route's address with its parameters filled in.
+/// Returns the path of a route with its parameters filled in.
 fn filled(path: &str) -> String {
     path.replace("{id}", "1")
         .replace("{name}", "x")
@@ -13,10 +13,10 @@ fn filled(path: &str) -> String {
 }
 
 #[tokio::test]
-async fn every_route_refuses_a_caller_without_a_token_and_says_so_with_all_headers() {
-    let desk = Desk::new().await;
+async fn every_route_rejects_requests_without_a_token_with_all_security_headers() {
+    let server = TestServer::new().await;
     let all = routes();
-    assert!(all.len() > 30, "the routes were not found");
+    assert!(all.len() > 30, "routes() returned too few routes");
     for route in all {
         let path = filled(route.path);
         for token in [
@@ -27,7 +27,7 @@ async fn every_route_refuses_a_caller_without_a_token_and_says_so_with_all_heade
         ] {
             let mut headers = vec![("x-durable", "1"), ("content-type", "application/json")];
             headers.extend(token.map(|token| ("authorization", token)));
-            let answer = desk.ask(&route.method, &path, &headers, "{}").await;
+            let answer = server.ask(&route.method, &path, &headers, "{}").await;
             let is_open = route.path == "/healthz";
             let refused = matches!(
                 answer.status,
@@ -48,13 +48,14 @@ async fn every_route_refuses_a_caller_without_a_token_and_says_so_with_all_heade
             assert!(!answer.headers.contains_key("access-control-allow-origin"));
         }
     }
-    // What is not there is not told either.
+    // Paths that do not exist get the same answer, so it does not reveal which paths exist.
     assert_eq!(
-        desk.ask("GET", "/nothing", &[], "").await.status,
+        server.ask("GET", "/nothing", &[], "").await.status,
         StatusCode::UNAUTHORIZED
     );
     assert_eq!(
-        desk.ask("DELETE", "/api/v1/instances/1", &[("x-durable", "1")], "")
+        server
+            .ask("DELETE", "/api/v1/instances/1", &[("x-durable", "1")], "")
             .await
             .status,
         StatusCode::UNAUTHORIZED
@@ -62,8 +63,8 @@ async fn every_route_refuses_a_caller_without_a_token_and_says_so_with_all_heade
 }
 
 #[tokio::test]
-async fn every_route_that_changes_something_refuses_the_token_that_may_only_look() {
-    let desk = Desk::new().await;
+async fn every_changing_route_rejects_the_reader_token() {
+    let server = TestServer::new().await;
     let reader = format!("Bearer {READER}");
     for route in routes()
         .into_iter()
@@ -74,9 +75,9 @@ async fn every_route_that_changes_something_refuses_the_token_that_may_only_look
             ("content-type", "application/json"),
         ];
         if route.path == "/api/v1/live" {
-            continue; // It does not end; who may look may follow, as `live` shows.
+            continue; // The response does not end; the module `live` tests this route.
         }
-        let answer = desk
+        let answer = server
             .ask(&route.method, &filled(route.path), &headers, "{}")
             .await;
         let forbidden = answer.status == StatusCode::FORBIDDEN;
@@ -92,15 +93,16 @@ async fn every_route_that_changes_something_refuses_the_token_that_may_only_look
 }
 
 #[tokio::test]
-async fn a_page_of_another_site_can_do_nothing() {
-    let desk = Desk::with(Access::only_local("me"), Options::new()).await;
+async fn cross_site_requests_are_rejected() {
+    let server = TestServer::with(Access::only_local("me"), Options::new()).await;
     let post = async |headers: &[(&str, &str)]| {
         let headers = [&[("content-type", "application/json")], headers].concat();
-        desk.ask("POST", "/api/v1/queues/q/pause", &headers, "{}")
+        server
+            .ask("POST", "/api/v1/queues/q/pause", &headers, "{}")
             .await
             .status
     };
-    // Without the header that only our own page can send, whatever else is said.
+    // Without the header that only pages of the dashboard can send, any other header is not enough.
     assert_eq!(post(&[]).await, StatusCode::FORBIDDEN);
     assert_eq!(
         post(&[("sec-fetch-site", "cross-site")]).await,
@@ -123,16 +125,16 @@ async fn a_page_of_another_site_can_do_nothing() {
         StatusCode::FORBIDDEN
     );
     assert!(
-        desk.client.inspect().queues().await.unwrap().is_empty(),
+        server.client.inspect().queues().await.unwrap().is_empty(),
         "nothing was done"
     );
     assert_eq!(
         post(&[("x-durable", "1"), ("origin", "http://localhost:7070")]).await,
         StatusCode::OK
     );
-    // A form is no JSON.
+    // A form body is not JSON.
     let form = [("x-durable", "1"), ("content-type", "text/plain")];
-    let answer = desk
+    let answer = server
         .ask(
             "POST",
             "/api/v1/instances",
@@ -141,7 +143,7 @@ async fn a_page_of_another_site_can_do_nothing() {
         )
         .await;
     assert_eq!(answer.status, StatusCode::UNSUPPORTED_MEDIA_TYPE);
-    // It may not look either, nor follow; a link to a page is all right.
+    // Another site may not read the API or the event stream; a link to a page is allowed.
     let cross = [("sec-fetch-site", "cross-site")];
     for path in [
         "/api/v1/overview",
@@ -150,20 +152,20 @@ async fn a_page_of_another_site_can_do_nothing() {
         "/metrics",
     ] {
         assert_eq!(
-            desk.ask("GET", path, &cross, "").await.status,
+            server.ask("GET", path, &cross, "").await.status,
             StatusCode::FORBIDDEN,
             "{path}"
         );
     }
     assert_eq!(
-        desk.ask("GET", "/", &cross, "").await.status,
+        server.ask("GET", "/", &cross, "").await.status,
         StatusCode::OK
     );
 }
 
 #[tokio::test]
-async fn only_names_of_ours_are_answered() {
-    let desk = Desk::with(
+async fn only_configured_host_names_are_accepted() {
+    let server = TestServer::with(
         Access::only_local("me"),
         Options::new().hosts(["ops.example.com"]),
     )
@@ -172,7 +174,8 @@ async fn only_names_of_ours_are_answered() {
         let request = axum::http::Request::builder()
             .uri("/healthz")
             .header("host", host);
-        desk.send(request.body(axum::body::Body::empty()).unwrap())
+        server
+            .send(request.body(axum::body::Body::empty()).unwrap())
             .await
             .status
     };
@@ -200,8 +203,8 @@ async fn only_names_of_ours_are_answered() {
 
 #[tokio::test]
 async fn a_browser_signs_in_with_a_token_and_out_again() {
-    let desk = Desk::new().await;
-    let page = desk.ask("GET", "/", &[("accept", "text/html")], "").await;
+    let server = TestServer::new().await;
+    let page = server.ask("GET", "/", &[("accept", "text/html")], "").await;
     assert_eq!(page.status, StatusCode::UNAUTHORIZED);
     assert!(page.text.contains("name=\"token\""), "{}", page.text);
     assert!(
@@ -211,19 +214,23 @@ async fn a_browser_signs_in_with_a_token_and_out_again() {
             .contains("style-src 'sha256-")
     );
     assert_eq!(
-        desk.ask("POST", "/login", &[], "token=wrong").await.status,
+        server
+            .ask("POST", "/login", &[], "token=wrong")
+            .await
+            .status,
         StatusCode::UNAUTHORIZED
     );
     let foreign = [("origin", "https://evil.example")];
     assert_eq!(
-        desk.ask("POST", "/login", &foreign, &format!("token={OPERATOR}"))
+        server
+            .ask("POST", "/login", &foreign, &format!("token={OPERATOR}"))
             .await
             .status,
         StatusCode::FORBIDDEN
     );
-    // As a browser sends a form of a page with `no-referrer`.
+    // The headers that a browser sends for a form on a page with the policy `no-referrer`.
     let form = [("origin", "null"), ("sec-fetch-site", "same-origin")];
-    let signed = desk
+    let signed = server
         .ask("POST", "/login", &form, &format!("token={OPERATOR}"))
         .await;
     assert_eq!(signed.status, StatusCode::SEE_OTHER);
@@ -234,24 +241,27 @@ async fn a_browser_signs_in_with_a_token_and_out_again() {
     );
     assert!(!cookie.contains(OPERATOR));
     let cookie = cookie.split(';').next().unwrap();
-    let who = desk
+    let who = server
         .ask("GET", "/api/v1/session", &[("cookie", cookie)], "")
         .await;
     assert_eq!(who.json()["role"], "operator");
-    // A cookie rides along with whatever a browser sends, so it is not enough for an act.
-    let act = desk
+    // A browser sends the cookie with every request, cross-site ones included, so it is not enough
+    // for an action.
+    let act = server
         .ask("POST", "/api/v1/queues/q/pause", &[("cookie", cookie)], "")
         .await;
     assert_eq!(act.status, StatusCode::FORBIDDEN);
     let both = [("cookie", cookie), ("x-durable", "1")];
     assert_eq!(
-        desk.ask("POST", "/api/v1/session/end", &both, "")
+        server
+            .ask("POST", "/api/v1/session/end", &both, "")
             .await
             .status,
         StatusCode::OK
     );
     assert_eq!(
-        desk.ask("GET", "/api/v1/session", &[("cookie", cookie)], "")
+        server
+            .ask("GET", "/api/v1/session", &[("cookie", cookie)], "")
             .await
             .status,
         StatusCode::UNAUTHORIZED
@@ -259,44 +269,47 @@ async fn a_browser_signs_in_with_a_token_and_out_again() {
 }
 
 #[tokio::test]
-async fn who_guesses_tokens_is_slowed_down_and_who_knows_one_is_not() {
-    let desk = Desk::new().await;
+async fn wrong_tokens_are_rate_limited_and_valid_tokens_are_not() {
+    let server = TestServer::new().await;
     let mut slowed = false;
     for _ in 0..50 {
-        slowed |= desk.ask("POST", "/login", &[], "token=guess").await.status
+        slowed |= server
+            .ask("POST", "/login", &[], "token=guess")
+            .await
+            .status
             == StatusCode::TOO_MANY_REQUESTS;
     }
     assert!(slowed);
-    assert_eq!(desk.get("/api/v1/session").await.status, StatusCode::OK);
+    assert_eq!(server.get("/api/v1/session").await.status, StatusCode::OK);
 }
 
 #[tokio::test]
-async fn a_host_that_checks_callers_itself_names_them_and_nobody_else_gets_in() {
-    let desk = Desk::with(Access::by_host(), Options::new()).await;
+async fn a_host_that_authenticates_callers_names_them_and_others_are_rejected() {
+    let server = TestServer::with(Access::by_host(), Options::new()).await;
     assert_eq!(
-        desk.ask("GET", "/api/v1/session", &[], "").await.status,
+        server.ask("GET", "/api/v1/session", &[], "").await.status,
         StatusCode::UNAUTHORIZED
     );
-    let named = desk
+    let named = server
         .router
         .clone()
         .layer(axum::Extension(Caller::reader("ann")));
-    let desk = Desk {
-        client: desk.client,
+    let server = TestServer {
+        client: server.client,
         router: named,
     };
     assert_eq!(
-        desk.ask("GET", "/api/v1/session", &[], "").await.json()["name"],
+        server.ask("GET", "/api/v1/session", &[], "").await.json()["name"],
         "ann"
     );
-    let act = desk
+    let act = server
         .ask("POST", "/api/v1/queues/q/pause", &[("x-durable", "1")], "")
         .await;
     assert_eq!(act.status, StatusCode::FORBIDDEN);
 }
 
 #[test]
-fn tokens_that_can_be_guessed_are_refused() {
+fn weak_tokens_are_rejected() {
     assert!(Access::tokens("short", None).is_err());
     assert!(Access::tokens(OPERATOR, Some("short")).is_err());
     assert!(Access::tokens(OPERATOR, Some(OPERATOR)).is_err());
@@ -304,42 +317,44 @@ fn tokens_that_can_be_guessed_are_refused() {
 }
 
 #[tokio::test]
-async fn under_a_prefix_everything_is_found_and_still_guarded() {
-    let desk = Desk::new().await;
-    let nested = axum::Router::new().nest_service("/ops/durable", desk.router.clone());
-    let desk = Desk {
-        client: desk.client,
+async fn under_a_prefix_all_routes_work_and_are_authenticated() {
+    let server = TestServer::new().await;
+    let nested = axum::Router::new().nest_service("/ops/durable", server.router.clone());
+    let server = TestServer {
+        client: server.client,
         router: nested,
     };
     assert_eq!(
-        desk.ask("GET", "/ops/durable/api/v1/session", &[], "")
+        server
+            .ask("GET", "/ops/durable/api/v1/session", &[], "")
             .await
             .status,
         StatusCode::UNAUTHORIZED
     );
     assert_eq!(
-        desk.get("/ops/durable/api/v1/session").await.status,
+        server.get("/ops/durable/api/v1/session").await.status,
         StatusCode::OK
     );
-    let page = desk.get("/ops/durable").await;
+    let page = server.get("/ops/durable").await;
     assert_eq!(page.status, StatusCode::PERMANENT_REDIRECT);
     assert_eq!(page.headers["location"], "/ops/durable/");
     assert!(
-        desk.get("/ops/durable/")
+        server
+            .get("/ops/durable/")
             .await
             .text
             .contains("assets/app.js")
     );
     assert_eq!(
-        desk.get("/ops/durable/assets/app.js").await.status,
+        server.get("/ops/durable/assets/app.js").await.status,
         StatusCode::OK
     );
 }
 
-/// HTTP/2 has no `Host` header: the name is part of the address.
+/// HTTP/2 has no `Host` header: the host is the authority of the URI.
 #[tokio::test]
-async fn a_request_without_a_host_header_is_known_by_its_address() {
-    let desk = Desk::with(
+async fn without_a_host_header_the_authority_of_the_uri_is_the_host() {
+    let server = TestServer::with(
         Access::tokens(OPERATOR, None).unwrap(),
         Options::new().hosts(["ops.example.com"]),
     )
@@ -348,7 +363,8 @@ async fn a_request_without_a_host_header_is_known_by_its_address() {
         let request = axum::http::Request::builder()
             .uri(address)
             .header("authorization", format!("Bearer {OPERATOR}"));
-        desk.send(request.body(axum::body::Body::empty()).unwrap())
+        server
+            .send(request.body(axum::body::Body::empty()).unwrap())
             .await
             .status
     };

@@ -1,16 +1,17 @@
-//! Lanes and partition keys: seen, found by a prefix, paged through, and let go on.
+//! Lanes and partition keys: list, search by prefix, pages; retry, skip and discard of a blocked
+//! head.
 
 use axum::http::StatusCode;
 use gen_durable::NewInstance;
 use serde_json::{Value, json};
 
-use crate::support::{Desk, READER, Running, eventually};
+use crate::support::{READER, Running, TestServer, eventually};
 
-/// Stand in a lane; with `fails`, it fails for good and blocks it.
-async fn stand(desk: &Desk, lane: &str, tenant: &str, fails: bool) -> i64 {
+/// Enqueues an instance in a lane. With `fails`, it fails permanently and blocks the lane.
+async fn enqueue_in_lane(server: &TestServer, lane: &str, tenant: &str, fails: bool) -> i64 {
     let mut new = NewInstance::new("haul", "run", json!({"fails": fails}).to_string());
     (new.lane, new.lane_blocks, new.tenant) = (Some(lane.to_owned()), true, tenant.to_owned());
-    desk.client.operate().enqueue(new).await.unwrap().0
+    server.client.operate().enqueue(new).await.unwrap().0
 }
 
 fn keys(answer: &Value) -> Vec<(String, String)> {
@@ -23,24 +24,24 @@ fn keys(answer: &Value) -> Vec<(String, String)> {
         .collect()
 }
 
-async fn blocked(desk: &Desk) -> Vec<(String, String)> {
-    keys(&desk.read("/api/v1/lanes?blocked=true").await)
+async fn blocked(server: &TestServer) -> Vec<(String, String)> {
+    keys(&server.read("/api/v1/lanes?blocked=true").await)
 }
 
 #[tokio::test]
-async fn a_blocked_lane_shows_why_and_goes_on_by_retry_skip_or_discard() {
-    let desk = Desk::new().await;
-    let running = Running::start(&desk.client);
+async fn a_blocked_lane_shows_the_reason_and_is_unblocked_by_retry_skip_or_discard() {
+    let server = TestServer::new().await;
+    let running = Running::start(&server.client);
     let mut heads = Vec::new();
     for lane in ["van/1 ?", "van:2", "van:3"] {
-        heads.push(stand(&desk, lane, "acme", true).await);
-        stand(&desk, lane, "acme", false).await;
+        heads.push(enqueue_in_lane(&server, lane, "acme", true).await);
+        enqueue_in_lane(&server, lane, "acme", false).await;
     }
-    eventually("all three stand still", async || {
-        blocked(&desk).await.len() == 3
+    eventually("all three lanes are blocked", async || {
+        blocked(&server).await.len() == 3
     })
     .await;
-    let all = desk.read("/api/v1/lanes?blocked=true&tenant=acme").await;
+    let all = server.read("/api/v1/lanes?blocked=true&tenant=acme").await;
     let lane = &all["lanes"][0];
     assert_eq!(
         (&lane["key"], &lane["depth"], &lane["blocked"]),
@@ -57,17 +58,18 @@ async fn a_blocked_lane_shows_why_and_goes_on_by_retry_skip_or_discard() {
         lane["head"]["inserted_at"].is_string()
             && !lane["head"]["reason"].as_str().unwrap().is_empty()
     );
-    eventually("the overview counts them", async || {
-        desk.read("/api/v1/overview").await["attention"]["lanes_blocked"] == 3
+    eventually("the overview counts the blocked lanes", async || {
+        server.read("/api/v1/overview").await["attention"]["lanes_blocked"] == 3
     })
     .await;
     assert!(
-        desk.get("/metrics")
+        server
+            .get("/metrics")
             .await
             .text
             .contains("durable_lanes_blocked 3")
     );
-    // Who may only look may not decide, and a lane that is not there is not found.
+    // Readers may not act on a lane, and an unknown lane is not found.
     let reader = format!("Bearer {READER}");
     let headers = [
         ("authorization", reader.as_str()),
@@ -77,56 +79,59 @@ async fn a_blocked_lane_shows_why_and_goes_on_by_retry_skip_or_discard() {
     for act in ["retry", "skip", "discard"] {
         let path = format!("/api/v1/lanes/{act}");
         assert_eq!(
-            desk.ask("POST", &path, &headers, &body("van:2"))
+            server
+                .ask("POST", &path, &headers, &body("van:2"))
                 .await
                 .status,
             StatusCode::FORBIDDEN
         );
         assert_eq!(
-            desk.post(&path, &body("nowhere")).await.status,
+            server.post(&path, &body("nowhere")).await.status,
             StatusCode::NOT_FOUND
         );
         assert_eq!(
-            desk.post(&path, r#"{"key": "van:2"}"#).await.status,
+            server.post(&path, r#"{"key": "van:2"}"#).await.status,
             StatusCode::NOT_FOUND,
-            "of another tenant"
+            "the lane belongs to another tenant"
         );
         assert_eq!(
-            desk.post(&path, r#"{"tenant": "acme"}"#).await.status,
+            server.post(&path, r#"{"tenant": "acme"}"#).await.status,
             StatusCode::BAD_REQUEST
         );
-        assert!(desk.post(&path, &body("")).await.status.is_client_error());
+        assert!(server.post(&path, &body("")).await.status.is_client_error());
     }
     let status =
-        async |id: i64| desk.read(&format!("/api/v1/instances/{id}")).await["status"].clone();
-    let skipped = desk.post("/api/v1/lanes/skip", &body("van/1 ?")).await;
+        async |id: i64| server.read(&format!("/api/v1/instances/{id}")).await["status"].clone();
+    let skipped = server.post("/api/v1/lanes/skip", &body("van/1 ?")).await;
     assert_eq!(
         (skipped.status, &skipped.json()["id"]),
         (StatusCode::OK, &json!(heads[0].to_string()))
     );
     let why = json!({"key": "van:2", "tenant": "acme", "why": "sold the van"}).to_string();
     assert_eq!(
-        desk.post("/api/v1/lanes/discard", &why).await.status,
+        server.post("/api/v1/lanes/discard", &why).await.status,
         StatusCode::OK
     );
     assert_eq!(
-        blocked(&desk).await.len(),
+        blocked(&server).await.len(),
         1,
-        "what was done is seen at once"
+        "the effect is visible at once"
     );
-    desk.sql(&format!(
-        "update SCHEMA.instances set state = '{{\"fails\": false}}' where id = {}",
-        heads[2]
-    ))
-    .await;
+    server
+        .sql(&format!(
+            "update SCHEMA.instances set state = '{{\"fails\": false}}' where id = {}",
+            heads[2]
+        ))
+        .await;
     assert_eq!(
-        desk.post("/api/v1/lanes/retry", &body("van:3"))
+        server
+            .post("/api/v1/lanes/retry", &body("van:3"))
             .await
             .status,
         StatusCode::OK
     );
-    eventually("nobody stands in a lane", async || {
-        desk.read("/api/v1/lanes").await["lanes"] == json!([])
+    eventually("all lanes are empty", async || {
+        server.read("/api/v1/lanes").await["lanes"] == json!([])
     })
     .await;
     assert_eq!(
@@ -137,9 +142,12 @@ async fn a_blocked_lane_shows_why_and_goes_on_by_retry_skip_or_discard() {
         ],
         ["failed", "cancelled", "done"]
     );
-    let why = desk.read(&format!("/api/v1/instances/{}", heads[1])).await["error"].clone();
+    let why = server
+        .read(&format!("/api/v1/instances/{}", heads[1]))
+        .await["error"]
+        .clone();
     assert!(why.as_str().unwrap().contains("sold the van"), "{why}");
-    let acts = desk.read("/api/v1/audit").await;
+    let acts = server.read("/api/v1/audit").await;
     let went = acts["acts"]
         .as_array()
         .unwrap()
@@ -150,25 +158,25 @@ async fn a_blocked_lane_shows_why_and_goes_on_by_retry_skip_or_discard() {
     assert_eq!(
         acts["acts"].as_array().unwrap().len(),
         15,
-        "what was refused is noted as well: {acts}"
+        "rejected actions are recorded as well: {acts}"
     );
     running.stop().await;
 }
 
 #[tokio::test]
-async fn lanes_are_paged_through_and_found_by_how_their_keys_begin() {
-    let desk = Desk::new().await;
+async fn lanes_are_listed_page_by_page_and_found_by_key_prefix() {
+    let server = TestServer::new().await;
     for n in 0..12 {
         let tenant = if n % 3 == 0 { "acme" } else { "" };
-        stand(
-            &desk,
+        enqueue_in_lane(
+            &server,
             &format!("{}:{n:02}", if n % 2 == 0 { "van" } else { "ship" }),
             tenant,
             false,
         )
         .await;
     }
-    let all = keys(&desk.read("/api/v1/lanes").await);
+    let all = keys(&server.read("/api/v1/lanes").await);
     assert_eq!(all.len(), 12);
     for filter in [
         "",
@@ -176,10 +184,14 @@ async fn lanes_are_paged_through_and_found_by_how_their_keys_begin() {
         "&tenant=acme",
         "&prefix=ship%3A&tenant=acme",
     ] {
-        let whole = keys(&desk.read(&format!("/api/v1/lanes?limit=200{filter}")).await);
+        let whole = keys(
+            &server
+                .read(&format!("/api/v1/lanes?limit=200{filter}"))
+                .await,
+        );
         let (mut walked, mut place) = (Vec::new(), String::new());
         loop {
-            let page = desk
+            let page = server
                 .read(&format!("/api/v1/lanes?limit=2{filter}{place}"))
                 .await;
             walked.extend(keys(&page));
@@ -198,13 +210,13 @@ async fn lanes_are_paged_through_and_found_by_how_their_keys_begin() {
             "{filter}"
         );
     }
-    let vans = keys(&desk.read("/api/v1/lanes?prefix=van").await);
+    let vans = keys(&server.read("/api/v1/lanes?prefix=van").await);
     assert!(
         vans.len() == 6 && vans.iter().all(|(_, key)| key.starts_with("van")),
         "{vans:?}"
     );
     assert_eq!(
-        keys(&desk.read("/api/v1/lanes?prefix=%25").await).len(),
+        keys(&server.read("/api/v1/lanes?prefix=%25").await).len(),
         0,
         "no pattern"
     );
@@ -218,7 +230,7 @@ async fn lanes_are_paged_through_and_found_by_how_their_keys_begin() {
     ] {
         for path in ["lanes", "partitions"] {
             assert_eq!(
-                desk.get(&format!("/api/v1/{path}?{wrong}")).await.status,
+                server.get(&format!("/api/v1/{path}?{wrong}")).await.status,
                 StatusCode::BAD_REQUEST,
                 "{wrong}"
             );
@@ -227,16 +239,16 @@ async fn lanes_are_paged_through_and_found_by_how_their_keys_begin() {
 }
 
 #[tokio::test]
-async fn partition_keys_show_whose_turn_it_is_and_how_many_wait() {
-    let desk = Desk::new().await;
+async fn partition_keys_show_their_holder_and_the_number_of_waiting_instances() {
+    let server = TestServer::new().await;
     for n in 0..5 {
         let mut new = NewInstance::new("haul", "run", r#"{"fails": false}"#);
         new.partition = Some(format!("account-{}", n % 2));
-        desk.client.operate().enqueue(new).await.unwrap();
+        server.client.operate().enqueue(new).await.unwrap();
     }
-    let first = desk.read("/api/v1/partitions?limit=1").await;
+    let first = server.read("/api/v1/partitions?limit=1").await;
     assert_eq!(first["partitions"][0]["key"], "account-0", "{first}");
-    let second = desk
+    let second = server
         .read("/api/v1/partitions?limit=1&after=account-0")
         .await;
     assert_eq!(second["partitions"][0]["key"], "account-1", "{second}");
@@ -250,7 +262,7 @@ async fn partition_keys_show_whose_turn_it_is_and_how_many_wait() {
         (3, 2)
     );
     assert_eq!(
-        desk.get("/api/v1/partitions?blocked=true").await.status,
+        server.get("/api/v1/partitions?blocked=true").await.status,
         StatusCode::BAD_REQUEST
     );
 }

@@ -1,11 +1,11 @@
-//! Looking: lists, one instance, what is blacked out, and what nonsense gets.
+//! Reads: search, one instance, redaction, and invalid input.
 
 use axum::http::StatusCode;
 use gen_durable::NewInstance;
 use gen_durable_dash::{Access, Options};
 use serde_json::json;
 
-use crate::support::{Desk, OPERATOR, Parcel, READER, Running, eventually};
+use crate::support::{OPERATOR, Parcel, READER, Running, TestServer, eventually};
 
 fn ids(answer: &serde_json::Value) -> Vec<String> {
     answer["instances"]
@@ -16,8 +16,8 @@ fn ids(answer: &serde_json::Value) -> Vec<String> {
         .collect()
 }
 
-async fn plant(desk: &Desk) {
-    desk.sql(
+async fn plant(server: &TestServer) {
+    server.sql(
         "insert into SCHEMA.instances (fsm, step, state, queue, tenant, status, finished_at, last_error, correlation_key, correlation_scope, inserted_at)
          select 'order', case g % 2 when 0 then 'charge' else 'ship' end, '{}', 'q' || g % 3, 't' || g % 2,
             (case g % 4 when 0 then 'failed' when 1 then 'done' when 2 then 'runnable' else 'cancelled' end)::SCHEMA.durable_status,
@@ -29,18 +29,18 @@ async fn plant(desk: &Desk) {
 }
 
 #[tokio::test]
-async fn instances_are_found_by_everything_that_they_are_known_by() {
-    let desk = Desk::new().await;
-    plant(&desk).await;
+async fn instances_are_found_by_every_search_field() {
+    let server = TestServer::new().await;
+    plant(&server).await;
     let count = async |query: &str| {
-        ids(&desk
+        ids(&server
             .read(&format!("/api/v1/instances?limit=200&{query}"))
             .await)
         .len()
     };
     assert_eq!(count("").await, 40);
     assert_eq!(count("machine=order").await, 40);
-    assert_eq!(count("machine=").await, 40, "a browser sends what is empty");
+    assert_eq!(count("machine=").await, 40, "browsers send empty fields");
     assert_eq!(count("machine=other").await, 0);
     assert_eq!(count("step=charge").await, 20);
     assert_eq!(count("status=failed").await, 10);
@@ -56,17 +56,17 @@ async fn instances_are_found_by_everything_that_they_are_known_by() {
 }
 
 #[tokio::test]
-async fn pages_follow_one_another_without_a_gap_or_a_repetition() {
-    let desk = Desk::new().await;
-    plant(&desk).await;
+async fn pages_have_no_gaps_and_no_duplicates() {
+    let server = TestServer::new().await;
+    plant(&server).await;
     for filter in ["", "&status=failed", "&status=runnable&queue=q2"] {
-        let all = ids(&desk
+        let all = ids(&server
             .read(&format!("/api/v1/instances?limit=200{filter}"))
             .await);
         let mut walked = Vec::new();
         let mut before = String::new();
         loop {
-            let page = desk
+            let page = server
                 .read(&format!(
                     "/api/v1/instances?limit=3&before={before}{filter}"
                 ))
@@ -82,8 +82,8 @@ async fn pages_follow_one_another_without_a_gap_or_a_repetition() {
 }
 
 #[tokio::test]
-async fn nonsense_gets_a_clear_answer_and_nothing_breaks() {
-    let desk = Desk::new().await;
+async fn invalid_input_is_rejected_with_a_problem_response() {
+    let server = TestServer::new().await;
     for path in [
         "/api/v1/instances?limit=0",
         "/api/v1/instances?limit=201",
@@ -100,7 +100,7 @@ async fn nonsense_gets_a_clear_answer_and_nothing_breaks() {
         "/api/v1/series?seconds=1e9",
         "/api/v1/instances/1/story?seq=x",
     ] {
-        let answer = desk.get(path).await;
+        let answer = server.get(path).await;
         assert_eq!(
             answer.status,
             StatusCode::BAD_REQUEST,
@@ -126,7 +126,7 @@ async fn nonsense_gets_a_clear_answer_and_nothing_breaks() {
         "/api/v1/bulk/9",
         "/assets/../lib.rs",
     ] {
-        let answer = desk.get(path).await;
+        let answer = server.get(path).await;
         assert_eq!(
             answer.status,
             StatusCode::NOT_FOUND,
@@ -134,7 +134,7 @@ async fn nonsense_gets_a_clear_answer_and_nothing_breaks() {
             answer.text
         );
     }
-    // Words that would mean something to SQL are words.
+    // SQL in a search value is treated as text.
     for word in [
         "'; drop schema public; --",
         "%25",
@@ -148,17 +148,19 @@ async fn nonsense_gets_a_clear_answer_and_nothing_breaks() {
             .replace('\\', "%5C")
             .replace('"', "%22");
         for name in ["machine", "step", "queue", "tenant", "key", "error"] {
-            let found = desk.read(&format!("/api/v1/instances?{name}={word}")).await;
+            let found = server
+                .read(&format!("/api/v1/instances?{name}={word}"))
+                .await;
             assert_eq!(ids(&found).len(), 0, "{name}={word}");
         }
     }
 }
 
 #[tokio::test]
-async fn an_instance_is_shown_with_its_story_its_inbox_its_children_and_why_it_waits() {
-    let desk = Desk::new().await;
-    let running = Running::start(&desk.client);
-    let id = desk
+async fn an_instance_is_shown_with_its_history_inbox_children_and_why_it_waits() {
+    let server = TestServer::new().await;
+    let running = Running::start(&server.client);
+    let id = server
         .client
         .enqueue(Parcel {
             name: "vase".into(),
@@ -169,65 +171,67 @@ async fn an_instance_is_shown_with_its_story_its_inbox_its_children_and_why_it_w
         .id;
     let path = format!("/api/v1/instances/{id}");
     eventually("it waits", async || {
-        desk.read(&path).await["status"] == "awaiting_signal"
+        server.read(&path).await["status"] == "awaiting_signal"
     })
     .await;
-    let row = desk.read(&path).await;
+    let row = server.read(&path).await;
     assert_eq!(
         (&row["machine"], &row["step"], &row["id"]),
         (&json!("parcel"), &json!("send"), &json!(id.to_string()))
     );
     assert_eq!(row["state"]["name"], "vase");
     assert_eq!(row["awaits"], json!(["go"]));
-    let why = desk.read(&format!("{path}/explain")).await;
+    let why = server.read(&format!("{path}/explain")).await;
     assert_eq!(why["blockers"][0]["kind"], "awaiting_signal", "{why}");
-    let answer = desk
+    let answer = server
         .post(
             &format!("{path}/signal"),
             r#"{"name": "noise", "payload": {"n": 123456789012345678901234567890}}"#,
         )
         .await;
     assert_eq!(answer.status, StatusCode::OK, "{}", answer.text);
-    let inbox = desk.get(&format!("{path}/inbox")).await;
+    let inbox = server.get(&format!("{path}/inbox")).await;
     assert!(
         inbox.text.contains("123456789012345678901234567890"),
-        "number for number: {}",
+        "numbers keep all digits: {}",
         inbox.text
     );
-    let story = desk.read(&format!("{path}/story")).await;
+    let story = server.read(&format!("{path}/story")).await;
     assert_eq!(story["story"][0]["outcome"], "wait", "{story}");
     assert_eq!(
         (&story["story"][0]["from"], &story["story"][0]["to"]),
         (&json!("pack"), &json!("send"))
     );
     assert_eq!(
-        desk.read(&format!("{path}/children")).await["children"],
+        server.read(&format!("{path}/children")).await["children"],
         json!([])
     );
     running.stop().await;
 }
 
 #[tokio::test]
-async fn secrets_are_blacked_out_everywhere_and_who_may_only_look_sees_no_payload() {
+async fn secrets_are_redacted_everywhere_and_readers_see_no_payloads() {
     const CANARY: &str = "canary-4711";
-    let desk = Desk::new().await;
+    let server = TestServer::new().await;
     let state =
         json!({"name": "x", "password": CANARY, "deep": {"apiToken": [CANARY]}}).to_string();
     let mut new = NewInstance::new("parcel", "pack", state);
     new.data = Some(json!({"card": {"number": CANARY}}).to_string());
-    let (id, _) = desk.client.operate().enqueue(new).await.unwrap();
+    let (id, _) = server.client.operate().enqueue(new).await.unwrap();
     let to = gen_durable::Address::Id(gen_durable::Id::from_raw(id));
-    desk.client
+    server
+        .client
         .operate()
         .signal(to, "go", &json!({"secret": CANARY}).to_string(), None)
         .await
         .unwrap();
-    desk.sql(&format!(
+    server.sql(&format!(
         "update SCHEMA.instances set status = 'failed', finished_at = statement_timestamp(), last_error = 'refused: token={CANARY} is old'"
     ))
     .await;
-    eventually("it shows among the failures", async || {
-        desk.get("/api/v1/overview")
+    eventually("the error is among the failures", async || {
+        server
+            .get("/api/v1/overview")
             .await
             .text
             .contains("token=[redacted]")
@@ -247,15 +251,15 @@ async fn secrets_are_blacked_out_everywhere_and_who_may_only_look_sees_no_payloa
     ];
     for path in paths {
         for token in [format!("Bearer {OPERATOR}"), reader.clone()] {
-            let text = desk
+            let text = server
                 .ask("GET", &path, &[("authorization", &token)], "")
                 .await
                 .text;
             assert!(!text.contains(CANARY), "{path}: {text}");
         }
     }
-    assert_eq!(desk.read(&one).await["state"]["name"], "x");
-    let hidden = desk
+    assert_eq!(server.read(&one).await["state"]["name"], "x");
+    let hidden = server
         .ask("GET", &one, &[("authorization", &reader)], "")
         .await
         .json();
@@ -266,17 +270,17 @@ async fn secrets_are_blacked_out_everywhere_and_who_may_only_look_sees_no_payloa
 }
 
 #[tokio::test]
-async fn a_holder_of_a_key_is_found_by_it_however_old_it_is() {
-    let desk = Desk::with(Access::only_local("me"), Options::new()).await;
+async fn the_holder_of_a_key_is_found_no_matter_how_old_it_is() {
+    let server = TestServer::with(Access::only_local("me"), Options::new()).await;
     let mut new = NewInstance::new("note", "run", "{}");
     new.key = Some("order-1".into());
-    let (id, _) = desk.client.operate().enqueue(new).await.unwrap();
-    // More than one look takes.
-    desk.sql(
+    let (id, _) = server.client.operate().enqueue(new).await.unwrap();
+    // More rows than one search reads.
+    server.sql(
         "insert into SCHEMA.instances (fsm, step, state) select 'note', 'run', '{}' from generate_series(1, 20100)",
     )
     .await;
-    let found = desk
+    let found = server
         .ask("GET", "/api/v1/instances?key=order-1", &[], "")
         .await
         .json();

@@ -1,4 +1,4 @@
-//! The API as a caller meets it: the real router, a real Postgres, a schema for each test.
+//! The HTTP API as a client uses it: the real router and a real Postgres, with one schema per test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod acts;

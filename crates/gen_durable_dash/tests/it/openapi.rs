@@ -1,13 +1,13 @@
-//! The document says what is true.
+//! The OpenAPI document matches the routes and their responses.
 
 use std::collections::BTreeSet;
 
 use gen_durable_dash::routes;
 use serde_json::Value;
 
-use crate::support::{Desk, Parcel};
+use crate::support::{Parcel, TestServer};
 
-/// Every reference of a document.
+/// Collects every `$ref` of a document.
 fn references<'a>(value: &'a Value, found: &mut BTreeSet<&'a str>) {
     match value {
         Value::Object(object) => {
@@ -19,7 +19,8 @@ fn references<'a>(value: &'a Value, found: &mut BTreeSet<&'a str>) {
     }
 }
 
-/// Whether a value is what a schema says, as far as our schemas say anything.
+/// Returns the differences between a value and its schema, as far as the schema constrains the
+/// value.
 fn fits(value: &Value, schema: &Value, all: &Value, at: &str) -> Vec<String> {
     if let Some(name) = schema["$ref"].as_str() {
         return fits(value, all.pointer(&name[1..]).unwrap(), all, at);
@@ -65,9 +66,9 @@ fn fits(value: &Value, schema: &Value, all: &Value, at: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_document_names_every_route_and_every_answer_is_what_it_says() {
-    let desk = Desk::new().await;
-    let id = desk
+async fn the_document_lists_every_route_and_every_response_matches_its_schema() {
+    let server = TestServer::new().await;
+    let id = server
         .client
         .enqueue(Parcel {
             name: "x".into(),
@@ -76,28 +77,28 @@ async fn the_document_names_every_route_and_every_answer_is_what_it_says() {
         .await
         .unwrap()
         .id;
-    desk.sql("insert into SCHEMA.instances (fsm, step, state, status, finished_at, last_error) values ('a', 'b', '{}', 'failed', statement_timestamp(), 'e')").await;
-    desk.sql(
+    server.sql("insert into SCHEMA.instances (fsm, step, state, status, finished_at, last_error) values ('a', 'b', '{}', 'failed', statement_timestamp(), 'e')").await;
+    server.sql(
         "insert into SCHEMA.projections (tenant, projection, version) values ('', 'parcel', 1);
          insert into SCHEMA.projection_runs (tenant, projection, kind) values ('', 'parcel', 'verify');
          insert into SCHEMA.projection_failures (tenant, projection, position, state, error) values ('', 'parcel', 1, 'parked', 'e');
          insert into SCHEMA.audit (who, via, act, subject) values ('w', 'v', 'a', 's')",
     )
     .await;
-    // One of each, under the name that the routes are filled with.
-    desk.sql("insert into SCHEMA.schedules (name, cycle, missed, code_cycle, code_missed, anchor_at) values ('parcel', 'R/PT1H', 'all', 'R/PT1H', 'all', statement_timestamp());
+    // One row of each kind, with the name that the route parameters are filled with.
+    server.sql("insert into SCHEMA.schedules (name, cycle, missed, code_cycle, code_missed, anchor_at) values ('parcel', 'R/PT1H', 'all', 'R/PT1H', 'all', statement_timestamp());
               insert into SCHEMA.timers (schedule, due_at, anchor_at, cycle, missed) values ('parcel', statement_timestamp() + interval '1 min', statement_timestamp(), 'R/PT1H', 'all');
               insert into SCHEMA.lanes (tenant, key) values ('', 'l');
               insert into SCHEMA.instances (fsm, step, state, lane_key, lane_position, in_lane) values ('a', 'b', '{}', 'l', 1, true);
               insert into SCHEMA.instances (fsm, step, state, partition_key) values ('a', 'b', '{}', 'p')").await;
-    let document = desk.read("/api/v1/openapi.json").await;
+    let document = server.read("/api/v1/openapi.json").await;
     assert_eq!(document["openapi"], "3.1.0");
     let mut found = BTreeSet::new();
     references(&document, &mut found);
     for reference in found {
         assert!(
             document.pointer(&reference[1..]).is_some(),
-            "{reference} is nowhere"
+            "{reference} is not defined"
         );
     }
     for route in routes()
@@ -119,7 +120,7 @@ async fn the_document_names_every_route_and_every_answer_is_what_it_says() {
             .path
             .replace("{id}", &id.to_string())
             .replace("{name}", "parcel");
-        let answer = desk.read(&path).await;
+        let answer = server.read(&path).await;
         let wrong = fits(&answer, schema, &document, &path);
         assert!(wrong.is_empty(), "{wrong:#?}");
     }

@@ -1,30 +1,30 @@
-//! Projections over HTTP: how they do, what is asked for, and what a worker makes of it.
+//! Projections over HTTP: their progress, the actions on them, and the runs of a worker.
 
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::{
-    support::{Desk, eventually},
-    till::{Clerk, GATE, sell},
+    support::{TestServer, eventually},
+    till::{GATE, TillWorker, sell},
 };
 
-/// With a worker that has caught up.
-async fn open() -> (Desk, Clerk) {
-    let desk = Desk::new().await;
-    sell(&desk.client).await;
-    let clerk = Clerk::hire(&desk).await;
-    eventually("all is applied", async || {
-        let all = desk.read("/api/v1/projections").await;
+/// Starts a server, and a worker that has applied all events.
+async fn open() -> (TestServer, TillWorker) {
+    let server = TestServer::new().await;
+    sell(&server.client).await;
+    let worker = TillWorker::start(&server).await;
+    eventually("all events are applied", async || {
+        let all = server.read("/api/v1/projections").await;
         let all = all["projections"].as_array().unwrap();
         all.len() == 3 && all.iter().all(|one| one["lag"] == 0)
     })
     .await;
-    (desk, clerk)
+    (server, worker)
 }
 
-/// Ask for a run, and wait for its end.
-async fn run(desk: &Desk, what: &str, body: Value) -> Value {
-    let asked = desk
+/// Requests a run and waits for its end.
+async fn run(server: &TestServer, what: &str, body: Value) -> Value {
+    let asked = server
         .post(
             &format!("/api/v1/projections/till/{what}"),
             &body.to_string(),
@@ -36,17 +36,17 @@ async fn run(desk: &Desk, what: &str, body: Value) -> Value {
         "/api/v1/projection_runs/{}",
         asked.json()["run"]["id"].as_str().unwrap()
     );
-    eventually("the run is over", async || {
-        desk.read(&path).await["is_over"] == true
+    eventually("the run has ended", async || {
+        server.read(&path).await["is_over"] == true
     })
     .await;
-    desk.read(&path).await
+    server.read(&path).await
 }
 
 #[tokio::test]
 async fn projections_are_listed_with_health_and_lag_page_by_page() {
-    let (desk, clerk) = open().await;
-    let all = desk.read("/api/v1/projections").await;
+    let (server, worker) = open().await;
+    let all = server.read("/api/v1/projections").await;
     let first = &all["projections"][1];
     assert_eq!(
         (&first["projection"], &first["tenant"]),
@@ -60,7 +60,7 @@ async fn projections_are_listed_with_health_and_lag_page_by_page() {
     let mut tenants = Vec::new();
     let mut next = String::new();
     loop {
-        let page = desk
+        let page = server
             .read(&format!("/api/v1/projections/till?limit=1{next}"))
             .await;
         let rows = page["projections"].as_array().unwrap();
@@ -82,16 +82,16 @@ async fn projections_are_listed_with_health_and_lag_page_by_page() {
     assert_eq!(
         tenants,
         ["", "acme", "odd"],
-        "the tenant without a name is one like any other"
+        "the tenant with the empty name is listed too"
     );
-    // An empty tenant is that one, not all.
-    let nameless = desk.read("/api/v1/projections?tenant=").await;
+    // An empty `tenant` selects the tenant with the empty name, not all tenants.
+    let nameless = server.read("/api/v1/projections?tenant=").await;
     assert_eq!(
         nameless["projections"].as_array().unwrap().len(),
         1,
         "{nameless}"
     );
-    let failures = desk
+    let failures = server
         .read("/api/v1/projection_failures?projection=till&tenant=odd")
         .await;
     let failure = &failures["failures"][0];
@@ -103,26 +103,26 @@ async fn projections_are_listed_with_health_and_lag_page_by_page() {
         failure["error"]
             .as_str()
             .unwrap()
-            .contains("less than nothing"),
+            .contains("must not be negative"),
         "{failure}"
     );
     assert!(
         !failures.to_string().contains("hunter2"),
         "a secret is shown: {failures}"
     );
-    clerk.dismiss().await;
-    let gone = desk.read("/api/v1/projections/till?tenant=acme").await;
+    worker.stop().await;
+    let gone = server.read("/api/v1/projections/till?tenant=acme").await;
     assert_eq!(
         gone["projections"][0]["served"], false,
-        "nobody is there for it any more"
+        "no live worker registers it"
     );
 }
 
 #[tokio::test]
-async fn a_rebuild_is_asked_for_here_and_done_by_a_worker_with_progress() {
-    let (desk, clerk) = open().await;
-    desk.client.pause(GATE, "the test").await.unwrap();
-    let asked = desk
+async fn a_requested_rebuild_is_run_by_a_worker_and_reports_progress() {
+    let (server, worker) = open().await;
+    server.client.pause(GATE, "the test").await.unwrap();
+    let asked = server
         .post("/api/v1/projections/till/rebuild", r#"{"tenant": "acme"}"#)
         .await
         .json();
@@ -134,17 +134,17 @@ async fn a_rebuild_is_asked_for_here_and_done_by_a_worker_with_progress() {
         (&asked["run"]["kind"], &asked["run"]["requested_by"]),
         (&json!("shadow"), &json!("operator token"))
     );
-    eventually("it is half-way", async || {
-        desk.read(&path).await["position"] == 20
+    eventually("the rebuild is half-way", async || {
+        server.read(&path).await["position"] == 20
     })
     .await;
-    let half = desk.read(&path).await;
+    let half = server.read(&path).await;
     assert_eq!(
         (&half["target"], &half["status"], &half["equal"]),
         (&json!(40), &json!("running"), &Value::Null)
     );
-    // One at a time.
-    let second = desk
+    // Only one run at a time.
+    let second = server
         .post("/api/v1/projections/till/verify", r#"{"tenant": "acme"}"#)
         .await;
     assert_eq!(
@@ -153,12 +153,12 @@ async fn a_rebuild_is_asked_for_here_and_done_by_a_worker_with_progress() {
         "{}",
         second.text
     );
-    desk.client.resume(GATE).await.unwrap();
-    eventually("it is over", async || {
-        desk.read(&path).await["is_over"] == true
+    server.client.resume(GATE).await.unwrap();
+    eventually("the rebuild has ended", async || {
+        server.read(&path).await["is_over"] == true
     })
     .await;
-    let over = desk.read(&path).await;
+    let over = server.read(&path).await;
     assert_eq!(
         (&over["status"], &over["equal"]),
         (&json!("done"), &json!(true)),
@@ -171,26 +171,27 @@ async fn a_rebuild_is_asked_for_here_and_done_by_a_worker_with_progress() {
             .starts_with("equal at position 40"),
         "{over}"
     );
-    let scope = desk.read("/api/v1/projections/till?tenant=acme").await;
+    let scope = server.read("/api/v1/projections/till?tenant=acme").await;
     assert_eq!(
         scope["projections"][0]["generation"], 2,
         "readers see the new rows"
     );
-    clerk.dismiss().await;
+    worker.stop().await;
 }
 
 #[tokio::test]
-async fn a_verification_says_whether_they_are_equal_or_how_they_differ() {
-    let (desk, clerk) = open().await;
-    let equal = run(&desk, "verify", json!({"tenant": "acme"})).await;
+async fn a_verification_reports_equality_or_the_difference() {
+    let (server, worker) = open().await;
+    let equal = run(&server, "verify", json!({"tenant": "acme"})).await;
     assert_eq!(
         (&equal["status"], &equal["equal"]),
         (&json!("done"), &json!(true)),
         "{equal}"
     );
-    desk.sql("update SCHEMA.till set cents = 0 where tenant = 'acme' and position = 7")
+    server
+        .sql("update SCHEMA.till set cents = 0 where tenant = 'acme' and position = 7")
         .await;
-    let differs = run(&desk, "verify", json!({"tenant": "acme"})).await;
+    let differs = run(&server, "verify", json!({"tenant": "acme"})).await;
     assert_eq!(differs["equal"], false, "{differs}");
     assert!(
         differs["verdict"]
@@ -199,13 +200,18 @@ async fn a_verification_says_whether_they_are_equal_or_how_they_differ() {
             .starts_with("differs at position 40"),
         "{differs}"
     );
-    // Nothing is swapped that differs, unless that is said.
-    let refused = run(&desk, "rebuild", json!({"tenant": "acme"})).await;
+    // A shadow that differs is not swapped in, unless `anyway` is set.
+    let refused = run(&server, "rebuild", json!({"tenant": "acme"})).await;
     assert_eq!(refused["status"], "failed", "{refused}");
-    let anyway = run(&desk, "rebuild", json!({"tenant": "acme", "anyway": true})).await;
+    let anyway = run(
+        &server,
+        "rebuild",
+        json!({"tenant": "acme", "anyway": true}),
+    )
+    .await;
     assert_eq!(anyway["status"], "done", "{anyway}");
     let in_place = run(
-        &desk,
+        &server,
         "rebuild",
         json!({"tenant": "acme", "in_place": true}),
     )
@@ -216,17 +222,17 @@ async fn a_verification_says_whether_they_are_equal_or_how_they_differ() {
         "{in_place}"
     );
     let replayed = run(
-        &desk,
+        &server,
         "replay",
         json!({"tenant": "", "after": 4, "up_to": 5}),
     )
     .await;
     assert_eq!(replayed["status"], "done", "{replayed}");
-    let runs = desk
+    let runs = server
         .read("/api/v1/projection_runs?projection=till&tenant=acme&limit=3")
         .await;
     assert_eq!(runs["runs"].as_array().unwrap().len(), 3);
-    let rest = desk
+    let rest = server
         .read(&format!(
             "/api/v1/projection_runs?projection=till&tenant=acme&before={}",
             runs["next"].as_str().unwrap()
@@ -237,14 +243,14 @@ async fn a_verification_says_whether_they_are_equal_or_how_they_differ() {
         (2, &Value::Null),
         "{rest}"
     );
-    clerk.dismiss().await;
+    worker.stop().await;
 }
 
 #[tokio::test]
-async fn what_nobody_is_there_for_waits_and_can_be_cancelled() {
-    let (desk, clerk) = open().await;
-    clerk.dismiss().await;
-    let asked = desk
+async fn a_run_without_a_worker_waits_and_can_be_cancelled() {
+    let (server, worker) = open().await;
+    worker.stop().await;
+    let asked = server
         .post("/api/v1/projections/till/verify", r#"{"tenant": "acme"}"#)
         .await;
     assert_eq!(
@@ -255,21 +261,22 @@ async fn what_nobody_is_there_for_waits_and_can_be_cancelled() {
     );
     let id = asked.json()["run"]["id"].as_str().unwrap().to_owned();
     assert_eq!(
-        desk.read(&format!("/api/v1/projection_runs/{id}")).await["status"],
+        server.read(&format!("/api/v1/projection_runs/{id}")).await["status"],
         "pending"
     );
     let path = format!("/api/v1/projection_runs/{id}/cancel");
     assert_eq!(
-        desk.post(&path, r#"{"why": "no need"}"#).await.json()["cancelled"],
+        server.post(&path, r#"{"why": "no need"}"#).await.json()["cancelled"],
         true
     );
-    assert_eq!(desk.post(&path, "{}").await.json()["cancelled"], false);
+    assert_eq!(server.post(&path, "{}").await.json()["cancelled"], false);
     assert_eq!(
-        desk.read(&format!("/api/v1/projection_runs/{id}")).await["error"],
+        server.read(&format!("/api/v1/projection_runs/{id}")).await["error"],
         "no need"
     );
     assert_eq!(
-        desk.post("/api/v1/projection_runs/999/cancel", "{}")
+        server
+            .post("/api/v1/projection_runs/999/cancel", "{}")
             .await
             .status,
         StatusCode::NOT_FOUND
@@ -277,45 +284,47 @@ async fn what_nobody_is_there_for_waits_and_can_be_cancelled() {
 }
 
 #[tokio::test]
-async fn a_parked_event_is_tried_again_and_a_halted_scope_goes_on() {
-    let (desk, clerk) = open().await;
+async fn a_parked_event_is_retried_and_a_halted_projection_continues() {
+    let (server, worker) = open().await;
     let redrive = "/api/v1/projections/till/redrive";
     assert_eq!(
-        desk.post(redrive, r#"{"tenant": "odd", "position": 1}"#)
+        server
+            .post(redrive, r#"{"tenant": "odd", "position": 1}"#)
             .await
             .json()["tried_again"],
         0
     );
     assert_eq!(
-        desk.post(redrive, r#"{"tenant": "odd", "position": 2}"#)
+        server
+            .post(redrive, r#"{"tenant": "odd", "position": 2}"#)
             .await
             .json()["tried_again"],
         1
     );
-    eventually("it has failed again", async || {
-        let failures = desk.read("/api/v1/projection_failures").await;
+    eventually("the event has failed again", async || {
+        let failures = server.read("/api/v1/projection_failures").await;
         failures["failures"][0]["attempts"] == 2
     })
     .await;
     let retry = "/api/v1/projections/till/retry";
     assert_eq!(
-        desk.post(retry, r#"{"tenant": "acme"}"#).await.json()["goes_on"],
+        server.post(retry, r#"{"tenant": "acme"}"#).await.json()["goes_on"],
         false
     );
-    clerk.dismiss().await;
-    desk.sql(
+    worker.stop().await;
+    server.sql(
         "update SCHEMA.projections set status = 'halted', last_error = 'x' where tenant = 'acme'",
     )
     .await;
     assert_eq!(
-        desk.read("/api/v1/projections/till?tenant=acme").await["projections"][0]["health"],
+        server.read("/api/v1/projections/till?tenant=acme").await["projections"][0]["health"],
         "halted"
     );
     assert_eq!(
-        desk.post(retry, r#"{"tenant": "acme"}"#).await.json()["goes_on"],
+        server.post(retry, r#"{"tenant": "acme"}"#).await.json()["goes_on"],
         true
     );
-    let acts = desk.read("/api/v1/audit").await;
+    let acts = server.read("/api/v1/audit").await;
     let acts: Vec<&str> = acts["acts"]
         .as_array()
         .unwrap()
@@ -329,8 +338,8 @@ async fn a_parked_event_is_tried_again_and_a_halted_scope_goes_on() {
 }
 
 #[tokio::test]
-async fn bad_input_is_refused_with_a_sentence() {
-    let desk = Desk::new().await;
+async fn invalid_input_is_rejected_with_an_explanation() {
+    let server = TestServer::new().await;
     let long = "x".repeat(201);
     for (path, body) in [
         ("nothing/verify", r#"{"tenant": "acme"}"#),
@@ -346,7 +355,7 @@ async fn bad_input_is_refused_with_a_sentence() {
         ("till/replay", r#"{"after": 1e99}"#),
         (&format!("{long}/verify"), "{}"),
     ] {
-        let answer = desk
+        let answer = server
             .post(&format!("/api/v1/projections/{path}"), body)
             .await;
         assert!(
@@ -376,7 +385,7 @@ async fn bad_input_is_refused_with_a_sentence() {
         "/api/v1/audit?before=x",
         "/api/v1/audit?limit=0",
     ] {
-        let answer = desk.get(path).await;
+        let answer = server.get(path).await;
         assert!(
             answer.status.is_client_error(),
             "{path}: {} {}",

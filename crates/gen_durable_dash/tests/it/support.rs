@@ -1,4 +1,4 @@
-//! A desk: a router over a schema of its own, and ways to ask it.
+//! Test support: a router over a schema of its own, requests to it, and the machines of the tests.
 
 use std::{
     collections::BTreeSet,
@@ -26,9 +26,9 @@ use tower::ServiceExt;
 
 pub(crate) const OPERATOR: &str = "operator-token-of-thirty-two-chars";
 pub(crate) const READER: &str = "reader-token-of-thirty-two-chars-x";
-const SOON: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-pub(crate) struct Desk {
+pub(crate) struct TestServer {
     pub(crate) client: Client,
     pub(crate) router: Router,
 }
@@ -59,20 +59,20 @@ pub(crate) async fn schema() -> Pool {
     pool
 }
 
-impl Desk {
-    /// With two tokens.
-    pub(crate) async fn new() -> Desk {
-        Desk::with(
+impl TestServer {
+    /// Creates a server with an operator and a reader token.
+    pub(crate) async fn new() -> TestServer {
+        TestServer::with(
             Access::tokens(OPERATOR, Some(READER)).unwrap(),
             Options::new(),
         )
         .await
     }
 
-    pub(crate) async fn with(access: Access, options: Options) -> Desk {
+    pub(crate) async fn with(access: Access, options: Options) -> TestServer {
         let client = Client::new(schema().await);
         let router = gen_durable_dash::router(client.clone(), access, options).unwrap();
-        Desk { client, router }
+        TestServer { client, router }
     }
 
     pub(crate) async fn send(&self, request: Request<Body>) -> Answer {
@@ -104,7 +104,7 @@ impl Desk {
             .await
     }
 
-    /// As an operator.
+    /// Sends a GET request as an operator.
     pub(crate) async fn get(&self, path: &str) -> Answer {
         self.ask(
             "GET",
@@ -115,14 +115,14 @@ impl Desk {
         .await
     }
 
-    /// As an operator; it must go well.
+    /// Sends a GET request as an operator, asserts that it succeeds, and returns the body.
     pub(crate) async fn read(&self, path: &str) -> Value {
         let answer = self.get(path).await;
         assert_eq!(answer.status, StatusCode::OK, "{path}: {}", answer.text);
         answer.json()
     }
 
-    /// As an operator.
+    /// Sends a POST request as an operator.
     pub(crate) async fn post(&self, path: &str, body: &str) -> Answer {
         let token = format!("Bearer {OPERATOR}");
         self.ask(
@@ -137,7 +137,7 @@ impl Desk {
         .await
     }
 
-    /// SQL of the test's own.
+    /// Runs SQL in the schema of the test, in one transaction. `SCHEMA` stands for its name.
     pub(crate) async fn sql(&self, text: &str) {
         let tx = self.client.pool().begin().await.unwrap();
         tx.batch_execute(&text.replace("SCHEMA", self.client.pool().schema()))
@@ -150,12 +150,12 @@ impl Desk {
 pub(crate) async fn eventually<F: AsyncFnMut() -> bool>(what: &str, mut is: F) {
     let begun = Instant::now();
     while !is().await {
-        assert!(begun.elapsed() < SOON, "it never came to pass: {what}");
+        assert!(begun.elapsed() < TIMEOUT, "timed out waiting until {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
-/// An engine beside the test.
+/// An engine that runs in the background of a test.
 pub(crate) struct Running {
     stop: tokio::sync::oneshot::Sender<()>,
     task: tokio::task::JoinHandle<Result<(), Error>>,
@@ -190,7 +190,7 @@ impl Running {
     }
 }
 
-/// A machine that waits to be told, and fails when it is told so.
+/// Waits for the signal `go`, and fails if the signal has `well: false`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Parcel {
     pub(crate) name: String,
@@ -237,7 +237,7 @@ impl Machine for Parcel {
     }
 }
 
-/// A job that nobody minds.
+/// A job that does nothing.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Note {
     pub(crate) text: String,
@@ -252,12 +252,12 @@ impl Job for Note {
     }
 }
 
-/// A job that stands in a lane, and holds it up if it fails.
+/// A job in a lane. It blocks its lane if it fails.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Haul {
     #[serde(default)]
     pub(crate) fails: bool,
-    /// It fails once, of all of this process with its id.
+    /// The instance fails at its first run in this process, and not again.
     #[serde(default)]
     pub(crate) once: bool,
     #[serde(default)]
@@ -283,7 +283,7 @@ impl Job for Haul {
     }
 }
 
-/// A machine that waits for a day, with something that repeats beside it.
+/// Waits for a day with a timer that repeats every hour.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Chime {}
 

@@ -1,4 +1,5 @@
-//! A read model to look at: what was sold. It parks what it cannot apply, and a rebuild of it can be held up half-way.
+//! A projection for the tests: a table of sales. It parks events that it cannot apply, and the test
+//! can halt a rebuild half-way.
 
 use std::time::Duration;
 
@@ -8,9 +9,9 @@ use gen_durable::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::support::Desk;
+use crate::support::TestServer;
 
-/// While this queue is paused, what is not live stands still behind position 20.
+/// While this queue is paused, rebuilds, replays and verifications wait before position 21.
 pub(crate) const GATE: &str = "gate";
 
 #[derive(Serialize, Deserialize)]
@@ -45,7 +46,7 @@ impl Projection for Till {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
             if row.event.cents < 0 {
-                Err("nobody sells for less than nothing, said password=hunter2")?;
+                Err("the amount of a sale must not be negative, password=hunter2")?;
             }
             let text = format!("insert into {}.till values ($1, $2, $3, $4)", self.0);
             cx.tx
@@ -85,17 +86,17 @@ impl Projection for Till {
     }
 }
 
-/// A worker that has it registered.
-pub(crate) struct Clerk {
+/// A worker with the projection registered.
+pub(crate) struct TillWorker {
     stop: tokio::sync::oneshot::Sender<()>,
     task: tokio::task::JoinHandle<Result<(), Error>>,
 }
 
-impl Clerk {
-    pub(crate) async fn hire(desk: &Desk) -> Clerk {
-        desk.sql("create table if not exists SCHEMA.till (tenant text, generation int, position bigint, cents bigint)")
+impl TillWorker {
+    pub(crate) async fn start(server: &TestServer) -> TillWorker {
+        server.sql("create table if not exists SCHEMA.till (tenant text, generation int, position bigint, cents bigint)")
             .await;
-        let pool = desk.client.pool().clone();
+        let pool = server.client.pool().clone();
         let settings = gen_durable::Settings {
             projection_batch: 10,
             ..gen_durable::Settings::default()
@@ -107,19 +108,20 @@ impl Clerk {
             .build()
             .unwrap();
         let (stop, stopped) = tokio::sync::oneshot::channel();
-        Clerk {
+        TillWorker {
             stop,
             task: tokio::spawn(engine.run(async { drop(stopped.await) })),
         }
     }
 
-    pub(crate) async fn dismiss(self) {
+    pub(crate) async fn stop(self) {
         let _ = self.stop.send(());
         self.task.await.unwrap().unwrap();
     }
 }
 
-/// Forty sales of one tenant, five of nobody's, and one that cannot be.
+/// Records forty sales of one tenant, five of the tenant with the empty name, and three of a third
+/// tenant, one of which cannot be applied.
 pub(crate) async fn sell(client: &Client) {
     client
         .record_all("acme", (1..=40).map(|cents| Sold { cents }))

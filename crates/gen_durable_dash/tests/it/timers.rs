@@ -1,14 +1,14 @@
-//! Timers and schedules: seen, forecast, cancelled; paused, resumed, run, changed.
+//! Timers and schedules: list, forecast, cancel; pause, resume, run, change.
 
 use axum::http::StatusCode;
 use gen_durable::{Address, Id, Timestamp};
 use serde_json::{Value, json};
 
-use crate::support::{Chime, Desk, READER, Running, eventually};
+use crate::support::{Chime, READER, Running, TestServer, eventually};
 
-/// Sleeps, deadlines and what repeats: of each so many, a minute apart from now on.
-async fn plant(desk: &Desk, each: u32) {
-    desk.sql(&format!(
+/// Inserts `each` sleeps, deadlines and repeating timers, one minute apart, beginning now.
+async fn plant(server: &TestServer, each: u32) {
+    server.sql(&format!(
         "insert into SCHEMA.instances (fsm, step, state, queue, eligible_at)
          select 'nap', 'wake', '{{}}', 'q' || g % 3, statement_timestamp() + g * interval '1 min' from generate_series(1, {each}) g;
          insert into SCHEMA.instances (fsm, step, state, status, awaits, deadline_at, deadline_step)
@@ -35,14 +35,16 @@ fn names(answer: &Value) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_falls_due_is_listed_page_by_page_and_forecast() {
-    let desk = Desk::new().await;
-    plant(&desk, 30).await;
-    // Many at the very same moment.
-    desk.sql("insert into SCHEMA.instances (fsm, step, state, status, awaits, deadline_at, deadline_step)
+async fn timers_are_listed_page_by_page_and_forecast() {
+    let server = TestServer::new().await;
+    plant(&server, 30).await;
+    // Twenty deadlines at the same time: the cursor must distinguish them.
+    server.sql("insert into SCHEMA.instances (fsm, step, state, status, awaits, deadline_at, deadline_step)
               select 'wish', 'hope', '{}', 'awaiting_signal', array['go'], date_trunc('hour', statement_timestamp()) - interval '1 d', 'despair' from generate_series(1, 20)").await;
     for (which, count) in [("", 110), ("&which=overdue", 20), ("&which=ahead", 90)] {
-        let whole = desk.read(&format!("/api/v1/timers?limit=200{which}")).await;
+        let whole = server
+            .read(&format!("/api/v1/timers?limit=200{which}"))
+            .await;
         assert_eq!(
             (names(&whole).len(), &whole["next"]),
             (count, &json!(null)),
@@ -50,7 +52,7 @@ async fn what_falls_due_is_listed_page_by_page_and_forecast() {
         );
         let (mut walked, mut after) = (Vec::new(), String::new());
         loop {
-            let page = desk
+            let page = server
                 .read(&format!("/api/v1/timers?limit=7{which}&after={after}"))
                 .await;
             walked.extend(names(&page));
@@ -59,7 +61,7 @@ async fn what_falls_due_is_listed_page_by_page_and_forecast() {
                 None => break,
             }
         }
-        assert_eq!(walked, names(&whole), "{which}: no gap and no repetition");
+        assert_eq!(walked, names(&whole), "{which}: no gaps and no duplicates");
         let at = |timer: &Value| {
             timer["due_at"]
                 .as_str()
@@ -72,7 +74,7 @@ async fn what_falls_due_is_listed_page_by_page_and_forecast() {
         due.dedup();
         assert_eq!(due.len() < 30, which == "&which=overdue", "{which}");
     }
-    let forecast = desk.read("/api/v1/timers/forecast").await;
+    let forecast = server.read("/api/v1/timers/forecast").await;
     let sums: Vec<i64> = forecast["kinds"]
         .as_array()
         .unwrap()
@@ -101,7 +103,7 @@ async fn what_falls_due_is_listed_page_by_page_and_forecast() {
         "unknown=1",
     ] {
         assert_eq!(
-            desk.get(&format!("/api/v1/timers?{wrong}")).await.status,
+            server.get(&format!("/api/v1/timers?{wrong}")).await.status,
             StatusCode::BAD_REQUEST,
             "{wrong}"
         );
@@ -109,16 +111,16 @@ async fn what_falls_due_is_listed_page_by_page_and_forecast() {
 }
 
 #[tokio::test]
-async fn an_instance_shows_its_timers_and_what_repeats_beside_it_is_cancelled() {
-    let desk = Desk::new().await;
-    let running = Running::start(&desk.client);
-    let id = desk.client.enqueue(Chime {}).await.unwrap().id;
+async fn an_instance_shows_its_timers_and_its_repeating_timer_can_be_cancelled() {
+    let server = TestServer::new().await;
+    let running = Running::start(&server.client);
+    let id = server.client.enqueue(Chime {}).await.unwrap().id;
     let path = format!("/api/v1/instances/{id}/timers");
     eventually("it waits", async || {
-        desk.read(&path).await["timers"].as_array().unwrap().len() == 2
+        server.read(&path).await["timers"].as_array().unwrap().len() == 2
     })
     .await;
-    let timers = desk.read(&path).await;
+    let timers = server.read(&path).await;
     let kinds: Vec<&Value> = timers["timers"]
         .as_array()
         .unwrap()
@@ -134,26 +136,27 @@ async fn an_instance_shows_its_timers_and_what_repeats_beside_it_is_cancelled() 
     let cancel = format!("/api/v1/timers/{}/cancel", repeat["id"].as_str().unwrap());
     let reader = format!("Bearer {READER}");
     assert_eq!(
-        desk.ask("POST", &cancel, &[("authorization", &reader)], "")
+        server
+            .ask("POST", &cancel, &[("authorization", &reader)], "")
             .await
             .status,
         StatusCode::FORBIDDEN
     );
-    assert_eq!(desk.post(&cancel, "").await.json()["cancelled"], true);
-    assert_eq!(desk.post(&cancel, "").await.json()["cancelled"], false);
+    assert_eq!(server.post(&cancel, "").await.json()["cancelled"], true);
+    assert_eq!(server.post(&cancel, "").await.json()["cancelled"], false);
     assert_eq!(
-        desk.read(&path).await["timers"].as_array().unwrap().len(),
+        server.read(&path).await["timers"].as_array().unwrap().len(),
         1
     );
     assert_eq!(
-        desk.post("/api/v1/timers/99999/cancel", "").await.status,
+        server.post("/api/v1/timers/99999/cancel", "").await.status,
         StatusCode::NOT_FOUND
     );
     assert_eq!(
-        desk.post("/api/v1/timers/x/cancel", "").await.status,
+        server.post("/api/v1/timers/x/cancel", "").await.status,
         StatusCode::NOT_FOUND
     );
-    let of_a_schedule = desk.read("/api/v1/timers?which=ahead").await;
+    let of_a_schedule = server.read("/api/v1/timers?which=ahead").await;
     let next = of_a_schedule["timers"]
         .as_array()
         .unwrap()
@@ -161,7 +164,7 @@ async fn an_instance_shows_its_timers_and_what_repeats_beside_it_is_cancelled() 
         .find(|timer| timer["kind"] == "schedule")
         .unwrap();
     assert_eq!(next["may_cancel"], false);
-    let refused = desk
+    let refused = server
         .post(
             &format!("/api/v1/timers/{}/cancel", next["id"].as_str().unwrap()),
             "",
@@ -173,7 +176,7 @@ async fn an_instance_shows_its_timers_and_what_repeats_beside_it_is_cancelled() 
         "{}",
         refused.text
     );
-    let acts = desk.read("/api/v1/audit").await;
+    let acts = server.read("/api/v1/audit").await;
     let acts: Vec<&str> = acts["acts"]
         .as_array()
         .unwrap()
@@ -181,7 +184,8 @@ async fn an_instance_shows_its_timers_and_what_repeats_beside_it_is_cancelled() 
         .map(|act| act["outcome"].as_str().unwrap())
         .collect();
     assert_eq!(acts.len(), 5, "{acts:?}");
-    desk.client
+    server
+        .client
         .operate()
         .cancel(Address::Id(Id::from_raw(id.raw())), "over", false)
         .await
@@ -190,15 +194,15 @@ async fn an_instance_shows_its_timers_and_what_repeats_beside_it_is_cancelled() 
 }
 
 #[tokio::test]
-async fn a_schedule_is_seen_paused_resumed_run_and_changed() {
-    let desk = Desk::new().await;
-    let running = Running::start(&desk.client);
+async fn a_schedule_is_shown_paused_resumed_run_and_changed() {
+    let server = TestServer::new().await;
+    let running = Running::start(&server.client);
     let path = "/api/v1/schedules/nightly%20%3Cb%3E";
-    eventually("it is registered", async || {
-        desk.get(path).await.status == StatusCode::OK && desk.read(path).await["served"] == true
+    eventually("the schedule is registered", async || {
+        server.get(path).await.status == StatusCode::OK && server.read(path).await["served"] == true
     })
     .await;
-    let seen = desk.read(path).await;
+    let seen = server.read(path).await;
     assert_eq!(
         (&seen["cycle"], &seen["zone"]),
         (
@@ -222,7 +226,7 @@ async fn a_schedule_is_seen_paused_resumed_run_and_changed() {
             ("authorization", reader.as_str()),
             ("content-type", "application/json"),
         ];
-        let answer = desk
+        let answer = server
             .ask(
                 "POST",
                 &format!("{path}/{act}"),
@@ -231,44 +235,44 @@ async fn a_schedule_is_seen_paused_resumed_run_and_changed() {
             )
             .await;
         assert_eq!(answer.status, StatusCode::FORBIDDEN, "{act}");
-        let nobody = desk
+        let unknown = server
             .post(
-                &format!("/api/v1/schedules/nobody/{act}"),
+                &format!("/api/v1/schedules/unknown/{act}"),
                 r#"{"cycle": "R/PT1H"}"#,
             )
             .await;
         assert_eq!(
-            nobody.status,
+            unknown.status,
             StatusCode::NOT_FOUND,
             "{act}: {}",
-            nobody.text
+            unknown.text
         );
     }
     assert_eq!(
-        desk.post(&format!("{path}/pause"), "").await.json()["was_paused"],
+        server.post(&format!("{path}/pause"), "").await.json()["was_paused"],
         false
     );
     assert_eq!(
-        desk.post(&format!("{path}/pause"), "").await.json()["was_paused"],
+        server.post(&format!("{path}/pause"), "").await.json()["was_paused"],
         true
     );
-    let paused = desk.read(path).await;
+    let paused = server.read(path).await;
     assert_eq!(
         (&paused["paused_by"], &paused["next"]),
         (&json!("operator token"), &json!([]))
     );
-    // Also while it is paused.
+    // A schedule can be run while it is paused.
     assert_eq!(
-        desk.post(&format!("{path}/run"), "").await.status,
+        server.post(&format!("{path}/run"), "").await.status,
         StatusCode::OK
     );
     eventually("it ran", async || {
-        desk.read(path).await["runs"][0]["status"] == "done"
+        server.read(path).await["runs"][0]["status"] == "done"
     })
     .await;
-    assert_eq!(desk.read(path).await["runs"][0]["by_hand"], true);
+    assert_eq!(server.read(path).await["runs"][0]["by_hand"], true);
     assert_eq!(
-        desk.post(&format!("{path}/resume"), "").await.json()["was_paused"],
+        server.post(&format!("{path}/resume"), "").await.json()["was_paused"],
         true
     );
     for wrong in [
@@ -277,7 +281,7 @@ async fn a_schedule_is_seen_paused_resumed_run_and_changed() {
         r#"{"cycle": "* * * * * [Nowhere/Atall]"}"#,
         r#"{"cycle": ""}"#,
     ] {
-        let refused = desk.post(&format!("{path}/set"), wrong).await;
+        let refused = server.post(&format!("{path}/set"), wrong).await;
         assert_eq!(
             refused.status,
             StatusCode::UNPROCESSABLE_ENTITY,
@@ -290,21 +294,21 @@ async fn a_schedule_is_seen_paused_resumed_run_and_changed() {
             refused.text
         );
     }
-    let odd = desk
+    let odd = server
         .post(
             &format!("{path}/set"),
             r#"{"cycle": "R/PT1H", "missed": "maybe"}"#,
         )
         .await;
     assert_eq!(odd.status, StatusCode::BAD_REQUEST);
-    let set = desk
+    let set = server
         .post(
             &format!("{path}/set"),
             r#"{"cycle": "R/P1D[Asia/Tokyo]", "missed": "skip"}"#,
         )
         .await;
     assert_eq!(set.status, StatusCode::OK, "{}", set.text);
-    let seen = desk.read(path).await;
+    let seen = server.read(path).await;
     assert_eq!(
         (&seen["zone"], &seen["missed"], &seen["set_by"]),
         (
@@ -313,29 +317,29 @@ async fn a_schedule_is_seen_paused_resumed_run_and_changed() {
             &json!("operator token")
         )
     );
-    let listed = desk.read("/api/v1/schedules?limit=1").await;
+    let listed = server.read("/api/v1/schedules?limit=1").await;
     assert_eq!(
         (&listed["schedules"][0]["name"], &listed["next"]),
         (&json!("hourly"), &json!("hourly")),
         "{listed}"
     );
-    let rest = desk.read("/api/v1/schedules?after=hourly").await;
+    let rest = server.read("/api/v1/schedules?after=hourly").await;
     assert_eq!(
         (rest["schedules"].as_array().unwrap().len(), &rest["next"]),
         (1, &json!(null))
     );
     running.stop().await;
-    // Nobody registers it any more: it is shown as such, and counted.
-    eventually("it is seen that nobody registers it", async || {
-        desk.read("/api/v1/schedules").await["schedules"]
+    // No worker registers the schedules any more: they are shown as not served, and counted.
+    eventually("the schedules are shown as not served", async || {
+        server.read("/api/v1/schedules").await["schedules"]
             .as_array()
             .unwrap()
             .iter()
             .all(|one| one["served"] == false)
-            && desk.read("/api/v1/overview").await["attention"]["schedules_in_trouble"] == 2
+            && server.read("/api/v1/overview").await["attention"]["schedules_in_trouble"] == 2
     })
     .await;
-    let acts = desk.read("/api/v1/audit").await;
+    let acts = server.read("/api/v1/audit").await;
     let went: Vec<&str> = acts["acts"]
         .as_array()
         .unwrap()
@@ -344,7 +348,7 @@ async fn a_schedule_is_seen_paused_resumed_run_and_changed() {
         .rev()
         .skip(4)
         .collect();
-    // What could not even be read is in the record by its route.
+    // Requests with an undecodable body are recorded by method and path only.
     let went: Vec<&str> = went.into_iter().filter(|act| *act != "POST").collect();
     assert_eq!(
         went,

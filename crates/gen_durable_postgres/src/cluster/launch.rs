@@ -1,4 +1,4 @@
-//! From a place on disk to a server that accepts connections.
+//! Starts the server of a cluster and waits until it accepts connections.
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -10,11 +10,11 @@ use crate::place::{self, Place};
 use crate::watch::{Signal, Watch, poll_until};
 use crate::{Error, Result, url};
 
-/// A free port may be taken by another between our look and the server's.
+/// Another process may bind a free port between our check and the start of the server.
 const FREE_PORT_ATTEMPTS: u32 = 5;
 
 impl Cluster {
-    /// Makes the data directory where there is none, and starts the server on it.
+    /// Creates the data directory if it does not exist, and starts the server on it.
     pub(super) fn launch(&mut self) -> Result<()> {
         if self.owner.is_none() {
             return Err(self.not_ours("start"));
@@ -23,7 +23,7 @@ impl Cluster {
         let log = self.lock_log()?;
         Place::trim(&log);
         let temporary = self.lifetime == Lifetime::Temporary;
-        // A temporary cluster need not survive a power cut, so there is no reason to wait for the
+        // A temporary cluster need not survive a power failure, so `initdb` does not wait for the
         // disk.
         let sync = self.options.fsync && !temporary;
         let account = self.account.as_ref();
@@ -41,8 +41,8 @@ impl Cluster {
         self.launch_on_a_port(&log)
     }
 
-    /// The log, once every process of an earlier server is gone: a killed one may leave sessions
-    /// behind for a moment.
+    /// Opens and locks the log. Waits until every process of an earlier server has ended: after a
+    /// kill, sessions may still run for a moment.
     fn lock_log(&self) -> Result<File> {
         let log = self.place.open_log()?;
         let deadline = Instant::now() + self.options.start_timeout;
@@ -55,7 +55,7 @@ impl Cluster {
         });
         locked.unwrap_or_else(|| {
             Err(Error::new(
-                "processes of the server's last run do not end: kill them",
+                "processes of the server's last run have not ended: kill them and start again",
             ))
         })?;
         Ok(log)
@@ -70,8 +70,8 @@ impl Cluster {
             };
             match self.launch_on(port, log) {
                 Ok(()) => {
-                    // A free port, once found, is this cluster's: its address does not change over
-                    // a restart.
+                    // The cluster keeps a free port once it has found one, so its URL does not
+                    // change over a restart.
                     self.options.port = port;
                     return Ok(());
                 }
@@ -96,7 +96,7 @@ impl Cluster {
             arguments: &arguments,
             account: self.account.as_ref(),
             log,
-            // Nobody will miss the data of a temporary cluster: no need to shut down in order.
+            // The data of a temporary cluster is discarded, so a fast shutdown is not needed.
             at_end: if temporary { Signal::Quit } else { Signal::Int },
             remove: temporary.then_some(self.place.base.as_path()),
         };
@@ -134,10 +134,11 @@ impl Cluster {
         let on_off = |on: bool| if on { "on" } else { "off" }.to_owned();
         let run = self.place.run.display().to_string();
         let mut settings = self.options.settings.clone();
-        // These are ours to say, so they come last and win.
+        // These settings must not be overridden, so they are last: the last value of a setting
+        // applies.
         settings.extend([
             ("fsync".to_owned(), on_off(self.options.fsync)),
-            // Quoted, since it is a list: a directory's name may hold a comma.
+            // Quoted because the value is a list: the name of a directory may contain a comma.
             (
                 "unix_socket_directories".to_owned(),
                 format!("\"{}\"", run.replace('"', "\"\"")),
@@ -161,7 +162,7 @@ impl Cluster {
     }
 }
 
-/// Checks that a port can be had, for the sake of a clear message; for 0, finds a free one.
+/// Checks that the port is free, to get a clear error message. Finds a free port for 0.
 fn reserve_port(port: u16) -> Result<u16> {
     let listener = TcpListener::bind(("127.0.0.1", port)).map_err(|e| {
         Error::new(format!(

@@ -1,4 +1,4 @@
-//! Which cluster to start: a fresh one, a kept one, or none because it runs already.
+//! Decides whether to create a cluster, start a kept one, or join one that already runs.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -14,10 +14,10 @@ use crate::user::{self, Account};
 use crate::watch::poll_until;
 use crate::{Error, Options, Result, url};
 
-/// What a look at a kept cluster shows.
-enum Seen {
+/// The state of a kept cluster.
+enum KeptState {
     Free,
-    Alive(Running),
+    Running(Running),
 }
 
 impl Cluster {
@@ -26,7 +26,7 @@ impl Cluster {
         let account = user::server_account(None)?;
         let (place, owner) = Place::temporary(account.as_ref())?;
         let mut cluster = Self::stopped(place, binaries, options, account, Lifetime::Temporary);
-        // From here on dropping the cluster removes the directory, whatever fails.
+        // From here on, dropping the cluster removes the directory, even if the launch fails.
         cluster.owner = Some(owner);
         cluster.launch()?;
         Ok(cluster)
@@ -34,11 +34,14 @@ impl Cluster {
 
     pub(crate) fn start_kept(options: Options, dir: &Path) -> Result<Self> {
         let place = Place::kept(dir)?;
-        // Those who start at once take turns: a later one finds the first one's server, and none
-        // takes another's look at the locks for a living owner.
-        let turn_path = place.base.join("lock");
-        let turn = place::open_lock(&turn_path)?;
-        turn.lock().map_err(|e| Error::io("lock", &turn_path, &e))?;
+        // Concurrent starts are serialized by this lock. A later start then finds the server of the
+        // first one, and does not mistake another start's short lock on the owner file for a
+        // running owner.
+        let lock_path = place.base.join("lock");
+        let start_lock = place::open_lock(&lock_path)?;
+        start_lock
+            .lock()
+            .map_err(|e| Error::io("lock", &lock_path, &e))?;
 
         let data_owner = fs::metadata(&place.data).ok().map(|meta| meta.uid());
         refuse_other_owner(&place, data_owner)?;
@@ -51,9 +54,9 @@ impl Cluster {
 
         let owner = place::open_lock(&cluster.place.owner())?;
         let deadline = Instant::now() + cluster.options.start_timeout;
-        match poll_until(deadline, || cluster.look(&owner).transpose()) {
-            Some(Ok(Seen::Free)) => {}
-            Some(Ok(Seen::Alive(running))) => {
+        match poll_until(deadline, || cluster.kept_state(&owner).transpose()) {
+            Some(Ok(KeptState::Free)) => {}
+            Some(Ok(KeptState::Running(running))) => {
                 cluster.running = running;
                 cluster.lifetime = Lifetime::Joined;
                 return Ok(cluster);
@@ -61,7 +64,7 @@ impl Cluster {
             Some(Err(error)) => return Err(error),
             None => {
                 return Err(Error::new(format!(
-                    "the cluster in {} is held by another process that neither serves nor ends: stop it, or keep the \
+                    "the cluster in {} is locked by another process whose server is not ready and does not exit: stop it, or keep the \
                      cluster elsewhere",
                     cluster.place.base.display()
                 )));
@@ -72,24 +75,25 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// One look at a kept cluster: free to start, alive to join, or `None` while that is not
-    /// decided yet. The owner's lock is ours when it is free.
-    fn look(&self, owner: &File) -> Result<Option<Seen>> {
+    /// Returns the state of a kept cluster: free to start, or running and ready to join. Returns
+    /// `None` if neither applies yet. If the cluster is free, this call leaves `owner` locked.
+    fn kept_state(&self, owner: &File) -> Result<Option<KeptState>> {
         let owner_gone = place::try_lock(owner, &self.place.owner())?;
-        // A lock of the log is seen even where process ids are not, as from another container.
+        // The lock on the log is visible even if process ids are not, for example from another
+        // container.
         let log_free = place::try_lock(&self.place.open_log()?, &self.place.log())?;
-        let seen = match data::running(&self.place.data) {
-            None if owner_gone && log_free => return Ok(Some(Seen::Free)),
-            // A server whose owner died is about to stop. One that never had an owner was started
-            // by hand.
+        let state = match data::running(&self.place.data) {
+            None if owner_gone && log_free => return Ok(Some(KeptState::Free)),
+            // A server without its owner is about to stop, so it must not be joined. A server
+            // that never had an owner (its log is not locked) was started by hand.
             Some(running) if running.status == "ready" && (log_free || !owner_gone) => {
-                Some(Seen::Alive(running))
+                Some(KeptState::Running(running))
             }
             _ => None,
         };
-        // Not ours after all, or not yet.
+        // Release the owner lock: the cluster is not free, or its state is not decided yet.
         let _ = owner.unlock();
-        Ok(seen)
+        Ok(state)
     }
 
     fn stopped(

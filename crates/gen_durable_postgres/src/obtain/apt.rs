@@ -1,4 +1,4 @@
-//! The package of Debian and its kin. Only root may install it.
+//! Installs the package of Debian and its derivatives. This needs root.
 
 use std::fs;
 use std::path::Path;
@@ -7,11 +7,11 @@ use std::process::Command;
 use super::{run, say};
 use crate::{Error, Options, user};
 
-/// Debian's package would make a cluster and start it. This file, there for the time of the
-/// installation, forbids it.
+/// By default, Debian's package creates a cluster and starts it. This file, which exists only
+/// during the installation, disables that.
 const NO_MAIN_CLUSTER: &str = "/etc/postgresql-common/createcluster.d/gen_durable.conf";
 
-/// Installs the programs, and no cluster with them.
+/// Installs the programs without creating a cluster.
 pub(super) fn install(options: &Options) -> Result<(), String> {
     let apt = options
         .places

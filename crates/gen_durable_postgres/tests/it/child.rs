@@ -1,4 +1,5 @@
-//! This test binary started again as another process, to be killed or to be another user.
+//! Runs this test binary again as another process: one that a test can kill, or one of another
+//! user.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -9,31 +10,31 @@ use gen_durable_postgres::{Cluster, Options};
 const ROLE: &str = "GEN_DURABLE_POSTGRES_TEST_ROLE";
 const DIR: &str = "GEN_DURABLE_POSTGRES_TEST_DIR";
 
-/// A process that holds something until it is killed or its input ends.
+/// A process that keeps its cluster running until it is killed or its stdin is closed.
 pub(crate) struct Holder {
     pub(crate) process: Child,
-    /// What it told: process id of the server, data directory, address.
-    pub(crate) told: Vec<String>,
+    /// The values it printed: process id of the server, data directory, URL.
+    pub(crate) reported: Vec<String>,
     _input: Option<ChildStdin>,
 }
 
 impl Holder {
-    /// Starts one and waits until it holds.
+    /// Starts the process and waits until its cluster runs.
     pub(crate) fn start(role: &str, dir: Option<&Path>) -> Self {
         let mut holder = Self::begin(role, dir);
         let lines = BufReader::new(holder.process.stdout.take().unwrap()).lines();
         let line = lines
             .map_while(Result::ok)
             .find_map(|line| line.split("HOLDS ").nth(1).map(str::to_owned));
-        holder.told = line
-            .expect("the child ended early")
+        holder.reported = line
+            .expect("the child process ended before its cluster was ready")
             .split(' ')
             .map(str::to_owned)
             .collect();
         holder
     }
 
-    /// Starts one and waits for nothing.
+    /// Starts the process without waiting for its cluster.
     pub(crate) fn begin(role: &str, dir: Option<&Path>) -> Self {
         let mut command = command(&std::env::current_exe().unwrap(), role);
         if let Some(dir) = dir {
@@ -47,16 +48,16 @@ impl Holder {
         let input = process.stdin.take();
         Self {
             process,
-            told: Vec::new(),
+            reported: Vec::new(),
             _input: input,
         }
     }
 
     pub(crate) fn server_pid(&self) -> u32 {
-        self.told[0].parse().unwrap()
+        self.reported[0].parse().unwrap()
     }
 
-    /// SIGKILL: nothing of the process's own runs after this.
+    /// Sends SIGKILL: the process cannot run any cleanup.
     pub(crate) fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
@@ -70,13 +71,13 @@ impl Drop for Holder {
     }
 }
 
-/// A command that plays a role in another process.
+/// Returns a command that runs a role in another process.
 pub(crate) fn command(binary: &Path, role: &str) -> Command {
     let mut command = Command::new(binary);
     command
         .args([
             "--exact",
-            "child::plays_its_role",
+            "child::runs_its_role",
             "--ignored",
             "--nocapture",
         ])
@@ -86,7 +87,7 @@ pub(crate) fn command(binary: &Path, role: &str) -> Command {
 
 #[test]
 #[ignore = "started by the other tests, in a process of its own"]
-fn plays_its_role() {
+fn runs_its_role() {
     let dir = std::env::var_os(DIR).unwrap_or_default();
     match std::env::var(ROLE).unwrap_or_default().as_str() {
         "temporary" => hold(Cluster::temporary().unwrap()),
@@ -99,7 +100,7 @@ fn plays_its_role() {
                 cluster.data_dir().display(),
                 cluster.url()
             );
-            // Ends without dropping anything, as a test binary does.
+            // Exits without dropping anything, as a test binary does.
             std::process::exit(0);
         }
         "address" => println!(

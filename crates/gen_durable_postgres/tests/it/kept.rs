@@ -1,4 +1,4 @@
-//! Kept clusters: reused, joined, repaired, refused.
+//! Kept clusters: reuse, join, repair and errors.
 
 use std::fs;
 
@@ -30,17 +30,17 @@ fn a_running_cluster_is_joined_and_not_stopped() {
     assert!(joined.is_joined());
     assert_eq!(
         (joined.pid(), joined.url()),
-        (holder.server_pid(), holder.told[2].clone())
+        (holder.server_pid(), holder.reported[2].clone())
     );
     assert!(joined.crash().is_err() && joined.restart().is_err() && joined.start_again().is_err());
     joined.stop().unwrap();
     drop(joined);
     assert!(lives(holder.server_pid()));
-    assert_eq!(ask(&holder.told[2], "select 1"), "1");
+    assert_eq!(ask(&holder.reported[2], "select 1"), "1");
 }
 
 #[test]
-fn of_two_that_start_at_once_one_joins_the_other() {
+fn concurrent_starts_of_one_directory_share_one_server() {
     let dir = Dir::new("race");
     let clusters: Vec<Cluster> = std::thread::scope(|scope| {
         let starts: Vec<_> = (0..3)
@@ -65,8 +65,8 @@ fn of_two_that_start_at_once_one_joins_the_other() {
     );
 }
 
-/// The number in a stale pid file may by now be that of another program, even of another cluster's
-/// server.
+/// The process id in a stale pid file may now belong to another program, even to the server of
+/// another cluster.
 #[test]
 fn a_stale_pid_file_does_not_prevent_the_start() {
     let other = Cluster::temporary().unwrap();
@@ -90,7 +90,7 @@ fn a_stale_pid_file_does_not_prevent_the_start() {
 }
 
 #[test]
-fn a_half_made_data_directory_is_made_anew() {
+fn an_unfinished_data_directory_is_removed_and_created_again() {
     let dir = Dir::new("half");
     let half = dir.path().join("data.new-12345");
     fs::create_dir_all(half.join("base")).unwrap();
@@ -101,7 +101,7 @@ fn a_half_made_data_directory_is_made_anew() {
 }
 
 #[test]
-fn data_of_another_version_is_refused_by_both_numbers() {
+fn data_of_another_version_is_an_error_that_names_both_versions() {
     let dir = Dir::new("version");
     let cluster = Cluster::kept(dir.path()).unwrap();
     let (data, version) = (cluster.data_dir().to_owned(), cluster.version());
@@ -119,7 +119,7 @@ fn data_of_another_version_is_refused_by_both_numbers() {
 }
 
 #[test]
-fn a_data_directory_that_is_something_else_is_left_alone() {
+fn a_data_directory_without_pg_version_is_an_error_and_stays_unchanged() {
     let dir = Dir::new("foreign");
     let precious = dir.path().join("data/precious");
     fs::create_dir_all(precious.parent().unwrap()).unwrap();
@@ -130,7 +130,7 @@ fn a_data_directory_that_is_something_else_is_left_alone() {
 }
 
 #[test]
-fn a_deep_directory_with_an_odd_name_will_do() {
+fn a_kept_cluster_works_in_a_deep_directory_with_special_characters() {
     let dir = Dir::new("deep");
     let deep = dir
         .path()

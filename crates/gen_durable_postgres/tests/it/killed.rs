@@ -1,4 +1,4 @@
-//! The owner dies without a chance to clean up; the server must not outlive it.
+//! The owner of a cluster is killed and cannot clean up. The server must not outlive it.
 
 use std::fs;
 use std::path::Path;
@@ -10,11 +10,11 @@ use super::child::Holder;
 use super::{Dir, ask, group_of, lives, send, wait_until};
 
 #[test]
-fn a_killed_owner_takes_a_temporary_cluster_along() {
+fn killing_the_owner_stops_and_removes_a_temporary_cluster() {
     let mut holder = Holder::start("temporary", None);
     let (pid, base) = (
         holder.server_pid(),
-        Path::new(&holder.told[1]).parent().unwrap().to_owned(),
+        Path::new(&holder.reported[1]).parent().unwrap().to_owned(),
     );
     assert!(lives(pid) && base.exists());
     holder.kill();
@@ -23,11 +23,11 @@ fn a_killed_owner_takes_a_temporary_cluster_along() {
 }
 
 #[test]
-fn the_shared_cluster_goes_with_its_process() {
+fn the_shared_cluster_stops_when_its_process_exits() {
     let holder = Holder::start("shared", None);
     let (pid, base) = (
         holder.server_pid(),
-        Path::new(&holder.told[1]).parent().unwrap().to_owned(),
+        Path::new(&holder.reported[1]).parent().unwrap().to_owned(),
     );
     wait_until("the server is gone", || !lives(pid));
     wait_until("the directory is gone", || !base.exists());
@@ -37,25 +37,25 @@ fn the_shared_cluster_goes_with_its_process() {
 fn a_killed_owner_leaves_a_kept_cluster_that_starts_again() {
     let dir = Dir::new("killed");
     let mut holder = Holder::start("kept", Some(dir.path()));
-    ask(&holder.told[2], "create table kept as select 7 as n");
+    ask(&holder.reported[2], "create table kept as select 7 as n");
     let pid = holder.server_pid();
     holder.kill();
-    // At once: the old server may still be shutting down, which is to be waited for and not to be
-    // joined.
+    // Start immediately: the old server may still be shutting down. The start must wait for it and
+    // must not join it.
     let cluster = Cluster::kept(dir.path()).unwrap();
     assert!(!cluster.is_joined());
     assert!(!lives(pid));
     assert_eq!(ask(&cluster.url(), "select n from kept"), "7");
 }
 
-/// The server of a dead owner is about to stop, however ready it looks: whoever joined it would
-/// lose it in a moment.
+/// The server of an owner that has ended is about to stop, even if it is still ready. A process
+/// that joined it would lose it soon after.
 #[test]
 fn a_server_without_its_owner_is_not_joined() {
     let dir = Dir::new("dying");
     let mut holder = Holder::start("kept", Some(dir.path()));
     let pid = holder.server_pid();
-    // Without its watcher it stays for as long as we like.
+    // Without its watcher, the server keeps running until the test stops it.
     let Some(group) = group_of(pid) else { return };
     let watchers = fs::read_dir("/proc")
         .unwrap()
@@ -70,18 +70,18 @@ fn a_server_without_its_owner_is_not_joined() {
         .unwrap_err()
         .to_string();
     assert!(send(pid, "INT"));
-    assert!(error.contains("neither serves nor ends"), "{error}");
+    assert!(error.contains("is not ready and does not exit"), "{error}");
     assert!(!Cluster::kept(dir.path()).unwrap().is_joined());
 }
 
-/// A stopped server makes the kernel hang up on its group when the owner dies; the watcher must
-/// live through that.
+/// If the owner is killed while the server is stopped (SIGSTOP), the kernel sends SIGHUP to the
+/// server's process group. The watcher must survive that.
 #[test]
-fn a_frozen_server_goes_with_its_owner_too() {
+fn a_server_under_sigstop_ends_after_its_owner_is_killed() {
     let mut holder = Holder::start("temporary", None);
     let (pid, base) = (
         holder.server_pid(),
-        Path::new(&holder.told[1]).parent().unwrap().to_owned(),
+        Path::new(&holder.reported[1]).parent().unwrap().to_owned(),
     );
     assert!(send(pid, "STOP"));
     holder.kill();
@@ -91,7 +91,7 @@ fn a_frozen_server_goes_with_its_owner_too() {
 }
 
 #[test]
-fn an_owner_killed_while_the_data_directory_is_made_is_got_over() {
+fn a_start_recovers_from_an_owner_killed_during_initdb() {
     let dir = Dir::new("initdb");
     let unfinished = || {
         let names = fs::read_dir(dir.path())

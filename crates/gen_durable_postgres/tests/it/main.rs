@@ -1,4 +1,4 @@
-//! What the crate promises, tried on real servers. One binary, so that it links once.
+//! The guarantees of the crate, tested on real servers. One test binary, so that it is linked once.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod child;
@@ -13,7 +13,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// A directory that goes with the test.
+/// A directory that is removed at the end of the test.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -37,7 +37,7 @@ impl Drop for Dir {
     }
 }
 
-/// The first column of the first row, as text.
+/// Returns the first column of the first row as text.
 fn ask(url: &str, query: &str) -> String {
     try_ask(url, query).unwrap()
 }
@@ -61,12 +61,12 @@ fn try_ask(url: &str, query: &str) -> Result<String, tokio_postgres::Error> {
     })
 }
 
-/// Whether there is a process of this number, a dead one nobody has waited for included.
+/// Returns whether a process with this id exists, including a zombie that was not waited for.
 fn lives(pid: u32) -> bool {
     send(pid, "0")
 }
 
-/// Sends a signal through the shell's own `kill`.
+/// Sends a signal with the `kill` of the shell.
 fn send(pid: u32, signal: &str) -> bool {
     Command::new("sh")
         .args(["-c", &format!("kill -s {signal} {pid} 2>/dev/null")])
@@ -75,7 +75,7 @@ fn send(pid: u32, signal: &str) -> bool {
         .success()
 }
 
-/// The process group of a process, where the system tells (Linux does).
+/// Returns the process group of a process, on systems with `/proc` (Linux).
 fn group_of(pid: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit(')')
@@ -86,11 +86,11 @@ fn group_of(pid: u32) -> Option<u32> {
         .ok()
 }
 
-/// Waits for a condition; fails by name when it does not come true.
+/// Waits until a condition is true. Panics with its description after a timeout.
 fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !condition() {
-        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        assert!(Instant::now() < deadline, "timed out waiting until {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

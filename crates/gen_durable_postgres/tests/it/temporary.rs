@@ -1,4 +1,4 @@
-//! Temporary clusters, their settings and addresses, and where the programs come from.
+//! Temporary clusters, their settings and URLs, and the search for the programs.
 
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -28,7 +28,7 @@ fn a_temporary_cluster_serves_and_leaves_nothing_behind() {
     cluster.stop().unwrap();
     assert!(!lives(pid));
     assert!(!data.parent().unwrap().exists());
-    cluster.stop().expect("stopping twice is nothing");
+    cluster.stop().expect("a second stop does nothing");
     assert!(
         cluster
             .start_again()
@@ -39,7 +39,7 @@ fn a_temporary_cluster_serves_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_crashed_cluster_comes_back_with_what_was_committed() {
+fn a_crashed_cluster_restarts_with_its_committed_data() {
     let mut cluster = Cluster::temporary().unwrap();
     let url = cluster.url();
     ask(&url, "create table kept as select 42 as n");
@@ -54,10 +54,10 @@ fn a_crashed_cluster_comes_back_with_what_was_committed() {
     assert_eq!(ask(&url, "select n from kept"), "42");
 }
 
-/// A session of a killed server may live on for a while. A server beside it would ruin the data, so
-/// the start waits.
+/// A session process of a killed server may keep running for a while. A second server on the same
+/// data would corrupt it, so the start waits.
 #[test]
-fn a_killed_server_starts_again_only_after_its_last_session() {
+fn a_killed_server_restarts_only_after_its_last_session_has_ended() {
     let mut cluster = Options::new()
         .start_timeout(Duration::from_secs(5))
         .temporary()
@@ -70,7 +70,7 @@ fn a_killed_server_starts_again_only_after_its_last_session() {
     let sleeping = "select pid from pg_stat_activity where wait_event = 'PgSleep'";
     wait_until("a session sleeps", || !ask(&url, sleeping).is_empty());
     let session: u32 = ask(&url, sleeping).parse().unwrap();
-    // Frozen, it does not notice that its server is gone.
+    // A process under SIGSTOP does not notice that its server has ended.
     assert!(send(session, "STOP"));
     let pid = cluster.pid();
     assert!(send(pid, "KILL"));
@@ -84,7 +84,7 @@ fn a_killed_server_starts_again_only_after_its_last_session() {
 }
 
 #[test]
-fn a_port_asks_for_the_password_that_its_address_holds() {
+fn connections_over_tcp_need_the_password_of_the_url() {
     let mut cluster = Options::new()
         .fsync(false)
         .listen_on(0)
@@ -95,7 +95,7 @@ fn a_port_asks_for_the_password_that_its_address_holds() {
     assert_eq!(
         ask(&cluster.url(), "select 1"),
         "1",
-        "the socket works beside it"
+        "the socket works as well"
     );
     let (before, after) = tcp.split_once('@').unwrap();
     assert!(
@@ -103,15 +103,11 @@ fn a_port_asks_for_the_password_that_its_address_holds() {
         "a wrong password is refused"
     );
     cluster.restart().unwrap();
-    assert_eq!(
-        cluster.tcp_url().unwrap(),
-        tcp,
-        "the address stays over a restart"
-    );
+    assert_eq!(cluster.tcp_url().unwrap(), tcp, "a restart keeps the URL");
 }
 
 #[test]
-fn an_occupied_port_is_named() {
+fn an_occupied_port_is_an_error_that_names_it() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let error = Options::new()
@@ -147,38 +143,38 @@ fn tests_of_one_process_share_a_cluster() {
 }
 
 #[test]
-fn the_server_is_out_of_reach_of_the_terminals_interrupt() {
+fn the_server_runs_in_a_process_group_of_its_own() {
     let cluster = Cluster::temporary().unwrap();
-    // Ctrl-C reaches a whole process group.
+    // Ctrl-C in a terminal signals a whole process group.
     if let Some(own) = group_of(std::process::id()) {
         assert_ne!(group_of(cluster.pid()).unwrap(), own);
     }
 }
 
 #[test]
-fn what_the_dead_left_is_swept_and_nothing_else() {
+fn only_directories_of_ended_owners_are_swept() {
     let make = |name: &str| {
         let dir = std::env::temp_dir().join(format!("gd-pg-test-{}-{name}", std::process::id()));
         fs::create_dir(&dir).unwrap();
         dir
     };
-    let (dead, living, young) = (make("dead"), make("living"), make("young"));
-    File::create(dead.join("server.log")).unwrap();
-    let owner = File::create(living.join("owner")).unwrap();
+    let (abandoned, owned, unfinished) = (make("abandoned"), make("owned"), make("unfinished"));
+    File::create(abandoned.join("server.log")).unwrap();
+    let owner = File::create(owned.join("owner")).unwrap();
     owner.lock().unwrap();
-    // Last, since other tests sweep too.
-    File::create(dead.join("owner")).unwrap();
+    // The owner file is created last, because concurrent tests sweep too.
+    File::create(abandoned.join("owner")).unwrap();
     drop(Cluster::temporary().unwrap());
-    assert!(!dead.exists(), "its owner is gone");
-    assert!(living.exists(), "its owner holds the lock");
-    assert!(young.exists(), "it is still being made");
-    fs::remove_dir_all(living).unwrap();
-    fs::remove_dir_all(young).unwrap();
+    assert!(!abandoned.exists(), "its owner has ended");
+    assert!(owned.exists(), "its owner holds the lock");
+    assert!(unfinished.exists(), "it has no owner file yet");
+    fs::remove_dir_all(owned).unwrap();
+    fs::remove_dir_all(unfinished).unwrap();
 }
 
 #[test]
 fn database_url_wins_and_starts_nothing() {
-    let told = |url: &str| {
+    let output_with = |url: &str| {
         let mut command = child::command(&std::env::current_exe().unwrap(), "address");
         let output = command
             .env("DATABASE_URL", url)
@@ -187,17 +183,22 @@ fn database_url_wins_and_starts_nothing() {
             .unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
-    assert!(told("postgresql://somewhere/else").contains("ADDRESS postgresql://somewhere/else"));
-    assert!(!told("").contains("ADDRESS"), "an empty one does not count");
+    assert!(
+        output_with("postgresql://somewhere/else").contains("ADDRESS postgresql://somewhere/else")
+    );
+    assert!(
+        !output_with("").contains("ADDRESS"),
+        "an empty variable is ignored"
+    );
 }
 
 #[test]
 fn a_wrong_pg_bin_is_an_error_that_says_so() {
     let mut command = child::command(&std::env::current_exe().unwrap(), "search");
     let output = command.env("PG_BIN", "/usr/share").output().unwrap();
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
-        told.contains("ERROR PG_BIN is /usr/share, and there is no `initdb` in it"),
-        "{told}"
+        stdout.contains("ERROR PG_BIN is /usr/share, and there is no `initdb` in it"),
+        "{stdout}"
     );
 }

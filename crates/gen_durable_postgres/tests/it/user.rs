@@ -1,4 +1,4 @@
-//! Root hands the server to another account; an ordinary user runs it alone.
+//! Root runs the server as another account; an unprivileged user runs it as itself.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -9,7 +9,7 @@ use gen_durable_postgres::{Cluster, default_dir};
 
 use super::{Dir, ask, child, lives};
 
-/// The account `nobody`, when we are root and so can become it.
+/// Returns the ids of the account `nobody` if the test runs as root, which can switch to it.
 fn nobody() -> Option<(u32, u32)> {
     let dir = Dir::new("probe");
     if fs::metadata(dir.path()).unwrap().uid() != 0 {
@@ -25,7 +25,7 @@ fn nobody() -> Option<(u32, u32)> {
 }
 
 #[test]
-fn root_is_told_when_the_servers_account_cannot_reach_a_directory() {
+fn root_gets_an_error_if_the_server_account_cannot_enter_the_directory() {
     if nobody().is_none() {
         return;
     }
@@ -35,18 +35,18 @@ fn root_is_told_when_the_servers_account_cannot_reach_a_directory() {
         .unwrap_err()
         .to_string();
     assert!(
-        error.contains("may not pass") && error.contains(&dir.path().display().to_string()),
+        error.contains("cannot enter") && error.contains(&dir.path().display().to_string()),
         "{error}"
     );
 }
 
 #[test]
-fn root_runs_a_directory_as_the_user_who_owns_it() {
+fn root_runs_the_server_as_the_owner_of_the_data_directory() {
     let Some((uid, gid)) = nobody() else { return };
     let dir = Dir::new("owner");
     let cluster = Cluster::kept(dir.path()).unwrap();
     let data = cluster.data_dir().to_owned();
-    assert_ne!(fs::metadata(&data).unwrap().uid(), 0, "never root's");
+    assert_ne!(fs::metadata(&data).unwrap().uid(), 0, "never owned by root");
     drop(cluster);
     fn give(path: &std::path::Path, uid: u32, gid: u32) {
         chown(path, Some(uid), Some(gid)).unwrap();
@@ -68,11 +68,11 @@ fn root_runs_a_directory_as_the_user_who_owns_it() {
 }
 
 #[test]
-fn an_ordinary_user_needs_nobodys_help() {
+fn an_unprivileged_user_runs_clusters_without_another_account() {
     let Some((uid, gid)) = nobody() else {
         return as_an_ordinary_user();
     };
-    // Our own binary may stand where `nobody` cannot get to.
+    // The test binary may be in a directory that `nobody` cannot enter, so run a copy.
     let home = Dir::new("home");
     let binary = home.path().join("it");
     fs::copy(std::env::current_exe().unwrap(), &binary).unwrap();
@@ -85,14 +85,15 @@ fn an_ordinary_user_needs_nobodys_help() {
         .env_remove("XDG_CACHE_HOME")
         .env_remove("TMPDIR");
     let output = command.current_dir("/").gid(gid).uid(uid).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    let output_text =
+        String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert!(
-        output.status.success() && told.contains("1 passed"),
-        "{told}"
+        output.status.success() && output_text.contains("1 passed"),
+        "{output_text}"
     );
 }
 
-/// Played by a process that is not root.
+/// Runs in a process that is not root.
 pub(crate) fn as_an_ordinary_user() {
     let mut cluster = Cluster::temporary().unwrap();
     let (pid, base) = (

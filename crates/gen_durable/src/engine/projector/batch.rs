@@ -1,8 +1,9 @@
-//! A batch of events: gaps in it, its weight, and the running hash of what was applied.
+//! A batch of events: gaps in it, its size, and the running hash of applied events.
 
 use crate::store::projections::LogRow;
 
-/// What is missing between the cursor and what follows, if something is: no cursor passes over a gap.
+/// Returns an error text if events are missing between the cursor and the end of the batch. A
+/// cursor never skips a gap.
 pub(crate) fn gap(position: i64, events: &[LogRow]) -> Option<String> {
     let mut expected = position;
     events.iter().find_map(|row| {
@@ -16,7 +17,8 @@ pub(crate) fn gap(position: i64, events: &[LogRow]) -> Option<String> {
     })
 }
 
-/// What is missing of the events after a position up to another, if even the first is.
+/// Returns an error text if events are missing after `position` up to `end`, also if the batch is
+/// empty.
 pub(crate) fn missing(position: i64, end: i64, events: &[LogRow]) -> Option<String> {
     match events {
         [] if position < end => Some(format!(
@@ -27,23 +29,24 @@ pub(crate) fn missing(position: i64, end: i64, events: &[LogRow]) -> Option<Stri
     }
 }
 
-/// A running hash of what was applied: FNV-1a over positions, names and payloads, whatever the batches were.
+/// Returns the running hash of the applied events: FNV-1a over positions, names and payloads,
+/// independent of the batch boundaries.
 pub(crate) fn running_hash(before: i64, events: &[LogRow]) -> i64 {
     let mut hash = if before == 0 {
         0xcbf2_9ce4_8422_2325_u64
     } else {
         before.cast_unsigned()
     };
-    let mut take = |bytes: &[u8]| {
+    let mut add = |bytes: &[u8]| {
         for byte in bytes {
             hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
         }
     };
     for row in events {
         if let Some(payload) = &row.payload {
-            take(&row.position.to_le_bytes());
-            take(row.name.as_bytes());
-            take(payload.as_bytes());
+            add(&row.position.to_le_bytes());
+            add(row.name.as_bytes());
+            add(payload.as_bytes());
         }
     }
     hash.cast_signed()
@@ -78,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn the_running_hash_is_of_what_was_applied_whatever_the_batches_were() {
+    fn the_running_hash_does_not_depend_on_the_batch_boundaries() {
         let rows: Vec<LogRow> = (1..=6).map(|n| row(n, (n != 3).then_some("1"))).collect();
         let whole = running_hash(0, &rows);
         for cut in 0..=rows.len() {
@@ -94,20 +97,24 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_is_told_wherever_it_is() {
+    fn a_gap_is_reported_at_any_position() {
         let rows = |positions: &[i64]| positions.iter().map(|n| row(*n, None)).collect::<Vec<_>>();
         assert_eq!(gap(4, &rows(&[5, 6, 7])), None);
         assert_eq!(gap(0, &[]), None);
+        assert!(gap(4, &rows(&[7])).is_some_and(|missing_events| {
+            missing_events.contains("events 5 to 6 are not in the log")
+        }));
         assert!(
-            gap(4, &rows(&[7]))
-                .is_some_and(|gone| gone.contains("events 5 to 6 are not in the log"))
+            gap(4, &rows(&[5, 8]))
+                .is_some_and(|missing_events| missing_events.contains("events 6 to 7"))
         );
-        assert!(gap(4, &rows(&[5, 8])).is_some_and(|gone| gone.contains("events 6 to 7")));
         assert_eq!(missing(4, 4, &[]), None);
+        assert!(missing(4, 9, &[]).is_some_and(|missing_events| {
+            missing_events.contains("events 5 to 9 are not in the log")
+        }));
         assert!(
-            missing(4, 9, &[])
-                .is_some_and(|gone| gone.contains("events 5 to 9 are not in the log"))
+            missing(4, 9, &rows(&[7]))
+                .is_some_and(|missing_events| missing_events.contains("events 5 to 6"))
         );
-        assert!(missing(4, 9, &rows(&[7])).is_some_and(|gone| gone.contains("events 5 to 6")));
     }
 }

@@ -1,5 +1,6 @@
-//! What a process remembers of scopes, so that old news costs no turn. It is a hint: what is forgotten costs one turn that
-//! finds nothing.
+//! The recent state of scopes in memory, so that a repeated hint costs no batch. It is only a
+//! cache: a forgotten scope costs one batch that finds nothing. (A scope is a projection of one
+//! tenant.)
 
 use std::{
     collections::HashMap,
@@ -8,15 +9,16 @@ use std::{
 
 use super::{Key, turn};
 
-/// A scope is remembered for this long after its last turn: polls report an event again for a fraction of that.
+/// A scope is remembered for this long after its last batch. Polls report the same event again only
+/// for a fraction of that time.
 const KNOWN_FOR: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Copy)]
 struct Seen {
-    /// The cursor has come at least so far.
+    /// The cursor has reached at least this position.
     position: i64,
     at: Instant,
-    /// Another worker is at the scope until then.
+    /// Another worker projects the scope until then.
     theirs_until: Instant,
 }
 
@@ -26,7 +28,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Records how far the cursor of a scope has come, and whether another worker is at it.
+    /// Records the position of a scope's cursor, and whether another worker projects the scope.
     pub(super) fn note(&mut self, key: Key, position: i64, theirs: bool, now: Instant) {
         let theirs_until = now + if theirs { turn::OWNED } else { Duration::ZERO };
         self.scopes.insert(
@@ -39,14 +41,14 @@ impl Known {
         );
     }
 
-    /// Whether an event at this position is worth a turn of the scope.
+    /// Returns whether an event at this position is worth a batch of the scope.
     pub(super) fn is_news(&self, key: &Key, position: i64, now: Instant) -> bool {
         self.scopes
             .get(key)
             .is_none_or(|seen| seen.position < position && seen.theirs_until <= now)
     }
 
-    /// Forgets scopes without a recent turn: memory follows the scopes that are active.
+    /// Forgets scopes without a recent batch, so that memory is proportional to the active scopes.
     pub(super) fn forget(&mut self, now: Instant) {
         self.scopes
             .retain(|_, seen| now.duration_since(seen.at) < KNOWN_FOR);
@@ -59,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn idle_scopes_are_forgotten_and_then_any_position_is_news() {
+    fn an_idle_scope_is_forgotten_and_then_any_position_is_new() {
         let (mut known, begin) = (Known::default(), Instant::now());
         let key = |n: usize| Key::Scope(0, format!("tenant {n}"));
         for n in 0..10_000 {
@@ -77,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_that_another_worker_is_at_has_no_news_until_its_time_is_over() {
+    fn a_scope_of_another_worker_is_not_projected_until_its_period_is_over() {
         let (mut known, begin) = (Known::default(), Instant::now());
         let key = Key::Scope(0, "t".into());
         known.note(key.clone(), 5, true, begin);

@@ -1,4 +1,5 @@
-//! What is new in the logs: which have grown, and what waits for a position. It places as it goes.
+//! Reads the logs: finds tenants with new events and events without a position, and assigns those
+//! positions.
 
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
@@ -14,28 +15,31 @@ use crate::store::{
     runs,
 };
 
-/// A poll looks again at what arrived this long before the last one: numbers of arrival commit out of order.
+/// A poll reads again what arrived this long before the last poll, because arrival numbers are
+/// committed out of order.
 const ARRIVAL_LAG: Duration = Duration::from_millis(100);
-/// Tenants of one page of a walk: what one look costs has a bound, whatever their number.
+/// Number of tenants in one page of a walk, so that the cost of one query is bounded whatever the
+/// number of tenants.
 const TENANTS_PAGE: i32 = 1_000;
-/// The walk over all tenants takes at most this share of the time, one worker at a time, within these bounds for a pause.
+/// The walk over all tenants is limited to this share of the time, one worker at a time, with
+/// pauses within these bounds.
 const WALK_SHARE: u32 = 20;
 const WALK_PAUSE_MIN: Duration = Duration::from_millis(100);
 const WALK_PAUSE_MAX: Duration = Duration::from_secs(5);
-/// The walk rests this long at its end.
+/// Pause after the walk has reached the last tenant.
 const WALK_IDLE: Duration = Duration::from_millis(500);
-/// Old events deleted in one statement.
+/// Maximum number of old events deleted in one statement.
 const TRIM_BATCH: i32 = 1_000;
-/// Finished runs, and resolved failures, deleted in one statement.
+/// Maximum number of finished runs, and of resolved failures, deleted in one statement.
 const COLLECT_BATCH: i32 = 1_000;
 
-/// What was looked at, and what could not be placed yet.
+/// How far the logs have been read, and the tenants with events that have no position yet.
 pub(super) struct Look {
     projector: Arc<Projector>,
     since: Looked,
-    /// Arrivals seen, and when: a poll begins a little before the last one.
+    /// Arrival numbers that were read, and when: a poll begins a little before the last one.
     seen: VecDeque<(Instant, i64)>,
-    /// Tenants whose head was held when we came to place.
+    /// Tenants with a log head that was locked when positions were to be assigned.
     waiting: HashSet<String>,
     /// How long the last page of the walk over all tenants took.
     page_took: Duration,
@@ -56,22 +60,23 @@ impl Look {
         !self.waiting.is_empty()
     }
 
-    /// What has grown since the last look. A failure is an outage: the next one looks from the same place.
+    /// Returns the tenants with logs that have grown since the last poll. A failure is an outage:
+    /// the next poll begins at the same number.
     pub(super) async fn poll(&mut self) -> BTreeMap<String, i64> {
         let mut since = self.since.clone();
         if self.projector.readers.is_empty() {
             since.arrival = None;
         }
-        match self.look(since, false).await {
+        match self.discover(since, false).await {
             Ok(grown) => grown,
             Err(fault) => {
-                tracing::debug!(error = fault.message(), "could not look at the log");
+                tracing::debug!(error = fault.message(), "could not read the log");
                 BTreeMap::new()
             }
         }
     }
 
-    async fn look(&mut self, since: Looked, all: bool) -> Result<BTreeMap<String, i64>, Fault> {
+    async fn discover(&mut self, since: Looked, all: bool) -> Result<BTreeMap<String, i64>, Fault> {
         let News {
             unplaced,
             placed,
@@ -110,18 +115,19 @@ impl Look {
         Ok(grown)
     }
 
-    /// Places what waits for a position, from the beginning, and finds scopes that are to be tried again or, in the next page of
-    /// tenants, are behind. `all`: of all tenants at once.
+    /// Assigns positions to all events that wait for one, from the beginning, and returns the
+    /// scopes that are due for a retry or, in the next page of tenants, are behind. With `all`, it
+    /// covers all tenants at once.
     pub(super) async fn sweep(&mut self, all: bool) -> Behind {
         let (swept, worker) = (self.projector.swept(), self.projector.worker.clone());
         let since = Looked {
             snapshot: None,
             arrival: self.since.arrival,
         };
-        if let Err(fault) = self.look(since, true).await {
+        if let Err(fault) = self.discover(since, true).await {
             tracing::debug!(
                 error = fault.message(),
-                "could not place from the beginning"
+                "could not assign positions to events in a sweep"
             );
         }
         if swept.is_empty() {
@@ -153,7 +159,8 @@ impl Look {
         }
     }
 
-    /// Deletes some old events that all projections have read, of the next page of tenants. Returns whether there may be more.
+    /// Deletes some old events that all projections have read, for the next page of tenants.
+    /// Returns whether there may be more.
     pub(super) async fn trim(&mut self, retention: Option<Duration>, every: Duration) -> bool {
         let Some(retention) = retention else {
             return false;
@@ -179,7 +186,8 @@ impl Look {
         })
     }
 
-    /// Deletes some finished runs and resolved failures after their retention. Returns whether there may be more.
+    /// Deletes some finished runs and resolved failures past their retention. Returns whether there
+    /// may be more.
     pub(super) async fn collect(&mut self, retention: Option<Duration>) -> bool {
         let Some(retention) = retention else {
             return false;

@@ -1,5 +1,7 @@
-//! Who projects what when: a schedule of scopes over a few connections. It places what waits for a position, finds out which
-//! logs have grown, and gives every scope its turn; a thousand tenants are a thousand entries in a map, and cost nothing while nothing happens.
+//! The projector: schedules the batches of all scopes over a few connections. A scope is a
+//! projection of one tenant. The projector assigns positions to events that wait for one, finds the
+//! logs that have grown, and runs one batch of each of their scopes in order. A thousand tenants
+//! are a thousand entries in a map, and cost nothing while they are idle.
 
 mod batch;
 mod known;
@@ -31,21 +33,24 @@ use crate::{
     wake::LogBell,
 };
 
-/// How long after the last news the poll stays busy, and how it slows down after that: as the picker's does.
+/// How long after the last new event the poll stays fast, and how it slows down after that, as in
+/// the picker.
 const BUSY_FOR: Duration = Duration::from_secs(5);
 const CALM_AFTER: Duration = Duration::from_secs(30);
 const CALM_POLL: Duration = Duration::from_millis(50);
 const QUIET_AFTER: Duration = Duration::from_secs(60);
 const QUIET_POLL: Duration = Duration::from_millis(250);
-/// From the beginning: at most this share of the time, and within these bounds.
+/// A sweep reads from the beginning. It is limited to this share of the time, with intervals within
+/// these bounds.
 const SWEEP_SHARE: u32 = 100;
 const SWEEP_EVERY_MIN: Duration = Duration::from_millis(500);
 const SWEEP_EVERY_IDLE: Duration = Duration::from_secs(2);
 const SWEEP_EVERY_MAX: Duration = Duration::from_secs(5);
-/// How often runs are looked for that somebody elsewhere asked for.
+/// How often runs that another process requested are read.
 const RUNS_EVERY: Duration = Duration::from_secs(1);
 
-/// What has its turn: a scope (the number of its projection, and its tenant), a parked event of one, or a run.
+/// A unit of work: a scope (the index of its projection, and its tenant), a parked event of a
+/// scope, or a run.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Key {
     Scope(usize, String),
@@ -53,11 +58,11 @@ enum Key {
     Run(i64),
 }
 
-/// What is known of a scope that is not idle.
+/// The state of a scope that is not idle.
 #[derive(Debug)]
 struct Entry {
     limit: i32,
-    /// The highest position told of while it was under way.
+    /// The highest position that was reported while a batch was under way.
     again: i64,
     under_way: bool,
     run: Option<Due>,
@@ -67,21 +72,21 @@ struct Schedule {
     projector: Arc<Projector>,
     entries: HashMap<Key, Entry>,
     known: Known,
-    /// Whose turn it is, in order.
+    /// Units that can start their batch, in order.
     ready: VecDeque<Key>,
-    /// Whose turn comes later.
+    /// Units that start their batch at a later time.
     later: Vec<(Instant, Key)>,
     running: usize,
-    places: usize,
-    /// What this build offers to rebuild has been told.
+    batches_max: usize,
+    /// Whether the rebuilds that this build offers have been recorded.
     offered: bool,
 }
 
-/// Place and project until the engine drains.
-pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, bell: Arc<LogBell>) {
+/// Assigns positions and projects until the engine drains.
+pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, log_wake: Arc<LogBell>) {
     let (report, mut reports) = mpsc::unbounded_channel();
     let mut look = Look::new(projector.clone());
-    let places = core.settings.projectors;
+    let batches_max = core.settings.projectors;
     let mut schedule = Schedule {
         projector: projector.clone(),
         entries: HashMap::new(),
@@ -89,21 +94,22 @@ pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, bell: Arc<Lo
         ready: VecDeque::new(),
         later: Vec::new(),
         running: 0,
-        places,
+        batches_max,
         offered: false,
     };
     let settings = &core.settings;
-    // An engine without projections only places what others leave, and has time for that.
-    let only_places = projector.readers.is_empty();
+    // An engine without projections only assigns positions that other processes left out, and that
+    // is not urgent.
+    let no_readers = projector.readers.is_empty();
     let begin = Instant::now()
-        + if only_places {
+        + if no_readers {
             SWEEP_EVERY_MAX
         } else {
             Duration::ZERO
         };
     let (mut poll, mut sweep, mut seek) = (begin, begin, begin);
     let mut trim = Instant::now() + settings.collect_every;
-    let mut news_at = (!only_places).then(Instant::now);
+    let mut news_at = (!no_readers).then(Instant::now);
     loop {
         let next = schedule
             .later
@@ -116,29 +122,30 @@ pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, bell: Arc<Lo
             biased;
             () = core.phase.draining() => break,
             Some((key, ended)) = reports.recv() => schedule.ended(key, ended),
-            () = bell.rung() => {
-                schedule.told(bell.take().into_iter().map(|tenant| (tenant, i64::MAX)));
-                // Something was recorded here, perhaps without a position, or is about to be: from now on we look often.
+            () = log_wake.rung() => {
+                schedule.logs_grown(log_wake.take().into_iter().map(|tenant| (tenant, i64::MAX)));
+                // An event was recorded in this process, perhaps without a position, or is about to
+                // be: poll often from now on.
                 let now = Instant::now();
                 news_at = Some(now);
                 poll = poll.min(now + settings.busy_poll);
-                if bell.take_runs() {
+                if log_wake.take_runs() {
                     (seek, sweep) = (now, now);
                 }
             }
             () = tokio::time::sleep_until(next.into()) => {}
         }
         let now = Instant::now();
-        schedule.ripen(now);
+        schedule.start_due(now);
         if sweep <= now {
             let behind = look.sweep(false).await;
             schedule.known.forget(Instant::now());
-            let least = match (only_places, behind.scopes.is_empty() && !behind.more) {
+            let least = match (no_readers, behind.scopes.is_empty() && !behind.more) {
                 (true, _) => SWEEP_EVERY_MAX,
                 (false, true) => SWEEP_EVERY_IDLE,
                 (false, false) => SWEEP_EVERY_MIN,
             };
-            schedule.told_scopes(behind.scopes);
+            schedule.scopes_behind(behind.scopes);
             sweep = Instant::now() + (now.elapsed() * SWEEP_SHARE).clamp(least, SWEEP_EVERY_MAX);
         }
         if poll <= now {
@@ -146,17 +153,17 @@ pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, bell: Arc<Lo
             if !grown.is_empty() || look.waits() {
                 news_at = Some(Instant::now());
             }
-            schedule.told(grown);
-            poll = Instant::now() + pace(settings, news_at, only_places);
+            schedule.logs_grown(grown);
+            poll = Instant::now() + pace(settings, news_at, no_readers);
         }
         if seek <= now {
-            if !only_places {
+            if !no_readers {
                 schedule.seek().await;
             }
             seek = Instant::now() + RUNS_EVERY;
         }
         if trim <= now {
-            // A little at a time: nobody's turn waits for it.
+            // Trim a little at a time, so that no batch waits for it.
             let trimmed = look
                 .trim(settings.event_retention, settings.collect_every)
                 .await;
@@ -177,7 +184,7 @@ pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, bell: Arc<Lo
         }
     }
     drop(report);
-    // What is under way ends, or the shutdown ends it at its deadline.
+    // Batches that are under way end, or the shutdown aborts them at its deadline.
     while schedule.running > 0 {
         match reports.recv().await {
             Some((key, ended)) => schedule.ended(key, ended),
@@ -186,11 +193,12 @@ pub(crate) async fn run(core: Arc<Core>, projector: Arc<Projector>, bell: Arc<Lo
     }
 }
 
-/// Fast for a while after something was recorded, slower and slower when nothing is.
-fn pace(settings: &Settings, news_at: Option<Instant>, only_places: bool) -> Duration {
+/// Returns the delay of the next poll: short for a while after an event was recorded, then longer
+/// and longer.
+fn pace(settings: &Settings, news_at: Option<Instant>, no_readers: bool) -> Duration {
     let pause = match news_at.map(|at| at.elapsed()) {
         Some(idle) if idle < BUSY_FOR => settings.busy_poll,
-        _ if only_places => return SWEEP_EVERY_MAX,
+        _ if no_readers => return SWEEP_EVERY_MAX,
         Some(idle) if idle < CALM_AFTER => CALM_POLL,
         Some(idle) if idle < QUIET_AFTER => QUIET_POLL,
         _ => settings.idle_poll,
@@ -198,13 +206,13 @@ fn pace(settings: &Settings, news_at: Option<Instant>, only_places: bool) -> Dur
     pause.clamp(settings.busy_poll, settings.idle_poll)
 }
 
-/// What came of a turn, how large the next batch may be, and how far the cursor has come.
+/// The outcome of a batch, the limit of the next batch, and the position of the cursor.
 type Ended = (Turn, i32, i64);
 type Work = futures_util::future::BoxFuture<'static, Ended>;
 
 impl Schedule {
-    /// These logs have grown, at least to there.
-    fn told(&mut self, tenants: impl IntoIterator<Item = (String, i64)>) {
+    /// Schedules the scopes of tenants with logs that have grown at least to these positions.
+    fn logs_grown(&mut self, tenants: impl IntoIterator<Item = (String, i64)>) {
         let now = Instant::now();
         for (tenant, position) in tenants {
             for index in 0..self.projector.readers.len() {
@@ -216,10 +224,10 @@ impl Schedule {
         }
     }
 
-    fn told_scopes(&mut self, scopes: Vec<(String, String)>) {
+    fn scopes_behind(&mut self, scopes: Vec<(String, String)>) {
         for (tenant, projection) in scopes {
             if let Some(index) = self.index(&projection) {
-                self.hasten(&Key::Scope(index, tenant.clone()));
+                self.make_due(&Key::Scope(index, tenant.clone()));
                 self.wanted(Key::Scope(index, tenant), i64::MAX, None);
             }
         }
@@ -232,10 +240,10 @@ impl Schedule {
             .position(|reader| reader.name() == projection)
     }
 
-    /// Give it a turn, unless it has one coming.
+    /// Schedules a batch, unless one is already scheduled.
     fn wanted(&mut self, key: Key, position: i64, run: Option<Due>) {
         match self.entries.get_mut(&key) {
-            // What begins later sees it anyway.
+            // A batch that has not begun will read the new events anyway.
             Some(entry) if !entry.under_way => {}
             Some(entry) => entry.again = entry.again.max(position),
             None => {
@@ -254,8 +262,9 @@ impl Schedule {
         }
     }
 
-    /// The rows say that its time has come, whatever we thought: an operator has let it go on, say.
-    fn hasten(&mut self, key: &Key) {
+    /// Makes a waiting scope due now, because its row says that it can run, for example after an
+    /// operator resumed it.
+    fn make_due(&mut self, key: &Key) {
         let now = Instant::now();
         self.later
             .iter_mut()
@@ -263,13 +272,13 @@ impl Schedule {
             .for_each(|(at, _)| *at = now);
     }
 
-    fn ripen(&mut self, now: Instant) {
-        let (ripe, later) = std::mem::take(&mut self.later)
+    fn start_due(&mut self, now: Instant) {
+        let (due, later) = std::mem::take(&mut self.later)
             .into_iter()
             .partition(|(at, _)| *at <= now);
         self.later = later;
-        let ripe: Vec<(Instant, Key)> = ripe;
-        self.ready.extend(ripe.into_iter().map(|(_, key)| key));
+        let due: Vec<(Instant, Key)> = due;
+        self.ready.extend(due.into_iter().map(|(_, key)| key));
     }
 
     fn ended(&mut self, key: Key, (turn, limit, position): Ended) {
@@ -286,11 +295,13 @@ impl Schedule {
         let again = std::mem::take(&mut entry.again);
         match turn {
             Turn::More => self.ready.push_back(key),
-            // Told of more while it was at it: what it read may have been read before that.
+            // New events were reported while the batch was under way: it may have read the log
+            // before they were added.
             Turn::Idle if again > position && matches!(key, Key::Scope(..)) => {
                 self.ready.push_back(key)
             }
-            // Another worker moved the cursor a moment ago. Should it die, what it leaves is found when its time is over.
+            // Another worker moved the cursor a moment ago. If that worker crashes, this process
+            // continues after the worker's period is over.
             Turn::Theirs if matches!(key, Key::Scope(..)) => {
                 self.later.push((Instant::now() + turn::OWNED, key))
             }
@@ -299,9 +310,9 @@ impl Schedule {
         }
     }
 
-    /// The next turn, if there is one and a place for it.
+    /// Returns the next batch, if one is ready and a connection is free.
     fn next(&mut self) -> Option<(Key, Work)> {
-        if self.running >= self.places {
+        if self.running >= self.batches_max {
             return None;
         }
         let key = self.ready.pop_front()?;
@@ -338,7 +349,8 @@ impl Schedule {
         Some((key, work))
     }
 
-    /// Runs and parked events that somebody asked for.
+    /// Reads the runs and the redrives of parked events that operators have requested, and
+    /// schedules them.
     async fn seek(&mut self) {
         self.offered = self.offered || self.projector.offer_all().await.is_ok();
         let (names, builds) = (self.projector.names(), self.projector.builds());
@@ -363,12 +375,15 @@ impl Schedule {
                     }
                 }
             }
-            Err(fault) => tracing::debug!(error = fault.message(), "could not look for runs"),
+            Err(fault) => tracing::debug!(
+                error = fault.message(),
+                "could not read requested runs and redrives"
+            ),
         }
     }
 }
 
-/// Inline, until nothing is left to do: for a test bench.
+/// Projects inline until nothing is left to do, for tests.
 #[cfg(feature = "testing")]
 pub(crate) async fn settle(projector: &Arc<Projector>) -> Result<(), crate::store::fault::Fault> {
     let mut look = Look::new(projector.clone());
@@ -405,7 +420,7 @@ pub(crate) async fn settle(projector: &Arc<Projector>) -> Result<(), crate::stor
                     turn => break turn,
                 }
             };
-            // A run that has to wait is not tried again before the next drain.
+            // A run that has to wait is not tried again before the next call.
             moved = moved || !matches!(turn, Turn::Wait(_));
         }
         if !moved {

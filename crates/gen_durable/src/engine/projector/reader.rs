@@ -1,4 +1,4 @@
-//! A projection without its type: generic code ends here.
+//! A projection without its type. Generic code ends here.
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
@@ -106,7 +106,7 @@ fn decode<P: Projection>(row: &LogRow, payload: &str) -> Result<Recorded<P::Even
     })
 }
 
-/// Check a projection's wiring, and forget its type.
+/// Checks a projection's wiring and erases its type.
 pub(crate) fn erased<P: Projection>(projection: P) -> Result<Arc<dyn Reader>, Error> {
     let refused = |error: String| Error::invalid(format!("cannot project {:?}: {error}", P::NAME));
     codec::check_name("a projection's name", P::NAME, 1, NAME_BYTES_MAX).map_err(refused)?;
@@ -116,20 +116,22 @@ pub(crate) fn erased<P: Projection>(projection: P) -> Result<Arc<dyn Reader>, Er
     Ok(Arc::new(Typed(projection)))
 }
 
-/// Why a transaction of a projection came to nothing, after it had begun.
+/// Why a transaction of a projection failed after it had begun.
 #[derive(Debug)]
 pub(crate) enum Trouble {
-    /// Another transaction held a row, or two met in a deadlock: no attempt is counted.
+    /// Another transaction held a row, or a deadlock was detected: no attempt is counted.
     Busy(String),
-    /// The server cancelled a statement, lacked memory or disk, or the connection broke. It is retried with fewer events; one
-    /// event that meets it again and again is to blame.
+    /// The server cancelled a statement, lacked memory or disk, or the connection broke. The batch
+    /// is retried with fewer events. If a single event meets this repeatedly, it counts as the
+    /// failure of that event.
     Outage { message: String, lost: bool },
-    /// The projection's own failure.
+    /// A failure of the projection itself.
     Failed { message: String, fatal: bool },
 }
 
 impl Trouble {
-    /// Of a statement of ours in the same transaction, or of its COMMIT: what `apply` did is refused there.
+    /// Converts a fault of one of the engine's statements in the same transaction, or of its
+    /// COMMIT: both can report what `apply` did wrong.
     pub(crate) fn of(fault: Fault) -> Trouble {
         let message = storable(fault.message());
         match fault {
@@ -162,7 +164,7 @@ impl Trouble {
 }
 
 impl Trouble {
-    /// The same, with the position of the only event that was being applied.
+    /// Adds the position of the only event that was being applied to the message.
     pub(crate) fn with_event(self, position: i64) -> Trouble {
         let with = |message| format!("event {position}: {message}");
         match self {
@@ -179,7 +181,7 @@ impl Trouble {
     }
 }
 
-/// Runs user code, within its time, and catches its panics.
+/// Runs user code with a timeout, and catches its panics.
 pub(crate) async fn guarded<T>(
     timeout: Duration,
     code: impl Future<Output = Result<T, StepError>>,
@@ -203,12 +205,12 @@ pub(crate) async fn guarded<T>(
             false,
         ),
         Err(panic) => {
-            let said = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-            let said = said.or_else(|| panic.downcast_ref::<String>().cloned());
+            let message = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+            let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
             failed(
                 format!(
                     "it panicked: {}",
-                    said.unwrap_or_else(|| "without a message".into())
+                    message.unwrap_or_else(|| "without a message".into())
                 ),
                 false,
             )
@@ -216,7 +218,8 @@ pub(crate) async fn guarded<T>(
     }
 }
 
-/// Everything that a projection does to a database, it does to ours. `None`: the error is the projection's own.
+/// Returns the outage that an error reports, or `None` if the error is the projection's own. A
+/// projection uses only the engine's database, so every connection error counts.
 fn outage(error: &StepError) -> Option<Trouble> {
     if error.is_fatal() {
         return None;

@@ -1,5 +1,5 @@
-//! Runs: replays, rebuilds, verifications. Each turn is a short transaction of its own that begins with what the row of the run
-//! says, so that any process can go on where another died.
+//! Runs of a projection: replays, rebuilds, verifications. Each batch is a short transaction that
+//! begins with the state in the run's row, so that any process can continue a run after a crash.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,23 +18,23 @@ use crate::{
     },
 };
 
-/// After an outage, or when somebody else is at it.
+/// Delay after an outage, or while another worker has the run.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// What a batch of a run came to.
+/// The outcome of a batch of a run.
 enum Filled {
-    /// It moved on.
+    /// The run has advanced.
     On,
-    /// There is nothing more to apply, here.
+    /// No more events are to be applied in this phase of the run.
     Full(Standing),
-    /// The run is over, is another worker's, or has failed just now.
+    /// The run has ended, belongs to another worker, or has just failed.
     Over,
-    /// It met an outage: not before this long.
+    /// The batch met an outage: try again after this delay.
     Wait(Duration),
 }
 
 impl Projector {
-    /// One turn of a run.
+    /// Runs one batch or one phase of a run.
     pub(crate) async fn run_turn(&self, due: &Due, limit: &mut i32) -> Turn {
         let Some(reader) = self.reader(&due.projection).cloned() else {
             return Turn::Idle;
@@ -47,9 +47,13 @@ impl Projector {
             let error = fault.message();
             match fault {
                 Fault::Refused { .. } => {
-                    tracing::warn!(run = due.id, error, "a turn of a run could not begin")
+                    tracing::warn!(run = due.id, error, "a batch of a run could not begin")
                 }
-                _ => tracing::debug!(run = due.id, error, "a turn of a run was lost"),
+                _ => tracing::debug!(
+                    run = due.id,
+                    error,
+                    "a batch of a run could not begin, trying again"
+                ),
             }
             Turn::Wait(PAUSE)
         })
@@ -103,17 +107,18 @@ impl Projector {
         }
     }
 
-    /// Clear, and let live begin anew: one transaction. The digest of the rows as they are is noted before, for a projection that
-    /// has no generations to compare.
+    /// Clears the rows and resets the live cursor to the beginning, in one transaction. Records the
+    /// digest of the current rows before that, because a projection without generations has nothing
+    /// else to compare.
     async fn begin_in_place(&self, reader: &Arc<dyn Reader>, due: &Due) -> Result<Turn, Fault> {
         match self.digest_of_live(reader, due).await? {
             Ok((live, Some(digest))) => self.note_digest(due, digest, live.position).await?,
             Ok((_, None)) => {}
-            // Rows that no digest can be taken of are a reason to rebuild.
+            // A failed digest is a reason to rebuild, so the run continues.
             Err(trouble) => tracing::warn!(
                 run = due.id,
                 ?trouble,
-                "no digest of the rows that are cleared"
+                "could not compute the digest of the rows before they are cleared"
             ),
         }
         let mut tx = self.begin().await?;
@@ -130,13 +135,13 @@ impl Projector {
                 return self.outdated_run(due).await;
             }
         };
-        // What is cleared must come back: better the old rows than none.
+        // Cleared rows must be restorable from the log: if events are missing, the old rows stay.
         if let Some(gone) = missing(0, run.scope_position, &events) {
             tx.finish("rollback").await?;
             return self
                 .end(
                     due,
-                    Some(format!("{gone}; the rows are left as they are")),
+                    Some(format!("{gone}; the rows are left unchanged")),
                     None,
                 )
                 .await;
@@ -179,7 +184,7 @@ impl Projector {
         guarded(self.timeout(reader.as_ref()), reader.clear(cx)).await
     }
 
-    /// One batch of a run, no further than `to`.
+    /// Applies one batch of a run, at most up to position `to`.
     async fn fill(
         &self,
         reader: &Arc<dyn Reader>,
@@ -188,7 +193,8 @@ impl Projector {
         to: Option<i64>,
     ) -> Result<Filled, Fault> {
         let mut tx = self.begin().await?;
-        // A replay writes to the rows that live writes to: live stands still for this batch.
+        // A replay writes to the rows that live batches write to, so it locks the scope for this
+        // batch.
         let ask = Ask {
             to,
             scope: due.kind == RunKind::Replay,
@@ -244,7 +250,7 @@ impl Projector {
                     run = due.id,
                     error = message,
                     limit,
-                    "a batch of a run is made smaller"
+                    "a batch of a run met an outage; the next one is smaller"
                 );
                 Ok(Filled::On)
             }
@@ -253,14 +259,15 @@ impl Projector {
                 Ok(Filled::On)
             }
             Err(trouble) => match self.trouble(due, trouble.with_event(last.position)).await? {
-                // An outage of one event: another try, later.
+                // One event met an outage: try it again later.
                 Turn::Wait(pause) => Ok(Filled::Wait(pause)),
                 _ => Ok(Filled::Over),
             },
         }
     }
 
-    /// A run's move to a position; without the hash of what was applied, the events are passed over.
+    /// Builds the advance of a run to a position. Without a hash of applied events, the events are
+    /// skipped.
     fn move_of<'a>(
         &'a self,
         due: &Due,
@@ -279,7 +286,8 @@ impl Projector {
         }
     }
 
-    /// Moves the run and commits, or rolls back if the run is not where it was found.
+    /// Advances the run and commits, or rolls back if the run is not at the position where the
+    /// batch found it.
     async fn close_run(&self, mut tx: Tx, advance: &Advance<'_>) -> Result<(), Trouble> {
         match runs::advance(&mut tx, &self.target, advance).await {
             Ok(ours) => tx
@@ -293,8 +301,10 @@ impl Projector {
         }
     }
 
-    /// Live has parked this event, or would: the run goes on without it. When the rows of a shadow are read, it is parked. The
-    /// run is opened again: what began it was rolled back with the batch, if this is its first event.
+    /// Skips an event that live batches parked, or would park, and continues the run. For a shadow
+    /// rebuild, the event is recorded as parked when the rebuilt rows go live. The run is opened
+    /// again, because the changes that opened it were rolled back together with the batch, if this
+    /// is its first event.
     async fn pass_over(
         &self,
         reader: &Arc<dyn Reader>,
@@ -305,7 +315,7 @@ impl Projector {
         tracing::warn!(
             run = due.id,
             position,
-            "a run passes over an event that it could not apply: {error}"
+            "a run skips an event that it could not apply: {error}"
         );
         let mut tx = self.begin().await?;
         let ask = Ask {
@@ -351,14 +361,15 @@ impl Projector {
         Ok(running_hash(run.applied, events))
     }
 
-    /// Full up to where live stood: compare the rows of both at one position, then swap or say what came of it.
+    /// Compares the rebuilt rows with the live rows at one position, after the run has caught up.
+    /// Then swaps them or records the verdict.
     async fn compare(
         &self,
         reader: &Arc<dyn Reader>,
         due: &Due,
         limit: &mut i32,
     ) -> Result<Turn, Fault> {
-        // Live's rows and live's cursor, as one snapshot has them: live goes on meanwhile.
+        // Read live rows and live cursor in one snapshot, because live batches continue meanwhile.
         let (live, live_digest) = match self.digest_of_live(reader, due).await? {
             Ok(found) => found,
             Err(trouble) => return self.trouble(due, trouble).await,
@@ -372,7 +383,8 @@ impl Projector {
             }
         };
         if run.position != live.position {
-            // Somebody else went on with it, or live was rebuilt: from the beginning of this act.
+            // Another worker continued the run, or the live rows were rebuilt: compare again from
+            // the start.
             return Ok(Turn::Wait(PAUSE));
         }
         let digest = match self.digest_of_run(reader, due, &run).await? {
@@ -388,23 +400,24 @@ impl Projector {
             ),
             _ => (
                 true,
-                format!("not compared at position {at}: it offers no digest"),
+                format!("not compared at position {at}: the projection has no digest"),
             ),
         };
         let hashes = if live.applied == run.applied {
             ""
         } else {
-            "; and other events were applied"
+            "; and different events were applied"
         };
         let verdict = format!("{verdict}{hashes}");
         self.note(due, live_digest, at, &verdict).await?;
         if due.kind == RunKind::Verify {
             let error = live_digest
                 .is_none()
-                .then(|| "it offers no digest: nothing can be verified".to_owned());
+                .then(|| "the projection has no digest: it cannot be verified".to_owned());
             return self.end(due, error, Some(verdict)).await;
         }
-        // Another version makes other rows: that is what it is for.
+        // Another version produces other rows on purpose, so a difference does not prevent the
+        // swap.
         let same_version = live.version == i32::from(reader.version());
         if !equal && same_version && !run.anyway {
             let error = format!("{verdict}: not swapped");
@@ -425,7 +438,7 @@ impl Projector {
         else {
             tx.finish("rollback").await?;
             return Ok(Err(Trouble::Failed {
-                message: "there is no such scope any more".into(),
+                message: "the scope does not exist any more".into(),
                 fatal: true,
             }));
         };
@@ -448,12 +461,13 @@ impl Projector {
         run: &Standing,
     ) -> Result<Result<Option<Digest>, Trouble>, Fault> {
         let mut tx = self.begin().await?;
-        // A digest may take longer than we are left alone with the run: what is compared is one snapshot's.
+        // A digest may take longer than the period for which this worker has the run to itself, so
+        // it is computed in one snapshot.
         projections::one_snapshot(&mut tx, &self.target).await?;
         if runs::position_in(&mut tx, &self.target, due.id).await? != Some(run.position) {
             tx.finish("rollback").await?;
             return Ok(Err(Trouble::Busy(
-                "another worker went on with the run".into(),
+                "another worker continued the run".into(),
             )));
         }
         let (tenant, generation) = (due.tenant.as_str(), run.run_generation);
@@ -499,8 +513,9 @@ impl Projector {
         .await
     }
 
-    /// Under the lock of the scope: apply what live has done since, and let readers see these rows. While more than a batch is
-    /// missing, live is not held up.
+    /// Makes the rebuilt rows live. Under the lock of the scope, it applies the events that live
+    /// batches have applied since, and swaps the generations. While more than one batch is missing,
+    /// it applies them without that lock, so that live batches are not delayed.
     async fn swap(
         &self,
         reader: &Arc<dyn Reader>,
@@ -542,7 +557,7 @@ impl Projector {
                             return self.trouble(due, Trouble::of(fault)).await;
                         }
                     }
-                    // The batches before the lock find out with which event.
+                    // The batches that run without the lock find out which event fails.
                     Err(trouble) => {
                         undo(tx).await;
                         return self.trouble(due, trouble).await;
@@ -566,7 +581,7 @@ impl Projector {
                     projection = reader.name(),
                     tenant = due.tenant,
                     run = due.id,
-                    "a rebuilt generation is read"
+                    "the rebuilt generation is live"
                 );
                 self.pool
                     .inner
@@ -578,7 +593,7 @@ impl Projector {
         }
     }
 
-    /// Rows that nobody reads any more.
+    /// Clears the rows of a retired generation, which readers no longer use.
     async fn clear_retired(&self, reader: &Arc<dyn Reader>, due: &Due) -> Result<Turn, Fault> {
         let mut tx = self.begin().await?;
         let Some(generation) = runs::lock_retired(&mut tx, &self.target, due.id).await? else {
@@ -589,7 +604,7 @@ impl Projector {
                 run = due.id,
                 generation,
                 ?trouble,
-                "could not clear what nobody reads any more"
+                "could not clear the rows of a retired generation, trying again"
             );
             return Ok(Turn::Wait(PAUSE * 10));
         }
@@ -598,7 +613,7 @@ impl Projector {
     }
 
     async fn outdated_run(&self, due: &Due) -> Result<Turn, Fault> {
-        let why = "it was begun by an older version of the projection, or would replay onto the rows of one: ask for a rebuild";
+        let why = "the run was started by an older version of the projection, or would replay onto the rows of an older version: request a rebuild";
         self.end(due, Some(why.into()), None).await
     }
 
@@ -610,7 +625,7 @@ impl Projector {
                 tracing::warn!(
                     run = due.id,
                     error = message,
-                    "a turn of a run met an outage"
+                    "a batch of a run met an outage"
                 );
                 let (run, error) = (due.id, message.clone());
                 let counted = self.call(move |connection| async move {

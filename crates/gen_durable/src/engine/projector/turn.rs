@@ -1,5 +1,5 @@
-//! One batch of one scope: events, what follows from them, and the cursor, in one transaction. No process and no timer: it
-//! is the same for a live worker, for a run, and for a test bench.
+//! Runs one batch of one scope: applies events and moves the cursor, in one transaction. It needs
+//! no task and no timer of its own, so live workers, runs and tests share it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,50 +25,53 @@ use crate::{
     },
 };
 
-/// About how much payload a batch may weigh.
+/// Approximate maximum size of the payloads of a batch, in bytes.
 pub(crate) const BATCH_BYTES_MAX: i64 = 8 * 1024 * 1024;
-/// Whoever moved a cursor is left alone with it for this long.
+/// After a worker has moved a cursor, other workers leave the scope to it for this long.
 pub(crate) const OWNED: Duration = Duration::from_secs(2);
-/// A scope whose row somebody holds: a batch, or a swap, which live should not notice.
+/// Delay while another transaction holds the row of the scope: a batch, or a swap, which should
+/// hardly delay live batches.
 const LOCKED_PAUSE: Duration = Duration::from_millis(20);
 /// How long a rollback may take.
-const UNDO_PATIENCE: Duration = Duration::from_secs(1);
-/// After an outage.
+const UNDO_TIMEOUT: Duration = Duration::from_secs(1);
+/// Delay after an outage.
 const OUTAGE_PAUSE: Duration = Duration::from_millis(500);
-/// After a statement of ours that the server refuses: the schema or the rights are not what they should be.
+/// Delay after the server has refused one of the engine's statements: the schema or the privileges
+/// are wrong.
 const REFUSED_PAUSE: Duration = Duration::from_secs(5);
-/// A batch that meets an outage is made this many times smaller.
+/// A batch that met an outage is divided by this factor.
 const SHRINK: i32 = 8;
-/// An event that the server cancels, or that it lacks the resources for, is tried at least this often, whatever the policy says.
+/// Minimum number of attempts for an event that the server cancels or lacks the resources for,
+/// whatever the policy says.
 pub(crate) const OUTAGE_ATTEMPTS_MIN: u32 = 5;
 /// The same for an event during which the connection breaks.
 const LOST_ATTEMPTS_MIN: u32 = 20;
-/// A scope that waits for an operator, or for another build.
+/// Delay for a scope that waits for an operator or for another build.
 const LONG_PAUSE: Duration = Duration::from_secs(30);
 
-/// What all batches of a process have in common.
+/// The state that all batches of a process share.
 pub(crate) struct Projector {
     pub(crate) pool: Pool,
     pub(crate) target: Arc<Target>,
-    /// By this name others know that somebody is at it.
+    /// The id of this worker: it marks the scopes that this worker projects.
     pub(crate) worker: String,
     pub(crate) readers: Vec<Arc<dyn Reader>>,
     pub(crate) batch: i32,
     pub(crate) timeout: Duration,
-    /// One connection for each batch under way, beside those of steps and callers.
+    /// One connection per batch under way, in addition to those of steps and callers.
     permits: Arc<Semaphore>,
 }
 
-/// What came of a turn.
+/// The outcome of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// There may be more at once.
+    /// There may be more events: run the next batch at once.
     More,
-    /// It has caught up.
+    /// The scope has caught up.
     Idle,
-    /// Not before this long.
+    /// Run the next batch after this delay.
     Wait(Duration),
-    /// Somebody else is at it.
+    /// Another worker projects the scope.
     Theirs,
 }
 
@@ -128,8 +131,8 @@ impl Projector {
         reader.policy().timeout.unwrap_or(self.timeout)
     }
 
-    /// One batch of one scope. `limit` shrinks to one event where something is wrong, so that it is known with which, and grows again.
-    /// Answers also how far the cursor is known to have come.
+    /// Runs one batch of one scope. After a failure, `limit` shrinks to one event, which shows the
+    /// event that fails, and grows again later. Also returns the known position of the cursor.
     pub(crate) async fn turn(
         &self,
         reader: &Arc<dyn Reader>,
@@ -195,7 +198,8 @@ impl Projector {
                     new,
                     applied: running_hash(opened.applied, &opened.events),
                 };
-                // What `apply` did may be refused only here: an error that it hid, or a constraint that is checked at COMMIT.
+                // A mistake of `apply` may be reported only here: an error that it did not return,
+                // or a constraint that is checked at COMMIT.
                 match self.close(reader, tenant, tx, cursor).await {
                     Ok(true) => *reached = new,
                     Ok(false) => return Ok(Turn::Theirs),
@@ -217,7 +221,8 @@ impl Projector {
         }
     }
 
-    /// Moves the cursor and commits. `false`: the cursor was not where the batch found it, and nothing is committed.
+    /// Moves the cursor and commits. Returns `false` if the cursor was not where the batch found
+    /// it; nothing is committed then.
     async fn close(
         &self,
         reader: &Arc<dyn Reader>,
@@ -279,7 +284,7 @@ impl Projector {
         })
     }
 
-    /// The rows are those of an older version of this code.
+    /// Handles rows that an older version of this projection wrote, as `on_new_version` says.
     async fn outdated(
         &self,
         reader: &Arc<dyn Reader>,
@@ -287,11 +292,11 @@ impl Projector {
         rows_of: i32,
     ) -> Result<Turn, Fault> {
         let (name, version) = (reader.name(), i32::from(reader.version()));
-        let whose = tenant.to_owned();
+        let owned_tenant = tenant.to_owned();
         match reader.on_new_version() {
             NewVersion::GoOn => {
                 self.call(move |connection| async move {
-                    projections::go_on(&connection, &whose, name, version).await
+                    projections::go_on(&connection, &owned_tenant, name, version).await
                 })
                 .await?;
                 return Ok(Turn::More);
@@ -303,7 +308,7 @@ impl Projector {
                     RunKind::Rebuild
                 };
                 let by = format!("version {version}");
-                let (tenant, projection) = (whose, name.to_owned());
+                let (tenant, projection) = (owned_tenant, name.to_owned());
                 let version = Some(version);
                 let request = Request {
                     tenant,
@@ -325,15 +330,17 @@ impl Projector {
                 tracing::warn!(
                     projection = name,
                     tenant,
-                    "the rows are those of version {rows_of}, this build has version {version}: it leaves them alone until `durable projections rebuild {name} --tenant {tenant}` is asked for"
+                    "the rows are those of version {rows_of}, this build has version {version}: to update them, run `durable projections rebuild {name} --tenant {tenant}`"
                 );
-                self.offer(vec![(name, version)], Some(whose)).await?;
+                self.offer(vec![(name, version)], Some(owned_tenant))
+                    .await?;
             }
         }
         Ok(Turn::Wait(LONG_PAUSE))
     }
 
-    /// What this build offers to rebuild is told once as it starts, and again where it is met.
+    /// Records all rebuilds that this build offers. Called once at the start; `outdated` records
+    /// each again when it meets one.
     pub(crate) async fn offer_all(&self) -> Result<(), Fault> {
         let offering = self
             .readers
@@ -375,7 +382,7 @@ impl Projector {
                     projection = reader.name(),
                     tenant,
                     error = message,
-                    "a batch waits for a lock"
+                    "a batch met a locked row, trying again"
                 );
                 return Ok(Turn::Wait(OUTAGE_PAUSE));
             }
@@ -386,7 +393,7 @@ impl Projector {
                     tenant,
                     error = message,
                     limit,
-                    "a batch is made smaller"
+                    "a batch met an outage; the next one is smaller"
                 );
                 return Ok(Turn::More);
             }
@@ -411,7 +418,7 @@ impl Projector {
             Poison::Park => Fate::Park,
             Poison::Halt => Fate::Halt,
         };
-        let (whose, name, old) = (tenant.to_owned(), reader.name(), opened.position);
+        let (owned_tenant, name, old) = (tenant.to_owned(), reader.name(), opened.position);
         let version = i32::from(reader.version());
         tracing::warn!(
             projection = name,
@@ -422,7 +429,15 @@ impl Projector {
         );
         metrics::counter!("durable_projection_failures_total", "projection" => name).increment(1);
         self.call(move |connection| async move {
-            projections::fail(&connection, (&whose, name), old, &message, fate, version).await
+            projections::fail(
+                &connection,
+                (&owned_tenant, name),
+                old,
+                &message,
+                fate,
+                version,
+            )
+            .await
         })
         .await?;
         Ok(match fate {
@@ -432,7 +447,7 @@ impl Projector {
         })
     }
 
-    /// A parked event, once more, by itself.
+    /// Applies a parked event again, by itself.
     pub(crate) async fn redrive(
         &self,
         reader: &Arc<dyn Reader>,
@@ -471,7 +486,7 @@ impl Projector {
             tx: &mut tx,
         };
         let gone = || Trouble::Failed {
-            message: "it is no longer in the log".into(),
+            message: "the event is no longer in the log".into(),
             fatal: true,
         };
         let applied = match opened.events.is_empty() {
@@ -505,15 +520,16 @@ impl Projector {
             position,
             "a parked event could not be applied: {message}"
         );
-        let (whose, name) = (tenant.to_owned(), reader.name());
+        let (owned_tenant, name) = (tenant.to_owned(), reader.name());
         self.call(move |connection| async move {
-            projections::redrive_failed(&connection, (&whose, name, position), &message).await
+            projections::redrive_failed(&connection, (&owned_tenant, name, position), &message)
+                .await
         })
         .await
         .map(|()| Turn::Idle)
     }
 
-    /// Resolves the failure and commits, unless the event is not parked any more.
+    /// Marks the failure as resolved and commits, unless the event is not parked any more.
     async fn close_redrive(&self, mut tx: Tx, key: (&str, &str, i64)) -> Result<(), Trouble> {
         match projections::redriven(&mut tx, &self.target, key).await {
             Ok(parked) => tx
@@ -540,23 +556,29 @@ impl Projector {
     }
 }
 
-/// Roll back what user code left, so that its locks are gone when we go on; what does not answer is closed, not handed on.
+/// Rolls back the transaction of user code, so that its locks are released before the engine
+/// continues. If the server does not answer in time, the connection is closed and not used again.
 pub(crate) async fn undo(tx: Tx) {
-    drop(tokio::time::timeout(UNDO_PATIENCE, tx.finish("rollback")).await);
+    drop(tokio::time::timeout(UNDO_TIMEOUT, tx.finish("rollback")).await);
 }
 
-/// A smaller batch, after one of this many events met an outage.
+/// Returns the limit of the next batch after a batch of this many events met an outage.
 pub(crate) fn shrunk(limit: i32, events: usize) -> i32 {
     (limit.min(i32::try_from(events).unwrap_or(i32::MAX)) / SHRINK).max(1)
 }
 
-/// A transaction that came to nothing before user code ran in it.
+/// Handles a transaction that failed before user code ran in it.
 fn lost(projection: &str, tenant: &str, fault: &Fault) -> Turn {
     let error = fault.message();
     if let Fault::Refused { .. } = fault {
         tracing::warn!(projection, tenant, error, "a batch could not begin");
         return Turn::Wait(REFUSED_PAUSE);
     }
-    tracing::debug!(projection, tenant, error, "a batch was lost");
+    tracing::debug!(
+        projection,
+        tenant,
+        error,
+        "a batch could not begin, trying again"
+    );
     Turn::Wait(OUTAGE_PAUSE)
 }

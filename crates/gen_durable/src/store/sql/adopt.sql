@@ -1,8 +1,9 @@
--- called by: store::lease::adopt     index: instances_held, one probe for each holder; workers_pkey
--- locks: nothing that exists
--- A claim can be committed after its worker was buried (the statement was under way while the process slept). If that
--- process then dies, no worker's row leads to what it claimed. Such a holder gets a row again, with a lease that it
--- renews if it lives; if it does not, the reaper finds it.
+-- called by: store::lease::adopt     index: instances_held, one probe per holder; workers_pkey
+-- locks: no existing rows
+-- Inserts a worker row for every holder of claims that has none, and returns the ids. A claim can
+-- be committed after its worker's row was deleted (the statement was under way while the process
+-- was suspended). If that process then crashes, no worker row refers to its claims. The inserted
+-- row has a lease that a live process renews; if the process has crashed, the reaper finds the row.
 with recursive holder(id) as (
     (select i.locked_by from gen_durable.instances i
      where i.locked_by is not null

@@ -1,7 +1,8 @@
 -- called by: store::events::append     index: event_heads_pkey, events_log, events_unplaced, event_looks_pkey
--- locks: the heads of the tenants' logs, in the order of tenants, until the commit, each for at most the lock timeout given last
--- The first row sets, for this transaction alone, how long each lock may be waited for, and that what was answered is durable. The
--- function runs for that row, so after it.
+-- locks: the log heads of the tenants, in tenant order, until the commit, each for at most the lock
+-- timeout $9
+-- The first row sets the lock timeout, and synchronous_commit if it is off, for this transaction
+-- only. The function is called for that row, so after these settings.
 with bounded as materialized (
     select set_config('lock_timeout', $9, true),
         case when current_setting('synchronous_commit') = 'off' then set_config('synchronous_commit', 'on', true) end

@@ -1,7 +1,8 @@
 -- called by: store::timer::attention     index: instances_blocked, timers_due, instances_deadlines, schedules_pkey
 -- locks: nothing
--- What a person should see to: lanes that stand still, what is overdue by more than $1 seconds, schedules that are paused, that
--- nobody registers, or whose last occurrence could not be started. Each counted up to a bound.
+-- Counts what an operator should handle: blocked lanes; timers and deadlines that are overdue by
+-- more than $1 seconds; schedules that are paused; and schedules that no live worker registers or
+-- that could not start their last occurrence. Each count has an upper bound.
 select
     (select count(*) from (
         select from gen_durable.instances i where i.in_lane and i.status = 'failed' limit 10001) blocked),

@@ -1,6 +1,8 @@
 -- called by: store::audit::begin     index: audit_pkey
--- locks: a few of the oldest records, skipping what is held
--- Of the ten oldest, those go that are too many or too old: two for each that comes would be enough.
+-- locks: the row that it inserts, and up to ten of the oldest rows, skipping rows that another
+-- transaction holds
+-- Inserts an audit row and deletes those of the ten oldest that exceed the maximum number ($6) or
+-- age ($7). Two deletions per insertion would be enough to keep the bound.
 with made as (
     insert into gen_durable.audit (who, place, via, act, subject) values ($1, $2, $3, $4, $5) returning id
 ),

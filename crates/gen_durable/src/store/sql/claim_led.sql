@@ -1,7 +1,9 @@
 -- called by: store::lease::claim_led     index: instances_pkey
--- locks: instances by id, in order, skipping what somebody holds: its end is about to be committed
--- What has run for a while in a lane that this worker leads is claimed as everything else is, so that it can be seen to run. The claim
--- that its worker knows stays good. Answers which need not be asked for again: claimed, or not its own any more.
+-- locks: instances by id, in order, skipping rows that another transaction holds: their step result
+-- is probably being committed
+-- Claims steps that have run for a while without a claim in lanes of this worker, so that they show
+-- as executing. The claim epoch stays, so the worker's claim remains valid. Returns the ids that
+-- need no further try: claimed, or no longer held by this worker.
 with free as materialized (
     select i.id, i.claim_epoch, i.status from gen_durable.instances i
     where i.id = any ($1)

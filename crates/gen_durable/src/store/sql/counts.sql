@@ -1,4 +1,4 @@
--- called by: store::inspect::Inspect::counts     index: none: it reads the table, for people
+-- called by: store::inspect::Inspect::counts     index: none: it reads the whole table, for operators
 -- locks: nothing
 select fsm, fsm_version, step, status::text, count(*)
 from gen_durable.instances

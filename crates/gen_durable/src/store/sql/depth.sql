@@ -1,7 +1,7 @@
 -- called by: store::queue::depth     index: instances_pick
 -- locks: nothing
--- Counted up to a bound: a gauge must not cost more the worse things are.
--- By the priorities in use, so that what is due later is not read.
+-- Counts due instances up to an upper bound: a gauge must not cost more when the backlog grows.
+-- Reads one range per priority in use, so that instances that are due later are not read.
 select count(*) from (
     select from unnest($2::smallint[]) as used(priority)
     cross join lateral (

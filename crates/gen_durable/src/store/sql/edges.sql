@@ -1,6 +1,7 @@
 -- called by: store::flow::Inspect::edges     index: transitions_pkey, backwards; instances_pkey
 -- locks: nothing
--- The ways that the newest instances went, as their stories tell: so many lines and no more.
+-- Returns the transitions of the newest instances with recorded history, from the newest $1 history
+-- rows.
 select looked.fsm, looked.outcome, looked.from_step, looked.to_step, count(*), avg(looked.took_seconds)::float8, max(looked.at)
 from (
     select t.outcome, t.from_step, t.to_step, t.took_seconds, t.at,

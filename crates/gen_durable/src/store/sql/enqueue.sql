@@ -1,7 +1,9 @@
 -- called by: store::enqueue     index: none (it inserts into instances_pkey and instances_pick)
--- locks: nothing that exists
--- An array may be empty where every value is the usual one. A due time in the past is now: a row must not appear behind where the pickers have already looked.
--- What was answered is durable, whatever the role or the database was set to.
+-- locks: no existing rows
+-- An array may be empty if every value is the default. A due time in the past becomes now: a row
+-- must not appear behind a watermark that pickers have already passed. Sets synchronous_commit for
+-- this transaction if it is off for the role or the database, so that an acknowledged row is
+-- durable.
 with durable as materialized (
     select case when current_setting('synchronous_commit') = 'off' then set_config('synchronous_commit', 'on', true) end
 )

@@ -1,8 +1,8 @@
--- called by: store::enqueue, where the transaction ends with it     index: instances_key; instances_lane, lanes_pkey
--- locks: the placer, if nobody holds it, and the lanes; waits for a transaction that is about to take the same key, for at most the
--- lock timeout given last
--- The first row sets, for this transaction alone, how long each lock may be waited for, and that what was answered is durable. The
--- function runs for that row, so after it.
+-- called by: store::enqueue, as a transaction of its own     index: instances_key; instances_lane, lanes_pkey
+-- locks: the placement lock, if it is free, and the lanes; waits for a transaction that has
+-- inserted the same key and not committed yet, for at most the lock timeout $2
+-- The first row sets the lock timeout, and synchronous_commit if it is off, for this transaction
+-- only. The function is called for that row, so after these settings.
 with bounded as materialized (
     select set_config('lock_timeout', $2, true),
         case when current_setting('synchronous_commit') = 'off' then set_config('synchronous_commit', 'on', true) end

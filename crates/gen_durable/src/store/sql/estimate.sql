@@ -1,4 +1,4 @@
--- called by: store::pulse::estimate     index: none: the catalogue's own numbers
+-- called by: store::pulse::estimate     index: none: it reads the statistics of the catalog
 -- locks: nothing
 select gen_durable.clock(), greatest(c.reltuples::bigint, pg_stat_get_live_tuples(c.oid), 0), pg_total_relation_size(c.oid), (select count(*) from gen_durable.workers w
     where w.lease_expires_at > statement_timestamp())

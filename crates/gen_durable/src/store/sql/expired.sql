@@ -1,11 +1,15 @@
--- called by: store::lease::expired     index: none (a row a process)
+-- called by: store::lease::expired     index: none (one row per process)
 -- locks: nothing
--- Workers whose lease ran out, once they have had the chance to renew it: an outage ends the lease of every worker. None for one
--- lease after a start of Postgres itself. Then either the asker's own lease has been good for one lease (it has been in contact
--- since before the lease of the expired worker ran out, or for as long after an outage); or, if the asker is younger, all workers together
--- have been in contact for one lease since the expired worker's lease ran out. So a fleet in which every process dies before it is one lease
--- old reaps all the same: rows of crashed workers stay until they are reaped, and say when each was in contact. A contact
--- counts for a sixth of a lease more. A worker with a longer lease than the asker's says nothing: an outage may hide in it.
+-- Returns workers with an expired lease, once they have had the chance to renew it: an outage ends
+-- the lease of every worker. Returns none until Postgres itself has run for one lease. After that,
+-- one of two conditions must hold. Either the asking worker's own lease has been valid without a
+-- gap for one lease: it has then been in contact since before the other lease ended, or for as long
+-- after an outage. Or, if the asking worker is younger, all workers together have been in contact
+-- for one lease since the expired worker's lease ended. So a fleet in which every process crashes
+-- before it is one lease old still reaps: the rows of crashed workers stay until they are reaped,
+-- and record when each was in contact. A contact counts for a sixth of a lease beyond its last
+-- renewal. Workers with a longer lease than the asking worker are ignored, because an outage may be
+-- hidden in it.
 with me as materialized (
     select w.started_at from gen_durable.workers w
     where w.id = $2::text::uuid and w.lease_expires_at >= statement_timestamp()

@@ -1,7 +1,8 @@
--- called by: store::pulse::finished     index: instances_finished, backwards (a loose scan over queues and ends)
+-- called by: store::pulse::finished     index: instances_finished, backwards (a loose scan over queues and statuses)
 -- locks: nothing
--- What has settled of late, by second, machine and end, with how long it took as a class of a histogram: four classes for each
--- doubling of a millisecond. Bounded: a busy second is sampled, never waited for.
+-- Counts recently settled instances by second, machine and status, and by duration as a histogram
+-- bucket: four buckets per doubling of a millisecond. The number of rows read is bounded: a busy
+-- second is sampled.
 with recursive ranges(queue, status) as (
     (select i.queue, i.status from gen_durable.instances i
      where i.finished_at is not null order by i.queue desc, i.status desc limit 1)

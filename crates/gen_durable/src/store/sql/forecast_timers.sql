@@ -1,7 +1,8 @@
 -- called by: store::timer::forecast     index: instances_deadlines, timers_due, instances_pick (a loose scan over queues and priorities)
 -- locks: nothing
--- How many fall due in each of $2 parts of the next $1 seconds, by kind; of each kind in each part counted up to $3 (of timers:
--- of both kinds together), so that a full hour costs no more than that.
+-- Counts what becomes due in each of $2 equal parts of the next $1 seconds, by kind. Each count has
+-- the upper bound $3 (repeating timers and schedules share one bound), so that a busy hour costs no
+-- more than that.
 with recursive used(queue, priority, place) as (
     (select i.queue, i.priority, 1 from gen_durable.instances i
      where i.status = 'runnable' and i.crash_count < 2 and not i.held_back order by i.queue, i.priority limit 1)

@@ -1,5 +1,7 @@
 -- called by: store::pick::give_back     index: instances_pkey
--- locks: instances by id, in order, skipping what somebody holds: one row of many must not keep the others
+-- locks: instances by id, in order, skipping rows that another transaction holds, so that one
+-- locked row does not block the others
+-- Releases claims without counting an attempt.
 with held as materialized (
     select i.id
     from unnest($1::bigint[], $2::bigint[]) as claim(id, epoch)
@@ -10,10 +12,10 @@ with held as materialized (
 update gen_durable.instances i
 set status = 'runnable', claim_epoch = i.claim_epoch + 1, locked_by = null, lease_expires_at = null,
     eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock(),
-    -- One that was queued had no turn under its key, and waits for it.
+    -- A queued instance was not the partition holder, so it waits for the partition.
     held_back = i.status = 'queued' and i.partition_key is not null,
     arrival = case when i.status = 'queued' and i.partition_key is not null then nextval('gen_durable.arrivals') else i.arrival end
 from held
--- In a lane that we lead it is still queued, and ours all the same.
+-- In a lane of this worker, the head is still queued although this worker runs it.
 where i.id = held.id and i.status in ('executing', 'queued')
 returning i.id

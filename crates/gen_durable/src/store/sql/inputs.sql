@@ -1,7 +1,8 @@
 -- called by: store::resolve::inputs     index: instances_pkey, signals_inbox, instances_children
--- locks: nothing: the claims are ours, and the commits are known to be over before this takes its snapshot
--- Returns the inbox and the children of instances that run ahead after a commit whose answer was lost. An instance whose claim
--- was lost in the meantime (by a cancel, say) is left out.
+-- locks: nothing: this worker holds the claims, and the commits are known to be over before this
+-- statement takes its snapshot
+-- Returns the inbox and the children of instances that run ahead, after the answer to their commit
+-- was lost. Leaves out an instance if its claim was lost in the meantime (for example by a cancel).
 select i.id, gen_durable.inbox_of(i.id),
     case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end
 from unnest($1::bigint[], $2::bigint[], $3::bigint[]) as claim(id, epoch, seq)

@@ -1,3 +1,3 @@
 -- called by: store::lab::set_clock     index: none (one row)
--- locks: that row
+-- locks: the clock's row
 update gen_durable.lab_clock set now = $1

@@ -1,5 +1,6 @@
 -- called by: store::lab::make_roles     index: none
--- locks: the catalogue rows of the roles; two labs that make them at once: the second finds them there
+-- locks: the catalog rows of the roles; if two labs create them at the same time, the second finds
+-- them
 do $$
 declare wanted text;
 begin

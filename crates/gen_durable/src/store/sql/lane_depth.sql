@@ -1,7 +1,7 @@
 -- called by: store::lane::depth     index: lanes_pkey, instances_lane, instances_blocked
 -- locks: nothing
--- How many stand in lanes, and how many lanes stand still; each counted up to a bound, over at most so many lanes: a gauge must
--- not cost more the worse things are.
+-- Counts the instances in lanes, and the blocked lanes. Each count has an upper bound, and a
+-- bounded number of lanes is read: a gauge must not cost more when the backlog grows.
 select
     (select count(*) from (
         select from (select * from gen_durable.lanes limit 10001) l

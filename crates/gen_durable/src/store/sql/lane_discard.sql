@@ -1,7 +1,8 @@
 -- called by: store::lane::discard     index: instances_blocked, instances_pkey, lanes_pkey
 -- locks: the head of the lane, if it failed and blocks it; then the lane
--- It is cancelled and leaves its lane; the next pick lets the lane go on. Its parent was told when it failed. Locked before
--- the number is drawn: see `pick`.
+-- Cancels the failed head, which leaves its lane; the next pick promotes its successor. The parent
+-- was notified when the head failed. The row is locked before the arrival number is drawn: see
+-- `pick`.
 with held as materialized (
     select i.id from gen_durable.instances i
     where i.tenant = $1 and i.lane_key = $2 and i.in_lane and i.status = 'failed'

@@ -1,6 +1,8 @@
 -- called by: store::lane::retry     index: instances_blocked, instances_pkey, instances_key
--- locks: the head of the lane, if it failed and blocks it; waits for a transaction that is about to take its key
--- It runs again where it stands, as `retry.sql` says, and keeps its place. Locked before a number is drawn: see `pick`.
+-- locks: the head of the lane, if it failed and blocks it; waits for a transaction that has
+-- inserted its key and not committed yet
+-- Runs the failed head again at its step, as `retry.sql` does, and keeps its lane position. The row
+-- is locked before an arrival number is drawn: see `pick`.
 with held as materialized (
     select i.id from gen_durable.instances i
     where i.tenant = $1 and i.lane_key = $2 and i.in_lane and i.status = 'failed'

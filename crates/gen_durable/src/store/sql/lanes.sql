@@ -1,9 +1,11 @@
 -- called by: store::turns::lanes     index: lanes_pkey, instances_lane, instances_blocked, instances_arrivals
 -- locks: nothing
--- A page of the lanes that somebody stands in, by tenant and key, after ($4, $5). From the lanes' own rows, since a floor says
--- where to begin to look: neither a long lane nor all that was in it before costs more than its head. Those that nobody has
--- placed yet are found among the first 10,001 arrivals. With $3 only lanes that stand still. Depths are counted up to 10,001.
--- With $7 only keys that begin so; with ($8, $9) only up to that lane, so that who asks for a prefix does not read them all.
+-- Returns a page of the lanes that have instances, by tenant and key, after ($4, $5). It starts
+-- from the rows of `lanes`, because the floor of a lane says where its live positions begin:
+-- neither a long lane nor its former instances cost more than its head. Lanes with instances that
+-- only wait for placement are found among the first 10,001 arrival numbers. With $3 it returns only
+-- blocked lanes. Depths are counted up to 10,001. With $7 it returns only keys with this prefix;
+-- with ($8, $9) it ends at that lane, so that a search by prefix does not read all lanes.
 with placed as materialized (
     (select l.tenant, l.key
      from gen_durable.lanes l

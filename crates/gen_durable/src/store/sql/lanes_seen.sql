@@ -1,7 +1,7 @@
 -- called by: store::turns::page     index: lanes_pkey
 -- locks: nothing
--- How far a page of lanes has looked that looks at $5 of them: the last of these, by tenant and key, after ($2, $3). With $4 the
--- lanes that stand still are what is looked at. None: it has looked at all of them.
+-- Returns the end of a page that examines $5 lanes after ($2, $3), by tenant and key: the last of
+-- them. With $4 it counts only blocked lanes. No row means that the page reaches the end.
 (select l.tenant, l.key from gen_durable.lanes l
  where not $4 and (l.tenant, l.key) > ($2, $3) and ($1::text is null or l.tenant = $1)
  order by l.tenant, l.key offset $5 - 1 limit 1)

@@ -1,9 +1,10 @@
 -- called by: store::timer::list     index: instances_deadlines, timers_due, instances_pick (a loose scan over queues and priorities)
 -- locks: nothing
--- Everything that falls due, the next first, after the place ($3, $4): at that time, a number that is twice an instance's id, or
--- twice a timer's and one. With $2 only what is overdue, with $5 only what is still to come. A schedule that no live worker
--- registers is here as well, and says so. What waits for its turn under a partition key is not: it is not only time that it
--- waits for.
+-- Returns everything that becomes due, the next first, after the cursor ($3, $4): a due time, and a
+-- number that is twice the id of an instance, or twice the id of a timer plus one. With $2 it
+-- returns only what is overdue, with $5 only what is not due yet. Includes schedules that no live
+-- worker registers, and marks them. Leaves out instances that wait for their partition, because
+-- they do not wait only for a time.
 with recursive used(queue, priority, nth) as (
     (select i.queue, i.priority, 1 from gen_durable.instances i
      where not $2 and i.status = 'runnable' and i.crash_count < 2 and not i.held_back order by i.queue, i.priority limit 1)

@@ -1,6 +1,6 @@
 -- called by: store::settle::lock     index: instances_pkey
--- locks: instances FOR NO KEY UPDATE by id, skipping what another transaction has locked
--- Returns the rows that were skipped. A row that is gone is not among them.
+-- locks: instances FOR NO KEY UPDATE by id, skipping rows that another transaction holds
+-- Returns the ids of the skipped rows. Deleted rows are not among them.
 with free as materialized (
     select id from gen_durable.instances where id = any ($1) order by id for no key update skip locked
 )

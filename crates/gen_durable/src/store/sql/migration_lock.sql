@@ -1,3 +1,3 @@
 -- called by: store::migrate::under_lock     index: none
--- locks: an advisory lock of this schema's name, until the transaction ends
+-- locks: an advisory lock on the name of this schema, until the transaction ends
 select pg_advisory_xact_lock(hashtextextended('gen_durable migration of ' || $1, 0))

@@ -1,7 +1,7 @@
 -- called by: store::turns::partitions     index: instances_turn, instances_waiting (a loose scan over the keys)
 -- locks: nothing
--- A page of the partition keys under which somebody has the turn or waits for it, by tenant and key, after ($3, $4). Who waits
--- is counted up to 10,001.
+-- Returns a page of the partition keys that have a holder or waiting instances, by tenant and key,
+-- after ($3, $4). Waiting instances are counted up to 10,001.
 with recursive waiting(tenant, key, place) as (
     (select i.tenant, i.partition_key, 1
      from gen_durable.instances i

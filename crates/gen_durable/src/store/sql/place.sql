@@ -1,3 +1,4 @@
 -- called by: store::lane::place     index: instances_arrivals, instances_lane, instances_pkey, lanes_pkey
--- locks: the placer; then arrivals, lanes and heads, skipping what somebody holds
+-- locks: the placement lock; then instances that wait for placement, lanes and heads, skipping rows
+-- that another transaction holds
 select gen_durable.place(0, 1000)

@@ -1,6 +1,8 @@
--- called by: store::projections::offer     index: projections_pkey if a tenant is given; else all scopes, once for each start of an engine
--- locks: the scopes' rows, skipping those that somebody works on: it is told again when one is met
--- Rows of an older version that a newer build leaves alone: so that people see that a rebuild is due.
+-- called by: store::projections::offer     index: projections_pkey if a tenant is given; otherwise all scopes, once per start of an engine
+-- locks: the rows of the scopes, skipping rows that another transaction holds: the offer is
+-- recorded again when such a scope is opened
+-- Records that rows of an older version exist that a newer build does not change by itself, so that
+-- operators see that a rebuild is due.
 with old as materialized (
     select p.tenant, p.projection, w.version
     from unnest($1::text[], $2::int[]) as w(projection, version)

@@ -1,8 +1,10 @@
 -- called by: store::inspect::Inspect::queues     index: instances_pick (a loose scan over the queues), instances_suspects, instances_held, instances_lane, instances_waiting, instances_arrivals
 -- locks: nothing
--- Suspects are in an index of their own, and few: a queue that holds nothing else is a queue with work all the same.
--- What waits in lanes and for turns is counted up to a bound, over all queues together; in the order of their indexes, or the planner
--- would take what is found soonest in a table of which half waits, and wade through the other half.
+-- Suspects have an index of their own and are few: a queue that has only suspects has work too.
+-- Instances that wait in lanes or for partitions are counted up to a bound, over all queues
+-- together. The ORDER BY clauses select the indexes: without them, if half of the table waits, the
+-- planner expects a sequential scan to reach its limit soon, and that scan reads the other half as
+-- well.
 with recursive used(queue) as (
     (select queue from gen_durable.instances where status = 'runnable' and crash_count < 2 and not held_back order by queue limit 1)
     union all
@@ -29,7 +31,7 @@ waiting as materialized (
         (select i.queue, i.status, i.held_back from gen_durable.instances i where i.held_back
          order by i.tenant, i.partition_key, i.priority, i.eligible_at, i.id limit 10001)
         union all
-        -- What no pick has given a place in its lane yet.
+        -- Instances that wait for placement in their lane.
         (select a.queue, a.status, a.held_back
          from (select i.queue, i.status, i.held_back, i.in_lane from gen_durable.instances i
                where i.arrival is not null order by i.arrival limit 10001) a

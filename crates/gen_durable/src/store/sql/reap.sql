@@ -1,16 +1,21 @@
 -- called by: store::lease::reap     index: workers_pkey, instances_held, instances_pkey; lanes_led, instances_lane
--- locks: the expired worker's row first (so that it cannot renew meanwhile), then instances by id, skipping what another transaction
--- holds; then the lanes that the worker led, skipping those that are held
--- A death counts (attempt + 1, crash_count + 1) for a row that no worker has died with since its last commit, whether its step
--- had begun or not. From then on `begin_step` records the beginning of its step, and a death counts only if the step had begun under this
--- claim: a row that was claimed ahead returns as it was. At $3 deaths the row is set aside as stuck: it is not failed, its handler is
--- not called, its parent is not told, it keeps its lane, and only an operator's retry brings it back.
+-- locks: the expired worker's row first (so that it cannot renew its lease meanwhile), then
+-- instances by id, then the lanes of the worker, in both cases skipping rows that another
+-- transaction holds
+-- Makes the claimed rows of an expired worker runnable again. The crash counts (attempt + 1,
+-- crash_count + 1) for a row that no crashed worker has held since its last commit, whether its
+-- step had begun or not. From then on `begin_step` records the start of its step, and a crash
+-- counts only if the step had begun under this claim: a row that was only claimed ahead returns
+-- unchanged. At $3 crashes the row is set aside as stuck: it is not failed, its handler is not
+-- called, its parent is not notified, it keeps its lane, and only an operator's retry makes it
+-- runnable again.
 with dead as materialized (
     select w.id, w.host || '/' || w.pid as name from gen_durable.workers w
     where w.id = $1::text::uuid and w.lease_expires_at < statement_timestamp()
     for update
 ),
--- What counts is judged by the locked version of a row: a step that began after this statement's snapshot has begun.
+-- The locked version of a row decides whether the crash counts, so a step that began after this
+-- statement's snapshot counts as begun.
 held as materialized (
     select i.id, i.crash_count = 0 or i.begun_epoch is not distinct from i.claim_epoch as counts
     from gen_durable.instances i
@@ -19,7 +24,8 @@ held as materialized (
     limit $2
     for no key update skip locked
 ),
--- What it ran in lanes that it led. One whose end it is about to commit is left for the next time: then another is at the head.
+-- The heads that the worker ran in its lanes without a claim. If the result of a head is being
+-- committed, the row is skipped and handled by the next call: another instance is then at the head.
 led as materialized (
     select h.* from dead cross join lateral gen_durable.led_heads(dead.id, '', '', 10000) h
 ),
@@ -41,8 +47,9 @@ reaped as (
         eligible_at = greatest(i.eligible_at, gen_durable.clock()),
         last_error = case when blame.counts and i.crash_count + 1 >= $3
                           then 'its worker died ' || (i.crash_count + 1) || ' times while it ran' else i.last_error end,
-        -- Back to runnable it keeps its lane and its turn under its key; one that was queued had no turn, and waits for it. A stuck
-        -- one leaves the turn to the next, by its number of arrival.
+        -- A runnable row keeps its lane and stays the partition holder. A row that was queued was
+        -- not the holder, so it waits for the partition. A stuck row frees the partition: placement
+        -- finds its arrival number and lets the next instance run.
         held_back = i.status = 'queued' and i.partition_key is not null and not (blame.counts and i.crash_count + 1 >= $3),
         arrival = case when i.partition_key is not null and (i.status = 'queued' or blame.counts and i.crash_count + 1 >= $3)
                        then nextval('gen_durable.arrivals') else i.arrival end,
@@ -51,12 +58,13 @@ reaped as (
     where i.id = blame.id
     returning i.id, i.fsm, i.step, i.attempt - blame.counts::int as attempt, i.status = 'stuck' as is_stuck, i.last_error, blame.counts
 ),
--- The lanes that it led. One that another transaction holds is passed over: a caller may have cancelled the head that another
--- worker runs there by now, and a lead that is left over means nothing as long as the head is not queued.
+-- The lanes of the worker. A lane that another transaction holds is skipped: a caller may be
+-- cancelling a head that another worker runs there by now. A stale lane worker has no effect while
+-- the head is not queued.
 left_over as materialized (
     select l.tenant, l.key from led
     join gen_durable.lanes l on l.tenant = led.tenant and l.key = led.key
-    -- Another worker may have come to lead it, and runs the head there.
+    -- Another worker may be the lane worker by now, and run the head there.
     where coalesce(l.led_by, '00000000-0000-0000-0000-000000000000') = (select id from dead)
       and (led.id is null or led.id in (select id from reaped)
            or led.status <> 'queued' and led.locked_by is distinct from (select id from dead))
@@ -68,7 +76,7 @@ unled as (
     from left_over free
     where l.tenant = free.tenant and l.key = free.key
 ),
--- The story of the deaths that count, when all rows are written.
+-- Add history rows for the crashes that count, after all rows are written.
 told as materialized (
     select gen_durable.tell(together.ids, 'reap', (select name from dead))
     from (select array_agg(reaped.id) as ids from reaped where reaped.counts) together

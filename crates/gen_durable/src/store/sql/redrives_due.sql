@@ -1,6 +1,7 @@
 -- called by: store::projections::redrives     index: projection_failures_redrive, projections_pkey, projection_runs_open
 -- locks: nothing
--- Without those that project_open would block: the cursor is before the event, or a run is open.
+-- Leaves out redrives that project_open would block: the cursor is before the event, or a run is
+-- open.
 select f.tenant, f.projection, f.position
 from gen_durable.projection_failures f
 join gen_durable.projections p on p.tenant = f.tenant and p.projection = f.projection and p.position >= f.position

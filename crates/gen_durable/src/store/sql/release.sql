@@ -1,7 +1,8 @@
 -- called by: store::lease::release     index: instances_pkey, lanes_pkey
--- locks: instances by id, in order, skipping what another transaction holds; then the lanes that they had
--- Steps that have ended after their instance was cancelled, by the claim that they had: a cancel raises the epoch by one. Returns
--- those that another transaction holds, which are to be asked for again, and those that were released.
+-- locks: instances by id, in order, skipping rows that another transaction holds; then their lanes
+-- Releases the lanes and partition keys of cancelled instances after their steps have ended. A row
+-- is identified by the claim that the step had: the cancel raised its epoch by one. Returns the
+-- rows that another transaction holds, for another try, and the rows that were released.
 with mine as materialized (
     select i.id from unnest($1::bigint[], $2::bigint[]) as claim(id, epoch)
     join gen_durable.instances i on i.id = claim.id and i.claim_epoch = claim.epoch + 1

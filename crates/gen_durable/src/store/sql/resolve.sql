@@ -1,6 +1,7 @@
 -- called by: store::resolve::resolve     index: instances_pkey
--- locks: instances FOR NO KEY UPDATE by id, skipping what is held: the backend that we lost may still be committing, or a
--- caller's transaction holds the row. Such a row is answered without a claim, and asked for again.
+-- locks: instances FOR NO KEY UPDATE by id, skipping rows that another transaction holds: the
+-- backend of the lost connection may still be committing, or a caller's transaction holds the row.
+-- A skipped row is returned without a claim, and is read again later.
 with free as materialized (
     select id, claim_epoch, step_seq from gen_durable.instances where id = any ($1) order by id
     for no key update skip locked

@@ -1,6 +1,7 @@
 -- called by: store::lease::retire     index: workers_pkey, instances_held; lanes_led, instances_lane
 -- locks: this worker's row
--- A worker that still holds something keeps its row: the reaper finds what it held by it.
+-- Deletes the row of a stopping worker. If the worker still holds claims, the row stays, so that
+-- the reaper finds them by it.
 delete from gen_durable.workers w
 where w.id = $1::text::uuid
   and not exists (select from gen_durable.instances i where i.locked_by = w.id)

@@ -1,13 +1,16 @@
 -- called by: store::operate::retry     index: instances_pkey, instances_key
--- locks: the instance's row; waits for a transaction that is about to take its key
--- From its own step it is the same visit, so the idempotency key stays; another step is entered anew. One that has settled
--- was counted off at its parent and counts for no join again; a stuck one never was, and still does. One
--- that has left its lane stands in it again as the last; one that blocks its lane goes on where it is. Locked before a number
--- is drawn: see `pick`.
+-- locks: the instance's row; waits for a transaction that has inserted its key and not committed
+-- yet
+-- Runs a failed, cancelled or stuck instance again. A retry of its current step is the same entry
+-- of the step, so the idempotency key stays; with $2 another step is entered. A settled child was
+-- already counted at its parent's join and does not count again; a stuck child was not counted, and
+-- still counts. An instance that has left its lane is appended to the lane; an instance that blocks
+-- its lane runs at its position. The row is locked before an arrival number is drawn: see `pick`.
 with stood as materialized (
     select i.id, i.step from gen_durable.instances i
     where i.id = $1 and i.status in ('failed', 'cancelled', 'stuck')
-      -- Not while the step runs on that it was cancelled in: two would run at once.
+      -- Not while the cancelled step still runs: two steps of the instance would run at the same
+      -- time.
       and i.locked_by is null
     for no key update
 ),

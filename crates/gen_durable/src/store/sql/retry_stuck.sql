@@ -1,8 +1,9 @@
 -- called by: store::queue::retry_stuck     index: instances_aside, instances_pkey
--- locks: instances by id, skipping what is held
--- One page of stuck rows by id: those that this build knows and has not failed to decode become runnable. A row that was set aside
--- because its processes died (crash_count > 0) is an operator's to retry. Returns the last id of the page (null: there are no more),
--- and how many were retried.
+-- locks: instances by id, skipping rows that another transaction holds
+-- Reads one page of stuck rows by id. Rows at steps that this build knows become runnable, except
+-- those that this process has failed to decode ($4). A row that was set aside because its workers
+-- crashed (crash_count > 0) is left to an operator. Returns the last id of the page (null if there
+-- are no more), and how many rows were retried.
 with page as materialized (
     select i.id, i.crash_count, gen_durable._knows_step($1::text[], i.fsm, i.fsm_version, i.step) as known
     from gen_durable.instances i

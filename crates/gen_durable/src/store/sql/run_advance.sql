@@ -1,6 +1,7 @@
 -- called by: store::runs::advance     index: projection_runs_pkey, projection_failures_pkey
--- locks: the run's row, then the failures'
--- Moves the run from where it was found, or not at all. Events that a replay has applied ($7) are not parked any more.
+-- locks: the run's row, then the rows of the failures
+-- Advances the run only if it is still at the position where it was found. Parked events that a
+-- replay has applied ($7) are marked as resolved.
 with advanced as (
     update gen_durable.projection_runs r
     set position = $3, applied = $4, owner = $5::text::uuid, owned_until = statement_timestamp() + make_interval(secs => $6),

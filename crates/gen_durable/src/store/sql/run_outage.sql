@@ -1,6 +1,7 @@
 -- called by: store::runs::outage     index: projection_runs_pkey
 -- locks: the run's row
--- Counts a try that the server cancelled, or whose connection broke. Answers how many there were in a row.
+-- Counts a batch that the server cancelled or that lost its connection. Returns the number of such
+-- batches in a row.
 update gen_durable.projection_runs r
 set attempts = r.attempts + 1, error = $2, updated_at = gen_durable.clock()
 where r.id = $1 and r.finished_at is null

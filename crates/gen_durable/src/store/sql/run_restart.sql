@@ -1,6 +1,7 @@
 -- called by: store::runs::restart     index: projection_runs_pkey, projections_pkey
--- locks: the scope's row and the run's, which the transaction holds already
--- The rows are cleared: from here on live rebuilds them, up to where they were as a replay.
+-- locks: the rows of the scope and of the run, which this transaction already holds
+-- Starts a rebuild in place after the rows were cleared: live batches write them again, and count
+-- as a replay up to the former position.
 with run as materialized (
     select r.id, r.tenant, r.projection from gen_durable.projection_runs r where r.id = $1 and r.status = 'running'
 ),

@@ -1,6 +1,7 @@
 -- called by: store::search::page     index: instances_pkey, backwards
 -- locks: nothing
--- It looks at so many rows and no more, whatever is asked for: a search among millions has a price that is known before.
+-- Reads at most $2 rows, whatever the filters are, so that a search among millions of rows has a
+-- known cost.
 select looked.id, looked.tenant, looked.fsm, looked.fsm_version, looked.step, looked.status::text, looked.queue, looked.priority,
     looked.attempt, looked.eligible_at, looked.inserted_at, looked.updated_at, looked.finished_at, looked.correlation_key,
     looked.parent_id, left(looked.last_error, 500), looked.awaits

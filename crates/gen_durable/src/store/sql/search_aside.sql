@@ -1,7 +1,7 @@
 -- called by: store::search::page, for a status that has an index     index: instances_aside, instances_held
 -- locks: nothing
--- The same bound. The order by status as well says which index it is: by id alone a planner may walk the primary key, past
--- everything that is done.
+-- Has the same bound as search.sql. The order by status selects the index: ordered by id alone, the
+-- planner may scan the primary key and read past all done instances.
 select looked.id, looked.tenant, looked.fsm, looked.fsm_version, looked.step, looked.status::text, looked.queue, looked.priority,
     looked.attempt, looked.eligible_at, looked.inserted_at, looked.updated_at, looked.finished_at, looked.correlation_key,
     looked.parent_id, left(looked.last_error, 500), looked.awaits

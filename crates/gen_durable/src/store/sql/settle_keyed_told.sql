@@ -1,6 +1,7 @@
--- called by: store::settle, for what has a lane or a partition key, if anything of it is told     index: as settle_keyed.sql; transitions_pkey
+-- called by: store::settle, for instances with a lane or a partition key, if the batch adds history     index: as settle_keyed.sql; transitions_pkey
 -- locks: as settle_keyed.sql
--- As settle_told.sql: a line for each ending that is told and was written.
+-- Also inserts history rows, as settle_told.sql does: one per committed result with recorded
+-- history.
 with written as materialized (
     select * from gen_durable.settle_keyed($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $20, $21, $22::text::uuid, $23, $24)
 ),

@@ -1,7 +1,8 @@
--- called by: store::settle::{settle, settle_within}, if anything of the batch is told     index: as settle.sql; transitions_pkey
+-- called by: store::settle::{settle, settle_within}, if the batch adds history     index: as settle.sql; transitions_pkey
 -- locks: as settle.sql
--- A line for each ending that is told and was written: who lost his claim tells nothing. No table is read here but by the
--- functions, which pin their own plans. An ending without a step that it came from is only there to have its story trimmed.
+-- Inserts one history row per committed result with recorded history. Results that the fence
+-- rejected leave none. Only the called functions read tables, and they pin their own plans. A
+-- result without `from_step` adds no row; it is listed only so that its history is trimmed.
 with written as materialized (
     select id, inbox, children from gen_durable.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 ),

@@ -1,7 +1,7 @@
 -- called by: store::signal::deliver, store::operate::deliver     index: instances_pkey or instances_key; signals_dedup
--- locks: the target's row, for at most the lock timeout given last
--- The first row sets, for this transaction alone, how long each lock may be waited for, and that what was answered is durable. The
--- function runs for that row, so after it.
+-- locks: the target's row, for at most the lock timeout $9
+-- The first row sets the lock timeout, and synchronous_commit if it is off, for this transaction
+-- only. The function is called for that row, so after these settings.
 with bounded as materialized (
     select set_config('lock_timeout', $9, true),
         case when current_setting('synchronous_commit') = 'off' then set_config('synchronous_commit', 'on', true) end

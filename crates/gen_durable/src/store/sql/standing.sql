@@ -1,7 +1,7 @@
 -- called by: store::pulse::standing     index: instances_pick, _suspects, _waiting, _held, _aside
 -- locks: nothing
--- How many stand where, of each status so many at most. What is done is not counted here: it does not stand anywhere. The
--- orders say which index it is.
+-- Counts instances by machine, step and status, at most $1 of each status. Done instances are not
+-- counted. The ORDER BY clauses select the indexes.
 select looked.fsm, looked.fsm_version, looked.step, looked.status::text, count(*)
 from (
     (select i.fsm, i.fsm_version, i.step, i.status from gen_durable.instances i

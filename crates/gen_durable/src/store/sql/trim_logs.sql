@@ -1,3 +1,4 @@
 -- called by: store::events::trim_logs     index: log_walks_pkey, events_log, projections_pkey, projections_by_name, projection_runs_open
--- locks: the walk's row, skipping it if another worker holds it; then the events that it deletes
+-- locks: the row of the walk, skipping it if another worker holds it; then the events that it
+-- deletes
 select * from gen_durable.trim_logs($1, $2, $3, $4, $5)

@@ -1,6 +1,7 @@
 -- called by: store::pulse::troubles     index: instances_aside
 -- locks: nothing
--- Errors of what has failed or is stuck, the newest so many of each, by machine, step and text.
+-- Groups the errors of failed and stuck instances by machine, step and text, from the newest $1 of
+-- each status.
 select looked.fsm, looked.step, looked.status::text, looked.error, count(*), min(looked.updated_at), max(looked.updated_at), max(looked.id)
 from (
     (select i.id, i.fsm, i.step, i.status, left(i.last_error, 400) as error, i.updated_at from gen_durable.instances i

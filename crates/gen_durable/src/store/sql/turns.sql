@@ -1,7 +1,8 @@
 -- called by: store::explain::turns     index: instances_pkey, lanes_pkey, instances_lane, instances_turn
 -- locks: nothing
--- Where some rows stand in their lanes: who has the lane, how many stand before it (all, while it has no place of its own);
--- how many wait behind one that failed and blocks; and who has the turn under its partition key. Counted up to 10,001.
+-- Returns the lane and partition state of some rows: the head of the lane; how many instances are
+-- before the row (all of them, if it has no lane position yet); how many wait behind a failed row
+-- that blocks its lane; and the partition holder. Counted up to 10,001.
 select i.id, head.id,
     case when i.status = 'queued' then (select count(*) from (
         select from gen_durable.instances a

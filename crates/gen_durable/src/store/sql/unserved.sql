@@ -1,6 +1,7 @@
--- called by: store::inspect::Inspect::unserved     index: none: it reads the table, for people
+-- called by: store::inspect::Inspect::unserved     index: none: it reads the whole table, for operators
 -- locks: nothing
--- The step is null where no live worker runs the machine and version at all.
+-- Counts live instances that no live worker can run. The step is null if no live worker runs the
+-- machine and version at all.
 with live as materialized (
     select i.fsm, i.fsm_version, i.step, count(*) as instances
     from gen_durable.instances i

@@ -1,4 +1,4 @@
--- called by: store::inspect::Inspect::workers     index: none (a row a process)
+-- called by: store::inspect::Inspect::workers     index: none (one row per process)
 -- locks: nothing
 select id::text, host, pid, queues, machines, started_at, lease_expires_at, lease_expires_at > statement_timestamp()
 from gen_durable.workers

@@ -1,4 +1,5 @@
-//! User code that panics, hangs, or fails with a text that no row can keep: one step fails, the engine goes on.
+//! User code that panics, hangs, or fails with a text that cannot be stored: one step fails, and
+//! the engine keeps running.
 
 use std::{sync::Mutex, time::Duration};
 
@@ -10,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::wire::stage::{LONG, Stage};
 
-/// Where the code is bad.
+/// The function that misbehaves.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq)]
 enum In {
     Nothing,
@@ -31,28 +32,28 @@ enum In {
 #[derive(Serialize, Deserialize, Debug)]
 struct Bad {
     at: In,
-    touchy: Touchy,
+    panicky: Panicky,
 }
 
-/// Panics when it is written or dropped, once it was told to.
+/// Panics when it is serialized or dropped, once a step has set the flag for it.
 #[derive(Debug, Default)]
-struct Touchy {
+struct Panicky {
     in_serialize: bool,
     in_drop: bool,
 }
 
-impl Serialize for Touchy {
+impl Serialize for Panicky {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         assert!(!self.in_serialize, "a Serialize that panics");
         serializer.serialize_unit()
     }
 }
-impl<'de> Deserialize<'de> for Touchy {
+impl<'de> Deserialize<'de> for Panicky {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        <()>::deserialize(deserializer).map(|()| Touchy::default())
+        <()>::deserialize(deserializer).map(|()| Panicky::default())
     }
 }
-impl Drop for Touchy {
+impl Drop for Panicky {
     fn drop(&mut self) {
         if self.in_drop && !std::thread::panicking() {
             panic!("a Drop that panics");
@@ -60,7 +61,7 @@ impl Drop for Touchy {
     }
 }
 
-/// An output that panics while it is written.
+/// An output that panics while it is serialized.
 #[derive(Debug, Default)]
 struct Output {
     in_serialize: bool,
@@ -89,13 +90,13 @@ impl Machine for Bad {
                 panic!("a step that panics\0with a NUL")
             }
             In::StepWithoutText => std::panic::panic_any(7),
-            In::Drop => self.touchy.in_drop = true,
+            In::Drop => self.panicky.in_drop = true,
             In::DropAfterTimeout => {
-                self.touchy.in_drop = true;
+                self.panicky.in_drop = true;
                 std::future::pending::<()>().await;
             }
             In::SerializeState => {
-                self.touchy.in_serialize = true;
+                self.panicky.in_serialize = true;
                 return Ok(next(Run::Run));
             }
             In::Policy => Err("so that the policy is asked")?,
@@ -135,7 +136,7 @@ impl Machine for Bad {
 }
 
 #[tokio::test]
-async fn code_that_panics_or_hangs_fails_its_own_step_and_the_engine_goes_on() {
+async fn user_code_that_panics_or_hangs_fails_its_own_step_and_the_engine_keeps_running() {
     let stage = Stage::new().await;
     let settings = Settings {
         workers: 2,
@@ -183,13 +184,14 @@ async fn code_that_panics_or_hangs_fails_its_own_step_and_the_engine_goes_on() {
         (In::SerializeOutput, &["an output's Serialize that panics"]),
         (In::Hang, &["ran longer than its timeout of 50ms"]),
     ];
-    // Twice over with two workers: a worker that a panic took with it would be missed.
-    for (at, said) in cases.iter().chain(cases) {
+    // Run all cases twice with two workers: a worker lost to a panic would leave later cases
+    // without one.
+    for (at, expected) in cases.iter().chain(cases) {
         let bad = engine
             .client
             .enqueue(Bad {
                 at: *at,
-                touchy: Touchy::default(),
+                panicky: Panicky::default(),
             })
             .await
             .unwrap();
@@ -198,9 +200,9 @@ async fn code_that_panics_or_hangs_fails_its_own_step_and_the_engine_goes_on() {
             .settled(bad.id, LONG)
             .await
             .unwrap()
-            .unwrap_or_else(|| panic!("{at:?} is lost"));
+            .unwrap_or_else(|| panic!("{at:?} never settles"));
         let failure = settled.result.unwrap_err();
-        for text in *said {
+        for text in *expected {
             assert!(failure.message.contains(text), "{at:?}: {failure}");
         }
         assert_eq!(stage.commits(bad.id.raw()).await, [(0, 1)], "{at:?}");
@@ -209,7 +211,7 @@ async fn code_that_panics_or_hangs_fails_its_own_step_and_the_engine_goes_on() {
         .client
         .enqueue(Bad {
             at: In::Nothing,
-            touchy: Touchy::default(),
+            panicky: Panicky::default(),
         })
         .await
         .unwrap();
@@ -226,7 +228,8 @@ async fn code_that_panics_or_hangs_fails_its_own_step_and_the_engine_goes_on() {
     engine.stop().await;
 }
 
-/// A `Deserialize` that panics cannot be blamed on the step: the row is set aside, as one that does not decode.
+/// A panic in `Deserialize` is not a failure of the step: the row is set aside as stuck, like any
+/// row that cannot be decoded.
 #[tokio::test]
 async fn a_deserialize_that_panics_sets_the_row_aside() {
     #[derive(Serialize, Debug)]
@@ -267,7 +270,7 @@ async fn a_deserialize_that_panics_sets_the_row_aside() {
     engine.stop().await;
 }
 
-/// Fails with whatever text it is given.
+/// Fails with the text in [`LARGE`], in one of four ways.
 #[derive(Serialize, Deserialize, Debug)]
 struct Fails {
     how: u8,
@@ -295,8 +298,8 @@ impl Machine for Fails {
 }
 
 #[tokio::test]
-async fn an_error_of_a_megabyte_with_a_nul_is_recorded_cut_and_clean() {
-    // Characters of three bytes, so that a cut in bytes would fall inside one.
+async fn an_error_text_of_a_megabyte_with_a_nul_is_truncated_and_sanitized() {
+    // Characters of three bytes, so that a cut at a byte limit would fall inside a character.
     *LARGE.lock().unwrap() = format!("begins\0{}", "€".repeat(350_000));
     let stage = Stage::new().await;
     let engine = stage.run(stage.pool(), (), |e| e.register::<Fails>());

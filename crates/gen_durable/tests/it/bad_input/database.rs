@@ -1,4 +1,5 @@
-//! Databases that cannot be worked with: away, full, read-only, out of connections, of another version.
+//! Databases that cannot be used: unreachable, full, read-only, without free connections, with a
+//! schema of another version.
 
 use gen_durable::{Client, Context, Engine, Job, Lab, Pool, SECOND, StepError};
 use serde::{Deserialize, Serialize};
@@ -27,11 +28,11 @@ async fn start(pool: Pool) -> Result<(), gen_durable::Error> {
         .unwrap();
     tokio::time::timeout(LONG, engine.run(std::future::ready(())))
         .await
-        .expect("it neither starts nor says why not")
+        .expect("the engine neither starts nor fails")
 }
 
 #[tokio::test]
-async fn a_schema_that_is_missing_too_old_or_too_new_says_what_to_do() {
+async fn a_missing_too_old_or_too_new_schema_is_an_error_that_says_what_to_do() {
     let lab = Lab::new(()).await;
     let missing = Pool::connect_to(lab.url(), "no_such_schema_here")
         .await
@@ -74,7 +75,7 @@ async fn a_schema_that_is_missing_too_old_or_too_new_says_what_to_do() {
         error.is_schema() && error.to_string().contains("deploy a newer build"),
         "{error}"
     );
-    // A newer schema that still serves this build is no reason to stop.
+    // A newer schema that still supports this build is accepted.
     admin.batch_execute(&set(1)).await.unwrap();
     start(pool.clone()).await.unwrap();
     admin
@@ -84,7 +85,7 @@ async fn a_schema_that_is_missing_too_old_or_too_new_says_what_to_do() {
 }
 
 #[tokio::test]
-async fn a_read_only_database_is_said_at_the_start_and_waited_out_later() {
+async fn a_read_only_database_is_an_error_at_startup_and_is_retried_later() {
     let stage = Stage::new().await;
     let separator = if stage.lab.url().contains('?') {
         '&'
@@ -104,7 +105,8 @@ async fn a_read_only_database_is_said_at_the_start_and_waited_out_later() {
     let error = Client::new(pool).enqueue(Ping).await.unwrap_err();
     assert!(error.is_transient(), "{error}");
 
-    // The database becomes read-only under a running engine, for all connections that come: as after a failover.
+    // The database becomes read-only while an engine runs, for all of its connections, as after a
+    // failover.
     let engine = stage.run(stage.pool(), (), |e| e.register::<Ping>());
     engine.ready().await;
     let settle = stage
@@ -127,7 +129,7 @@ async fn a_read_only_database_is_said_at_the_start_and_waited_out_later() {
 }
 
 #[tokio::test]
-async fn a_database_that_is_not_there_at_the_start_is_said_and_one_that_comes_back_is_used() {
+async fn an_unreachable_database_is_an_error_at_startup_and_is_retried_later() {
     let stage = Stage::new().await;
     stage.proxy.go_down().await;
     let pool = stage.pool();
@@ -155,17 +157,17 @@ async fn a_database_that_is_not_there_at_the_start_is_said_and_one_that_comes_ba
             .unwrap()
             .result,
         Ok(0),
-        "an outage burns no attempt"
+        "an outage uses up no attempt"
     );
     engine.stop().await;
 }
 
 #[tokio::test]
-async fn a_database_without_a_free_connection_or_a_free_byte_is_waited_out() {
+async fn an_engine_retries_while_the_server_has_no_free_connections_or_disk_space() {
     let stage = Stage::new().await;
     let engine = stage.run(stage.pool(), (), |e| e.register::<Ping>());
     engine.ready().await;
-    // Every connection is lost, and the next ones are refused: too many clients.
+    // All connections are closed, and the next ones are refused with too_many_connections.
     let refused = stage.proxy.on_each("", Fault::Refuse("53300"), 0, 5);
     stage.proxy.go_down().await;
     stage.proxy.come_back();
@@ -211,7 +213,8 @@ async fn a_database_without_a_free_connection_or_a_free_byte_is_waited_out() {
     let error = loop {
         match engine.client.enqueue(Ping).await {
             Err(error) if !error.is_unknown() => break error,
-            // The calls' connection was among those that were lost.
+            // The pool still had a connection that was closed before, so this call has an unknown
+            // outcome.
             other => assert!(
                 other.is_err() && tokio::time::Instant::now() < deadline,
                 "{other:?}"

@@ -1,4 +1,5 @@
-//! Dates beyond what Rust or Postgres can hold: no date stops a picker, and no list fails for one row.
+//! Dates beyond the range of Rust or Postgres: no date blocks a picker, and no list fails because
+//! of one row.
 
 use gen_durable::{
     Client, Context, Engine, Filter, Job, Machine, Outcome, Signal, Status, StepError, Timestamp,
@@ -19,7 +20,7 @@ impl Job for Plain {
     }
 }
 
-/// Sleeps or waits until a date at the edge of the calendar.
+/// Sleeps or waits until a date at the limit of the calendar.
 #[derive(Serialize, Deserialize, Debug)]
 struct Patient {
     until: Timestamp,
@@ -85,7 +86,8 @@ async fn a_row_due_after_the_year_9999_does_not_stop_its_queue() {
             .len(),
         4
     );
-    // By hand, past every check. It is the next one due of its queue: no other lies between it and now.
+    // Update with SQL, which bypasses every check. The row becomes the next due row of its queue:
+    // no other row is due between now and then.
     let far = format!(
         "update {schema}.instances set eligible_at = '10000-06-01' where queue = 'default'"
     );
@@ -121,7 +123,7 @@ async fn a_row_due_after_the_year_9999_does_not_stop_its_queue() {
 }
 
 #[tokio::test]
-async fn the_first_and_the_last_date_are_now_and_never() {
+async fn the_first_timestamp_is_due_at_once_and_the_last_timestamp_is_never_due() {
     let pool = live().await;
     let client = Client::new(pool.clone());
     let engine = Engine::builder(pool.clone(), ())
@@ -178,13 +180,14 @@ async fn the_first_and_the_last_date_are_now_and_never() {
     for id in now {
         assert!(
             client.settled(id, SOON).await.unwrap().is_some(),
-            "a date in the past is now"
+            "a date in the past is due at once"
         );
     }
-    // Both stand at the step that follows; then work behind them still runs, and they can be read.
+    // Both instances reach their next step and wait there. Instances enqueued after them still run,
+    // and both can be read.
     for id in never {
-        let stands = async || client.inspect().show(id.raw()).await.unwrap().unwrap().step == "End";
-        eventually("it stands at its last step", stands).await;
+        let at_end = async || client.inspect().show(id.raw()).await.unwrap().unwrap().step == "End";
+        eventually("the instance is at its last step", at_end).await;
         assert_eq!(
             client
                 .inspect()
@@ -194,7 +197,7 @@ async fn the_first_and_the_last_date_are_now_and_never() {
                 .unwrap()
                 .finished_at,
             None,
-            "and waits there"
+            "it waits at its last step"
         );
     }
     settled(&client, client.enqueue(Plain).await.unwrap().id).await;
@@ -227,9 +230,10 @@ impl Job for Keyed {
     }
 }
 
-/// With a key the row goes to Postgres as text, where rounding once carried the last date past the end of the calendar.
+/// An enqueue with a key sends the row to Postgres as text, where rounding must not move the last
+/// timestamp past the end of the calendar.
 #[tokio::test]
-async fn an_enqueue_with_a_key_at_the_last_date_answers_what_it_made() {
+async fn an_enqueue_with_a_key_accepts_the_first_and_the_last_timestamp() {
     let client = Client::new(live().await);
     for date in [Timestamp::MAX, Timestamp::MIN] {
         let made = client

@@ -1,4 +1,5 @@
-//! Signals, events and deadlines whose payload cannot be read back: refused where they are made, or the error of their reader alone.
+//! Signals, events and deadlines with a payload that cannot be decoded again: either refused when
+//! they are created, or an error only for the step that reads them.
 
 use gen_durable::{
     Client, Context, Event, Job, Lab, Machine, Outcome, Policy, Signal, Status, StepError, done,
@@ -93,7 +94,7 @@ async fn an_event_keeps_all_digits_of_a_number_beyond_64_bits() {
 }
 
 #[tokio::test]
-async fn a_signal_that_cannot_be_read_back_is_refused_to_its_sender() {
+async fn a_signal_payload_that_cannot_be_decoded_again_is_refused() {
     let lab = Lab::new(()).await.register::<Account>();
     let id = lab.enqueue(Account).await.unwrap().id;
     let error = lab.signal(id, Ratio(f64::NAN)).await.unwrap_err();
@@ -103,7 +104,7 @@ async fn a_signal_that_cannot_be_read_back_is_refused_to_its_sender() {
     );
 }
 
-/// A step that waits with a deadline whose data cannot be read back.
+/// A step that waits with a deadline step that cannot be decoded again.
 #[derive(Serialize, Deserialize, Debug)]
 struct Hasty;
 #[derive(Serialize, Deserialize, Debug)]
@@ -129,7 +130,7 @@ impl Machine for Hasty {
 }
 
 #[tokio::test]
-async fn a_deadline_whose_step_cannot_be_read_back_fails_the_step_that_set_it() {
+async fn a_deadline_step_that_cannot_be_decoded_again_fails_the_step_that_set_it() {
     let lab = Lab::new(()).await.register::<Hasty>();
     let id = lab.enqueue(Hasty).await.unwrap().id;
     lab.drain().await;
@@ -138,9 +139,10 @@ async fn a_deadline_whose_step_cannot_be_read_back_fails_the_step_that_set_it() 
     assert!(row.last_error.unwrap().contains("NaN"));
 }
 
-/// Postgres keeps JSON that no Rust type reads. The step that reads such a signal fails; the instance is not stuck.
+/// Postgres accepts JSON that no Rust type can represent. The step that reads such a signal fails;
+/// the instance is not set aside as stuck.
 #[tokio::test]
-async fn a_signal_that_only_postgres_can_hold_is_the_error_of_the_step_that_reads_it() {
+async fn a_signal_that_only_postgres_can_represent_fails_the_step_that_reads_it() {
     let lab = Lab::new(()).await.register::<Account>();
     let schema = lab.pool().schema().to_owned();
     let deep = format!("{}1{}", "[".repeat(200), "]".repeat(200));
@@ -178,7 +180,7 @@ impl Machine for Tagged {
 }
 
 #[tokio::test]
-async fn a_client_refuses_a_machine_whose_steps_have_a_tag_of_their_own() {
+async fn a_client_refuses_a_machine_with_internally_tagged_steps() {
     let client = Client::new(live().await);
     let error = client.enqueue(Tagged).await.unwrap_err();
     assert!(

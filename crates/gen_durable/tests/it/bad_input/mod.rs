@@ -1,4 +1,5 @@
-//! Bad input, bad code, bad databases: an error that says what to do, nothing lost, no attempt burned.
+//! Invalid input, faulty user code, unusable databases: each is an error that says what to do,
+//! loses nothing and uses up no attempt.
 
 mod code;
 mod database;

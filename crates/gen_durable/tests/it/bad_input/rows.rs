@@ -1,11 +1,12 @@
-//! Rows that this build cannot run: set aside or left alone, never failed, and taken up by a build that can.
+//! Rows that this build cannot run: they are set aside or not claimed, never failed, and resumed by
+//! a build that can run them.
 
 use gen_durable::{Context, Machine, Outcome, Run, Status, done};
 use serde::{Deserialize, Serialize};
 
 use crate::wire::stage::{LONG, Stage};
 
-/// The same machine in two builds: the second one also reads what the first one cannot.
+/// The same machine in two builds: the second one also decodes states that the first one cannot.
 macro_rules! build {
     ($module:ident, $state:ty) => {
         mod $module {
@@ -36,7 +37,7 @@ build!(before, u32);
 build!(after, Option<serde_json::Value>);
 
 #[tokio::test]
-async fn what_a_build_cannot_decode_is_set_aside_and_goes_on_when_one_comes_that_can() {
+async fn a_row_that_a_build_cannot_decode_is_set_aside_and_resumed_by_a_build_that_can() {
     let stage = Stage::new().await;
     stage
         .sql(
@@ -52,17 +53,20 @@ async fn what_a_build_cannot_decode_is_set_aside_and_goes_on_when_one_comes_that
     stage
         .until("select count(*) from S.instances where status = 'done'", 1)
         .await;
-    for (id, said) in [
+    for (id, reason) in [
         (1, "the state cannot be decoded"),
         (2, "missing field"),
         (3, "decoded"),
     ] {
         let row = engine.client.inspect().show(id).await.unwrap().unwrap();
-        assert!(row.last_error.as_deref().unwrap().contains(said), "{row:?}");
+        assert!(
+            row.last_error.as_deref().unwrap().contains(reason),
+            "{row:?}"
+        );
         assert_eq!(
             (row.attempt, row.crash_count, row.status),
             (3, 0, Status::Stuck),
-            "no attempt is burned"
+            "no attempt is used up"
         );
         assert_eq!(row.finished_at, None);
     }
@@ -80,7 +84,7 @@ async fn what_a_build_cannot_decode_is_set_aside_and_goes_on_when_one_comes_that
             Ok(result.to_owned())
         );
     }
-    // What this build cannot read either is aside again, and nothing is lost.
+    // A row that this build cannot decode either is set aside again, and nothing is lost.
     stage
         .until(
             "select count(*) from S.instances where id = 3 and status = 'stuck' and attempt = 3",
@@ -91,7 +95,7 @@ async fn what_a_build_cannot_decode_is_set_aside_and_goes_on_when_one_comes_that
 }
 
 #[tokio::test]
-async fn a_machine_or_a_version_that_nobody_runs_is_never_claimed_and_can_be_seen() {
+async fn a_machine_or_version_without_a_worker_is_never_claimed_and_is_reported() {
     #[derive(Serialize, Deserialize, Debug)]
     struct Served;
     impl Machine for Served {
@@ -113,7 +117,7 @@ async fn a_machine_or_a_version_that_nobody_runs_is_never_claimed_and_can_be_see
         .await;
     let engine = stage.run(stage.pool(), (), |e| e.register::<Served>());
     engine.ready().await;
-    // Whatever the engine would have claimed wrongly comes before this one.
+    // Enqueued last: if the engine claimed one of the other rows, it would do so before this one.
     let served = engine.client.enqueue(Served).await.unwrap();
     assert!(
         engine
@@ -128,7 +132,7 @@ async fn a_machine_or_a_version_that_nobody_runs_is_never_claimed_and_can_be_see
             .number("select count(*) from S.changes where id <= 3")
             .await,
         0,
-        "they were touched"
+        "rows without a worker were changed"
     );
     let unserved = engine.client.inspect().unserved().await.unwrap();
     let seen: Vec<_> = unserved

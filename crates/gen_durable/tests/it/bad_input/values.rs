@@ -1,4 +1,4 @@
-//! Names, tenants and payloads that a row cannot keep, or nearly.
+//! Names, tenants and payloads at and beyond the limits of what a row can store.
 
 use gen_durable::{
     Context, Engine, Job, Lab, Machine, Outcome, Policy, Queue, Run, Settings, Status, StepError,
@@ -9,7 +9,7 @@ use serde_json::{Value, json, value::RawValue};
 
 use crate::wire::stage::{LONG, Stage};
 
-/// Keeps anything, and gives it back.
+/// A job that returns the value that it stores.
 #[derive(Serialize, Deserialize, Debug)]
 struct Keep {
     value: Value,
@@ -25,7 +25,7 @@ impl Job for Keep {
 }
 
 #[tokio::test]
-async fn a_tenant_that_a_row_cannot_keep_is_refused_with_a_reason() {
+async fn a_tenant_or_queue_name_that_cannot_be_stored_is_refused_with_a_reason() {
     let lab = Lab::new(()).await.register::<Keep>();
     let keep = || Keep { value: Value::Null };
     for (tenant, reason) in [
@@ -50,9 +50,9 @@ async fn a_tenant_that_a_row_cannot_keep_is_refused_with_a_reason() {
         assert!(lab.pause(queue, "a test").await.unwrap_err().is_invalid());
         assert!(lab.resume(queue).await.unwrap_err().is_invalid());
     }
-    lab.pause("default", "some\0body").await.unwrap();
+    lab.pause("default", "an\0operator").await.unwrap();
     assert!(lab.resume("default").await.unwrap());
-    // A trace context that no row could keep is left away: it must not stop the work.
+    // A trace context that cannot be stored is dropped: it must not make the enqueue fail.
     let kept = lab.enqueue(keep()).traceparent("\0").await.unwrap();
     assert_eq!(lab.row_of(kept.id).await.traceparent, None);
 }
@@ -79,8 +79,7 @@ badly_named!(
 );
 
 #[tokio::test]
-async fn a_machine_whose_name_no_row_can_keep_is_refused_when_it_is_registered_and_when_it_is_enqueued()
- {
+async fn a_machine_name_that_cannot_be_stored_is_refused_by_build_and_by_enqueue() {
     let lab = Lab::new(()).await;
     async fn refused<J: Job<App = ()> + std::fmt::Debug>(lab: &Lab<()>, job: J) {
         let error = Engine::builder(lab.pool().clone(), ())
@@ -103,7 +102,7 @@ async fn a_machine_whose_name_no_row_can_keep_is_refused_when_it_is_registered_a
 }
 
 #[tokio::test]
-async fn a_nul_is_refused_where_it_is_and_nowhere_else() {
+async fn a_payload_with_a_nul_is_refused_and_other_control_characters_are_kept() {
     let lab = Lab::new(()).await.register::<Keep>();
     for value in [json!("a\0b"), json!({"\0": 1}), json!(["\\\0"])] {
         let error = lab.enqueue(Keep { value }).await.unwrap_err();
@@ -130,7 +129,8 @@ async fn a_nul_is_refused_where_it_is_and_nowhere_else() {
     }
 }
 
-/// JSON that only Postgres refuses, among many enqueues that share a statement: the others are made.
+/// JSON that only Postgres refuses, in one of many enqueues that share a statement: the other
+/// instances are inserted.
 #[tokio::test]
 async fn one_refused_enqueue_does_not_fail_those_that_share_its_statement() {
     #[derive(Serialize, Deserialize, Debug)]
@@ -170,7 +170,7 @@ async fn one_refused_enqueue_does_not_fail_those_that_share_its_statement() {
     }
 }
 
-/// Ends in the way it is told to, with something large.
+/// Ends with a large state, a large step or a large result.
 #[derive(Serialize, Deserialize, Debug)]
 struct Grow {
     how: String,
@@ -205,7 +205,7 @@ impl Machine for Grow {
 }
 
 #[tokio::test]
-async fn ten_megabytes_are_refused_by_default_and_kept_when_the_limit_says_so() {
+async fn a_payload_of_ten_megabytes_is_refused_by_default_and_accepted_with_a_larger_limit() {
     const TEN: usize = 10 * 1024 * 1024;
     let stage = Stage::new().await;
     let running = |limit| {
@@ -247,10 +247,7 @@ async fn ten_megabytes_are_refused_by_default_and_kept_when_the_limit_says_so() 
             failure.message.contains("payload_bytes_max") && failure.message.contains(how),
             "{failure}"
         );
-        assert_eq!(
-            failure.attempt, 0,
-            "the same again would be too large again"
-        );
+        assert_eq!(failure.attempt, 0, "a retry would be too large again");
     }
     engine.stop().await;
 
@@ -290,8 +287,8 @@ async fn ten_megabytes_are_refused_by_default_and_kept_when_the_limit_says_so() 
     engine.stop().await;
 }
 
-/// Carries a value through a state, a step and a result.
-async fn carried<
+/// Passes a value through a state, a step and a result.
+async fn round_trip<
     T: Serialize + DeserializeOwned + PartialEq + Clone + std::fmt::Debug + Send + Sync + 'static,
 >(
     value: T,
@@ -333,8 +330,8 @@ async fn carried<
 }
 
 #[tokio::test]
-async fn the_largest_and_the_strangest_numbers_come_back_as_they_went() {
-    carried((
+async fn extreme_numbers_round_trip_unchanged() {
+    round_trip((
         u64::MAX,
         i64::MIN,
         u64::MAX - 1,
@@ -342,8 +339,8 @@ async fn the_largest_and_the_strangest_numbers_come_back_as_they_went() {
         0_u64,
     ))
     .await;
-    carried((f64::MAX, f64::MIN_POSITIVE, 5e-324, 0.1 + 0.2, f64::EPSILON)).await;
-    // Numbers whose shortest text a careless parser reads as their neighbour.
+    round_trip((f64::MAX, f64::MIN_POSITIVE, 5e-324, 0.1 + 0.2, f64::EPSILON)).await;
+    // Numbers with a shortest text that an imprecise parser reads as the neighbouring number.
     let mut bits = 0x3ff0_0000_0000_0001_u64;
     let floats: Vec<f64> = (0..500)
         .map(|_| {
@@ -353,11 +350,11 @@ async fn the_largest_and_the_strangest_numbers_come_back_as_they_went() {
             f64::from_bits((bits & 0x000f_ffff_ffff_ffff) | ((0x3f0 + (bits >> 60)) << 52))
         })
         .collect();
-    carried(floats).await;
+    round_trip(floats).await;
 }
 
 #[tokio::test]
-async fn nesting_that_cannot_be_read_back_is_refused_before_it_is_kept() {
+async fn nesting_too_deep_to_decode_is_refused_before_it_is_stored() {
     let nested = |depth: usize| {
         let mut value = json!(1);
         for _ in 0..depth {
@@ -387,7 +384,7 @@ async fn nesting_that_cannot_be_read_back_is_refused_before_it_is_kept() {
 }
 
 #[tokio::test]
-async fn a_number_that_json_does_not_have_is_its_own_steps_failure() {
+async fn a_number_that_json_cannot_represent_fails_its_step() {
     #[derive(Serialize, Deserialize, Debug)]
     struct Mean {
         sum: f64,
@@ -416,7 +413,7 @@ async fn a_number_that_json_does_not_have_is_its_own_steps_failure() {
         let failure = lab
             .result_of(mean.id)
             .await
-            .expect("it is stuck, or runs for ever")
+            .expect("the instance does not settle")
             .unwrap_err();
         assert!(
             failure.message.contains("cannot be read back") && failure.message.contains("NaN"),
@@ -438,7 +435,7 @@ async fn a_number_that_json_does_not_have_is_its_own_steps_failure() {
 }
 
 #[test]
-fn a_queue_is_a_constant_so_its_bad_name_does_not_compile_and_panics_otherwise() {
+fn an_invalid_queue_name_panics_at_run_time() {
     for bad in [String::new(), "a\0".to_owned(), "q".repeat(64)] {
         let bad: &'static str = Box::leak(bad.into_boxed_str());
         assert!(std::panic::catch_unwind(|| Queue::new(bad)).is_err());

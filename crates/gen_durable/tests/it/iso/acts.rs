@@ -1,8 +1,8 @@
-//! The statements of production, as production sends them, with their parameters written out.
+//! The acts: the SQL statements that production sends, with literals in place of the parameters.
 
 const PICK: &str = include_str!("../../../src/store/sql/pick.sql");
-const SETTLE: &str = include_str!("../../../src/store/sql/settle_told.sql");
-pub(super) const CONCLUDE: &str = include_str!("../../../src/store/sql/conclude.sql");
+const WRITE_RESULTS: &str = include_str!("../../../src/store/sql/settle_told.sql");
+pub(super) const WRITE_WITH_EFFECTS: &str = include_str!("../../../src/store/sql/conclude.sql");
 pub(super) const SIGNAL: &str = include_str!("../../../src/store/sql/signal_within.sql");
 const CANCEL: &str = include_str!("../../../src/store/sql/cancel.sql");
 const REAP: &str = include_str!("../../../src/store/sql/reap.sql");
@@ -15,58 +15,64 @@ const PAUSE_SCHEDULE: &str = include_str!("../../../src/store/sql/pause_schedule
 const RESUME_SCHEDULE: &str = include_str!("../../../src/store/sql/resume_schedule.sql");
 const RUN_SCHEDULE: &str = include_str!("../../../src/store/sql/run_schedule.sql");
 const COLLECT: &str = include_str!("../../../src/store/sql/collect.sql");
-const GIVE_BACK: &str = include_str!("../../../src/store/sql/give_back.sql");
+const RELEASE_CLAIMS: &str = include_str!("../../../src/store/sql/give_back.sql");
 const SIGNAL_ALL: &str = include_str!("../../../src/store/sql/signal_all.sql");
 const SIGNAL_OR_START: &str = include_str!("../../../src/store/sql/signal_or_start.sql");
 pub(super) const ENQUEUE_ALL: &str = include_str!("../../../src/store/sql/enqueue_all.sql");
 
-/// What an act claims to have done when it answers, so that it can be held to it.
+/// The effects that the answer of an act implies. The invariants compare them with the database.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Claims {
-    /// An owner's commit: it was at epoch 5, with three commits behind it. Every row that it answers is one commit.
+pub(super) struct Expected {
+    /// The act writes step results of a claim at `claim_epoch` 5 and `step_seq` 3. Each row that it
+    /// returns is one commit.
     pub(super) commits: bool,
-    /// How many children it makes, if it is acknowledged.
+    /// The number of children that it inserts if its commit is acknowledged.
     pub(super) children: usize,
-    /// Letters that it takes with it, if it is acknowledged.
+    /// The ids of the signals that it consumes if its commit is acknowledged.
     pub(super) consumes: &'static [i64],
-    /// Letters that it had seen before it parked.
+    /// The ids of the signals that the step had read before it began to wait.
     pub(super) seen: &'static [i64],
-    /// A letter that says who sent it.
+    /// It sends one signal with the number of its session in the payload.
     pub(super) sends: bool,
-    /// Letters, each with its own answer.
+    /// It sends several signals and returns one answer for each.
     pub(super) sends_all: bool,
-    /// Letters that ride along: they are there if its commit is acknowledged.
-    pub(super) rides: usize,
-    /// Its letters may have been sent by another before.
+    /// The number of signals that are part of its step result. They exist if its commit is
+    /// acknowledged.
+    pub(super) signals_sent: usize,
+    /// Its signals have a dedup key, and another session may have sent them before.
     pub(super) once: bool,
-    /// What it may be refused with, when others came first. Then it has done nothing.
+    /// The SQLSTATEs that it may fail with if another session was first. A failed act has no
+    /// effect.
     pub(super) refusals: &'static [&'static str],
-    /// Rows that it answers are claimed by it.
-    pub(super) claims: bool,
-    /// Rows that it answers have gone on by themselves: one more commit.
+    /// It claims the rows that it returns.
+    pub(super) claims_rows: bool,
+    /// The waits of the rows that it returns reached their deadline: one commit each, without a
+    /// claim.
     pub(super) expires: bool,
-    /// Ids that are over when it says so.
+    /// The instance that is settled if the answer is `cancelled`.
     pub(super) ends: Option<i64>,
-    /// And everything below them.
+    /// Whether all descendants of that instance are settled too.
     pub(super) ends_below: bool,
-    /// A timer that has fired if it says so, or is cancelled if it says so.
+    /// The timer that is in the state that the answer names, fired or cancelled.
     pub(super) timer: Option<i64>,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Act {
     pub(super) name: String,
-    /// `WHO` stands for the session.
+    /// The statement. The driver replaces `SESSION` with the number of the session.
     pub(super) sql: String,
-    pub(super) claims: Claims,
-    /// In a transaction at `repeatable read` that has looked around before: the act sees nothing that came since.
+    pub(super) expected: Expected,
+    /// The act runs at `repeatable read`, after a statement that took the snapshot: it does not see
+    /// later commits.
     pub(super) strict: bool,
 }
 
 impl Act {
-    /// Whether it may be refused with this, when others came first. Then it has done nothing.
+    /// Returns whether the act may fail with this error if another session was first. A failed act
+    /// has no effect.
     pub(super) fn may_be_refused(&self, error: &str) -> bool {
-        self.claims
+        self.expected
             .refusals
             .iter()
             .any(|refusal| error.starts_with(refusal))
@@ -74,7 +80,8 @@ impl Act {
     }
 }
 
-/// Put literals where a statement has parameters. From the last on, so that `$1` leaves `$10` alone.
+/// Replaces the parameters of a statement with literals, the last parameter first, so that `$1`
+/// does not match `$10`.
 pub(super) fn fill(text: &str, values: &[&str]) -> String {
     let code: Vec<&str> = text
         .lines()
@@ -87,8 +94,14 @@ pub(super) fn fill(text: &str, values: &[&str]) -> String {
     filled.replace("gen_durable.", "S.")
 }
 
-/// A plain ending of instance 10.
-fn settle(status: &str, step: &str, error: &str, rise: i32, delay: u32) -> (String, Claims) {
+/// Writes a step result of instance 10 without effects.
+fn plain_result(
+    status: &str,
+    step: &str,
+    error: &str,
+    rise: i32,
+    delay: u32,
+) -> (String, Expected) {
     let (rise, delay) = (format!("array[{rise}]"), format!("array[{delay}::float8]"));
     let values = [
         "array[10::bigint]",
@@ -112,15 +125,15 @@ fn settle(status: &str, step: &str, error: &str, rise: i32, delay: u32) -> (Stri
         "'host/1'",
     ];
     (
-        fill(SETTLE, &values),
-        Claims {
+        fill(WRITE_RESULTS, &values),
+        Expected {
             commits: true,
-            ..Claims::default()
+            ..Expected::default()
         },
     )
 }
 
-/// End a run of a projection.
+/// Cancels a run of a projection.
 pub(super) fn run_cancel() -> String {
     fill(
         include_str!("../../../src/store/sql/run_cancel.sql"),
@@ -128,20 +141,20 @@ pub(super) fn run_cancel() -> String {
     )
 }
 
-/// Endings that do more, as documents.
-fn conclude(endings: &[String], claims: Claims) -> (String, Claims) {
-    let document = format!("'[{}]'", endings.join(","));
+/// Writes step results with effects, passed as JSON documents.
+fn with_effects(results: &[String], expected: Expected) -> (String, Expected) {
+    let document = format!("'[{}]'", results.join(","));
     (
-        fill(CONCLUDE, &[&document, "null::text"]),
-        Claims {
+        fill(WRITE_WITH_EFFECTS, &[&document, "null::text"]),
+        Expected {
             commits: true,
-            ..claims
+            ..expected
         },
     )
 }
 
-/// One of them, of any instance.
-fn ending(id: i64, status: &str, more: &str) -> String {
+/// Returns the JSON document of one step result.
+fn result(id: i64, status: &str, more: &str) -> String {
     let step = if matches!(status, "done" | "failed") {
         ""
     } else {
@@ -158,103 +171,110 @@ fn ending(id: i64, status: &str, more: &str) -> String {
     )
 }
 
-fn wait(more: &str, seen: &'static [i64]) -> (String, Claims) {
+fn wait(more: &str, seen: &'static [i64]) -> (String, Expected) {
     let more = format!(r#","awaits":["a","b"]{more}"#);
-    conclude(
-        &[ending(10, "awaiting_signal", &more)],
-        Claims {
+    with_effects(
+        &[result(10, "awaiting_signal", &more)],
+        Expected {
             seen,
-            ..Claims::default()
+            ..Expected::default()
         },
     )
 }
 
-fn spawn(id: i64, children: usize) -> (String, Claims) {
-    let list = vec![r#"{"fsm":"child of WHO","step":"s","state":{}}"#; children].join(",");
+fn spawn(id: i64, children: usize) -> (String, Expected) {
+    let list = vec![r#"{"fsm":"child of SESSION","step":"s","state":{}}"#; children].join(",");
     let more = format!(r#","spawn":{{"any":false,"taken":"skip","children":[{list}]}}"#);
-    conclude(
-        &[ending(id, "awaiting_children", &more)],
-        Claims {
+    with_effects(
+        &[result(id, "awaiting_children", &more)],
+        Expected {
             children,
-            ..Claims::default()
+            ..Expected::default()
         },
     )
 }
 
-fn signal(id: &str, key: &str, name: &str, dedup: &str) -> (String, Claims) {
+fn signal(id: &str, key: &str, name: &str, dedup: &str) -> (String, Expected) {
     let values = [
         id,
         "''",
         key,
         "null::text[]",
         name,
-        r#"'"of WHO"'"#,
+        r#"'"of SESSION"'"#,
         dedup,
         "1000",
     ];
     (
         fill(SIGNAL, &values),
-        Claims {
+        Expected {
             sends: true,
-            ..Claims::default()
+            ..Expected::default()
         },
     )
 }
 
-/// Letters to these, in this order.
-fn signal_all(targets: &[&str]) -> (String, Claims) {
-    let letters: Vec<String> = targets
+/// Sends one signal to each of the targets, in this order.
+fn signal_all(targets: &[&str]) -> (String, Expected) {
+    let signals: Vec<String> = targets
         .iter()
-        .map(|to| format!(r#"{{{to},"name":"a","payload":"of WHO"}}"#))
+        .map(|to| format!(r#"{{{to},"name":"a","payload":"of SESSION"}}"#))
         .collect();
-    let values = [format!("'[{}]'", letters.join(",")), "1000".into()];
+    let values = [format!("'[{}]'", signals.join(",")), "1000".into()];
     let values: Vec<&str> = values.iter().map(String::as_str).collect();
     (
         fill(SIGNAL_ALL, &values),
-        Claims {
+        Expected {
             sends_all: true,
-            ..Claims::default()
+            ..Expected::default()
         },
     )
 }
 
-/// A letter by key, which starts its target if nobody is there.
-fn start(dedup: &str) -> (String, Claims) {
+/// Sends a signal to the holder of a key, or starts an instance with that key if there is none.
+fn start(dedup: &str) -> (String, Expected) {
     let entry = r#"'{"fsm":"m","step":"s","state":{},"key":"k"}'"#;
-    let values = [entry, "'a'", r#"'"of WHO"'"#, dedup, "array['m']", "1000"];
+    let values = [
+        entry,
+        "'a'",
+        r#"'"of SESSION"'"#,
+        dedup,
+        "array['m']",
+        "1000",
+    ];
     (
         fill(SIGNAL_OR_START, &values),
-        Claims {
+        Expected {
             sends: true,
-            ..Claims::default()
+            ..Expected::default()
         },
     )
 }
 
-/// The end of one, with letters to these.
-fn tells(id: i64, targets: &[&str], dedup: &str) -> (String, Claims) {
-    let letter = |to: &&str| format!(r#"{{{to},"name":"a","payload":"of WHO"{dedup}}}"#);
-    let letters: Vec<String> = targets.iter().map(letter).collect();
-    let more = format!(r#","letters":[{}]"#, letters.join(","));
+/// Ends an instance as done, with signals to the targets in the same step result.
+fn done_with_signals(id: i64, targets: &[&str], dedup: &str) -> (String, Expected) {
+    let signal = |to: &&str| format!(r#"{{{to},"name":"a","payload":"of SESSION"{dedup}}}"#);
+    let signals: Vec<String> = targets.iter().map(signal).collect();
+    let more = format!(r#","letters":[{}]"#, signals.join(","));
     let once = !dedup.is_empty();
-    // Nobody is there: the whole commit is refused.
-    let claims = Claims {
-        rides: targets.len(),
+    // If a target does not exist or has settled, the whole commit is rejected.
+    let expected = Expected {
+        signals_sent: targets.len(),
         once,
         refusals: &["23503"],
-        ..Claims::default()
+        ..Expected::default()
     };
-    conclude(&[ending(id, "done", &more)], claims)
+    with_effects(&[result(id, "done", &more)], expected)
 }
 
-pub(super) fn cancel(id: i64, by_key: bool, subtree: bool) -> (String, Claims) {
+pub(super) fn cancel(id: i64, by_key: bool, subtree: bool) -> (String, Expected) {
     let (address, key) = if by_key {
         ("null::bigint".into(), "'k'")
     } else {
         (id.to_string(), "null::text")
     };
     let values: [&str; 5] = [&address, "''", key, "null::text[]", "'enough'"];
-    // A whole tree in one transaction, as SQL does it.
+    // Cancel the whole subtree in one transaction, as callers of the SQL function can.
     let statement = if subtree {
         CANCEL.replace("$5)", "$5, true)")
     } else {
@@ -262,43 +282,43 @@ pub(super) fn cancel(id: i64, by_key: bool, subtree: bool) -> (String, Claims) {
     };
     (
         fill(&statement, &values),
-        Claims {
+        Expected {
             ends: Some(id),
             ends_below: subtree,
-            ..Claims::default()
+            ..Expected::default()
         },
     )
 }
 
-fn reap(deaths: &str) -> (String, Claims) {
+fn reap(crashes_max: &str) -> (String, Expected) {
     (
         fill(
             REAP,
-            &["'00000000-0000-0000-0000-00000000000a'", "100", deaths],
+            &["'00000000-0000-0000-0000-00000000000a'", "100", crashes_max],
         ),
-        Claims::default(),
+        Expected::default(),
     )
 }
 
-fn child(endings: &[(i64, &str)]) -> (String, Claims) {
-    let endings: Vec<String> = endings
+fn child(results: &[(i64, &str)]) -> (String, Expected) {
+    let results: Vec<String> = results
         .iter()
-        .map(|(id, status)| ending(*id, status, r#","child":10"#))
+        .map(|(id, status)| result(*id, status, r#","child":10"#))
         .collect();
-    conclude(&endings, Claims::default())
+    with_effects(&results, Expected::default())
 }
 
-/// Fire a timer, with the next occurrence a day later.
-fn fire(id: i64, due: &str, birth: &str) -> (String, Claims) {
+/// Fires a timer and schedules the next occurrence a day later.
+fn fire(id: i64, due: &str, birth: &str) -> (String, Expected) {
     let next = due.replace("-01T", "-02T");
     let entry = format!(
         r#"'[{{"id":{id},"due":"{due}","happens":true,"next":"{next}","missed":0{birth}}}]'"#
     );
     (
         fill(FIRE, &[&entry, "null::text"]),
-        Claims {
+        Expected {
             timer: Some(id),
-            ..Claims::default()
+            ..Expected::default()
         },
     )
 }
@@ -311,7 +331,7 @@ impl Act {
                 ..Act::named(plain)
             };
         }
-        let (sql, claims) = match name {
+        let (sql, expected) = match name {
             "pick" => {
                 let values = [
                     "array['default']",
@@ -329,36 +349,36 @@ impl Act {
                 ];
                 (
                     fill(PICK, &values),
-                    Claims {
-                        claims: true,
-                        ..Claims::default()
+                    Expected {
+                        claims_rows: true,
+                        ..Expected::default()
                     },
                 )
             }
-            "next" => settle("runnable", "'t'", "null", -1, 0),
-            "ahead" => settle("executing", "'t'", "null", -1, 0),
-            "retry" => settle("runnable", "null", "'no'", 1, 1),
-            "sleep" => settle("runnable", "'t'", "null", -1, 3600),
-            "done" => settle("done", "null", "null", 0, 0),
-            "stop" => settle("failed", "null", "'no'", 1, 0),
+            "next" => plain_result("runnable", "'t'", "null", -1, 0),
+            "run ahead" => plain_result("executing", "'t'", "null", -1, 0),
+            "retry" => plain_result("runnable", "null", "'no'", 1, 1),
+            "sleep" => plain_result("runnable", "'t'", "null", -1, 3600),
+            "done" => plain_result("done", "null", "null", 0, 0),
+            "fail" => plain_result("failed", "null", "'no'", 1, 0),
             "wait" => wait("", &[]),
-            "wait seen" => wait(r#","seen":[100,101]"#, &[100, 101]),
-            "next with letters" => {
-                let claims = Claims {
+            "wait again" => wait(r#","seen":[100,101]"#, &[100, 101]),
+            "next, consuming signals" => {
+                let expected = Expected {
                     consumes: &[100, 101],
-                    ..Claims::default()
+                    ..Expected::default()
                 };
-                conclude(
-                    &[ending(10, "runnable", r#","consumed":[100,101]"#)],
-                    claims,
+                with_effects(
+                    &[result(10, "runnable", r#","consumed":[100,101]"#)],
+                    expected,
                 )
             }
-            "done with letters" => {
-                let claims = Claims {
+            "done, consuming signals" => {
+                let expected = Expected {
                     consumes: &[100, 101],
-                    ..Claims::default()
+                    ..Expected::default()
                 };
-                conclude(&[ending(10, "done", r#","consumed":[100,101]"#)], claims)
+                with_effects(&[result(10, "done", r#","consumed":[100,101]"#)], expected)
             }
             "spawn 0" => spawn(10, 0),
             "spawn 1" => spawn(10, 1),
@@ -369,14 +389,14 @@ impl Act {
             "signal once" => signal("10", "null::text", "'b'", "'once'"),
             "signal by key" => signal("null::bigint", "'k'", "'a'", "null::text"),
             "signal all" => signal_all(&[r#""id":11"#, r#""id":13"#]),
-            "signal all back" => signal_all(&[r#""id":13"#, r#""key":"k11""#]),
+            "signal all, reversed" => signal_all(&[r#""id":13"#, r#""key":"k11""#]),
             "signal all of k" => signal_all(&[r#""key":"k""#]),
             "start k" => start("null::text"),
             "start k once" => start("'once'"),
-            "10 tells" => tells(10, &[r#""id":13"#, r#""key":"k11""#], ""),
-            "12 tells" => tells(12, &[r#""id":11"#], ""),
-            "10 tells once" => tells(10, &[r#""id":11"#], r#","dedup":"once""#),
-            "12 tells once" => tells(12, &[r#""id":11"#], r#","dedup":"once""#),
+            "10 signals" => done_with_signals(10, &[r#""id":13"#, r#""key":"k11""#], ""),
+            "12 signals" => done_with_signals(12, &[r#""id":11"#], ""),
+            "10 signals once" => done_with_signals(10, &[r#""id":11"#], r#","dedup":"once""#),
+            "12 signals once" => done_with_signals(12, &[r#""id":11"#], r#","dedup":"once""#),
             "signal 11" => signal("11", "null::text", "'a'", "null::text"),
             "cancel" => cancel(10, false, false),
             "cancel by key" => cancel(10, true, false),
@@ -384,7 +404,7 @@ impl Act {
             "cancel 11" => cancel(11, false, false),
             "cancel 13" => cancel(13, false, false),
             "reap" => reap("3::smallint"),
-            "reap to death" => reap("1::smallint"),
+            "reap to stuck" => reap("1::smallint"),
             "expire" => {
                 let values = [
                     "100",
@@ -394,9 +414,9 @@ impl Act {
                 ];
                 (
                     fill(EXPIRE, &values),
-                    Claims {
+                    Expected {
                         expires: true,
-                        ..Claims::default()
+                        ..Expected::default()
                     },
                 )
             }
@@ -409,9 +429,9 @@ impl Act {
             ),
             "cancel timer" => (
                 fill(CANCEL_TIMER, &["500"]),
-                Claims {
+                Expected {
                     timer: Some(500),
-                    ..Claims::default()
+                    ..Expected::default()
                 },
             ),
             "register schedule" => {
@@ -423,7 +443,7 @@ impl Act {
                     "'2020-01-01T05:00:00Z'",
                     "null",
                 ];
-                (fill(REGISTER_SCHEDULE, &values), Claims::default())
+                (fill(REGISTER_SCHEDULE, &values), Expected::default())
             }
             "set schedule" => {
                 let values = [
@@ -435,9 +455,9 @@ impl Act {
                     "null",
                     "'me'",
                 ];
-                (fill(SET_SCHEDULE, &values), Claims::default())
+                (fill(SET_SCHEDULE, &values), Expected::default())
             }
-            "pause schedule" => (fill(PAUSE_SCHEDULE, &["'s'", "'me'"]), Claims::default()),
+            "pause schedule" => (fill(PAUSE_SCHEDULE, &["'s'", "'me'"]), Expected::default()),
             "resume schedule" => {
                 let values = [
                     "'s'",
@@ -446,30 +466,31 @@ impl Act {
                     "'2020-01-01T07:00:00Z'",
                     "null",
                 ];
-                (fill(RESUME_SCHEDULE, &values), Claims::default())
+                (fill(RESUME_SCHEDULE, &values), Expected::default())
             }
-            "run schedule" => (fill(RUN_SCHEDULE, &["'s'"]), Claims::default()),
-            "collect" => (fill(COLLECT, &["60", "60", "0", "100"]), Claims::default()),
-            "give back" => (
-                fill(GIVE_BACK, &["array[10,11]", "array[5,5]"]),
-                Claims::default(),
+            "run schedule" => (fill(RUN_SCHEDULE, &["'s'"]), Expected::default()),
+            "collect" => (
+                fill(COLLECT, &["60", "60", "0", "100"]),
+                Expected::default(),
+            ),
+            "release claims" => (
+                fill(RELEASE_CLAIMS, &["array[10,11]", "array[5,5]"]),
+                Expected::default(),
             ),
             "enqueue k" => {
                 let entry = r#"'[{"fsm":"m","step":"s","state":{},"key":"k"}]'"#;
-                (fill(ENQUEUE_ALL, &[entry]), Claims::default())
+                (fill(ENQUEUE_ALL, &[entry]), Expected::default())
             }
             "11 done" => child(&[(11, "done")]),
             "11 failed" => child(&[(11, "failed")]),
             "12 done" => child(&[(12, "done")]),
             "11 and 12 done" => child(&[(11, "done"), (12, "done")]),
-            other => {
-                super::keyed::act(other).unwrap_or_else(|| panic!("there is no act {other:?}"))
-            }
+            other => super::keyed::act(other).unwrap_or_else(|| panic!("unknown act {other:?}")),
         };
         Act {
             name: name.into(),
             sql,
-            claims,
+            expected,
             strict: false,
         }
     }

@@ -1,9 +1,12 @@
-//! The isolation driver: sessions with lists of steps, and every order in which those steps can be let go.
+//! The isolation driver. It has several database sessions, each with a list of steps, and plays
+//! every order of those steps.
 //!
-//! A session is moved: it sends its next statement, or passes the gate at which it stands. Then the driver looks until
-//! every session has come to rest: it has answered, stands at a gate, or waits for a lock of another session (which
-//! `pg_blocking_pids` tells). A session that waits goes on by itself when the lock is free. Orders are found as they come:
-//! wherever more than one session could have moved, the other choice is another case.
+//! The driver moves one session at a time: the session sends its next statement, or it passes the
+//! gate that blocks it. Then the driver polls until every session is idle: it has its answer, it
+//! waits at a gate, or it waits for a lock of another session (as `pg_blocking_pids` reports). A
+//! session that waits for a lock continues without the driver when the lock is free. The driver
+//! discovers the orders while it plays: at each point where another session could have moved, that
+//! choice is another case.
 
 use std::sync::Arc;
 
@@ -12,17 +15,18 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 
 use super::acts::Act;
 
-/// How an act ends: its transaction is committed or rolled back.
+/// How the transaction of an act ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum End {
     Commit,
     Rollback,
-    /// Its backend is killed at its n-th gate, counted from 0; or before its commit, if it does not come to that.
+    /// Its backend is killed at its n-th gate, counted from 0, or before its commit if it reaches
+    /// fewer gates.
     Killed(i32),
 }
 
-/// A schema of its own, and the sessions that meet there.
-pub(super) struct Lane {
+/// A schema, a control connection, and the sessions that run concurrently in the schema.
+pub(super) struct Driver {
     pub(super) schema: String,
     pub(super) number: i32,
     pub(super) control: Client,
@@ -32,46 +36,48 @@ pub(super) struct Lane {
     url: String,
 }
 
-/// What became of a session's act.
+/// The outcome of a session's act.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Answer {
-    /// Its rows, as text, if it answered.
+    /// The rows that the act returned, as text.
     pub(super) rows: Vec<Vec<Option<String>>>,
-    /// The SQLSTATE, if it failed.
+    /// The SQLSTATE and the message, if the act failed.
     pub(super) error: Option<String>,
     pub(super) committed: bool,
 }
 
-/// One case: who moved, who else could have, and what was answered.
+/// One played case.
 pub(super) struct Played {
+    /// For each move, the session that moved and all sessions that could have moved.
     pub(super) moves: Vec<(usize, Vec<usize>)>,
     pub(super) answers: Vec<Answer>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum At {
-    /// Before its n-th statement.
+    /// The session is about to send its n-th statement.
     Statement(usize),
-    /// A statement is under way: where it is, nobody knows yet.
+    /// The n-th statement runs. The driver does not know yet whether it is blocked.
     Running(usize),
-    /// It stands at this gate.
+    /// The n-th statement is blocked at a gate.
     Gate(usize),
-    /// It waits for another session.
+    /// The n-th statement waits for a lock of another session.
     Waiting(usize),
-    Over,
+    Finished,
 }
 
-/// What a strict transaction does before its act: from here on it sees nothing new.
-const LOOK_AROUND: &str = "begin isolation level repeatable read; select 1 from pg_class limit 1";
+/// The first statement of a strict act: it takes the snapshot, so the act does not see any later
+/// commit.
+const TAKE_SNAPSHOT: &str = "begin isolation level repeatable read; select 1 from pg_class limit 1";
 
 impl Act {
-    /// Which of its session's statements it is.
-    fn place(&self) -> usize {
+    /// Returns the index of the act among the statements of its session.
+    fn act_statement(&self) -> usize {
         usize::from(self.strict)
     }
 }
 
-/// Gates that an act may pass.
+/// The maximum number of gates of one act.
 const GATES: i32 = 80;
 
 async fn connect(url: &str) -> (Client, i32) {
@@ -87,36 +93,36 @@ async fn connect(url: &str) -> (Client, i32) {
     (client, pid)
 }
 
-async fn session(url: &str, lane: i32, who: usize) -> (Arc<Client>, i32) {
+async fn open_session(url: &str, driver: i32, session: usize) -> (Arc<Client>, i32) {
     let (client, pid) = connect(url).await;
     client
         .batch_execute(&format!(
-            "set iso.session = '{who}'; set iso.lane = '{lane}'"
+            "set iso.session = '{session}'; set iso.driver = '{driver}'"
         ))
         .await
         .unwrap();
     (Arc::new(client), pid)
 }
 
-type Said = (
+type Reply = (
     usize,
     Result<Vec<SimpleQueryMessage>, tokio_postgres::Error>,
 );
 
-impl Lane {
+impl Driver {
     pub(super) async fn open(
         url: &str,
         schema: &str,
         number: i32,
         count: usize,
         gated: bool,
-    ) -> Lane {
+    ) -> Driver {
         let (control, control_pid) = connect(url).await;
         let mut sessions = Vec::new();
-        for who in 0..count {
-            sessions.push(session(url, number, who).await);
+        for session in 0..count {
+            sessions.push(open_session(url, number, session).await);
         }
-        Lane {
+        Driver {
             schema: schema.into(),
             number,
             control,
@@ -127,30 +133,30 @@ impl Lane {
         }
     }
 
-    /// The text for this lane's schema.
+    /// Puts the schema of this driver into a text.
     pub(super) fn render(&self, text: &str) -> String {
         render(text, &self.schema)
     }
 
-    /// Play one order: these choices first, then always the first session that can move.
+    /// Plays one order: follows `choices` first, then always moves the first session that can move.
     pub(super) async fn play(
         &mut self,
         setup: &str,
         acts: &[(Act, End)],
         choices: &[usize],
     ) -> Played {
-        for (who, one) in self.sessions.iter_mut().enumerate() {
+        for (session, one) in self.sessions.iter_mut().enumerate() {
             if one.0.is_closed() {
-                *one = session(&self.url, self.number, who).await;
+                *one = open_session(&self.url, self.number, session).await;
             }
         }
-        let shut = format!(
+        let close_gates = format!(
             "select pg_advisory_unlock_all(); select pg_advisory_lock({}, k) from generate_series(1, {}) k",
             self.number,
             GATES * i32::try_from(acts.len()).unwrap()
         );
         let setup = if self.gated {
-            format!("{setup};{shut}")
+            format!("{setup};{close_gates}")
         } else {
             setup.to_owned()
         };
@@ -159,41 +165,44 @@ impl Lane {
             .await
             .unwrap();
 
-        let (tell, mut told) = mpsc::unbounded_channel::<Said>();
+        let (sender, mut replies) = mpsc::unbounded_channel::<Reply>();
         let mut at = vec![At::Statement(0); acts.len()];
         let mut passed = vec![0; acts.len()];
         let mut answers = vec![Answer::default(); acts.len()];
         let mut moves = Vec::new();
         loop {
-            self.come_to_rest(&mut told, acts, &mut at, &mut answers)
+            self.wait_until_idle(&mut replies, acts, &mut at, &mut answers)
                 .await;
             let able: Vec<usize> = (0..at.len())
-                .filter(|who| matches!(at[*who], At::Statement(_) | At::Gate(_)))
+                .filter(|session| matches!(at[*session], At::Statement(_) | At::Gate(_)))
                 .collect();
-            let chosen = choices.get(moves.len()).filter(|who| able.contains(who));
-            // Two who wait for the row of a third may go on in either order: that is Postgres's choice, and its order counts.
-            let strays = chosen.is_none() && moves.len() < choices.len();
-            // And so is which of two that wait for one another has to die.
-            let died = |answer: &Answer| {
+            let chosen = choices
+                .get(moves.len())
+                .filter(|session| able.contains(session));
+            // If two sessions wait for a row lock of a third, Postgres decides which of them gets
+            // it first. The order that Postgres chose is the order of this case.
+            let diverged = chosen.is_none() && moves.len() < choices.len();
+            // Postgres also decides which session of a deadlock is aborted.
+            let deadlocked = |answer: &Answer| {
                 answer
                     .error
                     .as_deref()
                     .is_some_and(|error| error.contains("40P01"))
             };
             assert!(
-                !strays || acts.len() > 2 || answers.iter().any(died),
-                "a case did not play as before: the driver or the SQL is not deterministic"
+                !diverged || acts.len() > 2 || answers.iter().any(deadlocked),
+                "a repeated case took another course: the driver or the SQL is not deterministic"
             );
-            let Some(who) = chosen.or(able.first()).copied() else {
-                assert!(at.iter().all(|at| *at == At::Over));
+            let Some(session) = chosen.or(able.first()).copied() else {
+                assert!(at.iter().all(|at| *at == At::Finished));
                 return Played { moves, answers };
             };
-            match at[who] {
+            match at[session] {
                 At::Statement(n @ 1..) | At::Gate(n)
-                    if self.dies(acts[who].1, at[who], passed[who]) =>
+                    if self.is_killed_now(acts[session].1, at[session], passed[session]) =>
                 {
                     let kill = "select pg_terminate_backend($1, 10000)";
-                    let pid = self.sessions[who].1;
+                    let pid = self.sessions[session].1;
                     assert!(
                         self.control
                             .query_one(kill, &[&pid])
@@ -201,36 +210,36 @@ impl Lane {
                             .unwrap()
                             .get::<_, bool>(0)
                     );
-                    at[who] = if matches!(at[who], At::Gate(_)) {
+                    at[session] = if matches!(at[session], At::Gate(_)) {
                         At::Running(n)
                     } else {
-                        At::Over
+                        At::Finished
                     };
                 }
                 At::Statement(n) => {
-                    let (act, end) = &acts[who];
-                    let sql = act.sql.replace("WHO", &who.to_string());
+                    let (act, end) = &acts[session];
+                    let sql = act.sql.replace("SESSION", &session.to_string());
                     let text = match (n, end) {
-                        (0, _) if act.strict => LOOK_AROUND.into(),
+                        (0, _) if act.strict => TAKE_SNAPSHOT.into(),
                         (0, _) => format!("begin; {sql}"),
                         (1, _) if act.strict => sql,
                         (_, End::Commit) => "commit".into(),
                         (_, End::Rollback | End::Killed(_)) => "rollback".into(),
                     };
-                    let (text, client, tell) = (
+                    let (text, client, sender) = (
                         self.render(&text),
-                        self.sessions[who].0.clone(),
-                        tell.clone(),
+                        self.sessions[session].0.clone(),
+                        sender.clone(),
                     );
                     tokio::spawn(async move {
                         let answer = client.simple_query(&text).await;
-                        let _ = tell.send((who, answer));
+                        let _ = sender.send((session, answer));
                     });
-                    at[who] = At::Running(n);
+                    at[session] = At::Running(n);
                 }
                 At::Gate(n) => {
-                    passed[who] += 1;
-                    let gate = i32::try_from(who).unwrap() * GATES + passed[who];
+                    passed[session] += 1;
+                    let gate = i32::try_from(session).unwrap() * GATES + passed[session];
                     let open = "select pg_advisory_unlock($1, $2)";
                     assert!(
                         self.control
@@ -239,23 +248,23 @@ impl Lane {
                             .unwrap()
                             .get::<_, bool>(0)
                     );
-                    at[who] = At::Running(n);
+                    at[session] = At::Running(n);
                 }
                 _ => unreachable!(),
             }
-            moves.push((who, able));
+            moves.push((session, able));
         }
     }
 
-    /// Whether the time of this session has come.
-    fn dies(&self, end: End, at: At, passed: i32) -> bool {
+    /// Returns whether the driver kills the session's backend at this point.
+    fn is_killed_now(&self, end: End, at: At, passed: i32) -> bool {
         matches!(end, End::Killed(gate) if matches!(at, At::Statement(_)) || gate == passed)
     }
 
-    /// Look until nobody is under way: not by waiting a while, but by asking Postgres.
-    async fn come_to_rest(
+    /// Polls Postgres until no session runs. It does not rely on a fixed waiting time.
+    async fn wait_until_idle(
         &self,
-        told: &mut mpsc::UnboundedReceiver<Said>,
+        replies: &mut mpsc::UnboundedReceiver<Reply>,
         acts: &[(Act, End)],
         at: &mut [At],
         answers: &mut [Answer],
@@ -267,35 +276,36 @@ impl Lane {
                     .iter()
                     .any(|at| matches!(at, At::Statement(_) | At::Gate(_)))
         };
-        // A lock that was given up may have let others go on: what waited before is asked about again.
+        // The last move may have released a lock, so sessions that waited before may run again.
         at.iter_mut().for_each(|at| {
             if let At::Waiting(n) = *at {
                 *at = At::Running(n);
             }
         });
-        // Who waits is believed when two looks in a row say so: a lock may be held for a moment only.
+        // A session counts as waiting only if two consecutive polls say so: it may wait for a lock
+        // that is held only for a moment.
         let mut steady = false;
         while busy(at) || stuck(at) || !steady && at.iter().any(|at| matches!(at, At::Waiting(_))) {
             let pids: Vec<i32> = self.sessions.iter().map(|(_, pid)| *pid).collect();
-            let look = "select pg_blocking_pids(pid) from unnest($1::int[]) with ordinality as s(pid, n) order by n";
+            let poll = "select pg_blocking_pids(pid) from unnest($1::int[]) with ordinality as s(pid, n) order by n";
             let pids_ref = &pids;
-            let looked = async { self.control.query(look, &[pids_ref]).await.unwrap() };
+            let polled = async { self.control.query(poll, &[pids_ref]).await.unwrap() };
             tokio::select! {
                 biased;
-                Some((who, said)) = told.recv() => {
-                    self.hear(who, said, acts, at, answers);
+                Some((session, reply)) = replies.recv() => {
+                    self.record_reply(session, reply, acts, at, answers);
                     steady = false;
                 }
-                rows = looked => {
+                rows = polled => {
                     let before = at.to_vec();
-                    // An answer that came while we looked is newer than what we saw.
-                    while let Ok((who, said)) = told.try_recv() {
-                        self.hear(who, said, acts, at, answers);
+                    // A reply that arrived during the poll is newer than the result of the poll.
+                    while let Ok((session, reply)) = replies.try_recv() {
+                        self.record_reply(session, reply, acts, at, answers);
                     }
-                    for (who, row) in rows.iter().enumerate().take(at.len()) {
+                    for (session, row) in rows.iter().enumerate().take(at.len()) {
                         let blockers: Vec<i32> = row.get(0);
-                        if let At::Running(n) | At::Waiting(n) = at[who] {
-                            at[who] = if blockers.contains(&self.control_pid) {
+                        if let At::Running(n) | At::Waiting(n) = at[session] {
+                            at[session] = if blockers.contains(&self.control_pid) {
                                 At::Gate(n)
                             } else if blockers.iter().any(|pid| pids.contains(pid)) {
                                 At::Waiting(n)
@@ -310,20 +320,20 @@ impl Lane {
         }
     }
 
-    fn hear(
+    fn record_reply(
         &self,
-        who: usize,
-        said: Result<Vec<SimpleQueryMessage>, tokio_postgres::Error>,
+        session: usize,
+        reply: Result<Vec<SimpleQueryMessage>, tokio_postgres::Error>,
         acts: &[(Act, End)],
         at: &mut [At],
         answers: &mut [Answer],
     ) {
-        let (At::Running(n) | At::Waiting(n) | At::Gate(n)) = at[who] else {
+        let (At::Running(n) | At::Waiting(n) | At::Gate(n)) = at[session] else {
             unreachable!()
         };
-        let answer = &mut answers[who];
-        match said {
-            Ok(messages) if n == acts[who].0.place() => {
+        let answer = &mut answers[session];
+        match reply {
+            Ok(messages) if n == acts[session].0.act_statement() => {
                 let rows = messages.into_iter().filter_map(|message| match message {
                     SimpleQueryMessage::Row(row) => Some(
                         (0..row.len())
@@ -334,8 +344,8 @@ impl Lane {
                 });
                 answer.rows = rows.collect();
             }
-            Ok(_) if n < acts[who].0.place() => {}
-            Ok(_) => answer.committed = answer.error.is_none() && acts[who].1 == End::Commit,
+            Ok(_) if n < acts[session].0.act_statement() => {}
+            Ok(_) => answer.committed = answer.error.is_none() && acts[session].1 == End::Commit,
             Err(error) => {
                 let code = error
                     .code()
@@ -347,11 +357,11 @@ impl Lane {
                 answer.error = Some(format!("{code} {detail}"));
             }
         }
-        let died = answer.error.is_some() && matches!(acts[who].1, End::Killed(_));
-        at[who] = if n <= acts[who].0.place() && !died {
+        let died = answer.error.is_some() && matches!(acts[session].1, End::Killed(_));
+        at[session] = if n <= acts[session].0.act_statement() && !died {
             At::Statement(n + 1)
         } else {
-            At::Over
+            At::Finished
         };
     }
 }
@@ -360,8 +370,9 @@ pub(super) fn render(text: &str, schema: &str) -> String {
     text.replace("S.", &format!("{schema}."))
 }
 
-/// The orders that have not been played yet: at each move after the given ones, every session that could have moved instead.
-pub(super) fn others(given: usize, played: &Played) -> Vec<Vec<usize>> {
+/// Returns the orders that this case shows to be possible and that have not been played: for each
+/// move after the first `given` ones, every other session that could have moved.
+pub(super) fn untried_orders(given: usize, played: &Played) -> Vec<Vec<usize>> {
     let mut others = Vec::new();
     for n in given..played.moves.len() {
         let (chosen, able) = &played.moves[n];
@@ -369,7 +380,7 @@ pub(super) fn others(given: usize, played: &Played) -> Vec<Vec<usize>> {
             others.push(
                 played.moves[..n]
                     .iter()
-                    .map(|(who, _)| *who)
+                    .map(|(session, _)| *session)
                     .chain([*other])
                     .collect(),
             );

@@ -1,12 +1,14 @@
-//! Release points inside the functions of production: a gate before each of their inner statements, put there by working on
-//! the text that the schema holds.
+//! Gates inside the SQL functions of production. A gate is a call that blocks on an advisory lock
+//! until the driver releases it. The text of each function in the schema is rewritten so that a
+//! gate stands before each of its inner statements.
 
 use tokio_postgres::Client;
 
 use super::driver::render;
 
-/// A gate: the k-th that a transaction comes to is shut as long as the driver holds its lock. The first stands where the act
-/// begins, and is open: the driver lets acts begin itself.
+/// Creates the function of a gate. The k-th gate that a transaction reaches blocks while the driver
+/// holds the advisory lock with number k of that session. The first gate is at the beginning of the
+/// act and never blocks, because the driver itself decides when an act begins.
 pub(super) const GATE: &str = "
     create function S.iso_gate() returns void language plpgsql as $$
     declare
@@ -15,7 +17,7 @@ pub(super) const GATE: &str = "
         if coalesce(current_setting('iso.session', true), '') <> '' then
             perform set_config('iso.gate', (passed + 1)::text, true);
             if passed > 0 then
-                perform pg_advisory_xact_lock(current_setting('iso.lane')::int,
+                perform pg_advisory_xact_lock(current_setting('iso.driver')::int,
                     current_setting('iso.session')::int * 80 + passed);
             end if;
         end if;
@@ -41,7 +43,8 @@ const GATED: [&str; 17] = [
     "repair",
 ];
 
-/// The words that an inner statement begins with. `perform set_config` and control flow are no release points.
+/// The first words of inner statements that get a gate. `perform set_config` and control flow get
+/// none.
 const STATEMENTS: [&str; 15] = [
     "select ",
     "with ",
@@ -89,7 +92,7 @@ async fn definition(client: &Client, schema: &str, function: &str) -> String {
         .get(0)
 }
 
-/// Put the gates in. Answers how many.
+/// Adds the gates to the functions of a schema. Returns the number of gates.
 pub(super) async fn install(client: &Client, schema: &str) -> usize {
     client.batch_execute(&render(GATE, schema)).await.unwrap();
     let mut count = 0;
@@ -101,23 +104,23 @@ pub(super) async fn install(client: &Client, schema: &str) -> usize {
     count
 }
 
-/// Take a guard out of a function: this text becomes that one. It has to be there.
-pub(super) async fn remove(
+/// Replaces the text of a guard in a function. Panics if the function does not contain that text.
+pub(super) async fn replace(
     client: &Client,
     schema: &str,
     function: &str,
     guard: &str,
-    instead: &str,
+    replacement: &str,
 ) {
     let before = definition(client, schema, function).await;
     let guard = guard.replace("gen_durable.", &format!("{schema}."));
     assert!(
         before.contains(&guard),
-        "{function} has no {guard:?} to take out:\n{before}"
+        "{function} does not contain {guard:?}:\n{before}"
     );
-    let instead = instead.replace("gen_durable.", &format!("{schema}."));
+    let replacement = replacement.replace("gen_durable.", &format!("{schema}."));
     client
-        .batch_execute(&before.replace(&guard, &instead))
+        .batch_execute(&before.replace(&guard, &replacement))
         .await
         .unwrap();
 }

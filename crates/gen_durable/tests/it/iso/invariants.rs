@@ -1,11 +1,13 @@
-//! What must be so after every case, whatever the order was. Asked with SQL: each line of the answer is one thing that is not.
+//! The invariants that hold after every case, in every order. They are SQL queries: each row of the
+//! answer is one violation.
 
 use super::{
     acts::Act,
-    driver::{Answer, End, Lane},
+    driver::{Answer, Driver, End},
 };
 
-/// Witnesses: every committed change of an instance, and what a letter's target was when the letter was put in its box.
+/// Creates triggers that record every committed change of an instance, and the status of the target
+/// when a signal is put into its inbox.
 pub(super) const WITNESSES: &str = "
     create table S.iso_audit (
         n bigint generated always as identity, what text, id bigint, old_status text, new_status text,
@@ -18,121 +20,124 @@ pub(super) const WITNESSES: &str = "
         return null;
     end $$;
     create trigger iso_changed after update on S.instances for each row execute function S.iso_changed();
-    create function S.iso_lettered() returns trigger language plpgsql as $$
+    create function S.iso_signalled() returns trigger language plpgsql as $$
     begin
         insert into S.iso_audit (what, id, new_status)
-        select 'letter', i.id, i.status from S.instances i where i.id = new.target_id;
+        select 'signal', i.id, i.status from S.instances i where i.id = new.target_id;
         return null;
     end $$;
-    create trigger iso_lettered after insert on S.signals for each row execute function S.iso_lettered();";
+    create trigger iso_signalled after insert on S.signals for each row execute function S.iso_signalled();";
 
-/// Everything that can be said without knowing who did what. SEEN: letters that a wait had seen before it parked.
+/// Violations that can be found without knowing which acts ran. `SEEN` stands for the ids of the
+/// signals that a step had read before it began to wait.
 const STATE: &str = "
-    select 'is parked with a letter that it waits for: ' || i.id from S.instances i
+    select 'waits although an awaited signal is in its inbox: ' || i.id from S.instances i
     where i.status = 'awaiting_signal' and exists (
         select from S.signals s where s.target_id = i.id and s.consumed_at is null and s.name = any (i.awaits)
           and s.id <> all (SEEN))
     union all
-    select 'counts ' || p.children_pending || ' children, and ' || live.count || ' live: ' || p.id
+    select 'children_pending is ' || p.children_pending || ', and ' || live.count || ' children are live: ' || p.id
     from S.instances p cross join lateral (
         select count(*) from S.instances c
         where c.parent_id = p.id and c.parent_generation = p.join_generation and c.finished_at is null) live
     where p.children_pending <> live.count
     union all
-    select 'waits for children that it does not have: ' || id from S.instances
+    select 'waits for children and has none pending: ' || id from S.instances
     where status = 'awaiting_children' and children_pending = 0
     union all
-    select 'waits for nothing: ' || id from S.instances where status = 'awaiting_signal' and awaits is null
+    select 'is awaiting_signal and awaits no name: ' || id from S.instances where status = 'awaiting_signal' and awaits is null
     union all
-    select 'does not wait, and has a deadline: ' || id from S.instances
+    select 'has a deadline and does not wait: ' || id from S.instances
     where deadline_at is not null and status not in ('awaiting_signal', 'awaiting_children')
     union all
-    select 'a claim went back: ' || id from S.iso_audit where what = 'change' and new_epoch < old_epoch
+    select 'claim_epoch decreased: ' || id from S.iso_audit where what = 'change' and new_epoch < old_epoch
     union all
-    select 'left executing, and its claim is still good: ' || id from S.iso_audit
+    select 'left executing with an unchanged claim_epoch: ' || id from S.iso_audit
     where what = 'change' and old_status = 'executing' and new_status <> 'executing' and new_epoch = old_epoch
     union all
-    select 'commits went back or skipped: ' || id from S.iso_audit
+    select 'step_seq decreased or skipped a number: ' || id from S.iso_audit
     where what = 'change' and new_seq not in (old_seq, old_seq + 1)
     union all
-    select 'came back from its end: ' || id from S.iso_audit
+    select 'left a settled status: ' || id from S.iso_audit
     where what = 'change' and old_status in ('done', 'failed', 'cancelled') and new_status <> old_status
     union all
-    select 'ended twice: ' || id from S.iso_audit
+    select 'settled twice: ' || id from S.iso_audit
     where what = 'change' and new_status in ('done', 'failed', 'cancelled') and new_status <> old_status
     group by id having count(*) > 1
     union all
-    select 'one join was released twice: ' || id from S.iso_audit
+    select 'one join was woken twice: ' || id from S.iso_audit
     where what = 'change' and old_status = 'awaiting_children' and new_status = 'runnable'
     group by id, generation having count(*) > 1
     union all
-    select 'a letter was put into the box of one that was over: ' || id from S.iso_audit
-    where what = 'letter' and new_status in ('done', 'failed', 'cancelled')
+    select 'a signal was put into the inbox of a settled instance: ' || id from S.iso_audit
+    where what = 'signal' and new_status in ('done', 'failed', 'cancelled')
     union all
-    select 'one letter twice: ' || target_id from S.signals where dedup_key is not null
+    select 'two signals have one dedup key: ' || target_id from S.signals where dedup_key is not null
     group by target_id, dedup_key having count(*) > 1
     union all
-    select 'repeats beside a wait that is over: ' || t.id from S.timers t
+    select 'a repeating timer is pending after its wait ended: ' || t.id from S.timers t
     where t.state = 'pending' and t.instance_id is not null and not exists (
         select from S.instances i where i.id = t.instance_id and i.step_seq = t.await_seq
           and i.status in ('awaiting_signal', 'awaiting_children'))
     union all
-    select 'fired before its time: ' || id from S.timers where state = 'fired' and ended_at < due_at
+    select 'fired before its due time: ' || id from S.timers where state = 'fired' and ended_at < due_at
     union all
     select 'timers started ' || fired.count || ' instances, and there are ' || made.count
     from (select count(*) from S.timers where state = 'fired') fired,
          (select count(*) from S.instances where fsm = 'reminder') made
     where fired.count <> made.count
     union all
-    select 'fired and started nothing: ' || t.id from S.timers t
+    select 'fired and started no instance: ' || t.id from S.timers t
     where t.state = 'fired' and not exists (select from S.instances i where i.id = t.started_id)
     union all
-    select 'a schedule that ' || case when s.paused_at is null then 'runs' else 'is paused' end || ' has ' || ahead.count || ' ahead'
+    select 'a schedule that ' || case when s.paused_at is null then 'runs' else 'is paused' end || ' has ' || ahead.count || ' pending timers'
     from S.schedules s cross join lateral (
         select count(*) from S.timers t where t.schedule = s.name and t.state = 'pending' and not t.by_hand) ahead
     where ahead.count <> (s.paused_at is null)::int
     union all
-    select 'an occurrence is of a cycle that is not in force: ' || t.id from S.timers t join S.schedules s on s.name = t.schedule
+    select 'a pending timer has an outdated cycle: ' || t.id from S.timers t join S.schedules s on s.name = t.schedule
     where t.state = 'pending' and not t.by_hand and t.cycle <> s.cycle
     union all
-    select 'a letter of nobody: ' || s.id from S.signals s
+    select 'a signal has no target row: ' || s.id from S.signals s
     where not exists (select from S.instances i where i.id = s.target_id)
     union all
-    select 'a story of nobody: ' || t.instance_id from S.transitions t
+    select 'a history row has no instance: ' || t.instance_id from S.transitions t
     where not exists (select from S.instances i where i.id = t.instance_id)
     union all
-    select 'is told and did not happen: ' || t.outcome || ' of ' || t.instance_id from S.transitions t
+    select 'is in the history and was not committed: ' || t.outcome || ' of ' || t.instance_id from S.transitions t
     where not exists (
         select from S.iso_audit a where a.what = 'change' and a.id = t.instance_id
           and a.new_seq = t.step_seq and a.new_epoch = t.claim_epoch and a.new_status = t.status::text)
     union all
-    select 'happened and is not told: ' || a.old_status || ' to ' || a.new_status || ' of ' || a.id from S.iso_audit a
+    select 'was committed and is not in the history: ' || a.old_status || ' to ' || a.new_status || ' of ' || a.id from S.iso_audit a
     where a.what = 'change' and a.old_status not in ('awaiting_signal', 'awaiting_children')
       and (a.new_seq > a.old_seq or a.old_status <> a.new_status and a.new_status in ('done', 'failed', 'cancelled'))
       and exists (select from S.instances i where i.id = a.id)
       and not exists (select from S.transitions t
         where t.instance_id = a.id and t.step_seq = a.new_seq and t.claim_epoch = a.new_epoch)
     union all
-    select 'was cancelled while it waited, and it is not told: ' || a.id from S.iso_audit a
+    select 'was cancelled and the history has no cancel: ' || a.id from S.iso_audit a
     where a.what = 'change' and a.new_status = 'cancelled' and a.old_status <> a.new_status
       and exists (select from S.instances i where i.id = a.id)
       and not exists (select from S.transitions t where t.instance_id = a.id and t.outcome = 'cancel')";
 
-/// All that is wrong after a case.
-pub(super) async fn broken(
-    lane: &Lane,
+/// Returns the violations after a case.
+pub(super) async fn violations(
+    driver: &Driver,
     acts: &[(Act, End)],
     answers: &[Answer],
-    had_letters: bool,
+    had_signals: bool,
 ) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut seen: Vec<i64> = Vec::new();
-    // Commits that were acknowledged, by id; and those of the sweep, which has no claim.
+    // The ids of acknowledged commits, those of expired deadlines (which need no claim), and
+    // claims.
     let (mut commits, mut swept, mut claimed) = (Vec::new(), Vec::new(), Vec::new());
     let mut queries = Vec::new();
     let mut consumed = false;
-    for (who, ((act, end), answer)) in acts.iter().zip(answers).enumerate() {
-        // An act that was refused is a fault of the SQL: nothing here is to be refused. One whose backend dies says so.
+    for (session, ((act, end), answer)) in acts.iter().zip(answers).enumerate() {
+        // An error of an act is a violation, unless the act may fail with it or its backend is
+        // killed.
         wrong.extend(
             answer
                 .error
@@ -152,19 +157,19 @@ pub(super) async fn broken(
             .and_then(|row| row[0].clone())
             .unwrap_or_default();
         let done = answer.committed;
-        let claims = &act.claims;
-        let acknowledged = done && claims.commits && !ids.is_empty();
-        if done && claims.commits {
+        let expected = &act.expected;
+        let acknowledged = done && expected.commits && !ids.is_empty();
+        if done && expected.commits {
             commits.extend(ids.iter().copied());
         }
         if acknowledged {
-            seen.extend(claims.seen);
-            consumed |= !claims.consumes.is_empty();
+            seen.extend(expected.seen);
+            consumed |= !expected.consumes.is_empty();
         }
-        if done && claims.expires {
+        if done && expected.expires {
             swept.extend(ids.iter().copied());
         }
-        if done && claims.claims {
+        if done && expected.claims_rows {
             claimed.extend(
                 answer
                     .rows
@@ -173,7 +178,7 @@ pub(super) async fn broken(
                     .map(|row| (row[0].clone(), row[7].clone())),
             );
         }
-        if let (true, Some(id)) = (done, claims.timer) {
+        if let (true, Some(id)) = (done, expected.timer) {
             let state = answer
                 .rows
                 .first()
@@ -181,29 +186,29 @@ pub(super) async fn broken(
                 .unwrap_or_else(|| said.clone());
             if matches!(state.as_str(), "fired" | "cancelled") {
                 queries.push(format!(
-                    "select 'a timer was said to be {state} and is ' || state from S.timers where id = {id} and state <> '{state}'"
+                    "select 'a timer was reported as {state} and is ' || state from S.timers where id = {id} and state <> '{state}'"
                 ));
             }
         }
-        let children = if acknowledged { claims.children } else { 0 };
+        let children = if acknowledged { expected.children } else { 0 };
         queries.push(format!(
-            "select 'session {who} made ' || count(*) || ' children, not {children}' from S.instances
-             where fsm = 'child of {who}' having count(*) <> {children}"
+            "select 'session {session} made ' || count(*) || ' children, not {children}' from S.instances
+             where fsm = 'child of {session}' having count(*) <> {children}"
         ));
-        if claims.sends {
+        if expected.sends {
             let delivered = i32::from(done && said == "delivered");
             queries.push(format!(
-                "select 'session {who} was told {said:?}, and there are ' || count(*) || ' of its letters' from S.signals
-                 where payload = '\"of {who}\"' having count(*) <> {delivered}
+                "select 'session {session} got the answer {said:?}, and there are ' || count(*) || ' signals of it' from S.signals
+                 where payload = '\"of {session}\"' having count(*) <> {delivered}
                    and not (count(*) = 0 and not exists (select from S.instances where id = 10))"
             ));
         }
-        if claims.sends_all || claims.rides > 0 {
+        if expected.sends_all || expected.signals_sent > 0 {
             let said = answer.rows.iter().filter(|row| {
                 row.get(1)
                     .is_some_and(|word| word.as_deref() == Some("delivered"))
             });
-            let delivered = match claims.sends_all {
+            let delivered = match expected.sends_all {
                 true => {
                     if done {
                         said.count()
@@ -213,28 +218,32 @@ pub(super) async fn broken(
                 }
                 false => {
                     if acknowledged {
-                        claims.rides
+                        expected.signals_sent
                     } else {
                         0
                     }
                 }
             };
-            let fewer = if claims.once { "and count(*) <> 0" } else { "" };
+            let fewer = if expected.once {
+                "and count(*) <> 0"
+            } else {
+                ""
+            };
             queries.push(format!(
-                "select 'session {who} sent {delivered} letters, and there are ' || count(*) from S.signals
-                 where payload = '\"of {who}\"' having count(*) <> {delivered} {fewer}
+                "select 'session {session} sent {delivered} signals, and there are ' || count(*) from S.signals
+                 where payload = '\"of {session}\"' having count(*) <> {delivered} {fewer}
                    and not (count(*) = 0 and not exists (select from S.instances where id = 10))"
             ));
         }
-        if let (true, "cancelled", Some(id)) = (done, said.as_str(), claims.ends) {
+        if let (true, "cancelled", Some(id)) = (done, said.as_str(), expected.ends) {
             queries.push(format!(
-                "select 'was cancelled and lives: ' || id from S.instances where id = {id} and finished_at is null"
+                "select 'was reported as cancelled and is not settled: ' || id from S.instances where id = {id} and finished_at is null"
             ));
-            if claims.ends_below {
+            if expected.ends_below {
                 queries.push(format!(
                     "select * from (with recursive below(id) as (select {id}::bigint union all
                         select c.id from below join S.instances c on c.parent_id = below.id)
-                     select 'was cancelled with all above it and lives: ' || i.id from S.instances i join below using (id)
+                     select 'was cancelled with its ancestors and is not settled: ' || i.id from S.instances i join below using (id)
                      where i.finished_at is null) lives"
                 ));
             }
@@ -244,19 +253,20 @@ pub(super) async fn broken(
     claimed.sort();
     claimed.dedup();
     if claimed.len() != twice {
-        wrong.push("two picks brought home the same claim".into());
+        wrong.push("two picks returned the same claim".into());
     }
-    if had_letters {
-        // Two letters were there: they are both in hand, or both used. The one with a dedup key is remembered.
+    if had_signals {
+        // The setup has two signals: either both are unconsumed or both are consumed. The row of
+        // the signal with a dedup key must still exist.
         let left = if consumed { 0 } else { 2 };
         queries.push(format!(
-            "select 'of the two letters there are ' || count(*) || ' left, not {left}' from S.signals
+            "select 'unconsumed signals of the two in the setup: ' || count(*) || ', not {left}' from S.signals
              where id in (100, 101) and consumed_at is null having count(*) <> {left}"
         ));
         queries
-            .push("select 'a dedup key was forgotten' where not exists (select from S.signals where id = 101)".into());
+            .push("select 'the row of the dedup key is gone' where not exists (select from S.signals where id = 101)".into());
     }
-    // One instance for each start that was acknowledged, and no other.
+    // Each acknowledged start has inserted one instance, and there is no other new one.
     let started = acts.iter().zip(answers).filter(|((act, _), answer)| {
         answer.committed
             && ["start k", "start k once", "enqueue k"].contains(&act.name.as_str())
@@ -266,7 +276,7 @@ pub(super) async fn broken(
                 .is_some_and(|row| row.get(2).is_some_and(|new| new.as_deref() == Some("t")))
     });
     queries.push(format!(
-        "select 'there are ' || count(*) || ' new holders of the key, not {0}' from S.instances
+        "select 'there are ' || count(*) || ' new instances with the key, not {0}' from S.instances
          where id > 1000 and correlation_key = 'k' having count(*) <> {0}",
         started.count()
     ));
@@ -279,7 +289,7 @@ pub(super) async fn broken(
         list(&[commits.clone(), swept].concat())
     ));
     queries.push(format!(
-        "select 'a commit was acknowledged to one that had lost its claim: ' || a.id
+        "select 'a commit was acknowledged after its claim was lost: ' || a.id
          from unnest('{{{}}}'::bigint[]) as a(id)
          where not exists (select from S.iso_audit c where c.what = 'change' and c.id = a.id and c.old_epoch = 5
              and c.old_seq = 3 and c.new_seq = 4 and c.old_status = 'executing')",
@@ -287,7 +297,11 @@ pub(super) async fn broken(
     ));
     let text = format!("{STATE} union all {}", queries.join(" union all "));
     let text = text.replace("SEEN", &format!("'{{{}}}'::bigint[]", list(&seen)));
-    let rows = lane.control.query(&lane.render(&text), &[]).await.unwrap();
+    let rows = driver
+        .control
+        .query(&driver.render(&text), &[])
+        .await
+        .unwrap();
     wrong.extend(
         rows.iter()
             .map(|row| row.get::<_, Option<String>>(0).unwrap_or_default()),

@@ -1,15 +1,16 @@
-//! Lanes and partition keys: worlds with a lane `l` or a key `p`, and the acts that meet there.
+//! Lanes and partition keys: setups with a lane `l` or a partition key `p`, and their acts.
 //!
-//! Row 10 has the lane or the turn, 11 and 12 come behind it, in the order of one producer. What executes is at epoch 5 with
-//! three commits behind it; numbers of arrival below 1000 are of the world.
+//! Instance 10 is the head of the lane or the partition holder. Instances 11 and 12 are behind it,
+//! in the order in which one producer enqueued them. An executing instance has `claim_epoch` 5 and
+//! `step_seq` 3. Arrival numbers below 1000 belong to rows of the setup.
 
 use super::{
-    acts::{CONCLUDE, Claims, ENQUEUE_ALL, SIGNAL, cancel, fill},
-    worlds::World,
+    acts::{ENQUEUE_ALL, Expected, SIGNAL, WRITE_WITH_EFFECTS, cancel, fill},
+    setups::Setup,
 };
 
-const SETTLE_KEYED: &str = include_str!("../../../src/store/sql/settle_keyed.sql");
-const CLAIM_LED: &str = include_str!("../../../src/store/sql/claim_led.sql");
+const WRITE_KEYED_RESULTS: &str = include_str!("../../../src/store/sql/settle_keyed.sql");
+const CLAIM_LANE_HEAD: &str = include_str!("../../../src/store/sql/claim_led.sql");
 const PLACE: &str = include_str!("../../../src/store/sql/place.sql");
 const RELEASE: &str = include_str!("../../../src/store/sql/release.sql");
 const RELEASE_EXPIRED: &str = include_str!("../../../src/store/sql/release_expired.sql");
@@ -19,12 +20,15 @@ const RETRY: &str = include_str!("../../../src/store/sql/retry.sql");
 const CLEAR: &str = "
     delete from S.signals; delete from S.instances; delete from S.workers; delete from S.iso_audit; delete from S.lanes;
     delete from S.turns;
-    -- The numbers of a world are small: the placement watermark of the world before must not lie above them.
+    -- Rows of a setup have small numbers: a watermark left by the previous case would exclude them.
     delete from S.placement_watermarks; insert into S.placement_watermarks (sweep_due_at) values ('infinity');
     insert into S.workers (id, lease_expires_at, host, pid, queues, machines)
     values ('00000000-0000-0000-0000-00000000000a', statement_timestamp() - interval '1 hour', 'h', 1, '{}', '{}');";
 
-/// `ousted`: cancelled at epoch 5, and its step runs on. `led`: queued, and run by the worker that leads its lane. `theirs`: it executes in another, in a lane that the dead one led before.
+/// Inserts the rows. Three statuses exist only here. `cancelled_running`: cancelled while its step,
+/// claimed at `claim_epoch` 5, still runs. `unclaimed`: queued, and run without a claim by the lane
+/// worker. `other_worker`: executing in worker b, while `led_by` of its lane still names the
+/// expired worker a.
 const MAKE: &str = "
     create temporary table if not exists made (id bigint, status text, lane text, position bigint, in_lane boolean,
         blocks boolean, key text, held boolean, arrival bigint, due int);
@@ -34,92 +38,94 @@ const MAKE: &str = "
         awaits, deadline_at, deadline_step, eligible_at, lane_key, lane_position, in_lane, lane_blocks, partition_key,
         held_back, arrival)
     overriding system value
-    select id, (case status when 'led' then 'queued' when 'theirs' then 'executing' when 'ousted' then 'cancelled' else status end)::S.durable_status,
-        case when status in ('executing', 'led', 'theirs') then 5 else 6 end, 3, 'm', 's', '{}',
-        case when status in ('executing', 'ousted') then '00000000-0000-0000-0000-00000000000a'::uuid
-             when status = 'theirs' then '00000000-0000-0000-0000-00000000000b'::uuid end,
+    select id, (case status when 'unclaimed' then 'queued' when 'other_worker' then 'executing' when 'cancelled_running' then 'cancelled' else status end)::S.durable_status,
+        case when status in ('executing', 'unclaimed', 'other_worker') then 5 else 6 end, 3, 'm', 's', '{}',
+        case when status in ('executing', 'cancelled_running') then '00000000-0000-0000-0000-00000000000a'::uuid
+             when status = 'other_worker' then '00000000-0000-0000-0000-00000000000b'::uuid end,
         case when status = 'executing' then statement_timestamp() - interval '1 hour' end,
-        case when status in ('done', 'failed', 'cancelled', 'ousted') then S.clock() - interval '1 hour' end,
+        case when status in ('done', 'failed', 'cancelled', 'cancelled_running') then S.clock() - interval '1 hour' end,
         case when status = 'awaiting_signal' then array['a'] end,
         case when status = 'awaiting_signal' then S.clock() - interval '1 second' end,
         case when status = 'awaiting_signal' then 'late' end,
         S.clock() + due * interval '1 s', lane, position, in_lane, blocks, key, held, arrival
     from made;
     insert into S.lanes (tenant, key, led_by)
-    select '', lane, case when bool_or(status in ('led', 'theirs', 'ousted')) then '00000000-0000-0000-0000-00000000000a'::uuid end
+    select '', lane, case when bool_or(status in ('unclaimed', 'other_worker', 'cancelled_running')) then '00000000-0000-0000-0000-00000000000a'::uuid end
     from made where in_lane group by lane;";
 
-/// The statements that make a world of these rows.
-pub(super) fn world(rows: &str) -> String {
+/// Returns the SQL that creates these rows.
+pub(super) fn setup(rows: &str) -> String {
     format!("{CLEAR}{}", MAKE.replace("ROWS", rows))
 }
 
-/// All that an owner does at the end of a step, and what others do to a lane from outside.
+/// The step results of a worker in a lane, and the acts of other sessions on that lane.
 const LANE: &[&str] = &[
     "place",
     "pick",
     "10 done",
-    "10 done and takes",
+    "10 done and runs next",
     "10 fails",
     "10 backs off",
-    "10 parks",
-    "10 concludes",
+    "10 waits",
+    "10 done with effects",
     "enqueue in lane",
     "enqueue two in lane",
     "cancel",
     "cancel 11",
     "signal 11",
     "reap",
-    "reap to death",
-    "give back",
+    "reap to stuck",
+    "release claims",
     "release",
     "release expired",
     "repair",
 ];
-/// And in a lane that its worker leads.
-const LED: &[&str] = &[
+/// The same for a lane with a lane worker.
+const LANE_WORKER: &[&str] = &[
     "place",
     "pick",
-    "10 done and leads",
+    "10 done as lane worker",
     "10 fails",
     "10 backs off",
     "10 runs ahead",
-    "10 parks",
-    "10 concludes",
+    "10 waits",
+    "10 done with effects",
     "10 is claimed",
     "enqueue in lane",
     "cancel",
     "cancel 11",
     "signal 11",
     "reap",
-    "reap to death",
-    "give back",
+    "reap to stuck",
+    "release claims",
     "release",
     "release expired",
     "repair",
 ];
-const KEY: &[&str] = &[
+/// The step results of a worker in a partition, and the acts of other sessions on it.
+const PARTITION: &[&str] = &[
     "place",
     "pick",
     "10 done",
-    "10 done and takes",
+    "10 done and runs next",
     "10 fails",
-    "10 goes on",
+    "10 next",
     "10 backs off",
-    "10 parks",
-    "10 concludes",
-    "enqueue under key",
-    "enqueue urgent under key",
+    "10 waits",
+    "10 done with effects",
+    "enqueue in partition",
+    "enqueue urgent in partition",
     "cancel",
     "cancel 11",
     "signal 11",
     "reap",
-    "reap to death",
-    "give back",
+    "reap to stuck",
+    "release claims",
     "release",
     "release expired",
     "repair",
 ];
+/// Acts on a lane in which no step runs.
 const OUTSIDE: &[&str] = &[
     "place",
     "pick",
@@ -134,25 +140,26 @@ const OUTSIDE: &[&str] = &[
     "enqueue in lane",
     "collect",
 ];
-/// The step of 10 runs on after a cancel.
-const OUSTED: &[&str] = &[
+/// Acts while the step of the cancelled instance 10 still runs.
+const CANCELLED_RUNNING: &[&str] = &[
     "place",
     "pick",
     "repair",
-    "10 done and takes",
+    "10 done and runs next",
     "cancel",
     "cancel 11",
     "signal 11",
     "retry 10",
     "reap",
-    "give back",
+    "release claims",
     "release",
     "release expired",
     "enqueue in lane",
-    "enqueue under key",
+    "enqueue in partition",
     "collect",
 ];
-const OUTSIDE_KEY: &[&str] = &[
+/// Acts on a partition in which no step runs.
+const OUTSIDE_PARTITION: &[&str] = &[
     "place",
     "pick",
     "repair",
@@ -162,13 +169,13 @@ const OUTSIDE_KEY: &[&str] = &[
     "signal 11",
     "expire",
     "retry 10",
-    "enqueue under key",
-    "enqueue later under key",
+    "enqueue in partition",
+    "enqueue delayed in partition",
     "collect",
 ];
 
-const fn lane(name: &'static str, acts: &'static [&'static str], rows: &'static str) -> World {
-    World {
+const fn setup_of(name: &'static str, acts: &'static [&'static str], rows: &'static str) -> Setup {
+    Setup {
         name,
         keyed: true,
         rows,
@@ -176,66 +183,74 @@ const fn lane(name: &'static str, acts: &'static [&'static str], rows: &'static 
     }
 }
 
-/// Columns: id, status, lane, position, in lane, blocks, partition key, held back, arrival, due in seconds.
-pub(super) const WORLDS: [World; 26] = [
-    lane("lane running", LANE, "(10, 'executing', 'l', 1, true, false, null, false, null, -60),
+/// Columns: id, status, lane, lane position, in lane, blocks, partition key, waits for the
+/// partition, arrival number, due in seconds.
+pub(super) const SETUPS: [Setup; 26] = [
+    setup_of("lane running", LANE, "(10, 'executing', 'l', 1, true, false, null, false, null, -60),
         (11, 'queued', 'l', 2, true, false, null, false, null, -60)"),
-    lane("lane of three", LANE, "(10, 'executing', 'l', 1, true, false, null, false, null, -60),
+    setup_of("lane of three", LANE, "(10, 'executing', 'l', 1, true, false, null, false, null, -60),
         (11, 'queued', 'l', 2, true, false, null, false, null, -60), (12, 'queued', 'l', 3, true, false, null, false, null, -60)"),
-    lane("lane running alone", LANE, "(10, 'executing', 'l', 1, true, false, null, false, null, -60)"),
-    lane("lane arriving", LANE, "(10, 'executing', 'l', 1, true, false, null, false, null, -60),
+    setup_of("lane running alone", LANE, "(10, 'executing', 'l', 1, true, false, null, false, null, -60)"),
+    setup_of("lane arriving", LANE, "(10, 'executing', 'l', 1, true, false, null, false, null, -60),
         (11, 'queued', 'l', null, false, false, null, false, 5, -60), (12, 'queued', 'l', null, false, false, null, false, 6, -60)"),
-    lane("lane that blocks", LANE, "(10, 'executing', 'l', 1, true, true, null, false, null, -60),
+    setup_of("blocking lane", LANE, "(10, 'executing', 'l', 1, true, true, null, false, null, -60),
         (11, 'queued', 'l', null, false, false, null, false, 5, -60)"),
-    lane("lane led", LED, "(10, 'led', 'l', 1, true, false, null, false, null, -60),
+    setup_of("lane with a worker", LANE_WORKER, "(10, 'unclaimed', 'l', 1, true, false, null, false, null, -60),
         (11, 'queued', 'l', 2, true, false, null, false, null, -60), (12, 'queued', 'l', 3, true, false, null, false, null, -60)"),
-    lane("lane led, arriving", LED, "(10, 'led', 'l', 1, true, false, null, false, null, -60),
+    setup_of("lane with a worker, arriving", LANE_WORKER, "(10, 'unclaimed', 'l', 1, true, false, null, false, null, -60),
         (11, 'queued', 'l', null, false, false, null, false, 5, -60), (12, 'queued', 'l', null, false, false, null, false, 6, -60)"),
-    lane("lane led that blocks", LED, "(10, 'led', 'l', 1, true, true, null, false, null, -60),
+    setup_of("blocking lane with a worker", LANE_WORKER, "(10, 'unclaimed', 'l', 1, true, true, null, false, null, -60),
         (11, 'queued', 'l', 2, true, false, null, false, null, -60)"),
-    lane("lane led before", &["10 done and takes, elsewhere", "reap", "cancel", "place", "cancel 11", "release", "repair"],
-        "(10, 'theirs', 'l', 1, true, false, null, false, null, -60),
+    setup_of("lane with a former worker", &["10 done and runs next, other worker", "reap", "cancel", "place", "cancel 11", "release", "repair"],
+        "(10, 'other_worker', 'l', 1, true, false, null, false, null, -60),
         (11, 'queued', 'l', 2, true, false, null, false, null, -60), (12, 'queued', 'l', 3, true, false, null, false, null, -60)"),
-    lane("lane new", OUTSIDE, "(11, 'queued', 'l', null, false, false, null, false, 5, -60),
+    setup_of("unplaced lane", OUTSIDE, "(11, 'queued', 'l', null, false, false, null, false, 5, -60),
         (12, 'queued', 'l', null, false, false, null, false, 6, -60)"),
-    lane("lane due", OUTSIDE, "(10, 'runnable', 'l', 1, true, false, null, false, null, -60),
+    setup_of("lane due", OUTSIDE, "(10, 'runnable', 'l', 1, true, false, null, false, null, -60),
         (11, 'queued', 'l', 2, true, false, null, false, null, -60), (12, 'queued', 'l', null, false, false, null, false, 6, -60)"),
-    lane("lane parked", OUTSIDE, "(10, 'awaiting_signal', 'l', 1, true, false, null, false, null, -60),
+    setup_of("lane waiting", OUTSIDE, "(10, 'awaiting_signal', 'l', 1, true, false, null, false, null, -60),
         (11, 'queued', 'l', 2, true, false, null, false, null, -60)"),
-    lane("lane blocked", OUTSIDE, "(10, 'failed', 'l', 1, true, true, null, false, null, -60),
+    setup_of("lane blocked", OUTSIDE, "(10, 'failed', 'l', 1, true, true, null, false, null, -60),
         (11, 'queued', 'l', 2, true, false, null, false, null, -60)"),
-    lane("lane left", OUTSIDE, "(10, 'cancelled', 'l', 1, false, false, null, false, 5, -60),
+    setup_of("lane after a cancel", OUTSIDE, "(10, 'cancelled', 'l', 1, false, false, null, false, 5, -60),
         (11, 'queued', 'l', 2, true, false, null, false, null, -60), (12, 'queued', 'l', null, false, false, null, false, 6, -60)"),
-    lane("lane of a cancelled step", OUSTED, "(10, 'ousted', 'l', 1, true, false, null, false, null, -60),
+    setup_of("lane of a cancelled step", CANCELLED_RUNNING, "(10, 'cancelled_running', 'l', 1, true, false, null, false, null, -60),
         (11, 'queued', 'l', 2, true, false, null, false, null, -60), (12, 'queued', 'l', null, false, false, null, false, 6, -60)"),
-    lane("lane and key of a cancelled step", OUSTED, "(10, 'ousted', 'l', 1, true, false, 'p', false, null, -60),
+    setup_of("lane and partition of a cancelled step", CANCELLED_RUNNING, "(10, 'cancelled_running', 'l', 1, true, false, 'p', false, null, -60),
         (11, 'queued', 'l', 2, true, false, 'p', false, null, -60), (12, 'runnable', null, null, false, false, 'p', true, 6, -60)"),
-    lane("key of a cancelled step", OUSTED, "(10, 'ousted', null, null, false, false, 'p', false, null, -60),
+    setup_of("partition of a cancelled step", CANCELLED_RUNNING, "(10, 'cancelled_running', null, null, false, false, 'p', false, null, -60),
         (11, 'runnable', null, null, false, false, 'p', true, 5, -60), (12, 'runnable', null, null, false, false, 'p', true, null, -60)"),
-    lane("lane without a head", OUTSIDE, "(10, 'failed', 'l', 1, false, false, null, false, null, -60),
+    setup_of("lane without a head", OUTSIDE, "(10, 'failed', 'l', 1, false, false, null, false, null, -60),
         (11, 'queued', 'l', 2, true, false, null, false, null, -60)"),
-    lane("lane and key", LANE, "(10, 'executing', 'l', 1, true, false, 'p', false, null, -60),
+    setup_of("lane and partition", LANE, "(10, 'executing', 'l', 1, true, false, 'p', false, null, -60),
         (11, 'queued', 'l', 2, true, false, 'p', false, null, -60), (12, 'runnable', null, null, false, false, 'p', true, null, -60)"),
-    lane("key running alone", KEY, "(10, 'executing', null, null, false, false, 'p', false, null, -60)"),
-    lane("key running", KEY, "(10, 'executing', null, null, false, false, 'p', false, null, -60),
+    setup_of("partition running alone", PARTITION, "(10, 'executing', null, null, false, false, 'p', false, null, -60)"),
+    setup_of("partition running", PARTITION, "(10, 'executing', null, null, false, false, 'p', false, null, -60),
         (11, 'runnable', null, null, false, false, 'p', true, null, -60)"),
-    lane("key arriving", KEY, "(10, 'executing', null, null, false, false, 'p', false, null, -60),
+    setup_of("partition arriving", PARTITION, "(10, 'executing', null, null, false, false, 'p', false, null, -60),
         (11, 'runnable', null, null, false, false, 'p', true, 5, -60)"),
-    lane("key new", OUTSIDE_KEY, "(11, 'runnable', null, null, false, false, 'p', true, 5, -60),
+    setup_of("unplaced partition", OUTSIDE_PARTITION, "(11, 'runnable', null, null, false, false, 'p', true, 5, -60),
         (12, 'runnable', null, null, false, false, 'p', true, 6, -60)"),
-    lane("key later", OUTSIDE_KEY, "(10, 'runnable', null, null, false, false, 'p', false, null, 3600),
+    setup_of("partition with a delayed holder", OUTSIDE_PARTITION, "(10, 'runnable', null, null, false, false, 'p', false, null, 3600),
         (11, 'runnable', null, null, false, false, 'p', true, 5, -60)"),
-    lane("key parked", OUTSIDE_KEY, "(10, 'awaiting_signal', null, null, false, false, 'p', false, null, -60),
+    setup_of("partition with a waiting instance", OUTSIDE_PARTITION, "(10, 'awaiting_signal', null, null, false, false, 'p', false, null, -60),
         (11, 'runnable', null, null, false, false, 'p', false, null, -60), (12, 'runnable', null, null, false, false, 'p', true, null, -60)"),
-    lane("key without a turn", OUTSIDE_KEY, "(10, 'failed', null, null, false, false, 'p', false, null, -60),
+    setup_of("partition without a holder", OUTSIDE_PARTITION, "(10, 'failed', null, null, false, false, 'p', false, null, -60),
         (11, 'runnable', null, null, false, false, 'p', true, null, -60)"),
 ];
 
+/// No successor is run by the worker that writes the result.
 const NONE: &str = "'{}'::bigint[]";
 const TEN: &str = "array[10::bigint]";
 
-fn ends(status: &str, rise: i32, delay: u32, taking: &str, begins: &str) -> (String, Claims) {
-    ends_at(
+fn plain_result(
+    status: &str,
+    rise: i32,
+    delay: u32,
+    taking: &str,
+    begins: &str,
+) -> (String, Expected) {
+    plain_result_of(
         "'00000000-0000-0000-0000-00000000000a'",
         status,
         rise,
@@ -245,14 +260,14 @@ fn ends(status: &str, rise: i32, delay: u32, taking: &str, begins: &str) -> (Str
     )
 }
 
-fn ends_at(
+fn plain_result_of(
     worker: &str,
     status: &str,
     rise: i32,
     delay: u32,
     taking: &str,
     begins: &str,
-) -> (String, Claims) {
+) -> (String, Expected) {
     let (rise, delay) = (format!("array[{rise}]"), format!("array[{delay}::float8]"));
     let step = if rise == "array[-1]" {
         "array['t']"
@@ -289,53 +304,54 @@ fn ends_at(
         .chain([taking, begins, worker, "60", machines])
         .collect();
     (
-        fill(SETTLE_KEYED, &values),
-        Claims {
+        fill(WRITE_KEYED_RESULTS, &values),
+        Expected {
             commits: true,
-            ..Claims::default()
+            ..Expected::default()
         },
     )
 }
 
-fn concludes(status: &str, more: &str) -> (String, Claims) {
+fn with_effects(status: &str, more: &str) -> (String, Expected) {
     let step = if status == "done" {
         ""
     } else {
         r#""step":"t","#
     };
     let rise = if status == "done" { 0 } else { -1 };
-    let ending = format!(
+    let result = format!(
         r#"'[{{"id":10,"epoch":5,"seq":3,"status":"{status}",{step}"rise":{rise},"delay":0,"keyed":true{more}}}]'"#
     );
     (
-        fill(CONCLUDE, &[&ending, "null::text"]),
-        Claims {
+        fill(WRITE_WITH_EFFECTS, &[&result, "null::text"]),
+        Expected {
             commits: true,
-            ..Claims::default()
+            ..Expected::default()
         },
     )
 }
 
-fn enqueues(entries: &[&str]) -> (String, Claims) {
-    let entry = |more: &&str| format!(r#"{{"fsm":"m","step":"s","state":{{"of":"WHO"}},{more}}}"#);
+fn enqueue(entries: &[&str]) -> (String, Expected) {
+    let entry =
+        |more: &&str| format!(r#"{{"fsm":"m","step":"s","state":{{"of":"SESSION"}},{more}}}"#);
     let list: Vec<String> = entries.iter().map(entry).collect();
     (
         fill(ENQUEUE_ALL, &[&format!("'[{}]'", list.join(","))]),
-        Claims::default(),
+        Expected::default(),
     )
 }
 
-/// An act of lanes and keys, if there is one of this name.
-pub(super) fn act(name: &str) -> Option<(String, Claims)> {
+/// Returns the act on lanes or partitions with this name, if there is one.
+pub(super) fn act(name: &str) -> Option<(String, Expected)> {
     Some(match name {
-        "place" => (fill(PLACE, &[]), Claims::default()),
+        "place" => (fill(PLACE, &[]), Expected::default()),
         "repair" => (
             fill(REPAIR, &["''", "''", "''", "''", "100"]),
-            Claims::default(),
+            Expected::default(),
         ),
-        "10 done" => ends("done", 0, 0, NONE, NONE),
-        "10 done and takes" => ends("done", 0, 0, TEN, TEN),
-        "10 done and takes, elsewhere" => ends_at(
+        "10 done" => plain_result("done", 0, 0, NONE, NONE),
+        "10 done and runs next" => plain_result("done", 0, 0, TEN, TEN),
+        "10 done and runs next, other worker" => plain_result_of(
             "'00000000-0000-0000-0000-00000000000b'",
             "done",
             0,
@@ -343,25 +359,25 @@ pub(super) fn act(name: &str) -> Option<(String, Claims)> {
             TEN,
             TEN,
         ),
-        "10 done and leads" => ends("done", 0, 0, TEN, NONE),
-        "10 fails" => ends("failed", 1, 0, NONE, NONE),
-        "10 goes on" => ends("runnable", -1, 0, NONE, NONE),
-        "10 runs ahead" => ends("executing", -1, 0, TEN, NONE),
-        "10 backs off" => ends("runnable", 1, 3600, TEN, NONE),
+        "10 done as lane worker" => plain_result("done", 0, 0, TEN, NONE),
+        "10 fails" => plain_result("failed", 1, 0, NONE, NONE),
+        "10 next" => plain_result("runnable", -1, 0, NONE, NONE),
+        "10 runs ahead" => plain_result("executing", -1, 0, TEN, NONE),
+        "10 backs off" => plain_result("runnable", 1, 3600, TEN, NONE),
         "10 is claimed" => {
             let worker = "'00000000-0000-0000-0000-00000000000a'";
             (
-                fill(CLAIM_LED, &["array[10]", "array[5]", worker, "60"]),
-                Claims::default(),
+                fill(CLAIM_LANE_HEAD, &["array[10]", "array[5]", worker, "60"]),
+                Expected::default(),
             )
         }
-        "10 parks" => concludes("awaiting_signal", r#","awaits":["a"]"#),
-        "10 concludes" => concludes("done", ""),
-        "enqueue in lane" => enqueues(&[r#""lane":"l""#]),
-        "enqueue two in lane" => enqueues(&[r#""lane":"l""#, r#""lane":"l""#]),
-        "enqueue under key" => enqueues(&[r#""partition":"p""#]),
-        "enqueue urgent under key" => enqueues(&[r#""partition":"p","priority":-1"#]),
-        "enqueue later under key" => enqueues(&[r#""partition":"p","delay":60"#]),
+        "10 waits" => with_effects("awaiting_signal", r#","awaits":["a"]"#),
+        "10 done with effects" => with_effects("done", ""),
+        "enqueue in lane" => enqueue(&[r#""lane":"l""#]),
+        "enqueue two in lane" => enqueue(&[r#""lane":"l""#, r#""lane":"l""#]),
+        "enqueue in partition" => enqueue(&[r#""partition":"p""#]),
+        "enqueue urgent in partition" => enqueue(&[r#""partition":"p","priority":-1"#]),
+        "enqueue delayed in partition" => enqueue(&[r#""partition":"p","delay":60"#]),
         "cancel 12" => cancel(12, false, false),
         "signal 11" => {
             let values = [
@@ -370,23 +386,26 @@ pub(super) fn act(name: &str) -> Option<(String, Claims)> {
                 "null::text",
                 "null::text[]",
                 "'z'",
-                r#"'"of WHO"'"#,
+                r#"'"of SESSION"'"#,
                 "null::text",
                 "1000",
             ];
-            (fill(SIGNAL, &values), Claims::default())
+            (fill(SIGNAL, &values), Expected::default())
         }
-        "release" => (fill(RELEASE, &["array[10]", "array[5]"]), Claims::default()),
+        "release" => (
+            fill(RELEASE, &["array[10]", "array[5]"]),
+            Expected::default(),
+        ),
         "release expired" => (
             fill(
                 RELEASE_EXPIRED,
                 &["'00000000-0000-0000-0000-00000000000a'", "100"],
             ),
-            Claims::default(),
+            Expected::default(),
         ),
         "retry 10" => (
             fill(RETRY, &["10", "null::text", "null::text"]),
-            Claims::default(),
+            Expected::default(),
         ),
         _ => return None,
     })

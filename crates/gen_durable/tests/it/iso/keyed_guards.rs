@@ -1,84 +1,86 @@
-//! The kit has to see what is missing: each guard of lanes and partition keys is taken out once, and the kit must complain.
+//! The kit must detect a missing guard: each guard of lanes and partition keys is removed once, and
+//! the kit must report the violation.
 
-use super::{Guard, Meeting, assert_nothing_wrong, play_all};
+use super::{Guard, Race, assert_nothing_wrong, play_all};
 
-/// Guards, whether it takes gates to see them, a meeting that needs each, and what the kit says without the guard.
-#[allow(clippy::type_complexity)] // A table: name, gated, what is taken out, where, who meets, why.
+/// The guards. For each: its name, whether gates are needed to detect that it is missing, the texts
+/// to remove, a race that needs the guard, and the violation that the kit reports without it.
+#[allow(clippy::type_complexity)] // A table: name, gated, guards, setup, acts, violation.
 const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
     (
-        "the lock of the lane, for who gives out places",
+        "the lock that placement takes on the lane",
         false,
         &[("place", "for update of l skip locked", "")],
         "lane arriving",
         &["10 done", "place"],
-        "nobody is at the head of the lane",
+        "the lane has no head that can run",
     ),
     (
-        "the lock of the lane, for who hands it over",
+        "the lock that promotion takes on the lane",
         true,
         &[("hand_over", "for update of l;", ";")],
         "lane arriving",
         &["10 done", "place"],
-        "nobody is at the head of the lane",
+        "the lane has no head that can run",
     ),
     (
-        "the lock of who has the turn",
+        "the lock that placement takes on the partition holder",
         false,
         &[(
             "deal",
             "(i.status in ('runnable', 'executing') or i.locked_by is not null)\n        for no key update skip locked;",
             "(i.status in ('runnable', 'executing') or i.locked_by is not null);",
         )],
-        "key running alone",
-        &["10 concludes", "place", "enqueue under key"],
-        "waits for a turn that nobody has",
+        "partition running alone",
+        &["10 done with effects", "place", "enqueue in partition"],
+        "waits for a partition that has no holder",
     ),
     (
-        "the lock of the placer",
+        "the lock that allows one placement at a time",
         false,
         &[(
             "place",
             "perform from gen_durable.placer where one for update skip locked;",
             "perform 1;",
         )],
-        "key new",
-        &["place", "place", "enqueue urgent under key"],
+        "unplaced partition",
+        &["place", "place", "enqueue urgent in partition"],
         "23505",
     ),
     (
-        "leaving a lane alone of which somebody holds an arrival",
+        "the rule that placement skips a lane with a locked new instance",
         false,
         &[(
             "place",
             "where i.id = any (left_out) and i.lane_key is not null",
             "where false",
         )],
-        "lane new",
+        "unplaced lane",
         &["place", "signal 11"],
-        "stands before one that came before it",
+        "is placed before an earlier enqueue",
     ),
     (
-        "the number that a lane keeps when its head is held",
+        "the number that a lane keeps for the next placement when its head is locked",
         false,
         &[("place", "if cardinality(again) > 0 then", "if false then")],
-        "lane left",
+        "lane after a cancel",
         &["place", "signal 11"],
-        "nobody is at the head of the lane",
+        "the lane has no head that can run",
     ),
     (
-        "the number that stays with one that is cancelled",
+        "the number that a cancelled instance keeps for the next placement",
         false,
         &[(
             "_cancel_live",
             "then nextval('gen_durable.arrivals') else i.arrival end",
             "then nextval('gen_durable.arrivals') end",
         )],
-        "lane left",
+        "lane after a cancel",
         &["place", "signal 11", "cancel 12"],
-        "nobody is at the head of the lane",
+        "the lane has no head that can run",
     ),
     (
-        "the number that a hand-over leaves when who is next is held",
+        "the number that a promotion draws when the successor is locked",
         false,
         &[(
             "hand_over",
@@ -87,10 +89,10 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
         )],
         "lane running",
         &["10 done", "signal 11"],
-        "nobody is at the head of the lane",
+        "the lane has no head that can run",
     ),
     (
-        "the number that a hand-over leaves when who was next is not any more",
+        "the number that a promotion draws when the successor can no longer be claimed",
         false,
         &[(
             "hand_over",
@@ -98,47 +100,47 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
             "if false then",
         )],
         "lane of three",
-        &["10 done and takes", "cancel 11"],
-        "nobody runs its head",
+        &["10 done and runs next", "cancel 11"],
+        "no worker runs its head",
     ),
     (
-        "the lock of who follows in a lane that is led",
+        "the lock on the successor in a lane with a lane worker",
         false,
         &[("hand_over", "for no key update of i;", ";")],
-        "lane led",
-        &["10 done and leads", "cancel 11"],
-        "nobody runs its head",
+        "lane with a worker",
+        &["10 done as lane worker", "cancel 11"],
+        "no worker runs its head",
     ),
     (
-        "the end of the lead when who was next is not any more",
+        "clearing the lane worker when the successor can no longer be claimed",
         false,
         &[("hand_over", "perform gen_durable.unlead(passed_over);", "")],
         "lane of three",
-        &["10 done and takes", "cancel 11"],
-        "nobody runs its head",
+        &["10 done and runs next", "cancel 11"],
+        "no worker runs its head",
     ),
     (
-        "the end of the lead when a cancelled head is released",
+        "clearing the lane worker when a cancelled head is released",
         false,
         &[("_release", "perform gen_durable.unlead(p_ids);", "")],
         "lane of a cancelled step",
         &["release", "place"],
-        "nobody runs its head",
+        "no worker runs its head",
     ),
     (
-        "knowing that one that is queued has its lane",
+        "the check in cancel whether a queued head is run by its lane worker",
         false,
         &[(
             "_cancel_live",
             "when i.status = 'queued' and i.in_lane then gen_durable._lane_worker(i.id) end",
             "end",
         )],
-        "lane led",
+        "lane with a worker",
         &["cancel", "place"],
-        "nobody runs its head",
+        "no worker runs its head",
     ),
     (
-        "the position of a cancelled head whose step runs on",
+        "the lane position that a cancelled head keeps while its step still runs",
         false,
         &[
             (
@@ -154,10 +156,10 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
         ],
         "lane running",
         &["cancel", "place", "pick"],
-        "ran beside",
+        "ran concurrently with",
     ),
     (
-        "the number of one that is released",
+        "the number that a released instance draws",
         false,
         &[(
             "_release",
@@ -166,38 +168,38 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
         )],
         "lane of a cancelled step",
         &["release", "place"],
-        "nobody is at the head of the lane",
+        "the lane has no head that can run",
     ),
     (
-        "leaving the head alone of a lane that is led",
+        "the rule that placement skips the head of a lane with a lane worker",
         false,
         &[("place", "and not l.is_led", "")],
-        "lane led, arriving",
-        &["place", "10 done and leads"],
-        "was taken from who ran it",
+        "lane with a worker, arriving",
+        &["place", "10 done as lane worker"],
+        "was taken from its lane worker",
     ),
     (
-        "the end of a claim from before",
+        "the increment of claim_epoch by placement",
         false,
         &[("place", "claim_epoch = i.claim_epoch + 1, ", "")],
-        "lane new",
+        "unplaced lane",
         &["place", "pick"],
-        "a claim from before is still good",
+        "was promoted with an unchanged claim_epoch",
     ),
     (
-        "the lock of who stood before it, for a cancel that sees nothing new",
+        "the lock on the predecessor in a cancel at repeatable read",
         false,
         &[(
             "_cancel_live",
             "if not gen_durable.looks_anew() then",
             "if false then",
         )],
-        "lane led",
-        &["strictly cancel 11", "10 done and leads"],
-        "nobody runs its head",
+        "lane with a worker",
+        &["strictly cancel 11", "10 done as lane worker"],
+        "no worker runs its head",
     ),
     (
-        "leaving who is next to others, for an ending that sees nothing new",
+        "the rule that a result at repeatable read does not promote the successor",
         false,
         &[(
             "conclude",
@@ -205,31 +207,31 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
             "if cardinality(freeing) > 0 then",
         )],
         "lane arriving",
-        &["strictly 10 concludes", "place"],
-        "nobody is at the head of the lane",
+        &["strictly 10 done with effects", "place"],
+        "the lane has no head that can run",
     ),
     (
-        "the number of one that ended from outside",
+        "the number that a cancelled head draws",
         false,
         &[("_cancel_live", "i.id = any (heads)", "false")],
         "lane due",
         &["cancel", "place"],
-        "nobody is at the head of the lane",
+        "the lane has no head that can run",
     ),
     (
-        "looking further back for one that came late under a key",
+        "the search before the partition cursor for instances that were enqueued late",
         false,
         &[(
             "deal",
             "(t.priority, t.at, t.id) > (f.priority, f.eligible_at, f.id)",
             "false",
         )],
-        "key running",
-        &["10 done and takes", "enqueue urgent under key"],
-        "never ran to its end",
+        "partition running",
+        &["10 done and runs next", "enqueue urgent in partition"],
+        "never settled",
     ),
     (
-        "the place of one that backs off",
+        "the lane position that an instance keeps while it backs off",
         false,
         &[(
             "settle",
@@ -238,25 +240,25 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
         )],
         "lane running",
         &["10 backs off", "place"],
-        "is out of the lane and has it",
+        "has a lane key and is neither settled nor in the lane",
     ),
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_any_one_of_its_guards_a_lane_or_a_key_breaks() {
-    for (name, gated, guard, world, acts, complaint) in GUARDS {
-        let meeting = || Meeting {
+async fn removing_any_one_guard_of_lanes_or_partitions_breaks_an_invariant() {
+    for (name, gated, guard, setup, acts, violation) in GUARDS {
+        let race = || Race {
             at_most: if gated { 400 } else { usize::MAX },
-            ..Meeting::named(world, acts)
+            ..Race::named(setup, acts)
         };
-        let (cases, wrong) = play_all(vec![meeting()], gated, guard).await;
-        let seen = wrong.iter().filter(|what| what.contains(complaint)).count();
-        println!("without {name}: {seen} complaints in {cases} interleavings");
+        let (cases, wrong) = play_all(vec![race()], gated, guard).await;
+        let seen = wrong.iter().filter(|what| what.contains(violation)).count();
+        println!("without {name}: {seen} violations in {cases} interleavings");
         assert!(
             seen > 0,
-            "the kit does not see that {name} is missing: {wrong:?}"
+            "the kit does not detect that {name} is missing: {wrong:?}"
         );
-        let (cases, wrong) = play_all(vec![meeting()], gated, &[]).await;
+        let (cases, wrong) = play_all(vec![race()], gated, &[]).await;
         assert_nothing_wrong(cases, &wrong);
     }
 }

@@ -1,20 +1,22 @@
-//! The event log and its projections in every order: append × append × project, project × project, project × rebuild × swap,
-//! replay × live × cancel. And two designs that are often chosen and lose events: kept here, so that nobody chooses them again.
+//! The event log and its projections in every order: append × append × project, project × project,
+//! project × rebuild × swap, replay × live × cancel. Two common designs of a log reader lose
+//! events; they are kept here to show that.
 
 use super::{
     CLUSTER, Guard,
-    acts::{Act, Claims, fill},
-    driver::{End, Lane, others, render},
+    acts::{Act, Expected, fill},
+    driver::{Driver, End, render, untried_orders},
     gates, schema,
 };
 
-/// What production does around user code, with a read model that shows a repeat, a gap and a wrong order, and a sum that is read before the
-/// gate and written after it: two who write to the same rows at once lose a part. A gate stands between reading and writing: that is where
-/// others come in between.
-const WORLD: &str = "
+/// Functions that do what production does around user code. Their read model has one row per
+/// applied event, so it shows a repeat, a gap and a wrong order. It also has a sum that is read
+/// before a gate and written after it: if two sessions write to the same generation concurrently, a
+/// part of the sum is lost.
+const FIXTURE: &str = "
     create table S.iso_model (n bigint generated always as identity, generation int, position bigint, replayed boolean);
     create table S.iso_sum (generation int primary key, total bigint);
-    -- What changes of a run that is over.
+    -- Changes of a run that is finished.
     create table S.iso_late (what text);
     create function S.iso_late() returns trigger language plpgsql as $$
     begin
@@ -72,7 +74,7 @@ const WORLD: &str = "
         end if;
         return 'filled';
     end $$;
-    -- The wrong designs: a number drawn from a sequence, and a reader that goes by it.
+    -- The wrong designs: events numbered by a sequence, and a reader that reads by that number.
     create sequence S.iso_seq;
     create table S.iso_log (seq bigint, xid xid8);
     create table S.iso_cursor (at bigint, seen bigint[]);
@@ -91,17 +93,18 @@ const WORLD: &str = "
         return '';
     end $$;";
 
-/// The end of a run's batch.
+/// Writes the position of a run at the end of a batch.
 const ADVANCE: &str = include_str!("../../../src/store/sql/run_advance.sql");
 
 const CLEAR: &str = "
     truncate S.events restart identity; delete from S.event_heads; delete from S.event_looks; delete from S.projections;
     delete from S.projection_runs; delete from S.projection_failures; truncate S.iso_model restart identity; delete from S.iso_sum; delete from S.iso_late;
     truncate S.iso_log; delete from S.iso_cursor; insert into S.iso_cursor values (0, '{}'); alter sequence S.iso_seq restart;
-    -- The first number drawn is written to the log of Postgres, and so gives its transaction an xid; the next ones are not.
+    -- Postgres writes the first number that is drawn to its WAL, which assigns an xid to the
+    -- transaction; the next numbers need none.
     select nextval('S.iso_seq');";
 
-/// Three events, the first of which is projected.
+/// Inserts three events, of which the first has been projected.
 const SOME: &str = "
     insert into S.event_heads values ('t');
     insert into S.events (tenant, name, payload, position) select 't', 'e', '1', n from generate_series(1, 3) n;
@@ -116,8 +119,8 @@ fn run(kind: &str, generation: i32, target: &str) -> String {
 }
 
 fn act(name: &str) -> Act {
-    // Its last digit is the session's.
-    let worker = "'00000000-0000-0000-0000-00000000000WHO'::uuid";
+    // The last digit is the number of the session.
+    let worker = "'00000000-0000-0000-0000-00000000000SESSION'::uuid";
     let begin = "select S.iso_gate();";
     let sql = match name {
         "append" => format!(
@@ -135,28 +138,28 @@ fn act(name: &str) -> Act {
         "sequence" => format!("{begin} select S.iso_draw(); select S.iso_gate(); select S.iso_write()"),
         "read by sequence" => "select S.iso_read(false)".into(),
         "read below the horizon" => "select S.iso_read(true)".into(),
-        other => panic!("there is no act {other:?}"),
+        other => panic!("unknown act {other:?}"),
     };
     Act {
         name: name.into(),
         sql,
-        claims: Claims::default(),
+        expected: Expected::default(),
         strict: false,
     }
 }
 
-/// Everything that is committed is placed and projected, as a poll would.
+/// Places and projects all committed events, as the next poll would.
 const QUIET: &str = "
     select * from S.place_events(array['t'], true);
     select S.iso_project('00000000-0000-0000-0000-0000000000ff'::uuid) where exists (select from S.events);
     select S.iso_project('00000000-0000-0000-0000-0000000000ff'::uuid) where exists (select from S.events);";
 
-/// Each line of the answer is one thing that is not as it must be.
+/// Each row of the answer is one violation.
 const INVARIANTS: &str = "
     select 'the log has a gap or a repeat: ' || array_agg(position order by position)::text from S.events
     having count(*) <> coalesce(max(position), 0) or count(*) <> count(distinct position)
     union all
-    select 'was never placed: ' || arrival from S.events where position is null
+    select 'has no log position: ' || arrival from S.events where position is null
     union all
     select 'the read model has ' || coalesce(seen, '{}')::text || ' of ' || coalesce(logged, '{}')::text
     from (select array_agg(position order by n) seen from S.iso_model
@@ -164,38 +167,39 @@ const INVARIANTS: &str = "
          (select array_agg(position order by position) logged from S.events) b
     where coalesce(seen, '{}') <> coalesce(logged, '{}')
     union all
-    select 'the cursor stands at ' || p.position from S.projections p where p.position <> (select count(*) from S.events)
+    select 'the cursor is at ' || p.position from S.projections p where p.position <> (select count(*) from S.events)
     union all
     select 'replayed twice: ' || position from S.iso_model where replayed group by generation, position having count(*) > 1
     union all
-    select 'the run stands at ' || r.position || ' and has applied ' || count(m.n) from S.projection_runs r
+    select 'the run is at ' || r.position || ' and has applied ' || count(m.n) from S.projection_runs r
     left join S.iso_model m on m.generation = r.generation and m.replayed group by r.id having count(m.n) <> r.position
     union all
     select 'the sum is ' || s.total || ', of ' || count(m.n) from S.iso_sum s left join S.iso_model m using (generation)
     group by generation, s.total having count(m.n) <> s.total
     union all
-    select 'a run changed that was over: ' || what from S.iso_late
+    select 'a finished run changed: ' || what from S.iso_late
     union all
-    select 'rows that are read are to be cleared' from S.projection_runs r where r.retired = S.generation('t', 'p')";
+    select 'the generation that is read is marked for deletion' from S.projection_runs r where r.retired = S.generation('t', 'p')";
 
 const LOST: &str = "
     select 'lost: ' || seq from S.iso_log where seq <> all (select unnest(seen) from S.iso_cursor)";
 
 struct Case {
     name: &'static str,
-    world: String,
+    setup: String,
     acts: &'static [&'static str],
-    /// What is done when all acts have ended.
+    /// The SQL to run after all acts have ended.
     after: &'static str,
     invariants: &'static str,
-    /// Others may also come in between the lock of an append and its look at the height of the log.
+    /// Whether there is a gate in `append` between the lock of the head and the read of the log
+    /// position.
     gated: bool,
 }
 
-fn case(name: &'static str, world: String, acts: &'static [&'static str]) -> Case {
+fn case(name: &'static str, setup: String, acts: &'static [&'static str]) -> Case {
     Case {
         name,
-        world,
+        setup,
         acts,
         after: QUIET,
         invariants: INVARIANTS,
@@ -272,7 +276,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Play every order, or until somebody says this.
+/// Plays every order, or stops at the first order that has the violation `until`.
 async fn play(case: &Case, without: &[Guard], until: Option<&str>) -> (usize, Vec<String>) {
     let url = CLUSTER.url();
     let (schema, number, client) = schema(&url).await;
@@ -282,38 +286,39 @@ async fn play(case: &Case, without: &[Guard], until: Option<&str>) -> (usize, Ve
         .unwrap();
     let advance = fill(ADVANCE, &["1", "old", "new", "0", "worker", "0", "true"]);
     client
-        .batch_execute(&render(&WORLD.replace("ADVANCE", &advance), &schema))
+        .batch_execute(&render(&FIXTURE.replace("ADVANCE", &advance), &schema))
         .await
         .unwrap();
     if case.gated {
-        let (look, gated) = (
+        let (read, gated) = (
             "return query\n    with height",
             "perform iso_gate(); return query with height",
         );
-        gates::remove(&client, &schema, "append", look, gated).await;
+        gates::replace(&client, &schema, "append", read, gated).await;
     }
-    for (function, guard, instead) in without {
-        gates::remove(&client, &schema, function, guard, instead).await;
+    for (function, guard, replacement) in without {
+        gates::replace(&client, &schema, function, guard, replacement).await;
     }
-    let mut lane = Lane::open(&url, &schema, number, 3, true).await;
+    let mut driver = Driver::open(&url, &schema, number, 3, true).await;
     let acts: Vec<(Act, End)> = case
         .acts
         .iter()
         .map(|name| (act(name), End::Commit))
         .collect();
-    let setup = format!("{CLEAR}{}", case.world);
+    let setup = format!("{CLEAR}{}", case.setup);
     let (mut open, mut count, mut wrong) = (vec![Vec::new()], 0, Vec::new());
     while let Some(choices) = open.pop() {
-        if until.is_some_and(|complaint| wrong.iter().any(|what: &String| what.contains(complaint)))
+        if until.is_some_and(|violation| wrong.iter().any(|what: &String| what.contains(violation)))
         {
             break;
         }
-        let played = lane.play(&setup, &acts, &choices).await;
-        open.extend(others(choices.len(), &played));
+        let played = driver.play(&setup, &acts, &choices).await;
+        open.extend(untried_orders(choices.len(), &played));
         count += 1;
-        let order: Vec<usize> = played.moves.iter().map(|(who, _)| *who).collect();
+        let order: Vec<usize> = played.moves.iter().map(|(session, _)| *session).collect();
         let mut say = |what: String| wrong.push(format!("{} {order:?}: {what}", case.name));
-        // Coming too late is no fault; anything else that is refused is.
+        // `IS001` means that another session was first, which is allowed. Any other error is a
+        // violation.
         for (answer, (act, _)) in played.answers.iter().zip(&acts) {
             if let Some(error) = answer
                 .error
@@ -323,17 +328,19 @@ async fn play(case: &Case, without: &[Guard], until: Option<&str>) -> (usize, Ve
                 say(format!("{} failed: {error}", act.name));
             }
         }
-        lane.control
+        driver
+            .control
             .batch_execute("select pg_advisory_unlock_all()")
             .await
             .unwrap();
-        lane.control
-            .batch_execute(&lane.render(case.after))
+        driver
+            .control
+            .batch_execute(&driver.render(case.after))
             .await
             .unwrap();
-        for row in lane
+        for row in driver
             .control
-            .query(&lane.render(case.invariants), &[])
+            .query(&driver.render(case.invariants), &[])
             .await
             .unwrap()
         {
@@ -344,7 +351,7 @@ async fn play(case: &Case, without: &[Guard], until: Option<&str>) -> (usize, Ve
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_log_and_its_projections_keep_their_promises_in_every_order() {
+async fn the_event_log_and_its_projections_keep_the_invariants_in_every_interleaving() {
     let mut cases_played = 0;
     for case in cases() {
         let (count, wrong) = play(&case, &[], None).await;
@@ -355,10 +362,11 @@ async fn the_log_and_its_projections_keep_their_promises_in_every_order() {
     assert!(cases_played >= 300, "only {cases_played} interleavings");
 }
 
-/// What is taken out, where that shows, and what is said then.
+/// Guards of the event log: its name, the texts to remove, the case that needs it, and the
+/// violation.
 const GUARDS: [(&str, &[Guard], &str, &str); 7] = [
     (
-        "the head lock of an append",
+        "the lock that append takes on the head",
         &[(
             "append",
             "order by h.tenant for no key update);",
@@ -368,7 +376,7 @@ const GUARDS: [(&str, &[Guard], &str, &str); 7] = [
         "append failed: 23505",
     ),
     (
-        "the guarded cursor (and the lock that saves work)",
+        "the check of the cursor (and the lock that saves work)",
         &[
             ("project_open", "for no key update skip locked", ""),
             (
@@ -381,7 +389,7 @@ const GUARDS: [(&str, &[Guard], &str, &str); 7] = [
         "the read model has",
     ),
     (
-        "the lock of the swap (and its guard)",
+        "the lock of the swap (and its check of the position)",
         &[
             ("run_open", "for no key update;", ";"),
             ("run_swap", "and p.position = run.position", ""),
@@ -390,22 +398,22 @@ const GUARDS: [(&str, &[Guard], &str, &str); 7] = [
         "the read model has",
     ),
     (
-        "the lock by which live stands still for a replay",
+        "the lock that stops the live projection during a replay",
         &[("run_open", "for no key update;", ";")],
         "replay × live × cancel",
         "the sum is",
     ),
     (
-        "the lock of the run (and the guard of its end) against a cancel of a replay",
+        "the lock of the run (and the check of its status) against a cancel of a replay",
         &[
             ("run_open", "for no key update skip locked;", ";"),
             ("iso_fill", "and r.status = 'running'", ""),
         ],
         "replay × live × cancel",
-        "a run changed that was over",
+        "a finished run changed",
     ),
     (
-        "the lock of the run (and the guarded position) against another who does it",
+        "the lock of the run (and the check of its position) against a second worker",
         &[
             ("run_open", "for no key update;", ";"),
             ("run_open", "for no key update skip locked;", ";"),
@@ -415,14 +423,14 @@ const GUARDS: [(&str, &[Guard], &str, &str); 7] = [
         "replayed twice",
     ),
     (
-        "the lock of the run (and the guards of its end) against a cancel before the swap",
+        "the lock of the run (and the checks of its status) against a cancel before the swap",
         &[
             ("run_open", "for no key update skip locked;", ";"),
             ("iso_fill", "and r.status = 'running'", ""),
             ("run_swap", "and r.status = 'running'", ""),
         ],
         "swap × cancel × project",
-        "a run changed that was over",
+        "a finished run changed",
     ),
 ];
 
@@ -431,24 +439,24 @@ fn case_named(name: &str) -> Case {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_any_one_of_its_guards_the_log_breaks_a_promise() {
-    for (name, guard, which, complaint) in GUARDS {
-        let (count, wrong) = play(&case_named(which), guard, Some(complaint)).await;
-        let seen = wrong.iter().filter(|what| what.contains(complaint)).count();
-        println!("without {name}: interleaving {count} is wrong");
+async fn removing_any_one_guard_of_the_event_log_breaks_an_invariant() {
+    for (name, guard, which, violation) in GUARDS {
+        let (count, wrong) = play(&case_named(which), guard, Some(violation)).await;
+        let seen = wrong.iter().filter(|what| what.contains(violation)).count();
+        println!("without {name}: interleaving {count} violates an invariant");
         assert!(
             seen > 0,
-            "the kit does not see that {name} is missing: {wrong:?}"
+            "the kit does not detect that {name} is missing: {wrong:?}"
         );
     }
-    // The lock in `project_open` only saves work: without it alone, the guard holds.
+    // The lock in `project_open` only saves work: without it, the check of the cursor suffices.
     let unlocked = [("project_open", "for no key update skip locked", "")];
     let (count, wrong) = play(&case_named("project × project"), &unlocked, None).await;
     super::assert_nothing_wrong(count, &wrong);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_that_goes_by_a_sequence_loses_events_and_so_does_one_below_the_xid_horizon() {
+async fn reading_a_log_by_sequence_number_or_below_the_xid_horizon_loses_events() {
     let wrong_designs: [(&str, &'static [&'static str]); 2] = [
         ("by sequence", &["sequence", "sequence", "read by sequence"]),
         (
@@ -464,7 +472,7 @@ async fn a_reader_that_goes_by_a_sequence_loses_events_and_so_does_one_below_the
         };
         let case = Case {
             name: "a wrong design",
-            world: String::new(),
+            setup: String::new(),
             acts,
             after,
             invariants: LOST,
@@ -474,7 +482,7 @@ async fn a_reader_that_goes_by_a_sequence_loses_events_and_so_does_one_below_the
         println!("{name}: interleaving {count} loses an event");
         assert!(
             !wrong.is_empty(),
-            "{name}: it lost nothing, in {count} interleavings"
+            "{name}: no event was lost in {count} interleavings"
         );
     }
 }

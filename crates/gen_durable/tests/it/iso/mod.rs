@@ -1,19 +1,22 @@
-//! The isolation kit: the statements of production on a real Postgres, in every order in which two or three sessions can
-//! meet, with each commit held back as its own step and, in the gated cases, with a release point between the inner
-//! statements of the functions. After each case the invariants are asked with SQL.
+//! The isolation kit. It runs the statements of production on a real Postgres in every order in
+//! which two or three sessions can interleave. The commit of a session is a separate step of the
+//! order. In gated cases there is also a gate before each inner statement of the SQL functions, so
+//! that another session can run between two of them. After each case SQL queries check the
+//! invariants.
 //!
-//! The kit has to be able to see: the last tests take a guard out of the schema and want it to turn red.
+//! The kit must be able to detect a violation: some tests remove one guard (a lock or a condition)
+//! from the functions in the schema and require that the kit reports the violation it prevents.
 
 mod acts;
 mod driver;
 mod gates;
 mod invariants;
 mod keyed;
-mod keyed_books;
 mod keyed_guards;
-mod keyed_meetings;
+mod keyed_invariants;
+mod keyed_races;
 mod log;
-mod worlds;
+mod setups;
 
 use std::{
     collections::HashSet,
@@ -28,11 +31,12 @@ use gen_durable_postgres::{Cluster, Options};
 
 use self::{
     acts::Act,
-    driver::{End, Lane, others, render},
-    worlds::{WORLDS, World},
+    driver::{Driver, End, render, untried_orders},
+    setups::{SETUPS, Setup},
 };
 
-/// A server of its own: what is tested is isolation, not the disk. A deadlock is told soon.
+/// A separate server. These tests check isolation and not durability, so it does not wait for the
+/// disk. It reports a deadlock after 100 ms.
 pub(crate) static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
     let options = Options::for_tests()
         .fsync(false)
@@ -45,29 +49,30 @@ pub(crate) static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
         .unwrap()
 });
 
-static LANES: AtomicI32 = AtomicI32::new(0);
-const LANES_AT_ONCE: usize = 4;
+static SCHEMAS: AtomicI32 = AtomicI32::new(0);
+const DRIVERS_AT_ONCE: usize = 4;
 
-/// A meeting: a world, the acts, and how their transactions end. Its cases are all orders.
-struct Meeting {
-    world: &'static World,
+/// A setup, the acts that run there concurrently, and how the transaction of each act ends. Each
+/// order of their steps is one case.
+struct Race {
+    setup: &'static Setup,
     acts: Vec<(Act, End)>,
-    /// Where there are very many orders, at most so many of them, spread over all.
+    /// The maximum number of orders to play. If there are more, the orders are chosen at random.
     at_most: usize,
 }
 
-impl Meeting {
-    fn of(world: &'static World, acts: impl IntoIterator<Item = Act>) -> Meeting {
-        Meeting {
-            world,
+impl Race {
+    fn of(setup: &'static Setup, acts: impl IntoIterator<Item = Act>) -> Race {
+        Race {
+            setup,
             acts: acts.into_iter().map(|act| (act, End::Commit)).collect(),
             at_most: usize::MAX,
         }
     }
 
-    fn named(world: &str, acts: &[&str]) -> Meeting {
-        Meeting::of(
-            World::named(world),
+    fn named(setup: &str, acts: &[&str]) -> Race {
+        Race::of(
+            Setup::named(setup),
             acts.iter().map(|name| Act::named(name)),
         )
     }
@@ -76,47 +81,49 @@ impl Meeting {
         let strictly = |act: &Act| if act.strict { "strictly " } else { "" };
         let named = |(act, end): &(Act, End)| format!("{}{} ({end:?})", strictly(act), act.name);
         let acts: Vec<String> = self.acts.iter().map(named).collect();
-        format!("{}: {}: {order:?}", self.world.name, acts.join(" × "))
+        format!("{}: {}: {order:?}", self.setup.name, acts.join(" × "))
     }
 
-    /// Play every order. Answers how many there were; what is wrong goes to the list.
-    async fn play(&self, lane: &mut Lane, wrong: &Mutex<Vec<String>>) -> usize {
-        let setup = self.world.sql();
+    /// Plays every order and returns how many distinct orders it played. Appends each violation to
+    /// `wrong`.
+    async fn play(&self, driver: &mut Driver, wrong: &Mutex<Vec<String>>) -> usize {
+        let setup = self.setup.sql();
         let (mut open, mut distinct) = (vec![Vec::new()], HashSet::new());
-        let mut dice: usize = 12_345;
+        let mut random: usize = 12_345;
         while distinct.len() < self.at_most && !open.is_empty() {
-            // All of them: the last first. Some of them: any.
-            dice = dice
+            // To play all orders, continue with the order found last (depth first). To play only
+            // some of them, choose any of the open ones.
+            random = random
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);
             let next = if self.at_most == usize::MAX {
                 open.len() - 1
             } else {
-                (dice >> 33) % open.len()
+                (random >> 33) % open.len()
             };
             let choices = open.swap_remove(next);
-            let played = lane.play(&setup, &self.acts, &choices).await;
-            open.extend(others(choices.len(), &played));
-            let order: Vec<usize> = played.moves.iter().map(|(who, _)| *who).collect();
-            let had_letters = self.world.name.contains("letters");
-            let broken = if self.world.keyed {
-                keyed_books::broken(lane, self.world, &self.acts, &played.answers).await
+            let played = driver.play(&setup, &self.acts, &choices).await;
+            open.extend(untried_orders(choices.len(), &played));
+            let order: Vec<usize> = played.moves.iter().map(|(session, _)| *session).collect();
+            let had_signals = self.setup.name.contains("with signals");
+            let violations = if self.setup.keyed {
+                keyed_invariants::violations(driver, self.setup, &self.acts, &played.answers).await
             } else {
-                invariants::broken(lane, &self.acts, &played.answers, had_letters).await
+                invariants::violations(driver, &self.acts, &played.answers, had_signals).await
             };
-            let said = broken
+            let described = violations
                 .into_iter()
                 .map(|what| format!("{}: {what}", self.name(&order)));
-            wrong.lock().unwrap().extend(said);
+            wrong.lock().unwrap().extend(described);
             distinct.insert(order);
         }
         distinct.len()
     }
 }
 
-/// A fresh schema with witnesses, as it is after the migrations.
+/// Creates a schema with all migrations and with the triggers that record changes.
 async fn schema(url: &str) -> (String, i32, tokio_postgres::Client) {
-    let number = LANES.fetch_add(1, Ordering::Relaxed);
+    let number = SCHEMAS.fetch_add(1, Ordering::Relaxed);
     let schema = format!("iso_{number}");
     Pool::connect_to(url, &schema)
         .await
@@ -133,12 +140,13 @@ async fn schema(url: &str) -> (String, i32, tokio_postgres::Client) {
         .await
         .unwrap();
     client
-        .batch_execute(&render(keyed_books::WITNESSES, &schema))
+        .batch_execute(&render(keyed_invariants::WITNESSES, &schema))
         .await
         .unwrap();
-    // What is done now and then is done each time here: a case must play as before.
+    // `hand_over` does some work only with a small probability. Here it does it each time, because
+    // a repeated case must take the same course.
     for chance in ["random() < 0.02", "random() < 0.05"] {
-        gates::remove(&client, &schema, "hand_over", chance, "true").await;
+        gates::replace(&client, &schema, "hand_over", chance, "true").await;
     }
     let first = "select setval('S.arrivals', 1000), setval(pg_get_serial_sequence('S.instances', 'id'), 1000),
                  setval(pg_get_serial_sequence('S.signals', 'id'), 1000)";
@@ -146,47 +154,48 @@ async fn schema(url: &str) -> (String, i32, tokio_postgres::Client) {
     (schema, number, client)
 }
 
-/// A guard: the function, its text there, and what stands there without it.
+/// A guard of the SQL: the function, the text of the guard, and the text that replaces it to remove
+/// the guard.
 type Guard = (&'static str, &'static str, &'static str);
 
-/// Play meetings on several schemas at once. Answers how many cases there were, and what was wrong.
+/// Plays the races in several schemas concurrently. Returns the number of cases and the violations.
 async fn play_all(
-    meetings: Vec<Meeting>,
+    races: Vec<Race>,
     gated: bool,
     without: &'static [Guard],
 ) -> (usize, Vec<String>) {
     let url = CLUSTER.url();
-    let (meetings, wrong) = (
-        Arc::new(Mutex::new(meetings)),
+    let (races, wrong) = (
+        Arc::new(Mutex::new(races)),
         Arc::new(Mutex::new(Vec::new())),
     );
-    let mut lanes = Vec::new();
-    for _ in 0..LANES_AT_ONCE.min(meetings.lock().unwrap().len()) {
-        let (url, meetings, wrong) = (url.clone(), meetings.clone(), wrong.clone());
-        lanes.push(tokio::spawn(async move {
+    let mut tasks = Vec::new();
+    for _ in 0..DRIVERS_AT_ONCE.min(races.lock().unwrap().len()) {
+        let (url, races, wrong) = (url.clone(), races.clone(), wrong.clone());
+        tasks.push(tokio::spawn(async move {
             let (schema, number, client) = schema(&url).await;
-            for (function, guard, instead) in without {
-                gates::remove(&client, &schema, function, guard, instead).await;
+            for (function, guard, replacement) in without {
+                gates::replace(&client, &schema, function, guard, replacement).await;
             }
             if gated {
                 assert!(
                     gates::install(&client, &schema).await > 10,
-                    "the gates were not put in"
+                    "no gates were added to the SQL functions"
                 );
             }
-            let mut lane = Lane::open(&url, &schema, number, 3, gated).await;
+            let mut driver = Driver::open(&url, &schema, number, 3, gated).await;
             let mut count = 0;
             loop {
-                let Some(meeting) = meetings.lock().unwrap().pop() else {
+                let Some(race) = races.lock().unwrap().pop() else {
                     return count;
                 };
-                count += meeting.play(&mut lane, &wrong).await;
+                count += race.play(&mut driver, &wrong).await;
             }
         }));
     }
     let mut count = 0;
-    for lane in lanes {
-        count += lane.await.unwrap();
+    for task in tasks {
+        count += task.await.unwrap();
     }
     let wrong = std::mem::take(&mut *wrong.lock().unwrap());
     (count, wrong)
@@ -200,71 +209,75 @@ fn assert_nothing_wrong(cases: usize, wrong: &[String]) {
         .collect();
     assert!(
         wrong.is_empty(),
-        "{} things are wrong in {cases} interleavings:\n{}",
+        "{} violations in {cases} interleavings:\n{}",
         wrong.len(),
         some.join("\n")
     );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_pairs_of_acts_keep_the_invariants_in_every_order() {
+async fn all_pairs_of_acts_keep_the_invariants_in_every_interleaving() {
     let begun = std::time::Instant::now();
-    let pairs = WORLDS.iter().flat_map(|world| {
-        world
-            .pairs()
-            .into_iter()
-            .map(|pair| Meeting::of(world, pair))
-    });
-    let mut meetings: Vec<Meeting> = pairs.collect();
-    meetings.extend(taken_back(World::named("parked")));
-    let (cases, wrong) = play_all(meetings, false, &[]).await;
+    let pairs = SETUPS
+        .iter()
+        .flat_map(|setup| setup.pairs().into_iter().map(|pair| Race::of(setup, pair)));
+    let mut races: Vec<Race> = pairs.collect();
+    races.extend(pairs_with_rollback(Setup::named("waiting")));
+    let (cases, wrong) = play_all(races, false, &[]).await;
     println!("{cases} interleavings of pairs in {:.1?}", begun.elapsed());
     assert_nothing_wrong(cases, &wrong);
     assert!(cases >= 2_000, "only {cases} interleavings");
 }
 
-/// The pairs of a world, the first of each taken back: it leaves nothing, and what waited for it goes on as if it had not been.
-fn taken_back(world: &'static World) -> impl Iterator<Item = Meeting> {
+/// Returns the pairs of acts of a setup in which the first act is rolled back. It must leave
+/// nothing in the database, and an act that waited for its locks must have the same outcome as
+/// without it.
+fn pairs_with_rollback(setup: &'static Setup) -> impl Iterator<Item = Race> {
     let ends = |[one, two]: [Act; 2]| vec![(one, End::Rollback), (two, End::Commit)];
-    world.pairs().into_iter().map(move |pair| Meeting {
-        world,
+    setup.pairs().into_iter().map(move |pair| Race {
+        setup,
         acts: ends(pair),
         at_most: usize::MAX,
     })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_act_that_is_taken_back_leaves_nothing_in_any_order() {
-    // All worlds by command (`DURABLE_ISO_ALL=1`): as many cases again as all pairs. Two of them always.
-    let worlds = if std::env::var_os("DURABLE_ISO_ALL").is_some() {
-        WORLDS.len()
+async fn a_rolled_back_act_leaves_nothing_in_any_interleaving() {
+    // Two setups always; all of them with `DURABLE_ISO_ALL=1`, which has as many cases as the test
+    // of all pairs.
+    let setups = if std::env::var_os("DURABLE_ISO_ALL").is_some() {
+        SETUPS.len()
     } else {
         2
     };
     let (cases, wrong) = play_all(
-        WORLDS.iter().take(worlds).flat_map(taken_back).collect(),
+        SETUPS
+            .iter()
+            .take(setups)
+            .flat_map(pairs_with_rollback)
+            .collect(),
         false,
         &[],
     )
     .await;
-    println!("{cases} interleavings of pairs of which one is taken back");
+    println!("{cases} interleavings of pairs of which one act is rolled back");
     assert_nothing_wrong(cases, &wrong);
 }
 
-/// Pairs whose inner statements are release points as well.
+/// Pairs of acts that are also interleaved between their inner statements.
 const GATED: [(&str, &[&str]); 42] = [
-    ("parked, with a timer", &["fire", "signal a"]),
-    ("parked, with a timer", &["fire", "fire"]),
-    ("parked, with a timer", &["fire", "cancel"]),
-    ("parked, with a timer", &["fire", "cancel timer"]),
-    ("parked, with a timer", &["fire", "expire"]),
+    ("waiting, with a timer", &["fire", "signal a"]),
+    ("waiting, with a timer", &["fire", "fire"]),
+    ("waiting, with a timer", &["fire", "cancel"]),
+    ("waiting, with a timer", &["fire", "cancel timer"]),
+    ("waiting, with a timer", &["fire", "expire"]),
     ("joining, with a timer", &["fire", "11 and 12 done"]),
     ("scheduled", &["fire schedule", "fire schedule"]),
     ("scheduled", &["fire schedule", "pause schedule"]),
     ("scheduled", &["fire schedule", "set schedule"]),
     ("running", &["wait", "reap"]),
     ("running", &["spawn 1", "reap"]),
-    ("parked", &["signal a", "expire"]),
+    ("waiting", &["signal a", "expire"]),
     ("joining", &["11 done", "cancel all"]),
     ("joining", &["11 and 12 done", "cancel all"]),
     ("joining", &["12 done", "cancel 11"]),
@@ -278,33 +291,36 @@ const GATED: [(&str, &[&str]); 42] = [
     ("running", &["wait", "cancel"]),
     ("running", &["spawn 2", "cancel all"]),
     ("running", &["signal once", "signal once"]),
-    ("running, with letters", &["wait seen", "signal a"]),
-    ("running, with letters", &["wait seen", "signal once"]),
-    ("running, with letters", &["done with letters", "signal a"]),
-    ("parked", &["signal a", "signal by key"]),
-    ("parked", &["signal a", "cancel"]),
+    ("running, with signals", &["wait again", "signal a"]),
+    ("running, with signals", &["wait again", "signal once"]),
+    (
+        "running, with signals",
+        &["done, consuming signals", "signal a"],
+    ),
+    ("waiting", &["signal a", "signal by key"]),
+    ("waiting", &["signal a", "cancel"]),
     ("joining", &["11 done", "12 done"]),
     ("joining", &["11 done", "cancel"]),
     ("joining again", &["11 done", "12 done"]),
-    ("telling", &["signal all", "signal all back"]),
-    ("telling", &["12 tells", "signal 11"]),
-    ("telling", &["12 tells", "cancel 11"]),
-    ("telling", &["12 tells once", "signal all"]),
-    ("over", &["start k", "start k"]),
-    ("over", &["start k", "enqueue k"]),
+    ("signalling", &["signal all", "signal all, reversed"]),
+    ("signalling", &["12 signals", "signal 11"]),
+    ("signalling", &["12 signals", "cancel 11"]),
+    ("signalling", &["12 signals once", "signal all"]),
+    ("settled", &["start k", "start k"]),
+    ("settled", &["start k", "enqueue k"]),
     ("running", &["start k", "cancel"]),
     ("running", &["start k", "done"]),
-    ("parked", &["start k", "signal all of k"]),
+    ("waiting", &["start k", "signal all of k"]),
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn acts_keep_the_invariants_when_they_meet_between_their_inner_statements() {
+async fn acts_keep_the_invariants_when_their_inner_statements_interleave() {
     let begun = std::time::Instant::now();
-    let meetings = GATED
+    let races = GATED
         .iter()
-        .map(|(world, acts)| Meeting::named(world, acts))
+        .map(|(setup, acts)| Race::named(setup, acts))
         .collect();
-    let (cases, wrong) = play_all(meetings, true, &[]).await;
+    let (cases, wrong) = play_all(races, true, &[]).await;
     println!(
         "{cases} interleavings of inner statements in {:.1?}",
         begun.elapsed()
@@ -313,10 +329,10 @@ async fn acts_keep_the_invariants_when_they_meet_between_their_inner_statements(
     assert!(cases >= 200, "only {cases} interleavings");
 }
 
-/// Three at once: each blocks or releases one of the others.
+/// Three concurrent acts: each of them blocks or wakes one of the others.
 const TRIPLES: [(&str, [&str; 3]); 14] = [
-    ("parked, with a timer", ["fire", "fire", "cancel timer"]),
-    ("parked, with a timer", ["fire", "signal a", "expire"]),
+    ("waiting, with a timer", ["fire", "fire", "cancel timer"]),
+    ("waiting, with a timer", ["fire", "signal a", "expire"]),
     (
         "scheduled",
         ["fire schedule", "fire schedule", "pause schedule"],
@@ -325,76 +341,79 @@ const TRIPLES: [(&str, [&str; 3]); 14] = [
         "scheduled",
         ["fire schedule", "set schedule", "register schedule"],
     ),
-    ("over", ["start k", "start k", "start k once"]),
+    ("settled", ["start k", "start k", "start k once"]),
     ("running", ["start k", "start k", "done"]),
     ("running", ["wait", "signal a", "reap"]),
     ("running", ["done", "reap", "pick"]),
     ("running", ["wait", "signal a", "cancel"]),
     ("running", ["spawn 1", "cancel all", "reap"]),
-    ("parked", ["signal a", "expire", "pick"]),
+    ("waiting", ["signal a", "expire", "pick"]),
     ("joining", ["11 done", "12 done", "expire"]),
     ("joining", ["11 done", "12 done", "cancel all"]),
-    ("over", ["collect", "enqueue k", "signal by key"]),
+    ("settled", ["collect", "enqueue k", "signal by key"]),
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_acts_at_once_keep_the_invariants_in_every_order() {
+async fn three_concurrent_acts_keep_the_invariants_in_every_interleaving() {
     let begun = std::time::Instant::now();
-    let meetings = TRIPLES
+    let races = TRIPLES
         .iter()
-        .map(|(world, acts)| Meeting::named(world, acts))
+        .map(|(setup, acts)| Race::named(setup, acts))
         .collect();
-    let (cases, wrong) = play_all(meetings, false, &[]).await;
+    let (cases, wrong) = play_all(races, false, &[]).await;
     println!("{cases} interleavings of three in {:.1?}", begun.elapsed());
     assert_nothing_wrong(cases, &wrong);
     assert!(cases >= 300, "only {cases} interleavings");
 }
 
-/// A caller, or a step in its own transaction, that sees nothing that came after its transaction began.
+/// Pairs in which the first act runs at `repeatable read`, as in the transaction of a caller or of
+/// a step: it does not see commits made after its snapshot.
 const STRICT: [(&str, [&str; 2]); 12] = [
     ("running", ["strictly signal a", "wait"]),
     ("running", ["strictly signal by key", "wait"]),
     ("running", ["strictly cancel all", "spawn 2"]),
     ("running", ["strictly cancel", "done"]),
-    ("parked", ["strictly signal a", "expire"]),
-    ("parked", ["strictly signal a", "signal a"]),
+    ("waiting", ["strictly signal a", "expire"]),
+    ("waiting", ["strictly signal a", "signal a"]),
     ("joining", ["strictly 11 done", "12 done"]),
     ("joining", ["strictly 11 and 12 done", "expire"]),
     ("joining", ["strictly 11 done", "cancel all"]),
-    ("telling", ["strictly 12 tells", "cancel 11"]),
-    ("over", ["strictly start k", "start k"]),
-    ("over", ["strictly enqueue k", "start k"]),
+    ("signalling", ["strictly 12 signals", "cancel 11"]),
+    ("settled", ["strictly start k", "start k"]),
+    ("settled", ["strictly enqueue k", "start k"]),
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_act_that_sees_nothing_new_keeps_the_invariants_in_every_order() {
-    let meetings = STRICT
+async fn a_repeatable_read_act_keeps_the_invariants_in_every_interleaving() {
+    let races = STRICT
         .iter()
-        .map(|(world, acts)| Meeting::named(world, acts))
+        .map(|(setup, acts)| Race::named(setup, acts))
         .collect();
-    let (cases, wrong) = play_all(meetings, false, &[]).await;
-    println!("{cases} interleavings with one that sees nothing new");
+    let (cases, wrong) = play_all(races, false, &[]).await;
+    println!("{cases} interleavings with one act at repeatable read");
     assert_nothing_wrong(cases, &wrong);
     assert!(cases >= 80, "only {cases} interleavings");
 }
 
-/// Guards of the SQL, whether it takes gates to see them, a meeting that needs each, and what the kit says of it without the guard.
-#[allow(clippy::type_complexity)] // A table: name, gated, what is taken out, where, who meets, why.
+/// Guards of the SQL. For each: its name, whether gates are needed to detect that it is missing,
+/// the texts to remove, a race that needs the guard, and the violation that the kit reports without
+/// it.
+#[allow(clippy::type_complexity)] // A table: name, gated, guards, setup, acts, violation.
 const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 15] = [
     (
-        "the lock on the wait in firing",
+        "the lock that fire takes on the waiting instance",
         false,
         &[(
             "fire",
             "where i.id = timer.instance_id\n            for no key update skip locked",
             "where i.id = timer.instance_id",
         )],
-        "parked, with a timer",
+        "waiting, with a timer",
         ["fire", "signal a"],
-        "repeats beside a wait that is over",
+        "a repeating timer is pending after its wait ended",
     ),
     (
-        "the lock on the schedule in firing",
+        "the lock that fire takes on the schedule",
         false,
         &[(
             "fire",
@@ -403,50 +422,50 @@ const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 15] = [
         )],
         "scheduled",
         ["fire schedule", "pause schedule"],
-        "a schedule that is paused has 1 ahead",
+        "a schedule that is paused has 1 pending timers",
     ),
     (
-        "the database's clock in firing",
+        "the check in fire that the due time has come by the database clock",
         false,
         &[("fire", "and t.due_at <= gen_durable.clock()", "")],
-        "parked, with a timer",
+        "waiting, with a timer",
         ["fire early", "signal z"],
-        "fired before its time",
+        "fired before its due time",
     ),
     (
-        "that the row decides who fires it",
+        "the check in fire that the timer is still pending with this due time",
         true,
         &[(
             "fire",
             "and t.state = 'pending' and t.due_at = (entry->>'due')::timestamptz",
             "",
         )],
-        "parked, with a timer",
+        "waiting, with a timer",
         ["fire", "fire"],
         "instances, and there are",
     ),
     (
-        "that a cancel comes in time only while it is pending",
+        "the check in cancel_timer that the timer is pending",
         false,
         &[(
             "cancel_timer",
             "where t.id = p_id and t.state = 'pending'",
             "where t.id = p_id",
         )],
-        "parked, with a timer",
+        "waiting, with a timer",
         ["fire", "cancel timer"],
-        "a timer was said to be fired and is cancelled",
+        "a timer was reported as fired and is cancelled",
     ),
     (
-        "the end of what repeats with its wait",
+        "the end of repeating timers together with their wait",
         false,
         &[("end_repeats", "and t.state = 'pending'", "and false")],
-        "parked, with a timer",
+        "waiting, with a timer",
         ["signal a", "pick"],
-        "repeats beside a wait that is over",
+        "a repeating timer is pending after its wait ended",
     ),
     (
-        "the unconditional lock in delivery",
+        "the unconditional lock on the target of a signal",
         false,
         &[
             ("signal", "for no key update", ""),
@@ -458,10 +477,10 @@ const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 15] = [
         ],
         "running",
         ["wait", "signal a"],
-        "is parked with a letter that it waits for",
+        "waits although an awaited signal is in its inbox",
     ),
     (
-        "the re-check after parking",
+        "the second check of the inbox after an instance begins to wait",
         false,
         &[(
             "conclude",
@@ -470,18 +489,18 @@ const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 15] = [
         )],
         "running",
         ["wait", "signal a"],
-        "is parked with a letter that it waits for",
+        "waits although an awaited signal is in its inbox",
     ),
     (
-        "the epoch guard",
+        "the check of claim_epoch",
         false,
         &[("settle", "and i.claim_epoch = e.epoch and", "and")],
         "running",
-        ["done", "give back"],
-        "a commit was acknowledged to one that had lost its claim",
+        ["done", "release claims"],
+        "a commit was acknowledged after its claim was lost",
     ),
     (
-        "the generation guard of the join",
+        "the check of the join generation",
         false,
         &[(
             "tell_parents",
@@ -490,10 +509,10 @@ const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 15] = [
         )],
         "joining again",
         ["11 done", "12 done"],
-        "children, and",
+        "children are live",
     ),
     (
-        "the second look at what is below",
+        "the second read of the descendants in a subtree cancel",
         false,
         &[(
             "cancel",
@@ -502,10 +521,10 @@ const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 15] = [
         )],
         "running",
         ["spawn 2", "cancel all"],
-        "was cancelled with all above it and lives",
+        "was cancelled with its ancestors and is not settled",
     ),
     (
-        "the order of locks in a cancelled tree",
+        "the lock order of a subtree cancel",
         true,
         &[("cancel", "order by i.id desc", "order by i.id")],
         "joining",
@@ -513,7 +532,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 15] = [
         "40P01",
     ),
     (
-        "the story's going by what was written",
+        "the restriction of history rows to results that were written",
         false,
         &[(
             "tell_endings",
@@ -525,93 +544,94 @@ const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 15] = [
         "transitions_pkey",
     ),
     (
-        "the second try of a letter that starts its target",
+        "the retries of signal_or_start",
         false,
         &[(
             "signal_or_start",
             "for tries in 1..100 loop",
             "for tries in 1..1 loop",
         )],
-        "over",
+        "settled",
         ["start k", "start k"],
         "40001",
     ),
     (
-        "the end of the riders that nobody gets",
+        "the rejection of a result with a signal that cannot be delivered",
         false,
         &[(
             "conclude",
             "where a.answer in ('no_target', 'inbox_full') limit 1",
             "where a.answer = 'never' limit 1",
         )],
-        "telling",
-        ["10 tells", "cancel 11"],
-        "letters, and there are",
+        "signalling",
+        ["10 signals", "cancel 11"],
+        "signals, and there are",
     ),
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_any_one_of_its_guards_the_sql_breaks_an_invariant() {
-    for (name, gated, guard, world, acts, complaint) in GUARDS {
-        let (cases, wrong) = play_all(vec![Meeting::named(world, &acts)], gated, guard).await;
-        let seen = wrong.iter().filter(|what| what.contains(complaint)).count();
-        println!("without {name}: {seen} of {cases} interleavings are wrong");
+async fn removing_any_one_sql_guard_breaks_an_invariant() {
+    for (name, gated, guard, setup, acts, violation) in GUARDS {
+        let (cases, wrong) = play_all(vec![Race::named(setup, &acts)], gated, guard).await;
+        let seen = wrong.iter().filter(|what| what.contains(violation)).count();
+        println!("without {name}: {seen} violations in {cases} interleavings");
         assert!(
             seen > 0,
-            "the kit does not see that {name} is missing: {wrong:?}"
+            "the kit does not detect that {name} is missing: {wrong:?}"
         );
-        let (cases, wrong) = play_all(vec![Meeting::named(world, &acts)], gated, &[]).await;
+        let (cases, wrong) = play_all(vec![Race::named(setup, &acts)], gated, &[]).await;
         assert_nothing_wrong(cases, &wrong);
     }
 }
 
-/// Acts whose backend dies at each of their inner statements, and who meets them meanwhile: the same act, sent again by an
-/// owner that does not know what became of it, or another.
+/// Pairs of acts. The backend of the first act is killed at one of its inner statements. The second
+/// is either the same act, sent again by a worker that does not know its outcome, or another act.
 const KILLED: [(&str, [&str; 2]); 13] = [
-    ("parked, with a timer", ["fire", "fire"]),
-    ("parked, with a timer", ["fire", "cancel timer"]),
+    ("waiting, with a timer", ["fire", "fire"]),
+    ("waiting, with a timer", ["fire", "cancel timer"]),
     ("scheduled", ["fire schedule", "fire schedule"]),
-    ("over", ["start k", "start k"]),
-    ("telling", ["12 tells", "signal 11"]),
+    ("settled", ["start k", "start k"]),
+    ("signalling", ["12 signals", "signal 11"]),
     ("running", ["wait", "wait"]),
     ("running", ["wait", "signal a"]),
     ("running", ["signal a", "wait"]),
     ("running", ["spawn 2", "spawn 2"]),
     (
-        "running, with letters",
-        ["done with letters", "done with letters"],
+        "running, with signals",
+        ["done, consuming signals", "done, consuming signals"],
     ),
-    ("parked", ["signal once", "signal once"]),
+    ("waiting", ["signal once", "signal once"]),
     ("joining", ["11 done", "11 done"]),
     ("joining", ["cancel all", "11 done"]),
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backend_that_dies_at_any_inner_statement_leaves_nothing_and_lets_the_others_on() {
+async fn a_backend_killed_at_any_inner_statement_leaves_nothing_and_blocks_no_other_session() {
     let begun = std::time::Instant::now();
-    let mut meetings = Vec::new();
-    for (world, [dies, lives]) in KILLED {
-        // To fire takes more statements than any other act: up to the one that writes what comes next, and some of their orders.
-        let (gates, at_most) = if dies.starts_with("fire") {
+    let mut races = Vec::new();
+    for (setup, [killed, survivor]) in KILLED {
+        // `fire` has more inner statements than any other act: gates up to the statement that
+        // inserts the next timer, and only some of the orders.
+        let (gates, at_most) = if killed.starts_with("fire") {
             (7, 20)
         } else {
             (5, usize::MAX)
         };
         for gate in 0..gates {
             let acts = vec![
-                (Act::named(dies), End::Killed(gate)),
-                (Act::named(lives), End::Commit),
+                (Act::named(killed), End::Killed(gate)),
+                (Act::named(survivor), End::Commit),
             ];
-            meetings.push(Meeting {
-                world: World::named(world),
+            races.push(Race {
+                setup: Setup::named(setup),
                 acts,
                 at_most,
             });
         }
     }
-    let (cases, wrong) = play_all(meetings, true, &[]).await;
+    let (cases, wrong) = play_all(races, true, &[]).await;
     println!(
-        "{cases} interleavings with the death of a backend in {:.1?}",
+        "{cases} interleavings with a killed backend in {:.1?}",
         begun.elapsed()
     );
     assert_nothing_wrong(cases, &wrong);

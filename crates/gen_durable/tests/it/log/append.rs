@@ -1,4 +1,5 @@
-//! Recording: positions without a gap, riders, callers' transactions, gathering, what it costs, what is refused.
+//! Recording events: positions without a gap, events of an outbox and of callers' transactions,
+//! shared statements, costs, and refused values.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,7 +43,7 @@ impl Machine for Pay {
 }
 
 #[tokio::test]
-async fn what_a_step_records_stands_in_the_log_of_its_tenant_with_who_caused_it() {
+async fn events_of_a_step_are_in_the_log_of_its_tenant_with_their_instance_and_step() {
     let lab = Lab::new(()).await.register::<Pay>();
     let id = lab
         .enqueue(Pay { cents: 5 })
@@ -95,14 +96,14 @@ async fn what_a_step_records_stands_in_the_log_of_its_tenant_with_who_caused_it(
 }
 
 #[tokio::test]
-async fn a_step_that_ends_in_its_own_transaction_records_with_it_and_takes_no_head() {
+async fn a_steps_own_transaction_records_events_without_locking_the_log_head() {
     let lab = Lab::new(()).await.register::<Pay>();
     lab.enqueue(Pay { cents: 13 }).await.unwrap();
     lab.drain().await;
     assert_eq!(
         lab.events().height("").await.unwrap(),
         2,
-        "the third waits for a position"
+        "the third event has no position yet"
     );
     assert_eq!(lab.events().place("").await.unwrap(), 1);
     let last = lab.events().of_tenant("", 2, 10).await.unwrap();
@@ -117,7 +118,7 @@ async fn a_step_that_ends_in_its_own_transaction_records_with_it_and_takes_no_he
 }
 
 #[tokio::test]
-async fn an_ending_that_is_part_of_a_larger_transaction_takes_no_head() {
+async fn a_step_result_in_a_larger_transaction_does_not_lock_the_log_head() {
     let lab = Lab::new(()).await;
     let schema = lab.pool().schema();
     let insert = "insert into S.instances (fsm, step, state, status, locked_by, claim_epoch) \
@@ -131,7 +132,8 @@ async fn an_ending_that_is_part_of_a_larger_transaction_takes_no_head() {
         )
     };
     let client = crate::support::sql().await;
-    // As the careful committer does: it has locked its rows before.
+    // The committer's path for locked rows: it has locked its rows in an earlier statement of the
+    // transaction.
     client
         .batch_execute(&format!(
             "begin; select from {schema}.instances for no key update"
@@ -142,21 +144,21 @@ async fn an_ending_that_is_part_of_a_larger_transaction_takes_no_head() {
     assert_eq!(
         lab.record("t", Paid { cents: 2 }).await.unwrap(),
         1,
-        "it is not held up"
+        "the append does not wait"
     );
     client.batch_execute("commit").await.unwrap();
-    // And alone, as the fast one does.
+    // The committer's usual path: the statement is a transaction of its own.
     client.batch_execute(&conclude(&two)).await.unwrap();
-    let places = rows(
+    let arrivals_and_positions = rows(
         &lab,
         "select arrival, position from S.events order by arrival",
     )
     .await;
-    assert_eq!(places, [["1", "2"], ["2", "1"], ["3", "3"]]);
+    assert_eq!(arrivals_and_positions, [["1", "2"], ["2", "1"], ["3", "3"]]);
 }
 
 #[tokio::test]
-async fn positions_have_no_gap_whatever_was_recorded_how() {
+async fn log_positions_have_no_gap_however_events_were_recorded() {
     let lab = Lab::new(()).await;
     assert_eq!(lab.record("t", Paid { cents: 1 }).await.unwrap(), 1);
     assert_eq!(
@@ -165,14 +167,14 @@ async fn positions_have_no_gap_whatever_was_recorded_how() {
             .unwrap(),
         [2, 3, 4]
     );
-    // One that is rolled back leaves nothing, and no hole.
+    // A transaction that is rolled back leaves no event and no gap.
     let mut tx = lab.pool().begin().await.unwrap();
     lab.record("t", Paid { cents: 9 })
         .within(&mut tx)
         .await
         .unwrap();
     tx.rollback().await.unwrap();
-    // One that stays open holds nobody up.
+    // A transaction that stays open delays no other append.
     let mut tx = lab.pool().begin().await.unwrap();
     lab.record("t", Paid { cents: 7 })
         .headers(&"of mine")
@@ -183,10 +185,10 @@ async fn positions_have_no_gap_whatever_was_recorded_how() {
     assert_eq!(
         lab.record("u", Paid { cents: 2 }).await.unwrap(),
         1,
-        "another tenant's log is another"
+        "each tenant has a log of its own"
     );
     tx.commit().await.unwrap();
-    // Whoever comes next places it first.
+    // The next append first gives the committed event its position.
     assert_eq!(lab.record("t", Paid { cents: 3 }).await.unwrap(), 7);
     let log = lab.events().of::<Paid>("t", 0, 100).await.unwrap();
     assert_eq!(
@@ -197,7 +199,7 @@ async fn positions_have_no_gap_whatever_was_recorded_how() {
         (log[5].event.cents, log[5].headers.clone()),
         (7, Some("of mine".into()))
     );
-    // And by SQL, from whatever language.
+    // Records an event by SQL, as a caller in any language does.
     let arrival = rows(
         &lab,
         "select S.record('t', 'paid', '{\"cents\": 8}', 1, '{\"by\": \"psql\"}')",
@@ -209,7 +211,7 @@ async fn positions_have_no_gap_whatever_was_recorded_how() {
 }
 
 #[tokio::test]
-async fn a_look_goes_by_transactions_that_were_not_over_at_the_last_one_and_misses_none() {
+async fn a_scan_for_unplaced_events_misses_no_transaction_that_was_open_at_the_last_scan() {
     let lab = Lab::new(()).await;
     let mut clients = Vec::new();
     for _ in 0..4 {
@@ -220,7 +222,7 @@ async fn a_look_goes_by_transactions_that_were_not_over_at_the_last_one_and_miss
         lab.pool().schema()
     );
     let begin = format!("begin; {record}");
-    // Three begin; they end in another order, with appends between.
+    // Three transactions record an event and commit in another order, with appends in between.
     for client in &clients[..3] {
         client.batch_execute(&begin).await.unwrap();
     }
@@ -241,7 +243,7 @@ async fn a_look_goes_by_transactions_that_were_not_over_at_the_last_one_and_miss
 }
 
 #[tokio::test]
-async fn callers_who_record_at_once_share_statements_and_have_positions_of_their_own() {
+async fn concurrent_callers_share_append_statements_and_get_distinct_positions() {
     let lab = Lab::new(()).await;
     let before = lab.statements();
     let all = (0..500).map(|cents| lab.record("t", Paid { cents }).into_future());
@@ -268,7 +270,7 @@ async fn a_hundred_events_in_one_transaction_are_one_statement() {
         .filter(|(name, count)| before.get(name) != Some(count))
         .collect();
     assert_eq!(grown, BTreeMap::from([("append.sql", 1)]));
-    // And in a transaction of the caller's.
+    // The same in a transaction of the caller.
     let mut tx = lab.pool().begin().await.unwrap();
     lab.record_all("t", (0..100).map(|cents| Paid { cents }))
         .within(&mut tx)
@@ -302,7 +304,7 @@ impl Event for Nameless {
 }
 
 #[tokio::test]
-async fn what_a_row_cannot_keep_is_refused_and_nothing_is_lost_of_the_others() {
+async fn invalid_events_are_refused_and_no_other_event_is_lost() {
     let lab = Lab::new(()).await;
     let odd = |text: &str, number| Odd {
         text: text.into(),
@@ -344,7 +346,7 @@ async fn what_a_row_cannot_keep_is_refused_and_nothing_is_lost_of_the_others() {
             .len(),
         1
     );
-    // One that only the database refuses fails alone.
+    // An event that only Postgres refuses fails alone.
     super::board::sql(
         &lab,
         "alter table S.events add constraint odd check (payload->>'cents' is distinct from '13')",
@@ -368,7 +370,7 @@ impl Job for Bad {
 }
 
 #[tokio::test]
-async fn the_log_is_trimmed_below_every_cursor_and_never_of_its_last_event() {
+async fn a_log_is_trimmed_below_every_cursor_and_keeps_its_last_event() {
     let lab = super::board::lab().await;
     let schema = lab.pool().schema().to_owned();
     let lab = lab
@@ -381,13 +383,13 @@ async fn the_log_is_trimmed_below_every_cursor_and_never_of_its_last_event() {
     assert_eq!(
         lab.events().trim("t", 100, now).await.unwrap(),
         9,
-        "nobody reads it yet; the last one stays"
+        "no projection reads the log; the last event stays"
     );
     lab.record_all("u", (1..=10).map(|cents| Paid { cents }))
         .await
         .unwrap();
     lab.drain().await;
-    // What a run has not read is not taken either.
+    // A trim keeps events that an open run has not read.
     let run = lab.projections().verify("u", "board").await.unwrap();
     assert_eq!(lab.events().trim("u", 5, now).await.unwrap(), 0);
     assert!(lab.projections().cancel(run, "enough").await.unwrap());
@@ -397,21 +399,21 @@ async fn the_log_is_trimmed_below_every_cursor_and_never_of_its_last_event() {
     assert_eq!(
         lab.events().trim("u", 15, gen_durable::DAY).await.unwrap(),
         0,
-        "too young"
+        "the events are too young"
     );
     assert_eq!(
         lab.events().trim("u", 15, now).await.unwrap(),
         10,
-        "the slowest cursor stands at 10"
+        "the slowest cursor is at 10"
     );
     assert_eq!(
         lab.record("u", Paid { cents: 1 }).await.unwrap(),
         21,
-        "what is gone leaves its numbers behind"
+        "positions of trimmed events are not used again"
     );
     assert_eq!(lab.events().trim_anyway("u", 15, now).await.unwrap(), 5);
     lab.drain().await;
-    // A gap is not passed over in silence.
+    // A projection does not skip a gap silently: it halts.
     let status = lab
         .projections()
         .status("u", "board")
@@ -420,7 +422,7 @@ async fn the_log_is_trimmed_below_every_cursor_and_never_of_its_last_event() {
         .unwrap();
     assert_eq!((status.status.as_str(), status.position), ("halted", 10));
     assert!(status.last_error.unwrap().contains("trimmed"));
-    // Nor at the beginning of a log.
+    // A gap at the beginning of a log halts a projection too.
     assert_eq!(
         lab.projections()
             .status("t", "board")
@@ -433,7 +435,7 @@ async fn the_log_is_trimmed_below_every_cursor_and_never_of_its_last_event() {
 }
 
 #[tokio::test]
-async fn an_engine_forgets_old_events_that_every_projection_has_read_and_no_others() {
+async fn an_engine_trims_only_old_events_that_every_projection_has_read() {
     let lab = super::board::lab().await;
     let schema = lab.pool().schema().to_owned();
     for tenant in ["a", "b", "c"] {
@@ -441,7 +443,7 @@ async fn an_engine_forgets_old_events_that_every_projection_has_read_and_no_othe
             .await
             .unwrap();
     }
-    // One of them has not been read further than this, and stands still.
+    // The projection of one tenant has read up to position 700 and is halted.
     super::board::sql(
         &lab,
         "insert into S.projections (tenant, projection, version, position, status) values ('b', 'board', 1, 700, 'halted')",
@@ -468,7 +470,7 @@ async fn an_engine_forgets_old_events_that_every_projection_has_read_and_no_othe
         left().await == [["a", "1"], ["b", "1800"], ["c", "1"]]
     })
     .await;
-    // Nobody was held up by it, and what came last is there.
+    // The trim delayed no projection, and the newest event is kept.
     assert_eq!(
         lab.sync::<super::board::Board>("a", 2_501, crate::support::SOON)
             .await

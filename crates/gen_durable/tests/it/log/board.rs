@@ -1,4 +1,5 @@
-//! A read model for tests: what is counted is order, gaps and repeats as much as sums.
+//! A read model for tests. It makes wrong order, gaps and repeated events visible, beside wrong
+//! sums.
 
 use gen_durable::{
     Context, Digest, Event, Job, Lab, Poison, Policy, Projecting, Projection, Recorded, SECOND,
@@ -6,7 +7,7 @@ use gen_durable::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Something that happened.
+/// An event that the board reads.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
 pub(crate) struct Paid {
     pub(crate) cents: i64,
@@ -15,7 +16,7 @@ impl Event for Paid {
     const NAME: &'static str = "paid";
 }
 
-/// Something else.
+/// An event that the board does not read.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
 pub(crate) struct Shipped {
     pub(crate) parcel: String,
@@ -24,7 +25,7 @@ impl Event for Shipped {
     const NAME: &'static str = "shipped";
 }
 
-/// Where the tests' read models live: a table in the lab's own schema.
+/// The tables of the tests' read models, in the schema of the lab.
 pub(crate) const TABLE: &str = "
     create table S.board (tenant text, generation int, position bigint, cents bigint, replayed boolean,
         primary key (tenant, generation, position));
@@ -32,10 +33,11 @@ pub(crate) const TABLE: &str = "
         primary key (tenant, generation));
     grant all on S.board, S.totals to gen_durable_runtime";
 
-/// A line for every payment, and a total that counts what it is handed: a repeat shows.
+/// Inserts a row for every payment, and keeps a total that adds what each call receives, so that a
+/// repeated event shows.
 pub(crate) struct Board {
     pub(crate) schema: String,
-    /// Amounts that cannot be applied.
+    /// Amounts at which `apply` fails.
     pub(crate) poison: Vec<i64>,
     pub(crate) on_poison: Poison,
     pub(crate) attempts: u32,
@@ -65,7 +67,7 @@ impl Projection for Board {
         let s = &self.schema;
         for row in batch {
             if self.poison.contains(&row.event.cents) {
-                Err(format!("{} cents cannot be", row.event.cents))?;
+                Err(format!("{} cents cannot be applied", row.event.cents))?;
             }
         }
         let positions: Vec<i64> = batch.iter().map(|row| row.position).collect();
@@ -129,7 +131,7 @@ impl Projection for Board {
     }
 }
 
-/// For an engine that projects nothing.
+/// A job for an engine without projections.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Idle;
 impl Job for Idle {
@@ -141,14 +143,14 @@ impl Job for Idle {
     }
 }
 
-/// A lab with the board's tables.
+/// Creates a lab with the tables of the board.
 pub(crate) async fn lab() -> Lab<()> {
     let lab = Lab::new(()).await;
     sql(&lab, TABLE).await;
     lab
 }
 
-/// As the schema's owner.
+/// Runs statements as the owner of the schema. `S.` stands for the schema.
 pub(crate) async fn sql(lab: &Lab<()>, text: &str) {
     let tx = lab.owner().begin().await.unwrap();
     tx.batch_execute(&text.replace("S.", &format!("{}.", lab.pool().schema())))
@@ -157,7 +159,7 @@ pub(crate) async fn sql(lab: &Lab<()>, text: &str) {
     tx.commit().await.unwrap();
 }
 
-/// Rows of a query, as text.
+/// Returns the rows of a query as text.
 pub(crate) async fn rows(lab: &Lab<()>, text: &str) -> Vec<Vec<String>> {
     let client = crate::support::sql().await;
     let messages = client
@@ -175,7 +177,7 @@ pub(crate) async fn rows(lab: &Lab<()>, text: &str) -> Vec<Vec<String>> {
     rows.collect()
 }
 
-/// The board that readers see.
+/// Returns the amounts of the generation that readers see.
 pub(crate) async fn board(lab: &Lab<()>, tenant: &str) -> Vec<i64> {
     let text = format!(
         "select cents from S.board where tenant = '{tenant}' and generation = S.generation('{tenant}', 'board') order by position"

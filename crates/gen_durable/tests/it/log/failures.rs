@@ -1,4 +1,5 @@
-//! What a projection cannot apply: tried again, then it halts or is set aside; recorded once, resolved when it passes.
+//! Events that a projection cannot apply: they are retried, and then halt the scope or are parked.
+//! Each failure is recorded once, and is resolved when the event is applied.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use super::board::{Board, Paid, board, lab, rows};
 use crate::support::{Running, SOON};
 
 #[tokio::test]
-async fn a_poison_event_is_tried_with_pauses_and_then_halts_the_scope_and_nothing_else() {
+async fn a_poison_event_is_retried_with_backoff_and_then_halts_only_its_scope() {
     let lab = lab().await;
     let schema = lab.pool().schema().to_owned();
     let lab = lab.project(Board {
@@ -23,7 +24,7 @@ async fn a_poison_event_is_tried_with_pauses_and_then_halts_the_scope_and_nothin
         .await
         .unwrap();
     lab.drain().await;
-    // What came before it is there; it is tried again in a second, then in two.
+    // The events before it are applied. It is retried after one second, and then after two.
     assert_eq!(
         (board(&lab, "t").await, board(&lab, "healthy").await),
         (vec![1, 2], vec![1, 2])
@@ -45,7 +46,11 @@ async fn a_poison_event_is_tried_with_pauses_and_then_halts_the_scope_and_nothin
         1_000
     );
     lab.drain().await;
-    assert_eq!(status().await.attempts, 1, "not before its time");
+    assert_eq!(
+        status().await.attempts,
+        1,
+        "not retried before its due time"
+    );
     lab.skip(SECOND).await;
     assert_eq!(
         (status().await.status.as_str(), status().await.attempts),
@@ -57,7 +62,11 @@ async fn a_poison_event_is_tried_with_pauses_and_then_halts_the_scope_and_nothin
         (seen.status.as_str(), seen.position, seen.attempts),
         ("halted", 2, 3)
     );
-    assert!(seen.last_error.unwrap().contains("3 cents cannot be"));
+    assert!(
+        seen.last_error
+            .unwrap()
+            .contains("3 cents cannot be applied")
+    );
     let failures = lab
         .projections()
         .failures(Some("t"), None, false)
@@ -79,11 +88,12 @@ async fn a_poison_event_is_tried_with_pauses_and_then_halts_the_scope_and_nothin
         "{error}"
     );
 
-    // A build that can: it goes on when it is told to, and the failure is resolved.
+    // A build that can apply the event: the scope continues after an operator's retry, and the
+    // failure is resolved.
     let fixed = lab;
     let fixed = super::failures::again(fixed, Board::new(&schema));
     fixed.drain().await;
-    assert_eq!(board(&fixed, "t").await, [1, 2], "it has halted");
+    assert_eq!(board(&fixed, "t").await, [1, 2], "the scope has halted");
     assert!(fixed.projections().retry("t", "board").await.unwrap());
     assert!(!fixed.projections().retry("t", "board").await.unwrap());
     fixed.drain().await;
@@ -115,13 +125,13 @@ async fn a_poison_event_is_tried_with_pauses_and_then_halts_the_scope_and_nothin
     );
 }
 
-/// The same lab with another build of the projection.
+/// Returns the lab with another build of the projection.
 fn again(lab: gen_durable::Lab<()>, board: Board) -> gen_durable::Lab<()> {
     lab.project_instead(board)
 }
 
 #[tokio::test]
-async fn a_parked_event_is_passed_over_and_can_be_tried_again_by_itself() {
+async fn a_parked_event_is_skipped_and_can_be_redriven_alone() {
     let lab = lab().await;
     let schema = lab.pool().schema().to_owned();
     let park = |poison| Board {
@@ -163,7 +173,7 @@ async fn a_parked_event_is_passed_over_and_can_be_tried_again_by_itself() {
     assert_eq!(
         lab.projections().failures(None, None, false).await.unwrap()[0].attempts,
         2,
-        "asked for once, tried once"
+        "one request causes one attempt"
     );
     assert_eq!(
         lab.projections()
@@ -171,7 +181,7 @@ async fn a_parked_event_is_passed_over_and_can_be_tried_again_by_itself() {
             .await
             .unwrap(),
         0,
-        "that one has passed"
+        "that event has been applied"
     );
 }
 
@@ -194,15 +204,15 @@ async fn an_event_that_cannot_be_decoded_halts_at_once() {
     );
     assert!(
         status.last_error.unwrap().contains("missing field"),
-        "and says why"
+        "the error names the cause"
     );
 }
 
-/// A board that stands still at 2 cents until it is let go.
+/// A board that waits at an event of 2 cents until the test adds a permit.
 struct Slow {
     board: Board,
     begun: Arc<Semaphore>,
-    go: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 impl Projection for Slow {
     const NAME: &'static str = "board";
@@ -215,7 +225,7 @@ impl Projection for Slow {
     ) -> Result<(), StepError> {
         if batch.iter().any(|row| row.event.cents == 2) {
             self.begun.add_permits(1);
-            drop(self.go.acquire().await?);
+            drop(self.permits.acquire().await?);
         }
         self.board.apply(batch, cx).await
     }
@@ -225,7 +235,7 @@ impl Projection for Slow {
 }
 
 #[tokio::test]
-async fn a_parked_event_that_is_tried_again_and_takes_its_time_holds_up_no_other_scope() {
+async fn a_slow_redrive_of_a_parked_event_delays_no_other_scope() {
     let lab = lab().await;
     let schema = lab.pool().schema().to_owned();
     let lab = lab.project(Board {
@@ -242,11 +252,11 @@ async fn a_parked_event_that_is_tried_again_and_takes_its_time_holds_up_no_other
         lab.projections().redrive("t", "board", None).await.unwrap(),
         1
     );
-    let (begun, go) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let (begun, permits) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
     let slow = Slow {
         board: Board::new(&schema),
         begun: begun.clone(),
-        go: go.clone(),
+        permits: permits.clone(),
     };
     let running = Running::start(
         Engine::builder(lab.pool().clone(), ())
@@ -262,9 +272,9 @@ async fn a_parked_event_that_is_tried_again_and_takes_its_time_holds_up_no_other
             position
         );
     }
-    assert_eq!(board(&lab, "t").await, [1, 3], "it is still at it");
-    go.add_permits(1);
-    crate::support::eventually("it has passed", async || {
+    assert_eq!(board(&lab, "t").await, [1, 3], "the redrive still runs");
+    permits.add_permits(1);
+    crate::support::eventually("the redrive has applied the event", async || {
         board(&lab, "t").await == [1, 2, 3]
     })
     .await;

@@ -1,4 +1,5 @@
-//! The event log and projections: as a user meets them. In every order in which they can meet: `iso::log`.
+//! The event log and projections, through the public API. All interleavings of their statements are
+//! tested in `iso::log`.
 
 mod append;
 mod board;

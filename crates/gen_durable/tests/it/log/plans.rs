@@ -1,4 +1,5 @@
-//! What the log's statements cost, in pages: whatever it holds, whoever else is in it, and also while somebody holds an old snapshot.
+//! The cost of the log's statements in pages: it does not depend on the length of the log, on other
+//! tenants, or on an old snapshot that another transaction keeps.
 
 use gen_durable::Pool;
 use tokio_postgres::Client;
@@ -8,7 +9,8 @@ use crate::{
     support::{apart, sql_at},
 };
 
-/// Pages that a statement touches, the second time it is sent; undone afterwards.
+/// Returns the pages that a statement touches when it is sent for the second time. It is rolled
+/// back.
 async fn pages(client: &mut Client, pool: &Pool, text: &str) -> u64 {
     let text = text.replace("S.", &format!("{}.", pool.schema()));
     let mut pages = 0;
@@ -64,7 +66,8 @@ async fn the_hot_statements_of_the_log_cost_the_same_whatever_it_holds() {
     let (pool, url) = apart().await;
     let mut client = sql_at(&url).await;
     let render = |text: &str| text.replace("S.", &format!("{}.", pool.schema()));
-    // Past the five custom plans that Postgres tries first, while everything is empty.
+    // Seven runs exceed the five custom plans that Postgres tries before a generic plan, while all
+    // tables are empty.
     for _ in 0..7 {
         for (_, text, _) in HOT {
             let tx = client.transaction().await.unwrap();
@@ -80,17 +83,17 @@ async fn the_hot_statements_of_the_log_cost_the_same_whatever_it_holds() {
         insert into S.projections (tenant, projection, version, position) values ('t', 'p', 1, 25000)";
     client.batch_execute(&render(load)).await.unwrap();
     for (name, text, most) in HOT {
-        let seen = pages(&mut client, &pool, text).await;
-        println!("{name}: {seen} pages");
+        let touched = pages(&mut client, &pool, text).await;
+        println!("{name}: {touched} pages");
         assert!(
-            seen <= most,
-            "{name} touched {seen} pages of a log of 150,000 events, the limit is {most}"
+            touched <= most,
+            "{name} touched {touched} pages of a log of 150,000 events, the limit is {most}"
         );
     }
 }
 
 #[tokio::test]
-async fn what_was_placed_before_is_not_waded_through_while_somebody_holds_an_old_snapshot() {
+async fn event_placement_does_not_scan_placed_events_under_an_old_snapshot() {
     let (pool, url) = apart().await;
     let (mut client, old) = (sql_at(&url).await, sql_at(&url).await);
     let render = |text: &str| text.replace("S.", &format!("{}.", pool.schema()));
@@ -108,23 +111,23 @@ async fn what_was_placed_before_is_not_waded_through_while_somebody_holds_an_old
         client.batch_execute(&record).await.unwrap();
         client.batch_execute(&place).await.unwrap();
     }
-    let look = pages(
+    let recent = pages(
         &mut client,
         &pool,
         "select * from S.place_events(array['t'])",
     )
     .await;
-    let wade = pages(
+    let full = pages(
         &mut client,
         &pool,
         "select * from S.place_events(array['t'], true)",
     )
     .await;
-    println!("a look: {look} pages; from the beginning: {wade}");
-    assert!(look <= 100, "a look touched {look} pages");
+    println!("a scan from the last position: {recent} pages; from the beginning: {full}");
+    assert!(recent <= 100, "a scan touched {recent} pages");
     assert!(
-        wade > look * 5,
-        "from the beginning it is {wade} pages: this test would not see a look that wades"
+        full > recent * 5,
+        "from the beginning it is only {full} pages: this test would not detect a full scan"
     );
     let append = pages(&mut client, &pool, HOT[0].1).await;
     assert!(append <= 150, "an append touched {append} pages");
@@ -143,7 +146,8 @@ async fn a_page_of_a_walk_costs_the_same_whatever_the_number_of_tenants() {
             format!(
                 "select * from S.scopes_behind(array['p', 'q'], array[1, 1], array[false, false], {worker}, 100, 0, 0, false)"
             ),
-            // For each tenant and projection: the cursor and the end of the log, by an index each, and what planning reads.
+            // Per tenant and projection: one index probe for the cursor and one for the end of the
+            // log, and the pages that planning reads.
             100 * 2 * 20,
         ),
         (
@@ -167,17 +171,17 @@ async fn a_page_of_a_walk_costs_the_same_whatever_the_number_of_tenants() {
         update S.log_walks set after_tenant = 'tenant 15', due_at = statement_timestamp()";
     client.batch_execute(&render(load)).await.unwrap();
     for (name, text, most) in walks {
-        let seen = pages(&mut client, &pool, &text).await;
-        println!("{name}: {seen} pages for 100 of 20,000 tenants");
+        let touched = pages(&mut client, &pool, &text).await;
+        println!("{name}: {touched} pages for 100 of 20,000 tenants");
         assert!(
-            seen <= most,
-            "{name} touched {seen} pages for 100 tenants, the limit is {most}"
+            touched <= most,
+            "{name} touched {touched} pages for 100 tenants, the limit is {most}"
         );
     }
 }
 
 #[tokio::test]
-async fn runs_that_are_over_cost_nothing_to_those_who_look_for_work_or_collect() {
+async fn finished_runs_add_no_cost_to_the_search_for_due_runs_and_to_collection() {
     let (pool, url) = apart().await;
     let mut client = sql_at(&url).await;
     let render = |text: &str| text.replace("S.", &format!("{}.", pool.schema()));
@@ -204,9 +208,9 @@ async fn runs_that_are_over_cost_nothing_to_those_who_look_for_work_or_collect()
         .await
         .unwrap();
     for (name, text) in [("runs_due", &due), ("collect_runs", &collect)] {
-        let seen = pages(&mut client, &pool, text).await;
-        println!("{name}: {seen} pages");
-        assert!(seen <= 60, "{name} touched {seen} pages");
+        let touched = pages(&mut client, &pool, text).await;
+        println!("{name}: {touched} pages");
+        assert!(touched <= 60, "{name} touched {touched} pages");
     }
 }
 

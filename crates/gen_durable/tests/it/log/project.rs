@@ -1,4 +1,5 @@
-//! Live projections: caught up, in order, once, of all tenants, in many processes at once.
+//! Live projections: every event of every tenant is applied once and in order, with one engine and
+//! with many.
 
 use gen_durable::{
     Engine, Error, Events, Projecting, Projection, Recorded, Settings, StepError, fatal,
@@ -8,7 +9,7 @@ use super::board::{Board, Paid, Shipped, TABLE, board, lab, rows, sql};
 use crate::support::{Running, SOON, eventually};
 
 #[tokio::test]
-async fn a_drain_projects_what_was_recorded_and_the_cursor_moves_with_the_rows() {
+async fn a_drain_projects_recorded_events_and_moves_the_cursor_with_the_rows() {
     let lab = lab().await;
     let schema = lab.pool().schema().to_owned();
     let lab = lab.project(Board::new(&schema));
@@ -58,7 +59,7 @@ async fn a_drain_projects_what_was_recorded_and_the_cursor_moves_with_the_rows()
     assert!((0..1_024).contains(&status.partition));
     assert!(
         lab.projections()
-            .status("nobody", "board")
+            .status("unknown", "board")
             .await
             .unwrap()
             .is_none()
@@ -75,7 +76,7 @@ impl Events for Either {
         match name {
             "paid" => Events::decode(name, version, payload).map(Either::Paid),
             "shipped" => Events::decode(name, version, payload).map(Either::Shipped),
-            other => Err(fatal(format!("{other} is not for us"))),
+            other => Err(fatal(format!("{other} is not an event of this projection"))),
         }
     }
 }
@@ -147,7 +148,7 @@ fn engine(lab: &gen_durable::Lab<()>) -> Engine {
 }
 
 #[tokio::test]
-async fn an_engine_follows_the_log_and_a_caller_can_wait_for_it() {
+async fn an_engine_projects_new_events_and_a_caller_can_wait_for_a_position() {
     let lab = lab().await;
     let running = Running::start(engine(&lab));
     for cents in 1..=20 {
@@ -161,7 +162,7 @@ async fn an_engine_follows_the_log_and_a_caller_can_wait_for_it() {
             usize::try_from(position).unwrap()
         );
     }
-    // A caller's transaction: nobody tells the engine of its end.
+    // An event of a caller's transaction: the engine gets no hint of its commit.
     let mut tx = lab.pool().begin().await.unwrap();
     lab.record("new tenant", Paid { cents: 5 })
         .within(&mut tx)
@@ -169,16 +170,19 @@ async fn an_engine_follows_the_log_and_a_caller_can_wait_for_it() {
         .unwrap();
     tx.commit().await.unwrap();
     assert_eq!(lab.sync::<Board>("new tenant", 1, SOON).await.unwrap(), 1);
-    // And one from elsewhere, through no pool of this process.
+    // An event that another process records, through no pool of this process.
     rows(&lab, "select S.record('psql', 'paid', '{\"cents\": 8}')").await;
-    eventually("it is projected", async || board(&lab, "psql").await == [8]).await;
+    eventually("the event is projected", async || {
+        board(&lab, "psql").await == [8]
+    })
+    .await;
     running.stop().await;
     assert_eq!(
         lab.sync::<Board>("t", 1_000, std::time::Duration::ZERO)
             .await
             .unwrap(),
         20,
-        "where it stands"
+        "sync returns the current position"
     );
 }
 
@@ -218,7 +222,8 @@ async fn many_engines_at_once_apply_every_event_once_and_in_order() {
     for engine in engines {
         engine.stop().await;
     }
-    // Counted by the projection itself: a batch that ran twice would show in the totals.
+    // The projection adds up its batches itself: a batch that was applied twice would show in the
+    // totals.
     let totals = rows(&lab, "select count, last from S.totals").await;
     assert_eq!(totals, vec![["120", "120"]; 5]);
     let wrong = "select count(*) from S.board b join S.events e using (tenant, position)
@@ -228,7 +233,7 @@ async fn many_engines_at_once_apply_every_event_once_and_in_order() {
 }
 
 #[tokio::test]
-async fn a_batch_is_two_statements_of_ours_whatever_its_size() {
+async fn a_batch_takes_two_engine_statements_whatever_its_size() {
     let lab = lab().await;
     let schema = lab.pool().schema().to_owned();
     let lab = lab.project(Board::new(&schema));
@@ -250,7 +255,7 @@ async fn a_batch_is_two_statements_of_ours_whatever_its_size() {
 }
 
 #[tokio::test]
-async fn a_thousand_tenants_share_two_connections_and_cost_nothing_while_nothing_happens() {
+async fn a_thousand_tenants_share_two_connections_and_cost_nothing_while_idle() {
     let lab = lab().await;
     let running = Running::start(engine(&lab));
     let tenants: Vec<String> = (0..1_000).map(|n| format!("tenant {n}")).collect();
@@ -262,7 +267,7 @@ async fn a_thousand_tenants_share_two_connections_and_cost_nothing_while_nothing
         .into_iter()
         .for_each(|position| assert!(position.is_ok()));
     let count = async || rows(&lab, "select count(*) from S.totals").await == [["1000"]];
-    eventually("all are projected", count).await;
+    eventually("all events are projected", count).await;
     let connections = rows(
         &lab,
         "select count(*) from pg_stat_activity where usename = 'gen_durable_runtime' and query like '%S.%'",
@@ -292,7 +297,7 @@ async fn a_thousand_tenants_share_two_connections_and_cost_nothing_while_nothing
 }
 
 #[tokio::test]
-async fn what_is_wired_wrongly_is_found_when_the_engine_is_built() {
+async fn a_projection_registered_twice_is_refused_by_the_builder() {
     let lab = lab().await;
     sql(&lab, "select 1").await;
     assert!(TABLE.contains("board"));

@@ -1,10 +1,11 @@
-//! Parked events and runs combined: each event counts once in a read model, whether a run or a redrive applies it.
+//! Parked events and runs combined: each event counts once in a read model, whether a run or a
+//! redrive applies it.
 
 use gen_durable::{Lab, Poison, RunRequest};
 
 use super::board::{Board, Paid, lab, rows, sql};
 
-/// A build that parks these amounts at the first failure.
+/// Returns a build of the board that parks these amounts at the first failure.
 fn parks(schema: &str, poison: &[i64]) -> Board {
     Board {
         poison: poison.to_vec(),
@@ -14,7 +15,7 @@ fn parks(schema: &str, poison: &[i64]) -> Board {
     }
 }
 
-/// Events of 1, 2 and 4 cents, of which the second is parked.
+/// Creates a lab with events of 1, 2 and 4 cents, of which the second is parked.
 async fn parked() -> (Lab<()>, String) {
     let lab = lab().await;
     let schema = lab.pool().schema().to_owned();
@@ -27,7 +28,7 @@ async fn parked() -> (Lab<()>, String) {
     (lab, schema)
 }
 
-/// How many payments the read model has counted, and their sum.
+/// The number of payments that the read model has counted, and their sum.
 type Totals = (i64, i64);
 
 async fn totals(lab: &Lab<()>) -> Totals {
@@ -40,7 +41,7 @@ async fn totals(lab: &Lab<()>) -> Totals {
     (row[0].parse().unwrap(), row[1].parse().unwrap())
 }
 
-/// Positions of failures that are not resolved, with their states.
+/// Returns the positions of unresolved failures, with their states.
 async fn open_failures(lab: &Lab<()>) -> Vec<(i64, String)> {
     let failures = lab
         .projections()
@@ -57,8 +58,9 @@ async fn redrive(lab: &Lab<()>) -> usize {
     lab.projections().redrive("t", "board", None).await.unwrap()
 }
 
-/// Each kind of run that applies events to rows that readers see, and what the totals are after it if a redrive applied the
-/// parked event before the run (`.1`) or not (`.2`). A replay adds to the rows that are there.
+/// Returns each kind of run that applies events to the rows that readers see, with the totals after
+/// it if a redrive applied the parked event before the run (`.1`) or did not (`.2`). A replay adds
+/// to the existing rows.
 fn runs(lab: &Lab<()>) -> [(RunRequest, Totals, Totals); 3] {
     let projections = lab.projections();
     [
@@ -75,7 +77,8 @@ fn runs(lab: &Lab<()>) -> [(RunRequest, Totals, Totals); 3] {
 #[tokio::test]
 async fn a_parked_event_that_a_run_applied_is_resolved_and_not_applied_again() {
     for kind in 0..3 {
-        // The redrive is asked for after the run, before it begins, or is over before it.
+        // The redrive is requested after the run, before the run begins, or is finished before the
+        // run.
         for order in ["run, redrive", "both, then drain", "redrive, run"] {
             let (lab, schema) = parked().await;
             let lab = lab.project_instead(parks(&schema, &[]));
@@ -115,9 +118,9 @@ async fn a_parked_event_that_a_run_applied_is_resolved_and_not_applied_again() {
 #[tokio::test]
 async fn a_parked_event_that_a_run_could_not_apply_either_stays_parked_until_its_redrive() {
     for kind in 0..3 {
-        for asked_before in [true, false] {
+        for requested_before in [true, false] {
             let (lab, schema) = parked().await;
-            if asked_before {
+            if requested_before {
                 assert_eq!(redrive(&lab).await, 1);
             }
             let run = runs(&lab)[kind].0.clone().await.unwrap();
@@ -144,7 +147,8 @@ async fn a_parked_event_that_a_run_could_not_apply_either_stays_parked_until_its
 #[tokio::test]
 async fn an_event_that_only_the_shadow_could_not_apply_is_parked_when_the_shadow_is_read() {
     let (lab, schema) = parked().await;
-    // This build applies the second event and cannot apply the third, which live has applied.
+    // This build applies the second event and cannot apply the third, which the live projection has
+    // applied.
     let lab = lab.project_instead(parks(&schema, &[4]));
     lab.projections()
         .rebuild_in_a_shadow("t", "board")
@@ -172,7 +176,8 @@ async fn an_event_that_only_the_shadow_could_not_apply_is_parked_when_the_shadow
 async fn a_redrive_waits_until_the_cursor_has_passed_its_event_again() {
     for cancelled in [false, true] {
         let (lab, schema) = parked().await;
-        // The rebuild clears the rows, and live halts at the first event: the cursor is before the parked one.
+        // The rebuild clears the rows, and the live projection halts at the first event: the cursor
+        // is before the parked event.
         let halts = Board {
             poison: vec![1],
             attempts: 1,
@@ -190,7 +195,7 @@ async fn a_redrive_waits_until_the_cursor_has_passed_its_event_again() {
         assert_eq!(
             totals(&lab).await,
             (0, 0),
-            "the redrive ran before its turn; cancelled: {cancelled}"
+            "the redrive ran before the cursor passed its event; cancelled: {cancelled}"
         );
         let lab = lab.project_instead(parks(&schema, &[]));
         assert!(lab.projections().retry("t", "board").await.unwrap());
@@ -209,7 +214,7 @@ async fn a_redrive_is_refused_under_the_scope_lock_while_a_run_is_open() {
     let lab = lab.project_instead(parks(&schema, &[]));
     let open = "select verdict, pos from S.project_open('t', 'board', 1, gen_random_uuid(), array['paid'], 1, 1000, 2, true)";
     let verdict = async || rows(&lab, open).await[0][0].clone();
-    assert_eq!(verdict().await, "blocked", "no redrive was asked for");
+    assert_eq!(verdict().await, "blocked", "no redrive was requested");
     redrive(&lab).await;
     assert_eq!(verdict().await, "go");
     let run = lab.projections().verify("t", "board").await.unwrap();

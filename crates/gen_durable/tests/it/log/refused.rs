@@ -1,4 +1,5 @@
-//! Transactions of projections that the server refuses after `apply` has returned, or cancels while it runs.
+//! Transactions of projections that the server refuses after `apply` has returned, or cancels while
+//! it runs.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,22 +10,22 @@ use gen_durable::{
 use super::board::{Paid, lab, rows, sql};
 use crate::support::{Running, SOON, eventually};
 
-/// Payments, each amount once; the constraint is checked at COMMIT.
+/// Payments with unique amounts. The constraint is checked at COMMIT.
 const TABLE: &str = "
     create table S.once (tenant text, generation int, cents bigint, replayed boolean,
         unique (tenant, generation, cents) deferrable initially deferred);
     grant all on S.once to gen_durable_runtime";
 
-/// What is wrong with events of 2 cents, or with batches.
+/// The fault of events of 2 cents, or of large batches.
 #[derive(Clone, Copy, PartialEq)]
 enum Wrong {
-    /// Nothing beyond what the constraint says.
+    /// No fault except violations of the constraint.
     Nothing,
-    /// A statement fails, and `apply` hides that.
+    /// A statement fails, and `apply` ignores the error.
     Hidden,
-    /// The server answers with this SQLSTATE.
-    Answers(&'static str),
-    /// The server answers with this SQLSTATE to batches of more than two.
+    /// A statement for an event of 2 cents fails with this SQLSTATE.
+    Fails(&'static str),
+    /// A statement for a batch of more than two events fails with this SQLSTATE.
     Large(&'static str),
 }
 
@@ -67,7 +68,7 @@ impl Projection for Once {
         let two = batch.iter().any(|row| row.event.cents == 2);
         match self.wrong {
             Wrong::Hidden if two => drop(raise(cx, "22012").await),
-            Wrong::Answers(code) if two => raise(cx, code).await?,
+            Wrong::Fails(code) if two => raise(cx, code).await?,
             Wrong::Large(code) if batch.len() > 2 => raise(cx, code).await?,
             _ => {}
         }
@@ -169,7 +170,7 @@ async fn an_event_that_is_refused_at_commit_is_isolated_and_halts_or_is_parked()
 }
 
 #[tokio::test]
-async fn an_event_whose_error_apply_hides_is_isolated_and_halts_or_is_parked() {
+async fn an_event_with_an_error_that_apply_ignores_is_isolated_and_halts_or_is_parked() {
     for (on_poison, state, kept) in [
         (Poison::Halt, "halted", vec![1]),
         (Poison::Park, "parked", vec![1, 3]),
@@ -196,7 +197,7 @@ async fn an_event_whose_error_apply_hides_is_isolated_and_halts_or_is_parked() {
 }
 
 #[tokio::test]
-async fn an_engine_tells_a_caller_of_sync_that_a_commit_was_refused() {
+async fn sync_reports_that_a_projection_commit_was_refused() {
     let lab = with_table().await;
     let halts = Once::new(&lab, Wrong::Nothing, Poison::Halt);
     let running = Running::start(
@@ -217,7 +218,7 @@ async fn an_engine_tells_a_caller_of_sync_that_a_commit_was_refused() {
 }
 
 #[tokio::test]
-async fn runs_and_redrives_that_are_refused_at_commit_say_so() {
+async fn runs_and_redrives_that_are_refused_at_commit_report_the_error() {
     let lab = with_table().await;
     let build = |wrong, on_poison| Once::new(&lab, wrong, on_poison);
     let (halts, parks, hides) = (
@@ -230,14 +231,15 @@ async fn runs_and_redrives_that_are_refused_at_commit_say_so() {
         .await
         .unwrap();
     lab.drain().await;
-    // A redrive: still refused, counted once.
+    // A redrive is refused again, and counts as one attempt.
     assert_eq!(
         lab.projections().redrive("t", "once", None).await.unwrap(),
         1
     );
     lab.drain().await;
     assert_eq!(failures(&lab).await, [(3, "parked".to_owned(), 2)]);
-    // A shadow that parks goes on past it; one that halts fails, with the event.
+    // A shadow rebuild of a build that parks continues after the event. With a build that halts,
+    // the run fails and names the event.
     let run = lab
         .projections()
         .rebuild_in_a_shadow("t", "once")
@@ -302,15 +304,15 @@ async fn an_event_that_the_server_always_cancels_is_recorded_and_counts_attempts
     for code in ["57014", "53200", "XX000"] {
         let lab = with_table().await;
         let lab = {
-            let once = Once::new(&lab, Wrong::Answers(code), Poison::Halt);
+            let once = Once::new(&lab, Wrong::Fails(code), Poison::Halt);
             lab.project(once)
         };
         lab.record_all("t", (1..=4).map(|cents| Paid { cents }))
             .await
             .unwrap();
         lab.drain().await;
-        assert_eq!(once(&lab).await, [1], "what is before it is applied");
-        // The policy says one attempt; a server in trouble is given a few more.
+        assert_eq!(once(&lab).await, [1], "the events before it are applied");
+        // The policy allows one attempt. Errors of the server itself get a few more.
         for attempt in 1..5 {
             assert_eq!(
                 failures(&lab).await,
@@ -337,17 +339,17 @@ async fn an_event_that_the_server_always_cancels_is_recorded_and_counts_attempts
 #[tokio::test]
 async fn a_run_that_the_server_always_cancels_fails_after_a_few_tries() {
     let lab = with_table().await;
-    let well = Once::new(&lab, Wrong::Nothing, Poison::Halt);
-    let sick = Once::new(&lab, Wrong::Answers("57014"), Poison::Halt);
+    let valid = Once::new(&lab, Wrong::Nothing, Poison::Halt);
+    let failing = Once::new(&lab, Wrong::Fails("57014"), Poison::Halt);
     let large = Once::new(&lab, Wrong::Large("57014"), Poison::Halt);
-    let lab = lab.project(well);
+    let lab = lab.project(valid);
     lab.record_all("t", (1..=40).map(|cents| Paid { cents }))
         .await
         .unwrap();
     lab.drain().await;
     let running = Running::start(
         Engine::builder(lab.pool().clone(), ())
-            .project(sick)
+            .project(failing)
             .build()
             .unwrap(),
     );
@@ -376,5 +378,8 @@ async fn a_run_that_the_server_always_cancels_fails_after_a_few_tries() {
     let run = lab.projections().finished(run, SOON).await.unwrap();
     assert_eq!(run.status, "done", "{run:?}");
     running.stop().await;
-    eventually("the shadow is read", async || once(&lab).await.len() == 40).await;
+    eventually("readers see the new generation", async || {
+        once(&lab).await.len() == 40
+    })
+    .await;
 }

@@ -54,7 +54,7 @@ async fn a_rebuild_in_place_clears_and_applies_everything_again_as_a_replay() {
     assert_eq!(
         replayed,
         [["f", "1"], ["t", "1001"]],
-        "what is new is not a replay"
+        "the new event is not a replay"
     );
     assert_eq!(
         rows(&lab, "select count, last from S.totals where tenant = 't'").await,
@@ -63,12 +63,12 @@ async fn a_rebuild_in_place_clears_and_applies_everything_again_as_a_replay() {
     assert_eq!(
         board(&lab, "u").await.len(),
         10,
-        "another tenant's rows stay"
+        "rows of another tenant are kept"
     );
 }
 
 #[tokio::test]
-async fn a_rebuild_in_a_shadow_swaps_when_the_digests_agree_and_clears_what_nobody_reads() {
+async fn a_shadow_rebuild_swaps_when_the_digests_agree_and_clears_the_old_generation() {
     let (lab, _) = filled().await;
     let run = lab
         .projections()
@@ -98,14 +98,14 @@ async fn a_rebuild_in_a_shadow_swaps_when_the_digests_agree_and_clears_what_nobo
         .await,
         [["2"]]
     );
-    // Live goes on with the new rows.
+    // The live projection continues with the new rows.
     lab.record("t", Paid { cents: 5 }).await.unwrap();
     lab.drain().await;
     assert_eq!(board(&lab, "t").await.len(), 1_001);
 }
 
 #[tokio::test]
-async fn rows_that_were_tampered_with_are_found_by_a_verification_and_not_swapped_away_silently() {
+async fn a_verification_detects_changed_rows_and_a_shadow_rebuild_does_not_replace_them() {
     let (lab, _) = filled().await;
     let verify = async || {
         let run = lab.projections().verify("t", "board").await.unwrap();
@@ -142,7 +142,7 @@ async fn rows_that_were_tampered_with_are_found_by_a_verification_and_not_swappe
     assert_eq!(
         rows(&lab, "select count(*) from S.board where generation > 1").await,
         [["0"]],
-        "the shadows are gone"
+        "the shadow rows are deleted"
     );
     let forced = lab
         .projections()
@@ -156,7 +156,7 @@ async fn rows_that_were_tampered_with_are_found_by_a_verification_and_not_swappe
 }
 
 #[tokio::test]
-async fn a_replay_applies_events_again_to_the_rows_that_are_there() {
+async fn a_replay_applies_events_again_to_the_existing_rows() {
     let (lab, _) = filled().await;
     let run = lab
         .projections()
@@ -188,7 +188,7 @@ async fn a_replay_applies_events_again_to_the_rows_that_are_there() {
 }
 
 #[tokio::test]
-async fn one_run_at_a_time_in_a_scope_and_it_can_be_cancelled() {
+async fn a_scope_has_one_run_at_a_time_and_it_can_be_cancelled() {
     let (lab, _) = filled().await;
     let run = lab.projections().verify("t", "board").await.unwrap();
     let second = lab.projections().rebuild("t", "board").await.unwrap_err();
@@ -199,7 +199,7 @@ async fn one_run_at_a_time_in_a_scope_and_it_can_be_cancelled() {
     lab.projections().verify("u", "board").await.unwrap();
     assert!(
         lab.projections()
-            .rebuild("nobody", "board")
+            .rebuild("unknown", "board")
             .await
             .unwrap_err()
             .is_not_found()
@@ -222,7 +222,7 @@ async fn one_run_at_a_time_in_a_scope_and_it_can_be_cancelled() {
     lab.projections().rebuild("t", "board").await.unwrap();
 }
 
-/// The second version of the board: it counts double.
+/// The second version of the board, which doubles each amount.
 struct Doubled(String, NewVersion);
 impl Projection for Doubled {
     const NAME: &'static str = "board";
@@ -278,7 +278,7 @@ async fn a_new_version_leaves_the_old_rows_alone_until_they_are_rebuilt() {
     assert_eq!(
         (status.position, status.version, status.lag()),
         (10, 1, 1),
-        "it is offered, not done"
+        "the rebuild is offered, not executed"
     );
     let offered = async |tenant: &str| {
         lab.projections()
@@ -291,9 +291,9 @@ async fn a_new_version_leaves_the_old_rows_alone_until_they_are_rebuilt() {
     assert_eq!(
         (offered("u").await, offered("t").await),
         (Some(2), Some(2)),
-        "also where nothing happens"
+        "also for a tenant without new events"
     );
-    // The digests differ, as they must: another version makes other rows.
+    // The digests differ, as they must: another version writes other rows.
     let run = lab
         .projections()
         .rebuild_in_a_shadow("u", "board")
@@ -315,12 +315,12 @@ async fn a_new_version_leaves_the_old_rows_alone_until_they_are_rebuilt() {
         board(&lab, "u").await,
         (1..=11).map(|cents| cents * 2).collect::<Vec<_>>()
     );
-    // The old build sees that it is too old.
+    // The old build detects that it is too old, and applies nothing.
     let lab = lab.project_instead(Board::new(&schema));
     lab.record("u", Paid { cents: 12 }).await.unwrap();
     lab.drain().await;
     assert_eq!(board(&lab, "u").await.len(), 11);
-    // And one that asks for it by itself.
+    // A build that requests the rebuild itself.
     let lab = lab.project_instead(Doubled(schema, NewVersion::Rebuild));
     lab.drain().await;
     assert_eq!(board(&lab, "t").await[999], 2_000);
@@ -328,10 +328,11 @@ async fn a_new_version_leaves_the_old_rows_alone_until_they_are_rebuilt() {
 }
 
 #[tokio::test]
-async fn a_run_goes_on_where_the_process_that_did_it_died() {
+async fn a_run_continues_where_its_crashed_process_stopped() {
     let (lab, _) = filled().await;
     let run = lab.projections().verify("t", "board").await.unwrap();
-    // As a process leaves it that died in the middle: begun, some way on, in the name of somebody who is gone.
+    // Leaves the run as a crashed process does: begun, at position 400, and owned by a worker that
+    // does not exist.
     sql(&lab, &format!(
         "update S.projection_runs set status = 'running', started_at = S.clock(), generation = 2, position = 400,
             applied = (select applied from S.projections where tenant = 't'),
@@ -343,12 +344,12 @@ async fn a_run_goes_on_where_the_process_that_did_it_died() {
     let run = lab.projections().run(run).await.unwrap();
     assert!(
         run.verdict.unwrap().starts_with("equal at position 1000"),
-        "the rows are"
+        "the rows are equal"
     );
 }
 
 #[tokio::test]
-async fn a_run_whose_process_died_before_its_first_batch_is_taken_up() {
+async fn a_run_is_resumed_if_its_process_crashed_before_its_first_batch() {
     let (lab, _) = filled().await;
     let run = lab.projections().verify("t", "board").await.unwrap();
     sql(&lab, &format!(
@@ -368,7 +369,7 @@ async fn a_run_whose_process_died_before_its_first_batch_is_taken_up() {
 }
 
 #[tokio::test]
-async fn a_rebuild_in_place_is_over_also_if_the_last_event_is_parked() {
+async fn a_rebuild_in_place_finishes_even_if_the_last_event_is_parked() {
     let lab = lab().await;
     let schema = lab.pool().schema().to_owned();
     let park = Board {
@@ -393,7 +394,7 @@ async fn a_rebuild_in_place_is_over_also_if_the_last_event_is_parked() {
 }
 
 #[tokio::test]
-async fn a_log_that_was_trimmed_is_not_rebuilt_from_and_no_row_is_lost_by_the_try() {
+async fn a_rebuild_from_a_trimmed_log_is_refused_and_deletes_no_row() {
     let (lab, _) = filled().await;
     assert_eq!(
         lab.events()
@@ -402,9 +403,9 @@ async fn a_log_that_was_trimmed_is_not_rebuilt_from_and_no_row_is_lost_by_the_tr
             .unwrap(),
         500
     );
-    // Of the other nothing is left at all.
+    // The log of the other tenant is deleted completely.
     sql(&lab, "delete from S.events where tenant = 'u'").await;
-    for (tenant, rows, gone) in [
+    for (tenant, rows, trimmed) in [
         ("t", 1_000, "events 1 to 500 "),
         ("u", 10, "events 1 to 10 "),
     ] {
@@ -419,7 +420,7 @@ async fn a_log_that_was_trimmed_is_not_rebuilt_from_and_no_row_is_lost_by_the_tr
             lab.drain().await;
             let run = lab.projections().run(run).await.unwrap();
             assert!(
-                run.status == "failed" && run.error.clone().unwrap().contains(gone),
+                run.status == "failed" && run.error.clone().unwrap().contains(trimmed),
                 "{run:?}"
             );
         }
@@ -430,7 +431,7 @@ async fn a_log_that_was_trimmed_is_not_rebuilt_from_and_no_row_is_lost_by_the_tr
 #[tokio::test]
 async fn builds_of_two_versions_never_share_a_run() {
     let (lab, schema) = filled().await;
-    // Of a newer build: this one leaves it alone.
+    // A run of a newer build: this build does not execute it.
     let newer = lab.projections().verify("t", "board").await.unwrap();
     sql(
         &lab,
@@ -442,7 +443,8 @@ async fn builds_of_two_versions_never_share_a_run() {
         lab.projections().run(newer).await.unwrap().status,
         "pending"
     );
-    // Of an older one, which is gone: nobody can go on with its rows.
+    // A run of an older build that no process runs any more: its rows cannot be continued by
+    // another version.
     let older = lab
         .projections()
         .rebuild_in_a_shadow("u", "board")
@@ -461,7 +463,7 @@ async fn builds_of_two_versions_never_share_a_run() {
         older.status == "failed" && older.error.clone().unwrap().contains("older version"),
         "{older:?}"
     );
-    // Nor does a newer one replay onto the rows of an older.
+    // A newer build does not replay onto the rows of an older one either.
     let replay = lab.projections().replay("u", "board").await.unwrap();
     lab.drain().await;
     let replay = lab.projections().run(replay).await.unwrap();
@@ -472,11 +474,11 @@ async fn builds_of_two_versions_never_share_a_run() {
     assert_eq!(board(&lab, "u").await, (1..=10).collect::<Vec<_>>());
 }
 
-/// A board whose replays stand still until they are let go.
+/// A board that waits in each replay until the test adds permits.
 struct Slow {
     board: Board,
     begun: Arc<Semaphore>,
-    go: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 impl Projection for Slow {
     const NAME: &'static str = "board";
@@ -489,7 +491,7 @@ impl Projection for Slow {
     ) -> Result<(), StepError> {
         if cx.replaying {
             self.begun.add_permits(1);
-            drop(self.go.acquire().await?);
+            drop(self.permits.acquire().await?);
         }
         self.board.apply(batch, cx).await
     }
@@ -502,13 +504,13 @@ impl Projection for Slow {
 }
 
 #[tokio::test]
-async fn a_rebuild_in_a_shadow_holds_up_neither_appends_nor_live() {
+async fn a_shadow_rebuild_delays_neither_appends_nor_the_live_projection() {
     let (lab, schema) = filled().await;
-    let (begun, go) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let (begun, permits) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
     let slow = Slow {
         board: Board::new(&schema),
         begun: begun.clone(),
-        go: go.clone(),
+        permits: permits.clone(),
     };
     let running = Running::start(
         Engine::builder(lab.pool().clone(), ())
@@ -522,7 +524,7 @@ async fn a_rebuild_in_a_shadow_holds_up_neither_appends_nor_live() {
         .await
         .unwrap();
     begun.acquire().await.unwrap().forget();
-    // The rebuild stands in the middle of a batch, its transaction open.
+    // The rebuild waits in the middle of a batch, with its transaction open.
     for cents in 1..=20 {
         let position = lab.record("t", Paid { cents }).await.unwrap();
         assert_eq!(
@@ -531,7 +533,7 @@ async fn a_rebuild_in_a_shadow_holds_up_neither_appends_nor_live() {
         );
     }
     assert!(!lab.projections().run(run).await.unwrap().is_over());
-    go.add_permits(1_000);
+    permits.add_permits(1_000);
     let run = lab.projections().finished(run, SOON).await.unwrap();
     assert!(run.status == "done" && run.verdict.unwrap().starts_with("equal"));
     assert_eq!(board(&lab, "t").await.len(), 1_020);

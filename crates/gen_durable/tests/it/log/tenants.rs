@@ -1,4 +1,5 @@
-//! Runs of all tenants at once, digests without generations, and what becomes of runs and failures when they are old.
+//! Runs of all tenants at once, digests without generations, and the collection of old runs and
+//! failures.
 
 use gen_durable::{
     DAY, Digest, Engine, Projecting, Projection, Recorded, RunKind, SECOND, Settings, StepError,
@@ -8,7 +9,7 @@ use super::board::{Board, Idle, Paid, board, lab, rows, sql};
 use crate::support::{Running, eventually};
 
 #[tokio::test]
-async fn a_rebuild_of_all_tenants_is_one_statement_and_leaves_out_scopes_with_an_open_run() {
+async fn a_rebuild_of_all_tenants_is_one_statement_and_skips_scopes_with_an_open_run() {
     let lab = lab().await;
     let schema = lab.pool().schema().to_owned();
     let lab = lab.project(Board::new(&schema));
@@ -60,7 +61,7 @@ async fn a_rebuild_of_all_tenants_is_one_statement_and_leaves_out_scopes_with_an
         .await
         .unwrap_err();
     assert!(unknown.is_not_found(), "{unknown}");
-    // More tenants than any list has in one page.
+    // More tenants than one page of any list holds.
     sql(&lab, "insert into S.projections (tenant, projection, version) select 'many ' || n, 'board', 1 from generate_series(1, 12000) n").await;
     assert_eq!(
         lab.projections()
@@ -72,7 +73,7 @@ async fn a_rebuild_of_all_tenants_is_one_statement_and_leaves_out_scopes_with_an
     );
 }
 
-/// A read model without generations that offers a digest.
+/// A read model without generations that has a digest.
 struct Flat(String);
 impl Projection for Flat {
     const NAME: &'static str = "flat";
@@ -113,7 +114,7 @@ impl Projection for Flat {
 }
 
 #[tokio::test]
-async fn a_rebuild_without_generations_notes_the_digest_of_what_it_clears_and_comes_to_the_same() {
+async fn a_rebuild_without_generations_stores_the_digest_of_the_cleared_rows_and_reproduces_them() {
     let lab = lab().await;
     let schema = lab.pool().schema().to_owned();
     let lab = lab.project(Flat(schema));
@@ -121,7 +122,7 @@ async fn a_rebuild_without_generations_notes_the_digest_of_what_it_clears_and_co
         .await
         .unwrap();
     lab.drain().await;
-    // A shadow has nowhere to be filled.
+    // Without generations there is no place to build a shadow.
     for run in [
         lab.projections().verify("t", "flat"),
         lab.projections().rebuild_in_a_shadow("t", "flat"),
@@ -151,14 +152,10 @@ async fn a_rebuild_without_generations_notes_the_digest_of_what_it_clears_and_co
     assert_eq!(
         rebuilt().await,
         first,
-        "of the rows that the first rebuild made"
+        "the digest of the rows that the first rebuild wrote"
     );
     sql(&lab, "update S.board set cents = 0 where position = 7").await;
-    assert_ne!(
-        rebuilt().await.0,
-        first.0,
-        "of the rows as they were changed"
-    );
+    assert_ne!(rebuilt().await.0, first.0, "the digest of the changed rows");
     assert_eq!(rebuilt().await, first);
 }
 
@@ -167,7 +164,7 @@ async fn finished_runs_and_resolved_failures_are_collected_after_their_retention
     let lab = lab().await;
     let load = "
         insert into S.projections (tenant, projection, version, position) values ('t', 'board', 1, 0);
-        -- Over for long; over for long with rows to be cleared; over since an hour; open.
+        -- Finished long ago; finished long ago with rows to be cleared; finished an hour ago; open.
         insert into S.projection_runs (tenant, projection, kind, status, finished_at, retired)
         select 't', 'board', 'verify', 'done', S.clock() - interval '31 days', null from generate_series(1, 2500)
         union all select 't', 'other', 'verify', 'failed', S.clock() - interval '31 days', 4
@@ -194,7 +191,7 @@ async fn finished_runs_and_resolved_failures_are_collected_after_their_retention
     );
     let left = "select (select count(*) from S.projection_runs), (select count(*) from S.projection_run_failures),
         (select count(*) from S.projection_failures)";
-    eventually("what is old is gone", async || {
+    eventually("old runs and failures are deleted", async || {
         rows(&lab, left).await == [["3", "3", "2"]]
     })
     .await;

@@ -1,5 +1,5 @@
-//! Many processes append while others project and are killed. Then the books: every read model is what the log says, and a rebuild
-//! comes to the same.
+//! Many processes append while others project and are killed. Then the test compares: every read
+//! model equals the log, and a rebuild produces the same rows.
 
 use std::{
     io::Read,
@@ -13,14 +13,14 @@ use serde::{Deserialize, Serialize};
 use super::board::{Board, Paid, TABLE};
 use crate::support::{SOON, eventually, live, sql};
 
-/// Set in the environment of a process of this test: what it is to do.
+/// Set in the environment of a child process of this test: the plan of that process.
 const PLAN: &str = "DURABLE_TEST_LOG";
 
 #[derive(Serialize, Deserialize, Clone)]
 struct Plan {
     url: String,
     schema: String,
-    /// So many events, or: project until we are killed.
+    /// The number of events to append. With `None` the process projects until it is killed.
     append: Option<usize>,
     number: usize,
     tenants: usize,
@@ -34,7 +34,7 @@ impl Process {
             .args(["--exact", "log::torture::log_process", "--nocapture"])
             .env(PLAN, serde_json::to_string(plan).unwrap())
             .env_remove("DATABASE_URL")
-            // Its end tells an orphan to go.
+            // The child exits when this pipe is closed, so that no orphan stays behind.
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .spawn();
@@ -49,7 +49,8 @@ impl Drop for Process {
     }
 }
 
-/// What runs in a process of this test. Without a plan, as in every ordinary run, there is nothing to do.
+/// The entry point of a child process. Without a plan, as in every ordinary test run, it returns at
+/// once.
 #[test]
 fn log_process() {
     let Ok(plan) = std::env::var(PLAN) else {
@@ -85,13 +86,14 @@ fn log_process() {
         });
 }
 
-/// In every way there is: alone, many at once, in a transaction that commits, in one that does not.
+/// Appends in every way: single events, many at once, in a transaction that commits, and in one
+/// that is rolled back.
 async fn append(client: Client, plan: &Plan, count: usize) {
     let mut left = count;
-    let mut turn = plan.number;
+    let mut round = plan.number;
     while left > 0 {
-        turn += 1;
-        let tenant = |n: usize| format!("tenant {}", (turn * 7 + n) % plan.tenants);
+        round += 1;
+        let tenant = |n: usize| format!("tenant {}", (round * 7 + n) % plan.tenants);
         let cents = |n: usize| Paid {
             cents: i64::try_from(n % 1_000).unwrap(),
         };
@@ -114,7 +116,7 @@ async fn append(client: Client, plan: &Plan, count: usize) {
                 .await
                 .unwrap();
         }
-        if turn.is_multiple_of(5) {
+        if round.is_multiple_of(5) {
             tx.rollback().await.unwrap();
             let mut again = client.pool().begin().await.unwrap();
             for n in 0..within {
@@ -132,7 +134,7 @@ async fn append(client: Client, plan: &Plan, count: usize) {
     }
 }
 
-/// Where everything stands, for whoever has to find out why it does not go on.
+/// Returns the state of the log, the scopes and the runs, for the message of a failed test.
 async fn state(watch: &tokio_postgres::Client, schema: &str) -> String {
     let text = format!(
         "select jsonb_pretty(jsonb_build_object(
@@ -147,9 +149,9 @@ async fn state(watch: &tokio_postgres::Client, schema: &str) -> String {
     watch.query_one(&text, &[]).await.unwrap().get(0)
 }
 
-/// By command, the full measure: `DURABLE_EVENTS=1000000 DURABLE_EVENT_PROCESSES=8 DURABLE_EVENT_KILLS=50`.
+/// For a full run set `DURABLE_EVENTS=1000000 DURABLE_EVENT_PROCESSES=8 DURABLE_EVENT_KILLS=50`.
 #[tokio::test]
-async fn read_models_equal_the_log_whoever_is_killed_when() {
+async fn read_models_equal_the_log_after_kills_at_any_time() {
     let number =
         |name: &str, usual: usize| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
     let (events, tenants) = (
@@ -163,7 +165,7 @@ async fn read_models_equal_the_log_whoever_is_killed_when() {
     let pool = live().await;
     let schema = pool.schema().to_owned();
     let watch = sql().await;
-    // The processes are the owner here: no role needs rights.
+    // The processes connect as the owner of the schema, so no role needs grants.
     let tables = TABLE
         .split("grant")
         .next()
@@ -196,11 +198,11 @@ async fn read_models_equal_the_log_whoever_is_killed_when() {
     let mut rebuilds = Vec::new();
     let projected = "select coalesce(sum(position), 0)::bigint from S.projections";
     for kill in 1..=kills {
-        // Spread over the work, not over time.
+        // The kills are spread over the work, not over time.
         let due = total * i64::try_from(kill).unwrap() / i64::try_from(kills + 1).unwrap();
         let begun = Instant::now();
         while one(projected).await < due {
-            // Who waits in vain should know for what.
+            // The message of a timeout contains the whole state.
             assert!(
                 begun.elapsed() < SOON * 3,
                 "no progress before kill {kill}: {}",
@@ -212,7 +214,7 @@ async fn read_models_equal_the_log_whoever_is_killed_when() {
         projectors[victim].0.kill().unwrap();
         projectors[victim].0.wait().unwrap();
         projectors[victim] = Process::start(&plan(None, victim));
-        // And some are rebuilt meanwhile, by whoever is alive.
+        // Some scopes are rebuilt meanwhile, by any process that runs.
         if kill == 1 {
             for n in 0..3 {
                 rebuilds.push(
@@ -226,14 +228,14 @@ async fn read_models_equal_the_log_whoever_is_killed_when() {
     }
     for appender in &mut appenders {
         let mut ended = None;
-        eventually("an appender is through", async || {
+        eventually("an appender has finished", async || {
             ended = appender.0.try_wait().unwrap();
             ended.is_some()
         })
         .await;
         assert!(ended.unwrap().success());
     }
-    eventually("everything is projected", async || {
+    eventually("all events are projected", async || {
         one(projected).await == total
     })
     .await;
@@ -245,22 +247,22 @@ async fn read_models_equal_the_log_whoever_is_killed_when() {
         );
     }
 
-    // The log: so many as were acknowledged, without a gap.
+    // The log has as many events as were acknowledged, and no gap.
     assert_eq!(one("select count(*) from S.events").await, total);
     let gaps = "select count(*) from (select tenant from S.events group by tenant
         having min(position) <> 1 or max(position) <> count(*) or count(distinct position) <> count(*)) odd";
     assert_eq!(one(gaps).await, 0);
-    // The read models: the sums that the projection counted itself, and every line.
+    // The read models have the sums that the projection counted itself, and every row.
     let odd = "select count(*) from (select tenant, count(*) c, sum((payload->>'cents')::bigint) s, max(position) m
             from S.events group by tenant) e
         full join (select * from S.totals where generation = S.generation(tenant, 'board')) t on t.tenant = e.tenant
         where (t.count, t.cents, t.last) is distinct from (e.c, e.s::bigint, e.m)";
-    assert_eq!(one(odd).await, 0, "a read model is not what the log says");
+    assert_eq!(one(odd).await, 0, "a read model differs from the log");
     let lines = "select count(*) from S.events e join S.board b using (tenant, position)
         where b.cents = (e.payload->>'cents')::bigint and b.generation = S.generation(b.tenant, 'board')";
     assert_eq!(one(lines).await, total);
 
-    // And a rebuild comes to the same.
+    // A rebuild produces the same rows.
     let mut runs = Vec::new();
     for n in 0..tenants {
         runs.push(

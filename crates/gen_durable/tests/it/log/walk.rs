@@ -1,22 +1,23 @@
-//! The walk over all tenants: pages, one worker at a time; and what is found without it.
+//! The walk over all tenants in pages, by one worker at a time, and the changes that are found
+//! without it.
 
 use gen_durable::{Client, Engine, HOUR, Pool, Settings};
 
 use super::board::{Board, Idle, Paid, board, lab, rows, sql};
 use crate::support::{Running, SOON, eventually, sql_at};
 
-/// Takes a page of two tenants of the walk of `board`.
+/// Reads a page of two tenants of the walk of `board`.
 const PAGE: &str = "select tenant, more from S.scopes_behind(array['board'], array[1], array[false], gen_random_uuid(), 2, 0, 0, false)";
 
 #[tokio::test]
-async fn one_worker_at_a_time_takes_a_page_and_the_pages_cover_all_tenants() {
+async fn one_worker_at_a_time_reads_a_page_and_the_pages_cover_all_tenants() {
     let lab = lab().await;
     for tenant in ["", "a", "b", "c", "d"] {
         lab.record(tenant, Paid { cents: 1 }).await.unwrap();
     }
     let (mut one, two) = (sql_at(lab.url()).await, sql_at(lab.url()).await);
     let page = PAGE.replace("S.", &format!("{}.", lab.pool().schema()));
-    // Nobody waits for the walk's row.
+    // No worker waits for the lock of the walk's row: a wait would fail after 10 s.
     two.batch_execute("set lock_timeout = '10s'").await.unwrap();
     let read = |rows: Vec<tokio_postgres::Row>| {
         let tenants: Vec<Option<String>> = rows.iter().map(|row| row.get(0)).collect();
@@ -31,7 +32,7 @@ async fn one_worker_at_a_time_takes_a_page_and_the_pages_cover_all_tenants() {
             .map(|name| (*name).to_owned())
             .collect::<Vec<_>>()
     };
-    // The walk's row is made by a transaction of its own.
+    // The first call inserts the walk's row, in a transaction of its own.
     assert_eq!(
         read(two.query(&page, &[]).await.unwrap()),
         (names(&["", "a"]), true)
@@ -44,7 +45,7 @@ async fn one_worker_at_a_time_takes_a_page_and_the_pages_cover_all_tenants() {
     assert_eq!(
         read(two.query(&page, &[]).await.unwrap()),
         (names(&[]), false),
-        "another worker is at it"
+        "another worker holds the walk"
     );
     held.commit().await.unwrap();
     assert_eq!(
@@ -54,7 +55,7 @@ async fn one_worker_at_a_time_takes_a_page_and_the_pages_cover_all_tenants() {
     assert_eq!(
         read(two.query(&page, &[]).await.unwrap()),
         (names(&["", "a"]), true),
-        "from the beginning"
+        "the walk begins again"
     );
     sql(
         &lab,
@@ -64,9 +65,9 @@ async fn one_worker_at_a_time_takes_a_page_and_the_pages_cover_all_tenants() {
     assert_eq!(
         read(two.query(&page, &[]).await.unwrap()),
         (names(&[]), false),
-        "it is not due"
+        "the walk is not due"
     );
-    // Another build has a walk of its own.
+    // Another version of the projection has a walk of its own.
     let other = page.replace("array[1]", "array[2]");
     assert_eq!(
         read(two.query(&other, &[]).await.unwrap()),
@@ -74,7 +75,7 @@ async fn one_worker_at_a_time_takes_a_page_and_the_pages_cover_all_tenants() {
     );
 }
 
-/// No walk of these tests is due: what is found is found by other means.
+/// Defers the walk by a day, so that the test finds changes only by other means.
 const NO_WALK: &str = "insert into S.log_walks (walk, projection, version, due_at)
     values ('behind', 'board', 1, statement_timestamp() + interval '1 day')
     on conflict (walk, projection, version) do update set due_at = excluded.due_at";
@@ -87,17 +88,17 @@ fn engine(lab: &gen_durable::Lab<()>) -> Engine {
 }
 
 #[tokio::test]
-async fn a_scope_whose_worker_died_is_taken_over_without_the_walk() {
+async fn a_scope_of_a_crashed_worker_is_taken_over_without_the_walk() {
     let lab = lab().await;
     let running = Running::start(engine(&lab));
     let first = lab.record("t", Paid { cents: 1 }).await.unwrap();
     assert_eq!(lab.sync::<Board>("t", first, SOON).await.unwrap(), first);
     sql(&lab, NO_WALK).await;
-    // As a worker leaves it that moved the cursor and died a moment later.
-    let dead = "update S.projections set owner = gen_random_uuid(), owned_until = statement_timestamp() + interval '3 s'";
-    sql(&lab, dead).await;
+    // Leaves the scope as a worker does that moved the cursor and crashed a moment later.
+    let crashed = "update S.projections set owner = gen_random_uuid(), owned_until = statement_timestamp() + interval '3 s'";
+    sql(&lab, crashed).await;
     lab.record("t", Paid { cents: 2 }).await.unwrap();
-    eventually("another worker goes on", async || {
+    eventually("another worker continues", async || {
         board(&lab, "t").await == [1, 2]
     })
     .await;
@@ -105,7 +106,7 @@ async fn a_scope_whose_worker_died_is_taken_over_without_the_walk() {
 }
 
 #[tokio::test]
-async fn a_retry_that_another_process_asks_for_is_found_without_the_walk() {
+async fn a_retry_requested_by_another_process_is_found_without_the_walk() {
     let lab = lab().await;
     let schema = lab.pool().schema().to_owned();
     let lab = lab.project(Board {
@@ -119,7 +120,10 @@ async fn a_retry_that_another_process_asks_for_is_found_without_the_walk() {
     let running = Running::start(engine(&lab));
     let elsewhere = Client::new(Pool::connect_to(lab.url(), &schema).await.unwrap());
     assert!(elsewhere.projections().retry("t", "board").await.unwrap());
-    eventually("it is tried again", async || board(&lab, "t").await == [1]).await;
+    eventually("the event is tried again", async || {
+        board(&lab, "t").await == [1]
+    })
+    .await;
     assert_eq!(
         rows(&lab, "select retry_at from S.projections").await,
         [["null"]]
@@ -138,7 +142,7 @@ async fn old_events_of_many_tenants_are_trimmed_a_page_at_a_time() {
         insert into S.projections (tenant, projection, version, position)
         select 'tenant ' || n, 'board', 1, case when n = 7 then 1 else 3 end from generate_series(1, 500) n where n <> 8";
     sql(&lab, load).await;
-    // An engine without the projection: it trims, and reads nothing.
+    // An engine without the projection trims the logs and reads no event.
     let settings = Settings {
         event_retention: Some(HOUR),
         collect_every: std::time::Duration::from_millis(50),
@@ -152,7 +156,8 @@ async fn old_events_of_many_tenants_are_trimmed_a_page_at_a_time() {
             .unwrap(),
     );
     let left = "select count(*), count(*) filter (where tenant = 'tenant 7'), count(*) filter (where tenant = 'tenant 8') from S.events";
-    // Of each log the last event stays; what the projection has not read; and all where it has not begun.
+    // Each log keeps its last event, and events that the projection has not read. A log that the
+    // projection has not begun keeps all events.
     eventually("the logs are trimmed", async || {
         rows(&lab, left).await == [["503", "2", "3"]]
     })

@@ -1,18 +1,19 @@
-//! All that can be seen of all rows, in Postgres and in the model.
+//! Compares all visible columns of all rows between Postgres and the model.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
 use super::{
-    endings::REFUSED,
+    results::REJECTED,
     robot::{KINDS, QUEUES},
     rows::{Model, Row},
 };
 
-/// Every column of the row but those that only mean something together with another (a deadline's step without a deadline)
-/// and the lease, which is for people. Letters in the order of their ids.
-pub(super) const LOOK: &str = "
+/// Selects every column of the instances, except columns without a meaning in the current state
+/// (the step of a deadline if there is no deadline) and the lease, which is only informative. The
+/// signals of an inbox are in the order of their ids.
+pub(super) const ALL_ROWS: &str = "
     select i.id, (i.state->>'n')::int, jsonb_build_object(
         'fsm', i.fsm, 'version', i.fsm_version, 'status', i.status, 'step', i.step, 'data', i.data, 'state', i.state,
         'key', i.correlation_key, 'guard', i.correlation_guard, 'tenant', i.tenant, 'queue', i.queue,
@@ -32,7 +33,7 @@ pub(super) const LOOK: &str = "
     union all
     select null, null, coalesce(jsonb_agg(q.name order by q.name), '[]')::text from gen_durable.queues q where q.paused_at is not null";
 
-/// Made once for a schema.
+/// Creates the helper function `ms` (milliseconds since the epoch), once per schema.
 pub(super) const SETUP: &str = "
     create function gen_durable.ms(timestamptz) returns bigint language sql immutable
     as 'select (extract(epoch from $1) * 1000)::bigint'";
@@ -61,7 +62,8 @@ fn expected(model: &Model, n: u32, row: &Row) -> Value {
     })
 }
 
-/// Look at everything, learn the ids of what is new, and say what is not as the model has it.
+/// Compares the rows with the model, and records the ids of new instances in the model. Returns the
+/// differences as an error.
 pub(super) fn compare(rows: &[tokio_postgres::Row], model: &mut Model) -> Result<(), String> {
     let (mut seen, mut paused) = (BTreeMap::new(), Value::Null);
     for row in rows {
@@ -72,29 +74,31 @@ pub(super) fn compare(rows: &[tokio_postgres::Row], model: &mut Model) -> Result
                 let n = u32::try_from(row.get::<_, i32>(1)).map_err(|error| error.to_string())?;
                 model.ids.entry(n).or_insert(id);
                 if seen.insert(n, value).is_some() {
-                    return Err(format!("there are two rows of #{n}"));
+                    return Err(format!("instance #{n} has two rows"));
                 }
             }
             None => paused = value,
         }
     }
-    let shut: Vec<&str> = model
+    let expected_paused: Vec<&str> = model
         .paused
         .iter()
         .map(|queue| QUEUES[*queue].name())
         .collect();
-    let mut complaints = Vec::new();
-    if paused != json!(shut) {
-        complaints.push(format!("paused: Postgres {paused}, the model {shut:?}"));
+    let mut mismatches = Vec::new();
+    if paused != json!(expected_paused) {
+        mismatches.push(format!(
+            "paused: Postgres {paused}, the model {expected_paused:?}"
+        ));
     }
     for (n, row) in &model.rows {
         let Some(actual) = seen.remove(n) else {
-            complaints.push(format!("#{n} is not there"));
+            mismatches.push(format!("instance #{n} is missing in Postgres"));
             continue;
         };
         let expected = expected(model, *n, row);
         let columns = expected.as_object().into_iter().flatten();
-        complaints.extend(
+        mismatches.extend(
             columns
                 .filter(|(column, value)| !same(column, &actual[column.as_str()], value))
                 .map(|(column, value)| {
@@ -105,23 +109,24 @@ pub(super) fn compare(rows: &[tokio_postgres::Row], model: &mut Model) -> Result
                 }),
         );
     }
-    complaints.extend(
+    mismatches.extend(
         seen.keys()
-            .map(|n| format!("#{n} is there and should not be")),
+            .map(|n| format!("instance #{n} exists in Postgres and not in the model")),
     );
-    if complaints.is_empty() {
+    if mismatches.is_empty() {
         Ok(())
     } else {
-        Err(complaints.join("\n    "))
+        Err(mismatches.join("\n    "))
     }
 }
 
-/// Only what Postgres itself said is not the model's to know.
+/// Returns whether two values of a column match. The model does not know the text of errors from
+/// Postgres, so it only knows how that `last_error` begins.
 fn same(column: &str, actual: &Value, expected: &Value) -> bool {
-    let refused = column == "last_error" && expected == REFUSED;
+    let rejected = column == "last_error" && expected == REJECTED;
     actual == expected
-        || refused
+        || rejected
             && actual
                 .as_str()
-                .is_some_and(|text| text.starts_with(REFUSED))
+                .is_some_and(|text| text.starts_with(REJECTED))
 }

@@ -1,4 +1,4 @@
-//! Every act, done to both.
+//! Runs every act on Postgres and on the model.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -7,36 +7,37 @@ use tokio::sync::mpsc;
 use tokio_postgres::{Row, Statement, types::ToSql};
 
 use super::{
-    compare::{LOOK, SETUP, compare},
-    generate::{Act, Among, Choice, Newborn},
-    robot::{A, Arrival, B, Born, KINDS, QUEUES, Robot, Sent, Stage, To, seconds},
-    rows::{Answer, Claim, DEATHS_MAX, Model},
-    steps::Standing,
+    compare::{ALL_ROWS, SETUP, compare},
+    generate::{Act, Among, Choice, NewRobotSpec},
+    robot::{A, B, BegunStep, KINDS, NewRobot, QUEUES, Robot, SentSignal, TestApp, To, seconds},
+    rows::{Answer, CRASHES_MAX, Claim, Model},
+    steps::RunningStep,
 };
 
 const REAP: &str = include_str!("../../../src/store/sql/reap.sql");
-const GIVE_BACK: &str = include_str!("../../../src/store/sql/give_back.sql");
+const RELEASE_CLAIMS: &str = include_str!("../../../src/store/sql/give_back.sql");
 const COLLECT: &str = include_str!("../../../src/store/sql/collect.sql");
-/// Steps that stand at the same time.
-const STANDING_MAX: usize = 3;
-/// The client's own limit of an inbox.
+/// The maximum number of steps that run at the same time.
+const RUNNING_MAX: usize = 3;
+/// The limit of unconsumed signals in an inbox that the client uses.
 const INBOX_MAX: usize = 1000;
 
-/// A lab and its model. One serves many cases, one after the other.
-pub(super) struct World {
-    pub(super) lab: Arc<Lab<Stage>>,
-    pub(super) arrivals: mpsc::UnboundedReceiver<Arrival>,
+/// A lab and its model. One harness runs many cases, one after the other.
+pub(super) struct Harness {
+    pub(super) lab: Arc<Lab<TestApp>>,
+    pub(super) begun_steps: mpsc::UnboundedReceiver<BegunStep>,
     sql: tokio_postgres::Client,
     prepared: HashMap<&'static str, Statement>,
     schema: String,
     pub(super) model: Model,
-    pub(super) standing: Vec<Standing>,
+    pub(super) running: Vec<RunningStep>,
     numbers: u32,
 }
 
-pub(super) type Said = Result<String, String>;
+/// A description of an act on which Postgres and the model agree, or their difference.
+pub(super) type ActResult = Result<String, String>;
 
-/// For each kind of machine the same words.
+/// Expands the same code for each kind of machine, with the kind as a constant.
 macro_rules! of_kind {
     ($kind:expr, $k:ident => $body:expr) => {
         match $kind {
@@ -56,10 +57,13 @@ macro_rules! of_kind {
     };
 }
 
-impl World {
-    pub(super) async fn new() -> World {
-        let (sender, arrivals) = mpsc::unbounded_channel();
-        let lab = Lab::new(Stage { arrivals: sender }).await;
+impl Harness {
+    pub(super) async fn new() -> Harness {
+        let (sender, begun_steps) = mpsc::unbounded_channel();
+        let lab = Lab::new(TestApp {
+            begun_steps: sender,
+        })
+        .await;
         let lab = lab
             .register::<Robot<0>>()
             .register::<Robot<1>>()
@@ -69,19 +73,19 @@ impl World {
             .await
             .unwrap();
         let (lab, prepared, model) = (Arc::new(lab), HashMap::new(), Model::default());
-        World {
+        Harness {
             lab,
-            arrivals,
+            begun_steps,
             sql,
             prepared,
             schema,
             model,
-            standing: Vec::new(),
+            running: Vec::new(),
             numbers: 0,
         }
     }
 
-    /// A statement of ours, prepared when it is first sent.
+    /// Runs a statement of the test. The first call prepares it.
     pub(super) async fn ask(
         &mut self,
         sql: &'static str,
@@ -106,17 +110,13 @@ impl World {
             .map_err(|error| format!("{error:?}"))
     }
 
-    /// Nothing is there, and nobody stands.
+    /// Ends all running steps, deletes all rows and resets the model.
     pub(super) async fn clear(&mut self) {
-        let tasks: Vec<_> = self
-            .standing
-            .drain(..)
-            .map(|standing| standing.task)
-            .collect();
+        let tasks: Vec<_> = self.running.drain(..).map(|running| running.task).collect();
         for mut task in tasks {
             loop {
                 tokio::select! {
-                    arrival = self.arrivals.recv() => drop(arrival),
+                    begun = self.begun_steps.recv() => drop(begun),
                     _ = &mut task => break,
                 }
             }
@@ -144,32 +144,35 @@ impl World {
         self.numbers
     }
 
-    /// Do it to both, and compare everything. Answers what was done, in words.
+    /// Runs an act on Postgres and on the model and compares all rows. Returns a description of the
+    /// act.
     pub(super) async fn act(&mut self, act: &Act) -> (String, Result<(), String>) {
-        let said = self.perform(act).await;
-        let (words, verdict) = match said {
-            Ok(words) => (words, Ok(())),
+        let result = self.perform(act).await;
+        let (description, verdict) = match result {
+            Ok(description) => (description, Ok(())),
             Err(why) => (format!("{act:?}"), Err(why)),
         };
         if verdict.is_err() {
-            return (words, verdict);
+            return (description, verdict);
         }
-        let seen = match self.ask(LOOK, &[]).await {
+        let seen = match self.ask(ALL_ROWS, &[]).await {
             Ok(rows) => compare(&rows, &mut self.model),
             Err(why) => Err(why),
         };
-        (words, seen)
+        (description, seen)
     }
 
-    async fn perform(&mut self, act: &Act) -> Said {
+    async fn perform(&mut self, act: &Act) -> ActResult {
         match act {
             Act::Enqueue { new, tenant } => self.enqueue(new, tenant).await,
             Act::EnqueueAll { kind, keys } => self.enqueue_all(*kind, keys).await,
-            Act::Claim if self.standing.len() >= STANDING_MAX => Ok("nothing: enough stand".into()),
+            Act::Claim if self.running.len() >= RUNNING_MAX => {
+                Ok("nothing: the maximum number of steps runs".into())
+            }
             Act::Claim => self.claim().await,
-            Act::End { .. } if self.standing.is_empty() => self.claim().await,
-            Act::End { which, ending } => self.end(*which, ending).await,
-            Act::Drain { endings } => self.drain(endings).await,
+            Act::End { .. } if self.running.is_empty() => self.claim().await,
+            Act::End { which, result } => self.end(*which, result).await,
+            Act::Drain { results } => self.drain(results).await,
             Act::Signal {
                 to,
                 name,
@@ -178,13 +181,15 @@ impl World {
             } => self.signal(to, name, *dedup, *cap).await,
             Act::Cancel { to, subtree } => self.cancel(to, *subtree).await,
             Act::Reap { limit } => self.reap(*limit).await,
-            Act::GiveBack { .. } if self.standing.is_empty() => Ok("nothing: nobody stands".into()),
-            Act::GiveBack { which } => self.give_back(*which).await,
+            Act::ReleaseClaim { .. } if self.running.is_empty() => {
+                Ok("nothing: no step runs".into())
+            }
+            Act::ReleaseClaim { which } => self.release_claim(*which).await,
             Act::Advance { seconds } => {
                 self.model.now += 1000 * i64::from(*seconds);
                 let sql = "update gen_durable.lab_clock set now = now + make_interval(secs => $1::int::float8)";
                 self.ask(sql, &[&i32::try_from(*seconds).unwrap()]).await?;
-                Ok(format!("the clock moves by {seconds} s"))
+                Ok(format!("the clock advances by {seconds} s"))
             }
             Act::Expire => {
                 let rows = self
@@ -195,7 +200,7 @@ impl World {
                     .await?;
                 agree("expired", rows.len(), self.model.expire())
             }
-            Act::Retry { who, elsewhere } => self.retry(*who, *elsewhere).await,
+            Act::Retry { which, other_step } => self.retry(*which, *other_step).await,
             Act::Pause { queue } => {
                 self.model.paused.insert(*queue);
                 self.lab
@@ -213,7 +218,7 @@ impl World {
                 agree("resume", resumed, self.model.paused.remove(queue))
             }
             Act::Collect { retention } => {
-                // Without a pause, so that each call examines every settled row.
+                // The pause between two passes is 0, so that each call examines every settled row.
                 let seconds = f64::from(*retention);
                 let params: [&(dyn ToSql + Sync); 4] = [&seconds, &seconds, &0_f64, &100_000_i32];
                 let gone: i64 = self.ask(COLLECT, &params).await?[0].get(0);
@@ -226,8 +231,8 @@ impl World {
         }
     }
 
-    pub(super) fn born(&mut self, new: &Newborn) -> Born {
-        let Newborn {
+    pub(super) fn new_robot(&mut self, new: &NewRobotSpec) -> NewRobot {
+        let NewRobotSpec {
             kind,
             key,
             scope,
@@ -235,7 +240,7 @@ impl World {
             priority,
             delay,
         } = new.clone();
-        Born {
+        NewRobot {
             n: self.number(),
             kind,
             key: key.map(|key| format!("k{key}")),
@@ -246,45 +251,45 @@ impl World {
         }
     }
 
-    /// What an enqueue answered, against the model's holder.
+    /// Compares the answer of an enqueue with the instance that the model expects.
     fn enqueued(&mut self, id: i64, is_new: bool, expected: (u32, bool)) -> Result<(), String> {
         let (n, new) = expected;
         let known = *self.model.ids.entry(n).or_insert(id);
         agree("enqueued", (id, is_new), (known, new)).map(drop)
     }
 
-    async fn enqueue(&mut self, new: &Newborn, tenant: &str) -> Said {
-        let born = self.born(&Newborn {
+    async fn enqueue(&mut self, new: &NewRobotSpec, tenant: &str) -> ActResult {
+        let new_robot = self.new_robot(&NewRobotSpec {
             scope: new.kind,
             ..new.clone()
         });
-        let Born {
+        let NewRobot {
             n,
             key,
             queue,
             priority,
             delay,
             ..
-        } = born.clone();
-        let answer = of_kind!(born.kind, K => {
+        } = new_robot.clone();
+        let answer = of_kind!(new_robot.kind, K => {
             let robot = Robot::<K> { n, key, visits: 0 };
             let enqueue = self.lab.enqueue(robot).queue(QUEUES[queue]).priority(priority).tenant(tenant);
             made(enqueue.after(seconds(delay)).await.map(|new| (new.id.raw(), new.is_new)))?
         });
-        let expected = self.model.insert(&born, tenant, None);
+        let expected = self.model.insert(&new_robot, tenant, None);
         agree(
-            "the key is another machine's",
+            "the key is held by another machine",
             answer.is_none(),
             expected.is_none(),
         )?;
         if let (Some((id, is_new)), Some(expected)) = (answer, expected) {
             self.enqueued(id, is_new, expected)?;
         }
-        Ok(format!("enqueue {born:?} of {tenant:?}: {expected:?}"))
+        Ok(format!("enqueue {new_robot:?} of {tenant:?}: {expected:?}"))
     }
 
-    async fn enqueue_all(&mut self, kind: usize, keys: &[Option<u8>]) -> Said {
-        let new = |key: &Option<u8>| Newborn {
+    async fn enqueue_all(&mut self, kind: usize, keys: &[Option<u8>]) -> ActResult {
+        let new = |key: &Option<u8>| NewRobotSpec {
             kind,
             key: *key,
             scope: kind,
@@ -292,26 +297,26 @@ impl World {
             priority: 0,
             delay: 0,
         };
-        let born: Vec<Born> = keys.iter().map(|key| self.born(&new(key))).collect();
+        let new_robots: Vec<NewRobot> = keys.iter().map(|key| self.new_robot(&new(key))).collect();
         let answers: Option<Vec<(i64, bool)>> = of_kind!(kind, K => {
-            let robots = born.iter().map(|born| Robot::<K> { n: born.n, key: born.key.clone(), visits: 0 });
+            let robots = new_robots.iter().map(|new_robot| Robot::<K> { n: new_robot.n, key: new_robot.key.clone(), visits: 0 });
             let new = self.lab.enqueue_all(robots).await;
             made(new.map(|new| new.into_iter().map(|new| (new.id.raw(), new.is_new)).collect()))?
         });
-        // All of them or none.
+        // Either all of them are inserted or none.
         let mut after = self.model.clone();
-        let expected: Option<Vec<(u32, bool)>> = born
+        let expected: Option<Vec<(u32, bool)>> = new_robots
             .iter()
-            .map(|born| after.insert(born, "", None))
+            .map(|new_robot| after.insert(new_robot, "", None))
             .collect();
         agree(
-            "the key is another machine's",
+            "the key is held by another machine",
             answers.is_none(),
             expected.is_none(),
         )?;
         let (Some(answers), Some(expected)) = (answers, expected) else {
             return Ok(format!(
-                "enqueue all of {:?}, keys {keys:?}: refused",
+                "enqueue all of {:?}, keys {keys:?}: rejected",
                 KINDS[kind]
             ));
         };
@@ -326,8 +331,8 @@ impl World {
         ))
     }
 
-    /// Whom a choice means, now.
-    fn whom(&self, choice: &Choice) -> (To, usize) {
+    /// Returns the address that a choice selects now, and the kind of machine to address it as.
+    fn resolve(&self, choice: &Choice) -> (To, usize) {
         let rows = &self.model.rows;
         let (to, n, wrong) = match choice {
             Choice::Key {
@@ -356,7 +361,7 @@ impl World {
                         Among::Waiting => row.status == "awaiting_signal",
                         Among::Live => row.finished.is_none(),
                         Among::All => true,
-                        Among::Nobody => false,
+                        Among::Missing => false,
                     });
                     fit.map(|(n, _)| *n).collect()
                 };
@@ -376,9 +381,9 @@ impl World {
         (to, (kind + usize::from(wrong)) % KINDS.len())
     }
 
-    pub(super) fn sent(&mut self, choice: &Choice, name: &'static str) -> Sent {
-        let (to, kind) = self.whom(choice);
-        Sent {
+    pub(super) fn new_signal(&mut self, choice: &Choice, name: &'static str) -> SentSignal {
+        let (to, kind) = self.resolve(choice);
+        SentSignal {
             n: self.number(),
             to,
             kind,
@@ -392,14 +397,15 @@ impl World {
         name: &'static str,
         dedup: Option<u8>,
         cap: Option<i32>,
-    ) -> Said {
-        let letter = self.sent(to, name);
+    ) -> ActResult {
+        let signal = self.new_signal(to, name);
         let dedup = dedup.map(|key| format!("d{key}"));
-        let Sent { n, kind, .. } = letter;
+        let SentSignal { n, kind, .. } = signal;
         let answer = match cap {
-            // The client's own cap is out of reach here: by the function for callers in SQL, which takes another.
+            // A test cannot reach the limit of the client, so it calls the SQL function, which
+            // accepts another limit.
             Some(cap) => {
-                let (id, tenant, key) = match &letter.to {
+                let (id, tenant, key) = match &signal.to {
                     To::Instance(_, id) => (Some(*id), String::new(), None),
                     To::Key { key, tenant } => (None, tenant.clone(), Some(key.clone())),
                 };
@@ -425,12 +431,12 @@ impl World {
                     "duplicate" => Answer::Duplicate,
                     "inbox_full" => Answer::Full,
                     "no_target" => Answer::NoTarget,
-                    other => return Err(format!("a signal was answered {other:?}")),
+                    other => return Err(format!("unknown answer of a signal: {other:?}")),
                 }
             }
             None => of_kind!(kind, K => {
-                let address = letter.to.address::<K>();
-                told(match (name, &dedup) {
+                let address = signal.to.address::<K>();
+                answer_of(match (name, &dedup) {
                     ("a", None) => self.lab.signal(address, A::<K> { n }).await,
                     ("a", Some(key)) => self.lab.signal(address, A::<K> { n }).once(key).await,
                     (_, None) => self.lab.signal(address, B::<K> { n }).await,
@@ -439,20 +445,20 @@ impl World {
             }),
         };
         let cap = cap.map_or(INBOX_MAX, |cap| usize::try_from(cap).unwrap());
-        let expected = self.model.signal(&letter, dedup.as_deref(), cap);
+        let expected = self.model.signal(&signal, dedup.as_deref(), cap);
         agree(
-            &format!("{letter:?}, dedup {dedup:?}, at most {cap}"),
+            &format!("{signal:?}, dedup {dedup:?}, at most {cap}"),
             answer,
             expected,
         )
     }
 
-    async fn cancel(&mut self, to: &Choice, subtree: bool) -> Said {
-        let (to, kind) = self.whom(to);
+    async fn cancel(&mut self, to: &Choice, subtree: bool) -> ActResult {
+        let (to, kind) = self.resolve(to);
         let why = format!("enough {}", self.number());
         let answer = of_kind!(kind, K => {
             let address = to.address::<K>();
-            told(match subtree {
+            answer_of(match subtree {
                 true => self.lab.cancel_subtree(address, &why).await,
                 false => self.lab.cancel(address, &why).await,
             }, Answer::TooLate)?
@@ -465,24 +471,24 @@ impl World {
         )
     }
 
-    async fn reap(&mut self, limit: i32) -> Said {
+    async fn reap(&mut self, limit: i32) -> ActResult {
         let holder =
             "select locked_by::text from gen_durable.instances where status = 'executing' limit 1";
         let rows = self.ask(holder, &[]).await?;
         let Some(worker) = rows.first().map(|row| row.get::<_, String>(0)) else {
             return Ok("nothing to reap".into());
         };
-        let dead = "insert into gen_durable.workers (id, lease_expires_at, host, pid, queues, machines)
-            values ($1::text::uuid, statement_timestamp() - interval '1 s', 'dead', 0, '{}', '{}') on conflict do nothing";
-        self.ask(dead, &[&worker]).await?;
+        let expired = "insert into gen_durable.workers (id, lease_expires_at, host, pid, queues, machines)
+            values ($1::text::uuid, statement_timestamp() - interval '1 s', 'expired', 0, '{}', '{}') on conflict do nothing";
+        self.ask(expired, &[&worker]).await?;
         self.ask(
             "update gen_durable.instances set begun_epoch = claim_epoch where status = 'executing'",
             &[],
         )
         .await?;
-        let deaths = i16::try_from(DEATHS_MAX).unwrap();
+        let crashes = i16::try_from(CRASHES_MAX).unwrap();
         let reaped = self
-            .ask(REAP, &[&worker, &i64::from(limit), &i32::from(deaths)])
+            .ask(REAP, &[&worker, &i64::from(limit), &i32::from(crashes)])
             .await?;
         agree(
             "reaped",
@@ -491,30 +497,31 @@ impl World {
         )
     }
 
-    /// As by a worker that cannot run it: the step still stands, and its end comes too late.
-    async fn give_back(&mut self, which: usize) -> Said {
-        let Claim { n, epoch, .. } = self.standing[which % self.standing.len()].claim;
+    /// Releases the claim of a running step, as a worker does that cannot run it. The step
+    /// continues, and its result will be stale.
+    async fn release_claim(&mut self, which: usize) -> ActResult {
+        let Claim { n, epoch, .. } = self.running[which % self.running.len()].claim;
         let id = self.model.ids[&n];
-        let given = self.ask(GIVE_BACK, &[&vec![id], &vec![epoch]]).await?;
+        let released = self.ask(RELEASE_CLAIMS, &[&vec![id], &vec![epoch]]).await?;
         agree(
-            &format!("give back #{n} of epoch {epoch}"),
-            given.len() == 1,
-            self.model.give_back(n, epoch),
+            &format!("release the claim of #{n} at epoch {epoch}"),
+            released.len() == 1,
+            self.model.release_claim(n, epoch),
         )
     }
 
-    async fn retry(&mut self, who: usize, elsewhere: bool) -> Said {
+    async fn retry(&mut self, which: usize, other_step: bool) -> ActResult {
         let over = |n: &&u32| self.model.rows[n].finished.is_some();
         let mut able: Vec<u32> = self.model.rows.keys().filter(over).copied().collect();
         if able.is_empty() {
             able = self.model.rows.keys().copied().collect();
         }
         let n = able
-            .get(who % able.len().max(1))
+            .get(which % able.len().max(1))
             .copied()
             .unwrap_or_default();
         let id = self.model.ids.get(&n).copied().unwrap_or(i64::MAX);
-        let mark = elsewhere.then(|| self.number());
+        let mark = other_step.then(|| self.number());
         let data = mark.map(|n| format!("{{\"n\":{n}}}"));
         let answer = match self
             .lab
@@ -529,7 +536,7 @@ impl World {
         };
         agree(
             &format!(
-                "#{n} ({}) is run again, elsewhere {mark:?}",
+                "retry #{n} ({}), other step {mark:?}",
                 self.model.kind_name(n)
             ),
             answer,
@@ -538,7 +545,7 @@ impl World {
     }
 }
 
-fn told(answer: Result<bool, Error>, no: Answer) -> Result<Answer, String> {
+fn answer_of(answer: Result<bool, Error>, no: Answer) -> Result<Answer, String> {
     match answer {
         Ok(true) => Ok(Answer::Done),
         Ok(false) => Ok(no),
@@ -548,8 +555,12 @@ fn told(answer: Result<bool, Error>, no: Answer) -> Result<Answer, String> {
     }
 }
 
-/// Both say the same, or they do not.
-pub(super) fn agree<T: PartialEq + std::fmt::Debug>(what: &str, actual: T, expected: T) -> Said {
+/// Returns a description if both values are equal, and the difference as an error if not.
+pub(super) fn agree<T: PartialEq + std::fmt::Debug>(
+    what: &str,
+    actual: T,
+    expected: T,
+) -> ActResult {
     if actual == expected {
         return Ok(format!("{what}: {actual:?}"));
     }
@@ -558,7 +569,8 @@ pub(super) fn agree<T: PartialEq + std::fmt::Debug>(what: &str, actual: T, expec
     ))
 }
 
-/// What an enqueue made. `None`: it was refused, since an instance of another machine holds the key.
+/// Returns the answer of an enqueue. `None` means that it was rejected because an instance of
+/// another machine holds the key.
 fn made<T>(answer: Result<T, gen_durable::Error>) -> Result<Option<T>, String> {
     match answer {
         Ok(made) => Ok(Some(made)),

@@ -1,7 +1,9 @@
-//! Acts, drawn from a seed. An act holds no number of an instance, only how to choose one among those that there are when
-//! its turn comes: so every part of a sequence is a sequence too, and a failing one can be made shorter.
+//! Generates random sequences of acts from a seed. An act does not name an instance, but only a
+//! rule to choose one of the instances that exist when the act runs. Therefore every part of a
+//! sequence is a valid sequence, and a failing one can be shortened.
 
-/// A small generator of our own (splitmix64): the same seed is the same sequence, on every machine and for ever.
+/// A small random number generator (splitmix64). It does not depend on a crate, so a seed gives the
+/// same sequence on every platform and in every version.
 pub(super) struct Random(u64);
 
 impl Random {
@@ -17,7 +19,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Below `end`.
+    /// Returns a number below `end`.
     pub(super) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
@@ -35,28 +37,29 @@ impl Random {
     }
 }
 
-/// Acts that others will add (partitions, lanes, timers, the story) are drawn in `act`, and done in `drive.rs`.
+/// An act. Not covered yet: partitions, lanes, timers and history. To add an act, draw it in `act`
+/// and run it in `drive.rs`.
 #[derive(Debug, Clone)]
 pub(super) enum Act {
     Enqueue {
-        new: Newborn,
+        new: NewRobotSpec,
         tenant: &'static str,
     },
-    /// All of one machine, with duplicates among themselves.
+    /// Several instances of one machine in one call. Some may have the same key.
     EnqueueAll {
         kind: usize,
         keys: Vec<Option<u8>>,
     },
-    /// A step begins, and stands.
+    /// Claims an instance. Its step begins and keeps running.
     Claim,
-    /// A step that stands ends, if its claim is still good.
+    /// Ends a running step. Its result is written if its claim is still valid.
     End {
         which: usize,
-        ending: Ending,
+        result: ResultSpec,
     },
-    /// All that is due, until nothing is: endings in batches.
+    /// Runs all due instances until none is due. Results are committed in batches.
     Drain {
-        endings: Vec<Ending>,
+        results: Vec<ResultSpec>,
     },
     Signal {
         to: Choice,
@@ -68,11 +71,11 @@ pub(super) enum Act {
         to: Choice,
         subtree: bool,
     },
-    /// The worker is taken for dead: the first so many of its rows are free again. Its steps still stand.
+    /// Reaps the worker, and so releases the first `limit` of its claims. Its steps keep running.
     Reap {
         limit: i32,
     },
-    GiveBack {
+    ReleaseClaim {
         which: usize,
     },
     Advance {
@@ -80,8 +83,8 @@ pub(super) enum Act {
     },
     Expire,
     Retry {
-        who: usize,
-        elsewhere: bool,
+        which: usize,
+        other_step: bool,
     },
     Pause {
         queue: usize,
@@ -94,10 +97,10 @@ pub(super) enum Act {
     },
 }
 
-/// Whom an act means.
+/// The rule by which an act chooses an instance.
 #[derive(Debug, Clone)]
 pub(super) enum Choice {
-    /// One of those that wait, or of those that live, or of all.
+    /// An instance of the pool: the `which`-th, modulo the size of the pool.
     One {
         pool: Among,
         which: usize,
@@ -115,11 +118,11 @@ pub(super) enum Among {
     Waiting,
     Live,
     All,
-    Nobody,
+    Missing,
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Newborn {
+pub(super) struct NewRobotSpec {
     pub(super) kind: usize,
     pub(super) key: Option<u8>,
     pub(super) scope: usize,
@@ -129,45 +132,45 @@ pub(super) struct Newborn {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Ending {
-    pub(super) how: Way,
-    pub(super) births: Vec<Newborn>,
-    pub(super) letter: Option<(Choice, &'static str)>,
+pub(super) struct ResultSpec {
+    pub(super) action: ActionSpec,
+    pub(super) new_instances: Vec<NewRobotSpec>,
+    pub(super) signal: Option<(Choice, &'static str)>,
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum Way {
+pub(super) enum ActionSpec {
     Next,
     Sleep(u32),
     Retry(u32),
-    Fail,
+    Error,
     Fatal,
     Wait {
         names: &'static [&'static str],
         deadline: Option<u32>,
     },
     Spawn {
-        children: Vec<Newborn>,
+        children: Vec<NewRobotSpec>,
         any: bool,
         fail_if_taken: bool,
         deadline: Option<u32>,
     },
     Done,
-    Stop,
+    Fail,
 }
 
 const NAMES: [&str; 2] = ["a", "b"];
 const SETS: [&[&str]; 3] = [&["a"], &["b"], &["a", "b"]];
-/// Few, so that they meet.
+/// The number of different keys. It is small, so that instances often have the same key.
 const KEYS: u64 = 5;
 const TENANTS: [&str; 4] = ["", "", "", "acme"];
 
-/// What a sequence is mostly about: some things only meet when they are many.
+/// The acts that a sequence prefers. Some combinations are only likely with many acts of one sort.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Theme {
     Everything,
     Families,
-    Letters,
+    Signals,
 }
 
 pub(super) fn sequence(seed: u64, length: usize) -> Vec<Act> {
@@ -176,18 +179,18 @@ pub(super) fn sequence(seed: u64, length: usize) -> Vec<Act> {
         Theme::Everything,
         Theme::Everything,
         Theme::Families,
-        Theme::Letters,
+        Theme::Signals,
     ]);
     let mut acts: Vec<Act> = (0..length).map(|_| act(&mut random, theme)).collect();
-    // Something to act on.
+    // Begin with two instances, so that the other acts have a target.
     acts.truncate(length.saturating_sub(2));
     for _ in 0..2 {
         acts.insert(
             0,
             Act::Enqueue {
-                new: Newborn {
+                new: NewRobotSpec {
                     delay: 0,
-                    ..newborn(&mut random)
+                    ..new_robot_spec(&mut random)
                 },
                 tenant: "",
             },
@@ -198,14 +201,14 @@ pub(super) fn sequence(seed: u64, length: usize) -> Vec<Act> {
 
 fn act(random: &mut Random, theme: Theme) -> Act {
     let drawn = match (random.below(100), theme) {
-        // Steps instead of letters, letters instead of newcomers.
+        // Families: results of steps instead of signals. Signals: signals instead of new instances.
         (60..70, Theme::Families) => 40,
-        (0..6 | 92..95, Theme::Letters) => 60,
+        (0..6 | 92..95, Theme::Signals) => 60,
         (drawn, _) => drawn,
     };
     match drawn {
         0..8 => Act::Enqueue {
-            new: newborn(random),
+            new: new_robot_spec(random),
             tenant: random.of(&TENANTS),
         },
         8..11 => {
@@ -218,11 +221,11 @@ fn act(random: &mut Random, theme: Theme) -> Act {
         11..32 => Act::Claim,
         32..56 => Act::End {
             which: random.index(8),
-            ending: ending(random, theme),
+            result: result_spec(random, theme),
         },
         56..60 => Act::Drain {
-            endings: (0..random.below(8))
-                .map(|_| ending(random, theme))
+            results: (0..random.below(8))
+                .map(|_| result_spec(random, theme))
                 .collect(),
         },
         60..73 => Act::Signal {
@@ -238,7 +241,7 @@ fn act(random: &mut Random, theme: Theme) -> Act {
         77..80 => Act::Reap {
             limit: 1 + random.below(3) as i32,
         },
-        80..82 => Act::GiveBack {
+        80..82 => Act::ReleaseClaim {
             which: random.index(8),
         },
         82..88 => Act::Advance {
@@ -246,8 +249,8 @@ fn act(random: &mut Random, theme: Theme) -> Act {
         },
         88..92 => Act::Expire,
         92..95 => Act::Retry {
-            who: random.index(64),
-            elsewhere: random.one_in(3),
+            which: random.index(64),
+            other_step: random.one_in(3),
         },
         95 => Act::Pause {
             queue: random.index(2),
@@ -261,43 +264,45 @@ fn act(random: &mut Random, theme: Theme) -> Act {
     }
 }
 
-fn ending(random: &mut Random, theme: Theme) -> Ending {
+fn result_spec(random: &mut Random, theme: Theme) -> ResultSpec {
     let drawn = match (random.below(200), theme) {
         (0..70, Theme::Families) => 70,
-        (0..70, Theme::Letters) => 50,
+        (0..70, Theme::Signals) => 50,
         (drawn, _) => drawn % 100,
     };
-    let how = match drawn {
-        0..12 => Way::Next,
-        12..18 => Way::Sleep(1 + random.below(5) as u32),
-        18..26 => Way::Retry(random.below(4) as u32),
-        26..34 => Way::Fail,
-        34..36 => Way::Fatal,
-        36..60 => Way::Wait {
+    let action = match drawn {
+        0..12 => ActionSpec::Next,
+        12..18 => ActionSpec::Sleep(1 + random.below(5) as u32),
+        18..26 => ActionSpec::Retry(random.below(4) as u32),
+        26..34 => ActionSpec::Error,
+        34..36 => ActionSpec::Fatal,
+        36..60 => ActionSpec::Wait {
             names: random.of(&SETS),
             deadline: deadline(random),
         },
-        60..80 => Way::Spawn {
-            children: (0..random.below(4)).map(|_| newborn(random)).collect(),
+        60..80 => ActionSpec::Spawn {
+            children: (0..random.below(4))
+                .map(|_| new_robot_spec(random))
+                .collect(),
             any: random.one_in(if theme == Theme::Families { 2 } else { 3 }),
             fail_if_taken: random.one_in(3),
             deadline: deadline(random),
         },
-        80..95 => Way::Done,
-        _ => Way::Stop,
+        80..95 => ActionSpec::Done,
+        _ => ActionSpec::Fail,
     };
-    let births = if random.one_in(8) {
-        vec![newborn(random)]
+    let new_instances = if random.one_in(8) {
+        vec![new_robot_spec(random)]
     } else {
         Vec::new()
     };
-    let letter = random
+    let signal = random
         .one_in(6)
         .then(|| (choice(random), random.of(&NAMES)));
-    Ending {
-        how,
-        births,
-        letter,
+    ResultSpec {
+        action,
+        new_instances,
+        signal,
     }
 }
 
@@ -305,9 +310,9 @@ fn deadline(random: &mut Random) -> Option<u32> {
     random.one_in(2).then(|| 1 + random.below(5) as u32)
 }
 
-fn newborn(random: &mut Random) -> Newborn {
+fn new_robot_spec(random: &mut Random) -> NewRobotSpec {
     let kind = random.index(3);
-    Newborn {
+    NewRobotSpec {
         kind,
         key: key(random, 3),
         scope: if random.one_in(3) {
@@ -342,7 +347,7 @@ fn choice(random: &mut Random) -> Choice {
         0..10 => Among::Waiting,
         10..16 => Among::Live,
         16..19 => Among::All,
-        _ => Among::Nobody,
+        _ => Among::Missing,
     };
     Choice::One {
         pool,

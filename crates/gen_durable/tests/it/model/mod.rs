@@ -1,20 +1,24 @@
-//! Random sequences of all acts, on a real Postgres and on a plain model in memory. After every act all that can be seen
-//! of all rows is compared, and so are the answers of the calls and what each step was handed.
+//! Random sequences of all acts, run on a real Postgres and on a simple model in memory. After
+//! every act the test compares all visible columns of all rows, the answers of the calls, and the
+//! input of each step.
 //!
-//! The path is production's: a [`Lab`](gen_durable::Lab) claims, runs and commits; its machines stand in their steps until
-//! the test says how they end, so that signals, cancels, reaps and claims of others come between a claim and its end.
+//! The code under test is that of production: a [`Lab`](gen_durable::Lab) claims, runs and commits.
+//! Its machines wait in their steps until the test says how the step ends, so that signals,
+//! cancels, reaps and other claims can happen between a claim and its result.
 //!
-//! - `DURABLE_MODEL_CASES` (200) cases of `DURABLE_MODEL_ACTS` (50) acts, from seed `DURABLE_MODEL_SEED` (0) on.
-//! - A failure prints its seed and the shortest sequence that was found for it. Again:
-//!   `DURABLE_MODEL_SEED=… DURABLE_MODEL_CASES=1 cargo test -p gen_durable --test it model:: -- --nocapture`.
+//! - The test runs `DURABLE_MODEL_CASES` (200) cases of `DURABLE_MODEL_ACTS` (50) acts, beginning
+//!   with the seed `DURABLE_MODEL_SEED` (0).
+//! - A failure prints its seed and the shortest failing sequence that was found. To repeat it:
+//!   `DURABLE_MODEL_SEED=… DURABLE_MODEL_CASES=1 cargo test -p gen_durable --test it model:: --
+//!   --nocapture`.
 //!
-//! Another act is a variant in `generate.rs`, a method in `rows.rs` and one in `drive.rs`; another column is a line in each
-//! half of `compare.rs`.
+//! To add an act, add a variant in `generate.rs`, a method in `rows.rs` and one in `drive.rs`. To
+//! add a column, add it to the query and to the expected value in `compare.rs`.
 
 mod compare;
 mod drive;
-mod endings;
 mod generate;
+mod results;
 mod robot;
 mod rows;
 mod steps;
@@ -24,42 +28,44 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-use drive::World;
+use drive::Harness;
 use generate::{Act, sequence};
 
-/// Cases that run beside one another, each in a schema of its own.
-const LANES: usize = 3;
-/// Sequences that are tried to make a failing one shorter.
+/// The number of cases that run concurrently, each in its own schema.
+const PARALLEL_CASES: usize = 3;
+/// The maximum number of sequences that are tried to shorten a failing one.
 const SHORTENINGS_MAX: usize = 400;
 
-fn wanted(name: &str, usual: u64) -> u64 {
-    std::env::var(name).map_or(usual, |text| {
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| {
         text.parse().unwrap_or_else(|_| panic!("{name}={text:?}"))
     })
 }
 
-/// How far a sequence went, in words, and what was wrong at its end.
-struct Red {
-    told: Vec<String>,
+/// The acts of a sequence up to the first difference between Postgres and the model, and that
+/// difference.
+struct Mismatch {
+    played: Vec<String>,
     why: String,
 }
 
-async fn play(world: &mut World, acts: &[Act]) -> Result<(), Red> {
-    world.clear().await;
-    let mut told = Vec::new();
+async fn play(harness: &mut Harness, acts: &[Act]) -> Result<(), Mismatch> {
+    harness.clear().await;
+    let mut played = Vec::new();
     for act in acts {
-        let (words, verdict) = world.act(act).await;
-        told.push(words);
+        let (description, verdict) = harness.act(act).await;
+        played.push(description);
         if let Err(why) = verdict {
-            return Err(Red { told, why });
+            return Err(Mismatch { played, why });
         }
     }
     Ok(())
 }
 
-/// Leave out what can be left out: halves, quarters, …, single acts, until nothing more goes.
-async fn shorten(world: &mut World, mut acts: Vec<Act>, mut red: Red) -> Red {
-    acts.truncate(red.told.len());
+/// Removes acts from a failing sequence while it still fails: halves, quarters, down to single
+/// acts.
+async fn shorten(harness: &mut Harness, mut acts: Vec<Act>, mut mismatch: Mismatch) -> Mismatch {
+    acts.truncate(mismatch.played.len());
     let mut size = acts.len() / 2;
     let mut tries = 0;
     while size > 0 && tries < SHORTENINGS_MAX {
@@ -68,11 +74,11 @@ async fn shorten(world: &mut World, mut acts: Vec<Act>, mut red: Red) -> Red {
             let mut fewer = acts.clone();
             fewer.drain(at..(at + size).min(acts.len()));
             tries += 1;
-            match play(world, &fewer).await {
+            match play(harness, &fewer).await {
                 Ok(()) => at += size,
                 Err(still) => {
-                    fewer.truncate(still.told.len());
-                    (acts, red) = (fewer, still);
+                    fewer.truncate(still.played.len());
+                    (acts, mismatch) = (fewer, still);
                 }
             }
         }
@@ -80,48 +86,48 @@ async fn shorten(world: &mut World, mut acts: Vec<Act>, mut red: Red) -> Red {
             size /= 2;
         }
     }
-    red
+    mismatch
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn random_sequences_of_all_acts_do_what_the_model_says() {
-    let first = wanted("DURABLE_MODEL_SEED", 0);
+async fn random_sequences_of_all_acts_match_the_model() {
+    let first = setting("DURABLE_MODEL_SEED", 0);
     let (cases, length) = (
-        wanted("DURABLE_MODEL_CASES", 200),
-        wanted("DURABLE_MODEL_ACTS", 50),
+        setting("DURABLE_MODEL_CASES", 200),
+        setting("DURABLE_MODEL_ACTS", 50),
     );
     let (next, over) = (
         Arc::new(AtomicU64::new(first)),
         Arc::new(AtomicBool::new(false)),
     );
-    let lanes = (0..LANES.min(usize::try_from(cases).unwrap())).map(|_| {
+    let tasks = (0..PARALLEL_CASES.min(usize::try_from(cases).unwrap())).map(|_| {
         let (next, over) = (next.clone(), over.clone());
         tokio::spawn(async move {
-            let mut world = World::new().await;
+            let mut harness = Harness::new().await;
             loop {
                 let seed = next.fetch_add(1, Ordering::Relaxed);
                 if seed >= first + cases || over.load(Ordering::Relaxed) {
-                    world.clear().await;
+                    harness.clear().await;
                     return None;
                 }
                 let acts = sequence(seed, usize::try_from(length).unwrap());
-                if let Err(red) = play(&mut world, &acts).await {
+                if let Err(mismatch) = play(&mut harness, &acts).await {
                     over.store(true, Ordering::Relaxed);
-                    let at = red.told.len();
-                    let Red { told, why } = shorten(&mut world, acts, red).await;
-                    let told: Vec<String> = told.iter().map(|words| format!("  - {words}")).collect();
-                    world.clear().await;
+                    let at = mismatch.played.len();
+                    let Mismatch { played, why } = shorten(&mut harness, acts, mismatch).await;
+                    let played: Vec<String> = played.iter().map(|description| format!("  - {description}")).collect();
+                    harness.clear().await;
                     return Some(format!(
-                        "seed {seed}: act {at} of {length} parted Postgres and the model. The shortest found:\n{}\n  {why}",
-                        told.join("\n")
+                        "seed {seed}: Postgres and the model differ after act {at} of {length}. The shortest sequence found:\n{}\n  {why}",
+                        played.join("\n")
                     ));
                 }
             }
         })
     });
-    for lane in lanes.collect::<Vec<_>>() {
-        if let Some(complaint) = lane.await.unwrap() {
-            panic!("{complaint}");
+    for task in tasks.collect::<Vec<_>>() {
+        if let Some(failure) = task.await.unwrap() {
+            panic!("{failure}");
         }
     }
 }

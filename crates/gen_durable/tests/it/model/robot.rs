@@ -1,4 +1,5 @@
-//! The machine under test: it stands in its step until the test says how that ends, and tells what it was handed.
+//! The machine under test. Its step reports its input to the test and waits until the test says how
+//! the step ends.
 
 use std::time::Duration;
 
@@ -9,23 +10,25 @@ use gen_durable::{
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
-/// One machine for each scope of a key: the scope belongs to the type.
+/// The names of the machines. There is one machine for each scope of a key, because the scope is a
+/// constant of the type.
 pub(super) const KINDS: [&str; 3] = ["live", "ever", "none"];
 const SCOPES: [Scope; 3] = [Scope::Live, Scope::Ever, Scope::None];
 pub(super) const QUEUES: [Queue; 2] = [Queue::DEFAULT, Queue::new("other")];
 
-/// What the machines are handed: where to say that they stand in a step.
-pub(super) struct Stage {
-    pub(super) arrivals: mpsc::UnboundedSender<Arrival>,
+/// The app of the machines: the channel to which a step reports that it has begun.
+pub(super) struct TestApp {
+    pub(super) begun_steps: mpsc::UnboundedSender<BegunStep>,
 }
 
-/// A step that has begun and waits to be told how it ends. Untold, it stops.
-pub(super) struct Arrival {
+/// A step that has begun and waits for its script. If `reply` is dropped, the step fails its
+/// instance.
+pub(super) struct BegunStep {
     pub(super) view: View,
     pub(super) reply: oneshot::Sender<Script>,
 }
 
-/// What a step was handed, in numbers that the model knows.
+/// The input of a step. Instances and signals are identified by the numbers of the model.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct View {
     pub(super) n: u32,
@@ -38,7 +41,7 @@ pub(super) struct View {
 }
 
 impl View {
-    pub(super) fn nothing() -> View {
+    pub(super) fn empty() -> View {
         let (awaited, inbox, children) = (Vec::new(), Vec::new(), Vec::new());
         View {
             n: 0,
@@ -52,38 +55,38 @@ impl View {
     }
 }
 
-/// How a step is to end, all numbers given out.
+/// The result that a step must return, with all numbers assigned.
 #[derive(Debug, Clone)]
 pub(super) struct Script {
     pub(super) mark: u32,
-    pub(super) how: How,
-    pub(super) births: Vec<Born>,
-    pub(super) letters: Vec<Sent>,
+    pub(super) action: Action,
+    pub(super) new_instances: Vec<NewRobot>,
+    pub(super) signals: Vec<SentSignal>,
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum How {
+pub(super) enum Action {
     Next,
     Sleep(u32),
     Retry(u32),
-    Fail,
+    Error,
     Fatal,
     Wait {
         names: &'static [&'static str],
         deadline: Option<u32>,
     },
     Spawn {
-        children: Vec<Born>,
+        children: Vec<NewRobot>,
         any: bool,
         fail_if_taken: bool,
         deadline: Option<u32>,
     },
     Done,
-    Stop,
+    Fail,
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Born {
+pub(super) struct NewRobot {
     pub(super) n: u32,
     pub(super) kind: usize,
     pub(super) key: Option<String>,
@@ -94,7 +97,7 @@ pub(super) struct Born {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Sent {
+pub(super) struct SentSignal {
     pub(super) n: u32,
     pub(super) to: To,
     pub(super) kind: usize,
@@ -103,7 +106,7 @@ pub(super) struct Sent {
 
 #[derive(Debug, Clone)]
 pub(super) enum To {
-    /// The instance's number, and its id.
+    /// The number of the instance in the model, and its id.
     Instance(u32, i64),
     Key {
         key: String,
@@ -124,7 +127,7 @@ impl To {
 pub(super) struct Robot<const K: u8> {
     pub(super) n: u32,
     pub(super) key: Option<String>,
-    /// Runs that wrote the state.
+    /// The number of runs that wrote the state.
     pub(super) visits: u32,
 }
 
@@ -164,17 +167,18 @@ impl<const K: u8> Signal for B<K> {
     type To = Robot<K>;
 }
 
-/// At most this many runs of a step that fails, and the first pause between them.
+/// The maximum number of runs of a step that fails.
 pub(super) const ATTEMPTS: u32 = 3;
+/// The pause before the second run of a step that fails. It doubles with each further run.
 pub(super) const BACKOFF_SECONDS: u32 = 2;
 
 pub(super) fn seconds(count: u32) -> Duration {
     count * SECOND
 }
 
-impl Born {
-    fn birth(self) -> Birth {
-        let Born {
+impl NewRobot {
+    fn new_instance(self) -> Birth {
+        let NewRobot {
             n,
             kind,
             key,
@@ -183,7 +187,7 @@ impl Born {
             priority,
             delay,
         } = self;
-        let born = match kind {
+        let new_robot = match kind {
             0 => birth(Robot::<0> {
                 n,
                 key: key.clone(),
@@ -200,19 +204,19 @@ impl Born {
                 visits: 0,
             }),
         };
-        let born = born
+        let new_robot = new_robot
             .queue(QUEUES[queue])
             .priority(priority)
             .after(seconds(delay));
         match key {
-            Some(key) if scope != kind => born.key(key, SCOPES[scope]),
-            _ => born,
+            Some(key) if scope != kind => new_robot.key(key, SCOPES[scope]),
+            _ => new_robot,
         }
     }
 }
 
-fn sent<M: Machine>(transition: Transition<M>, letter: &Sent) -> Transition<M> {
-    let Sent { n, to, kind, name } = letter;
+fn with_signal<M: Machine>(transition: Transition<M>, signal: &SentSignal) -> Transition<M> {
+    let SentSignal { n, to, kind, name } = signal;
     let n = *n;
     match (kind, *name) {
         (0, "a") => transition.and_signal(to.address(), A::<0> { n }),
@@ -235,11 +239,11 @@ fn view<const K: u8>(robot: &Robot<K>, cx: &Context<'_, Robot<K>>) -> View {
     let inbox: Vec<_> = cx
         .inbox()
         .iter()
-        .map(|letter| {
+        .map(|signal| {
             (
-                letter.name.clone(),
+                signal.name.clone(),
                 u32::try_from(
-                    letter.decode::<serde_json::Value>().unwrap()["n"]
+                    signal.decode::<serde_json::Value>().unwrap()["n"]
                         .as_u64()
                         .unwrap(),
                 )
@@ -260,9 +264,9 @@ fn view<const K: u8>(robot: &Robot<K>, cx: &Context<'_, Robot<K>>) -> View {
             .map(|b| ("b".to_owned(), b.n)),
     );
     let mut children = Vec::new();
-    children_of::<K, 0>(cx, &mut children);
-    children_of::<K, 1>(cx, &mut children);
-    children_of::<K, 2>(cx, &mut children);
+    read_children::<K, 0>(cx, &mut children);
+    read_children::<K, 1>(cx, &mut children);
+    read_children::<K, 2>(cx, &mut children);
     children.sort();
     let key = cx.idempotency_key();
     View {
@@ -276,7 +280,7 @@ fn view<const K: u8>(robot: &Robot<K>, cx: &Context<'_, Robot<K>>) -> View {
     }
 }
 
-fn children_of<const K: u8, const C: u8>(
+fn read_children<const K: u8, const C: u8>(
     cx: &Context<'_, Robot<K>>,
     into: &mut Vec<(u32, String, Option<u32>)>,
 ) {
@@ -289,7 +293,7 @@ fn children_of<const K: u8, const C: u8>(
 impl<const K: u8> Machine for Robot<K> {
     const NAME: &'static str = KINDS[K as usize];
     const KEY_SCOPE: Scope = SCOPES[K as usize];
-    type App = Stage;
+    type App = TestApp;
     type Step = At;
     type Output = u32;
 
@@ -307,28 +311,28 @@ impl<const K: u8> Machine for Robot<K> {
     }
 
     async fn step(&mut self, _: At, cx: &mut Context<'_, Self>) -> Outcome<Self> {
-        let (reply, told) = oneshot::channel();
-        drop(cx.app.arrivals.send(Arrival {
+        let (reply, script) = oneshot::channel();
+        drop(cx.app.begun_steps.send(BegunStep {
             view: view(self, cx),
             reply,
         }));
         self.visits += 1;
         let Ok(Script {
             mark: n,
-            how,
-            births,
-            letters,
-        }) = told.await
+            action,
+            new_instances,
+            signals,
+        }) = script.await
         else {
-            return Ok(stop("the case is over"));
+            return Ok(stop("the case has ended"));
         };
-        let transition = match how {
-            How::Next => next(At::Went { n }),
-            How::Sleep(delay) => sleep(seconds(delay)).then(At::Went { n }),
-            How::Retry(delay) => retry_after(seconds(delay)),
-            How::Fail => Err("it went wrong")?,
-            How::Fatal => return Err(fatal("it is hopeless")),
-            How::Wait { names, deadline } => {
+        let transition = match action {
+            Action::Next => next(At::Went { n }),
+            Action::Sleep(delay) => sleep(seconds(delay)).then(At::Went { n }),
+            Action::Retry(delay) => retry_after(seconds(delay)),
+            Action::Error => Err("it went wrong")?,
+            Action::Fatal => return Err(fatal("it is hopeless")),
+            Action::Wait { names, deadline } => {
                 let waiting = match names {
                     ["a"] => wait_for::<A<K>>().then(At::Woken { n }),
                     ["b"] => wait_for::<B<K>>().then(At::Woken { n }),
@@ -336,13 +340,13 @@ impl<const K: u8> Machine for Robot<K> {
                 };
                 limited(waiting, deadline, At::GaveUp { n })
             }
-            How::Spawn {
+            Action::Spawn {
                 children,
                 any,
                 fail_if_taken,
                 deadline,
             } => {
-                let mut list = spawn(children.into_iter().map(Born::birth));
+                let mut list = spawn(children.into_iter().map(NewRobot::new_instance));
                 if any {
                     list = list.any();
                 }
@@ -351,12 +355,12 @@ impl<const K: u8> Machine for Robot<K> {
                 }
                 limited(list.then(At::Joined { n }), deadline, At::GaveUp { n })
             }
-            How::Done => done(n),
-            How::Stop => stop(format!("stopped {n}")),
+            Action::Done => done(n),
+            Action::Fail => stop(format!("failed {n}")),
         };
-        let transition = births
-            .into_iter()
-            .fold(transition, |t, born| t.and_enqueue(born.birth()));
-        Ok(letters.iter().fold(transition, sent))
+        let transition = new_instances.into_iter().fold(transition, |t, new_robot| {
+            t.and_enqueue(new_robot.new_instance())
+        });
+        Ok(signals.iter().fold(transition, with_signal))
     }
 }

@@ -1,26 +1,27 @@
-//! The model: what the design says that each act does, over plain values. Written from the table of acts and the rulings on
-//! signals, children and keys; it shares no code with the engine and knows no SQL.
+//! The model: the specified effects of each act, on plain values. It follows the table of acts in
+//! ARCHITECTURE.md and the rules for signals, children and keys. It shares no code with the engine
+//! and uses no SQL.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::robot::{Born, KINDS, QUEUES, Sent, To, View};
+use super::robot::{KINDS, NewRobot, QUEUES, SentSignal, To, View};
 
-/// Milliseconds.
+/// A time in milliseconds since the epoch.
 pub(super) type Time = i64;
 
 pub(super) const LIVE: usize = 0;
 pub(super) const EVER: usize = 1;
-/// The death of the process that fails an instance.
-pub(super) const DEATHS_MAX: i32 = 3;
+/// The number of crashes after which an instance is stuck.
+pub(super) const CRASHES_MAX: i32 = 3;
 
 #[derive(Debug, Clone)]
 pub(super) struct Row {
     pub(super) kind: usize,
     pub(super) status: &'static str,
     pub(super) step: &'static str,
-    /// What the step carries.
+    /// The data of the step.
     pub(super) mark: Option<u32>,
-    /// The state, as far as it changes.
+    /// The part of the state that changes.
     pub(super) visits: u32,
     pub(super) key: Option<String>,
     pub(super) scope: usize,
@@ -31,7 +32,7 @@ pub(super) struct Row {
     pub(super) failures: u32,
     pub(super) eligible: Time,
     pub(super) awaits: Option<Vec<&'static str>>,
-    /// When, and what the step of then carries.
+    /// The time of the deadline, and the data of the step that it enters.
     pub(super) deadline: Option<(Time, u32)>,
     pub(super) parent: Option<u32>,
     pub(super) parent_generation: Option<i32>,
@@ -47,38 +48,38 @@ pub(super) struct Row {
     pub(super) inserted: Time,
     pub(super) updated: Time,
     pub(super) finished: Option<Time>,
-    /// In the order of arrival.
-    pub(super) inbox: Vec<Letter>,
+    /// The signals in the order of their delivery.
+    pub(super) inbox: Vec<InboxRow>,
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Letter {
+pub(super) struct InboxRow {
     pub(super) n: u32,
     pub(super) name: &'static str,
     pub(super) dedup: Option<String>,
     pub(super) consumed: bool,
 }
 
-/// What an owner holds in hand, and was handed.
+/// A claim of a worker, and the input of its step.
 #[derive(Debug, Clone)]
 pub(super) struct Claim {
     pub(super) n: u32,
     pub(super) epoch: i64,
     pub(super) seq: i64,
-    /// The numbers of the letters that it was woken for.
+    /// The numbers of the awaited signals that the step has read.
     pub(super) awaited: Vec<u32>,
     pub(super) view: View,
 }
 
 impl Claim {
-    /// Of a step that should not have begun.
+    /// Returns a claim for a step that should not have begun.
     pub(super) fn none(n: u32) -> Claim {
         Claim {
             n,
             epoch: 0,
             seq: 0,
             awaited: Vec::new(),
-            view: View::nothing(),
+            view: View::empty(),
         }
     }
 }
@@ -95,7 +96,7 @@ pub(super) enum Answer {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Model {
     pub(super) rows: BTreeMap<u32, Row>,
-    /// Of all that ever were.
+    /// The ids of all instances, including deleted ones, by their number in the model.
     pub(super) ids: HashMap<u32, i64>,
     pub(super) now: Time,
     pub(super) paused: BTreeSet<usize>,
@@ -110,8 +111,8 @@ impl Row {
         self.key.as_ref().filter(|_| holds)
     }
 
-    pub(super) fn letters(&self) -> impl Iterator<Item = &Letter> {
-        self.inbox.iter().filter(|letter| !letter.consumed)
+    pub(super) fn unconsumed(&self) -> impl Iterator<Item = &InboxRow> {
+        self.inbox.iter().filter(|signal| !signal.consumed)
     }
 }
 
@@ -132,32 +133,33 @@ impl Model {
         self.rows.iter().find(|(_, row)| held(row)).map(|(n, _)| *n)
     }
 
-    /// Returns the instance that has the key, and whether it is new. `None`: one of another machine holds the key.
+    /// Inserts an instance. Returns the instance that has the key, and whether it is new, or `None`
+    /// if an instance of another machine holds the key.
     pub(super) fn insert(
         &mut self,
-        born: &Born,
+        new_robot: &NewRobot,
         tenant: &str,
         parent: Option<(u32, i32)>,
     ) -> Option<(u32, bool)> {
-        if let Some(key) = born.key.as_ref().filter(|_| born.scope <= EVER)
+        if let Some(key) = new_robot.key.as_ref().filter(|_| new_robot.scope <= EVER)
             && let Some(holder) = self.holder(tenant, key)
         {
-            return (self.rows[&holder].kind == born.kind).then_some((holder, false));
+            return (self.rows[&holder].kind == new_robot.kind).then_some((holder, false));
         }
         let row = Row {
-            kind: born.kind,
+            kind: new_robot.kind,
             status: "runnable",
             step: "begin",
             mark: None,
             visits: 0,
-            key: born.key.clone(),
-            scope: born.scope,
+            key: new_robot.key.clone(),
+            scope: new_robot.scope,
             tenant: tenant.to_owned(),
-            queue: born.queue,
-            priority: born.priority,
+            queue: new_robot.queue,
+            priority: new_robot.priority,
             attempt: 0,
             failures: 0,
-            eligible: self.now + 1000 * Time::from(born.delay),
+            eligible: self.now + 1000 * Time::from(new_robot.delay),
             awaits: None,
             deadline: None,
             parent: parent.map(|(n, _)| n),
@@ -176,11 +178,12 @@ impl Model {
             finished: None,
             inbox: Vec::new(),
         };
-        self.rows.insert(born.n, row);
-        Some((born.n, true))
+        self.rows.insert(new_robot.n, row);
+        Some((new_robot.n, true))
     }
 
-    /// Who is due in an open queue, the first to go first: those that may go together, or those that must go alone.
+    /// Returns the due instances of a queue that is not paused, in the order of claims: either the
+    /// suspects, which run alone, or all others.
     fn due(&self, queue: usize, suspects: bool) -> Vec<u32> {
         let open = !self.paused.contains(&queue);
         let due = self.rows.iter().filter(|(_, row)| {
@@ -203,7 +206,8 @@ impl Model {
         due.into_iter().map(|(.., n)| n).collect()
     }
 
-    /// Whom a claim of so many from every queue finds: and one suspect, in whichever queue comes first.
+    /// Returns the instances that one pick claims: at most `limit` of each queue, and one suspect
+    /// of the first queue that has one.
     pub(super) fn claimable(&self, limit: usize) -> (Vec<u32>, Option<u32>) {
         let queues = || 0..QUEUES.len();
         let usual = queues()
@@ -213,14 +217,15 @@ impl Model {
         (usual, suspect)
     }
 
-    /// Which of them goes first.
+    /// Returns the instance that runs first.
     pub(super) fn first(&self, numbers: impl IntoIterator<Item = u32>) -> Option<u32> {
         numbers
             .into_iter()
             .min_by_key(|n| (self.rows[n].priority, self.rows[n].eligible, self.id(*n)))
     }
 
-    /// So many from every queue, in one statement: what each sees of the others is as it was before. Then a suspect.
+    /// Claims the usual instances in one statement, so that each sees the others as they were
+    /// before it; then claims the suspect.
     pub(super) fn claim_all(&mut self, usual: &[u32], suspect: Option<u32>) -> Vec<Claim> {
         let before = self.clone();
         let mut claims: Vec<Claim> = usual.iter().map(|n| self.claim(*n, &before)).collect();
@@ -237,8 +242,8 @@ impl Model {
         let row = &self.rows[&n];
         let names = row.awaits.clone().unwrap_or_default();
         let inbox: Vec<(String, u32)> = row
-            .letters()
-            .map(|letter| (letter.name.to_owned(), letter.n))
+            .unconsumed()
+            .map(|signal| (signal.name.to_owned(), signal.n))
             .collect();
         let mut awaited: Vec<(String, u32)> = inbox
             .iter()
@@ -273,8 +278,8 @@ impl Model {
         }
     }
 
-    /// Never begun, or taken back: as it was, due now.
-    pub(super) fn give_back(&mut self, n: u32, epoch: i64) -> bool {
+    /// Releases a claim: the instance is runnable again, due now, and otherwise unchanged.
+    pub(super) fn release_claim(&mut self, n: u32, epoch: i64) -> bool {
         let now = self.now;
         let held = |row: &&mut Row| row.status == "executing" && row.epoch == epoch;
         let Some(row) = self.rows.get_mut(&n).filter(held) else {
@@ -285,7 +290,7 @@ impl Model {
         true
     }
 
-    /// The worker that held these died while their steps ran.
+    /// Reaps at most `limit` claims of a worker that crashed while their steps ran.
     pub(super) fn reap(&mut self, limit: usize) -> usize {
         let held = self
             .rows
@@ -301,7 +306,7 @@ impl Model {
             row.attempt += 1;
             row.crashes += 1;
             (row.status, row.updated, row.eligible) = ("runnable", now, row.eligible.max(now));
-            if row.crashes >= DEATHS_MAX {
+            if row.crashes >= CRASHES_MAX {
                 row.status = "stuck";
                 row.error = Some(format!(
                     "its worker died {} times while it ran",
@@ -312,8 +317,9 @@ impl Model {
         held.len()
     }
 
-    /// These have settled: each is counted off once, at the spawn that made it, if that is still its parent's last one.
-    pub(super) fn tell_parents(&mut self, settled: &[u32]) {
+    /// Decrements `children_pending` of the parents of settled children. A child counts only if the
+    /// spawn that made it is the latest spawn of its parent.
+    pub(super) fn notify_parents(&mut self, settled: &[u32]) {
         let now = self.now;
         for n in settled {
             let child = &self.rows[n];
@@ -343,9 +349,14 @@ impl Model {
         n.filter(|n| self.rows.get(n).is_some_and(|row| row.kind == kind))
     }
 
-    pub(super) fn signal(&mut self, letter: &Sent, dedup: Option<&str>, cap: usize) -> Answer {
+    pub(super) fn signal(
+        &mut self,
+        signal: &SentSignal,
+        dedup: Option<&str>,
+        cap: usize,
+    ) -> Answer {
         let now = self.now;
-        let Some(n) = self.target(&letter.to, letter.kind) else {
+        let Some(n) = self.target(&signal.to, signal.kind) else {
             return Answer::NoTarget;
         };
         let row = self.rows.get_mut(&n).unwrap();
@@ -360,18 +371,18 @@ impl Model {
         if row.finished.is_some() {
             return Answer::NoTarget;
         }
-        if row.letters().count() >= cap {
+        if row.unconsumed().count() >= cap {
             return Answer::Full;
         }
         let dedup = dedup.map(str::to_owned);
-        row.inbox.push(Letter {
-            n: letter.n,
-            name: letter.name,
+        row.inbox.push(InboxRow {
+            n: signal.n,
+            name: signal.name,
             dedup,
             consumed: false,
         });
         if row.status == "awaiting_signal"
-            && row.awaits.iter().flatten().any(|name| *name == letter.name)
+            && row.awaits.iter().flatten().any(|name| *name == signal.name)
         {
             (row.status, row.eligible, row.deadline, row.updated) = ("runnable", now, None, now);
         }
@@ -383,11 +394,11 @@ impl Model {
         let Some(target) = self.target(to, kind) else {
             return Answer::NoTarget;
         };
-        let mut meant = vec![target];
+        let mut targets = vec![target];
         let mut at = 0;
-        while subtree && at < meant.len() {
-            let above = meant[at];
-            meant.extend(
+        while subtree && at < targets.len() {
+            let above = targets[at];
+            targets.extend(
                 self.rows
                     .iter()
                     .filter(|(_, row)| row.parent == Some(above))
@@ -395,22 +406,22 @@ impl Model {
             );
             at += 1;
         }
-        meant.retain(|n| self.rows[n].finished.is_none());
-        for n in &meant {
+        targets.retain(|n| self.rows[n].finished.is_none());
+        for n in &targets {
             let row = self.rows.get_mut(n).unwrap();
             (row.status, row.finished, row.updated) = ("cancelled", Some(now), now);
             (row.awaits, row.deadline, row.error) = (None, None, Some(why.to_owned()));
             row.epoch += 1;
         }
-        self.tell_parents(&meant);
-        if meant.contains(&target) {
+        self.notify_parents(&targets);
+        if targets.contains(&target) {
             Answer::Done
         } else {
             Answer::TooLate
         }
     }
 
-    /// Waits and joins whose time has come.
+    /// Ends the waits and joins that have reached their deadline.
     pub(super) fn expire(&mut self) -> usize {
         let now = self.now;
         let mut count = 0;
@@ -428,7 +439,7 @@ impl Model {
         count
     }
 
-    /// By an operator. Answers why not.
+    /// Retries an instance, as an operator does. Returns the kind of error if that is not possible.
     pub(super) fn retry(&mut self, n: u32, mark: Option<u32>) -> Result<(), &'static str> {
         let now = self.now;
         let Some(row) = self.rows.get(&n) else {
@@ -454,7 +465,8 @@ impl Model {
         Ok(())
     }
 
-    /// What settled long ago goes, unless a parent that lives may still read it.
+    /// Deletes instances that settled before the retention period, except children that a live
+    /// parent may still read.
     pub(super) fn collect(&mut self, retention: u32) -> usize {
         let before = self.now - 1000 * Time::from(retention);
         let old = self.rows.iter().filter(|(_, row)| {
@@ -470,6 +482,6 @@ impl Model {
     }
 
     pub(super) fn kind_name(&self, n: u32) -> &'static str {
-        self.rows.get(&n).map_or("nobody", |row| KINDS[row.kind])
+        self.rows.get(&n).map_or("missing", |row| KINDS[row.kind])
     }
 }

@@ -1,55 +1,56 @@
-//! Steps: they begin, stand, and end, one by one or in batches.
+//! Begins and ends steps, one by one or in batches.
 
 use std::time::Duration;
 
 use tokio::{sync::oneshot, task::JoinHandle};
 
 use super::{
-    drive::{Said, World, agree},
-    generate::{Ending, Way},
-    robot::{Arrival, How, Script},
+    drive::{ActResult, Harness, agree},
+    generate::{ActionSpec, ResultSpec},
+    robot::{Action, BegunStep, Script},
     rows::Claim,
 };
 
-/// An endless drain is cut: from then on every step is the last.
+/// The number of scripted steps in a drain. Every further step ends as done, so that the drain
+/// ends.
 const DRAINED_MAX: usize = 40;
-/// What a lab claims at once while it drains.
+/// The number of instances that a lab claims at once while it drains.
 const DRAIN_BATCH: usize = 100;
-/// An answer that takes longer will not come.
+/// The time after which an answer counts as missing.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A step that has begun and has not been told how it ends.
-pub(super) struct Standing {
+/// A step that has begun and has no script yet.
+pub(super) struct RunningStep {
     pub(super) claim: Claim,
     reply: oneshot::Sender<Script>,
     pub(super) task: JoinHandle<bool>,
 }
 
-impl World {
-    pub(super) async fn claim(&mut self) -> Said {
+impl Harness {
+    pub(super) async fn claim(&mut self) -> ActResult {
         let lab = self.lab.clone();
         let mut task = tokio::spawn(async move { lab.step().await });
         let (usual, suspect) = self.model.claimable(1);
-        let arrival = tokio::select! {
-            Some(arrival) = self.arrivals.recv() => arrival,
+        let begun = tokio::select! {
+            Some(begun) = self.begun_steps.recv() => begun,
             ended = &mut task => {
                 let ran = ended.map_err(|error| format!("the lab: {error}"))?;
                 return agree("claimed", ran, !usual.is_empty() || suspect.is_some());
             }
-            () = tokio::time::sleep(PATIENCE) => return Err("a claim was never answered".into()),
+            () = tokio::time::sleep(PATIENCE) => return Err("a claim was not answered".into()),
         };
-        let Arrival { view, reply } = arrival;
+        let BegunStep { view, reply } = begun;
         let n = view.n;
         let able = self.model.first(usual.iter().copied().chain(suspect));
         if able != Some(n) {
-            self.standing.push(Standing {
+            self.running.push(RunningStep {
                 claim: Claim::none(n),
                 reply,
                 task,
             });
-            return Err(format!("#{n} was claimed, the model would have {able:?}"));
+            return Err(format!("#{n} was claimed, the model expects {able:?}"));
         }
-        // A lab asks for one of each queue and a suspect, and gives back what is too much.
+        // A lab claims one instance of each queue and a suspect, and releases all but the first.
         let mut claims = self.model.claim_all(&usual, suspect);
         let claim = claims.remove(
             claims
@@ -58,89 +59,90 @@ impl World {
                 .unwrap_or_default(),
         );
         for extra in claims {
-            self.model.give_back(extra.n, extra.epoch);
+            self.model.release_claim(extra.n, extra.epoch);
         }
         let expected = claim.view.clone();
-        self.standing.push(Standing { claim, reply, task });
+        self.running.push(RunningStep { claim, reply, task });
         agree(
-            &format!("claim #{n}: what the step was handed"),
+            &format!("claim #{n}: the input of the step"),
             view,
             expected,
         )
     }
 
-    pub(super) async fn end(&mut self, which: usize, ending: &Ending) -> Said {
-        let Standing {
+    pub(super) async fn end(&mut self, which: usize, spec: &ResultSpec) -> ActResult {
+        let RunningStep {
             claim,
             reply,
             mut task,
-        } = self.standing.remove(which % self.standing.len());
-        let script = self.script(ending);
-        let words = format!("#{} at epoch {} ends: {script:?}", claim.n, claim.epoch);
+        } = self.running.remove(which % self.running.len());
+        let script = self.script(spec);
+        let description = format!("#{} at epoch {} ends: {script:?}", claim.n, claim.epoch);
         drop(reply.send(script.clone()));
         tokio::select! {
-            ended = &mut task => drop(ended.map_err(|error| format!("{words}; the lab: {error}"))?),
-            () = tokio::time::sleep(PATIENCE) => return Err(format!("{words}; it never ended")),
+            ended = &mut task => drop(ended.map_err(|error| format!("{description}; the lab: {error}"))?),
+            () = tokio::time::sleep(PATIENCE) => return Err(format!("{description}; the step did not end")),
         }
         self.model.commit(vec![(claim, script)]);
-        Ok(words)
+        Ok(description)
     }
 
-    pub(super) async fn drain(&mut self, endings: &[Ending]) -> Said {
+    pub(super) async fn drain(&mut self, results: &[ResultSpec]) -> ActResult {
         let lab = self.lab.clone();
         let mut task = tokio::spawn(async move { lab.drain().await });
-        let last = Ending {
-            how: Way::Done,
-            births: Vec::new(),
-            letter: None,
+        let last = ResultSpec {
+            action: ActionSpec::Done,
+            new_instances: Vec::new(),
+            signal: None,
         };
-        let mut words = vec!["drain".to_owned()];
+        let mut description = vec!["drain".to_owned()];
         let mut at = 0;
         loop {
             let (usual, suspect) = self.model.claimable(DRAIN_BATCH);
             let mut claims = self.model.claim_all(&usual, suspect);
             let due: Vec<u32> = claims.iter().map(|claim| claim.n).collect();
-            let (mut batch, mut told) = (Vec::new(), false);
+            let (mut batch, mut has_signal) = (Vec::new(), false);
             while batch.len() < due.len() {
-                let Arrival { view, reply } = tokio::select! {
-                    Some(arrival) = self.arrivals.recv() => arrival,
-                    ended = &mut task => return Err(format!("{words:?}: it ended ({ended:?}), {claims:?} were due")),
-                    () = tokio::time::sleep(PATIENCE) => return Err(format!("{words:?}: it hangs")),
+                let BegunStep { view, reply } = tokio::select! {
+                    Some(begun) = self.begun_steps.recv() => begun,
+                    ended = &mut task => return Err(format!("{description:?}: the drain ended ({ended:?}) while {claims:?} were due")),
+                    () = tokio::time::sleep(PATIENCE) => return Err(format!("{description:?}: a due step did not begin")),
                 };
                 if batch.is_empty() {
-                    self.learn().await?;
+                    self.learn_ids().await?;
                 }
-                let Some(place) = claims.iter().position(|claim| claim.n == view.n) else {
-                    self.standing.push(Standing::lost(task, view.n));
+                let Some(index) = claims.iter().position(|claim| claim.n == view.n) else {
+                    self.running.push(RunningStep::abandoned(task, view.n));
                     return Err(format!(
-                        "{words:?}: #{} was claimed, due were {due:?}",
+                        "{description:?}: #{} was claimed while {due:?} were due",
                         view.n
                     ));
                 };
-                let claim = claims.remove(place);
+                let claim = claims.remove(index);
                 if claim.view != view {
-                    self.standing.push(Standing::lost(task, view.n));
+                    self.running.push(RunningStep::abandoned(task, view.n));
                     return Err(format!(
-                        "{words:?}: a step was handed {view:?}, the model says {:?}",
+                        "{description:?}: the input of a step is {view:?}, the model expects {:?}",
                         claim.view
                     ));
                 }
-                let mut ending = if at < DRAINED_MAX {
-                    endings.get(at).unwrap_or(&last).clone()
+                let mut spec = if at < DRAINED_MAX {
+                    results.get(at).unwrap_or(&last).clone()
                 } else {
                     last.clone()
                 };
                 at += 1;
-                // The order of two letters of one batch is nobody's promise.
-                ending.letter = ending.letter.filter(|_| !told);
-                told |= ending.letter.is_some();
-                let script = self.script(&ending);
-                words.push(format!("#{}: {script:?}", claim.n));
+                // The order of two signals in one batch is not specified, so at most one step sends
+                // one.
+                spec.signal = spec.signal.filter(|_| !has_signal);
+                has_signal |= spec.signal.is_some();
+                let script = self.script(&spec);
+                description.push(format!("#{}: {script:?}", claim.n));
                 drop(reply.send(script.clone()));
                 batch.push((claim, script));
             }
             if due.is_empty() {
-                // Waits whose time has come give up when nothing else is due.
+                // The lab ends waits that have reached their deadline when nothing else is due.
                 if self.model.expire() > 0 {
                     continue;
                 }
@@ -149,22 +151,22 @@ impl World {
             self.model.commit(batch);
         }
         tokio::select! {
-            Some(arrival) = self.arrivals.recv() => {
-                let n = arrival.view.n;
-                drop(arrival);
-                self.standing.push(Standing::lost(task, n));
-                Err(format!("{words:?}: #{n} was claimed, nothing was due"))
+            Some(begun) = self.begun_steps.recv() => {
+                let n = begun.view.n;
+                drop(begun);
+                self.running.push(RunningStep::abandoned(task, n));
+                Err(format!("{description:?}: #{n} was claimed while nothing was due"))
             }
             ended = &mut task => {
-                let _: gen_durable::Tally = ended.map_err(|error| format!("{words:?}; the lab: {error}"))?;
-                Ok(words.join("\n      "))
+                let _: gen_durable::Tally = ended.map_err(|error| format!("{description:?}; the lab: {error}"))?;
+                Ok(description.join("\n      "))
             }
-            () = tokio::time::sleep(PATIENCE) => Err(format!("{words:?}: it never ends")),
+            () = tokio::time::sleep(PATIENCE) => Err(format!("{description:?}: the drain did not end")),
         }
     }
 
-    /// The ids of those that were born since the last look: they say in which order rows are taken.
-    async fn learn(&mut self) -> Result<(), String> {
+    /// Records the ids of new instances in the model: the order of claims depends on them.
+    async fn learn_ids(&mut self) -> Result<(), String> {
         for row in self
             .ask(
                 "select id, (state->>'n')::int from gen_durable.instances",
@@ -178,52 +180,56 @@ impl World {
         Ok(())
     }
 
-    fn script(&mut self, ending: &Ending) -> Script {
+    fn script(&mut self, spec: &ResultSpec) -> Script {
         let mark = self.number();
-        let how = match &ending.how {
-            Way::Next => How::Next,
-            Way::Sleep(delay) => How::Sleep(*delay),
-            Way::Retry(delay) => How::Retry(*delay),
-            Way::Fail => How::Fail,
-            Way::Fatal => How::Fatal,
-            Way::Wait { names, deadline } => How::Wait {
+        let action = match &spec.action {
+            ActionSpec::Next => Action::Next,
+            ActionSpec::Sleep(delay) => Action::Sleep(*delay),
+            ActionSpec::Retry(delay) => Action::Retry(*delay),
+            ActionSpec::Error => Action::Error,
+            ActionSpec::Fatal => Action::Fatal,
+            ActionSpec::Wait { names, deadline } => Action::Wait {
                 names,
                 deadline: *deadline,
             },
-            Way::Spawn {
+            ActionSpec::Spawn {
                 children,
                 any,
                 fail_if_taken,
                 deadline,
-            } => How::Spawn {
-                children: children.iter().map(|child| self.born(child)).collect(),
+            } => Action::Spawn {
+                children: children.iter().map(|child| self.new_robot(child)).collect(),
                 any: *any,
                 fail_if_taken: *fail_if_taken,
                 deadline: *deadline,
             },
-            Way::Done => How::Done,
-            Way::Stop => How::Stop,
+            ActionSpec::Done => Action::Done,
+            ActionSpec::Fail => Action::Fail,
         };
-        let births = ending.births.iter().map(|birth| self.born(birth)).collect();
-        let letters = ending
-            .letter
+        let new_instances = spec
+            .new_instances
             .iter()
-            .map(|(to, name)| self.sent(to, name))
+            .map(|new| self.new_robot(new))
+            .collect();
+        let signals = spec
+            .signal
+            .iter()
+            .map(|(to, name)| self.new_signal(to, name))
             .collect();
         Script {
             mark,
-            how,
-            births,
-            letters,
+            action,
+            new_instances,
+            signals,
         }
     }
 }
 
-impl Standing {
-    /// A task that is only waited for.
-    fn lost(task: JoinHandle<gen_durable::Tally>, n: u32) -> Standing {
+impl RunningStep {
+    /// Wraps the task of a drain that failed, so that `clear` waits for its end.
+    fn abandoned(task: JoinHandle<gen_durable::Tally>, n: u32) -> RunningStep {
         let task = tokio::spawn(async move { task.await.is_ok() });
-        Standing {
+        RunningStep {
             claim: Claim::none(n),
             reply: oneshot::channel().0,
             task,

@@ -1,52 +1,53 @@
-//! Workers that slept through something: a restart of Postgres, the sleep of the whole machine, their own burial.
+//! Workers that are suspended while something happens: a restart of Postgres, a suspension of the
+//! whole machine, or the deletion of their own row in `workers`.
 
 use std::time::Duration;
 
 use gen_durable::MINUTE;
 
 use super::{
-    machines::{Five, Gated, Way},
+    machines::{FirstRun, Five, Gated},
     place::Place,
     server::{Frozen, own_cluster},
     worker::Worker,
 };
 
-/// Longer than the lease of a second and a half.
+/// Longer than the lease of 1.5 s.
 const SLEEP: Duration = Duration::from_millis(2_500);
-/// A lease that outlasts it.
+/// A lease that is longer than `SLEEP`.
 const LONG_LEASE_MS: u64 = 5_000;
 
 #[tokio::test]
-async fn after_the_whole_machine_slept_the_first_to_wake_does_not_rob_the_others() {
+async fn after_the_whole_machine_slept_the_first_worker_to_wake_does_not_reap_the_others() {
     let cluster = own_cluster();
     let place = Place::at(cluster.url()).await;
     let (mut slow, mut quick) = two(&place, 1_500).await;
     slow.stop();
     quick.stop();
     let frozen = Frozen::freeze(&cluster);
-    // The length of the sleep is what is tried.
+    // The test depends on the length of this sleep.
     tokio::time::sleep(SLEEP).await;
     frozen.thaw();
     wake_one_after_the_other(&place, slow, quick).await;
 }
 
 #[tokio::test]
-async fn a_reaper_whose_own_lease_outlasted_an_outage_gives_the_others_time() {
+async fn a_reaper_with_a_lease_that_outlasted_an_outage_waits_before_it_reaps() {
     let cluster = own_cluster();
     let place = Place::at(cluster.url()).await;
     let (mut slow, quick) = two(&place, LONG_LEASE_MS).await;
-    // In this order: who is silent while the clock runs is dead, rightly.
+    // The server is suspended first: a worker that does not renew while the server runs expires.
     let frozen = Frozen::freeze(&cluster);
     slow.stop();
     tokio::time::sleep(SLEEP).await;
     quick.says("could not renew the lease", 1).await;
     frozen.thaw();
-    assert_eq!(quick.said("the lease ran out"), 0);
+    assert_eq!(quick.said("the lease has expired"), 0);
     wake_one_after_the_other(&place, slow, quick).await;
 }
 
 #[tokio::test]
-async fn a_reaper_that_slept_through_a_restart_of_postgres_gives_everybody_time() {
+async fn a_reaper_that_slept_through_a_restart_of_postgres_waits_before_it_reaps() {
     let mut cluster = own_cluster();
     let place = Place::at(cluster.url()).await;
     let (mut slow, mut quick) = two(&place, LONG_LEASE_MS).await;
@@ -59,65 +60,67 @@ async fn a_reaper_that_slept_through_a_restart_of_postgres_gives_everybody_time(
 }
 
 #[tokio::test]
-async fn a_worker_that_was_buried_claims_nothing_before_its_lease_is_renewed() {
+async fn a_worker_with_a_deleted_row_claims_nothing_before_its_lease_is_renewed() {
     let place = Place::new().await;
-    let mut buried = place.plan().start();
-    // Its first claim needs a connection, which takes a moment between the look at the lease and the claim.
+    let mut worker = place.plan().start();
+    // Let the worker make its first claim now. That claim opens a connection, which takes time
+    // between the check of the lease and the claim.
     let quick = place.client.enqueue(Five::default()).await.unwrap().id;
     place.client.settled(quick, MINUTE).await.unwrap().unwrap();
-    buried.stop();
-    // As a reaper does when the lease has run out and nothing is held.
+    worker.stop();
+    // Delete its row, as a reaper does when the lease has expired and the worker holds no claims.
     tokio::time::sleep(SLEEP).await;
     place.sql("delete from %.workers").await;
-    let shut = place.hold("lock table %.workers in share mode").await;
-    buried.resume();
-    // It cannot renew. A claim that was on its way when it fell asleep has found nothing; from now on none may be sent,
-    // however often it could look for work.
-    buried.says("could not renew the lease", 2).await;
+    let lock = place.hold("lock table %.workers in share mode").await;
+    worker.resume();
+    // The worker cannot renew its lease. A claim that it sent before it was suspended has found
+    // nothing. From now on it must not send any claim, however often it could poll.
+    worker.says("could not renew the lease", 2).await;
     place
         .client
-        .enqueue(Gated::new("gate", Way::Done))
+        .enqueue(Gated::new("gate", FirstRun::Done))
         .await
         .unwrap();
-    let tried = buried.said("could not renew the lease");
-    buried.says("could not renew the lease", tried + 3).await;
+    let tried = worker.said("could not renew the lease");
+    worker.says("could not renew the lease", tried + 3).await;
     assert_eq!(
         place
             .count("select count(*) from %.instances where status = 'executing'")
             .await,
         0
     );
-    drop(shut);
+    drop(lock);
     place.open("gate", 0);
     place.until_all_settled().await;
 }
 
 #[tokio::test]
-async fn what_was_claimed_for_a_worker_after_its_burial_is_found_again() {
+async fn claims_made_after_the_row_of_their_worker_was_deleted_are_reaped() {
     let place = Place::new().await;
-    let mut doomed = place.plan().start().runs().await;
+    let mut killed = place.plan().start().runs().await;
     place.until_count("select count(*) from %.workers", 1).await;
-    // Its claim is under way, and it sleeps; it is thought dead and is buried, since it holds nothing.
-    let shut = place
+    // Its claim waits for a lock while the worker is suspended. Its row is deleted, as a reaper
+    // does with an expired worker that holds no claims.
+    let lock = place
         .hold("lock table %.queues in access exclusive mode")
         .await;
     place
         .client
-        .enqueue_all((0..8).map(|_| Gated::new("gate", Way::Done)))
+        .enqueue_all((0..8).map(|_| Gated::new("gate", FirstRun::Done)))
         .await
         .unwrap();
     place.until_claims_wait(1).await;
-    doomed.stop();
+    killed.stop();
     place.sql("delete from %.workers").await;
-    // Now the claim succeeds, for somebody who is not there and never will be.
-    drop(shut);
+    // Now the claim succeeds, for a worker that has no row and will be killed.
+    drop(lock);
     place
         .until_count(
             "select count(*) from %.instances where status = 'executing'",
             8,
         )
         .await;
-    doomed.kill();
+    killed.kill();
     let _living = place.plan().start();
     place.open("gate", 1);
     place.until_all_settled().await;
@@ -127,27 +130,28 @@ async fn what_was_claimed_for_a_worker_after_its_burial_is_found_again() {
     assert_eq!(ended, [["done", "1", "4"]]);
 }
 
-/// Two workers. The first is in the middle of steps; the second has been there for long enough to judge who is dead.
+/// Starts two workers. The first is in the middle of steps. The second has held its lease for long
+/// enough to reap others.
 async fn two(place: &Place, lease_ms: u64) -> (Worker, Worker) {
     place
         .client
-        .enqueue_all((0..8).map(|_| Gated::new("gate", Way::Done)))
+        .enqueue_all((0..8).map(|_| Gated::new("gate", FirstRun::Done)))
         .await
         .unwrap();
     let first = place.plan().start();
     place.until_done("begin", 8).await;
     let second = place.plan().lease(lease_ms).start();
-    let long_there = format!(
+    let may_reap = format!(
         "select count(*) from %.workers where pid = {} and renewed_at > started_at + interval '{} ms'",
         second.pid(),
         lease_ms + 200
     );
-    place.until_count(&long_there, 1).await;
+    place.until_count(&may_reap, 1).await;
     (first, second)
 }
 
-/// The quick one is back, and looks for the dead several times, before the slow one has drawn a breath. A lease after
-/// that, nobody was taken for dead.
+/// Resumes `quick` first, so that its reaper runs several times before `slow` can renew its lease.
+/// Asserts that one lease period later no worker was reaped.
 async fn wake_one_after_the_other(place: &Place, mut slow: Worker, mut quick: Worker) {
     let woke = place.sql("select statement_timestamp()").await[0][0].clone();
     let since = |pid: u32, after: &str| {

@@ -1,5 +1,5 @@
-//! Lanes and partition keys under fire: worker processes are killed while they drain them, and the steps themselves keep the
-//! books, in the database and on connections of their own: when each run began and ended, by the database's clock.
+//! Lanes and partition keys while worker processes are killed. Each step records in the database,
+//! on a separate connection, when its run began and ended by the clock of the database.
 
 use std::time::{Duration, Instant};
 
@@ -8,21 +8,21 @@ use gen_durable_postgres::Options;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    machines::World,
+    kill_test::stop_a_victim,
+    machines::WorkerApp,
     place::Place,
-    torture::choose,
     worker::{Plan, Worker},
 };
 
-/// Where runs are written down.
-pub(crate) struct Books {
+/// The connection on which steps record their runs.
+pub(crate) struct RunLog {
     client: tokio_postgres::Client,
     begin: tokio_postgres::Statement,
     end: tokio_postgres::Statement,
 }
 
-impl Books {
-    pub(crate) async fn open(url: &str, schema: &str) -> Books {
+impl RunLog {
+    pub(crate) async fn open(url: &str, schema: &str) -> RunLog {
         let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls)
             .await
             .unwrap();
@@ -39,7 +39,7 @@ impl Books {
             client.prepare(&begin).await.unwrap(),
             client.prepare(&end).await.unwrap(),
         );
-        Books { client, begin, end }
+        RunLog { client, begin, end }
     }
 }
 
@@ -52,23 +52,24 @@ const TABLES: &str = "
     create trigger committed after update on %.instances for each row
         when (old.step_seq is distinct from new.step_seq) execute function %.committed()";
 
-/// One that stands in a lane, under a key, or both. A fifth of them fail twice before they succeed.
+/// A job in a lane, with a partition key, or both. A fifth of the jobs fail twice before they
+/// succeed.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Stand {
+pub(crate) struct KeyedJob {
     n: i32,
     lane: Option<i32>,
     key: Option<i32>,
 }
 
-impl Stand {
-    fn new(n: usize, lanes: usize) -> Stand {
+impl KeyedJob {
+    fn new(n: usize, lanes: usize) -> KeyedJob {
         let of = |salt: usize| Some(i32::try_from((n * 7 + salt) % lanes).unwrap());
         let (lane, key) = match n % 10 {
             0..7 => (of(0), None),
             7..9 => (None, of(3)),
             _ => (of(0), of(3)),
         };
-        Stand {
+        KeyedJob {
             n: i32::try_from(n).unwrap(),
             lane,
             key,
@@ -76,9 +77,9 @@ impl Stand {
     }
 }
 
-impl Job for Stand {
-    const NAME: &'static str = "stand";
-    type App = World;
+impl Job for KeyedJob {
+    const NAME: &'static str = "keyed_job";
+    type App = WorkerApp;
     type Output = i32;
 
     fn lane(&self) -> Option<Lane> {
@@ -90,19 +91,19 @@ impl Job for Stand {
     }
 
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<i32, StepError> {
-        let books = cx.app.books.as_ref().unwrap();
+        let run_log = cx.app.run_log.as_ref().unwrap();
         let instance = cx.id.raw();
-        let begun = books
+        let begun = run_log
             .client
-            .query_one(&books.begin, &[&instance, &self.lane, &self.key, &self.n])
+            .query_one(&run_log.begin, &[&instance, &self.lane, &self.key, &self.n])
             .await
             .unwrap();
         if !cx.app.pause.is_zero() {
             tokio::time::sleep(cx.app.pause).await;
         }
-        books
+        run_log
             .client
-            .execute(&books.end, &[&begun.get::<_, i64>(0)])
+            .execute(&run_log.end, &[&begun.get::<_, i64>(0)])
             .await
             .unwrap();
         if self.n % 5 == 0 && cx.attempt < 2 {
@@ -123,36 +124,36 @@ impl Job for Stand {
     }
 }
 
-/// What may not be in the books: each is a count of what is.
+/// Violations: a description, and a query that counts them.
 const WRONG: [(&str, &str); 7] = [
-    ("runs of a lane that began before the one before it had ended, or out of order",
+    ("runs of a lane that began before the previous one had ended, or out of order",
      "select count(*) from (
         select n, began, lag(n) over w as before, max(ended) over (partition by lane order by began, run
             rows between unbounded preceding and 1 preceding) as until
         from %.runs where lane is not null window w as (partition by lane order by began, run)) r
       where n < before or began < until"),
-    ("runs of a key that began before another had ended",
+    ("runs of a partition key that began before another had ended",
      "select count(*) from (
         select began, max(ended) over (partition by key order by began, run
             rows between unbounded preceding and 1 preceding) as until
         from %.runs where key is not null) r
       where began < until"),
     ("instances that are not done", "select count(*) from %.instances where status <> 'done' or result <> (state->'n')"),
-    ("instances that are done and never ran to their end",
+    ("instances that are done without a run that ended",
      "select count(*) from %.instances i where not exists (select from %.runs r where r.instance = i.id and r.ended is not null)"),
-    ("instances that were done twice, or never",
+    ("instances with no commit or two commits of done",
      "select count(*) from (select i.id from %.instances i left join %.commits c on c.id = i.id and c.status = 'done'
         group by i.id having count(c.id) <> 1) odd"),
-    ("commits that are there twice, or skip one",
+    ("commits that have a duplicate step_seq or skip one",
      "select count(*) from (select id from %.commits group by id, step_seq having count(*) > 1 or bool_or(before <> step_seq - 1)) odd"),
-    ("rows that are still in a lane, wait for a turn or have a number",
+    ("rows that are still in a lane, wait for a partition or are not placed",
      "select count(*) from %.instances where in_lane or held_back or arrival is not null"),
 ];
 
-/// How long nothing may happen.
+/// The maximum time without progress.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Wait until so many are done. As long as there is progress there is hope.
+/// Waits until this many instances are done. Panics if there is no progress for too long.
 async fn until_done(place: &Place, wanted: usize) {
     let (mut seen, mut since) = (-1, Instant::now());
     while (seen as usize) < wanted || seen < 0 {
@@ -166,7 +167,7 @@ async fn until_done(place: &Place, wanted: usize) {
             let left = "select id::text, status::text, lane_key, lane_position::text, in_lane::text, partition_key, held_back::text,
                 arrival::text, eligible_at::text, locked_by::text from %.instances where finished_at is null order by id limit 30";
             panic!(
-                "{seen} of {wanted} are done, and no more: {:#?}",
+                "no progress: {seen} of {wanted} instances are done: {:#?}",
                 place.sql(left).await
             );
         }
@@ -174,11 +175,13 @@ async fn until_done(place: &Place, wanted: usize) {
     }
 }
 
-/// By command, the full measure: `DURABLE_LANE_WORKERS=8 DURABLE_LANES=1000 DURABLE_LANE_JOBS=100000 DURABLE_LANE_KILLS=50`.
+/// The full size, on request:
+/// `DURABLE_LANE_WORKERS=8 DURABLE_LANES=1000 DURABLE_LANE_JOBS=100000 DURABLE_LANE_KILLS=50`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lanes_and_keys_keep_their_order_while_their_workers_are_killed() {
-    let number =
-        |name: &str, usual: usize| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
+async fn lanes_and_partitions_keep_their_order_while_workers_are_killed() {
+    let number = |name: &str, default: usize| {
+        std::env::var(name).map_or(default, |text| text.parse().unwrap())
+    };
     let (lanes, jobs) = (
         number("DURABLE_LANES", 100),
         number("DURABLE_LANE_JOBS", 3_000),
@@ -194,22 +197,22 @@ async fn lanes_and_keys_keep_their_order_while_their_workers_are_killed() {
     let cluster = options.temporary().unwrap();
     let place = Place::at(cluster.url()).await;
     place.sql(TABLES).await;
-    // Longer than a living worker is ever silent on a busy machine.
+    // The lease is longer than any pause of a live worker on a busy machine.
     let plan = Plan {
-        books: true,
+        run_log: true,
         slots: 16,
         pause_ms: 1,
         ..place.plan().lease(3_000)
     };
 
-    // One producer, in order; while the first are worked on.
+    // One producer enqueues the jobs in order while the workers already run the first ones.
     let producer = place.client.clone();
     let producing = tokio::spawn(async move {
         let mut n = 0;
         while n < jobs {
             let some = if n % 3 == 0 { 1 } else { 200 }.min(jobs - n);
             producer
-                .enqueue_all((n..n + some).map(|n| Stand::new(n, lanes)))
+                .enqueue_all((n..n + some).map(|n| KeyedJob::new(n, lanes)))
                 .await
                 .unwrap();
             n += some;
@@ -218,7 +221,7 @@ async fn lanes_and_keys_keep_their_order_while_their_workers_are_killed() {
     let mut workers: Vec<Worker> = (0..count).map(|_| plan.start()).collect();
     for kill in 1..=kills {
         until_done(&place, jobs * kill / (kills + 1)).await;
-        let victim = choose(&place, &mut workers, kill).await;
+        let victim = stop_a_victim(&place, &mut workers, kill).await;
         workers.remove(victim).kill();
         workers.push(plan.start());
     }
@@ -230,7 +233,7 @@ async fn lanes_and_keys_keep_their_order_while_their_workers_are_killed() {
             .map(|worker| worker.said(what))
             .sum::<usize>()
     };
-    let repaired = said("had somebody waiting and nobody at their head");
+    let repaired = said("had waiting instances and no instance that could run");
     drop(workers);
 
     let runs = place.count("select count(*) from %.runs").await;
@@ -238,7 +241,7 @@ async fn lanes_and_keys_keep_their_order_while_their_workers_are_killed() {
         .count("select count(*) from %.runs where ended is null")
         .await;
     println!(
-        "{jobs} jobs in {lanes} lanes and keys, {count} processes, {kills} kills: {runs} runs, {cut} of them cut off, {repaired} repairs, {:.1?}",
+        "{jobs} jobs in {lanes} lanes and partitions, {count} processes, {kills} kills: {runs} runs, {cut} of them interrupted, {repaired} repairs, {:.1?}",
         begun.elapsed()
     );
     let mut wrong = Vec::new();
@@ -252,14 +255,14 @@ async fn lanes_and_keys_keep_their_order_while_their_workers_are_killed() {
     assert_eq!(
         place.count("select count(*) from %.instances").await,
         jobs as i64,
-        "something was lost"
+        "an instance was lost"
     );
     assert!(
         runs as usize >= jobs + jobs / 5,
-        "a fifth was to fail twice"
+        "a fifth of the jobs should have failed twice"
     );
     assert_eq!(
         repaired, 0,
-        "a lane or a key lost its head, and only the repair found it"
+        "a lane or partition had no instance that could run until the repair"
     );
 }

@@ -1,17 +1,17 @@
-//! Steps that block every thread of the host's runtime.
+//! Steps that block every thread of the runtime of the host.
 
 use gen_durable::MINUTE;
 
 use super::{
-    machines::{Blocking, Five, Gated, Way},
+    machines::{Blocking, FirstRun, Five, Gated},
     place::Place,
 };
 
 #[tokio::test]
-async fn a_blocked_runtime_loses_no_lease() {
+async fn a_blocked_runtime_does_not_lose_the_lease() {
     let place = Place::new().await;
     let plan = place.plan();
-    // More of them than there are threads, each for five leases.
+    // More blocking steps than threads, each for two and a half leases.
     let blocking = plan.threads * 2;
     let steps = (0..blocking).map(|_| Blocking {
         milliseconds: 5 * plan.lease_ms / 2,
@@ -19,7 +19,7 @@ async fn a_blocked_runtime_loses_no_lease() {
     place.client.enqueue_all(steps).await.unwrap();
     let _blocked = plan.start();
     place.until_done("begin", plan.threads).await;
-    // Somebody who looks for the dead ten times a second.
+    // Start another worker, which reaps expired workers ten times a second.
     let _other = plan.start();
     place.until_all_settled().await;
     let ended = place
@@ -30,17 +30,17 @@ async fn a_blocked_runtime_loses_no_lease() {
 }
 
 #[tokio::test]
-async fn what_was_claimed_ahead_does_not_wait_behind_a_step_that_takes_long() {
+async fn instances_claimed_ahead_do_not_wait_behind_a_long_step() {
     let place = Place::new().await;
     let mut plan = place.plan().lease(60_000);
     plan.slots = 1;
     let _busy = plan.start();
-    // Quick ones first: then a worker claims ahead of its free places.
+    // Run quick steps first: then the worker claims more instances than it has free slots.
     let quick = place.client.enqueue(Five::default()).await.unwrap().id;
     place.client.settled(quick, MINUTE).await.unwrap().unwrap();
     place
         .client
-        .enqueue(Gated::new("gate", Way::Done))
+        .enqueue(Gated::new("gate", FirstRun::Done))
         .await
         .unwrap();
     place.until_done("begin", 6).await;
@@ -48,13 +48,14 @@ async fn what_was_claimed_ahead_does_not_wait_behind_a_step_that_takes_long() {
     let claimed =
         format!("select count(*) from %.instances where id = {behind} and status = 'executing'");
     place.until_count(&claimed, 1).await;
-    // It goes back, and the busy one leaves it where it is: somebody with room could come at any time.
-    let given_back =
+    // The busy worker releases the claim and does not claim the instance again, so that a worker
+    // with a free slot can claim it.
+    let released =
         format!("select count(*) from %.instances where id = {behind} and status = 'runnable'");
-    place.until_count(&given_back, 1).await;
+    place.until_count(&released, 1).await;
     let epoch = format!("select claim_epoch from %.instances where id = {behind}");
-    let epoch_given_back = place.count(&epoch).await;
-    // He comes. The long step still runs.
+    let epoch_after_release = place.count(&epoch).await;
+    // A worker with a free slot starts. The long step still runs.
     let _idle = plan.start();
     assert_eq!(
         place
@@ -65,11 +66,11 @@ async fn what_was_claimed_ahead_does_not_wait_behind_a_step_that_takes_long() {
             .map(|settled| settled.result),
         Some(Ok(5))
     );
-    // A claim and an end count one each.
+    // A claim and a result increment `claim_epoch` by one each.
     assert_eq!(
         place.count(&epoch).await,
-        epoch_given_back + 2,
-        "it was claimed once more, by who had room"
+        epoch_after_release + 2,
+        "the instance was claimed once more, by the worker with a free slot"
     );
     assert_eq!(
         place

@@ -1,62 +1,62 @@
-//! Steps that take their process with them.
+//! Steps that crash their worker process.
 
 use gen_durable::MINUTE;
 
 use super::{
-    machines::{Five, Gated, Killer, Way},
+    machines::{FirstRun, Five, Gated, Killer},
     place::{Place, until},
 };
 
 #[tokio::test]
-async fn a_step_that_kills_its_worker_is_set_aside_after_three_deaths_and_all_others_settle() {
+async fn a_step_that_kills_its_worker_is_stuck_after_three_crashes_and_all_others_settle() {
     let place = Place::new().await;
-    let innocents = 150;
+    let others = 150;
     let killer = place.client.enqueue(Killer).await.unwrap().id;
     place
         .client
-        .enqueue_all((0..innocents).map(|_| Five::default()))
+        .enqueue_all((0..others).map(|_| Five::default()))
         .await
         .unwrap();
     let mut plan = place.plan();
     plan.pause_ms = 20;
     let mut workers: Vec<_> = (0..4).map(|_| plan.start()).collect();
-    let mut deaths = 0;
-    until("every instance has settled or is set aside", async || {
+    let mut crashes = 0;
+    until("every instance is done or stuck", async || {
         for worker in &mut workers {
             if worker.ended().is_some() {
-                deaths += 1;
-                // A supervisor does not ask why.
+                crashes += 1;
+                // Restart the worker, as a supervisor does.
                 *worker = plan.start();
             }
         }
-        assert!(deaths <= 3, "{deaths} deaths");
+        assert!(crashes <= 3, "{crashes} crashes");
         place
             .count("select count(*) from %.instances where status not in ('done', 'stuck')")
             .await
             == 0
     })
     .await;
-    assert_eq!(deaths, 3);
+    assert_eq!(crashes, 3);
     let ended = place
         .sql(
             "select fsm, status, last_error, count(*) from %.instances group by 1, 2, 3 order by 1",
         )
         .await;
-    let died = "its worker died 3 times while it ran".to_owned();
+    let error = "its worker died 3 times while it ran".to_owned();
     assert_eq!(
         ended[0],
         [
             "five".into(),
             "done".into(),
             "null".into(),
-            innocents.to_string()
+            others.to_string()
         ]
     );
     assert_eq!(
         ended[1..],
-        [["killer".into(), "stuck".into(), died, "1".to_owned()]]
+        [["killer".into(), "stuck".into(), error, "1".to_owned()]]
     );
-    // An operator's retry begins the count anew.
+    // A retry by an operator resets the count of crashes.
     let operate = place.client.operate();
     drop(workers);
     operate.retry(killer.raw(), None).await.unwrap();
@@ -67,14 +67,15 @@ async fn a_step_that_kills_its_worker_is_set_aside_after_three_deaths_and_all_ot
 }
 
 #[tokio::test]
-async fn a_row_that_had_not_begun_when_its_worker_was_killed_is_returned_without_blame() {
+async fn a_step_that_had_not_begun_when_its_worker_was_killed_counts_no_crash() {
     let place = Place::new().await;
     place
         .client
-        .enqueue(Gated::new("gate", Way::Done))
+        .enqueue(Gated::new("gate", FirstRun::Done))
         .await
         .unwrap();
-    // A worker has died with it before, so that the beginning of its step is recorded. The record waits for a lock.
+    // A worker has crashed with this instance before, so the engine records when its step begins. A
+    // trigger makes that record wait for a lock.
     place
         .sql("update %.instances set crash_count = 1, attempt = 1")
         .await;
@@ -116,17 +117,17 @@ async fn a_row_that_had_not_begun_when_its_worker_was_killed_is_returned_without
 }
 
 #[tokio::test]
-async fn workers_that_each_die_before_they_are_one_lease_old_take_back_what_a_dead_worker_held() {
+async fn workers_that_each_crash_before_they_are_one_lease_old_still_reap_an_expired_worker() {
     let place = Place::new().await;
     let plan = place.plan().lease(4_000);
     place
         .client
-        .enqueue_all((0..8).map(|_| Gated::new("gate", Way::Done)))
+        .enqueue_all((0..8).map(|_| Gated::new("gate", FirstRun::Done)))
         .await
         .unwrap();
-    let dead = plan.start();
+    let expired = plan.start();
     place.until_done("begin", 8).await;
-    dead.kill();
+    expired.kill();
     let reaped = "select count(*) from %.instances where attempt > 0";
     until("a short-lived worker has reaped", async || {
         let worker = plan.start().runs().await;
@@ -135,7 +136,7 @@ async fn workers_that_each_die_before_they_are_one_lease_old_take_back_what_a_de
             worker.pid(),
             "clock_timestamp() - started_at > interval '1.5 s'"
         );
-        until("it is old enough to die", async || {
+        until("the worker has lived for 1.5 s or has reaped", async || {
             place.count(&age).await == 1 || place.count(reaped).await == 8
         })
         .await;
@@ -152,7 +153,7 @@ async fn an_instance_that_fails_for_good_is_logged_with_its_machine_step_attempt
     place.open("gate", 0);
     let id = place
         .client
-        .enqueue(Gated::new("gate", Way::Stop))
+        .enqueue(Gated::new("gate", FirstRun::Fail))
         .await
         .unwrap()
         .id;
@@ -169,12 +170,12 @@ async fn an_instance_that_fails_for_good_is_logged_with_its_machine_step_attempt
 }
 
 #[tokio::test]
-async fn two_suspects_never_share_a_process() {
+async fn two_suspects_never_run_in_the_same_process() {
     let place = Place::new().await;
-    // Two that were each there when a process died, twice; one of them did it.
+    // Two instances were each claimed during two crashes; only one of them causes the crashes.
     place
         .client
-        .enqueue(Gated::new("gate", Way::Done))
+        .enqueue(Gated::new("gate", FirstRun::Done))
         .await
         .unwrap();
     place.client.enqueue(Killer).await.unwrap();
@@ -183,7 +184,8 @@ async fn two_suspects_never_share_a_process() {
         .await;
     let mut worker = place.plan().start();
     place.until_done("begin", 1).await;
-    // Others go on beside the suspect, so the worker has looked for more; the second suspect has not begun.
+    // Another instance runs beside the suspect, so the worker has picked again, and yet the second
+    // suspect has not begun.
     let other = place.client.enqueue(Five::default()).await.unwrap().id;
     place.client.settled(other, MINUTE).await.unwrap().unwrap();
     assert!(
@@ -191,9 +193,9 @@ async fn two_suspects_never_share_a_process() {
             .done("begin")
             .iter()
             .all(|effect| effect.step != "run"),
-        "two suspects run beside each other"
+        "two suspects run concurrently"
     );
-    // It does when the first has ended, so its death is its own.
+    // The second suspect begins when the first has ended, so its crash counts only for itself.
     place.open("gate", 2);
     place
         .until_count("select count(*) from %.instances where status = 'done'", 2)

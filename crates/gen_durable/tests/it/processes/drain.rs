@@ -1,16 +1,16 @@
-//! Workers that are told to go.
+//! Workers that drain after SIGTERM.
 
 use std::time::{Duration, Instant};
 
 use gen_durable::{HOUR, MINUTE};
 
 use super::{
-    machines::{Five, FiveStep, Gated, Patient, Way},
+    machines::{DrainAware, FirstRun, Five, FiveStep, Gated},
     place::{Place, until},
 };
 
 #[tokio::test]
-async fn a_worker_told_to_go_under_load_leaves_nothing_that_a_lease_must_free() {
+async fn a_worker_that_drains_under_load_leaves_no_claims_to_the_reaper() {
     let place = Place::new().await;
     let instances = 300;
     place
@@ -22,7 +22,7 @@ async fn a_worker_told_to_go_under_load_leaves_nothing_that_a_lease_must_free() 
     (plan.slots, plan.pause_ms) = (16, 20);
     let mut workers = [plan.start(), plan.start()];
     for worker in &mut workers {
-        // In the middle of it: many have begun and many have not.
+        // Terminate the worker when many steps have begun and many have not.
         let begun = place.done("begin").len();
         place.until_done("begin", begun + 200).await;
         worker.terminate();
@@ -34,7 +34,7 @@ async fn a_worker_told_to_go_under_load_leaves_nothing_that_a_lease_must_free() 
     assert_eq!(left, [["runnable", "0", "0"]]);
     assert_eq!(place.count("select count(*) from %.workers").await, 0);
 
-    // The next one finds all of it at once: no lease of a minute has to run out.
+    // The next worker can claim all instances at once: no lease of a minute has to expire first.
     let begun = Instant::now();
     let _next = plan.start();
     place.until_all_settled().await;
@@ -49,16 +49,19 @@ async fn a_worker_told_to_go_under_load_leaves_nothing_that_a_lease_must_free() 
     assert_eq!(
         place.done("begin").len(),
         steps,
-        "a step that was let end ran again"
+        "a step that ended during the drain ran again"
     );
 }
 
 #[tokio::test]
-async fn a_step_longer_than_the_drain_is_given_back_unblamed() {
+async fn a_step_that_outlasts_the_drain_is_released_without_a_counted_attempt() {
     let place = Place::new().await;
     place
         .client
-        .enqueue_all([Gated::new("gate", Way::Done), Gated::new("gate", Way::Done)])
+        .enqueue_all([
+            Gated::new("gate", FirstRun::Done),
+            Gated::new("gate", FirstRun::Done),
+        ])
         .await
         .unwrap();
     let mut plan = place.plan().lease(60_000);
@@ -85,14 +88,19 @@ async fn a_step_longer_than_the_drain_is_given_back_unblamed() {
 }
 
 #[tokio::test]
-async fn a_step_that_asks_is_told_of_the_drain() {
+async fn a_step_can_observe_that_its_engine_drains() {
     let place = Place::new().await;
-    let id = place.client.enqueue(Patient { parts: 0 }).await.unwrap().id;
+    let id = place
+        .client
+        .enqueue(DrainAware { parts: 0 })
+        .await
+        .unwrap()
+        .id;
     let mut worker = place.plan().lease(60_000).start();
     place.until_done("begin", 1).await;
     worker.terminate();
     assert!(worker.ends().await.success());
-    // It kept how far it had come, and nothing was blamed.
+    // The step has committed its progress, and no attempt was counted.
     let left = place
         .sql("select status, attempt, state from %.instances")
         .await;
@@ -112,10 +120,10 @@ async fn a_step_that_asks_is_told_of_the_drain() {
 }
 
 #[tokio::test]
-async fn what_is_claimed_while_a_worker_goes_is_given_back() {
+async fn instances_claimed_while_a_worker_drains_are_released() {
     let place = Place::new().await;
     place.open("gate", 0);
-    // Something lies there for later, so that the sweep has reason to look.
+    // Enqueue a delayed instance, so that the sweep has a reason to poll.
     place
         .client
         .enqueue(Five::default())
@@ -123,21 +131,23 @@ async fn what_is_claimed_while_a_worker_goes_is_given_back() {
         .await
         .unwrap();
     let mut worker = place.plan().lease(60_000).start().runs().await;
-    let shut = place
+    let lock = place
         .hold("lock table %.queues in access exclusive mode")
         .await;
     place
         .client
-        .enqueue_all((0..20).map(|_| Gated::new("gate", Way::Done)))
+        .enqueue_all((0..20).map(|_| Gated::new("gate", FirstRun::Done)))
         .await
         .unwrap();
-    // Both who claim are in the middle of it: the picker, who will find nothing, and the sweep, who will.
+    // The statements of both the picker and the sweep wait for the lock. The picker will claim
+    // nothing, and the sweep will claim instances.
     place.until_claims_wait(2).await;
     worker.terminate();
     worker.says("draining", 1).await;
-    drop(shut);
+    drop(lock);
     assert!(worker.ends().await.success());
-    // What began before the worker heard of it has ended; everything else is where it was.
+    // Steps that began before the worker noticed the signal have ended; all other instances are
+    // runnable.
     let held =
         "select count(*) from %.instances where status not in ('runnable', 'done') or attempt > 0";
     assert_eq!(place.count(held).await, 0);
@@ -145,7 +155,7 @@ async fn what_is_claimed_while_a_worker_goes_is_given_back() {
 }
 
 #[tokio::test]
-async fn a_worker_told_to_go_when_it_has_nothing_to_do_goes_at_once() {
+async fn an_idle_worker_ends_at_once_on_sigterm() {
     let place = Place::new().await;
     let mut worker = place.plan().lease(60_000).start().runs().await;
     worker.terminate();
@@ -156,7 +166,7 @@ async fn a_worker_told_to_go_when_it_has_nothing_to_do_goes_at_once() {
         "{:?}",
         begun.elapsed()
     );
-    until("its row is gone", async || {
+    until("the row of the worker is deleted", async || {
         place.count("select count(*) from %.workers").await == 0
     })
     .await;

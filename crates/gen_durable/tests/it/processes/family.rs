@@ -1,12 +1,13 @@
-//! A parent of many children in many processes, some of which are killed: it joins once, and no end of a child is lost.
+//! A parent with many children in several worker processes, some of which are killed: it joins
+//! once, and no result of a child is lost.
 
 use gen_durable::{Context, Job, Machine, Outcome, StepError, done, spawn};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    machines::World,
+    kill_test::{AUDIT, stop_a_victim},
+    machines::WorkerApp,
     place::{Place, until},
-    torture::{AUDIT, choose},
     worker::Worker,
 };
 
@@ -28,7 +29,7 @@ pub(crate) enum ParentStep {
 
 impl Machine for Parent {
     const NAME: &'static str = "parent";
-    type App = World;
+    type App = WorkerApp;
     type Step = ParentStep;
     type Output = usize;
 
@@ -63,7 +64,7 @@ pub(crate) struct Member {
 
 impl Job for Member {
     const NAME: &'static str = "member";
-    type App = World;
+    type App = WorkerApp;
     type Output = u64;
 
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<u64, StepError> {
@@ -72,9 +73,9 @@ impl Job for Member {
     }
 }
 
-/// By command, the full measure: `DURABLE_CHILDREN=100000`.
+/// The full size, on request: `DURABLE_CHILDREN=100000`.
 #[tokio::test]
-async fn a_parent_of_many_children_joins_once_whatever_dies_meanwhile() {
+async fn a_parent_of_many_children_joins_once_while_workers_are_killed() {
     let children: usize =
         std::env::var("DURABLE_CHILDREN").map_or(2_000, |text| text.parse().unwrap());
     let place = Place::new().await;
@@ -92,7 +93,7 @@ async fn a_parent_of_many_children_joins_once_whatever_dies_meanwhile() {
     let mut workers: Vec<Worker> = (0..PROCESSES).map(|_| plan.start()).collect();
     let settled =
         "select count(*) from %.instances where fsm = 'member' and finished_at is not null";
-    // A part at a time, so that a large family has the time that it needs.
+    // Wait for one part of the children at a time, so that the timeout applies to each part.
     let parts = 20.max(children / 1_000);
     for part in 1..=parts {
         let wanted = (children * part / parts) as i64;
@@ -101,7 +102,7 @@ async fn a_parent_of_many_children_joins_once_whatever_dies_meanwhile() {
         })
         .await;
         if part % (parts / (KILLS + 1)) == 0 && part < parts {
-            let victim = choose(&place, &mut workers, part).await;
+            let victim = stop_a_victim(&place, &mut workers, part).await;
             workers.remove(victim).kill();
             workers.push(plan.start());
         }

@@ -1,26 +1,27 @@
-//! A worker whose own clock says that its lease has run out, while nobody can be asked.
+//! A worker that finds by its local clock that its lease has expired, while Postgres does not
+//! answer.
 
 use gen_durable::{HOUR, MINUTE};
 
 use super::{
-    machines::{Five, Gated, Way},
+    machines::{FirstRun, Five, Gated},
     place::Place,
     server::{Frozen, own_cluster},
 };
 
 #[tokio::test]
-async fn a_keyed_step_ends_with_the_lease_and_the_one_beside_it_goes_on() {
+async fn a_partitioned_step_is_dropped_when_the_lease_expires_and_other_steps_continue() {
     let cluster = own_cluster();
     let place = Place::at(cluster.url()).await;
     let keyed = place
         .client
-        .enqueue(Gated::new("keyed", Way::Done))
+        .enqueue(Gated::new("keyed", FirstRun::Done))
         .await
         .unwrap()
         .id;
     let plain = place
         .client
-        .enqueue(Gated::new("plain", Way::Done))
+        .enqueue(Gated::new("plain", FirstRun::Done))
         .await
         .unwrap()
         .id;
@@ -32,7 +33,7 @@ async fn a_keyed_step_ends_with_the_lease_and_the_one_beside_it_goes_on() {
     let _worker = place.plan().start();
     place.until_done("begin", 2).await;
 
-    // Connections stay open, and nobody answers.
+    // Connections stay open, and the server does not answer.
     let frozen = Frozen::freeze(&cluster);
     place.until_done("dropped", 1).await;
     assert_eq!(
@@ -43,8 +44,8 @@ async fn a_keyed_step_ends_with_the_lease_and_the_one_beside_it_goes_on() {
     place.until_done("end", 1).await;
     frozen.thaw();
 
-    // What ran on is committed under the claim that it had. What was dropped was given back, blamed for nothing, and
-    // has begun again.
+    // The plain step continued, and its result is committed with its first claim. The claim of the
+    // dropped step was released without a counted attempt, and the step has begun again.
     place.until_done("begin", 3).await;
     place.open("keyed", 0);
     place.until_all_settled().await;
@@ -68,18 +69,18 @@ async fn a_keyed_step_ends_with_the_lease_and_the_one_beside_it_goes_on() {
 }
 
 #[tokio::test]
-async fn a_keyed_step_does_not_begin_after_the_lease_has_run_out() {
+async fn a_partitioned_step_does_not_begin_after_the_lease_has_expired() {
     let cluster = own_cluster();
     let place = Place::at(cluster.url()).await;
     let mut plan = place.plan();
     plan.slots = 1;
     let worker = plan.start();
-    // A quick one first: then a worker claims ahead of its free places.
+    // Run a quick step first: then the worker claims more instances than it has free slots.
     let quick = place.client.enqueue(Five::default()).await.unwrap().id;
     place.client.settled(quick, MINUTE).await.unwrap().unwrap();
     let plain = place
         .client
-        .enqueue(Gated::new("plain", Way::Done))
+        .enqueue(Gated::new("plain", FirstRun::Done))
         .await
         .unwrap()
         .id;
@@ -91,7 +92,7 @@ async fn a_keyed_step_does_not_begin_after_the_lease_has_run_out() {
         .await;
     let keyed = place
         .client
-        .enqueue(Gated::new("keyed", Way::Done))
+        .enqueue(Gated::new("keyed", FirstRun::Done))
         .after(HOUR)
         .await
         .unwrap()
@@ -100,7 +101,7 @@ async fn a_keyed_step_does_not_begin_after_the_lease_has_run_out() {
         "update %.instances set partition_key = 'one', eligible_at = statement_timestamp() where id = {keyed}"
     );
     place.sql(&due).await;
-    // Claimed, and it waits for its turn.
+    // The second instance is claimed and waits for a free slot.
     place
         .until_count(
             "select count(*) from %.instances where fsm = 'gated' and status = 'executing'",
@@ -109,11 +110,13 @@ async fn a_keyed_step_does_not_begin_after_the_lease_has_run_out() {
         .await;
 
     let frozen = Frozen::freeze(&cluster);
-    worker.says("the lease ran out by our own clock", 1).await;
-    // Its turn comes while nobody can say whose it is.
+    worker
+        .says("the lease has expired by the local clock", 1)
+        .await;
+    // The slot becomes free while the worker cannot know whether it still holds the claim.
     place.open("plain", 0);
     place.until_done("end", 1).await;
-    worker.says("giving a claim back", 1).await;
+    worker.says("releasing a claim", 1).await;
     let begun = || {
         place
             .done("begin")

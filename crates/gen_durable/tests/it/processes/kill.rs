@@ -1,26 +1,27 @@
-//! Workers that are killed, as by `kill -9` or by the kernel.
+//! Workers that are killed with SIGKILL, as `kill -9` or the kernel does.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::{
-    machines::{Gated, Way},
+    kill_test::KillTest,
+    machines::{FirstRun, Gated},
     place::Place,
-    torture::Torture,
 };
 
 #[tokio::test]
-async fn what_a_dead_worker_held_runs_again_within_a_lease_and_a_reap() {
+async fn claims_of_a_killed_worker_run_again_within_one_lease_and_one_reap_interval() {
     let place = Place::new().await;
     let plan = place.plan();
     place
         .client
-        .enqueue_all((0..8).map(|_| Gated::new("gate", Way::Done)))
+        .enqueue_all((0..8).map(|_| Gated::new("gate", FirstRun::Done)))
         .await
         .unwrap();
-    let dead = plan.start();
+    let killed = plan.start();
     place.until_done("begin", 8).await;
     let living = plan.start();
-    // A worker reaps nobody before it has itself been in contact for a lease.
+    // Wait until the living worker has held its lease for one lease period. A younger reaper also
+    // requires that the workers together were in contact for one lease period.
     let in_contact = format!(
         "select count(*) from %.workers where pid = {} and renewed_at > started_at + interval '{} ms'",
         living.pid(),
@@ -28,11 +29,11 @@ async fn what_a_dead_worker_held_runs_again_within_a_lease_and_a_reap() {
     );
     place.until_count(&in_contact, 1).await;
 
-    let died_ms = SystemTime::now()
+    let killed_ms = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap()
         .as_millis() as u64;
-    dead.kill();
+    killed.kill();
     place.until_done("begin", 16).await;
     let again = place
         .done("begin")
@@ -40,7 +41,7 @@ async fn what_a_dead_worker_held_runs_again_within_a_lease_and_a_reap() {
         .filter(|effect| effect.pid == living.pid())
         .map(|effect| effect.unix_ms)
         .max();
-    let took_ms = again.unwrap() - died_ms;
+    let took_ms = again.unwrap() - killed_ms;
     let slack_ms = 1_000;
     assert!(
         took_ms <= plan.lease_ms + plan.reap_ms + slack_ms,
@@ -55,24 +56,26 @@ async fn what_a_dead_worker_held_runs_again_within_a_lease_and_a_reap() {
     assert_eq!(ended, [["done", "1", "4", "1"]]);
 }
 
-/// By command, the full measure: `DURABLE_KILLS=200 DURABLE_INSTANCES=20000`.
+/// The full size, on request: `DURABLE_KILLS=200 DURABLE_INSTANCES=20000`.
 #[tokio::test]
 async fn instances_survive_the_killing_of_their_workers() {
-    let number =
-        |name: &str, usual: usize| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
+    let number = |name: &str, default: usize| {
+        std::env::var(name).map_or(default, |text| text.parse().unwrap())
+    };
     let place = Place::new().await;
-    // Longer than a living worker is ever silent on a busy machine: a lease lost without a death would count as one.
+    // The lease is longer than any pause of a live worker on a busy machine: an expired lease of a
+    // live worker would count as a crash.
     let mut plan = place.plan().lease(3_000);
     (plan.slots, plan.pause_ms) = (16, 5);
-    let torture = Torture {
+    let kill_test = KillTest {
         instances: number("DURABLE_INSTANCES", 2_000),
         kills: number("DURABLE_KILLS", 20),
         workers: 4,
     };
-    let report = torture.run(&place, &plan).await;
+    let report = kill_test.run(&place, &plan).await;
     println!("{report}");
     assert!(
-        report.executions > report.transitions,
+        report.executions > report.commits,
         "no kill hit a step: {report:?}"
     );
 }

@@ -1,4 +1,4 @@
-//! Machines whose steps are made to be interrupted, and the log of what they did.
+//! Machines for these tests: their steps can be interrupted, and write a log of their effects.
 
 use std::{
     fs::{self, OpenOptions},
@@ -13,22 +13,23 @@ use gen_durable::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What every step is handed.
-pub(crate) struct World {
-    /// Where the log and the gates are.
+/// The app of all machines in a worker process.
+pub(crate) struct WorkerApp {
+    /// The directory of the effects log and the gates.
     pub(crate) dir: PathBuf,
-    /// How long a step of [`Five`] takes.
+    /// The duration of a step of [`Five`].
     pub(crate) pause: Duration,
-    /// How many steps may run at once here.
+    /// The number of steps that may run concurrently in this process.
     pub(crate) slots: usize,
-    /// How many run.
+    /// The number of steps that run.
     pub(crate) running: AtomicUsize,
-    /// Books in the database, for those who write them.
-    pub(crate) books: Option<super::audit::Books>,
+    /// The record of runs in the database, if the plan asks for it.
+    pub(crate) run_log: Option<super::audit::RunLog>,
 }
 
-impl World {
-    /// One line for one thing done. Appended in one write, so that processes do not cut into each other's lines.
+impl WorkerApp {
+    /// Appends one line to the effects log, in one write, so that lines of several processes do not
+    /// mix.
     fn log(&self, what: &str, instance: impl std::fmt::Display, step: &str, attempt: u32) {
         let at = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -46,7 +47,7 @@ impl World {
         file.write_all(line.as_bytes()).unwrap();
     }
 
-    /// Wait until a test opens the gate.
+    /// Waits until a test opens the gate.
     async fn pass(&self, gate: &str) {
         while !self.dir.join(gate).exists() {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -54,7 +55,7 @@ impl World {
     }
 }
 
-/// One line of the log.
+/// One line of the effects log.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Effect {
     /// `begin`, `end` or `dropped`.
@@ -66,7 +67,7 @@ pub(crate) struct Effect {
     pub(crate) unix_ms: u64,
 }
 
-/// All that steps have done so far.
+/// Reads the effects log.
 pub(crate) fn effects(dir: &Path) -> Vec<Effect> {
     let text = fs::read_to_string(log_file(dir)).unwrap_or_default();
     text.lines().map(effect).collect()
@@ -88,18 +89,18 @@ fn log_file(dir: &Path) -> PathBuf {
     dir.join("effects.log")
 }
 
-/// Says in the log that a step was dropped before it came to its end.
-struct Whole<'a> {
-    world: &'a World,
+/// Logs on drop whether a step ended, or was dropped before its end.
+struct EndLogger<'a> {
+    app: &'a WorkerApp,
     instance: String,
     attempt: u32,
     ended: bool,
 }
 
-impl Drop for Whole<'_> {
+impl Drop for EndLogger<'_> {
     fn drop(&mut self) {
-        self.world.running.fetch_sub(1, Ordering::SeqCst);
-        self.world.log(
+        self.app.running.fetch_sub(1, Ordering::SeqCst);
+        self.app.log(
             if self.ended { "end" } else { "dropped" },
             &self.instance,
             "wait",
@@ -108,34 +109,41 @@ impl Drop for Whole<'_> {
     }
 }
 
-/// How a [`Gated`] ends its first run.
+/// The result of the first run of a [`Gated`].
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Way {
+pub(crate) enum FirstRun {
     Next,
     Retry,
     Sleep,
     Done,
-    Stop,
+    Fail,
 }
 
-impl Way {
-    pub(crate) const ALL: [Way; 5] = [Way::Next, Way::Retry, Way::Sleep, Way::Done, Way::Stop];
+impl FirstRun {
+    pub(crate) const ALL: [FirstRun; 5] = [
+        FirstRun::Next,
+        FirstRun::Retry,
+        FirstRun::Sleep,
+        FirstRun::Done,
+        FirstRun::Fail,
+    ];
 }
 
-/// Waits in its step for a gate: run number `attempt` waits for the file `{gate}.{attempt}`. The first run ends as it is
-/// told to, any further one with the number of runs that came to an end.
+/// A machine that waits in its step for a gate: the run with number `attempt` waits for the file
+/// `{gate}.{attempt}`. The first run returns the result `first_run`. Every later run is done, with
+/// the number of runs that ended as its output.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Gated {
     pub(crate) gate: String,
-    pub(crate) way: Way,
+    pub(crate) first_run: FirstRun,
     pub(crate) ended: u32,
 }
 
 impl Gated {
-    pub(crate) fn new(gate: &str, way: Way) -> Gated {
+    pub(crate) fn new(gate: &str, first_run: FirstRun) -> Gated {
         Gated {
             gate: gate.to_owned(),
-            way,
+            first_run,
             ended: 0,
         }
     }
@@ -151,7 +159,7 @@ pub(crate) enum GatedStep {
 
 impl Machine for Gated {
     const NAME: &'static str = "gated";
-    type App = World;
+    type App = WorkerApp;
     type Step = GatedStep;
     type Output = u32;
 
@@ -159,30 +167,30 @@ impl Machine for Gated {
         if at == GatedStep::After {
             return Ok(done(self.ended));
         }
-        let world = cx.app;
-        world.running.fetch_add(1, Ordering::SeqCst);
-        world.log("begin", cx.id, "wait", cx.attempt);
-        let mut whole = Whole {
-            world,
+        let app = cx.app;
+        app.running.fetch_add(1, Ordering::SeqCst);
+        app.log("begin", cx.id, "wait", cx.attempt);
+        let mut logger = EndLogger {
+            app,
             instance: cx.id.to_string(),
             attempt: cx.attempt,
             ended: false,
         };
-        world.pass(&format!("{}.{}", self.gate, cx.attempt)).await;
-        whole.ended = true;
+        app.pass(&format!("{}.{}", self.gate, cx.attempt)).await;
+        logger.ended = true;
         self.ended += 1;
-        Ok(match self.way {
+        Ok(match self.first_run {
             _ if cx.attempt > 0 => done(self.ended),
-            Way::Next => next(GatedStep::After),
-            Way::Retry => retry_after(HOUR),
-            Way::Sleep => sleep(HOUR).then(GatedStep::After),
-            Way::Done => done(self.ended),
-            Way::Stop => stop("the first run said so"),
+            FirstRun::Next => next(GatedStep::After),
+            FirstRun::Retry => retry_after(HOUR),
+            FirstRun::Sleep => sleep(HOUR).then(GatedStep::After),
+            FirstRun::Done => done(self.ended),
+            FirstRun::Fail => stop("the first run said so"),
         })
     }
 }
 
-/// Five steps, each a little work and one more in the count.
+/// A machine with five steps. Each step takes some time and increments the count.
 #[derive(Serialize, Deserialize, Default)]
 pub(crate) struct Five {
     pub(crate) count: u32,
@@ -205,7 +213,7 @@ impl FiveStep {
 
 impl Machine for Five {
     const NAME: &'static str = "five";
-    type App = World;
+    type App = WorkerApp;
     type Step = FiveStep;
     type Output = u32;
 
@@ -228,13 +236,13 @@ impl Machine for Five {
     }
 }
 
-/// Takes its process with it, once the process is busy enough to hurt.
+/// Aborts its process when the other slots are busy, or after half a second.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Killer;
 
 impl Job for Killer {
     const NAME: &'static str = "killer";
-    type App = World;
+    type App = WorkerApp;
     type Output = ();
 
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {
@@ -249,36 +257,36 @@ impl Job for Killer {
     }
 }
 
-/// Works until its engine drains, and says how often.
+/// A step that runs until its engine drains, and counts how often that happened.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Patient {
+pub(crate) struct DrainAware {
     pub(crate) parts: u32,
 }
 
 #[derive(Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum PatientStep {
+pub(crate) enum DrainAwareStep {
     #[default]
     Work,
 }
 
-impl Machine for Patient {
-    const NAME: &'static str = "patient";
-    type App = World;
-    type Step = PatientStep;
+impl Machine for DrainAware {
+    const NAME: &'static str = "drain_aware";
+    type App = WorkerApp;
+    type Step = DrainAwareStep;
     type Output = ();
 
-    async fn step(&mut self, _: PatientStep, cx: &mut Context<'_, Self>) -> Outcome<Self> {
+    async fn step(&mut self, _: DrainAwareStep, cx: &mut Context<'_, Self>) -> Outcome<Self> {
         assert!(!cx.is_draining());
         cx.app.log("begin", cx.id, "work", cx.attempt);
         cx.draining().await;
         assert!(cx.is_draining());
         self.parts += 1;
-        Ok(next(PatientStep::Work))
+        Ok(next(DrainAwareStep::Work))
     }
 }
 
-/// Blocks the thread it runs on, as no step should and some will.
+/// Blocks the thread that it runs on, which a step should not do.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Blocking {
     pub(crate) milliseconds: u64,
@@ -286,7 +294,7 @@ pub(crate) struct Blocking {
 
 impl Job for Blocking {
     const NAME: &'static str = "blocking";
-    type App = World;
+    type App = WorkerApp;
     type Output = ();
 
     async fn run(&self, cx: &mut Context<'_, Self>) -> Result<(), StepError> {

@@ -1,14 +1,15 @@
-//! Faults of whole processes: workers that are killed, stopped, blocked or told to go, and a Postgres that goes away
-//! under them. The workers are real processes (this binary, started again), and the signals are real signals.
+//! Faults of whole processes: workers that are killed, suspended, blocked or terminated, and a
+//! Postgres that becomes unavailable while they run. The workers are real processes (this test
+//! binary, started again), and they get real Unix signals.
 //!
-//! What steps do is written by the steps themselves into a file outside the engine, so that executions can be counted
-//! whatever the engine believes.
+//! The steps themselves write what they do into a file outside the engine, so that the tests count
+//! executions independently of the state of the engine.
 
-// What the tests stand on.
+// Test support.
+mod kill_test;
 mod machines;
 mod place;
 mod server;
-mod torture;
 mod worker;
 
 // The faults.

@@ -1,67 +1,68 @@
-//! A Postgres that goes away for longer than the lease, and comes back. Its workers lived.
+//! Postgres is unavailable for longer than the lease, and then available again. The workers live
+//! through the outage.
 
 use std::time::Duration;
 
 use super::{
-    machines::{Gated, Way},
+    machines::{FirstRun, Gated},
     place::Place,
     server::{Frozen, own_cluster},
     worker::Worker,
 };
 
-/// How long the outages here take: longer than the lease of a second and a half, by the server's clock too.
+/// The length of an outage: longer than the lease of 1.5 s, also by the clock of the server.
 const OUTAGE: Duration = Duration::from_millis(3_500);
-/// How many steps each of the two workers is in the middle of.
+/// The number of steps that each of the two workers runs when the outage begins.
 const EACH: usize = 10;
 
 #[tokio::test]
 async fn after_a_crash_of_postgres_no_step_of_a_living_worker_runs_twice() {
     let mut cluster = own_cluster();
     let place = Place::at(cluster.url()).await;
-    let workers = in_the_middle(&place).await;
+    let workers = workers_in_the_middle_of_steps(&place).await;
     cluster.crash().unwrap();
-    sit_out(&place, &workers).await;
+    wait_out_the_outage(&place, &workers).await;
     cluster.start_again().unwrap();
-    reapers_have_looked(&place, 2).await;
-    nothing_ran_twice(&place).await;
+    wait_until_reapers_may_reap(&place, 2).await;
+    assert_nothing_ran_twice(&place).await;
 }
 
 #[tokio::test]
-async fn after_postgres_stood_still_no_step_of_a_living_worker_runs_twice() {
+async fn after_postgres_was_suspended_no_step_of_a_living_worker_runs_twice() {
     let cluster = own_cluster();
     let place = Place::at(cluster.url()).await;
-    let workers = in_the_middle(&place).await;
+    let workers = workers_in_the_middle_of_steps(&place).await;
     let frozen = Frozen::freeze(&cluster);
-    sit_out(&place, &workers).await;
+    wait_out_the_outage(&place, &workers).await;
     frozen.thaw();
-    reapers_have_looked(&place, 2).await;
-    nothing_ran_twice(&place).await;
+    wait_until_reapers_may_reap(&place, 2).await;
+    assert_nothing_ran_twice(&place).await;
 }
 
 #[tokio::test]
-async fn after_an_outage_only_what_a_worker_that_died_in_it_held_runs_again() {
+async fn after_an_outage_only_claims_of_a_worker_killed_during_it_run_again() {
     let mut cluster = own_cluster();
     let place = Place::at(cluster.url()).await;
-    let [dead, living] = in_the_middle(&place).await;
+    let [killed, living] = workers_in_the_middle_of_steps(&place).await;
     cluster.crash().unwrap();
-    let dead_pid = dead.pid();
-    dead.kill();
+    let killed_pid = killed.pid();
+    killed.kill();
     tokio::time::sleep(OUTAGE).await;
     cluster.start_again().unwrap();
 
-    // The dead one's steps, once each, and nobody else's.
+    // Each step of the killed worker runs once more, and no other step does.
     place.until_done("begin", 3 * EACH).await;
     let begun = place.done("begin");
     let (first, again) = begun.split_at(2 * EACH);
     let mut held: Vec<i64> = first
         .iter()
-        .filter(|effect| effect.pid == dead_pid)
+        .filter(|effect| effect.pid == killed_pid)
         .map(|effect| effect.instance)
         .collect();
-    let mut taken: Vec<i64> = again.iter().map(|effect| effect.instance).collect();
+    let mut reaped: Vec<i64> = again.iter().map(|effect| effect.instance).collect();
     held.sort_unstable();
-    taken.sort_unstable();
-    assert_eq!(taken, held);
+    reaped.sort_unstable();
+    assert_eq!(reaped, held);
     assert!(again.iter().all(|effect| effect.attempt == 1), "{again:?}");
     for (gate, attempt) in [("during", 0), ("during", 1), ("after", 0), ("after", 1)] {
         place.open(gate, attempt);
@@ -79,18 +80,19 @@ async fn after_an_outage_only_what_a_worker_that_died_in_it_held_runs_again() {
     drop(living);
 }
 
-/// Two workers, each in the middle of steps: half of those can end during the outage, half only after it.
-async fn in_the_middle(place: &Place) -> [Worker; 2] {
+/// Starts two workers and waits until each is in the middle of steps. Half of the steps can end
+/// during the outage, the other half only after it.
+async fn workers_in_the_middle_of_steps(place: &Place) -> [Worker; 2] {
     let mut plan = place.plan();
     let mut started = Vec::new();
     for number in 1..=2 {
         let gates = ["during", "after"].into_iter().cycle().take(EACH);
         place
             .client
-            .enqueue_all(gates.map(|gate| Gated::new(gate, Way::Done)))
+            .enqueue_all(gates.map(|gate| Gated::new(gate, FirstRun::Done)))
             .await
             .unwrap();
-        // The first has room for its own, the second could take over everything.
+        // The first worker has slots for its own steps only, the second could run all of them.
         plan.slots = number * EACH;
         started.push(plan.start());
         place.until_done("begin", number * EACH).await;
@@ -98,18 +100,21 @@ async fn in_the_middle(place: &Place) -> [Worker; 2] {
     started.try_into().unwrap_or_else(|_| unreachable!())
 }
 
-/// The outage: its length is what is tried, so it is not cut short.
-async fn sit_out(place: &Place, workers: &[Worker]) {
+/// Waits for the length of the outage, which the tests depend on, and lets some steps end during
+/// it.
+async fn wait_out_the_outage(place: &Place, workers: &[Worker]) {
     tokio::time::sleep(OUTAGE).await;
     for worker in workers {
-        worker.says("the lease ran out by our own clock", 1).await;
+        worker
+            .says("the lease has expired by the local clock", 1)
+            .await;
     }
     place.open("during", 0);
     place.until_done("end", EACH).await;
 }
 
-/// Wait until every worker has been back for longer than a reaper keeps still after an outage.
-async fn reapers_have_looked(place: &Place, workers: i64) {
+/// Waits until every worker has renewed its lease for longer than a reaper pauses after an outage.
+async fn wait_until_reapers_may_reap(place: &Place, workers: i64) {
     let back = &place.sql("select statement_timestamp()").await[0][0];
     let renewed = format!(
         "select count(*) from %.workers where renewed_at > timestamptz '{back}' + interval '2.3 s'"
@@ -117,9 +122,9 @@ async fn reapers_have_looked(place: &Place, workers: i64) {
     place.until_count(&renewed, workers).await;
 }
 
-/// Those that ended during the outage are committed, those that could not yet end are still where they were, and none
-/// was begun a second time, reaped or blamed.
-async fn nothing_ran_twice(place: &Place) {
+/// Asserts that the steps that ended during the outage are committed, that the others still run,
+/// and that no step began a second time, was reaped or counted an attempt.
+async fn assert_nothing_ran_twice(place: &Place) {
     place
         .until_count(
             "select count(*) from %.instances where status = 'done'",

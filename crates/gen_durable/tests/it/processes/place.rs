@@ -1,5 +1,5 @@
-//! Where a test of processes happens: a migrated schema with a live clock, a client, SQL to look, and a directory for
-//! gates and effects.
+//! The environment of a test with worker processes: a migrated schema that uses the real clock, a
+//! client, a connection for queries, and a directory for gates and the effects log.
 
 use std::{
     fs,
@@ -15,35 +15,36 @@ use super::{
     worker::Plan,
 };
 
-/// Longer than anything here takes on a busy machine: a wait that reaches it has failed.
+/// Longer than any wait in these tests on a busy machine: a wait that reaches it fails the test.
 const PATIENCE: Duration = Duration::from_secs(60);
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-static PLACES: AtomicU32 = AtomicU32::new(0);
+static ENVIRONMENTS: AtomicU32 = AtomicU32::new(0);
 
+/// The environment of a test with worker processes.
 pub(crate) struct Place {
     pub(crate) url: String,
     pub(crate) schema: String,
     pub(crate) client: Client,
-    /// Gates are opened here, and steps write what they did.
+    /// The directory for the files that open gates and for the effects log of the steps.
     pub(crate) dir: PathBuf,
-    /// The connection that the test looks through.
-    looking: tokio::sync::Mutex<Option<tokio_postgres::Client>>,
+    /// The connection for queries of the test.
+    connection: tokio::sync::Mutex<Option<tokio_postgres::Client>>,
 }
 
 impl Place {
-    /// In the cluster that all tests share.
+    /// Creates an environment in the cluster that all tests share.
     pub(crate) async fn new() -> Place {
         let url = gen_durable_postgres::database_url().unwrap();
         Place::at(url).await
     }
 
-    /// In a cluster of the test's own.
+    /// Creates an environment in the cluster at `url`.
     pub(crate) async fn at(url: String) -> Place {
         let name = format!(
             "procs_{}_{}",
             std::process::id(),
-            PLACES.fetch_add(1, Ordering::Relaxed)
+            ENVIRONMENTS.fetch_add(1, Ordering::Relaxed)
         );
         let dir = std::env::temp_dir().join(&name);
         fs::create_dir(&dir).unwrap();
@@ -54,11 +55,12 @@ impl Place {
             schema: name,
             client: Client::new(pool),
             dir,
-            looking: tokio::sync::Mutex::default(),
+            connection: tokio::sync::Mutex::default(),
         }
     }
 
-    /// A worker here. Its lease is short for a quick test, and longer than a living worker is silent on a busy machine.
+    /// Returns the default plan of a worker. The lease is short, for quick tests, but longer than a
+    /// live worker pauses on a busy machine.
     pub(crate) fn plan(&self) -> Plan {
         Plan {
             url: self.url.clone(),
@@ -71,22 +73,22 @@ impl Place {
             slots: 8,
             threads: 2,
             pause_ms: 0,
-            books: false,
+            run_log: false,
         }
     }
 
-    /// Statements of the test's own, on a connection of their own; `%` stands for the schema. Answers the rows, their
-    /// columns as text.
+    /// Runs SQL on the connection of the test; `%` stands for the schema. Returns the rows with
+    /// their columns as text.
     pub(crate) async fn sql(&self, text: &str) -> Vec<Vec<String>> {
         let text = text.replace('%', &self.schema);
-        let mut kept = self.looking.lock().await;
+        let mut kept = self.connection.lock().await;
         let client = match kept.take().filter(|client| !client.is_closed()) {
             Some(client) => client,
             None => connect(&self.url).await.unwrap(),
         };
         let (client, answer) = match client.simple_query(&text).await {
             Ok(answer) => (client, answer),
-            // The server went away and came back since we last looked.
+            // The server was restarted since the last query.
             Err(_) if client.is_closed() => {
                 let client = connect(&self.url).await.unwrap();
                 let answer = client.simple_query(&text).await.unwrap();
@@ -108,7 +110,8 @@ impl Place {
         rows
     }
 
-    /// A transaction of the test's own that has done this and stays open until what is answered is dropped.
+    /// Begins a transaction, runs SQL in it, and keeps it open until the returned client is
+    /// dropped.
     pub(crate) async fn hold(&self, text: &str) -> tokio_postgres::Client {
         let client = connect(&self.url).await.unwrap();
         client
@@ -118,8 +121,8 @@ impl Place {
         client
     }
 
-    /// Wait until so many claims are under way and wait for a lock. Then make what is enqueued due for the
-    /// last of them: a statement sees as due what was due when it began.
+    /// Waits until this many picks wait for a lock. Then makes the enqueued instances due for the
+    /// last of them: a pick claims only instances that were due when its statement began.
     pub(crate) async fn until_claims_wait(&self, wanted: i64) {
         let waiting = "from pg_stat_activity where wait_event_type = 'Lock' and position('%.pick' in query) > 0";
         self.until_count(&format!("select count(*) {waiting}"), wanted)
@@ -130,12 +133,12 @@ impl Place {
         .await;
     }
 
-    /// One number.
+    /// Runs a query that returns one number.
     pub(crate) async fn count(&self, text: &str) -> i64 {
         self.sql(text).await[0][0].parse().unwrap()
     }
 
-    /// The whole row of every instance, by id.
+    /// Returns all columns of every instance as JSON, ordered by id.
     pub(crate) async fn rows(&self) -> Vec<String> {
         let rows = self
             .sql("select to_jsonb(i)::text from %.instances i order by id")
@@ -145,7 +148,7 @@ impl Place {
             .collect()
     }
 
-    /// Wait until a count is what it should be.
+    /// Waits until a query returns this number.
     pub(crate) async fn until_count(&self, text: &str, wanted: i64) {
         until(&format!("{wanted} = {text}"), async || {
             self.count(text).await == wanted
@@ -153,6 +156,7 @@ impl Place {
         .await;
     }
 
+    /// Waits until every instance has settled.
     pub(crate) async fn until_all_settled(&self) {
         self.until_count(
             "select count(*) from %.instances where finished_at is null",
@@ -165,7 +169,7 @@ impl Place {
         effects(&self.dir)
     }
 
-    /// What was done, of one kind.
+    /// Returns the effects of one kind: `begin`, `end` or `dropped`.
     pub(crate) fn done(&self, what: &str) -> Vec<Effect> {
         self.effects()
             .into_iter()
@@ -173,7 +177,7 @@ impl Place {
             .collect()
     }
 
-    /// Wait until so many have begun, ended or been dropped.
+    /// Waits until there are this many effects of one kind.
     pub(crate) async fn until_done(&self, what: &str, times: usize) {
         until(&format!("{times} × {what}"), async || {
             self.done(what).len() >= times
@@ -181,7 +185,7 @@ impl Place {
         .await;
     }
 
-    /// Let those pass who wait for this gate with this attempt.
+    /// Opens a gate for the steps that wait for it with this attempt.
     pub(crate) fn open(&self, gate: &str, attempt: u32) {
         fs::write(self.dir.join(format!("{gate}.{attempt}")), "").unwrap();
     }
@@ -191,7 +195,8 @@ impl Drop for Place {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.dir);
         let (url, schema) = (self.url.clone(), self.schema.clone());
-        // Best effort: a private cluster goes away as a whole, another's is left as it was found.
+        // Best effort: a private cluster is deleted as a whole; in a shared one only the schema is
+        // dropped.
         let cleaner = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
@@ -210,12 +215,12 @@ impl Drop for Place {
     }
 }
 
-/// Look until it is so; fail by name when it does not become so.
+/// Polls until a condition holds. Panics with its description if it does not hold in time.
 pub(crate) async fn until(what: &str, mut is: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is().await {
-        assert!(Instant::now() < deadline, "waited in vain until {what}");
-        tokio::time::sleep(LOOK_EVERY).await;
+        assert!(Instant::now() < deadline, "timed out waiting until {what}");
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 

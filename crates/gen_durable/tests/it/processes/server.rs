@@ -1,4 +1,4 @@
-//! A Postgres of a test's own, to be taken away and brought back.
+//! A private Postgres that a test can suspend, crash and restart.
 
 use std::{fs, sync::LazyLock};
 
@@ -6,9 +6,10 @@ use gen_durable_postgres::{Cluster, Options};
 
 use super::worker::signal;
 
-/// A cluster of the test's own. What it holds need not survive a power cut, so it does not wait for the disk.
+/// Creates a private cluster. Its data need not survive a power failure, so it does not wait for
+/// the disk.
 pub(crate) fn own_cluster() -> Cluster {
-    // One at a time: the making of a cluster is work enough for the machine.
+    // Create one cluster at a time: initdb uses much CPU.
     static MAKING: LazyLock<std::sync::Mutex<()>> = LazyLock::new(Default::default);
     let _one_at_a_time = MAKING
         .lock()
@@ -20,7 +21,8 @@ pub(crate) fn own_cluster() -> Cluster {
         .unwrap()
 }
 
-/// Every process of a server, stopped where it stood: connections stay open and nobody answers. Dropped: they go on.
+/// Suspends every process of a server with SIGSTOP: connections stay open, and the server does not
+/// answer. Dropping it resumes the processes.
 pub(crate) struct Frozen(Vec<u32>);
 
 impl Frozen {
@@ -28,9 +30,10 @@ impl Frozen {
         let postmaster = cluster.pid();
         assert!(
             signal("STOP", &[postmaster]),
-            "the server could not be stopped"
+            "could not send SIGSTOP to the server"
         );
-        // The parent stands still, so no further child appears; one may end by itself meanwhile.
+        // The postmaster is suspended, so it forks no further child. A child may still end
+        // meanwhile.
         let mut frozen = Frozen(children(postmaster));
         signal("STOP", &frozen.0);
         frozen.0.push(postmaster);
@@ -59,12 +62,13 @@ fn children(parent: u32) -> Vec<u32> {
         let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
             continue;
         };
-        // The name may hold anything; what follows its last parenthesis does not.
-        let of = stat
+        // The process name may contain any character, so parse the fields after the last
+        // parenthesis.
+        let parent_pid = stat
             .rsplit(')')
             .next()
             .and_then(|rest| rest.split_whitespace().nth(1)?.parse::<u32>().ok());
-        if of == Some(parent) {
+        if parent_pid == Some(parent) {
             children.push(pid);
         }
     }

@@ -1,6 +1,7 @@
-//! Workers whose clocks are wrong: an hour ahead and ten percent fast, an hour behind and ten percent slow. They are real
-//! processes, and the whole process sees the wrong time. Over a simulated year every timer fires at the first moment at which the
-//! database's clock has reached it and somebody is there: never before, never later, never twice.
+//! Workers with wrong clocks: one is an hour ahead and ten percent fast, the other an hour behind
+//! and ten percent slow. They are real processes, and the whole process sees the wrong time. Over a
+//! simulated year every timer fires at the first moment at which the clock of the database has
+//! reached its due time and a worker is running: never earlier, never later, never twice.
 
 use std::{
     collections::BTreeSet,
@@ -17,18 +18,18 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     place::Place,
-    worker::{Worker, as_a_worker},
+    worker::{Worker, init_worker_process},
 };
 
-/// Set in the environment of a worker with a wrong clock: where it works.
+/// The environment variable with the URL and the schema for a worker with a wrong clock.
 const PLAN: &str = "DURABLE_TEST_SKEWED";
-/// Seconds off, percent fast.
+/// The clocks: the offset in seconds, and by how many percent they are fast.
 const CLOCKS: [(i64, i64); 2] = [(3_600, 10), (-3_600, -10)];
 const SLEEPS: usize = 11;
 const EVERY_FIVE_DAYS: &str = "R/P5D";
 const WEEKLY: &str = "R/P7D";
 
-/// A wait with something beside it, which gives up after so many days.
+/// A wait with a repeating timer and a deadline after some days.
 #[derive(Serialize, Deserialize)]
 struct Wait {
     cycle: String,
@@ -69,7 +70,7 @@ impl Machine for Wait {
     }
 }
 
-/// Months on the calendar of a zone, one after the other, and when it woke.
+/// Sleeps one calendar month after the other in a time zone, and records when it woke.
 #[derive(Serialize, Deserialize, Default)]
 struct Sleeper {
     woke: Vec<Timestamp>,
@@ -109,15 +110,16 @@ impl Job for Tick {
     }
 }
 
-/// What runs in a worker with a wrong clock. Without a plan, as in every ordinary test run, there is nothing to do.
+/// The main function of a worker with a wrong clock. Without a plan, as in every ordinary test run,
+/// it does nothing.
 #[test]
 fn worker_process() {
     let Ok(plan) = std::env::var(PLAN) else {
         return;
     };
     let (url, schema): (String, String) = serde_json::from_str(&plan).unwrap();
-    as_a_worker();
-    println!("by my clock it is {}\n", Timestamp::now().as_second());
+    init_worker_process();
+    println!("local clock: {}\n", Timestamp::now().as_second());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -152,7 +154,8 @@ fn worker_process() {
     });
 }
 
-/// The wrong clock, as a library that is loaded before all others. What links Rust links this.
+/// Compiles the wrong clock as a library for `LD_PRELOAD`, with the C compiler that Rust needs for
+/// linking.
 fn wrong_clock(dir: &Path) -> PathBuf {
     let (source, library) = (dir.join("skewed_clock.c"), dir.join("skewed_clock.so"));
     std::fs::write(&source, include_str!("skewed_clock.c")).unwrap();
@@ -162,22 +165,22 @@ fn wrong_clock(dir: &Path) -> PathBuf {
         .arg(&library)
         .arg(&source)
         .status();
-    assert!(made.unwrap().success(), "the wrong clock does not compile");
+    assert!(made.unwrap().success(), "could not compile skewed_clock.c");
     library
 }
 
-/// The year, and who is there.
+/// The simulated year and its workers.
 struct Year {
-    /// Gone before the place is.
+    /// The running workers. They are dropped before the schema.
     workers: Vec<Worker>,
     place: Place,
     library: PathBuf,
-    /// Every moment at which the clock stood still until all that was due had happened.
+    /// The times at which the clock stopped until everything that was due had happened.
     stops: BTreeSet<Timestamp>,
 }
 
 impl Year {
-    /// The clock stands still, and is moved by hand.
+    /// Creates a schema in which the clock of the database moves only when the test sets it.
     async fn begin() -> Year {
         let place = Place::new().await;
         place
@@ -214,7 +217,7 @@ impl Year {
             .await;
     }
 
-    /// One worker of each kind of wrong clock; it is seen to be wrong.
+    /// Starts one worker for each wrong clock, and asserts that its clock is wrong.
     async fn start_workers(&mut self) {
         let plan = serde_json::to_string(&(&self.place.url, &self.place.schema)).unwrap();
         for (skew, drift) in CLOCKS {
@@ -228,17 +231,17 @@ impl Year {
                 ],
             );
             let worker = worker.runs().await;
-            let said = worker.told("by my clock it is ").unwrap();
+            let said = worker.logged_after("local clock: ").unwrap();
             let off = said.parse::<i64>().unwrap() - Timestamp::now().as_second();
             assert!(
                 (off - skew).abs() < 120,
-                "its clock is off by {off} s and not by {skew}"
+                "the clock of the worker is off by {off} s, expected {skew} s"
             );
             self.workers.push(worker);
         }
     }
 
-    /// All that is due has happened.
+    /// Waits until everything that is due has happened, and records the time as a stop.
     async fn rest(&mut self) {
         self.place
             .until_count(
@@ -251,7 +254,7 @@ impl Year {
         self.stops.insert(self.now().await);
     }
 
-    /// Go on to then, and stop at every due time on the way.
+    /// Advances the clock to `then`, and stops at every due time before it.
     async fn go_to(&mut self, then: Timestamp) {
         loop {
             let next = format!(
@@ -268,13 +271,13 @@ impl Year {
         }
     }
 
-    /// The first moment from then on at which somebody was there.
+    /// Returns the first stop at or after a due time: the first moment at which a worker could act.
     fn first_stop(&self, due: Timestamp) -> Option<Timestamp> {
         self.stops.range(due..).next().copied()
     }
 }
 
-/// A wait, as the test knows it.
+/// A wait, as the test expects it.
 struct Known {
     id: Id<Wait>,
     begun: Timestamp,
@@ -284,8 +287,7 @@ struct Known {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn over_a_simulated_year_workers_whose_clocks_are_an_hour_off_fire_nothing_early_late_or_twice()
- {
+async fn over_a_simulated_year_workers_with_clocks_an_hour_off_fire_no_timer_early_late_or_twice() {
     let mut year = Year::begin().await;
     year.start_workers().await;
     let client: Client = year.place.client.clone();
@@ -294,16 +296,16 @@ async fn over_a_simulated_year_workers_whose_clocks_are_an_hour_off_fire_nothing
     let sleeper = client.enqueue(Sleeper::default()).await.unwrap().id;
     year.rest().await;
     let mut waits: Vec<Known> = Vec::new();
-    for turn in 0_u32.. {
+    for round in 0_u32.. {
         let now = year.now().await;
         if now >= end {
             break;
         }
-        match turn % 4 {
-            // Waits of different lengths, with something beside them.
+        match round % 4 {
+            // Begin waits of different lengths, each with a repeating timer.
             0 => {
-                let period = (9 + turn % 23) * DAY + turn % 7 * HOUR;
-                let days = 40 + turn;
+                let period = (9 + round % 23) * DAY + round % 7 * HOUR;
+                let days = 40 + round;
                 let cycle = format!("R/PT{}S", period.as_secs());
                 let id = client.enqueue(Wait { cycle, days }).await.unwrap().id;
                 year.rest().await;
@@ -315,14 +317,15 @@ async fn over_a_simulated_year_workers_whose_clocks_are_an_hour_off_fire_nothing
                     over: None,
                 });
             }
-            // One that is open is over, in the middle of a day on which nothing else happens or in the very moment of another.
+            // End the newest open wait by a signal or a cancel, sometimes at the same moment as
+            // another event.
             1 => {
                 if let Some(known) = waits
                     .iter_mut()
                     .rev()
                     .find(|known| known.over.is_none() && known.until > now)
                 {
-                    match turn % 8 {
+                    match round % 8 {
                         1 => drop(client.signal(known.id, Over).await.unwrap()),
                         _ => drop(client.cancel(known.id, "enough").await.unwrap()),
                     }
@@ -330,21 +333,21 @@ async fn over_a_simulated_year_workers_whose_clocks_are_an_hour_off_fire_nothing
                     year.rest().await;
                 }
             }
-            // All workers die, and nobody is there for days.
+            // Kill all workers, and run none for some days.
             2 => {
                 year.workers.drain(..).for_each(Worker::kill);
-                year.set(now + (3 + turn % 11) * DAY + HOUR / 2).await;
+                year.set(now + (3 + round % 11) * DAY + HOUR / 2).await;
                 year.start_workers().await;
                 year.rest().await;
             }
             _ => {}
         }
         let now = year.now().await;
-        year.go_to(now + (4 + turn % 9) * DAY).await;
+        year.go_to(now + (4 + round % 9) * DAY).await;
     }
     let end = year.now().await;
 
-    // Beside waits: at begun + k periods, until it was over.
+    // Repeating timers of waits fired at begun + k periods, until the wait ended.
     for known in &waits {
         let until = known.over.unwrap_or(known.until).min(end);
         let mut expected = Vec::new();
@@ -355,16 +358,17 @@ async fn over_a_simulated_year_workers_whose_clocks_are_an_hour_off_fire_nothing
         }
         let text = format!("where instance_id = {} and state = 'fired'", known.id.raw());
         let fired = fired(&year, &text).await;
-        // At the date itself, after an outage, the deadline may come first: what was due before it and not yet fired is over.
+        // After an outage the deadline may fire first. Occurrences that were due before it and had
+        // not fired by then are cancelled.
         let count = fired.len();
         let missing = expected.get(count..).unwrap_or_default();
-        let ended_by_the_date = known.over.is_none()
+        let ended_by_the_deadline = known.over.is_none()
             && missing
                 .iter()
                 .all(|due| year.first_stop(*due) == year.first_stop(known.until));
         assert!(
-            missing.is_empty() || ended_by_the_date,
-            "the wait {} lost {missing:?}",
+            missing.is_empty() || ended_by_the_deadline,
+            "occurrences of the wait {} did not fire: {missing:?}",
             known.id
         );
         assert_eq!(
@@ -381,12 +385,12 @@ async fn over_a_simulated_year_workers_whose_clocks_are_an_hour_off_fire_nothing
             assert_eq!(
                 Some(year.time(&text).await),
                 year.first_stop(known.until),
-                "its date, {}",
+                "the deadline {}",
                 known.until
             );
         }
     }
-    // Schedules: the anchor is where the year began.
+    // Schedules: the anchor is the beginning of the year.
     let each = |days: u32| {
         (1..)
             .map(move |n| first + n * days * DAY)
@@ -401,12 +405,15 @@ async fn over_a_simulated_year_workers_whose_clocks_are_an_hour_off_fire_nothing
         .into_iter()
         .filter(|due| year.stops.contains(due))
         .collect();
-    assert!(there.len() < each(7).len(), "an outage fell on one of them");
+    assert!(
+        there.len() < each(7).len(),
+        "no outage fell on an occurrence of the schedule"
+    );
     assert_eq!(
         fired(&year, "where schedule = 'skip' and state = 'fired'").await,
         there
     );
-    // Whatever fired, fired when the database's clock had just reached it.
+    // Every timer fired at the first stop at or after its due time.
     let times = year
         .place
         .sql("select due_at at time zone 'UTC', ended_at at time zone 'UTC' from %.timers where state = 'fired'")
@@ -422,7 +429,7 @@ async fn over_a_simulated_year_workers_whose_clocks_are_an_hour_off_fire_nothing
     }
     let twice = "select count(*) from (select from %.timers where state = 'fired' group by started_id having count(*) > 1) x";
     assert_eq!(year.place.count(twice).await, 0);
-    // A month after it last woke, on the calendar of its zone.
+    // The sleeper woke one month after it last woke, on the calendar of its time zone.
     let text = format!(
         "select state->>'woke' from %.instances where id = {}",
         sleeper.raw()
@@ -444,7 +451,7 @@ async fn over_a_simulated_year_workers_whose_clocks_are_an_hour_off_fire_nothing
     }
 }
 
-/// Due times of timers, in order.
+/// Returns the due times of the selected timers, in order.
 async fn fired(year: &Year, which: &str) -> Vec<Timestamp> {
     let text = format!(
         r#"select to_char(due_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') from %.timers {which} order by due_at"#

@@ -1,5 +1,5 @@
-/* Preloaded into a worker process by a test: its clock is wrong. SKEW_SECONDS is how far its date is off, DRIFT_PERCENT how much
-   faster time passes for it. */
+/* A test preloads this library into a worker process to make its clock wrong. SKEW_SECONDS is the
+   offset of its date, DRIFT_PERCENT is by how many percent time passes faster in the process. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <sys/syscall.h>
@@ -21,12 +21,12 @@ __attribute__((constructor)) static void begin(void) {
 }
 
 int clock_gettime(clockid_t clock, struct timespec *at) {
-    int answer = (int)syscall(SYS_clock_gettime, clock, at);
-    if (answer != 0)
-        return answer;
+    int result = (int)syscall(SYS_clock_gettime, clock, at);
+    if (result != 0)
+        return result;
     if (clock == CLOCK_REALTIME)
         at->tv_sec += skew_seconds;
-    /* What passed before this process began is left as it was: waits of the kernel go by its own clock. */
+    /* Only the time since the start of the process drifts. Waits in the kernel use its own clock. */
     if (clock == CLOCK_MONOTONIC && begun != 0) {
         long long passed = nanoseconds(at) - begun;
         long long now = begun + passed + passed / 100 * drift_percent;

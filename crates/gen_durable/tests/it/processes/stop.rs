@@ -1,4 +1,5 @@
-//! Workers that are stopped past their lease and wake again, while others have taken what they held.
+//! Workers that are suspended past their lease and resumed after other workers have reaped their
+//! claims.
 
 use std::{sync::atomic::AtomicUsize, time::Duration};
 
@@ -6,22 +7,22 @@ use gen_durable::{Engine, Error, HOUR, MINUTE, Pool, SECOND, Settings};
 use tokio::{sync::oneshot, task::JoinHandle};
 
 use super::{
-    machines::{Five, Gated, Way, World},
+    machines::{FirstRun, Five, Gated, WorkerApp},
     place::{Place, until},
 };
 
 #[tokio::test]
-async fn an_outcome_that_comes_while_another_owner_is_in_the_step_changes_nothing() {
+async fn a_stale_result_while_another_worker_runs_the_step_changes_nothing() {
     let place = Place::new().await;
     place
         .client
-        .enqueue_all(Way::ALL.map(|way| Gated::new("gate", way)))
+        .enqueue_all(FirstRun::ALL.map(|first_run| Gated::new("gate", first_run)))
         .await
         .unwrap();
     let mut late = place.plan().start();
     place.until_done("begin", 5).await;
     late.stop();
-    // The other one thinks it dead, takes all five, and stands in the middle of each.
+    // The other worker reaps the expired worker, claims all five instances and runs their steps.
     let _other = place.plan().start();
     place.until_done("begin", 10).await;
     let held = place.rows().await;
@@ -30,18 +31,19 @@ async fn an_outcome_that_comes_while_another_owner_is_in_the_step_changes_nothin
     late.resume();
     let mut now = Vec::new();
     until(
-        "all five outcomes came too late, or a row has changed",
+        "all five results were stale, or a row has changed",
         async || {
             now = place.rows().await;
-            now != held || late.said("an outcome came too late") == 5
+            now != held || late.said("a step result was dropped") == 5
         },
     )
     .await;
-    assert_eq!(now, held, "one for each of {:?}", Way::ALL);
+    assert_eq!(now, held, "one for each of {:?}", FirstRun::ALL);
 
     place.open("gate", 1);
     place.until_all_settled().await;
-    // Claimed, taken back, claimed, done; one commit, by the second owner, of a state that the first never touched.
+    // `claim_epoch` 4: claimed, reaped, claimed, done. There is one commit, by the second worker,
+    // and the first worker has not changed the state.
     let ended = place
         .sql("select status, result, attempt, claim_epoch, step_seq from %.instances")
         .await;
@@ -49,11 +51,11 @@ async fn an_outcome_that_comes_while_another_owner_is_in_the_step_changes_nothin
 }
 
 #[tokio::test]
-async fn an_outcome_that_comes_after_another_owner_has_finished_changes_nothing() {
+async fn a_stale_result_after_another_worker_settled_the_instance_changes_nothing() {
     let place = Place::new().await;
     place
         .client
-        .enqueue_all(Way::ALL.map(|way| Gated::new("gate", way)))
+        .enqueue_all(FirstRun::ALL.map(|first_run| Gated::new("gate", first_run)))
         .await
         .unwrap();
     let mut late = place.plan().start();
@@ -66,16 +68,16 @@ async fn an_outcome_that_comes_after_another_owner_has_finished_changes_nothing(
 
     place.open("gate", 0);
     late.resume();
-    late.says("an outcome came too late", 5).await;
+    late.says("a step result was dropped", 5).await;
     assert_eq!(place.rows().await, settled);
 }
 
 #[tokio::test]
-async fn a_worker_that_claims_its_own_lost_row_again_commits_it_once() {
+async fn a_worker_that_claims_its_own_reaped_instance_again_commits_it_once() {
     let place = Place::new().await;
     let first = place
         .client
-        .enqueue(Gated::new("gate", Way::Stop))
+        .enqueue(Gated::new("gate", FirstRun::Fail))
         .await
         .unwrap()
         .id;
@@ -84,37 +86,39 @@ async fn a_worker_that_claims_its_own_lost_row_again_commits_it_once() {
         heartbeat: MINUTE,
         ..Settings::default()
     };
-    let (owner, stop_owner) = run(&place, patient, |client, world| {
-        Engine::builder(client, world).register::<Gated>()
+    let (owner, stop_owner) = run(&place, patient, |client, app| {
+        Engine::builder(client, app).register::<Gated>()
     })
     .await;
     place.until_done("begin", 1).await;
-    // Somebody else, who cannot run the row, thinks the owner dead. The owner does not notice: its own clock is good.
+    // Another engine, which does not know the machine, reaps the owner. The owner does not notice,
+    // because by its own clock its lease is valid.
     let hasty = Settings {
         lease: 2 * SECOND,
         heartbeat: SECOND / 5,
         reap_every: SECOND / 20,
         ..Settings::default()
     };
-    let (reaper, stop_reaper) = run(&place, hasty, |client, world| {
-        Engine::builder(client, world).register::<Five>()
+    let (reaper, stop_reaper) = run(&place, hasty, |client, app| {
+        Engine::builder(client, app).register::<Five>()
     })
     .await;
     place
         .sql("update %.workers set lease_expires_at = statement_timestamp() - interval '1 s' where 'gated/1' = any (machines)")
         .await;
     place.until_done("begin", 2).await;
-    // It has done its part; it would take the owner for dead once more.
+    // Stop the reaper now: it would reap the owner again.
     stop_reaper.send(()).unwrap();
     reaper.await.unwrap().unwrap();
     let held = place.rows().await;
 
-    // The first task ends while the second is in the step. What commits after it shows that its turn has passed.
+    // The first task ends while the second runs the step. An instance that commits later shows that
+    // the result of the first task has been processed.
     place.open("gate", 0);
     place.until_done("end", 1).await;
     let after = place
         .client
-        .enqueue(Gated::new("gate", Way::Done))
+        .enqueue(Gated::new("gate", FirstRun::Done))
         .await
         .unwrap()
         .id;
@@ -130,11 +134,11 @@ async fn a_worker_that_claims_its_own_lost_row_again_commits_it_once() {
     );
     assert_eq!(place.rows().await[0], held[0]);
 
-    // The owner still knows what it holds: it does not go before the second task has ended.
+    // The owner still knows its claim: its engine does not end before the second task has ended.
     stop_owner.send(()).unwrap();
     let mut owner = owner;
     let gone = tokio::time::timeout(Duration::from_millis(300), &mut owner).await;
-    assert!(gone.is_err(), "the engine forgot a step that still ran");
+    assert!(gone.is_err(), "the engine ended while a step still ran");
     place.open("gate", 1);
     owner.await.unwrap().unwrap();
     assert_eq!(
@@ -153,21 +157,21 @@ async fn a_worker_that_claims_its_own_lost_row_again_commits_it_once() {
     assert_eq!(ended, [["done", "1", "4", "1"]]);
 }
 
-/// An engine in this process.
+/// Runs an engine in this process until the returned sender is used.
 async fn run(
     place: &Place,
     settings: Settings,
-    build: impl FnOnce(Pool, World) -> gen_durable::EngineBuilder<World>,
+    build: impl FnOnce(Pool, WorkerApp) -> gen_durable::EngineBuilder<WorkerApp>,
 ) -> (JoinHandle<Result<(), Error>>, oneshot::Sender<()>) {
-    let world = World {
-        books: None,
+    let app = WorkerApp {
+        run_log: None,
         dir: place.dir.clone(),
         pause: Duration::ZERO,
         slots: 8,
         running: AtomicUsize::new(0),
     };
     let pool = Pool::connect_to(&place.url, &place.schema).await.unwrap();
-    let engine = build(pool, world).settings(settings).build().unwrap();
+    let engine = build(pool, app).settings(settings).build().unwrap();
     let health = engine.health();
     let (stop, stopped) = oneshot::channel();
     let running = tokio::spawn(engine.run(async { drop(stopped.await) }));

@@ -1,4 +1,5 @@
-//! A worker in a process of its own: this test binary, started again to run an engine until it is told to go.
+//! A worker in a separate process: this test binary, started again to run an engine until it is
+//! terminated.
 
 use std::{
     io::{BufRead, BufReader, Read},
@@ -12,16 +13,16 @@ use gen_durable::{Engine, Pool, Queue, Settings};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    audit::{Books, Stand},
+    audit::{KeyedJob, RunLog},
     family::{Member, Parent},
-    machines::{Blocking, Five, Gated, Killer, Patient, World},
+    machines::{Blocking, DrainAware, Five, Gated, Killer, WorkerApp},
     place::until,
 };
 
-/// Set in the environment of a worker process: its [`Plan`].
+/// The environment variable with the [`Plan`] of a worker process.
 const PLAN: &str = "DURABLE_TEST_WORKER";
 
-/// What a worker process is to be.
+/// The configuration of a worker process.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) url: String,
@@ -34,11 +35,12 @@ pub(crate) struct Plan {
     pub(crate) slots: usize,
     pub(crate) threads: usize,
     pub(crate) pause_ms: u64,
-    /// Whether steps write books of their own into the database.
-    pub(crate) books: bool,
+    /// Whether steps record their runs in the database.
+    pub(crate) run_log: bool,
 }
 
 impl Plan {
+    /// Sets the lease, and a heartbeat of a fifth of it.
     pub(crate) fn lease(self, lease_ms: u64) -> Plan {
         Plan {
             lease_ms,
@@ -47,7 +49,7 @@ impl Plan {
         }
     }
 
-    /// Start a worker and wait until its row is there: from then on it may claim.
+    /// Starts a worker process. Does not wait until its engine runs.
     pub(crate) fn start(&self) -> Worker {
         Worker::spawn(
             "processes::worker::worker_process",
@@ -56,20 +58,20 @@ impl Plan {
     }
 }
 
-/// A worker process that a test started. It is killed when dropped.
+/// A worker process. Dropping it kills the process.
 pub(crate) struct Worker {
     process: Child,
     said: Arc<Mutex<String>>,
 }
 
 impl Worker {
-    /// Start this test binary again, to run one test that is a worker.
+    /// Starts this test binary again to run the one test that is the main function of a worker.
     pub(crate) fn spawn(test: &str, variables: &[(&str, String)]) -> Worker {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", test, "--nocapture"])
             .envs(variables.iter().map(|(name, value)| (name, value)))
             .env_remove("DATABASE_URL")
-            // Its end tells an orphan to go.
+            // A worker exits when this pipe is closed, so it does not outlive the test.
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -91,67 +93,68 @@ impl Worker {
         self.process.id()
     }
 
-    /// How often it has logged this.
+    /// Returns how many times the worker has logged a text.
     pub(crate) fn said(&self, what: &str) -> usize {
         self.said.lock().unwrap().matches(what).count()
     }
 
-    /// What it has said after these words, up to the end of the line.
-    pub(crate) fn told(&self, words: &str) -> Option<String> {
+    /// Returns the rest of the line after the first occurrence of a text in its log.
+    pub(crate) fn logged_after(&self, words: &str) -> Option<String> {
         let said = self.said.lock().unwrap();
         said.split_once(words)
             .and_then(|(_, rest)| rest.lines().next())
             .map(str::to_owned)
     }
 
-    /// Wait until it has logged this so often.
+    /// Waits until the worker has logged a text this many times.
     pub(crate) async fn says(&self, what: &str, times: usize) {
         until(
-            &format!("worker {} has said {times} times: {what}", self.pid()),
+            &format!("worker {} has logged {times} times: {what}", self.pid()),
             async || self.said(what) >= times,
         )
         .await;
     }
 
-    /// Wait until its engine runs.
+    /// Waits until its engine runs.
     pub(crate) async fn runs(self) -> Worker {
         self.says("the engine runs", 1).await;
         self
     }
 
+    /// Suspends the process with SIGSTOP.
     pub(crate) fn stop(&mut self) {
         assert!(
             signal("STOP", &[self.pid()]),
-            "a worker could not be stopped"
+            "could not send SIGSTOP to a worker"
         );
     }
 
     pub(crate) fn resume(&mut self) {
         assert!(
             signal("CONT", &[self.pid()]),
-            "a worker could not be resumed"
+            "could not send SIGCONT to a worker"
         );
     }
 
     pub(crate) fn terminate(&self) {
         assert!(
             signal("TERM", &[self.pid()]),
-            "a worker could not be terminated"
+            "could not send SIGTERM to a worker"
         );
     }
 
-    /// SIGKILL: nothing of its own runs after this.
+    /// Kills the process with SIGKILL and waits for its end.
     pub(crate) fn kill(mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit status if the process has ended.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.process.try_wait().unwrap()
     }
 
-    /// Wait for its end.
+    /// Waits for the end of the process.
     pub(crate) async fn ends(&mut self) -> ExitStatus {
         let mut end = None;
         until(
@@ -170,7 +173,7 @@ impl Drop for Worker {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!(
-                "worker {} had said:\n{}",
+                "log of worker {}:\n{}",
                 self.process.id(),
                 self.said.lock().unwrap()
             );
@@ -180,7 +183,7 @@ impl Drop for Worker {
     }
 }
 
-/// Send a signal through the `kill` program. Answers whether all were there to take it.
+/// Sends a Unix signal with the `kill` program. Returns whether all processes existed.
 pub(crate) fn signal(name: &str, pids: &[u32]) -> bool {
     let pids = pids.iter().map(u32::to_string);
     Command::new("kill")
@@ -192,8 +195,9 @@ pub(crate) fn signal(name: &str, pids: &[u32]) -> bool {
         .success()
 }
 
-/// A worker says what it does, and goes when whoever started it is gone.
-pub(crate) fn as_a_worker() {
+/// Initializes a worker process: it logs to stdout, and exits when the test that started it has
+/// ended.
+pub(crate) fn init_worker_process() {
     println!();
     tracing_subscriber::fmt()
         .with_ansi(false)
@@ -205,14 +209,15 @@ pub(crate) fn as_a_worker() {
     });
 }
 
-/// What runs in a worker process. Without a plan, as in every ordinary test run, there is nothing to do.
+/// The main function of a worker process. Without a plan, as in every ordinary test run, it does
+/// nothing.
 #[test]
 fn worker_process() {
     let Ok(plan) = std::env::var(PLAN) else {
         return;
     };
     let plan: Plan = serde_json::from_str(&plan).unwrap();
-    as_a_worker();
+    init_worker_process();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(plan.threads)
         .enable_all()
@@ -222,18 +227,18 @@ fn worker_process() {
 }
 
 async fn run(plan: Plan) {
-    // Ask for the signal before anything is claimed: one that comes early must not end us half-way.
+    // Install the handler before the engine claims: an early SIGTERM must not kill the process.
     let mut terminated =
         tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).unwrap();
     let milliseconds = Duration::from_millis;
     let pool = Pool::connect_to(&plan.url, &plan.schema).await.unwrap();
-    let books = if plan.books {
-        Some(Books::open(&plan.url, &plan.schema).await)
+    let run_log = if plan.run_log {
+        Some(RunLog::open(&plan.url, &plan.schema).await)
     } else {
         None
     };
-    let world = World {
-        books,
+    let app = WorkerApp {
+        run_log,
         dir: plan.dir,
         pause: milliseconds(plan.pause_ms),
         slots: plan.slots,
@@ -246,15 +251,15 @@ async fn run(plan: Plan) {
         drain_timeout: milliseconds(plan.drain_ms),
         ..Settings::default()
     };
-    let engine = Engine::builder(pool, world)
+    let engine = Engine::builder(pool, app)
         .register::<Gated>()
         .register::<Five>()
         .register::<Killer>()
         .register::<Blocking>()
-        .register::<Patient>()
+        .register::<DrainAware>()
         .register::<Parent>()
         .register::<Member>()
-        .register::<Stand>()
+        .register::<KeyedJob>()
         .queue(Queue::DEFAULT, plan.slots)
         .settings(settings)
         .build()

@@ -1,9 +1,10 @@
-//! What the acts on lanes and partition keys write: one test a row of the table in ARCHITECTURE.md, every column compared.
+//! Columns written by acts on lanes and partition keys. One test per row of the table in
+//! ARCHITECTURE.md; each test compares every column.
 
 use gen_durable::{HOUR, Id, Instance, Lab, Status, Timestamp};
 use jiff::SignedDuration;
 
-use super::{At, Book, Walk, blocking, enqueue, in_lane, lab, run, statement, under};
+use super::{At, RunLog, Walk, blocking, enqueue, in_lane, lab, run, statement, under};
 use crate::support::sql;
 
 fn with(row: &Instance, change: impl FnOnce(&mut Instance)) -> Instance {
@@ -12,14 +13,14 @@ fn with(row: &Instance, change: impl FnOnce(&mut Instance)) -> Instance {
     row
 }
 
-/// The clock by hand: no act happens at the very moment of another.
-async fn tick(lab: &Lab<Book>) -> Timestamp {
+/// Advances the clock by one second, so that no two acts happen at the same time.
+async fn tick(lab: &Lab<RunLog>) -> Timestamp {
     run(lab, "update S.lab_clock set now = now + interval '1 s'").await;
     lab.now().await
 }
 
-/// Give out places and turns, and claim nobody.
-async fn place(lab: &Lab<Book>) {
+/// Runs placement: assigns lane positions and partition holders, and claims nothing.
+async fn run_placement(lab: &Lab<RunLog>) {
     sql()
         .await
         .query(&statement(lab, "select gen_durable.place(0, 1000)"), &[])
@@ -27,12 +28,12 @@ async fn place(lab: &Lab<Book>) {
         .unwrap();
 }
 
-async fn rows(lab: &Lab<Book>, ids: [Id<Walk>; 2]) -> (Instance, Instance) {
+async fn rows(lab: &Lab<RunLog>, ids: [Id<Walk>; 2]) -> (Instance, Instance) {
     (lab.row_of(ids[0]).await, lab.row_of(ids[1]).await)
 }
 
 #[tokio::test]
-async fn an_enqueue_into_a_lane_waits_without_a_place_and_one_under_a_key_without_a_turn() {
+async fn a_new_instance_waits_for_placement_in_its_lane_or_for_its_partition() {
     let (lab, _) = lab().await;
     let plain = lab
         .row_of(
@@ -88,7 +89,7 @@ async fn an_enqueue_into_a_lane_waits_without_a_place_and_one_under_a_key_withou
 }
 
 #[tokio::test]
-async fn places_are_given_in_the_order_of_arrival_and_the_first_is_let_go_on() {
+async fn placement_assigns_positions_in_arrival_order_and_makes_the_head_runnable() {
     let (lab, _) = lab().await;
     let ids = [
         enqueue(&lab, in_lane("a", 1), At::Good).await,
@@ -96,7 +97,7 @@ async fn places_are_given_in_the_order_of_arrival_and_the_first_is_let_go_on() {
     ];
     let (first, second) = rows(&lab, ids).await;
     let now = tick(&lab).await;
-    place(&lab).await;
+    run_placement(&lab).await;
     let (head, behind) = rows(&lab, ids).await;
     let expected = with(&first, |row| {
         (row.status, row.in_lane, row.lane_position, row.arrival) =
@@ -108,12 +109,11 @@ async fn places_are_given_in_the_order_of_arrival_and_the_first_is_let_go_on() {
         (row.in_lane, row.lane_position, row.arrival) =
             (true, head.lane_position.map(|position| position + 1), None);
     });
-    assert_eq!(behind, expected, "it only has a place");
+    assert_eq!(behind, expected, "it only has a lane position");
 }
 
 #[tokio::test]
-async fn an_enqueue_that_is_a_transaction_of_its_own_gets_its_place_at_once_behind_all_that_arrived()
- {
+async fn an_autocommit_enqueue_is_placed_at_once_behind_earlier_arrivals() {
     let (lab, _) = lab().await;
     let arrived = enqueue(&lab, in_lane("a", 1), At::Good).await;
     let made = lab
@@ -124,7 +124,7 @@ async fn an_enqueue_that_is_a_transaction_of_its_own_gets_its_place_at_once_behi
     assert_eq!(
         (head.status, head.in_lane, head.arrival),
         (Status::Runnable, true, None),
-        "it was here before"
+        "it arrived before"
     );
     let (behind, own, last) = (
         lab.row_of(made[0].id).await,
@@ -148,16 +148,16 @@ async fn an_enqueue_that_is_a_transaction_of_its_own_gets_its_place_at_once_behi
 }
 
 #[tokio::test]
-async fn the_end_of_a_head_takes_it_from_its_lane_and_lets_the_next_go_on_in_the_same_commit() {
+async fn the_commit_that_settles_a_head_removes_it_from_its_lane_and_promotes_its_successor() {
     let (lab, _) = lab().await;
     let ids = [
         enqueue(&lab, in_lane("a", 1), At::Good).await,
         lab.enqueue(in_lane("a", 2)).after(HOUR).await.unwrap().id,
     ];
-    place(&lab).await;
+    run_placement(&lab).await;
     let (head, behind) = rows(&lab, ids).await;
     let now = tick(&lab).await;
-    // Only the head's own commit happens here: the next is not due, so nobody claims it.
+    // Only the commit of the head happens here: its successor is not due, so no worker claims it.
     assert!(lab.step().await);
     let (ended, next) = rows(&lab, ids).await;
     let expected = with(&head, |row| {
@@ -165,22 +165,22 @@ async fn the_end_of_a_head_takes_it_from_its_lane_and_lets_the_next_go_on_in_the
         (row.result, row.finished_at) = (Some("null".into()), Some(now));
         (row.claim_epoch, row.step_seq, row.updated_at) = (3, 1, now);
     });
-    assert_eq!(ended, expected, "its position stays, as a record");
+    assert_eq!(ended, expected, "the row keeps its last lane position");
     let expected = with(&behind, |row| {
         (row.status, row.claim_epoch) = (Status::Runnable, 1);
         (row.eligible_at, row.updated_at) = (now + SignedDuration::from_secs(3599), now);
     });
-    assert_eq!(next, expected, "its own time is kept");
+    assert_eq!(next, expected, "it keeps its own due time");
 }
 
 #[tokio::test]
-async fn a_failure_that_blocks_keeps_its_place_and_changes_nobody_else() {
+async fn a_blocking_failure_keeps_its_lane_position_and_changes_no_other_row() {
     let (lab, _) = lab().await;
     let ids = [
         enqueue(&lab, blocking("a", 1), At::Fail).await,
         enqueue(&lab, in_lane("a", 2), At::Good).await,
     ];
-    place(&lab).await;
+    run_placement(&lab).await;
     let (head, behind) = rows(&lab, ids).await;
     let now = tick(&lab).await;
     assert!(lab.step().await);
@@ -193,7 +193,7 @@ async fn a_failure_that_blocks_keeps_its_place_and_changes_nobody_else() {
 }
 
 #[tokio::test]
-async fn retry_skip_and_discard_write_every_column() {
+async fn lane_retry_lane_skip_and_lane_discard_write_every_column() {
     let (lab, _) = lab().await;
     let head = enqueue(&lab, blocking("a", 1), At::Fail).await;
     let failed = async || {
@@ -242,7 +242,7 @@ async fn retry_skip_and_discard_write_every_column() {
 }
 
 #[tokio::test]
-async fn a_turn_is_given_and_handed_over_and_nothing_else_changes() {
+async fn placement_and_promotion_of_a_partition_holder_change_nothing_else() {
     let (lab, _) = lab().await;
     let ids = [
         enqueue(&lab, under("k", 1), At::Wait).await,
@@ -250,18 +250,18 @@ async fn a_turn_is_given_and_handed_over_and_nothing_else_changes() {
     ];
     let (first, second) = rows(&lab, ids).await;
     let now = tick(&lab).await;
-    place(&lab).await;
-    let given = with(&first, |row| {
+    run_placement(&lab).await;
+    let holder = with(&first, |row| {
         (row.held_back, row.arrival) = (false, None);
         (row.eligible_at, row.updated_at) = (now, now);
     });
     let waits = with(&second, |row| row.arrival = None);
-    assert_eq!(rows(&lab, ids).await, (given.clone(), waits.clone()));
-    // The one with the turn parks: it makes way in that commit.
+    assert_eq!(rows(&lab, ids).await, (holder.clone(), waits.clone()));
+    // The partition holder parks. The commit that parks it promotes the next instance.
     let now = tick(&lab).await;
     assert!(lab.step().await);
     let (parked, next) = rows(&lab, ids).await;
-    let expected = with(&given, |row| {
+    let expected = with(&holder, |row| {
         (row.status, row.step) = (Status::AwaitingSignal, "good".into());
         (row.step_seq, row.visit, row.claim_epoch, row.updated_at) = (1, 1, 2, now);
         row.awaits = Some(vec!["go".into()]);
@@ -272,7 +272,7 @@ async fn a_turn_is_given_and_handed_over_and_nothing_else_changes() {
         (row.eligible_at, row.updated_at) = (now, now);
     });
     assert_eq!(next, expected);
-    // Woken, it waits for a turn.
+    // The signal makes the parked instance runnable, but it waits for the partition.
     let now = tick(&lab).await;
     assert!(lab.signal(ids[0], super::Go).await.unwrap());
     let woken = lab.row_of(ids[0]).await;
@@ -285,13 +285,13 @@ async fn a_turn_is_given_and_handed_over_and_nothing_else_changes() {
 }
 
 #[tokio::test]
-async fn a_cancelled_head_leaves_its_lane_and_a_number_by_which_the_next_is_let_go_on() {
+async fn a_cancelled_head_leaves_its_lane_with_an_arrival_number_that_promotes_its_successor() {
     let (lab, _) = lab().await;
     let ids = [
         enqueue(&lab, in_lane("a", 1), At::Wait).await,
         enqueue(&lab, in_lane("a", 2), At::Good).await,
     ];
-    place(&lab).await;
+    run_placement(&lab).await;
     assert!(lab.step().await);
     let (head, behind) = rows(&lab, ids).await;
     let now = tick(&lab).await;
@@ -306,19 +306,20 @@ async fn a_cancelled_head_leaves_its_lane_and_a_number_by_which_the_next_is_let_
     assert!(cancelled.arrival.is_some());
     assert_eq!((cancelled.clone(), &untouched), (expected, &behind));
     let now = tick(&lab).await;
-    place(&lab).await;
-    let seen_to = with(&cancelled, |row| row.arrival = None);
+    run_placement(&lab).await;
+    let handled = with(&cancelled, |row| row.arrival = None);
     let released = with(&behind, |row| {
         (row.status, row.claim_epoch) = (Status::Runnable, 1);
         (row.eligible_at, row.updated_at) = (now, now);
     });
-    assert_eq!(rows(&lab, ids).await, (seen_to, released));
+    assert_eq!(rows(&lab, ids).await, (handled, released));
 }
 
-/// One that has a partition key as well gets its place from whoever picks. Those behind it do not get theirs before that.
+/// A batch in which an instance has both a lane and a partition key is placed by a pick and not by
+/// its enqueue. Otherwise the instances behind that one in its lane would be placed before it.
 #[tokio::test]
-async fn those_who_are_enqueued_together_keep_their_order_if_some_have_a_partition_key() {
-    let (lab, book) = lab().await;
+async fn a_batch_keeps_its_lane_order_if_some_instances_have_a_partition_key() {
+    let (lab, run_log) = lab().await;
     let keyed = |n| Walk {
         partition: Some("key".into()),
         ..in_lane("lane", n)
@@ -329,12 +330,14 @@ async fn those_who_are_enqueued_together_keep_their_order_if_some_have_a_partiti
         .await
         .unwrap();
     lab.drain().await;
-    assert_eq!(book.read(), [0, 1, 2, 3, 4]);
+    assert_eq!(run_log.read(), [0, 1, 2, 3, 4]);
 }
 
-/// Whoever gives out places would stand still while they are written, and their lanes with him.
+/// An enqueue of up to 10,000 instances assigns their lane positions itself, and holds the
+/// placement lock and its lanes until it commits. That would take too long for a larger batch, so
+/// picks place it.
 #[tokio::test]
-async fn very_many_who_are_enqueued_together_get_their_places_from_whoever_picks() {
+async fn a_batch_of_more_than_ten_thousand_is_placed_by_picks() {
     let (lab, _) = lab().await;
     let placed = statement(
         &lab,
@@ -360,11 +363,12 @@ async fn very_many_who_are_enqueued_together_get_their_places_from_whoever_picks
     assert!(count().await > 10_000);
 }
 
-/// The partition holder is locked by its commit, so the placement leaves the key to the next one. Only the first of those that
-/// arrived keeps its number: it lowers the cursor of the key, and all others wait behind it.
+/// The commit of the partition holder locks its row, so placement leaves the key to the next
+/// placement. Of all arrivals under the key only the first keeps its arrival number: it lowers the
+/// partition cursor, and all others wait behind it.
 #[tokio::test]
-async fn arrivals_under_a_locked_partition_holder_all_run_although_one_keeps_its_number() {
-    let (lab, book) = lab().await;
+async fn arrivals_behind_a_locked_partition_holder_all_run_if_one_keeps_its_arrival_number() {
+    let (lab, run_log) = lab().await;
     let first = enqueue(&lab, under("key", 0), At::Good).await;
     run(&lab, "select S.place(0, 1000)").await;
     run(&lab, &format!("insert into S.turns (tenant, key, priority, at, id) select tenant, partition_key, 0, eligible_at, id from S.instances where id = {first}")).await;
@@ -387,7 +391,7 @@ async fn arrivals_under_a_locked_partition_holder_all_run_although_one_keeps_its
         .await
         .unwrap();
     tx.commit().await.unwrap();
-    place_beside_a_lock(&lab, first).await;
+    place_while_locked(&lab, first).await;
     assert_eq!(
         run(&lab, "select from S.instances where arrival is not null").await,
         1
@@ -404,13 +408,14 @@ async fn arrivals_under_a_locked_partition_holder_all_run_although_one_keeps_its
         1
     );
     lab.drain().await;
-    assert_eq!(book.read(), [0, 1, 3, 2]);
+    assert_eq!(run_log.read(), [0, 1, 3, 2]);
 }
 
-/// The one instance that kept its number is cancelled before the next placement. It still lowers the cursor for those behind it.
+/// The one instance that kept its arrival number is cancelled before the next placement. It still
+/// lowers the partition cursor for the instances behind it.
 #[tokio::test]
-async fn an_arrival_runs_although_the_one_that_kept_the_number_was_cancelled() {
-    let (lab, book) = lab().await;
+async fn arrivals_run_after_the_instance_that_kept_its_arrival_number_was_cancelled() {
+    let (lab, run_log) = lab().await;
     let first = enqueue(&lab, under("key", 0), At::Good).await;
     run(&lab, "select S.place(0, 1000)").await;
     run(&lab, &format!("insert into S.turns (tenant, key, priority, at, id) select tenant, partition_key, 0, eligible_at, id from S.instances where id = {first}")).await;
@@ -429,7 +434,7 @@ async fn an_arrival_runs_although_the_one_that_kept_the_number_was_cancelled() {
         .unwrap();
     lab.enqueue(under("key", 3)).within(&mut tx).await.unwrap();
     tx.commit().await.unwrap();
-    place_beside_a_lock(&lab, first).await;
+    place_while_locked(&lab, first).await;
     run(
         &lab,
         &format!(
@@ -439,11 +444,11 @@ async fn an_arrival_runs_although_the_one_that_kept_the_number_was_cancelled() {
     )
     .await;
     lab.drain().await;
-    assert_eq!(book.read(), [0, 2, 3]);
+    assert_eq!(run_log.read(), [0, 2, 3]);
 }
 
-/// Places arrivals while another transaction holds the row lock of an instance.
-async fn place_beside_a_lock(lab: &Lab<Book>, id: Id<Walk>) {
+/// Runs placement while another transaction holds the row lock of an instance.
+async fn place_while_locked(lab: &Lab<RunLog>, id: Id<Walk>) {
     let (holder, schema) = (sql().await, lab.pool().schema());
     holder
         .batch_execute(&format!(
@@ -455,10 +460,11 @@ async fn place_beside_a_lock(lab: &Lab<Book>, id: Id<Walk>) {
     holder.batch_execute("commit").await.unwrap();
 }
 
-/// More of them than one look takes in: all others, in lanes and under keys, are seen to meanwhile.
+/// More instances arrive in the locked lane than one pass of placement reads. Arrivals in other
+/// lanes and under keys are placed meanwhile.
 #[tokio::test]
-async fn a_lane_that_somebody_holds_keeps_nobody_else_however_many_come_there() {
-    let (lab, book) = lab().await;
+async fn a_locked_lane_with_many_arrivals_does_not_delay_other_lanes_and_keys() {
+    let (lab, run_log) = lab().await;
     lab.enqueue(in_lane("held", 0)).await.unwrap();
     lab.drain().await;
     let (holder, schema) = (sql().await, lab.pool().schema());
@@ -477,16 +483,17 @@ async fn a_lane_that_somebody_holds_keeps_nobody_else_however_many_come_there() 
     enqueue(&lab, in_lane("free", 2_001), At::Good).await;
     enqueue(&lab, under("key", 2_002), At::Good).await;
     lab.drain().await;
-    assert_eq!(book.read(), [0, 2_001, 2_002]);
+    assert_eq!(run_log.read(), [0, 2_001, 2_002]);
     holder.batch_execute("commit").await.unwrap();
     lab.drain().await;
-    assert_eq!(book.read()[3..], (1..=1_500).collect::<Vec<_>>());
+    assert_eq!(run_log.read()[3..], (1..=1_500).collect::<Vec<_>>());
 }
 
-/// Of one that is about to get its place. Who has one goes on, and who comes later does not get there first.
+/// Another transaction locks an instance that is about to be placed. Instances that already have a
+/// lane position run, and later arrivals are not placed before the locked one.
 #[tokio::test]
-async fn one_that_somebody_holds_in_a_lane_keeps_nobody_who_stands_before_it() {
-    let (lab, book) = lab().await;
+async fn a_locked_arrival_does_not_delay_instances_before_it_in_its_lane() {
+    let (lab, run_log) = lab().await;
     let head = enqueue(&lab, in_lane("lane", 1), At::Wait).await;
     enqueue(&lab, in_lane("lane", 2), At::Good).await;
     lab.drain().await;
@@ -505,8 +512,8 @@ async fn one_that_somebody_holds_in_a_lane_keeps_nobody_who_stands_before_it() {
     )
     .await;
     lab.drain().await;
-    assert_eq!(book.read(), [1, 2]);
+    assert_eq!(run_log.read(), [1, 2]);
     holder.batch_execute("commit").await.unwrap();
     lab.drain().await;
-    assert_eq!(book.read(), [1, 2, 3, 4]);
+    assert_eq!(run_log.read(), [1, 2, 3, 4]);
 }

@@ -1,31 +1,31 @@
-//! Whatever ends the head of a lane, who waits behind it goes on; unless it failed and was to block. Every terminal path. A head
-//! that is set aside keeps its lane.
+//! Every way to settle the head of a lane promotes its successor, unless the head failed and blocks
+//! its lane. A head that is set aside as stuck keeps its lane.
 
 use gen_durable::{Id, Lab, Status};
 
-use super::{At, Book, Walk, blocking, enqueue, in_lane, lab, run, statement, under};
+use super::{At, RunLog, Walk, blocking, enqueue, in_lane, lab, run, statement, under};
 use crate::support::sql;
 
-const DEAD: &str = "dead0000-0000-0000-0000-000000000001";
+const EXPIRED_WORKER: &str = "dead0000-0000-0000-0000-000000000001";
 const REAP: &str = include_str!("../../../src/store/sql/reap.sql");
 
-/// The worker that runs this instance has died, for the third time.
-async fn last_death(lab: &Lab<Book>, id: Id<Walk>) {
+/// Makes the worker of this instance crash for the third time while its step runs, and reaps it.
+async fn third_crash(lab: &Lab<RunLog>, id: Id<Walk>) {
     run(
         lab,
         &format!(
-            "update S.instances set status = 'executing', locked_by = '{DEAD}', claim_epoch = claim_epoch + 1,
+            "update S.instances set status = 'executing', locked_by = '{EXPIRED_WORKER}', claim_epoch = claim_epoch + 1,
              begun_epoch = claim_epoch + 1, crash_count = 2 where id = {id}"
         ),
     )
     .await;
     let worker = format!(
         "insert into S.workers (id, lease_expires_at, host, pid, queues, machines)
-         values ('{DEAD}', statement_timestamp() - interval '1 s', 'h', 1, '{{}}', '{{}}') on conflict do nothing"
+         values ('{EXPIRED_WORKER}', statement_timestamp() - interval '1 s', 'h', 1, '{{}}', '{{}}') on conflict do nothing"
     );
     run(lab, &worker).await;
     let text = statement(lab, REAP)
-        .replace("$1", &format!("'{DEAD}'"))
+        .replace("$1", &format!("'{EXPIRED_WORKER}'"))
         .replace("$2", "10")
         .replace("$3", "3");
     let reaped = sql().await.query(&text, &[]).await.unwrap();
@@ -33,8 +33,8 @@ async fn last_death(lab: &Lab<Book>, id: Id<Walk>) {
     assert_eq!(lab.status_of(id).await, Status::Stuck);
 }
 
-/// A head that got as far as this step leads, and a follower.
-async fn world(lab: &Lab<Book>, walk: Walk, at: At) -> (Id<Walk>, Id<Walk>) {
+/// Enqueues a head and a follower, and runs the head until it settles or waits.
+async fn head_and_follower(lab: &Lab<RunLog>, walk: Walk, at: At) -> (Id<Walk>, Id<Walk>) {
     let follower = Walk {
         blocks: false,
         n: 2,
@@ -47,7 +47,7 @@ async fn world(lab: &Lab<Book>, walk: Walk, at: At) -> (Id<Walk>, Id<Walk>) {
 }
 
 #[tokio::test]
-async fn an_end_by_its_own_step_lets_the_lane_go_on_unless_it_blocks() {
+async fn a_head_that_settles_in_its_step_promotes_its_successor_unless_it_blocks() {
     let (lab, _) = lab().await;
     for (walk, at, then) in [
         (in_lane("done", 1), At::Good, Status::Done),
@@ -59,31 +59,31 @@ async fn an_end_by_its_own_step_lets_the_lane_go_on_unless_it_blocks() {
         (in_lane("joins", 1), At::Fan, Status::Queued),
     ] {
         let lane = walk.lane.clone();
-        let (_, follower) = world(&lab, walk, at).await;
+        let (_, follower) = head_and_follower(&lab, walk, at).await;
         assert_eq!(lab.status_of(follower).await, then, "{lane:?}");
     }
 }
 
 #[tokio::test]
-async fn a_cancel_of_the_head_lets_the_lane_go_on_wherever_the_head_stands() {
+async fn a_cancelled_head_promotes_its_successor_from_every_waiting_status() {
     let (lab, _) = lab().await;
     for (name, at) in [
         ("backs off", At::Backoff),
         ("waits", At::Wait),
         ("joins", At::Fan),
     ] {
-        // Also one that was to block: it was cancelled and has not failed.
-        let (head, follower) = world(&lab, blocking(name, 1), at).await;
+        // A blocking lane too: a cancelled head has not failed.
+        let (head, follower) = head_and_follower(&lab, blocking(name, 1), at).await;
         assert!(lab.cancel(head, "enough").await.unwrap());
         assert_eq!(
             lab.status_of(follower).await,
             Status::Queued,
-            "{name}: it is the next pick's to let it go on"
+            "{name}: only the next pick promotes it"
         );
         lab.drain().await;
         assert_eq!(lab.status_of(follower).await, Status::Done, "{name}");
     }
-    let (head, follower) = world(&lab, in_lane("stuck", 1), At::Backoff).await;
+    let (head, follower) = head_and_follower(&lab, in_lane("stuck", 1), At::Backoff).await;
     run(
         &lab,
         &format!("update S.instances set status = 'stuck' where id = {head}"),
@@ -97,11 +97,11 @@ async fn a_cancel_of_the_head_lets_the_lane_go_on_wherever_the_head_stands() {
 }
 
 #[tokio::test]
-async fn an_instance_that_its_last_death_sets_aside_keeps_its_lane_until_it_is_retried() {
-    let (lab, book) = lab().await;
+async fn a_head_set_aside_after_worker_crashes_keeps_its_lane_until_it_is_retried() {
+    let (lab, run_log) = lab().await;
     for walk in [in_lane("a", 1), blocking("b", 1)] {
-        let (head, follower) = world(&lab, walk, At::Backoff).await;
-        last_death(&lab, head).await;
+        let (head, follower) = head_and_follower(&lab, walk, At::Backoff).await;
+        third_crash(&lab, head).await;
         lab.drain().await;
         assert_eq!(lab.status_of(follower).await, Status::Queued);
         let row = lab.row_of(head).await;
@@ -127,15 +127,16 @@ async fn an_instance_that_its_last_death_sets_aside_keeps_its_lane_until_it_is_r
             (Status::Done, Status::Done)
         );
     }
-    assert_eq!(book.read(), [1, 1, 1, 2].repeat(2));
+    assert_eq!(run_log.read(), [1, 1, 1, 2].repeat(2));
 }
 
 #[tokio::test]
-async fn a_stuck_head_keeps_its_lane_until_it_is_unstuck_or_retried() {
+async fn a_stuck_head_keeps_its_lane_until_an_engine_or_an_operator_retries_it() {
     let (lab, _) = lab().await;
     let retry_stuck = statement(&lab, include_str!("../../../src/store/sql/retry_stuck.sql"));
     for retried in [true, false] {
-        let (head, follower) = world(&lab, in_lane(&format!("{retried}"), 1), At::Backoff).await;
+        let (head, follower) =
+            head_and_follower(&lab, in_lane(&format!("{retried}"), 1), At::Backoff).await;
         run(
             &lab,
             &format!(
@@ -176,15 +177,15 @@ async fn a_stuck_head_keeps_its_lane_until_it_is_unstuck_or_retried() {
 }
 
 #[tokio::test]
-async fn a_head_that_was_deleted_by_hand_is_found_out_by_the_repair() {
+async fn repair_promotes_the_successor_of_a_head_deleted_by_hand() {
     let (lab, _) = lab().await;
-    let (head, follower) = world(&lab, in_lane("a", 1), At::Wait).await;
+    let (head, follower) = head_and_follower(&lab, in_lane("a", 1), At::Wait).await;
     run(&lab, &format!("delete from S.instances where id = {head}")).await;
     lab.drain().await;
     assert_eq!(
         lab.status_of(follower).await,
         Status::Queued,
-        "nobody knows yet"
+        "placement does not know of the deletion"
     );
     let lane = lab.inspect().lane("server:a").await.unwrap().unwrap();
     assert_eq!(lane.head.unwrap().instance.status, Status::Queued);
@@ -206,12 +207,13 @@ async fn a_head_that_was_deleted_by_hand_is_found_out_by_the_repair() {
 }
 
 #[tokio::test]
-async fn one_that_carries_the_number_of_its_lane_passes_it_on_when_it_is_cancelled() {
+async fn a_cancelled_instance_with_the_arrival_number_of_its_lane_promotes_its_successor() {
     let (lab, _) = lab().await;
-    let (head, follower) = world(&lab, in_lane("a", 1), At::Wait).await;
+    let (head, follower) = head_and_follower(&lab, in_lane("a", 1), At::Wait).await;
     let last = enqueue(&lab, in_lane("a", 3), At::Good).await;
     lab.drain().await;
-    // The head is gone and a repair has found it out: the follower carries the number by which the next pick comes here.
+    // The head is deleted and a repair has noticed it: the follower has the arrival number by which
+    // the next placement finds the lane.
     run(&lab, &format!("delete from S.instances where id = {head}")).await;
     run(
         &lab,
@@ -224,39 +226,43 @@ async fn one_that_carries_the_number_of_its_lane_passes_it_on_when_it_is_cancell
 }
 
 #[tokio::test]
-async fn whatever_ends_one_that_has_the_turn_the_next_under_its_key_goes_on() {
+async fn a_partition_holder_that_is_cancelled_reaped_or_stuck_promotes_its_successor() {
     let (lab, _) = lab().await;
-    for name in ["cancelled", "died", "stuck"] {
+    for name in ["cancelled", "reaped", "stuck"] {
         let (head, follower) = (
             enqueue(&lab, under(name, 1), At::Wait).await,
             under(name, 2),
         );
         lab.drain().await;
-        // It has the turn and is about to run.
-        let holds = if name == "stuck" {
+        // Make the instance the partition holder, about to run.
+        let status = if name == "stuck" {
             "'executing', locked_by = gen_random_uuid()"
         } else {
             "'runnable'"
         };
         run(
             &lab,
-            &format!("update S.instances set status = {holds} where id = {head}"),
+            &format!("update S.instances set status = {status} where id = {head}"),
         )
         .await;
         let follower = enqueue(&lab, follower, At::Good).await;
         match name {
-            "died" => {
+            "reaped" => {
                 run(
                     &lab,
                     &format!("update S.instances set eligible_at = S.clock() - interval '1 s' where id = {head}"),
                 )
                 .await;
-                last_death(&lab, head).await;
+                third_crash(&lab, head).await;
             }
             "cancelled" => assert!(lab.cancel(head, "enough").await.unwrap()),
             _ => {
                 lab.drain().await;
-                assert_eq!(lab.status_of(follower).await, Status::Runnable, "held back");
+                assert_eq!(
+                    lab.status_of(follower).await,
+                    Status::Runnable,
+                    "it waits for the partition"
+                );
                 let settle = "select written.id from gen_durable.instances i,
                      lateral gen_durable.settle_keyed(array[i.id], array[i.claim_epoch], array[i.step_seq], array['stuck'],
                         array[null::int], array[null::text], array[null::text], array[null::text], array[null::text],
@@ -278,18 +284,20 @@ async fn whatever_ends_one_that_has_the_turn_the_next_under_its_key_goes_on() {
     }
 }
 
-/// The dead held a parent that runs again (it joined any), and its other child, for the third time.
-async fn family(lab: &Lab<Book>) -> (Id<Walk>, i64) {
+/// Sets up an expired worker that held a parent, which runs again because its join was on any
+/// child, and the other child of that parent. It is the third crash of the child.
+async fn family(lab: &Lab<RunLog>) -> (Id<Walk>, i64) {
     let parent = enqueue(lab, under("key of the parent", 1), At::Fan).await;
     lab.drain().await;
     let child = format!("select id from S.instances where parent_id = {parent}")
         .replace("S.", &format!("{}.", lab.pool().schema()));
     let child: i64 = sql().await.query_one(&child, &[]).await.unwrap().get(0);
-    // Row by row, in the order in which they lie in the table: the child first, and then its parent.
-    for (id, deaths) in [(child, 2), (parent.raw(), 0)] {
+    // Update row by row, so that the new row versions lie in this order in the table: the child
+    // first, then its parent.
+    for (id, crashes) in [(child, 2), (parent.raw(), 0)] {
         let held = format!(
-            "update S.instances set status = 'executing', locked_by = '{DEAD}', claim_epoch = claim_epoch + 1, held_back = false,
-             begun_epoch = claim_epoch + 1, join_any = true, deadline_at = null, eligible_at = S.clock(), crash_count = {deaths} where id = {id}"
+            "update S.instances set status = 'executing', locked_by = '{EXPIRED_WORKER}', claim_epoch = claim_epoch + 1, held_back = false,
+             begun_epoch = claim_epoch + 1, join_any = true, deadline_at = null, eligible_at = S.clock(), crash_count = {crashes} where id = {id}"
         );
         run(lab, &held).await;
     }
@@ -297,19 +305,20 @@ async fn family(lab: &Lab<Book>) -> (Id<Walk>, i64) {
         lab,
         &format!(
             "insert into S.workers (id, lease_expires_at, host, pid, queues, machines)
-             values ('{DEAD}', statement_timestamp() - interval '1 s', 'h', 1, '{{}}', '{{}}')"
+             values ('{EXPIRED_WORKER}', statement_timestamp() - interval '1 s', 'h', 1, '{{}}', '{{}}')"
         ),
     )
     .await;
     (parent, child)
 }
 
-async fn reap(lab: &Lab<Book>) -> Vec<i64> {
+async fn reap(lab: &Lab<RunLog>) -> Vec<i64> {
     let text = statement(lab, REAP)
-        .replace("$1", &format!("'{DEAD}'"))
+        .replace("$1", &format!("'{EXPIRED_WORKER}'"))
         .replace("$2", "10")
         .replace("$3", "3");
-    // As the planner does it while there are few rows: by whatever way, the answer is the same.
+    // Force the plan that the planner chooses for few rows: the result must be the same with every
+    // plan.
     let client = sql().await;
     client
         .batch_execute(
@@ -329,7 +338,7 @@ async fn reap(lab: &Lab<Book>) -> Vec<i64> {
 }
 
 #[tokio::test]
-async fn a_parent_and_its_child_of_one_dead_worker_are_both_taken_back() {
+async fn a_parent_and_its_child_of_one_expired_worker_are_both_reaped() {
     let (lab, _) = lab().await;
     let (parent, child) = family(&lab).await;
     assert_eq!(reap(&lab).await, [parent.raw(), child]);
@@ -337,7 +346,7 @@ async fn a_parent_and_its_child_of_one_dead_worker_are_both_taken_back() {
     assert_eq!((row.status, row.attempt), (Status::Runnable, 1));
     assert_eq!(
         row.children_pending, 1,
-        "a child that is set aside has not settled: its parent is not told"
+        "a child that is set aside has not settled: its parent still waits for it"
     );
     assert_eq!(
         lab.row_of(Id::<Walk>::from_raw(child)).await.status,
@@ -346,7 +355,7 @@ async fn a_parent_and_its_child_of_one_dead_worker_are_both_taken_back() {
 }
 
 #[tokio::test]
-async fn a_child_is_taken_back_while_another_transaction_holds_its_parent() {
+async fn a_child_is_reaped_while_another_transaction_locks_its_parent() {
     let (lab, _) = lab().await;
     let (parent, child) = family(&lab).await;
     run(
@@ -366,7 +375,7 @@ async fn a_child_is_taken_back_while_another_transaction_holds_its_parent() {
 }
 
 #[tokio::test]
-async fn a_child_whose_parent_was_collected_is_taken_back_at_its_last_death() {
+async fn a_child_of_a_collected_parent_is_reaped_and_set_aside() {
     let (lab, _) = lab().await;
     let (parent, child) = family(&lab).await;
     run(
@@ -379,10 +388,14 @@ async fn a_child_whose_parent_was_collected_is_taken_back_at_its_last_death() {
         lab.row_of(Id::<Walk>::from_raw(child)).await.status,
         Status::Stuck
     );
-    let bury = statement(&lab, include_str!("../../../src/store/sql/bury.sql"));
+    let delete_worker = statement(&lab, include_str!("../../../src/store/sql/bury.sql"));
     assert_eq!(
-        sql().await.execute(&bury, &[&DEAD]).await.unwrap(),
+        sql()
+            .await
+            .execute(&delete_worker, &[&EXPIRED_WORKER])
+            .await
+            .unwrap(),
         1,
-        "the dead worker holds nothing more"
+        "the expired worker holds no more claims"
     );
 }

@@ -1,5 +1,5 @@
-//! Lanes and partition keys from outside: what can be seen of them, what can be done about them, and that whatever ends a
-//! head lets its lane go on.
+//! Lanes and partition keys from the outside: how they are shown, how an operator acts on them, and
+//! that every way to settle a head promotes its successor.
 
 mod acts;
 mod ends;
@@ -17,17 +17,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::support::sql;
 
-/// What ran, in the order in which it began.
+/// The numbers of the instances that ran, in the order in which their steps began.
 #[derive(Default, Clone)]
-pub(super) struct Book(Arc<Mutex<Vec<u64>>>);
+pub(super) struct RunLog(Arc<Mutex<Vec<u64>>>);
 
-impl Book {
+impl RunLog {
     fn read(&self) -> Vec<u64> {
         self.0.lock().unwrap().clone()
     }
 }
 
-/// How it goes is where it begins.
+/// An instance in a lane or under a partition key. The step at which it starts decides how it ends.
 #[derive(Serialize, Deserialize, Clone)]
 pub(super) struct Walk {
     lane: Option<String>,
@@ -54,12 +54,12 @@ impl Signal for Go {
     type To = Walk;
 }
 
-/// In no lane.
+/// A child without a lane.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Child;
 impl Job for Child {
     const NAME: &'static str = "child";
-    type App = Book;
+    type App = RunLog;
     type Output = ();
     async fn run(&self, _: &mut Context<'_, Self>) -> Result<(), StepError> {
         Ok(())
@@ -68,7 +68,7 @@ impl Job for Child {
 
 impl Machine for Walk {
     const NAME: &'static str = "walk";
-    type App = Book;
+    type App = RunLog;
     type Step = At;
     type Output = ();
     fn lane(&self) -> Option<Lane> {
@@ -129,19 +129,19 @@ pub(super) fn under(partition: &str, n: u64) -> Walk {
     }
 }
 
-pub(super) async fn lab() -> (Lab<Book>, Book) {
-    let book = Book::default();
+pub(super) async fn lab() -> (Lab<RunLog>, RunLog) {
+    let run_log = RunLog::default();
     (
-        Lab::new(book.clone())
+        Lab::new(run_log.clone())
             .await
             .register::<Walk>()
             .register::<Child>(),
-        book,
+        run_log,
     )
 }
 
-/// In a transaction of the caller's, so that whoever picks gives out the places.
-async fn enqueue(lab: &Lab<Book>, walk: Walk, at: At) -> Id<Walk> {
+/// Enqueues in a transaction of the caller, so that a later pick places the instance.
+async fn enqueue(lab: &Lab<RunLog>, walk: Walk, at: At) -> Id<Walk> {
     let mut tx = lab.pool().begin().await.unwrap();
     let id = lab
         .enqueue(walk)
@@ -154,13 +154,13 @@ async fn enqueue(lab: &Lab<Book>, walk: Walk, at: At) -> Id<Walk> {
     id
 }
 
-/// A statement of the test's own, with `S` for the schema.
-pub(super) async fn run(lab: &Lab<Book>, text: &str) -> u64 {
+/// Runs a statement of the test, with `S` for the schema.
+pub(super) async fn run(lab: &Lab<RunLog>, text: &str) -> u64 {
     let text = text.replace("S.", &format!("{}.", lab.pool().schema()));
     sql().await.execute(&text, &[]).await.unwrap()
 }
 
-/// A statement of the engine's, in the lab's schema.
-pub(super) fn statement(lab: &Lab<Book>, text: &str) -> String {
+/// Returns a statement of the engine with the schema of the lab.
+pub(super) fn statement(lab: &Lab<RunLog>, text: &str) -> String {
     text.replace("gen_durable.", &format!("{}.", lab.pool().schema()))
 }

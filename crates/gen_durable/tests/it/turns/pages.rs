@@ -1,5 +1,6 @@
-//! What it costs to look, in pages: neither a long lane nor many of them make it dear. (`DURABLE_PLAN_ROWS=1000000` for the
-//! long form.)
+//! The cost in buffer pages of listing lanes and partition keys: it must grow neither with the
+//! length of a lane nor with the number of lanes. `DURABLE_PLAN_ROWS=1000000` requests the long
+//! form.
 
 use gen_durable::{KeyFilter, Pool};
 use tokio_postgres::Client;
@@ -13,13 +14,14 @@ fn ballast() -> i64 {
         .unwrap_or(50_000)
 }
 
-/// Pages that a statement touches, and rows that it brings. Planned once more before, which also costs.
+/// Returns the rows of a statement and the buffer pages that it touches. It runs twice, and the
+/// second execution counts: the first one also pays for planning.
 async fn pages(client: &Client, pool: &Pool, text: &str, values: &[&str]) -> (f64, u64) {
     let mut text = text.replace("gen_durable.", &format!("{}.", pool.schema()));
     for (index, value) in values.iter().enumerate().rev() {
         text = text.replace(&format!("${}", index + 1), value);
     }
-    let mut seen = (0.0, 0);
+    let mut cost = (0.0, 0);
     for _ in 0..2 {
         let plan = client
             .query(
@@ -45,12 +47,13 @@ async fn pages(client: &Client, pool: &Pool, text: &str, values: &[&str]) -> (f6
         let touched = number(buffers, "hit=") + number(buffers, "read=");
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let touched = touched as u64;
-        seen = (number(actual, "rows="), touched);
+        cost = (number(actual, "rows="), touched);
     }
-    seen
+    cost
 }
 
-/// Lanes `lane 000001` and on, of so many entries each: the first is runnable.
+/// Inserts lanes `{name} 000001` and following with this many entries each. The first entry of each
+/// lane is runnable.
 async fn load(client: &Client, pool: &Pool, name: &str, lanes: i64, entries: i64) {
     let schema = pool.schema();
     client
@@ -71,7 +74,8 @@ const PARTITIONS: &str = include_str!("../../../src/store/sql/partitions.sql");
 const DEPTH: &str = include_str!("../../../src/store/sql/lane_depth.sql");
 const TURNS: &str = include_str!("../../../src/store/sql/turns.sql");
 
-/// tenant, key, blocked, after, limit, prefix, until
+/// Parameters of `lanes.sql`: tenant, key, blocked only, tenant and key of the cursor, limit,
+/// prefix, tenant and key of the last lane to read.
 const PAGE: [&str; 9] = [
     "null", "null", "false", "''", "''", "50", "null", "null", "null",
 ];
@@ -80,7 +84,7 @@ const BLOCKED: [&str; 9] = [
 ];
 
 #[tokio::test]
-async fn a_page_of_lanes_costs_the_same_however_many_lanes_there_are_and_however_long_they_are() {
+async fn a_page_of_lanes_costs_the_same_for_any_number_and_length_of_lanes() {
     let (pool, url) = apart().await;
     let client = sql_at(&url).await;
     let schema = pool.schema().to_owned();
@@ -93,11 +97,11 @@ async fn a_page_of_lanes_costs_the_same_however_many_lanes_there_are_and_however
         .unwrap();
     let (rows, base) = pages(&client, &pool, LANES, &PAGE).await;
     assert!((rows - 50.0).abs() < 0.1, "{rows}");
-    // Behind the page: a long lane and many lanes.
+    // After the lanes of the first page: one long lane and many short ones.
     load(&client, &pool, "m long", 1, ballast()).await;
     load(&client, &pool, "n many", ballast() / 5, 1).await;
-    for helped in [false, true] {
-        if helped {
+    for analyzed in [false, true] {
+        if analyzed {
             client
                 .batch_execute(&format!(
                     "vacuum analyze {schema}.instances, {schema}.lanes"
@@ -108,10 +112,10 @@ async fn a_page_of_lanes_costs_the_same_however_many_lanes_there_are_and_however
         let (_, now) = pages(&client, &pool, LANES, &PAGE).await;
         assert!(
             now < base * 2 + 100,
-            "{base} pages alone, {now} before many others (analyzed: {helped})"
+            "{base} pages alone, {now} with many later lanes (analyzed: {analyzed})"
         );
     }
-    // The page that holds the long lane counts it up to its bound and no further.
+    // The page with the long lane counts its entries up to the limit of 10,001.
     let long = [
         "null",
         "null",
@@ -130,14 +134,14 @@ async fn a_page_of_lanes_costs_the_same_however_many_lanes_there_are_and_however
     );
     let inspect = gen_durable::Client::new(pool.clone()).inspect();
     let lane = inspect.lane("m long 000001").await.unwrap().unwrap();
-    assert_eq!(lane.depth, 10_001, "and no further");
-    // Where an entry of it stands is counted up to the same bound.
+    assert_eq!(lane.depth, 10_001, "the depth is counted up to this limit");
+    // The number of instances ahead of an entry is counted up to the same limit.
     let last =
         format!("(select array[max(id)] from {schema}.instances where lane_key like 'm long%')");
-    let (_, place) = pages(&client, &pool, TURNS, &[&last]).await;
+    let (_, ahead) = pages(&client, &pool, TURNS, &[&last]).await;
     assert!(
-        place < 25_000 + 2_000,
-        "{place} pages to say where it stands"
+        ahead < 25_000 + 2_000,
+        "{ahead} pages to count the instances ahead"
     );
     let id: i64 = client
         .query_one(&format!("select ({last})[1]"), &[])
@@ -152,7 +156,7 @@ async fn a_page_of_lanes_costs_the_same_however_many_lanes_there_are_and_however
         ),
         "{explained:?}"
     );
-    // Blocked lanes are found without looking at the others.
+    // Blocked lanes are found without reading the others.
     let block = format!(
         "update {schema}.instances set status = 'failed', finished_at = statement_timestamp()
          where lane_key = 'm long 000001' and lane_position = 1"
@@ -168,14 +172,11 @@ async fn a_page_of_lanes_costs_the_same_however_many_lanes_there_are_and_however
         "{rows} rows, {blocked} pages"
     );
     let (_, gauge) = pages(&client, &pool, DEPTH, &[]).await;
-    assert!(
-        gauge < 60_000,
-        "{gauge} pages for the gauges, whatever there is"
-    );
+    assert!(gauge < 60_000, "{gauge} pages for the gauges");
 }
 
 #[tokio::test]
-async fn a_page_of_partition_keys_costs_the_same_however_many_wait_under_the_keys_behind_it() {
+async fn a_page_of_partition_keys_costs_the_same_for_any_number_of_instances_under_later_keys() {
     let (pool, url) = apart().await;
     let client = sql_at(&url).await;
     let schema = pool.schema().to_owned();
@@ -206,12 +207,12 @@ async fn a_page_of_partition_keys_costs_the_same_however_many_wait_under_the_key
     let (_, now) = pages(&client, &pool, PARTITIONS, &page).await;
     assert!(
         now < base * 2 + 100,
-        "{base} pages alone, {now} before many others"
+        "{base} pages alone, {now} with many later keys"
     );
 }
 
 #[tokio::test]
-async fn a_prefix_is_looked_for_among_so_many_lanes_and_the_page_says_how_far() {
+async fn a_prefix_search_reads_a_bounded_number_of_lanes_and_returns_its_cursor() {
     let (pool, url) = apart().await;
     let client = sql_at(&url).await;
     load(&client, &pool, "lane", 5_100, 1).await;

@@ -1,16 +1,17 @@
-//! What can be seen: lanes and partition keys, page by page; and why one does not run.
+//! Inspection of lanes and partition keys, page by page, and the blockers that explain why an
+//! instance does not run.
 
 use gen_durable::{Blocker, Explanation, Filter, HOUR, KeyFilter, Lane, Status};
 
 use super::{At, Walk, blocking, enqueue, in_lane, lab, run, under};
 
-/// The first thing in the way.
+/// Returns the first blocker.
 fn first(explanation: &Explanation) -> &Blocker {
     explanation.blockers.first().unwrap()
 }
 
 #[tokio::test]
-async fn every_lane_shows_its_depth_its_head_and_why_that_one_has_not_ended() {
+async fn every_lane_shows_its_depth_its_head_and_the_blockers_of_the_head() {
     let (lab, _) = lab().await;
     let cases = [
         ("backoff", At::Backoff),
@@ -52,7 +53,7 @@ async fn every_lane_shows_its_depth_its_head_and_why_that_one_has_not_ended() {
     let head = |lane: usize| lanes[lane].head.as_ref().unwrap();
     assert!(
         matches!(first(head(0)), Blocker::QueueNotWorked { .. }),
-        "the lab has no worker's row: {:?}",
+        "the lab has no worker row: {:?}",
         head(0)
     );
     assert!(
@@ -99,7 +100,7 @@ async fn every_lane_shows_its_depth_its_head_and_why_that_one_has_not_ended() {
         [false, false, true, false, false, false]
     );
 
-    // What waits says so of itself, and names its head.
+    // The explanation of a waiting instance says that it waits, and names the head of its lane.
     let explained = lab.inspect().explain(late.raw()).await.unwrap().unwrap();
     assert_eq!(
         explained.blockers[0],
@@ -126,7 +127,7 @@ async fn every_lane_shows_its_depth_its_head_and_why_that_one_has_not_ended() {
 }
 
 #[tokio::test]
-async fn lanes_are_listed_page_by_page_by_tenant_and_only_the_blocked_if_asked() {
+async fn lanes_are_listed_in_pages_by_tenant_and_by_blocked() {
     let (lab, _) = lab().await;
     for (tenant, lane) in [
         ("", "a"),
@@ -210,7 +211,7 @@ async fn lanes_are_listed_page_by_page_by_tenant_and_only_the_blocked_if_asked()
         names(after).await,
         [("acme".to_owned(), "server:a".to_owned())]
     );
-    // One lane, by what the program calls it.
+    // One lane, addressed by its `Lane` value.
     let one = lab
         .inspect()
         .lane(Lane::new("server", "c").of("acme"))
@@ -221,12 +222,12 @@ async fn lanes_are_listed_page_by_page_by_tenant_and_only_the_blocked_if_asked()
     assert_eq!(
         lab.inspect().lane("server:c").await.unwrap(),
         None,
-        "it is acme's"
+        "the lane belongs to the tenant acme"
     );
 }
 
 #[tokio::test]
-async fn what_is_held_back_names_who_has_the_turn_and_keys_are_listed() {
+async fn an_instance_waiting_for_the_partition_names_the_holder_and_keys_are_listed() {
     let (lab, _) = lab().await;
     let holder = lab.enqueue(under("k", 1)).after(HOUR).await.unwrap().id;
     lab.drain().await;
@@ -256,9 +257,9 @@ async fn what_is_held_back_names_who_has_the_turn_and_keys_are_listed() {
             .blockers
             .iter()
             .any(|blocker| matches!(blocker, Blocker::NotDue { .. })),
-        "and besides"
+        "it is not due either"
     );
-    // Nobody has the turn, by hand: it is the next pick's.
+    // With SQL, so that the key has no partition holder: the next placement would assign one.
     run(
         &lab,
         &format!("update S.instances set held_back = true where id = {holder}"),
@@ -272,7 +273,7 @@ async fn what_is_held_back_names_who_has_the_turn_and_keys_are_listed() {
         .await
         .unwrap();
     assert_eq!((keys[0].waiting, &keys[0].turn), (2, &None));
-    // Many keys, in pages, by both indexes.
+    // Many keys, in pages, found through both indexes.
     for key in ["a", "b", "c"] {
         lab.enqueue(under(key, 3)).after(HOUR).await.unwrap();
         lab.enqueue(under(key, 4)).after(HOUR).await.unwrap();
@@ -301,7 +302,7 @@ async fn what_is_held_back_names_who_has_the_turn_and_keys_are_listed() {
 }
 
 #[tokio::test]
-async fn one_behind_a_head_that_waits_for_a_turn_names_both() {
+async fn an_instance_behind_a_head_that_waits_for_the_partition_names_the_head_and_the_holder() {
     let (lab, _) = lab().await;
     let holder = lab.enqueue(under("k", 1)).after(HOUR).await.unwrap().id;
     lab.drain().await;
@@ -322,14 +323,14 @@ async fn one_behind_a_head_that_waits_for_a_turn_names_both() {
         panic!("{explained:?}")
     };
     assert_eq!(before.instance.id, head.raw());
-    let Blocker::HeldBack { holder: turn, .. } = first(before) else {
+    let Blocker::HeldBack { holder: named, .. } = first(before) else {
         panic!("{before:?}")
     };
-    assert_eq!(turn.instance.id, holder.raw());
+    assert_eq!(named.instance.id, holder.raw());
 }
 
 #[tokio::test]
-async fn rows_say_their_lane_and_key_and_are_found_by_them() {
+async fn instances_show_their_lane_and_partition_key_and_can_be_filtered_by_them() {
     let (lab, _) = lab().await;
     let head = enqueue(&lab, blocking("a", 1), At::Wait).await;
     let behind = enqueue(
@@ -398,7 +399,7 @@ async fn rows_say_their_lane_and_key_and_are_found_by_them() {
 }
 
 #[tokio::test]
-async fn partition_keys_are_not_listed_by_what_only_lanes_have() {
+async fn a_list_of_partition_keys_refuses_filters_that_apply_to_lanes_only() {
     let (lab, _) = lab().await;
     for filter in [
         KeyFilter {

@@ -1,4 +1,4 @@
-//! A lane that stands still behind one that failed: retry, skip, discard.
+//! Operator acts on a lane that is blocked by its failed head: retry, skip, discard.
 
 use gen_durable::{KeyFilter, Lane, NewInstance, Status};
 
@@ -6,12 +6,12 @@ use super::{At, blocking, enqueue, in_lane, lab, run, statement};
 use crate::support::{eventually, sql};
 
 #[tokio::test]
-async fn a_retried_head_runs_again_in_its_place_and_the_lane_waits_for_it() {
-    let (lab, book) = lab().await;
+async fn a_retried_head_keeps_its_lane_position_and_the_lane_waits_for_it() {
+    let (lab, run_log) = lab().await;
     let head = enqueue(&lab, blocking("a", 1), At::Fail).await;
     let next = enqueue(&lab, in_lane("a", 2), At::Good).await;
     lab.drain().await;
-    assert_eq!(book.read(), [1]);
+    assert_eq!(run_log.read(), [1]);
     assert_eq!(
         lab.operate().lane_retry("server:a").await.unwrap(),
         head.raw()
@@ -21,16 +21,16 @@ async fn a_retried_head_runs_again_in_its_place_and_the_lane_waits_for_it() {
         (Status::Runnable, Status::Queued)
     );
     lab.drain().await;
-    assert_eq!(book.read(), [1, 1], "it failed again, and still blocks");
+    assert_eq!(run_log.read(), [1, 1], "it failed again, and still blocks");
     run(
         &lab,
         &format!("update S.instances set step = 'good' where id = {head}"),
     )
     .await;
-    // By its id it keeps its place as well.
+    // A retry by id keeps the lane position as well.
     lab.operate().retry(head.raw(), None).await.unwrap();
     lab.drain().await;
-    assert_eq!(book.read(), [1, 1, 1, 2]);
+    assert_eq!(run_log.read(), [1, 1, 1, 2]);
     assert_eq!(
         (lab.status_of(head).await, lab.status_of(next).await),
         (Status::Done, Status::Done)
@@ -38,8 +38,8 @@ async fn a_retried_head_runs_again_in_its_place_and_the_lane_waits_for_it() {
 }
 
 #[tokio::test]
-async fn a_skipped_head_stays_failed_and_a_discarded_one_is_cancelled_and_the_lane_goes_on() {
-    let (lab, book) = lab().await;
+async fn a_skipped_head_stays_failed_a_discarded_head_is_cancelled_and_both_promote_a_successor() {
+    let (lab, run_log) = lab().await;
     let head = enqueue(&lab, blocking("a", 1), At::Fail).await;
     let second = enqueue(&lab, blocking("a", 2), At::Fail).await;
     let third = enqueue(&lab, in_lane("a", 3), At::Good).await;
@@ -53,7 +53,7 @@ async fn a_skipped_head_stays_failed_and_a_discarded_one_is_cancelled_and_the_la
     );
     lab.drain().await;
     assert_eq!(
-        (lab.status_of(head).await, book.read()),
+        (lab.status_of(head).await, run_log.read()),
         (Status::Failed, vec![1, 2])
     );
     assert_eq!(
@@ -73,7 +73,7 @@ async fn a_skipped_head_stays_failed_and_a_discarded_one_is_cancelled_and_the_la
         row.last_error.as_deref(),
         Some("by\u{fffd}hand; it had failed: it cannot be")
     );
-    // One that has left its lane stands in it again as the last.
+    // A retried instance that has left its lane is placed at the end of the lane again.
     let fourth = enqueue(&lab, in_lane("a", 4), At::Wait).await;
     let fifth = enqueue(&lab, in_lane("a", 5), At::Good).await;
     lab.drain().await;
@@ -87,12 +87,12 @@ async fn a_skipped_head_stays_failed_and_a_discarded_one_is_cancelled_and_the_la
     assert!(again.in_lane && again.lane_position > before.lane_position);
     lab.cancel(fourth, "enough").await.unwrap();
     lab.drain().await;
-    assert_eq!(book.read(), [1, 2, 3, 4, 5, 1]);
+    assert_eq!(run_log.read(), [1, 2, 3, 4, 5, 1]);
 }
 
 #[tokio::test]
-async fn a_lane_that_is_not_blocked_says_what_its_head_is_doing_and_what_to_type() {
-    let (lab, book) = lab().await;
+async fn lane_acts_on_an_unblocked_lane_fail_and_say_what_the_head_does_and_what_to_run() {
+    let (lab, run_log) = lab().await;
     let operate = lab.operate();
     assert!(
         operate
@@ -116,7 +116,7 @@ async fn a_lane_that_is_not_blocked_says_what_its_head_is_doing_and_what_to_type
                 .for_each(|part| assert!(error.to_string().contains(part), "{part}: {error}"));
         }
     };
-    refused(&["nobody has it yet"]).await;
+    refused(&["has no head yet"]).await;
     lab.drain().await;
     refused(&[
         "awaiting_signal",
@@ -142,14 +142,14 @@ async fn a_lane_that_is_not_blocked_says_what_its_head_is_doing_and_what_to_type
             .unwrap_err()
             .is_not_found()
     );
-    // Nothing was changed by all that.
-    assert_eq!(book.read(), [1]);
+    // None of the refused acts changed a row.
+    assert_eq!(run_log.read(), [1]);
     let lane = lab.inspect().lane("server:a").await.unwrap().unwrap();
     assert_eq!(
         (lane.depth, lane.head.unwrap().instance.status),
         (2, Status::Stuck)
     );
-    // A failure that does not block leaves nothing to be done.
+    // A failure that does not block its lane needs no act of an operator.
     lab.cancel(head, "enough").await.unwrap();
     enqueue(&lab, in_lane("a", 3), At::Fail).await;
     lab.drain().await;
@@ -163,7 +163,7 @@ async fn a_lane_that_is_not_blocked_says_what_its_head_is_doing_and_what_to_type
 }
 
 #[tokio::test]
-async fn a_retry_in_its_place_is_refused_when_its_business_key_has_been_taken() {
+async fn lane_retry_is_refused_if_the_key_of_the_head_has_been_taken() {
     let (lab, _) = lab().await;
     let new = |at: &str, lane: Option<&str>| {
         let state = "{\"lane\": null, \"blocks\": false, \"partition\": null, \"n\": 1}";
@@ -178,7 +178,7 @@ async fn a_retry_in_its_place_is_refused_when_its_business_key_has_been_taken() 
     let (head, _) = lab.operate().enqueue(new("fail", Some("l"))).await.unwrap();
     lab.drain().await;
     let (_, is_new) = lab.operate().enqueue(new("wait", None)).await.unwrap();
-    assert!(is_new, "the key of a failed one is free");
+    assert!(is_new, "the key of a failed instance is free");
     let error = lab.operate().lane_retry("l").await.unwrap_err();
     assert!(
         error.is_invalid() && error.to_string().contains("key is taken"),
@@ -197,7 +197,7 @@ async fn a_retry_in_its_place_is_refused_when_its_business_key_has_been_taken() 
         head
     );
     assert_eq!(lab.operate().lane_skip("l").await.unwrap(), head);
-    // Nonsense is refused before it is sent.
+    // Invalid values are refused before a statement is sent.
     for (lane, partition) in [
         (Some(""), None),
         (Some("x\0"), None),
@@ -212,12 +212,12 @@ async fn a_retry_in_its_place_is_refused_when_its_business_key_has_been_taken() 
     wrong.lane_blocks = true;
     assert!(
         lab.operate().enqueue(wrong).await.unwrap_err().is_invalid(),
-        "without a lane there is nothing to block"
+        "an instance without a lane has no lane to block"
     );
 }
 
 #[tokio::test]
-async fn one_that_blocks_its_lane_is_not_collected_and_one_that_has_left_it_is() {
+async fn a_head_that_blocks_its_lane_is_not_collected_until_it_has_left_the_lane() {
     let (lab, _) = lab().await;
     let collect = statement(&lab, include_str!("../../../src/store/sql/collect.sql"));
     let collected = async || -> i64 {
@@ -245,10 +245,14 @@ async fn one_that_blocks_its_lane_is_not_collected_and_one_that_has_left_it_is()
     assert_eq!(
         collected().await,
         0,
-        "their lanes are still to be looked at"
+        "placement has not handled their lanes yet"
     );
     lab.drain().await;
-    assert_eq!(collected().await, 1, "the discarded one settled just now");
+    assert_eq!(
+        collected().await,
+        1,
+        "the skipped head is collected; the discarded one has only just settled"
+    );
     lab.skip(2 * gen_durable::HOUR).await;
     assert_eq!(collected().await, 1);
     let blocked = lab
@@ -275,12 +279,12 @@ async fn one_that_blocks_its_lane_is_not_collected_and_one_that_has_left_it_is()
 }
 
 #[tokio::test]
-async fn of_two_who_let_one_lane_go_on_the_second_is_told_that_it_has_moved_on() {
-    let (lab, book) = lab().await;
+async fn the_second_of_two_concurrent_acts_on_a_blocked_lane_is_refused() {
+    let (lab, run_log) = lab().await;
     let head = enqueue(&lab, blocking("a", 1), At::Fail).await;
     let next = enqueue(&lab, blocking("a", 2), At::Fail).await;
     lab.drain().await;
-    // The first skips, and has not committed yet.
+    // The first operator skips the head and has not committed yet.
     let first = sql().await;
     let skip = statement(&lab, include_str!("../../../src/store/sql/lane_skip.sql"));
     first.batch_execute("begin").await.unwrap();
@@ -292,9 +296,9 @@ async fn of_two_who_let_one_lane_go_on_the_second_is_told_that_it_has_moved_on()
         "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like '%{}.instances%'",
         lab.pool().schema()
     );
-    let looker = sql().await;
+    let observer = sql().await;
     eventually("the second waits for the first", async || {
-        looker
+        observer
             .query_one(&waits, &[])
             .await
             .unwrap()
@@ -308,11 +312,11 @@ async fn of_two_who_let_one_lane_go_on_the_second_is_told_that_it_has_moved_on()
     assert_eq!(
         lab.status_of(head).await,
         Status::Failed,
-        "it was skipped, and does not run again"
+        "it was skipped and is not retried"
     );
     lab.drain().await;
     assert_eq!(
-        (book.read(), lab.status_of(next).await),
+        (run_log.read(), lab.status_of(next).await),
         (vec![1, 2], Status::Failed)
     );
     assert!(
@@ -322,6 +326,6 @@ async fn of_two_who_let_one_lane_go_on_the_second_is_told_that_it_has_moved_on()
             .unwrap()
             .unwrap()
             .is_blocked(),
-        "by the next one now"
+        "the next head blocks it now"
     );
 }

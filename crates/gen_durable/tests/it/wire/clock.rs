@@ -1,4 +1,5 @@
-//! The loop that fires timers and deadlines, cut off from its database at each of its statements, and for a while.
+//! The loop that fires timers and deadlines loses its connection at each of its statements, and for
+//! the time of an outage.
 
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ use super::{
     walker::quick,
 };
 
-/// Waits for what never comes: until a deadline, or for ever with pings beside it.
+/// Waits for a signal that is never sent: until a deadline, or without one and with a repeating
+/// timer.
 #[derive(Serialize, Deserialize)]
 struct Waits {
     pings: bool,
@@ -85,14 +87,15 @@ async fn running(stage: &Stage) -> Running {
     engine
 }
 
-/// One that waits until its deadline, and one with three pings.
+/// Enqueues an instance that waits until its deadline, and one with a timer that repeats three
+/// times.
 async fn enqueue(stage: &Stage) {
     for pings in [true, false] {
         stage.lab.enqueue(Waits { pings }).await.unwrap();
     }
 }
 
-/// Everything has fired, and nothing twice.
+/// Asserts that all timers and deadlines have fired, and none twice.
 async fn all_fired(stage: &Stage) {
     stage.until("select count(*) from S.instances where fsm = 'waits' and status = 'done' and step = 'late'", 1).await;
     stage
@@ -120,7 +123,7 @@ async fn all_fired(stage: &Stage) {
         3
     );
     let early = "select count(*) from S.timers where ended_at < due_at";
-    assert_eq!(stage.number(early).await, 0, "nothing is early");
+    assert_eq!(stage.number(early).await, 0, "no timer fires early");
 }
 
 async fn cut_at(statement: &str, fault: Fault) {

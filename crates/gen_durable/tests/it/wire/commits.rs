@@ -1,4 +1,4 @@
-//! A commit whose answer was lost: it happened, or it did not, and the engine finds out which.
+//! A commit with a lost answer is durable or is not, and the engine resolves which.
 
 use std::{
     sync::{
@@ -20,10 +20,11 @@ use super::{
 
 const SETTLE: &str = ".settle($1";
 const RESOLVE: &str = "store::resolve::resolve";
-/// Instances that walk together, so that a batch is lost and not only an ending.
+/// The number of instances that run together, so that the answer to a batch is lost and not only to
+/// one result.
 const TOGETHER: u32 = 5;
 
-/// Each way to end a step, each of its commits, each way to lose it.
+/// Loses each commit of a step that ends in each way, with each fault.
 async fn lose_every_commit(settings: Settings) {
     let stage = Stage::new().await;
     let effects = Effects::default();
@@ -54,7 +55,7 @@ async fn lose_every_commit(settings: Settings) {
                     match first {
                         First::Stop => assert_eq!(
                             settled.result.unwrap_err().message,
-                            "as it was told",
+                            "stopped as requested",
                             "{what}"
                         ),
                         _ => assert_eq!(
@@ -64,7 +65,8 @@ async fn lose_every_commit(settings: Settings) {
                         ),
                     }
                 }
-                // The batches of several instances are theirs to form: the cut came, at the latest, with the last one.
+                // The instances form their batches by themselves: the rule fires at the latest with
+                // the last batch.
                 assert_eq!(rule.has_fired(), 1, "{what}");
                 for walker in &enqueued {
                     assert_walked_once(&stage, &effects, walker.id.raw(), first, &what).await;
@@ -74,12 +76,12 @@ async fn lose_every_commit(settings: Settings) {
         }
     }
     assert_eq!(cuts, 32);
-    // The last one was committed and seen here before the engine could ask.
+    // The test reads the last commit before the engine has resolved its outcome.
     let deadline = tokio::time::Instant::now() + LONG;
     while stage.proxy.done(RESOLVE) < cuts {
         assert!(
             tokio::time::Instant::now() < deadline,
-            "not every lost answer was asked for"
+            "the engine has not resolved every lost answer"
         );
         tokio::time::sleep(SECOND / 100).await;
     }
@@ -87,12 +89,12 @@ async fn lose_every_commit(settings: Settings) {
 }
 
 #[tokio::test]
-async fn a_commit_whose_answer_was_lost_counts_once_however_the_step_ended() {
+async fn a_commit_with_a_lost_answer_counts_once_however_the_step_ended() {
     lose_every_commit(quick()).await;
 }
 
 #[tokio::test]
-async fn a_commit_whose_answer_was_lost_counts_once_without_run_ahead_too() {
+async fn a_commit_with_a_lost_answer_counts_once_without_run_ahead() {
     lose_every_commit(Settings {
         run_ahead_steps: 0,
         ..quick()
@@ -100,8 +102,9 @@ async fn a_commit_whose_answer_was_lost_counts_once_without_run_ahead_too() {
     .await;
 }
 
-/// The client gave up on a statement that the network kept; it was sent again, and then the first one arrives after all.
-/// On a run-ahead commit the epoch stays, so only step_seq tells the two apart.
+/// The client gave up on a statement that the network delayed, and sent it again. Then the first
+/// one arrives after all. A run-ahead commit keeps the claim epoch, so only `step_seq`
+/// distinguishes the two.
 #[tokio::test]
 async fn a_commit_that_arrives_twice_counts_once() {
     let stage = Stage::new().await;
@@ -116,7 +119,8 @@ async fn a_commit_that_arrives_twice_counts_once() {
     engine.ready().await;
     for first in [First::Next, First::Retry, First::Sleep, First::Done] {
         let late = stage.proxy.on(SETTLE, Fault::DeliverLate);
-        // The walker stands still after its first commit was sent again, so that the late one finds it there.
+        // The next commit is held, so that the late statement finds the row as the first commit
+        // left it.
         let second = stage.proxy.on_each(SETTLE, Fault::Hold, 1, usize::MAX);
         let walker = stage.lab.enqueue(Walker { first, steps: 0 }).await.unwrap();
         late.fired(1).await;
@@ -131,7 +135,7 @@ async fn a_commit_that_arrives_twice_counts_once() {
         assert_eq!(
             stage.commits(walker.id.raw()).await,
             [(0, 1)],
-            "{first:?}: the late one changed nothing"
+            "{first:?}: the late statement changes nothing"
         );
         stage.proxy.forget();
         second.release();
@@ -148,9 +152,10 @@ async fn a_commit_that_arrives_twice_counts_once() {
     engine.stop().await;
 }
 
-/// Claimed again by the same process while the answer to its last commit is still on the way.
+/// The same worker claims the instance again while the answer to its last commit is still in
+/// flight.
 #[tokio::test]
-async fn a_late_answer_does_not_let_go_of_the_next_claim() {
+async fn a_late_answer_does_not_release_the_next_claim() {
     let stage = Stage::new().await;
     let gate = Gate::default();
     let settings = Settings {
@@ -165,7 +170,8 @@ async fn a_late_answer_does_not_let_go_of_the_next_claim() {
     let gated = stage.lab.enqueue(Gated).await.unwrap();
     gate.runs(2).await;
     answer.release();
-    // Long enough for a lost claim to be found, and then two searches.
+    // Waits long enough for the search for lost claims to consider this one, and then for two
+    // searches.
     let held_long = "select count(*) from S.instances where updated_at < statement_timestamp() - interval '1300 ms'";
     stage.until(held_long, 1).await;
     let searches = stage.proxy.done("store::lease::held");
@@ -173,24 +179,24 @@ async fn a_late_answer_does_not_let_go_of_the_next_claim() {
     while stage.proxy.done("store::lease::held") < searches + 2 {
         assert!(
             tokio::time::Instant::now() < deadline,
-            "nobody looks for lost claims"
+            "the engine does not search for lost claims"
         );
         tokio::time::sleep(SECOND / 100).await;
     }
     gate.open();
     stage.lab.settled(gated.id, LONG).await.unwrap().unwrap();
-    let given_back =
+    let released =
         "select count(*) from S.changes where old_status = 'executing' and old_seq = new_seq";
     assert_eq!(
-        stage.number(given_back).await,
+        stage.number(released).await,
         0,
-        "it was given back under its running step"
+        "the claim was released while its step ran"
     );
     assert_eq!(stage.commits(gated.id.raw()).await, [(0, 1), (1, 2)]);
     engine.stop().await;
 }
 
-/// Fails at once, and then waits to be let through.
+/// Retries its first attempt at once, and then waits at the gate.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Gated;
 

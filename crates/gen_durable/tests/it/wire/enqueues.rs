@@ -1,4 +1,5 @@
-//! An enqueue whose answer was lost: the caller is told that nobody knows, and never that it failed.
+//! An enqueue with a lost answer: the caller gets an error that says that the outcome is unknown,
+//! and never that the enqueue failed.
 
 use gen_durable::{Client, SECOND};
 
@@ -11,7 +12,7 @@ use super::{
 const ENQUEUE: &str = "store::enqueue";
 
 #[tokio::test]
-async fn an_enqueue_whose_answer_was_lost_is_unknown_and_one_that_was_refused_is_transient() {
+async fn an_enqueue_with_a_lost_answer_is_unknown_and_a_refused_enqueue_is_transient() {
     let stage = Stage::new().await;
     let pool = stage.pool();
     let client = Client::new(pool.clone());
@@ -33,7 +34,7 @@ async fn an_enqueue_whose_answer_was_lost_is_unknown_and_one_that_was_refused_is
             "{fault:?}: {error}"
         );
         assert!(error.to_string().contains("may have been done"), "{error}");
-        // A cut request reaches the server and is thrown away there: nothing of it may ever appear.
+        // The server receives half of a cut request and discards it: no row of it may ever appear.
         there += i64::from(happened);
         stage.until("select count(*) from S.instances", there).await;
 
@@ -51,7 +52,8 @@ async fn an_enqueue_whose_answer_was_lost_is_unknown_and_one_that_was_refused_is
         } else {
             stage.proxy.on(ENQUEUE, Fault::Refuse(code))
         };
-        // The broken connection may be noticed only when it is used: then nobody can know, and the next call is refused.
+        // The client may detect the broken connection only when it uses it. Then the outcome is
+        // unknown, and the next call is refused.
         let mut error = client.enqueue(walker()).await.unwrap_err();
         if rule.has_fired() == 0 {
             assert!(error.is_unknown(), "{code}: {error}");
@@ -63,10 +65,10 @@ async fn an_enqueue_whose_answer_was_lost_is_unknown_and_one_that_was_refused_is
         );
         assert!(error.to_string().contains("nothing was done"), "{error}");
     }
-    // Nobody listens there at all.
+    // No server listens on that port.
     stage.proxy.go_down().await;
-    let nobody = Client::new(stage.pool_at(1, "gen_durable_runtime"));
-    let error = nobody.enqueue(walker()).await.unwrap_err();
+    let unreachable = Client::new(stage.pool_at(1, "gen_durable_runtime"));
+    let error = unreachable.enqueue(walker()).await.unwrap_err();
     assert!(error.is_transient(), "{error}");
     let error = Client::new(stage.pool())
         .enqueue(walker())
@@ -77,7 +79,7 @@ async fn an_enqueue_whose_answer_was_lost_is_unknown_and_one_that_was_refused_is
         stage.number("select count(*) from S.instances").await,
         there
     );
-    // And when it is back, the same client works on.
+    // When the server is back, the same client works again.
     stage.proxy.come_back();
     let back = async {
         while client.enqueue(walker()).await.is_err() {

@@ -1,4 +1,5 @@
-//! A `statement_timeout` of the server: what takes too long is done in smaller parts, and not tried unchanged for ever.
+//! A `statement_timeout` of the server: a batch that takes too long is split into smaller ones, and
+//! not retried unchanged without end.
 
 use gen_durable::{Context, Job, SECOND, Settings, StepError};
 use serde::{Deserialize, Serialize};
@@ -21,10 +22,11 @@ impl Job for Gated {
     }
 }
 
-/// Half of these batches, at 20 ms a row, take longer than the second that the server allows.
+/// The batch size. At 20 ms a row, even half of the batch takes longer than the second that the
+/// server allows.
 const TOGETHER: usize = 120;
 
-/// Rows that change like this take 20 ms each.
+/// Makes each update that matches `when` take 20 ms.
 async fn slow_down(stage: &Stage, when: &str) {
     stage
         .sql(&format!(
@@ -80,10 +82,10 @@ async fn run(slow: &str) {
     let (errors, largest) = (stage.proxy.errors(), stage.number(together).await);
     assert!(
         errors.contains(&"57014".to_owned()),
-        "nothing took too long: {errors:?}, at most {largest} together"
+        "no statement took too long: {errors:?}, at most {largest} rows together"
     );
-    let burned = "select count(*) from S.instances where attempt > 0 or step_seq <> 1";
-    assert_eq!(stage.number(burned).await, 0, "no step ran again");
+    let retried = "select count(*) from S.instances where attempt > 0 or step_seq <> 1";
+    assert_eq!(stage.number(retried).await, 0, "no step ran again");
     engine.stop().await;
 }
 

@@ -1,4 +1,4 @@
-//! A line that loses one answer in so many, of whatever statement: every result is right all the same.
+//! A network that loses one answer in `n`, of any statement: every result is still right.
 
 use gen_durable::{
     Context, HOUR, Job, Lane, MINUTE, Machine, Outcome, Settings, StepError, done, next, spawn,
@@ -21,7 +21,8 @@ impl Job for Part {
     }
 }
 
-/// Spawns two children, joins them, and adds their results in the step that runs ahead after the join.
+/// Spawns two children, joins them, and adds their results in the step that runs ahead after the
+/// join.
 #[derive(Serialize, Deserialize)]
 struct Family {
     n: u32,
@@ -61,9 +62,9 @@ impl Machine for Family {
     }
 }
 
-/// By command, the full measure: `DURABLE_FAMILIES=3000 DURABLE_LOSE_ONE_IN=200`.
+/// For a full run set `DURABLE_FAMILIES=3000 DURABLE_LOSE_ONE_IN=200`.
 #[tokio::test]
-async fn a_line_that_loses_answers_changes_no_result() {
+async fn a_network_that_loses_answers_changes_no_result() {
     let number =
         |name: &str, usual: u32| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
     let (families, one_in) = (
@@ -98,7 +99,7 @@ async fn a_line_that_loses_answers_changes_no_result() {
             .settled(family.id, 3 * LONG)
             .await
             .unwrap()
-            .expect("a family stays on the way");
+            .expect("every family settles");
         assert_eq!(settled.result, Ok(n + 1), "family {n}");
     }
     stage.proxy.forget();
@@ -121,9 +122,9 @@ async fn a_line_that_loses_answers_changes_no_result() {
     assert_eq!(
         stage.number("select count(*) from S.instances").await,
         3 * all,
-        "no child was made twice"
+        "no child was spawned twice"
     );
-    // Each commit once, each from the one before: three of a family, one of a child.
+    // Each commit counts once and follows the one before it: three of a family, one of each child.
     assert_eq!(
         stage
             .number("select count(*) from S.changes where old_seq <> new_seq")

@@ -1,4 +1,5 @@
-//! The answer to a commit is lost: the next step sees the inbox and the children as if it had come.
+//! The answer to a commit is lost: the next step still reads the same inbox and children as if the
+//! answer had arrived.
 
 use gen_durable::{
     Context, DAY, HOUR, Id, Job, Lane, Machine, Outcome, SECOND, Settings, Signal, StepError,
@@ -12,17 +13,17 @@ use super::{
     walker::quick,
 };
 
-/// Parts of the statements' texts that no other statement has.
+/// Parts of the statements' texts, comments included, by which the proxy distinguishes them.
 const SETTLE: &str = "store::settle::settle     index: instances_pkey, signals_inbox";
-const SETTLE_TOLD: &str = "if anything of the batch is told";
+const SETTLE_WITH_HISTORY: &str = "if anything of the batch is told";
 const SETTLE_KEYED: &str = "for what has a lane or a partition key     index";
-const SETTLE_KEYED_TOLD: &str = "a lane or a partition key, if anything of it is told";
+const SETTLE_KEYED_WITH_HISTORY: &str = "a lane or a partition key, if anything of it is told";
 const CONCLUDE: &str = ".conclude($1::text::jsonb, $2)";
 const COMMIT: &str = "select 1; commit";
 const RESOLVE: &str = "store::resolve::resolve";
 const LOCK: &str = "store::settle::lock";
 
-/// Committed and not known, in two ways; and not committed.
+/// The commit is durable and its outcome is unknown, by two faults; or it is not durable.
 const FAULTS: [Fault; 3] = [Fault::CutAfter, Fault::CutAnswer, Fault::CutBefore];
 
 #[derive(Serialize, Deserialize)]
@@ -36,7 +37,7 @@ impl Job for Child {
     }
 }
 
-/// Enqueued by the outbox, and due only tomorrow.
+/// The job that the outbox enqueues, due only tomorrow.
 #[derive(Serialize, Deserialize)]
 struct Enqueued;
 impl Job for Enqueued {
@@ -55,54 +56,59 @@ impl Signal for Report {
     type To = Enqueued;
 }
 
-/// A parent that waits, joins, sends and runs ahead, and records what each of its steps sees.
+/// A parent that joins a child, waits, sends effects and runs ahead, and records what each of its
+/// steps reads.
 #[derive(Serialize, Deserialize)]
-struct Parent<const TOLD: bool> {
+struct Parent<const HISTORY: bool> {
     n: usize,
     keyed: bool,
     within: bool,
     reports_to: Id<Enqueued>,
-    seen: Vec<Seen>,
+    reads: Vec<Read>,
 }
 
 /// The results of the children, and the names of the signals in the inbox.
-type Seen = (Vec<u32>, Vec<String>);
+type Read = (Vec<u32>, Vec<String>);
 
 #[derive(Serialize, Deserialize, Default)]
 enum At {
     #[default]
     Fan,
     Joined,
-    Told,
+    Received,
     Sum,
     Last,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Go<const TOLD: bool>;
-impl<const TOLD: bool> Signal for Go<TOLD> {
+struct Go<const HISTORY: bool>;
+impl<const HISTORY: bool> Signal for Go<HISTORY> {
     const NAME: &'static str = "go";
-    type To = Parent<TOLD>;
+    type To = Parent<HISTORY>;
 }
 #[derive(Serialize, Deserialize)]
-struct Note<const TOLD: bool>;
-impl<const TOLD: bool> Signal for Note<TOLD> {
+struct Note<const HISTORY: bool>;
+impl<const HISTORY: bool> Signal for Note<HISTORY> {
     const NAME: &'static str = "note";
-    type To = Parent<TOLD>;
+    type To = Parent<HISTORY>;
 }
 
-impl<const TOLD: bool> Machine for Parent<TOLD> {
-    const NAME: &'static str = if TOLD { "told_parent" } else { "parent" };
-    const STORY: Story = if TOLD { Story::All } else { Story::Off };
+impl<const HISTORY: bool> Machine for Parent<HISTORY> {
+    const NAME: &'static str = if HISTORY {
+        "parent_with_history"
+    } else {
+        "parent"
+    };
+    const STORY: Story = if HISTORY { Story::All } else { Story::Off };
     type App = ();
     type Step = At;
-    type Output = Vec<Seen>;
+    type Output = Vec<Read>;
 
     fn partition(&self) -> Option<String> {
-        (self.keyed && !TOLD).then(|| format!("partition:{}", self.n))
+        (self.keyed && !HISTORY).then(|| format!("partition:{}", self.n))
     }
     fn lane(&self) -> Option<Lane> {
-        (self.keyed && TOLD).then(|| Lane::new("lane", self.n))
+        (self.keyed && HISTORY).then(|| Lane::new("lane", self.n))
     }
 
     async fn step(&mut self, at: At, cx: &mut Context<'_, Self>) -> Outcome<Self> {
@@ -116,21 +122,21 @@ impl<const TOLD: bool> Machine for Parent<TOLD> {
             .into_iter()
             .filter_map(|child| child.result?.ok())
             .collect();
-        self.seen.push((
+        self.reads.push((
             results,
             cx.inbox()
                 .iter()
-                .map(|letter| letter.name.clone())
+                .map(|signal| signal.name.clone())
                 .collect(),
         ));
         let transition = match at {
             At::Fan => spawn([Child]).then(At::Joined).or_after(HOUR, At::Last),
-            At::Joined => wait_for::<Go<TOLD>>().then(At::Told).forever(),
-            At::Told => next(At::Sum)
+            At::Joined => wait_for::<Go<HISTORY>>().then(At::Received).forever(),
+            At::Received => next(At::Sum)
                 .and_signal(self.reports_to, Report)
                 .and_enqueue(birth(Enqueued).after(DAY)),
             At::Sum => next(At::Last),
-            At::Last => done(self.seen.clone()),
+            At::Last => done(self.reads.clone()),
         };
         Ok(match tx {
             Some(tx) => transition.within(tx),
@@ -139,7 +145,7 @@ impl<const TOLD: bool> Machine for Parent<TOLD> {
     }
 }
 
-/// A stage with an engine, and the instance that the parents report to.
+/// Starts a stage with an engine, and enqueues the instance to which the parents report.
 async fn start() -> (Stage, Running, Id<Enqueued>) {
     let stage = Stage::new().await;
     let engine = stage.run(stage.pool(), (), |e| {
@@ -157,8 +163,11 @@ async fn start() -> (Stage, Running, Id<Enqueued>) {
     (stage, engine, reports_to)
 }
 
-/// Brings a parent to the wait for its signal, sends it, and returns it.
-async fn tell<const TOLD: bool>(stage: &Stage, parent: Parent<TOLD>) -> Id<Parent<TOLD>> {
+/// Enqueues a parent, waits until it waits for its signal, and sends the signal.
+async fn start_and_signal<const HISTORY: bool>(
+    stage: &Stage,
+    parent: Parent<HISTORY>,
+) -> Id<Parent<HISTORY>> {
     let id = stage.lab.enqueue(parent).await.unwrap().id;
     stage
         .until(
@@ -173,10 +182,11 @@ async fn tell<const TOLD: bool>(stage: &Stage, parent: Parent<TOLD>) -> Id<Paren
     id
 }
 
-/// Each step saw what it sees when nothing is lost, and what the steps sent was sent once.
-async fn assert_seen<const TOLD: bool>(
+/// Asserts that each step read what it reads when no answer is lost, and that the effects of the
+/// steps happened once.
+async fn assert_reads<const HISTORY: bool>(
     stage: &Stage,
-    id: Id<Parent<TOLD>>,
+    id: Id<Parent<HISTORY>>,
     flows: i64,
     what: &str,
 ) {
@@ -224,8 +234,9 @@ async fn assert_seen<const TOLD: bool>(
     );
 }
 
-/// Loses the answer of each of the `count` statements of this text that one parent (and its child) sends.
-async fn lose<const TOLD: bool>(statement: &str, count: usize, keyed: bool, within: bool) {
+/// Loses the answer to each of the `count` statements with this text that one parent (and its
+/// child) sends.
+async fn lose<const HISTORY: bool>(statement: &str, count: usize, keyed: bool, within: bool) {
     let (stage, engine, reports_to) = start().await;
     let mut flows = 0;
     for fault in FAULTS {
@@ -234,18 +245,18 @@ async fn lose<const TOLD: bool>(statement: &str, count: usize, keyed: bool, with
             let rule = stage.proxy.on_each(statement, fault, skip, 1);
             flows += 1;
             let n = usize::try_from(flows).unwrap();
-            let id = tell(
+            let id = start_and_signal(
                 &stage,
-                Parent::<TOLD> {
+                Parent::<HISTORY> {
                     n,
                     keyed,
                     within,
                     reports_to,
-                    seen: Vec::new(),
+                    reads: Vec::new(),
                 },
             )
             .await;
-            assert_seen(&stage, id, flows, &what).await;
+            assert_reads(&stage, id, flows, &what).await;
             assert_eq!(rule.has_fired(), 1, "{what}");
         }
     }
@@ -254,49 +265,52 @@ async fn lose<const TOLD: bool>(statement: &str, count: usize, keyed: bool, with
 }
 
 #[tokio::test]
-async fn after_a_lost_answer_of_settle_the_next_step_sees_inbox_and_children() {
+async fn after_a_lost_answer_of_a_plain_commit_the_next_step_reads_inbox_and_children() {
     lose::<false>(SETTLE, 2, false, false).await;
 }
 
 #[tokio::test]
-async fn after_a_lost_answer_of_settle_told_the_next_step_sees_inbox_and_children() {
-    lose::<true>(SETTLE_TOLD, 2, false, false).await;
+async fn after_a_lost_answer_of_a_commit_with_history_the_next_step_reads_inbox_and_children() {
+    lose::<true>(SETTLE_WITH_HISTORY, 2, false, false).await;
 }
 
 #[tokio::test]
-async fn after_a_lost_answer_of_settle_keyed_the_next_step_sees_inbox_and_children() {
+async fn after_a_lost_answer_of_a_keyed_commit_the_next_step_reads_inbox_and_children() {
     lose::<false>(SETTLE_KEYED, 2, true, false).await;
 }
 
 #[tokio::test]
-async fn after_a_lost_answer_of_settle_keyed_told_the_next_step_sees_inbox_and_children() {
-    lose::<true>(SETTLE_KEYED_TOLD, 2, true, false).await;
+async fn after_a_lost_answer_of_a_keyed_commit_with_history_the_next_step_reads_inbox_and_children()
+{
+    lose::<true>(SETTLE_KEYED_WITH_HISTORY, 2, true, false).await;
 }
 
-/// A spawn, the end of a child, a wait, and a `next` with an outbox that consumes a signal.
+/// The statements are those of a spawn, the end of a child, a wait, and a `next` with an outbox
+/// that consumes a signal.
 #[tokio::test]
-async fn after_a_lost_answer_of_conclude_the_next_step_sees_inbox_and_children() {
+async fn after_a_lost_answer_of_a_commit_with_effects_the_next_step_reads_inbox_and_children() {
     lose::<false>(CONCLUDE, 4, false, false).await;
 }
 
 #[tokio::test]
-async fn after_a_lost_answer_of_a_steps_own_commit_the_next_step_sees_inbox_and_children() {
+async fn after_a_lost_answer_of_a_steps_own_commit_the_next_step_reads_inbox_and_children() {
     lose::<true>(COMMIT, 5, false, true).await;
 }
 
-/// A caller's transaction locks the row before the engine can ask: the result goes to the blocked ones and is resolved there.
+/// A caller's transaction locks the row before the engine can resolve the outcome. The committer
+/// sets the result aside, and upkeep resolves it.
 #[tokio::test]
-async fn after_a_lost_answer_about_a_locked_row_the_next_step_sees_inbox_and_children() {
+async fn after_a_lost_answer_for_a_locked_row_the_next_step_reads_inbox_and_children() {
     let (stage, engine, reports_to) = start().await;
     stage.proxy.on(SETTLE, Fault::HoldAnswer);
-    let id = tell(
+    let id = start_and_signal(
         &stage,
         Parent::<false> {
             n: 1,
             keyed: false,
             within: false,
             reports_to,
-            seen: Vec::new(),
+            reads: Vec::new(),
         },
     )
     .await;
@@ -311,19 +325,20 @@ async fn after_a_lost_answer_about_a_locked_row_the_next_step_sees_inbox_and_chi
         "begin; select from S.instances where id = {id} for update"
     ));
     caller.batch_execute(&lock).await.unwrap();
-    let asked = stage.proxy.done(RESOLVE);
+    let resolved_before = stage.proxy.done(RESOLVE);
     stage.proxy.go_down().await;
     stage.proxy.come_back();
-    // The committer asks five times and sets the result aside, where it is tried again.
+    // The committer tries to resolve the outcome five times and sets the result aside, where it is
+    // tried again.
     let deadline = tokio::time::Instant::now() + LONG;
-    while stage.proxy.done(RESOLVE) < asked + 5 || stage.proxy.done(LOCK) == 0 {
+    while stage.proxy.done(RESOLVE) < resolved_before + 5 || stage.proxy.done(LOCK) == 0 {
         assert!(
             tokio::time::Instant::now() < deadline,
-            "the engine does not ask what became of the commit"
+            "the engine does not resolve the commit outcome"
         );
         tokio::time::sleep(SECOND / 100).await;
     }
     caller.batch_execute("commit").await.unwrap();
-    assert_seen(&stage, id, 1, "a locked row").await;
+    assert_reads(&stage, id, 1, "a locked row").await;
     engine.stop().await;
 }

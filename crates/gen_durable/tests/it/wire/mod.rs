@@ -1,4 +1,4 @@
-//! The wire between the engine and Postgres, cut and silenced at every point that matters.
+//! The connection between the engine and Postgres, cut or silenced at each statement that matters.
 
 mod clock;
 mod commits;

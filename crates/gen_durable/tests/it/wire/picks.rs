@@ -1,4 +1,5 @@
-//! A pick whose answer was lost: rows that are ours by the database, and unknown to us.
+//! A pick with a lost answer: the database says that the rows are claimed by this worker, and the
+//! worker does not know them.
 
 use gen_durable::{SECOND, Settings};
 
@@ -10,7 +11,7 @@ use super::{
 };
 
 #[tokio::test]
-async fn rows_whose_claim_was_lost_on_the_way_come_back_without_a_burned_attempt() {
+async fn rows_of_a_pick_with_a_lost_answer_are_released_without_a_counted_attempt() {
     let stage = Stage::new().await;
     let effects = Effects::default();
     let settings = Settings {
@@ -22,7 +23,7 @@ async fn rows_whose_claim_was_lost_on_the_way_come_back_without_a_burned_attempt
         steps: 0,
     });
     let enqueued = stage.lab.enqueue_all(walkers).await.unwrap();
-    // The picker and the sweep may come at once and share them: both are cut.
+    // The picker and the sweep may claim at the same time and share the rows: both are cut.
     let rule = stage.proxy.on_each(".pick(", Fault::CutAfter, 0, 2);
     let engine = stage.run(stage.pool(), effects.clone(), |e| {
         e.register::<Walker>().settings(settings)
@@ -34,7 +35,7 @@ async fn rows_whose_claim_was_lost_on_the_way_come_back_without_a_burned_attempt
             .settled(walker.id, LONG)
             .await
             .unwrap()
-            .expect("nobody found it");
+            .expect("the lost claim was found and released");
         assert_walked_once(
             &stage,
             &effects,
@@ -55,7 +56,7 @@ async fn rows_whose_claim_was_lost_on_the_way_come_back_without_a_burned_attempt
 }
 
 #[tokio::test]
-async fn a_pick_that_never_arrived_is_simply_made_again() {
+async fn a_pick_that_never_reached_the_server_is_sent_again() {
     let stage = Stage::new().await;
     let effects = Effects::default();
     let engine = stage.run(stage.pool(), effects.clone(), |e| {
@@ -86,9 +87,10 @@ async fn a_pick_that_never_arrived_is_simply_made_again() {
     engine.stop().await;
 }
 
-/// A process that was stopped for a while finds its own lease run out. What nobody took from it is still its own.
+/// A process that was stopped for a while finds that its own lease has expired. Rows that no other
+/// worker has reaped are still its own.
 #[tokio::test]
-async fn a_worker_does_not_take_its_own_rows_for_those_of_a_dead_one() {
+async fn a_worker_with_an_expired_lease_does_not_reap_its_own_rows() {
     let stage = Stage::new().await;
     let gate = Gate::default();
     let settings = Settings {
@@ -102,12 +104,12 @@ async fn a_worker_does_not_take_its_own_rows_for_those_of_a_dead_one() {
     });
     let gated = stage.lab.enqueue(Gated).await.unwrap();
     gate.runs(2).await;
-    let looked = stage.proxy.done("store::lease::expired");
+    let searches = stage.proxy.done("store::lease::expired");
     let deadline = tokio::time::Instant::now() + LONG;
-    while stage.proxy.done("store::lease::expired") < looked + 5 {
+    while stage.proxy.done("store::lease::expired") < searches + 5 {
         assert!(
             tokio::time::Instant::now() < deadline,
-            "nobody looks for the dead"
+            "the engine does not search for expired workers"
         );
         stage
             .sql(
@@ -117,12 +119,12 @@ async fn a_worker_does_not_take_its_own_rows_for_those_of_a_dead_one() {
     }
     gate.open();
     stage.lab.settled(gated.id, LONG).await.unwrap().unwrap();
-    let taken =
+    let reaped =
         "select count(*) from S.changes where old_status = 'executing' and old_seq = new_seq";
     assert_eq!(
-        stage.number(taken).await,
+        stage.number(reaped).await,
         0,
-        "it took its own row from itself"
+        "the worker reaped its own row"
     );
     engine.stop().await;
 }

@@ -1,10 +1,10 @@
-//! As much of Postgres's protocol as it takes to tell one statement from another.
+//! The part of the Postgres protocol that the proxy needs to distinguish statements.
 
 use std::collections::HashMap;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// One message as it came over the wire: type, length and body in one piece.
+/// One message as sent over the wire: type, length and body.
 #[derive(Debug)]
 pub(crate) struct Message {
     pub(crate) kind: u8,
@@ -12,21 +12,21 @@ pub(crate) struct Message {
 }
 
 impl Message {
-    /// The zero-terminated strings at the start of the body.
+    /// Returns the zero-terminated strings at the start of the body.
     fn strings(&self) -> impl Iterator<Item = String> + '_ {
         self.bytes[5..]
             .split(|byte| *byte == 0)
             .map(|text| String::from_utf8_lossy(text).into_owned())
     }
 
-    /// The SQLSTATE of an error.
+    /// Returns the SQLSTATE of an error message.
     pub(crate) fn code(&self) -> Option<String> {
         self.strings()
             .find_map(|field| field.strip_prefix('C').map(str::to_owned))
     }
 }
 
-/// The next message of either side. `None`: it hung up.
+/// Reads the next message of either side. Returns `None` when the connection is closed.
 pub(crate) async fn read(from: &mut (impl AsyncRead + Unpin)) -> Option<Message> {
     let mut head = [0; 5];
     from.read_exact(&mut head).await.ok()?;
@@ -40,7 +40,7 @@ pub(crate) async fn read(from: &mut (impl AsyncRead + Unpin)) -> Option<Message>
     })
 }
 
-/// The first packet of a client has no type.
+/// Reads the first packet of a client, which has no type byte.
 pub(crate) async fn read_startup(from: &mut (impl AsyncRead + Unpin)) -> Option<Vec<u8>> {
     let length = from.read_u32().await.ok()?;
     let mut bytes = length.to_be_bytes().to_vec();
@@ -49,20 +49,21 @@ pub(crate) async fn read_startup(from: &mut (impl AsyncRead + Unpin)) -> Option<
     Some(bytes)
 }
 
-/// That a statement was closed, which is no answer to a query, and that the server is ready for more.
-pub(crate) fn no_answer() -> Vec<u8> {
+/// Returns CloseComplete, which is no answer to a query, and ReadyForQuery.
+pub(crate) fn close_complete() -> Vec<u8> {
     vec![b'3', 0, 0, 0, 4, b'Z', 0, 0, 0, 5, b'I']
 }
 
-/// An error as a server says it, and, unless it is the last word, that the server is ready for more.
-pub(crate) fn error(code: &str, last_word: bool) -> Vec<u8> {
-    let severity = if last_word { "FATAL" } else { "ERROR" };
+/// Returns an error message of a server. A `fatal` one ends the connection; otherwise ReadyForQuery
+/// follows.
+pub(crate) fn error(code: &str, fatal: bool) -> Vec<u8> {
+    let severity = if fatal { "FATAL" } else { "ERROR" };
     let mut body = Vec::new();
     for field in [
         format!("S{severity}"),
         format!("V{severity}"),
         format!("C{code}"),
-        format!("Mas the test wants it, {code}"),
+        format!("Mraised by the test proxy: {code}"),
     ] {
         body.extend_from_slice(field.as_bytes());
         body.push(0);
@@ -71,33 +72,34 @@ pub(crate) fn error(code: &str, last_word: bool) -> Vec<u8> {
     let mut bytes = vec![b'E'];
     bytes.extend_from_slice(&u32::try_from(body.len() + 4).unwrap().to_be_bytes());
     bytes.extend_from_slice(&body);
-    if !last_word {
+    if !fatal {
         bytes.extend_from_slice(b"Z\0\0\0\x05I");
     }
     bytes
 }
 
-/// What a client has prepared and bound: a statement is sent by name and known by its text.
+/// The statements and portals of a client: a statement is sent by name, and the proxy knows it by
+/// its text.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     statements: HashMap<String, String>,
     portals: HashMap<String, String>,
 }
 
-/// All that a client sends until it waits for an answer.
+/// All messages that a client sends before it waits for an answer.
 #[derive(Debug, Default)]
 pub(crate) struct Request {
     pub(crate) bytes: Vec<u8>,
-    /// The text of what it executes; nothing, if it only prepares.
+    /// The text of the statement that it executes, or `None` if it only prepares.
     pub(crate) text: Option<String>,
-    /// How many elements its first parameter has, if that is an array: the size of a batch.
+    /// The number of elements of its first parameter, if that is an array: the size of a batch.
     pub(crate) size: Option<usize>,
-    /// The names under which it prepares; the empty one is "without a name".
+    /// The names under which it prepares statements. An unnamed statement has the empty name.
     pub(crate) prepares: Vec<String>,
 }
 
 impl Request {
-    /// Take in a message. Answers whether the request is complete.
+    /// Adds a message to the request. Returns whether the request is complete.
     pub(crate) fn add(&mut self, message: &Message, names: &mut Names) -> bool {
         self.bytes.extend_from_slice(&message.bytes);
         let mut strings = message.strings();
@@ -122,7 +124,8 @@ impl Request {
     }
 }
 
-/// Of a Bind message: portal, statement, formats, then the parameters, each with its length.
+/// Returns the length of the first parameter of a Bind message if that is an array. The message has
+/// portal, statement, formats, and then the parameters, each with its length.
 fn first_array_length(bind: &[u8]) -> Option<usize> {
     let mut rest = bind.get(5..)?;
     for _ in 0..2 {
@@ -130,8 +133,8 @@ fn first_array_length(bind: &[u8]) -> Option<usize> {
         rest = rest.get(end + 1..)?;
     }
     let formats = usize::from(u16::from_be_bytes(rest.get(..2)?.try_into().ok()?));
-    // After the formats: the count of parameters, the length of the first, and in a binary array: dimensions, flags,
-    // element type, and the length of the first dimension.
+    // The formats are followed by the number of parameters and the length of the first one. A
+    // binary array has dimensions, flags, element type, and the length of the first dimension.
     let array = rest.get(2 + 2 * formats + 2 + 4..)?;
     (u32::from_be_bytes(array.get(..4)?.try_into().ok()?) == 1)
         .then(|| Some(u32::from_be_bytes(array.get(12..16)?.try_into().ok()?)))?

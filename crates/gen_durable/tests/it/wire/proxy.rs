@@ -1,4 +1,4 @@
-//! A proxy that knows Postgres's protocol: it can lose a statement, or its answer, at a chosen point.
+//! A proxy that parses the Postgres protocol: it can lose a chosen statement, or its answer.
 
 use std::{
     collections::VecDeque,
@@ -17,59 +17,63 @@ use tokio::{
 
 use super::protocol::{self, Names, Request};
 
-/// What happens to a statement on its way.
+/// The fault that a statement meets on its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// The connection breaks, and the server never sees the statement.
+    /// The connection breaks, and the server never receives the statement.
     CutBefore,
     /// The connection breaks in the middle of the statement.
     CutRequest,
-    /// The server has done it, and the connection breaks in the middle of the answer.
+    /// The server executes the statement, and the connection breaks in the middle of the answer.
     CutAnswer,
-    /// The server has done it (and is ready for more), and the connection breaks before any word of the answer.
+    /// The server executes the statement and is ready for more, and the connection breaks before
+    /// any byte of the answer.
     CutAfter,
-    /// Silence: the server never sees it, and nobody hangs up.
+    /// The server never receives the statement, and the connection stays open without an answer.
     SwallowRequest,
-    /// Silence: the server has done it, the answer never comes, and nobody hangs up.
+    /// The server executes the statement, and the connection stays open without an answer.
     SwallowAnswer,
-    /// Silence, and when the client has given up and the test says so, the server gets the statement after all.
+    /// The connection stays open without an answer. When the client has given up and the test calls
+    /// [`Rule::release`], the server receives the statement after all.
     DeliverLate,
-    /// It waits here until the test lets it go.
+    /// The statement waits in the proxy until the test calls [`Rule::release`].
     Hold,
-    /// The server has done it; the answer waits here until the test lets it go.
+    /// The server executes the statement, and its answer waits in the proxy until the test calls
+    /// [`Rule::release`].
     HoldAnswer,
-    /// The server never sees it; a message that is no answer comes back, and that the server is ready for more.
+    /// The server never receives the statement. The client receives a message that is no answer,
+    /// and ReadyForQuery.
     Garble,
-    /// The server never sees it; an error with this SQLSTATE comes back.
+    /// The server never receives the statement. The client receives an error with this SQLSTATE.
     Refuse(&'static str),
 }
 
-/// Which address the real server has.
+/// The address of the real server.
 #[derive(Debug, Clone)]
 pub(crate) enum Server {
     Unix(std::path::PathBuf),
     Tcp(String, u16),
 }
 
-/// A fault that waits for its statement.
+/// A fault and the statements that it applies to.
 #[derive(Debug)]
 pub(crate) struct Rule {
-    /// Part of the statement's text. Empty: the greeting of a new connection.
+    /// A part of the statement's text. Empty: the startup packet of a new connection.
     text: String,
     fault: Fault,
-    /// How many matching statements pass before, and how many are hit.
+    /// How many matching statements pass before the fault applies.
     skip: Mutex<usize>,
-    /// How many pass between two that are hit.
+    /// How many matching statements pass between two that the fault applies to.
     between: usize,
     left: Mutex<usize>,
     fired: watch::Sender<usize>,
     released: watch::Sender<bool>,
-    /// Requests that were delivered late and done.
+    /// The number of late requests that the server has executed.
     delivered: watch::Sender<usize>,
 }
 
 impl Rule {
-    /// Until it has hit this many.
+    /// Waits until the fault has applied to this many statements.
     pub(crate) async fn fired(&self, times: usize) {
         let mut fired = self.fired.subscribe();
         within(
@@ -82,7 +86,7 @@ impl Rule {
     pub(crate) fn has_fired(&self) -> usize {
         *self.fired.borrow()
     }
-    /// Let go what is held.
+    /// Releases the statements and answers that wait in the proxy.
     pub(crate) fn release(&self) {
         self.released.send_replace(true);
     }
@@ -110,21 +114,23 @@ async fn within<T>(what: &str, wait: impl Future<Output = T>) -> T {
 struct Shared {
     server: Server,
     rules: Mutex<Vec<Arc<Rule>>>,
-    /// Texts of the statements that the server has answered.
+    /// The texts of the statements that the server has answered.
     done: Mutex<Vec<String>>,
-    /// Names under which statements were prepared, and errors that came back, in order.
+    /// The names under which statements were prepared, and the SQLSTATEs of the server's errors, in
+    /// order.
     prepared: Mutex<Vec<String>>,
     errors: Mutex<Vec<String>>,
-    /// Batches that came by: a statement's text, and how many elements its first parameter had.
+    /// The batches that passed: a statement's text, and the number of elements of its first
+    /// parameter.
     batches: Mutex<Vec<(String, usize)>>,
     down: AtomicBool,
-    /// Raised to break all connections.
+    /// Incremented to break all connections.
     cuts: watch::Sender<usize>,
-    /// How many connections there are.
+    /// The number of open connections.
     open: watch::Sender<usize>,
 }
 
-/// The proxy, on a thread of its own. It ends when dropped.
+/// The proxy, on a thread of its own. It stops when dropped.
 pub(crate) struct Proxy {
     pub(crate) port: u16,
     shared: Arc<Shared>,
@@ -169,17 +175,17 @@ impl Proxy {
         }
     }
 
-    /// The next statement with this text meets this fault.
+    /// Applies this fault to the next statement with this text.
     pub(crate) fn on(&self, text: &str, fault: Fault) -> Arc<Rule> {
         self.on_each(text, fault, 0, 1)
     }
 
-    /// After `skip` of them, the next `times`.
+    /// Applies this fault to `times` statements with this text, after the first `skip`.
     pub(crate) fn on_each(&self, text: &str, fault: Fault, skip: usize, times: usize) -> Arc<Rule> {
         self.rule(text, fault, skip, 0, times)
     }
 
-    /// One answer in so many is lost with its connection, whatever the statement is.
+    /// Cuts the connection before one answer in `count`, whatever the statement is.
     pub(crate) fn lose_one_in(&self, count: usize) -> Arc<Rule> {
         self.rule(
             "-- called by",
@@ -212,12 +218,12 @@ impl Proxy {
         rule
     }
 
-    /// No more faults. What is held is let go by its rule.
+    /// Removes all rules. Statements that wait in the proxy are released by their rule.
     pub(crate) fn forget(&self) {
         self.shared.rules.lock().unwrap().clear();
     }
 
-    /// How many statements with this text the server has answered.
+    /// Returns how many statements with this text the server has answered.
     pub(crate) fn done(&self, text: &str) -> usize {
         self.shared
             .done
@@ -227,7 +233,7 @@ impl Proxy {
             .filter(|done| done.contains(text))
             .count()
     }
-    /// The sizes of the batches that came by with this text, in order.
+    /// Returns the sizes of the batches with this text, in order.
     pub(crate) fn batches(&self, text: &str) -> Vec<usize> {
         let batches = self.shared.batches.lock().unwrap();
         batches
@@ -243,7 +249,7 @@ impl Proxy {
         self.shared.errors.lock().unwrap().clone()
     }
 
-    /// Break all connections, and refuse new ones. Nothing passes any more when this is over.
+    /// Breaks all connections and refuses new ones. When this returns, no connection is left.
     pub(crate) async fn go_down(&self) {
         self.shared.down.store(true, Ordering::SeqCst);
         self.shared.cuts.send_modify(|count| *count += 1);
@@ -263,7 +269,8 @@ impl Proxy {
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     loop {
         let (client, _) = listener.accept().await.unwrap();
-        // Before the look at `down`: whoever goes down after it cuts this one, and waits for its end.
+        // Subscribes and counts this connection before it reads `down`: a `go_down` that sets the
+        // flag afterwards then cuts this connection and waits for its end.
         let mut cuts = shared.cuts.subscribe();
         shared.open.send_modify(|count| *count += 1);
         if shared.down.load(Ordering::SeqCst) {
@@ -303,7 +310,7 @@ async fn serve(client: TcpStream, shared: Arc<Shared>) -> Option<()> {
     }
 }
 
-/// Requests that the server has not answered yet, with what is to happen to the answer.
+/// Requests that the server has not answered yet, with the fault of each answer.
 type Pending = Mutex<VecDeque<(Option<String>, Option<Arc<Rule>>)>>;
 
 async fn connect<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
@@ -336,7 +343,7 @@ async fn connect<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     }
 }
 
-/// From the client to the server.
+/// Forwards requests from the client to the server.
 async fn requests(
     mut client: impl AsyncRead + Unpin,
     mut server: impl AsyncWrite + Unpin,
@@ -382,7 +389,7 @@ async fn requests(
                 rule.wait_for_release().await;
                 pending.lock().unwrap().push_back((text, Some(rule)));
                 server.write_all(&bytes).await.ok()?;
-                // The other half sees the answer and ends this connection.
+                // The other task reads the answer and ends this connection.
                 return std::future::pending().await;
             }
             Some(fault @ (Fault::Refuse(_) | Fault::Garble)) => {
@@ -391,7 +398,7 @@ async fn requests(
                 }
                 let answer = match fault {
                     Fault::Refuse(code) => protocol::error(code, false),
-                    _ => protocol::no_answer(),
+                    _ => protocol::close_complete(),
                 };
                 client_write.lock().await.write_all(&answer).await.ok()?;
                 continue;
@@ -405,7 +412,7 @@ async fn requests(
     }
 }
 
-/// From the server to the client.
+/// Forwards answers from the server to the client.
 async fn answers(
     mut server: impl AsyncRead + Unpin,
     client: &tokio::sync::Mutex<impl AsyncWrite + Unpin>,

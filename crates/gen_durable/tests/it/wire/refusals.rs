@@ -1,4 +1,5 @@
-//! Everything that a server can say no with while it is not well: none of it is a step's fault.
+//! Errors with which a server in trouble refuses statements: none of them counts as a failure of
+//! the step.
 
 use gen_durable::{SECOND, Settings};
 
@@ -8,16 +9,17 @@ use super::{
     walker::{Effects, First, Walker, assert_walked_once, quick},
 };
 
-/// Disk, memory, connections, cancelled, read-only, serialisation, deadlock, lock, I/O, internal; rights, relation, schema
-/// and function gone (between two migrations); a plan that no longer fits, a pooler, a protocol violation; shutting down,
-/// crashed, starting.
+/// Disk full, out of memory, too many connections, cancelled, read-only, serialization failure,
+/// deadlock, lock not available, I/O error, internal error; missing rights, relation, schema and
+/// function (between two migrations); a plan that no longer fits, a pooler without prepared
+/// statements, a protocol violation; shutting down, crashed, starting.
 const CODES: [&str; 20] = [
     "53100", "53200", "53300", "57014", "25006", "40001", "40P01", "55P03", "58030", "XX000",
     "42501", "42P01", "3F000", "42883", "0A000", "26000", "08P01", "57P01", "57P02", "57P03",
 ];
 
 #[tokio::test]
-async fn a_server_that_is_not_well_burns_no_attempt_and_runs_nothing_again() {
+async fn server_errors_count_no_attempt_and_run_no_step_again() {
     let stage = Stage::new().await;
     let effects = Effects::default();
     let engine = stage.run(stage.pool(), effects.clone(), |e| {
@@ -62,9 +64,10 @@ async fn a_server_that_is_not_well_burns_no_attempt_and_runs_nothing_again() {
     engine.stop().await;
 }
 
-/// A proxy answers with something that is no answer: that says nothing of the data.
+/// A proxy sends a message that is no answer to the statement. That says nothing about the data of
+/// the step.
 #[tokio::test]
-async fn an_answer_that_cannot_be_read_is_not_the_steps_fault() {
+async fn an_unreadable_answer_does_not_fail_the_step() {
     let stage = Stage::new().await;
     let effects = Effects::default();
     let engine = stage.run(stage.pool(), effects.clone(), |e| {
@@ -85,7 +88,7 @@ async fn an_answer_that_cannot_be_read_is_not_the_steps_fault() {
             match first {
                 First::Stop => assert_eq!(
                     settled.result.unwrap_err().message,
-                    "as it was told",
+                    "stopped as requested",
                     "{what}"
                 ),
                 _ => assert_eq!(
@@ -101,9 +104,9 @@ async fn an_answer_that_cannot_be_read_is_not_the_steps_fault() {
     engine.stop().await;
 }
 
-/// A database that went away and came back, several times, under work.
+/// The database is lost and comes back, several times, under load.
 #[tokio::test]
-async fn work_survives_a_database_that_goes_away_and_comes_back() {
+async fn instances_survive_repeated_database_outages() {
     let stage = Stage::new().await;
     let effects = Effects::default();
     let settings = Settings {
@@ -142,18 +145,19 @@ async fn work_survives_a_database_that_goes_away_and_comes_back() {
             );
         }
     }
-    let burned = "select count(*) from S.instances where attempt > case when state->>'first' = 'Retry' then 1 else 0 end";
+    let counted = "select count(*) from S.instances where attempt > case when state->>'first' = 'Retry' then 1 else 0 end";
     assert_eq!(
-        stage.number(burned).await,
+        stage.number(counted).await,
         0,
         "an outage is not a step's failure"
     );
     engine.stop().await;
 }
 
-/// Behind a pooler the name of a prepared statement may be another client's, with parameters of other types.
+/// Behind a pooler the name of a prepared statement may belong to another client, with parameters
+/// of other types.
 #[tokio::test]
-async fn a_named_statement_whose_parameters_do_not_fit_is_sent_again_without_a_name() {
+async fn a_named_statement_with_unfitting_parameters_is_sent_again_without_a_name() {
     for code in ["22P03", "42P18"] {
         let stage = Stage::new().await;
         let effects = Effects::default();

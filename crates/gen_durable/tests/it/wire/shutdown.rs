@@ -1,4 +1,5 @@
-//! A shutdown that meets a database that does not answer: it ends all the same, at most a few seconds after its drain's timeout.
+//! A shutdown while the database does not answer: it ends at most a few seconds after its drain
+//! timeout.
 
 use gen_durable::{Context, HOUR, Job, SECOND, Settings, StepError};
 use serde::{Deserialize, Serialize};
@@ -23,8 +24,9 @@ impl Job for Endless {
     }
 }
 
-/// No statement is ever given up: a shutdown that waited for one would not end.
-fn patient() -> Settings {
+/// Settings with which the client never gives up on a statement: a shutdown that waited for one
+/// would not end.
+fn no_statement_timeout() -> Settings {
     Settings {
         statement_timeout: HOUR,
         drain_timeout: SECOND,
@@ -36,7 +38,7 @@ fn patient() -> Settings {
 async fn a_shutdown_ends_while_a_pick_is_unanswered() {
     let stage = Stage::new().await;
     let engine = stage.run(stage.pool(), Effects::default(), |e| {
-        e.register::<Walker>().settings(patient())
+        e.register::<Walker>().settings(no_statement_timeout())
     });
     engine.ready().await;
     let rule = stage
@@ -58,7 +60,7 @@ async fn a_shutdown_ends_while_a_pick_is_unanswered() {
 async fn a_shutdown_ends_while_every_statement_of_its_own_is_unanswered() {
     let stage = Stage::new().await;
     let engine = stage.run(stage.pool(), Effects::default(), |e| {
-        e.register::<Walker>().settings(patient())
+        e.register::<Walker>().settings(no_statement_timeout())
     });
     engine.ready().await;
     let committing = stage
@@ -89,32 +91,35 @@ async fn a_shutdown_ends_while_every_statement_of_its_own_is_unanswered() {
             .number("select count(*) from S.instances where status = 'executing'")
             .await,
         1,
-        "its lease frees it"
+        "the claim stays until its lease expires"
     );
 }
 
 #[tokio::test]
-async fn a_shutdown_ends_while_a_claim_cannot_be_given_back() {
+async fn a_shutdown_ends_while_a_claim_cannot_be_released() {
     let (stage, effects) = (Stage::new().await, Effects::default());
     let engine = stage.run(stage.pool(), effects.clone(), |e| {
-        e.register::<Endless>().settings(patient())
+        e.register::<Endless>().settings(no_statement_timeout())
     });
     engine.ready().await;
     let id = stage.lab.enqueue(Endless).await.unwrap().id.raw();
-    eventually("it runs", async || !effects.of("endless", id).is_empty()).await;
-    let giving_back = stage.proxy.on_each(
+    eventually("the step runs", async || {
+        !effects.of("endless", id).is_empty()
+    })
+    .await;
+    let releasing = stage.proxy.on_each(
         "store::pick::give_back",
         Fault::SwallowRequest,
         0,
         usize::MAX,
     );
     engine.stop().await;
-    giving_back.fired(1).await;
+    releasing.fired(1).await;
     assert_eq!(
         stage
             .number("select count(*) from S.instances where status = 'executing'")
             .await,
         1,
-        "its lease frees it"
+        "the claim stays until its lease expires"
     );
 }

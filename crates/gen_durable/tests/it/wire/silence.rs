@@ -1,4 +1,5 @@
-//! A network that falls silent, at each statement: nothing is refused, nothing breaks, no answer ever comes.
+//! A network that stops delivering, at each statement: no error, no broken connection, and no
+//! answer.
 
 use gen_durable::{HOUR, SECOND, Settings};
 
@@ -8,7 +9,8 @@ use super::{
     walker::{Effects, First, Walker, assert_walked_once, quick},
 };
 
-/// Every statement that an engine sends by itself, by a piece of its text; the greeting of a connection has none.
+/// Every statement that an engine sends by itself, by a part of its text. The empty text stands for
+/// the startup packet of a connection.
 const STATEMENTS: [&str; 9] = [
     "",
     ".settle($1",
@@ -21,18 +23,19 @@ const STATEMENTS: [&str; 9] = [
     "store::inspect::end_of",
 ];
 
-async fn fall_silent_at(statement: &str, fault: Fault) {
+async fn silence_at(statement: &str, fault: Fault) {
     let what = format!("{fault:?} at {statement:?}");
     let stage = Stage::new().await;
     let effects = Effects::default();
     let settings = Settings {
         statement_timeout: SECOND,
-        // The reaper keeps still for a lease after an outage, and so does what comes with it.
+        // The reaper and the other upkeep wait for one lease period after an outage.
         lease: 4 * SECOND,
         heartbeat: SECOND / 2,
         ..quick()
     };
-    // On a busy machine a statement of the start may be that slow: then it is said, and a host starts again.
+    // On a busy machine a statement at the start may exceed the timeout. Then the engine returns an
+    // error, and the host starts it again.
     let engine = loop {
         let settings = settings.clone();
         let engine = stage.run(stage.pool(), effects.clone(), |e| {
@@ -46,7 +49,7 @@ async fn fall_silent_at(statement: &str, fault: Fault) {
             ),
         }
     };
-    // Something that waits for its time, so that the sweeps come often.
+    // An instance that is not due makes the sweeps frequent.
     stage
         .lab
         .enqueue(Walker {
@@ -58,7 +61,7 @@ async fn fall_silent_at(statement: &str, fault: Fault) {
         .unwrap();
     let rule = stage.proxy.on(statement, fault);
     if statement.is_empty() {
-        // For a new greeting somebody has to lose a connection first.
+        // A new startup packet is sent only after a connection was lost.
         stage.proxy.on(".settle($1", Fault::CutBefore);
     }
     let walker = stage
@@ -69,7 +72,8 @@ async fn fall_silent_at(statement: &str, fault: Fault) {
         })
         .await
         .unwrap();
-    // The caller's own question may be the one that meets silence: it is told so, and asks again.
+    // The caller's own statement may be the one without an answer: the call returns an error, and
+    // the caller repeats it.
     let settled = loop {
         match engine.client.settled(walker.id, LONG).await {
             Ok(settled) => break settled,
@@ -81,16 +85,16 @@ async fn fall_silent_at(statement: &str, fault: Fault) {
     };
     assert_eq!(settled.expect(&what).result, Ok(2), "{what}");
     assert_walked_once(&stage, &effects, walker.id.raw(), First::Next, &what).await;
-    // The loop that met it goes on: the same statement is answered again.
+    // The loop that sent the statement continues: the same statement is answered again.
     rule.fired(1).await;
     let seen = stage.proxy.done(statement);
-    let goes_on =
+    let repeats =
         !statement.is_empty() && ![".settle($1", "store::inspect::end_of"].contains(&statement);
     let deadline = tokio::time::Instant::now() + LONG;
-    while goes_on && stage.proxy.done(statement) <= seen {
+    while repeats && stage.proxy.done(statement) <= seen {
         assert!(
             tokio::time::Instant::now() < deadline,
-            "{what}: the loop does not come back"
+            "{what}: the loop does not continue"
         );
         tokio::time::sleep(SECOND / 100).await;
     }
@@ -98,27 +102,28 @@ async fn fall_silent_at(statement: &str, fault: Fault) {
 }
 
 #[tokio::test]
-async fn every_loop_comes_back_from_silence_before_the_statement() {
+async fn every_loop_recovers_when_the_server_never_receives_a_statement() {
     futures_util::future::join_all(
-        STATEMENTS.map(|statement| fall_silent_at(statement, Fault::SwallowRequest)),
+        STATEMENTS.map(|statement| silence_at(statement, Fault::SwallowRequest)),
     )
     .await;
 }
 
 #[tokio::test]
-async fn every_loop_comes_back_from_silence_after_the_statement() {
+async fn every_loop_recovers_when_the_answer_to_a_statement_never_arrives() {
     futures_util::future::join_all(
         STATEMENTS
             .into_iter()
             .filter(|s| !s.is_empty())
-            .map(|statement| fall_silent_at(statement, Fault::SwallowAnswer)),
+            .map(|statement| silence_at(statement, Fault::SwallowAnswer)),
     )
     .await;
 }
 
-/// A slow statement loses its connection. That says nothing of how other workers do: the expired ones are reaped all the same.
+/// A slow statement costs its connection. That says nothing about other workers: expired workers
+/// are reaped all the same.
 #[tokio::test]
-async fn statements_that_are_too_slow_do_not_keep_an_engine_from_reaping() {
+async fn slow_statements_do_not_prevent_an_engine_from_reaping() {
     let stage = Stage::new().await;
     let settings = Settings {
         statement_timeout: SECOND / 2,
@@ -139,7 +144,7 @@ async fn statements_that_are_too_slow_do_not_keep_an_engine_from_reaping() {
         .await
         .unwrap();
     stage.lab.settled(first.id, LONG).await.unwrap().unwrap();
-    // From now on every sweep is lost, every few seconds.
+    // From now on every sweep loses its answer, every few seconds.
     let rule = stage.proxy.on_each(
         "store::pick::priorities",
         Fault::SwallowAnswer,
@@ -179,9 +184,9 @@ async fn statements_that_are_too_slow_do_not_keep_an_engine_from_reaping() {
     engine.stop().await;
 }
 
-/// A readiness probe learns of it long before the lease has run out.
+/// A readiness probe reports the loss long before the lease expires.
 #[tokio::test]
-async fn an_engine_is_not_ready_soon_after_its_database_is_gone() {
+async fn an_engine_stops_being_ready_soon_after_its_database_is_lost() {
     let stage = Stage::new().await;
     let settings = Settings {
         lease: HOUR,
@@ -197,7 +202,7 @@ async fn an_engine_is_not_ready_soon_after_its_database_is_gone() {
     while engine.health.is_ready() {
         assert!(
             tokio::time::Instant::now() < deadline,
-            "it is ready without a database"
+            "the engine is ready without a database"
         );
         tokio::time::sleep(SECOND / 100).await;
     }

@@ -1,4 +1,4 @@
-//! A schema with a real clock and an audit of every change, and a proxy on the way to it.
+//! A schema with the real clock and an audit of every change, and a proxy in front of its server.
 
 use std::{path::Path, str::FromStr, time::Duration};
 
@@ -8,7 +8,7 @@ use tokio_postgres::{Config, NoTls, config::Host};
 
 use super::proxy::{Proxy, Server};
 
-/// Longer than anything here takes, on the busiest machine.
+/// Longer than any wait of these tests takes, even on a busy machine.
 pub(crate) const LONG: Duration = Duration::from_secs(40);
 
 const AUDIT: &str = "
@@ -30,7 +30,7 @@ const AUDIT: &str = "
 pub(crate) struct Stage {
     pub(crate) lab: Lab<()>,
     pub(crate) proxy: Proxy,
-    /// The superuser, past the proxy: to look and to meddle.
+    /// A superuser connection that bypasses the proxy, to read and change rows.
     pub(crate) admin: tokio_postgres::Client,
     config: Config,
     driver: JoinHandle<()>,
@@ -58,17 +58,17 @@ impl Stage {
         self.lab.owner().schema()
     }
 
-    /// A pool through the proxy.
+    /// Returns a pool that connects through the proxy.
     pub(crate) fn pool(&self) -> Pool {
         self.pool_at(self.proxy.port, "gen_durable_runtime")
     }
 
-    /// A pool through whatever listens on this port.
+    /// Returns a pool that connects to this port.
     pub(crate) fn pool_at(&self, port: u16, user: &str) -> Pool {
         Pool::open(&url_at(&self.config, port, user), self.schema(), 4).unwrap()
     }
 
-    /// A pool through the proxy whose sessions begin with these options.
+    /// Returns a pool that connects through the proxy, with these session options.
     pub(crate) fn pool_with(&self, options: &str) -> Pool {
         let url = format!(
             "{} options='{options}'",
@@ -77,7 +77,7 @@ impl Stage {
         Pool::open(&url, self.schema(), 4).unwrap()
     }
 
-    /// The way through the proxy for another driver.
+    /// Returns the options with which `sqlx` connects through the proxy.
     pub(crate) fn sqlx_options(&self) -> sqlx::postgres::PgConnectOptions {
         let options = sqlx::postgres::PgConnectOptions::new_without_pgpass()
             .host("127.0.0.1")
@@ -93,14 +93,14 @@ impl Stage {
         }
     }
 
-    /// Another connection past the proxy, for a caller's own transaction.
+    /// Opens another connection that bypasses the proxy, for a caller's own transaction.
     pub(crate) async fn caller(&self) -> tokio_postgres::Client {
         let (client, driver) = self.config.connect(NoTls).await.unwrap();
         tokio::spawn(async move { drop(driver.await) });
         client
     }
 
-    /// `S.` stands for the schema.
+    /// Runs statements in which `S.` stands for the schema.
     pub(crate) async fn sql(&self, text: &str) {
         self.admin.batch_execute(&self.render(text)).await.unwrap();
     }
@@ -110,7 +110,7 @@ impl Stage {
             .replace("schema S ", &format!("schema {} ", self.schema()))
     }
 
-    /// One number.
+    /// Returns the number that a query selects.
     pub(crate) async fn number(&self, text: &str) -> i64 {
         self.admin
             .query_one(&self.render(text), &[])
@@ -119,7 +119,7 @@ impl Stage {
             .get(0)
     }
 
-    /// Wait until a question is answered with this number.
+    /// Waits until a query selects this number.
     pub(crate) async fn until(&self, text: &str, wanted: i64) {
         let deadline = tokio::time::Instant::now() + LONG;
         loop {
@@ -135,7 +135,8 @@ impl Stage {
         }
     }
 
-    /// What the audit says of an instance's commits: each (step_seq before, step_seq after), in order.
+    /// Returns the commits of an instance from the audit: each (`step_seq` before, `step_seq`
+    /// after), in order.
     pub(crate) async fn commits(&self, id: i64) -> Vec<(i64, i64)> {
         let text =
             self.render("select old_seq, new_seq from S.changes where id = $1 and old_seq <> new_seq order by n");
@@ -148,7 +149,7 @@ impl Stage {
             .collect()
     }
 
-    /// Run an engine on this pool.
+    /// Runs an engine on this pool.
     pub(crate) fn run<App: Send + Sync + 'static>(
         &self,
         pool: Pool,
@@ -174,7 +175,7 @@ impl Drop for Stage {
     }
 }
 
-/// An engine that runs until it is told to stop.
+/// An engine that runs until the test stops it.
 pub(crate) struct Running {
     pub(crate) client: Client,
     pub(crate) health: Health,
@@ -192,7 +193,7 @@ impl Running {
             .unwrap();
     }
 
-    /// Until it is ready; or why it could not start.
+    /// Waits until the engine is ready. Returns the error if it could not start.
     pub(crate) async fn ready_or_ended(self) -> Result<Running, Error> {
         let deadline = tokio::time::Instant::now() + LONG;
         while !self.health.is_ready() {
@@ -232,7 +233,7 @@ pub(crate) fn server(config: &Config) -> Server {
 fn url_at(config: &Config, port: u16, user: &str) -> String {
     let database = config.get_dbname().unwrap_or("postgres");
     match config.get_password() {
-        // A server that wants a password knows one user only.
+        // A server that requires a password has only one user in these tests.
         Some(password) => {
             let password = String::from_utf8_lossy(password);
             let user = config.get_user().unwrap();

@@ -1,4 +1,5 @@
-//! A machine that ends its first step in every way there is, and writes down what it does outside the engine.
+//! A machine that ends its first step in each possible way, and records its effects outside the
+//! database.
 
 use std::{
     collections::HashSet,
@@ -12,7 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use super::stage::Stage;
 
-/// Effects: (idempotency key, fencing token), in order. What ran twice on one claim shows as a pair that is there twice.
+/// The effects of steps, (idempotency key, fencing token), in order. A step that ran twice on one
+/// claim shows as a repeated pair.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Effects(Arc<Mutex<Vec<(String, i64)>>>);
 
@@ -50,7 +52,7 @@ impl First {
         First::Stop,
     ];
 
-    /// How many commits an instance makes until it has settled.
+    /// Returns how many commits an instance makes until it has settled.
     pub(crate) fn commits(self) -> usize {
         match self {
             First::Next | First::Retry | First::Sleep => 2,
@@ -85,13 +87,14 @@ impl Machine for Walker {
             (At::First, First::Next) => next(At::Last),
             (At::First, First::Retry) if cx.attempt == 0 => retry_after(std::time::Duration::ZERO),
             (At::First, First::Sleep) => sleep(std::time::Duration::from_millis(1)).then(At::Last),
-            (At::First, First::Stop) => stop("as it was told"),
+            (At::First, First::Stop) => stop("stopped as requested"),
             _ => done(self.steps),
         })
     }
 }
 
-/// Every commit once, in order; every step once, because its worker lived all the while; no attempt burned.
+/// Asserts that every commit counts once and in order, that every step ran once, because its worker
+/// lived all the time, and that no attempt was counted except a requested retry.
 pub(crate) async fn assert_walked_once(
     stage: &Stage,
     effects: &Effects,
@@ -124,7 +127,8 @@ pub(crate) async fn assert_walked_once(
     );
 }
 
-/// Nothing here waits for a lease; everything else is quick.
+/// Settings with a long lease, so that no test waits for one, and with short intervals for all
+/// other loops.
 pub(crate) fn quick() -> Settings {
     Settings {
         lease: 60 * SECOND,

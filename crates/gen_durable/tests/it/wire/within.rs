@@ -1,4 +1,5 @@
-//! A step's own transaction: what it wrote and what it decided are one commit, also when nobody hears of it.
+//! A step's own transaction: its writes and its step result are one commit, also when the answer to
+//! the commit is lost.
 
 use gen_durable::{Context, Machine, Outcome, SECOND, Settings, done, next};
 use serde::{Deserialize, Serialize};
@@ -9,9 +10,9 @@ use super::{
     walker::quick,
 };
 
-/// Where a step's own transaction comes from.
+/// The driver of a step's own transaction.
 enum Driver {
-    Ours,
+    Engine,
     Sqlx(sqlx::PgPool),
 }
 
@@ -33,27 +34,27 @@ impl Machine for Writer {
     type Step = At;
     type Output = ();
     async fn step(&mut self, at: At, cx: &mut Context<'_, Self>) -> Outcome<Self> {
-        let (insert, word) = (
+        let (insert, step_name) = (
             format!("insert into {} values ($1, $2)", self.table),
             format!("{at:?}"),
         );
-        let ending = match at {
+        let transition = match at {
             At::Write => next(At::WriteAndEnd),
             At::WriteAndEnd => done(()),
         };
         match cx.app {
-            Driver::Ours => {
+            Driver::Engine => {
                 let tx = cx.begin().await?;
-                tx.execute(&insert, &[&cx.id.raw(), &word]).await?;
-                Ok(ending.within(tx))
+                tx.execute(&insert, &[&cx.id.raw(), &step_name]).await?;
+                Ok(transition.within(tx))
             }
             Driver::Sqlx(pool) => {
                 let mut tx = pool.begin().await?;
                 let query = sqlx::query(sqlx::AssertSqlSafe(insert))
                     .bind(cx.id.raw())
-                    .bind(word);
+                    .bind(step_name);
                 query.execute(&mut *tx).await?;
-                Ok(ending.within(tx))
+                Ok(transition.within(tx))
             }
         }
     }
@@ -61,10 +62,10 @@ impl Machine for Writer {
 
 async fn lose(statement: &str, faults: &[Fault], outages: usize, settings: Settings) {
     let stage = Stage::new().await;
-    lose_on(&stage, Driver::Ours, statement, faults, outages, settings).await;
+    lose_on(&stage, Driver::Engine, statement, faults, outages, settings).await;
 }
 
-/// The same with a pool of the host's own, of another driver, through the same wire.
+/// Does the same with a pool of the host, of another driver, through the same proxy.
 async fn lose_of_sqlx(statement: &str, faults: &[Fault], settings: Settings) {
     let stage = Stage::new().await;
     let pool = sqlx::PgPool::connect_lazy_with(stage.sqlx_options());
@@ -110,8 +111,8 @@ async fn lose_on(
                 .number(&format!("select count(*) from S.written where id = {id}"))
                 .await;
             assert_eq!(count, 2, "{what}: both steps wrote exactly once");
-            // A step that met the outage itself is set to run again, which is a commit too. A connection that was kept is
-            // replaced without a word.
+            // A step that gets the connection error itself is set to run again, which is a commit
+            // too. A broken pooled connection is replaced without an error.
             let commits = stage.commits(id.raw()).await;
             assert!(
                 (2..=2 + outages).contains(&commits.len()),
@@ -128,15 +129,15 @@ async fn lose_on(
                 assert_eq!(
                     stage.number(&text).await,
                     0,
-                    "{what}: it was committed, so its claim goes on"
+                    "{what}: the commit is durable, so the claim is kept"
                 );
             }
-            let burned = stage
+            let counted = stage
                 .number(&format!(
                     "select max(attempt)::bigint from S.changes where id = {id}"
                 ))
                 .await;
-            assert_eq!(burned, 0, "{what}: an outage is not the step's failure");
+            assert_eq!(counted, 0, "{what}: an outage is not the step's failure");
         }
     }
     engine.stop().await;
@@ -150,18 +151,19 @@ const CUTS: [Fault; 4] = [
 ];
 
 #[tokio::test]
-async fn a_steps_own_commit_that_was_lost_counts_once() {
+async fn a_steps_own_commit_with_a_cut_connection_counts_once() {
     lose("commit", &CUTS, 0, quick()).await;
 }
 
 #[tokio::test]
-async fn a_steps_own_transaction_that_was_lost_before_its_commit_is_done_again() {
+async fn a_steps_own_transaction_that_was_cut_before_its_commit_runs_again() {
     lose(".conclude(", &CUTS, 0, quick()).await;
 }
 
 #[tokio::test]
-async fn a_steps_own_commit_that_met_silence_counts_once() {
-    // On a busy machine another statement may be that slow, and is then an outage as well.
+async fn a_steps_own_commit_without_an_answer_counts_once() {
+    // On a busy machine another statement may exceed the timeout, and then counts as an outage as
+    // well.
     let settings = Settings {
         statement_timeout: SECOND,
         ..quick()
@@ -175,9 +177,10 @@ async fn a_steps_own_commit_that_met_silence_counts_once() {
     .await;
 }
 
-/// The outage falls into the step's own code: it gets an error, and hands it on by `?`.
+/// The outage occurs in the step's own code: a statement returns an error, which the step
+/// propagates with `?`.
 #[tokio::test]
-async fn a_step_that_meets_the_outage_in_its_own_transaction_burns_no_attempt() {
+async fn an_outage_in_a_steps_own_transaction_counts_no_attempt() {
     lose(
         "insert into",
         &[Fault::CutBefore, Fault::Refuse("53100")],
@@ -195,19 +198,20 @@ async fn a_step_that_meets_the_outage_in_its_own_transaction_burns_no_attempt() 
 }
 
 #[tokio::test]
-async fn a_commit_through_the_hosts_own_pool_that_was_lost_counts_once() {
+async fn a_commit_through_the_hosts_pool_with_a_cut_connection_counts_once() {
     lose_of_sqlx("COMMIT", &CUTS, quick()).await;
 }
 
 #[tokio::test]
-async fn a_transaction_of_the_hosts_own_pool_that_was_lost_before_its_commit_is_done_again() {
+async fn a_transaction_of_the_hosts_pool_that_was_cut_before_its_commit_runs_again() {
     lose_of_sqlx(".conclude(", &CUTS, quick()).await;
 }
 
-/// The host's driver does not hang up on a server that has fallen silent. So the server lets go by itself, and what became
-/// of the commit can be asked.
+/// The host's driver does not close the connection to a server that stops answering. The server
+/// ends the transaction by `idle_in_transaction_session_timeout`, and then the engine can resolve
+/// the outcome of the commit.
 #[tokio::test]
-async fn a_commit_through_the_hosts_own_pool_that_met_silence_counts_once() {
+async fn a_commit_through_the_hosts_pool_without_an_answer_counts_once() {
     let settings = Settings {
         statement_timeout: 3 * SECOND,
         ..quick()

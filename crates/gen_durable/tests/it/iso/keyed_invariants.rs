@@ -1,13 +1,15 @@
-//! What must be so in lanes and under partition keys after every case: at once, when places have been given out, and when
-//! everything has run to its end.
+//! The invariants of lanes and partition keys, checked after every case: after placement has run,
+//! and after all instances have run to their end.
 
 use super::{
     acts::Act,
-    driver::{Answer, End, Lane},
-    worlds::World,
+    driver::{Answer, Driver, End},
+    setups::Setup,
 };
 
-/// A start that overtakes leaves a line. And a worker that runs all there is, to see that it can.
+/// Creates two things in the schema: a trigger that records a step that starts out of order or
+/// beside another step, and the function `iso_drain`, a worker that runs all instances to their
+/// end.
 pub(super) const WITNESSES: &str = "
     create function S.iso_started() returns trigger language plpgsql as $$
     begin
@@ -15,14 +17,14 @@ pub(super) const WITNESSES: &str = "
         select 'overtook ' || i.id, new.id from S.instances i
         where i.tenant = new.tenant and i.lane_key = new.lane_key and i.in_lane and i.lane_position < new.lane_position
         union all
-        select 'ran beside ' || i.id, new.id from S.instances i
+        select 'ran concurrently with ' || i.id, new.id from S.instances i
         where i.tenant = new.tenant and i.id <> new.id and i.locked_by is not null
           and (i.lane_key = new.lane_key or i.partition_key = new.partition_key);
         return null;
     end $$;
     create trigger iso_started after update on S.instances for each row
         when (new.status = 'executing' and old.status <> 'executing') execute function S.iso_started();
-    -- One that a worker ran because it leads the lane: it is seen when it ends.
+    -- A lane worker runs instances that stay queued: such a step is checked when it ends.
     create trigger iso_ended after update on S.instances for each row
         when (new.status = 'done' and old.status = 'queued') execute function S.iso_started();
 
@@ -32,7 +34,7 @@ pub(super) const WITNESSES: &str = "
         rounds int := 0;
     begin
         loop
-            -- Steps that ran on after a cancel have ended.
+            -- Release the cancelled instances, as if their steps had ended.
             perform S._release(array(select i.id from S.instances i where i.status = 'cancelled' and i.locked_by is not null));
             perform S.place(0, 1000);
             for one in select i.id from S.instances i where i.status = 'awaiting_signal' loop
@@ -61,101 +63,105 @@ pub(super) const WITNESSES: &str = "
         return rounds;
     end $$;";
 
-/// When places have been given out.
+/// Violations that are checked after placement has run.
 const PLACED: &str = "
-    select 'has a number left: ' || id from S.instances where arrival is not null
+    select 'still has a number for placement: ' || id from S.instances where arrival is not null
     union all
-    select 'is queued and has no place: ' || id from S.instances where status = 'queued' and not in_lane
+    select 'is queued and has no lane position: ' || id from S.instances where status = 'queued' and not in_lane
     union all
-    select 'nobody is at the head of the lane, and this one waits: ' || head.id from (
+    select 'the lane has no head that can run, its first instance: ' || head.id from (
         select distinct on (tenant, lane_key) id, status, tenant, lane_key from S.instances
         where in_lane order by tenant, lane_key, lane_position) head
     join S.lanes l on l.tenant = head.tenant and l.key = head.lane_key
     where head.status = 'queued' and l.led_by is null
     union all
-    select 'waits for a turn that nobody has: ' || w.id from S.instances w
+    select 'waits for a partition that has no holder: ' || w.id from S.instances w
     where w.held_back and not exists (
         select from S.instances h where h.tenant = w.tenant and h.partition_key = w.partition_key and not h.held_back
           and (h.status in ('runnable', 'executing') or h.locked_by is not null))
     union all
-    select 'is due and waits for one that is not: ' || w.id from S.instances w
+    select 'is due and waits for a partition holder that is not due: ' || w.id from S.instances w
     join S.instances h on h.tenant = w.tenant and h.partition_key = w.partition_key and not h.held_back and h.status = 'runnable'
     where w.held_back and w.eligible_at <= S.clock() and h.eligible_at > S.clock()
     union all
-    select 'is out of the lane and has it: ' || id from S.instances
+    select 'has a lane key and is neither settled nor in the lane: ' || id from S.instances
     where lane_key is not null and finished_at is null and not in_lane
     union all
-    select 'is over and has the lane: ' || id from S.instances
+    select 'is settled and still in the lane: ' || id from S.instances
     where in_lane and finished_at is not null and not (status = 'failed' and lane_blocks)
       and not (status = 'cancelled' and locked_by is not null)
     union all
-    select 'is in a lane without a lock, or below its floor: ' || i.id from S.instances i
+    select 'is in a lane without a row in lanes, or at or below the lane floor: ' || i.id from S.instances i
     where i.in_lane and not exists (
         select from S.lanes l where l.tenant = i.tenant and l.key = i.lane_key and l.floor < i.lane_position)
     union all
-    select 'stands before one that came before it: ' || later.id from S.instances later join S.instances sooner
+    select 'is placed before an earlier enqueue: ' || later.id from S.instances later join S.instances sooner
         on sooner.lane_key = later.lane_key and sooner.id < later.id and sooner.lane_position > later.lane_position
     where sooner.id <> 10 and (sooner.id < 1000 or sooner.state->>'of' = later.state->>'of')
     union all
     ";
 
-/// The heads that are not claimed, of lanes that somebody leads.
-const LED: &str = "
+/// Selects the unclaimed heads of lanes that have a lane worker.
+const UNCLAIMED_HEADS: &str = "
     select h.id || ' ' || h.claim_epoch
     from (select distinct l.led_by as id from S.lanes l where l.led_by is not null) w
     cross join lateral S.led_heads(w.id, '', '', 100) h where h.status = 'queued'";
 
-/// At any time.
+/// Violations that are checked after placement and again after the drain.
 const ALWAYS: &str = "
-    select 'two have the lane: ' || lane_key from S.instances where in_lane and status <> 'queued'
+    select 'two instances of one lane are not queued: ' || lane_key from S.instances where in_lane and status <> 'queued'
     group by tenant, lane_key having count(*) > 1
     union all
-    select 'has the lane before its turn: ' || i.id from S.instances i join S.instances b
+    select 'is not queued although a lower lane position exists: ' || i.id from S.instances i join S.instances b
         on b.tenant = i.tenant and b.lane_key = i.lane_key and b.in_lane and b.lane_position < i.lane_position
     where i.in_lane and i.status <> 'queued'
     union all
-    select what || ': ' || id from S.iso_audit where what like 'overtook%' or what like 'ran beside%'
+    select what || ': ' || id from S.iso_audit where what like 'overtook%' or what like 'ran concurrently with%'
     union all
-    select 'a claim went back: ' || id from S.iso_audit where what = 'change' and new_epoch < old_epoch
+    select 'claim_epoch decreased: ' || id from S.iso_audit where what = 'change' and new_epoch < old_epoch
     union all
-    select 'was let go on, and a claim from before is still good: ' || id from S.iso_audit
+    select 'was promoted with an unchanged claim_epoch: ' || id from S.iso_audit
     where what = 'change' and old_status = 'queued' and new_status = 'runnable' and new_epoch = old_epoch
     union all
-    select 'left executing, and its claim is still good: ' || id from S.iso_audit
+    select 'left executing with an unchanged claim_epoch: ' || id from S.iso_audit
     where what = 'change' and old_status = 'executing' and new_status <> 'executing' and new_epoch = old_epoch
     union all
-    select 'commits went back or skipped: ' || id from S.iso_audit
+    select 'step_seq decreased or skipped a number: ' || id from S.iso_audit
     where what = 'change' and new_seq not in (old_seq, old_seq + 1)";
 
-/// When everything has run.
+/// Violations that are checked after the drain.
 const DRAINED: &str = "
     union all
-    select 'never ran to its end: ' || i.id || ' ' || i.status from S.instances i
+    select 'never settled: ' || i.id || ' ' || i.status from S.instances i
     where i.finished_at is null and i.status <> 'stuck' and not exists (
         select from S.instances b where b.lane_key = i.lane_key and b.in_lane and b.status in ('failed', 'stuck'))
     union all
-    select 'has a number left in the end: ' || id from S.instances where arrival is not null";
+    select 'still has a number for placement after the drain: ' || id from S.instances where arrival is not null";
 
-async fn ask(lane: &Lane, text: &str) -> Vec<String> {
-    let rows = lane.control.query(&lane.render(text), &[]).await.unwrap();
+async fn ask(driver: &Driver, text: &str) -> Vec<String> {
+    let rows = driver
+        .control
+        .query(&driver.render(text), &[])
+        .await
+        .unwrap();
     rows.iter()
         .map(|row| row.get::<_, Option<String>>(0).unwrap_or_default())
         .collect()
 }
 
-/// The place of `marks` in an answer of claims.
+/// The index of the column `marks` in the rows that describe claims.
 const MARKS: usize = 24;
 
-/// All that is wrong after a case.
-pub(super) async fn broken(
-    lane: &Lane,
-    world: &World,
+/// Returns the violations after a case.
+pub(super) async fn violations(
+    driver: &Driver,
+    setup: &Setup,
     acts: &[(Act, End)],
     answers: &[Answer],
 ) -> Vec<String> {
     let mut wrong = Vec::new();
     let (mut claimed, mut acknowledged) = (Vec::new(), 0);
-    let is_led = world.rows.contains("'led'");
+    let has_lane_worker = setup.rows.contains("'unclaimed'");
     for ((act, end), answer) in acts.iter().zip(answers) {
         let errors = answer
             .error
@@ -166,7 +172,8 @@ pub(super) async fn broken(
         if !answer.committed {
             continue;
         }
-        // An answer of claims is long. A claim has an epoch; which endings were written stands in the column of marks of a row without.
+        // A row that describes a claim has more than 20 columns and a `claim_epoch`. A long row
+        // without a `claim_epoch` lists the written step results in its column `marks`.
         let claims = answer
             .rows
             .iter()
@@ -178,56 +185,58 @@ pub(super) async fn broken(
                 .get(MARKS)
                 .is_some_and(|marks| marks.as_deref() == Some("{10}")),
         });
-        acknowledged += usize::from(act.claims.commits && written);
+        acknowledged += usize::from(act.expected.commits && written);
     }
     let count = claimed.len();
     claimed.sort();
     claimed.dedup();
     if claimed.len() != count {
-        wrong.push("one claim was answered to two".into());
+        wrong.push("one claim was returned to two sessions".into());
     }
-    let others = |(act, _): &(Act, End)| act.claims.expires || act.name == "retry 10";
+    let others = |(act, _): &(Act, End)| act.expected.expires || act.name == "retry 10";
     if !acts.iter().any(others) {
         let committed = format!(
             "select '10 has ' || sum(new_seq - old_seq) || ' commits, and {acknowledged} were acknowledged' from S.iso_audit
              where what = 'change' and id = 10 having coalesce(sum(new_seq - old_seq), 0) <> {acknowledged}"
         );
-        wrong.extend(ask(lane, &committed).await);
+        wrong.extend(ask(driver, &committed).await);
     }
-    if is_led {
+    if has_lane_worker {
         claimed.push((Some("10".into()), Some("5".into())));
-        let takes = |(act, _): &(Act, End)| {
-            ["cancel", "give back", "10 is claimed"].contains(&act.name.as_str())
+        let ends_the_lane_run = |(act, _): &(Act, End)| {
+            ["cancel", "release claims", "10 is claimed"].contains(&act.name.as_str())
                 || act.name.starts_with("reap")
         };
-        if acknowledged == 0 && !acts.iter().any(takes) {
+        if acknowledged == 0 && !acts.iter().any(ends_the_lane_run) {
             wrong.extend(
                 ask(
-                    lane,
-                    "select 'was taken from who ran it: ' || id from S.instances where id = 10 and claim_epoch > 5",
+                    driver,
+                    "select 'was taken from its lane worker: ' || id from S.instances where id = 10 and claim_epoch > 5",
                 )
                 .await,
             );
         }
     }
-    // Nothing is to need a repair, save where the world itself does.
-    if world.name.contains("without") {
-        ask(lane, "select S.repair('', '', '', '', 100)::text").await;
+    // No case may need a repair, except where the setup itself lacks a head or a holder.
+    if setup.name.contains("without") {
+        ask(driver, "select S.repair('', '', '', '', 100)::text").await;
     }
     ask(
-        lane,
+        driver,
         "select S.place(0, 1000)::text from generate_series(1, 2)",
     )
     .await;
-    wrong.extend(ask(lane, &format!("{PLACED}{ALWAYS}")).await);
-    // Who is at the head of a lane that is led must have been given to somebody.
-    for head in ask(lane, LED).await {
+    wrong.extend(ask(driver, &format!("{PLACED}{ALWAYS}")).await);
+    // The head of a lane that has a lane worker must have been returned to one of the sessions.
+    for head in ask(driver, UNCLAIMED_HEADS).await {
         let (id, epoch) = head.split_once(' ').unwrap();
         if !claimed.contains(&(Some(id.to_owned()), Some(epoch.to_owned()))) {
-            wrong.push(format!("the lane is led, and nobody runs its head: {id}"));
+            wrong.push(format!(
+                "the lane has a worker, and no worker runs its head: {id}"
+            ));
         }
     }
-    ask(lane, "select S.iso_drain()::text").await;
-    wrong.extend(ask(lane, &format!("{ALWAYS}{DRAINED}")).await);
+    ask(driver, "select S.iso_drain()::text").await;
+    wrong.extend(ask(driver, &format!("{ALWAYS}{DRAINED}")).await);
     wrong
 }

@@ -1,4 +1,5 @@
-//! Work, and a hand that kills those who do it. Then the books: nothing lost, nothing committed twice.
+//! Kills worker processes while they run instances, and checks afterwards that no result was lost
+//! and none was committed twice.
 
 use std::{
     collections::HashMap,
@@ -12,21 +13,21 @@ use super::{
     worker::{Plan, Worker},
 };
 
-/// How much, and how hard.
+/// The size of a test that kills workers.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Torture {
+pub(crate) struct KillTest {
     pub(crate) instances: usize,
     pub(crate) kills: usize,
     pub(crate) workers: usize,
 }
 
-/// What the books say in the end.
+/// The numbers at the end of the test.
 #[derive(Debug)]
 pub(crate) struct Report {
-    /// Steps that were begun, by the log that they themselves write.
+    /// The number of steps that began, from the effects log that the steps write.
     pub(crate) executions: usize,
-    /// Steps that were committed, by the audit of the table.
-    pub(crate) transitions: usize,
+    /// The number of committed steps, from the audit trigger on `instances`.
+    pub(crate) commits: usize,
     pub(crate) kills: usize,
     pub(crate) took: Duration,
 }
@@ -35,19 +36,19 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Report {
             executions,
-            transitions,
+            commits,
             kills,
             took,
         } = self;
-        let again = executions - transitions;
+        let repeated = executions - commits;
         write!(
             f,
-            "{transitions} transitions, {kills} kills, {again} steps run again, in {took:.1?}"
+            "{commits} commits, {kills} kills, {repeated} repeated runs of a step, in {took:.1?}"
         )
     }
 }
 
-/// Every change of `step_seq` leaves a line: who committed what, told by the table itself.
+/// Creates a trigger that records every committed change of `step_seq`.
 pub(super) const AUDIT: &str = "
     create table %.changes (id bigint not null, step_seq bigint not null, before bigint not null);
     create function %.changes() returns trigger language plpgsql as
@@ -55,8 +56,9 @@ pub(super) const AUDIT: &str = "
     create trigger audit after update on %.instances for each row
         when (old.step_seq is distinct from new.step_seq) execute function %.changes()";
 
-impl Torture {
-    /// Kill workers while instances of five steps run, until all have settled; then check the books.
+impl KillTest {
+    /// Kills workers while instances of five steps run, until all have settled. Then checks the
+    /// results.
     pub(crate) async fn run(self, place: &Place, plan: &Plan) -> Report {
         let begun = Instant::now();
         place.sql(AUDIT).await;
@@ -68,14 +70,15 @@ impl Torture {
         let mut workers: Vec<Worker> = (0..self.workers).map(|_| plan.start()).collect();
         let steps = FiveStep::NAMES.len();
         for kill in 1..=self.kills {
-            // Spread over the work, not over time: every kill finds some under way.
+            // The kills are spread over the work and not over time, so that steps run during every
+            // kill.
             let share = self.instances * steps * kill / (self.kills + 1);
             until(
                 &format!("there is progress before kill {kill}"),
-                async || transitions(place).await >= share,
+                async || commits(place).await >= share,
             )
             .await;
-            let victim = choose(place, &mut workers, kill).await;
+            let victim = stop_a_victim(place, &mut workers, kill).await;
             workers.remove(victim).kill();
             workers.push(plan.start());
         }
@@ -84,7 +87,7 @@ impl Torture {
         self.check(place).await;
         Report {
             executions: place.done("begin").len(),
-            transitions: transitions(place).await,
+            commits: commits(place).await,
             kills: self.kills,
             took: begun.elapsed(),
         }
@@ -101,7 +104,8 @@ impl Torture {
             "every instance is done, each step counted once"
         );
 
-        // Committed transitions: for every instance 1, 2, 3, 4, 5, each once and each from the one before.
+        // The commits of every instance are 1, 2, 3, 4, 5: each once, and each from the previous
+        // one.
         let odd = "select count(*) from (select id from %.changes group by id
             having array_agg(step_seq order by step_seq) <> '{1,2,3,4,5}' or bool_or(before <> step_seq - 1)) odd";
         assert_eq!(
@@ -123,22 +127,24 @@ impl Torture {
         assert_eq!(
             ran.len(),
             self.instances * steps,
-            "a step never ran, and yet its instance is done"
+            "an instance is done although one of its steps never ran"
         );
     }
 }
 
-async fn transitions(place: &Place) -> usize {
+async fn commits(place: &Place) -> usize {
     place.count("select count(*) from %.changes").await as usize
 }
 
-/// Whose turn it is, stopped and about to die. Somebody who holds a row that two processes died with is spared: a
-/// third death in a row fails the instance, rightly, and is another test's business.
-pub(crate) async fn choose(place: &Place, workers: &mut [Worker], turn: usize) -> usize {
-    let mut victim = turn % workers.len();
+/// Suspends the worker to kill next and returns its index, beginning the search at `start`. Skips a
+/// worker that has claimed an instance with two crashes: a third crash would make the instance
+/// stuck, as specified, which another test covers.
+pub(crate) async fn stop_a_victim(place: &Place, workers: &mut [Worker], start: usize) -> usize {
+    let mut victim = start % workers.len();
     loop {
         workers[victim].stop();
-        // What it had asked for when it was stopped is still being answered: a claim may be under way.
+        // Statements that it sent before it was suspended may still run, and one may be a pick:
+        // wait for their end.
         let stopped_at = &place.sql("select clock_timestamp()").await[0][0];
         let under_way = format!(
             "select count(*) from pg_stat_activity

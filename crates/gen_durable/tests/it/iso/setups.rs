@@ -1,14 +1,15 @@
-//! Where a case begins: a few rows, always with the same ids.
+//! The rows that exist when a case begins. They always have the same ids.
 //!
-//! What executes is at epoch 5 with three commits behind it, and is held by a worker whose lease has run out, so that the
-//! reaper may come. What waits has a deadline that is due, so that the sweep may come. What has settled did so an hour ago.
+//! An executing instance has `claim_epoch` 5 and `step_seq` 3, and is claimed by a worker with an
+//! expired lease, so that the reaper can reap it. A waiting instance has a deadline that is due, so
+//! that `expire` finds it. A settled instance settled an hour ago.
 
 use super::acts::Act;
 
-/// The rows before, and the acts that meet there.
-pub(super) struct World {
+/// The initial rows of a case, and the acts that are combined there.
+pub(super) struct Setup {
     pub(super) name: &'static str,
-    /// Of lanes and partition keys: see `keyed`.
+    /// Whether the rows are for lanes and partition keys, in the format of `keyed`.
     pub(super) keyed: bool,
     pub(super) rows: &'static str,
     pub(super) acts: &'static [&'static str],
@@ -19,7 +20,8 @@ const CLEAR: &str = "
     insert into S.workers (id, lease_expires_at, host, pid, queues, machines)
     values ('00000000-0000-0000-0000-00000000000a', statement_timestamp() - interval '1 hour', 'h', 1, '{}', '{}');";
 
-/// An instance: id, status, epoch, commits, parent, its generation, own generation, children pending, any.
+/// Inserts the instances. Columns of `ROWS`: id, status, `claim_epoch`, `step_seq`, parent,
+/// `parent_generation`, `join_generation`, `children_pending`, `join_any`.
 const MAKE: &str = "
     insert into S.instances (id, status, claim_epoch, step_seq, parent_id, parent_generation, join_generation, children_pending,
         join_any, fsm, step, state, locked_by, lease_expires_at, finished_at, awaits, deadline_at, deadline_step,
@@ -36,10 +38,11 @@ const MAKE: &str = "
         case when id in (10, 11) then array['runnable', 'executing', 'awaiting_signal', 'awaiting_children', 'queued', 'stuck']::S.durable_status[] end
     from (values ROWS) as v(id, status, epoch, seq, parent, of, own, pending, any_of);";
 
-const OWNER: [&str; 6] = ["next", "ahead", "retry", "sleep", "done", "stop"];
+/// The step results without effects.
+const PLAIN_RESULTS: [&str; 6] = ["next", "run ahead", "retry", "sleep", "done", "fail"];
 
-pub(super) const WORLDS: [World; 14] = [
-    World {
+pub(super) const SETUPS: [Setup; 14] = [
+    Setup {
         name: "due",
         keyed: false,
         rows: "(10, 'runnable', 6, 3, null::bigint, null::int, 0, 0, false)",
@@ -53,12 +56,12 @@ pub(super) const WORLDS: [World; 14] = [
             "cancel",
             "cancel all",
             "reap",
-            "give back",
+            "release claims",
             "enqueue k",
             "collect",
         ],
     },
-    World {
+    Setup {
         name: "running",
         keyed: false,
         rows: "(10, 'executing', 5, 3, null::bigint, null::int, 0, 0, false)",
@@ -68,13 +71,13 @@ pub(super) const WORLDS: [World; 14] = [
             "signal all of k",
             "pick",
             "next",
-            "ahead",
+            "run ahead",
             "retry",
             "sleep",
             "done",
-            "stop",
+            "fail",
             "wait",
-            "wait seen",
+            "wait again",
             "spawn 0",
             "spawn 1",
             "spawn 2",
@@ -87,55 +90,55 @@ pub(super) const WORLDS: [World; 14] = [
             "reap",
             "expire",
             "collect",
-            "give back",
+            "release claims",
             "enqueue k",
-            "done with letters",
+            "done, consuming signals",
         ],
     },
-    World {
-        name: "telling",
+    Setup {
+        name: "signalling",
         keyed: false,
         rows: "(10, 'executing', 5, 3, null::bigint, null::int, 0, 0, false), (11, 'awaiting_signal', 6, 4, null::bigint, null::int, 0, 0, false),
                (12, 'executing', 5, 3, null::bigint, null::int, 0, 0, false), (13, 'awaiting_signal', 6, 4, null::bigint, null::int, 0, 0, false)",
         acts: &[
-            "10 tells",
-            "12 tells",
-            "10 tells once",
-            "12 tells once",
+            "10 signals",
+            "12 signals",
+            "10 signals once",
+            "12 signals once",
             "signal all",
-            "signal all back",
+            "signal all, reversed",
             "signal 11",
             "cancel 11",
             "cancel 13",
             "expire",
             "reap",
             "pick",
-            "give back",
+            "release claims",
         ],
     },
-    World {
-        name: "running, with letters",
+    Setup {
+        name: "running, with signals",
         keyed: false,
         rows: "(10, 'executing', 5, 3, null::bigint, null::int, 0, 0, false);
                insert into S.signals (id, target_id, name, payload, dedup_key) overriding system value
                values (100, 10, 'a', '\"first\"', null), (101, 10, 'b', '\"second\"', 'once')",
         acts: &[
             "wait",
-            "wait seen",
-            "next with letters",
-            "done with letters",
+            "wait again",
+            "next, consuming signals",
+            "done, consuming signals",
             "retry",
             "signal a",
             "signal once",
             "cancel",
             "reap",
             "expire",
-            "give back",
+            "release claims",
             "pick",
         ],
     },
-    World {
-        name: "parked",
+    Setup {
+        name: "waiting",
         keyed: false,
         rows: "(10, 'awaiting_signal', 6, 4, null::bigint, null::int, 0, 0, false)",
         acts: &[
@@ -153,13 +156,13 @@ pub(super) const WORLDS: [World; 14] = [
             "done",
             "spawn 1",
             "reap",
-            "give back",
+            "release claims",
             "collect",
             "enqueue k",
-            "done with letters",
+            "done, consuming signals",
         ],
     },
-    World {
+    Setup {
         name: "joining",
         keyed: false,
         rows: "(10, 'awaiting_children', 6, 4, null::bigint, null::int, 1, 2, false),
@@ -170,7 +173,7 @@ pub(super) const WORLDS: [World; 14] = [
             "12 done",
             "11 and 12 done",
             "reap",
-            "reap to death",
+            "reap to stuck",
             "expire",
             "cancel",
             "cancel all",
@@ -182,7 +185,7 @@ pub(super) const WORLDS: [World; 14] = [
             "wait",
         ],
     },
-    World {
+    Setup {
         name: "joining again",
         keyed: false,
         rows: "(10, 'awaiting_children', 8, 6, null::bigint, null::int, 2, 1, false),
@@ -195,11 +198,11 @@ pub(super) const WORLDS: [World; 14] = [
             "cancel 11",
             "cancel all",
             "expire",
-            "reap to death",
+            "reap to stuck",
             "collect",
         ],
     },
-    World {
+    Setup {
         name: "joining any",
         keyed: false,
         rows: "(10, 'awaiting_children', 6, 4, null::bigint, null::int, 1, 2, true),
@@ -212,14 +215,15 @@ pub(super) const WORLDS: [World; 14] = [
             "cancel",
             "cancel 11",
             "cancel all",
-            "reap to death",
+            "reap to stuck",
             "pick",
         ],
     },
-    World {
+    Setup {
         name: "joined and running",
         keyed: false,
-        // The child lies before its parent: a reaper that goes by the place of a row meets it first.
+        // The child is stored before its parent: a reaper that reads rows in storage order locks it
+        // first.
         rows: "(11, 'executing', 5, 3, 10, 1, 0, 0, false),
                (10, 'executing', 5, 3, null::bigint, null::int, 1, 1, true), (12, 'done', 6, 4, 10, 1, 0, 0, false)",
         acts: &[
@@ -233,14 +237,14 @@ pub(super) const WORLDS: [World; 14] = [
             "cancel",
             "cancel all",
             "reap",
-            "reap to death",
+            "reap to stuck",
             "collect",
-            "give back",
+            "release claims",
             "retry",
         ],
     },
-    World {
-        name: "parked, with a timer",
+    Setup {
+        name: "waiting, with a timer",
         keyed: false,
         rows: "(10, 'awaiting_signal', 6, 4, null::bigint, null::int, 0, 0, false);
                update S.instances set repeats = true where id = 10;
@@ -261,7 +265,7 @@ pub(super) const WORLDS: [World; 14] = [
             "collect",
         ],
     },
-    World {
+    Setup {
         name: "joining, with a timer",
         keyed: false,
         rows: "(10, 'awaiting_children', 6, 4, null::bigint, null::int, 1, 2, false),
@@ -272,7 +276,7 @@ pub(super) const WORLDS: [World; 14] = [
                    '{\"fsm\":\"reminder\",\"step\":\"s\",\"state\":{}}')",
         acts: &["fire", "cancel timer", "11 done", "12 done", "11 and 12 done", "expire", "cancel", "cancel all", "signal a"],
     },
-    World {
+    Setup {
         name: "scheduled",
         keyed: false,
         rows: "(10, 'runnable', 6, 4, null::bigint, null::int, 0, 0, false);
@@ -289,16 +293,16 @@ pub(super) const WORLDS: [World; 14] = [
             "run schedule",
         ],
     },
-    World {
-        name: "scheduled, and paused",
+    Setup {
+        name: "scheduled and paused",
         keyed: false,
         rows: "(10, 'runnable', 6, 4, null::bigint, null::int, 0, 0, false);
                insert into S.schedules (name, cycle, missed, code_cycle, code_missed, anchor_at, paused_at)
                values ('s', 'R/PT1H', 'all', 'R/PT1H', 'all', '2020-01-01T00:00:00Z', '2020-01-01')",
         acts: &["fire schedule", "register schedule", "set schedule", "pause schedule", "resume schedule", "run schedule"],
     },
-    World {
-        name: "over",
+    Setup {
+        name: "settled",
         keyed: false,
         rows: "(10, 'done', 6, 4, null::bigint, null::int, 0, 0, false), (11, 'executing', 5, 3, 10, 1, 0, 0, false)",
         acts: &[
@@ -320,17 +324,17 @@ pub(super) const WORLDS: [World; 14] = [
     },
 ];
 
-impl World {
-    /// The statements that make it.
+impl Setup {
+    /// Returns the SQL that creates the rows.
     pub(super) fn sql(&self) -> String {
         if self.keyed {
-            return super::keyed::world(self.rows);
+            return super::keyed::setup(self.rows);
         }
-        let (rows, letters) = self.rows.split_once(';').unwrap_or((self.rows, ""));
-        format!("{CLEAR}{}{letters}", MAKE.replace("ROWS", rows))
+        let (rows, more) = self.rows.split_once(';').unwrap_or((self.rows, ""));
+        format!("{CLEAR}{}{more}", MAKE.replace("ROWS", rows))
     }
 
-    /// Every act of this world with every other and with itself.
+    /// Returns every act of this setup combined with every other and with itself.
     pub(super) fn pairs(&self) -> Vec<[Act; 2]> {
         let acts: Vec<Act> = self.acts.iter().map(|name| Act::named(name)).collect();
         let later = |first: usize| acts.iter().skip(first).cloned();
@@ -340,20 +344,20 @@ impl World {
             .collect()
     }
 
-    pub(super) fn named(name: &str) -> &'static World {
-        WORLDS
+    pub(super) fn named(name: &str) -> &'static Setup {
+        SETUPS
             .iter()
-            .chain(&super::keyed::WORLDS)
-            .find(|world| world.name == name)
+            .chain(&super::keyed::SETUPS)
+            .find(|setup| setup.name == name)
             .unwrap()
     }
 }
 
 #[test]
-fn the_owner_of_a_running_instance_tries_every_plain_ending() {
+fn the_running_setup_covers_every_step_result_without_effects() {
     assert!(
-        OWNER
+        PLAIN_RESULTS
             .iter()
-            .all(|ending| World::named("running").acts.contains(ending))
+            .all(|result| Setup::named("running").acts.contains(result))
     );
 }
