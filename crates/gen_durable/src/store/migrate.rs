@@ -36,21 +36,12 @@ macro_rules! migration {
 }
 
 pub(crate) static MIGRATIONS: &[Migration] = &[
-    migration!(1, "0001_instances", serves 1),
-    migration!(2, "0002_hot_path", serves 2),
-    migration!(3, "0003_acts", serves 3),
-    migration!(4, "0004_turns", serves 4),
-    migration!(5, "0005_story", serves 5),
-    migration!(6, "0006_letters", serves 6),
-    migration!(7, "0007_timers", serves 7),
-    migration!(8, "0008_hand_over", serves 8),
-    migration!(9, "0009_events", serves 9),
-    migration!(10, "0010_projections", serves 10),
-    migration!(11, "0011_audit", serves 11),
+    // Generated from crates/gen_durable/schema: see schema/baseline.rs.
+    migration!(1, "0001_baseline", serves 1),
 ];
 
 /// The version that this build was made for.
-pub(crate) const CURRENT: i32 = 11;
+pub(crate) const CURRENT: i32 = 1;
 
 /// The deadline of a migration's statements. It is long, because a migration may have to build an
 /// index.
@@ -239,24 +230,31 @@ pub(crate) async fn status(pool: &Pool) -> Result<MigrationStatus, Error> {
 /// Checks whether this build can work with the installed schema. A newer schema refuses only builds
 /// that are older than the oldest one that it serves.
 pub(crate) async fn check(pool: &Pool) -> Result<(), Error> {
-    let status = status(pool).await?;
-    let schema = pool.schema();
+    fits(pool.schema(), &status(pool).await?)
+}
+
+/// Returns whether a build that was made for `status.current` can work with the installed schema.
+///
+/// # Errors
+/// The schema is missing, is older than the build needs, or no longer serves builds as old as this one.
+fn fits(schema: &str, status: &MigrationStatus) -> Result<(), Error> {
+    let current = status.current;
     if status.installed == 0 {
         let message = format!(
             "there is no schema {schema:?} in this database: run `durable migrate up`, or call `Pool::migrate`"
         );
         return Err(Error::new(Kind::Schema, message));
     }
-    if status.installed < CURRENT {
+    if status.installed < current {
         let message = format!(
-            "the schema {schema:?} is at version {}, this build needs {CURRENT}: run `durable migrate up`, or call `Pool::migrate`",
+            "the schema {schema:?} is at version {}, this build needs {current}: run `durable migrate up`, or call `Pool::migrate`",
             status.installed
         );
         return Err(Error::new(Kind::Schema, message));
     }
-    if status.oldest_served > CURRENT {
+    if status.oldest_served > current {
         let message = format!(
-            "the schema {schema:?} is at version {} and serves builds made for version {} or later; this one was made for {CURRENT}: deploy a newer build",
+            "the schema {schema:?} is at version {} and serves builds made for version {} or later; this one was made for {current}: deploy a newer build",
             status.installed, status.oldest_served
         );
         return Err(Error::new(Kind::Schema, message));
@@ -399,4 +397,43 @@ fn check_version(version: i32) -> Result<i32, Error> {
     Err(Error::invalid(format!(
         "there is no version {version}: this build knows versions 1 to {CURRENT}, and 0 for no schema"
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MigrationStatus, fits};
+
+    #[test]
+    fn only_a_schema_that_serves_the_build_fits() {
+        let check = |installed, current, oldest_served| {
+            let status = MigrationStatus {
+                installed,
+                current,
+                oldest_served,
+            };
+            fits("app", &status).map_err(|error| {
+                assert!(error.is_schema(), "{error}");
+                error.to_string()
+            })
+        };
+        let refused = |result: Result<(), String>, parts: &[&str]| {
+            let message = result.unwrap_err();
+            assert!(parts.iter().all(|part| message.contains(part)), "{message}");
+        };
+        refused(check(0, 2, 0), &["no schema", "durable migrate up"]);
+        refused(
+            check(1, 2, 1),
+            &["version 1", "needs 2", "durable migrate up"],
+        );
+        assert_eq!(check(2, 2, 2), Ok(()));
+        assert_eq!(
+            check(3, 2, 1),
+            Ok(()),
+            "a newer schema that serves this build"
+        );
+        refused(
+            check(3, 2, 3),
+            &["version 3", "made for 2", "deploy a newer build"],
+        );
+    }
 }

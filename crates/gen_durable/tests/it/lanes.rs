@@ -334,7 +334,7 @@ async fn a_spawn_that_closes_a_cycle_of_lanes_is_refused() {
     assert!(
         refused
             .message
-            .contains("in the lane server:a would wait for ever"),
+            .contains("in the lane server:a would never run"),
         "{}",
         refused.message
     );

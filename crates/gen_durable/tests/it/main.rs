@@ -53,6 +53,7 @@ mod processes;
 mod producers;
 mod retention;
 mod schedules;
+mod schema;
 mod signals;
 mod sql_surface;
 mod sqlx_driver;

@@ -206,7 +206,7 @@ async fn the_runtime_role_works_without_ddl_and_the_reader_role_only_reads() {
 }
 
 #[tokio::test]
-async fn a_missing_or_outdated_schema_is_reported() {
+async fn a_missing_schema_is_reported_with_the_command_that_installs_it() {
     let pool = Pool::connect_to(&url(), &schema_name()).await.unwrap();
     let error = Client::new(pool.clone()).enqueue(Ping).await.unwrap_err();
     assert!(
@@ -222,10 +222,9 @@ async fn a_missing_or_outdated_schema_is_reported() {
             .await
     };
     assert!(run(&pool).await.unwrap_err().is_schema());
-    pool.migrations().up(Some(1)).await.unwrap();
-    let error = run(&pool).await.unwrap_err();
-    assert!(
-        error.is_schema() && error.to_string().contains("version 1"),
-        "{error}"
+    assert_eq!(
+        pool.migrations().up(Some(0)).await.unwrap(),
+        Vec::<i32>::new()
     );
+    assert!(run(&pool).await.unwrap_err().is_schema());
 }

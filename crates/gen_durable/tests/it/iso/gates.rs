@@ -23,7 +23,7 @@ pub(super) const GATE: &str = "
         end if;
     end $$;";
 
-const GATED: [&str; 17] = [
+const GATED: [&str; 29] = [
     "conclude",
     "signal",
     "cancel",
@@ -41,11 +41,23 @@ const GATED: [&str; 17] = [
     "settle_keyed",
     "unlead",
     "repair",
+    "_consume_signals",
+    "_apply_effects",
+    "_send_effects",
+    "_lock_lanes",
+    "_place_in_lanes",
+    "_partition_successors",
+    "_raise_lane_floors",
+    "_run_lanes",
+    "_late_successors",
+    "_release_successors",
+    "_repair_lanes",
+    "_repair_partitions",
 ];
 
 /// The first words of inner statements that get a gate. `perform set_config` and control flow get
 /// none.
-const STATEMENTS: [&str; 15] = [
+const STATEMENTS: [&str; 16] = [
     "select ",
     "with ",
     "update ",
@@ -61,6 +73,16 @@ const STATEMENTS: [&str; 15] = [
     "best := ",
     "round := ",
     "return query select h",
+    "return query select l",
+];
+
+/// Statements that call a function with gates of its own: a gate before them would be one before the same inner statement.
+const CALLS: [&str; 5] = [
+    "select s.ids",
+    "select p.released",
+    "select array_agg(l.tenant), array_agg(l.key), array_agg(l.floor)",
+    "select * into lanes",
+    "select * into partitions",
 ];
 
 fn with_gates(definition: &str, schema: &str) -> String {
@@ -68,7 +90,8 @@ fn with_gates(definition: &str, schema: &str) -> String {
     let (mut in_body, mut at_start) = (false, false);
     for line in definition.lines() {
         let code = line.split("--").next().unwrap_or_default().trim();
-        if in_body && at_start && STATEMENTS.iter().any(|word| code.starts_with(word)) {
+        let begins = |words: &[&str]| words.iter().any(|word| code.starts_with(word));
+        if in_body && at_start && begins(&STATEMENTS) && !begins(&CALLS) {
             gated.push_str(&format!("perform {schema}.iso_gate();\n"));
         }
         gated.push_str(line);

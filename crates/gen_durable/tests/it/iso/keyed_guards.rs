@@ -10,7 +10,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
     (
         "the lock that placement takes on the lane",
         false,
-        &[("place", "for update of l skip locked", "")],
+        &[("_lock_lanes", "for update of l skip locked", "")],
         "lane arriving",
         &["10 done", "place"],
         "the lane has no head that can run",
@@ -18,7 +18,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
     (
         "the lock that promotion takes on the lane",
         true,
-        &[("hand_over", "for update of l;", ";")],
+        &[("_late_successors", "for update of l;", ";")],
         "lane arriving",
         &["10 done", "place"],
         "the lane has no head that can run",
@@ -83,8 +83,8 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
         "the number that a promotion draws when the successor is locked",
         false,
         &[(
-            "hand_over",
-            "if cardinality(free_ids) < cardinality(others) then",
+            "_release_successors",
+            "if cardinality(free_ids) < cardinality(p_ids) then",
             "if false then",
         )],
         "lane running",
@@ -106,7 +106,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
     (
         "the lock on the successor in a lane with a lane worker",
         false,
-        &[("hand_over", "for no key update of i;", ";")],
+        &[("_run_lane_successors", "for no key update of i;", ";")],
         "lane with a worker",
         &["10 done as lane worker", "cancel 11"],
         "no worker runs its head",
@@ -173,7 +173,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
     (
         "the rule that placement skips the head of a lane with a lane worker",
         false,
-        &[("place", "and not l.is_led", "")],
+        &[("_place_in_lanes", "and not l.is_led", "")],
         "lane with a worker, arriving",
         &["place", "10 done as lane worker"],
         "was taken from its lane worker",
@@ -181,7 +181,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, &[&str], &str); 22] = [
     (
         "the increment of claim_epoch by placement",
         false,
-        &[("place", "claim_epoch = i.claim_epoch + 1, ", "")],
+        &[("_place_in_lanes", "claim_epoch = i.claim_epoch + 1, ", "")],
         "unplaced lane",
         &["place", "pick"],
         "was promoted with an unchanged claim_epoch",

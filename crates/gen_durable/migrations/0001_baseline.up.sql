@@ -1,0 +1,4527 @@
+-- Generated from crates/gen_durable/schema by `cargo run -p gen_durable --example baseline`: change the files there.
+-- Runs in psql as it is; for a schema of another name, replace the name.
+
+-- schema/schema.sql
+-- Every object of gen_durable is in this schema and is named with it. An installation under another
+-- name replaces the name in these files (`Target::render`).
+create schema gen_durable;
+
+-- schema/types.sql
+-- The status of an instance. `done`, `failed` and `cancelled` are settled; all others are live.
+create type gen_durable.durable_status as enum (
+    'runnable', 'executing', 'awaiting_signal', 'awaiting_children', 'queued', 'stuck',
+    'done', 'failed', 'cancelled'
+);
+
+-- Lengths of names. An enqueue casts its values to these domains and the columns are plain text: a
+-- check constraint on the table would be prepared and evaluated by every update of a row.
+create domain gen_durable.name as text
+    constraint name_has_1_to_200_bytes check (octet_length(value) between 1 and 200);
+create domain gen_durable.queue_name as text
+    constraint queue_has_1_to_63_bytes check (octet_length(value) between 1 and 63);
+create domain gen_durable.tenant_name as text
+    constraint tenant_has_at_most_200_bytes check (octet_length(value) <= 200);
+create domain gen_durable.key_name as text
+    constraint key_has_1_to_512_bytes check (octet_length(value) between 1 and 512);
+
+-- A row that `pick`, `hand_over` and `settle_keyed` return: an instance that the worker may run
+-- now. A row without an id, or without a step, carries information about the batch instead.
+create type gen_durable.claimed as (
+    id          bigint,
+    fsm         text,
+    fsm_version int,
+    step        text,
+    data        text,
+    state       text,
+    attempt     int,
+    claim_epoch bigint,
+    step_seq    bigint,
+    visit       bigint,
+    queue       text,
+    priority    smallint,
+    eligible_at timestamptz, -- in a row without an id: the time of the database
+    tenant      text,
+    traceparent text,
+    keyed       boolean,     -- has a lane or a partition key
+    crash_count smallint,
+    next_due    timestamptz, -- `pick`, in the row without an id: when the next instance falls due
+    paused      text[],      -- `pick`, in the row without an id: the paused queues
+    awaits      text[],
+    inbox       text,
+    children    text,
+    parent_id   bigint,
+    freed_by    bigint,      -- the instance that this one succeeds
+    marks       bigint[],    -- `settle_keyed`, in the row without an id: the written results
+    failures    int,
+    token       bigint,      -- the fencing token of this claim
+    led         boolean      -- runs without a claim of its own, in a lane that its worker runs
+);
+
+-- schema/functions/clock.sql
+-- The only clock for due times. In production it is the time of the statement: STABLE, so that a
+-- comparison with it stays an index condition. A test schema replaces the body and moves every due
+-- time at once. Leases use the real time.
+--   called by: every statement that compares or writes a due time
+--   index: none      locks: nothing
+create function gen_durable.clock() returns timestamptz
+    language sql stable parallel safe
+    as 'select statement_timestamp()';
+
+-- schema/functions/due.sql
+-- Returns when an instance is due: at a date, or after a delay in seconds. A date in the past
+-- becomes now, so that no row appears behind the watermark of a picker. A delay is at most a
+-- hundred years, and a date at most the last that a client can read (Rust's dates end with the year
+-- 9999): one row beyond it would fail every result that contains it.
+--   called by: enqueue_all, _enqueue_keyed, store::enqueue      index: none      locks: nothing
+create function gen_durable.due(p_at timestamptz, p_delay float8) returns timestamptz
+    language sql stable parallel safe
+    as $$
+        select least(greatest(coalesce(p_at, gen_durable.clock() + make_interval(secs => least(coalesce(p_delay, 0), 3162240000))),
+            gen_durable.clock()), timestamptz '9999-12-30 22:00:00+00')
+    $$;
+
+-- schema/functions/lane_hash.sql
+-- Returns a number that stands for the name of a lane in indexes.
+--   called by: the generated column instances.lane_hash, every scan of a lane
+--   index: none      locks: nothing
+create function gen_durable.lane_hash(p_tenant text, p_key text) returns bigint
+    language sql immutable parallel safe
+    as 'select hashtextextended(p_key, hashtextextended(p_tenant, 0))';
+
+-- schema/tables/migrations.sql
+create table gen_durable.migrations (
+    version       int primary key,
+    name          text not null,
+    -- The oldest schema version that a build may have been made for and still work with this
+    -- schema.
+    oldest_served int not null,
+    installed_at  timestamptz not null default statement_timestamp()
+);
+
+-- schema/tables/installation.sql
+-- The identity of this installation: a random name that idempotency keys begin with, since ids
+-- begin at 1 in every schema. A restored database keeps it. A copy that becomes another
+-- installation gets a new one by an update.
+create table gen_durable.installation (
+    one boolean primary key default true check (one),
+    id  text not null default left(replace(gen_random_uuid()::text, '-', ''), 16)
+);
+insert into gen_durable.installation default values;
+
+-- schema/tables/instances.sql
+-- Arrival numbers. Cache 1, so that the numbers of one producer are in the order of its enqueues.
+create sequence gen_durable.arrivals cache 1;
+-- Fencing tokens. A later claim of the same instance, lane or partition key has a larger one,
+-- whichever process makes it.
+create sequence gen_durable.fencing_tokens cache 1;
+
+-- An instance of a machine or a job. Columns that are never null and have a fixed width come first,
+-- then the indexed ones: an update compares every indexed column of the old and the new row, and
+-- reaches it over all columns before it.
+create table gen_durable.instances (
+    id               bigint generated always as identity primary key,
+    -- The fence: + 1 by every claim of a pick or as a successor under a partition key, and whenever
+    -- the instance leaves executing or queued.
+    claim_epoch      bigint not null default 0,
+    -- + 1 by every commit of the worker that has the claim.
+    step_seq         bigint not null default 0,
+    -- The step_seq at which the current step was entered; the same for all its retries.
+    visit            bigint not null default 0,
+    eligible_at      timestamptz not null default gen_durable.clock(),
+    inserted_at      timestamptz not null default gen_durable.clock(),
+    updated_at       timestamptz not null default gen_durable.clock(),
+    fsm_version      int not null default 1,
+    -- Runs of the current step without progress: failures, retries that the step asked for, crashes
+    -- of its worker.
+    attempt          int not null default 0,
+    -- Those of them that failed: Policy::attempts limits these.
+    failures         int not null default 0,
+    -- + 1 by every spawn: a child of an older spawn is not counted.
+    join_generation  int not null default 0,
+    children_pending int not null default 0,
+    status           gen_durable.durable_status not null default 'runnable',
+    priority         smallint not null default 0,    -- lower first
+    -- Crashes of workers that had claimed it, since its last commit; from the second on, only those
+    -- while its step ran.
+    crash_count      smallint not null default 0,
+    -- Runnable, and another instance holds its partition key.
+    held_back        boolean not null default false,
+    -- Has a lane position: it waits in its lane, or has the lane.
+    in_lane          boolean not null default false,
+    -- If it fails for good, it keeps its position and blocks its lane.
+    lane_blocks      boolean not null default false,
+    join_any         boolean not null default false, -- the first child that settles ends the join
+    -- Has repeating timers beside its wait; without them the end of the wait costs one comparison.
+    repeats          boolean not null default false,
+    queue            text not null default 'default',
+    tenant           text not null default '',
+    fsm              text not null,
+    -- The worker: for people and for the reaper, never a fence. See `_cancel_live`.
+    locked_by        uuid,
+    finished_at      timestamptz,
+    -- A short key of its lane.
+    lane_hash        bigint generated always as (gen_durable.lane_hash(tenant, lane_key)) stored,
+    lane_position    bigint,                         -- its position in its lane, once it is placed
+    -- Its arrival number, while its lane or partition key has to be read by `place`.
+    arrival          bigint,
+    partition_key    text,
+    lane_key         text,
+    parent_id        bigint, -- no foreign key: the deletion of a parent must not write its children
+    parent_generation int,                           -- the spawn of its parent that counts it
+    deadline_at      timestamptz,                    -- when a wait or a join gives up
+    correlation_guard text generated always as (
+        case when correlation_key is not null and status = any (correlation_scope) then correlation_key end) stored,
+    -- Written at the claim, for people; the lease in force is the worker's.
+    lease_expires_at timestamptz,
+    step             text not null,
+    state            jsonb not null,
+    data             jsonb,                          -- needed by the current step only
+    result           jsonb,
+    last_error       text,
+    traceparent      text,                           -- passed from the enqueue to every step
+    awaits           text[], -- the signals that its step waits for, or was woken by
+    deadline_step    text, -- the step that runs when a wait or a join gives up
+    deadline_data    jsonb,
+    correlation_key   text, -- its key: unique while its status is in the scope, and an address
+    correlation_scope gen_durable.durable_status[],
+    -- The claim_epoch under which its step began; written only if crash_count > 0.
+    begun_epoch      bigint,
+    constraint instances_executing_has_an_owner check (
+        case status when 'executing' then locked_by is not null when 'cancelled' then true else locked_by is null end),
+    constraint instances_terminal_has_an_end check ((status in ('done', 'failed', 'cancelled')) = (finished_at is not null)),
+    constraint instances_counts_are_not_negative check (
+        attempt >= 0 and failures >= 0 and crash_count >= 0 and step_seq >= visit and children_pending >= 0),
+    constraint instances_queued_is_in_a_lane check (
+        (status <> 'queued' or lane_key is not null) and (not in_lane or lane_position is not null)),
+    constraint instances_held_back_is_runnable check (
+        not held_back or (status = 'runnable' and partition_key is not null))
+) with (
+    -- Free space for the next version of a row on its page: a run-ahead commit writes no index.
+    fillfactor = 80,
+    -- Vacuum by the amount of work and not by the share of the table: in a table of settled rows a
+    -- share of a fifth would take too long.
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000,
+    autovacuum_analyze_scale_factor = 0.05, autovacuum_analyze_threshold = 5000,
+    autovacuum_vacuum_insert_scale_factor = 0.1,
+    autovacuum_vacuum_cost_delay = 1
+);
+
+-- Pickers read a range (queue, priority) by due time. Suspects are in the next index.
+create index instances_pick on gen_durable.instances (queue, priority, eligible_at, id)
+    where status = 'runnable' and crash_count < 2 and not held_back;
+-- Suspects: instances with two crashes during their steps. A process runs one at a time.
+create index instances_suspects on gen_durable.instances (queue, eligible_at, id)
+    where status = 'runnable' and crash_count >= 2 and not held_back;
+-- The reaper reads the instances that a worker executes, and the cancelled ones until the worker
+-- reports that their step has ended.
+create index instances_held on gen_durable.instances (locked_by)
+    where status = 'executing' or locked_by is not null;
+-- The collector reads a range (queue, status) in the order of settling, since retention differs by
+-- queue and by status.
+create index instances_finished on gen_durable.instances (queue, status, finished_at)
+    where finished_at is not null;
+
+-- A lane in its order: the instances that wait in it, and the one that has it. An instance that has
+-- left its lane is not in this index. It is by the hash of tenant and key, since comparing numbers
+-- is cheaper than comparing names; each reader compares the names of the rows that it finds.
+create unique index instances_lane on gen_durable.instances (lane_hash, lane_position)
+    where in_lane;
+-- Blocked lanes: their head has failed for good and keeps its position. One entry per blocked lane.
+create index instances_blocked on gen_durable.instances (tenant, lane_key)
+    where in_lane and status = 'failed';
+-- The holder of a partition key. The unique index guarantees at most one, whatever the code does. A
+-- cancelled instance stays the holder while its step still runs.
+create unique index instances_turn on gen_durable.instances (tenant, partition_key)
+    where partition_key is not null and not held_back and (status in ('runnable', 'executing') or locked_by is not null);
+-- The instances that wait for a partition, in the order in which they are picked.
+create index instances_waiting on gen_durable.instances (tenant, partition_key, priority, eligible_at, id)
+    where held_back;
+-- Instances that have drawn an arrival number: their lane or partition key has to be read by
+-- `place`.
+create index instances_arrivals on gen_durable.instances (arrival)
+    where arrival is not null;
+
+-- The key of an instance is unique among those that hold it, and is an address. Keys belong to a
+-- tenant.
+create unique index instances_key on gen_durable.instances (tenant, correlation_guard)
+    where correlation_guard is not null;
+-- The children of a parent, by spawn.
+create index instances_children on gen_durable.instances (parent_id, parent_generation, id)
+    where parent_id is not null;
+-- The deadlines of waits and joins.
+create index instances_deadlines on gen_durable.instances (deadline_at, id)
+    where deadline_at is not null;
+
+-- Waiting, stuck, failed and cancelled instances by id, for operators that look for them among many
+-- that are done. It has no column that a run-ahead commit writes.
+create index instances_aside on gen_durable.instances (status, id)
+    where status in ('awaiting_signal', 'awaiting_children', 'stuck', 'failed', 'cancelled');
+
+-- schema/tables/signals.sql
+-- The inbox of instances. A signal stays until a step that has received it progresses. One with a
+-- dedup key then stays without its payload, so that the same signal is not delivered twice; the
+-- collector deletes it after its retention.
+create table gen_durable.signals (
+    id          bigint generated always as identity primary key,
+    -- No foreign key: its check would lock the target for each signal, and its cascade needs an
+    -- index on all signals.
+    target_id   bigint not null,
+    inserted_at timestamptz not null default gen_durable.clock(),
+    consumed_at timestamptz,
+    name        text not null,
+    dedup_key   text,
+    payload     jsonb not null,
+    -- Of the payload as a step receives it: see `signal`.
+    bytes       int generated always as (octet_length(payload::text)) stored,
+    constraint signals_names_have_a_length check (octet_length(name) between 1 and 200 and octet_length(dedup_key) <= 512),
+    -- Every row is in one of the two indexes by target: a trigger on `instances` deletes by them.
+    constraint signals_consumed_has_a_dedup_key check (consumed_at is null or dedup_key is not null)
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000);
+
+create index signals_inbox on gen_durable.signals (target_id, id) where consumed_at is null;
+create unique index signals_dedup on gen_durable.signals (target_id, dedup_key) where dedup_key is not null;
+-- The collector reads consumed signals, which are kept for their dedup keys, by the time of
+-- consumption.
+create index signals_consumed on gen_durable.signals (consumed_at) where consumed_at is not null;
+
+-- schema/tables/transitions.sql
+-- The history of instances: one row per change. Its order is (step_seq, claim_epoch): every
+-- recorded change raises one of them, so no two rows have the same. No foreign key: it would read
+-- the instance for each row of every commit; a trigger on `instances` deletes the history of a
+-- deleted instance.
+create table gen_durable.transitions (
+    instance_id  bigint not null,
+    step_seq     bigint not null,                    -- of the instance, after the change
+    claim_epoch  bigint not null,                    -- of the instance, after the change
+    at           timestamptz not null,
+    woken_at     timestamptz, -- when a wait, a join or a stuck instance was released...
+    took_seconds real,                               -- how long the step ran; null: no step ran
+    attempt      int not null,                       -- earlier runs of the step without progress
+    status       gen_durable.durable_status not null,
+    -- The result of a step: next, sleep, wait, spawn, retry, failure, done, stop, outage, stuck. A
+    -- change from outside: deadline, reap, cancel, operator_retry.
+    outcome      text not null,
+    from_step    text not null,
+    to_step      text not null,
+    error        text,
+    cause        text, -- ...and by what: 'signal paid', 'children', 'another build'
+    worker       text, -- host/pid of the worker that ran the step, or crashed in it
+    primary key (instance_id, step_seq, claim_epoch)
+) with (
+    -- The row of a wait is written again when the wait ends: on its own page, without an index
+    -- write.
+    fillfactor = 90,
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000,
+    autovacuum_vacuum_insert_scale_factor = 0.1
+);
+
+-- schema/tables/workers.sql
+-- A process that runs steps. Its lease covers all its claims.
+create table gen_durable.workers (
+    id               uuid primary key,
+    lease_expires_at timestamptz not null,
+    -- Since when its lease has been valid without a gap.
+    started_at       timestamptz not null default statement_timestamp(),
+    renewed_at       timestamptz not null default statement_timestamp(),
+    host             text not null,
+    pid              int not null,
+    queues           text[] not null,
+    machines         text[] not null,                -- 'name/version' of all that it can run
+    -- 'name/version/step' of all that it knows: see `_knows_step`.
+    steps            text[] not null default '{}',
+    -- The schedules that it has registered. A schedule that no live worker has registered is shown
+    -- and starts nothing.
+    schedules        text[] not null default '{}',
+    -- The projections that it has registered. A request for a run reports whether a live worker can
+    -- execute it.
+    projections      text[] not null default '{}'
+) with (fillfactor = 50, autovacuum_vacuum_threshold = 50, autovacuum_vacuum_scale_factor = 0);
+
+-- schema/tables/queues.sql
+-- Settings of a queue. A queue without a row is not paused.
+create table gen_durable.queues (
+    name         text primary key,
+    paused_at    timestamptz,
+    paused_by    text,
+    -- How many seconds settled instances of this queue are kept. An engine that declares a
+    -- retention writes it, and the collectors of all engines use it. Null: the settings of the
+    -- collecting engine apply. Infinity: instances are never deleted.
+    retention        float8,                         -- of done instances
+    failed_retention float8                          -- of failed and cancelled instances
+);
+
+-- schema/tables/collect_cursors.sql
+-- How far the collector has read each range (queue, status) of `instances_finished`. All engines
+-- share these rows: instances that are kept beyond their retention (children of a parent that may
+-- still read them) are read once per pass, and not by each engine each minute.
+create table gen_durable.collect_cursors (
+    queue         text not null,
+    status        gen_durable.durable_status not null,
+    -- Instances that settled before this were examined.
+    at            timestamptz not null default '-infinity',
+    -- How many that settled at that very time were examined and kept.
+    kept_at       bigint not null default 0,
+    examined      bigint not null default 0,         -- in this pass
+    pass_began_at timestamptz not null default gen_durable.clock(),
+    primary key (queue, status)
+) with (fillfactor = 50);
+
+-- schema/tables/lanes.sql
+-- Numbers the placements: a lane position is (round << 20) + place in the round.
+create sequence gen_durable.rounds cache 1;
+
+-- A lane. Its row is the lock of the lane: every transaction that assigns or frees a position holds
+-- it. No instance of the lane is at or below the floor: scans begin there.
+create table gen_durable.lanes (
+    tenant text not null,
+    key    text not null,
+    floor  bigint not null default 0,
+    -- The worker that runs the instances of this lane one after the other, without claiming each: a
+    -- head that is `queued` runs in that worker. A transaction that takes such a head away raises
+    -- its claim_epoch. The column has no meaning while the head is not `queued`.
+    led_by uuid,
+    primary key (tenant, key)
+) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.02);
+-- The reaper reads the lanes that an expired worker ran.
+create index lanes_led on gen_durable.lanes (led_by, tenant, key)
+    where led_by is not null;
+
+-- schema/tables/turns.sql
+-- Partition cursors: no instance that waits for this partition is below (priority, at, id), so
+-- scans begin there. Without a row they begin at the first. `hand_over` raises a cursor after one
+-- ended step in twenty, and `deal` lowers it for an instance that arrives below it. Both hold the
+-- row of the partition holder. The holder itself is never below the cursor: it waited when the
+-- cursor was raised last, and waits behind all others again when it ends a step.
+create table gen_durable.turns (
+    tenant   text not null,
+    key      text not null,
+    priority smallint not null,
+    at       timestamptz not null,
+    id       bigint not null,
+    primary key (tenant, key)
+) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.02);
+
+-- schema/tables/placer.sql
+-- The placement lock: a transaction that assigns lane positions or chooses partition holders holds
+-- this row, for the length of a statement.
+create table gen_durable.placer (one boolean primary key default true check (one));
+insert into gen_durable.placer default values;
+
+-- schema/tables/placement_watermarks.sql
+-- How far instances that drew an arrival number have been placed: see `_place_new`. The row with
+-- the largest n is valid. A change inserts a row and deletes the one before, and readers begin at
+-- the end of the key: an updated row would leave a dead version for each update, and each pick
+-- would read them all while an open transaction prevents the vacuum.
+create table gen_durable.placement_watermarks (
+    n            bigint generated always as identity primary key,
+    -- Numbers up to this one are placed, except those of `open_xids`.
+    placed_to    bigint not null default 0,
+    -- How far numbers had been drawn just before this row was written...
+    drawn        bigint not null default 0,
+    drawn_before xid8 not null default '0', -- ...by transactions with a smaller id than this
+    -- Transactions that were open when placed_to passed numbers that they may have drawn.
+    open_xids    xid8[] not null default '{}',
+    -- For each of them: its numbers are larger than this.
+    open_since   bigint[] not null default '{}',
+    sweep_due_at timestamptz not null default '-infinity' -- when `repair` reads all numbers again
+) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.02);
+insert into gen_durable.placement_watermarks default values;
+
+-- schema/tables/schedules.sql
+-- A named cycle that starts instances. The columns code_* hold the cycle that the code registers,
+-- the others the cycle in force, which an operator may have set. The code's cycle comes into force
+-- again when the code changes.
+create table gen_durable.schedules (
+    name          text primary key,
+    cycle         text not null,
+    missed        text not null,
+    code_cycle    text not null,
+    code_missed   text not null,
+    -- Earlier cycles of the code, the latest first: an older build may still register one.
+    code_replaced text[] not null default '{}',
+    -- Since when only an older build has registered, with a cycle that is not in force.
+    challenged_at timestamptz,
+    anchor_at     timestamptz not null, -- where a cycle without a start of its own begins
+    registered_at timestamptz not null default gen_durable.clock(),
+    set_at        timestamptz,                       -- when an operator set the cycle
+    set_by        text,
+    paused_at     timestamptz,
+    paused_by     text,
+    ended_at      timestamptz,                       -- the cycle has no further occurrence
+    remaining     int, -- while it is paused: how many occurrences may follow the next one
+    last_error    text, -- why its last occurrence did not start an instance
+    constraint schedules_names_have_a_length check (octet_length(name) between 1 and 200 and octet_length(cycle) <= 1000),
+    constraint schedules_have_a_policy check (missed in ('all', 'latest', 'skip') and code_missed in ('all', 'latest', 'skip'))
+);
+
+-- schema/tables/timers.sql
+-- An occurrence of a schedule, or of a repeating timer beside the wait of an instance. It ends
+-- once: fired, missed or cancelled.
+create table gen_durable.timers (
+    id          bigint generated always as identity primary key,
+    due_at      timestamptz not null,
+    armed_at    timestamptz not null default gen_durable.clock(),
+    anchor_at   timestamptz not null,
+    ended_at    timestamptz,
+    instance_id bigint,                              -- the instance that waits...
+    await_seq   bigint, -- ...and which wait: the step_seq of the instance while it waits
+    started_id  bigint,                              -- the instance that it started
+    remaining   int, -- how many occurrences may follow; null: no limit
+    missed_count int not null default 0,             -- missed occurrences that this one stands for
+    by_hand     boolean not null default false,
+    state       text not null default 'pending',
+    missed      text not null,
+    cycle       text not null,
+    schedule    text,
+    birth       jsonb, -- the instance to enqueue; null: the code of the schedule makes it
+    constraint timers_belong_to_one check ((instance_id is null) <> (schedule is null)),
+    constraint timers_beside_a_wait_are_whole check (instance_id is null or (await_seq is not null and birth is not null)),
+    constraint timers_have_a_state check (state in ('pending', 'fired', 'missed', 'cancelled')),
+    constraint timers_end_once check ((state = 'pending') = (ended_at is null)),
+    constraint timers_counts_are_not_negative check (remaining >= 0 and missed_count >= 0)
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000);
+
+-- Pending timers by due time.
+create index timers_due on gen_durable.timers (due_at, id) where state = 'pending';
+-- The timers of a wait, for the end of the wait.
+create index timers_beside on gen_durable.timers (instance_id) where state = 'pending' and instance_id is not null;
+-- A schedule has one occurrence ahead of it, and no occurrence happens twice.
+create unique index timers_ahead on gen_durable.timers (schedule) where state = 'pending' and schedule is not null and not by_hand;
+create unique index timers_once on gen_durable.timers (schedule, due_at) where schedule is not null and state <> 'cancelled';
+-- Ended timers, for the collector.
+create index timers_ended on gen_durable.timers (ended_at) where ended_at is not null;
+
+-- schema/tables/event_heads.sql
+-- A tenant with events. Transactions lock the row and never write it: each write would leave a dead
+-- version for every event, and each append would read those versions while any transaction holds an
+-- old snapshot. The last position of a log is read from the end of its index.
+create table gen_durable.event_heads (
+    tenant text primary key,
+    constraint event_heads_names_have_a_length check (octet_length(tenant) <= 200)
+);
+
+-- schema/tables/events.sql
+create table gen_durable.events (
+    arrival     bigint generated always as identity primary key,
+    position    bigint,                              -- null until it is assigned
+    at          timestamptz not null default gen_durable.clock(),
+    instance_id bigint, -- the instance that caused it; no foreign key, the log outlives instances
+    xid         xid8, -- the transaction that recorded it without a position
+    version     int not null default 1,
+    tenant      text not null default '',
+    name        text not null,
+    step        text,                                -- the step that recorded it
+    payload     jsonb not null,
+    headers     jsonb,
+    constraint events_names_have_a_length check (octet_length(tenant) <= 200 and octet_length(name) between 1 and 200),
+    constraint events_positions_begin_at_one check (position > 0)
+) with (
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000,
+    autovacuum_vacuum_insert_scale_factor = 0.1, autovacuum_vacuum_cost_delay = 1
+);
+
+-- The log in its order. Two events never have one position.
+create unique index events_log on gen_durable.events (tenant, position) where position is not null;
+-- Events without a position, of one tenant and of all.
+create index events_unplaced on gen_durable.events (tenant, xid, arrival) where position is null;
+create index events_unplaced_all on gen_durable.events (xid) where position is null;
+-- Events by instance and by name.
+create index events_instance on gen_durable.events (instance_id, arrival) where instance_id is not null;
+create index events_name on gen_durable.events (tenant, name, position) where position is not null;
+
+-- schema/tables/event_looks.sql
+-- The snapshot of the last scan for events of a tenant that have no position: it read every event
+-- that was committed by then. The next scan reads only events of transactions that are newer or
+-- were open then, and no dead index entries of events that have got their position since. The row
+-- with the largest n is valid. It is a hint; a scan from the beginning is the truth.
+create table gen_durable.event_looks (
+    n      bigint generated always as identity,
+    tenant text not null,
+    looked pg_snapshot not null,
+    primary key (tenant, n)
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
+
+-- schema/tables/log_walks.sql
+-- Walks over all tenants, in pages. One worker at a time takes a page, and the pages of all workers
+-- are one walk: how often a tenant is visited does not depend on the number of workers. `behind`
+-- has a walk for each version of a projection.
+create table gen_durable.log_walks (
+    walk         text not null,                      -- behind, trim
+    projection   text not null default '',
+    version      int not null default 0,
+    after_tenant text, -- the end of the last page; null: the next page is the first
+    due_at       timestamptz not null default statement_timestamp(),
+    primary key (walk, projection, version)
+);
+
+-- schema/tables/projections.sql
+-- A scope: one projection of one tenant, with its cursor, its owner and its last error.
+create table gen_durable.projections (
+    tenant          text not null,
+    projection      text not null,
+    -- A stable hash of both: part of the identity of the scope. The length distinguishes ('a',
+    -- 'bc') from ('ab', 'c').
+    partition       int generated always as (
+        ('x' || substr(md5(octet_length(tenant) || ':' || tenant || projection), 1, 8))::bit(32)::int & 1023) stored,
+    version         int not null,                    -- of the code that wrote these rows
+    offered         int, -- the newest version that waits for a rebuild of them
+    generation      int not null default 1,          -- the rows that readers see
+    position        bigint not null default 0,       -- the last event that is applied in them
+    applied         bigint not null default 0,       -- a running hash of all applied events
+    -- A rebuild in place: the position that was reached before it.
+    replaying_to    bigint not null default 0,
+    status          text not null default 'running',
+    attempts        int not null default 0, -- failed attempts of the event after `position`
+    retry_at        timestamptz,
+    last_error      text,
+    -- The worker that applies events to it: a hint that saves others the attempt.
+    owner           uuid,
+    owned_until     timestamptz,
+    updated_at      timestamptz not null default gen_durable.clock(),
+    digest          bytea,                           -- of its rows, when it was last computed
+    digest_position bigint,
+    digest_at       timestamptz,
+    primary key (tenant, projection),
+    constraint projections_statuses check (status in ('running', 'retrying', 'halted')),
+    constraint projections_names_have_a_length check (
+        octet_length(tenant) <= 200 and octet_length(projection) between 1 and 200)
+) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
+
+-- Pages of the scopes of one projection, and of all scopes by projection.
+create index projections_by_name on gen_durable.projections (projection, tenant);
+
+-- Scopes that are to be retried at a time: few, and found whatever the number of scopes.
+create index projections_retry on gen_durable.projections (retry_at) where retry_at is not null;
+
+-- schema/tables/projection_runs.sql
+-- Replays, rebuilds and verifications of a projection. Any client requests one; a worker that has
+-- registered the projection executes it, and another worker continues if that one dies.
+create table gen_durable.projection_runs (
+    id          bigint generated always as identity primary key,
+    tenant      text not null,
+    projection  text not null,
+    kind        text not null,                       -- replay, rebuild (in place), shadow, verify
+    status      text not null default 'pending',
+    anyway      boolean not null default false,      -- swap even if the digests differ
+    version     int, -- of the code that executes it: builds with another version skip the run
+    generation  int,                                 -- the rows that it writes
+    position    bigint not null default 0,
+    target      bigint,
+    applied     bigint not null default 0,
+    retired     int, -- a generation that is not read any more, and is to be cleared
+    verdict     text,
+    error       text, -- why it failed, or the error of its last attempt
+    -- Consecutive attempts that the server cancelled, or that lost their connection.
+    attempts    int not null default 0,
+    requested_by text,
+    owner       uuid,
+    owned_until timestamptz,
+    inserted_at timestamptz not null default gen_durable.clock(),
+    started_at  timestamptz,
+    updated_at  timestamptz not null default gen_durable.clock(),
+    finished_at timestamptz,
+    constraint projection_runs_kinds check (kind in ('replay', 'rebuild', 'shadow', 'verify')),
+    constraint projection_runs_statuses check (status in ('pending', 'running', 'done', 'failed', 'cancelled')),
+    constraint projection_runs_terminal_has_an_end check ((status in ('done', 'failed', 'cancelled')) = (finished_at is not null))
+);
+-- One open run per scope: a second request is refused.
+create unique index projection_runs_open on gen_durable.projection_runs (tenant, projection) where finished_at is null;
+create index projection_runs_by_name on gen_durable.projection_runs (projection, id);
+create index projection_runs_by_scope on gen_durable.projection_runs (projection, tenant, id);
+-- Runs that a worker has to act on: open ones, and those with rows to be cleared.
+create index projection_runs_due on gen_durable.projection_runs (projection, id) where finished_at is null or retired is not null;
+-- Ended runs, in the order in which they are collected.
+create index projection_runs_finished on gen_durable.projection_runs (finished_at) where finished_at is not null and retired is null;
+
+-- schema/tables/projection_failures.sql
+-- Events that a projection could not apply: one row per event, with the number of attempts.
+create table gen_durable.projection_failures (
+    tenant      text not null,
+    projection  text not null,
+    position    bigint not null,
+    attempts    int not null default 1,
+    state       text not null,                       -- retrying, halted, parked, resolved
+    error       text not null,
+    redrive     boolean not null default false,      -- a parked event that is to be applied again
+    first_at    timestamptz not null default gen_durable.clock(),
+    last_at     timestamptz not null default gen_durable.clock(),
+    resolved_at timestamptz,
+    primary key (tenant, projection, position),
+    constraint projection_failures_states check (state in ('retrying', 'halted', 'parked', 'resolved'))
+);
+create index projection_failures_left on gen_durable.projection_failures (projection, tenant, position) where resolved_at is null;
+create index projection_failures_redrive on gen_durable.projection_failures (projection) where redrive;
+create index projection_failures_resolved on gen_durable.projection_failures (resolved_at) where resolved_at is not null;
+
+-- schema/tables/projection_run_failures.sql
+-- Events that a run has skipped. When a shadow becomes the rows that readers see, they become its
+-- parked events.
+create table gen_durable.projection_run_failures (
+    run_id   bigint not null references gen_durable.projection_runs (id) on delete cascade,
+    position bigint not null,
+    error    text not null,
+    primary key (run_id, position)
+);
+
+-- schema/tables/audit.sql
+-- The audit log: what operators did, and tried to do, through the dashboard and the command line. A
+-- row is written before an action begins and completed when it has ended, so there is no action
+-- without a row, whichever process dies in between. An action without an end may have been done or
+-- not. The log is bounded: an insert deletes the oldest row.
+create table gen_durable.audit (
+    id        bigint generated always as identity primary key,
+    at        timestamptz not null default gen_durable.clock(),
+    who       text not null,                         -- the authenticated user
+    place     text,                                  -- the address of the user, if it is known
+    via       text not null,                         -- dashboard, command
+    act       text not null,
+    subject   text not null, -- the instance, lane, queue or schedule it is about
+    went_well boolean,
+    outcome   text,
+    ended_at  timestamptz,
+    constraint audit_has_an_end check ((ended_at is null) = (outcome is null) and (outcome is null) = (went_well is null))
+);
+
+-- schema/functions/looks_anew.sql
+-- Returns whether every statement of this transaction sees what was committed before it. The engine
+-- reads under a lock what was committed before it got the lock: a signal, or the successor in a
+-- lane. At another isolation level it would not find that.
+--   called by: look_anew, _lanes_at_once, conclude, _cancel_live
+--   index: none      locks: nothing
+create function gen_durable.looks_anew() returns boolean
+    language sql stable
+    as $$ select current_setting('transaction_isolation') in ('read committed', 'read uncommitted') $$;
+
+-- schema/functions/look_anew.sql
+-- Raises an error unless the transaction is at read committed.
+--   called by: pick, settle
+--   index: none      locks: nothing
+create function gen_durable.look_anew() returns void
+    language plpgsql
+    as $$
+begin
+    if not gen_durable.looks_anew() then
+        raise exception 'gen_durable needs the isolation level read committed, and this transaction is at %: alter role % set default_transaction_isolation = ''read committed''',
+            current_setting('transaction_isolation'), quote_ident(session_user)
+            using errcode = 'invalid_transaction_state';
+    end if;
+end $$;
+
+-- schema/functions/key_scope.sql
+-- Returns the statuses in which an instance holds its key.
+--   called by: _enqueue_keyed      index: none      locks: nothing
+create function gen_durable.key_scope(p_scope text) returns gen_durable.durable_status[]
+language plpgsql immutable
+as $$
+begin
+    case coalesce(p_scope, 'live')
+        when 'live' then return array['runnable', 'executing', 'awaiting_signal', 'awaiting_children', 'queued', 'stuck']::gen_durable.durable_status[];
+        when 'ever' then return enum_range(null::gen_durable.durable_status);
+        when 'none' then return '{}'::gen_durable.durable_status[];
+        else raise exception 'unknown scope %: a key is held while its instance is live, ever, or none', p_scope
+            using errcode = 'invalid_parameter_value';
+    end case;
+end $$;
+
+-- schema/functions/_knows_step.sql
+-- Returns whether a worker that knows these steps can run an instance at this step. Entries are
+-- 'machine/version/step'; an entry 'machine/version' stands for every step: the worker upgrades
+-- rows of that version, and its `upgrade` decides about their steps.
+--   called by: pick, _pick_suspect, _set_aside_refused, hand_over, _claim_partition_successors,
+--   store::queue::retry_stuck, store::inspect, store::explain
+--   index: none      locks: nothing
+-- STABLE and without SET, so that the planner inlines it: a call per row would cost more than the
+-- comparison.
+create function gen_durable._knows_step(p_known text[], p_machine text, p_version int, p_step text) returns boolean
+    language sql stable
+    as $$ select p_machine || '/' || p_version || '/' || p_step = any (p_known) or p_machine || '/' || p_version = any (p_known) $$;
+
+-- schema/functions/inbox_bytes_max.sql
+-- Returns how many bytes of payload may wait in an inbox. `signal` refuses a signal beyond that.
+--   called by: signal      index: none      locks: nothing
+create function gen_durable.inbox_bytes_max() returns bigint
+    language sql immutable parallel safe
+    as 'select 8 * 1024 * 1024::bigint';
+
+-- schema/functions/inbox_of.sql
+-- Returns the signals that a step may receive, as JSON: [[id, name, payload], ...], the oldest
+-- first; null if there are none. The hot path repeats this expression: a function call per row
+-- costs more than the read.
+--   called by: _pick_suspect, _set_aside_refused, conclude, inputs.sql
+--   index: signals_inbox      locks: nothing
+create function gen_durable.inbox_of(p_id bigint) returns text
+    language sql stable
+    as $$
+        select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
+        from gen_durable.signals s
+        where s.target_id = p_id and s.consumed_at is null
+    $$;
+
+-- schema/functions/children_of.sql
+-- Returns a page of the children of one spawn as JSON, in the order of the spawn: {"more": ...,
+-- "children": [...]}. The page ends after 1,000 children or before the child that would exceed 8
+-- MiB; it has at least one child. `more` is true if the spawn has further children.
+--   called by: pick, _pick_suspect, _set_aside_refused, settle, _run_lane_successors,
+--   _claim_partition_successors, conclude, store::family::page
+--   index: instances_children
+--   locks: nothing
+create function gen_durable.children_of(p_id bigint, p_generation int, p_after bigint default 0, p_machines text[] default null)
+returns text
+language plpgsql stable
+as $$
+-- planner: pinned
+declare
+    child record;
+    one text;
+    page text[] := '{}';
+    bytes bigint := 0;
+    more boolean := false;
+begin
+    -- Row by row: values beyond the end of the page are never read from their TOAST table.
+    for child in
+        select c.id, c.fsm, c.status, c.state, c.result, c.last_error, c.attempt, c.failures
+        from gen_durable.instances c
+        where c.parent_id = p_id and c.parent_generation = p_generation and c.id > p_after
+          and (p_machines is null or c.fsm = any (p_machines))
+        order by c.id
+        limit 1001
+    loop
+        one := concat('{"id": ', child.id, ', "fsm": ', to_json(child.fsm), ', "status": "', child.status, '", "state": ', child.state,
+            ', "result": ', coalesce(child.result::text, 'null'), ', "error": ', coalesce(to_json(child.last_error)::text, 'null'),
+            ', "attempt": ', child.attempt, ', "failures": ', child.failures, '}');
+        bytes := bytes + octet_length(one);
+        more := cardinality(page) = 1000 or (bytes > 8 * 1024 * 1024 and cardinality(page) > 0);
+        exit when more;
+        page := page || one;
+    end loop;
+    return concat('{"more": ', more::text, ', "children": [', array_to_string(page, ', '), ']}');
+end $$;
+
+-- schema/functions/result.sql
+-- Returns the status of an instance, its result, and its last error. No row: there is no such
+-- instance.
+--   called by: SQL      index: instances_pkey
+--   locks: nothing
+create function gen_durable.result(id bigint) returns table (status text, result jsonb, error text)
+language sql stable
+set search_path = gen_durable, pg_temp
+as $$
+    select i.status::text, i.result, i.last_error from gen_durable.instances i where i.id = $1
+$$;
+
+-- schema/functions/_history_page.sql
+-- Returns a page of the history of an instance, the newest row first, before (p_seq, p_epoch).
+-- Without statistics the planner expects few rows per instance, and would read and sort the whole
+-- history for one page: so sorting is off.
+--   called by: store::story::Inspect::story      index: transitions_pkey, backwards
+--   locks: nothing
+create function gen_durable._history_page(p_id bigint, p_seq bigint, p_epoch bigint, p_limit int)
+returns setof gen_durable.transitions
+language plpgsql stable
+set enable_sort = off
+as $$
+-- planner: pinned
+begin
+    return query
+    select t.* from gen_durable.transitions t
+    where t.instance_id = p_id and (t.step_seq, t.claim_epoch) < (p_seq, p_epoch)
+    order by t.step_seq desc, t.claim_epoch desc
+    limit p_limit;
+end $$;
+
+-- schema/functions/tell.sql
+-- Records a change from outside in the history of instances, also if the machine records no
+-- results.
+--   called by: _cancel_live, store::lease::reap, _set_aside_refused      index: instances_pkey
+--   locks: no existing row; the caller has locked the instances
+create function gen_durable.tell(p_ids bigint[], p_outcome text, p_worker text default null) returns void
+language plpgsql
+as $$
+-- planner: pinned
+begin
+    insert into gen_durable.transitions
+        (instance_id, step_seq, claim_epoch, at, attempt, status, outcome, from_step, to_step, error, worker)
+    select i.id, i.step_seq, i.claim_epoch, gen_durable.clock(),
+        -- A crash counts as an attempt: the row has the number of the attempt that crashed.
+        i.attempt - (p_outcome = 'reap')::int, i.status, p_outcome, i.step, i.step,
+        case when i.finished_at is not null or i.status = 'stuck' then left(i.last_error, 1000) end, p_worker
+    from gen_durable.instances i
+    where i.id = any (p_ids);
+end $$;
+
+-- schema/functions/tell_woken.sql
+-- Records in the last history row of instances that waited when and by what they were woken. Only
+-- if that row describes the present state of the instance; a machine without history has none.
+--   called by: signal, tell_parents, store::queue::retry_stuck
+--   index: instances_pkey, transitions_pkey
+--   locks: the history rows, of instances that the caller has locked
+create function gen_durable.tell_woken(p_ids bigint[], p_cause text) returns void
+language plpgsql
+as $$
+-- planner: pinned, nested loops
+declare
+    woken record;
+begin
+    -- One by one: a join that is planned while the history is empty would read all of it.
+    for woken in
+        -- As text: a literal of the status would allow a scan of the index of all runnable
+        -- instances.
+        select i.id, i.step_seq, i.claim_epoch from gen_durable.instances i
+        where i.id = any (p_ids) and i.status::text = 'runnable'
+    loop
+        update gen_durable.transitions t
+        set woken_at = gen_durable.clock(), cause = p_cause
+        where t.instance_id = woken.id and t.step_seq = woken.step_seq and t.claim_epoch = woken.claim_epoch
+          and t.status in ('awaiting_signal', 'awaiting_children', 'stuck') and t.woken_at is null;
+    end loop;
+end $$;
+
+-- schema/functions/tell_deadline.sql
+-- Records that a wait or a join has reached its deadline, if its beginning was recorded.
+--   called by: expire      index: transitions_pkey
+--   locks: no existing row
+create function gen_durable.tell_deadline(p_id bigint, p_seq bigint, p_epoch bigint, p_step text) returns void
+language plpgsql
+as $$
+-- planner: pinned
+begin
+    insert into gen_durable.transitions
+        (instance_id, step_seq, claim_epoch, at, attempt, status, outcome, from_step, to_step)
+    select p_id, p_seq, p_epoch, gen_durable.clock(), 0, 'runnable', 'deadline', t.to_step, p_step
+    from gen_durable.transitions t
+    where t.instance_id = p_id and t.step_seq = p_seq - 1 and t.claim_epoch = p_epoch;
+end $$;
+
+-- schema/functions/tell_endings.sql
+-- Records step results in the history: of the ids that `conclude` has written, with the values that
+-- it wrote. Results without a history entry leave none.
+--   called by: conclude      index: instances_pkey
+--   locks: no existing row; the caller has locked the instances
+create function gen_durable.tell_endings(p_endings jsonb, p_written bigint[]) returns void
+language plpgsql
+as $$
+-- planner: pinned, nested loops
+begin
+    if not jsonb_path_exists(p_endings, '$[*].story') then
+        return;
+    end if;
+    insert into gen_durable.transitions
+        (instance_id, step_seq, claim_epoch, at, took_seconds, attempt, status, outcome, from_step, to_step, error, worker)
+    select i.id, i.step_seq, i.claim_epoch, gen_durable.clock(), (e->'story'->>'took')::real, (e->'story'->>'attempt')::int,
+        i.status, e->'story'->>'outcome', e->'story'->>'from', i.step,
+        left(coalesce(e->'story'->>'error', e->>'error'), 1000), e->'story'->>'worker'
+    from jsonb_array_elements(p_endings) x(e)
+    join gen_durable.instances i on i.id = (e->>'id')::bigint
+    where e->'story' ? 'from' and i.id = any (p_written);
+    perform gen_durable.trim_story((e->>'id')::bigint, (e->>'seq')::bigint + 1)
+    from jsonb_array_elements(p_endings) x(e)
+    where e ? 'story' and (e->>'seq')::bigint >= 999 and ((e->>'seq')::bigint + 1) % 100 < 2
+      and (e->>'id')::bigint = any (p_written);
+end $$;
+
+-- schema/functions/trim_story.sql
+-- Bounds the history of an instance to its last 1,000 commits. Called with every hundredth commit
+-- and with the next one, since a deadline may have been the hundredth; rows that both miss are
+-- deleted within the next thousand commits. The range has two ends, so that the scan does not read
+-- dead index entries of rows that were deleted before.
+--   called by: store::settle, tell_endings      index: transitions_pkey
+--   locks: the history rows, of an instance that the caller has locked
+create function gen_durable.trim_story(p_id bigint, p_seq bigint) returns void
+language plpgsql
+as $$
+-- planner: pinned
+begin
+    delete from gen_durable.transitions t
+    where t.instance_id = p_id and t.step_seq > p_seq - 2000 and t.step_seq <= p_seq - 1000;
+end $$;
+
+-- schema/functions/_lane_head.sql
+-- Returns the head of a lane: the instance that has the lane, or will get it next.
+--   called by: refuse_own_lane      index: lanes_pkey, instances_lane      locks: nothing
+create function gen_durable._lane_head(p_tenant text, p_key text) returns bigint
+    language sql stable
+    as $$
+        select head.id from gen_durable.lanes l
+        cross join lateral (
+            select i.id from gen_durable.instances i
+            where i.lane_hash = gen_durable.lane_hash(l.tenant, l.key) and i.in_lane and i.lane_position > l.floor
+              and i.tenant = l.tenant and i.lane_key = l.key
+            order by i.lane_hash, i.lane_position
+            limit 1
+        ) head
+        where l.tenant = p_tenant and l.key = p_key
+    $$;
+
+-- schema/functions/refuse_own_lane.sql
+-- Refuses children that could never run: in a lane that one of their ancestors has, or in a lane
+-- with a head that waits, over children that are queued in other lanes, for such an ancestor. Each
+-- would wait for the other without end.
+--   called by: enqueue_all, for children
+--   index: instances_pkey, instances_children; as _lane_head
+--   locks: nothing
+-- It reads committed rows: of two spawns that close a cycle at the same time, neither sees the
+-- other. A join with a deadline, or of any child, ends by itself and is no part of a cycle.
+create function gen_durable.refuse_own_lane(p_entries jsonb, p_parent bigint) returns void
+language plpgsql
+as $$
+declare
+    ancestor record;
+    holders bigint[] := '{}';
+    waits_for record;
+begin
+    for ancestor in
+        with recursive above(id, parent_id, tenant, lane_key, in_lane) as (
+            select i.id, i.parent_id, i.tenant, i.lane_key, i.in_lane from gen_durable.instances i where i.id = p_parent
+            union all
+            select i.id, i.parent_id, i.tenant, i.lane_key, i.in_lane
+            from above join gen_durable.instances i on i.id = above.parent_id
+        )
+        select * from above where above.in_lane
+    loop
+        if exists (select from jsonb_array_elements(p_entries) e
+                   where e->>'lane' = ancestor.lane_key and coalesce(e->>'tenant', '') = ancestor.tenant) then
+            raise exception 'a child in the lane % would wait for instance %, which has that lane and waits for the child',
+                ancestor.lane_key, ancestor.id
+                using errcode = 'check_violation', hint = 'give the child another lane, or enqueue it without waiting for it';
+        end if;
+        holders := holders || ancestor.id;
+    end loop;
+    if holders = '{}' then
+        return;
+    end if;
+    -- From the head of each lane that a child enters to the instances that it waits for, 20 steps
+    -- deep and among the first 1,000 found.
+    with recursive chain(id, lane, steps) as (
+        select gen_durable._lane_head(k.tenant, k.key), k.key, 1
+        from (select distinct coalesce(e->>'tenant', '') as tenant, e->>'lane' as key
+              from jsonb_array_elements(p_entries) e where e ? 'lane') k
+        union
+        select case when c.status = 'queued' then gen_durable._lane_head(c.tenant, c.lane_key) else c.id end, chain.lane, chain.steps + 1
+        from chain
+        join gen_durable.instances p on p.id = chain.id
+        cross join lateral (
+            select c.id, c.status, c.tenant, c.lane_key, c.finished_at from gen_durable.instances c
+            where c.parent_id = p.id and c.parent_generation = p.join_generation
+            order by c.id
+            limit 1000
+        ) c
+        where chain.steps < 20 and p.status = 'awaiting_children' and p.deadline_at is null and not p.join_any
+          and c.finished_at is null
+    )
+    select found_one.id, found_one.lane into waits_for
+    from (select chain.id, chain.lane from chain limit 1000) found_one
+    where found_one.id = any (holders)
+    limit 1;
+    if waits_for.id is not null then
+        raise exception 'a child in the lane % would never run: the head of that lane waits for a child behind instance %, which waits for this child',
+            waits_for.lane, waits_for.id
+            using errcode = 'check_violation',
+                hint = 'let lanes wait for one another in one order only, give the join a deadline, or enqueue the child without waiting for it';
+    end if;
+end $$;
+
+-- schema/functions/enter_lanes.sql
+-- Locks the lanes of these entries, and returns whether an instance is in each. A lane that is
+-- locked is missing from the result.
+--   called by: _lanes_at_once      index: instances_lane; as _lock_lanes      locks: as _lock_lanes
+create function gen_durable.enter_lanes(p_entries jsonb) returns table (tenant text, key text, taken boolean)
+language plpgsql
+as $$
+-- planner: pinned, nested loops, generic
+#variable_conflict use_column
+declare
+    tenants text[];
+    keys text[];
+    floors bigint[];
+begin
+    select array_agg(l.tenant order by l.tenant, l.key), array_agg(l.key order by l.tenant, l.key) into tenants, keys
+    from (select distinct coalesce(e->>'tenant', '') as tenant, e->>'lane' as key
+          from jsonb_array_elements(p_entries) e where e ? 'lane') l;
+    select array_agg(l.tenant), array_agg(l.key), array_agg(l.floor) into tenants, keys, floors
+    from gen_durable._lock_lanes(tenants, keys) l;
+    -- Another statement, with a snapshot that is newer than the locks.
+    return query
+    select l.tenant, l.key, exists (
+        select from gen_durable.instances i
+        where i.lane_hash = gen_durable.lane_hash(l.tenant, l.key) and i.in_lane and i.lane_position > l.floor
+          and i.tenant = l.tenant and i.lane_key = l.key)
+    from unnest(tenants, keys, floors) as l(tenant, key, floor);
+end $$;
+
+-- schema/functions/_lanes_at_once.sql
+-- Locks the lanes of new instances, if their positions may be assigned in the inserting statement,
+-- and returns them as enter_lanes. No row: the instances draw arrival numbers and are placed later.
+--   called by: enqueue_all, if its transaction ends with the statement
+--   index: placement_watermarks_pkey; as place, enter_lanes
+--   locks: as place, then as enter_lanes
+-- At once only if every instance that arrived before has its position, and this transaction holds
+-- the placement lock. Not for an entry with a lane and a partition key: it would be placed after
+-- those behind it. Not for very many entries: while they are written, their lanes and every
+-- placement would wait. Its callers pin the plans.
+create function gen_durable._lanes_at_once(p_entries jsonb) returns table (tenant text, key text, taken boolean)
+language plpgsql
+as $$
+declare
+    watermark gen_durable.placement_watermarks;
+    place_from bigint;
+begin
+    if jsonb_array_length(p_entries) > 10000 or not gen_durable.looks_anew()
+       or not jsonb_path_exists(p_entries, '$[*].lane') or jsonb_path_exists(p_entries, '$[*].key')
+       or jsonb_path_exists(p_entries, '$[*] ? (exists (@.lane) && exists (@.partition))') then
+        return;
+    end if;
+    -- Read without the placement lock: from any watermark and its open transactions, a placement
+    -- finds every instance that was committed before the watermark is read. After a transaction
+    -- that was open for long, a pick reads the numbers drawn since it began; a caller does not wait
+    -- for that.
+    select w.* into watermark from gen_durable.placement_watermarks w order by w.n desc limit 1;
+    place_from := watermark.placed_to;
+    if watermark.open_xids <> '{}' then
+        place_from := gen_durable._placement_start(place_from, watermark.open_xids, watermark.open_since, pg_current_snapshot());
+    end if;
+    if watermark.placed_to - place_from <= 2000 and gen_durable.place(place_from, 1000) is null then
+        return query select l.tenant, l.key, l.taken from gen_durable.enter_lanes(p_entries) l;
+    end if;
+end $$;
+
+-- schema/functions/_enqueue_keyed.sql
+-- Inserts instances of which some have a key, one by one in the order of their keys: two batches
+-- with the same keys wait for one another and do not deadlock. Returns as enqueue_all.
+--   called by: enqueue_all      index: instances_key
+--   locks: no existing row; waits for a transaction that has inserted the same key and is open
+-- Its callers pin the plans.
+create function gen_durable._enqueue_keyed(p_entries jsonb, p_parent bigint, p_generation int)
+returns table (place int, id bigint, is_new boolean, eligible_at timestamptz)
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+    entry record;
+    made record;
+    tries int;
+begin
+    for entry in
+        -- Ids and arrival numbers are drawn in the order of the entries: children are read in the
+        -- order of their ids.
+        select e.value, e.place, e.id, e.arrival
+        from (select e.value, e.place, nextval('gen_durable.instances_id_seq') as id,
+                     case when e.value ?| array['partition', 'lane'] then nextval('gen_durable.arrivals') end as arrival
+              from jsonb_array_elements(p_entries) with ordinality e(value, place)
+              order by e.place) e
+        order by coalesce(e.value->>'tenant', ''), e.value->>'key', e.place
+    loop
+        tries := 0;
+        loop
+            insert into gen_durable.instances as i
+                (id, fsm, fsm_version, step, data, state, queue, priority, tenant, eligible_at, traceparent,
+                 correlation_key, correlation_scope, parent_id, parent_generation,
+                 partition_key, lane_key, lane_blocks, status, held_back, arrival)
+            overriding system value
+            values (
+                entry.id, (entry.value->>'fsm')::gen_durable.name, coalesce((entry.value->>'version')::int, 1), (entry.value->>'step')::gen_durable.name,
+                entry.value->'data', entry.value->'state', coalesce(entry.value->>'queue', 'default')::gen_durable.queue_name,
+                coalesce((entry.value->>'priority')::smallint, 0::smallint), coalesce(entry.value->>'tenant', '')::gen_durable.tenant_name,
+                gen_durable.due((entry.value->>'at')::timestamptz, (entry.value->>'delay')::float8),
+                entry.value->>'traceparent', (entry.value->>'key')::gen_durable.key_name, gen_durable.key_scope(entry.value->>'scope'),
+                p_parent, p_generation,
+                (entry.value->>'partition')::gen_durable.key_name, (entry.value->>'lane')::gen_durable.key_name, coalesce((entry.value->>'lane_blocks')::boolean, false),
+                case when entry.value ? 'lane' then 'queued' else 'runnable' end::gen_durable.durable_status,
+                entry.value ? 'partition' and not entry.value ? 'lane', entry.arrival)
+            on conflict (tenant, correlation_guard) where correlation_guard is not null do nothing
+            returning i.id, i.eligible_at into made;
+            if made.id is not null then
+                return query select entry.place::int, made.id, true, made.eligible_at;
+                exit;
+            end if;
+            -- The key is taken. Its holder may settle between the insert and this read: then the
+            -- key is free again, and the insert is repeated.
+            select i.id, i.eligible_at, i.fsm into made
+            from gen_durable.instances i
+            where i.tenant = coalesce(entry.value->>'tenant', '') and i.correlation_guard = entry.value->>'key';
+            if made.id is not null then
+                if made.fsm <> entry.value->>'fsm' and not coalesce(entry.value->'former_names' ? made.fsm, false) then
+                    raise exception 'the key % is held by instance % of machine %, not of %', quote_literal(entry.value->>'key'),
+                        made.id, made.fsm, entry.value->>'fsm'
+                        using errcode = 'unique_violation', hint = 'keys are unique across machines: give each machine''s keys a prefix';
+                end if;
+                return query select entry.place::int, made.id, false, made.eligible_at;
+                exit;
+            end if;
+            tries := tries + 1;
+            if tries > 100 then
+                raise exception 'the key % is taken by an instance that this transaction cannot see', entry.value->>'key'
+                    using errcode = 'serialization_failure';
+            end if;
+        end loop;
+    end loop;
+end $$;
+
+-- schema/functions/enqueue_all.sql
+-- Inserts instances, with or without a key.
+--   called by: store::enqueue, _apply_effects, enqueue, signal_or_start, fire, SQL
+--   index: instances_pkey; as refuse_own_lane, _lanes_at_once, _enqueue_keyed
+--   locks: no existing row; as _enqueue_keyed, and if p_at_once as _lanes_at_once
+-- Returns one row an entry: its place in p_entries, the id (of the holder, if the key is taken),
+-- whether it is new, and when it is due. Raises unique_violation if the key is held by an instance
+-- of another machine (neither `fsm` nor one of `former_names`).
+create function gen_durable.enqueue_all(
+    p_entries jsonb, p_parent bigint default null, p_generation int default null, p_at_once boolean default false
+)
+returns table (place int, id bigint, is_new boolean, eligible_at timestamptz)
+language plpgsql
+as $$
+-- planner: pinned
+#variable_conflict use_column
+declare
+    lane_tenants text[];
+    lane_keys text[];
+    lane_taken boolean[];
+    round bigint;
+begin
+    if jsonb_path_exists(p_entries, '$[*].lane') or jsonb_path_exists(p_entries, '$[*].partition') then
+        -- This transaction gets an id before it draws an arrival number: see `_place_new`.
+        perform pg_current_xact_id();
+        if p_parent is not null then
+            perform gen_durable.refuse_own_lane(p_entries, p_parent);
+        end if;
+        if p_at_once then
+            select array_agg(l.tenant), array_agg(l.key), array_agg(l.taken) into lane_tenants, lane_keys, lane_taken
+            from gen_durable._lanes_at_once(p_entries) l;
+            if lane_keys is not null then
+                round := nextval('gen_durable.rounds') << 20;
+            end if;
+        end if;
+    end if;
+    if jsonb_path_exists(p_entries, '$[*].key') then
+        return query select e.* from gen_durable._enqueue_keyed(p_entries, p_parent, p_generation) e;
+        return;
+    end if;
+    -- Without keys: one statement for all entries. An entry of a lane that is locked here gets its
+    -- position; the first in a lane without instances may run.
+    return query
+    with made as (
+        insert into gen_durable.instances as i
+            (fsm, fsm_version, step, data, state, queue, priority, tenant, eligible_at, traceparent, parent_id, parent_generation,
+             partition_key, lane_key, lane_blocks, status, held_back, in_lane, lane_position, arrival)
+        select (e.value->>'fsm')::gen_durable.name, coalesce((e.value->>'version')::int, 1), (e.value->>'step')::gen_durable.name,
+            e.value->'data', e.value->'state', coalesce(e.value->>'queue', 'default')::gen_durable.queue_name, coalesce((e.value->>'priority')::smallint, 0::smallint),
+            coalesce(e.value->>'tenant', '')::gen_durable.tenant_name,
+            gen_durable.due((e.value->>'at')::timestamptz, (e.value->>'delay')::float8),
+            e.value->>'traceparent', p_parent, p_generation,
+            (e.value->>'partition')::gen_durable.key_name, (e.value->>'lane')::gen_durable.key_name, coalesce((e.value->>'lane_blocks')::boolean, false),
+            case when not e.value ? 'lane' or (e.nth = 1 and not l.taken) then 'runnable' else 'queued' end::gen_durable.durable_status,
+            e.value ? 'partition' and not e.value ? 'lane',
+            l.taken is not null,
+            case when l.taken is not null then round + e.place end,
+            case when e.value ?| array['partition', 'lane'] and l.taken is null then nextval('gen_durable.arrivals') end
+        from (select e.value, e.place, row_number() over (
+                  partition by coalesce(e.value->>'tenant', ''), e.value->>'lane' order by e.place) as nth
+              from jsonb_array_elements(p_entries) with ordinality e(value, place)) e
+        left join unnest(lane_tenants, lane_keys, lane_taken) as l(tenant, key, taken)
+            on l.tenant = coalesce(e.value->>'tenant', '') and l.key = e.value->>'lane'
+        order by e.place
+        returning i.id, i.eligible_at
+    )
+    select (row_number() over (order by made.id))::int, made.id, true, made.eligible_at from made;
+end $$;
+
+-- schema/functions/enqueue.sql
+-- Enqueues one instance: select gen_durable.enqueue('send_receipt', '{"order": 42}'). Options are
+-- named arguments. Returns its id; if the key is taken, the id of its holder.
+--   called by: SQL      index: instances_key, if it has a key
+--   locks: no existing row; waits for a transaction that has inserted the same key and is open
+create function gen_durable.enqueue(
+    machine text, state jsonb default '{}', step text default 'run', data jsonb default null, version int default 1,
+    queue text default 'default', priority int default 0, tenant text default '', delay interval default null,
+    at timestamptz default null, key text default null, scope text default 'live', traceparent text default null
+) returns bigint
+language sql
+set search_path = gen_durable, pg_temp
+as $$
+    -- Options that are null are left out. A null inside the state or the data stays.
+    select e.id from gen_durable.enqueue_all(jsonb_build_array(
+        jsonb_build_object('fsm', machine, 'step', step, 'state', state)
+        || case when data is null then '{}' else jsonb_build_object('data', data) end
+        || jsonb_strip_nulls(jsonb_build_object('version', version, 'queue', queue, 'priority', priority, 'tenant', tenant,
+            'delay', extract(epoch from delay), 'at', at, 'key', key, 'scope', scope, 'traceparent', traceparent)))) e
+$$;
+
+-- schema/functions/next_turn.sql
+-- Returns the instance that is next under a partition key: the first waiting one that is due, in
+-- the order of the picker; if none is due, the one that will be due first.
+--   called by: deal, _partition_successors, _repair_partitions
+--   index: turns_pkey; instances_waiting, one probe per priority      locks: nothing
+create function gen_durable.next_turn(p_tenant text, p_key text) returns bigint
+language plpgsql stable
+as $$
+declare
+    found_one record;
+    first_id bigint;
+    first_at timestamptz := 'infinity';
+    above int := -40000;
+    floor_priority smallint;
+    floor_at timestamptz;
+    floor_id bigint;
+begin
+    select coalesce(min(t.priority), -32768), coalesce(min(t.at), '-infinity'), coalesce(min(t.id), 0)
+    into floor_priority, floor_at, floor_id from gen_durable.turns t where t.tenant = p_tenant and t.key = p_key;
+    loop
+        select i.id, i.priority, i.eligible_at into found_one
+        from gen_durable.instances i
+        where i.tenant = p_tenant and i.partition_key = p_key and i.held_back and i.priority > above
+          and (i.priority, i.eligible_at, i.id) >= (floor_priority, floor_at, floor_id)
+        order by i.tenant, i.partition_key, i.priority, i.eligible_at, i.id
+        limit 1;
+        exit when found_one.id is null;
+        if found_one.eligible_at <= gen_durable.clock() then
+            return found_one.id;
+        end if;
+        if first_id is null or found_one.eligible_at < first_at then
+            first_id := found_one.id;
+            first_at := found_one.eligible_at;
+        end if;
+        above := found_one.priority;
+    end loop;
+    return first_id;
+end $$;
+
+-- schema/functions/deal.sql
+-- Ensures that the partition has a holder, if any instance waits for it. p_came are instances that
+-- have arrived since the last placement. Returns false if a needed row is locked: call it again
+-- later.
+--   called by: _choose_partition_holders
+--   index: instances_turn, instances_waiting, turns_pkey, instances_pkey
+--   locks: the holder and the instance that becomes the holder, skipping locked ones. The caller
+--   holds the placement lock.
+create function gen_durable.deal(p_tenant text, p_key text, p_came bigint[]) returns boolean
+language plpgsql
+as $$
+declare
+    holder record;
+    best bigint;
+    best_at timestamptz;
+begin
+    select i.id, i.status, i.eligible_at into holder
+    from gen_durable.instances i
+    where i.tenant = p_tenant and i.partition_key = p_key and not i.held_back
+      and (i.status in ('runnable', 'executing') or i.locked_by is not null);
+    if holder.id is not null then
+        -- Under its lock: a commit that is about to free the partition does not see instances that
+        -- arrived meanwhile, and this transaction does not see that commit.
+        select i.id, i.status, i.eligible_at into holder
+        from gen_durable.instances i
+        where i.id = holder.id and not i.held_back and (i.status in ('runnable', 'executing') or i.locked_by is not null)
+        for no key update skip locked;
+        if holder.id is null then
+            return false;
+        end if;
+    end if;
+    -- Lower the cursor to the first arrival. That instance may have been cancelled meanwhile:
+    -- others that arrived with it wait behind it.
+    with came as materialized (
+        -- By id and not by partition: the index of the partition would read all instances that
+        -- wait.
+        select i.tenant, i.partition_key, i.priority, i.eligible_at, i.id
+        from gen_durable.instances i where i.id = any (p_came)
+    )
+    update gen_durable.turns t set priority = f.priority, at = f.eligible_at, id = f.id
+    from (select c.priority, c.eligible_at, c.id from came c
+          where c.tenant = p_tenant and c.partition_key = p_key
+          order by c.priority, c.eligible_at, c.id limit 1) f
+    where t.tenant = p_tenant and t.key = p_key and (t.priority, t.at, t.id) > (f.priority, f.eligible_at, f.id);
+    if holder.id is not null then
+        -- A cancelled holder counts as well: its step still runs.
+        if holder.status <> 'runnable' or holder.eligible_at <= gen_durable.clock() then
+            return true;
+        end if;
+    end if;
+    best := gen_durable.next_turn(p_tenant, p_key);
+    if best is null then
+        return true;
+    end if;
+    select i.eligible_at into best_at
+    from gen_durable.instances i where i.id = best and i.held_back
+    for no key update skip locked;
+    if best_at is null then
+        return false;
+    end if;
+    if holder.id is not null then
+        -- The holder is not due yet. An instance that is due, or will be due sooner, replaces it.
+        if best_at >= holder.eligible_at then
+            return true;
+        end if;
+        update gen_durable.instances i set held_back = true where i.id = holder.id;
+    end if;
+    update gen_durable.instances i
+    set held_back = false, eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock()
+    where i.id = best;
+    return true;
+end $$;
+
+-- schema/functions/_lock_lanes.sql
+-- Locks lanes and returns those that it got; creates the rows that are missing. It skips a locked
+-- lane: a placement waits for no transaction, and a caller's transaction that cancelled a head may
+-- hold its lane for long. The lock makes a placement and the commit that frees the lane see one
+-- another.
+--   called by: place, enter_lanes      index: lanes_pkey
+--   locks: the lanes in (tenant, key), FOR UPDATE SKIP LOCKED
+-- Its callers pin the plans.
+create function gen_durable._lock_lanes(p_tenants text[], p_keys text[])
+returns table (tenant text, key text, floor bigint, is_led boolean)
+language plpgsql
+as $$
+#variable_conflict use_column
+begin
+    -- Only missing rows: a conflict with a row that an open transaction inserts would wait for it.
+    insert into gen_durable.lanes (tenant, key)
+    select * from unnest(p_tenants, p_keys) as k(tenant, key)
+    where not exists (select from gen_durable.lanes l where l.tenant = k.tenant and l.key = k.key)
+    on conflict do nothing;
+    return query select l.tenant, l.key, l.floor, l.led_by is not null
+    from unnest(p_tenants, p_keys) as k(tenant, key)
+    join gen_durable.lanes l on l.tenant = k.tenant and l.key = k.key
+    order by l.tenant, l.key
+    for update of l skip locked;
+end $$;
+
+-- schema/functions/_place_in_lanes.sql
+-- Assigns lane positions to p_ids in the order of arrival, and makes the head of each of these
+-- lanes runnable. The arrays describe the lanes, which this transaction has locked; p_ids may have
+-- none in a lane that needs a head only.
+--   called by: place      index: instances_pkey, instances_lane
+--   locks: the heads by id, skipping locked ones
+-- Returns the heads that became runnable, and for each lane with a locked head one instance of
+-- p_ids: it keeps an arrival number, and the lane is read again. Its callers pin the plans.
+create function gen_durable._place_in_lanes(
+    p_ids bigint[], p_tenants text[], p_keys text[], p_floors bigint[], p_is_led boolean[],
+    out released bigint[], out again bigint[]
+)
+language plpgsql
+as $$
+declare
+    round bigint;
+    heads bigint[];
+begin
+    round := nextval('gen_durable.rounds') << 20;
+    update gen_durable.instances i
+    set arrival = null,
+        in_lane = i.in_lane or i.status = 'queued',
+        lane_position = case when i.status = 'queued' and not i.in_lane then round + n.place else i.lane_position end
+    from (select i.id, row_number() over (order by i.arrival) as place
+          from gen_durable.instances i where i.id = any (p_ids) and i.lane_key is not null) n
+    where i.id = n.id;
+
+    heads := array(
+        select head.id
+        from unnest(p_tenants, p_keys, p_floors, p_is_led) as l(tenant, key, floor, is_led)
+        cross join lateral (
+            select i.id, i.status from gen_durable.instances i
+            where i.lane_hash = gen_durable.lane_hash(l.tenant, l.key) and i.in_lane and i.lane_position > l.floor
+              and i.tenant = l.tenant and i.lane_key = l.key
+            order by i.lane_hash, i.lane_position
+            limit 1
+        ) head
+        -- The queued head of a lane that a worker runs is running there.
+        where head.status = 'queued' and not l.is_led);
+    released := array(select i.id from gen_durable.instances i where i.id = any (heads) and i.status = 'queued'
+                      order by i.id for no key update skip locked);
+    -- The new claim_epoch fences off an expired worker that ran the lane and may still run this
+    -- head.
+    update gen_durable.instances i
+    set status = 'runnable', claim_epoch = i.claim_epoch + 1, held_back = i.partition_key is not null,
+        eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock()
+    where i.id = any (released);
+    if cardinality(released) < cardinality(heads) then
+        again := array(
+            select max(i.id) from gen_durable.instances i
+            join gen_durable.instances h on h.tenant = i.tenant and h.lane_key = i.lane_key
+            where i.id = any (p_ids) and h.id = any (heads) and h.id <> all (released)
+            group by i.tenant, i.lane_key);
+    end if;
+end $$;
+
+-- schema/functions/_choose_partition_holders.sql
+-- Ensures that each partition of these instances has a holder. Returns one instance for each
+-- partition that is locked: the first that waits. It keeps an arrival number and stands for all
+-- that arrived with it, since the next placement lowers the partition cursor to it.
+--   called by: place      index: instances_pkey; as deal      locks: as deal, in (tenant, key)
+-- Its callers pin the plans.
+create function gen_durable._choose_partition_holders(p_ids bigint[]) returns bigint[]
+language plpgsql
+as $$
+declare
+    partition record;
+    again bigint[] := '{}';
+begin
+    for partition in
+        select i.tenant, i.partition_key as key, array_agg(i.id order by i.held_back desc, i.priority, i.eligible_at, i.id) as ids
+        from gen_durable.instances i
+        where i.id = any (p_ids) and i.partition_key is not null
+        group by i.tenant, i.partition_key
+        order by i.tenant, i.partition_key
+    loop
+        if not gen_durable.deal(partition.tenant, partition.key, partition.ids) then
+            again := again || partition.ids[1];
+        end if;
+    end loop;
+    return again;
+end $$;
+
+-- schema/functions/place.sql
+-- Places instances that have drawn an arrival number: assigns lane positions in the order of
+-- arrival, and ensures that each of these lanes has a head that may run and each of these
+-- partitions a holder.
+--   called by: _place_new, _lanes_at_once, repair, place.sql
+--   index: instances_arrivals, instances_pkey; as its parts
+--   locks: the placement lock (the row of `placer`), so that one transaction places at a time; then
+--   arrivals, lanes and heads, skipping locked ones: it waits for no lock. A skipped instance keeps
+--   its number and is read again.
+-- Returns the number up to which every instance is placed; null: there is none behind it.
+create function gen_durable.place(p_from bigint, p_limit int) returns bigint
+language plpgsql
+as $$
+-- planner: pinned, nested loops, generic
+declare
+    looked_to bigint := p_from;
+    reached bigint;
+    seen bigint[];
+    taken bigint[];
+    left_out bigint[];
+    mine bigint[] := '{}';
+    passed_over bigint[] := '{}';
+    first_left bigint;
+    wanted_tenants text[];
+    wanted_keys text[];
+    -- Lanes that get no positions now: the lane is locked, or an arrival in it.
+    shut_tenants text[] := '{}';
+    shut_keys text[] := '{}';
+    -- Lanes that this transaction has locked.
+    lane_tenants text[] := '{}';
+    lane_keys text[] := '{}';
+    lane_floors bigint[] := '{}';
+    lane_is_led boolean[] := '{}';
+    got_tenants text[];
+    got_keys text[];
+    got_floors bigint[];
+    got_is_led boolean[];
+    released bigint[] := '{}';
+    again bigint[];
+begin
+    perform from gen_durable.placer where one for update skip locked;
+    if not found then
+        return p_from;
+    end if;
+    -- One pass, as a rule. Skipped instances must not delay those behind them: up to five pages.
+    for pass in 1..5 loop
+        select array_agg(a.id order by a.arrival), case when count(*) = p_limit then max(a.arrival) end into seen, reached
+        from (select i.id, i.arrival from gen_durable.instances i
+              where i.arrival > looked_to and not exists (
+                  select from unnest(shut_tenants, shut_keys) as shut(tenant, key) where shut.tenant = i.tenant and shut.key = i.lane_key)
+              order by i.arrival limit p_limit) a;
+        exit when seen is null;
+        -- By id: a plain `is not null` would allow a scan of the index of all arrivals.
+        taken := array(select i.id from gen_durable.instances i
+                       where i.id = any (seen) and coalesce(i.arrival, 0) > 0 order by i.id for no key update skip locked);
+        select array_agg(l.tenant order by l.tenant, l.lane_key), array_agg(l.lane_key order by l.tenant, l.lane_key)
+        into wanted_tenants, wanted_keys
+        from (select distinct i.tenant, i.lane_key from gen_durable.instances i where i.id = any (taken) and i.lane_key is not null) l;
+        if wanted_keys is not null then
+            select array_agg(l.tenant), array_agg(l.key), array_agg(l.floor), array_agg(l.is_led)
+            into got_tenants, got_keys, got_floors, got_is_led
+            from gen_durable._lock_lanes(wanted_tenants, wanted_keys) l;
+            lane_tenants := lane_tenants || got_tenants;
+            lane_keys := lane_keys || got_keys;
+            lane_floors := lane_floors || got_floors;
+            lane_is_led := lane_is_led || got_is_led;
+        end if;
+        left_out := '{}';
+        if cardinality(taken) < cardinality(seen) or wanted_keys is not null and cardinality(wanted_keys) > coalesce(cardinality(got_keys), 0) then
+            left_out := array(select unnest(seen) except select unnest(taken));
+            -- A lane with a locked arrival gets no positions: a later arrival must not get in front
+            -- of it.
+            select shut_tenants || coalesce(array_agg(l.tenant), '{}'), shut_keys || coalesce(array_agg(l.lane_key), '{}') into shut_tenants, shut_keys
+            from (select i.tenant, i.lane_key from gen_durable.instances i where i.id = any (left_out) and i.lane_key is not null
+                  union
+                  select k.* from unnest(wanted_tenants, wanted_keys) as k(tenant, key)
+                  where not exists (select from unnest(got_tenants, got_keys) as g(tenant, key) where g.tenant = k.tenant and g.key = k.key)
+                 ) l;
+            left_out := left_out || array(
+                select i.id from gen_durable.instances i
+                where i.id = any (taken) and exists (
+                    select from unnest(shut_tenants, shut_keys) as shut(tenant, key) where shut.tenant = i.tenant and shut.key = i.lane_key));
+            taken := array(select unnest(taken) except select unnest(left_out));
+        end if;
+        mine := mine || taken;
+        passed_over := passed_over || left_out;
+        exit when reached is null or left_out = '{}';
+        looked_to := reached;
+    end loop;
+    if mine = '{}' and passed_over = '{}' then
+        return null;
+    end if;
+
+    -- Also a locked lane that gets no positions now needs a head.
+    if lane_keys <> '{}' then
+        select p.released, p.again into released, again
+        from gen_durable._place_in_lanes(mine, lane_tenants, lane_keys, lane_floors, lane_is_led) p;
+    end if;
+    again := again || gen_durable._choose_partition_holders(mine || released);
+    update gen_durable.instances i set arrival = null
+    where i.id = any (mine) and i.lane_key is null;
+
+    -- A lane or partition that is not served yet keeps a number, and is read again.
+    if cardinality(again) > 0 then
+        update gen_durable.instances i set arrival = nextval('gen_durable.arrivals') where i.id = any (again);
+    end if;
+    first_left := (select min(i.arrival + 0) from gen_durable.instances i where i.id = any (passed_over));
+    return least(reached, first_left - 1);
+end $$;
+
+-- schema/functions/_placement_start.sql
+-- Returns the number after which the next placement begins: the watermark, or less if a transaction
+-- has ended that was open when the watermark passed its numbers.
+--   called by: _place_arrivals, _place_new, _lanes_at_once      index: none      locks: nothing
+create function gen_durable._placement_start(p_placed_to bigint, p_open_xids xid8[], p_open_since bigint[], p_seen pg_snapshot)
+returns bigint
+    language sql immutable
+    as $$
+        select least(p_placed_to, min(open.since)) from unnest(p_open_xids, p_open_since) as open(xid, since)
+        where pg_visible_in_snapshot(open.xid, p_seen)
+    $$;
+
+-- schema/functions/_place_new.sql
+-- Places the instances that drew an arrival number after the last placement, and moves the
+-- watermark.
+--   called by: _place_arrivals, _set_aside_refused, repair
+--   index: placement_watermarks_pkey; as place
+--   locks: the placement lock, and does nothing if it is held; as place
+-- A transaction may draw a number long before it commits. The watermark passes such a number, and
+-- records the transactions that were open then: when one of them has ended, the next placement
+-- reads all numbers since that transaction began, once. So a transaction that stays open costs a
+-- pick nothing, although the index keeps an entry for every number that was drawn and placed since
+-- it began. No instance is missed:
+--   1. A placement reads how far numbers are drawn, and gets its transaction id after that. A
+--   transaction has its id before it draws a number. So every transaction that drew a number up to
+--   there has a smaller id.
+--   2. The next placement that moves the watermark has a newer snapshot. In it each of those
+--   transactions has ended, and its rows are visible and placed; or it is listed as open. The end
+--   of that snapshot is above the first placement's id, since that placement has ended.
+-- Its callers pin the plans.
+create function gen_durable._place_new(p_limit int) returns void
+language plpgsql
+as $$
+declare
+    watermark gen_durable.placement_watermarks;
+    drawn_to bigint;
+    seen pg_snapshot;
+    start bigint;
+    reached bigint;
+    moves_to bigint;
+begin
+    if pg_current_xact_id_if_assigned() is null then
+        select case when a.is_called then a.last_value else a.last_value - 1 end into drawn_to from gen_durable.arrivals a;
+    end if;
+    perform from gen_durable.placer where one for update skip locked;
+    if not found then
+        return;
+    end if;
+    select w.* into watermark from gen_durable.placement_watermarks w order by w.n desc limit 1;
+    seen := pg_current_snapshot();
+    start := gen_durable._placement_start(watermark.placed_to, watermark.open_xids, watermark.open_since, seen);
+    reached := gen_durable.place(start, p_limit);
+    -- Moves down if an instance between the start and the watermark could not be placed.
+    moves_to := least(watermark.drawn, reached);
+    -- A watermark that lags by a few numbers costs less than a row for each of them.
+    if start = watermark.placed_to and moves_to - watermark.placed_to < 100 and coalesce(drawn_to - watermark.drawn, 0) < 100 then
+        return;
+    end if;
+    insert into gen_durable.placement_watermarks (placed_to, drawn, drawn_before, open_xids, open_since, sweep_due_at)
+    select moves_to, coalesce(drawn_to, watermark.drawn), case when drawn_to is null then watermark.drawn_before else pg_current_xact_id() end,
+        coalesce(array_agg(open.xid), '{}'), coalesce(array_agg(open.since), '{}'), watermark.sweep_due_at
+    from (select old.xid, old.since from unnest(watermark.open_xids, watermark.open_since) as old(xid, since)
+          where not pg_visible_in_snapshot(old.xid, seen)
+          union all
+          select new.xid, watermark.placed_to from pg_snapshot_xip(seen) as new(xid)
+          where moves_to > watermark.placed_to and new.xid < watermark.drawn_before and new.xid <> all (watermark.open_xids)) open;
+    delete from gen_durable.placement_watermarks w where w.n = watermark.n;
+end $$;
+
+-- schema/functions/_place_arrivals.sql
+-- Places instances that wait in a lane or for a partition key, if any has arrived since the last
+-- placement. Where that means to read many numbers, only the picker that gets the placement lock
+-- does.
+--   called by: pick      index: placement_watermarks_pkey, instances_arrivals; as _place_new
+--   locks: as _place_new
+-- Its callers pin the plans.
+create function gen_durable._place_arrivals() returns void
+language plpgsql
+as $$
+declare
+    placement record;
+begin
+    select w.placed_to, w.open_xids, w.open_since, (select a.last_value from gen_durable.arrivals a) as drawn into placement
+    from gen_durable.placement_watermarks w order by w.n desc limit 1;
+    if placement.drawn - placement.placed_to >= 200
+       or placement.open_xids <> '{}' and gen_durable._placement_start(
+           placement.placed_to, placement.open_xids, placement.open_since, pg_current_snapshot()) < placement.placed_to
+       or exists (select from gen_durable.instances i where i.arrival > placement.placed_to) then
+        perform gen_durable._place_new(1000);
+    end if;
+end $$;
+
+-- schema/functions/_repair_lanes.sql
+-- Reads a page of lanes after (p_tenant, p_key). A lane without instances is deleted. A lane with a
+-- queued head that runs in no known worker gets an arrival number, so that `place` makes the head
+-- runnable.
+--   called by: repair      index: lanes_pkey, instances_lane, workers_pkey
+--   locks: the lanes in (tenant, key), and heads, skipping locked ones
+-- Returns the last lane of the page (null: the page was the last), and how many lanes were
+-- repaired. Its callers pin the plans.
+create function gen_durable._repair_lanes(
+    p_tenant text, p_key text, p_limit int, out next_tenant text, out next_key text, out repaired int
+)
+language plpgsql
+as $$
+declare
+    lane record;
+    head record;
+    looked int := 0;
+begin
+    repaired := 0;
+    for lane in
+        select l.tenant, l.key, l.floor, l.led_by from gen_durable.lanes l
+        where (l.tenant, l.key) > (p_tenant, p_key)
+        order by l.tenant, l.key
+        limit p_limit
+        for update skip locked
+    loop
+        looked := looked + 1;
+        next_tenant := lane.tenant;
+        next_key := lane.key;
+        select i.id, i.status into head from gen_durable.instances i
+        where i.lane_hash = gen_durable.lane_hash(lane.tenant, lane.key) and i.in_lane and i.lane_position > lane.floor
+          and i.tenant = lane.tenant and i.lane_key = lane.key
+        order by i.lane_hash, i.lane_position
+        limit 1;
+        if head.id is null then
+            delete from gen_durable.lanes l where l.tenant = lane.tenant and l.key = lane.key;
+        elsif head.status = 'queued' and not exists (select from gen_durable.workers w where w.id = lane.led_by) then
+            update gen_durable.lanes l set led_by = null where l.tenant = lane.tenant and l.key = lane.key;
+            update gen_durable.instances i set arrival = nextval('gen_durable.arrivals')
+            where i.id = (select h.id from gen_durable.instances h where h.id = head.id and h.arrival is null
+                          for no key update skip locked);
+            repaired := repaired + found::int;
+        end if;
+    end loop;
+    if looked < p_limit then
+        next_tenant := null;
+        next_key := null;
+    end if;
+end $$;
+
+-- schema/functions/_repair_partitions.sql
+-- Reads a page of the partitions that instances wait for, after (p_tenant, p_key). In a partition
+-- without a holder, the cursor is deleted and the first waiting instance gets an arrival number, so
+-- that `place` makes it the holder.
+--   called by: repair      index: instances_waiting, instances_turn, turns_pkey; as next_turn
+--   locks: the first waiting instance, skipping it if it is locked
+-- Returns the last partition of the page (null: the page was the last), and how many were repaired.
+-- Its callers pin the plans.
+create function gen_durable._repair_partitions(
+    p_tenant text, p_key text, p_limit int, out next_tenant text, out next_key text, out repaired int
+)
+language plpgsql
+as $$
+declare
+    waiting record;
+    looked int := 0;
+begin
+    repaired := 0;
+    next_tenant := p_tenant;
+    next_key := p_key;
+    loop
+        select i.tenant, i.partition_key as key into waiting from gen_durable.instances i
+        where i.held_back and (i.tenant, i.partition_key) > (next_tenant, next_key)
+        order by i.tenant, i.partition_key
+        limit 1;
+        next_tenant := waiting.tenant;
+        next_key := waiting.key;
+        exit when next_key is null;
+        if not exists (select from gen_durable.instances i
+                       where i.tenant = next_tenant and i.partition_key = next_key and not i.held_back
+                         and (i.status in ('runnable', 'executing') or i.locked_by is not null)) then
+            delete from gen_durable.turns t where t.tenant = next_tenant and t.key = next_key;
+            update gen_durable.instances i set arrival = nextval('gen_durable.arrivals')
+            where i.id = (select h.id from gen_durable.instances h
+                          where h.id = gen_durable.next_turn(next_tenant, next_key) and h.arrival is null
+                          for no key update skip locked);
+            repaired := repaired + found::int;
+        end if;
+        looked := looked + 1;
+        exit when looked >= p_limit;
+    end loop;
+end $$;
+
+-- schema/functions/repair.sql
+-- Repairs lanes and partitions that have waiting instances and no head or holder, a page of each at
+-- a time.
+--   called by: store::lane::repair      index: placement_watermarks_pkey; as its parts
+--   locks: the placement lock; then as place and its parts
+-- Returns where the next call continues (null: at the beginning), and how many were repaired. No
+-- row: another transaction holds the placement lock.
+create function gen_durable.repair(p_lane_tenant text, p_lane_key text, p_tenant text, p_key text, p_limit int)
+returns table (lane_tenant text, lane_key text, tenant text, key text, repaired int)
+language plpgsql
+as $$
+-- planner: pinned, nested loops
+#variable_conflict use_column
+declare
+    lanes record;
+    partitions record;
+    swept bigint;
+begin
+    perform from gen_durable.placer where one for update skip locked;
+    if not found then
+        return;
+    end if;
+    -- First place what has only arrived late. Every 30 s one worker begins at the first number,
+    -- whatever the watermark says. A watermark above the sequence, after that was set back, comes
+    -- down.
+    select case when w.sweep_due_at <= statement_timestamp() then w.n end into swept
+    from gen_durable.placement_watermarks w order by w.n desc limit 1;
+    if not found then
+        insert into gen_durable.placement_watermarks default values;
+    end if;
+    if swept is null then
+        perform gen_durable._place_new(1000);
+    else
+        perform gen_durable.place(0, 1000);
+        update gen_durable.placement_watermarks w
+        set sweep_due_at = statement_timestamp() + interval '30 s',
+            placed_to = least(w.placed_to, (select a.last_value from gen_durable.arrivals a)),
+            drawn = least(w.drawn, (select a.last_value from gen_durable.arrivals a))
+        where w.n = swept;
+    end if;
+    select * into lanes from gen_durable._repair_lanes(p_lane_tenant, p_lane_key, p_limit);
+    select * into partitions from gen_durable._repair_partitions(p_tenant, p_key, p_limit);
+    if lanes.repaired + partitions.repaired > 0 then
+        perform gen_durable._place_new(1000);
+    end if;
+    return query select lanes.next_tenant, lanes.next_key, partitions.next_tenant, partitions.next_key,
+        lanes.repaired + partitions.repaired;
+end $$;
+
+-- schema/functions/led_heads.sql
+-- Returns the lanes that a worker runs after (p_tenant, p_key), with the head of each.
+--   called by: store::lease::{reap, bury, retire, led}      index: lanes_led, instances_lane
+--   locks: nothing
+create function gen_durable.led_heads(p_worker uuid, p_tenant text, p_key text, p_limit int)
+returns table (tenant text, key text, id bigint, status gen_durable.durable_status, claim_epoch bigint, step_seq bigint, locked_by uuid)
+language plpgsql stable
+as $$
+-- planner: pinned, nested loops
+#variable_conflict use_column
+begin
+    return query
+    select l.tenant, l.key, head.id, head.status, head.claim_epoch, head.step_seq, head.locked_by
+    from (select * from gen_durable.lanes l
+          where l.led_by = p_worker and (l.tenant, l.key) > (p_tenant, p_key)
+          order by l.tenant, l.key
+          limit p_limit) l
+    left join lateral (
+        select i.* from gen_durable.instances i
+        where i.lane_hash = gen_durable.lane_hash(l.tenant, l.key) and i.in_lane and i.lane_position > l.floor
+          and i.tenant = l.tenant and i.lane_key = l.key
+        order by i.lane_hash, i.lane_position
+        limit 1
+    ) head on true;
+end $$;
+
+-- schema/functions/_lane_worker.sql
+-- Returns the worker that runs a queued instance as the head of its lane; null if no worker does.
+--   called by: _cancel_live
+--   index: instances_pkey, lanes_pkey, instances_lane
+--   locks: nothing
+create function gen_durable._lane_worker(p_id bigint) returns uuid
+language plpgsql
+as $$
+-- planner: pinned, nested loops
+declare
+    found_lane record;
+begin
+    -- In two steps: most lanes are run by no worker, and most instances are not the head.
+    select l.tenant, l.key, l.floor, l.led_by into found_lane
+    from gen_durable.instances i
+    join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
+    where i.id = p_id;
+    return case when found_lane.led_by is not null and p_id = (
+        select h.id from gen_durable.instances h
+        where h.lane_hash = gen_durable.lane_hash(found_lane.tenant, found_lane.key) and h.in_lane
+          and h.lane_position > found_lane.floor and h.tenant = found_lane.tenant and h.lane_key = found_lane.key
+        order by h.lane_hash, h.lane_position
+        limit 1) then found_lane.led_by end;
+end $$;
+
+-- schema/functions/unlead.sql
+-- Clears the worker of the lanes that these instances have left: no worker runs the successor.
+--   called by: _cancel_live, _release, hand_over, _late_successors, conclude, store::lane::{skip,
+--   discard}
+--   index: instances_pkey, lanes_pkey
+--   locks: the lanes, in (tenant, key); the caller waits for no instance after that
+create function gen_durable.unlead(p_ids bigint[]) returns void
+language plpgsql
+as $$
+-- planner: pinned, nested loops
+begin
+    with led as materialized (
+        select l.tenant, l.key from gen_durable.instances i
+        join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
+        -- A plain `is not null` would allow a plan that scans the index of all lanes with a worker,
+        -- if it is made while there are none.
+        where i.id = any (p_ids) and coalesce(l.led_by, '00000000-0000-0000-0000-000000000000') <> '00000000-0000-0000-0000-000000000000'
+        order by l.tenant, l.key
+        for update of l
+    )
+    update gen_durable.lanes l set led_by = null
+    from led
+    where l.tenant = led.tenant and l.key = led.key;
+end $$;
+
+-- schema/functions/_pick_suspect.sql
+-- Claims at most one suspect (an instance with two crashes during its steps) and returns it. A
+-- process runs one suspect at a time: if the process dies, the suspect is known.
+--   called by: pick      index: instances_suspects, instances_pkey; as inbox_of, children_of
+--   locks: the suspect, FOR NO KEY UPDATE SKIP LOCKED
+-- Its callers pin the plans.
+create function gen_durable._pick_suspect(p_queues text[], p_known text[], p_worker uuid, p_lease_seconds float8)
+returns setof gen_durable.claimed
+language plpgsql
+as $$
+begin
+    return query
+    with candidate as materialized (
+        select found.id
+        from unnest(p_queues) as wanted(queue)
+        cross join lateral (
+            select i.id
+            from gen_durable.instances i
+            where i.queue = wanted.queue and i.status = 'runnable' and i.crash_count >= 2 and not i.held_back
+              and i.eligible_at <= gen_durable.clock()
+              and gen_durable._knows_step(p_known, i.fsm, i.fsm_version, i.step)
+            order by i.eligible_at, i.id
+            limit 1
+            for no key update skip locked
+        ) found
+        where not exists (select from gen_durable.queues q where q.name = wanted.queue and q.paused_at is not null)
+        limit 1
+    )
+    update gen_durable.instances i
+    set status = 'executing', locked_by = p_worker,
+        lease_expires_at = statement_timestamp() + make_interval(secs => p_lease_seconds),
+        claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock()
+    from candidate
+    where i.id = candidate.id
+    returning i.id, i.fsm, i.fsm_version, i.step, i.data::text, i.state::text, i.attempt,
+        i.claim_epoch, i.step_seq, i.visit, i.queue, i.priority, i.eligible_at,
+        i.tenant, i.traceparent, i.partition_key is not null or i.lane_key is not null, i.crash_count,
+        null::timestamptz, null::text[], i.awaits, gen_durable.inbox_of(i.id),
+        case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
+        i.parent_id, null::bigint, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), false;
+end $$;
+
+-- schema/functions/pick.sql
+-- Claims runnable instances for every queue that has room, in one statement, and returns them. An
+-- instance at a step that the caller's build does not know is left for a worker that knows it.
+--   called by: store::pick::claim
+--   index: instances_pick, instances_pkey, signals_inbox; as its parts
+--   locks: instances FOR NO KEY UPDATE SKIP LOCKED, in (priority, eligible_at, id): it waits for no
+--   lock
+-- Ranges are (queue, priority, from, from_id). This process has claimed everything up to `from`:
+-- the scan begins there, and does not read dead index entries of the instances that were claimed
+-- before. The last row has no id: it carries the time, the next due time and the paused queues.
+create function gen_durable.pick(
+    p_queues text[], p_room int[],
+    p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[],
+    p_known text[], p_worker uuid, p_lease_seconds float8, p_suspects int
+) returns setof gen_durable.claimed
+language plpgsql
+as $$
+-- planner: pinned, nested loops, generic
+declare
+    claimed bigint;
+    room bigint := (select coalesce(sum(free), 0) from unnest(p_room) as free);
+    info gen_durable.claimed;
+begin
+    perform gen_durable.look_anew();
+    perform gen_durable._place_arrivals();
+
+    return query
+    with wanted as materialized (
+        select open.queue, open.free
+        from unnest(p_queues, p_room) as open(queue, free)
+        where not exists (select from gen_durable.queues q where q.name = open.queue and q.paused_at is not null)
+    ),
+    candidate as materialized (
+        select chosen.id
+        from wanted
+        cross join lateral (
+            select found.id
+            from unnest(p_range_queues, p_range_priorities, p_range_from, p_range_from_id)
+                as range(queue, priority, since, since_id)
+            cross join lateral (
+                select i.id
+                from gen_durable.instances i
+                where i.queue = range.queue and i.priority = range.priority
+                  and i.status = 'runnable' and i.crash_count < 2 and not i.held_back
+                  and (i.eligible_at, i.id) > (range.since, range.since_id)
+                  and i.eligible_at <= gen_durable.clock()
+                  and gen_durable._knows_step(p_known, i.fsm, i.fsm_version, i.step)
+                order by i.eligible_at, i.id
+                limit wanted.free
+                for no key update skip locked
+            ) found
+            where range.queue = wanted.queue
+            limit wanted.free
+        ) chosen
+    )
+    update gen_durable.instances i
+    set status = 'executing', locked_by = p_worker,
+        lease_expires_at = statement_timestamp() + make_interval(secs => p_lease_seconds),
+        claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock()
+    from candidate
+    where i.id = candidate.id
+    returning i.id, i.fsm, i.fsm_version, i.step, i.data::text, i.state::text, i.attempt,
+        i.claim_epoch, i.step_seq, i.visit, i.queue, i.priority, i.eligible_at,
+        i.tenant, i.traceparent, i.partition_key is not null or i.lane_key is not null, i.crash_count,
+        null::timestamptz, null::text[], i.awaits,
+        (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
+         from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null),
+        case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
+        i.parent_id, null::bigint, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), false;
+    get diagnostics claimed = row_count;
+    if p_suspects > 0 then
+        return query select * from gen_durable._pick_suspect(p_queues, p_known, p_worker, p_lease_seconds);
+    end if;
+
+    -- The next due time of these ranges, if every instance that is due was claimed.
+    if claimed < room then
+        info.next_due := (
+            select min(due.eligible_at)
+            from unnest(p_range_queues, p_range_priorities) as range(queue, priority)
+            cross join lateral (
+                select i.eligible_at
+                from gen_durable.instances i
+                where i.queue = range.queue and i.priority = range.priority
+                  and i.status = 'runnable' and i.crash_count < 2 and not i.held_back
+                  and i.eligible_at > gen_durable.clock() and i.eligible_at <= timestamptz '9999-12-30 22:00:00+00'
+                order by i.eligible_at
+                limit 1
+            ) due);
+    end if;
+    info.paused := (select array_agg(q.name) from gen_durable.queues q where q.name = any (p_queues) and q.paused_at is not null);
+    info.eligible_at := gen_durable.clock();
+    info.keyed := false;
+    return next info;
+end $$;
+
+-- schema/functions/_set_aside_refused.sql
+-- Finds the candidates of a failed pick that the database refuses to claim, and sets them aside as
+-- `stuck` with the error as reason. Since one statement claims for all queues, one such instance
+-- would prevent every claim.
+--   called by: store::pick::set_aside_refused
+--   index: instances_pick, instances_suspects, instances_pkey; as _place_new
+--   locks: as _place_new; the candidates, FOR NO KEY UPDATE SKIP LOCKED, until the end of the
+--   statement
+-- Claims each candidate in a subtransaction and rolls that back. An error that is about the server
+-- and not about the row is raised.
+create function gen_durable._set_aside_refused(
+    p_queues text[], p_room int[],
+    p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[], p_known text[]
+) returns table (id bigint, machine text, step text, attempt int, reason text)
+language plpgsql
+as $$
+-- planner: pinned, nested loops
+#variable_conflict use_column
+declare
+    candidate bigint;
+begin
+    -- The failed pick has placed instances and was rolled back: an instance without a position
+    -- would not be a candidate.
+    perform gen_durable._place_new(1000);
+    for candidate in
+        select found.id
+        from unnest(p_queues, p_room) as wanted(queue, free)
+        cross join unnest(p_range_queues, p_range_priorities, p_range_from, p_range_from_id) as range(queue, priority, since, since_id)
+        cross join lateral (
+            select i.id from gen_durable.instances i
+            where i.queue = range.queue and i.priority = range.priority
+              and i.status = 'runnable' and i.crash_count < 2 and not i.held_back
+              and (i.eligible_at, i.id) > (range.since, range.since_id) and i.eligible_at <= gen_durable.clock()
+              and gen_durable._knows_step(p_known, i.fsm, i.fsm_version, i.step)
+            order by i.eligible_at, i.id
+            limit wanted.free
+            for no key update skip locked
+        ) found
+        where range.queue = wanted.queue
+        union all
+        select found.id
+        from unnest(p_queues) as wanted(queue)
+        cross join lateral (
+            select i.id from gen_durable.instances i
+            where i.queue = wanted.queue and i.status = 'runnable' and i.crash_count >= 2 and not i.held_back
+              and i.eligible_at <= gen_durable.clock()
+              and gen_durable._knows_step(p_known, i.fsm, i.fsm_version, i.step)
+            order by i.eligible_at, i.id
+            limit 1
+            for no key update skip locked
+        ) found
+    loop
+        begin
+            update gen_durable.instances i
+            set status = 'executing', locked_by = gen_random_uuid(), claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock()
+            where i.id = candidate;
+            perform i.data::text, i.state::text, gen_durable.inbox_of(i.id),
+                case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end
+            from gen_durable.instances i where i.id = candidate;
+            raise exception using errcode = 'GD000', message = 'rolls the claim back';
+        exception
+            when sqlstate 'GD000' then
+                null;
+            when others then
+                if left(sqlstate, 2) not in ('21', '22', '23', '44', '54', 'P0') then
+                    raise;
+                end if;
+                return query
+                update gen_durable.instances i
+                set status = 'stuck', last_error = left('a pick of this instance was refused: ' || sqlerrm, 8192),
+                    claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock(),
+                    -- Lets `place` choose the next holder of its partition.
+                    arrival = case when i.partition_key is not null then nextval('gen_durable.arrivals') else i.arrival end
+                where i.id = candidate
+                returning i.id, i.fsm, i.step, i.attempt, i.last_error;
+                perform gen_durable.tell(array[candidate], 'stuck');
+        end;
+    end loop;
+end $$;
+
+-- schema/functions/settle.sql
+-- Writes step results, one entry each, all in one transaction.
+--   called by: store::settle, settle_keyed, conclude
+--   index: instances_pkey, lanes_pkey, signals_inbox
+--   locks: instances by id, in the order of the arrays (the caller sorts them), for at most
+--   p_lock_timeout
+-- The guard is (id, claim_epoch, step_seq). It has no condition on the status: the epoch implies
+-- the claim, and a literal would allow a scan of the index of executing rows. A rise below 0 enters
+-- a step, and its attempts begin at 0. An array may be empty if every value is null (or 0), which
+-- saves the copy of its values. Returns the ids that were written; the worker has lost its claim on
+-- the others.
+create function gen_durable.settle(
+    p_ids bigint[], p_epochs bigint[], p_seqs bigint[], p_statuses text[], p_versions int[],
+    p_steps text[], p_data text[], p_states text[], p_results text[], p_errors text[],
+    p_rises int[], p_delays float8[], p_lock_timeout text
+) returns table (id bigint, inbox text, children text)
+language plpgsql
+as $$
+-- planner: pinned, nested loops, generic
+#variable_conflict use_column
+begin
+    if p_lock_timeout is not null then
+        perform gen_durable.look_anew();
+        perform set_config('lock_timeout', p_lock_timeout, true);
+    end if;
+    -- The results are durable before anything that depends on them begins, whatever the setting of
+    -- the role or the database; also in a step's own transaction.
+    if current_setting('synchronous_commit') = 'off' then
+        perform set_config('synchronous_commit', 'on', true);
+    end if;
+    return query
+    update gen_durable.instances i
+    set status = e.status,
+        fsm_version = coalesce(e.version, i.fsm_version),
+        step = coalesce(e.step, i.step),
+        data = case when e.step is null then i.data else e.data::jsonb end,
+        state = coalesce(e.state::jsonb, i.state),
+        result = e.result::jsonb,
+        last_error = case when e.error is not null then e.error
+                          when e.rise < 0 or e.status = 'done' then null
+                          else i.last_error end,
+        attempt = case when e.rise < 0 then 0 else i.attempt + coalesce(e.rise, 0) end,
+        -- A retry that the step itself asked for has no error, and is no failure.
+        failures = case when e.rise < 0 then 0 when e.rise > 0 and e.error is not null then i.failures + 1 else i.failures end,
+        visit = case when e.rise < 0 then i.step_seq + 1 else i.visit end,
+        -- A retry receives the same signals again. A result that enters a step or settles ends the
+        -- wait.
+        awaits = case when e.rise < 0 or e.status in ('done', 'failed', 'cancelled') then null else i.awaits end,
+        -- With a partition key, an instance that ends a step waits behind all others. In a lane, an
+        -- instance that settles leaves the lane, unless it has failed and blocks the lane.
+        held_back = e.status = 'runnable' and i.partition_key is not null,
+        in_lane = i.in_lane and (e.status not in ('done', 'failed', 'cancelled') or (e.status = 'failed' and i.lane_blocks)),
+        -- A run-ahead commit changes no indexed column: the new version stays on its page, and no
+        -- index is written.
+        eligible_at = case when e.status = 'runnable'
+                           then gen_durable.clock() + make_interval(secs => coalesce(e.delay, 0)) else i.eligible_at end,
+        step_seq = i.step_seq + 1,
+        claim_epoch = case when e.status = 'executing' then i.claim_epoch else i.claim_epoch + 1 end,
+        crash_count = 0,
+        -- An instance that ran without a claim of its own, in a lane that its worker runs, has one
+        -- from now on.
+        locked_by = case when e.status = 'executing' then coalesce(i.locked_by, (
+            select l.led_by from gen_durable.lanes l where l.tenant = i.tenant and l.key = i.lane_key)) end,
+        lease_expires_at = case when e.status = 'executing' then i.lease_expires_at end,
+        finished_at = case when e.status in ('done', 'failed', 'cancelled') then gen_durable.clock() end,
+        updated_at = gen_durable.clock()
+    from unnest(p_ids, p_epochs, p_seqs, p_statuses::gen_durable.durable_status[], p_versions, p_steps, p_data, p_states,
+                p_results, p_errors, p_rises, p_delays)
+        as e(id, epoch, seq, status, version, step, data, state, result, error, rise, delay)
+    where i.id = e.id and i.claim_epoch = e.epoch and i.step_seq = e.seq
+    -- An instance that runs ahead receives the signals that arrived during its last step.
+    returning i.id,
+        case when e.status = 'executing' then (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
+         from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null) end,
+        case when e.status = 'executing' and i.join_generation > 0
+             then gen_durable.children_of(i.id, i.join_generation) end;
+end $$;
+
+-- schema/functions/_one_in.sql
+-- Returns true for about one in p_n numbers, always the same ones. Work that is worth doing now and
+-- then is bound to a number of the row instead of to random(): a commit that is run again does the
+-- same. The hash prevents a resonance between p_n and the pattern in which an application enqueues.
+--   called by: hand_over, _partition_successors      index: none      locks: nothing
+-- IMMUTABLE and without SET, so that the planner inlines it.
+create function gen_durable._one_in(p_n int, p_number bigint) returns boolean
+    language sql immutable parallel safe
+    as $$ select hashint8(p_number) % p_n = 0 $$;
+
+-- schema/functions/_partition_successors.sql
+-- Returns the successors under the partition keys of instances that have ended a step: ids, the
+-- ended instance of each, and the queue in which a worker may run the successor at once (null: it
+-- may not). An instance that has not settled waits for its own partition again, and may succeed
+-- itself.
+--   called by: hand_over      index: instances_pkey, turns_pkey; as next_turn
+--   locks: rows of `turns`, of partitions that this transaction has written the holder of
+-- Its callers pin the plans.
+create function gen_durable._partition_successors(p_ids bigint[], out ids bigint[], out freed bigint[], out queues text[])
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+    keyed_ids bigint[];
+    raising bigint[];
+begin
+    keyed_ids := array(select i.id from gen_durable.instances i
+                       where i.id = any (p_ids) and i.partition_key is not null and i.status <> 'executing');
+    with next_one as materialized (
+        -- Promote at most one successor per ended instance: if the ended instance is in a lane as
+        -- well, no worker takes over at once.
+        select i.id as freed, gen_durable.next_turn(i.tenant, i.partition_key) as id,
+            case when i.lane_key is null then i.queue end as queue,
+            -- The cursor of a partition is raised by one ended step in twenty.
+            gen_durable._one_in(20, i.id + i.step_seq) as raises
+        from gen_durable.instances i where i.id = any (keyed_ids)
+    )
+    select array_agg(n.id), array_agg(n.freed), array_agg(n.queue), array_agg(n.freed) filter (where n.raises)
+    into ids, freed, queues, raising
+    from next_one n
+    where n.id is not null;
+    if cardinality(keyed_ids) > coalesce(cardinality(ids), 0) then
+        -- No instance waits for these partitions: delete their cursors.
+        delete from gen_durable.turns t using gen_durable.instances i
+        where i.id = any (keyed_ids) and (freed is null or i.id <> all (freed))
+          and t.tenant = i.tenant and t.key = i.partition_key;
+    end if;
+    if raising is not null then
+        -- No instance waits before the first that waits now: the next scan begins there, and does
+        -- not read dead index entries of the instances that waited before.
+        insert into gen_durable.turns as t (tenant, key, priority, at, id)
+        select i.tenant, i.partition_key, first.priority, first.eligible_at, first.id
+        from gen_durable.instances i
+        left join gen_durable.turns f on f.tenant = i.tenant and f.key = i.partition_key
+        cross join lateral (
+            select w.priority, w.eligible_at, w.id from gen_durable.instances w
+            where w.tenant = i.tenant and w.partition_key = i.partition_key and w.held_back
+              and (w.priority, w.eligible_at, w.id) >= (coalesce(f.priority, '-32768'::smallint), coalesce(f.at, '-infinity'), coalesce(f.id, 0))
+            order by w.tenant, w.partition_key, w.priority, w.eligible_at, w.id
+            limit 1) first
+        where i.id = any (raising)
+        on conflict (tenant, key) do update set priority = excluded.priority, at = excluded.at, id = excluded.id;
+    end if;
+end $$;
+
+-- schema/functions/_claim_partition_successors.sql
+-- Claims the successors under partition keys that a worker may run at once, and returns them. The
+-- others are left for `_release_successors`.
+--   called by: hand_over      index: instances_pkey, signals_inbox; as children_of
+--   locks: the successors
+-- Its callers pin the plans.
+create function gen_durable._claim_partition_successors(
+    p_ids bigint[], p_freed bigint[], p_queues text[], p_taking bigint[], p_worker uuid, p_lease_seconds float8, p_known text[]
+) returns setof gen_durable.claimed
+language plpgsql
+as $$
+begin
+    return query
+    update gen_durable.instances i
+    set status = 'executing', locked_by = p_worker, held_back = false,
+        lease_expires_at = statement_timestamp() + make_interval(secs => p_lease_seconds),
+        claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock()
+    from unnest(p_ids, p_freed, p_queues) as n(id, freed, queue)
+    -- Not a plain `held_back`: see `_run_lane_successors`.
+    where i.id = n.id and n.freed = any (p_taking) and (i.held_back or i.status = 'queued' and i.in_lane)
+      and i.queue = n.queue and i.eligible_at <= gen_durable.clock() and i.crash_count < 2
+      and gen_durable._knows_step(p_known, i.fsm, i.fsm_version, i.step)
+      and not exists (select from gen_durable.queues q where q.name = n.queue and q.paused_at is not null)
+    returning i.id, i.fsm, i.fsm_version, i.step, i.data::text, i.state::text, i.attempt,
+        i.claim_epoch, i.step_seq, i.visit, i.queue, i.priority, i.eligible_at,
+        i.tenant, i.traceparent, true, i.crash_count, null::timestamptz, null::text[], i.awaits,
+        (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
+         from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null),
+        case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
+        i.parent_id, n.freed, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), false;
+end $$;
+
+-- schema/functions/_run_lane_successors.sql
+-- Returns the successors in lanes that a worker runs at once, without a claim of their own. A
+-- successor that has left its lane or its status meanwhile is missing from the result.
+--   called by: hand_over      index: instances_pkey, signals_inbox; as children_of
+--   locks: the successors, FOR NO KEY UPDATE: a cancel and this transaction wait for one another
+-- Its callers pin the plans.
+create function gen_durable._run_lane_successors(p_ids bigint[], p_freed bigint[]) returns setof gen_durable.claimed
+language plpgsql
+as $$
+begin
+    return query
+    select i.id, i.fsm, i.fsm_version, i.step, i.data::text, i.state::text, i.attempt,
+        i.claim_epoch, i.step_seq, i.visit, i.queue, i.priority, i.eligible_at,
+        i.tenant, i.traceparent, true, i.crash_count, null::timestamptz, null::text[], i.awaits,
+        (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
+         from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null),
+        case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
+        i.parent_id, n.freed, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), true
+    from unnest(p_ids, p_freed) as n(id, freed)
+    join gen_durable.instances i on i.id = n.id
+    -- A plain `in_lane` would allow a plan that scans the index of all lanes, if it is made while
+    -- no instance is in a lane. A queued instance never waits for its partition, so `or` changes
+    -- nothing.
+    where i.status = 'queued' and (i.in_lane or i.held_back)
+    for no key update of i;
+end $$;
+
+-- schema/functions/_raise_lane_floors.sql
+-- Raises the floors of the lanes that these instances have left to their positions: the next scan
+-- of such a lane begins there, and does not read dead index entries of the instances before.
+--   called by: hand_over      index: instances_pkey, lanes_pkey
+--   locks: the lanes, skipping locked ones: another settled instance raises their floor
+-- Its callers pin the plans.
+create function gen_durable._raise_lane_floors(p_ids bigint[]) returns void
+language plpgsql
+as $$
+begin
+    with held as materialized (
+        select l.tenant, l.key, i.lane_position
+        from gen_durable.instances i
+        join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
+        where i.id = any (p_ids) and not i.in_lane and i.lane_position > l.floor
+        for no key update of l skip locked
+    )
+    update gen_durable.lanes l set floor = h.lane_position
+    from held h
+    where l.tenant = h.tenant and l.key = h.key;
+end $$;
+
+-- schema/functions/_run_lanes.sql
+-- Makes p_worker the worker that runs the lanes of these instances, one instance after the other.
+--   called by: hand_over      index: instances_pkey, lanes_pkey
+--   locks: the lanes, in (tenant, key)
+-- Its callers pin the plans.
+create function gen_durable._run_lanes(p_ids bigint[], p_worker uuid) returns void
+language plpgsql
+as $$
+begin
+    with led as materialized (
+        select l.tenant, l.key from gen_durable.instances i
+        join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
+        where i.id = any (p_ids) and l.led_by is distinct from p_worker
+        order by l.tenant, l.key
+        for update of l
+    )
+    update gen_durable.lanes l set led_by = p_worker
+    from led
+    where l.tenant = led.tenant and l.key = led.key;
+end $$;
+
+-- schema/functions/_late_successors.sql
+-- Locks lanes in which no instance followed, and reads them again: `place` may have put an instance
+-- there meanwhile. Returns the successors that were found, and the settled instance of each.
+--   called by: hand_over      index: instances_pkey, lanes_pkey, instances_lane
+--   locks: the lanes, in (tenant, key)
+-- Its callers pin the plans.
+create function gen_durable._late_successors(p_emptied bigint[], out ids bigint[], out freed bigint[])
+language plpgsql
+as $$
+#variable_conflict use_column
+begin
+    -- First the lock, and only then, in another statement, the scan.
+    perform from gen_durable.instances i
+    join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
+    where i.id = any (p_emptied)
+    order by l.tenant, l.key
+    for update of l;
+    perform gen_durable.unlead(p_emptied);
+    select array_agg(n.id), array_agg(i.id) into ids, freed
+    from gen_durable.instances i
+    cross join lateral (
+        select e.id, e.status from gen_durable.instances e
+        where e.lane_hash = i.lane_hash and e.in_lane and e.lane_position > i.lane_position
+          and e.tenant = i.tenant and e.lane_key = i.lane_key
+        order by e.lane_hash, e.lane_position
+        limit 1
+    ) n
+    where i.id = any (p_emptied) and n.status = 'queued';
+end $$;
+
+-- schema/functions/_release_successors.sql
+-- Makes successors runnable, for any picker. p_freed names the ended instance of each. Returns the
+-- ended instances for which the successor is locked and was skipped: no other instance overtakes
+-- it, so the caller draws an arrival number for the lane or partition key, and `place` reads it
+-- again.
+--   called by: hand_over      index: instances_pkey
+--   locks: the successors by id, skipping locked ones
+-- Its callers pin the plans.
+create function gen_durable._release_successors(p_ids bigint[], p_freed bigint[], p_worker uuid) returns bigint[]
+language plpgsql
+as $$
+declare
+    free_ids bigint[];
+begin
+    free_ids := array(
+        select i.id from gen_durable.instances i
+        where i.id = any (p_ids) and (i.held_back or (i.status = 'queued' and i.in_lane))
+        order by i.id
+        for no key update skip locked);
+    -- A new head of a lane that has a partition key as well waits for its partition.
+    update gen_durable.instances i
+    set status = 'runnable', claim_epoch = i.claim_epoch + (i.status = 'queued')::int,
+        held_back = i.status = 'queued' and i.partition_key is not null,
+        arrival = case when i.status = 'queued' and i.partition_key is not null
+                       then nextval('gen_durable.arrivals') else i.arrival end,
+        eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock()
+    where i.id = any (free_ids);
+    if cardinality(free_ids) < cardinality(p_ids) then
+        return array(
+            select n.freed from unnest(p_ids, p_freed) as n(id, freed)
+            where n.id <> all (free_ids) and not exists (
+                -- This very call has claimed it.
+                select from gen_durable.instances i where i.id = n.id and i.status = 'executing' and i.locked_by = p_worker));
+    end if;
+    return '{}';
+end $$;
+
+-- schema/functions/hand_over.sql
+-- Promotes the successors of instances that this transaction has just settled in a lane, or that
+-- have ended a step under a partition key. The instances in p_taking may be succeeded at once by an
+-- instance that p_worker runs; those in p_begins are in a lane that p_worker does not run yet.
+--   called by: settle_keyed, conclude, warm.sql
+--   index: instances_lane, instances_pkey, lanes_pkey; as its parts
+--   locks: the successors; then lanes in (tenant, key), and after that only rows that it skips when
+--   they are locked. For a worker that takes over at once it waits for a locked successor, as for
+--   every row of a batch, up to the lock timeout. Otherwise it skips a locked successor: `place`
+--   promotes it later.
+-- In a lane, a successor that runs at once is not claimed: it stays `queued`, and the lane's row
+-- names the worker. So a job in a lane is written once, at its end, and the lane's row once, at the
+-- first successor.
+create function gen_durable.hand_over(
+    p_ids bigint[], p_taking bigint[], p_begins bigint[], p_worker uuid, p_lease_seconds float8, p_known text[]
+) returns setof gen_durable.claimed
+language plpgsql
+as $$
+-- planner: pinned, nested loops, generic
+declare
+    emptied bigint[];
+    raising bigint[];
+    follows bigint[];
+    follows_freed bigint[];
+    others bigint[];
+    others_freed bigint[];
+    has_partitions boolean;
+    turns bigint[];
+    turns_freed bigint[];
+    turns_queues text[];
+    late bigint[];
+    late_freed bigint[];
+    passed_over bigint[];
+    claimed bigint := 0;
+begin
+    -- The instances that have left a lane, and the next one in each lane. An instance in a lane
+    -- stays there whatever is placed after it, so this needs no lock of the lane. A successor that
+    -- is cancelled at this moment is not returned by `_run_lane_successors`.
+    select array_agg(i.id) filter (where lane.is_free and n.id is null),
+        -- The floor of a lane is raised by one settled instance in fifty.
+        array_agg(i.id) filter (where lane.is_free and gen_durable._one_in(50, i.lane_position)),
+        array_agg(n.id) filter (where n.follows), array_agg(i.id) filter (where n.follows),
+        array_agg(n.id) filter (where n.status = 'queued' and not n.follows),
+        array_agg(i.id) filter (where n.status = 'queued' and not n.follows),
+        bool_or(i.partition_key is not null and i.status <> 'executing')
+    into emptied, raising, follows, follows_freed, others, others_freed, has_partitions
+    from gen_durable.instances i
+    cross join lateral (select i.lane_position is not null and not i.in_lane
+                               and i.status in ('done', 'failed', 'cancelled') as is_free) lane
+    left join lateral (
+        select e.id, e.status,
+            -- Promote at most one successor per ended instance. If a lane and a partition key
+            -- become free together, the next pick handles both.
+            e.status = 'queued' and i.id = any (p_taking) and i.partition_key is null and e.partition_key is null
+            and e.queue = i.queue and e.eligible_at <= gen_durable.clock() and e.crash_count < 2
+            and gen_durable._knows_step(p_known, e.fsm, e.fsm_version, e.step)
+            and not exists (select from gen_durable.queues q where q.name = i.queue and q.paused_at is not null) as follows
+        from gen_durable.instances e
+        where lane.is_free and e.lane_hash = i.lane_hash and e.in_lane and e.lane_position > i.lane_position
+          and e.tenant = i.tenant and e.lane_key = i.lane_key
+        order by e.lane_hash, e.lane_position
+        limit 1
+    ) n on true
+    where i.id = any (p_ids);
+
+    if has_partitions then
+        select s.ids, s.freed, s.queues into turns, turns_freed, turns_queues from gen_durable._partition_successors(p_ids) s;
+    end if;
+    if follows is not null then
+        return query select * from gen_durable._run_lane_successors(follows, follows_freed);
+        get diagnostics claimed = row_count;
+        if claimed < cardinality(follows) then
+            -- A successor was cancelled meanwhile: another instance is next in that lane.
+            passed_over := array(
+                select n.freed from unnest(follows, follows_freed) as n(id, freed)
+                where not exists (select from gen_durable.instances i where i.id = n.id and i.status = 'queued' and (i.in_lane or i.held_back)));
+        end if;
+    end if;
+    if turns is not null and cardinality(p_taking) > 0 then
+        return query select * from gen_durable._claim_partition_successors(
+            turns, turns_freed, turns_queues, p_taking, p_worker, p_lease_seconds, p_known);
+        get diagnostics claimed = row_count;
+        if claimed = cardinality(turns) then
+            turns := null;
+            turns_freed := null;
+        end if;
+    end if;
+
+    -- From here on lanes are locked.
+    if raising is not null then
+        perform gen_durable._raise_lane_floors(raising);
+    end if;
+    if follows is not null and cardinality(p_begins) > 0 then
+        perform gen_durable._run_lanes(array(select f from unnest(follows_freed) as f where f = any (p_begins)), p_worker);
+    end if;
+    if emptied is not null then
+        select s.ids, s.freed into late, late_freed from gen_durable._late_successors(emptied) s;
+    end if;
+    others := others || late || turns;
+    others_freed := others_freed || late_freed || turns_freed;
+    if others is not null then
+        passed_over := passed_over || gen_durable._release_successors(others, others_freed, p_worker);
+    end if;
+    if cardinality(passed_over) > 0 then
+        update gen_durable.instances i set arrival = nextval('gen_durable.arrivals') where i.id = any (passed_over);
+        perform gen_durable.unlead(passed_over);
+    end if;
+end $$;
+
+-- schema/functions/settle_keyed.sql
+-- Writes step results of instances that are in a lane or have a partition key, and promotes their
+-- successors.
+--   called by: store::settle      index: instances_pkey; as hand_over
+--   locks: as settle, then as hand_over
+-- The first row names in `marks` the results that were written. Then one row for each instance that
+-- runs ahead and has an inbox or children, and the successors that the worker runs at once.
+create function gen_durable.settle_keyed(
+    p_ids bigint[], p_epochs bigint[], p_seqs bigint[], p_statuses text[], p_versions int[],
+    p_steps text[], p_data text[], p_states text[], p_results text[], p_errors text[],
+    p_rises int[], p_delays float8[], p_lock_timeout text,
+    p_taking bigint[], p_begins bigint[], p_worker uuid, p_lease_seconds float8, p_known text[]
+) returns setof gen_durable.claimed
+language plpgsql
+as $$
+declare
+    written bigint[];
+    inboxes text[];
+    broods text[];
+    info gen_durable.claimed;
+begin
+    select array_agg(w.id), array_agg(w.inbox), array_agg(w.children) into written, inboxes, broods
+    from gen_durable.settle(p_ids, p_epochs, p_seqs, p_statuses, p_versions, p_steps, p_data, p_states, p_results, p_errors,
+        p_rises, p_delays, p_lock_timeout) w;
+    if written is null then
+        return;
+    end if;
+    -- One row for all results: one row each would double the bytes that the claimed instances need.
+    info.marks := written;
+    info.eligible_at := gen_durable.clock();
+    info.keyed := true;
+    info.led := false;
+    return next info;
+    if cardinality(array_remove(inboxes, null)) > 0 or cardinality(array_remove(broods, null)) > 0 then
+        info.marks := null;
+        for info.id, info.inbox, info.children in
+            select w.id, w.inbox, w.children from unnest(written, inboxes, broods) as w(id, inbox, children)
+            where w.inbox is not null or w.children is not null
+        loop
+            return next info;
+        end loop;
+    end if;
+    return query select h.* from gen_durable.hand_over(written, p_taking, p_begins, p_worker, p_lease_seconds, p_known) h;
+end $$;
+
+-- schema/functions/tell_parents.sql
+-- Counts settled children off at their parents, and ends the joins that are complete. Only a child
+-- of the parent's last spawn counts: a child of an older spawn changes nothing.
+--   called by: conclude, _cancel_live, store::lease::reap      index: instances_pkey
+--   locks: the parents by id, after the children's own rows
+create function gen_durable.tell_parents(p_children bigint[]) returns void
+language plpgsql
+as $$
+-- planner: pinned, nested loops
+declare
+    parents bigint[];
+begin
+    parents := array(select distinct c.parent_id from gen_durable.instances c
+                     where c.id = any (p_children) and c.parent_generation is not null);
+    perform p.id from gen_durable.instances p where p.id = any (parents) order by p.id for no key update;
+
+    with told as materialized (
+        select c.parent_id, c.parent_generation, count(*)::int as count
+        from gen_durable.instances c
+        where c.id = any (p_children) and c.parent_generation is not null
+        group by c.parent_id, c.parent_generation
+    )
+    update gen_durable.instances p
+    set children_pending = p.children_pending - told.count,
+        status = case when p.status = 'awaiting_children' and (p.children_pending - told.count = 0 or p.join_any)
+                      then 'runnable' else p.status end,
+        eligible_at = case when p.status = 'awaiting_children' and (p.children_pending - told.count = 0 or p.join_any)
+                           then gen_durable.clock() else p.eligible_at end,
+        deadline_at = case when p.status = 'awaiting_children' and (p.children_pending - told.count = 0 or p.join_any)
+                           then null else p.deadline_at end,
+        held_back = p.held_back or p.partition_key is not null and p.status = 'awaiting_children'
+                                   and (p.children_pending - told.count = 0 or p.join_any),
+        arrival = case when p.partition_key is not null and p.status = 'awaiting_children'
+                            and (p.children_pending - told.count = 0 or p.join_any)
+                       then nextval('gen_durable.arrivals') else p.arrival end,
+        updated_at = gen_durable.clock()
+    from told
+    where p.id = told.parent_id and p.join_generation = told.parent_generation;
+    perform gen_durable.tell_woken(parents, 'children');
+end $$;
+
+-- schema/functions/_consume_signals.sql
+-- Removes the signals that steps had received when they progressed or settled. A signal with a
+-- dedup key is kept without its payload.
+--   called by: conclude      index: signals_pkey
+--   locks: the signals, of instances that the caller has locked
+-- Its callers pin the plans.
+create function gen_durable._consume_signals(p_endings jsonb, p_written bigint[]) returns void
+language plpgsql
+as $$
+begin
+    with used as (
+        select x.value::bigint as id
+        from jsonb_array_elements(p_endings) e
+        cross join lateral jsonb_array_elements_text(e->'consumed') x
+        where e ? 'consumed' and (e->>'id')::bigint = any (p_written)
+    ), gone as (
+        delete from gen_durable.signals s using used where s.id = used.id and s.dedup_key is null
+    )
+    update gen_durable.signals s set consumed_at = gen_durable.clock(), payload = 'null'
+    from used where s.id = used.id and s.dedup_key is not null;
+end $$;
+
+-- schema/functions/_apply_effects.sql
+-- Applies what step results do beside ending a step, by instance id: waits, spawns, new instances,
+-- repeating timers, and sleeps until a date.
+--   called by: conclude      index: instances_pkey, signals_inbox; as enqueue_all, arm
+--   locks: rows that the caller has locked; as enqueue_all
+-- Its callers pin the plans.
+create function gen_durable._apply_effects(p_endings jsonb, p_written bigint[]) returns void
+language plpgsql
+as $$
+declare
+    ending jsonb;
+    spawned int;
+    taken int;
+begin
+    for ending in
+        select e from jsonb_array_elements(p_endings) e
+        where (e ? 'awaits' or e ? 'spawn' or e ? 'births' or e ? 'letters' or e ? 'at') and (e->>'id')::bigint = any (p_written)
+        order by (e->>'id')::bigint
+    loop
+        if ending ? 'awaits' or ending ? 'spawn' then
+            update gen_durable.instances i
+            set awaits = case when ending ? 'awaits' then array(select jsonb_array_elements_text(ending->'awaits')) end,
+                deadline_at = case when ending->'deadline' ? 'at'
+                    then greatest((ending->'deadline'->>'at')::timestamptz, gen_durable.clock())
+                    else gen_durable.clock() + make_interval(secs => (ending->'deadline'->>'after')::float8) end,
+                deadline_step = ending->'deadline'->>'step',
+                deadline_data = ending->'deadline'->'data',
+                join_generation = i.join_generation + (ending ? 'spawn')::int,
+                join_any = coalesce((ending->'spawn'->>'any')::boolean, false)
+            where i.id = (ending->>'id')::bigint;
+        end if;
+        if ending ? 'awaits' then
+            -- Read the inbox with a snapshot that is newer than the lock on the row: a signal that
+            -- was sent while the instance began to wait is visible, or its sender waits for this
+            -- lock. Signals that the step has received do not wake it. They are compared by id,
+            -- since ids commit out of order.
+            update gen_durable.instances i
+            set status = 'runnable', deadline_at = null, eligible_at = gen_durable.clock(),
+                held_back = i.partition_key is not null
+            where i.id = (ending->>'id')::bigint and exists (
+                select from gen_durable.signals s
+                where s.target_id = i.id and s.consumed_at is null and s.name = any (i.awaits)
+                  and s.id <> all (array(select jsonb_array_elements_text(coalesce(ending->'seen', '[]'))::bigint)));
+        end if;
+        if ending ? 'spawn' then
+            select count(*) filter (where c.is_new), count(*) filter (where not c.is_new) into spawned, taken
+            from gen_durable.instances i
+            cross join lateral gen_durable.enqueue_all(ending->'spawn'->'children', i.id, i.join_generation) c
+            where i.id = (ending->>'id')::bigint;
+            if taken > 0 and (ending->'spawn'->>'taken') = 'fail' then
+                raise exception '% of the children have a key that is taken', taken using errcode = 'unique_violation';
+            end if;
+            update gen_durable.instances i
+            set children_pending = spawned,
+                status = case when spawned = 0 then 'runnable' else i.status end,
+                held_back = spawned = 0 and i.partition_key is not null,
+                deadline_at = case when spawned = 0 then null else i.deadline_at end,
+                eligible_at = gen_durable.clock()
+            where i.id = (ending->>'id')::bigint;
+        end if;
+        if ending ? 'births' then
+            perform gen_durable.enqueue_all(ending->'births');
+        end if;
+        if ending ? 'repeats' then
+            perform gen_durable.arm((ending->>'id')::bigint, ending->'repeats');
+        end if;
+        if ending ? 'at' then
+            update gen_durable.instances i set eligible_at = greatest((ending->>'at')::timestamptz, gen_durable.clock())
+            where i.id = (ending->>'id')::bigint and i.status = 'runnable';
+        end if;
+    end loop;
+end $$;
+
+-- schema/functions/_send_effects.sql
+-- Sends the signals of step results, in one batch: `signal_all` locks their targets in one order.
+-- Raises an error if one cannot be delivered, so that the results of this batch are not written.
+--   called by: conclude      index: as signal_all      locks: as signal_all
+-- Its callers pin the plans.
+create function gen_durable._send_effects(p_endings jsonb, p_written bigint[]) returns void
+language plpgsql
+as $$
+declare
+    signals jsonb;
+    refused text;
+    reason text;
+begin
+    signals := (select jsonb_agg(l) from jsonb_array_elements(p_endings) e
+                cross join lateral jsonb_array_elements(e->'letters') l
+                where e ? 'letters' and (e->>'id')::bigint = any (p_written));
+    if signals is null then
+        return;
+    end if;
+    select signals->(a.place - 1)->>'name', a.answer into refused, reason
+    from gen_durable.signal_all(signals) a where a.answer in ('no_target', 'inbox_full') limit 1;
+    if found then
+        -- P0D01: the inbox is full. The same step may be accepted later, so its policy decides (see
+        -- store::fault).
+        raise exception 'signal % was not delivered: %', refused, reason
+            using errcode = case reason when 'inbox_full' then 'P0D01' else '23503' end;
+    end if;
+end $$;
+
+-- schema/functions/conclude.sql
+-- Writes step results that do more than end a step: they wait, spawn, consume signals, carry
+-- effects, or settle a child.
+--   called by: store::settle::conclude
+--   index: instances_pkey, instances_children, signals_inbox; as its parts
+--   locks: the results' own rows by id, then parents by id, then lanes, then the targets of signals
+--   by id, then the heads of event logs
+-- Everything after the first statement uses the ids that it wrote: a worker that lost its claim
+-- changes nothing.
+create function gen_durable.conclude(p_endings jsonb, p_lock_timeout text)
+returns table (id bigint, status text, inbox text, children text)
+language plpgsql
+as $$
+-- planner: pinned, nested loops
+#variable_conflict use_column
+declare
+    written bigint[];
+    settled bigint[];
+    freeing bigint[];
+    -- Part of a transaction that did something before: another statement ends it.
+    larger boolean := p_lock_timeout is null or pg_current_xact_id_if_assigned() is not null;
+    looks_anew boolean := gen_durable.looks_anew();
+begin
+    select array_agg(w.id) into written
+    from (
+        select array_agg((e->>'id')::bigint order by o) ids, array_agg((e->>'epoch')::bigint order by o) epochs,
+            array_agg((e->>'seq')::bigint order by o) seqs, array_agg(e->>'status' order by o) statuses,
+            array_agg((e->>'version')::int order by o) versions, array_agg(e->>'step' order by o) steps,
+            array_agg((e->'data')::text order by o) datas, array_agg((e->'state')::text order by o) states,
+            array_agg((e->'result')::text order by o) results, array_agg(e->>'error' order by o) errors,
+            array_agg((e->>'rise')::int order by o) rises, array_agg((e->>'delay')::float8 order by o) delays
+        from jsonb_array_elements(p_endings) with ordinality x(e, o)
+    ) a
+    cross join lateral gen_durable.settle(a.ids, a.epochs, a.seqs, a.statuses, a.versions, a.steps, a.datas, a.states,
+        a.results, a.errors, a.rises, a.delays, p_lock_timeout) w;
+    if written is null then
+        return;
+    end if;
+    if not looks_anew and jsonb_path_exists(p_endings, '$[*].awaits') then
+        raise exception 'a step''s transaction at % cannot end by waiting for a signal: a signal that was sent meanwhile would not be visible. End it with next(..) and wait in that step, or use read committed',
+            current_setting('transaction_isolation') using errcode = 'feature_not_supported';
+    end if;
+    if jsonb_path_exists(p_endings, '$[*].consumed') then
+        perform gen_durable._consume_signals(p_endings, written);
+    end if;
+    perform gen_durable._apply_effects(p_endings, written);
+    perform gen_durable.tell_endings(p_endings, written);
+
+    -- Children that settled are counted off at their parents, all of the batch at once. By the
+    -- results and not by a predicate on the table, which would allow a scan of the index of all
+    -- settled instances.
+    settled := array(select (e->>'id')::bigint from jsonb_array_elements(p_endings) e
+                     where e ? 'child' and (e->>'id')::bigint = any (written));
+    if cardinality(settled) > 0 then
+        perform gen_durable.tell_parents(settled);
+    end if;
+
+    -- Lanes and partition keys that these results free.
+    freeing := array(select (e->>'id')::bigint from jsonb_array_elements(p_endings) e
+                     where e ? 'keyed' and (e->>'id')::bigint = any (written));
+    if cardinality(freeing) > 0 and looks_anew then
+        perform gen_durable.hand_over(freeing, '{}', '{}', null, 0, '{}');
+    elsif cardinality(freeing) > 0 then
+        -- Instances that arrived meanwhile are not visible at this isolation level: the next
+        -- placement promotes the successors.
+        update gen_durable.instances i set arrival = nextval('gen_durable.arrivals')
+        where i.id = any (freeing) and (i.finished_at is not null or i.partition_key is not null and i.status <> 'executing');
+        perform gen_durable.unlead(array(select i.id from gen_durable.instances i
+                                         where i.id = any (freeing) and i.finished_at is not null and not coalesce(i.in_lane, false)));
+    end if;
+
+    -- Last, what locks rows of others: the targets of signals, and then the heads of event logs,
+    -- which stay locked until the commit.
+    if jsonb_path_exists(p_endings, '$[*].letters') then
+        perform gen_durable._send_effects(p_endings, written);
+    end if;
+    if jsonb_path_exists(p_endings, '$[*].events') then
+        perform gen_durable.record_riders(p_endings, written, larger);
+    end if;
+
+    return query
+    select i.id, i.status::text,
+        case when i.status = 'executing' then gen_durable.inbox_of(i.id) end,
+        case when i.status = 'executing' and i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end
+    from gen_durable.instances i
+    where i.id = any (written);
+end $$;
+
+-- schema/functions/signal.sql
+-- Delivers a signal to an instance, by id or by key. Returns 'delivered', 'duplicate', 'no_target'
+-- or 'inbox_full'.
+--   called by: store::signal, signal_all, signal_or_start, SQL
+--   index: instances_pkey or instances_key; signals_dedup, signals_inbox
+--   locks: the target's row, always and first: a commit that begins a wait and a delivery wait for
+--   one another
+create function gen_durable.signal(
+    p_id bigint, p_tenant text, p_key text, p_machines text[], p_name text, p_payload jsonb, p_dedup text default null,
+    p_inbox_max int default 1000
+) returns text
+language plpgsql
+as $$
+-- planner: pinned
+declare
+    target record;
+    inbox record;
+begin
+    -- Locked without a condition on the status: a condition would skip an instance that is about to
+    -- wait, without waiting for its lock.
+    if p_id is not null then
+        select i.id, i.status, i.awaits, i.fsm into target
+        from gen_durable.instances i where i.id = p_id
+        for no key update;
+    else
+        select i.id, i.status, i.awaits, i.fsm into target
+        from gen_durable.instances i where i.tenant = coalesce(p_tenant, '') and i.correlation_guard = p_key
+        for no key update;
+    end if;
+    if target.id is null or (p_machines is not null and target.fsm <> all (p_machines)) then
+        return 'no_target';
+    end if;
+    if target.status in ('done', 'failed', 'cancelled') then
+        -- A sender that repeats an accepted signal learns it, also after the target has settled.
+        return case when exists (select from gen_durable.signals s where s.target_id = target.id and s.dedup_key = p_dedup)
+                    then 'duplicate' else 'no_target' end;
+    end if;
+    -- Every claim and every run-ahead commit of the target reads the whole inbox, so it is bounded
+    -- by number and by bytes. An empty inbox accepts a signal of any size.
+    select count(*) as letters, coalesce(sum(held.bytes), 0) as bytes into inbox
+    from (select s.bytes from gen_durable.signals s where s.target_id = target.id and s.consumed_at is null limit p_inbox_max) held;
+    if inbox.letters >= p_inbox_max
+       or (inbox.letters > 0 and inbox.bytes + octet_length(p_payload::text) > gen_durable.inbox_bytes_max()) then
+        -- A sender that repeats an accepted signal learns it, also if the inbox is full: it does
+        -- not have to retry.
+        return case when exists (select from gen_durable.signals s where s.target_id = target.id and s.dedup_key = p_dedup)
+                    then 'duplicate' else 'inbox_full' end;
+    end if;
+    insert into gen_durable.signals (target_id, name, payload, dedup_key)
+    values (target.id, p_name, p_payload, p_dedup)
+    on conflict (target_id, dedup_key) where dedup_key is not null do nothing;
+    if not found then
+        return 'duplicate';
+    end if;
+    -- By the row that the lock returned, not by the table: the snapshot may be older than the lock.
+    if target.status = 'awaiting_signal' and p_name = any (target.awaits) then
+        update gen_durable.instances i
+        set status = 'runnable', eligible_at = gen_durable.clock(), deadline_at = null, updated_at = gen_durable.clock(),
+            held_back = i.partition_key is not null,
+            arrival = case when i.partition_key is not null then nextval('gen_durable.arrivals') else i.arrival end
+        where i.id = target.id;
+        perform gen_durable.tell_woken(array[target.id], 'signal ' || p_name);
+    end if;
+    return 'delivered';
+end $$;
+
+-- schema/functions/signal_all.sql
+-- Delivers signals: [{"id" or "tenant" and "key", "machines", "name", "payload", "dedup"}, ...].
+-- Returns one row per signal: its place in p_letters, and 'delivered', 'duplicate', 'no_target' or
+-- 'inbox_full'.
+--   called by: store::signal::deliver_all, _send_effects, SQL
+--   index: instances_pkey, instances_key; signals_dedup
+--   locks: the targets by id, all of them before the first delivery: two batches in opposite order
+--   do not deadlock
+create function gen_durable.signal_all(p_letters jsonb, p_inbox_max int default 1000)
+returns table (place int, answer text)
+language plpgsql
+as $$
+-- planner: pinned
+#variable_conflict use_column
+declare
+    letter record;
+    meant bigint[];
+begin
+    -- The target of each signal, in one statement.
+    meant := array(
+        select coalesce((l.value->>'id')::bigint, (
+            select k.id from gen_durable.instances k
+            where k.tenant = coalesce(l.value->>'tenant', '') and k.correlation_guard = l.value->>'key'))
+        from jsonb_array_elements(p_letters) with ordinality l(value, place)
+        order by l.place);
+    perform i.id from gen_durable.instances i where i.id = any (meant) order by i.id for no key update;
+    for letter in
+        select l.value, l.place::int as place from jsonb_array_elements(p_letters) with ordinality l(value, place) order by l.place
+    loop
+        place := letter.place;
+        -- By id, since its row is locked. If the holder of the key has settled since, the signal
+        -- has no target: a new holder of the key would be locked out of order.
+        answer := gen_durable.signal(meant[letter.place], null, null,
+            case when letter.value ? 'machines' then array(select jsonb_array_elements_text(letter.value->'machines')) end,
+            letter.value->>'name', coalesce(letter.value->'payload', 'null'), letter.value->>'dedup', p_inbox_max);
+        return next;
+    end loop;
+end $$;
+
+-- schema/functions/signal_or_start.sql
+-- Delivers a signal to the instance that holds the key. If there is none, starts this instance with
+-- the signal in its inbox. p_start is an entry of enqueue_all with a key.
+--   called by: store::signal::signal_or_start, SQL      index: instances_key; signals_dedup
+--   locks: the holder's row; or no existing row, and waits for a transaction that has inserted the
+--   same key and is open
+-- Returns the answer of the delivery ('delivered', 'duplicate', 'inbox_full', or 'no_target': the
+-- holder is of another machine, or has settled and keeps its key), the id of the holder, and
+-- whether this call has started it.
+create function gen_durable.signal_or_start(
+    p_start jsonb, p_name text, p_payload jsonb, p_dedup text default null, p_machines text[] default null,
+    p_inbox_max int default 1000
+) returns table (answer text, id bigint, is_new boolean, eligible_at timestamptz)
+language plpgsql
+as $$
+-- planner: pinned
+#variable_conflict use_column
+declare
+    v_tenant text := coalesce(p_start->>'tenant', '');
+    v_key text := p_start->>'key';
+    holder record;
+begin
+    if v_key is null or p_start->>'scope' = 'none' then
+        raise exception 'signal_or_start needs an entry with a key that its instance holds' using errcode = 'null_value_not_allowed';
+    end if;
+    for tries in 1..100 loop
+        answer := gen_durable.signal(null, v_tenant, v_key, p_machines, p_name, p_payload, p_dedup, p_inbox_max);
+        if answer <> 'no_target' then
+            -- Its row is locked until the end of the transaction, so it still holds its key.
+            return query select answer, i.id, false, i.eligible_at from gen_durable.instances i
+                where i.tenant = v_tenant and i.correlation_guard = v_key;
+            return;
+        end if;
+        select e.id, e.is_new, e.eligible_at into holder from gen_durable.enqueue_all(jsonb_build_array(p_start)) e;
+        if holder.is_new then
+            answer := gen_durable.signal(holder.id, null, null, null, p_name, p_payload, p_dedup, p_inbox_max);
+            return query select answer, holder.id, true, holder.eligible_at;
+            return;
+        end if;
+        -- Another transaction has taken the key between the two statements: deliver to that holder,
+        -- unless it cannot receive the signal.
+        if exists (select from gen_durable.instances i
+                   where i.id = holder.id and i.correlation_guard = v_key
+                     and (i.finished_at is not null or i.fsm <> all (p_machines))) then
+            return query select 'no_target', holder.id, false, holder.eligible_at;
+            return;
+        end if;
+    end loop;
+    raise exception 'the key % was taken and freed again 100 times during this call', v_key using errcode = 'serialization_failure';
+end $$;
+
+-- schema/functions/_cancel_live.sql
+-- Settles live instances as cancelled. The caller holds the locks of their rows. Returns the ids of
+-- the instances that it settled, or null.
+--   called by: cancel, _cancel_below      index: instances_pkey, lanes_pkey, instances_lane
+--   locks: parents by id; then the lanes of heads that do not run
+-- A running step (of an executing instance, or of the queued head of a lane that a worker runs)
+-- loses its claim, and its result is dropped. The step still runs, so its lane and its partition
+-- key stay taken: the row keeps its position, and `locked_by` names the worker, until that worker
+-- reports that the step has ended or its lease expires (`_release`).
+create function gen_durable._cancel_live(p_ids bigint[], p_reason text) returns bigint[]
+language plpgsql
+as $$
+-- planner: pinned
+declare
+    ids bigint[];
+    running bigint[];
+    workers uuid[];
+    heads bigint[];
+begin
+    if not gen_durable.looks_anew() then
+        -- An instance that was behind others when this transaction began may run by now, and its
+        -- own row does not show it. In that case its predecessor has settled since: locking the
+        -- predecessor fails with a serialization error (40001), and the caller may retry in another
+        -- transaction.
+        perform from gen_durable.instances p
+        where p.id = any (array(
+            select before.id from gen_durable.instances i
+            cross join lateral (
+                select p.id from gen_durable.instances p
+                where p.lane_hash = i.lane_hash and p.in_lane and p.lane_position < i.lane_position
+                  and p.tenant = i.tenant and p.lane_key = i.lane_key
+                order by p.lane_hash desc, p.lane_position desc
+                limit 1
+            ) before
+            where i.id = any (p_ids) and i.status = 'queued' and coalesce(i.in_lane, false)))
+        order by p.id desc
+        for no key update;
+    end if;
+    -- Instances with a lane or a partition key and a running step, with the worker; and heads of
+    -- lanes that do not run. By id: see `_run_lane_successors`.
+    select array_agg(h.id) filter (where h.worker is not null), array_agg(h.worker) filter (where h.worker is not null),
+        array_agg(h.id) filter (where h.worker is null and h.in_lane and h.status <> 'queued')
+    into running, workers, heads
+    from (select i.id, i.status, i.in_lane,
+              case when i.status = 'executing' and (i.in_lane or i.partition_key is not null) then i.locked_by
+                   when i.status = 'queued' and i.in_lane then gen_durable._lane_worker(i.id) end as worker
+          from gen_durable.instances i where i.id = any (p_ids) and i.finished_at is null) h;
+    with ended as (
+        update gen_durable.instances i
+        set status = 'cancelled', claim_epoch = i.claim_epoch + 1,
+            locked_by = workers[array_position(running, i.id)], lease_expires_at = null,
+            awaits = null, deadline_at = null, deadline_step = null, deadline_data = null,
+            last_error = coalesce(p_reason, 'cancelled'), finished_at = gen_durable.clock(), updated_at = gen_durable.clock(),
+            -- Without a running step the instance leaves its lane and frees its partition key, and
+            -- an arrival number makes `place` promote the successor. A number that it already has
+            -- stays: it may be the one by which `place` reads the lane or partition key for others.
+            held_back = false, in_lane = i.in_lane and array_position(running, i.id) is not null,
+            arrival = case when i.id = any (heads)
+                                or i.partition_key is not null and not i.held_back and i.status = 'runnable'
+                           then nextval('gen_durable.arrivals') else i.arrival end
+        where i.id = any (p_ids) and i.finished_at is null
+        returning i.id
+    )
+    select array_agg(ended.id) into ids from ended;
+    if ids is null then
+        return null;
+    end if;
+    perform gen_durable.tell(ids, 'cancel');
+    perform gen_durable.tell_parents(ids);
+    -- Last: a transaction that holds the lock of a lane waits for no instance.
+    if cardinality(heads) > 0 then
+        perform gen_durable.unlead(heads);
+    end if;
+    return ids;
+end $$;
+
+-- schema/functions/cancel.sql
+-- Cancels an instance at once, whatever it waits for; with p_subtree also every live instance below
+-- it.
+--   called by: store::signal::cancel, SQL
+--   index: instances_pkey or instances_key; instances_children; instances_lane
+--   locks: the live instances by id, the youngest first; then as _cancel_live
+-- One transaction for the whole tree; `_cancel_below` cancels a tree in pages. Returns 'cancelled',
+-- 'too_late' or 'no_target'.
+create function gen_durable.cancel(
+    p_id bigint, p_tenant text, p_key text, p_machines text[], p_reason text, p_subtree boolean default false
+) returns text
+language plpgsql
+as $$
+-- planner: pinned
+declare
+    target record;
+    ids bigint[] := '{}';
+    wanted bigint[];
+begin
+    select i.id, i.fsm into target from gen_durable.instances i
+    where i.id = coalesce(p_id, (select k.id from gen_durable.instances k
+                                 where k.tenant = coalesce(p_tenant, '') and k.correlation_guard = p_key));
+    if target.id is null or (p_machines is not null and target.fsm <> all (p_machines)) then
+        return 'no_target';
+    end if;
+    -- Children first, as a settling child locks its own row and then its parent's. The tree is read
+    -- again under the locks until no instance is new: a spawn that committed while this waited for
+    -- its row has added children.
+    loop
+        wanted := array(
+            with recursive below(id, live) as (
+                select i.id, i.finished_at is null from gen_durable.instances i where i.id = target.id
+                union all
+                select c.id, c.finished_at is null
+                from below join gen_durable.instances c on c.parent_id = below.id where p_subtree
+            )
+            select id from below where live);
+        exit when not exists (select unnest(wanted) except select unnest(ids));
+        ids := wanted;
+        perform i.id from gen_durable.instances i where i.id = any (ids) order by i.id desc for no key update;
+    end loop;
+    ids := gen_durable._cancel_live(ids, p_reason);
+    return case when target.id = any (ids) then 'cancelled' else 'too_late' end;
+end $$;
+
+-- schema/functions/_cancel_below.sql
+-- Cancels a page of the live children of settled instances. It reads at most p_limit rows.
+--   called by: store::signal::cancel_below
+--   index: instances_children, instances_pkey; as _cancel_live
+--   locks: the live children by id, the youngest first, each for at most p_lock_timeout; then as
+--   _cancel_live
+-- A tree is cancelled from above: a settled parent spawns no more, so the children that are read
+-- here are all of its children. The first parent is read after (p_generation, p_after); a child
+-- that an operator retried has no generation and is read last. Returns the ids of the children that
+-- were read, how many parents were read completely, where the next call continues in the next
+-- parent, and how many children were cancelled.
+create function gen_durable._cancel_below(
+    p_parents bigint[], p_generation int, p_after bigint, p_limit int, p_reason text, p_lock_timeout text
+) returns table (children bigint[], parents_read int, next_generation int, next_after bigint, cancelled int)
+language plpgsql
+as $$
+-- planner: pinned, nested loops
+#variable_conflict use_column
+declare
+    parent bigint;
+    room int := p_limit;
+    page bigint[];
+    generations int[];
+    live bigint[];
+    found_live bigint[] := '{}';
+begin
+    perform set_config('lock_timeout', p_lock_timeout, true);
+    children := '{}';
+    parents_read := 0;
+    next_generation := p_generation;
+    next_after := p_after;
+    foreach parent in array p_parents loop
+        exit when room = 0;
+        select array_agg(c.id), array_agg(c.parent_generation), array_agg(c.id) filter (where c.live) into page, generations, live
+        from (select * from (
+                  (select c.id, c.parent_generation, c.finished_at is null as live from gen_durable.instances c
+                   where c.parent_id = parent and (c.parent_generation, c.id) > (next_generation, next_after)
+                   order by c.parent_generation, c.id limit room)
+                  union all
+                  (select c.id, c.parent_generation, c.finished_at is null from gen_durable.instances c
+                   where c.parent_id = parent and c.parent_generation is null
+                     and c.id > case when next_generation is null then next_after else 0 end
+                   order by c.id limit room)) both_kinds
+              order by parent_generation nulls last, id
+              limit room) c;
+        children := children || page;
+        found_live := found_live || live;
+        if cardinality(page) = room then
+            next_generation := generations[room];
+            next_after := page[room];
+            room := 0;
+        else
+            room := room - coalesce(cardinality(page), 0);
+            parents_read := parents_read + 1;
+            next_generation := 0;
+            next_after := 0;
+        end if;
+    end loop;
+    cancelled := 0;
+    if found_live <> '{}' then
+        perform i.id from gen_durable.instances i where i.id = any (found_live) order by i.id desc for no key update;
+        cancelled := coalesce(cardinality(gen_durable._cancel_live(found_live, p_reason)), 0);
+    end if;
+    return next;
+end $$;
+
+-- schema/functions/_release.sql
+-- Frees the lanes and partition keys that cancelled instances kept while their step ran. The caller
+-- holds the locks of their rows. Returns the ids.
+--   called by: release.sql, release_expired.sql      index: instances_pkey, lanes_pkey
+--   locks: the lanes, in (tenant, key)
+-- Each instance draws an arrival number: the next placement promotes the successor.
+create function gen_durable._release(p_ids bigint[]) returns bigint[]
+language plpgsql
+as $$
+-- planner: pinned
+begin
+    update gen_durable.instances i
+    set locked_by = null, in_lane = false, arrival = nextval('gen_durable.arrivals'), updated_at = gen_durable.clock()
+    where i.id = any (p_ids);
+    -- The worker that ran the lane does not run the successor.
+    perform gen_durable.unlead(p_ids);
+    return p_ids;
+end $$;
+
+-- schema/functions/_delete_dependents.sql
+-- Deletes the history and the signals of deleted instances, whether the collector or a person
+-- deletes them.
+--   called by: triggers      index: transitions_pkey, signals_inbox, signals_dedup
+--   locks: the rows that it deletes, of instances that are deleted
+create function gen_durable._delete_dependents() returns trigger
+language plpgsql
+as $$
+-- planner: pinned, nested loops
+begin
+    if tg_op = 'TRUNCATE' then
+        truncate gen_durable.transitions, gen_durable.signals;
+    else
+        delete from gen_durable.transitions t using gone where t.instance_id = gone.id;
+        delete from gen_durable.signals s using gone where s.target_id = gone.id and s.consumed_at is null;
+        delete from gen_durable.signals s using gone where s.target_id = gone.id and s.dedup_key is not null;
+    end if;
+    return null;
+end $$;
+
+create trigger instances_delete_dependents after delete on gen_durable.instances
+    referencing old table as gone for each statement execute function gen_durable._delete_dependents();
+create trigger instances_truncate_dependents after truncate on gen_durable.instances
+    for each statement execute function gen_durable._delete_dependents();
+
+-- schema/functions/collect.sql
+-- Deletes settled instances after their retention: at most about p_limit, a page of each range
+-- (queue, status) that has any. The retention is in seconds; null: never. A range is read from its
+-- cursor. When it is read to its end, and p_pause seconds plus one second per 10,000 rows examined
+-- (at most an hour) have passed since the pass began, the next pass begins at the start of the
+-- range, and finds the instances that were locked or still needed before.
+--   called by: store::collect::collect
+--   index: instances_finished, instances_pkey, collect_cursors_pkey
+--   locks: the cursors, one range after the other, and instances, skipping locked ones
+-- Returns how many were deleted, and whether a page was full.
+create function gen_durable.collect(
+    p_retention float8, p_failed_retention float8, p_pause float8, p_limit int
+) returns table (deleted bigint, more boolean)
+language plpgsql
+as $$
+-- planner: pinned, nested loops, generic
+#variable_conflict use_column
+declare
+    range record;
+    cur record;
+    page_size int;
+    cutoff timestamptz;
+    times timestamptz[];
+    ids bigint[];
+    read_to timestamptz;
+    gone bigint;
+    gone_at bigint;
+    total bigint := 0;
+    is_full boolean := false;
+begin
+    for range in
+        -- Backwards: the front of a range is full of index entries of deleted instances.
+        with recursive ranges(queue, status) as (
+            (select i.queue, i.status from gen_durable.instances i
+             where i.finished_at is not null order by i.queue desc, i.status desc limit 1)
+            union all
+            select earlier.queue, earlier.status from ranges r
+            cross join lateral (
+                select i.queue, i.status from gen_durable.instances i
+                where i.finished_at is not null and (i.queue, i.status) < (r.queue, r.status)
+                order by i.queue desc, i.status desc limit 1
+            ) earlier
+        )
+        select r.queue, r.status, count(*) over ()::int as ranges,
+            case when r.status = 'done' then coalesce(q.retention, p_retention)
+                 else coalesce(q.failed_retention, p_failed_retention) end as seconds
+        from ranges r
+        left join gen_durable.queues q on q.name = r.queue
+    loop
+        continue when range.seconds is null or range.seconds = 'infinity';
+        insert into gen_durable.collect_cursors (queue, status) values (range.queue, range.status) on conflict do nothing;
+        select * into cur from gen_durable.collect_cursors c
+        where c.queue = range.queue and c.status = range.status
+        for update skip locked;
+        continue when not found;
+        page_size := greatest(p_limit / range.ranges, 50);
+        cutoff := gen_durable.clock() - make_interval(secs => range.seconds);
+        select array_agg(p.finished_at),
+            -- Kept: an instance that blocks its lane, and a cancelled one with a step that still
+            -- runs, have their lane. An arrival number stands for a lane or partition key that
+            -- `place` has to read.
+            array_agg(p.id) filter (where not p.in_lane and p.arrival is null and p.locked_by is null and parent.reads is null)
+        into times, ids
+        from (
+            select i.id, i.finished_at, i.in_lane, i.arrival, i.locked_by, i.parent_id, i.parent_generation
+            from gen_durable.instances i
+            where i.queue = range.queue and i.status = range.status and i.finished_at >= cur.at and i.finished_at < cutoff
+            order by i.finished_at
+            offset cur.kept_at limit page_size
+        ) p
+        left join lateral (
+            -- A live parent may still read the results of the children of its last spawn.
+            select true as reads from gen_durable.instances r
+            where r.id = p.parent_id and r.finished_at is null and r.join_generation = p.parent_generation
+            offset 0
+        ) parent on true;
+        -- Checked again under the lock: an operator may have retried the instance. As an
+        -- expression: a plain condition could be served by the index of settled rows.
+        ids := array(
+            select i.id from gen_durable.instances i
+            where i.id = any (ids) and coalesce(i.finished_at < cutoff, false) and not i.in_lane and i.arrival is null
+              and i.locked_by is null
+            for update skip locked);
+        read_to := (select max(t) from unnest(times) t);
+        with deleted as (
+            delete from gen_durable.instances i where i.id = any (ids) returning i.finished_at
+        )
+        select count(*), count(*) filter (where d.finished_at = read_to) into gone, gone_at from deleted d;
+        total := total + gone;
+        if times is not null then
+            update gen_durable.collect_cursors c
+            set at = read_to, examined = c.examined + cardinality(times),
+                kept_at = case when c.at = read_to then c.kept_at else 0 end
+                          + (select count(*) from unnest(times) t where t = read_to) - gone_at
+            where c.queue = range.queue and c.status = range.status;
+        end if;
+        if cardinality(times) = page_size then
+            is_full := true;
+        elsif gen_durable.clock() >= cur.pass_began_at
+                + make_interval(secs => p_pause + least(3600, (cur.examined + coalesce(cardinality(times), 0)) / 10000)) then
+            update gen_durable.collect_cursors c
+            set at = '-infinity', kept_at = 0, examined = 0, pass_began_at = gen_durable.clock()
+            where c.queue = range.queue and c.status = range.status;
+        end if;
+    end loop;
+    return query select total, is_full;
+end $$;
+
+-- schema/functions/end_repeats.sql
+-- Cancels the repeating timers of a wait in the transaction that ends the wait, whatever ends it: a
+-- signal, the last child, a deadline, a cancel, an operator.
+--   called by: the trigger below      index: timers_beside
+--   locks: the pending timers of the instance, after the instance's own row; a transaction that
+--   fires one of them holds that row first
+create function gen_durable.end_repeats() returns trigger
+language plpgsql
+as $$
+-- planner: pinned
+begin
+    update gen_durable.timers t set state = 'cancelled', ended_at = gen_durable.clock()
+    where t.instance_id = new.id and t.state = 'pending';
+    return null;
+end $$;
+create trigger instances_end_repeats after update of status on gen_durable.instances
+    for each row
+    when (old.repeats and old.status in ('awaiting_signal', 'awaiting_children') and new.status <> old.status)
+    execute function gen_durable.end_repeats();
+
+-- schema/functions/arm.sql
+-- Starts the repeating timers of a wait, unless the wait has ended at once.
+--   called by: _apply_effects      index: instances_pkey
+--   locks: the instance's row, which the caller has locked
+create function gen_durable.arm(p_instance bigint, p_repeats jsonb) returns void
+language plpgsql
+as $$
+-- planner: pinned
+begin
+    insert into gen_durable.timers (instance_id, await_seq, due_at, anchor_at, remaining, cycle, missed, birth)
+    select i.id, i.step_seq, greatest((r->>'due')::timestamptz, gen_durable.clock()), (r->>'anchor')::timestamptz,
+        (r->>'remaining')::int, r->>'cycle', r->>'missed', r->'birth'
+    from gen_durable.instances i
+    cross join jsonb_array_elements(p_repeats) r
+    where i.id = p_instance and i.status in ('awaiting_signal', 'awaiting_children');
+    if found then
+        update gen_durable.instances i set repeats = true where i.id = p_instance and not i.repeats;
+    end if;
+end $$;
+
+-- schema/functions/upcoming.sql
+-- Returns when timers and deadlines fall due, from p_since seconds before now up to p_horizon
+-- seconds after, for the timers that a process keeps in memory; and, in the first row, the time.
+--   called by: store::timer::upcoming      index: timers_due, instances_deadlines
+--   locks: nothing
+create function gen_durable.upcoming(p_since float8, p_horizon float8, p_limit int)
+returns table (due_at timestamptz, is_timer boolean, now timestamptz)
+language plpgsql stable
+as $$
+-- planner: pinned, generic
+#variable_conflict use_column
+begin
+    return query
+    select null::timestamptz, false, gen_durable.clock()
+    union all
+    (select i.deadline_at, false, null::timestamptz from gen_durable.instances i
+     where i.deadline_at > gen_durable.clock() - make_interval(secs => p_since) and i.deadline_at <= gen_durable.clock() + make_interval(secs => p_horizon)
+     order by i.deadline_at limit p_limit)
+    union all
+    (select t.due_at, true, null::timestamptz from gen_durable.timers t
+     where t.state = 'pending' and t.due_at > gen_durable.clock() - make_interval(secs => p_since)
+       and t.due_at <= gen_durable.clock() + make_interval(secs => p_horizon)
+     order by t.due_at limit p_limit);
+end $$;
+
+-- schema/functions/due_timers.sql
+-- Returns timers that are due and that the caller can fire: all beside waits, and those of the
+-- schedules that it has registered.
+--   called by: store::timer::due      index: timers_due
+--   locks: nothing: `fire` decides under the lock of the row
+create function gen_durable.due_timers(
+    p_limit int, p_since float8, p_until float8, p_from timestamptz, p_schedules text[], p_except bigint[]
+) returns table (
+    id bigint, due_at timestamptz, anchor_at timestamptz, remaining int, missed_count int, by_hand boolean, cycle text,
+    missed text, schedule text, now timestamptz
+)
+language plpgsql stable
+as $$
+-- planner: pinned, generic
+#variable_conflict use_column
+begin
+    return query
+    select t.id, t.due_at, t.anchor_at, t.remaining, t.missed_count, t.by_hand, t.cycle, t.missed, t.schedule, gen_durable.clock()
+    from gen_durable.timers t
+    where t.state = 'pending' and t.due_at <= gen_durable.clock() - make_interval(secs => p_until)
+      and t.due_at >= greatest(p_from, case when p_since < 'infinity' then gen_durable.clock() - make_interval(secs => p_since) end)
+      and (t.schedule is null or t.schedule = any (p_schedules))
+      and t.id <> all (p_except)
+    order by t.due_at, t.id
+    limit p_limit;
+    return query
+    select null::bigint, null::timestamptz, null::timestamptz, null::int, null::int, null::boolean, null, null, null,
+        gen_durable.clock();
+end $$;
+
+-- schema/functions/fire.sql
+-- Fires timers that are still pending and due by the clock of the database. The started instance,
+-- the next occurrence and the end of the timer are one commit. A missed occurrence starts no
+-- instance; only the next occurrence is written.
+--   called by: store::timer::fire
+--   index: timers_pkey, schedules_pkey, instances_pkey, instances_key
+--   locks: the schedule's row, or the row of the instance that waits; then the timer. It skips
+--   locked ones. An instance with a key waits for a transaction that has inserted the same key, for
+--   at most p_lock_timeout.
+-- Returns one row per timer: 'fired', 'missed', 'cancelled' (the wait has ended), or 'held' (a row
+-- is locked: retry).
+create function gen_durable.fire(p_entries jsonb, p_lock_timeout text)
+returns table (
+    id bigint, answer text, late float8, started_id bigint, queue text, priority smallint, eligible_at timestamptz,
+    next_due timestamptz
+)
+language plpgsql
+as $$
+-- planner: pinned, nested loops
+#variable_conflict use_column
+declare
+    entry jsonb;
+    timer gen_durable.timers;
+    owner record;
+    made record;
+    lives boolean;
+    birth jsonb;
+    begun bigint;
+begin
+    if p_lock_timeout is not null then
+        perform set_config('lock_timeout', p_lock_timeout, true);
+    end if;
+    for entry in select e from jsonb_array_elements(p_entries) with ordinality x(e, o) order by o loop
+        id := (entry->>'id')::bigint;
+        select t.* into timer from gen_durable.timers t where t.id = (entry->>'id')::bigint;
+        continue when timer.id is null or timer.state <> 'pending';
+        answer := 'held'; late := null; started_id := null; queue := null; priority := null; eligible_at := null; next_due := null;
+        -- A transaction that ends a wait or changes a schedule holds this row first: it sees every
+        -- occurrence that was written before, and none is written after.
+        if timer.schedule is null then
+            select i.status, i.step_seq into owner from gen_durable.instances i where i.id = timer.instance_id
+            for no key update skip locked;
+            if not found and exists (select from gen_durable.instances i where i.id = timer.instance_id) then
+                return next;
+                continue;
+            end if;
+            lives := coalesce(owner.status in ('awaiting_signal', 'awaiting_children') and owner.step_seq = timer.await_seq, false);
+            birth := timer.birth;
+        else
+            select s.paused_at into owner from gen_durable.schedules s where s.name = timer.schedule
+            for no key update skip locked;
+            if not found then
+                return next;
+                continue;
+            end if;
+            lives := owner.paused_at is null or timer.by_hand;
+            birth := entry->'birth';
+        end if;
+        select t.* into timer from gen_durable.timers t
+        where t.id = (entry->>'id')::bigint and t.state = 'pending' and t.due_at = (entry->>'due')::timestamptz
+          and t.due_at <= gen_durable.clock()
+        for update skip locked;
+        if not found then
+            return next;
+            continue;
+        end if;
+        late := extract(epoch from gen_durable.clock() - timer.due_at);
+        if not lives then
+            update gen_durable.timers t set state = 'cancelled', ended_at = gen_durable.clock() where t.id = timer.id;
+            answer := 'cancelled';
+            return next;
+            continue;
+        end if;
+        if (entry->>'happens')::boolean then
+            select m.id, m.eligible_at into made from gen_durable.enqueue_all(jsonb_build_array(birth)) m;
+            begun := made.id; started_id := made.id; eligible_at := made.eligible_at;
+            queue := coalesce(birth->>'queue', 'default'); priority := coalesce((birth->>'priority')::smallint, 0::smallint);
+            answer := 'fired';
+        else
+            begun := null;
+            answer := 'missed';
+        end if;
+        update gen_durable.timers t set state = answer, ended_at = gen_durable.clock(), started_id = begun where t.id = timer.id;
+        -- A change of the cycle has written the next occurrence already.
+        if entry ? 'next' and not timer.by_hand then
+            next_due := (entry->>'next')::timestamptz;
+            insert into gen_durable.timers
+                (due_at, anchor_at, instance_id, await_seq, remaining, missed_count, cycle, missed, schedule, birth)
+            values (next_due, timer.anchor_at, timer.instance_id, timer.await_seq, (entry->>'remaining')::int,
+                coalesce((entry->>'missed')::int, 0), timer.cycle, timer.missed, timer.schedule, timer.birth);
+        end if;
+        if timer.schedule is not null then
+            update gen_durable.schedules s
+            set last_error = null, ended_at = case when timer.by_hand or entry ? 'next' then s.ended_at else gen_durable.clock() end
+            where s.name = timer.schedule
+              and (s.last_error is not null or not (timer.by_hand or entry ? 'next'));
+        end if;
+        return next;
+    end loop;
+end $$;
+
+-- schema/functions/cancel_timer.sql
+-- Cancels a timer, and with it the occurrences that would follow. Returns 'cancelled', 'too_late',
+-- 'no_target' or 'schedule'.
+--   called by: store::timer::cancel, SQL      index: timers_pkey, instances_pkey
+--   locks: the instance that waits, then the timer: it waits for a transaction that fires the timer
+create function gen_durable.cancel_timer(p_id bigint) returns text
+language plpgsql
+as $$
+-- planner: pinned
+declare
+    timer gen_durable.timers;
+begin
+    select t.* into timer from gen_durable.timers t where t.id = p_id;
+    if timer.id is null then
+        return 'no_target';
+    end if;
+    if timer.schedule is not null and not timer.by_hand then
+        return 'schedule';
+    end if;
+    perform i.id from gen_durable.instances i where i.id = timer.instance_id for no key update;
+    update gen_durable.timers t set state = 'cancelled', ended_at = gen_durable.clock()
+    where t.id = p_id and t.state = 'pending';
+    return case when found then 'cancelled' else 'too_late' end;
+end $$;
+
+-- schema/functions/expire.sql
+-- Ends waits and joins at their deadline: the instance continues with the step that it named.
+--   called by: store::timer::expire      index: instances_deadlines
+--   locks: the waiting instances, skipping locked ones: a signal that is being delivered wins
+-- It reads deadlines from p_since to p_until seconds before now. The front of the index is full of
+-- dead entries, and deadlines that are long overdue are processed at a rate of their own. The last
+-- row has no id and carries the time.
+create function gen_durable.expire(
+    p_limit int, p_since float8 default 'infinity', p_until float8 default 0, p_from timestamptz default '-infinity'
+) returns table (id bigint, queue text, priority smallint, due_at timestamptz, now timestamptz)
+language plpgsql
+as $$
+-- planner: pinned, nested loops
+#variable_conflict use_column
+declare
+    expired record;
+begin
+    for expired in
+    with due as materialized (
+        select i.id, i.deadline_at from gen_durable.instances i
+        where i.deadline_at <= gen_durable.clock() - make_interval(secs => p_until)
+          and i.deadline_at >= greatest(p_from, case when p_since < 'infinity' then gen_durable.clock() - make_interval(secs => p_since) end)
+        order by i.deadline_at
+        limit p_limit
+        for no key update skip locked
+    )
+    update gen_durable.instances i
+    set status = 'runnable', step = i.deadline_step, data = i.deadline_data, awaits = null, attempt = 0, failures = 0,
+        step_seq = i.step_seq + 1, visit = i.step_seq + 1, eligible_at = gen_durable.clock(),
+        deadline_at = null, deadline_step = null, deadline_data = null, updated_at = gen_durable.clock(),
+        held_back = i.partition_key is not null,
+        arrival = case when i.partition_key is not null then nextval('gen_durable.arrivals') else i.arrival end
+    from due
+    -- As text: a literal of the status would allow a scan of the index of all waiting instances.
+    where i.id = due.id and i.status::text in ('awaiting_signal', 'awaiting_children')
+    returning i.id, i.queue, i.priority, due.deadline_at, i.step_seq, i.claim_epoch, i.step
+    loop
+        perform gen_durable.tell_deadline(expired.id, expired.step_seq, expired.claim_epoch, expired.step);
+        return query select expired.id, expired.queue, expired.priority, expired.deadline_at, gen_durable.clock();
+    end loop;
+    return query select null::bigint, null::text, null::smallint, null::timestamptz, gen_durable.clock();
+end $$;
+
+-- schema/functions/put_ahead.sql
+-- Replaces the next occurrence of a schedule.
+--   called by: register_schedule, set_schedule, resume_schedule      index: timers_ahead
+--   locks: that occurrence; the caller holds the schedule's row
+create function gen_durable.put_ahead(p_name text, p_due timestamptz, p_remaining int) returns void
+language plpgsql
+as $$
+-- planner: pinned
+begin
+    -- An overdue occurrence still happens, once and without successors, unless its policy skips it.
+    update gen_durable.timers t set by_hand = true
+    where t.schedule = p_name and t.state = 'pending' and not t.by_hand and t.due_at <= gen_durable.clock() and t.missed <> 'skip';
+    update gen_durable.timers t set state = 'cancelled', ended_at = gen_durable.clock()
+    where t.schedule = p_name and t.state = 'pending' and not t.by_hand;
+    if p_due is not null then
+        -- An occurrence that has happened does not happen again. An overdue one with this very due
+        -- time becomes the next occurrence.
+        insert into gen_durable.timers as t (schedule, due_at, anchor_at, remaining, cycle, missed)
+        select s.name, p_due, s.anchor_at, p_remaining, s.cycle, s.missed from gen_durable.schedules s where s.name = p_name
+        on conflict (schedule, due_at) where schedule is not null and state <> 'cancelled' do update set by_hand = false,
+            anchor_at = excluded.anchor_at, remaining = excluded.remaining, cycle = excluded.cycle, missed = excluded.missed
+        where t.state = 'pending';
+    end if;
+    update gen_durable.schedules s set ended_at = case when p_due is null then gen_durable.clock() end where s.name = p_name;
+end $$;
+
+-- schema/functions/register_schedule.sql
+-- Registers the cycle of a schedule in the code, when an engine starts and regularly after that. A
+-- new cycle comes into force. The known cycle changes nothing, also if an operator has set another.
+-- A cycle that newer code has replaced comes from an older build ('older') and changes nothing,
+-- unless no build has confirmed the newer cycle for five minutes (a rollback). 'replaced': the new
+-- cycle has replaced the cycle of an operator.
+--   called by: store::schedule::register      index: schedules_pkey
+--   locks: the schedule's row, then its occurrence; nothing if nothing changes
+create function gen_durable.register_schedule(
+    p_name text, p_cycle text, p_missed text, p_anchor timestamptz, p_first timestamptz, p_remaining int
+) returns text
+language plpgsql
+as $$
+-- planner: pinned
+declare
+    known gen_durable.schedules;
+    said text := p_cycle || ' ' || p_missed;
+    was text;
+begin
+    insert into gen_durable.schedules (name, cycle, missed, code_cycle, code_missed, anchor_at)
+    values (p_name, p_cycle, p_missed, p_cycle, p_missed, p_anchor)
+    on conflict (name) do nothing;
+    if found then
+        perform gen_durable.put_ahead(p_name, p_first, p_remaining);
+        return 'new';
+    end if;
+    if exists (select from gen_durable.schedules s where s.name = p_name and s.code_cycle = p_cycle and s.code_missed = p_missed
+               and s.challenged_at is null) then
+        return 'known';
+    end if;
+    select s.* into known from gen_durable.schedules s where s.name = p_name for no key update;
+    was := known.code_cycle || ' ' || known.code_missed;
+    if said = was then
+        update gen_durable.schedules s set challenged_at = null where s.name = p_name;
+        return 'known';
+    elsif said = any (known.code_replaced)
+          and coalesce(known.challenged_at, gen_durable.clock()) > gen_durable.clock() - interval '5 minutes' then
+        update gen_durable.schedules s set challenged_at = gen_durable.clock() where s.name = p_name and s.challenged_at is null;
+        return 'older';
+    end if;
+    update gen_durable.schedules s
+    set missed = p_missed, code_cycle = p_cycle, code_missed = p_missed, challenged_at = null,
+        code_replaced = (was || array_remove(s.code_replaced, said))[:50]
+    where s.name = p_name;
+    if known.code_cycle = p_cycle then
+        -- Only the policy has changed: the cycle continues from its anchor.
+        update gen_durable.timers t set missed = p_missed where t.schedule = p_name and t.state = 'pending' and not t.by_hand;
+        return 'changed';
+    end if;
+    update gen_durable.schedules s
+    set cycle = p_cycle, anchor_at = p_anchor, set_at = null, set_by = null, remaining = p_remaining, ended_at = null
+    where s.name = p_name;
+    if known.paused_at is null then
+        perform gen_durable.put_ahead(p_name, p_first, p_remaining);
+    end if;
+    return case when known.set_at is null then 'changed' else 'replaced' end;
+end $$;
+
+-- schema/functions/set_schedule.sql
+-- Sets the cycle of a schedule, for an operator: it is in force until the code registers a new one.
+--   called by: store::schedule::set      index: schedules_pkey
+--   locks: the schedule's row, then its occurrence
+create function gen_durable.set_schedule(
+    p_name text, p_cycle text, p_missed text, p_anchor timestamptz, p_first timestamptz, p_remaining int, p_by text
+) returns text
+language plpgsql
+as $$
+-- planner: pinned
+declare
+    known gen_durable.schedules;
+begin
+    select s.* into known from gen_durable.schedules s where s.name = p_name for no key update;
+    if known.name is null then
+        return 'no_target';
+    end if;
+    update gen_durable.schedules s
+    set cycle = p_cycle, missed = coalesce(p_missed, s.missed), anchor_at = p_anchor, set_at = gen_durable.clock(), set_by = p_by,
+        remaining = p_remaining, ended_at = null
+    where s.name = p_name;
+    if known.paused_at is null then
+        perform gen_durable.put_ahead(p_name, p_first, p_remaining);
+    end if;
+    return 'done';
+end $$;
+
+-- schema/functions/pause_schedule.sql
+-- Pauses a schedule: no occurrence happens until it is resumed.
+--   called by: store::schedule::pause      index: schedules_pkey, timers_ahead
+--   locks: the schedule's row, then its occurrence
+create function gen_durable.pause_schedule(p_name text, p_by text) returns text
+language plpgsql
+as $$
+-- planner: pinned
+declare
+    known gen_durable.schedules;
+begin
+    select s.* into known from gen_durable.schedules s where s.name = p_name for no key update;
+    if known.name is null then
+        return 'no_target';
+    elsif known.paused_at is not null then
+        return 'too_late';
+    end if;
+    update gen_durable.schedules s
+    set paused_at = gen_durable.clock(), paused_by = p_by,
+        remaining = (select t.remaining from gen_durable.timers t
+                     where t.schedule = p_name and t.state = 'pending' and not t.by_hand)
+    where s.name = p_name;
+    update gen_durable.timers t set state = 'cancelled', ended_at = gen_durable.clock()
+    where t.schedule = p_name and t.state = 'pending' and not t.by_hand;
+    return 'done';
+end $$;
+
+-- schema/functions/resume_schedule.sql
+-- Resumes a schedule with its next occurrence; occurrences during the pause do not happen.
+-- 'changed': the next occurrence was computed from a cycle that is not in force any more; compute
+-- it again.
+--   called by: store::schedule::resume      index: schedules_pkey
+--   locks: the schedule's row
+create function gen_durable.resume_schedule(p_name text, p_cycle text, p_anchor timestamptz, p_next timestamptz, p_remaining int)
+returns text
+language plpgsql
+as $$
+-- planner: pinned
+declare
+    known gen_durable.schedules;
+begin
+    select s.* into known from gen_durable.schedules s where s.name = p_name for no key update;
+    if known.name is null then
+        return 'no_target';
+    elsif known.paused_at is null then
+        return 'too_late';
+    elsif known.cycle <> p_cycle or known.anchor_at <> p_anchor then
+        return 'changed';
+    end if;
+    update gen_durable.schedules s set paused_at = null, paused_by = null where s.name = p_name;
+    if known.ended_at is null then
+        perform gen_durable.put_ahead(p_name, p_next, p_remaining);
+    end if;
+    return 'done';
+end $$;
+
+-- schema/functions/run_schedule.sql
+-- Adds an occurrence of a schedule that is due now, at the request of an operator. Any worker that
+-- has registered the schedule fires it, also while the schedule is paused.
+--   called by: store::schedule::run      index: schedules_pkey
+--   locks: the schedule's row
+create function gen_durable.run_schedule(p_name text) returns bigint
+language plpgsql
+as $$
+-- planner: pinned
+declare
+    made bigint;
+begin
+    perform s.name from gen_durable.schedules s where s.name = p_name for no key update;
+    -- A second request in the same microsecond, or a regular occurrence at the same time, is the
+    -- same occurrence.
+    insert into gen_durable.timers (schedule, due_at, anchor_at, cycle, missed, by_hand)
+    select s.name, gen_durable.clock(), s.anchor_at, s.cycle, s.missed, true from gen_durable.schedules s where s.name = p_name
+    on conflict (schedule, due_at) where schedule is not null and state <> 'cancelled' do nothing
+    returning id into made;
+    return coalesce(made, (select t.id from gen_durable.timers t
+                           where t.schedule = p_name and t.due_at = gen_durable.clock() and t.state <> 'cancelled'));
+end $$;
+
+-- schema/functions/place_locked.sql
+-- Assigns positions to events without one. This transaction has locked the heads of these tenants.
+--   called by: append, place_events
+--   index: events_unplaced, events_log, events_pkey, event_looks_pkey
+--   locks: the events to which it assigns a position
+create function gen_durable.place_locked(p_tenants text[], p_all boolean) returns table (tenant text, placed bigint)
+language plpgsql
+as $$
+-- planner: pinned, nested loops, generic
+#variable_conflict use_column
+begin
+    return query
+    with head as materialized (
+        select t.tenant,
+            case when not p_all then (
+                select l.looked from gen_durable.event_looks l where l.tenant = t.tenant order by l.n desc limit 1) end as looked
+        from unnest(p_tenants) as t(tenant)
+    ),
+    waiting as materialized (
+        select head.tenant, found.arrival, row_number() over (partition by head.tenant order by found.arrival) as place
+        from head
+        cross join lateral (
+            select e.arrival from gen_durable.events e
+            where e.tenant = head.tenant and e.position is null
+              and e.xid >= coalesce(pg_snapshot_xmax(head.looked), '0'::xid8)
+            union all
+            -- `offset 0`: the join must keep its order, or it reads every event.
+            select late.arrival
+            from pg_snapshot_xip(head.looked) as under_way(xid)
+            cross join lateral (
+                select e.arrival from gen_durable.events e
+                where e.tenant = head.tenant and e.position is null and e.xid = under_way.xid
+                offset 0) late
+        ) found
+    ),
+    height as materialized (
+        select distinct on (waiting.tenant) waiting.tenant, coalesce((
+            select e.position from gen_durable.events e
+            where e.tenant = waiting.tenant and e.position is not null
+            order by e.position desc limit 1), 0) as position
+        from waiting
+    ),
+    given as (
+        update gen_durable.events e
+        set position = height.position + waiting.place
+        from waiting join height on height.tenant = waiting.tenant
+        where e.arrival = waiting.arrival
+        returning e.tenant
+    ),
+    counted as materialized (
+        select given.tenant, count(*) as placed from given group by given.tenant
+    ),
+    -- The snapshot of this statement: the next scan reads what was not visible in it.
+    noted as (
+        insert into gen_durable.event_looks (tenant, looked) select counted.tenant, pg_current_snapshot() from counted
+    ),
+    forgotten as (
+        delete from gen_durable.event_looks l using counted where l.tenant = counted.tenant
+    )
+    select head.tenant, coalesce(counted.placed, 0) from head left join counted on counted.tenant = head.tenant;
+end $$;
+
+-- schema/functions/place_events.sql
+-- Assigns positions to events without one, of these tenants, except tenants with a locked head.
+-- Returns the tenants that it processed.
+--   called by: store::events::place      index: event_heads_pkey; as place_locked
+--   locks: heads by tenant, skipping locked ones: it waits for no lock
+create function gen_durable.place_events(p_tenants text[], p_all boolean default false) returns table (tenant text, placed bigint)
+language plpgsql
+as $$
+-- planner: pinned
+#variable_conflict use_column
+declare
+    held text[];
+begin
+    insert into gen_durable.event_heads (tenant)
+    select distinct wanted.tenant from unnest(p_tenants) as wanted(tenant)
+    where not exists (select from gen_durable.event_heads h where h.tenant = wanted.tenant)
+    order by 1
+    on conflict do nothing;
+    held := array(
+        select h.tenant from gen_durable.event_heads h
+        where h.tenant = any (p_tenants) order by h.tenant for no key update skip locked);
+    return query select * from gen_durable.place_locked(held, p_all);
+end $$;
+
+-- schema/functions/append.sql
+-- Appends events, in the order of the arrays. An array may be empty if every value is the default.
+--   called by: store::events, record_riders
+--   index: event_heads_pkey, events_log, events_unplaced, event_looks_pkey
+--   locks: heads of logs, by tenant. p_heads: 'wait' waits for them; 'skip' skips locked ones, and
+--   events of those logs get their position later; 'none' locks none and all events get their
+--   position later, for a transaction that the caller ends.
+-- Returns, in the order of the arrays, the position if it is assigned already, and the arrival
+-- number.
+create function gen_durable.append(
+    p_tenants text[], p_names text[], p_versions int[], p_payloads text[], p_headers text[],
+    p_instances bigint[], p_steps text[], p_heads text
+) returns table (tenant text, pos bigint, arrival bigint)
+language plpgsql
+as $$
+-- planner: pinned, generic
+#variable_conflict use_column
+declare
+    wanted text[];
+    held text[] := '{}';
+begin
+    if p_heads <> 'none' then
+        -- The events are durable before anything that depends on them begins, whatever the setting
+        -- of the role or the database.
+        if current_setting('synchronous_commit') = 'off' then
+            perform set_config('synchronous_commit', 'on', true);
+        end if;
+        wanted := array(select distinct t from unnest(p_tenants) t order by t);
+        insert into gen_durable.event_heads (tenant)
+        select missing.tenant from unnest(wanted) as missing(tenant)
+        where not exists (select from gen_durable.event_heads h where h.tenant = missing.tenant)
+        order by missing.tenant
+        on conflict do nothing;
+        if p_heads = 'wait' then
+            held := array(
+                select h.tenant from gen_durable.event_heads h
+                where h.tenant = any (wanted) order by h.tenant for no key update);
+        else
+            held := array(
+                select h.tenant from gen_durable.event_heads h
+                where h.tenant = any (wanted) order by h.tenant for no key update skip locked);
+        end if;
+        if cardinality(held) > 0 then
+            perform gen_durable.place_locked(held, false);
+        end if;
+    end if;
+    -- A statement of its own, with a snapshot that is newer than the locks: no other transaction
+    -- appends to these logs now.
+    return query
+    with height as materialized (
+        select h.tenant, coalesce((
+            select e.position from gen_durable.events e
+            where e.tenant = h.tenant and e.position is not null
+            order by e.position desc limit 1), 0) as position
+        from unnest(held) as h(tenant)
+    )
+    insert into gen_durable.events as made (tenant, name, version, payload, headers, instance_id, step, position, xid)
+    select e.tenant, e.name, coalesce(e.version, 1), e.payload::jsonb, e.headers::jsonb, e.instance_id, e.step,
+        height.position + row_number() over (partition by e.tenant order by e.place),
+        case when height.position is null then pg_current_xact_id() end
+    from unnest(p_tenants, p_names, p_versions, p_payloads, p_headers, p_instances, p_steps)
+        with ordinality as e(tenant, name, version, payload, headers, instance_id, step, place)
+    left join height on height.tenant = e.tenant
+    order by e.place
+    returning made.tenant, made.position, made.arrival;
+end $$;
+
+-- schema/functions/record_riders.sql
+-- Appends the events of step results, of those that were written. In a step's own transaction,
+-- which the caller ends, it takes no lock.
+--   called by: conclude      index: as append
+--   locks: heads by tenant, skipping locked ones
+create function gen_durable.record_riders(p_endings jsonb, p_written bigint[], p_own_transaction boolean) returns void
+language plpgsql
+set search_path = gen_durable, pg_temp
+as $$
+begin
+    perform from (
+        select array_agg(r->>'tenant' order by o, n) tenants, array_agg(r->>'name' order by o, n) names,
+            array_agg((r->>'version')::int order by o, n) versions, array_agg((r->'payload')::text order by o, n) payloads,
+            array_agg((r->'headers')::text order by o, n) headers,
+            array_agg((e->>'id')::bigint order by o, n) instances, array_agg(r->>'step' order by o, n) steps
+        from jsonb_array_elements(p_endings) with ordinality x(e, o)
+        cross join lateral jsonb_array_elements(e->'events') with ordinality y(r, n)
+        where e ? 'events' and (e->>'id')::bigint = any (p_written)
+    ) a
+    cross join lateral gen_durable.append(a.tenants, a.names, a.versions, a.payloads, a.headers, a.instances, a.steps,
+        case when p_own_transaction then 'none' else 'skip' end)
+    where a.tenants is not null;
+end $$;
+
+-- schema/functions/record.sql
+-- Records an event in the caller's transaction, for SQL and other languages. The event gets its
+-- position after that transaction has committed.
+--   called by: SQL      index: none
+--   locks: nothing
+create function gen_durable.record(
+    tenant text, name text, payload jsonb, version int default 1, headers jsonb default null
+) returns bigint
+language sql
+set search_path = gen_durable, pg_temp
+as $$
+    insert into gen_durable.events (tenant, name, version, payload, headers, xid)
+    values (coalesce(record.tenant, ''), record.name, coalesce(record.version, 1), record.payload, record.headers, pg_current_xact_id())
+    returning arrival
+$$;
+
+-- schema/functions/discover.sql
+-- Returns tenants with new events: those with events without a position, of transactions that had
+-- not ended at p_looked, and those with positions that arrived after p_from. The last row has no
+-- tenant and says how far this scan has read.
+--   called by: store::events::discover      index: events_unplaced_all, events_pkey
+--   locks: nothing
+create function gen_durable.discover(p_looked pg_snapshot, p_from bigint, p_limit int)
+returns table (tenant text, unplaced boolean, arrival bigint, looked text, pos bigint)
+language plpgsql
+as $$
+-- planner: pinned, nested loops, generic
+#variable_conflict use_column
+begin
+    return query
+    with waiting as materialized (
+        select e.tenant from gen_durable.events e
+        where e.position is null and e.xid >= coalesce(pg_snapshot_xmax(p_looked), '0'::xid8)
+        union all
+        select late.tenant
+        from pg_snapshot_xip(p_looked) as under_way(xid)
+        cross join lateral (
+            select e.tenant from gen_durable.events e where e.position is null and e.xid = under_way.xid offset 0) late
+    ),
+    latest as materialized (
+        select coalesce((select e.arrival from gen_durable.events e order by e.arrival desc limit 1), 0) as arrival
+    ),
+    arrived as materialized (
+        select e.tenant, e.arrival, e.position from gen_durable.events e
+        where p_from is not null and e.arrival > p_from and e.position is not null
+        order by e.arrival
+        limit p_limit
+    )
+    select distinct waiting.tenant, true, null::bigint, null::text, null::bigint from waiting
+    union all
+    select arrived.tenant, false, null::bigint, null::text, max(arrived.position) from arrived group by arrived.tenant
+    union all
+    select null, null,
+        case when (select count(*) from arrived) < p_limit then latest.arrival
+             else (select max(arrived.arrival) from arrived) end,
+        pg_current_snapshot()::text, null::bigint
+    from latest;
+end $$;
+
+-- schema/functions/walk_page.sql
+-- Takes the next page of a walk. Null: it is not due, or another worker has locked it. The first
+-- element is the tenant after which the page begins, null for the first page; then follow the
+-- page's tenants.
+--   called by: scopes_behind, trim_logs      index: log_walks_pkey, event_heads_pkey
+--   locks: the walk's row, skipping it if another worker holds it
+create function gen_durable.walk_page(
+    p_walk text, p_projection text, p_version int, p_page int, p_pause float8, p_idle float8
+) returns text[]
+language plpgsql
+as $$
+-- planner: pinned
+declare
+    walk gen_durable.log_walks;
+    tenants text[];
+begin
+    if not exists (select from gen_durable.log_walks w
+                   where w.walk = p_walk and w.projection = p_projection and w.version = p_version) then
+        insert into gen_durable.log_walks (walk, projection, version) values (p_walk, p_projection, p_version)
+        on conflict do nothing;
+    end if;
+    select w.* into walk from gen_durable.log_walks w
+    where w.walk = p_walk and w.projection = p_projection and w.version = p_version and w.due_at <= statement_timestamp()
+    for no key update skip locked;
+    if not found then
+        return null;
+    end if;
+    tenants := array(
+        select h.tenant from gen_durable.event_heads h
+        where h.tenant >= coalesce(walk.after_tenant, '') and h.tenant is distinct from walk.after_tenant
+        order by h.tenant limit p_page);
+    update gen_durable.log_walks w
+    set after_tenant = case when cardinality(tenants) = p_page then tenants[p_page] end,
+        due_at = statement_timestamp()
+            + make_interval(secs => case when cardinality(tenants) = p_page then p_pause else p_idle end)
+    where w.walk = p_walk and w.projection = p_projection and w.version = p_version;
+    return walk.after_tenant || tenants;
+end $$;
+
+-- schema/functions/trim_logs.sql
+-- Deletes old events of the next page of tenants, up to p_limit. It keeps the last event of each
+-- log, which defines the log's last position, and every event that a projection or a run has not
+-- read yet; a projection that has not begun with a tenant has read nothing there. A log with a
+-- young first event costs one index probe. Returns how many were deleted, and whether there may be
+-- more at once.
+--   called by: store::events::trim_logs
+--   index: events_log, events_pkey, projections_by_name, projections_pkey, projection_runs_open
+--   locks: as walk_page, then the events that it deletes
+create function gen_durable.trim_logs(
+    p_older_seconds float8, p_followers text[], p_page int, p_limit int, p_idle float8
+) returns table (gone bigint, more boolean)
+language plpgsql
+as $$
+-- planner: pinned, nested loops, generic
+#variable_conflict use_column
+declare
+    page text[] := gen_durable.walk_page('trim', '', 0, p_page, 0, p_idle);
+    young timestamptz := gen_durable.clock() - make_interval(secs => p_older_seconds);
+    followers text[];
+    count bigint;
+begin
+    if page is null then
+        return query select 0::bigint, false;
+        return;
+    end if;
+    followers := array(
+        -- From one name to the next: the cost depends on the number of projections, not of scopes.
+        with recursive name as (
+            (select p.projection from gen_durable.projections p order by p.projection limit 1)
+            union all
+            select (select p.projection from gen_durable.projections p where p.projection > name.projection
+                    order by p.projection limit 1)
+            from name where name.projection is not null)
+        select name.projection from name where name.projection is not null union select unnest(p_followers));
+    with aged as materialized (
+        select t.tenant
+        from unnest(page[2:]) as t(tenant)
+        cross join lateral (
+            select e.at from gen_durable.events e
+            where e.tenant = t.tenant and e.position is not null order by e.position limit 1) first
+        where first.at < young
+    ),
+    floor as materialized (
+        select aged.tenant, least(
+            (select e.position - 1 from gen_durable.events e
+             where e.tenant = aged.tenant and e.position is not null order by e.position desc limit 1),
+            (select min(p.position) from gen_durable.projections p where p.tenant = aged.tenant),
+            case when exists (
+                select from unnest(followers) as follower(name)
+                where not exists (
+                    select from gen_durable.projections p where p.tenant = aged.tenant and p.projection = follower.name))
+                then 0 end,
+            (select min(r.position) from gen_durable.projection_runs r
+             where r.tenant = aged.tenant and r.finished_at is null)) as position
+        from aged
+    ),
+    old as materialized (
+        select o.arrival
+        from floor
+        cross join lateral (
+            select e.arrival, e.at from gen_durable.events e
+            where e.tenant = floor.tenant and e.position <= floor.position
+            order by e.position limit p_limit) o
+        where o.at < young
+        limit p_limit
+    ),
+    deleted as (
+        delete from gen_durable.events e using old where e.arrival = old.arrival returning 1
+    )
+    select count(*) into count from deleted;
+    if count >= p_limit then
+        -- There may be more in this page: the next call takes it again.
+        update gen_durable.log_walks w set after_tenant = page[1], due_at = statement_timestamp()
+        where w.walk = 'trim' and w.projection = '' and w.version = 0;
+    end if;
+    return query select count, count >= p_limit or cardinality(page) > p_page;
+end $$;
+
+-- schema/functions/generation.sql
+-- Returns which rows of a projection are to be read. Call it in the statement that reads them, or
+-- in the same REPEATABLE READ transaction.
+--   called by: SQL, projections of applications      index: projections_pkey      locks: nothing
+create function gen_durable.generation(p_tenant text, p_projection text) returns int
+    language sql stable parallel safe
+    as $$ select coalesce((select p.generation from gen_durable.projections p
+                           where p.tenant = p_tenant and p.projection = p_projection), 1) $$;
+
+-- schema/functions/events_after.sql
+-- Returns events of a tenant after a position, up to another: at most p_limit, and at most about
+-- p_bytes of payload but at least one.
+--   called by: project_open, run_open      index: events_log
+--   locks: nothing
+create function gen_durable.events_after(
+    p_tenant text, p_after bigint, p_to bigint, p_names text[], p_limit int, p_bytes bigint
+) returns table (pos bigint, at timestamptz, name text, version int, payload text, headers text, instance_id bigint, step text)
+language sql stable
+as $$
+-- planner: pinned
+    select f.position, f.at, f.name, f.version, case when f.name = any (p_names) then f.payload::text end, f.headers::text,
+        f.instance_id, f.step
+    from (
+        select e.*, sum(pg_column_size(e.payload)) over (order by e.position) - pg_column_size(e.payload) as before
+        from (
+            select * from gen_durable.events e
+            where e.tenant = p_tenant and e.position > p_after and e.position <= coalesce(p_to, 9223372036854775807)
+            order by e.position
+            limit p_limit
+        ) e
+    ) f
+    where f.before < p_bytes
+    order by f.position
+$$;
+
+-- schema/functions/project_open.sql
+-- Begins a batch: returns whether the worker may apply events to the scope, the position of the
+-- scope, and the next events. The first row has no event. A redrive (p_redrive) applies one parked
+-- event out of order. It is blocked while the cursor is before that event, since the normal batches
+-- will apply it, and while a run is open, which may apply it.
+--   called by: store::projections::open
+--   index: projections_pkey, events_log, projection_failures_pkey, projection_runs_open
+--   locks: the scope's row, skipping it if it is locked. This saves work; the condition in
+--   project_close serialises the writers.
+create function gen_durable.project_open(
+    p_tenant text, p_projection text, p_version int, p_worker uuid, p_names text[], p_limit int, p_bytes bigint,
+    p_redrive bigint, p_force boolean
+) returns table (
+    verdict text, scope_position bigint, generation int, applied bigint, replaying_to bigint, attempts int, scope_version int,
+    wait_seconds float8,
+    pos bigint, at timestamptz, name text, version int, payload text, headers text, instance_id bigint, step text
+)
+language plpgsql
+as $$
+-- planner: pinned
+#variable_conflict use_column
+declare
+    scope gen_durable.projections;
+    verdict text := 'go';
+    wait_seconds float8 := 0;
+begin
+    if not exists (select from gen_durable.projections p where p.tenant = p_tenant and p.projection = p_projection) then
+        insert into gen_durable.projections (tenant, projection, version) values (p_tenant, p_projection, p_version)
+        on conflict do nothing;
+    end if;
+    select p.* into scope from gen_durable.projections p
+    where p.tenant = p_tenant and p.projection = p_projection
+    for no key update skip locked;
+    if scope.tenant is null then
+        verdict := 'locked';
+    elsif scope.version <> p_version then
+        verdict := case when scope.version < p_version then 'outdated' else 'newer' end;
+    elsif scope.owner <> p_worker and scope.owned_until > statement_timestamp() and not p_force then
+        verdict := 'owned';
+    elsif scope.status = 'halted' and p_redrive is null then
+        verdict := 'halted';
+    elsif scope.retry_at > gen_durable.clock() and p_redrive is null then
+        verdict := 'waiting';
+        wait_seconds := extract(epoch from scope.retry_at - gen_durable.clock());
+    elsif p_redrive is not null and (
+        scope.position < p_redrive
+        or exists (select from gen_durable.projection_runs r
+                   where r.tenant = p_tenant and r.projection = p_projection and r.finished_at is null)
+        or not exists (select from gen_durable.projection_failures f
+                       where f.tenant = p_tenant and f.projection = p_projection and f.position = p_redrive
+                         and f.state = 'parked' and f.redrive)
+    ) then
+        verdict := 'blocked';
+    end if;
+    return query select verdict, scope.position, scope.generation, scope.applied, scope.replaying_to, scope.attempts,
+        scope.version, wait_seconds,
+        null::bigint, null::timestamptz, null::text, null::int, null::text, null::text, null::bigint, null::text;
+    if verdict = 'go' then
+        return query
+        select null::text, null::bigint, null::int, null::bigint, null::bigint, null::int, null::int, null::float8, e.*
+        from gen_durable.events_after(p_tenant, coalesce(p_redrive - 1, scope.position), p_redrive, p_names, p_limit, p_bytes) e;
+    end if;
+end $$;
+
+-- schema/functions/rebuild_follows.sql
+-- Moves the position of a rebuild in place along with the cursor. The rebuild is done when the
+-- cursor has reached its earlier position again.
+--   called by: project_close, project_fail      index: projection_runs_open
+--   locks: the run's row
+create function gen_durable.rebuild_follows(p_tenant text, p_projection text, p_new bigint) returns void
+language sql
+as $$
+-- planner: pinned
+    update gen_durable.projection_runs r
+    set position = least(p_new, r.target), updated_at = gen_durable.clock(),
+        status = case when p_new >= r.target then 'done' else r.status end,
+        verdict = case when p_new >= r.target then 'rebuilt up to position ' || r.target end,
+        finished_at = case when p_new >= r.target then gen_durable.clock() end
+    where r.tenant = p_tenant and r.projection = p_projection and r.kind = 'rebuild' and r.status = 'running'
+      and r.finished_at is null
+$$;
+
+-- schema/functions/project_close.sql
+-- Ends a batch: moves the cursor from the position that `project_open` returned. Returns false if
+-- the cursor is not there any more.
+--   called by: store::projections::close
+--   index: projections_pkey, projection_failures_pkey, projection_runs_open
+--   locks: the scope's row, then its run's
+create function gen_durable.project_close(
+    p_tenant text, p_projection text, p_generation int, p_old bigint, p_new bigint, p_applied bigint, p_worker uuid,
+    p_owned_seconds float8
+) returns boolean
+language plpgsql
+as $$
+-- planner: pinned
+declare
+    replayed_to bigint;
+begin
+    update gen_durable.projections p
+    set position = p_new, applied = p_applied, status = 'running', attempts = 0, retry_at = null, last_error = null,
+        owner = p_worker, owned_until = statement_timestamp() + make_interval(secs => p_owned_seconds),
+        updated_at = gen_durable.clock()
+    where p.tenant = p_tenant and p.projection = p_projection and p.position = p_old and p.generation = p_generation
+    returning p.replaying_to into replayed_to;
+    if not found then
+        return false;
+    end if;
+    -- Also parked events: a rebuild has set the cursor back, and this batch has applied them.
+    update gen_durable.projection_failures f
+    set state = 'resolved', resolved_at = gen_durable.clock(), redrive = false
+    where f.tenant = p_tenant and f.projection = p_projection and f.position > p_old and f.position <= p_new
+      and f.resolved_at is null;
+    if replayed_to > p_old then
+        perform gen_durable.rebuild_follows(p_tenant, p_projection, p_new);
+    end if;
+    return true;
+end $$;
+
+-- schema/functions/project_fail.sql
+-- Records an event that could not be applied, after its batch was rolled back. A parked event is
+-- skipped: the cursor moves on.
+--   called by: store::projections::fail
+--   index: projections_pkey, projection_failures_pkey, projection_runs_open
+--   locks: the scope's row, then its run's, for at most the lock timeout: a transaction that holds
+--   the row is at the same event, and records it
+create function gen_durable.project_fail(
+    p_tenant text, p_projection text, p_old bigint, p_error text, p_state text, p_delay float8, p_version int
+) returns boolean
+language plpgsql
+set lock_timeout = '1s'
+as $$
+-- planner: pinned
+declare
+    replayed_to bigint;
+begin
+    -- The row may have been rolled back with the batch that inserted it.
+    insert into gen_durable.projections (tenant, projection, version) values (p_tenant, p_projection, p_version)
+    on conflict do nothing;
+    update gen_durable.projections p
+    set status = case p_state when 'parked' then 'running' else p_state end,
+        position = p.position + (p_state = 'parked')::int,
+        attempts = case p_state when 'parked' then 0 else p.attempts + 1 end,
+        retry_at = case p_state when 'retrying' then gen_durable.clock() + make_interval(secs => p_delay) end,
+        last_error = case when p_state <> 'parked' then p_error end,
+        updated_at = gen_durable.clock()
+    where p.tenant = p_tenant and p.projection = p_projection and p.position = p_old
+    returning p.replaying_to into replayed_to;
+    if not found then
+        return false;
+    end if;
+    if p_state = 'parked' and replayed_to > p_old then
+        perform gen_durable.rebuild_follows(p_tenant, p_projection, p_old + 1);
+    end if;
+    insert into gen_durable.projection_failures as f (tenant, projection, position, state, error)
+    values (p_tenant, p_projection, p_old + 1, p_state, p_error)
+    on conflict (tenant, projection, position) do update
+    set attempts = f.attempts + 1, state = excluded.state, error = excluded.error, last_at = gen_durable.clock(),
+        resolved_at = null, redrive = false;
+    return true;
+end $$;
+
+-- schema/functions/run_open.sql
+-- Begins a batch of a run. With p_scope it locks the scope's row first, and waits for it: no normal
+-- batch changes the scope meanwhile.
+--   called by: store::runs::open      index: projection_runs_pkey, projections_pkey, events_log
+--   locks: the scope's row if p_scope; then the run's row, skipping it if it is locked
+create function gen_durable.run_open(
+    p_run bigint, p_version int, p_worker uuid, p_names text[], p_limit int, p_bytes bigint, p_to bigint, p_scope boolean
+) returns table (
+    verdict text, run_position bigint, run_generation int, applied bigint, scope_position bigint, generation int,
+    scope_version int, scope_applied bigint, kind text, anyway boolean, target bigint,
+    pos bigint, at timestamptz, name text, version int, payload text, headers text, instance_id bigint, step text
+)
+language plpgsql
+as $$
+-- planner: pinned
+#variable_conflict use_column
+declare
+    run gen_durable.projection_runs;
+    scope gen_durable.projections;
+    verdict text := 'go';
+begin
+    if p_scope then
+        perform from gen_durable.projections p
+        where (p.tenant, p.projection) = (select r.tenant, r.projection from gen_durable.projection_runs r where r.id = p_run)
+        for no key update;
+    end if;
+    select r.* into run from gen_durable.projection_runs r where r.id = p_run for no key update skip locked;
+    if run.id is null then
+        verdict := 'locked';
+    elsif run.finished_at is not null then
+        verdict := 'over';
+    elsif run.owner <> p_worker and run.owned_until > statement_timestamp() then
+        verdict := 'owned';
+    else
+        select p.* into scope from gen_durable.projections p where p.tenant = run.tenant and p.projection = run.projection;
+        -- Rows of two versions of the code are never mixed: a build skips a run of newer code, and
+        -- ends a run of older code.
+        if greatest(scope.version, run.version) > p_version then
+            verdict := 'newer';
+        elsif run.version < p_version or run.kind = 'replay' and scope.version < p_version then
+            verdict := 'outdated';
+        elsif run.status = 'pending' then
+            update gen_durable.projection_runs r
+            set status = 'running', started_at = gen_durable.clock(), owner = p_worker, version = p_version,
+                target = coalesce(r.target, scope.position),
+                generation = case when run.kind in ('shadow', 'verify') then 1 + greatest(scope.generation, (
+                    select max(o.generation) from gen_durable.projection_runs o
+                    where o.tenant = run.tenant and o.projection = run.projection)) else scope.generation end
+            where r.id = p_run
+            returning r.* into run;
+        end if;
+    end if;
+    return query select verdict, run.position, run.generation, run.applied, scope.position, scope.generation, scope.version,
+        scope.applied, run.kind, run.anyway, run.target,
+        null::bigint, null::timestamptz, null::text, null::int, null::text, null::text, null::bigint, null::text;
+    if verdict = 'go' then
+        return query
+        select null::text, null::bigint, null::int, null::bigint, null::bigint, null::int, null::int, null::bigint, null::text,
+            null::boolean, null::bigint, e.*
+        from gen_durable.events_after(run.tenant, run.position,
+            least(p_to, case when run.kind = 'replay' then run.target else scope.position end), p_names, p_limit, p_bytes) e;
+    end if;
+end $$;
+
+-- schema/functions/run_swap.sql
+-- Completes a shadow: readers see its rows from now on. It is at the position of the scope, which
+-- is locked. The failures of the scope become those of the shadow: events that the shadow has
+-- skipped are parked, the others up to its position are resolved.
+--   called by: store::runs::swap
+--   index: projections_pkey, projection_runs_pkey, projection_failures_pkey,
+--   projection_run_failures_pkey
+--   locks: the scope's row and the run's, which this transaction has locked already; then the
+--   failures
+create function gen_durable.run_swap(p_run bigint, p_version int) returns boolean
+language plpgsql
+as $$
+-- planner: pinned
+declare
+    run gen_durable.projection_runs;
+    old_generation int;
+begin
+    select r.* into run from gen_durable.projection_runs r where r.id = p_run and r.status = 'running';
+    select p.generation into old_generation from gen_durable.projections p
+    where p.tenant = run.tenant and p.projection = run.projection;
+    update gen_durable.projections p
+    set generation = run.generation, version = p_version, applied = run.applied, status = 'running', attempts = 0,
+        retry_at = null, last_error = null, replaying_to = 0, updated_at = gen_durable.clock()
+    where p.tenant = run.tenant and p.projection = run.projection and p.position = run.position;
+    if not found then
+        return false;
+    end if;
+    update gen_durable.projection_runs r
+    set status = 'done', finished_at = gen_durable.clock(), updated_at = gen_durable.clock(), retired = old_generation,
+        target = run.position
+    where r.id = p_run;
+    update gen_durable.projection_failures f
+    set state = 'resolved', resolved_at = gen_durable.clock(), redrive = false
+    where f.tenant = run.tenant and f.projection = run.projection and f.position <= run.position and f.resolved_at is null
+      and not exists (select from gen_durable.projection_run_failures o where o.run_id = p_run and o.position = f.position);
+    insert into gen_durable.projection_failures as f (tenant, projection, position, state, error)
+    select run.tenant, run.projection, o.position, 'parked', o.error
+    from gen_durable.projection_run_failures o where o.run_id = p_run
+    order by o.position
+    on conflict (tenant, projection, position) do update set attempts = f.attempts + 1, state = 'parked',
+        error = excluded.error, last_at = gen_durable.clock(), resolved_at = null;
+    delete from gen_durable.projection_run_failures o where o.run_id = p_run;
+    return true;
+end $$;
+
+-- schema/functions/scopes_behind.sql
+-- Returns scopes that have work and that no other worker owns: those that are due for a retry, and
+-- those of the next page of tenants that are behind their log. Also scopes with rows of an older
+-- version, if the projection rebuilds them by itself and no such run is open or has failed. The
+-- last row has no tenant: it says whether a page was full. With p_all the page has all tenants,
+-- whatever the state of the walk: for tests.
+--   called by: store::projections::behind
+--   index: projections_retry, event_heads_pkey, projections_pkey, events_log, projection_runs_open
+--   locks: as walk_page
+create function gen_durable.scopes_behind(
+    p_projections text[], p_versions int[], p_eager boolean[], p_worker uuid, p_page int, p_pause float8, p_idle float8,
+    p_all boolean
+) returns table (tenant text, projection text, more boolean)
+language plpgsql
+as $$
+-- planner: pinned, nested loops, generic
+#variable_conflict use_column
+declare
+    build record;
+    page text[];
+    more boolean := false;
+begin
+    return query
+    with due as materialized (
+        select p.tenant, p.projection, p.version, p.position, p.owner, p.owned_until from gen_durable.projections p
+        where p.retry_at <= gen_durable.clock() and p.status <> 'halted'
+        order by p.retry_at
+    )
+    select due.tenant, due.projection, null::boolean
+    from due join unnest(p_projections, p_versions) as b(projection, version)
+        on b.projection = due.projection and b.version = due.version
+    where (due.owner is null or due.owner = p_worker or due.owned_until < statement_timestamp())
+      and due.position < (
+        select e.position from gen_durable.events e
+        where e.tenant = due.tenant and e.position is not null order by e.position desc limit 1)
+    limit p_page;
+    for build in select * from unnest(p_projections, p_versions, p_eager) as b(projection, version, eager) loop
+        page := case
+            when p_all then null::text || array(select h.tenant from gen_durable.event_heads h order by h.tenant)
+            else gen_durable.walk_page('behind', build.projection, build.version, p_page, p_pause, p_idle) end;
+        continue when page is null;
+        more := more or cardinality(page) > p_page;
+        return query
+        select t.tenant, build.projection, null::boolean
+        from unnest(page[2:]) as t(tenant)
+        left join gen_durable.projections p on p.tenant = t.tenant and p.projection = build.projection
+        where (p.owner is null or p.owner = p_worker or p.owned_until < statement_timestamp())
+          and case
+            when p.version < build.version then build.eager and not exists (
+                select from gen_durable.projection_runs r
+                where r.tenant = p.tenant and r.projection = p.projection
+                  and (r.finished_at is null or r.status = 'failed' and r.requested_by = 'version ' || build.version))
+            when p.version > build.version or p.status = 'halted' or p.retry_at > gen_durable.clock() then false
+            else coalesce(p.position, 0) < coalesce((
+                select e.position from gen_durable.events e
+                where e.tenant = t.tenant and e.position is not null order by e.position desc limit 1), 0)
+          end;
+    end loop;
+    return query select null::text, null::text, more;
+end $$;
+
+-- schema/planner.sql
+-- Pins the plans of functions: of every function with a marker as the first line of its body.
+--   `-- planner: pinned`: only index scans. A statement that is planned while its table is empty
+--   would keep a sequential scan after the table has grown. With these settings it can only use an
+--   index, and the header of the function names which one. `nested loops`: no hash or merge join,
+--   which read a whole table, also over its index. `generic`: the first calls of a session are not
+--   planned for their values.
+--
+-- The settings are listed once, here, and not in each function. The marker is visible where the
+-- function is read, and is stored in the catalogue, so this file works in psql after any change:
+-- `create or replace function` drops the settings of a function, and running this file again
+-- restores them. A function that only pinned functions call carries no marker: its statements are
+-- planned under their settings.
+do $planner$
+declare
+    pinned record;
+begin
+    for pinned in
+        select p.oid::regprocedure as name, substring(p.prosrc from '^\s*-- planner: (pinned[^\n]*)') as marker
+        from pg_proc p
+        where p.pronamespace = (select c.relnamespace from pg_class c where c.oid = 'gen_durable.instances'::regclass)
+          and p.prosrc ~ '^\s*-- planner: pinned'
+    loop
+        execute format('alter function %s set search_path = gen_durable, pg_temp', pinned.name);
+        execute format('alter function %s set enable_seqscan = off set enable_bitmapscan = off set jit = off', pinned.name);
+        if pinned.marker ~ 'nested loops' then
+            execute format('alter function %s set enable_hashjoin = off set enable_mergejoin = off', pinned.name);
+        end if;
+        if pinned.marker ~ 'generic' then
+            execute format('alter function %s set plan_cache_mode = force_generic_plan', pinned.name);
+        end if;
+    end loop;
+end $planner$;

@@ -1,2 +1,0 @@
--- 0011 undone.
-drop table gen_durable.audit;

@@ -1,0 +1,71 @@
+-- Applies what step results do beside ending a step, by instance id: waits, spawns, new instances,
+-- repeating timers, and sleeps until a date.
+--   called by: conclude      index: instances_pkey, signals_inbox; as enqueue_all, arm
+--   locks: rows that the caller has locked; as enqueue_all
+-- Its callers pin the plans.
+create function gen_durable._apply_effects(p_endings jsonb, p_written bigint[]) returns void
+language plpgsql
+as $$
+declare
+    ending jsonb;
+    spawned int;
+    taken int;
+begin
+    for ending in
+        select e from jsonb_array_elements(p_endings) e
+        where (e ? 'awaits' or e ? 'spawn' or e ? 'births' or e ? 'letters' or e ? 'at') and (e->>'id')::bigint = any (p_written)
+        order by (e->>'id')::bigint
+    loop
+        if ending ? 'awaits' or ending ? 'spawn' then
+            update gen_durable.instances i
+            set awaits = case when ending ? 'awaits' then array(select jsonb_array_elements_text(ending->'awaits')) end,
+                deadline_at = case when ending->'deadline' ? 'at'
+                    then greatest((ending->'deadline'->>'at')::timestamptz, gen_durable.clock())
+                    else gen_durable.clock() + make_interval(secs => (ending->'deadline'->>'after')::float8) end,
+                deadline_step = ending->'deadline'->>'step',
+                deadline_data = ending->'deadline'->'data',
+                join_generation = i.join_generation + (ending ? 'spawn')::int,
+                join_any = coalesce((ending->'spawn'->>'any')::boolean, false)
+            where i.id = (ending->>'id')::bigint;
+        end if;
+        if ending ? 'awaits' then
+            -- Read the inbox with a snapshot that is newer than the lock on the row: a signal that
+            -- was sent while the instance began to wait is visible, or its sender waits for this
+            -- lock. Signals that the step has received do not wake it. They are compared by id,
+            -- since ids commit out of order.
+            update gen_durable.instances i
+            set status = 'runnable', deadline_at = null, eligible_at = gen_durable.clock(),
+                held_back = i.partition_key is not null
+            where i.id = (ending->>'id')::bigint and exists (
+                select from gen_durable.signals s
+                where s.target_id = i.id and s.consumed_at is null and s.name = any (i.awaits)
+                  and s.id <> all (array(select jsonb_array_elements_text(coalesce(ending->'seen', '[]'))::bigint)));
+        end if;
+        if ending ? 'spawn' then
+            select count(*) filter (where c.is_new), count(*) filter (where not c.is_new) into spawned, taken
+            from gen_durable.instances i
+            cross join lateral gen_durable.enqueue_all(ending->'spawn'->'children', i.id, i.join_generation) c
+            where i.id = (ending->>'id')::bigint;
+            if taken > 0 and (ending->'spawn'->>'taken') = 'fail' then
+                raise exception '% of the children have a key that is taken', taken using errcode = 'unique_violation';
+            end if;
+            update gen_durable.instances i
+            set children_pending = spawned,
+                status = case when spawned = 0 then 'runnable' else i.status end,
+                held_back = spawned = 0 and i.partition_key is not null,
+                deadline_at = case when spawned = 0 then null else i.deadline_at end,
+                eligible_at = gen_durable.clock()
+            where i.id = (ending->>'id')::bigint;
+        end if;
+        if ending ? 'births' then
+            perform gen_durable.enqueue_all(ending->'births');
+        end if;
+        if ending ? 'repeats' then
+            perform gen_durable.arm((ending->>'id')::bigint, ending->'repeats');
+        end if;
+        if ending ? 'at' then
+            update gen_durable.instances i set eligible_at = greatest((ending->>'at')::timestamptz, gen_durable.clock())
+            where i.id = (ending->>'id')::bigint and i.status = 'runnable';
+        end if;
+    end loop;
+end $$;

@@ -1,0 +1,30 @@
+-- Claims the successors under partition keys that a worker may run at once, and returns them. The
+-- others are left for `_release_successors`.
+--   called by: hand_over      index: instances_pkey, signals_inbox; as children_of
+--   locks: the successors
+-- Its callers pin the plans.
+create function gen_durable._claim_partition_successors(
+    p_ids bigint[], p_freed bigint[], p_queues text[], p_taking bigint[], p_worker uuid, p_lease_seconds float8, p_known text[]
+) returns setof gen_durable.claimed
+language plpgsql
+as $$
+begin
+    return query
+    update gen_durable.instances i
+    set status = 'executing', locked_by = p_worker, held_back = false,
+        lease_expires_at = statement_timestamp() + make_interval(secs => p_lease_seconds),
+        claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock()
+    from unnest(p_ids, p_freed, p_queues) as n(id, freed, queue)
+    -- Not a plain `held_back`: see `_run_lane_successors`.
+    where i.id = n.id and n.freed = any (p_taking) and (i.held_back or i.status = 'queued' and i.in_lane)
+      and i.queue = n.queue and i.eligible_at <= gen_durable.clock() and i.crash_count < 2
+      and gen_durable._knows_step(p_known, i.fsm, i.fsm_version, i.step)
+      and not exists (select from gen_durable.queues q where q.name = n.queue and q.paused_at is not null)
+    returning i.id, i.fsm, i.fsm_version, i.step, i.data::text, i.state::text, i.attempt,
+        i.claim_epoch, i.step_seq, i.visit, i.queue, i.priority, i.eligible_at,
+        i.tenant, i.traceparent, true, i.crash_count, null::timestamptz, null::text[], i.awaits,
+        (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
+         from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null),
+        case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
+        i.parent_id, n.freed, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), false;
+end $$;

@@ -1,0 +1,20 @@
+-- Removes the signals that steps had received when they progressed or settled. A signal with a
+-- dedup key is kept without its payload.
+--   called by: conclude      index: signals_pkey
+--   locks: the signals, of instances that the caller has locked
+-- Its callers pin the plans.
+create function gen_durable._consume_signals(p_endings jsonb, p_written bigint[]) returns void
+language plpgsql
+as $$
+begin
+    with used as (
+        select x.value::bigint as id
+        from jsonb_array_elements(p_endings) e
+        cross join lateral jsonb_array_elements_text(e->'consumed') x
+        where e ? 'consumed' and (e->>'id')::bigint = any (p_written)
+    ), gone as (
+        delete from gen_durable.signals s using used where s.id = used.id and s.dedup_key is null
+    )
+    update gen_durable.signals s set consumed_at = gen_durable.clock(), payload = 'null'
+    from used where s.id = used.id and s.dedup_key is not null;
+end $$;

@@ -1,0 +1,70 @@
+-- Inserts instances of which some have a key, one by one in the order of their keys: two batches
+-- with the same keys wait for one another and do not deadlock. Returns as enqueue_all.
+--   called by: enqueue_all      index: instances_key
+--   locks: no existing row; waits for a transaction that has inserted the same key and is open
+-- Its callers pin the plans.
+create function gen_durable._enqueue_keyed(p_entries jsonb, p_parent bigint, p_generation int)
+returns table (place int, id bigint, is_new boolean, eligible_at timestamptz)
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+    entry record;
+    made record;
+    tries int;
+begin
+    for entry in
+        -- Ids and arrival numbers are drawn in the order of the entries: children are read in the
+        -- order of their ids.
+        select e.value, e.place, e.id, e.arrival
+        from (select e.value, e.place, nextval('gen_durable.instances_id_seq') as id,
+                     case when e.value ?| array['partition', 'lane'] then nextval('gen_durable.arrivals') end as arrival
+              from jsonb_array_elements(p_entries) with ordinality e(value, place)
+              order by e.place) e
+        order by coalesce(e.value->>'tenant', ''), e.value->>'key', e.place
+    loop
+        tries := 0;
+        loop
+            insert into gen_durable.instances as i
+                (id, fsm, fsm_version, step, data, state, queue, priority, tenant, eligible_at, traceparent,
+                 correlation_key, correlation_scope, parent_id, parent_generation,
+                 partition_key, lane_key, lane_blocks, status, held_back, arrival)
+            overriding system value
+            values (
+                entry.id, (entry.value->>'fsm')::gen_durable.name, coalesce((entry.value->>'version')::int, 1), (entry.value->>'step')::gen_durable.name,
+                entry.value->'data', entry.value->'state', coalesce(entry.value->>'queue', 'default')::gen_durable.queue_name,
+                coalesce((entry.value->>'priority')::smallint, 0::smallint), coalesce(entry.value->>'tenant', '')::gen_durable.tenant_name,
+                gen_durable.due((entry.value->>'at')::timestamptz, (entry.value->>'delay')::float8),
+                entry.value->>'traceparent', (entry.value->>'key')::gen_durable.key_name, gen_durable.key_scope(entry.value->>'scope'),
+                p_parent, p_generation,
+                (entry.value->>'partition')::gen_durable.key_name, (entry.value->>'lane')::gen_durable.key_name, coalesce((entry.value->>'lane_blocks')::boolean, false),
+                case when entry.value ? 'lane' then 'queued' else 'runnable' end::gen_durable.durable_status,
+                entry.value ? 'partition' and not entry.value ? 'lane', entry.arrival)
+            on conflict (tenant, correlation_guard) where correlation_guard is not null do nothing
+            returning i.id, i.eligible_at into made;
+            if made.id is not null then
+                return query select entry.place::int, made.id, true, made.eligible_at;
+                exit;
+            end if;
+            -- The key is taken. Its holder may settle between the insert and this read: then the
+            -- key is free again, and the insert is repeated.
+            select i.id, i.eligible_at, i.fsm into made
+            from gen_durable.instances i
+            where i.tenant = coalesce(entry.value->>'tenant', '') and i.correlation_guard = entry.value->>'key';
+            if made.id is not null then
+                if made.fsm <> entry.value->>'fsm' and not coalesce(entry.value->'former_names' ? made.fsm, false) then
+                    raise exception 'the key % is held by instance % of machine %, not of %', quote_literal(entry.value->>'key'),
+                        made.id, made.fsm, entry.value->>'fsm'
+                        using errcode = 'unique_violation', hint = 'keys are unique across machines: give each machine''s keys a prefix';
+                end if;
+                return query select entry.place::int, made.id, false, made.eligible_at;
+                exit;
+            end if;
+            tries := tries + 1;
+            if tries > 100 then
+                raise exception 'the key % is taken by an instance that this transaction cannot see', entry.value->>'key'
+                    using errcode = 'serialization_failure';
+            end if;
+        end loop;
+    end loop;
+end $$;

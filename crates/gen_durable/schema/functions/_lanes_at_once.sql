@@ -1,0 +1,34 @@
+-- Locks the lanes of new instances, if their positions may be assigned in the inserting statement,
+-- and returns them as enter_lanes. No row: the instances draw arrival numbers and are placed later.
+--   called by: enqueue_all, if its transaction ends with the statement
+--   index: placement_watermarks_pkey; as place, enter_lanes
+--   locks: as place, then as enter_lanes
+-- At once only if every instance that arrived before has its position, and this transaction holds
+-- the placement lock. Not for an entry with a lane and a partition key: it would be placed after
+-- those behind it. Not for very many entries: while they are written, their lanes and every
+-- placement would wait. Its callers pin the plans.
+create function gen_durable._lanes_at_once(p_entries jsonb) returns table (tenant text, key text, taken boolean)
+language plpgsql
+as $$
+declare
+    watermark gen_durable.placement_watermarks;
+    place_from bigint;
+begin
+    if jsonb_array_length(p_entries) > 10000 or not gen_durable.looks_anew()
+       or not jsonb_path_exists(p_entries, '$[*].lane') or jsonb_path_exists(p_entries, '$[*].key')
+       or jsonb_path_exists(p_entries, '$[*] ? (exists (@.lane) && exists (@.partition))') then
+        return;
+    end if;
+    -- Read without the placement lock: from any watermark and its open transactions, a placement
+    -- finds every instance that was committed before the watermark is read. After a transaction
+    -- that was open for long, a pick reads the numbers drawn since it began; a caller does not wait
+    -- for that.
+    select w.* into watermark from gen_durable.placement_watermarks w order by w.n desc limit 1;
+    place_from := watermark.placed_to;
+    if watermark.open_xids <> '{}' then
+        place_from := gen_durable._placement_start(place_from, watermark.open_xids, watermark.open_since, pg_current_snapshot());
+    end if;
+    if watermark.placed_to - place_from <= 2000 and gen_durable.place(place_from, 1000) is null then
+        return query select l.tenant, l.key, l.taken from gen_durable.enter_lanes(p_entries) l;
+    end if;
+end $$;

@@ -1,0 +1,28 @@
+-- Locks lanes in which no instance followed, and reads them again: `place` may have put an instance
+-- there meanwhile. Returns the successors that were found, and the settled instance of each.
+--   called by: hand_over      index: instances_pkey, lanes_pkey, instances_lane
+--   locks: the lanes, in (tenant, key)
+-- Its callers pin the plans.
+create function gen_durable._late_successors(p_emptied bigint[], out ids bigint[], out freed bigint[])
+language plpgsql
+as $$
+#variable_conflict use_column
+begin
+    -- First the lock, and only then, in another statement, the scan.
+    perform from gen_durable.instances i
+    join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
+    where i.id = any (p_emptied)
+    order by l.tenant, l.key
+    for update of l;
+    perform gen_durable.unlead(p_emptied);
+    select array_agg(n.id), array_agg(i.id) into ids, freed
+    from gen_durable.instances i
+    cross join lateral (
+        select e.id, e.status from gen_durable.instances e
+        where e.lane_hash = i.lane_hash and e.in_lane and e.lane_position > i.lane_position
+          and e.tenant = i.tenant and e.lane_key = i.lane_key
+        order by e.lane_hash, e.lane_position
+        limit 1
+    ) n
+    where i.id = any (p_emptied) and n.status = 'queued';
+end $$;

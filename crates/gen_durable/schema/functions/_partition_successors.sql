@@ -1,0 +1,53 @@
+-- Returns the successors under the partition keys of instances that have ended a step: ids, the
+-- ended instance of each, and the queue in which a worker may run the successor at once (null: it
+-- may not). An instance that has not settled waits for its own partition again, and may succeed
+-- itself.
+--   called by: hand_over      index: instances_pkey, turns_pkey; as next_turn
+--   locks: rows of `turns`, of partitions that this transaction has written the holder of
+-- Its callers pin the plans.
+create function gen_durable._partition_successors(p_ids bigint[], out ids bigint[], out freed bigint[], out queues text[])
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+    keyed_ids bigint[];
+    raising bigint[];
+begin
+    keyed_ids := array(select i.id from gen_durable.instances i
+                       where i.id = any (p_ids) and i.partition_key is not null and i.status <> 'executing');
+    with next_one as materialized (
+        -- Promote at most one successor per ended instance: if the ended instance is in a lane as
+        -- well, no worker takes over at once.
+        select i.id as freed, gen_durable.next_turn(i.tenant, i.partition_key) as id,
+            case when i.lane_key is null then i.queue end as queue,
+            -- The cursor of a partition is raised by one ended step in twenty.
+            gen_durable._one_in(20, i.id + i.step_seq) as raises
+        from gen_durable.instances i where i.id = any (keyed_ids)
+    )
+    select array_agg(n.id), array_agg(n.freed), array_agg(n.queue), array_agg(n.freed) filter (where n.raises)
+    into ids, freed, queues, raising
+    from next_one n
+    where n.id is not null;
+    if cardinality(keyed_ids) > coalesce(cardinality(ids), 0) then
+        -- No instance waits for these partitions: delete their cursors.
+        delete from gen_durable.turns t using gen_durable.instances i
+        where i.id = any (keyed_ids) and (freed is null or i.id <> all (freed))
+          and t.tenant = i.tenant and t.key = i.partition_key;
+    end if;
+    if raising is not null then
+        -- No instance waits before the first that waits now: the next scan begins there, and does
+        -- not read dead index entries of the instances that waited before.
+        insert into gen_durable.turns as t (tenant, key, priority, at, id)
+        select i.tenant, i.partition_key, first.priority, first.eligible_at, first.id
+        from gen_durable.instances i
+        left join gen_durable.turns f on f.tenant = i.tenant and f.key = i.partition_key
+        cross join lateral (
+            select w.priority, w.eligible_at, w.id from gen_durable.instances w
+            where w.tenant = i.tenant and w.partition_key = i.partition_key and w.held_back
+              and (w.priority, w.eligible_at, w.id) >= (coalesce(f.priority, '-32768'::smallint), coalesce(f.at, '-infinity'), coalesce(f.id, 0))
+            order by w.tenant, w.partition_key, w.priority, w.eligible_at, w.id
+            limit 1) first
+        where i.id = any (raising)
+        on conflict (tenant, key) do update set priority = excluded.priority, at = excluded.at, id = excluded.id;
+    end if;
+end $$;

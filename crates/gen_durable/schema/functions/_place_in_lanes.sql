@@ -1,0 +1,54 @@
+-- Assigns lane positions to p_ids in the order of arrival, and makes the head of each of these
+-- lanes runnable. The arrays describe the lanes, which this transaction has locked; p_ids may have
+-- none in a lane that needs a head only.
+--   called by: place      index: instances_pkey, instances_lane
+--   locks: the heads by id, skipping locked ones
+-- Returns the heads that became runnable, and for each lane with a locked head one instance of
+-- p_ids: it keeps an arrival number, and the lane is read again. Its callers pin the plans.
+create function gen_durable._place_in_lanes(
+    p_ids bigint[], p_tenants text[], p_keys text[], p_floors bigint[], p_is_led boolean[],
+    out released bigint[], out again bigint[]
+)
+language plpgsql
+as $$
+declare
+    round bigint;
+    heads bigint[];
+begin
+    round := nextval('gen_durable.rounds') << 20;
+    update gen_durable.instances i
+    set arrival = null,
+        in_lane = i.in_lane or i.status = 'queued',
+        lane_position = case when i.status = 'queued' and not i.in_lane then round + n.place else i.lane_position end
+    from (select i.id, row_number() over (order by i.arrival) as place
+          from gen_durable.instances i where i.id = any (p_ids) and i.lane_key is not null) n
+    where i.id = n.id;
+
+    heads := array(
+        select head.id
+        from unnest(p_tenants, p_keys, p_floors, p_is_led) as l(tenant, key, floor, is_led)
+        cross join lateral (
+            select i.id, i.status from gen_durable.instances i
+            where i.lane_hash = gen_durable.lane_hash(l.tenant, l.key) and i.in_lane and i.lane_position > l.floor
+              and i.tenant = l.tenant and i.lane_key = l.key
+            order by i.lane_hash, i.lane_position
+            limit 1
+        ) head
+        -- The queued head of a lane that a worker runs is running there.
+        where head.status = 'queued' and not l.is_led);
+    released := array(select i.id from gen_durable.instances i where i.id = any (heads) and i.status = 'queued'
+                      order by i.id for no key update skip locked);
+    -- The new claim_epoch fences off an expired worker that ran the lane and may still run this
+    -- head.
+    update gen_durable.instances i
+    set status = 'runnable', claim_epoch = i.claim_epoch + 1, held_back = i.partition_key is not null,
+        eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock()
+    where i.id = any (released);
+    if cardinality(released) < cardinality(heads) then
+        again := array(
+            select max(i.id) from gen_durable.instances i
+            join gen_durable.instances h on h.tenant = i.tenant and h.lane_key = i.lane_key
+            where i.id = any (p_ids) and h.id = any (heads) and h.id <> all (released)
+            group by i.tenant, i.lane_key);
+    end if;
+end $$;

@@ -1,0 +1,17 @@
+-- Frees the lanes and partition keys that cancelled instances kept while their step ran. The caller
+-- holds the locks of their rows. Returns the ids.
+--   called by: release.sql, release_expired.sql      index: instances_pkey, lanes_pkey
+--   locks: the lanes, in (tenant, key)
+-- Each instance draws an arrival number: the next placement promotes the successor.
+create function gen_durable._release(p_ids bigint[]) returns bigint[]
+language plpgsql
+as $$
+-- planner: pinned
+begin
+    update gen_durable.instances i
+    set locked_by = null, in_lane = false, arrival = nextval('gen_durable.arrivals'), updated_at = gen_durable.clock()
+    where i.id = any (p_ids);
+    -- The worker that ran the lane does not run the successor.
+    perform gen_durable.unlead(p_ids);
+    return p_ids;
+end $$;

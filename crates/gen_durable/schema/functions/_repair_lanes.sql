@@ -1,0 +1,48 @@
+-- Reads a page of lanes after (p_tenant, p_key). A lane without instances is deleted. A lane with a
+-- queued head that runs in no known worker gets an arrival number, so that `place` makes the head
+-- runnable.
+--   called by: repair      index: lanes_pkey, instances_lane, workers_pkey
+--   locks: the lanes in (tenant, key), and heads, skipping locked ones
+-- Returns the last lane of the page (null: the page was the last), and how many lanes were
+-- repaired. Its callers pin the plans.
+create function gen_durable._repair_lanes(
+    p_tenant text, p_key text, p_limit int, out next_tenant text, out next_key text, out repaired int
+)
+language plpgsql
+as $$
+declare
+    lane record;
+    head record;
+    looked int := 0;
+begin
+    repaired := 0;
+    for lane in
+        select l.tenant, l.key, l.floor, l.led_by from gen_durable.lanes l
+        where (l.tenant, l.key) > (p_tenant, p_key)
+        order by l.tenant, l.key
+        limit p_limit
+        for update skip locked
+    loop
+        looked := looked + 1;
+        next_tenant := lane.tenant;
+        next_key := lane.key;
+        select i.id, i.status into head from gen_durable.instances i
+        where i.lane_hash = gen_durable.lane_hash(lane.tenant, lane.key) and i.in_lane and i.lane_position > lane.floor
+          and i.tenant = lane.tenant and i.lane_key = lane.key
+        order by i.lane_hash, i.lane_position
+        limit 1;
+        if head.id is null then
+            delete from gen_durable.lanes l where l.tenant = lane.tenant and l.key = lane.key;
+        elsif head.status = 'queued' and not exists (select from gen_durable.workers w where w.id = lane.led_by) then
+            update gen_durable.lanes l set led_by = null where l.tenant = lane.tenant and l.key = lane.key;
+            update gen_durable.instances i set arrival = nextval('gen_durable.arrivals')
+            where i.id = (select h.id from gen_durable.instances h where h.id = head.id and h.arrival is null
+                          for no key update skip locked);
+            repaired := repaired + found::int;
+        end if;
+    end loop;
+    if looked < p_limit then
+        next_tenant := null;
+        next_key := null;
+    end if;
+end $$;

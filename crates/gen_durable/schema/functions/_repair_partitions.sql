@@ -1,0 +1,41 @@
+-- Reads a page of the partitions that instances wait for, after (p_tenant, p_key). In a partition
+-- without a holder, the cursor is deleted and the first waiting instance gets an arrival number, so
+-- that `place` makes it the holder.
+--   called by: repair      index: instances_waiting, instances_turn, turns_pkey; as next_turn
+--   locks: the first waiting instance, skipping it if it is locked
+-- Returns the last partition of the page (null: the page was the last), and how many were repaired.
+-- Its callers pin the plans.
+create function gen_durable._repair_partitions(
+    p_tenant text, p_key text, p_limit int, out next_tenant text, out next_key text, out repaired int
+)
+language plpgsql
+as $$
+declare
+    waiting record;
+    looked int := 0;
+begin
+    repaired := 0;
+    next_tenant := p_tenant;
+    next_key := p_key;
+    loop
+        select i.tenant, i.partition_key as key into waiting from gen_durable.instances i
+        where i.held_back and (i.tenant, i.partition_key) > (next_tenant, next_key)
+        order by i.tenant, i.partition_key
+        limit 1;
+        next_tenant := waiting.tenant;
+        next_key := waiting.key;
+        exit when next_key is null;
+        if not exists (select from gen_durable.instances i
+                       where i.tenant = next_tenant and i.partition_key = next_key and not i.held_back
+                         and (i.status in ('runnable', 'executing') or i.locked_by is not null)) then
+            delete from gen_durable.turns t where t.tenant = next_tenant and t.key = next_key;
+            update gen_durable.instances i set arrival = nextval('gen_durable.arrivals')
+            where i.id = (select h.id from gen_durable.instances h
+                          where h.id = gen_durable.next_turn(next_tenant, next_key) and h.arrival is null
+                          for no key update skip locked);
+            repaired := repaired + found::int;
+        end if;
+        looked := looked + 1;
+        exit when looked >= p_limit;
+    end loop;
+end $$;

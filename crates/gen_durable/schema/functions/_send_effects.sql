@@ -1,0 +1,27 @@
+-- Sends the signals of step results, in one batch: `signal_all` locks their targets in one order.
+-- Raises an error if one cannot be delivered, so that the results of this batch are not written.
+--   called by: conclude      index: as signal_all      locks: as signal_all
+-- Its callers pin the plans.
+create function gen_durable._send_effects(p_endings jsonb, p_written bigint[]) returns void
+language plpgsql
+as $$
+declare
+    signals jsonb;
+    refused text;
+    reason text;
+begin
+    signals := (select jsonb_agg(l) from jsonb_array_elements(p_endings) e
+                cross join lateral jsonb_array_elements(e->'letters') l
+                where e ? 'letters' and (e->>'id')::bigint = any (p_written));
+    if signals is null then
+        return;
+    end if;
+    select signals->(a.place - 1)->>'name', a.answer into refused, reason
+    from gen_durable.signal_all(signals) a where a.answer in ('no_target', 'inbox_full') limit 1;
+    if found then
+        -- P0D01: the inbox is full. The same step may be accepted later, so its policy decides (see
+        -- store::fault).
+        raise exception 'signal % was not delivered: %', refused, reason
+            using errcode = case reason when 'inbox_full' then 'P0D01' else '23503' end;
+    end if;
+end $$;

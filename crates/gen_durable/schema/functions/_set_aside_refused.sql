@@ -1,0 +1,78 @@
+-- Finds the candidates of a failed pick that the database refuses to claim, and sets them aside as
+-- `stuck` with the error as reason. Since one statement claims for all queues, one such instance
+-- would prevent every claim.
+--   called by: store::pick::set_aside_refused
+--   index: instances_pick, instances_suspects, instances_pkey; as _place_new
+--   locks: as _place_new; the candidates, FOR NO KEY UPDATE SKIP LOCKED, until the end of the
+--   statement
+-- Claims each candidate in a subtransaction and rolls that back. An error that is about the server
+-- and not about the row is raised.
+create function gen_durable._set_aside_refused(
+    p_queues text[], p_room int[],
+    p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[], p_known text[]
+) returns table (id bigint, machine text, step text, attempt int, reason text)
+language plpgsql
+as $$
+-- planner: pinned, nested loops
+#variable_conflict use_column
+declare
+    candidate bigint;
+begin
+    -- The failed pick has placed instances and was rolled back: an instance without a position
+    -- would not be a candidate.
+    perform gen_durable._place_new(1000);
+    for candidate in
+        select found.id
+        from unnest(p_queues, p_room) as wanted(queue, free)
+        cross join unnest(p_range_queues, p_range_priorities, p_range_from, p_range_from_id) as range(queue, priority, since, since_id)
+        cross join lateral (
+            select i.id from gen_durable.instances i
+            where i.queue = range.queue and i.priority = range.priority
+              and i.status = 'runnable' and i.crash_count < 2 and not i.held_back
+              and (i.eligible_at, i.id) > (range.since, range.since_id) and i.eligible_at <= gen_durable.clock()
+              and gen_durable._knows_step(p_known, i.fsm, i.fsm_version, i.step)
+            order by i.eligible_at, i.id
+            limit wanted.free
+            for no key update skip locked
+        ) found
+        where range.queue = wanted.queue
+        union all
+        select found.id
+        from unnest(p_queues) as wanted(queue)
+        cross join lateral (
+            select i.id from gen_durable.instances i
+            where i.queue = wanted.queue and i.status = 'runnable' and i.crash_count >= 2 and not i.held_back
+              and i.eligible_at <= gen_durable.clock()
+              and gen_durable._knows_step(p_known, i.fsm, i.fsm_version, i.step)
+            order by i.eligible_at, i.id
+            limit 1
+            for no key update skip locked
+        ) found
+    loop
+        begin
+            update gen_durable.instances i
+            set status = 'executing', locked_by = gen_random_uuid(), claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock()
+            where i.id = candidate;
+            perform i.data::text, i.state::text, gen_durable.inbox_of(i.id),
+                case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end
+            from gen_durable.instances i where i.id = candidate;
+            raise exception using errcode = 'GD000', message = 'rolls the claim back';
+        exception
+            when sqlstate 'GD000' then
+                null;
+            when others then
+                if left(sqlstate, 2) not in ('21', '22', '23', '44', '54', 'P0') then
+                    raise;
+                end if;
+                return query
+                update gen_durable.instances i
+                set status = 'stuck', last_error = left('a pick of this instance was refused: ' || sqlerrm, 8192),
+                    claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock(),
+                    -- Lets `place` choose the next holder of its partition.
+                    arrival = case when i.partition_key is not null then nextval('gen_durable.arrivals') else i.arrival end
+                where i.id = candidate
+                returning i.id, i.fsm, i.step, i.attempt, i.last_error;
+                perform gen_durable.tell(array[candidate], 'stuck');
+        end;
+    end loop;
+end $$;

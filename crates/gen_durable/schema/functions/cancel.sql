@@ -1,0 +1,43 @@
+-- Cancels an instance at once, whatever it waits for; with p_subtree also every live instance below
+-- it.
+--   called by: store::signal::cancel, SQL
+--   index: instances_pkey or instances_key; instances_children; instances_lane
+--   locks: the live instances by id, the youngest first; then as _cancel_live
+-- One transaction for the whole tree; `_cancel_below` cancels a tree in pages. Returns 'cancelled',
+-- 'too_late' or 'no_target'.
+create function gen_durable.cancel(
+    p_id bigint, p_tenant text, p_key text, p_machines text[], p_reason text, p_subtree boolean default false
+) returns text
+language plpgsql
+as $$
+-- planner: pinned
+declare
+    target record;
+    ids bigint[] := '{}';
+    wanted bigint[];
+begin
+    select i.id, i.fsm into target from gen_durable.instances i
+    where i.id = coalesce(p_id, (select k.id from gen_durable.instances k
+                                 where k.tenant = coalesce(p_tenant, '') and k.correlation_guard = p_key));
+    if target.id is null or (p_machines is not null and target.fsm <> all (p_machines)) then
+        return 'no_target';
+    end if;
+    -- Children first, as a settling child locks its own row and then its parent's. The tree is read
+    -- again under the locks until no instance is new: a spawn that committed while this waited for
+    -- its row has added children.
+    loop
+        wanted := array(
+            with recursive below(id, live) as (
+                select i.id, i.finished_at is null from gen_durable.instances i where i.id = target.id
+                union all
+                select c.id, c.finished_at is null
+                from below join gen_durable.instances c on c.parent_id = below.id where p_subtree
+            )
+            select id from below where live);
+        exit when not exists (select unnest(wanted) except select unnest(ids));
+        ids := wanted;
+        perform i.id from gen_durable.instances i where i.id = any (ids) order by i.id desc for no key update;
+    end loop;
+    ids := gen_durable._cancel_live(ids, p_reason);
+    return case when target.id = any (ids) then 'cancelled' else 'too_late' end;
+end $$;

@@ -1,0 +1,106 @@
+-- Deletes settled instances after their retention: at most about p_limit, a page of each range
+-- (queue, status) that has any. The retention is in seconds; null: never. A range is read from its
+-- cursor. When it is read to its end, and p_pause seconds plus one second per 10,000 rows examined
+-- (at most an hour) have passed since the pass began, the next pass begins at the start of the
+-- range, and finds the instances that were locked or still needed before.
+--   called by: store::collect::collect
+--   index: instances_finished, instances_pkey, collect_cursors_pkey
+--   locks: the cursors, one range after the other, and instances, skipping locked ones
+-- Returns how many were deleted, and whether a page was full.
+create function gen_durable.collect(
+    p_retention float8, p_failed_retention float8, p_pause float8, p_limit int
+) returns table (deleted bigint, more boolean)
+language plpgsql
+as $$
+-- planner: pinned, nested loops, generic
+#variable_conflict use_column
+declare
+    range record;
+    cur record;
+    page_size int;
+    cutoff timestamptz;
+    times timestamptz[];
+    ids bigint[];
+    read_to timestamptz;
+    gone bigint;
+    gone_at bigint;
+    total bigint := 0;
+    is_full boolean := false;
+begin
+    for range in
+        -- Backwards: the front of a range is full of index entries of deleted instances.
+        with recursive ranges(queue, status) as (
+            (select i.queue, i.status from gen_durable.instances i
+             where i.finished_at is not null order by i.queue desc, i.status desc limit 1)
+            union all
+            select earlier.queue, earlier.status from ranges r
+            cross join lateral (
+                select i.queue, i.status from gen_durable.instances i
+                where i.finished_at is not null and (i.queue, i.status) < (r.queue, r.status)
+                order by i.queue desc, i.status desc limit 1
+            ) earlier
+        )
+        select r.queue, r.status, count(*) over ()::int as ranges,
+            case when r.status = 'done' then coalesce(q.retention, p_retention)
+                 else coalesce(q.failed_retention, p_failed_retention) end as seconds
+        from ranges r
+        left join gen_durable.queues q on q.name = r.queue
+    loop
+        continue when range.seconds is null or range.seconds = 'infinity';
+        insert into gen_durable.collect_cursors (queue, status) values (range.queue, range.status) on conflict do nothing;
+        select * into cur from gen_durable.collect_cursors c
+        where c.queue = range.queue and c.status = range.status
+        for update skip locked;
+        continue when not found;
+        page_size := greatest(p_limit / range.ranges, 50);
+        cutoff := gen_durable.clock() - make_interval(secs => range.seconds);
+        select array_agg(p.finished_at),
+            -- Kept: an instance that blocks its lane, and a cancelled one with a step that still
+            -- runs, have their lane. An arrival number stands for a lane or partition key that
+            -- `place` has to read.
+            array_agg(p.id) filter (where not p.in_lane and p.arrival is null and p.locked_by is null and parent.reads is null)
+        into times, ids
+        from (
+            select i.id, i.finished_at, i.in_lane, i.arrival, i.locked_by, i.parent_id, i.parent_generation
+            from gen_durable.instances i
+            where i.queue = range.queue and i.status = range.status and i.finished_at >= cur.at and i.finished_at < cutoff
+            order by i.finished_at
+            offset cur.kept_at limit page_size
+        ) p
+        left join lateral (
+            -- A live parent may still read the results of the children of its last spawn.
+            select true as reads from gen_durable.instances r
+            where r.id = p.parent_id and r.finished_at is null and r.join_generation = p.parent_generation
+            offset 0
+        ) parent on true;
+        -- Checked again under the lock: an operator may have retried the instance. As an
+        -- expression: a plain condition could be served by the index of settled rows.
+        ids := array(
+            select i.id from gen_durable.instances i
+            where i.id = any (ids) and coalesce(i.finished_at < cutoff, false) and not i.in_lane and i.arrival is null
+              and i.locked_by is null
+            for update skip locked);
+        read_to := (select max(t) from unnest(times) t);
+        with deleted as (
+            delete from gen_durable.instances i where i.id = any (ids) returning i.finished_at
+        )
+        select count(*), count(*) filter (where d.finished_at = read_to) into gone, gone_at from deleted d;
+        total := total + gone;
+        if times is not null then
+            update gen_durable.collect_cursors c
+            set at = read_to, examined = c.examined + cardinality(times),
+                kept_at = case when c.at = read_to then c.kept_at else 0 end
+                          + (select count(*) from unnest(times) t where t = read_to) - gone_at
+            where c.queue = range.queue and c.status = range.status;
+        end if;
+        if cardinality(times) = page_size then
+            is_full := true;
+        elsif gen_durable.clock() >= cur.pass_began_at
+                + make_interval(secs => p_pause + least(3600, (cur.examined + coalesce(cardinality(times), 0)) / 10000)) then
+            update gen_durable.collect_cursors c
+            set at = '-infinity', kept_at = 0, examined = 0, pass_began_at = gen_durable.clock()
+            where c.queue = range.queue and c.status = range.status;
+        end if;
+    end loop;
+    return query select total, is_full;
+end $$;

@@ -1,0 +1,86 @@
+-- Writes step results that do more than end a step: they wait, spawn, consume signals, carry
+-- effects, or settle a child.
+--   called by: store::settle::conclude
+--   index: instances_pkey, instances_children, signals_inbox; as its parts
+--   locks: the results' own rows by id, then parents by id, then lanes, then the targets of signals
+--   by id, then the heads of event logs
+-- Everything after the first statement uses the ids that it wrote: a worker that lost its claim
+-- changes nothing.
+create function gen_durable.conclude(p_endings jsonb, p_lock_timeout text)
+returns table (id bigint, status text, inbox text, children text)
+language plpgsql
+as $$
+-- planner: pinned, nested loops
+#variable_conflict use_column
+declare
+    written bigint[];
+    settled bigint[];
+    freeing bigint[];
+    -- Part of a transaction that did something before: another statement ends it.
+    larger boolean := p_lock_timeout is null or pg_current_xact_id_if_assigned() is not null;
+    looks_anew boolean := gen_durable.looks_anew();
+begin
+    select array_agg(w.id) into written
+    from (
+        select array_agg((e->>'id')::bigint order by o) ids, array_agg((e->>'epoch')::bigint order by o) epochs,
+            array_agg((e->>'seq')::bigint order by o) seqs, array_agg(e->>'status' order by o) statuses,
+            array_agg((e->>'version')::int order by o) versions, array_agg(e->>'step' order by o) steps,
+            array_agg((e->'data')::text order by o) datas, array_agg((e->'state')::text order by o) states,
+            array_agg((e->'result')::text order by o) results, array_agg(e->>'error' order by o) errors,
+            array_agg((e->>'rise')::int order by o) rises, array_agg((e->>'delay')::float8 order by o) delays
+        from jsonb_array_elements(p_endings) with ordinality x(e, o)
+    ) a
+    cross join lateral gen_durable.settle(a.ids, a.epochs, a.seqs, a.statuses, a.versions, a.steps, a.datas, a.states,
+        a.results, a.errors, a.rises, a.delays, p_lock_timeout) w;
+    if written is null then
+        return;
+    end if;
+    if not looks_anew and jsonb_path_exists(p_endings, '$[*].awaits') then
+        raise exception 'a step''s transaction at % cannot end by waiting for a signal: a signal that was sent meanwhile would not be visible. End it with next(..) and wait in that step, or use read committed',
+            current_setting('transaction_isolation') using errcode = 'feature_not_supported';
+    end if;
+    if jsonb_path_exists(p_endings, '$[*].consumed') then
+        perform gen_durable._consume_signals(p_endings, written);
+    end if;
+    perform gen_durable._apply_effects(p_endings, written);
+    perform gen_durable.tell_endings(p_endings, written);
+
+    -- Children that settled are counted off at their parents, all of the batch at once. By the
+    -- results and not by a predicate on the table, which would allow a scan of the index of all
+    -- settled instances.
+    settled := array(select (e->>'id')::bigint from jsonb_array_elements(p_endings) e
+                     where e ? 'child' and (e->>'id')::bigint = any (written));
+    if cardinality(settled) > 0 then
+        perform gen_durable.tell_parents(settled);
+    end if;
+
+    -- Lanes and partition keys that these results free.
+    freeing := array(select (e->>'id')::bigint from jsonb_array_elements(p_endings) e
+                     where e ? 'keyed' and (e->>'id')::bigint = any (written));
+    if cardinality(freeing) > 0 and looks_anew then
+        perform gen_durable.hand_over(freeing, '{}', '{}', null, 0, '{}');
+    elsif cardinality(freeing) > 0 then
+        -- Instances that arrived meanwhile are not visible at this isolation level: the next
+        -- placement promotes the successors.
+        update gen_durable.instances i set arrival = nextval('gen_durable.arrivals')
+        where i.id = any (freeing) and (i.finished_at is not null or i.partition_key is not null and i.status <> 'executing');
+        perform gen_durable.unlead(array(select i.id from gen_durable.instances i
+                                         where i.id = any (freeing) and i.finished_at is not null and not coalesce(i.in_lane, false)));
+    end if;
+
+    -- Last, what locks rows of others: the targets of signals, and then the heads of event logs,
+    -- which stay locked until the commit.
+    if jsonb_path_exists(p_endings, '$[*].letters') then
+        perform gen_durable._send_effects(p_endings, written);
+    end if;
+    if jsonb_path_exists(p_endings, '$[*].events') then
+        perform gen_durable.record_riders(p_endings, written, larger);
+    end if;
+
+    return query
+    select i.id, i.status::text,
+        case when i.status = 'executing' then gen_durable.inbox_of(i.id) end,
+        case when i.status = 'executing' and i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end
+    from gen_durable.instances i
+    where i.id = any (written);
+end $$;

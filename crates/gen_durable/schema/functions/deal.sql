@@ -1,0 +1,71 @@
+-- Ensures that the partition has a holder, if any instance waits for it. p_came are instances that
+-- have arrived since the last placement. Returns false if a needed row is locked: call it again
+-- later.
+--   called by: _choose_partition_holders
+--   index: instances_turn, instances_waiting, turns_pkey, instances_pkey
+--   locks: the holder and the instance that becomes the holder, skipping locked ones. The caller
+--   holds the placement lock.
+create function gen_durable.deal(p_tenant text, p_key text, p_came bigint[]) returns boolean
+language plpgsql
+as $$
+declare
+    holder record;
+    best bigint;
+    best_at timestamptz;
+begin
+    select i.id, i.status, i.eligible_at into holder
+    from gen_durable.instances i
+    where i.tenant = p_tenant and i.partition_key = p_key and not i.held_back
+      and (i.status in ('runnable', 'executing') or i.locked_by is not null);
+    if holder.id is not null then
+        -- Under its lock: a commit that is about to free the partition does not see instances that
+        -- arrived meanwhile, and this transaction does not see that commit.
+        select i.id, i.status, i.eligible_at into holder
+        from gen_durable.instances i
+        where i.id = holder.id and not i.held_back and (i.status in ('runnable', 'executing') or i.locked_by is not null)
+        for no key update skip locked;
+        if holder.id is null then
+            return false;
+        end if;
+    end if;
+    -- Lower the cursor to the first arrival. That instance may have been cancelled meanwhile:
+    -- others that arrived with it wait behind it.
+    with came as materialized (
+        -- By id and not by partition: the index of the partition would read all instances that
+        -- wait.
+        select i.tenant, i.partition_key, i.priority, i.eligible_at, i.id
+        from gen_durable.instances i where i.id = any (p_came)
+    )
+    update gen_durable.turns t set priority = f.priority, at = f.eligible_at, id = f.id
+    from (select c.priority, c.eligible_at, c.id from came c
+          where c.tenant = p_tenant and c.partition_key = p_key
+          order by c.priority, c.eligible_at, c.id limit 1) f
+    where t.tenant = p_tenant and t.key = p_key and (t.priority, t.at, t.id) > (f.priority, f.eligible_at, f.id);
+    if holder.id is not null then
+        -- A cancelled holder counts as well: its step still runs.
+        if holder.status <> 'runnable' or holder.eligible_at <= gen_durable.clock() then
+            return true;
+        end if;
+    end if;
+    best := gen_durable.next_turn(p_tenant, p_key);
+    if best is null then
+        return true;
+    end if;
+    select i.eligible_at into best_at
+    from gen_durable.instances i where i.id = best and i.held_back
+    for no key update skip locked;
+    if best_at is null then
+        return false;
+    end if;
+    if holder.id is not null then
+        -- The holder is not due yet. An instance that is due, or will be due sooner, replaces it.
+        if best_at >= holder.eligible_at then
+            return true;
+        end if;
+        update gen_durable.instances i set held_back = true where i.id = holder.id;
+    end if;
+    update gen_durable.instances i
+    set held_back = false, eligible_at = greatest(i.eligible_at, gen_durable.clock()), updated_at = gen_durable.clock()
+    where i.id = best;
+    return true;
+end $$;

@@ -1,0 +1,28 @@
+-- Returns timers that are due and that the caller can fire: all beside waits, and those of the
+-- schedules that it has registered.
+--   called by: store::timer::due      index: timers_due
+--   locks: nothing: `fire` decides under the lock of the row
+create function gen_durable.due_timers(
+    p_limit int, p_since float8, p_until float8, p_from timestamptz, p_schedules text[], p_except bigint[]
+) returns table (
+    id bigint, due_at timestamptz, anchor_at timestamptz, remaining int, missed_count int, by_hand boolean, cycle text,
+    missed text, schedule text, now timestamptz
+)
+language plpgsql stable
+as $$
+-- planner: pinned, generic
+#variable_conflict use_column
+begin
+    return query
+    select t.id, t.due_at, t.anchor_at, t.remaining, t.missed_count, t.by_hand, t.cycle, t.missed, t.schedule, gen_durable.clock()
+    from gen_durable.timers t
+    where t.state = 'pending' and t.due_at <= gen_durable.clock() - make_interval(secs => p_until)
+      and t.due_at >= greatest(p_from, case when p_since < 'infinity' then gen_durable.clock() - make_interval(secs => p_since) end)
+      and (t.schedule is null or t.schedule = any (p_schedules))
+      and t.id <> all (p_except)
+    order by t.due_at, t.id
+    limit p_limit;
+    return query
+    select null::bigint, null::timestamptz, null::timestamptz, null::int, null::int, null::boolean, null, null, null,
+        gen_durable.clock();
+end $$;

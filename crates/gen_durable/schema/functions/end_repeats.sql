@@ -1,0 +1,18 @@
+-- Cancels the repeating timers of a wait in the transaction that ends the wait, whatever ends it: a
+-- signal, the last child, a deadline, a cancel, an operator.
+--   called by: the trigger below      index: timers_beside
+--   locks: the pending timers of the instance, after the instance's own row; a transaction that
+--   fires one of them holds that row first
+create function gen_durable.end_repeats() returns trigger
+language plpgsql
+as $$
+-- planner: pinned
+begin
+    update gen_durable.timers t set state = 'cancelled', ended_at = gen_durable.clock()
+    where t.instance_id = new.id and t.state = 'pending';
+    return null;
+end $$;
+create trigger instances_end_repeats after update of status on gen_durable.instances
+    for each row
+    when (old.repeats and old.status in ('awaiting_signal', 'awaiting_children') and new.status <> old.status)
+    execute function gen_durable.end_repeats();

@@ -1,0 +1,107 @@
+-- Promotes the successors of instances that this transaction has just settled in a lane, or that
+-- have ended a step under a partition key. The instances in p_taking may be succeeded at once by an
+-- instance that p_worker runs; those in p_begins are in a lane that p_worker does not run yet.
+--   called by: settle_keyed, conclude, warm.sql
+--   index: instances_lane, instances_pkey, lanes_pkey; as its parts
+--   locks: the successors; then lanes in (tenant, key), and after that only rows that it skips when
+--   they are locked. For a worker that takes over at once it waits for a locked successor, as for
+--   every row of a batch, up to the lock timeout. Otherwise it skips a locked successor: `place`
+--   promotes it later.
+-- In a lane, a successor that runs at once is not claimed: it stays `queued`, and the lane's row
+-- names the worker. So a job in a lane is written once, at its end, and the lane's row once, at the
+-- first successor.
+create function gen_durable.hand_over(
+    p_ids bigint[], p_taking bigint[], p_begins bigint[], p_worker uuid, p_lease_seconds float8, p_known text[]
+) returns setof gen_durable.claimed
+language plpgsql
+as $$
+-- planner: pinned, nested loops, generic
+declare
+    emptied bigint[];
+    raising bigint[];
+    follows bigint[];
+    follows_freed bigint[];
+    others bigint[];
+    others_freed bigint[];
+    has_partitions boolean;
+    turns bigint[];
+    turns_freed bigint[];
+    turns_queues text[];
+    late bigint[];
+    late_freed bigint[];
+    passed_over bigint[];
+    claimed bigint := 0;
+begin
+    -- The instances that have left a lane, and the next one in each lane. An instance in a lane
+    -- stays there whatever is placed after it, so this needs no lock of the lane. A successor that
+    -- is cancelled at this moment is not returned by `_run_lane_successors`.
+    select array_agg(i.id) filter (where lane.is_free and n.id is null),
+        -- The floor of a lane is raised by one settled instance in fifty.
+        array_agg(i.id) filter (where lane.is_free and gen_durable._one_in(50, i.lane_position)),
+        array_agg(n.id) filter (where n.follows), array_agg(i.id) filter (where n.follows),
+        array_agg(n.id) filter (where n.status = 'queued' and not n.follows),
+        array_agg(i.id) filter (where n.status = 'queued' and not n.follows),
+        bool_or(i.partition_key is not null and i.status <> 'executing')
+    into emptied, raising, follows, follows_freed, others, others_freed, has_partitions
+    from gen_durable.instances i
+    cross join lateral (select i.lane_position is not null and not i.in_lane
+                               and i.status in ('done', 'failed', 'cancelled') as is_free) lane
+    left join lateral (
+        select e.id, e.status,
+            -- Promote at most one successor per ended instance. If a lane and a partition key
+            -- become free together, the next pick handles both.
+            e.status = 'queued' and i.id = any (p_taking) and i.partition_key is null and e.partition_key is null
+            and e.queue = i.queue and e.eligible_at <= gen_durable.clock() and e.crash_count < 2
+            and gen_durable._knows_step(p_known, e.fsm, e.fsm_version, e.step)
+            and not exists (select from gen_durable.queues q where q.name = i.queue and q.paused_at is not null) as follows
+        from gen_durable.instances e
+        where lane.is_free and e.lane_hash = i.lane_hash and e.in_lane and e.lane_position > i.lane_position
+          and e.tenant = i.tenant and e.lane_key = i.lane_key
+        order by e.lane_hash, e.lane_position
+        limit 1
+    ) n on true
+    where i.id = any (p_ids);
+
+    if has_partitions then
+        select s.ids, s.freed, s.queues into turns, turns_freed, turns_queues from gen_durable._partition_successors(p_ids) s;
+    end if;
+    if follows is not null then
+        return query select * from gen_durable._run_lane_successors(follows, follows_freed);
+        get diagnostics claimed = row_count;
+        if claimed < cardinality(follows) then
+            -- A successor was cancelled meanwhile: another instance is next in that lane.
+            passed_over := array(
+                select n.freed from unnest(follows, follows_freed) as n(id, freed)
+                where not exists (select from gen_durable.instances i where i.id = n.id and i.status = 'queued' and (i.in_lane or i.held_back)));
+        end if;
+    end if;
+    if turns is not null and cardinality(p_taking) > 0 then
+        return query select * from gen_durable._claim_partition_successors(
+            turns, turns_freed, turns_queues, p_taking, p_worker, p_lease_seconds, p_known);
+        get diagnostics claimed = row_count;
+        if claimed = cardinality(turns) then
+            turns := null;
+            turns_freed := null;
+        end if;
+    end if;
+
+    -- From here on lanes are locked.
+    if raising is not null then
+        perform gen_durable._raise_lane_floors(raising);
+    end if;
+    if follows is not null and cardinality(p_begins) > 0 then
+        perform gen_durable._run_lanes(array(select f from unnest(follows_freed) as f where f = any (p_begins)), p_worker);
+    end if;
+    if emptied is not null then
+        select s.ids, s.freed into late, late_freed from gen_durable._late_successors(emptied) s;
+    end if;
+    others := others || late || turns;
+    others_freed := others_freed || late_freed || turns_freed;
+    if others is not null then
+        passed_over := passed_over || gen_durable._release_successors(others, others_freed, p_worker);
+    end if;
+    if cardinality(passed_over) > 0 then
+        update gen_durable.instances i set arrival = nextval('gen_durable.arrivals') where i.id = any (passed_over);
+        perform gen_durable.unlead(passed_over);
+    end if;
+end $$;

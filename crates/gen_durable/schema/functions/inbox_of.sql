@@ -1,0 +1,12 @@
+-- Returns the signals that a step may receive, as JSON: [[id, name, payload], ...], the oldest
+-- first; null if there are none. The hot path repeats this expression: a function call per row
+-- costs more than the read.
+--   called by: _pick_suspect, _set_aside_refused, conclude, inputs.sql
+--   index: signals_inbox      locks: nothing
+create function gen_durable.inbox_of(p_id bigint) returns text
+    language sql stable
+    as $$
+        select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
+        from gen_durable.signals s
+        where s.target_id = p_id and s.consumed_at is null
+    $$;

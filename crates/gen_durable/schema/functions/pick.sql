@@ -1,0 +1,93 @@
+-- Claims runnable instances for every queue that has room, in one statement, and returns them. An
+-- instance at a step that the caller's build does not know is left for a worker that knows it.
+--   called by: store::pick::claim
+--   index: instances_pick, instances_pkey, signals_inbox; as its parts
+--   locks: instances FOR NO KEY UPDATE SKIP LOCKED, in (priority, eligible_at, id): it waits for no
+--   lock
+-- Ranges are (queue, priority, from, from_id). This process has claimed everything up to `from`:
+-- the scan begins there, and does not read dead index entries of the instances that were claimed
+-- before. The last row has no id: it carries the time, the next due time and the paused queues.
+create function gen_durable.pick(
+    p_queues text[], p_room int[],
+    p_range_queues text[], p_range_priorities smallint[], p_range_from timestamptz[], p_range_from_id bigint[],
+    p_known text[], p_worker uuid, p_lease_seconds float8, p_suspects int
+) returns setof gen_durable.claimed
+language plpgsql
+as $$
+-- planner: pinned, nested loops, generic
+declare
+    claimed bigint;
+    room bigint := (select coalesce(sum(free), 0) from unnest(p_room) as free);
+    info gen_durable.claimed;
+begin
+    perform gen_durable.look_anew();
+    perform gen_durable._place_arrivals();
+
+    return query
+    with wanted as materialized (
+        select open.queue, open.free
+        from unnest(p_queues, p_room) as open(queue, free)
+        where not exists (select from gen_durable.queues q where q.name = open.queue and q.paused_at is not null)
+    ),
+    candidate as materialized (
+        select chosen.id
+        from wanted
+        cross join lateral (
+            select found.id
+            from unnest(p_range_queues, p_range_priorities, p_range_from, p_range_from_id)
+                as range(queue, priority, since, since_id)
+            cross join lateral (
+                select i.id
+                from gen_durable.instances i
+                where i.queue = range.queue and i.priority = range.priority
+                  and i.status = 'runnable' and i.crash_count < 2 and not i.held_back
+                  and (i.eligible_at, i.id) > (range.since, range.since_id)
+                  and i.eligible_at <= gen_durable.clock()
+                  and gen_durable._knows_step(p_known, i.fsm, i.fsm_version, i.step)
+                order by i.eligible_at, i.id
+                limit wanted.free
+                for no key update skip locked
+            ) found
+            where range.queue = wanted.queue
+            limit wanted.free
+        ) chosen
+    )
+    update gen_durable.instances i
+    set status = 'executing', locked_by = p_worker,
+        lease_expires_at = statement_timestamp() + make_interval(secs => p_lease_seconds),
+        claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock()
+    from candidate
+    where i.id = candidate.id
+    returning i.id, i.fsm, i.fsm_version, i.step, i.data::text, i.state::text, i.attempt,
+        i.claim_epoch, i.step_seq, i.visit, i.queue, i.priority, i.eligible_at,
+        i.tenant, i.traceparent, i.partition_key is not null or i.lane_key is not null, i.crash_count,
+        null::timestamptz, null::text[], i.awaits,
+        (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
+         from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null),
+        case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
+        i.parent_id, null::bigint, null::bigint[], i.failures, nextval('gen_durable.fencing_tokens'), false;
+    get diagnostics claimed = row_count;
+    if p_suspects > 0 then
+        return query select * from gen_durable._pick_suspect(p_queues, p_known, p_worker, p_lease_seconds);
+    end if;
+
+    -- The next due time of these ranges, if every instance that is due was claimed.
+    if claimed < room then
+        info.next_due := (
+            select min(due.eligible_at)
+            from unnest(p_range_queues, p_range_priorities) as range(queue, priority)
+            cross join lateral (
+                select i.eligible_at
+                from gen_durable.instances i
+                where i.queue = range.queue and i.priority = range.priority
+                  and i.status = 'runnable' and i.crash_count < 2 and not i.held_back
+                  and i.eligible_at > gen_durable.clock() and i.eligible_at <= timestamptz '9999-12-30 22:00:00+00'
+                order by i.eligible_at
+                limit 1
+            ) due);
+    end if;
+    info.paused := (select array_agg(q.name) from gen_durable.queues q where q.name = any (p_queues) and q.paused_at is not null);
+    info.eligible_at := gen_durable.clock();
+    info.keyed := false;
+    return next info;
+end $$;

@@ -1,0 +1,108 @@
+-- Places instances that have drawn an arrival number: assigns lane positions in the order of
+-- arrival, and ensures that each of these lanes has a head that may run and each of these
+-- partitions a holder.
+--   called by: _place_new, _lanes_at_once, repair, place.sql
+--   index: instances_arrivals, instances_pkey; as its parts
+--   locks: the placement lock (the row of `placer`), so that one transaction places at a time; then
+--   arrivals, lanes and heads, skipping locked ones: it waits for no lock. A skipped instance keeps
+--   its number and is read again.
+-- Returns the number up to which every instance is placed; null: there is none behind it.
+create function gen_durable.place(p_from bigint, p_limit int) returns bigint
+language plpgsql
+as $$
+-- planner: pinned, nested loops, generic
+declare
+    looked_to bigint := p_from;
+    reached bigint;
+    seen bigint[];
+    taken bigint[];
+    left_out bigint[];
+    mine bigint[] := '{}';
+    passed_over bigint[] := '{}';
+    first_left bigint;
+    wanted_tenants text[];
+    wanted_keys text[];
+    -- Lanes that get no positions now: the lane is locked, or an arrival in it.
+    shut_tenants text[] := '{}';
+    shut_keys text[] := '{}';
+    -- Lanes that this transaction has locked.
+    lane_tenants text[] := '{}';
+    lane_keys text[] := '{}';
+    lane_floors bigint[] := '{}';
+    lane_is_led boolean[] := '{}';
+    got_tenants text[];
+    got_keys text[];
+    got_floors bigint[];
+    got_is_led boolean[];
+    released bigint[] := '{}';
+    again bigint[];
+begin
+    perform from gen_durable.placer where one for update skip locked;
+    if not found then
+        return p_from;
+    end if;
+    -- One pass, as a rule. Skipped instances must not delay those behind them: up to five pages.
+    for pass in 1..5 loop
+        select array_agg(a.id order by a.arrival), case when count(*) = p_limit then max(a.arrival) end into seen, reached
+        from (select i.id, i.arrival from gen_durable.instances i
+              where i.arrival > looked_to and not exists (
+                  select from unnest(shut_tenants, shut_keys) as shut(tenant, key) where shut.tenant = i.tenant and shut.key = i.lane_key)
+              order by i.arrival limit p_limit) a;
+        exit when seen is null;
+        -- By id: a plain `is not null` would allow a scan of the index of all arrivals.
+        taken := array(select i.id from gen_durable.instances i
+                       where i.id = any (seen) and coalesce(i.arrival, 0) > 0 order by i.id for no key update skip locked);
+        select array_agg(l.tenant order by l.tenant, l.lane_key), array_agg(l.lane_key order by l.tenant, l.lane_key)
+        into wanted_tenants, wanted_keys
+        from (select distinct i.tenant, i.lane_key from gen_durable.instances i where i.id = any (taken) and i.lane_key is not null) l;
+        if wanted_keys is not null then
+            select array_agg(l.tenant), array_agg(l.key), array_agg(l.floor), array_agg(l.is_led)
+            into got_tenants, got_keys, got_floors, got_is_led
+            from gen_durable._lock_lanes(wanted_tenants, wanted_keys) l;
+            lane_tenants := lane_tenants || got_tenants;
+            lane_keys := lane_keys || got_keys;
+            lane_floors := lane_floors || got_floors;
+            lane_is_led := lane_is_led || got_is_led;
+        end if;
+        left_out := '{}';
+        if cardinality(taken) < cardinality(seen) or wanted_keys is not null and cardinality(wanted_keys) > coalesce(cardinality(got_keys), 0) then
+            left_out := array(select unnest(seen) except select unnest(taken));
+            -- A lane with a locked arrival gets no positions: a later arrival must not get in front
+            -- of it.
+            select shut_tenants || coalesce(array_agg(l.tenant), '{}'), shut_keys || coalesce(array_agg(l.lane_key), '{}') into shut_tenants, shut_keys
+            from (select i.tenant, i.lane_key from gen_durable.instances i where i.id = any (left_out) and i.lane_key is not null
+                  union
+                  select k.* from unnest(wanted_tenants, wanted_keys) as k(tenant, key)
+                  where not exists (select from unnest(got_tenants, got_keys) as g(tenant, key) where g.tenant = k.tenant and g.key = k.key)
+                 ) l;
+            left_out := left_out || array(
+                select i.id from gen_durable.instances i
+                where i.id = any (taken) and exists (
+                    select from unnest(shut_tenants, shut_keys) as shut(tenant, key) where shut.tenant = i.tenant and shut.key = i.lane_key));
+            taken := array(select unnest(taken) except select unnest(left_out));
+        end if;
+        mine := mine || taken;
+        passed_over := passed_over || left_out;
+        exit when reached is null or left_out = '{}';
+        looked_to := reached;
+    end loop;
+    if mine = '{}' and passed_over = '{}' then
+        return null;
+    end if;
+
+    -- Also a locked lane that gets no positions now needs a head.
+    if lane_keys <> '{}' then
+        select p.released, p.again into released, again
+        from gen_durable._place_in_lanes(mine, lane_tenants, lane_keys, lane_floors, lane_is_led) p;
+    end if;
+    again := again || gen_durable._choose_partition_holders(mine || released);
+    update gen_durable.instances i set arrival = null
+    where i.id = any (mine) and i.lane_key is null;
+
+    -- A lane or partition that is not served yet keeps a number, and is read again.
+    if cardinality(again) > 0 then
+        update gen_durable.instances i set arrival = nextval('gen_durable.arrivals') where i.id = any (again);
+    end if;
+    first_left := (select min(i.arrival + 0) from gen_durable.instances i where i.id = any (passed_over));
+    return least(reached, first_left - 1);
+end $$;

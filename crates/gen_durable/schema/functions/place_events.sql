@@ -1,0 +1,22 @@
+-- Assigns positions to events without one, of these tenants, except tenants with a locked head.
+-- Returns the tenants that it processed.
+--   called by: store::events::place      index: event_heads_pkey; as place_locked
+--   locks: heads by tenant, skipping locked ones: it waits for no lock
+create function gen_durable.place_events(p_tenants text[], p_all boolean default false) returns table (tenant text, placed bigint)
+language plpgsql
+as $$
+-- planner: pinned
+#variable_conflict use_column
+declare
+    held text[];
+begin
+    insert into gen_durable.event_heads (tenant)
+    select distinct wanted.tenant from unnest(p_tenants) as wanted(tenant)
+    where not exists (select from gen_durable.event_heads h where h.tenant = wanted.tenant)
+    order by 1
+    on conflict do nothing;
+    held := array(
+        select h.tenant from gen_durable.event_heads h
+        where h.tenant = any (p_tenants) order by h.tenant for no key update skip locked);
+    return query select * from gen_durable.place_locked(held, p_all);
+end $$;

@@ -1,0 +1,60 @@
+-- Assigns positions to events without one. This transaction has locked the heads of these tenants.
+--   called by: append, place_events
+--   index: events_unplaced, events_log, events_pkey, event_looks_pkey
+--   locks: the events to which it assigns a position
+create function gen_durable.place_locked(p_tenants text[], p_all boolean) returns table (tenant text, placed bigint)
+language plpgsql
+as $$
+-- planner: pinned, nested loops, generic
+#variable_conflict use_column
+begin
+    return query
+    with head as materialized (
+        select t.tenant,
+            case when not p_all then (
+                select l.looked from gen_durable.event_looks l where l.tenant = t.tenant order by l.n desc limit 1) end as looked
+        from unnest(p_tenants) as t(tenant)
+    ),
+    waiting as materialized (
+        select head.tenant, found.arrival, row_number() over (partition by head.tenant order by found.arrival) as place
+        from head
+        cross join lateral (
+            select e.arrival from gen_durable.events e
+            where e.tenant = head.tenant and e.position is null
+              and e.xid >= coalesce(pg_snapshot_xmax(head.looked), '0'::xid8)
+            union all
+            -- `offset 0`: the join must keep its order, or it reads every event.
+            select late.arrival
+            from pg_snapshot_xip(head.looked) as under_way(xid)
+            cross join lateral (
+                select e.arrival from gen_durable.events e
+                where e.tenant = head.tenant and e.position is null and e.xid = under_way.xid
+                offset 0) late
+        ) found
+    ),
+    height as materialized (
+        select distinct on (waiting.tenant) waiting.tenant, coalesce((
+            select e.position from gen_durable.events e
+            where e.tenant = waiting.tenant and e.position is not null
+            order by e.position desc limit 1), 0) as position
+        from waiting
+    ),
+    given as (
+        update gen_durable.events e
+        set position = height.position + waiting.place
+        from waiting join height on height.tenant = waiting.tenant
+        where e.arrival = waiting.arrival
+        returning e.tenant
+    ),
+    counted as materialized (
+        select given.tenant, count(*) as placed from given group by given.tenant
+    ),
+    -- The snapshot of this statement: the next scan reads what was not visible in it.
+    noted as (
+        insert into gen_durable.event_looks (tenant, looked) select counted.tenant, pg_current_snapshot() from counted
+    ),
+    forgotten as (
+        delete from gen_durable.event_looks l using counted where l.tenant = counted.tenant
+    )
+    select head.tenant, coalesce(counted.placed, 0) from head left join counted on counted.tenant = head.tenant;
+end $$;

@@ -1,0 +1,24 @@
+-- Replaces the next occurrence of a schedule.
+--   called by: register_schedule, set_schedule, resume_schedule      index: timers_ahead
+--   locks: that occurrence; the caller holds the schedule's row
+create function gen_durable.put_ahead(p_name text, p_due timestamptz, p_remaining int) returns void
+language plpgsql
+as $$
+-- planner: pinned
+begin
+    -- An overdue occurrence still happens, once and without successors, unless its policy skips it.
+    update gen_durable.timers t set by_hand = true
+    where t.schedule = p_name and t.state = 'pending' and not t.by_hand and t.due_at <= gen_durable.clock() and t.missed <> 'skip';
+    update gen_durable.timers t set state = 'cancelled', ended_at = gen_durable.clock()
+    where t.schedule = p_name and t.state = 'pending' and not t.by_hand;
+    if p_due is not null then
+        -- An occurrence that has happened does not happen again. An overdue one with this very due
+        -- time becomes the next occurrence.
+        insert into gen_durable.timers as t (schedule, due_at, anchor_at, remaining, cycle, missed)
+        select s.name, p_due, s.anchor_at, p_remaining, s.cycle, s.missed from gen_durable.schedules s where s.name = p_name
+        on conflict (schedule, due_at) where schedule is not null and state <> 'cancelled' do update set by_hand = false,
+            anchor_at = excluded.anchor_at, remaining = excluded.remaining, cycle = excluded.cycle, missed = excluded.missed
+        where t.state = 'pending';
+    end if;
+    update gen_durable.schedules s set ended_at = case when p_due is null then gen_durable.clock() end where s.name = p_name;
+end $$;

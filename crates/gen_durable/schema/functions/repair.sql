@@ -1,0 +1,47 @@
+-- Repairs lanes and partitions that have waiting instances and no head or holder, a page of each at
+-- a time.
+--   called by: store::lane::repair      index: placement_watermarks_pkey; as its parts
+--   locks: the placement lock; then as place and its parts
+-- Returns where the next call continues (null: at the beginning), and how many were repaired. No
+-- row: another transaction holds the placement lock.
+create function gen_durable.repair(p_lane_tenant text, p_lane_key text, p_tenant text, p_key text, p_limit int)
+returns table (lane_tenant text, lane_key text, tenant text, key text, repaired int)
+language plpgsql
+as $$
+-- planner: pinned, nested loops
+#variable_conflict use_column
+declare
+    lanes record;
+    partitions record;
+    swept bigint;
+begin
+    perform from gen_durable.placer where one for update skip locked;
+    if not found then
+        return;
+    end if;
+    -- First place what has only arrived late. Every 30 s one worker begins at the first number,
+    -- whatever the watermark says. A watermark above the sequence, after that was set back, comes
+    -- down.
+    select case when w.sweep_due_at <= statement_timestamp() then w.n end into swept
+    from gen_durable.placement_watermarks w order by w.n desc limit 1;
+    if not found then
+        insert into gen_durable.placement_watermarks default values;
+    end if;
+    if swept is null then
+        perform gen_durable._place_new(1000);
+    else
+        perform gen_durable.place(0, 1000);
+        update gen_durable.placement_watermarks w
+        set sweep_due_at = statement_timestamp() + interval '30 s',
+            placed_to = least(w.placed_to, (select a.last_value from gen_durable.arrivals a)),
+            drawn = least(w.drawn, (select a.last_value from gen_durable.arrivals a))
+        where w.n = swept;
+    end if;
+    select * into lanes from gen_durable._repair_lanes(p_lane_tenant, p_lane_key, p_limit);
+    select * into partitions from gen_durable._repair_partitions(p_tenant, p_key, p_limit);
+    if lanes.repaired + partitions.repaired > 0 then
+        perform gen_durable._place_new(1000);
+    end if;
+    return query select lanes.next_tenant, lanes.next_key, partitions.next_tenant, partitions.next_key,
+        lanes.repaired + partitions.repaired;
+end $$;

@@ -1,0 +1,27 @@
+-- Resumes a schedule with its next occurrence; occurrences during the pause do not happen.
+-- 'changed': the next occurrence was computed from a cycle that is not in force any more; compute
+-- it again.
+--   called by: store::schedule::resume      index: schedules_pkey
+--   locks: the schedule's row
+create function gen_durable.resume_schedule(p_name text, p_cycle text, p_anchor timestamptz, p_next timestamptz, p_remaining int)
+returns text
+language plpgsql
+as $$
+-- planner: pinned
+declare
+    known gen_durable.schedules;
+begin
+    select s.* into known from gen_durable.schedules s where s.name = p_name for no key update;
+    if known.name is null then
+        return 'no_target';
+    elsif known.paused_at is null then
+        return 'too_late';
+    elsif known.cycle <> p_cycle or known.anchor_at <> p_anchor then
+        return 'changed';
+    end if;
+    update gen_durable.schedules s set paused_at = null, paused_by = null where s.name = p_name;
+    if known.ended_at is null then
+        perform gen_durable.put_ahead(p_name, p_next, p_remaining);
+    end if;
+    return 'done';
+end $$;

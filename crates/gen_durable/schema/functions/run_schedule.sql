@@ -1,0 +1,21 @@
+-- Adds an occurrence of a schedule that is due now, at the request of an operator. Any worker that
+-- has registered the schedule fires it, also while the schedule is paused.
+--   called by: store::schedule::run      index: schedules_pkey
+--   locks: the schedule's row
+create function gen_durable.run_schedule(p_name text) returns bigint
+language plpgsql
+as $$
+-- planner: pinned
+declare
+    made bigint;
+begin
+    perform s.name from gen_durable.schedules s where s.name = p_name for no key update;
+    -- A second request in the same microsecond, or a regular occurrence at the same time, is the
+    -- same occurrence.
+    insert into gen_durable.timers (schedule, due_at, anchor_at, cycle, missed, by_hand)
+    select s.name, gen_durable.clock(), s.anchor_at, s.cycle, s.missed, true from gen_durable.schedules s where s.name = p_name
+    on conflict (schedule, due_at) where schedule is not null and state <> 'cancelled' do nothing
+    returning id into made;
+    return coalesce(made, (select t.id from gen_durable.timers t
+                           where t.schedule = p_name and t.due_at = gen_durable.clock() and t.state <> 'cancelled'));
+end $$;

@@ -1,0 +1,76 @@
+-- Writes step results, one entry each, all in one transaction.
+--   called by: store::settle, settle_keyed, conclude
+--   index: instances_pkey, lanes_pkey, signals_inbox
+--   locks: instances by id, in the order of the arrays (the caller sorts them), for at most
+--   p_lock_timeout
+-- The guard is (id, claim_epoch, step_seq). It has no condition on the status: the epoch implies
+-- the claim, and a literal would allow a scan of the index of executing rows. A rise below 0 enters
+-- a step, and its attempts begin at 0. An array may be empty if every value is null (or 0), which
+-- saves the copy of its values. Returns the ids that were written; the worker has lost its claim on
+-- the others.
+create function gen_durable.settle(
+    p_ids bigint[], p_epochs bigint[], p_seqs bigint[], p_statuses text[], p_versions int[],
+    p_steps text[], p_data text[], p_states text[], p_results text[], p_errors text[],
+    p_rises int[], p_delays float8[], p_lock_timeout text
+) returns table (id bigint, inbox text, children text)
+language plpgsql
+as $$
+-- planner: pinned, nested loops, generic
+#variable_conflict use_column
+begin
+    if p_lock_timeout is not null then
+        perform gen_durable.look_anew();
+        perform set_config('lock_timeout', p_lock_timeout, true);
+    end if;
+    -- The results are durable before anything that depends on them begins, whatever the setting of
+    -- the role or the database; also in a step's own transaction.
+    if current_setting('synchronous_commit') = 'off' then
+        perform set_config('synchronous_commit', 'on', true);
+    end if;
+    return query
+    update gen_durable.instances i
+    set status = e.status,
+        fsm_version = coalesce(e.version, i.fsm_version),
+        step = coalesce(e.step, i.step),
+        data = case when e.step is null then i.data else e.data::jsonb end,
+        state = coalesce(e.state::jsonb, i.state),
+        result = e.result::jsonb,
+        last_error = case when e.error is not null then e.error
+                          when e.rise < 0 or e.status = 'done' then null
+                          else i.last_error end,
+        attempt = case when e.rise < 0 then 0 else i.attempt + coalesce(e.rise, 0) end,
+        -- A retry that the step itself asked for has no error, and is no failure.
+        failures = case when e.rise < 0 then 0 when e.rise > 0 and e.error is not null then i.failures + 1 else i.failures end,
+        visit = case when e.rise < 0 then i.step_seq + 1 else i.visit end,
+        -- A retry receives the same signals again. A result that enters a step or settles ends the
+        -- wait.
+        awaits = case when e.rise < 0 or e.status in ('done', 'failed', 'cancelled') then null else i.awaits end,
+        -- With a partition key, an instance that ends a step waits behind all others. In a lane, an
+        -- instance that settles leaves the lane, unless it has failed and blocks the lane.
+        held_back = e.status = 'runnable' and i.partition_key is not null,
+        in_lane = i.in_lane and (e.status not in ('done', 'failed', 'cancelled') or (e.status = 'failed' and i.lane_blocks)),
+        -- A run-ahead commit changes no indexed column: the new version stays on its page, and no
+        -- index is written.
+        eligible_at = case when e.status = 'runnable'
+                           then gen_durable.clock() + make_interval(secs => coalesce(e.delay, 0)) else i.eligible_at end,
+        step_seq = i.step_seq + 1,
+        claim_epoch = case when e.status = 'executing' then i.claim_epoch else i.claim_epoch + 1 end,
+        crash_count = 0,
+        -- An instance that ran without a claim of its own, in a lane that its worker runs, has one
+        -- from now on.
+        locked_by = case when e.status = 'executing' then coalesce(i.locked_by, (
+            select l.led_by from gen_durable.lanes l where l.tenant = i.tenant and l.key = i.lane_key)) end,
+        lease_expires_at = case when e.status = 'executing' then i.lease_expires_at end,
+        finished_at = case when e.status in ('done', 'failed', 'cancelled') then gen_durable.clock() end,
+        updated_at = gen_durable.clock()
+    from unnest(p_ids, p_epochs, p_seqs, p_statuses::gen_durable.durable_status[], p_versions, p_steps, p_data, p_states,
+                p_results, p_errors, p_rises, p_delays)
+        as e(id, epoch, seq, status, version, step, data, state, result, error, rise, delay)
+    where i.id = e.id and i.claim_epoch = e.epoch and i.step_seq = e.seq
+    -- An instance that runs ahead receives the signals that arrived during its last step.
+    returning i.id,
+        case when e.status = 'executing' then (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
+         from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null) end,
+        case when e.status = 'executing' and i.join_generation > 0
+             then gen_durable.children_of(i.id, i.join_generation) end;
+end $$;

@@ -1,0 +1,43 @@
+-- Writes step results of instances that are in a lane or have a partition key, and promotes their
+-- successors.
+--   called by: store::settle      index: instances_pkey; as hand_over
+--   locks: as settle, then as hand_over
+-- The first row names in `marks` the results that were written. Then one row for each instance that
+-- runs ahead and has an inbox or children, and the successors that the worker runs at once.
+create function gen_durable.settle_keyed(
+    p_ids bigint[], p_epochs bigint[], p_seqs bigint[], p_statuses text[], p_versions int[],
+    p_steps text[], p_data text[], p_states text[], p_results text[], p_errors text[],
+    p_rises int[], p_delays float8[], p_lock_timeout text,
+    p_taking bigint[], p_begins bigint[], p_worker uuid, p_lease_seconds float8, p_known text[]
+) returns setof gen_durable.claimed
+language plpgsql
+as $$
+declare
+    written bigint[];
+    inboxes text[];
+    broods text[];
+    info gen_durable.claimed;
+begin
+    select array_agg(w.id), array_agg(w.inbox), array_agg(w.children) into written, inboxes, broods
+    from gen_durable.settle(p_ids, p_epochs, p_seqs, p_statuses, p_versions, p_steps, p_data, p_states, p_results, p_errors,
+        p_rises, p_delays, p_lock_timeout) w;
+    if written is null then
+        return;
+    end if;
+    -- One row for all results: one row each would double the bytes that the claimed instances need.
+    info.marks := written;
+    info.eligible_at := gen_durable.clock();
+    info.keyed := true;
+    info.led := false;
+    return next info;
+    if cardinality(array_remove(inboxes, null)) > 0 or cardinality(array_remove(broods, null)) > 0 then
+        info.marks := null;
+        for info.id, info.inbox, info.children in
+            select w.id, w.inbox, w.children from unnest(written, inboxes, broods) as w(id, inbox, children)
+            where w.inbox is not null or w.children is not null
+        loop
+            return next info;
+        end loop;
+    end if;
+    return query select h.* from gen_durable.hand_over(written, p_taking, p_begins, p_worker, p_lease_seconds, p_known) h;
+end $$;

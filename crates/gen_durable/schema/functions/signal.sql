@@ -1,0 +1,64 @@
+-- Delivers a signal to an instance, by id or by key. Returns 'delivered', 'duplicate', 'no_target'
+-- or 'inbox_full'.
+--   called by: store::signal, signal_all, signal_or_start, SQL
+--   index: instances_pkey or instances_key; signals_dedup, signals_inbox
+--   locks: the target's row, always and first: a commit that begins a wait and a delivery wait for
+--   one another
+create function gen_durable.signal(
+    p_id bigint, p_tenant text, p_key text, p_machines text[], p_name text, p_payload jsonb, p_dedup text default null,
+    p_inbox_max int default 1000
+) returns text
+language plpgsql
+as $$
+-- planner: pinned
+declare
+    target record;
+    inbox record;
+begin
+    -- Locked without a condition on the status: a condition would skip an instance that is about to
+    -- wait, without waiting for its lock.
+    if p_id is not null then
+        select i.id, i.status, i.awaits, i.fsm into target
+        from gen_durable.instances i where i.id = p_id
+        for no key update;
+    else
+        select i.id, i.status, i.awaits, i.fsm into target
+        from gen_durable.instances i where i.tenant = coalesce(p_tenant, '') and i.correlation_guard = p_key
+        for no key update;
+    end if;
+    if target.id is null or (p_machines is not null and target.fsm <> all (p_machines)) then
+        return 'no_target';
+    end if;
+    if target.status in ('done', 'failed', 'cancelled') then
+        -- A sender that repeats an accepted signal learns it, also after the target has settled.
+        return case when exists (select from gen_durable.signals s where s.target_id = target.id and s.dedup_key = p_dedup)
+                    then 'duplicate' else 'no_target' end;
+    end if;
+    -- Every claim and every run-ahead commit of the target reads the whole inbox, so it is bounded
+    -- by number and by bytes. An empty inbox accepts a signal of any size.
+    select count(*) as letters, coalesce(sum(held.bytes), 0) as bytes into inbox
+    from (select s.bytes from gen_durable.signals s where s.target_id = target.id and s.consumed_at is null limit p_inbox_max) held;
+    if inbox.letters >= p_inbox_max
+       or (inbox.letters > 0 and inbox.bytes + octet_length(p_payload::text) > gen_durable.inbox_bytes_max()) then
+        -- A sender that repeats an accepted signal learns it, also if the inbox is full: it does
+        -- not have to retry.
+        return case when exists (select from gen_durable.signals s where s.target_id = target.id and s.dedup_key = p_dedup)
+                    then 'duplicate' else 'inbox_full' end;
+    end if;
+    insert into gen_durable.signals (target_id, name, payload, dedup_key)
+    values (target.id, p_name, p_payload, p_dedup)
+    on conflict (target_id, dedup_key) where dedup_key is not null do nothing;
+    if not found then
+        return 'duplicate';
+    end if;
+    -- By the row that the lock returned, not by the table: the snapshot may be older than the lock.
+    if target.status = 'awaiting_signal' and p_name = any (target.awaits) then
+        update gen_durable.instances i
+        set status = 'runnable', eligible_at = gen_durable.clock(), deadline_at = null, updated_at = gen_durable.clock(),
+            held_back = i.partition_key is not null,
+            arrival = case when i.partition_key is not null then nextval('gen_durable.arrivals') else i.arrival end
+        where i.id = target.id;
+        perform gen_durable.tell_woken(array[target.id], 'signal ' || p_name);
+    end if;
+    return 'delivered';
+end $$;

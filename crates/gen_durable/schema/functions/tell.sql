@@ -1,0 +1,18 @@
+-- Records a change from outside in the history of instances, also if the machine records no
+-- results.
+--   called by: _cancel_live, store::lease::reap, _set_aside_refused      index: instances_pkey
+--   locks: no existing row; the caller has locked the instances
+create function gen_durable.tell(p_ids bigint[], p_outcome text, p_worker text default null) returns void
+language plpgsql
+as $$
+-- planner: pinned
+begin
+    insert into gen_durable.transitions
+        (instance_id, step_seq, claim_epoch, at, attempt, status, outcome, from_step, to_step, error, worker)
+    select i.id, i.step_seq, i.claim_epoch, gen_durable.clock(),
+        -- A crash counts as an attempt: the row has the number of the attempt that crashed.
+        i.attempt - (p_outcome = 'reap')::int, i.status, p_outcome, i.step, i.step,
+        case when i.finished_at is not null or i.status = 'stuck' then left(i.last_error, 1000) end, p_worker
+    from gen_durable.instances i
+    where i.id = any (p_ids);
+end $$;

@@ -1,0 +1,39 @@
+-- Counts settled children off at their parents, and ends the joins that are complete. Only a child
+-- of the parent's last spawn counts: a child of an older spawn changes nothing.
+--   called by: conclude, _cancel_live, store::lease::reap      index: instances_pkey
+--   locks: the parents by id, after the children's own rows
+create function gen_durable.tell_parents(p_children bigint[]) returns void
+language plpgsql
+as $$
+-- planner: pinned, nested loops
+declare
+    parents bigint[];
+begin
+    parents := array(select distinct c.parent_id from gen_durable.instances c
+                     where c.id = any (p_children) and c.parent_generation is not null);
+    perform p.id from gen_durable.instances p where p.id = any (parents) order by p.id for no key update;
+
+    with told as materialized (
+        select c.parent_id, c.parent_generation, count(*)::int as count
+        from gen_durable.instances c
+        where c.id = any (p_children) and c.parent_generation is not null
+        group by c.parent_id, c.parent_generation
+    )
+    update gen_durable.instances p
+    set children_pending = p.children_pending - told.count,
+        status = case when p.status = 'awaiting_children' and (p.children_pending - told.count = 0 or p.join_any)
+                      then 'runnable' else p.status end,
+        eligible_at = case when p.status = 'awaiting_children' and (p.children_pending - told.count = 0 or p.join_any)
+                           then gen_durable.clock() else p.eligible_at end,
+        deadline_at = case when p.status = 'awaiting_children' and (p.children_pending - told.count = 0 or p.join_any)
+                           then null else p.deadline_at end,
+        held_back = p.held_back or p.partition_key is not null and p.status = 'awaiting_children'
+                                   and (p.children_pending - told.count = 0 or p.join_any),
+        arrival = case when p.partition_key is not null and p.status = 'awaiting_children'
+                            and (p.children_pending - told.count = 0 or p.join_any)
+                       then nextval('gen_durable.arrivals') else p.arrival end,
+        updated_at = gen_durable.clock()
+    from told
+    where p.id = told.parent_id and p.join_generation = told.parent_generation;
+    perform gen_durable.tell_woken(parents, 'children');
+end $$;

@@ -1,0 +1,23 @@
+-- Clears the worker of the lanes that these instances have left: no worker runs the successor.
+--   called by: _cancel_live, _release, hand_over, _late_successors, conclude, store::lane::{skip,
+--   discard}
+--   index: instances_pkey, lanes_pkey
+--   locks: the lanes, in (tenant, key); the caller waits for no instance after that
+create function gen_durable.unlead(p_ids bigint[]) returns void
+language plpgsql
+as $$
+-- planner: pinned, nested loops
+begin
+    with led as materialized (
+        select l.tenant, l.key from gen_durable.instances i
+        join gen_durable.lanes l on l.tenant = i.tenant and l.key = i.lane_key
+        -- A plain `is not null` would allow a plan that scans the index of all lanes with a worker,
+        -- if it is made while there are none.
+        where i.id = any (p_ids) and coalesce(l.led_by, '00000000-0000-0000-0000-000000000000') <> '00000000-0000-0000-0000-000000000000'
+        order by l.tenant, l.key
+        for update of l
+    )
+    update gen_durable.lanes l set led_by = null
+    from led
+    where l.tenant = led.tenant and l.key = led.key;
+end $$;

@@ -1,0 +1,10 @@
+-- The snapshot of the last scan for events of a tenant that have no position: it read every event
+-- that was committed by then. The next scan reads only events of transactions that are newer or
+-- were open then, and no dead index entries of events that have got their position since. The row
+-- with the largest n is valid. It is a hint; a scan from the beginning is the truth.
+create table gen_durable.event_looks (
+    n      bigint generated always as identity,
+    tenant text not null,
+    looked pg_snapshot not null,
+    primary key (tenant, n)
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);

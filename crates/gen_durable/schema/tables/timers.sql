@@ -1,0 +1,35 @@
+-- An occurrence of a schedule, or of a repeating timer beside the wait of an instance. It ends
+-- once: fired, missed or cancelled.
+create table gen_durable.timers (
+    id          bigint generated always as identity primary key,
+    due_at      timestamptz not null,
+    armed_at    timestamptz not null default gen_durable.clock(),
+    anchor_at   timestamptz not null,
+    ended_at    timestamptz,
+    instance_id bigint,                              -- the instance that waits...
+    await_seq   bigint, -- ...and which wait: the step_seq of the instance while it waits
+    started_id  bigint,                              -- the instance that it started
+    remaining   int, -- how many occurrences may follow; null: no limit
+    missed_count int not null default 0,             -- missed occurrences that this one stands for
+    by_hand     boolean not null default false,
+    state       text not null default 'pending',
+    missed      text not null,
+    cycle       text not null,
+    schedule    text,
+    birth       jsonb, -- the instance to enqueue; null: the code of the schedule makes it
+    constraint timers_belong_to_one check ((instance_id is null) <> (schedule is null)),
+    constraint timers_beside_a_wait_are_whole check (instance_id is null or (await_seq is not null and birth is not null)),
+    constraint timers_have_a_state check (state in ('pending', 'fired', 'missed', 'cancelled')),
+    constraint timers_end_once check ((state = 'pending') = (ended_at is null)),
+    constraint timers_counts_are_not_negative check (remaining >= 0 and missed_count >= 0)
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000);
+
+-- Pending timers by due time.
+create index timers_due on gen_durable.timers (due_at, id) where state = 'pending';
+-- The timers of a wait, for the end of the wait.
+create index timers_beside on gen_durable.timers (instance_id) where state = 'pending' and instance_id is not null;
+-- A schedule has one occurrence ahead of it, and no occurrence happens twice.
+create unique index timers_ahead on gen_durable.timers (schedule) where state = 'pending' and schedule is not null and not by_hand;
+create unique index timers_once on gen_durable.timers (schedule, due_at) where schedule is not null and state <> 'cancelled';
+-- Ended timers, for the collector.
+create index timers_ended on gen_durable.timers (ended_at) where ended_at is not null;

@@ -1,0 +1,49 @@
+-- The status of an instance. `done`, `failed` and `cancelled` are settled; all others are live.
+create type gen_durable.durable_status as enum (
+    'runnable', 'executing', 'awaiting_signal', 'awaiting_children', 'queued', 'stuck',
+    'done', 'failed', 'cancelled'
+);
+
+-- Lengths of names. An enqueue casts its values to these domains and the columns are plain text: a
+-- check constraint on the table would be prepared and evaluated by every update of a row.
+create domain gen_durable.name as text
+    constraint name_has_1_to_200_bytes check (octet_length(value) between 1 and 200);
+create domain gen_durable.queue_name as text
+    constraint queue_has_1_to_63_bytes check (octet_length(value) between 1 and 63);
+create domain gen_durable.tenant_name as text
+    constraint tenant_has_at_most_200_bytes check (octet_length(value) <= 200);
+create domain gen_durable.key_name as text
+    constraint key_has_1_to_512_bytes check (octet_length(value) between 1 and 512);
+
+-- A row that `pick`, `hand_over` and `settle_keyed` return: an instance that the worker may run
+-- now. A row without an id, or without a step, carries information about the batch instead.
+create type gen_durable.claimed as (
+    id          bigint,
+    fsm         text,
+    fsm_version int,
+    step        text,
+    data        text,
+    state       text,
+    attempt     int,
+    claim_epoch bigint,
+    step_seq    bigint,
+    visit       bigint,
+    queue       text,
+    priority    smallint,
+    eligible_at timestamptz, -- in a row without an id: the time of the database
+    tenant      text,
+    traceparent text,
+    keyed       boolean,     -- has a lane or a partition key
+    crash_count smallint,
+    next_due    timestamptz, -- `pick`, in the row without an id: when the next instance falls due
+    paused      text[],      -- `pick`, in the row without an id: the paused queues
+    awaits      text[],
+    inbox       text,
+    children    text,
+    parent_id   bigint,
+    freed_by    bigint,      -- the instance that this one succeeds
+    marks       bigint[],    -- `settle_keyed`, in the row without an id: the written results
+    failures    int,
+    token       bigint,      -- the fencing token of this claim
+    led         boolean      -- runs without a claim of its own, in a lane that its worker runs
+);
