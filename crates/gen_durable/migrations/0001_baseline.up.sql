@@ -28,8 +28,8 @@ create domain gen_durable.key_name as text
 -- now. A row without an id, or without a step, carries information about the batch instead.
 create type gen_durable.claimed as (
     id          bigint,
-    fsm         text,
-    fsm_version int,
+    machine         text,
+    machine_version int,
     step        text,
     data        text,
     state       text,
@@ -130,7 +130,7 @@ create table gen_durable.instances (
     eligible_at      timestamptz not null default gen_durable.clock(),
     inserted_at      timestamptz not null default gen_durable.clock(),
     updated_at       timestamptz not null default gen_durable.clock(),
-    fsm_version      int not null default 1,
+    machine_version      int not null default 1,
     -- Runs of the current step without progress: failures, retries that the step asked for, crashes
     -- of its worker.
     attempt          int not null default 0,
@@ -155,7 +155,7 @@ create table gen_durable.instances (
     repeats          boolean not null default false,
     queue            text not null default 'default',
     tenant           text not null default '',
-    fsm              text not null,
+    machine              text not null,
     -- The worker: for people and for the reaper, never a fence. See `_cancel_live`.
     locked_by        uuid,
     finished_at      timestamptz,
@@ -779,14 +779,14 @@ declare
 begin
     -- Row by row: values beyond the end of the page are never read from their TOAST table.
     for child in
-        select c.id, c.fsm, c.status, c.state, c.result, c.last_error, c.attempt, c.failures
+        select c.id, c.machine, c.status, c.state, c.result, c.last_error, c.attempt, c.failures
         from gen_durable.instances c
         where c.parent_id = p_id and c.parent_generation = p_generation and c.id > p_after
-          and (p_machines is null or c.fsm = any (p_machines))
+          and (p_machines is null or c.machine = any (p_machines))
         order by c.id
         limit 1001
     loop
-        one := concat('{"id": ', child.id, ', "fsm": ', to_json(child.fsm), ', "status": "', child.status, '", "state": ', child.state,
+        one := concat('{"id": ', child.id, ', "machine": ', to_json(child.machine), ', "status": "', child.status, '", "state": ', child.state,
             ', "result": ', coalesce(child.result::text, 'null'), ', "error": ', coalesce(to_json(child.last_error)::text, 'null'),
             ', "attempt": ', child.attempt, ', "failures": ', child.failures, '}');
         bytes := bytes + octet_length(one);
@@ -1113,12 +1113,12 @@ begin
         tries := 0;
         loop
             insert into gen_durable.instances as i
-                (id, fsm, fsm_version, step, data, state, queue, priority, tenant, eligible_at, traceparent,
+                (id, machine, machine_version, step, data, state, queue, priority, tenant, eligible_at, traceparent,
                  correlation_key, correlation_scope, parent_id, parent_generation,
                  partition_key, lane_key, lane_blocks, status, held_back, arrival)
             overriding system value
             values (
-                entry.id, (entry.value->>'fsm')::gen_durable.name, coalesce((entry.value->>'version')::int, 1), (entry.value->>'step')::gen_durable.name,
+                entry.id, (entry.value->>'machine')::gen_durable.name, coalesce((entry.value->>'version')::int, 1), (entry.value->>'step')::gen_durable.name,
                 entry.value->'data', entry.value->'state', coalesce(entry.value->>'queue', 'default')::gen_durable.queue_name,
                 coalesce((entry.value->>'priority')::smallint, 0::smallint), coalesce(entry.value->>'tenant', '')::gen_durable.tenant_name,
                 gen_durable.due((entry.value->>'at')::timestamptz, (entry.value->>'delay')::float8),
@@ -1135,13 +1135,13 @@ begin
             end if;
             -- The key is taken. Its holder may settle between the insert and this read: then the
             -- key is free again, and the insert is repeated.
-            select i.id, i.eligible_at, i.fsm into made
+            select i.id, i.eligible_at, i.machine into made
             from gen_durable.instances i
             where i.tenant = coalesce(entry.value->>'tenant', '') and i.correlation_guard = entry.value->>'key';
             if made.id is not null then
-                if made.fsm <> entry.value->>'fsm' and not coalesce(entry.value->'former_names' ? made.fsm, false) then
+                if made.machine <> entry.value->>'machine' and not coalesce(entry.value->'former_names' ? made.machine, false) then
                     raise exception 'the key % is held by instance % of machine %, not of %', quote_literal(entry.value->>'key'),
-                        made.id, made.fsm, entry.value->>'fsm'
+                        made.id, made.machine, entry.value->>'machine'
                         using errcode = 'unique_violation', hint = 'keys are unique across machines: give each machine''s keys a prefix';
                 end if;
                 return query select entry.place::int, made.id, false, made.eligible_at;
@@ -1163,7 +1163,7 @@ end $$;
 --   locks: no existing row; as _enqueue_keyed, and if p_at_once as _lanes_at_once
 -- Returns one row an entry: its place in p_entries, the id (of the holder, if the key is taken),
 -- whether it is new, and when it is due. Raises unique_violation if the key is held by an instance
--- of another machine (neither `fsm` nor one of `former_names`).
+-- of another machine (neither `machine` nor one of `former_names`).
 create function gen_durable.enqueue_all(
     p_entries jsonb, p_parent bigint default null, p_generation int default null, p_at_once boolean default false
 )
@@ -1201,9 +1201,9 @@ begin
     return query
     with made as (
         insert into gen_durable.instances as i
-            (fsm, fsm_version, step, data, state, queue, priority, tenant, eligible_at, traceparent, parent_id, parent_generation,
+            (machine, machine_version, step, data, state, queue, priority, tenant, eligible_at, traceparent, parent_id, parent_generation,
              partition_key, lane_key, lane_blocks, status, held_back, in_lane, lane_position, arrival)
-        select (e.value->>'fsm')::gen_durable.name, coalesce((e.value->>'version')::int, 1), (e.value->>'step')::gen_durable.name,
+        select (e.value->>'machine')::gen_durable.name, coalesce((e.value->>'version')::int, 1), (e.value->>'step')::gen_durable.name,
             e.value->'data', e.value->'state', coalesce(e.value->>'queue', 'default')::gen_durable.queue_name, coalesce((e.value->>'priority')::smallint, 0::smallint),
             coalesce(e.value->>'tenant', '')::gen_durable.tenant_name,
             gen_durable.due((e.value->>'at')::timestamptz, (e.value->>'delay')::float8),
@@ -1240,7 +1240,7 @@ set search_path = gen_durable, pg_temp
 as $$
     -- Options that are null are left out. A null inside the state or the data stays.
     select e.id from gen_durable.enqueue_all(jsonb_build_array(
-        jsonb_build_object('fsm', machine, 'step', step, 'state', state)
+        jsonb_build_object('machine', machine, 'step', step, 'state', state)
         || case when data is null then '{}' else jsonb_build_object('data', data) end
         || jsonb_strip_nulls(jsonb_build_object('version', version, 'queue', queue, 'priority', priority, 'tenant', tenant,
             'delay', extract(epoch from delay), 'at', at, 'key', key, 'scope', scope, 'traceparent', traceparent)))) e
@@ -1907,7 +1907,7 @@ begin
             from gen_durable.instances i
             where i.queue = wanted.queue and i.status = 'runnable' and i.crash_count >= 2 and not i.held_back
               and i.eligible_at <= gen_durable.clock()
-              and gen_durable._knows_step(p_known, i.fsm, i.fsm_version, i.step)
+              and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
             order by i.eligible_at, i.id
             limit 1
             for no key update skip locked
@@ -1921,7 +1921,7 @@ begin
         claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock()
     from candidate
     where i.id = candidate.id
-    returning i.id, i.fsm, i.fsm_version, i.step, i.data::text, i.state::text, i.attempt,
+    returning i.id, i.machine, i.machine_version, i.step, i.data::text, i.state::text, i.attempt,
         i.claim_epoch, i.step_seq, i.visit, i.queue, i.priority, i.eligible_at,
         i.tenant, i.traceparent, i.partition_key is not null or i.lane_key is not null, i.crash_count,
         null::timestamptz, null::text[], i.awaits, gen_durable.inbox_of(i.id),
@@ -1975,7 +1975,7 @@ begin
                   and i.status = 'runnable' and i.crash_count < 2 and not i.held_back
                   and (i.eligible_at, i.id) > (range.since, range.since_id)
                   and i.eligible_at <= gen_durable.clock()
-                  and gen_durable._knows_step(p_known, i.fsm, i.fsm_version, i.step)
+                  and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
                 order by i.eligible_at, i.id
                 limit wanted.free
                 for no key update skip locked
@@ -1990,7 +1990,7 @@ begin
         claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock()
     from candidate
     where i.id = candidate.id
-    returning i.id, i.fsm, i.fsm_version, i.step, i.data::text, i.state::text, i.attempt,
+    returning i.id, i.machine, i.machine_version, i.step, i.data::text, i.state::text, i.attempt,
         i.claim_epoch, i.step_seq, i.visit, i.queue, i.priority, i.eligible_at,
         i.tenant, i.traceparent, i.partition_key is not null or i.lane_key is not null, i.crash_count,
         null::timestamptz, null::text[], i.awaits,
@@ -2057,7 +2057,7 @@ begin
             where i.queue = range.queue and i.priority = range.priority
               and i.status = 'runnable' and i.crash_count < 2 and not i.held_back
               and (i.eligible_at, i.id) > (range.since, range.since_id) and i.eligible_at <= gen_durable.clock()
-              and gen_durable._knows_step(p_known, i.fsm, i.fsm_version, i.step)
+              and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
             order by i.eligible_at, i.id
             limit wanted.free
             for no key update skip locked
@@ -2070,7 +2070,7 @@ begin
             select i.id from gen_durable.instances i
             where i.queue = wanted.queue and i.status = 'runnable' and i.crash_count >= 2 and not i.held_back
               and i.eligible_at <= gen_durable.clock()
-              and gen_durable._knows_step(p_known, i.fsm, i.fsm_version, i.step)
+              and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
             order by i.eligible_at, i.id
             limit 1
             for no key update skip locked
@@ -2098,7 +2098,7 @@ begin
                     -- Lets `place` choose the next holder of its partition.
                     arrival = case when i.partition_key is not null then nextval('gen_durable.arrivals') else i.arrival end
                 where i.id = candidate
-                returning i.id, i.fsm, i.step, i.attempt, i.last_error;
+                returning i.id, i.machine, i.step, i.attempt, i.last_error;
                 perform gen_durable.tell(array[candidate], 'stuck');
         end;
     end loop;
@@ -2137,7 +2137,7 @@ begin
     return query
     update gen_durable.instances i
     set status = e.status,
-        fsm_version = coalesce(e.version, i.fsm_version),
+        machine_version = coalesce(e.version, i.machine_version),
         step = coalesce(e.step, i.step),
         data = case when e.step is null then i.data else e.data::jsonb end,
         state = coalesce(e.state::jsonb, i.state),
@@ -2268,9 +2268,9 @@ begin
     -- Not a plain `held_back`: see `_run_lane_successors`.
     where i.id = n.id and n.freed = any (p_taking) and (i.held_back or i.status = 'queued' and i.in_lane)
       and i.queue = n.queue and i.eligible_at <= gen_durable.clock() and i.crash_count < 2
-      and gen_durable._knows_step(p_known, i.fsm, i.fsm_version, i.step)
+      and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
       and not exists (select from gen_durable.queues q where q.name = n.queue and q.paused_at is not null)
-    returning i.id, i.fsm, i.fsm_version, i.step, i.data::text, i.state::text, i.attempt,
+    returning i.id, i.machine, i.machine_version, i.step, i.data::text, i.state::text, i.attempt,
         i.claim_epoch, i.step_seq, i.visit, i.queue, i.priority, i.eligible_at,
         i.tenant, i.traceparent, true, i.crash_count, null::timestamptz, null::text[], i.awaits,
         (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
@@ -2290,7 +2290,7 @@ language plpgsql
 as $$
 begin
     return query
-    select i.id, i.fsm, i.fsm_version, i.step, i.data::text, i.state::text, i.attempt,
+    select i.id, i.machine, i.machine_version, i.step, i.data::text, i.state::text, i.attempt,
         i.claim_epoch, i.step_seq, i.visit, i.queue, i.priority, i.eligible_at,
         i.tenant, i.traceparent, true, i.crash_count, null::timestamptz, null::text[], i.awaits,
         (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
@@ -2471,7 +2471,7 @@ begin
             -- become free together, the next pick handles both.
             e.status = 'queued' and i.id = any (p_taking) and i.partition_key is null and e.partition_key is null
             and e.queue = i.queue and e.eligible_at <= gen_durable.clock() and e.crash_count < 2
-            and gen_durable._knows_step(p_known, e.fsm, e.fsm_version, e.step)
+            and gen_durable._knows_step(p_known, e.machine, e.machine_version, e.step)
             and not exists (select from gen_durable.queues q where q.name = i.queue and q.paused_at is not null) as follows
         from gen_durable.instances e
         where lane.is_free and e.lane_hash = i.lane_hash and e.in_lane and e.lane_position > i.lane_position
@@ -2844,15 +2844,15 @@ begin
     -- Locked without a condition on the status: a condition would skip an instance that is about to
     -- wait, without waiting for its lock.
     if p_id is not null then
-        select i.id, i.status, i.awaits, i.fsm into target
+        select i.id, i.status, i.awaits, i.machine into target
         from gen_durable.instances i where i.id = p_id
         for no key update;
     else
-        select i.id, i.status, i.awaits, i.fsm into target
+        select i.id, i.status, i.awaits, i.machine into target
         from gen_durable.instances i where i.tenant = coalesce(p_tenant, '') and i.correlation_guard = p_key
         for no key update;
     end if;
-    if target.id is null or (p_machines is not null and target.fsm <> all (p_machines)) then
+    if target.id is null or (p_machines is not null and target.machine <> all (p_machines)) then
         return 'no_target';
     end if;
     if target.status in ('done', 'failed', 'cancelled') then
@@ -2971,7 +2971,7 @@ begin
         -- unless it cannot receive the signal.
         if exists (select from gen_durable.instances i
                    where i.id = holder.id and i.correlation_guard = v_key
-                     and (i.finished_at is not null or i.fsm <> all (p_machines))) then
+                     and (i.finished_at is not null or i.machine <> all (p_machines))) then
             return query select 'no_target', holder.id, false, holder.eligible_at;
             return;
         end if;
@@ -3074,10 +3074,10 @@ declare
     ids bigint[] := '{}';
     wanted bigint[];
 begin
-    select i.id, i.fsm into target from gen_durable.instances i
+    select i.id, i.machine into target from gen_durable.instances i
     where i.id = coalesce(p_id, (select k.id from gen_durable.instances k
                                  where k.tenant = coalesce(p_tenant, '') and k.correlation_guard = p_key));
-    if target.id is null or (p_machines is not null and target.fsm <> all (p_machines)) then
+    if target.id is null or (p_machines is not null and target.machine <> all (p_machines)) then
         return 'no_target';
     end if;
     -- Children first, as a settling child locks its own row and then its parent's. The tree is read

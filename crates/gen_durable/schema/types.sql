@@ -19,8 +19,8 @@ create domain gen_durable.key_name as text
 -- now. A row without an id, or without a step, carries information about the batch instead.
 create type gen_durable.claimed as (
     id          bigint,
-    fsm         text,
-    fsm_version int,
+    machine         text,
+    machine_version int,
     step        text,
     data        text,
     state       text,

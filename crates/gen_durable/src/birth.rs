@@ -31,9 +31,9 @@ pub struct Birth {
 /// The row to insert, in the JSON form that `gen_durable.enqueue_all` reads.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct New {
-    pub(crate) fsm: &'static str,
+    pub(crate) machine: &'static str,
     #[serde(rename = "version")]
-    pub(crate) fsm_version: i32,
+    pub(crate) machine_version: i32,
     pub(crate) step: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) data: Option<Box<RawValue>>,
@@ -127,8 +127,8 @@ pub(crate) fn encode<M: Machine>(machine: M, step: Option<M::Step>) -> Result<Ne
     let state =
         RawValue::from_string(codec::encode("its state", &machine, usize::MAX)?).map_err(fatal)?;
     Ok(New {
-        fsm: M::NAME,
-        fsm_version: M::VERSION.into(),
+        machine: M::NAME,
+        machine_version: M::VERSION.into(),
         step,
         data: data.map(RawValue::from_string).transpose().map_err(fatal)?,
         state,
@@ -186,7 +186,7 @@ impl Birth {
 impl fmt::Debug for Birth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Birth")
-            .field("fsm", &self.new.as_ref().map(|new| new.fsm).ok())
+            .field("machine", &self.new.as_ref().map(|new| new.machine).ok())
             .finish_non_exhaustive()
     }
 }

@@ -199,7 +199,7 @@ impl<'a> Page<'a> {
 struct ChildRow<'a> {
     id: i64,
     #[serde(borrow)]
-    fsm: Cow<'a, str>,
+    machine: Cow<'a, str>,
     status: Cow<'a, str>,
     #[serde(borrow)]
     state: &'a RawValue,
@@ -212,7 +212,7 @@ struct ChildRow<'a> {
 
 impl ChildRow<'_> {
     fn is_a<C: Machine>(&self) -> bool {
-        self.fsm == C::NAME || C::FORMER_NAMES.contains(&self.fsm.as_ref())
+        self.machine == C::NAME || C::FORMER_NAMES.contains(&self.machine.as_ref())
     }
 
     fn into_child<C: Machine>(self) -> Result<Child<C>, Error> {

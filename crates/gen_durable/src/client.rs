@@ -415,10 +415,10 @@ impl<M> Enqueued<M> {
 }
 
 fn settled_as<M: Machine>(id: Id<M>, end: End) -> Result<Settled<M>, Error> {
-    if end.fsm != M::NAME && !M::FORMER_NAMES.contains(&end.fsm.as_str()) {
+    if end.machine != M::NAME && !M::FORMER_NAMES.contains(&end.machine.as_str()) {
         return Err(Error::invalid(format!(
             "instance {id} is a {:?}, not a {:?}",
-            end.fsm,
+            end.machine,
             M::NAME
         )));
     }

@@ -192,7 +192,7 @@ impl Operate {
                 .map(|data| self.json("the step's data", &data))
                 .transpose()?,
             state: self.json("the state", &new.state)?,
-            fsm: new.machine,
+            machine: new.machine,
             version: new.version,
             step: new.step,
             queue: new.queue,

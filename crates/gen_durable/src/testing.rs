@@ -489,10 +489,10 @@ impl<App: Send + Sync + 'static> Lab<App> {
             self.installation.clone(),
             &self.settings,
         ));
-        let Some(kind) = self.registry.find(&row.fsm, row.fsm_version) else {
+        let Some(kind) = self.registry.find(&row.machine, row.machine_version) else {
             panic!(
                 "{} v{} was claimed and is not registered",
-                row.fsm, row.fsm_version
+                row.machine, row.machine_version
             );
         };
         let runs = kind.clone().run(row, poison, environment.clone());

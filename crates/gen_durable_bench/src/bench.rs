@@ -167,19 +167,19 @@ impl Bench {
         with_history: bool,
     ) -> Result<()> {
         let state = format!(r#"{{"left": {WALK_STEPS}, "note": "hello world"}}"#);
-        let fsm = if with_history {
+        let machine = if with_history {
             <Walk<true> as Machine>::NAME
         } else {
             <Walk<false> as Machine>::NAME
         };
-        self.fill(schema, count, fsm, "walking", &state).await
+        self.fill(schema, count, machine, "walking", &state).await
     }
 
     /// Inserts jobs with keys, as callers enqueue them: one JSON document per statement.
     pub(crate) async fn fill_keyed(
         &self,
         schema: &str,
-        fsm: &str,
+        machine: &str,
         kind: &str,
         keys: impl Iterator<Item = u64>,
     ) -> Result<()> {
@@ -190,7 +190,7 @@ impl Bench {
             ))
             .await?;
         let entries: Vec<_> = keys
-            .map(|key| serde_json::json!({"fsm": fsm, "step": "run", "state": {"key": key}, kind: format!("bench:{key}")}))
+            .map(|key| serde_json::json!({"machine": machine, "step": "run", "state": {"key": key}, kind: format!("bench:{key}")}))
             .collect();
         for batch in entries.chunks(usize::try_from(FILL_BATCH)?) {
             self.sql
@@ -205,12 +205,12 @@ impl Bench {
         &self,
         schema: &str,
         count: u64,
-        fsm: &str,
+        machine: &str,
         step: &str,
         state: &str,
     ) -> Result<()> {
         let insert = format!(
-            "insert into {schema}.instances (fsm, step, state)
+            "insert into {schema}.instances (machine, step, state)
              select $1, $2, $3::text::jsonb from generate_series(1, $4::bigint)"
         );
         let insert = self.sql.prepare(&insert).await?;
@@ -218,7 +218,7 @@ impl Bench {
         while left > 0 {
             let batch = left.min(FILL_BATCH);
             self.sql
-                .execute(&insert, &[&fsm, &step, &state, &i64::try_from(batch)?])
+                .execute(&insert, &[&machine, &step, &state, &i64::try_from(batch)?])
                 .await?;
             left -= batch;
         }
@@ -277,12 +277,12 @@ impl Bench {
     pub(crate) async fn fill_blocked_key(
         &self,
         schema: &str,
-        fsm: &str,
+        machine: &str,
         kind: &str,
         key: &str,
         count: u64,
     ) -> Result<()> {
-        let first = serde_json::json!([{"fsm": fsm, "step": "run", "state": {"key": 0}, kind: key, "delay": 86_400}]);
+        let first = serde_json::json!([{"machine": machine, "step": "run", "state": {"key": 0}, kind: key, "delay": 86_400}]);
         self.sql
             .execute(
                 &format!("select {schema}.enqueue_all($1::text::jsonb)"),
@@ -293,14 +293,14 @@ impl Bench {
             .execute(&format!("select {schema}.place(0, 1000)"), &[])
             .await?;
         let insert = format!(
-            "insert into {schema}.instances (fsm, step, state, status, {kind}_key, lane_position, in_lane, held_back, eligible_at)
+            "insert into {schema}.instances (machine, step, state, status, {kind}_key, lane_position, in_lane, held_back, eligible_at)
              select $1, 'run', '{{\"key\": 0}}', case when $2 = 'lane' then 'queued' else 'runnable' end::{schema}.durable_status,
                     $3, case when $2 = 'lane' then (nextval('{schema}.rounds') << 20) end, $2 = 'lane', $2 <> 'lane',
                     {schema}.clock() + interval '2 days'
              from generate_series(1, $4::bigint)"
         );
         self.sql
-            .execute(&insert, &[&fsm, &kind, &key, &i64::try_from(count)?])
+            .execute(&insert, &[&machine, &kind, &key, &i64::try_from(count)?])
             .await?;
         self.at_rest(&format!("{schema}.instances")).await
     }

@@ -104,7 +104,7 @@ pub(crate) async fn insert_one(bench: &Bench, callers: usize, lasting: Duration)
 async fn insert_until(url: String, lasting: Duration) -> Result<u64> {
     let client = connect(&url).await?;
     let insert = format!(
-        "insert into {SCHEMA}.instances (fsm, step, state) values ('noop', 'run', $1::text::jsonb)"
+        "insert into {SCHEMA}.instances (machine, step, state) values ('noop', 'run', $1::text::jsonb)"
     );
     let insert = client.prepare(&insert).await?;
     let state = r#"{"n": 1, "note": "hello world"}"#;
@@ -180,7 +180,7 @@ pub(crate) async fn insert_many(bench: &Bench, batches: u64, size: u64) -> Resul
     loops::on_a_thread(move || async move {
         let client = connect(&url).await?;
         let insert = format!(
-            "insert into {SCHEMA}.instances (fsm, step, state) select 'noop', 'run', s::jsonb from unnest($1::text[]) as s
+            "insert into {SCHEMA}.instances (machine, step, state) select 'noop', 'run', s::jsonb from unnest($1::text[]) as s
              returning id"
         );
         let insert = client.prepare(&insert).await?;
@@ -201,7 +201,7 @@ pub(crate) async fn claim_one(bench: &Bench, times: u64) -> Result<Vec<f64>> {
         let client = connect(&url).await?;
         client.batch_execute(loops::PLANS).await?;
         let insert = format!(
-            "insert into {SCHEMA}.instances (fsm, step, state) values ('floor', 'run', '1')"
+            "insert into {SCHEMA}.instances (machine, step, state) values ('floor', 'run', '1')"
         );
         let insert = client.prepare(&insert).await?;
         let claim = client.prepare(&loops::claim_statement(SCHEMA)).await?;
@@ -214,7 +214,7 @@ pub(crate) async fn claim_one(bench: &Bench, times: u64) -> Result<Vec<f64>> {
         }
         client
             .batch_execute(&format!(
-                "delete from {SCHEMA}.instances where fsm = 'floor'"
+                "delete from {SCHEMA}.instances where machine = 'floor'"
             ))
             .await?;
         Ok(took)

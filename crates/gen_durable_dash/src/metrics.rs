@@ -162,8 +162,8 @@ pub(crate) fn text(snapshot: &Snapshot, statements: u64) -> String {
         "Instances by machine, step and status, counted up to 10,001 per status",
     );
     for count in &snapshot.standing {
-        let (machine, step) = (label(&count.fsm), label(&count.step));
-        let (version, status) = (count.fsm_version, count.status.name());
+        let (machine, step) = (label(&count.machine), label(&count.step));
+        let (version, status) = (count.machine_version, count.status.name());
         let _ = writeln!(
             out,
             "durable_standing{{machine=\"{machine}\",version=\"{version}\",step=\"{step}\",status=\"{status}\"}} {}",

@@ -74,7 +74,7 @@ impl Series {
                 _ => second.failed += row.count,
             }
             second.took.add(row.class, row.count);
-            *second.machines.entry(row.fsm).or_default() += row.count;
+            *second.machines.entry(row.machine).or_default() += row.count;
         }
     }
 

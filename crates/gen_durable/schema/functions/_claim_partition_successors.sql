@@ -18,9 +18,9 @@ begin
     -- Not a plain `held_back`: see `_run_lane_successors`.
     where i.id = n.id and n.freed = any (p_taking) and (i.held_back or i.status = 'queued' and i.in_lane)
       and i.queue = n.queue and i.eligible_at <= gen_durable.clock() and i.crash_count < 2
-      and gen_durable._knows_step(p_known, i.fsm, i.fsm_version, i.step)
+      and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
       and not exists (select from gen_durable.queues q where q.name = n.queue and q.paused_at is not null)
-    returning i.id, i.fsm, i.fsm_version, i.step, i.data::text, i.state::text, i.attempt,
+    returning i.id, i.machine, i.machine_version, i.step, i.data::text, i.state::text, i.attempt,
         i.claim_epoch, i.step_seq, i.visit, i.queue, i.priority, i.eligible_at,
         i.tenant, i.traceparent, true, i.crash_count, null::timestamptz, null::text[], i.awaits,
         (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text

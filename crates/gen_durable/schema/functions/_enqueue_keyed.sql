@@ -26,12 +26,12 @@ begin
         tries := 0;
         loop
             insert into gen_durable.instances as i
-                (id, fsm, fsm_version, step, data, state, queue, priority, tenant, eligible_at, traceparent,
+                (id, machine, machine_version, step, data, state, queue, priority, tenant, eligible_at, traceparent,
                  correlation_key, correlation_scope, parent_id, parent_generation,
                  partition_key, lane_key, lane_blocks, status, held_back, arrival)
             overriding system value
             values (
-                entry.id, (entry.value->>'fsm')::gen_durable.name, coalesce((entry.value->>'version')::int, 1), (entry.value->>'step')::gen_durable.name,
+                entry.id, (entry.value->>'machine')::gen_durable.name, coalesce((entry.value->>'version')::int, 1), (entry.value->>'step')::gen_durable.name,
                 entry.value->'data', entry.value->'state', coalesce(entry.value->>'queue', 'default')::gen_durable.queue_name,
                 coalesce((entry.value->>'priority')::smallint, 0::smallint), coalesce(entry.value->>'tenant', '')::gen_durable.tenant_name,
                 gen_durable.due((entry.value->>'at')::timestamptz, (entry.value->>'delay')::float8),
@@ -48,13 +48,13 @@ begin
             end if;
             -- The key is taken. Its holder may settle between the insert and this read: then the
             -- key is free again, and the insert is repeated.
-            select i.id, i.eligible_at, i.fsm into made
+            select i.id, i.eligible_at, i.machine into made
             from gen_durable.instances i
             where i.tenant = coalesce(entry.value->>'tenant', '') and i.correlation_guard = entry.value->>'key';
             if made.id is not null then
-                if made.fsm <> entry.value->>'fsm' and not coalesce(entry.value->'former_names' ? made.fsm, false) then
+                if made.machine <> entry.value->>'machine' and not coalesce(entry.value->'former_names' ? made.machine, false) then
                     raise exception 'the key % is held by instance % of machine %, not of %', quote_literal(entry.value->>'key'),
-                        made.id, made.fsm, entry.value->>'fsm'
+                        made.id, made.machine, entry.value->>'machine'
                         using errcode = 'unique_violation', hint = 'keys are unique across machines: give each machine''s keys a prefix';
                 end if;
                 return query select entry.place::int, made.id, false, made.eligible_at;

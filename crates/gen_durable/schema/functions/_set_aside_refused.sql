@@ -30,7 +30,7 @@ begin
             where i.queue = range.queue and i.priority = range.priority
               and i.status = 'runnable' and i.crash_count < 2 and not i.held_back
               and (i.eligible_at, i.id) > (range.since, range.since_id) and i.eligible_at <= gen_durable.clock()
-              and gen_durable._knows_step(p_known, i.fsm, i.fsm_version, i.step)
+              and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
             order by i.eligible_at, i.id
             limit wanted.free
             for no key update skip locked
@@ -43,7 +43,7 @@ begin
             select i.id from gen_durable.instances i
             where i.queue = wanted.queue and i.status = 'runnable' and i.crash_count >= 2 and not i.held_back
               and i.eligible_at <= gen_durable.clock()
-              and gen_durable._knows_step(p_known, i.fsm, i.fsm_version, i.step)
+              and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
             order by i.eligible_at, i.id
             limit 1
             for no key update skip locked
@@ -71,7 +71,7 @@ begin
                     -- Lets `place` choose the next holder of its partition.
                     arrival = case when i.partition_key is not null then nextval('gen_durable.arrivals') else i.arrival end
                 where i.id = candidate
-                returning i.id, i.fsm, i.step, i.attempt, i.last_error;
+                returning i.id, i.machine, i.step, i.attempt, i.last_error;
                 perform gen_durable.tell(array[candidate], 'stuck');
         end;
     end loop;

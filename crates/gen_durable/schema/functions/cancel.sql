@@ -16,10 +16,10 @@ declare
     ids bigint[] := '{}';
     wanted bigint[];
 begin
-    select i.id, i.fsm into target from gen_durable.instances i
+    select i.id, i.machine into target from gen_durable.instances i
     where i.id = coalesce(p_id, (select k.id from gen_durable.instances k
                                  where k.tenant = coalesce(p_tenant, '') and k.correlation_guard = p_key));
-    if target.id is null or (p_machines is not null and target.fsm <> all (p_machines)) then
+    if target.id is null or (p_machines is not null and target.machine <> all (p_machines)) then
         return 'no_target';
     end if;
     -- Children first, as a settling child locks its own row and then its parent's. The tree is read

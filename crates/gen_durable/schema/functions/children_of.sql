@@ -19,14 +19,14 @@ declare
 begin
     -- Row by row: values beyond the end of the page are never read from their TOAST table.
     for child in
-        select c.id, c.fsm, c.status, c.state, c.result, c.last_error, c.attempt, c.failures
+        select c.id, c.machine, c.status, c.state, c.result, c.last_error, c.attempt, c.failures
         from gen_durable.instances c
         where c.parent_id = p_id and c.parent_generation = p_generation and c.id > p_after
-          and (p_machines is null or c.fsm = any (p_machines))
+          and (p_machines is null or c.machine = any (p_machines))
         order by c.id
         limit 1001
     loop
-        one := concat('{"id": ', child.id, ', "fsm": ', to_json(child.fsm), ', "status": "', child.status, '", "state": ', child.state,
+        one := concat('{"id": ', child.id, ', "machine": ', to_json(child.machine), ', "status": "', child.status, '", "state": ', child.state,
             ', "result": ', coalesce(child.result::text, 'null'), ', "error": ', coalesce(to_json(child.last_error)::text, 'null'),
             ', "attempt": ', child.attempt, ', "failures": ', child.failures, '}');
         bytes := bytes + octet_length(one);

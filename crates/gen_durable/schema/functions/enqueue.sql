@@ -12,7 +12,7 @@ set search_path = gen_durable, pg_temp
 as $$
     -- Options that are null are left out. A null inside the state or the data stays.
     select e.id from gen_durable.enqueue_all(jsonb_build_array(
-        jsonb_build_object('fsm', machine, 'step', step, 'state', state)
+        jsonb_build_object('machine', machine, 'step', step, 'state', state)
         || case when data is null then '{}' else jsonb_build_object('data', data) end
         || jsonb_strip_nulls(jsonb_build_object('version', version, 'queue', queue, 'priority', priority, 'tenant', tenant,
             'delay', extract(epoch from delay), 'at', at, 'key', key, 'scope', scope, 'traceparent', traceparent)))) e

@@ -4,7 +4,7 @@
 --   locks: no existing row; as _enqueue_keyed, and if p_at_once as _lanes_at_once
 -- Returns one row an entry: its place in p_entries, the id (of the holder, if the key is taken),
 -- whether it is new, and when it is due. Raises unique_violation if the key is held by an instance
--- of another machine (neither `fsm` nor one of `former_names`).
+-- of another machine (neither `machine` nor one of `former_names`).
 create function gen_durable.enqueue_all(
     p_entries jsonb, p_parent bigint default null, p_generation int default null, p_at_once boolean default false
 )
@@ -42,9 +42,9 @@ begin
     return query
     with made as (
         insert into gen_durable.instances as i
-            (fsm, fsm_version, step, data, state, queue, priority, tenant, eligible_at, traceparent, parent_id, parent_generation,
+            (machine, machine_version, step, data, state, queue, priority, tenant, eligible_at, traceparent, parent_id, parent_generation,
              partition_key, lane_key, lane_blocks, status, held_back, in_lane, lane_position, arrival)
-        select (e.value->>'fsm')::gen_durable.name, coalesce((e.value->>'version')::int, 1), (e.value->>'step')::gen_durable.name,
+        select (e.value->>'machine')::gen_durable.name, coalesce((e.value->>'version')::int, 1), (e.value->>'step')::gen_durable.name,
             e.value->'data', e.value->'state', coalesce(e.value->>'queue', 'default')::gen_durable.queue_name, coalesce((e.value->>'priority')::smallint, 0::smallint),
             coalesce(e.value->>'tenant', '')::gen_durable.tenant_name,
             gen_durable.due((e.value->>'at')::timestamptz, (e.value->>'delay')::float8),

@@ -52,7 +52,7 @@ begin
             -- become free together, the next pick handles both.
             e.status = 'queued' and i.id = any (p_taking) and i.partition_key is null and e.partition_key is null
             and e.queue = i.queue and e.eligible_at <= gen_durable.clock() and e.crash_count < 2
-            and gen_durable._knows_step(p_known, e.fsm, e.fsm_version, e.step)
+            and gen_durable._knows_step(p_known, e.machine, e.machine_version, e.step)
             and not exists (select from gen_durable.queues q where q.name = i.queue and q.paused_at is not null) as follows
         from gen_durable.instances e
         where lane.is_free and e.lane_hash = i.lane_hash and e.in_lane and e.lane_position > i.lane_position

@@ -43,7 +43,7 @@ begin
                   and i.status = 'runnable' and i.crash_count < 2 and not i.held_back
                   and (i.eligible_at, i.id) > (range.since, range.since_id)
                   and i.eligible_at <= gen_durable.clock()
-                  and gen_durable._knows_step(p_known, i.fsm, i.fsm_version, i.step)
+                  and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
                 order by i.eligible_at, i.id
                 limit wanted.free
                 for no key update skip locked
@@ -58,7 +58,7 @@ begin
         claim_epoch = i.claim_epoch + 1, updated_at = gen_durable.clock()
     from candidate
     where i.id = candidate.id
-    returning i.id, i.fsm, i.fsm_version, i.step, i.data::text, i.state::text, i.attempt,
+    returning i.id, i.machine, i.machine_version, i.step, i.data::text, i.state::text, i.attempt,
         i.claim_epoch, i.step_seq, i.visit, i.queue, i.priority, i.eligible_at,
         i.tenant, i.traceparent, i.partition_key is not null or i.lane_key is not null, i.crash_count,
         null::timestamptz, null::text[], i.awaits,

@@ -30,7 +30,7 @@ begin
     return query
     update gen_durable.instances i
     set status = e.status,
-        fsm_version = coalesce(e.version, i.fsm_version),
+        machine_version = coalesce(e.version, i.machine_version),
         step = coalesce(e.step, i.step),
         data = case when e.step is null then i.data else e.data::jsonb end,
         state = coalesce(e.state::jsonb, i.state),

@@ -18,15 +18,15 @@ begin
     -- Locked without a condition on the status: a condition would skip an instance that is about to
     -- wait, without waiting for its lock.
     if p_id is not null then
-        select i.id, i.status, i.awaits, i.fsm into target
+        select i.id, i.status, i.awaits, i.machine into target
         from gen_durable.instances i where i.id = p_id
         for no key update;
     else
-        select i.id, i.status, i.awaits, i.fsm into target
+        select i.id, i.status, i.awaits, i.machine into target
         from gen_durable.instances i where i.tenant = coalesce(p_tenant, '') and i.correlation_guard = p_key
         for no key update;
     end if;
-    if target.id is null or (p_machines is not null and target.fsm <> all (p_machines)) then
+    if target.id is null or (p_machines is not null and target.machine <> all (p_machines)) then
         return 'no_target';
     end if;
     if target.status in ('done', 'failed', 'cancelled') then

@@ -19,7 +19,7 @@ create table gen_durable.instances (
     eligible_at      timestamptz not null default gen_durable.clock(),
     inserted_at      timestamptz not null default gen_durable.clock(),
     updated_at       timestamptz not null default gen_durable.clock(),
-    fsm_version      int not null default 1,
+    machine_version      int not null default 1,
     -- Runs of the current step without progress: failures, retries that the step asked for, crashes
     -- of its worker.
     attempt          int not null default 0,
@@ -44,7 +44,7 @@ create table gen_durable.instances (
     repeats          boolean not null default false,
     queue            text not null default 'default',
     tenant           text not null default '',
-    fsm              text not null,
+    machine              text not null,
     -- The worker: for people and for the reaper, never a fence. See `_cancel_live`.
     locked_by        uuid,
     finished_at      timestamptz,

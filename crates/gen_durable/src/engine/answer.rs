@@ -185,7 +185,7 @@ fn hint_new_instances(core: &Core, more: &More, from: Timestamp) {
 fn count(core: &Core, row: &Claimed, outcome: &'static str) {
     let machine = core
         .registry
-        .find(&row.fsm, row.fsm_version)
+        .find(&row.machine, row.machine_version)
         .map_or("unknown", |kind| kind.name());
     metrics::counter!("durable_steps_total", "machine" => machine, "outcome" => outcome)
         .increment(1);

@@ -167,7 +167,7 @@ impl Core {
             step: decision.step.clone().unwrap_or_default(),
             data: decision.data.clone(),
             state: decision.state.clone().unwrap_or_else(|| row.state.clone()),
-            fsm_version: decision.version.unwrap_or(row.fsm_version),
+            machine_version: decision.version.unwrap_or(row.machine_version),
             attempt: 0,
             failures: 0,
             step_seq: row.step_seq + 1,

@@ -365,7 +365,7 @@ type Upgraded = Option<(String, Option<String>)>;
 
 fn decode<M: Machine>(row: &Claimed) -> Result<(M, M::Step, Upgraded), String> {
     let decoded = guarded(|| {
-        if row.fsm_version == M::VERSION {
+        if row.machine_version == M::VERSION {
             let machine = serde_json::from_str(&row.state)
                 .map_err(|error| format!("the state cannot be decoded by this build: {error}"))?;
             return Ok((
@@ -383,10 +383,10 @@ fn decode<M: Machine>(row: &Claimed) -> Result<(M, M::Step, Upgraded), String> {
                 .map_or(Ok(serde_json::Value::Null), parse)?,
             state: parse(&row.state)?,
         };
-        let stored = M::upgrade(row.fsm_version, stored).map_err(|error| {
+        let stored = M::upgrade(row.machine_version, stored).map_err(|error| {
             format!(
                 "the upgrade from version {} failed: {error}",
-                row.fsm_version
+                row.machine_version
             )
         })?;
         let machine = serde_json::from_value(stored.state)

@@ -63,7 +63,7 @@ impl Failures {
     pub(super) fn settled(&self, row: &Claimed, ending: &Ending) {
         if matches!(ending.status, Status::Failed | Status::Stuck) {
             self.report(InstanceFailure {
-                machine: row.fsm.clone(),
+                machine: row.machine.clone(),
                 id: row.id,
                 step: row.step.clone(),
                 attempt: row.attempt,

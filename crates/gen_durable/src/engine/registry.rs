@@ -152,10 +152,10 @@ impl Registry {
         Ok(())
     }
 
-    pub(crate) fn find(&self, fsm: &str, version: u16) -> Option<&Arc<dyn Kind>> {
+    pub(crate) fn find(&self, machine: &str, version: u16) -> Option<&Arc<dyn Kind>> {
         // The tuple key owns its string. One short allocation per step costs little compared with
         // the step.
-        self.kinds.get(&(fsm.to_owned(), version))
+        self.kinds.get(&(machine.to_owned(), version))
     }
 
     pub(crate) fn kinds(&self) -> impl Iterator<Item = &Arc<dyn Kind>> {

@@ -26,7 +26,7 @@ const BEGIN_RETRY: Duration = Duration::from_millis(50);
 /// Runs one step of a claimed row.
 pub(super) async fn run(core: &Arc<Core>, queue: usize, mut run: Run, fence: Option<Arc<Notify>>) {
     let row = run.row.clone();
-    let Some(kind) = core.registry.find(&row.fsm, row.fsm_version).cloned() else {
+    let Some(kind) = core.registry.find(&row.machine, row.machine_version).cloned() else {
         // The row was claimed by its machine name, so this should not happen. If it does, the claim
         // is released and nothing is lost.
         within::release_claim(

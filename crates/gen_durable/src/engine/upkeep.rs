@@ -368,7 +368,7 @@ async fn reap_one(core: &Core, connection: &Connection, worker: &str) -> Result<
         }
         for row in reaped.into_iter().filter(|row| row.is_stuck) {
             core.failures.report(InstanceFailure {
-                machine: row.fsm,
+                machine: row.machine,
                 id: row.id,
                 step: row.step,
                 attempt: u32::try_from(row.attempt).unwrap_or_default(),

@@ -99,7 +99,7 @@ fn not_blocked(lane: &LaneKey, found: &LaneInfo) -> String {
     let (id, status) = (row.id, row.status);
     let head = format!(
         "its head, instance {id} ({}, step {}), is {status}",
-        row.fsm, row.step
+        row.machine, row.step
     );
     match status {
         Status::Stuck => format!(

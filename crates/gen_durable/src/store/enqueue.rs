@@ -42,7 +42,7 @@ pub(crate) struct Inserted {
 }
 
 struct Columns<'a> {
-    fsms: Vec<&'a str>,
+    machines: Vec<&'a str>,
     versions: Vec<i32>,
     steps: Vec<&'a str>,
     data: Vec<Option<&'a str>>,
@@ -58,8 +58,8 @@ struct Columns<'a> {
 impl<'a> Columns<'a> {
     fn of(news: impl Iterator<Item = &'a New> + Clone) -> Columns<'a> {
         Columns {
-            fsms: news.clone().map(|n| n.fsm).collect(),
-            versions: news.clone().map(|n| n.fsm_version).collect(),
+            machines: news.clone().map(|n| n.machine).collect(),
+            versions: news.clone().map(|n| n.machine_version).collect(),
             steps: news.clone().map(|n| n.step.as_str()).collect(),
             data: unless_all(
                 None,
@@ -77,7 +77,7 @@ impl<'a> Columns<'a> {
 
     fn params(&self) -> [Param<'_>; 11] {
         [
-            &self.fsms,
+            &self.machines,
             &self.versions,
             &self.steps,
             &self.data,
@@ -275,7 +275,7 @@ async fn insert<'a>(
     }
     let columns = Columns::of(news);
     let rows = connection.query(&INSERT, &columns.params()).await?;
-    read(&rows, columns.fsms.len())
+    read(&rows, columns.machines.len())
 }
 
 /// Encodes instances with keys as one JSON document, for `gen_durable.enqueue_all`, which checks

@@ -49,7 +49,7 @@ pub struct Relations {
 #[allow(missing_docs)]
 pub struct PendingChild {
     pub id: i64,
-    pub fsm: String,
+    pub machine: String,
     pub step: String,
     pub status: Status,
 }
@@ -148,15 +148,15 @@ pub enum Blocker {
     NotDue { at: Timestamp },
     /// No live worker of its queue registered its machine and version.
     MachineNotServed {
-        fsm: String,
-        fsm_version: i32,
+        machine: String,
+        machine_version: i32,
         queue: String,
     },
     /// Live workers of its queue registered its machine and version, but none of them knows its
     /// step. A build that knows it has not been deployed, or no longer runs.
     NoWorkerForStep {
-        fsm: String,
-        fsm_version: i32,
+        machine: String,
+        machine_version: i32,
         step: String,
         queue: String,
     },
@@ -217,7 +217,7 @@ async fn pending(connection: &Connection, row: &Instance) -> Result<Vec<PendingC
         .map(|row| {
             Ok(PendingChild {
                 id: column(row, 0)?,
-                fsm: column(row, 1)?,
+                machine: column(row, 1)?,
                 step: column(row, 2)?,
                 status: inspect::status(row, 3)?,
             })
@@ -531,17 +531,17 @@ fn runnable(row: &Instance, facts: Facts) -> Vec<Blocker> {
     }
     // If no worker serves the queue, `QueueNotWorked` says so already.
     if facts.workers_able == 0 && facts.workers_of_queue > 0 {
-        let (fsm, fsm_version) = (row.fsm.clone(), row.fsm_version);
+        let (machine, machine_version) = (row.machine.clone(), row.machine_version);
         blockers.push(match facts.machine_served {
             true => Blocker::NoWorkerForStep {
-                fsm,
-                fsm_version,
+                machine,
+                machine_version,
                 step: row.step.clone(),
                 queue: queue(),
             },
             false => Blocker::MachineNotServed {
-                fsm,
-                fsm_version,
+                machine,
+                machine_version,
                 queue: queue(),
             },
         });

@@ -41,7 +41,7 @@ pub struct InboxLetter {
 #[allow(missing_docs)]
 pub struct ChildInfo {
     pub id: i64,
-    pub fsm: String,
+    pub machine: String,
     pub step: String,
     pub status: Status,
     /// The spawn of the parent that this child counts for. `None`: its end was already counted, and
@@ -99,7 +99,7 @@ impl Inspect {
             for row in &connection.query(&CHILDREN, &[&id, &SHOWN_MAX]).await? {
                 all.children.push(ChildInfo {
                     id: column(row, 0)?,
-                    fsm: column(row, 1)?,
+                    machine: column(row, 1)?,
                     step: column(row, 2)?,
                     status: inspect::status(row, 3)?,
                     generation: column(row, 4)?,

@@ -15,7 +15,7 @@ const HISTORY_ROWS_MAX: i32 = 5_000;
 #[non_exhaustive]
 pub struct Edge {
     /// The machine.
-    pub fsm: String,
+    pub machine: String,
     /// The outcome that caused it: `next`, `sleep`, `wait`, `spawn`, `retry`, `failure`, `done`,
     /// `stop`, `deadline`, …
     pub outcome: String,
@@ -44,7 +44,7 @@ impl Inspect {
             rows.iter()
                 .map(|row| {
                     Ok(Edge {
-                        fsm: column(row, 0)?,
+                        machine: column(row, 0)?,
                         outcome: column(row, 1)?,
                         from: column(row, 2)?,
                         to: column(row, 3)?,

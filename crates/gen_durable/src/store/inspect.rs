@@ -40,8 +40,8 @@ const ENDS_MAX: usize = 64;
 pub struct Instance {
     pub id: i64,
     pub tenant: String,
-    pub fsm: String,
-    pub fsm_version: i32,
+    pub machine: String,
+    pub machine_version: i32,
     pub step: String,
     pub data: Option<String>,
     pub state: String,
@@ -125,8 +125,8 @@ pub struct Filter {
 #[non_exhaustive]
 #[allow(missing_docs)]
 pub struct Count {
-    pub fsm: String,
-    pub fsm_version: i32,
+    pub machine: String,
+    pub machine_version: i32,
     pub step: String,
     pub status: Status,
     pub count: i64,
@@ -170,8 +170,8 @@ pub struct QueueInfo {
 #[non_exhaustive]
 #[allow(missing_docs)]
 pub struct Unserved {
-    pub fsm: String,
-    pub fsm_version: i32,
+    pub machine: String,
+    pub machine_version: i32,
     /// The step that no live worker knows. `None`: no live worker registered the machine and
     /// version at all.
     pub step: Option<String>,
@@ -256,8 +256,8 @@ impl Inspect {
             rows.iter()
                 .map(|row| {
                     Ok(Count {
-                        fsm: column(row, 0)?,
-                        fsm_version: column(row, 1)?,
+                        machine: column(row, 0)?,
+                        machine_version: column(row, 1)?,
                         step: column(row, 2)?,
                         status: status(row, 3)?,
                         count: column(row, 4)?,
@@ -332,10 +332,10 @@ impl Inspect {
                 let rows = connection.query(&UNSERVED, &[]).await?;
                 rows.iter()
                     .map(|row| {
-                        let (fsm, fsm_version) = (column(row, 0)?, column(row, 1)?);
+                        let (machine, machine_version) = (column(row, 0)?, column(row, 1)?);
                         Ok(Unserved {
-                            fsm,
-                            fsm_version,
+                            machine,
+                            machine_version,
                             step: column(row, 2)?,
                             count: column(row, 3)?,
                         })
@@ -393,7 +393,7 @@ async fn within<T>(
 #[derive(Debug, Clone)]
 pub(crate) struct End {
     pub(crate) status: Status,
-    pub(crate) fsm: String,
+    pub(crate) machine: String,
     pub(crate) result: Option<String>,
     pub(crate) error: Option<String>,
     pub(crate) attempt: i32,
@@ -438,7 +438,7 @@ async fn ends_of(connection: &Connection, ids: &[i64]) -> Result<HashMap<i64, En
     let read = |row: &Row| -> Result<(i64, End), Fault> {
         let end = End {
             status: status(row, 1)?,
-            fsm: column(row, 2)?,
+            machine: column(row, 2)?,
             result: column(row, 3)?,
             error: column(row, 4)?,
             attempt: column(row, 5)?,
@@ -501,8 +501,8 @@ fn instance(row: &Row) -> Result<Instance, Fault> {
     Ok(Instance {
         id: column(row, 0)?,
         tenant: column(row, 1)?,
-        fsm: column(row, 2)?,
-        fsm_version: column(row, 3)?,
+        machine: column(row, 2)?,
+        machine_version: column(row, 3)?,
         step: column(row, 4)?,
         data: column(row, 5)?,
         state: column(row, 6)?,

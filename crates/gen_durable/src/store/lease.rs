@@ -110,7 +110,7 @@ pub(crate) async fn adopt(
 #[derive(Debug, Clone)]
 pub(crate) struct Reaped {
     pub(crate) id: i64,
-    pub(crate) fsm: String,
+    pub(crate) machine: String,
     pub(crate) step: String,
     /// The attempt during which its worker crashed.
     pub(crate) attempt: i32,
@@ -272,7 +272,7 @@ pub(crate) async fn lost(
 fn reaped(row: &Row) -> Result<Reaped, Fault> {
     Ok(Reaped {
         id: column(row, 0)?,
-        fsm: column(row, 1)?,
+        machine: column(row, 1)?,
         step: column(row, 2)?,
         attempt: column(row, 3)?,
         is_stuck: column(row, 4)?,

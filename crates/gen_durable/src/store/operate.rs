@@ -18,7 +18,7 @@ sql!(RETRY, "retry.sql", [INT8, TEXT, TEXT]);
 /// A new instance, in the JSON form of `gen_durable.enqueue_all`.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Entry {
-    pub(crate) fsm: String,
+    pub(crate) machine: String,
     pub(crate) version: u16,
     pub(crate) step: String,
     #[serde(skip_serializing_if = "Option::is_none")]

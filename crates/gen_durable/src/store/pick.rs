@@ -221,8 +221,8 @@ pub(super) fn claimed(row: &Row, now: Timestamp) -> Result<Claimed, Fault> {
     let number = |n: i32| u32::try_from(n).unwrap_or_default();
     Ok(Claimed {
         id: column(row, 0)?,
-        fsm: column(row, 1)?,
-        fsm_version: u16::try_from(column::<i32>(row, 2)?).unwrap_or_default(),
+        machine: column(row, 1)?,
+        machine_version: u16::try_from(column::<i32>(row, 2)?).unwrap_or_default(),
         step: column(row, 3)?,
         data: column(row, 4)?,
         state: column(row, 5)?,

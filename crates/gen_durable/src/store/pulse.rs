@@ -31,7 +31,7 @@ pub struct Finished {
     /// Seconds since 1970.
     pub second: i64,
     /// The machine.
-    pub fsm: String,
+    pub machine: String,
     /// The status in which they settled.
     pub status: Status,
     /// The class of their duration from enqueue to end: 2^(class/4) milliseconds or more.
@@ -81,7 +81,7 @@ pub struct Backlog {
 #[non_exhaustive]
 #[allow(missing_docs)]
 pub struct Trouble {
-    pub fsm: String,
+    pub machine: String,
     pub step: String,
     pub status: Status,
     /// The beginning of the error text.
@@ -121,7 +121,7 @@ impl Inspect {
                 .map(|row| {
                     Ok(Finished {
                         second: column(row, 0)?,
-                        fsm: column(row, 1)?,
+                        machine: column(row, 1)?,
                         status: inspect::status(row, 2)?,
                         class: column(row, 3)?,
                         count: column(row, 4)?,
@@ -166,8 +166,8 @@ impl Inspect {
             rows.iter()
                 .map(|row| {
                     Ok(inspect::Count {
-                        fsm: column(row, 0)?,
-                        fsm_version: column(row, 1)?,
+                        machine: column(row, 0)?,
+                        machine_version: column(row, 1)?,
                         step: column(row, 2)?,
                         status: inspect::status(row, 3)?,
                         count: column(row, 4)?,
@@ -216,7 +216,7 @@ impl Inspect {
             rows.iter()
                 .map(|row| {
                     Ok(Trouble {
-                        fsm: column(row, 0)?,
+                        machine: column(row, 0)?,
                         step: column(row, 1)?,
                         status: inspect::status(row, 2)?,
                         error: column(row, 3)?,

@@ -9,8 +9,8 @@ use super::fault::Fault;
 #[derive(Debug, Clone)]
 pub(crate) struct Claimed {
     pub(crate) id: i64,
-    pub(crate) fsm: String,
-    pub(crate) fsm_version: u16,
+    pub(crate) machine: String,
+    pub(crate) machine_version: u16,
     pub(crate) step: String,
     /// The data of the step, as JSON; `None` for a unit variant.
     pub(crate) data: Option<String>,

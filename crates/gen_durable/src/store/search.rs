@@ -87,8 +87,8 @@ pub struct Search {
 pub struct Found {
     pub id: i64,
     pub tenant: String,
-    pub fsm: String,
-    pub fsm_version: i32,
+    pub machine: String,
+    pub machine_version: i32,
     pub step: String,
     pub status: Status,
     pub queue: String,
@@ -217,8 +217,8 @@ fn read(row: &Row) -> Result<Found, Fault> {
     Ok(Found {
         id: column(row, 0)?,
         tenant: column(row, 1)?,
-        fsm: column(row, 2)?,
-        fsm_version: column(row, 3)?,
+        machine: column(row, 2)?,
+        machine_version: column(row, 3)?,
         step: column(row, 4)?,
         status: inspect::status(row, 5)?,
         queue: column(row, 6)?,

@@ -154,7 +154,7 @@ async fn an_enqueue_writes_every_column() {
     let shown = format!("{row:?}");
     assert_eq!(row.status, Status::Runnable);
     assert_eq!(
-        (row.fsm.as_str(), row.fsm_version, row.step.as_str()),
+        (row.machine.as_str(), row.machine_version, row.step.as_str()),
         ("acts", 1, "next")
     );
     assert_eq!(

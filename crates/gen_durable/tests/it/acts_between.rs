@@ -253,7 +253,7 @@ async fn a_spawn_parks_its_parent_and_inserts_its_children() {
     for child in children(&lab).await {
         let expected = with(&before, |row| {
             row.id = child.id;
-            (row.fsm, row.step, row.state) = ("child".into(), "run".into(), "null".into());
+            (row.machine, row.step, row.state) = ("child".into(), "run".into(), "null".into());
             (row.eligible_at, row.inserted_at, row.updated_at) = (now, now, now);
             (row.parent_id, row.parent_generation) = (Some(id.raw()), Some(1));
             // The tenant and the trace context of a child are those of its parent.

@@ -147,8 +147,8 @@ async fn children_of_any_size_do_not_block_picks_and_are_read_page_by_page() {
     let pool = live().await;
     run_sql(
         &pool,
-        "insert into S.instances (fsm, step, state, join_generation) values ('gather', 'join', '{}', 1);
-         insert into S.instances (fsm, step, state, status, finished_at, parent_id, parent_generation, result)
+        "insert into S.instances (machine, step, state, join_generation) values ('gather', 'join', '{}', 1);
+         insert into S.instances (machine, step, state, status, finished_at, parent_id, parent_generation, result)
          select 'leaf', 'run', '{}', 'done', statement_timestamp(), 1, 1, to_jsonb(repeat('x', 300000)) from generate_series(1, 1000)",
     )
     .await;
@@ -210,7 +210,7 @@ async fn an_instance_that_makes_a_pick_fail_is_set_aside_and_the_others_run() {
     // Inserted with SQL: `signal` would refuse to grow an inbox to this size.
     run_sql(
         &pool,
-        "insert into S.instances (fsm, step, state, attempt) values ('actor', 'received', '{}', 2);
+        "insert into S.instances (machine, step, state, attempt) values ('actor', 'received', '{}', 2);
          insert into S.signals (target_id, name, payload)
          select 1, 'note', to_jsonb(repeat('y', 1000000)) from generate_series(1, 300)",
     )
@@ -266,7 +266,7 @@ async fn a_failed_sweep_sets_the_row_that_caused_it_aside() {
     // due first.
     run_sql(
         &pool,
-        "insert into S.instances (fsm, step, state, eligible_at) values
+        "insert into S.instances (machine, step, state, eligible_at) values
          ('unrelated', 'run', '\"culprit\"', statement_timestamp() - interval '2 hours'),
          ('unrelated', 'run', 'null', statement_timestamp() - interval '1 hour')",
     )
@@ -403,9 +403,9 @@ async fn a_due_job_is_found_behind_any_number_of_priorities() {
     let pool = live().await;
     run_sql(
         &pool,
-        "insert into S.instances (fsm, step, state, priority, eligible_at)
+        "insert into S.instances (machine, step, state, priority, eligible_at)
          select 'unrelated', 'run', 'null', p, statement_timestamp() + interval '7 days' from generate_series(1, 1100) p;
-         insert into S.instances (fsm, step, state, priority) values ('unrelated', 'run', 'null', 2000)",
+         insert into S.instances (machine, step, state, priority) values ('unrelated', 'run', 'null', 2000)",
     )
     .await;
     let (client, running) = engine(pool);

@@ -289,7 +289,7 @@ async fn a_blocked_caller_does_not_keep_an_engine_from_releasing_its_claims() {
     running.stop().await;
     let schema = pool.schema();
     let text = format!(
-        "select (select count(*) from {schema}.instances where fsm = 'gated' and status = 'runnable'), \
+        "select (select count(*) from {schema}.instances where machine = 'gated' and status = 'runnable'), \
                 (select count(*) from {schema}.workers)"
     );
     let left = sql().await.query_one(&text, &[]).await.unwrap();

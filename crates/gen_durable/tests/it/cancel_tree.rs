@@ -31,15 +31,15 @@ async fn tree(lab: &Lab<()>) -> (Id<Leaf>, i64) {
         .raw();
     let text = "
         update S.instances set status = 'awaiting_children', join_generation = 3, children_pending = 1999 where id = ROOT;
-        insert into S.instances (fsm, step, state, eligible_at, parent_id, parent_generation, status, finished_at)
+        insert into S.instances (machine, step, state, eligible_at, parent_id, parent_generation, status, finished_at)
         select 'leaf', 'run', 'null', 'infinity', ROOT, 1 + n % 3,
             (case when n % 5 = 0 then 'done' else 'runnable' end)::S.durable_status, case when n % 5 = 0 then S.clock() end
         from generate_series(1, 2500) n;
-        insert into S.instances (fsm, step, state, eligible_at, parent_id, parent_generation)
+        insert into S.instances (machine, step, state, eligible_at, parent_id, parent_generation)
         select 'leaf', 'run', 'null', 'infinity', p.id, 1
         from (select id from S.instances where parent_id = ROOT and status = 'done' order by id limit 20) p, generate_series(1, 2);
-        insert into S.instances (fsm, step, state, eligible_at, parent_id) values ('leaf', 'run', 'null', 'infinity', ROOT);
-        insert into S.instances (fsm, step, state, eligible_at, parent_id, parent_generation)
+        insert into S.instances (machine, step, state, eligible_at, parent_id) values ('leaf', 'run', 'null', 'infinity', ROOT);
+        insert into S.instances (machine, step, state, eligible_at, parent_id, parent_generation)
         values ('leaf', 'run', 'null', 'infinity', BESIDE, 1)";
     let text = text.replace("S.", &format!("{}.", lab.pool().schema()));
     let text = text

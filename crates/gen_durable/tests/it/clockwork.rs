@@ -225,7 +225,7 @@ async fn over_a_simulated_year_no_timer_fires_early_twice_or_never() {
             known.id
         );
         let ticks = format!(
-            "select count(*) from {schema}.instances where fsm = 'tick' and (state->>'of')::bigint = $1"
+            "select count(*) from {schema}.instances where machine = 'tick' and (state->>'of')::bigint = $1"
         );
         let ticks: i64 = client
             .query_one(&ticks, &[&known.id.raw()])
@@ -473,7 +473,7 @@ async fn a_timer_scan_costs_the_same_for_any_number_of_pending_fired_or_overdue_
     client.batch_execute(&fire).await.unwrap();
     client
         .batch_execute(&format!(
-            "insert into {schema}.instances (fsm, step, state, status, awaits, deadline_at, deadline_step)
+            "insert into {schema}.instances (machine, step, state, status, awaits, deadline_at, deadline_step)
              select 'm', 's', '{{}}', 'awaiting_signal', '{{a}}', statement_timestamp() - interval '2 days' + g * interval '1 ms', 'l'
              from generate_series(1, {rows}) g;
              update {schema}.instances set deadline_at = null, status = 'runnable', awaits = null;
@@ -501,7 +501,7 @@ async fn overdue_deadlines_are_processed_at_their_rate_while_fresh_timers_fire()
     let count = rows() / 10;
     client
         .batch_execute(&format!(
-            "insert into {schema}.instances (fsm, step, state, status, awaits, deadline_at, deadline_step)
+            "insert into {schema}.instances (machine, step, state, status, awaits, deadline_at, deadline_step)
              select 'wait', 'begin', '{{\"cycle\": \"R/PT1H\"}}', 'awaiting_signal', '{{over}}',
                  statement_timestamp() - interval '1 day' + g * interval '1 ms', 'over'
              from generate_series(1, {count}) g"
@@ -541,7 +541,7 @@ async fn overdue_deadlines_are_processed_at_their_rate_while_fresh_timers_fire()
     })
     .await;
     eventually("and their instances have settled", async || {
-        count_of("instances where fsm = 'wait' and status = 'done'").await >= count
+        count_of("instances where machine = 'wait' and status = 'done'").await >= count
     })
     .await;
     running.stop().await;
@@ -603,7 +603,7 @@ async fn a_timer_that_cannot_fire_does_not_block_other_timers() {
              from {schema}.instances where id = {wait};"
         )
     };
-    let good = r#"{"fsm": "tick", "step": "run", "state": {"of": 1}}"#;
+    let good = r#"{"machine": "tick", "step": "run", "state": {"of": 1}}"#;
     let all = [insert("R/P1D", "{}"), insert("gibberish", good)].join("")
         + &insert("R/P1D", good).repeat(3);
     client.batch_execute(&all).await.unwrap();
@@ -658,7 +658,7 @@ async fn a_timer_that_falls_due_waits_for_at_most_one_batch_of_overdue_deadlines
     .await;
     // No worker has the machine of these instances: their deadlines only make them runnable.
     let overdue = format!(
-        "insert into {schema}.instances (fsm, step, state, status, awaits, deadline_at, deadline_step)
+        "insert into {schema}.instances (machine, step, state, status, awaits, deadline_at, deadline_step)
          select 'unknown', 'begin', '{{}}', 'awaiting_signal', '{{over}}',
              statement_timestamp() - interval '1 day' + g * interval '1 ms', 'over'
          from generate_series(1, 5000) g"
@@ -677,7 +677,7 @@ async fn a_timer_that_falls_due_waits_for_at_most_one_batch_of_overdue_deadlines
     // is late by more than 5 s counts as overdue itself.
     let text = format!(
         "select coalesce(max((select count(*) from {schema}.instances i
-             where i.fsm = 'unknown' and i.updated_at > t.due_at and i.updated_at < t.ended_at)), 0)
+             where i.machine = 'unknown' and i.updated_at > t.due_at and i.updated_at < t.ended_at)), 0)
          from {schema}.timers t where t.state = 'fired' and t.ended_at - t.due_at <= interval '5 s'"
     );
     let between: i64 = client.query_one(&text, &[]).await.unwrap().get(0);

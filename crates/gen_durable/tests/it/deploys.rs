@@ -122,7 +122,7 @@ async fn a_worker_does_not_claim_a_row_at_a_step_that_it_does_not_know() {
     let unserved = client.inspect().unserved().await.unwrap();
     let unserved: Vec<_> = unserved
         .iter()
-        .map(|row| (row.fsm.as_str(), row.step.as_deref(), row.count))
+        .map(|row| (row.machine.as_str(), row.step.as_deref(), row.count))
         .collect();
     assert_eq!(unserved, [("parcel", Some("label"), 2)]);
     let explained = client
@@ -209,7 +209,7 @@ async fn a_running_engine_retries_rows_that_another_build_could_not_decode() {
     // Stuck rows of an older build appear while the newer build runs: more than a page of them.
     let rows = 1_100;
     let text = format!(
-        "insert into {}.instances (fsm, step, state, status) select 'parcel', 'pack', '{{\"weight\": \"heavy\"}}', 'stuck'
+        "insert into {}.instances (machine, step, state, status) select 'parcel', 'pack', '{{\"weight\": \"heavy\"}}', 'stuck'
          from generate_series(1, {rows})",
         pool.schema()
     );
@@ -232,7 +232,7 @@ async fn a_process_retries_neither_rows_it_could_not_decode_nor_rows_set_aside_f
     let engine = new_engine(&pool);
     let client = engine.client();
     let text = format!(
-        "insert into {}.instances (fsm, step, state, status, crash_count) values
+        "insert into {}.instances (machine, step, state, status, crash_count) values
          ('parcel', 'pack', '[]', 'runnable', 0), ('parcel', 'pack', '{{\"weight\": 1}}', 'stuck', 3),
          ('parcel', 'gone', '{{\"weight\": 1}}', 'stuck', 0)",
         pool.schema()
@@ -249,7 +249,7 @@ async fn a_process_retries_neither_rows_it_could_not_decode_nor_rows_set_aside_f
     // the pass has skipped the others.
     for _ in 0..3 {
         let text = format!(
-            "insert into {}.instances (fsm, step, state, status) values ('parcel', 'pack', '{{\"weight\": 1}}', 'stuck')
+            "insert into {}.instances (machine, step, state, status) values ('parcel', 'pack', '{{\"weight\": 1}}', 'stuck')
              returning id",
             pool.schema()
         );

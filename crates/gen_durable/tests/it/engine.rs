@@ -605,7 +605,7 @@ async fn a_large_transaction_that_commits_late_is_picked_without_waiting_for_swe
     // Insert with SQL, as another process would: this engine gets no wake. The rows are due long
     // before their commit.
     let text = format!(
-        "insert into {}.instances (fsm, step, state, eligible_at)
+        "insert into {}.instances (machine, step, state, eligible_at)
          select 'note', 'run', jsonb_build_object('text', g::text), statement_timestamp() - interval '1 h'
          from generate_series(1, 20000) g",
         pool.schema()

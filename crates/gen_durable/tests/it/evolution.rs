@@ -125,8 +125,8 @@ async fn a_row_of_another_version_waits_unclaimed_and_reported_until_a_matching_
     let unserved = client.inspect().unserved().await.unwrap();
     assert_eq!(
         (
-            unserved[0].fsm.as_str(),
-            unserved[0].fsm_version,
+            unserved[0].machine.as_str(),
+            unserved[0].machine_version,
             unserved[0].count
         ),
         ("order", 1, 1)
@@ -172,7 +172,7 @@ async fn an_upgrade_converts_a_running_instance_and_writes_its_new_state_and_ver
         .id;
     let show = async || client.inspect().show(id.raw()).await.unwrap().unwrap();
     assert_eq!(
-        (show().await.step.as_str(), show().await.fsm_version),
+        (show().await.step.as_str(), show().await.machine_version),
         ("pack", 1)
     );
     let running = Running::start(engine);
@@ -182,7 +182,7 @@ async fn an_upgrade_converts_a_running_instance_and_writes_its_new_state_and_ver
     .await;
     let row = show().await;
     assert_eq!(
-        (row.fsm_version, row.step.as_str(), row.state.as_str()),
+        (row.machine_version, row.step.as_str(), row.state.as_str()),
         (2, "wrap", "{\"cents\": 701}")
     );
     assert_eq!(row.data.as_deref(), Some("{\"ribbon\": true}"));
@@ -290,7 +290,7 @@ async fn a_failed_upgrade_sets_the_row_aside_and_a_corrected_build_resumes_it() 
     .await;
     let row = show().await;
     assert_eq!(
-        (row.attempt, row.fsm_version),
+        (row.attempt, row.machine_version),
         (0, 1),
         "no attempt is used up"
     );
@@ -402,7 +402,7 @@ async fn an_upgrade_converts_a_step_with_null_data() {
         ("many", "'[null, null]'", "{\"many\":[null,null]}"),
     ] {
         let text = format!(
-            "insert into {}.instances (fsm, step, state, data) values ('nulls', '{step}', 'null', {data}) returning id",
+            "insert into {}.instances (machine, step, state, data) values ('nulls', '{step}', 'null', {data}) returning id",
             lab.pool().schema()
         );
         let id: i64 = crate::support::sql()

@@ -121,7 +121,7 @@ async fn an_enqueue_with_a_key_held_by_another_machine_fails_and_names_the_holde
         assert!(failure.message.contains(&names), "{failure}");
     }
     let all = lab.inspect().counts().await.unwrap();
-    assert!(all.iter().all(|count| count.fsm != "shipment"), "{all:?}");
+    assert!(all.iter().all(|count| count.machine != "shipment"), "{all:?}");
 }
 
 #[tokio::test]

@@ -181,7 +181,7 @@ async fn a_key_that_an_open_transaction_holds_delays_only_the_results_that_addre
             .await
             .unwrap();
         assert_settled(&stage, later.iter().map(|later| &later.id), &what).await;
-        let waiting = "select count(*) from S.instances where fsm = 'sender' and status = 'executing' and step_seq = 0";
+        let waiting = "select count(*) from S.instances where machine = 'sender' and status = 'executing' and step_seq = 0";
         assert_eq!(
             stage.number(waiting).await,
             4,

@@ -161,16 +161,16 @@ async fn the_runtime_role_works_without_ddl_and_the_reader_role_only_reads() {
     let id = lab.enqueue(Ping).after(SECOND).await.unwrap().id;
     for act in [
         format!(
-            r#"select * from {schema}.enqueue_all('[{{"fsm": "ping", "step": "run", "state": null}}]')"#
+            r#"select * from {schema}.enqueue_all('[{{"machine": "ping", "step": "run", "state": null}}]')"#
         ),
         format!(
-            r#"select * from {schema}.enqueue_all('[{{"fsm": "ping", "step": "run", "state": null, "key": "k"}}]')"#
+            r#"select * from {schema}.enqueue_all('[{{"machine": "ping", "step": "run", "state": null, "key": "k"}}]')"#
         ),
         format!("select {schema}.enqueue('ping', 'null', key => 'k')"),
         format!("select {schema}.signal({id}, null, null, null, 'x', '1')"),
         format!(r#"select * from {schema}.signal_all('[{{"id": {id}, "name": "x"}}]')"#),
         format!(
-            r#"select * from {schema}.signal_or_start('{{"fsm": "p", "step": "s", "state": 1, "key": "k"}}', 'x', '1')"#
+            r#"select * from {schema}.signal_or_start('{{"machine": "p", "step": "s", "state": 1, "key": "k"}}', 'x', '1')"#
         ),
         format!("select {schema}.cancel({id}, null, null, null, 'x')"),
         format!("select {schema}.tell_parents(array[{id}]::bigint[])"),

@@ -104,7 +104,7 @@ async fn an_instance_is_enqueued_signalled_and_cancelled_by_the_names_in_its_row
     assert_eq!(operate.enqueue(new).await.unwrap(), (id, false));
     let row = lab.row_of(Id::<Order>::from_raw(id)).await;
     assert_eq!(
-        (row.tenant.as_str(), row.priority, row.fsm_version),
+        (row.tenant.as_str(), row.priority, row.machine_version),
         ("acme", -4, 1)
     );
     lab.drain().await;
@@ -424,7 +424,7 @@ async fn a_cancelled_subtree_includes_children_that_a_concurrent_commit_spawned(
     committing
         .batch_execute(&format!(
             "begin; select from {schema}.instances where id = {parent} for no key update;
-             insert into {schema}.instances (fsm, step, state, parent_id, parent_generation)
+             insert into {schema}.instances (machine, step, state, parent_id, parent_generation)
              values ('picky', 'run', '{{\"fail\": false}}', {parent}, 1)"
         ))
         .await

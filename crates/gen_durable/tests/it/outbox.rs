@@ -247,7 +247,7 @@ async fn instances_that_a_step_enqueues_while_it_runs_ahead_wake_the_picker_at_o
         .on_each("store::pick::priorities", Fault::Hold, 0, usize::MAX);
     sweeps.fired(1).await;
     let maker = stage.lab.enqueue(Maker { priority: -7 }).await.unwrap();
-    stage.until("select count(*) from S.instances where fsm = 'urgent' and priority = -7 and status = 'done'", 1).await;
+    stage.until("select count(*) from S.instances where machine = 'urgent' and priority = -7 and status = 'done'", 1).await;
     let running = format!(
         "select count(*) from S.instances where id = {} and status = 'executing'",
         maker.id

@@ -97,7 +97,7 @@ const PICK: &str =
 /// Returns an enqueue into lane `l`, as a transaction of many statements sends it.
 fn enqueue(tag: &str) -> String {
     format!(
-        "select from S.enqueue_all('[{{\"fsm\":\"m\",\"step\":\"{tag}\",\"state\":{{}},\"lane\":\"l\"}}]')"
+        "select from S.enqueue_all('[{{\"machine\":\"m\",\"step\":\"{tag}\",\"state\":{{}},\"lane\":\"l\"}}]')"
     )
 }
 
@@ -119,7 +119,7 @@ async fn an_open_transaction_adds_no_cost_to_picks_and_enqueues_into_lanes() {
         .unwrap();
     let schema = stage.pool.schema();
     let arrive =
-        "select from S.enqueue_all((select jsonb_agg(jsonb_build_object('fsm', 'm', 'step', 's', 'state', '{}'::jsonb,
+        "select from S.enqueue_all((select jsonb_agg(jsonb_build_object('machine', 'm', 'step', 's', 'state', '{}'::jsonb,
         'partition', 'key ' || n)) from generate_series(1, 1000) n))";
     // Measures an ordinary repair: the rare repair that reads all arrival numbers is not due.
     stage

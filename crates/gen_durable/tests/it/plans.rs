@@ -28,7 +28,7 @@ async fn load(
 ) {
     let schema = pool.schema();
     let text = format!(
-        "insert into {schema}.instances (fsm, step, state, queue, priority, eligible_at {columns})
+        "insert into {schema}.instances (machine, step, state, queue, priority, eligible_at {columns})
          select 'plan', 'run', '{{}}', '{queue}', {priority}, statement_timestamp() - interval '1 h' + g * interval '1 ms' {values}
          from generate_series(1, {count}) g"
     );

@@ -18,20 +18,20 @@ const WORKER: &str = "00000000-0000-0000-0000-00000000000c";
 /// without either.
 async fn stage(client: &Client, schema: &str) {
     let text = format!(
-        "insert into {schema}.instances (fsm, step, state, queue, status, claim_epoch, locked_by, lane_key, lane_position, in_lane)
+        "insert into {schema}.instances (machine, step, state, queue, status, claim_epoch, locked_by, lane_key, lane_position, in_lane)
          select 'plan', 'run', '{{}}', 'plan', case when p = 1 then 'executing' else 'queued' end::{schema}.durable_status, 1,
              case when p = 1 then '{WORKER}'::uuid end, 'lane ' || l, p, true
          from generate_series(1, 100) l, generate_series(1, 3) p;
          insert into {schema}.lanes (tenant, key) select '', 'lane ' || l from generate_series(1, 100) l;
-         insert into {schema}.instances (fsm, step, state, queue, status, claim_epoch, locked_by, partition_key, held_back)
+         insert into {schema}.instances (machine, step, state, queue, status, claim_epoch, locked_by, partition_key, held_back)
          select 'plan', 'run', '{{}}', 'plan', case when p = 1 then 'executing' else 'runnable' end::{schema}.durable_status, 1,
              case when p = 1 then '{WORKER}'::uuid end, 'key ' || k, p > 1
          from generate_series(1, 100) k, generate_series(1, 3) p;
-         insert into {schema}.instances (fsm, step, state, queue) select 'plan', 'run', '{{}}', 'plan' from generate_series(1, 500);
+         insert into {schema}.instances (machine, step, state, queue) select 'plan', 'run', '{{}}', 'plan' from generate_series(1, 500);
          insert into {schema}.lanes (tenant, key) values ('', 'short'), ('', 'long');
-         insert into {schema}.instances (fsm, step, state, queue, status, claim_epoch, locked_by, lane_key, lane_position, in_lane)
+         insert into {schema}.instances (machine, step, state, queue, status, claim_epoch, locked_by, lane_key, lane_position, in_lane)
          select 'plan', 'run', '{{}}', 'plan', 'executing', 1, '{WORKER}', key, 1, true from unnest(array['short', 'long']) key;
-         insert into {schema}.instances (fsm, step, state, queue, status, claim_epoch, locked_by, partition_key)
+         insert into {schema}.instances (machine, step, state, queue, status, claim_epoch, locked_by, partition_key)
          select 'plan', 'run', '{{}}', 'plan', 'executing', 1, '{WORKER}', key from unnest(array['short', 'long']) key;"
     );
     client.batch_execute(&text).await.unwrap();
@@ -42,7 +42,7 @@ async fn stage(client: &Client, schema: &str) {
 async fn load(client: &Client, schema: &str, rows: i64) {
     let entries = |key: &str, count: i64| {
         format!(
-            "select count(*) from {schema}.enqueue_all((select jsonb_agg(jsonb_build_object('fsm', 'plan', 'step', 'run',
+            "select count(*) from {schema}.enqueue_all((select jsonb_agg(jsonb_build_object('machine', 'plan', 'step', 'run',
                 'state', '{{}}'::jsonb, 'queue', 'plan', '{key}', 'long')) from generate_series(1, {count})))"
         )
     };
@@ -118,7 +118,7 @@ fn pick(schema: &str) -> String {
 
 fn enqueue(schema: &str, key: &str, of: &str) -> String {
     format!(
-        "select * from {schema}.enqueue_all('[{{\"fsm\":\"plan\",\"step\":\"run\",\"state\":{{}},\"queue\":\"plan\",\"{key}\":\"{of}\"}}]')"
+        "select * from {schema}.enqueue_all('[{{\"machine\":\"plan\",\"step\":\"run\",\"state\":{{}},\"queue\":\"plan\",\"{key}\":\"{of}\"}}]')"
     )
 }
 
@@ -279,7 +279,7 @@ async fn plans_made_while_all_lanes_were_empty_stay_good() {
     let schema = pool.schema().to_owned();
     let client = sql_at(&cluster.url()).await;
     let quiet = format!(
-        "insert into {schema}.instances (fsm, step, state, status, finished_at)
+        "insert into {schema}.instances (machine, step, state, status, finished_at)
          select 'plan', 'run', '{{}}', 'done', {schema}.clock() from generate_series(1, 20000);
          insert into {schema}.lanes (tenant, key) select '', 'other ' || l from generate_series(1, 5000) l"
     );
@@ -292,15 +292,15 @@ async fn plans_made_while_all_lanes_were_empty_stay_good() {
         client.batch_execute(text).await.unwrap();
     }
     let busy = format!(
-        "insert into {schema}.instances (fsm, step, state, queue, status, claim_epoch, locked_by, lane_key, lane_position, in_lane)
+        "insert into {schema}.instances (machine, step, state, queue, status, claim_epoch, locked_by, lane_key, lane_position, in_lane)
          select 'plan', 'run', '{{}}', 'plan', case when p = 1 then 'executing' else 'queued' end::{schema}.durable_status, 1,
              case when p = 1 then '{WORKER}'::uuid end, 'lane ' || l, p, true
          from generate_series(1, 50) l, generate_series(1, 200) p order by p, l;
          insert into {schema}.lanes (tenant, key) select '', 'lane ' || l from generate_series(1, 50) l;
-         insert into {schema}.instances (fsm, step, state, queue, status, claim_epoch, locked_by, lane_key, lane_position, in_lane)
+         insert into {schema}.instances (machine, step, state, queue, status, claim_epoch, locked_by, lane_key, lane_position, in_lane)
          select 'plan', 'run', '{{}}', 'plan', 'executing', 1, '{WORKER}', 'last ' || l, 1, true from generate_series(1, 50) l;
          insert into {schema}.lanes (tenant, key) select '', 'last ' || l from generate_series(1, 50) l;
-         insert into {schema}.instances (fsm, step, state, queue, status, claim_epoch, locked_by, partition_key, held_back)
+         insert into {schema}.instances (machine, step, state, queue, status, claim_epoch, locked_by, partition_key, held_back)
          select 'plan', 'run', '{{}}', 'plan', case when p = 1 then 'executing' else 'runnable' end::{schema}.durable_status, 1,
              case when p = 1 then '{WORKER}'::uuid end, 'key ' || k, p > 1
          from generate_series(1, 50) k, generate_series(1, 200) p order by p, k;
@@ -368,11 +368,11 @@ async fn placement_costs_the_same_with_many_partition_keys_as_with_few() {
         let schema = pool.schema();
         let mut client = sql_at(&cluster.url()).await;
         let busy = format!(
-            "insert into {schema}.instances (fsm, step, state, status, claim_epoch, locked_by, partition_key)
+            "insert into {schema}.instances (machine, step, state, status, claim_epoch, locked_by, partition_key)
              select 'plan', 'run', '{{}}', 'executing', 1, '{WORKER}', 'key ' || k from generate_series(1, {keys}) k;
              insert into {schema}.turns (tenant, key, priority, at, id)
              select '', partition_key, 0, eligible_at, id from {schema}.instances;
-             insert into {schema}.instances (fsm, step, state, partition_key, held_back, arrival)
+             insert into {schema}.instances (machine, step, state, partition_key, held_back, arrival)
              select 'plan', 'run', '{{}}', 'key ' || k, true, nextval('{schema}.arrivals') from generate_series(1, {keys}) k"
         );
         client.batch_execute(&busy).await.unwrap();

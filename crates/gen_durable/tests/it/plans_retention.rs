@@ -35,7 +35,7 @@ async fn count(client: &Client, from: &str) -> i64 {
 /// Inserts instances that settled two days ago.
 async fn settled(client: &Client, schema: &str, rows: i64, parent: &str) {
     let text = format!(
-        "insert into {schema}.instances (fsm, step, state, status, finished_at, parent_id, parent_generation)
+        "insert into {schema}.instances (machine, step, state, status, finished_at, parent_id, parent_generation)
          select 'plan', 'run', '{{}}', 'done', statement_timestamp() - interval '2 d' + n * interval '1 ms', {parent}
          from generate_series(1, {rows}) n"
     );
@@ -49,7 +49,7 @@ async fn deleting_instances_reads_no_signals_of_others() {
     let mut client = sql_at(&url).await;
     // Live instances have consumed signals, which are kept for their dedup keys.
     let live = format!(
-        "insert into {schema}.instances (fsm, step, state, status, awaits)
+        "insert into {schema}.instances (machine, step, state, status, awaits)
          select 'actor', 'run', '{{}}', 'awaiting_signal', array['x'] from generate_series(1, 1000);
          insert into {schema}.signals (target_id, name, payload, dedup_key, consumed_at)
          select i.id, 'x', 'null', 'k' || n, statement_timestamp() from {schema}.instances i, generate_series(1, {}) n",
@@ -61,7 +61,7 @@ async fn deleting_instances_reads_no_signals_of_others() {
         "insert into {schema}.signals (target_id, name, payload, dedup_key, consumed_at)
          select i.id, 'x', 'null', s.dedup, s.consumed from {schema}.instances i,
              (values (null, null), ('open', null), ('used', statement_timestamp())) s(dedup, consumed)
-         where i.fsm = 'plan' and i.id % 10 = 0;
+         where i.machine = 'plan' and i.id % 10 = 0;
          analyze {schema}.instances; analyze {schema}.signals"
     );
     client.batch_execute(&signals).await.unwrap();
@@ -93,7 +93,7 @@ async fn a_page_of_a_backlog_of_children_costs_the_same_whatever_else_the_table_
     let mut client = sql_at(&url).await;
     let live = async |rows: i64| {
         let text = format!(
-            "insert into {schema}.instances (fsm, step, state, eligible_at)
+            "insert into {schema}.instances (machine, step, state, eligible_at)
              select 'plan', 'run', to_jsonb(repeat('x', 1600)), statement_timestamp() + interval '1 y'
              from generate_series(1, {rows})"
         );
@@ -127,7 +127,7 @@ async fn children_that_a_live_parent_may_read_are_examined_once_a_pass() {
     let schema = pool.schema().to_owned();
     let mut client = sql_at(&url).await;
     let parent = format!(
-        "insert into {schema}.instances (fsm, step, state, status, join_generation, children_pending)
+        "insert into {schema}.instances (machine, step, state, status, join_generation, children_pending)
          values ('plan', 'join', '{{}}', 'awaiting_children', 1, 1)"
     );
     client.batch_execute(&parent).await.unwrap();

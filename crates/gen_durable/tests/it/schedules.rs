@@ -49,7 +49,7 @@ async fn lab(cycle: Cycle) -> Lab<()> {
 async fn reports(pool: &Pool) -> Vec<(Timestamp, u32, bool)> {
     let client = sql().await;
     let text = format!(
-        "select state::text from {}.instances where fsm = 'report' order by id",
+        "select state::text from {}.instances where machine = 'report' order by id",
         pool.schema()
     );
     let rows = client.query(&text, &[]).await.unwrap();

@@ -91,7 +91,7 @@ async fn the_statements_of_the_guide_do_what_it_says() {
     let (receipt, checkout) = (show(1).await, show(2).await);
     assert_eq!(
         (
-            receipt.fsm.as_str(),
+            receipt.machine.as_str(),
             receipt.step.as_str(),
             receipt.state.as_str()
         ),
@@ -108,7 +108,7 @@ async fn the_statements_of_the_guide_do_what_it_says() {
     let (first, second) = (show(3).await, show(4).await);
     assert_eq!(
         (
-            first.fsm.as_str(),
+            first.machine.as_str(),
             first.step.as_str(),
             first.queue.as_str()
         ),
@@ -311,12 +311,12 @@ async fn a_caller_with_the_rights_that_the_guide_names_can_call_the_sql_api() {
     let caller = caller(&schema).await;
     for act in [
         "select S.enqueue('m', '1', key => 'k')",
-        r#"select * from S.enqueue_all('[{"fsm": "m", "step": "s", "state": null, "key": "l"}]')"#,
-        r#"select * from S.enqueue_all('[{"fsm": "m", "step": "s", "state": null, "lane": "l"}]')"#,
-        r#"select * from S.enqueue_all('[{"fsm": "m", "step": "s", "state": null, "partition": "p"}]')"#,
+        r#"select * from S.enqueue_all('[{"machine": "m", "step": "s", "state": null, "key": "l"}]')"#,
+        r#"select * from S.enqueue_all('[{"machine": "m", "step": "s", "state": null, "lane": "l"}]')"#,
+        r#"select * from S.enqueue_all('[{"machine": "m", "step": "s", "state": null, "partition": "p"}]')"#,
         "select S.signal(null, '', 'k', null, 'a', '1', 'once')",
         r#"select * from S.signal_all('[{"key": "k", "name": "b"}]')"#,
-        r#"select * from S.signal_or_start('{"fsm": "m", "step": "s", "state": 1, "key": "n"}', 'a', '1')"#,
+        r#"select * from S.signal_or_start('{"machine": "m", "step": "s", "state": 1, "key": "n"}', 'a', '1')"#,
         "select * from S.result(1)",
         "select S.cancel(1, null, null, null, 'enough', true)",
         "select S.record('acme', 'e', '1')",
@@ -366,7 +366,7 @@ async fn sql_calls_with_invalid_values_are_refused_with_an_sqlstate() {
             "22P02",
         ),
         (
-            r#"select * from S.signal_or_start('{"fsm": "m", "step": "s", "state": 1}', 'a', '1')"#,
+            r#"select * from S.signal_or_start('{"machine": "m", "step": "s", "state": 1}', 'a', '1')"#,
             "22004",
         ),
     ] {
@@ -406,8 +406,8 @@ async fn an_entry_of_enqueue_all_may_name_a_lane_and_a_partition_key() {
     // A batch with a key runs through another statement of the function.
     for key in ["", r#", "key": "k""#] {
         let entries = format!(
-            r#"[{{"fsm": "deploy", "step": "run", "state": 1, "lane": "server:7", "lane_blocks": true{key}}},
-                {{"fsm": "call", "step": "run", "state": 1, "partition": "account:7"}}]"#
+            r#"[{{"machine": "deploy", "step": "run", "state": 1, "lane": "server:7", "lane_blocks": true{key}}},
+                {{"machine": "call", "step": "run", "state": 1, "partition": "account:7"}}]"#
         );
         let text = format!("select id from {schema}.enqueue_all($1::text::jsonb) order by place");
         let rows = client.query(&text, &[&entries]).await.unwrap();

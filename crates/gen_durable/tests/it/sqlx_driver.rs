@@ -461,7 +461,7 @@ async fn a_step_ends_with_its_own_transaction_from_the_hosts_pool() {
     assert!(
         counts
             .iter()
-            .any(|count| count.fsm == "order" && count.count == 1),
+            .any(|count| count.machine == "order" && count.count == 1),
         "{counts:?}"
     );
     running.stop().await;

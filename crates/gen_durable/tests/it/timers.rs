@@ -151,7 +151,7 @@ fn of<const N: usize>(states: [(&str, i64); N]) -> BTreeMap<String, i64> {
 async fn reminders(lab: &Lab<()>) -> i64 {
     let client = sql().await;
     let text = format!(
-        "select count(*) from {}.instances where fsm = 'remind' and parent_id is null",
+        "select count(*) from {}.instances where machine = 'remind' and parent_id is null",
         lab.pool().schema()
     );
     client.query_one(&text, &[]).await.unwrap().get(0)
@@ -544,7 +544,7 @@ async fn a_running_engine_fires_its_own_timers_and_those_of_a_stopped_engine() {
         .id;
     let made = async |at_least: i64| {
         let text = format!(
-            "select count(*) from {schema}.instances where fsm = 'remind' and status = 'done'"
+            "select count(*) from {schema}.instances where machine = 'remind' and status = 'done'"
         );
         client.query_one(&text, &[]).await.unwrap().get::<_, i64>(0) >= at_least
     };
@@ -620,7 +620,7 @@ async fn history_has_one_entry_for_a_deadline_and_none_for_the_repeating_timer()
     );
     // Each repetition is a job of its own with its own history, and a successful job has none.
     let jobs = format!(
-        "select id from {}.instances where fsm = 'remind' order by id",
+        "select id from {}.instances where machine = 'remind' order by id",
         lab.pool().schema()
     );
     for row in sql().await.query(&jobs, &[]).await.unwrap() {
@@ -633,7 +633,7 @@ async fn all_deadlines_at_one_instant_are_paged_through() {
     let lab = lab().await;
     let count = 6_000_usize;
     let load = format!(
-        "insert into {}.instances (fsm, step, state, status, awaits, deadline_at, deadline_step)
+        "insert into {}.instances (machine, step, state, status, awaits, deadline_at, deadline_step)
          select 'patient', 'received', '{{}}', 'awaiting_signal', '{{reply}}', timestamptz '2100-01-01Z', 'late'
          from generate_series(1, {count})",
         lab.pool().schema()

@@ -67,7 +67,7 @@ async fn floor(bench: &Bench, children: u64) -> Result<f64> {
     let count = i64::try_from(children).context("too many children")?;
     let begun = Instant::now();
     let insert = format!(
-        "insert into {SCHEMA}.instances (fsm, step, state) select 'floor', 'run', '1' from generate_series(1, $1::bigint)"
+        "insert into {SCHEMA}.instances (machine, step, state) select 'floor', 'run', '1' from generate_series(1, $1::bigint)"
     );
     bench.sql.execute(&insert, &[&count]).await?;
     let claim = format!(

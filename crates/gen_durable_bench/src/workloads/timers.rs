@@ -174,7 +174,7 @@ async fn armed_here(bench: &Bench, count: u64) -> Result<Lateness> {
 /// Inserts alarms in the state in which another process would have left them, due at these times.
 async fn park(bench: &Bench, name: &str, count: u64, from: &str, apart_ms: f64) -> Result<()> {
     let park = format!(
-        "insert into {SCHEMA}.instances (fsm, step, state, status, awaits, deadline_at, deadline_step)
+        "insert into {SCHEMA}.instances (machine, step, state, status, awaits, deadline_at, deadline_step)
          select 'alarm', 'dismissed', jsonb_build_object('name', $1::text, 'due', to_char(due at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')),
              'awaiting_signal', '{{dismiss}}', due, 'late'
          from (select statement_timestamp() + $3::text::interval + g * $4::float8 * interval '1 ms' as due

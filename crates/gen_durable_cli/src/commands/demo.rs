@@ -338,7 +338,7 @@ impl Arrivals {
 async fn how_far(client: &Client) -> anyhow::Result<(Far, Far)> {
     let (mut order, mut receipt) = (Far::default(), Far::default());
     for count in client.inspect().counts().await? {
-        let far = match count.fsm.as_str() {
+        let far = match count.machine.as_str() {
             name if name == <Order as Machine>::NAME => &mut order,
             name if name == <Receipt as Machine>::NAME => &mut receipt,
             _ => continue,

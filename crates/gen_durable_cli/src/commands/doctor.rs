@@ -101,7 +101,7 @@ async fn work(inspect: &Inspect, report: &mut Report) -> anyhow::Result<usize> {
     let workers = inspect.workers().await?;
     let alive = workers.iter().filter(|worker| worker.alive).count();
     for row in inspect.unserved().await? {
-        let (machine, version, count) = (&row.fsm, row.fsm_version, thousands(row.count));
+        let (machine, version, count) = (&row.machine, row.machine_version, thousands(row.count));
         match &row.step {
             None => report.find(
                 format!("no live worker runs {machine} v{version}, and {count} instances wait for one"),

@@ -37,7 +37,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     let row = &explanation.instance;
     let head = format!(
         "instance {} ({} v{}, step {}) is {}",
-        row.id, row.fsm, row.fsm_version, row.step, row.status
+        row.id, row.machine, row.machine_version, row.step, row.status
     );
     let mut lines = vec![safe(&head)];
     match explanation.blockers.split_first() {
@@ -58,7 +58,7 @@ fn because_of(other: &Explanation) -> String {
     let row = &other.instance;
     let instance = format!(
         "instance {} ({} v{}, step {}), {}",
-        row.id, row.fsm, row.fsm_version, row.step, row.status
+        row.id, row.machine, row.machine_version, row.step, row.status
     );
     let why: Vec<String> = other
         .blockers
@@ -150,7 +150,7 @@ fn describe(blocker: &Blocker, now: Timestamp) -> String {
             let which = if *any { "any of" } else { "all of" };
             let mut text = format!("it waits for {which} {pending} pending children; {}", deadline(*at, now));
             for child in children {
-                text.push_str(&format!("; {} ({}, step {}) is {}", child.id, child.fsm, child.step, child.status));
+                text.push_str(&format!("; {} ({}, step {}) is {}", child.id, child.machine, child.step, child.status));
             }
             text
         }
@@ -188,11 +188,11 @@ fn describe(blocker: &Blocker, now: Timestamp) -> String {
             format!("the queue {queue} is paused, by {by}, {} (`durable resume {queue}` resumes it)", relative(*since, now))
         }
         Blocker::NotDue { at } => format!("it is due {}", relative(*at, now)),
-        Blocker::MachineNotServed { fsm, fsm_version, queue } => {
-            format!("no live worker of the queue {queue} runs {fsm} v{fsm_version}")
+        Blocker::MachineNotServed { machine, machine_version, queue } => {
+            format!("no live worker of the queue {queue} runs {machine} v{machine_version}")
         }
-        Blocker::NoWorkerForStep { fsm, fsm_version, step, queue } => {
-            format!("no live worker of the queue {queue} that runs {fsm} v{fsm_version} knows the step `{step}`: deploy a build that has it")
+        Blocker::NoWorkerForStep { machine, machine_version, step, queue } => {
+            format!("no live worker of the queue {queue} that runs {machine} v{machine_version} knows the step `{step}`: deploy a build that has it")
         }
         Blocker::Suspect { deaths } => {
             format!("it is a suspect: {deaths} workers crashed while they ran it, so a worker runs it only while it runs no other suspect")
@@ -223,7 +223,7 @@ pub(crate) fn as_json(explanation: &Explanation) -> Value {
         })
         .collect();
     let row = &explanation.instance;
-    json!({"id": row.id, "machine": row.fsm, "step": row.step, "status": row.status.name(), "blockers": blockers})
+    json!({"id": row.id, "machine": row.machine, "step": row.step, "status": row.status.name(), "blockers": blockers})
 }
 
 /// Merges the fields of `more` into `value`.

@@ -193,7 +193,7 @@ fn row(lane: &LaneInfo, now: Timestamp) -> [String; 10] {
         tenant,
         depth,
         row.id.to_string(),
-        row.fsm.clone(),
+        row.machine.clone(),
         row.step.clone(),
         row.status.name().to_owned(),
         row.attempt.to_string(),

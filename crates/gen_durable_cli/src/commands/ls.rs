@@ -90,7 +90,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     for row in &instances {
         rows.add([
             row.id.to_string(),
-            row.fsm.clone(),
+            row.machine.clone(),
             row.step.clone(),
             row.status.name().to_owned(),
             row.queue.clone(),

@@ -82,7 +82,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
                 let since = relative(row.updated_at, now);
                 [
                     row.id.to_string(),
-                    row.fsm.clone(),
+                    row.machine.clone(),
                     row.step.clone(),
                     row.status.name().to_owned(),
                     since,

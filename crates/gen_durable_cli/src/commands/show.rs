@@ -66,7 +66,7 @@ fn for_people(row: &Instance, relations: &Relations) -> String {
     let now = Timestamp::now();
     let time = |then: Timestamp| format!("{then:.3}  ({})", relative(then, now));
     let mut lines = vec![
-        ("machine", format!("{} v{}", row.fsm, row.fsm_version)),
+        ("machine", format!("{} v{}", row.machine, row.machine_version)),
         ("status", row.status.name().to_owned()),
         ("step", step(row)),
         ("queue", format!("{}, priority {}", row.queue, row.priority)),
@@ -221,7 +221,7 @@ pub(crate) fn as_json(row: &Instance) -> anyhow::Result<Whole> {
             .context("the row contains invalid JSON")
     };
     let columns = json!({
-        "id": row.id, "machine": row.fsm, "version": row.fsm_version, "step": row.step, "status": row.status.name(),
+        "id": row.id, "machine": row.machine, "version": row.machine_version, "step": row.step, "status": row.status.name(),
         "queue": row.queue, "priority": row.priority, "tenant": row.tenant, "attempt": row.attempt, "failures": row.failures,
         "last_error": row.last_error, "eligible_at": row.eligible_at.to_string(),
         "inserted_at": row.inserted_at.to_string(), "updated_at": row.updated_at.to_string(),

@@ -76,7 +76,7 @@ async fn an_escape_sequence_in_a_state_or_an_error_does_not_reach_the_terminal()
         .unwrap();
     let tx = client.pool().begin().await.unwrap();
     let update = format!(
-        "update {}.instances set last_error = $1, fsm = $1, queue = $1, step = $1",
+        "update {}.instances set last_error = $1, machine = $1, queue = $1, step = $1",
         db.schema
     );
     tx.execute(&update, &[&evil]).await.unwrap();

@@ -55,7 +55,7 @@ pub(crate) async fn show(
             break;
         };
         ancestors.push(json!({
-            "id": id.to_string(), "machine": parent.fsm, "step": parent.step, "status": parent.status.name(),
+            "id": id.to_string(), "machine": parent.machine, "step": parent.step, "status": parent.status.name(),
         }));
         above = parent.parent_id;
     }
@@ -168,7 +168,7 @@ pub(crate) async fn children(
         .iter()
         .map(|child| {
             json!({
-                "id": child.id.to_string(), "machine": child.fsm, "step": child.step, "status": child.status.name(),
+                "id": child.id.to_string(), "machine": child.machine, "step": child.step, "status": child.status.name(),
                 "spawn": child.generation, "is_parent": child.is_parent,
                 "error": child.last_error.as_deref().map(|error| redaction.text(error)),
                 "inserted_at": child.inserted_at.to_string(), "finished_at": shown::time(child.finished_at),
@@ -285,7 +285,7 @@ pub(crate) fn said(blocker: &Blocker, now: Timestamp) -> (&'static str, String) 
             let head = &head.instance;
             let text = format!(
                 "It waits in lane {lane} behind {ahead} others. The head of the lane is instance {} ({}, {}).",
-                head.id, head.fsm, head.status
+                head.id, head.machine, head.status
             );
             ("queued", text)
         }
@@ -342,22 +342,22 @@ pub(crate) fn said(blocker: &Blocker, now: Timestamp) -> (&'static str, String) 
             )
         }
         Blocker::MachineNotServed {
-            fsm,
-            fsm_version,
+            machine,
+            machine_version,
             queue,
         } => (
             "machine_not_served",
-            format!("No live worker of queue {queue} runs {fsm} v{fsm_version}."),
+            format!("No live worker of queue {queue} runs {machine} v{machine_version}."),
         ),
         Blocker::NoWorkerForStep {
-            fsm,
-            fsm_version,
+            machine,
+            machine_version,
             step,
             queue,
         } => (
             "no_worker_for_step",
             format!(
-                "No live worker of queue {queue} that runs {fsm} v{fsm_version} has the step {step}."
+                "No live worker of queue {queue} that runs {machine} v{machine_version} has the step {step}."
             ),
         ),
         Blocker::Suspect { deaths } => (

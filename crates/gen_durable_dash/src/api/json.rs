@@ -20,7 +20,7 @@ pub(crate) fn time(at: Option<Timestamp>) -> Option<String> {
 /// Returns an instance for a list.
 pub(crate) fn found(row: &Found, redaction: &Redaction) -> Value {
     json!({
-        "id": row.id.to_string(), "machine": row.fsm, "version": row.fsm_version, "step": row.step,
+        "id": row.id.to_string(), "machine": row.machine, "version": row.machine_version, "step": row.step,
         "status": row.status.name(), "queue": row.queue, "priority": row.priority, "tenant": row.tenant,
         "attempt": row.attempt, "key": row.correlation_key, "parent_id": row.parent_id.map(|id| id.to_string()),
         "error": row.last_error.as_deref().map(|error| redaction.text(error)), "awaits": row.awaits,
@@ -32,7 +32,7 @@ pub(crate) fn found(row: &Found, redaction: &Redaction) -> Value {
 /// Returns an instance without its state, data and result.
 pub(crate) fn instance(row: &Instance, redaction: &Redaction) -> Value {
     json!({
-        "id": row.id.to_string(), "machine": row.fsm, "version": row.fsm_version, "step": row.step,
+        "id": row.id.to_string(), "machine": row.machine, "version": row.machine_version, "step": row.step,
         "status": row.status.name(), "queue": row.queue, "priority": row.priority, "tenant": row.tenant,
         "attempt": row.attempt, "failures": row.failures, "key": row.correlation_key, "parent_id": row.parent_id.map(|id| id.to_string()),
         "error": row.last_error.as_deref().map(|error| redaction.text(error)),
@@ -97,7 +97,7 @@ pub(crate) fn failures(troubles: &[Trouble], redaction: &Redaction) -> Vec<Value
     for trouble in troubles {
         let print = fingerprint(trouble.error.as_deref().unwrap_or_default());
         let key = (
-            trouble.fsm.clone(),
+            trouble.machine.clone(),
             trouble.step.clone(),
             trouble.status.name(),
             print,
@@ -146,8 +146,8 @@ pub(crate) fn machines(snapshot: &Snapshot) -> Vec<Value> {
     let mut machines: BTreeMap<&str, Machine> = BTreeMap::new();
     let live = || snapshot.workers.iter().filter(|worker| worker.alive);
     for count in &snapshot.standing {
-        let machine = machines.entry(&count.fsm).or_default();
-        machine.versions.push(count.fsm_version);
+        let machine = machines.entry(&count.machine).or_default();
+        machine.versions.push(count.machine_version);
         *machine
             .steps
             .entry(count.step.clone())
@@ -156,7 +156,7 @@ pub(crate) fn machines(snapshot: &Snapshot) -> Vec<Value> {
             .or_default() += count.count;
     }
     for transition in &snapshot.edges {
-        let machine = machines.entry(&transition.fsm).or_default();
+        let machine = machines.entry(&transition.machine).or_default();
         for step in [&transition.from, &transition.to] {
             machine.steps.entry(step.clone()).or_default();
         }

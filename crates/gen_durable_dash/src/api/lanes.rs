@@ -125,7 +125,7 @@ fn holder(of: &Explanation, redaction: &Redaction) -> Value {
         ),
     };
     json!({
-        "id": row.id.to_string(), "machine": row.fsm, "step": row.step, "status": row.status.name(),
+        "id": row.id.to_string(), "machine": row.machine, "step": row.step, "status": row.status.name(),
         "attempt": row.attempt, "inserted_at": row.inserted_at.to_string(), "updated_at": row.updated_at.to_string(),
         "kind": kind, "reason": redaction.text(&reason),
         "error": row.last_error.as_deref().map(|error| redaction.text(error)),

@@ -249,7 +249,7 @@ async fn load(server: &TestServer) {
         ),
     ] {
         server.sql(&format!(
-            "insert into SCHEMA.instances (fsm, step, state {columns}) select 'm' || g % 9, 's' || g % 5, '{{\"some\": \"state\"}}' {values}
+            "insert into SCHEMA.instances (machine, step, state {columns}) select 'm' || g % 9, 's' || g % 5, '{{\"some\": \"state\"}}' {values}
              from generate_series(1, {count}) g"
         ))
         .await;
@@ -277,20 +277,20 @@ async fn load(server: &TestServer) {
 async fn load_timers_lanes_and_schedules(server: &TestServer) {
     let rows = row_count() / 2;
     server.sql(&format!(
-        "insert into SCHEMA.instances (fsm, step, state, queue, eligible_at)
+        "insert into SCHEMA.instances (machine, step, state, queue, eligible_at)
          select 'm', 's', '{{}}', 'q' || g % 20, statement_timestamp() + g * interval '50 ms' from generate_series(1, {rows}) g;
-         insert into SCHEMA.instances (fsm, step, state, status, awaits, deadline_at, deadline_step)
+         insert into SCHEMA.instances (machine, step, state, status, awaits, deadline_at, deadline_step)
          select 'm', 's', '{{}}', 'awaiting_signal', array['go'], statement_timestamp() + (g - {rows} / 4) * interval '50 ms', 's'
          from generate_series(1, {rows}) g;
          insert into SCHEMA.timers (instance_id, await_seq, due_at, anchor_at, cycle, missed, birth)
          select g, 0, statement_timestamp() + (g - {rows} / 4) * interval '50 ms', statement_timestamp(), 'R/PT1H', 'all', '{{}}'
          from generate_series(1, {rows}) g;
          insert into SCHEMA.lanes (tenant, key) select '', 'lane-' || g from generate_series(1, {rows}) g;
-         insert into SCHEMA.instances (fsm, step, state, lane_key, lane_position, in_lane, lane_blocks, status, finished_at)
+         insert into SCHEMA.instances (machine, step, state, lane_key, lane_position, in_lane, lane_blocks, status, finished_at)
          select 'm', 's', '{{}}', 'lane-' || g, 1, true, true,
              (case g % 10 when 0 then 'failed' else 'runnable' end)::SCHEMA.durable_status, case g % 10 when 0 then statement_timestamp() end
          from generate_series(1, {rows}) g;
-         insert into SCHEMA.instances (fsm, step, state, partition_key, held_back)
+         insert into SCHEMA.instances (machine, step, state, partition_key, held_back)
          select 'm', 's', '{{}}', 'key-' || g % 1000, g > 1000 from generate_series(1, {rows}) g;
          insert into SCHEMA.schedules (name, cycle, missed, code_cycle, code_missed, anchor_at)
          select 's' || g, 'R/PT1H', 'all', 'R/PT1H', 'all', statement_timestamp() from generate_series(1, 200) g;

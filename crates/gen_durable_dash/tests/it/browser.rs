@@ -21,7 +21,7 @@ async fn plant_corpus(server: &TestServer) {
     for (number, evil) in CORPUS.lines().filter(|line| !line.is_empty()).enumerate() {
         let short: String = evil.chars().take(60).collect();
         let text = format!(
-            "insert into {schema}.instances (fsm, step, state, data, queue, tenant, status, finished_at, last_error, correlation_key, correlation_scope, traceparent, lane_key, lane_position, in_lane, lane_blocks)
+            "insert into {schema}.instances (machine, step, state, data, queue, tenant, status, finished_at, last_error, correlation_key, correlation_scope, traceparent, lane_key, lane_position, in_lane, lane_blocks)
              values ($1, $1, jsonb_build_object($1::text, $1::text), jsonb_build_array($1::text), $2, $1, 'failed', statement_timestamp(), $1, $1, '{{}}', $1, $1, $3, true, true)
              returning id"
         );
@@ -70,7 +70,7 @@ async fn plant_corpus(server: &TestServer) {
         }
         if number < 40 {
             let child = format!(
-                "insert into {schema}.instances (fsm, step, state, queue, parent_id, parent_generation) values ($1, $1, '{{}}', $3, $2, 1)"
+                "insert into {schema}.instances (machine, step, state, queue, parent_id, parent_generation) values ($1, $1, '{{}}', $3, $2, 1)"
             );
             tx.execute(&child, &[&evil, &id, &short]).await.unwrap();
             plant_in_timers_and_schedules(&tx, &schema, evil).await;
@@ -95,11 +95,11 @@ async fn plant_in_timers_and_schedules(tx: &Tx, schema: &str, evil: &str) {
          values ($1, $1, 'all', $1, 'all', statement_timestamp(), statement_timestamp(), $1, $1, statement_timestamp(), $1) on conflict do nothing",
         "insert into SCHEMA.timers (schedule, due_at, anchor_at, cycle, missed)
          values ($1, statement_timestamp() + interval '1 min', statement_timestamp(), $1, 'all') on conflict do nothing",
-        "insert into SCHEMA.instances (fsm, step, state, status, awaits, deadline_at, deadline_step)
+        "insert into SCHEMA.instances (machine, step, state, status, awaits, deadline_at, deadline_step)
          values ($1, $1, '{}', 'awaiting_signal', array[$1], statement_timestamp() - interval '1 h', $1)",
         "insert into SCHEMA.timers (instance_id, await_seq, due_at, anchor_at, cycle, missed, birth)
-         values (1, 0, statement_timestamp() - interval '1 min', statement_timestamp(), $1, 'all', jsonb_build_object('fsm', $1::text))",
-        "insert into SCHEMA.instances (fsm, step, state, queue, partition_key, held_back) values ($1, $1, '{}', 'odd', $1, true)",
+         values (1, 0, statement_timestamp() - interval '1 min', statement_timestamp(), $1, 'all', jsonb_build_object('machine', $1::text))",
+        "insert into SCHEMA.instances (machine, step, state, queue, partition_key, held_back) values ($1, $1, '{}', 'odd', $1, true)",
     ] {
         tx.execute(&text.replace("SCHEMA", schema), &[&evil]).await.unwrap();
     }

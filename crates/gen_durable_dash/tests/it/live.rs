@@ -187,7 +187,7 @@ async fn without_open_dashboards_no_statements_are_sent() {
 #[tokio::test]
 async fn metrics_are_well_formed_for_any_machine_and_queue_names() {
     let server = open().await;
-    server.sql("insert into SCHEMA.instances (fsm, step, state, queue) values (E'a\"b\\\\c\\nd', 's', '{}', E'q\"\\n')")
+    server.sql("insert into SCHEMA.instances (machine, step, state, queue) values (E'a\"b\\\\c\\nd', 's', '{}', E'q\"\\n')")
         .await;
     let text = server.ask("GET", "/metrics", &[], "").await.text;
     for line in text.lines().filter(|line| !line.starts_with('#')) {

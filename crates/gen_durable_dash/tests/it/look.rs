@@ -18,7 +18,7 @@ fn ids(answer: &serde_json::Value) -> Vec<String> {
 
 async fn plant(server: &TestServer) {
     server.sql(
-        "insert into SCHEMA.instances (fsm, step, state, queue, tenant, status, finished_at, last_error, correlation_key, correlation_scope, inserted_at)
+        "insert into SCHEMA.instances (machine, step, state, queue, tenant, status, finished_at, last_error, correlation_key, correlation_scope, inserted_at)
          select 'order', case g % 2 when 0 then 'charge' else 'ship' end, '{}', 'q' || g % 3, 't' || g % 2,
             (case g % 4 when 0 then 'failed' when 1 then 'done' when 2 then 'runnable' else 'cancelled' end)::SCHEMA.durable_status,
             case when g % 4 <> 2 then statement_timestamp() end, case when g % 4 = 0 then 'card ' || g || ' Declined' end,
@@ -277,7 +277,7 @@ async fn the_holder_of_a_key_is_found_no_matter_how_old_it_is() {
     let (id, _) = server.client.operate().enqueue(new).await.unwrap();
     // More rows than one search reads.
     server.sql(
-        "insert into SCHEMA.instances (fsm, step, state) select 'note', 'run', '{}' from generate_series(1, 20100)",
+        "insert into SCHEMA.instances (machine, step, state) select 'note', 'run', '{}' from generate_series(1, 20100)",
     )
     .await;
     let found = server

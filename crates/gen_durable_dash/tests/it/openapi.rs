@@ -77,7 +77,7 @@ async fn the_document_lists_every_route_and_every_response_matches_its_schema() 
         .await
         .unwrap()
         .id;
-    server.sql("insert into SCHEMA.instances (fsm, step, state, status, finished_at, last_error) values ('a', 'b', '{}', 'failed', statement_timestamp(), 'e')").await;
+    server.sql("insert into SCHEMA.instances (machine, step, state, status, finished_at, last_error) values ('a', 'b', '{}', 'failed', statement_timestamp(), 'e')").await;
     server.sql(
         "insert into SCHEMA.projections (tenant, projection, version) values ('', 'parcel', 1);
          insert into SCHEMA.projection_runs (tenant, projection, kind) values ('', 'parcel', 'verify');
@@ -89,8 +89,8 @@ async fn the_document_lists_every_route_and_every_response_matches_its_schema() 
     server.sql("insert into SCHEMA.schedules (name, cycle, missed, code_cycle, code_missed, anchor_at) values ('parcel', 'R/PT1H', 'all', 'R/PT1H', 'all', statement_timestamp());
               insert into SCHEMA.timers (schedule, due_at, anchor_at, cycle, missed) values ('parcel', statement_timestamp() + interval '1 min', statement_timestamp(), 'R/PT1H', 'all');
               insert into SCHEMA.lanes (tenant, key) values ('', 'l');
-              insert into SCHEMA.instances (fsm, step, state, lane_key, lane_position, in_lane) values ('a', 'b', '{}', 'l', 1, true);
-              insert into SCHEMA.instances (fsm, step, state, partition_key) values ('a', 'b', '{}', 'p')").await;
+              insert into SCHEMA.instances (machine, step, state, lane_key, lane_position, in_lane) values ('a', 'b', '{}', 'l', 1, true);
+              insert into SCHEMA.instances (machine, step, state, partition_key) values ('a', 'b', '{}', 'p')").await;
     let document = server.read("/api/v1/openapi.json").await;
     assert_eq!(document["openapi"], "3.1.0");
     let mut found = BTreeSet::new();

@@ -9,13 +9,13 @@ use crate::support::{Chime, READER, Running, TestServer, eventually};
 /// Inserts `each` sleeps, deadlines and repeating timers, one minute apart, beginning now.
 async fn plant(server: &TestServer, each: u32) {
     server.sql(&format!(
-        "insert into SCHEMA.instances (fsm, step, state, queue, eligible_at)
+        "insert into SCHEMA.instances (machine, step, state, queue, eligible_at)
          select 'nap', 'wake', '{{}}', 'q' || g % 3, statement_timestamp() + g * interval '1 min' from generate_series(1, {each}) g;
-         insert into SCHEMA.instances (fsm, step, state, status, awaits, deadline_at, deadline_step)
+         insert into SCHEMA.instances (machine, step, state, status, awaits, deadline_at, deadline_step)
          select 'wish', 'hope', '{{}}', 'awaiting_signal', array['go'], statement_timestamp() + g * interval '1 min', 'despair'
          from generate_series(1, {each}) g;
          insert into SCHEMA.timers (instance_id, await_seq, due_at, anchor_at, cycle, missed, birth)
-         select id, 0, deadline_at - interval '1 s', statement_timestamp(), 'R/PT1M', 'latest', '{{\"fsm\": \"remind\"}}'
+         select id, 0, deadline_at - interval '1 s', statement_timestamp(), 'R/PT1M', 'latest', '{{\"machine\": \"remind\"}}'
          from SCHEMA.instances where status = 'awaiting_signal'"
     ))
     .await;
@@ -39,7 +39,7 @@ async fn timers_are_listed_page_by_page_and_forecast() {
     let server = TestServer::new().await;
     plant(&server, 30).await;
     // Twenty deadlines at the same time: the cursor must distinguish them.
-    server.sql("insert into SCHEMA.instances (fsm, step, state, status, awaits, deadline_at, deadline_step)
+    server.sql("insert into SCHEMA.instances (machine, step, state, status, awaits, deadline_at, deadline_step)
               select 'wish', 'hope', '{}', 'awaiting_signal', array['go'], date_trunc('hour', statement_timestamp()) - interval '1 d', 'despair' from generate_series(1, 20)").await;
     for (which, count) in [("", 110), ("&which=overdue", 20), ("&which=ahead", 90)] {
         let whole = server

@@ -2,15 +2,15 @@
 -- locks: nothing
 -- Returns the transitions of the newest instances with recorded history, from the newest $1 history
 -- rows.
-select looked.fsm, looked.outcome, looked.from_step, looked.to_step, count(*), avg(looked.took_seconds)::float8, max(looked.at)
+select looked.machine, looked.outcome, looked.from_step, looked.to_step, count(*), avg(looked.took_seconds)::float8, max(looked.at)
 from (
     select t.outcome, t.from_step, t.to_step, t.took_seconds, t.at,
-        (select i.fsm from gen_durable.instances i where i.id = t.instance_id) as fsm
+        (select i.machine from gen_durable.instances i where i.id = t.instance_id) as machine
     from gen_durable.transitions t
     order by t.instance_id desc, t.step_seq desc, t.claim_epoch desc
     limit $1
 ) looked
-where looked.fsm is not null
+where looked.machine is not null
 group by 1, 2, 3, 4
 order by 1, 5 desc
 limit 2000

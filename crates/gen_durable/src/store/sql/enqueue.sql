@@ -8,12 +8,12 @@ with durable as materialized (
     select case when current_setting('synchronous_commit') = 'off' then set_config('synchronous_commit', 'on', true) end
 )
 insert into gen_durable.instances
-    (fsm, fsm_version, step, data, state, queue, priority, tenant, eligible_at, traceparent)
-select e.fsm, e.fsm_version, e.step, e.data::jsonb, e.state::jsonb, e.queue, coalesce(e.priority, 0), coalesce(e.tenant, ''),
+    (machine, machine_version, step, data, state, queue, priority, tenant, eligible_at, traceparent)
+select e.machine, e.machine_version, e.step, e.data::jsonb, e.state::jsonb, e.queue, coalesce(e.priority, 0), coalesce(e.tenant, ''),
     gen_durable.due(e.due, e.delay), e.traceparent
 from durable
 cross join unnest($1::text[], $2::int[], $3::text[], $4::text[], $5::text[], $6::text[], $7::smallint[], $8::text[],
             $9::timestamptz[], $10::float8[], $11::text[])
-    with ordinality as e(fsm, fsm_version, step, data, state, queue, priority, tenant, due, delay, traceparent, place)
+    with ordinality as e(machine, machine_version, step, data, state, queue, priority, tenant, due, delay, traceparent, place)
 order by e.place
 returning id, eligible_at

@@ -8,7 +8,7 @@ select i.id, gen_durable.clock(), q.paused_at, q.paused_by,
      where w.lease_expires_at > statement_timestamp() and i.queue = any (w.queues)),
     (select count(*) from gen_durable.workers w
      where w.lease_expires_at > statement_timestamp() and i.queue = any (w.queues)
-       and gen_durable._knows_step(w.steps, i.fsm, i.fsm_version, i.step)),
+       and gen_durable._knows_step(w.steps, i.machine, i.machine_version, i.step)),
     (select count(*) from gen_durable.workers w where w.lease_expires_at > statement_timestamp()),
     h.host, h.pid, h.lease_expires_at > statement_timestamp(),
     case when $2 then (select count(*) from (
@@ -20,7 +20,7 @@ select i.id, gen_durable.clock(), q.paused_at, q.paused_by,
     l.led_by::text,
     exists (select from gen_durable.workers w
      where w.lease_expires_at > statement_timestamp() and i.queue = any (w.queues)
-       and i.fsm || '/' || i.fsm_version = any (w.machines))
+       and i.machine || '/' || i.machine_version = any (w.machines))
 from gen_durable.instances i
 left join gen_durable.queues q on q.name = i.queue and q.paused_at is not null
 -- The head of a lane that a worker runs is executed by that worker without a claim.

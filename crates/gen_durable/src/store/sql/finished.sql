@@ -14,13 +14,13 @@ with recursive ranges(queue, status) as (
         order by i.queue desc, i.status desc limit 1
     ) earlier
 )
-select extract(epoch from date_trunc('second', looked.finished_at))::bigint, looked.fsm, looked.status::text,
+select extract(epoch from date_trunc('second', looked.finished_at))::bigint, looked.machine, looked.status::text,
     floor(4 * ln(greatest(looked.ms, 1)) / ln(2.0::float8))::int, count(*)
 from (
-    select s.finished_at, s.fsm, s.status, (extract(epoch from s.finished_at - s.inserted_at) * 1000)::float8 as ms
+    select s.finished_at, s.machine, s.status, (extract(epoch from s.finished_at - s.inserted_at) * 1000)::float8 as ms
     from ranges r
     cross join lateral (
-        select i.finished_at, i.inserted_at, i.fsm, i.status
+        select i.finished_at, i.inserted_at, i.machine, i.status
         from gen_durable.instances i
         where i.queue = r.queue and i.status = r.status and i.finished_at >= $1
         order by i.finished_at desc

@@ -24,7 +24,7 @@ place as materialized (
 sleeping as (
     select found.* from place cross join used
     cross join lateral (
-        select 'sleep' as kind, null::bigint as id, i.eligible_at as due_at, i.id as instance_id, i.fsm, null::text as schedule,
+        select 'sleep' as kind, null::bigint as id, i.eligible_at as due_at, i.id as instance_id, i.machine, null::text as schedule,
             null::text as cycle, i.step, i.id * 2 as number
         from gen_durable.instances i
         where i.queue = used.queue and i.priority = used.priority and i.status = 'runnable' and i.crash_count < 2
@@ -36,7 +36,7 @@ sleeping as (
 waiting as (
     select found.* from place
     cross join lateral (
-        select 'deadline' as kind, null::bigint as id, i.deadline_at as due_at, i.id as instance_id, i.fsm,
+        select 'deadline' as kind, null::bigint as id, i.deadline_at as due_at, i.id as instance_id, i.machine,
             null::text as schedule, null::text as cycle, i.deadline_step as step, i.id * 2 as number
         from gen_durable.instances i
         where i.deadline_at is not null and (i.deadline_at, i.id) > (place.at, place.number >> 1)
@@ -47,13 +47,13 @@ armed as (
     select found.* from place
     cross join lateral (
         select case when t.schedule is null then 'repeat' else 'schedule' end as kind, t.id, t.due_at, t.instance_id,
-            coalesce(t.birth->>'fsm', '') as fsm, t.schedule, t.cycle, null::text as step, t.id * 2 + 1 as number
+            coalesce(t.birth->>'machine', '') as machine, t.schedule, t.cycle, null::text as step, t.id * 2 + 1 as number
         from gen_durable.timers t
         where t.state = 'pending' and (t.due_at, t.id) > (place.at, (place.number - 1) >> 1)
         order by t.due_at, t.id limit $1
     ) found
 )
-select kind, id, due_at, instance_id, fsm, schedule, cycle, step, due_at < gen_durable.clock(),
+select kind, id, due_at, instance_id, machine, schedule, cycle, step, due_at < gen_durable.clock(),
     schedule is null or exists (select from gen_durable.workers w
         where w.lease_expires_at > statement_timestamp() and schedule = any (w.schedules)),
     gen_durable.clock(), number

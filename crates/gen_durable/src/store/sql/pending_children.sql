@@ -1,6 +1,6 @@
 -- called by: store::explain::pending     index: instances_children
 -- locks: nothing
-select c.id, c.fsm, c.step, c.status::text
+select c.id, c.machine, c.step, c.status::text
 from gen_durable.instances c
 where c.parent_id = $1 and c.parent_generation = $2 and c.finished_at is null
 order by c.id

@@ -56,7 +56,7 @@ reaped as (
         updated_at = gen_durable.clock()
     from (select * from held union all select * from running) blame
     where i.id = blame.id
-    returning i.id, i.fsm, i.step, i.attempt - blame.counts::int as attempt, i.status = 'stuck' as is_stuck, i.last_error, blame.counts
+    returning i.id, i.machine, i.step, i.attempt - blame.counts::int as attempt, i.status = 'stuck' as is_stuck, i.last_error, blame.counts
 ),
 -- The lanes of the worker. A lane that another transaction holds is skipped: a caller may be
 -- cancelling a head that another worker runs there by now. A stale lane worker has no effect while
@@ -82,5 +82,5 @@ told as materialized (
     from (select array_agg(reaped.id) as ids from reaped where reaped.counts) together
     where together.ids is not null
 )
-select reaped.id, reaped.fsm, reaped.step, reaped.attempt, reaped.is_stuck, reaped.last_error
+select reaped.id, reaped.machine, reaped.step, reaped.attempt, reaped.is_stuck, reaped.last_error
 from reaped where (select count(*) from told) >= 0

@@ -5,7 +5,7 @@
 -- crashed (crash_count > 0) is left to an operator. Returns the last id of the page (null if there
 -- are no more), and how many rows were retried.
 with page as materialized (
-    select i.id, i.crash_count, gen_durable._knows_step($1::text[], i.fsm, i.fsm_version, i.step) as known
+    select i.id, i.crash_count, gen_durable._knows_step($1::text[], i.machine, i.machine_version, i.step) as known
     from gen_durable.instances i
     where i.status = 'stuck' and i.id > $2
     order by i.id

@@ -2,13 +2,13 @@
 -- locks: nothing
 -- Reads at most $2 rows, whatever the filters are, so that a search among millions of rows has a
 -- known cost.
-select looked.id, looked.tenant, looked.fsm, looked.fsm_version, looked.step, looked.status::text, looked.queue, looked.priority,
+select looked.id, looked.tenant, looked.machine, looked.machine_version, looked.step, looked.status::text, looked.queue, looked.priority,
     looked.attempt, looked.eligible_at, looked.inserted_at, looked.updated_at, looked.finished_at, looked.correlation_key,
     looked.parent_id, left(looked.last_error, 500), looked.awaits
 from (
     select * from gen_durable.instances i where ($1::bigint is null or i.id < $1) order by i.id desc limit $2
 ) looked
-where ($4::text is null or looked.fsm = $4)
+where ($4::text is null or looked.machine = $4)
   and ($5::text is null or looked.status::text = $5)
   and ($6::text is null or looked.step = $6)
   and ($7::text is null or looked.queue = $7)

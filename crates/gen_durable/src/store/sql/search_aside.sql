@@ -2,7 +2,7 @@
 -- locks: nothing
 -- Has the same bound as search.sql. The order by status selects the index: ordered by id alone, the
 -- planner may scan the primary key and read past all done instances.
-select looked.id, looked.tenant, looked.fsm, looked.fsm_version, looked.step, looked.status::text, looked.queue, looked.priority,
+select looked.id, looked.tenant, looked.machine, looked.machine_version, looked.step, looked.status::text, looked.queue, looked.priority,
     looked.attempt, looked.eligible_at, looked.inserted_at, looked.updated_at, looked.finished_at, looked.correlation_key,
     looked.parent_id, left(looked.last_error, 500), looked.awaits
 from (
@@ -19,7 +19,7 @@ from (
      order by i.locked_by, i.id desc
      limit $2)
 ) looked
-where ($4::text is null or looked.fsm = $4)
+where ($4::text is null or looked.machine = $4)
   and ($6::text is null or looked.step = $6)
   and ($7::text is null or looked.queue = $7)
   and ($8::text is null or looked.tenant = $8)

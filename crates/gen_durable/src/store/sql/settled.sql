@@ -1,3 +1,3 @@
 -- called by: store::inspect::end_of     index: instances_pkey
 -- locks: nothing
-select id, status::text, fsm, result::text, last_error, attempt, failures from gen_durable.instances where id = any ($1)
+select id, status::text, machine, result::text, last_error, attempt, failures from gen_durable.instances where id = any ($1)

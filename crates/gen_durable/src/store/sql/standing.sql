@@ -2,44 +2,44 @@
 -- locks: nothing
 -- Counts instances by machine, step and status, at most $1 of each status. Done instances are not
 -- counted. The ORDER BY clauses select the indexes.
-select looked.fsm, looked.fsm_version, looked.step, looked.status::text, count(*)
+select looked.machine, looked.machine_version, looked.step, looked.status::text, count(*)
 from (
-    (select i.fsm, i.fsm_version, i.step, i.status from gen_durable.instances i
+    (select i.machine, i.machine_version, i.step, i.status from gen_durable.instances i
      where i.status = 'runnable' and i.crash_count < 2 and not i.held_back
      order by i.queue, i.priority, i.eligible_at, i.id limit $1)
     union all
-    (select i.fsm, i.fsm_version, i.step, i.status from gen_durable.instances i
+    (select i.machine, i.machine_version, i.step, i.status from gen_durable.instances i
      where i.status = 'runnable' and i.crash_count >= 2 and not i.held_back
      order by i.queue, i.eligible_at, i.id limit $1)
     union all
-    (select i.fsm, i.fsm_version, i.step, i.status from gen_durable.instances i
+    (select i.machine, i.machine_version, i.step, i.status from gen_durable.instances i
      where i.held_back
      order by i.tenant, i.partition_key, i.priority, i.eligible_at, i.id limit $1)
     union all
-    (select i.fsm, i.fsm_version, i.step, i.status from gen_durable.instances i
+    (select i.machine, i.machine_version, i.step, i.status from gen_durable.instances i
      where i.status = 'executing' order by i.locked_by limit $1)
     union all
-    (select i.fsm, i.fsm_version, i.step, i.status from gen_durable.instances i
+    (select i.machine, i.machine_version, i.step, i.status from gen_durable.instances i
      where i.status in ('awaiting_signal', 'awaiting_children', 'stuck', 'failed', 'cancelled')
        and i.status >= 'awaiting_signal' and i.status <= 'awaiting_signal'
      order by i.status desc, i.id desc limit $1)
     union all
-    (select i.fsm, i.fsm_version, i.step, i.status from gen_durable.instances i
+    (select i.machine, i.machine_version, i.step, i.status from gen_durable.instances i
      where i.status in ('awaiting_signal', 'awaiting_children', 'stuck', 'failed', 'cancelled')
        and i.status >= 'awaiting_children' and i.status <= 'awaiting_children'
      order by i.status desc, i.id desc limit $1)
     union all
-    (select i.fsm, i.fsm_version, i.step, i.status from gen_durable.instances i
+    (select i.machine, i.machine_version, i.step, i.status from gen_durable.instances i
      where i.status in ('awaiting_signal', 'awaiting_children', 'stuck', 'failed', 'cancelled')
        and i.status >= 'stuck' and i.status <= 'stuck'
      order by i.status desc, i.id desc limit $1)
     union all
-    (select i.fsm, i.fsm_version, i.step, i.status from gen_durable.instances i
+    (select i.machine, i.machine_version, i.step, i.status from gen_durable.instances i
      where i.status in ('awaiting_signal', 'awaiting_children', 'stuck', 'failed', 'cancelled')
        and i.status >= 'failed' and i.status <= 'failed'
      order by i.status desc, i.id desc limit $1)
     union all
-    (select i.fsm, i.fsm_version, i.step, i.status from gen_durable.instances i
+    (select i.machine, i.machine_version, i.step, i.status from gen_durable.instances i
      where i.status in ('awaiting_signal', 'awaiting_children', 'stuck', 'failed', 'cancelled')
        and i.status >= 'cancelled' and i.status <= 'cancelled'
      order by i.status desc, i.id desc limit $1)

@@ -2,18 +2,18 @@
 -- locks: nothing
 -- Returns what becomes due for one instance: its sleep, its deadline, and the repeating timers of
 -- its wait. The columns are those of list_timers.sql.
-select kind, id, due_at, $1::bigint, fsm, null::text, cycle, step, due_at < gen_durable.clock(), true, gen_durable.clock(),
+select kind, id, due_at, $1::bigint, machine, null::text, cycle, step, due_at < gen_durable.clock(), true, gen_durable.clock(),
     case when id is null then $1 * 2 else id * 2 + 1 end
 from (
-    select 'sleep' as kind, null::bigint as id, i.eligible_at as due_at, i.fsm, null::text as cycle, i.step
+    select 'sleep' as kind, null::bigint as id, i.eligible_at as due_at, i.machine, null::text as cycle, i.step
     from gen_durable.instances i
     where i.id = $1 and i.status = 'runnable' and i.eligible_at > gen_durable.clock() and i.eligible_at < 'infinity'
     union all
-    select 'deadline', null, i.deadline_at, i.fsm, null, i.deadline_step
+    select 'deadline', null, i.deadline_at, i.machine, null, i.deadline_step
     from gen_durable.instances i
     where i.id = $1 and i.deadline_at is not null
     union all
-    (select 'repeat', t.id, t.due_at, coalesce(t.birth->>'fsm', ''), t.cycle, null
+    (select 'repeat', t.id, t.due_at, coalesce(t.birth->>'machine', ''), t.cycle, null
      from gen_durable.timers t
      where t.instance_id = $1 and t.state = 'pending'
      limit 200)

@@ -2,14 +2,14 @@
 -- locks: nothing
 -- Groups the errors of failed and stuck instances by machine, step and text, from the newest $1 of
 -- each status.
-select looked.fsm, looked.step, looked.status::text, looked.error, count(*), min(looked.updated_at), max(looked.updated_at), max(looked.id)
+select looked.machine, looked.step, looked.status::text, looked.error, count(*), min(looked.updated_at), max(looked.updated_at), max(looked.id)
 from (
-    (select i.id, i.fsm, i.step, i.status, left(i.last_error, 400) as error, i.updated_at from gen_durable.instances i
+    (select i.id, i.machine, i.step, i.status, left(i.last_error, 400) as error, i.updated_at from gen_durable.instances i
      where i.status in ('awaiting_signal', 'awaiting_children', 'stuck', 'failed', 'cancelled')
        and i.status >= 'failed' and i.status <= 'failed'
      order by i.status desc, i.id desc limit $1)
     union all
-    (select i.id, i.fsm, i.step, i.status, left(i.last_error, 400) as error, i.updated_at from gen_durable.instances i
+    (select i.id, i.machine, i.step, i.status, left(i.last_error, 400) as error, i.updated_at from gen_durable.instances i
      where i.status in ('awaiting_signal', 'awaiting_children', 'stuck', 'failed', 'cancelled')
        and i.status >= 'stuck' and i.status <= 'stuck'
      order by i.status desc, i.id desc limit $1)

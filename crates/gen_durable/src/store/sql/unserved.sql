@@ -3,22 +3,22 @@
 -- Counts live instances that no live worker can run. The step is null if no live worker runs the
 -- machine and version at all.
 with live as materialized (
-    select i.fsm, i.fsm_version, i.step, count(*) as instances
+    select i.machine, i.machine_version, i.step, count(*) as instances
     from gen_durable.instances i
     where i.finished_at is null
-    group by i.fsm, i.fsm_version, i.step
+    group by i.machine, i.machine_version, i.step
 ),
 unserved as (
-    select l.fsm, l.fsm_version, l.instances,
+    select l.machine, l.machine_version, l.instances,
         case when exists (
             select from gen_durable.workers w
-            where w.lease_expires_at > statement_timestamp() and l.fsm || '/' || l.fsm_version = any (w.machines)) then l.step end as step
+            where w.lease_expires_at > statement_timestamp() and l.machine || '/' || l.machine_version = any (w.machines)) then l.step end as step
     from live l
     where not exists (
         select from gen_durable.workers w
-        where w.lease_expires_at > statement_timestamp() and gen_durable._knows_step(w.steps, l.fsm, l.fsm_version, l.step))
+        where w.lease_expires_at > statement_timestamp() and gen_durable._knows_step(w.steps, l.machine, l.machine_version, l.step))
 )
-select u.fsm, u.fsm_version, u.step, sum(u.instances)::bigint
+select u.machine, u.machine_version, u.step, sum(u.instances)::bigint
 from unserved u
-group by u.fsm, u.fsm_version, u.step
-order by u.fsm, u.fsm_version, u.step nulls first
+group by u.machine, u.machine_version, u.step
+order by u.machine, u.machine_version, u.step nulls first

@@ -252,7 +252,7 @@ async fn a_deserialize_that_panics_sets_the_row_aside() {
         e.register::<Landmine>().register::<Bad>()
     });
     stage
-        .sql("insert into S.instances (fsm, step, state) values ('landmine', 'run', '0')")
+        .sql("insert into S.instances (machine, step, state) values ('landmine', 'run', '0')")
         .await;
     stage
         .until("select count(*) from S.instances where status = 'stuck'", 1)

@@ -41,7 +41,7 @@ async fn a_row_that_a_build_cannot_decode_is_set_aside_and_resumed_by_a_build_th
     let stage = Stage::new().await;
     stage
         .sql(
-            "insert into S.instances (fsm, step, state, attempt) values
+            "insert into S.instances (machine, step, state, attempt) values
              ('parcel', 'pack', '{\"weight\": \"heavy\"}', 3), ('parcel', 'pack', '{}', 3),
              ('parcel', 'pack', '[1, 2]', 3), ('parcel', 'pack', '{\"weight\": 2}', 3)",
         )
@@ -111,7 +111,7 @@ async fn a_machine_or_version_without_a_worker_is_never_claimed_and_is_reported(
     let stage = Stage::new().await;
     stage
         .sql(
-            "insert into S.instances (fsm, fsm_version, step, state) values
+            "insert into S.instances (machine, machine_version, step, state) values
              ('gone', 1, 'run', 'null'), ('served', 1, 'run', 'null'), ('served', 3, 'run', 'null')",
         )
         .await;
@@ -137,7 +137,7 @@ async fn a_machine_or_version_without_a_worker_is_never_claimed_and_is_reported(
     let unserved = engine.client.inspect().unserved().await.unwrap();
     let seen: Vec<_> = unserved
         .iter()
-        .map(|row| (row.fsm.as_str(), row.fsm_version, row.count))
+        .map(|row| (row.machine.as_str(), row.machine_version, row.count))
         .collect();
     assert_eq!(seen, [("gone", 1, 1), ("served", 1, 1), ("served", 3, 1)]);
     engine.stop().await;

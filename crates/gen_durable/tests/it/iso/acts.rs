@@ -183,7 +183,7 @@ fn wait(more: &str, seen: &'static [i64]) -> (String, Expected) {
 }
 
 fn spawn(id: i64, children: usize) -> (String, Expected) {
-    let list = vec![r#"{"fsm":"child of SESSION","step":"s","state":{}}"#; children].join(",");
+    let list = vec![r#"{"machine":"child of SESSION","step":"s","state":{}}"#; children].join(",");
     let more = format!(r#","spawn":{{"any":false,"taken":"skip","children":[{list}]}}"#);
     with_effects(
         &[result(id, "awaiting_children", &more)],
@@ -233,7 +233,7 @@ fn signal_all(targets: &[&str]) -> (String, Expected) {
 
 /// Sends a signal to the holder of a key, or starts an instance with that key if there is none.
 fn start(dedup: &str) -> (String, Expected) {
-    let entry = r#"'{"fsm":"m","step":"s","state":{},"key":"k"}'"#;
+    let entry = r#"'{"machine":"m","step":"s","state":{},"key":"k"}'"#;
     let values = [
         entry,
         "'a'",
@@ -425,7 +425,7 @@ impl Act {
             "fire schedule" => fire(
                 600,
                 "2020-01-01T00:00:00Z",
-                r#","birth":{"fsm":"reminder","step":"s","state":{}}"#,
+                r#","birth":{"machine":"reminder","step":"s","state":{}}"#,
             ),
             "cancel timer" => (
                 fill(CANCEL_TIMER, &["500"]),
@@ -478,7 +478,7 @@ impl Act {
                 Expected::default(),
             ),
             "enqueue k" => {
-                let entry = r#"'[{"fsm":"m","step":"s","state":{},"key":"k"}]'"#;
+                let entry = r#"'[{"machine":"m","step":"s","state":{},"key":"k"}]'"#;
                 (fill(ENQUEUE_ALL, &[entry]), Expected::default())
             }
             "11 done" => child(&[(11, "done")]),

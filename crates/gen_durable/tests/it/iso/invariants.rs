@@ -84,7 +84,7 @@ const STATE: &str = "
     union all
     select 'timers started ' || fired.count || ' instances, and there are ' || made.count
     from (select count(*) from S.timers where state = 'fired') fired,
-         (select count(*) from S.instances where fsm = 'reminder') made
+         (select count(*) from S.instances where machine = 'reminder') made
     where fired.count <> made.count
     union all
     select 'fired and started no instance: ' || t.id from S.timers t
@@ -193,7 +193,7 @@ pub(super) async fn violations(
         let children = if acknowledged { expected.children } else { 0 };
         queries.push(format!(
             "select 'session {session} made ' || count(*) || ' children, not {children}' from S.instances
-             where fsm = 'child of {session}' having count(*) <> {children}"
+             where machine = 'child of {session}' having count(*) <> {children}"
         ));
         if expected.sends {
             let delivered = i32::from(done && said == "delivered");

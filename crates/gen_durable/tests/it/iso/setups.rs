@@ -24,7 +24,7 @@ const CLEAR: &str = "
 /// `parent_generation`, `join_generation`, `children_pending`, `join_any`.
 const MAKE: &str = "
     insert into S.instances (id, status, claim_epoch, step_seq, parent_id, parent_generation, join_generation, children_pending,
-        join_any, fsm, step, state, locked_by, lease_expires_at, finished_at, awaits, deadline_at, deadline_step,
+        join_any, machine, step, state, locked_by, lease_expires_at, finished_at, awaits, deadline_at, deadline_step,
         eligible_at, correlation_key, correlation_scope)
     overriding system value
     select id, status::S.durable_status, epoch, seq, parent, of, own, pending, any_of, 'm', 's', '{}',
@@ -249,7 +249,7 @@ pub(super) const SETUPS: [Setup; 14] = [
         rows: "(10, 'awaiting_signal', 6, 4, null::bigint, null::int, 0, 0, false);
                update S.instances set repeats = true where id = 10;
                insert into S.timers (id, instance_id, await_seq, due_at, anchor_at, cycle, missed, birth) overriding system value
-               select id, 10, 4, due, '2020-01-01', 'R/P1D', 'all', '{\"fsm\":\"reminder\",\"step\":\"s\",\"state\":{}}'
+               select id, 10, 4, due, '2020-01-01', 'R/P1D', 'all', '{\"machine\":\"reminder\",\"step\":\"s\",\"state\":{}}'
                from (values (500, timestamptz '2020-01-01T00:00:00Z'), (501, '2999-01-01T00:00:00Z')) v(id, due)",
         acts: &[
             "fire",
@@ -273,7 +273,7 @@ pub(super) const SETUPS: [Setup; 14] = [
                update S.instances set repeats = true where id = 10;
                insert into S.timers (id, instance_id, await_seq, due_at, anchor_at, cycle, missed, birth) overriding system value
                values (500, 10, 4, '2020-01-01T00:00:00Z', '2020-01-01', 'R/P1D', 'all',
-                   '{\"fsm\":\"reminder\",\"step\":\"s\",\"state\":{}}')",
+                   '{\"machine\":\"reminder\",\"step\":\"s\",\"state\":{}}')",
         acts: &["fire", "cancel timer", "11 done", "12 done", "11 and 12 done", "expire", "cancel", "cancel all", "signal a"],
     },
     Setup {

@@ -121,7 +121,7 @@ async fn a_steps_own_transaction_records_events_without_locking_the_log_head() {
 async fn a_step_result_in_a_larger_transaction_does_not_lock_the_log_head() {
     let lab = Lab::new(()).await;
     let schema = lab.pool().schema();
-    let insert = "insert into S.instances (fsm, step, state, status, locked_by, claim_epoch) \
+    let insert = "insert into S.instances (machine, step, state, status, locked_by, claim_epoch) \
         values ('m', 's', '{}', 'executing', gen_random_uuid(), 5) returning id";
     let one = rows(&lab, insert).await[0][0].clone();
     let two = rows(&lab, insert).await[0][0].clone();

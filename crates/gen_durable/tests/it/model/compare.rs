@@ -15,7 +15,7 @@ use super::{
 /// signals of an inbox are in the order of their ids.
 pub(super) const ALL_ROWS: &str = "
     select i.id, (i.state->>'n')::int, jsonb_build_object(
-        'fsm', i.fsm, 'version', i.fsm_version, 'status', i.status, 'step', i.step, 'data', i.data, 'state', i.state,
+        'machine', i.machine, 'version', i.machine_version, 'status', i.status, 'step', i.step, 'data', i.data, 'state', i.state,
         'key', i.correlation_key, 'guard', i.correlation_guard, 'tenant', i.tenant, 'queue', i.queue,
         'priority', i.priority, 'attempt', i.attempt, 'failures', i.failures, 'eligible_at', gen_durable.ms(i.eligible_at), 'awaits', i.awaits,
         'deadline', case when i.deadline_at is not null
@@ -47,7 +47,7 @@ fn expected(model: &Model, n: u32, row: &Row) -> Value {
         .map(|l| json!([l.name, (!l.consumed).then_some(l.n), l.dedup, l.consumed]))
         .collect();
     json!({
-        "fsm": KINDS[row.kind], "version": 1, "status": row.status, "step": row.step, "data": carries(row.mark),
+        "machine": KINDS[row.kind], "version": 1, "status": row.status, "step": row.step, "data": carries(row.mark),
         "state": { "n": n, "key": row.key, "visits": row.visits },
         "key": row.key, "guard": row.guard(), "tenant": row.tenant, "queue": QUEUES[row.queue].name(),
         "priority": row.priority, "attempt": row.attempt, "failures": row.failures, "eligible_at": row.eligible, "awaits": row.awaits,

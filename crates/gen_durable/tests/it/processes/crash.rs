@@ -39,7 +39,7 @@ async fn a_step_that_kills_its_worker_is_stuck_after_three_crashes_and_all_other
     assert_eq!(crashes, 3);
     let ended = place
         .sql(
-            "select fsm, status, last_error, count(*) from %.instances group by 1, 2, 3 order by 1",
+            "select machine, status, last_error, count(*) from %.instances group by 1, 2, 3 order by 1",
         )
         .await;
     let error = "its worker died 3 times while it ran".to_owned();
@@ -61,7 +61,7 @@ async fn a_step_that_kills_its_worker_is_stuck_after_three_crashes_and_all_other
     drop(workers);
     operate.retry(killer.raw(), None).await.unwrap();
     let again = place
-        .sql("select attempt, crash_count from %.instances where fsm = 'killer'")
+        .sql("select attempt, crash_count from %.instances where machine = 'killer'")
         .await;
     assert_eq!(again, [["0", "0"]]);
 }
@@ -206,7 +206,7 @@ async fn two_suspects_never_run_in_the_same_process() {
         .until_count("select count(*) from %.instances where status = 'stuck'", 1)
         .await;
     let ended = place
-        .sql("select fsm, status, attempt from %.instances where fsm <> 'five' order by id")
+        .sql("select machine, status, attempt from %.instances where machine <> 'five' order by id")
         .await;
     assert_eq!(ended, [["gated", "done", "2"], ["killer", "stuck", "3"]]);
 }

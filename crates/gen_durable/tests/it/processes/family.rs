@@ -92,7 +92,7 @@ async fn a_parent_of_many_children_joins_once_while_workers_are_killed() {
         .id;
     let mut workers: Vec<Worker> = (0..PROCESSES).map(|_| plan.start()).collect();
     let settled =
-        "select count(*) from %.instances where fsm = 'member' and finished_at is not null";
+        "select count(*) from %.instances where machine = 'member' and finished_at is not null";
     // Wait for one part of the children at a time, so that the timeout applies to each part.
     let parts = 20.max(children / 1_000);
     for part in 1..=parts {
@@ -109,7 +109,7 @@ async fn a_parent_of_many_children_joins_once_while_workers_are_killed() {
     }
     place.until_all_settled().await;
 
-    let row = "select status, step_seq, join_generation, children_pending, result from %.instances where fsm = 'parent'";
+    let row = "select status, step_seq, join_generation, children_pending, result from %.instances where machine = 'parent'";
     let seen = children.to_string();
     assert_eq!(
         place.sql(row).await,
@@ -118,7 +118,7 @@ async fn a_parent_of_many_children_joins_once_while_workers_are_killed() {
     );
     let ended =
         "select status, count(*), count(distinct result), sum(result::text::bigint), min(step_seq), max(step_seq)
-                 from %.instances where fsm = 'member' group by status";
+                 from %.instances where machine = 'member' group by status";
     let (count, sum) = (
         children.to_string(),
         (children * (children - 1) / 2).to_string(),

@@ -86,7 +86,7 @@ async fn a_partitioned_step_does_not_begin_after_the_lease_has_expired() {
         .id;
     place
         .until_count(
-            "select count(*) from %.instances where fsm = 'gated' and status = 'executing'",
+            "select count(*) from %.instances where machine = 'gated' and status = 'executing'",
             1,
         )
         .await;
@@ -104,7 +104,7 @@ async fn a_partitioned_step_does_not_begin_after_the_lease_has_expired() {
     // The second instance is claimed and waits for a free slot.
     place
         .until_count(
-            "select count(*) from %.instances where fsm = 'gated' and status = 'executing'",
+            "select count(*) from %.instances where machine = 'gated' and status = 'executing'",
             2,
         )
         .await;

@@ -128,7 +128,7 @@ impl Place {
         self.until_count(&format!("select count(*) {waiting}"), wanted)
             .await;
         self.sql(&format!(
-            "update %.instances set eligible_at = (select max(query_start) {waiting}) where fsm = 'gated'"
+            "update %.instances set eligible_at = (select max(query_start) {waiting}) where machine = 'gated'"
         ))
         .await;
     }

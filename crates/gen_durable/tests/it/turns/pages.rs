@@ -58,7 +58,7 @@ async fn load(client: &Client, pool: &Pool, name: &str, lanes: i64, entries: i64
     let schema = pool.schema();
     client
         .batch_execute(&format!(
-            "insert into {schema}.instances (fsm, step, state, lane_key, lane_position, in_lane, status)
+            "insert into {schema}.instances (machine, step, state, lane_key, lane_position, in_lane, status)
              select 'plan', 'run', '{{}}', '{name} ' || lpad(l::text, 6, '0'), e, true,
                  case when e = 1 then 'runnable' else 'queued' end::{schema}.durable_status
              from generate_series(1, {lanes}) l, generate_series(1, {entries}) e;
@@ -183,7 +183,7 @@ async fn a_page_of_partition_keys_costs_the_same_for_any_number_of_instances_und
     let load = async |name: &str, keys: i64, waiting: i64| {
         client
             .batch_execute(&format!(
-                "insert into {schema}.instances (fsm, step, state, partition_key, held_back)
+                "insert into {schema}.instances (machine, step, state, partition_key, held_back)
                  select 'plan', 'run', '{{}}', '{name} ' || lpad(k::text, 6, '0'), e > 1
                  from generate_series(1, {keys}) k, generate_series(1, {waiting}) e"
             ))

@@ -97,10 +97,10 @@ async fn enqueue(stage: &Stage) {
 
 /// Asserts that all timers and deadlines have fired, and none twice.
 async fn all_fired(stage: &Stage) {
-    stage.until("select count(*) from S.instances where fsm = 'waits' and status = 'done' and step = 'late'", 1).await;
+    stage.until("select count(*) from S.instances where machine = 'waits' and status = 'done' and step = 'late'", 1).await;
     stage
         .until(
-            "select count(*) from S.instances where fsm = 'ping' and status = 'done'",
+            "select count(*) from S.instances where machine = 'ping' and status = 'done'",
             3,
         )
         .await;
@@ -118,7 +118,7 @@ async fn all_fired(stage: &Stage) {
     );
     assert_eq!(
         stage
-            .number("select count(*) from S.instances where fsm = 'ping'")
+            .number("select count(*) from S.instances where machine = 'ping'")
             .await,
         3
     );

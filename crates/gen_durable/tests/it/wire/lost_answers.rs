@@ -215,14 +215,14 @@ async fn assert_reads<const HISTORY: bool>(
     );
     assert_eq!(
         stage
-            .number("select count(*) from S.instances where fsm = 'enqueued'")
+            .number("select count(*) from S.instances where machine = 'enqueued'")
             .await,
         flows + 1,
         "{once}"
     );
     assert_eq!(
         stage
-            .number("select count(*) from S.instances where fsm = 'child'")
+            .number("select count(*) from S.instances where machine = 'child'")
             .await,
         flows,
         "{once}"
