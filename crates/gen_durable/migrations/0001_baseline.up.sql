@@ -36,7 +36,7 @@ create type gen_durable.claimed as (
     attempt     int,
     claim_epoch bigint,
     step_seq    bigint,
-    visit       bigint,
+    step_entry_seq       bigint,
     queue       text,
     priority    smallint,
     eligible_at timestamptz, -- in a row without an id: the time of the database
@@ -126,7 +126,7 @@ create table gen_durable.instances (
     -- + 1 by every commit of the worker that has the claim.
     step_seq         bigint not null default 0,
     -- The step_seq at which the current step was entered; the same for all its retries.
-    visit            bigint not null default 0,
+    step_entry_seq            bigint not null default 0,
     eligible_at      timestamptz not null default gen_durable.clock(),
     inserted_at      timestamptz not null default gen_durable.clock(),
     updated_at       timestamptz not null default gen_durable.clock(),
@@ -190,7 +190,7 @@ create table gen_durable.instances (
         case status when 'executing' then locked_by is not null when 'cancelled' then true else locked_by is null end),
     constraint instances_terminal_has_an_end check ((status in ('done', 'failed', 'cancelled')) = (finished_at is not null)),
     constraint instances_counts_are_not_negative check (
-        attempt >= 0 and failures >= 0 and crash_count >= 0 and step_seq >= visit and children_pending >= 0),
+        attempt >= 0 and failures >= 0 and crash_count >= 0 and step_seq >= step_entry_seq and children_pending >= 0),
     constraint instances_queued_is_in_a_lane check (
         (status <> 'queued' or lane_key is not null) and (not in_lane or lane_position is not null)),
     constraint instances_held_back_is_runnable check (
@@ -1922,7 +1922,7 @@ begin
     from candidate
     where i.id = candidate.id
     returning i.id, i.machine, i.machine_version, i.step, i.data::text, i.state::text, i.attempt,
-        i.claim_epoch, i.step_seq, i.visit, i.queue, i.priority, i.eligible_at,
+        i.claim_epoch, i.step_seq, i.step_entry_seq, i.queue, i.priority, i.eligible_at,
         i.tenant, i.traceparent, i.partition_key is not null or i.lane_key is not null, i.crash_count,
         null::timestamptz, null::text[], i.awaits, gen_durable.inbox_of(i.id),
         case when i.join_generation > 0 then gen_durable.children_of(i.id, i.join_generation) end,
@@ -1991,7 +1991,7 @@ begin
     from candidate
     where i.id = candidate.id
     returning i.id, i.machine, i.machine_version, i.step, i.data::text, i.state::text, i.attempt,
-        i.claim_epoch, i.step_seq, i.visit, i.queue, i.priority, i.eligible_at,
+        i.claim_epoch, i.step_seq, i.step_entry_seq, i.queue, i.priority, i.eligible_at,
         i.tenant, i.traceparent, i.partition_key is not null or i.lane_key is not null, i.crash_count,
         null::timestamptz, null::text[], i.awaits,
         (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
@@ -2148,7 +2148,7 @@ begin
         attempt = case when e.rise < 0 then 0 else i.attempt + coalesce(e.rise, 0) end,
         -- A retry that the step itself asked for has no error, and is no failure.
         failures = case when e.rise < 0 then 0 when e.rise > 0 and e.error is not null then i.failures + 1 else i.failures end,
-        visit = case when e.rise < 0 then i.step_seq + 1 else i.visit end,
+        step_entry_seq = case when e.rise < 0 then i.step_seq + 1 else i.step_entry_seq end,
         -- A retry receives the same signals again. A result that enters a step or settles ends the
         -- wait.
         awaits = case when e.rise < 0 or e.status in ('done', 'failed', 'cancelled') then null else i.awaits end,
@@ -2271,7 +2271,7 @@ begin
       and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
       and not exists (select from gen_durable.queues q where q.name = n.queue and q.paused_at is not null)
     returning i.id, i.machine, i.machine_version, i.step, i.data::text, i.state::text, i.attempt,
-        i.claim_epoch, i.step_seq, i.visit, i.queue, i.priority, i.eligible_at,
+        i.claim_epoch, i.step_seq, i.step_entry_seq, i.queue, i.priority, i.eligible_at,
         i.tenant, i.traceparent, true, i.crash_count, null::timestamptz, null::text[], i.awaits,
         (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
          from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null),
@@ -2291,7 +2291,7 @@ as $$
 begin
     return query
     select i.id, i.machine, i.machine_version, i.step, i.data::text, i.state::text, i.attempt,
-        i.claim_epoch, i.step_seq, i.visit, i.queue, i.priority, i.eligible_at,
+        i.claim_epoch, i.step_seq, i.step_entry_seq, i.queue, i.priority, i.eligible_at,
         i.tenant, i.traceparent, true, i.crash_count, null::timestamptz, null::text[], i.awaits,
         (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
          from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null),
@@ -3567,7 +3567,7 @@ begin
     )
     update gen_durable.instances i
     set status = 'runnable', step = i.deadline_step, data = i.deadline_data, awaits = null, attempt = 0, failures = 0,
-        step_seq = i.step_seq + 1, visit = i.step_seq + 1, eligible_at = gen_durable.clock(),
+        step_seq = i.step_seq + 1, step_entry_seq = i.step_seq + 1, eligible_at = gen_durable.clock(),
         deadline_at = null, deadline_step = null, deadline_data = null, updated_at = gen_durable.clock(),
         held_back = i.partition_key is not null,
         arrival = case when i.partition_key is not null then nextval('gen_durable.arrivals') else i.arrival end

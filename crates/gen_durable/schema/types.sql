@@ -27,7 +27,7 @@ create type gen_durable.claimed as (
     attempt     int,
     claim_epoch bigint,
     step_seq    bigint,
-    visit       bigint,
+    step_entry_seq       bigint,
     queue       text,
     priority    smallint,
     eligible_at timestamptz, -- in a row without an id: the time of the database

@@ -60,7 +60,7 @@ impl<M: Machine> Context<'_, M> {
     pub fn idempotency_key(&self) -> String {
         format!(
             "{}/{}/{}/{}",
-            self.installation, self.row.machine, self.id, self.row.visit
+            self.installation, self.row.machine, self.id, self.row.step_entry_seq
         )
     }
 

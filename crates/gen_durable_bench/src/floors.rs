@@ -69,7 +69,7 @@ async fn sql_procedure(bench: &Bench, nexts: u64, with_history: bool) -> Result<
                  for k in 1..{nexts} loop
                      {open} update {SCHEMA}.instances i
                      set state = jsonb_build_object('left', {nexts} - k, 'note', 'hello world'),
-                         step_seq = step_seq + 1, visit = step_seq + 1, attempt = 0, updated_at = now()
+                         step_seq = step_seq + 1, step_entry_seq = step_seq + 1, attempt = 0, updated_at = now()
                      from unnest(ids) as o(id) where i.id = o.id {history};
                      commit;
                  end loop;

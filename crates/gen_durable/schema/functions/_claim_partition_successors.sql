@@ -21,7 +21,7 @@ begin
       and gen_durable._knows_step(p_known, i.machine, i.machine_version, i.step)
       and not exists (select from gen_durable.queues q where q.name = n.queue and q.paused_at is not null)
     returning i.id, i.machine, i.machine_version, i.step, i.data::text, i.state::text, i.attempt,
-        i.claim_epoch, i.step_seq, i.visit, i.queue, i.priority, i.eligible_at,
+        i.claim_epoch, i.step_seq, i.step_entry_seq, i.queue, i.priority, i.eligible_at,
         i.tenant, i.traceparent, true, i.crash_count, null::timestamptz, null::text[], i.awaits,
         (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text
          from gen_durable.signals s where s.target_id = i.id and s.consumed_at is null),

@@ -25,7 +25,7 @@ begin
     )
     update gen_durable.instances i
     set status = 'runnable', step = i.deadline_step, data = i.deadline_data, awaits = null, attempt = 0, failures = 0,
-        step_seq = i.step_seq + 1, visit = i.step_seq + 1, eligible_at = gen_durable.clock(),
+        step_seq = i.step_seq + 1, step_entry_seq = i.step_seq + 1, eligible_at = gen_durable.clock(),
         deadline_at = null, deadline_step = null, deadline_data = null, updated_at = gen_durable.clock(),
         held_back = i.partition_key is not null,
         arrival = case when i.partition_key is not null then nextval('gen_durable.arrivals') else i.arrival end

@@ -59,7 +59,7 @@ begin
     from candidate
     where i.id = candidate.id
     returning i.id, i.machine, i.machine_version, i.step, i.data::text, i.state::text, i.attempt,
-        i.claim_epoch, i.step_seq, i.visit, i.queue, i.priority, i.eligible_at,
+        i.claim_epoch, i.step_seq, i.step_entry_seq, i.queue, i.priority, i.eligible_at,
         i.tenant, i.traceparent, i.partition_key is not null or i.lane_key is not null, i.crash_count,
         null::timestamptz, null::text[], i.awaits,
         (select jsonb_agg(jsonb_build_array(s.id, s.name, s.payload) order by s.id)::text

@@ -41,7 +41,7 @@ begin
         attempt = case when e.rise < 0 then 0 else i.attempt + coalesce(e.rise, 0) end,
         -- A retry that the step itself asked for has no error, and is no failure.
         failures = case when e.rise < 0 then 0 when e.rise > 0 and e.error is not null then i.failures + 1 else i.failures end,
-        visit = case when e.rise < 0 then i.step_seq + 1 else i.visit end,
+        step_entry_seq = case when e.rise < 0 then i.step_seq + 1 else i.step_entry_seq end,
         -- A retry receives the same signals again. A result that enters a step or settles ends the
         -- wait.
         awaits = case when e.rise < 0 or e.status in ('done', 'failed', 'cancelled') then null else i.awaits end,

@@ -15,7 +15,7 @@ create table gen_durable.instances (
     -- + 1 by every commit of the worker that has the claim.
     step_seq         bigint not null default 0,
     -- The step_seq at which the current step was entered; the same for all its retries.
-    visit            bigint not null default 0,
+    step_entry_seq            bigint not null default 0,
     eligible_at      timestamptz not null default gen_durable.clock(),
     inserted_at      timestamptz not null default gen_durable.clock(),
     updated_at       timestamptz not null default gen_durable.clock(),
@@ -79,7 +79,7 @@ create table gen_durable.instances (
         case status when 'executing' then locked_by is not null when 'cancelled' then true else locked_by is null end),
     constraint instances_terminal_has_an_end check ((status in ('done', 'failed', 'cancelled')) = (finished_at is not null)),
     constraint instances_counts_are_not_negative check (
-        attempt >= 0 and failures >= 0 and crash_count >= 0 and step_seq >= visit and children_pending >= 0),
+        attempt >= 0 and failures >= 0 and crash_count >= 0 and step_seq >= step_entry_seq and children_pending >= 0),
     constraint instances_queued_is_in_a_lane check (
         (status <> 'queued' or lane_key is not null) and (not in_lane or lane_position is not null)),
     constraint instances_held_back_is_runnable check (

@@ -171,7 +171,7 @@ impl Core {
             attempt: 0,
             failures: 0,
             step_seq: row.step_seq + 1,
-            visit: row.step_seq + 1,
+            step_entry_seq: row.step_seq + 1,
             crash_count: 0,
             awaits: None,
             inbox: None,

@@ -20,7 +20,7 @@ const REMEMBERED_MAX: usize = 10_000;
 
 #[derive(Debug)]
 struct Met {
-    visit: i64,
+    step_entry_seq: i64,
     count: u32,
     /// How often the lease had been renewed when the last outage was counted.
     renewals: u64,
@@ -48,13 +48,13 @@ impl Outages {
             all.clear();
         }
         let met = all.entry(row.id).or_insert(Met {
-            visit: row.visit,
+            step_entry_seq: row.step_entry_seq,
             count: 0,
             renewals: 0,
         });
-        if met.visit != row.visit {
+        if met.step_entry_seq != row.step_entry_seq {
             *met = Met {
-                visit: row.visit,
+                step_entry_seq: row.step_entry_seq,
                 count: 0,
                 renewals: 0,
             };

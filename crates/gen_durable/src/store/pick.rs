@@ -229,7 +229,7 @@ pub(super) fn claimed(row: &Row, now: Timestamp) -> Result<Claimed, Fault> {
         attempt: number(column(row, 6)?),
         claim_epoch: column(row, 7)?,
         step_seq: column(row, 8)?,
-        visit: column(row, 9)?,
+        step_entry_seq: column(row, 9)?,
         queue: column(row, 10)?,
         priority: column(row, 11)?,
         eligible_at: column(row, 12)?,

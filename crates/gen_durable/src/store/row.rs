@@ -20,7 +20,7 @@ pub(crate) struct Claimed {
     pub(crate) failures: u32,
     pub(crate) claim_epoch: i64,
     pub(crate) step_seq: i64,
-    pub(crate) visit: i64,
+    pub(crate) step_entry_seq: i64,
     pub(crate) queue: String,
     pub(crate) priority: i16,
     pub(crate) eligible_at: Timestamp,

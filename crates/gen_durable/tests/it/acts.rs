@@ -166,7 +166,7 @@ async fn an_enqueue_writes_every_column() {
             row.attempt,
             row.claim_epoch,
             row.step_seq,
-            row.visit,
+            row.step_entry_seq,
             row.crash_count
         ),
         (0, 0, 0, 0, 0)
@@ -203,7 +203,7 @@ async fn a_next_enters_the_named_step_at_once() {
         row.data = Some("{\"note\": \"n\"}".into());
         row.state = state("Next");
         row.eligible_at = now;
-        row.visit = 1;
+        row.step_entry_seq = 1;
     });
     assert_eq!(after, expected);
     tells(
@@ -223,7 +223,7 @@ async fn a_sleep_enters_the_named_step_later() {
         row.data = Some("{\"note\": \"s\"}".into());
         row.state = state("Sleep");
         row.eligible_at = now + SignedDuration::from_hours(24);
-        row.visit = 1;
+        row.step_entry_seq = 1;
     });
     assert_eq!(after, expected);
     tells(
@@ -390,7 +390,7 @@ async fn a_next_that_runs_ahead_keeps_its_claim_and_leaves_every_indexed_column_
     .await;
     let ahead = row(&client, id).await;
     assert_eq!(
-        (ahead.status, ahead.claim_epoch, ahead.step_seq, ahead.visit),
+        (ahead.status, ahead.claim_epoch, ahead.step_seq, ahead.step_entry_seq),
         (Status::Executing, 1, 1, 1)
     );
     assert_eq!(
@@ -463,7 +463,7 @@ async fn a_drain_releases_claims_that_never_started_and_leaves_the_rows_unchange
     let after = row(&client, ids[2].id).await;
     let expected = with(before, |row| {
         if after.step == "second" {
-            (row.step, row.step_seq, row.visit) = ("second".into(), 1, 1);
+            (row.step, row.step_seq, row.step_entry_seq) = ("second".into(), 1, 1);
         }
         row.claim_epoch = 2;
         row.eligible_at = after.eligible_at;

@@ -129,7 +129,7 @@ async fn a_wait_parks_at_the_named_step_and_sets_its_deadline() {
         row.status = Status::AwaitingSignal;
         (row.step, row.data) = ("resumed".into(), Some("{\"note\": 1}".into()));
         row.state = "{\"runs\": 1}".into();
-        (row.step_seq, row.visit, row.claim_epoch, row.updated_at) = (1, 1, 2, now);
+        (row.step_seq, row.step_entry_seq, row.claim_epoch, row.updated_at) = (1, 1, 2, now);
         row.awaits = Some(vec!["go".into()]);
         row.deadline_at = in_an_hour(now);
         (row.deadline_step, row.deadline_data) =
@@ -156,7 +156,7 @@ async fn a_wait_for_a_signal_that_is_already_in_the_inbox_is_runnable_at_once() 
     let expected = with(&before, |row| {
         (row.step, row.data) = ("resumed".into(), Some("{\"note\": 1}".into()));
         row.state = "{\"runs\": 1}".into();
-        (row.step_seq, row.visit, row.claim_epoch) = (1, 1, 2);
+        (row.step_seq, row.step_entry_seq, row.claim_epoch) = (1, 1, 2);
         (row.updated_at, row.eligible_at) = (now, now);
         row.awaits = Some(vec!["go".into()]);
         (row.deadline_step, row.deadline_data) =
@@ -214,7 +214,7 @@ async fn a_deadline_enters_the_step_that_it_named() {
         let expected = with(&parked, |row| {
             row.status = Status::Runnable;
             (row.step, row.data) = (row.deadline_step.take().unwrap(), row.deadline_data.take());
-            (row.step_seq, row.visit) = (2, 2);
+            (row.step_seq, row.step_entry_seq) = (2, 2);
             (row.eligible_at, row.updated_at) = (now, now);
             (row.awaits, row.deadline_at) = (None, None);
         });
@@ -235,7 +235,7 @@ async fn a_spawn_parks_its_parent_and_inserts_its_children() {
         row.status = Status::AwaitingChildren;
         (row.step, row.data) = ("resumed".into(), Some("{\"note\": 3}".into()));
         row.state = "{\"runs\": 1}".into();
-        (row.step_seq, row.visit, row.claim_epoch) = (1, 1, 2);
+        (row.step_seq, row.step_entry_seq, row.claim_epoch) = (1, 1, 2);
         (row.eligible_at, row.updated_at) = (now, now);
         (row.join_generation, row.children_pending) = (1, 2);
         row.deadline_at = in_an_hour(now);
@@ -358,7 +358,7 @@ async fn an_operator_retry_repeats_the_current_step_entry_or_enters_another_step
     let elsewhere = with(&failed, |row| {
         row.status = Status::Runnable;
         (row.step, row.data) = ("resumed".into(), Some("{\"note\": 9}".into()));
-        (row.claim_epoch, row.step_seq, row.visit) = (6, 4, 4);
+        (row.claim_epoch, row.step_seq, row.step_entry_seq) = (6, 4, 4);
         (row.finished_at, row.last_error) = (None, None);
         (row.eligible_at, row.updated_at) = (now, now);
     });

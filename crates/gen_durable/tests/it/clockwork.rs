@@ -549,7 +549,7 @@ async fn overdue_deadlines_are_processed_at_their_rate_while_fresh_timers_fire()
     // the configured rate.
     let text = format!(
         "select extract(epoch from max(updated_at) - min(updated_at))::float8 from {schema}.instances where deadline_step is null
-         and step = 'over' and visit = 1"
+         and step = 'over' and step_entry_seq = 1"
     );
     let lasted: f64 = client.query_one(&text, &[]).await.unwrap().get(0);
     assert!(

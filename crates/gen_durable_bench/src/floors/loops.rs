@@ -113,7 +113,7 @@ fn write_results_statement(schema: &str) -> String {
          set status = case when e.state is null then 'done' else i.status end,
              state = coalesce(e.state::jsonb, i.state),
              result = case when e.state is null then 'null'::jsonb end,
-             step_seq = i.step_seq + 1, visit = i.step_seq + 1,
+             step_seq = i.step_seq + 1, step_entry_seq = i.step_seq + 1,
              claim_epoch = case when e.state is null then i.claim_epoch + 1 else i.claim_epoch end,
              locked_by = case when e.state is not null then i.locked_by end,
              lease_expires_at = case when e.state is not null then i.lease_expires_at end,

@@ -227,7 +227,7 @@ pub(crate) fn as_json(row: &Instance) -> anyhow::Result<Whole> {
         "inserted_at": row.inserted_at.to_string(), "updated_at": row.updated_at.to_string(),
         "finished_at": row.finished_at.map(|at| at.to_string()),
         "lease_expires_at": row.lease_expires_at.map(|at| at.to_string()),
-        "locked_by": row.locked_by, "claim_epoch": row.claim_epoch, "step_seq": row.step_seq, "visit": row.visit,
+        "locked_by": row.locked_by, "claim_epoch": row.claim_epoch, "step_seq": row.step_seq, "step_entry_seq": row.step_entry_seq,
         "crash_count": row.crash_count, "traceparent": row.traceparent, "key": row.correlation_key,
         "awaits": row.awaits, "deadline_at": row.deadline_at.map(|at| at.to_string()), "deadline_step": row.deadline_step,
         "parent_id": row.parent_id, "parent_generation": row.parent_generation,

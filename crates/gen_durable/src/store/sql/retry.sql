@@ -23,7 +23,7 @@ again as (
         step = coalesce($2, i.step),
         data = case when $2 is null then i.data else $3::text::jsonb end,
         awaits = case when $2 is null then i.awaits end,
-        visit = case when $2 is null then i.visit else i.step_seq + 1 end,
+        step_entry_seq = case when $2 is null then i.step_entry_seq else i.step_seq + 1 end,
         step_seq = i.step_seq + 1,
         claim_epoch = i.claim_epoch + 1,
         attempt = 0, failures = 0,

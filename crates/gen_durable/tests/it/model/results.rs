@@ -77,7 +77,7 @@ impl JudgedResult {
 }
 
 fn enter(row: &mut Row, step: &'static str, mark: u32) {
-    (row.step, row.mark, row.visit) = (step, Some(mark), row.seq);
+    (row.step, row.mark, row.step_entry_seq) = (step, Some(mark), row.seq);
     (row.attempt, row.failures) = (0, 0);
     (row.awaits, row.error) = (None, None);
     row.visits += 1;

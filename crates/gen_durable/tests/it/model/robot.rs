@@ -32,7 +32,7 @@ pub(super) struct BegunStep {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct View {
     pub(super) n: u32,
-    pub(super) visit: i64,
+    pub(super) step_entry_seq: i64,
     pub(super) attempt: u32,
     pub(super) failures: u32,
     pub(super) awaited: Vec<(String, u32)>,
@@ -45,7 +45,7 @@ impl View {
         let (awaited, inbox, children) = (Vec::new(), Vec::new(), Vec::new());
         View {
             n: 0,
-            visit: 0,
+            step_entry_seq: 0,
             attempt: 0,
             failures: 0,
             awaited,
@@ -271,7 +271,7 @@ fn view<const K: u8>(robot: &Robot<K>, cx: &Context<'_, Robot<K>>) -> View {
     let key = cx.idempotency_key();
     View {
         n: robot.n,
-        visit: key.rsplit('/').next().unwrap().parse().unwrap(),
+        step_entry_seq: key.rsplit('/').next().unwrap().parse().unwrap(),
         attempt: cx.attempt,
         failures: cx.failures,
         awaited,

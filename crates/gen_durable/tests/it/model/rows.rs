@@ -43,7 +43,7 @@ pub(super) struct Row {
     pub(super) error: Option<String>,
     pub(super) epoch: i64,
     pub(super) seq: i64,
-    pub(super) visit: i64,
+    pub(super) step_entry_seq: i64,
     pub(super) crashes: i32,
     pub(super) inserted: Time,
     pub(super) updated: Time,
@@ -171,7 +171,7 @@ impl Model {
             error: None,
             epoch: 0,
             seq: 0,
-            visit: 0,
+            step_entry_seq: 0,
             crashes: 0,
             inserted: self.now,
             updated: self.now,
@@ -259,10 +259,10 @@ impl Model {
         let children = children
             .map(|(n, child)| (*n, child.status.to_owned(), child.result))
             .collect();
-        let (visit, attempt, failures) = (row.visit, row.attempt, row.failures);
+        let (step_entry_seq, attempt, failures) = (row.step_entry_seq, row.attempt, row.failures);
         let view = View {
             n,
-            visit,
+            step_entry_seq,
             attempt,
             failures,
             awaited,
@@ -433,7 +433,7 @@ impl Model {
             (row.awaits, row.deadline, row.attempt, row.failures) = (None, None, 0, 0);
             (row.eligible, row.updated) = (now, now);
             row.seq += 1;
-            row.visit = row.seq;
+            row.step_entry_seq = row.seq;
             count += 1;
         }
         count
@@ -457,7 +457,7 @@ impl Model {
         row.seq += 1;
         row.epoch += 1;
         if let Some(mark) = mark {
-            (row.step, row.mark, row.awaits, row.visit) = ("went", Some(mark), None, row.seq);
+            (row.step, row.mark, row.awaits, row.step_entry_seq) = ("went", Some(mark), None, row.seq);
         }
         (row.status, row.attempt, row.failures, row.crashes) = ("runnable", 0, 0, 0);
         (row.eligible, row.updated, row.finished) = (now, now, None);

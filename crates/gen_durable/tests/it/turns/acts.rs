@@ -263,7 +263,7 @@ async fn placement_and_promotion_of_a_partition_holder_change_nothing_else() {
     let (parked, next) = rows(&lab, ids).await;
     let expected = with(&holder, |row| {
         (row.status, row.step) = (Status::AwaitingSignal, "good".into());
-        (row.step_seq, row.visit, row.claim_epoch, row.updated_at) = (1, 1, 2, now);
+        (row.step_seq, row.step_entry_seq, row.claim_epoch, row.updated_at) = (1, 1, 2, now);
         row.awaits = Some(vec!["go".into()]);
     });
     assert_eq!(parked, expected);
