@@ -8,10 +8,7 @@ use std::{
     time::Duration,
 };
 
-use gen_durable::{
-    Context, Engine, Failure, Machine, Outcome, Pool, SECOND, StepError, done, fatal, next,
-    retry_after, sleep,
-};
+use gen_durable::{Context, Engine, Failure, Machine, Outcome, Pool, SECOND, StepError, done, fatal, next, retry_after, sleep};
 use serde::{Deserialize, Serialize};
 
 /// The state of an instance, kept for its whole life.

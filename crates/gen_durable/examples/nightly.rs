@@ -5,10 +5,7 @@
 
 use std::time::Duration;
 
-use gen_durable::{
-    Context, Cycle, Engine, Job, Machine, Missed, Outcome, Pool, SECOND, Signal, StepError,
-    Timestamp, done, stop, wait_for,
-};
+use gen_durable::{Context, Cycle, Engine, Job, Machine, Missed, Outcome, Pool, SECOND, Signal, StepError, Timestamp, done, stop, wait_for};
 use serde::{Deserialize, Serialize};
 
 /// The job that the schedule starts.

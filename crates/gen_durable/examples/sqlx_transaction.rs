@@ -5,9 +5,7 @@
 //! `cargo run -p gen_durable --example sqlx_transaction`, on `DATABASE_URL` or on a private
 //! Postgres.
 
-use gen_durable::{
-    Client, Context, Engine, Event, Id, Machine, Outcome, Pool, SECOND, Signal, done, wait_for,
-};
+use gen_durable::{Client, Context, Engine, Event, Id, Machine, Outcome, Pool, SECOND, Signal, done, wait_for};
 use serde::{Deserialize, Serialize};
 use sqlx::{Executor, PgPool, Row};
 

@@ -473,9 +473,9 @@ create table gen_durable.timers (
     missed      text not null,
     cycle       text not null,
     schedule    text,
-    birth       jsonb, -- the instance to enqueue; null: the code of the schedule makes it
+    new_instance       jsonb, -- the instance to enqueue; null: the code of the schedule makes it
     constraint timers_belong_to_one check ((instance_id is null) <> (schedule is null)),
-    constraint timers_beside_a_wait_are_whole check (instance_id is null or (await_seq is not null and birth is not null)),
+    constraint timers_beside_a_wait_are_whole check (instance_id is null or (await_seq is not null and new_instance is not null)),
     constraint timers_have_a_state check (state in ('pending', 'fired', 'missed', 'cancelled')),
     constraint timers_end_once check ((state = 'pending') = (ended_at is null)),
     constraint timers_counts_are_not_negative check (remaining >= 0 and missed_count >= 0)
@@ -2649,7 +2649,7 @@ declare
 begin
     for ending in
         select e from jsonb_array_elements(p_endings) e
-        where (e ? 'awaits' or e ? 'spawn' or e ? 'births' or e ? 'letters' or e ? 'at') and (e->>'id')::bigint = any (p_written)
+        where (e ? 'awaits' or e ? 'spawn' or e ? 'new_instances' or e ? 'letters' or e ? 'at') and (e->>'id')::bigint = any (p_written)
         order by (e->>'id')::bigint
     loop
         if ending ? 'awaits' or ending ? 'spawn' then
@@ -2693,8 +2693,8 @@ begin
                 eligible_at = gen_durable.clock()
             where i.id = (ending->>'id')::bigint;
         end if;
-        if ending ? 'births' then
-            perform gen_durable.enqueue_all(ending->'births');
+        if ending ? 'new_instances' then
+            perform gen_durable.enqueue_all(ending->'new_instances');
         end if;
         if ending ? 'repeats' then
             perform gen_durable.arm((ending->>'id')::bigint, ending->'repeats');
@@ -3347,9 +3347,9 @@ language plpgsql
 as $$
 -- planner: pinned
 begin
-    insert into gen_durable.timers (instance_id, await_seq, due_at, anchor_at, remaining, cycle, missed, birth)
+    insert into gen_durable.timers (instance_id, await_seq, due_at, anchor_at, remaining, cycle, missed, new_instance)
     select i.id, i.step_seq, greatest((r->>'due')::timestamptz, gen_durable.clock()), (r->>'anchor')::timestamptz,
-        (r->>'remaining')::int, r->>'cycle', r->>'missed', r->'birth'
+        (r->>'remaining')::int, r->>'cycle', r->>'missed', r->'new_instance'
     from gen_durable.instances i
     cross join jsonb_array_elements(p_repeats) r
     where i.id = p_instance and i.status in ('awaiting_signal', 'awaiting_children');
@@ -3439,7 +3439,7 @@ declare
     owner record;
     made record;
     lives boolean;
-    birth jsonb;
+    new_instance jsonb;
     begun bigint;
 begin
     if p_lock_timeout is not null then
@@ -3460,7 +3460,7 @@ begin
                 continue;
             end if;
             lives := coalesce(owner.status in ('awaiting_signal', 'awaiting_children') and owner.step_seq = timer.await_seq, false);
-            birth := timer.birth;
+            new_instance := timer.new_instance;
         else
             select s.paused_at into owner from gen_durable.schedules s where s.name = timer.schedule
             for no key update skip locked;
@@ -3469,7 +3469,7 @@ begin
                 continue;
             end if;
             lives := owner.paused_at is null or timer.by_hand;
-            birth := entry->'birth';
+            new_instance := entry->'new_instance';
         end if;
         select t.* into timer from gen_durable.timers t
         where t.id = (entry->>'id')::bigint and t.state = 'pending' and t.due_at = (entry->>'due')::timestamptz
@@ -3487,9 +3487,9 @@ begin
             continue;
         end if;
         if (entry->>'happens')::boolean then
-            select m.id, m.eligible_at into made from gen_durable.enqueue_all(jsonb_build_array(birth)) m;
+            select m.id, m.eligible_at into made from gen_durable.enqueue_all(jsonb_build_array(new_instance)) m;
             begun := made.id; started_id := made.id; eligible_at := made.eligible_at;
-            queue := coalesce(birth->>'queue', 'default'); priority := coalesce((birth->>'priority')::smallint, 0::smallint);
+            queue := coalesce(new_instance->>'queue', 'default'); priority := coalesce((new_instance->>'priority')::smallint, 0::smallint);
             answer := 'fired';
         else
             begun := null;
@@ -3500,9 +3500,9 @@ begin
         if entry ? 'next' and not timer.by_hand then
             next_due := (entry->>'next')::timestamptz;
             insert into gen_durable.timers
-                (due_at, anchor_at, instance_id, await_seq, remaining, missed_count, cycle, missed, schedule, birth)
+                (due_at, anchor_at, instance_id, await_seq, remaining, missed_count, cycle, missed, schedule, new_instance)
             values (next_due, timer.anchor_at, timer.instance_id, timer.await_seq, (entry->>'remaining')::int,
-                coalesce((entry->>'missed')::int, 0), timer.cycle, timer.missed, timer.schedule, timer.birth);
+                coalesce((entry->>'missed')::int, 0), timer.cycle, timer.missed, timer.schedule, timer.new_instance);
         end if;
         if timer.schedule is not null then
             update gen_durable.schedules s

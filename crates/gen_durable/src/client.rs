@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use crate::{
     admin::Projections,
     audit::Audit,
-    birth::{self, New},
+    new_instance::{self, New},
     calendar, codec,
     error::{Error, Failure, Kind, StepError, storable},
     event::{Event, Record, RecordAll},
@@ -515,7 +515,7 @@ impl<'c, M: Machine> Enqueue<'c, M> {
             .map_err(Error::invalid)?;
         let refused =
             |error: StepError| Error::invalid(format!("cannot enqueue {}: {error}", M::NAME));
-        let new = birth::encode::<M>(self.machine, self.step).map_err(refused)?;
+        let new = new_instance::encode::<M>(self.machine, self.step).map_err(refused)?;
         new.check(limits.payload_bytes_max).map_err(refused)?;
         let traceparent = self
             .traceparent

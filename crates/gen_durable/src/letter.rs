@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::{
-    birth::{self, New},
+    new_instance::{self, New},
     client::{Client, Enqueue},
     codec,
     error::{Error, Kind, StepError, fatal},
@@ -49,10 +49,10 @@ impl Sent {
         named("a signal's name", self.name, 1, NAME_BYTES_MAX)?;
         named("a tenant's name", &self.tenant, 0, NAME_BYTES_MAX)?;
         if let Some(key) = &self.key {
-            named("a key", key, 1, birth::KEY_BYTES_MAX)?;
+            named("a key", key, 1, new_instance::KEY_BYTES_MAX)?;
         }
         if let Some(dedup) = &self.dedup {
-            named("a dedup key", dedup, 1, birth::KEY_BYTES_MAX)?;
+            named("a dedup key", dedup, 1, new_instance::KEY_BYTES_MAX)?;
         }
         codec::check_json("the signal", self.payload.get(), bytes_max)
     }

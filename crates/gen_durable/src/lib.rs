@@ -1,7 +1,7 @@
 #![doc = include_str!("../../../README.md")]
 
 // Types that a user implements or returns from a step.
-mod birth;
+mod new_instance;
 mod calendar;
 mod children;
 mod context;
@@ -44,7 +44,7 @@ pub use testing::{Lab, LabDatabase, Tally};
 
 pub use admin::{Projections, RunRequest, RunsRequest};
 pub use audit::{Audit, Deed};
-pub use birth::{Birth, IntoBirth, birth, birth_at};
+pub use new_instance::{NewInstance, IntoNewInstance};
 pub use calendar::{Cycle, Due, Missed, Occurrence, Period};
 pub use children::{Child, ChildrenCounts, ChildrenPage};
 pub use client::{Client, Enqueue, Enqueued, Settled};
@@ -59,7 +59,7 @@ pub use lane::{Lane, LaneKey};
 pub use letter::{Delivery, LetterTo, SendSignal, SignalAll, SignalOrStart, Told, letter_to};
 pub use log::Log;
 pub use machine::{Data, Machine, Stored, shape, variant_names};
-pub use operate::{Anyone, NewInstance, Operate};
+pub use operate::{Anyone, UntypedInstance, Operate};
 pub use policy::{DAY, HOUR, MINUTE, Policy, SECOND};
 pub use projection::{Digest, NewVersion, Poison, Projecting, Projection};
 pub use settings::{Retention, Settings};
@@ -89,10 +89,7 @@ pub use timetable::{
     Attention, Forecast, ScheduleInfo, ScheduleRun, Schedules, TimerFilter, TimerInfo, TimerMark,
     TimerPage, Timers, WhichTimers,
 };
-pub use transition::{
-    Outcome, Sleep, Spawn, Transition, WaitFor, Waiting, done, next, retry_after, sleep,
-    sleep_until, spawn, stop, wait_for,
-};
+pub use transition::{Outcome, Sleep, Spawn, Transition, WaitFor, Waiting, done, next, retry_after, sleep, sleep_until, spawn, stop, wait_for};
 
 /// Compiles and runs the programs of the guides together with the documentation tests.
 #[cfg(doctest)]

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde_json::value::RawValue;
 
 use crate::{
-    birth::KEY_BYTES_MAX,
+    new_instance::KEY_BYTES_MAX,
     codec,
     error::{Error, Kind, storable},
     id::{NAME_BYTES_MAX, QUEUE_NAME_BYTES_MAX, Queue, Status},
@@ -40,7 +40,7 @@ pub struct Operate {
 /// A new instance, described by the names and JSON texts in its row.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct NewInstance {
+pub struct UntypedInstance {
     /// The name of the machine.
     pub machine: String,
     /// The version of the machine; the default is 1.
@@ -73,14 +73,14 @@ pub struct NewInstance {
     pub partition: Option<String>,
 }
 
-impl NewInstance {
+impl UntypedInstance {
     /// Creates a new instance with defaults: version 1, the default queue, due now.
     pub fn new(
         machine: impl Into<String>,
         step: impl Into<String>,
         state: impl Into<String>,
-    ) -> NewInstance {
-        NewInstance {
+    ) -> UntypedInstance {
+        UntypedInstance {
             machine: machine.into(),
             version: 1,
             step: step.into(),
@@ -166,7 +166,7 @@ impl Operate {
     /// # Errors
     /// A name or a JSON text is invalid, an instance of another machine holds the key, or the
     /// database is away.
-    pub async fn enqueue(&self, new: NewInstance) -> Result<(i64, bool), Error> {
+    pub async fn enqueue(&self, new: UntypedInstance) -> Result<(i64, bool), Error> {
         named("a machine's name", &new.machine, NAME_BYTES_MAX)?;
         named("a step's name", &new.step, NAME_BYTES_MAX)?;
         named("a queue's name", &new.queue, QUEUE_NAME_BYTES_MAX)?;

@@ -5,7 +5,7 @@ use std::{fmt, marker::PhantomData, time::Duration};
 use jiff::Timestamp;
 
 use crate::{
-    birth::{Birth, IntoBirth},
+    new_instance::{NewInstance, IntoNewInstance},
     calendar::{Cycle, Due},
     error::StepError,
     event::{Event, Fact},
@@ -25,12 +25,12 @@ pub type Outcome<M> = Result<Transition<M>, StepError>;
 pub struct Transition<M: Machine> {
     pub(crate) ending: Ending<M>,
     /// Instances to enqueue in the same commit.
-    pub(crate) births: Vec<Birth>,
+    pub(crate) new_instances: Vec<NewInstance>,
     /// Signals to send in the same commit.
     pub(crate) letters: Vec<LetterTo>,
     /// Repeating timers of the wait: each enqueues its instance again and again until the wait
     /// ends.
-    pub(crate) repeats: Vec<(Cycle, Birth)>,
+    pub(crate) repeats: Vec<(Cycle, NewInstance)>,
     /// Events to record in the same commit.
     pub(crate) events: Vec<Result<Fact, StepError>>,
     /// The transaction of the step itself, in which the engine writes the step result.
@@ -47,7 +47,7 @@ pub(crate) enum Ending<M: Machine> {
         deadline: Deadline<M>,
     },
     Spawn {
-        children: Vec<Birth>,
+        children: Vec<NewInstance>,
         any: bool,
         fail_if_taken: bool,
         then: M::Step,
@@ -64,7 +64,7 @@ impl<M: Machine> Transition<M> {
     fn of(ending: Ending<M>) -> Self {
         Transition {
             ending,
-            births: Vec::new(),
+            new_instances: Vec::new(),
             letters: Vec::new(),
             repeats: Vec::new(),
             events: Vec::new(),
@@ -73,8 +73,8 @@ impl<M: Machine> Transition<M> {
     }
 
     /// Enqueues another instance in the same commit (an outbox).
-    pub fn and_enqueue(mut self, also: impl IntoBirth) -> Self {
-        self.births.push(also.into_birth());
+    pub fn and_enqueue(mut self, also: impl IntoNewInstance) -> Self {
+        self.new_instances.push(also.into_new_instance());
         self
     }
 
@@ -208,8 +208,8 @@ impl<S> WaitFor<S> {
 
 /// Spawns children: `spawn(items).then(Step::Join)` runs `Join` when every child has settled,
 /// failed children included.
-pub fn spawn<C: IntoBirth>(children: impl IntoIterator<Item = C>) -> Spawn {
-    let children = children.into_iter().map(IntoBirth::into_birth).collect();
+pub fn spawn<C: IntoNewInstance>(children: impl IntoIterator<Item = C>) -> Spawn {
+    let children = children.into_iter().map(IntoNewInstance::into_new_instance).collect();
     Spawn {
         children,
         any: false,
@@ -221,16 +221,16 @@ pub fn spawn<C: IntoBirth>(children: impl IntoIterator<Item = C>) -> Spawn {
 #[must_use = "name the step that joins the children: `.then(step)`"]
 #[derive(Debug)]
 pub struct Spawn {
-    children: Vec<Birth>,
+    children: Vec<NewInstance>,
     any: bool,
     fail_if_taken: bool,
 }
 
 impl Spawn {
     /// Adds children of another machine.
-    pub fn and<C: IntoBirth>(mut self, more: impl IntoIterator<Item = C>) -> Spawn {
+    pub fn and<C: IntoNewInstance>(mut self, more: impl IntoIterator<Item = C>) -> Spawn {
         self.children
-            .extend(more.into_iter().map(IntoBirth::into_birth));
+            .extend(more.into_iter().map(IntoNewInstance::into_new_instance));
         self
     }
     /// Joins as soon as any one of the children has settled. The other children continue to run.
@@ -283,8 +283,8 @@ impl<M: Machine> Waiting<M> {
     /// Enqueues `job` repeatedly while the wait lasts: `.meanwhile(Cycle::every(DAY).times(2),
     /// Remind { order })`. The commit that ends the wait also ends the repetition; a wait that is
     /// satisfied at once never starts it.
-    pub fn meanwhile(mut self, cycle: Cycle, job: impl IntoBirth) -> Waiting<M> {
-        self.0.repeats.push((cycle, job.into_birth()));
+    pub fn meanwhile(mut self, cycle: Cycle, job: impl IntoNewInstance) -> Waiting<M> {
+        self.0.repeats.push((cycle, job.into_new_instance()));
         self
     }
 

@@ -9,10 +9,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use gen_durable::{
-    Context, Job, Lane, Machine, Outcome, Signal, StepError, Story, Timestamp, done, next, spawn,
-    wait_for,
-};
+use gen_durable::{Context, Job, Lane, Machine, Outcome, Signal, StepError, Story, Timestamp, done, next, spawn, wait_for};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 

@@ -6,9 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gen_durable::{
-    Attention, Backlog, Count, Error, Estimate, Inspect, Pool, Timestamp, Trouble, WorkerInfo,
-};
+use gen_durable::{Attention, Backlog, Count, Error, Estimate, Inspect, Pool, Timestamp, Trouble, WorkerInfo};
 use tokio::sync::{Notify, watch};
 
 use crate::{

@@ -13,7 +13,7 @@ declare
 begin
     for ending in
         select e from jsonb_array_elements(p_endings) e
-        where (e ? 'awaits' or e ? 'spawn' or e ? 'births' or e ? 'letters' or e ? 'at') and (e->>'id')::bigint = any (p_written)
+        where (e ? 'awaits' or e ? 'spawn' or e ? 'new_instances' or e ? 'letters' or e ? 'at') and (e->>'id')::bigint = any (p_written)
         order by (e->>'id')::bigint
     loop
         if ending ? 'awaits' or ending ? 'spawn' then
@@ -57,8 +57,8 @@ begin
                 eligible_at = gen_durable.clock()
             where i.id = (ending->>'id')::bigint;
         end if;
-        if ending ? 'births' then
-            perform gen_durable.enqueue_all(ending->'births');
+        if ending ? 'new_instances' then
+            perform gen_durable.enqueue_all(ending->'new_instances');
         end if;
         if ending ? 'repeats' then
             perform gen_durable.arm((ending->>'id')::bigint, ending->'repeats');

@@ -6,9 +6,9 @@ language plpgsql
 as $$
 -- planner: pinned
 begin
-    insert into gen_durable.timers (instance_id, await_seq, due_at, anchor_at, remaining, cycle, missed, birth)
+    insert into gen_durable.timers (instance_id, await_seq, due_at, anchor_at, remaining, cycle, missed, new_instance)
     select i.id, i.step_seq, greatest((r->>'due')::timestamptz, gen_durable.clock()), (r->>'anchor')::timestamptz,
-        (r->>'remaining')::int, r->>'cycle', r->>'missed', r->'birth'
+        (r->>'remaining')::int, r->>'cycle', r->>'missed', r->'new_instance'
     from gen_durable.instances i
     cross join jsonb_array_elements(p_repeats) r
     where i.id = p_instance and i.status in ('awaiting_signal', 'awaiting_children');

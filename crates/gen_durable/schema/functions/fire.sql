@@ -23,7 +23,7 @@ declare
     owner record;
     made record;
     lives boolean;
-    birth jsonb;
+    new_instance jsonb;
     begun bigint;
 begin
     if p_lock_timeout is not null then
@@ -44,7 +44,7 @@ begin
                 continue;
             end if;
             lives := coalesce(owner.status in ('awaiting_signal', 'awaiting_children') and owner.step_seq = timer.await_seq, false);
-            birth := timer.birth;
+            new_instance := timer.new_instance;
         else
             select s.paused_at into owner from gen_durable.schedules s where s.name = timer.schedule
             for no key update skip locked;
@@ -53,7 +53,7 @@ begin
                 continue;
             end if;
             lives := owner.paused_at is null or timer.by_hand;
-            birth := entry->'birth';
+            new_instance := entry->'new_instance';
         end if;
         select t.* into timer from gen_durable.timers t
         where t.id = (entry->>'id')::bigint and t.state = 'pending' and t.due_at = (entry->>'due')::timestamptz
@@ -71,9 +71,9 @@ begin
             continue;
         end if;
         if (entry->>'happens')::boolean then
-            select m.id, m.eligible_at into made from gen_durable.enqueue_all(jsonb_build_array(birth)) m;
+            select m.id, m.eligible_at into made from gen_durable.enqueue_all(jsonb_build_array(new_instance)) m;
             begun := made.id; started_id := made.id; eligible_at := made.eligible_at;
-            queue := coalesce(birth->>'queue', 'default'); priority := coalesce((birth->>'priority')::smallint, 0::smallint);
+            queue := coalesce(new_instance->>'queue', 'default'); priority := coalesce((new_instance->>'priority')::smallint, 0::smallint);
             answer := 'fired';
         else
             begun := null;
@@ -84,9 +84,9 @@ begin
         if entry ? 'next' and not timer.by_hand then
             next_due := (entry->>'next')::timestamptz;
             insert into gen_durable.timers
-                (due_at, anchor_at, instance_id, await_seq, remaining, missed_count, cycle, missed, schedule, birth)
+                (due_at, anchor_at, instance_id, await_seq, remaining, missed_count, cycle, missed, schedule, new_instance)
             values (next_due, timer.anchor_at, timer.instance_id, timer.await_seq, (entry->>'remaining')::int,
-                coalesce((entry->>'missed')::int, 0), timer.cycle, timer.missed, timer.schedule, timer.birth);
+                coalesce((entry->>'missed')::int, 0), timer.cycle, timer.missed, timer.schedule, timer.new_instance);
         end if;
         if timer.schedule is not null then
             update gen_durable.schedules s

@@ -16,9 +16,9 @@ create table gen_durable.timers (
     missed      text not null,
     cycle       text not null,
     schedule    text,
-    birth       jsonb, -- the instance to enqueue; null: the code of the schedule makes it
+    new_instance       jsonb, -- the instance to enqueue; null: the code of the schedule makes it
     constraint timers_belong_to_one check ((instance_id is null) <> (schedule is null)),
-    constraint timers_beside_a_wait_are_whole check (instance_id is null or (await_seq is not null and birth is not null)),
+    constraint timers_beside_a_wait_are_whole check (instance_id is null or (await_seq is not null and new_instance is not null)),
     constraint timers_have_a_state check (state in ('pending', 'fired', 'missed', 'cancelled')),
     constraint timers_end_once check ((state = 'pending') = (ended_at is null)),
     constraint timers_counts_are_not_negative check (remaining >= 0 and missed_count >= 0)

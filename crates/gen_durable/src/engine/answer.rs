@@ -154,7 +154,7 @@ pub(super) fn apply_outcomes(
 /// back to the time at which the step was claimed.
 fn hint_new_instances(core: &Core, more: &More, from: Timestamp) {
     let children = more.spawn.iter().flat_map(|spawn| &spawn.children);
-    for new in children.chain(&more.births) {
+    for new in children.chain(&more.new_instances) {
         core.wake.hint(Hint {
             queue: new.queue.clone(),
             priority: new.priority,

@@ -11,7 +11,7 @@ use super::{
     schedules::Schedules,
 };
 use crate::{
-    birth::IntoBirth,
+    new_instance::IntoNewInstance,
     calendar::{Cycle, Occurrence},
     error::Error,
     id::Queue,
@@ -110,7 +110,7 @@ impl<App: Send + Sync + 'static> EngineBuilder<App> {
     /// schedule under its name ([`Client::schedules`](crate::Client::schedules), `durable
     /// schedules`). A cycle that an operator has set stays in force until the cycle in the code
     /// changes. While two builds run, the newer cycle is in force.
-    pub fn schedule<B: IntoBirth>(
+    pub fn schedule<B: IntoNewInstance>(
         mut self,
         name: &str,
         cycle: Cycle,

@@ -404,7 +404,7 @@ fn keys(ended: &Ended) -> impl Iterator<Item = (&str, &str)> {
     ended.ending.more.iter().flat_map(|more| {
         let children = more.spawn.iter().flat_map(|spawn| &spawn.children);
         let taken = children
-            .chain(&more.births)
+            .chain(&more.new_instances)
             .filter_map(|new| Some((new.tenant.as_str(), new.key.as_deref()?)));
         let addressed = more
             .letters

@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 
 use super::{core::Phase, watch::Watch};
 use crate::{
-    birth::{Birth, New},
+    new_instance::{NewInstance, New},
     calendar::{Cycle, Due, Moment},
     codec,
     context::Context,
@@ -408,7 +408,7 @@ fn encode<M: Machine>(
 ) -> Result<Decision, StepError> {
     let Transition {
         ending,
-        births,
+        new_instances,
         letters,
         repeats,
         events,
@@ -479,7 +479,7 @@ fn encode<M: Machine>(
         },
     };
     decision.within = within;
-    decision.more.births = new_instances(births, inputs.row, limit)?;
+    decision.more.new_instances = new_instances(new_instances, inputs.row, limit)?;
     decision.more.repeats = repeating_timers(repeats, &inputs)?;
     decision.more.letters = letters
         .into_iter()
@@ -515,11 +515,11 @@ fn encode<M: Machine>(
 
 /// Returns the new instances of a result (children, outbox). They inherit the tenant and the trace
 /// of the instance that creates them, unless they set their own.
-fn new_instances(births: Vec<Birth>, row: &Claimed, limit: usize) -> Result<Vec<New>, StepError> {
-    births
+fn new_instances(new_instances: Vec<NewInstance>, row: &Claimed, limit: usize) -> Result<Vec<New>, StepError> {
+    new_instances
         .into_iter()
-        .map(|birth| {
-            let mut new = birth.new?;
+        .map(|new_instance| {
+            let mut new = new_instance.new?;
             new.check(limit)?;
             if new.tenant.is_empty() {
                 new.tenant.clone_from(&row.tenant);
@@ -584,13 +584,13 @@ fn deadline_of<S: Data>(
 /// Returns the repeating timers of a wait: each enqueues a new instance at every occurrence. A
 /// cycle without a future occurrence adds none.
 fn repeating_timers(
-    repeats: Vec<(Cycle, Birth)>,
+    repeats: Vec<(Cycle, NewInstance)>,
     inputs: &Inputs<'_>,
 ) -> Result<Vec<Repeat>, StepError> {
     let mut found = Vec::new();
-    for (cycle, birth) in repeats {
+    for (cycle, new_instance) in repeats {
         cycle.check().map_err(fatal)?;
-        let Some(birth) = new_instances(vec![birth], inputs.row, inputs.limit)?.pop() else {
+        let Some(new_instance) = new_instances(vec![new_instance], inputs.row, inputs.limit)?.pop() else {
             continue;
         };
         let anchor = inputs.row.now;
@@ -604,7 +604,7 @@ fn repeating_timers(
             anchor,
             cycle,
             missed,
-            birth,
+            new_instance,
         });
     }
     Ok(found)

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt, panic::AssertUnwindSafe, sync::Arc};
 use jiff::Timestamp;
 
 use crate::{
-    birth::{Birth, IntoBirth},
+    new_instance::{NewInstance, IntoNewInstance},
     calendar::{Cycle, Judgement, Missed, Occurrence, judge},
     codec,
     error::Error,
@@ -21,7 +21,7 @@ use crate::{
 /// Maximum length of the text of a cycle, in bytes.
 const CYCLE_BYTES_MAX: usize = 1000;
 
-type Make = Arc<dyn Fn(Occurrence) -> Birth + Send + Sync>;
+type Make = Arc<dyn Fn(Occurrence) -> NewInstance + Send + Sync>;
 
 #[derive(Clone)]
 struct Plan {
@@ -34,7 +34,7 @@ struct Plan {
 pub(crate) struct Schedules(BTreeMap<String, Plan>);
 
 impl Schedules {
-    pub(crate) fn add<B: IntoBirth>(
+    pub(crate) fn add<B: IntoNewInstance>(
         &mut self,
         name: &str,
         cycle: Cycle,
@@ -45,7 +45,7 @@ impl Schedules {
             .check()
             .map_err(|why| Error::invalid(format!("the schedule {name:?} is invalid: {why}")))?;
         check_length(&cycle)?;
-        let make: Make = Arc::new(move |occurrence| make(occurrence).into_birth());
+        let make: Make = Arc::new(move |occurrence| make(occurrence).into_new_instance());
         if self
             .0
             .insert(name.to_owned(), Plan { cycle, make })
@@ -113,7 +113,7 @@ impl Schedules {
             next: None,
             remaining: None,
             missed: 0,
-            birth: None,
+            new_instance: None,
         };
         if !timer.by_hand {
             let cycle: Cycle = timer
@@ -148,13 +148,13 @@ impl Schedules {
                 by_hand: timer.by_hand,
             };
             let made = std::panic::catch_unwind(AssertUnwindSafe(|| (plan.make)(occurrence)));
-            let birth = made.map_err(|_| {
+            let new_instance = made.map_err(|_| {
                 "the schedule's function panicked while it built the new instance".to_owned()
             })?;
-            let new = birth.new.map_err(|error| error.to_string())?;
+            let new = new_instance.new.map_err(|error| error.to_string())?;
             new.check(payload_bytes_max)
                 .map_err(|error| error.to_string())?;
-            verdict.birth = Some(new);
+            verdict.new_instance = Some(new);
         }
         Ok(verdict)
     }

@@ -16,7 +16,7 @@ use super::{
     target::Target,
     tx::{Transaction, query_in},
 };
-use crate::{birth::New, error::Error};
+use crate::{new_instance::New, error::Error};
 
 sql!(prepared INSERT, "enqueue.sql", [
     TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, INT2_ARRAY, TEXT_ARRAY, TIMESTAMPTZ_ARRAY,

@@ -11,7 +11,7 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{enqueue::Inserted, events::Placed, fault::Fault, inspect::End};
-use crate::{birth::New, error::Error, event::Fact};
+use crate::{new_instance::New, error::Error, event::Fact};
 
 /// The largest number of bytes of JSON in a shared statement. A larger request is sent in a
 /// statement of its own.

@@ -17,7 +17,7 @@ use super::{
     target::Target,
     tx::{Transaction, query_in},
 };
-use crate::{birth::New, event::Fact, id::Status, letter::Sent, story::Tale};
+use crate::{new_instance::New, event::Fact, id::Status, letter::Sent, story::Tale};
 
 sql!(prepared SETTLE, "settle.sql", [
     INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
@@ -125,7 +125,7 @@ pub(crate) struct More {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) spawn: Option<Spawn>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) births: Vec<New>,
+    pub(crate) new_instances: Vec<New>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) letters: Vec<Sent>,
     /// Events for the log. They are recorded last.
@@ -142,12 +142,12 @@ impl More {
             .spawn
             .iter()
             .flat_map(|spawn| &spawn.children)
-            .chain(&self.births);
+            .chain(&self.new_instances);
         let inserted: usize = inserted.map(|new| new.state.get().len()).sum();
         let repeated: usize = self
             .repeats
             .iter()
-            .map(|repeat| repeat.birth.state.get().len())
+            .map(|repeat| repeat.new_instance.state.get().len())
             .sum();
         let recorded: usize = self
             .events
@@ -168,7 +168,7 @@ impl More {
             && self.at.is_none()
             && self.spawn.is_none()
             && self.consumed.is_empty()
-            && self.births.is_empty()
+            && self.new_instances.is_empty()
             && self.letters.is_empty()
             && self.events.is_empty()
             && self.parent.is_none()
@@ -197,7 +197,7 @@ pub(crate) struct Repeat {
     pub(crate) anchor: Timestamp,
     pub(crate) cycle: String,
     pub(crate) missed: &'static str,
-    pub(crate) birth: New,
+    pub(crate) new_instance: New,
 }
 
 #[derive(Debug, Clone, Serialize)]

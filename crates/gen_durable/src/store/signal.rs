@@ -10,7 +10,7 @@ use super::{
     target::Target,
     tx::{Transaction, query_in},
 };
-use crate::{birth::New, letter::Sent};
+use crate::{new_instance::New, letter::Sent};
 
 sql!(prepared SIGNAL_WITHIN, "signal_within.sql", [INT8, TEXT, TEXT, TEXT_ARRAY, TEXT, TEXT, TEXT, INT4]);
 sql!(bounded SIGNAL, "signal.sql", [INT8, TEXT, TEXT, TEXT_ARRAY, TEXT, TEXT, TEXT, INT4, TEXT]);

@@ -10,7 +10,7 @@ use super::{
     row::column,
     sql,
 };
-use crate::birth::New;
+use crate::new_instance::New;
 
 sql!(prepared EXPIRE, "expire.sql", [INT4, FLOAT8, FLOAT8, TIMESTAMPTZ]);
 sql!(prepared UPCOMING, "upcoming.sql", [FLOAT8, FLOAT8, INT4]);
@@ -182,7 +182,7 @@ pub(crate) struct Verdict {
     /// The instance that a schedule starts. The row of a repeating timer of a wait already contains
     /// its instance.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) birth: Option<New>,
+    pub(crate) new_instance: Option<New>,
 }
 
 /// The result of firing a timer.

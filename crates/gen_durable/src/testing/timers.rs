@@ -2,7 +2,7 @@
 
 use super::Lab;
 use crate::{
-    birth::IntoBirth,
+    new_instance::IntoNewInstance,
     calendar::{Cycle, Occurrence},
     engine::clockwork,
     store::timer::{self, Range},
@@ -15,7 +15,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
     /// # Panics
     /// The schedule is invalid.
     #[allow(clippy::expect_used)]
-    pub fn schedule<B: IntoBirth>(
+    pub fn schedule<B: IntoNewInstance>(
         mut self,
         name: &str,
         cycle: Cycle,

@@ -1,10 +1,7 @@
 //! Columns written by each act on an instance. One test per row of the table in ARCHITECTURE.md;
 //! each test compares every column.
 
-use gen_durable::{
-    Client, Context, DAY, Engine, Failure, Id, Instance, Lab, Machine, Outcome, Policy, Queue,
-    SECOND, Settings, Status, Timestamp, done, next, retry_after, sleep, stop,
-};
+use gen_durable::{Client, Context, DAY, Engine, Failure, Id, Instance, Lab, Machine, Outcome, Policy, Queue, SECOND, Settings, Status, Timestamp, done, next, retry_after, sleep, stop};
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 

@@ -1,10 +1,7 @@
 //! Columns written by acts that involve more than one instance, or a caller: wait, signal,
 //! deadline, spawn, last child, cancel, operator retry. Each test compares every column.
 
-use gen_durable::{
-    Client, Context, Filter, HOUR, Id, Instance, Job, Lab, Machine, Outcome, SECOND, Signal,
-    Status, StepError, Timestamp, done, spawn, stop, wait_for,
-};
+use gen_durable::{Client, Context, Filter, HOUR, Id, Instance, Job, Lab, Machine, Outcome, SECOND, Signal, Status, StepError, Timestamp, done, spawn, stop, wait_for};
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 

@@ -1,10 +1,7 @@
 //! Which runs count as a failure of a step, and how long a failed step waits before its next
 //! attempt.
 
-use gen_durable::{
-    Context, DAY, Failure, HOUR, Job, Lab, Machine, Outcome, Policy, SECOND, Status, StepError,
-    done, postpone, retry_after,
-};
+use gen_durable::{Context, DAY, Failure, HOUR, Job, Lab, Machine, Outcome, Policy, SECOND, Status, StepError, done, postpone, retry_after};
 use serde::{Deserialize, Serialize};
 
 use crate::support::told;

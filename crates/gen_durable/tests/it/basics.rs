@@ -1,8 +1,6 @@
 //! The shortest path: enqueue, drain and settle in a lab, and the same with a running engine.
 
-use gen_durable::{
-    Context, Engine, Job, Lab, Machine, Outcome, SECOND, Status, StepError, done, next,
-};
+use gen_durable::{Context, Engine, Job, Lab, Machine, Outcome, SECOND, Status, StepError, done, next};
 use serde::{Deserialize, Serialize};
 
 #[derive(Serialize, Deserialize)]

@@ -1,9 +1,7 @@
 //! A batch statement leaves out the columns in which all of its rows have the default value. The
 //! columns written for one row must not depend on the other rows of its batch.
 
-use gen_durable::{
-    Context, Instance, Lab, Machine, Outcome, Policy, SECOND, done, next, retry_after, sleep, stop,
-};
+use gen_durable::{Context, Instance, Lab, Machine, Outcome, Policy, SECOND, done, next, retry_after, sleep, stop};
 use serde::{Deserialize, Serialize};
 
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Debug)]

@@ -1,10 +1,7 @@
 //! Sizes and counts that have no limit of their own: one instance with too much of something must
 //! not block the others.
 
-use gen_durable::{
-    Client, Context, Engine, Id, Job, Lane, Machine, Outcome, Pool, SECOND, Signal, Status,
-    StepError, birth, done, wait_for,
-};
+use gen_durable::{Client, Context, Engine, Id, Job, Lane, Machine, Outcome, Pool, SECOND, Signal, Status, StepError, NewInstance, done, wait_for};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, SOON, eventually, live, sql, story};
@@ -449,7 +446,7 @@ impl Machine for Fan {
     type Output = (u64, u32, bool);
     async fn step(&mut self, at: FanAt, cx: &mut Context<'_, Self>) -> Outcome<Self> {
         if let FanAt::Fan = at {
-            let children = (0..self.children).map(|_| birth(Unrelated));
+            let children = (0..self.children).map(|_| NewInstance::new(Unrelated));
             return Ok(gen_durable::spawn(children).then(FanAt::Join).forever());
         }
         let counts = cx.children_counts().await?;

@@ -10,10 +10,7 @@ use std::{
     time::Duration,
 };
 
-use gen_durable::{
-    Client, Context, Engine, Error, Event, Job, Machine, Outcome, Pool, SECOND, Settings, Signal,
-    StepError, wait_for,
-};
+use gen_durable::{Client, Context, Engine, Error, Event, Job, Machine, Outcome, Pool, SECOND, Settings, Signal, StepError, wait_for};
 use serde::{Deserialize, Serialize};
 use tokio::{sync::watch, task::JoinHandle};
 

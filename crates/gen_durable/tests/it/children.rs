@@ -1,10 +1,7 @@
 //! Children and joins: a join is released exactly once, after the last child of its own spawn has
 //! settled.
 
-use gen_durable::{
-    Context, DAY, Engine, HOUR, Job, Lab, Machine, Outcome, Policy, SECOND, Status, StepError,
-    birth, done, next, spawn,
-};
+use gen_durable::{Context, DAY, Engine, HOUR, Job, Lab, Machine, Outcome, Policy, SECOND, Status, StepError, NewInstance, done, next, spawn};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, live};
@@ -55,7 +52,7 @@ impl Machine for Sum {
         match at {
             At::Fan => {
                 let (slow, quick): (Vec<_>, Vec<_>) = self.numbers.iter().partition(|n| **n == 77);
-                let slow = slow.into_iter().map(|n| birth(Square { n }).after(DAY));
+                let slow = slow.into_iter().map(|n| NewInstance::new(Square { n }).after(DAY));
                 let fan = spawn(quick.into_iter().map(|n| Square { n })).and(slow);
                 let fan = if self.any { fan.any() } else { fan };
                 Ok(fan.then(At::Join).or_after(HOUR, At::Late))
@@ -219,7 +216,7 @@ impl Machine for Shop {
     async fn step(&mut self, _: ShopAt, _: &mut Context<'_, Self>) -> Outcome<Self> {
         Ok(done(())
             .and_enqueue(Square { n: 6 })
-            .and_enqueue(birth(Square { n: 7 }).priority(-3).after(SECOND)))
+            .and_enqueue(NewInstance::new(Square { n: 7 }).priority(-3).after(SECOND)))
     }
     fn policy(&self, _: &ShopAt) -> Policy {
         Policy::ONCE

@@ -4,10 +4,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use gen_durable::{
-    Client, Context, Cycle, DAY, Engine, HOUR, Id, Job, Lab, Machine, Missed, Outcome, Settings,
-    Signal, StepError, Timestamp, done, wait_for,
-};
+use gen_durable::{Client, Context, Cycle, DAY, Engine, HOUR, Id, Job, Lab, Machine, Missed, Outcome, Settings, Signal, StepError, Timestamp, done, wait_for};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, apart, eventually, live, sql, sql_at};
@@ -419,7 +416,7 @@ async fn pages(client: &tokio_postgres::Client, text: &str) -> u64 {
 /// then on.
 fn load(schema: &str, count: i64, from: &str, state: &str) -> String {
     format!(
-        "insert into {schema}.timers (instance_id, await_seq, due_at, anchor_at, cycle, missed, birth, state, ended_at)
+        "insert into {schema}.timers (instance_id, await_seq, due_at, anchor_at, cycle, missed, new_instance, state, ended_at)
          select 1, 1, statement_timestamp() + interval '{from}' + g * interval '1 ms', statement_timestamp(), 'R/PT1H', 'all',
              '{{}}', '{state}', case when '{state}' <> 'pending' then statement_timestamp() end
          from generate_series(1, {count}) g"
@@ -598,7 +595,7 @@ async fn a_timer_that_cannot_fire_does_not_block_other_timers() {
     // parse, and three are valid. All are due at once.
     let insert = |cycle: &str, new_instance: &str| {
         format!(
-            "insert into {schema}.timers (instance_id, await_seq, due_at, anchor_at, cycle, missed, birth)
+            "insert into {schema}.timers (instance_id, await_seq, due_at, anchor_at, cycle, missed, new_instance)
              select id, step_seq, statement_timestamp(), statement_timestamp(), '{cycle}', 'all', '{new_instance}'
              from {schema}.instances where id = {wait};"
         )
@@ -614,7 +611,7 @@ async fn a_timer_that_cannot_fire_does_not_block_other_timers() {
     .await;
     running.stop().await;
     assert_eq!(
-        count("state = 'pending' and (birth = '{}' or cycle = 'gibberish')").await,
+        count("state = 'pending' and (new_instance = '{}' or cycle = 'gibberish')").await,
         2,
         "the two invalid timers are still pending"
     );

@@ -3,10 +3,7 @@
 
 use std::time::Duration;
 
-use gen_durable::{
-    Client, Context, Engine, Id, Machine, Outcome, Pool, SECOND, Settings, Status, done, next,
-    sleep,
-};
+use gen_durable::{Client, Context, Engine, Id, Machine, Outcome, Pool, SECOND, Settings, Status, done, next, sleep};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 

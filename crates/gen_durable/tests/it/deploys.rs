@@ -1,9 +1,7 @@
 //! Two builds of one machine side by side, as in a rolling deploy: the older build neither claims
 //! nor damages rows that only the newer build can run.
 
-use gen_durable::{
-    Blocker, Context, Engine, Id, Lane, Machine, Outcome, Pool, SECOND, Settings, Status, done,
-};
+use gen_durable::{Blocker, Context, Engine, Id, Lane, Machine, Outcome, Pool, SECOND, Settings, Status, done};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, eventually, live, sql};

@@ -2,10 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use gen_durable::{
-    Client, Context, DAY, Engine, Has, Job, Machine, Outcome, Policy, Pool, Queue, SECOND,
-    Settings, Status, StepError, done, next,
-};
+use gen_durable::{Client, Context, DAY, Engine, Has, Job, Machine, Outcome, Policy, Pool, Queue, SECOND, Settings, Status, StepError, done, next};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, eventually, live, sql};

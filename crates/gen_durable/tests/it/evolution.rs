@@ -1,9 +1,6 @@
 //! Versions and names in rows: a rolling deploy, an upgrade, a renamed step, a renamed machine.
 
-use gen_durable::{
-    Context, Engine, Job, Lab, Machine, Outcome, Policy, SECOND, Status, StepError, Stored, done,
-    next, shape,
-};
+use gen_durable::{Context, Engine, Job, Lab, Machine, Outcome, Policy, SECOND, Status, StepError, Stored, done, next, shape};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, eventually, live};

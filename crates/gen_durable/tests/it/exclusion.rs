@@ -8,10 +8,7 @@ use std::{
     time::Duration,
 };
 
-use gen_durable::{
-    Blocker, Client, Context, Engine, Explanation, Health, Id, Job, Lab, Lane, Pool, SECOND,
-    Settings, Status, StepError,
-};
+use gen_durable::{Blocker, Client, Context, Engine, Explanation, Health, Id, Job, Lab, Lane, Pool, SECOND, Settings, Status, StepError};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Barrier, Semaphore};
 

@@ -5,9 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
-use gen_durable::{
-    Context, Engine, InstanceFailure, Job, Policy, SECOND, Settings, Status, StepError,
-};
+use gen_durable::{Context, Engine, InstanceFailure, Job, Policy, SECOND, Settings, Status, StepError};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{SOON, eventually, live, sql};

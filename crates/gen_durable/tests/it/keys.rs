@@ -3,10 +3,7 @@
 
 use std::time::Duration;
 
-use gen_durable::{
-    Context, DAY, Engine, Job, Lab, Machine, Outcome, Policy, Scope, Settings, Signal, Status,
-    StepError, done, next, spawn, wait_for,
-};
+use gen_durable::{Context, DAY, Engine, Job, Lab, Machine, Outcome, Policy, Scope, Settings, Signal, Status, StepError, done, next, spawn, wait_for};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, SOON, eventually, live, sql};

@@ -9,10 +9,7 @@ use std::{
     time::Duration,
 };
 
-use gen_durable::{
-    Client, Context, Engine, HOUR, Job, Lab, Lane, Machine, Outcome, Policy, SECOND, Signal,
-    Status, StepError, done, fatal, spawn, wait_for,
-};
+use gen_durable::{Client, Context, Engine, HOUR, Job, Lab, Lane, Machine, Outcome, Policy, SECOND, Signal, Status, StepError, done, fatal, spawn, wait_for};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, SOON, eventually, live, sql};

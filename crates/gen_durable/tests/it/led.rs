@@ -7,10 +7,7 @@ use std::{
     time::Duration,
 };
 
-use gen_durable::{
-    Blocker, Client, Context, Engine, Enqueued, HOUR, Id, Job, Lane, Machine, Outcome, Pool,
-    SECOND, Settings, Status, StepError, done, next,
-};
+use gen_durable::{Blocker, Client, Context, Engine, Enqueued, HOUR, Id, Job, Lane, Machine, Outcome, Pool, SECOND, Settings, Status, StepError, done, next};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 

@@ -3,10 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use gen_durable::{
-    Context, Delivery, Id, Job, Lab, Machine, Outcome, Scope, Signal, Status, StepError, Told,
-    done, letter_to, wait_for,
-};
+use gen_durable::{Context, Delivery, Id, Job, Lab, Machine, Outcome, Scope, Signal, Status, StepError, Told, done, letter_to, wait_for};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{eventually, sql};

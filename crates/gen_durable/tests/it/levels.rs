@@ -4,10 +4,7 @@
 
 use std::sync::Arc;
 
-use gen_durable::{
-    Client, Context, Engine, HOUR, Lab, Lane, Machine, Outcome, Policy, Pool, Settings, Signal,
-    Status, birth, done, next, spawn, wait_for,
-};
+use gen_durable::{Client, Context, Engine, HOUR, Lab, Lane, Machine, Outcome, Policy, Pool, Settings, Signal, Status, NewInstance, done, next, spawn, wait_for};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, SOON, live, sql, url};
@@ -96,7 +93,7 @@ impl Machine for Strict {
                 client.signal(cx.id, Go).await?;
                 next(At::PlainWait)
             }
-            At::Spawn => spawn([birth(Strict::default())]).then(At::End).forever(),
+            At::Spawn => spawn([NewInstance::new(Strict::default())]).then(At::End).forever(),
         }
         .within(tx))
     }

@@ -1,10 +1,7 @@
 //! A caller's open transaction locks a row or a key that a step result addresses by key: only that
 //! result waits.
 
-use gen_durable::{
-    Context, DAY, Id, Job, Machine, Outcome, SECOND, Settings, Signal, StepError, birth, done,
-    next, spawn,
-};
+use gen_durable::{Context, DAY, Id, Job, Machine, Outcome, SECOND, Settings, Signal, StepError, NewInstance, done, next, spawn};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
@@ -74,13 +71,13 @@ impl Machine for Sender {
             return Ok(done(()));
         }
         let _ = cx.app.subscribe().wait_for(|open| *open).await;
-        let order = || birth(Order { n: 42 }).after(DAY);
+        let order = || NewInstance::new(Order { n: 42 }).after(DAY);
         Ok(match self.by {
             By::Nothing => done(()),
             By::Signal => next(At::Sent).and_signal(Order::keyed(KEY), Paid),
             By::Enqueue => next(At::Sent).and_enqueue(order()),
             // One of two children has the key; the join does not wait for that child.
-            By::Child => spawn([order(), birth(Order { n: 1 })])
+            By::Child => spawn([order(), NewInstance::new(Order { n: 1 })])
                 .any()
                 .then(At::Sent)
                 .forever(),

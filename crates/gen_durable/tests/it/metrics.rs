@@ -7,10 +7,7 @@ use std::{
     time::Duration,
 };
 
-use gen_durable::{
-    Context, Cycle, Engine, Event, HOUR, Job, Lane, Missed, Policy, Projecting, Projection,
-    Recorded, SECOND, Settings, StepError,
-};
+use gen_durable::{Context, Cycle, Engine, Event, HOUR, Job, Lane, Missed, Policy, Projecting, Projection, Recorded, SECOND, Settings, StepError};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 

@@ -3,10 +3,7 @@
 
 use std::{collections::BTreeSet, sync::Mutex};
 
-use gen_durable::{
-    Address, Anyone, Blocker, Context, Engine, HOUR, Id, Job, Lab, Machine, NewInstance, Outcome,
-    Policy, Pool, SECOND, Signal, Status, StepError, done, spawn, wait_for,
-};
+use gen_durable::{Address, Anyone, Blocker, Context, Engine, HOUR, Id, Job, Lab, Machine, UntypedInstance, Outcome, Policy, Pool, SECOND, Signal, Status, StepError, done, spawn, wait_for};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, eventually, live, sql};
@@ -97,7 +94,7 @@ async fn first(lab: &Lab<()>, id: i64) -> Option<Blocker> {
 async fn an_instance_is_enqueued_signalled_and_cancelled_by_the_names_in_its_row() {
     let lab = lab().await;
     let operate = lab.operate();
-    let mut new = NewInstance::new("order", "ask", "{\"number\": 7}");
+    let mut new = UntypedInstance::new("order", "ask", "{\"number\": 7}");
     (new.key, new.tenant, new.priority) = (Some("order:7".into()), "acme".into(), -4);
     let (id, is_new) = operate.enqueue(new.clone()).await.unwrap();
     assert!(is_new);
@@ -143,7 +140,7 @@ async fn an_instance_is_enqueued_signalled_and_cancelled_by_the_names_in_its_row
             .is_no_target()
     );
     let (other, _) = operate
-        .enqueue(NewInstance::new("picky", "run", "{\"fail\": false}"))
+        .enqueue(UntypedInstance::new("picky", "run", "{\"fail\": false}"))
         .await
         .unwrap();
     assert!(operate.cancel(by_id(other), "enough", true).await.unwrap());
@@ -153,10 +150,10 @@ async fn an_instance_is_enqueued_signalled_and_cancelled_by_the_names_in_its_row
 async fn values_that_a_row_cannot_store_are_refused_before_they_are_sent() {
     let operate = lab().await.operate();
     for (what, new) in [
-        ("JSON", NewInstance::new("order", "ask", "{number")),
-        ("NUL", NewInstance::new("order", "ask", "\"\\u0000\"")),
-        ("machine", NewInstance::new("", "ask", "1")),
-        ("step", NewInstance::new("order", "s".repeat(201), "1")),
+        ("JSON", UntypedInstance::new("order", "ask", "{number")),
+        ("NUL", UntypedInstance::new("order", "ask", "\"\\u0000\"")),
+        ("machine", UntypedInstance::new("", "ask", "1")),
+        ("step", UntypedInstance::new("order", "s".repeat(201), "1")),
     ] {
         let error = operate.enqueue(new).await.unwrap_err();
         assert!(

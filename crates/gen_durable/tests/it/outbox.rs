@@ -1,10 +1,7 @@
 //! Effects of a commit: signals and new instances of the outbox, and the signals that an outcome of
 //! `handle` consumes.
 
-use gen_durable::{
-    Context, DAY, Failure, HOUR, Id, Job, Lab, Machine, Outcome, SECOND, Settings, Signal, Status,
-    StepError, birth, done, next, retry_after, wait_for,
-};
+use gen_durable::{Context, DAY, Failure, HOUR, Id, Job, Lab, Machine, Outcome, SECOND, Settings, Signal, Status, StepError, NewInstance, done, next, retry_after, wait_for};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
@@ -220,7 +217,7 @@ impl Machine for Maker {
             let _ = cx.app.subscribe().wait_for(|open| *open).await;
             return Ok(done(()));
         }
-        Ok(next(Make::Last).and_enqueue(birth(Urgent).priority(self.priority)))
+        Ok(next(Make::Last).and_enqueue(NewInstance::new(Urgent).priority(self.priority)))
     }
 }
 

@@ -6,10 +6,7 @@ use std::{
     time::Duration,
 };
 
-use gen_durable::{
-    Context, Engine, HOUR, Job, Lab, Machine, Outcome, Policy, Signal, Status, StepError, done,
-    next, wait_for,
-};
+use gen_durable::{Context, Engine, HOUR, Job, Lab, Machine, Outcome, Policy, Signal, Status, StepError, done, next, wait_for};
 use serde::{Deserialize, Serialize};
 
 #[derive(Default, Clone)]

@@ -5,10 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use gen_durable::{
-    Context, Failure, Machine, Outcome, Policy, SECOND, Settings, Status, done, next, retry_after,
-    sleep, stop,
-};
+use gen_durable::{Context, Failure, Machine, Outcome, Policy, SECOND, Settings, Status, done, next, retry_after, sleep, stop};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::sync::{Semaphore, watch};

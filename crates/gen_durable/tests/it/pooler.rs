@@ -7,9 +7,7 @@ use std::{
     str::FromStr,
 };
 
-use gen_durable::{
-    Client, Context, Job, Machine, Outcome, SECOND, Settings, StepError, done, next,
-};
+use gen_durable::{Client, Context, Job, Machine, Outcome, SECOND, Settings, StepError, done, next};
 use serde::{Deserialize, Serialize};
 use tokio_postgres::config::Host;
 

@@ -1,9 +1,6 @@
 //! Retention: how long settled instances are kept, by their end and by their queue.
 
-use gen_durable::{
-    Context, DAY, Engine, HOUR, Job, Lab, Pool, Queue, Retention, SECOND, Settings, Status,
-    StepError, fatal,
-};
+use gen_durable::{Context, DAY, Engine, HOUR, Job, Lab, Pool, Queue, Retention, SECOND, Settings, Status, StepError, fatal};
 use serde::{Deserialize, Serialize};
 use tokio_postgres::types::ToSql;
 

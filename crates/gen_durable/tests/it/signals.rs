@@ -1,10 +1,7 @@
 //! Waits and signals: no accepted signal is lost, no signal is delivered twice, and every wait can
 //! have a deadline.
 
-use gen_durable::{
-    Address, Context, DAY, Engine, HOUR, Lab, Machine, Outcome, SECOND, Signal, Status, done, next,
-    retry_after, wait_for,
-};
+use gen_durable::{Address, Context, DAY, Engine, HOUR, Lab, Machine, Outcome, SECOND, Signal, Status, done, next, retry_after, wait_for};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, eventually, live};

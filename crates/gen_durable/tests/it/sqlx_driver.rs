@@ -6,10 +6,7 @@ use std::sync::{
     atomic::{AtomicU32, Ordering},
 };
 
-use gen_durable::{
-    Client, Context, Engine, Event, Failure, Lab, Machine, Outcome, Policy, SECOND, Signal, Status,
-    birth, done, next, stop, wait_for,
-};
+use gen_durable::{Client, Context, Engine, Event, Failure, Lab, Machine, Outcome, Policy, SECOND, Signal, Status, NewInstance, done, next, stop, wait_for};
 use serde::{Deserialize, Serialize};
 use sqlx::{Connection, Executor, PgConnection, PgPool, Row, postgres::PgPoolOptions};
 use tokio::sync::Notify;
@@ -375,7 +372,7 @@ impl Machine for Writer {
             At::Write if self.way == Way::WithEffects => wait_for::<Go>()
                 .then(At::Last)
                 .forever()
-                .and_enqueue(birth(Order { number: 7 })),
+                .and_enqueue(NewInstance::new(Order { number: 7 })),
             At::Write => next(At::Last),
             At::Last => done(()),
         }

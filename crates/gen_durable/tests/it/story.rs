@@ -1,10 +1,7 @@
 //! The history of an instance: which commits are recorded, which are not, and when history is
 //! trimmed. The entry of each act is asserted in the tests of that act.
 
-use gen_durable::{
-    Context, DAY, Engine, Failure, Job, Lab, MINUTE, Machine, Outcome, Policy, SECOND, Settings,
-    Status, StepError, Story, StoryMark, done, next, retry_after, sleep, spawn,
-};
+use gen_durable::{Context, DAY, Engine, Failure, Job, Lab, MINUTE, Machine, Outcome, Policy, SECOND, Settings, Status, StepError, Story, StoryMark, done, next, retry_after, sleep, spawn};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, eventually, in_words, live, sql, story, told};
@@ -412,7 +409,7 @@ async fn a_worker_that_lost_its_claim_writes_no_history() {
 
     let ending = |id: i64, epoch: i64| {
         format!(
-            r#"{{"id":{id},"epoch":{epoch},"seq":{},"status":"runnable","rise":1,"delay":0,"error":"no","births":[],
+            r#"{{"id":{id},"epoch":{epoch},"seq":{},"status":"runnable","rise":1,"delay":0,"error":"no","new_instances":[],
             "story":{{"from":"run","outcome":"retry","attempt":0,"took":0.1,"worker":"there/2"}}}}"#,
             if id == lost { 3 } else { 4 }
         )
@@ -530,7 +527,7 @@ async fn history_keeps_the_last_thousand_commits_and_is_trimmed_at_every_hundred
     assert_eq!(kept(&lab).await, (1_101, 999));
     let (lab, id) = after_rounds(Round::<ALL> { left: u64::MAX }, 2_099).await;
     let conclude = format!(
-        r#"select * from {}.conclude('[{{"id":{id},"epoch":0,"seq":2099,"status":"runnable","rise":1,"delay":0,"births":[],
+        r#"select * from {}.conclude('[{{"id":{id},"epoch":0,"seq":2099,"status":"runnable","rise":1,"delay":0,"new_instances":[],
             "story":{{"from":"round","outcome":"retry","attempt":0,"took":0,"worker":"w"}}}}]', null)"#,
         lab.pool().schema()
     );

@@ -3,11 +3,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use gen_durable::{
-    Context, Cycle, DAY, Due, Engine, HOUR, Id, Job, Lab, MINUTE, Machine, Missed, Outcome, Period,
-    SECOND, Settings, Signal, Status, StepError, TimerFilter, Timestamp, WhichTimers, birth, done,
-    sleep, sleep_until, spawn, stop, wait_for,
-};
+use gen_durable::{Context, Cycle, DAY, Due, Engine, HOUR, Id, Job, Lab, MINUTE, Machine, Missed, Outcome, Period, SECOND, Settings, Signal, Status, StepError, TimerFilter, Timestamp, WhichTimers, NewInstance, done, sleep, sleep_until, spawn, stop, wait_for};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, eventually, live, sql};
@@ -79,7 +75,7 @@ impl Machine for Patient {
                     }
                 }
                 Behaviour::Join { cycle } => {
-                    let child = birth(Remind { of: -cx.id.raw() }).after(5 * HOUR);
+                    let child = NewInstance::new(Remind { of: -cx.id.raw() }).after(5 * HOUR);
                     spawn([child])
                         .then(Step::Received)
                         .meanwhile(cycle.parse()?, remind())

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gen_durable::{NewInstance, Timestamp};
+use gen_durable::{UntypedInstance, Timestamp};
 use serde_json::json;
 
 use crate::{
@@ -66,7 +66,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
-    let mut new = NewInstance::new(args.machine, args.step, args.state);
+    let mut new = UntypedInstance::new(args.machine, args.step, args.state);
     new.data = args.data;
     new.version = args.machine_version;
     new.queue = args.queue;

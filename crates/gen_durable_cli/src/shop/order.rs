@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use gen_durable::{
-    Context, Instance, Machine, Outcome, Policy, SECOND, Status, Story, done, fatal, next, sleep,
-    stop,
-};
+use gen_durable::{Context, Instance, Machine, Outcome, Policy, SECOND, Status, Story, done, fatal, next, sleep, stop};
 use serde::{Deserialize, Serialize};
 
 use super::{

@@ -1,10 +1,7 @@
 //! The read model of the shop: orders by state, and revenue by hour. It is built only from the
 //! events that the steps of the orders record.
 
-use gen_durable::{
-    Client, Digest, Event, Events, OrFatal, Pool, Projecting, Projection, Recorded, SECOND,
-    StepError, fatal,
-};
+use gen_durable::{Client, Digest, Event, Events, OrFatal, Pool, Projecting, Projection, Recorded, SECOND, StepError, fatal};
 use serde::{Deserialize, Serialize};
 
 /// The card was charged.

@@ -2,10 +2,7 @@
 //! that does not open the door, and jobs on a schedule. They give the dashboard lanes, timers and
 //! schedules to show.
 
-use gen_durable::{
-    Context, Cycle, Error, HOUR, Job, Lane, MINUTE, Machine, Missed, Outcome, SECOND, Signal,
-    StepError, done, fatal, next, sleep, wait_for,
-};
+use gen_durable::{Context, Cycle, Error, HOUR, Job, Lane, MINUTE, Machine, Missed, Outcome, SECOND, Signal, StepError, done, fatal, next, sleep, wait_for};
 use serde::{Deserialize, Serialize};
 
 use super::Shop;

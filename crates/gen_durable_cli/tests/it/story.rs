@@ -1,9 +1,6 @@
 //! The history of an instance in `durable show`.
 
-use gen_durable::{
-    Client, Context, Engine, Failure, MINUTE, Machine, Outcome, SECOND, Signal, done, next,
-    retry_after, wait_for,
-};
+use gen_durable::{Client, Context, Engine, Failure, MINUTE, Machine, Outcome, SECOND, Signal, done, next, retry_after, wait_for};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::{Extension, Json, extract::State, http::StatusCode};
-use gen_durable::{NewInstance, Scope, Search, Status, Timestamp};
+use gen_durable::{UntypedInstance, Scope, Search, Status, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json, value::RawValue};
 
@@ -183,11 +183,11 @@ pub(crate) async fn enqueue(
 }
 
 impl New {
-    fn read(self) -> Answer<NewInstance> {
+    fn read(self) -> Answer<UntypedInstance> {
         let state = self
             .state
             .map_or_else(|| "{}".to_owned(), |state| state.get().to_owned());
-        let mut instance = NewInstance::new(self.machine, self.step, state);
+        let mut instance = UntypedInstance::new(self.machine, self.step, state);
         instance.version = self.version.unwrap_or(1);
         instance.data = self
             .data

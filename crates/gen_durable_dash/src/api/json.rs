@@ -3,9 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use gen_durable::{
-    Attention, Backlog, Edge, Found, Instance, StoryLine, Timestamp, Trouble, WorkerInfo,
-};
+use gen_durable::{Attention, Backlog, Edge, Found, Instance, StoryLine, Timestamp, Trouble, WorkerInfo};
 use serde_json::{Value, json, value::RawValue};
 
 use crate::{fingerprint::fingerprint, pulse::Snapshot, redact::Redaction};

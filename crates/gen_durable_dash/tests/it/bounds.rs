@@ -282,7 +282,7 @@ async fn load_timers_lanes_and_schedules(server: &TestServer) {
          insert into SCHEMA.instances (machine, step, state, status, awaits, deadline_at, deadline_step)
          select 'm', 's', '{{}}', 'awaiting_signal', array['go'], statement_timestamp() + (g - {rows} / 4) * interval '50 ms', 's'
          from generate_series(1, {rows}) g;
-         insert into SCHEMA.timers (instance_id, await_seq, due_at, anchor_at, cycle, missed, birth)
+         insert into SCHEMA.timers (instance_id, await_seq, due_at, anchor_at, cycle, missed, new_instance)
          select g, 0, statement_timestamp() + (g - {rows} / 4) * interval '50 ms', statement_timestamp(), 'R/PT1H', 'all', '{{}}'
          from generate_series(1, {rows}) g;
          insert into SCHEMA.lanes (tenant, key) select '', 'lane-' || g from generate_series(1, {rows}) g;

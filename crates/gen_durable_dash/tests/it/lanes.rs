@@ -2,14 +2,14 @@
 //! head.
 
 use axum::http::StatusCode;
-use gen_durable::NewInstance;
+use gen_durable::UntypedInstance;
 use serde_json::{Value, json};
 
 use crate::support::{READER, Running, TestServer, eventually};
 
 /// Enqueues an instance in a lane. With `fails`, it fails permanently and blocks the lane.
 async fn enqueue_in_lane(server: &TestServer, lane: &str, tenant: &str, fails: bool) -> i64 {
-    let mut new = NewInstance::new("haul", "run", json!({"fails": fails}).to_string());
+    let mut new = UntypedInstance::new("haul", "run", json!({"fails": fails}).to_string());
     (new.lane, new.lane_blocks, new.tenant) = (Some(lane.to_owned()), true, tenant.to_owned());
     server.client.operate().enqueue(new).await.unwrap().0
 }
@@ -242,7 +242,7 @@ async fn lanes_are_listed_page_by_page_and_found_by_key_prefix() {
 async fn partition_keys_show_their_holder_and_the_number_of_waiting_instances() {
     let server = TestServer::new().await;
     for n in 0..5 {
-        let mut new = NewInstance::new("haul", "run", r#"{"fails": false}"#);
+        let mut new = UntypedInstance::new("haul", "run", r#"{"fails": false}"#);
         new.partition = Some(format!("account-{}", n % 2));
         server.client.operate().enqueue(new).await.unwrap();
     }

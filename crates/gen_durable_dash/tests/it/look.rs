@@ -1,7 +1,7 @@
 //! Reads: search, one instance, redaction, and invalid input.
 
 use axum::http::StatusCode;
-use gen_durable::NewInstance;
+use gen_durable::UntypedInstance;
 use gen_durable_dash::{Access, Options};
 use serde_json::json;
 
@@ -215,7 +215,7 @@ async fn secrets_are_redacted_everywhere_and_readers_see_no_payloads() {
     let server = TestServer::new().await;
     let state =
         json!({"name": "x", "password": CANARY, "deep": {"apiToken": [CANARY]}}).to_string();
-    let mut new = NewInstance::new("parcel", "pack", state);
+    let mut new = UntypedInstance::new("parcel", "pack", state);
     new.data = Some(json!({"card": {"number": CANARY}}).to_string());
     let (id, _) = server.client.operate().enqueue(new).await.unwrap();
     let to = gen_durable::Address::Id(gen_durable::Id::from_raw(id));
@@ -272,7 +272,7 @@ async fn secrets_are_redacted_everywhere_and_readers_see_no_payloads() {
 #[tokio::test]
 async fn the_holder_of_a_key_is_found_no_matter_how_old_it_is() {
     let server = TestServer::with(Access::only_local("me"), Options::new()).await;
-    let mut new = NewInstance::new("note", "run", "{}");
+    let mut new = UntypedInstance::new("note", "run", "{}");
     new.key = Some("order-1".into());
     let (id, _) = server.client.operate().enqueue(new).await.unwrap();
     // More rows than one search reads.

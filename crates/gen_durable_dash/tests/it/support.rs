@@ -14,10 +14,7 @@ use axum::{
     body::Body,
     http::{HeaderMap, Request, StatusCode},
 };
-use gen_durable::{
-    Client, Context, Cycle, DAY, Engine, Error, HOUR, Job, Lane, Machine, Outcome, Pool, StepError,
-    done, fatal, next, wait_for,
-};
+use gen_durable::{Client, Context, Cycle, DAY, Engine, Error, HOUR, Job, Lane, Machine, Outcome, Pool, StepError, done, fatal, next, wait_for};
 use gen_durable_dash::{Access, Options};
 use http_body_util::BodyExt;
 use serde::{Deserialize, Serialize};

@@ -3,10 +3,7 @@
 
 use std::time::Duration;
 
-use gen_durable::{
-    Client, Digest, Engine, Error, Event, Poison, Policy, Projecting, Projection, Recorded,
-    StepError,
-};
+use gen_durable::{Client, Digest, Engine, Error, Event, Poison, Policy, Projecting, Projection, Recorded, StepError};
 use serde::{Deserialize, Serialize};
 
 use crate::support::TestServer;

@@ -14,7 +14,7 @@ async fn plant(server: &TestServer, each: u32) {
          insert into SCHEMA.instances (machine, step, state, status, awaits, deadline_at, deadline_step)
          select 'wish', 'hope', '{{}}', 'awaiting_signal', array['go'], statement_timestamp() + g * interval '1 min', 'despair'
          from generate_series(1, {each}) g;
-         insert into SCHEMA.timers (instance_id, await_seq, due_at, anchor_at, cycle, missed, birth)
+         insert into SCHEMA.timers (instance_id, await_seq, due_at, anchor_at, cycle, missed, new_instance)
          select id, 0, deadline_at - interval '1 s', statement_timestamp(), 'R/PT1M', 'latest', '{{\"machine\": \"remind\"}}'
          from SCHEMA.instances where status = 'awaiting_signal'"
     ))

@@ -47,7 +47,7 @@ armed as (
     select found.* from place
     cross join lateral (
         select case when t.schedule is null then 'repeat' else 'schedule' end as kind, t.id, t.due_at, t.instance_id,
-            coalesce(t.birth->>'machine', '') as machine, t.schedule, t.cycle, null::text as step, t.id * 2 + 1 as number
+            coalesce(t.new_instance->>'machine', '') as machine, t.schedule, t.cycle, null::text as step, t.id * 2 + 1 as number
         from gen_durable.timers t
         where t.state = 'pending' and (t.due_at, t.id) > (place.at, (place.number - 1) >> 1)
         order by t.due_at, t.id limit $1

@@ -13,7 +13,7 @@ from (
     from gen_durable.instances i
     where i.id = $1 and i.deadline_at is not null
     union all
-    (select 'repeat', t.id, t.due_at, coalesce(t.birth->>'machine', ''), t.cycle, null
+    (select 'repeat', t.id, t.due_at, coalesce(t.new_instance->>'machine', ''), t.cycle, null
      from gen_durable.timers t
      where t.instance_id = $1 and t.state = 'pending'
      limit 200)

@@ -3,10 +3,7 @@
 
 use std::{sync::Mutex, time::Duration};
 
-use gen_durable::{
-    Context, Failure, Job, Machine, Outcome, Policy, Run, Settings, Status, StepError, done, fatal,
-    next, stop,
-};
+use gen_durable::{Context, Failure, Job, Machine, Outcome, Policy, Run, Settings, Status, StepError, done, fatal, next, stop};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::wire::stage::{LONG, Stage};

@@ -1,10 +1,7 @@
 //! Dates beyond the range of Rust or Postgres: no date blocks a picker, and no list fails because
 //! of one row.
 
-use gen_durable::{
-    Client, Context, Engine, Filter, Job, Machine, Outcome, Signal, Status, StepError, Timestamp,
-    done, sleep, wait_for,
-};
+use gen_durable::{Client, Context, Engine, Filter, Job, Machine, Outcome, Signal, Status, StepError, Timestamp, done, sleep, wait_for};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, SOON, eventually, live, sql};

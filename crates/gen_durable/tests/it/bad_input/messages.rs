@@ -1,10 +1,7 @@
 //! Signals, events and deadlines with a payload that cannot be decoded again: either refused when
 //! they are created, or an error only for the step that reads them.
 
-use gen_durable::{
-    Client, Context, Event, Job, Lab, Machine, Outcome, Policy, Signal, Status, StepError, done,
-    wait_for,
-};
+use gen_durable::{Client, Context, Event, Job, Lab, Machine, Outcome, Policy, Signal, Status, StepError, done, wait_for};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{live, sql};

@@ -1,9 +1,6 @@
 //! Names, tenants and payloads at and beyond the limits of what a row can store.
 
-use gen_durable::{
-    Context, Engine, Job, Lab, Machine, Outcome, Policy, Queue, Run, Settings, Status, StepError,
-    done, next, stop,
-};
+use gen_durable::{Context, Engine, Job, Lab, Machine, Outcome, Policy, Queue, Run, Settings, Status, StepError, done, next, stop};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json, value::RawValue};
 

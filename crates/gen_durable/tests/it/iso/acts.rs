@@ -309,10 +309,10 @@ fn child(results: &[(i64, &str)]) -> (String, Expected) {
 }
 
 /// Fires a timer and schedules the next occurrence a day later.
-fn fire(id: i64, due: &str, birth: &str) -> (String, Expected) {
+fn fire(id: i64, due: &str, new_instance: &str) -> (String, Expected) {
     let next = due.replace("-01T", "-02T");
     let entry = format!(
-        r#"'[{{"id":{id},"due":"{due}","happens":true,"next":"{next}","missed":0{birth}}}]'"#
+        r#"'[{{"id":{id},"due":"{due}","happens":true,"next":"{next}","missed":0{new_instance}}}]'"#
     );
     (
         fill(FIRE, &[&entry, "null::text"]),
@@ -425,7 +425,7 @@ impl Act {
             "fire schedule" => fire(
                 600,
                 "2020-01-01T00:00:00Z",
-                r#","birth":{"machine":"reminder","step":"s","state":{}}"#,
+                r#","new_instance":{"machine":"reminder","step":"s","state":{}}"#,
             ),
             "cancel timer" => (
                 fill(CANCEL_TIMER, &["500"]),

@@ -248,7 +248,7 @@ pub(super) const SETUPS: [Setup; 14] = [
         keyed: false,
         rows: "(10, 'awaiting_signal', 6, 4, null::bigint, null::int, 0, 0, false);
                update S.instances set repeats = true where id = 10;
-               insert into S.timers (id, instance_id, await_seq, due_at, anchor_at, cycle, missed, birth) overriding system value
+               insert into S.timers (id, instance_id, await_seq, due_at, anchor_at, cycle, missed, new_instance) overriding system value
                select id, 10, 4, due, '2020-01-01', 'R/P1D', 'all', '{\"machine\":\"reminder\",\"step\":\"s\",\"state\":{}}'
                from (values (500, timestamptz '2020-01-01T00:00:00Z'), (501, '2999-01-01T00:00:00Z')) v(id, due)",
         acts: &[
@@ -271,7 +271,7 @@ pub(super) const SETUPS: [Setup; 14] = [
         rows: "(10, 'awaiting_children', 6, 4, null::bigint, null::int, 1, 2, false),
                (11, 'executing', 5, 3, 10, 1, 0, 0, false), (12, 'executing', 5, 3, 10, 1, 0, 0, false);
                update S.instances set repeats = true where id = 10;
-               insert into S.timers (id, instance_id, await_seq, due_at, anchor_at, cycle, missed, birth) overriding system value
+               insert into S.timers (id, instance_id, await_seq, due_at, anchor_at, cycle, missed, new_instance) overriding system value
                values (500, 10, 4, '2020-01-01T00:00:00Z', '2020-01-01', 'R/P1D', 'all',
                    '{\"machine\":\"reminder\",\"step\":\"s\",\"state\":{}}')",
         acts: &["fire", "cancel timer", "11 done", "12 done", "11 and 12 done", "expire", "cancel", "cancel all", "signal a"],

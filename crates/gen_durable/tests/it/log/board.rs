@@ -1,10 +1,7 @@
 //! A read model for tests. It makes wrong order, gaps and repeated events visible, beside wrong
 //! sums.
 
-use gen_durable::{
-    Context, Digest, Event, Job, Lab, Poison, Policy, Projecting, Projection, Recorded, SECOND,
-    StepError,
-};
+use gen_durable::{Context, Digest, Event, Job, Lab, Poison, Policy, Projecting, Projection, Recorded, SECOND, StepError};
 use serde::{Deserialize, Serialize};
 
 /// An event that the board reads.

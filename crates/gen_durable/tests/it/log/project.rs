@@ -1,9 +1,7 @@
 //! Live projections: every event of every tenant is applied once and in order, with one engine and
 //! with many.
 
-use gen_durable::{
-    Engine, Error, Events, Projecting, Projection, Recorded, Settings, StepError, fatal,
-};
+use gen_durable::{Engine, Error, Events, Projecting, Projection, Recorded, Settings, StepError, fatal};
 
 use super::board::{Board, Paid, Shipped, TABLE, board, lab, rows, sql};
 use crate::support::{Running, SOON, eventually};

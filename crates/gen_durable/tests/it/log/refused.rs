@@ -3,9 +3,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use gen_durable::{
-    Engine, Lab, Poison, Policy, Projecting, Projection, Recorded, SECOND, StepError,
-};
+use gen_durable::{Engine, Lab, Poison, Policy, Projecting, Projection, Recorded, SECOND, StepError};
 
 use super::board::{Paid, lab, rows, sql};
 use crate::support::{Running, SOON, eventually};

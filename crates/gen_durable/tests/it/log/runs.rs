@@ -1,8 +1,6 @@
 //! Replays, rebuilds and verifications.
 
-use gen_durable::{
-    Digest, Engine, NewVersion, Projecting, Projection, Recorded, RunKind, StepError,
-};
+use gen_durable::{Digest, Engine, NewVersion, Projecting, Projection, Recorded, RunKind, StepError};
 
 use std::sync::Arc;
 

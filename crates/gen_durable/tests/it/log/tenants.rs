@@ -1,9 +1,7 @@
 //! Runs of all tenants at once, digests without generations, and the collection of old runs and
 //! failures.
 
-use gen_durable::{
-    DAY, Digest, Engine, Projecting, Projection, Recorded, RunKind, SECOND, Settings, StepError,
-};
+use gen_durable::{DAY, Digest, Engine, Projecting, Projection, Recorded, RunKind, SECOND, Settings, StepError};
 
 use super::board::{Board, Idle, Paid, board, lab, rows, sql};
 use crate::support::{Running, eventually};

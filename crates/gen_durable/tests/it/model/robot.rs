@@ -3,10 +3,7 @@
 
 use std::time::Duration;
 
-use gen_durable::{
-    Birth, Context, Id, Machine, Outcome, Policy, Queue, SECOND, Scope, Signal, Transition,
-    Waiting, birth, done, fatal, next, retry_after, sleep, spawn, stop, wait_for,
-};
+use gen_durable::{NewInstance, Context, Id, Machine, Outcome, Policy, Queue, SECOND, Scope, Signal, Transition, Waiting, done, fatal, next, retry_after, sleep, spawn, stop, wait_for};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
@@ -177,7 +174,7 @@ pub(super) fn seconds(count: u32) -> Duration {
 }
 
 impl NewRobot {
-    fn new_instance(self) -> Birth {
+    fn new_instance(self) -> NewInstance {
         let NewRobot {
             n,
             kind,
@@ -188,17 +185,17 @@ impl NewRobot {
             delay,
         } = self;
         let new_robot = match kind {
-            0 => birth(Robot::<0> {
+            0 => NewInstance::new(Robot::<0> {
                 n,
                 key: key.clone(),
                 visits: 0,
             }),
-            1 => birth(Robot::<1> {
+            1 => NewInstance::new(Robot::<1> {
                 n,
                 key: key.clone(),
                 visits: 0,
             }),
-            _ => birth(Robot::<2> {
+            _ => NewInstance::new(Robot::<2> {
                 n,
                 key: key.clone(),
                 visits: 0,

@@ -8,9 +8,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use gen_durable::{
-    Context, HOUR, Job, Machine, Outcome, Policy, StepError, done, next, retry_after, sleep, stop,
-};
+use gen_durable::{Context, HOUR, Job, Machine, Outcome, Policy, StepError, done, next, retry_after, sleep, stop};
 use serde::{Deserialize, Serialize};
 
 /// The app of all machines in a worker process.

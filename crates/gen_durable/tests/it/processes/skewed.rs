@@ -10,10 +10,7 @@ use std::{
     time::Duration,
 };
 
-use gen_durable::{
-    Client, Context, Cycle, DAY, Engine, HOUR, Id, Job, Machine, Missed, Outcome, Period, Pool,
-    Settings, Signal, StepError, Timestamp, done, sleep, wait_for,
-};
+use gen_durable::{Client, Context, Cycle, DAY, Engine, HOUR, Id, Job, Machine, Missed, Outcome, Period, Pool, Settings, Signal, StepError, Timestamp, done, sleep, wait_for};
 use serde::{Deserialize, Serialize};
 
 use super::{

@@ -9,10 +9,7 @@ mod steer;
 
 use std::sync::{Arc, Mutex};
 
-use gen_durable::{
-    Context, HOUR, Id, Job, Lab, Lane, Machine, Outcome, Policy, Signal, StepError, birth, done,
-    spawn, stop, wait_for,
-};
+use gen_durable::{Context, HOUR, Id, Job, Lab, Lane, Machine, Outcome, Policy, Signal, StepError, NewInstance, done, spawn, stop, wait_for};
 use serde::{Deserialize, Serialize};
 
 use crate::support::sql;
@@ -99,7 +96,7 @@ impl Machine for Walk {
             At::Backoff if cx.attempt == 0 => Err("not yet")?,
             At::Backoff => Ok(done(())),
             At::Wait => Ok(wait_for::<Go>().then(At::Good).forever()),
-            At::Fan => Ok(spawn([birth(Child).after(HOUR)]).then(At::Good).forever()),
+            At::Fan => Ok(spawn([NewInstance::new(Child).after(HOUR)]).then(At::Good).forever()),
         }
     }
 }

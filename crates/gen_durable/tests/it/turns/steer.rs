@@ -1,6 +1,6 @@
 //! Operator acts on a lane that is blocked by its failed head: retry, skip, discard.
 
-use gen_durable::{KeyFilter, Lane, NewInstance, Status};
+use gen_durable::{KeyFilter, Lane, UntypedInstance, Status};
 
 use super::{At, blocking, enqueue, in_lane, lab, run, statement};
 use crate::support::{eventually, sql};
@@ -167,7 +167,7 @@ async fn lane_retry_is_refused_if_the_key_of_the_head_has_been_taken() {
     let (lab, _) = lab().await;
     let new = |at: &str, lane: Option<&str>| {
         let state = "{\"lane\": null, \"blocks\": false, \"partition\": null, \"n\": 1}";
-        let mut new = NewInstance::new("walk", at, state);
+        let mut new = UntypedInstance::new("walk", at, state);
         (new.key, new.lane, new.lane_blocks) = (
             Some("the-one".into()),
             lane.map(str::to_owned),
@@ -204,11 +204,11 @@ async fn lane_retry_is_refused_if_the_key_of_the_head_has_been_taken() {
         (None, Some("")),
         (None, Some("\0")),
     ] {
-        let mut wrong = NewInstance::new("walk", "good", "1");
+        let mut wrong = UntypedInstance::new("walk", "good", "1");
         (wrong.lane, wrong.partition) = (lane.map(str::to_owned), partition.map(str::to_owned));
         assert!(lab.operate().enqueue(wrong).await.unwrap_err().is_invalid());
     }
-    let mut wrong = NewInstance::new("walk", "good", "1");
+    let mut wrong = UntypedInstance::new("walk", "good", "1");
     wrong.lane_blocks = true;
     assert!(
         lab.operate().enqueue(wrong).await.unwrap_err().is_invalid(),

@@ -3,9 +3,7 @@
 
 use std::time::Duration;
 
-use gen_durable::{
-    Context, Cycle, Job, Machine, Missed, Outcome, Settings, Signal, StepError, done, wait_for,
-};
+use gen_durable::{Context, Cycle, Job, Machine, Missed, Outcome, Settings, Signal, StepError, done, wait_for};
 use serde::{Deserialize, Serialize};
 
 use super::{

@@ -1,8 +1,6 @@
 //! A network that loses one answer in `n`, of any statement: every result is still right.
 
-use gen_durable::{
-    Context, HOUR, Job, Lane, MINUTE, Machine, Outcome, Settings, StepError, done, next, spawn,
-};
+use gen_durable::{Context, HOUR, Job, Lane, MINUTE, Machine, Outcome, Settings, StepError, done, next, spawn};
 use serde::{Deserialize, Serialize};
 
 use super::{

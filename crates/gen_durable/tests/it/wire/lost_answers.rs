@@ -1,10 +1,7 @@
 //! The answer to a commit is lost: the next step still reads the same inbox and children as if the
 //! answer had arrived.
 
-use gen_durable::{
-    Context, DAY, HOUR, Id, Job, Lane, Machine, Outcome, SECOND, Settings, Signal, StepError,
-    Story, birth, done, next, spawn, wait_for,
-};
+use gen_durable::{Context, DAY, HOUR, Id, Job, Lane, Machine, Outcome, SECOND, Settings, Signal, StepError, Story, NewInstance, done, next, spawn, wait_for};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -134,7 +131,7 @@ impl<const HISTORY: bool> Machine for Parent<HISTORY> {
             At::Joined => wait_for::<Go<HISTORY>>().then(At::Received).forever(),
             At::Received => next(At::Sum)
                 .and_signal(self.reports_to, Report)
-                .and_enqueue(birth(Enqueued).after(DAY)),
+                .and_enqueue(NewInstance::new(Enqueued).after(DAY)),
             At::Sum => next(At::Last),
             At::Last => done(self.reads.clone()),
         };

@@ -6,9 +6,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use gen_durable::{
-    Context, Machine, Outcome, SECOND, Settings, done, next, retry_after, sleep, stop,
-};
+use gen_durable::{Context, Machine, Outcome, SECOND, Settings, done, next, retry_after, sleep, stop};
 use serde::{Deserialize, Serialize};
 
 use super::stage::Stage;

@@ -20,9 +20,9 @@ use crate::{
 /// The longest key, in bytes.
 pub(crate) const KEY_BYTES_MAX: usize = 512;
 
-/// A new instance with its options: `birth(SendReceipt { order }).priority(1).after(HOUR)`.
+/// A new instance with its options: `NewInstance::new(SendReceipt { order }).priority(1).after(HOUR)`.
 #[must_use = "a new instance does nothing until it is spawned or enqueued"]
-pub struct Birth {
+pub struct NewInstance {
     /// The row to insert. It is encoded at once, so that an instance that cannot be stored fails
     /// the caller or step that created it.
     pub(crate) new: Result<New, StepError>,
@@ -79,15 +79,15 @@ impl New {
 }
 
 /// Creates a new instance, to set its options before it is spawned or enqueued by a transition.
-pub fn birth<M: Machine>(machine: M) -> Birth {
-    Birth {
+pub fn new_instance<M: Machine>(machine: M) -> NewInstance {
+    NewInstance {
         new: encode::<M>(machine, None),
     }
 }
 
 /// Creates a new instance that begins at `step` instead of the default step.
-pub fn birth_at<M: Machine>(machine: M, step: M::Step) -> Birth {
-    Birth {
+pub fn birth_at<M: Machine>(machine: M, step: M::Step) -> NewInstance {
+    NewInstance {
         new: encode::<M>(machine, Some(step)),
     }
 }
@@ -147,7 +147,7 @@ pub(crate) fn encode<M: Machine>(machine: M, step: Option<M::Step>) -> Result<Ne
     })
 }
 
-impl Birth {
+impl NewInstance {
     fn with(mut self, change: impl FnOnce(&mut New)) -> Self {
         if let Ok(new) = &mut self.new {
             change(new);
@@ -176,33 +176,33 @@ impl Birth {
         let key = key.to_string();
         match codec::check_name("a key", &key, 1, KEY_BYTES_MAX) {
             Ok(()) => self.with(|new| (new.key, new.scope) = (Some(key), scope.name())),
-            Err(error) => Birth {
+            Err(error) => NewInstance {
                 new: self.new.and(Err(fatal(error))),
             },
         }
     }
 }
 
-impl fmt::Debug for Birth {
+impl fmt::Debug for NewInstance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Birth")
+        f.debug_struct("NewInstance")
             .field("machine", &self.new.as_ref().map(|new| new.machine).ok())
             .finish_non_exhaustive()
     }
 }
 
 /// A machine, or a machine with options.
-pub trait IntoBirth {
+pub trait IntoNewInstance {
     /// Converts `self` into a new instance.
-    fn into_birth(self) -> Birth;
+    fn into_new_instance(self) -> NewInstance;
 }
-impl<M: Machine> IntoBirth for M {
-    fn into_birth(self) -> Birth {
-        birth(self)
+impl<M: Machine> IntoNewInstance for M {
+    fn into_new_instance(self) -> NewInstance {
+        NewInstance::new(self)
     }
 }
-impl IntoBirth for Birth {
-    fn into_birth(self) -> Birth {
+impl IntoNewInstance for NewInstance {
+    fn into_new_instance(self) -> NewInstance {
         self
     }
 }
