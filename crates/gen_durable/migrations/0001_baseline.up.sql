@@ -2649,7 +2649,7 @@ declare
 begin
     for ending in
         select e from jsonb_array_elements(p_endings) e
-        where (e ? 'awaits' or e ? 'spawn' or e ? 'new_instances' or e ? 'letters' or e ? 'at') and (e->>'id')::bigint = any (p_written)
+        where (e ? 'awaits' or e ? 'spawn' or e ? 'new_instances' or e ? 'signals' or e ? 'at') and (e->>'id')::bigint = any (p_written)
         order by (e->>'id')::bigint
     loop
         if ending ? 'awaits' or ending ? 'spawn' then
@@ -2720,8 +2720,8 @@ declare
     reason text;
 begin
     signals := (select jsonb_agg(l) from jsonb_array_elements(p_endings) e
-                cross join lateral jsonb_array_elements(e->'letters') l
-                where e ? 'letters' and (e->>'id')::bigint = any (p_written));
+                cross join lateral jsonb_array_elements(e->'signals') l
+                where e ? 'signals' and (e->>'id')::bigint = any (p_written));
     if signals is null then
         return;
     end if;
@@ -2808,7 +2808,7 @@ begin
 
     -- Last, what locks rows of others: the targets of signals, and then the heads of event logs,
     -- which stay locked until the commit.
-    if jsonb_path_exists(p_endings, '$[*].letters') then
+    if jsonb_path_exists(p_endings, '$[*].signals') then
         perform gen_durable._send_effects(p_endings, written);
     end if;
     if jsonb_path_exists(p_endings, '$[*].events') then
@@ -2862,10 +2862,10 @@ begin
     end if;
     -- Every claim and every run-ahead commit of the target reads the whole inbox, so it is bounded
     -- by number and by bytes. An empty inbox accepts a signal of any size.
-    select count(*) as letters, coalesce(sum(held.bytes), 0) as bytes into inbox
+    select count(*) as signals, coalesce(sum(held.bytes), 0) as bytes into inbox
     from (select s.bytes from gen_durable.signals s where s.target_id = target.id and s.consumed_at is null limit p_inbox_max) held;
-    if inbox.letters >= p_inbox_max
-       or (inbox.letters > 0 and inbox.bytes + octet_length(p_payload::text) > gen_durable.inbox_bytes_max()) then
+    if inbox.signals >= p_inbox_max
+       or (inbox.signals > 0 and inbox.bytes + octet_length(p_payload::text) > gen_durable.inbox_bytes_max()) then
         -- A sender that repeats an accepted signal learns it, also if the inbox is full: it does
         -- not have to retry.
         return case when exists (select from gen_durable.signals s where s.target_id = target.id and s.dedup_key = p_dedup)
@@ -2891,20 +2891,20 @@ end $$;
 
 -- schema/functions/signal_all.sql
 -- Delivers signals: [{"id" or "tenant" and "key", "machines", "name", "payload", "dedup"}, ...].
--- Returns one row per signal: its place in p_letters, and 'delivered', 'duplicate', 'no_target' or
+-- Returns one row per signal: its place in p_signals, and 'delivered', 'duplicate', 'no_target' or
 -- 'inbox_full'.
 --   called by: store::signal::deliver_all, _send_effects, SQL
 --   index: instances_pkey, instances_key; signals_dedup
 --   locks: the targets by id, all of them before the first delivery: two batches in opposite order
 --   do not deadlock
-create function gen_durable.signal_all(p_letters jsonb, p_inbox_max int default 1000)
+create function gen_durable.signal_all(p_signals jsonb, p_inbox_max int default 1000)
 returns table (place int, answer text)
 language plpgsql
 as $$
 -- planner: pinned
 #variable_conflict use_column
 declare
-    letter record;
+    signal record;
     meant bigint[];
 begin
     -- The target of each signal, in one statement.
@@ -2912,18 +2912,18 @@ begin
         select coalesce((l.value->>'id')::bigint, (
             select k.id from gen_durable.instances k
             where k.tenant = coalesce(l.value->>'tenant', '') and k.correlation_guard = l.value->>'key'))
-        from jsonb_array_elements(p_letters) with ordinality l(value, place)
+        from jsonb_array_elements(p_signals) with ordinality l(value, place)
         order by l.place);
     perform i.id from gen_durable.instances i where i.id = any (meant) order by i.id for no key update;
-    for letter in
-        select l.value, l.place::int as place from jsonb_array_elements(p_letters) with ordinality l(value, place) order by l.place
+    for signal in
+        select l.value, l.place::int as place from jsonb_array_elements(p_signals) with ordinality l(value, place) order by l.place
     loop
-        place := letter.place;
+        place := signal.place;
         -- By id, since its row is locked. If the holder of the key has settled since, the signal
         -- has no target: a new holder of the key would be locked out of order.
-        answer := gen_durable.signal(meant[letter.place], null, null,
-            case when letter.value ? 'machines' then array(select jsonb_array_elements_text(letter.value->'machines')) end,
-            letter.value->>'name', coalesce(letter.value->'payload', 'null'), letter.value->>'dedup', p_inbox_max);
+        answer := gen_durable.signal(meant[signal.place], null, null,
+            case when signal.value ? 'machines' then array(select jsonb_array_elements_text(signal.value->'machines')) end,
+            signal.value->>'name', coalesce(signal.value->'payload', 'null'), signal.value->>'dedup', p_inbox_max);
         return next;
     end loop;
 end $$;

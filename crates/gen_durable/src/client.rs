@@ -19,7 +19,7 @@ use crate::{
     error::{Error, Failure, Kind, StepError, storable},
     event::{Event, Record, RecordAll},
     id::{Id, NAME_BYTES_MAX, Queue, Status},
-    letter::{SendSignal, letter_to},
+    send_signal::{SendSignal, signal_to},
     log::Log,
     machine::Machine,
     operate::Operate,
@@ -215,7 +215,7 @@ impl Client {
     /// Sends a signal to an instance: `client.signal(id, Payment { .. }).await?`, `.once("evt-7")`,
     /// `.within(&mut tx)`.
     pub fn signal<S: Signal>(&self, to: impl Into<Address<S::To>>, signal: S) -> SendSignal<'_, S> {
-        SendSignal::new(self, letter_to(to, signal))
+        SendSignal::new(self, signal_to(to, signal))
     }
 
     /// Records an event in the log of a tenant: `client.record("acme", OrderShipped { .. }).await?`

@@ -15,7 +15,7 @@ use crate::{
     error::Error,
     id::Id,
     machine::Machine,
-    signal::{Letter, Signal},
+    signal::{ReceivedSignal, Signal},
     store::{pool::Pool, row::Claimed, tx::Tx},
 };
 
@@ -43,7 +43,7 @@ pub struct Context<'a, M: Machine> {
     pub(crate) began: AtomicBool,
     pub(crate) pool: &'a Pool,
     /// The inbox as it was when this run began.
-    pub(crate) letters: &'a [Letter],
+    pub(crate) signals: &'a [ReceivedSignal],
     /// Reports whether this run still has its claim. The database is read only for a step that
     /// calls `cancelled` or `is_cancelled`.
     pub(crate) token: Token,
@@ -93,13 +93,13 @@ impl<M: Machine> Context<'_, M> {
         if !awaited.iter().any(|name| name == S::NAME) {
             return Ok(Vec::new());
         }
-        let of_this_kind = self.letters.iter().filter(|signal| signal.name == S::NAME);
-        of_this_kind.map(Letter::decode).collect()
+        let of_this_kind = self.signals.iter().filter(|signal| signal.name == S::NAME);
+        of_this_kind.map(ReceivedSignal::decode).collect()
     }
 
     /// Returns all signals of the inbox, awaited or not. Reading consumes nothing.
-    pub fn inbox(&self) -> &[Letter] {
-        self.letters
+    pub fn inbox(&self) -> &[ReceivedSignal] {
+        self.signals
     }
 
     /// Resolves when the result of this run no longer counts: the instance was cancelled, or the

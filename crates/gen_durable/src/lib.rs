@@ -10,7 +10,7 @@ mod event;
 mod id;
 mod job;
 mod lane;
-mod letter;
+mod send_signal;
 mod machine;
 mod policy;
 mod projection;
@@ -56,19 +56,19 @@ pub use id::{Id, Queue, Status};
 pub use jiff::Timestamp;
 pub use job::{Job, Run};
 pub use lane::{Lane, LaneKey};
-pub use letter::{Delivery, LetterTo, SendSignal, SignalAll, SignalOrStart, Told, letter_to};
+pub use send_signal::{Delivery, OutgoingSignal, SendSignal, SignalAll, SignalOrStart, SignalOrStarted, signal_to};
 pub use log::Log;
 pub use machine::{Data, Machine, Stored, shape, variant_names};
 pub use operate::{Anyone, UntypedInstance, Operate};
 pub use policy::{DAY, HOUR, MINUTE, Policy, SECOND};
 pub use projection::{Digest, NewVersion, Poison, Projecting, Projection};
 pub use settings::{Retention, Settings};
-pub use signal::{Address, Letter, Scope, Signal, Signals};
+pub use signal::{Address, ReceivedSignal, Scope, Signal, Signals};
 pub use store::{
     audit::AuditLine,
     doctor::{Snapshot, TableInfo},
     explain::{Blocker, Explanation, PendingChild, Relations},
-    family::{ChildInfo, Children, InboxLetter},
+    family::{ChildInfo, Children, InboxSignal},
     flow::Edge,
     inspect::{Count, Filter, Inspect, Instance, QueueInfo, Unserved, WorkerInfo},
     migrate::{MigrationStatus, Migrations},

@@ -13,7 +13,7 @@ use crate::{
     codec,
     error::{Error, Kind, storable},
     id::{NAME_BYTES_MAX, QUEUE_NAME_BYTES_MAX, Queue, Status},
-    letter::delivered,
+    send_signal::delivered,
     signal::{Address, Scope},
     store::{
         enqueue::Inserted,

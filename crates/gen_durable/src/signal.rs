@@ -101,7 +101,7 @@ impl<M: ?Sized> fmt::Debug for Address<M> {
 /// A signal in the inbox of an instance.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
-pub struct Letter {
+pub struct ReceivedSignal {
     /// The number of the signal. A step receives signals in this order.
     pub id: i64,
     /// The name of the signal.
@@ -110,16 +110,16 @@ pub struct Letter {
     pub payload: String,
 }
 
-impl Letter {
+impl ReceivedSignal {
     /// Reads the inbox of a row as it was at its claim: `[[id, name, payload], ..]`. The payloads
     /// stay text, so that a payload that cannot be decoded fails only the step that reads it.
-    pub(crate) fn all(inbox: Option<&str>) -> Result<Vec<Letter>, String> {
+    pub(crate) fn all(inbox: Option<&str>) -> Result<Vec<ReceivedSignal>, String> {
         let Some(text) = inbox else {
             return Ok(Vec::new());
         };
         let signals: Vec<(i64, String, &RawValue)> = serde_json::from_str(text)
             .map_err(|error| format!("the inbox cannot be decoded: {error}"))?;
-        let signal = |(id, name, payload): (i64, String, &RawValue)| Letter {
+        let signal = |(id, name, payload): (i64, String, &RawValue)| ReceivedSignal {
             id,
             name,
             payload: payload.get().to_owned(),

@@ -9,7 +9,7 @@ use crate::{
     calendar::{Cycle, Due},
     error::StepError,
     event::{Event, Fact},
-    letter::{LetterTo, letter_to},
+    send_signal::{OutgoingSignal, signal_to},
     machine::Machine,
     signal::{Address, Signal, Signals},
     store::step_tx::StepTx,
@@ -27,7 +27,7 @@ pub struct Transition<M: Machine> {
     /// Instances to enqueue in the same commit.
     pub(crate) new_instances: Vec<NewInstance>,
     /// Signals to send in the same commit.
-    pub(crate) letters: Vec<LetterTo>,
+    pub(crate) signals: Vec<OutgoingSignal>,
     /// Repeating timers of the wait: each enqueues its instance again and again until the wait
     /// ends.
     pub(crate) repeats: Vec<(Cycle, NewInstance)>,
@@ -65,7 +65,7 @@ impl<M: Machine> Transition<M> {
         Transition {
             ending,
             new_instances: Vec::new(),
-            letters: Vec::new(),
+            signals: Vec::new(),
             repeats: Vec::new(),
             events: Vec::new(),
             within: None,
@@ -81,13 +81,13 @@ impl<M: Machine> Transition<M> {
     /// Sends a signal in the same commit (an outbox). If the target does not exist or has settled,
     /// the step fails with an error.
     pub fn and_signal<S: Signal>(self, to: impl Into<Address<S::To>>, signal: S) -> Self {
-        self.and_letter(letter_to(to, signal))
+        self.and_outgoing_signal(signal_to(to, signal))
     }
 
-    /// Sends a signal with options in the same commit: `done(()).and_letter(letter_to(order, Paid {
+    /// Sends a signal with options in the same commit: `done(()).and_outgoing_signal(signal_to(order, Paid {
     /// cents }).once("evt-7"))`. A duplicate of an earlier signal is not an error.
-    pub fn and_letter(mut self, signal: LetterTo) -> Self {
-        self.letters.push(signal);
+    pub fn and_outgoing_signal(mut self, signal: OutgoingSignal) -> Self {
+        self.signals.push(signal);
         self
     }
 

@@ -330,10 +330,10 @@ fn schemas() -> Value {
         ),
         (
             "Inbox",
-            object(&["*letters: Letter[]", "payloads_hidden: boolean"]),
+            object(&["*signals: InboxSignal[]", "payloads_hidden: boolean"]),
         ),
         (
-            "Letter",
+            "InboxSignal",
             object(&["id", "name", "payload: any", "once: string?", "at: time"]),
         ),
         (

@@ -13,7 +13,7 @@ declare
 begin
     for ending in
         select e from jsonb_array_elements(p_endings) e
-        where (e ? 'awaits' or e ? 'spawn' or e ? 'new_instances' or e ? 'letters' or e ? 'at') and (e->>'id')::bigint = any (p_written)
+        where (e ? 'awaits' or e ? 'spawn' or e ? 'new_instances' or e ? 'signals' or e ? 'at') and (e->>'id')::bigint = any (p_written)
         order by (e->>'id')::bigint
     loop
         if ending ? 'awaits' or ending ? 'spawn' then

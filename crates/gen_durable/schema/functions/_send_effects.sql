@@ -11,8 +11,8 @@ declare
     reason text;
 begin
     signals := (select jsonb_agg(l) from jsonb_array_elements(p_endings) e
-                cross join lateral jsonb_array_elements(e->'letters') l
-                where e ? 'letters' and (e->>'id')::bigint = any (p_written));
+                cross join lateral jsonb_array_elements(e->'signals') l
+                where e ? 'signals' and (e->>'id')::bigint = any (p_written));
     if signals is null then
         return;
     end if;

@@ -70,7 +70,7 @@ begin
 
     -- Last, what locks rows of others: the targets of signals, and then the heads of event logs,
     -- which stay locked until the commit.
-    if jsonb_path_exists(p_endings, '$[*].letters') then
+    if jsonb_path_exists(p_endings, '$[*].signals') then
         perform gen_durable._send_effects(p_endings, written);
     end if;
     if jsonb_path_exists(p_endings, '$[*].events') then

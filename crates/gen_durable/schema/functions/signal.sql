@@ -36,10 +36,10 @@ begin
     end if;
     -- Every claim and every run-ahead commit of the target reads the whole inbox, so it is bounded
     -- by number and by bytes. An empty inbox accepts a signal of any size.
-    select count(*) as letters, coalesce(sum(held.bytes), 0) as bytes into inbox
+    select count(*) as signals, coalesce(sum(held.bytes), 0) as bytes into inbox
     from (select s.bytes from gen_durable.signals s where s.target_id = target.id and s.consumed_at is null limit p_inbox_max) held;
-    if inbox.letters >= p_inbox_max
-       or (inbox.letters > 0 and inbox.bytes + octet_length(p_payload::text) > gen_durable.inbox_bytes_max()) then
+    if inbox.signals >= p_inbox_max
+       or (inbox.signals > 0 and inbox.bytes + octet_length(p_payload::text) > gen_durable.inbox_bytes_max()) then
         -- A sender that repeats an accepted signal learns it, also if the inbox is full: it does
         -- not have to retry.
         return case when exists (select from gen_durable.signals s where s.target_id = target.id and s.dedup_key = p_dedup)

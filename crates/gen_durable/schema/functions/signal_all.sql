@@ -1,18 +1,18 @@
 -- Delivers signals: [{"id" or "tenant" and "key", "machines", "name", "payload", "dedup"}, ...].
--- Returns one row per signal: its place in p_letters, and 'delivered', 'duplicate', 'no_target' or
+-- Returns one row per signal: its place in p_signals, and 'delivered', 'duplicate', 'no_target' or
 -- 'inbox_full'.
 --   called by: store::signal::deliver_all, _send_effects, SQL
 --   index: instances_pkey, instances_key; signals_dedup
 --   locks: the targets by id, all of them before the first delivery: two batches in opposite order
 --   do not deadlock
-create function gen_durable.signal_all(p_letters jsonb, p_inbox_max int default 1000)
+create function gen_durable.signal_all(p_signals jsonb, p_inbox_max int default 1000)
 returns table (place int, answer text)
 language plpgsql
 as $$
 -- planner: pinned
 #variable_conflict use_column
 declare
-    letter record;
+    signal record;
     meant bigint[];
 begin
     -- The target of each signal, in one statement.
@@ -20,18 +20,18 @@ begin
         select coalesce((l.value->>'id')::bigint, (
             select k.id from gen_durable.instances k
             where k.tenant = coalesce(l.value->>'tenant', '') and k.correlation_guard = l.value->>'key'))
-        from jsonb_array_elements(p_letters) with ordinality l(value, place)
+        from jsonb_array_elements(p_signals) with ordinality l(value, place)
         order by l.place);
     perform i.id from gen_durable.instances i where i.id = any (meant) order by i.id for no key update;
-    for letter in
-        select l.value, l.place::int as place from jsonb_array_elements(p_letters) with ordinality l(value, place) order by l.place
+    for signal in
+        select l.value, l.place::int as place from jsonb_array_elements(p_signals) with ordinality l(value, place) order by l.place
     loop
-        place := letter.place;
+        place := signal.place;
         -- By id, since its row is locked. If the holder of the key has settled since, the signal
         -- has no target: a new holder of the key would be locked out of order.
-        answer := gen_durable.signal(meant[letter.place], null, null,
-            case when letter.value ? 'machines' then array(select jsonb_array_elements_text(letter.value->'machines')) end,
-            letter.value->>'name', coalesce(letter.value->'payload', 'null'), letter.value->>'dedup', p_inbox_max);
+        answer := gen_durable.signal(meant[signal.place], null, null,
+            case when signal.value ? 'machines' then array(select jsonb_array_elements_text(signal.value->'machines')) end,
+            signal.value->>'name', coalesce(signal.value->'payload', 'null'), signal.value->>'dedup', p_inbox_max);
         return next;
     end loop;
 end $$;

@@ -393,7 +393,7 @@ fn touched(ended: &Ended) -> impl Iterator<Item = i64> + '_ {
     let parent = more.and_then(|more| more.parent);
     let targets = more
         .into_iter()
-        .flat_map(|more| more.letters.iter().filter_map(|letter| letter.id));
+        .flat_map(|more| more.signals.iter().filter_map(|signal| signal.id));
     std::iter::once(ended.ending.claim.id)
         .chain(parent)
         .chain(targets)
@@ -407,9 +407,9 @@ fn keys(ended: &Ended) -> impl Iterator<Item = (&str, &str)> {
             .chain(&more.new_instances)
             .filter_map(|new| Some((new.tenant.as_str(), new.key.as_deref()?)));
         let addressed = more
-            .letters
+            .signals
             .iter()
-            .filter_map(|letter| Some((letter.tenant.as_str(), letter.key.as_deref()?)));
+            .filter_map(|signal| Some((signal.tenant.as_str(), signal.key.as_deref()?)));
         taken.chain(addressed)
     })
 }

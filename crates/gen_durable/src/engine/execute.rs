@@ -24,7 +24,7 @@ use crate::{
     id::{Id, Status},
     machine::{Data, Machine, Stored},
     settings::Settings,
-    signal::Letter,
+    signal::ReceivedSignal,
     store::{
         fault::Fault,
         pool::Pool,
@@ -168,18 +168,18 @@ pub(crate) async fn execute<M: Machine>(
             let timeout = guarded(|| machine.policy(&step).timeout)
                 .unwrap_or(None)
                 .unwrap_or(environment.step_timeout);
-            let letters = match Letter::all(row.inbox.as_deref()) {
-                Ok(letters) => letters,
+            let signals = match ReceivedSignal::all(row.inbox.as_deref()) {
+                Ok(signals) => signals,
                 Err(why) => return Decision::stuck(&why),
             };
-            let letters = letters.as_slice();
-            let mut cx = context::<M>(app, row, environment, letters);
+            let signals = signals.as_slice();
+            let mut cx = context::<M>(app, row, environment, signals);
             // All user values live and are dropped inside this future, because a `Drop` may panic
             // too.
             let ran = within(timeout, async move {
                 let inputs = Inputs {
                     row,
-                    letters,
+                    signals,
                     limit,
                 };
                 match postponed(machine.step(step, &mut cx).await) {
@@ -246,18 +246,18 @@ async fn handle<M: Machine>(
         Err(why) => return Decision::stuck(&why),
     };
     tracing::debug!(instance.id = row.id, step = %row.step, attempt = row.attempt, error = %failure.message, "a step failed");
-    let letters = match Letter::all(row.inbox.as_deref()) {
-        Ok(letters) => letters,
+    let signals = match ReceivedSignal::all(row.inbox.as_deref()) {
+        Ok(signals) => signals,
         Err(why) => return Decision::stuck(&why),
     };
-    let letters = letters.as_slice();
+    let signals = signals.as_slice();
     let before = unchanged(&machine);
-    let mut cx = context::<M>(app, row, environment, letters);
+    let mut cx = context::<M>(app, row, environment, signals);
     let failed = &failure;
     let ran = within(environment.step_timeout, async move {
         let inputs = Inputs {
             row,
-            letters,
+            signals,
             limit: environment.payload_bytes_max,
         };
         match postponed(machine.handle(step, failed, &mut cx).await) {
@@ -322,7 +322,7 @@ fn context<'a, M: Machine>(
     app: &'a M::App,
     row: &'a Claimed,
     environment: &'a Environment,
-    letters: &'a [Letter],
+    signals: &'a [ReceivedSignal],
 ) -> Context<'a, M> {
     Context {
         app,
@@ -334,7 +334,7 @@ fn context<'a, M: Machine>(
         installation: &environment.installation,
         began: AtomicBool::new(false),
         pool: &environment.pool,
-        letters,
+        signals,
         token: environment.watch.token(row.claim()),
         phase: &environment.phase,
     }
@@ -343,7 +343,7 @@ fn context<'a, M: Machine>(
 /// The inputs of a run, against which its result is checked.
 struct Inputs<'a> {
     row: &'a Claimed,
-    letters: &'a [Letter],
+    signals: &'a [ReceivedSignal],
     limit: usize,
 }
 
@@ -352,10 +352,10 @@ impl Inputs<'_> {
     /// consumes them.
     fn awaited(&self) -> Vec<i64> {
         let names = self.row.awaits.as_deref().unwrap_or_default();
-        self.letters
+        self.signals
             .iter()
-            .filter(|letter| names.contains(&letter.name))
-            .map(|letter| letter.id)
+            .filter(|signal| names.contains(&signal.name))
+            .map(|signal| signal.id)
             .collect()
     }
 }
@@ -409,7 +409,7 @@ fn encode<M: Machine>(
     let Transition {
         ending,
         new_instances,
-        letters,
+        signals,
         repeats,
         events,
         within,
@@ -481,9 +481,9 @@ fn encode<M: Machine>(
     decision.within = within;
     decision.more.new_instances = new_instances(new_instances, inputs.row, limit)?;
     decision.more.repeats = repeating_timers(repeats, &inputs)?;
-    decision.more.letters = letters
+    decision.more.signals = signals
         .into_iter()
-        .map(|letter| letter.into_sent(limit))
+        .map(|signal| signal.into_row(limit))
         .collect::<Result<_, StepError>>()?;
     decision.more.events = recorded(events, inputs.row, limit)?;
     if consumes {

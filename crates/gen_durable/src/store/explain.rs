@@ -38,7 +38,7 @@ const SUSPECT_DEATHS: i16 = 2;
 pub struct Relations {
     /// Signals that no step has consumed, counted by name. Those of a settled instance are
     /// undelivered.
-    pub letters: Vec<(String, i64)>,
+    pub signals: Vec<(String, i64)>,
     /// The children of all its spawns, counted by status.
     pub children: Vec<(Status, i64)>,
 }
@@ -96,13 +96,13 @@ pub enum Blocker {
         pid: Option<i32>,
         alive: bool,
     },
-    /// The instance waits for one of these signals. `letters` counts the signals in its inbox, none
+    /// The instance waits for one of these signals. `signals` counts the signals in its inbox, none
     /// of which is awaited.
     AwaitingSignal {
         names: Vec<String>,
         since: Timestamp,
         deadline: Option<Timestamp>,
-        letters: Vec<(String, i64)>,
+        signals: Vec<(String, i64)>,
     },
     /// The instance waits for children. The first few of them are named.
     AwaitingChildren {
@@ -197,7 +197,7 @@ async fn relations(connection: &Connection, id: i64) -> Result<Relations, Fault>
     let mut relations = Relations::default();
     for row in &connection.query(&RELATIONS, &[&id]).await? {
         match column::<&str>(row, 0)? {
-            "letter" => relations.letters.push((column(row, 1)?, column(row, 2)?)),
+            "signal" => relations.signals.push((column(row, 1)?, column(row, 2)?)),
             _ => relations
                 .children
                 .push((inspect::status(row, 1)?, column(row, 2)?)),
@@ -377,8 +377,8 @@ async fn add_details(
 ) -> Result<(), Fault> {
     for blocker in blockers {
         match blocker {
-            Blocker::AwaitingSignal { letters, .. } => {
-                *letters = relations(connection, row.id).await?.letters
+            Blocker::AwaitingSignal { signals, .. } => {
+                *signals = relations(connection, row.id).await?.signals
             }
             Blocker::AwaitingChildren { children, .. } => {
                 *children = pending(connection, row).await?
@@ -411,7 +411,7 @@ fn blockers(
                 names,
                 since,
                 deadline,
-                letters: Vec::new(),
+                signals: Vec::new(),
             }]
         }
         Status::AwaitingChildren => {

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{error::Error, id::Status};
 
-sql!(INBOX, "letters.sql", [INT8, INT4]);
+sql!(INBOX, "inbox.sql", [INT8, INT4]);
 sql!(CHILDREN, "children.sql", [INT8, INT4]);
 sql!(CHILDREN_COUNTS, "children_counts.sql", [INT8, INT4]);
 sql!(CHILDREN_PAGE, "children_page.sql", [INT8, INT8, TEXT_ARRAY]);
@@ -26,7 +26,7 @@ const SHOWN_MAX: i32 = 200;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs)]
-pub struct InboxLetter {
+pub struct InboxSignal {
     pub id: i64,
     pub name: String,
     /// The payload, as JSON.
@@ -70,12 +70,12 @@ impl Inspect {
     /// # Errors
     ///
     /// Fails if the database cannot be reached or refuses the query.
-    pub async fn inbox(&self, id: i64) -> Result<Vec<InboxLetter>, Error> {
+    pub async fn inbox(&self, id: i64) -> Result<Vec<InboxSignal>, Error> {
         self.read("read an inbox", move |connection| async move {
             let rows = connection.query(&INBOX, &[&id, &SHOWN_MAX]).await?;
             rows.iter()
                 .map(|row| {
-                    Ok(InboxLetter {
+                    Ok(InboxSignal {
                         id: column(row, 0)?,
                         name: column(row, 1)?,
                         payload: column(row, 2)?,

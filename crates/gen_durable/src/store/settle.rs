@@ -17,7 +17,7 @@ use super::{
     target::Target,
     tx::{Transaction, query_in},
 };
-use crate::{new_instance::New, event::Fact, id::Status, letter::Sent, story::Tale};
+use crate::{new_instance::New, event::Fact, id::Status, send_signal::SignalRow, story::Tale};
 
 sql!(prepared SETTLE, "settle.sql", [
     INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
@@ -127,7 +127,7 @@ pub(crate) struct More {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) new_instances: Vec<New>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) letters: Vec<Sent>,
+    pub(crate) signals: Vec<SignalRow>,
     /// Events for the log. They are recorded last.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) events: Vec<Fact>,
@@ -155,9 +155,9 @@ impl More {
             .map(|event| event.payload.get().len())
             .sum();
         let sent: usize = self
-            .letters
+            .signals
             .iter()
-            .map(|letter| letter.payload.get().len())
+            .map(|signal| signal.payload.get().len())
             .sum();
         inserted + repeated + recorded + sent
     }
@@ -169,7 +169,7 @@ impl More {
             && self.spawn.is_none()
             && self.consumed.is_empty()
             && self.new_instances.is_empty()
-            && self.letters.is_empty()
+            && self.signals.is_empty()
             && self.events.is_empty()
             && self.parent.is_none()
     }

@@ -10,7 +10,7 @@ use super::{
     target::Target,
     tx::{Transaction, query_in},
 };
-use crate::{new_instance::New, letter::Sent};
+use crate::{new_instance::New, send_signal::SignalRow};
 
 sql!(prepared SIGNAL_WITHIN, "signal_within.sql", [INT8, TEXT, TEXT, TEXT_ARRAY, TEXT, TEXT, TEXT, INT4]);
 sql!(bounded SIGNAL, "signal.sql", [INT8, TEXT, TEXT, TEXT_ARRAY, TEXT, TEXT, TEXT, INT4, TEXT]);
@@ -74,7 +74,7 @@ fn parse_answer(text: &str) -> Result<Answer, Fault> {
 }
 
 /// Delivers a signal in one statement.
-pub(crate) async fn deliver(connection: &Connection, sent: &Sent) -> Result<Answer, Fault> {
+pub(crate) async fn deliver(connection: &Connection, sent: &SignalRow) -> Result<Answer, Fault> {
     let payload = sent.payload.get();
     let params: &[Param<'_>] = &[
         &sent.id,
@@ -94,7 +94,7 @@ pub(crate) async fn deliver(connection: &Connection, sent: &Sent) -> Result<Answ
 pub(crate) async fn deliver_within<T: Transaction>(
     tx: &mut T,
     target: &Target,
-    sent: &Sent,
+    sent: &SignalRow,
 ) -> Result<Answer, Fault> {
     let payload = sent.payload.get();
     let params: &[Param<'_>] = &[
@@ -113,11 +113,11 @@ pub(crate) async fn deliver_within<T: Transaction>(
 /// Delivers signals in one statement. Returns the result of each, in their order.
 pub(crate) async fn deliver_all(
     connection: &Connection,
-    letters: &[Sent],
+    signals: &[SignalRow],
 ) -> Result<Vec<Answer>, Fault> {
     answers(
         &connection
-            .act(&SIGNAL_ALL, &[&document(letters), &INBOX_MAX])
+            .act(&SIGNAL_ALL, &[&document(signals), &INBOX_MAX])
             .await?,
     )
 }
@@ -126,13 +126,13 @@ pub(crate) async fn deliver_all(
 pub(crate) async fn deliver_all_within<T: Transaction>(
     tx: &mut T,
     target: &Target,
-    letters: &[Sent],
+    signals: &[SignalRow],
 ) -> Result<Vec<Answer>, Fault> {
-    answers(&query_in(tx, target, &SIGNAL_ALL, &[&document(letters), &INBOX_MAX]).await?)
+    answers(&query_in(tx, target, &SIGNAL_ALL, &[&document(signals), &INBOX_MAX]).await?)
 }
 
-fn document(letters: &[Sent]) -> String {
-    serde_json::to_string(letters).unwrap_or_default()
+fn document(signals: &[SignalRow]) -> String {
+    serde_json::to_string(signals).unwrap_or_default()
 }
 
 fn answers(rows: &[impl Fields]) -> Result<Vec<Answer>, Fault> {
@@ -155,7 +155,7 @@ pub(crate) struct Holder {
 pub(crate) async fn signal_or_start(
     connection: &Connection,
     start: &New,
-    sent: &Sent,
+    sent: &SignalRow,
 ) -> Result<Holder, Fault> {
     let (start, payload) = (
         serde_json::to_string(start).unwrap_or_default(),
@@ -177,7 +177,7 @@ pub(crate) async fn signal_or_start_within<T: Transaction>(
     tx: &mut T,
     target: &Target,
     start: &New,
-    sent: &Sent,
+    sent: &SignalRow,
 ) -> Result<Holder, Fault> {
     let (start, payload) = (
         serde_json::to_string(start).unwrap_or_default(),

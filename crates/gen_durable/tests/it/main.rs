@@ -31,7 +31,7 @@ mod keys;
 mod lab;
 mod lanes;
 mod led;
-mod letters;
+mod signal_delivery;
 mod levels;
 mod locks;
 mod locks_by_key;

@@ -382,14 +382,14 @@ async fn explain_names_the_awaited_signal_and_the_settled_status() {
     let Some(Blocker::AwaitingSignal {
         names,
         deadline,
-        letters,
+        signals,
         ..
     }) = first(&lab, order.raw()).await
     else {
         panic!("the instance waits for a signal");
     };
     assert_eq!(
-        (names, letters),
+        (names, signals),
         (vec!["paid".to_owned()], vec![("noise".to_owned(), 1)])
     );
     assert!(deadline.is_some());
@@ -400,7 +400,7 @@ async fn explain_names_the_awaited_signal_and_the_settled_status() {
     };
     assert_eq!(first(&lab, order.raw()).await, Some(settled));
     assert_eq!(
-        lab.inspect().relations(order.raw()).await.unwrap().letters,
+        lab.inspect().relations(order.raw()).await.unwrap().signals,
         [("noise".to_owned(), 1)]
     );
 }

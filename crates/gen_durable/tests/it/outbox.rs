@@ -70,7 +70,7 @@ async fn an_outbox_signal_into_a_full_inbox_is_retried_by_the_policy() {
         .await
         .unwrap()
         .id;
-    lab.signal_all((0..1_000).map(|_| gen_durable::letter_to(to, Item)))
+    lab.signal_all((0..1_000).map(|_| gen_durable::signal_to(to, Item)))
         .await
         .unwrap();
     let sender = lab.enqueue(Sender { to }).await.unwrap().id;

@@ -137,11 +137,11 @@ fn describe(blocker: &Blocker, now: Timestamp) -> String {
                 location.unwrap_or_default()
             )
         }
-        Blocker::AwaitingSignal { names, since, deadline: at, letters } => {
+        Blocker::AwaitingSignal { names, since, deadline: at, signals } => {
             let mut text = format!("it waits for {} (started {})", names.join(" or "), relative(*since, now));
             text.push_str(&format!("; {}", deadline(*at, now)));
-            if !letters.is_empty() {
-                let inbox: Vec<String> = letters.iter().map(|(name, count)| format!("{count} {name}")).collect();
+            if !signals.is_empty() {
+                let inbox: Vec<String> = signals.iter().map(|(name, count)| format!("{count} {name}")).collect();
                 text.push_str(&format!("; in its inbox: {}", inbox.join(", ")));
             }
             text

@@ -115,13 +115,13 @@ fn for_people(row: &Instance, relations: &Relations) -> String {
     if let (Some(then), Some(step)) = (row.deadline_at, &row.deadline_step) {
         lines.push(("deadline", format!("{}, then {step}", time(then))));
     }
-    if !relations.letters.is_empty() {
+    if !relations.signals.is_empty() {
         let name = if row.status.is_terminal() {
             "undelivered"
         } else {
             "inbox"
         };
-        lines.push((name, counted(&relations.letters)));
+        lines.push((name, counted(&relations.signals)));
     }
     if !relations.children.is_empty() {
         let pending = match row.children_pending {
@@ -193,7 +193,7 @@ fn whole(row: &Instance, relations: &Relations, history: &Timeline) -> anyhow::R
     let mut whole = as_json(row)?;
     if let Value::Object(columns) = &mut whole.columns {
         let signals = relations
-            .letters
+            .signals
             .iter()
             .map(|(name, count)| (name.clone(), json!(count)));
         let children = relations
@@ -203,7 +203,7 @@ fn whole(row: &Instance, relations: &Relations, history: &Timeline) -> anyhow::R
         let name = if row.status.is_terminal() {
             "undelivered"
         } else {
-            "letters"
+            "signals"
         };
         columns.insert(name.to_owned(), Value::Object(signals.collect()));
         columns.insert("children".to_owned(), Value::Object(children.collect()));

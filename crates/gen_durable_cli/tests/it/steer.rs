@@ -173,7 +173,7 @@ async fn a_signal_is_sent_by_id_or_key_and_shown_in_the_inbox() {
     assert!(stdout(&db.run(&key)).contains("already delivered"));
     let row = db.json(&["show", "1"]);
     assert_eq!(
-        (&row["status"], &row["letters"]),
+        (&row["status"], &row["signals"]),
         (&json!("runnable"), &json!({"noise": 2, "paid": 1}))
     );
     refused(

@@ -137,11 +137,11 @@ function Child({ child, now }) {
 function Inbox({ path, moved, now, row }) {
   const fetched = useFetch(`${path}/inbox?at=${part(moved)}`);
   const data = useLatest(fetched.data);
-  if (!data?.letters.length) return null;
+  if (!data?.signals.length) return null;
   return html`<${Panel} title=${SETTLED.includes(row.status) ? 'Undelivered signals' : 'Inbox'}>
     <${Table} label="Signals" head=${['signal', 'payload', 'dedup key', 'sent']}>
-      ${data.letters.map((letter) => html`<tr><td>${letter.name}</td><td class="json">${data.payloads_hidden ? html`<span class="faint">hidden</span>` : html`<${Json} value=${letter.payload} depth=${2} />`}</td>
-        <td>${letter.once ?? ''}</td><td><${Time} at=${letter.at} now=${now} /></td></tr>`)}
+      ${data.signals.map((signal) => html`<tr><td>${signal.name}</td><td class="json">${data.payloads_hidden ? html`<span class="faint">hidden</span>` : html`<${Json} value=${signal.payload} depth=${2} />`}</td>
+        <td>${signal.once ?? ''}</td><td><${Time} at=${signal.at} now=${now} /></td></tr>`)}
     <//>
   <//>`;
 }

@@ -114,7 +114,7 @@ pub(crate) async fn story(
 
 /// A signal in an inbox, with its payload as raw JSON.
 #[derive(Debug, Serialize)]
-pub(crate) struct Letter {
+pub(crate) struct InboxSignal {
     id: String,
     name: String,
     payload: Box<RawValue>,
@@ -124,7 +124,7 @@ pub(crate) struct Letter {
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Inbox {
-    letters: Vec<Letter>,
+    signals: Vec<InboxSignal>,
     payloads_hidden: bool,
 }
 
@@ -134,20 +134,20 @@ pub(crate) async fn inbox(
     At(id): At<String>,
 ) -> Answer<Json<Inbox>> {
     let payloads_hidden = hides(&shared, &caller);
-    let letters = shared.inspect().inbox(number(&id)?).await?;
+    let signals = shared.inspect().inbox(number(&id)?).await?;
     let redaction = &shared.options.redaction;
-    let letter = |letter: gen_durable::InboxLetter| Letter {
-        id: letter.id.to_string(),
-        name: letter.name,
+    let signal = |signal: gen_durable::InboxSignal| InboxSignal {
+        id: signal.id.to_string(),
+        name: signal.name,
         payload: shown::body(
-            Some(letter.payload.as_str()).filter(|_| !payloads_hidden),
+            Some(signal.payload.as_str()).filter(|_| !payloads_hidden),
             redaction,
         ),
-        once: letter.dedup_key,
-        at: letter.inserted_at.to_string(),
+        once: signal.dedup_key,
+        at: signal.inserted_at.to_string(),
     };
     Ok(Json(Inbox {
-        letters: letters.into_iter().map(letter).collect(),
+        signals: signals.into_iter().map(signal).collect(),
         payloads_hidden,
     }))
 }

@@ -34,10 +34,10 @@ async fn plant_corpus(server: &TestServer) {
             "insert into {schema}.lanes (tenant, key) values ($1, $1) on conflict do nothing"
         );
         tx.execute(&lane, &[&evil]).await.unwrap();
-        let letter = format!(
+        let signal = format!(
             "insert into {schema}.signals (target_id, name, payload, dedup_key) values ($1, $2, to_jsonb($2::text), $2)"
         );
-        tx.execute(&letter, &[&id, &evil]).await.unwrap();
+        tx.execute(&signal, &[&id, &evil]).await.unwrap();
         let line = format!(
             "insert into {schema}.transitions (instance_id, step_seq, claim_epoch, at, attempt, status, outcome, from_step, to_step, error, cause, worker, woken_at, took_seconds)
              values ($1, 1, 1, statement_timestamp(), 0, 'failed', $2, $2, $2 || '2', $2, $2, $2, statement_timestamp(), 1)"

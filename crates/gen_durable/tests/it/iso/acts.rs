@@ -255,7 +255,7 @@ fn start(dedup: &str) -> (String, Expected) {
 fn done_with_signals(id: i64, targets: &[&str], dedup: &str) -> (String, Expected) {
     let signal = |to: &&str| format!(r#"{{{to},"name":"a","payload":"of SESSION"{dedup}}}"#);
     let signals: Vec<String> = targets.iter().map(signal).collect();
-    let more = format!(r#","letters":[{}]"#, signals.join(","));
+    let more = format!(r#","signals":[{}]"#, signals.join(","));
     let once = !dedup.is_empty();
     // If a target does not exist or has settled, the whole commit is rejected.
     let expected = Expected {

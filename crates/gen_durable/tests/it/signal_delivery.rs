@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use gen_durable::{Context, Delivery, Id, Job, Lab, Machine, Outcome, Scope, Signal, Status, StepError, Told, done, letter_to, wait_for};
+use gen_durable::{Context, Delivery, Id, Job, Lab, Machine, Outcome, Scope, Signal, Status, StepError, SignalOrStarted, done, signal_to, wait_for};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{eventually, sql};
@@ -122,7 +122,7 @@ async fn sum_of(lab: &Lab<()>, id: Id<Counter>) -> Vec<u32> {
 /// Calls `signal_or_start` in a transaction, where the statement waits for the lock of another
 /// transaction. Outside a transaction the client sends the statement again, and it then reads what
 /// the other transaction has committed.
-async fn signal_or_start_in_a_transaction(lab: &Lab<()>, key: &str, n: u32) -> Told<Counter> {
+async fn signal_or_start_in_a_transaction(lab: &Lab<()>, key: &str, n: u32) -> SignalOrStarted<Counter> {
     let mut tx = lab.pool().begin().await.unwrap();
     let answer = lab
         .signal_or_start(counter(key), Add { n })
@@ -276,7 +276,7 @@ async fn signal_or_start_takes_effect_only_if_the_callers_transaction_commits() 
         .await
         .unwrap();
     let sent = lab
-        .signal_all([letter_to(answer.id, Add { n: 5 })])
+        .signal_all([signal_to(answer.id, Add { n: 5 })])
         .within(&mut tx)
         .await
         .unwrap();
@@ -328,7 +328,7 @@ async fn a_refused_signal_or_start_says_why_and_starts_nothing() {
         .await
         .unwrap();
     let answers = lab
-        .signal_all((1..1_001).map(|n| letter_to(full.id, Add { n })))
+        .signal_all((1..1_001).map(|n| signal_to(full.id, Add { n })))
         .await
         .unwrap();
     assert_eq!(answers[..999], [Delivery::Delivered; 999]);
@@ -434,15 +434,15 @@ async fn signal_all_is_one_statement_with_one_delivery_per_signal() {
     let before = lab.statements();
     let answers = lab
         .signal_all([
-            letter_to(b, Add { n: 1 }).once("x"),
-            letter_to(Counter::keyed("a"), Add { n: 2 }),
-            letter_to(b, Add { n: 1 }).once("x"),
-            letter_to(cancelled, Add { n: 3 }),
-            letter_to(Counter::keyed("c"), Add { n: 4 }),
-            letter_to(Counter::keyed("a").of("acme"), Add { n: 5 }),
-            letter_to(Id::<Counter>::from_raw(other_machine.raw()), Add { n: 6 }),
-            letter_to(a, Add { n: 7 }),
-            letter_to(a, Close),
+            signal_to(b, Add { n: 1 }).once("x"),
+            signal_to(Counter::keyed("a"), Add { n: 2 }),
+            signal_to(b, Add { n: 1 }).once("x"),
+            signal_to(cancelled, Add { n: 3 }),
+            signal_to(Counter::keyed("c"), Add { n: 4 }),
+            signal_to(Counter::keyed("a").of("acme"), Add { n: 5 }),
+            signal_to(Id::<Counter>::from_raw(other_machine.raw()), Add { n: 6 }),
+            signal_to(a, Add { n: 7 }),
+            signal_to(a, Close),
         ])
         .await
         .unwrap();
@@ -469,8 +469,8 @@ async fn signal_all_is_one_statement_with_one_delivery_per_signal() {
     let d = lab.enqueue(counter("d")).await.unwrap().id;
     let refused = lab
         .signal_all([
-            letter_to(d, Add { n: 1 }),
-            letter_to(d, Add { n: 2 }).once("\0"),
+            signal_to(d, Add { n: 1 }),
+            signal_to(d, Add { n: 2 }).once("\0"),
         ])
         .await
         .unwrap_err();
@@ -495,7 +495,7 @@ async fn two_signal_batches_in_opposite_order_do_not_deadlock() {
     ))
     .await
     .unwrap();
-    let send = async |signals: [gen_durable::LetterTo; 2]| {
+    let send = async |signals: [gen_durable::OutgoingSignal; 2]| {
         let mut tx = lab.pool().begin().await.unwrap();
         let answers = lab.signal_all(signals).within(&mut tx).await.unwrap();
         tx.commit().await.unwrap();
@@ -509,12 +509,12 @@ async fn two_signal_batches_in_opposite_order_do_not_deadlock() {
         free.expect("no batch locks the second row before it has locked the first");
     };
     let forth = send([
-        letter_to(a, Add { n: 1 }),
-        letter_to(Counter::keyed("b"), Add { n: 2 }),
+        signal_to(a, Add { n: 1 }),
+        signal_to(Counter::keyed("b"), Add { n: 2 }),
     ]);
     let back = send([
-        letter_to(b, Add { n: 3 }),
-        letter_to(Counter::keyed("a"), Add { n: 4 }),
+        signal_to(b, Add { n: 3 }),
+        signal_to(Counter::keyed("a"), Add { n: 4 }),
     ]);
     let (forth, back, ()) = tokio::join!(forth, back, probe);
     assert_eq!(
@@ -541,7 +541,7 @@ async fn a_signal_by_key_during_the_end_of_the_key_holder_returns_no_target() {
     let sent = async {
         let mut tx = lab.pool().begin().await.unwrap();
         let sent = lab
-            .signal_all([letter_to(Counter::keyed("a"), Add { n: 2 })])
+            .signal_all([signal_to(Counter::keyed("a"), Add { n: 2 })])
             .within(&mut tx)
             .await
             .unwrap();
@@ -587,11 +587,11 @@ impl Machine for Notifier {
     type Step = NotifyStep;
     type Output = ();
     async fn step(&mut self, at: NotifyStep, _: &mut Context<'_, Self>) -> Outcome<Self> {
-        let signal = letter_to(self.to, Add { n: 5 }).once(&self.dedup);
+        let signal = signal_to(self.to, Add { n: 5 }).once(&self.dedup);
         Ok(match at {
-            NotifyStep::First => gen_durable::next(NotifyStep::Again).and_letter(signal),
+            NotifyStep::First => gen_durable::next(NotifyStep::Again).and_outgoing_signal(signal),
             NotifyStep::Again => done(())
-                .and_letter(signal)
+                .and_outgoing_signal(signal)
                 .and_signal(self.to, Add { n: 6 }),
         })
     }

@@ -27,7 +27,7 @@ const SIGNALS_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 /// A signal in the JSON form that `gen_durable.signal_all` reads.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Sent {
+pub(crate) struct SignalRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) id: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,7 +40,7 @@ pub(crate) struct Sent {
     pub(crate) dedup: Option<String>,
 }
 
-impl Sent {
+impl SignalRow {
     /// Checks names, keys and payload against the limits of the columns.
     pub(crate) fn check(&self, bytes_max: usize) -> Result<(), StepError> {
         let named = |what: &str, text: &str, bytes_min, bytes_max| {
@@ -58,17 +58,17 @@ impl Sent {
     }
 }
 
-/// A signal to be sent, with its options: `letter_to(id, Paid { cents: 990 }).once("evt-7")`.
+/// A signal to be sent, with its options: `signal_to(id, Paid { cents: 990 }).once("evt-7")`.
 #[must_use = "a signal does nothing until it is sent or added to a transition"]
-pub struct LetterTo {
+pub struct OutgoingSignal {
     /// The encoded signal. It is encoded at once, so that a signal that cannot be stored fails the
     /// caller or step that created it.
-    pub(crate) sent: Result<Sent, StepError>,
+    pub(crate) sent: Result<SignalRow, StepError>,
 }
 
 /// Creates a signal for [`Client::signal_all`] or
-/// [`Transition::and_letter`](crate::Transition::and_letter).
-pub fn letter_to<S: Signal>(to: impl Into<Address<S::To>>, signal: S) -> LetterTo {
+/// [`Transition::and_outgoing_signal`](crate::Transition::and_outgoing_signal).
+pub fn signal_to<S: Signal>(to: impl Into<Address<S::To>>, signal: S) -> OutgoingSignal {
     let (id, key, tenant) = match to.into() {
         Address::Id(id) => (Some(id.raw()), None, String::new()),
         Address::Key { key, tenant } => (None, Some(key), tenant),
@@ -80,7 +80,7 @@ pub fn letter_to<S: Signal>(to: impl Into<Address<S::To>>, signal: S) -> LetterT
     // it.
     let sent = codec::encode(&format!("the signal {}", S::NAME), &signal, usize::MAX)
         .and_then(|text| RawValue::from_string(text).map_err(fatal))
-        .map(|payload| Sent {
+        .map(|payload| SignalRow {
             id,
             key,
             tenant,
@@ -89,10 +89,10 @@ pub fn letter_to<S: Signal>(to: impl Into<Address<S::To>>, signal: S) -> LetterT
             payload,
             dedup: None,
         });
-    LetterTo { sent }
+    OutgoingSignal { sent }
 }
 
-impl LetterTo {
+impl OutgoingSignal {
     /// Delivers the signal only once, however often it is sent with this key; see
     /// `Settings::dedup_retention`.
     pub fn once(mut self, key: impl fmt::Display) -> Self {
@@ -102,16 +102,16 @@ impl LetterTo {
         self
     }
 
-    pub(crate) fn into_sent(self, bytes_max: usize) -> Result<Sent, StepError> {
+    pub(crate) fn into_row(self, bytes_max: usize) -> Result<SignalRow, StepError> {
         let sent = self.sent?;
         sent.check(bytes_max)?;
         Ok(sent)
     }
 }
 
-impl fmt::Debug for LetterTo {
+impl fmt::Debug for OutgoingSignal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LetterTo")
+        f.debug_struct("OutgoingSignal")
             .field("signal", &self.sent.as_ref().map(|sent| sent.name).ok())
             .finish_non_exhaustive()
     }
@@ -144,7 +144,7 @@ impl Delivery {
 
 /// The result of [`Client::signal_or_start`].
 #[non_exhaustive]
-pub struct Told<M> {
+pub struct SignalOrStarted<M> {
     /// The instance that received the signal.
     pub id: Id<M>,
     /// Whether this call started the instance.
@@ -154,32 +154,32 @@ pub struct Told<M> {
 }
 
 // Implemented by hand: a derive would require `Debug` and `Copy` of the machine itself.
-impl<M> fmt::Debug for Told<M> {
+impl<M> fmt::Debug for SignalOrStarted<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Told {
+        let SignalOrStarted {
             id,
             started,
             is_new,
         } = self;
-        f.debug_struct("Told")
+        f.debug_struct("SignalOrStarted")
             .field("id", id)
             .field("started", started)
             .field("is_new", is_new)
             .finish()
     }
 }
-impl<M> Clone for Told<M> {
+impl<M> Clone for SignalOrStarted<M> {
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<M> Copy for Told<M> {}
+impl<M> Copy for SignalOrStarted<M> {}
 
 impl Client {
     /// Sends any number of signals, to any targets, in one statement:
-    /// `client.signal_all([letter_to(a, Paid), letter_to(b, Paid)])`. Returns the outcome of each
+    /// `client.signal_all([signal_to(a, Paid), signal_to(b, Paid)])`. Returns the outcome of each
     /// signal, in their order. A signal that cannot be delivered does not affect the others.
-    pub fn signal_all(&self, signals: impl IntoIterator<Item = LetterTo>) -> SignalAll<'_> {
+    pub fn signal_all(&self, signals: impl IntoIterator<Item = OutgoingSignal>) -> SignalAll<'_> {
         SignalAll {
             client: self,
             signals: signals.into_iter().collect(),
@@ -191,7 +191,7 @@ impl Client {
     /// instance, and the signals of all of them are delivered.
     pub fn signal_or_start<S: Signal>(&self, machine: S::To, signal: S) -> SignalOrStart<'_, S> {
         // `prepare` fills in the address: it is the machine's own key.
-        let signal = letter_to(
+        let signal = signal_to(
             Address::Key {
                 key: String::new(),
                 tenant: String::new(),
@@ -212,7 +212,7 @@ impl Client {
 #[derive(Debug)]
 pub struct SignalAll<'c> {
     client: &'c Client,
-    signals: Vec<LetterTo>,
+    signals: Vec<OutgoingSignal>,
 }
 
 impl<'c> SignalAll<'c> {
@@ -233,13 +233,13 @@ impl<'c> SignalAll<'c> {
         )
     }
 
-    fn prepare(self) -> Result<Vec<Sent>, Error> {
+    fn prepare(self) -> Result<Vec<SignalRow>, Error> {
         let limit = self.client.pool().limits().payload_bytes_max;
         let signals = self
             .signals
             .into_iter()
-            .map(|signal| signal.into_sent(limit));
-        let signals = signals.collect::<Result<Vec<Sent>, StepError>>();
+            .map(|signal| signal.into_row(limit));
+        let signals = signals.collect::<Result<Vec<SignalRow>, StepError>>();
         let signals =
             signals.map_err(|error| Error::invalid(format!("cannot send signals: {error}")))?;
         let bytes: usize = signals.iter().map(|sent| sent.payload.get().len()).sum();
@@ -293,7 +293,7 @@ fn deliveries(answers: Result<Vec<Answer>, Fault>, count: usize) -> Result<Vec<D
 pub struct SignalOrStart<'c, S: Signal> {
     client: &'c Client,
     start: Enqueue<'c, S::To>,
-    signal: LetterTo,
+    signal: OutgoingSignal,
     kind: PhantomData<fn() -> S>,
 }
 
@@ -331,7 +331,7 @@ impl<'c, S: Signal> SignalOrStart<'c, S> {
     ///
     /// # Errors
     /// The machine has no key, an instance of another machine holds the key, or the inbox is full.
-    pub async fn within<T: Transaction>(self, tx: &mut T) -> Result<Told<S::To>, Error> {
+    pub async fn within<T: Transaction>(self, tx: &mut T) -> Result<SignalOrStarted<S::To>, Error> {
         let client = self.client;
         let (start, sent) = self.prepare()?;
         signalled::<S>(
@@ -340,7 +340,7 @@ impl<'c, S: Signal> SignalOrStart<'c, S> {
         .map(|(signalled, _)| signalled)
     }
 
-    fn prepare(self) -> Result<(New, Sent), Error> {
+    fn prepare(self) -> Result<(New, SignalRow), Error> {
         let limit = self.client.pool().limits().payload_bytes_max;
         let refused =
             |error: StepError| Error::invalid(format!("cannot send {}: {error}", S::NAME));
@@ -361,7 +361,7 @@ impl<'c, S: Signal> SignalOrStart<'c, S> {
 }
 
 impl<'c, S: Signal> IntoFuture for SignalOrStart<'c, S> {
-    type Output = Result<Told<S::To>, Error>;
+    type Output = Result<SignalOrStarted<S::To>, Error>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'c>>;
 
     fn into_future(self) -> Self::IntoFuture {
@@ -392,7 +392,7 @@ impl<'c, S: Signal> IntoFuture for SignalOrStart<'c, S> {
 
 fn signalled<S: Signal>(
     answer: Result<Holder, Fault>,
-) -> Result<(Told<S::To>, jiff::Timestamp), Error> {
+) -> Result<(SignalOrStarted<S::To>, jiff::Timestamp), Error> {
     let Holder {
         answer,
         id,
@@ -401,7 +401,7 @@ fn signalled<S: Signal>(
     } = answer.map_err(|fault| fault.into_error("send a signal that starts its target"))?;
     match answer {
         Answer::Done | Answer::Duplicate => Ok((
-            Told {
+            SignalOrStarted {
                 id: Id::from_raw(id),
                 started,
                 is_new: answer == Answer::Done,
@@ -431,12 +431,12 @@ impl<S: Signal> fmt::Debug for SignalOrStart<'_, S> {
 #[must_use = "nothing is sent until this is awaited"]
 pub struct SendSignal<'c, S: Signal> {
     client: &'c Client,
-    signal: LetterTo,
+    signal: OutgoingSignal,
     kind: PhantomData<fn() -> S>,
 }
 
 impl<'c, S: Signal> SendSignal<'c, S> {
-    pub(crate) fn new(client: &'c Client, signal: LetterTo) -> Self {
+    pub(crate) fn new(client: &'c Client, signal: OutgoingSignal) -> Self {
         SendSignal {
             client,
             signal,
@@ -466,10 +466,10 @@ impl<'c, S: Signal> SendSignal<'c, S> {
         )
     }
 
-    fn prepare(self) -> Result<Sent, Error> {
+    fn prepare(self) -> Result<SignalRow, Error> {
         let sent = self
             .signal
-            .into_sent(self.client.pool().limits().payload_bytes_max);
+            .into_row(self.client.pool().limits().payload_bytes_max);
         sent.map_err(|error| Error::invalid(format!("cannot send {}: {error}", S::NAME)))
     }
 }
