@@ -169,8 +169,8 @@ create table gen_durable.instances (
     parent_id        bigint, -- no foreign key: the deletion of a parent must not write its children
     parent_generation int,                           -- the spawn of its parent that counts it
     deadline_at      timestamptz,                    -- when a wait or a join gives up
-    correlation_guard text generated always as (
-        case when correlation_key is not null and status = any (correlation_scope) then correlation_key end) stored,
+    held_key text generated always as (
+        case when key is not null and status = any (key_scope) then key end) stored,
     -- Written at the claim, for people; the lease in force is the worker's.
     lease_expires_at timestamptz,
     step             text not null,
@@ -182,8 +182,8 @@ create table gen_durable.instances (
     awaits           text[], -- the signals that its step waits for, or was woken by
     deadline_step    text, -- the step that runs when a wait or a join gives up
     deadline_data    jsonb,
-    correlation_key   text, -- its key: unique while its status is in the scope, and an address
-    correlation_scope gen_durable.durable_status[],
+    key   text, -- its key: unique while its status is in the scope, and an address
+    key_scope gen_durable.durable_status[],
     -- The claim_epoch under which its step began; written only if crash_count > 0.
     begun_epoch      bigint,
     constraint instances_executing_has_an_owner check (
@@ -243,8 +243,8 @@ create index instances_arrivals on gen_durable.instances (arrival)
 
 -- The key of an instance is unique among those that hold it, and is an address. Keys belong to a
 -- tenant.
-create unique index instances_key on gen_durable.instances (tenant, correlation_guard)
-    where correlation_guard is not null;
+create unique index instances_key on gen_durable.instances (tenant, held_key)
+    where held_key is not null;
 -- The children of a parent, by spawn.
 create index instances_children on gen_durable.instances (parent_id, parent_generation, id)
     where parent_id is not null;
@@ -1114,7 +1114,7 @@ begin
         loop
             insert into gen_durable.instances as i
                 (id, machine, machine_version, step, data, state, queue, priority, tenant, eligible_at, traceparent,
-                 correlation_key, correlation_scope, parent_id, parent_generation,
+                 key, key_scope, parent_id, parent_generation,
                  partition_key, lane_key, lane_blocks, status, held_back, arrival)
             overriding system value
             values (
@@ -1127,7 +1127,7 @@ begin
                 (entry.value->>'partition')::gen_durable.key_name, (entry.value->>'lane')::gen_durable.key_name, coalesce((entry.value->>'lane_blocks')::boolean, false),
                 case when entry.value ? 'lane' then 'queued' else 'runnable' end::gen_durable.durable_status,
                 entry.value ? 'partition' and not entry.value ? 'lane', entry.arrival)
-            on conflict (tenant, correlation_guard) where correlation_guard is not null do nothing
+            on conflict (tenant, held_key) where held_key is not null do nothing
             returning i.id, i.eligible_at into made;
             if made.id is not null then
                 return query select entry.place::int, made.id, true, made.eligible_at;
@@ -1137,7 +1137,7 @@ begin
             -- key is free again, and the insert is repeated.
             select i.id, i.eligible_at, i.machine into made
             from gen_durable.instances i
-            where i.tenant = coalesce(entry.value->>'tenant', '') and i.correlation_guard = entry.value->>'key';
+            where i.tenant = coalesce(entry.value->>'tenant', '') and i.held_key = entry.value->>'key';
             if made.id is not null then
                 if made.machine <> entry.value->>'machine' and not coalesce(entry.value->'former_names' ? made.machine, false) then
                     raise exception 'the key % is held by instance % of machine %, not of %', quote_literal(entry.value->>'key'),
@@ -2849,7 +2849,7 @@ begin
         for no key update;
     else
         select i.id, i.status, i.awaits, i.machine into target
-        from gen_durable.instances i where i.tenant = coalesce(p_tenant, '') and i.correlation_guard = p_key
+        from gen_durable.instances i where i.tenant = coalesce(p_tenant, '') and i.held_key = p_key
         for no key update;
     end if;
     if target.id is null or (p_machines is not null and target.machine <> all (p_machines)) then
@@ -2911,7 +2911,7 @@ begin
     meant := array(
         select coalesce((l.value->>'id')::bigint, (
             select k.id from gen_durable.instances k
-            where k.tenant = coalesce(l.value->>'tenant', '') and k.correlation_guard = l.value->>'key'))
+            where k.tenant = coalesce(l.value->>'tenant', '') and k.held_key = l.value->>'key'))
         from jsonb_array_elements(p_signals) with ordinality l(value, place)
         order by l.place);
     perform i.id from gen_durable.instances i where i.id = any (meant) order by i.id for no key update;
@@ -2958,7 +2958,7 @@ begin
         if answer <> 'no_target' then
             -- Its row is locked until the end of the transaction, so it still holds its key.
             return query select answer, i.id, false, i.eligible_at from gen_durable.instances i
-                where i.tenant = v_tenant and i.correlation_guard = v_key;
+                where i.tenant = v_tenant and i.held_key = v_key;
             return;
         end if;
         select e.id, e.is_new, e.eligible_at into holder from gen_durable.enqueue_all(jsonb_build_array(p_start)) e;
@@ -2970,7 +2970,7 @@ begin
         -- Another transaction has taken the key between the two statements: deliver to that holder,
         -- unless it cannot receive the signal.
         if exists (select from gen_durable.instances i
-                   where i.id = holder.id and i.correlation_guard = v_key
+                   where i.id = holder.id and i.held_key = v_key
                      and (i.finished_at is not null or i.machine <> all (p_machines))) then
             return query select 'no_target', holder.id, false, holder.eligible_at;
             return;
@@ -3076,7 +3076,7 @@ declare
 begin
     select i.id, i.machine into target from gen_durable.instances i
     where i.id = coalesce(p_id, (select k.id from gen_durable.instances k
-                                 where k.tenant = coalesce(p_tenant, '') and k.correlation_guard = p_key));
+                                 where k.tenant = coalesce(p_tenant, '') and k.held_key = p_key));
     if target.id is null or (p_machines is not null and target.machine <> all (p_machines)) then
         return 'no_target';
     end if;

@@ -11,7 +11,7 @@ use crate::{
     lane::Lane,
     machine::{Data, Machine},
     policy::Policy,
-    signal::Scope,
+    signal::KeyScope,
     story::Story,
     transition::{Outcome, done},
 };
@@ -74,7 +74,7 @@ pub trait Job: Data {
         None
     }
     /// How long the job occupies its key; see [`Machine::KEY_SCOPE`].
-    const KEY_SCOPE: Scope = Scope::Live;
+    const KEY_SCOPE: KeyScope = KeyScope::Live;
 
     /// Returns the partition key of this job; see [`Machine::partition`].
     fn partition(&self) -> Option<String> {
@@ -114,7 +114,7 @@ impl<J: Job> Machine for J {
         Job::policy(self)
     }
 
-    const KEY_SCOPE: Scope = <J as Job>::KEY_SCOPE;
+    const KEY_SCOPE: KeyScope = <J as Job>::KEY_SCOPE;
     fn key(&self) -> Option<String> {
         Job::key(self)
     }

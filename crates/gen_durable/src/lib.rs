@@ -63,7 +63,7 @@ pub use operate::{Anyone, UntypedInstance, Operate};
 pub use policy::{DAY, HOUR, MINUTE, Policy, SECOND};
 pub use projection::{Digest, NewVersion, Poison, Projecting, Projection};
 pub use settings::{Retention, Settings};
-pub use signal::{Address, ReceivedSignal, Scope, Signal, Signals};
+pub use signal::{Address, ReceivedSignal, KeyScope, Signal, Signals};
 pub use store::{
     audit::AuditLine,
     doctor::{Snapshot, TableInfo},

@@ -11,7 +11,7 @@ use crate::{
     id::Queue,
     lane::Lane,
     policy::Policy,
-    signal::{Address, Scope},
+    signal::{Address, KeyScope},
     story::Story,
     transition::{Outcome, retry_after, stop},
 };
@@ -134,7 +134,7 @@ pub trait Machine: Data {
         None
     }
     /// How long an instance occupies its key.
-    const KEY_SCOPE: Scope = Scope::Live;
+    const KEY_SCOPE: KeyScope = KeyScope::Live;
 
     /// Returns the partition key of this instance, if it has one. At most one instance per
     /// partition key runs a step at any time, across all machines of the tenant and all processes.

@@ -14,7 +14,7 @@ use crate::{
     id::{NAME_BYTES_MAX, Queue},
     lane::Lane,
     machine::{Machine, variant_names},
-    signal::Scope,
+    signal::KeyScope,
 };
 
 /// The longest key, in bytes.
@@ -172,7 +172,7 @@ impl NewInstance {
         self.with(|new| new.at = Some(to_micros(at)))
     }
     /// Sets another key than the machine's own.
-    pub fn key(self, key: impl fmt::Display, scope: Scope) -> Self {
+    pub fn key(self, key: impl fmt::Display, scope: KeyScope) -> Self {
         let key = key.to_string();
         match codec::check_name("a key", &key, 1, KEY_BYTES_MAX) {
             Ok(()) => self.with(|new| (new.key, new.scope) = (Some(key), scope.name())),

@@ -14,7 +14,7 @@ use crate::{
     error::{Error, Kind, storable},
     id::{NAME_BYTES_MAX, QUEUE_NAME_BYTES_MAX, Queue, Status},
     send_signal::delivered,
-    signal::{Address, Scope},
+    signal::{Address, KeyScope},
     store::{
         enqueue::Inserted,
         fault::Fault,
@@ -64,7 +64,7 @@ pub struct UntypedInstance {
     /// The key of the instance.
     pub key: Option<String>,
     /// How long the instance occupies its key.
-    pub scope: Scope,
+    pub scope: KeyScope,
     /// The key of the lane of this instance; see [`Machine::lane`](crate::Machine::lane).
     pub lane: Option<String>,
     /// Whether the lane is blocked if this instance fails.
@@ -92,7 +92,7 @@ impl UntypedInstance {
             after: Duration::ZERO,
             at: None,
             key: None,
-            scope: Scope::Live,
+            scope: KeyScope::Live,
             lane: None,
             lane_blocks: false,
             partition: None,

@@ -13,7 +13,7 @@ use crate::{
     error::{Error, Kind, StepError, fatal},
     id::{Id, NAME_BYTES_MAX, Queue},
     machine::Machine,
-    signal::{Address, Scope, Signal},
+    signal::{Address, KeyScope, Signal},
     store::{
         fault::Fault,
         signal::{self, Answer, Holder},
@@ -346,7 +346,7 @@ impl<'c, S: Signal> SignalOrStart<'c, S> {
             |error: StepError| Error::invalid(format!("cannot send {}: {error}", S::NAME));
         let start = self.start.prepare()?;
         let mut sent = self.signal.sent.map_err(refused)?;
-        if start.key.is_none() || start.scope == Scope::None.name() {
+        if start.key.is_none() || start.scope == KeyScope::None.name() {
             let message = format!(
                 "cannot send {} to a {}: the machine has no key, see Machine::key",
                 S::NAME,

@@ -75,7 +75,7 @@ pub struct Settings {
     /// that Kubernetes grants by default.
     pub drain_timeout: Duration,
     /// How long done instances are kept (1 day). `None` keeps them without limit. The retention
-    /// also bounds a key with [`Scope::Ever`](crate::Scope::Ever): the key is free again when its
+    /// also bounds a key with [`KeyScope::Ever`](crate::KeyScope::Ever): the key is free again when its
     /// instance is deleted.
     /// [`EngineBuilder::queue_retention`](crate::EngineBuilder::queue_retention) sets the retention
     /// of one queue.

@@ -141,7 +141,7 @@ impl ReceivedSignal {
 
 /// How long an instance occupies its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Scope {
+pub enum KeyScope {
     /// Until the instance has settled; then the key is free again.
     #[default]
     Live,
@@ -152,12 +152,12 @@ pub enum Scope {
     None,
 }
 
-impl Scope {
+impl KeyScope {
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            Scope::Live => "live",
-            Scope::Ever => "ever",
-            Scope::None => "none",
+            KeyScope::Live => "live",
+            KeyScope::Ever => "ever",
+            KeyScope::None => "none",
         }
     }
 }

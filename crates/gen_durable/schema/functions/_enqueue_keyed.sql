@@ -27,7 +27,7 @@ begin
         loop
             insert into gen_durable.instances as i
                 (id, machine, machine_version, step, data, state, queue, priority, tenant, eligible_at, traceparent,
-                 correlation_key, correlation_scope, parent_id, parent_generation,
+                 key, key_scope, parent_id, parent_generation,
                  partition_key, lane_key, lane_blocks, status, held_back, arrival)
             overriding system value
             values (
@@ -40,7 +40,7 @@ begin
                 (entry.value->>'partition')::gen_durable.key_name, (entry.value->>'lane')::gen_durable.key_name, coalesce((entry.value->>'lane_blocks')::boolean, false),
                 case when entry.value ? 'lane' then 'queued' else 'runnable' end::gen_durable.durable_status,
                 entry.value ? 'partition' and not entry.value ? 'lane', entry.arrival)
-            on conflict (tenant, correlation_guard) where correlation_guard is not null do nothing
+            on conflict (tenant, held_key) where held_key is not null do nothing
             returning i.id, i.eligible_at into made;
             if made.id is not null then
                 return query select entry.place::int, made.id, true, made.eligible_at;
@@ -50,7 +50,7 @@ begin
             -- key is free again, and the insert is repeated.
             select i.id, i.eligible_at, i.machine into made
             from gen_durable.instances i
-            where i.tenant = coalesce(entry.value->>'tenant', '') and i.correlation_guard = entry.value->>'key';
+            where i.tenant = coalesce(entry.value->>'tenant', '') and i.held_key = entry.value->>'key';
             if made.id is not null then
                 if made.machine <> entry.value->>'machine' and not coalesce(entry.value->'former_names' ? made.machine, false) then
                     raise exception 'the key % is held by instance % of machine %, not of %', quote_literal(entry.value->>'key'),

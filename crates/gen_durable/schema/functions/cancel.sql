@@ -18,7 +18,7 @@ declare
 begin
     select i.id, i.machine into target from gen_durable.instances i
     where i.id = coalesce(p_id, (select k.id from gen_durable.instances k
-                                 where k.tenant = coalesce(p_tenant, '') and k.correlation_guard = p_key));
+                                 where k.tenant = coalesce(p_tenant, '') and k.held_key = p_key));
     if target.id is null or (p_machines is not null and target.machine <> all (p_machines)) then
         return 'no_target';
     end if;

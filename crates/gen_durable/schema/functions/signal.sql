@@ -23,7 +23,7 @@ begin
         for no key update;
     else
         select i.id, i.status, i.awaits, i.machine into target
-        from gen_durable.instances i where i.tenant = coalesce(p_tenant, '') and i.correlation_guard = p_key
+        from gen_durable.instances i where i.tenant = coalesce(p_tenant, '') and i.held_key = p_key
         for no key update;
     end if;
     if target.id is null or (p_machines is not null and target.machine <> all (p_machines)) then

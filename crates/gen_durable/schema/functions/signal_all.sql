@@ -19,7 +19,7 @@ begin
     meant := array(
         select coalesce((l.value->>'id')::bigint, (
             select k.id from gen_durable.instances k
-            where k.tenant = coalesce(l.value->>'tenant', '') and k.correlation_guard = l.value->>'key'))
+            where k.tenant = coalesce(l.value->>'tenant', '') and k.held_key = l.value->>'key'))
         from jsonb_array_elements(p_signals) with ordinality l(value, place)
         order by l.place);
     perform i.id from gen_durable.instances i where i.id = any (meant) order by i.id for no key update;

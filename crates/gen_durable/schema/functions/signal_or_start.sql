@@ -27,7 +27,7 @@ begin
         if answer <> 'no_target' then
             -- Its row is locked until the end of the transaction, so it still holds its key.
             return query select answer, i.id, false, i.eligible_at from gen_durable.instances i
-                where i.tenant = v_tenant and i.correlation_guard = v_key;
+                where i.tenant = v_tenant and i.held_key = v_key;
             return;
         end if;
         select e.id, e.is_new, e.eligible_at into holder from gen_durable.enqueue_all(jsonb_build_array(p_start)) e;
@@ -39,7 +39,7 @@ begin
         -- Another transaction has taken the key between the two statements: deliver to that holder,
         -- unless it cannot receive the signal.
         if exists (select from gen_durable.instances i
-                   where i.id = holder.id and i.correlation_guard = v_key
+                   where i.id = holder.id and i.held_key = v_key
                      and (i.finished_at is not null or i.machine <> all (p_machines))) then
             return query select 'no_target', holder.id, false, holder.eligible_at;
             return;

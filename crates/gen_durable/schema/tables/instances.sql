@@ -58,8 +58,8 @@ create table gen_durable.instances (
     parent_id        bigint, -- no foreign key: the deletion of a parent must not write its children
     parent_generation int,                           -- the spawn of its parent that counts it
     deadline_at      timestamptz,                    -- when a wait or a join gives up
-    correlation_guard text generated always as (
-        case when correlation_key is not null and status = any (correlation_scope) then correlation_key end) stored,
+    held_key text generated always as (
+        case when key is not null and status = any (key_scope) then key end) stored,
     -- Written at the claim, for people; the lease in force is the worker's.
     lease_expires_at timestamptz,
     step             text not null,
@@ -71,8 +71,8 @@ create table gen_durable.instances (
     awaits           text[], -- the signals that its step waits for, or was woken by
     deadline_step    text, -- the step that runs when a wait or a join gives up
     deadline_data    jsonb,
-    correlation_key   text, -- its key: unique while its status is in the scope, and an address
-    correlation_scope gen_durable.durable_status[],
+    key   text, -- its key: unique while its status is in the scope, and an address
+    key_scope gen_durable.durable_status[],
     -- The claim_epoch under which its step began; written only if crash_count > 0.
     begun_epoch      bigint,
     constraint instances_executing_has_an_owner check (
@@ -132,8 +132,8 @@ create index instances_arrivals on gen_durable.instances (arrival)
 
 -- The key of an instance is unique among those that hold it, and is an address. Keys belong to a
 -- tenant.
-create unique index instances_key on gen_durable.instances (tenant, correlation_guard)
-    where correlation_guard is not null;
+create unique index instances_key on gen_durable.instances (tenant, held_key)
+    where held_key is not null;
 -- The children of a parent, by spawn.
 create index instances_children on gen_durable.instances (parent_id, parent_generation, id)
     where parent_id is not null;

@@ -98,7 +98,7 @@ pub struct Found {
     pub inserted_at: Timestamp,
     pub updated_at: Timestamp,
     pub finished_at: Option<Timestamp>,
-    pub correlation_key: Option<String>,
+    pub key: Option<String>,
     pub parent_id: Option<i64>,
     /// The beginning of the error's text.
     pub last_error: Option<String>,
@@ -228,7 +228,7 @@ fn read(row: &Row) -> Result<Found, Fault> {
         inserted_at: column(row, 10)?,
         updated_at: column(row, 11)?,
         finished_at: column(row, 12)?,
-        correlation_key: column(row, 13)?,
+        key: column(row, 13)?,
         parent_id: column(row, 14)?,
         last_error: column(row, 15)?,
         awaits: column(row, 16)?,

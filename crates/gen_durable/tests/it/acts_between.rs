@@ -108,7 +108,7 @@ async fn after(step: At) -> (Lab<()>, Id<Between>, Instance, Instance, Timestamp
         .starting_at(step);
     let id = enqueue.traceparent("00-ab-cd-01").await.unwrap().id;
     let before = lab.row_of(id).await;
-    assert_eq!(before.correlation_key.as_deref(), Some("the-one"));
+    assert_eq!(before.key.as_deref(), Some("the-one"));
     let now = tick(&lab).await;
     assert!(lab.step().await);
     let row = lab.row_of(id).await;
@@ -254,7 +254,7 @@ async fn a_spawn_parks_its_parent_and_inserts_its_children() {
             (row.eligible_at, row.inserted_at, row.updated_at) = (now, now, now);
             (row.parent_id, row.parent_generation) = (Some(id.raw()), Some(1));
             // The tenant and the trace context of a child are those of its parent.
-            (row.priority, row.correlation_key) = (0, None);
+            (row.priority, row.key) = (0, None);
         });
         assert_eq!(child, expected);
     }

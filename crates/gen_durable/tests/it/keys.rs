@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use gen_durable::{Context, DAY, Engine, Job, Lab, Machine, Outcome, Policy, Scope, Settings, Signal, Status, StepError, done, next, spawn, wait_for};
+use gen_durable::{Context, DAY, Engine, Job, Lab, Machine, Outcome, Policy, KeyScope, Settings, Signal, Status, StepError, done, next, spawn, wait_for};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, SOON, eventually, live, sql};
@@ -179,7 +179,7 @@ impl Signal for Tick {
 }
 impl Machine for Meter {
     const NAME: &'static str = "meter";
-    const KEY_SCOPE: Scope = Scope::Ever;
+    const KEY_SCOPE: KeyScope = KeyScope::Ever;
     type App = ();
     type Step = At;
     type Output = usize;

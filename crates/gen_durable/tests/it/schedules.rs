@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use gen_durable::{Client, Context, Cycle, DAY, Engine, HOUR, Job, Lab, MINUTE, Missed, Pool, SECOND, Scope, Settings, StepError, Timestamp, NewInstance};
+use gen_durable::{Client, Context, Cycle, DAY, Engine, HOUR, Job, Lab, MINUTE, Missed, Pool, SECOND, KeyScope, Settings, StepError, Timestamp, NewInstance};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, eventually, live, sql};
@@ -513,7 +513,7 @@ async fn a_schedule_that_cannot_start_its_instance_records_the_error_and_stops_n
             panic!("no report today")
         })
         .schedule("key", every("R/PT0.05S"), |at| {
-            NewInstance::new(report(at)).key("x".repeat(1000), Scope::Live)
+            NewInstance::new(report(at)).key("x".repeat(1000), KeyScope::Live)
         })
         .schedule("works", every("R/PT0.05S"), report)
         .build()

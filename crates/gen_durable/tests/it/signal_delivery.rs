@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use gen_durable::{Context, Delivery, Id, Job, Lab, Machine, Outcome, Scope, Signal, Status, StepError, SignalOrStarted, done, signal_to, wait_for};
+use gen_durable::{Context, Delivery, Id, Job, Lab, Machine, Outcome, KeyScope, Signal, Status, StepError, SignalOrStarted, done, signal_to, wait_for};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{eventually, sql};
@@ -68,7 +68,7 @@ impl Job for OtherMachine {
     const NAME: &'static str = "stranger";
     type App = ();
     type Output = ();
-    const KEY_SCOPE: Scope = Scope::Ever;
+    const KEY_SCOPE: KeyScope = KeyScope::Ever;
     fn key(&self) -> Option<String> {
         Some("strange".into())
     }
@@ -84,7 +84,7 @@ impl Job for KeepsKey {
     const NAME: &'static str = "lasting";
     type App = ();
     type Output = ();
-    const KEY_SCOPE: Scope = Scope::Ever;
+    const KEY_SCOPE: KeyScope = KeyScope::Ever;
     fn key(&self) -> Option<String> {
         Some("lasting".into())
     }
@@ -234,7 +234,7 @@ async fn signal_or_start_inserts_the_same_row_as_an_enqueue() {
         .await
         .unwrap();
     let text = format!(
-        "select (to_jsonb(i) - '{{id,correlation_key,correlation_guard,state}}'::text[])::text from {}.instances i order by id",
+        "select (to_jsonb(i) - '{{id,key,held_key,state}}'::text[])::text from {}.instances i order by id",
         lab.pool().schema()
     );
     let rows: Vec<String> = sql()

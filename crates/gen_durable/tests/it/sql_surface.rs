@@ -250,7 +250,7 @@ async fn the_statements_of_the_guide_do_what_it_says() {
         .await
         .unwrap();
     let count =
-        format!("select count(*) from {schema}.instances where correlation_key = 'order:77'");
+        format!("select count(*) from {schema}.instances where key = 'order:77'");
     client
         .batch_execute("begin; insert into orders values (77, 5); rollback")
         .await

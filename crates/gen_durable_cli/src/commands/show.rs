@@ -94,7 +94,7 @@ fn for_people(row: &Instance, relations: &Relations) -> String {
     if !row.tenant.is_empty() {
         lines.push(("tenant", row.tenant.clone()));
     }
-    lines.extend(row.correlation_key.clone().map(|key| ("key", key)));
+    lines.extend(row.key.clone().map(|key| ("key", key)));
     lines.extend(
         row.lane_key
             .clone()
@@ -228,7 +228,7 @@ pub(crate) fn as_json(row: &Instance) -> anyhow::Result<Whole> {
         "finished_at": row.finished_at.map(|at| at.to_string()),
         "lease_expires_at": row.lease_expires_at.map(|at| at.to_string()),
         "locked_by": row.locked_by, "claim_epoch": row.claim_epoch, "step_seq": row.step_seq, "step_entry_seq": row.step_entry_seq,
-        "crash_count": row.crash_count, "traceparent": row.traceparent, "key": row.correlation_key,
+        "crash_count": row.crash_count, "traceparent": row.traceparent, "key": row.key,
         "awaits": row.awaits, "deadline_at": row.deadline_at.map(|at| at.to_string()), "deadline_step": row.deadline_step,
         "parent_id": row.parent_id, "parent_generation": row.parent_generation,
         "join_generation": row.join_generation, "join_any": row.join_any, "children_pending": row.children_pending,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::{Extension, Json, extract::State, http::StatusCode};
-use gen_durable::{UntypedInstance, Scope, Search, Status, Timestamp};
+use gen_durable::{UntypedInstance, KeyScope, Search, Status, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json, value::RawValue};
 
@@ -203,9 +203,9 @@ impl New {
             instance.queue = queue;
         }
         instance.scope = match self.scope.as_deref() {
-            None | Some("live") => Scope::Live,
-            Some("ever") => Scope::Ever,
-            Some("none") => Scope::None,
+            None | Some("live") => KeyScope::Live,
+            Some("ever") => KeyScope::Ever,
+            Some("none") => KeyScope::None,
             Some(name) => {
                 return Err(Problem::invalid(format!(
                     "unknown scope {name:?}: use live, ever or none"

@@ -20,7 +20,7 @@ pub(crate) fn found(row: &Found, redaction: &Redaction) -> Value {
     json!({
         "id": row.id.to_string(), "machine": row.machine, "version": row.machine_version, "step": row.step,
         "status": row.status.name(), "queue": row.queue, "priority": row.priority, "tenant": row.tenant,
-        "attempt": row.attempt, "key": row.correlation_key, "parent_id": row.parent_id.map(|id| id.to_string()),
+        "attempt": row.attempt, "key": row.key, "parent_id": row.parent_id.map(|id| id.to_string()),
         "error": row.last_error.as_deref().map(|error| redaction.text(error)), "awaits": row.awaits,
         "eligible_at": row.eligible_at.to_string(), "inserted_at": row.inserted_at.to_string(),
         "updated_at": row.updated_at.to_string(), "finished_at": time(row.finished_at),
@@ -32,7 +32,7 @@ pub(crate) fn instance(row: &Instance, redaction: &Redaction) -> Value {
     json!({
         "id": row.id.to_string(), "machine": row.machine, "version": row.machine_version, "step": row.step,
         "status": row.status.name(), "queue": row.queue, "priority": row.priority, "tenant": row.tenant,
-        "attempt": row.attempt, "failures": row.failures, "key": row.correlation_key, "parent_id": row.parent_id.map(|id| id.to_string()),
+        "attempt": row.attempt, "failures": row.failures, "key": row.key, "parent_id": row.parent_id.map(|id| id.to_string()),
         "error": row.last_error.as_deref().map(|error| redaction.text(error)),
         "awaits": row.awaits, "deadline_at": time(row.deadline_at), "deadline_step": row.deadline_step,
         "eligible_at": row.eligible_at.to_string(), "inserted_at": row.inserted_at.to_string(),

@@ -96,7 +96,7 @@ pub(crate) const SCHEMAS: &[(&str, &[&str])] = &[
         "ProjectionFailures",
         &["*failures: ProjectionFailure[]", "next: string?"],
     ),
-    ("Scope", &["tenant"]),
+    ("KeyScope", &["tenant"]),
     (
         "Rebuild",
         &["tenant", "in_place: boolean", "anyway: boolean"],

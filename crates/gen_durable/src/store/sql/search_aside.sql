@@ -3,7 +3,7 @@
 -- Has the same bound as search.sql. The order by status selects the index: ordered by id alone, the
 -- planner may scan the primary key and read past all done instances.
 select looked.id, looked.tenant, looked.machine, looked.machine_version, looked.step, looked.status::text, looked.queue, looked.priority,
-    looked.attempt, looked.eligible_at, looked.inserted_at, looked.updated_at, looked.finished_at, looked.correlation_key,
+    looked.attempt, looked.eligible_at, looked.inserted_at, looked.updated_at, looked.finished_at, looked.key,
     looked.parent_id, left(looked.last_error, 500), looked.awaits
 from (
     (select i.* from gen_durable.instances i
@@ -23,7 +23,7 @@ where ($4::text is null or looked.machine = $4)
   and ($6::text is null or looked.step = $6)
   and ($7::text is null or looked.queue = $7)
   and ($8::text is null or looked.tenant = $8)
-  and ($9::text is null or looked.correlation_key = $9)
+  and ($9::text is null or looked.key = $9)
   and ($10::text is null or position(lower($10) in lower(looked.last_error)) > 0)
   and ($11::timestamptz is null or looked.inserted_at >= $11)
   and ($12::timestamptz is null or looked.inserted_at < $12)

@@ -277,7 +277,7 @@ pub(super) async fn violations(
     });
     queries.push(format!(
         "select 'there are ' || count(*) || ' new instances with the key, not {0}' from S.instances
-         where id > 1000 and correlation_key = 'k' having count(*) <> {0}",
+         where id > 1000 and key = 'k' having count(*) <> {0}",
         started.count()
     ));
     let list = |ids: &[i64]| ids.iter().map(i64::to_string).collect::<Vec<_>>().join(",");

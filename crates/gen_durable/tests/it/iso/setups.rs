@@ -25,7 +25,7 @@ const CLEAR: &str = "
 const MAKE: &str = "
     insert into S.instances (id, status, claim_epoch, step_seq, parent_id, parent_generation, join_generation, children_pending,
         join_any, machine, step, state, locked_by, lease_expires_at, finished_at, awaits, deadline_at, deadline_step,
-        eligible_at, correlation_key, correlation_scope)
+        eligible_at, key, key_scope)
     overriding system value
     select id, status::S.durable_status, epoch, seq, parent, of, own, pending, any_of, 'm', 's', '{}',
         case when status = 'executing' then '00000000-0000-0000-0000-00000000000a'::uuid end,

@@ -16,7 +16,7 @@ use super::{
 pub(super) const ALL_ROWS: &str = "
     select i.id, (i.state->>'n')::int, jsonb_build_object(
         'machine', i.machine, 'version', i.machine_version, 'status', i.status, 'step', i.step, 'data', i.data, 'state', i.state,
-        'key', i.correlation_key, 'guard', i.correlation_guard, 'tenant', i.tenant, 'queue', i.queue,
+        'key', i.key, 'guard', i.held_key, 'tenant', i.tenant, 'queue', i.queue,
         'priority', i.priority, 'attempt', i.attempt, 'failures', i.failures, 'eligible_at', gen_durable.ms(i.eligible_at), 'awaits', i.awaits,
         'deadline', case when i.deadline_at is not null
             then jsonb_build_array(gen_durable.ms(i.deadline_at), i.deadline_step, i.deadline_data) end,

@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use gen_durable::{NewInstance, Context, Id, Machine, Outcome, Policy, Queue, SECOND, Scope, Signal, Transition, Waiting, done, fatal, next, retry_after, sleep, spawn, stop, wait_for};
+use gen_durable::{NewInstance, Context, Id, Machine, Outcome, Policy, Queue, SECOND, KeyScope, Signal, Transition, Waiting, done, fatal, next, retry_after, sleep, spawn, stop, wait_for};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
 /// The names of the machines. There is one machine for each scope of a key, because the scope is a
 /// constant of the type.
 pub(super) const KINDS: [&str; 3] = ["live", "ever", "none"];
-const SCOPES: [Scope; 3] = [Scope::Live, Scope::Ever, Scope::None];
+const SCOPES: [KeyScope; 3] = [KeyScope::Live, KeyScope::Ever, KeyScope::None];
 pub(super) const QUEUES: [Queue; 2] = [Queue::DEFAULT, Queue::new("other")];
 
 /// The app of the machines: the channel to which a step reports that it has begun.
@@ -289,7 +289,7 @@ fn read_children<const K: u8, const C: u8>(
 
 impl<const K: u8> Machine for Robot<K> {
     const NAME: &'static str = KINDS[K as usize];
-    const KEY_SCOPE: Scope = SCOPES[K as usize];
+    const KEY_SCOPE: KeyScope = SCOPES[K as usize];
     type App = TestApp;
     type Step = At;
     type Output = u32;
