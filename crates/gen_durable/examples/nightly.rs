@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use gen_durable::{Context, Cycle, Engine, Job, Machine, Missed, Outcome, Pool, SECOND, Signal, StepError, Timestamp, done, stop, wait_for};
+use gen_durable::{Context, Cycle, Engine, Job, Machine, Missed, Outcome, Pool, SECOND, Signal, StepError, Timestamp, done, fail, wait_for};
 use serde::{Deserialize, Serialize};
 
 /// The job that the schedule starts.
@@ -66,7 +66,7 @@ impl Machine for Order {
                 )
                 .or_after(self.until, Step::GiveUp)),
             Step::Paid => Ok(done("paid".into())),
-            Step::GiveUp => Ok(stop("not paid in time")),
+            Step::GiveUp => Ok(fail("not paid in time")),
         }
     }
 }

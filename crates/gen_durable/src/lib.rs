@@ -89,7 +89,7 @@ pub use timetable::{
     Attention, Forecast, ScheduleInfo, ScheduleRun, Schedules, TimerFilter, TimerInfo, TimerMark,
     TimerPage, Timers, WhichTimers,
 };
-pub use transition::{Outcome, Sleep, Spawn, Transition, WaitFor, Waiting, done, next, retry_after, sleep, sleep_until, spawn, stop, wait_for};
+pub use transition::{Outcome, Sleep, Spawn, Transition, WaitFor, Waiting, done, next, retry_after, sleep, sleep_until, spawn, fail, wait_for};
 
 /// Compiles and runs the programs of the guides together with the documentation tests.
 #[cfg(doctest)]

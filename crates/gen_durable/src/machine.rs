@@ -13,7 +13,7 @@ use crate::{
     policy::Policy,
     signal::{Address, KeyScope},
     story::Story,
-    transition::{Outcome, retry_after, stop},
+    transition::{Outcome, retry_after, fail},
 };
 
 /// Any type that the engine can store in a row.
@@ -114,7 +114,7 @@ pub trait Machine: Data {
     ) -> impl Future<Output = Outcome<Self>> + Send {
         let policy = self.policy(&at);
         let outcome = if failure.fatal || failure.failures.saturating_add(1) >= policy.attempts {
-            stop(failure.message.clone())
+            fail(failure.message.clone())
         } else {
             retry_after(policy.delay_of(cx.id.raw(), failure.failures))
         };

@@ -147,7 +147,7 @@ pub fn done<M: Machine>(output: M::Output) -> Transition<M> {
 }
 
 /// Settles the instance as failed.
-pub fn stop<M: Machine>(reason: impl Into<String>) -> Transition<M> {
+pub fn fail<M: Machine>(reason: impl Into<String>) -> Transition<M> {
     Transition::of(Ending::Stop(reason.into()))
 }
 

@@ -1,7 +1,7 @@
 //! Columns written by each act on an instance. One test per row of the table in ARCHITECTURE.md;
 //! each test compares every column.
 
-use gen_durable::{Client, Context, DAY, Engine, Failure, Id, Instance, Lab, Machine, Outcome, Policy, Queue, SECOND, Settings, Status, Timestamp, done, next, retry_after, sleep, stop};
+use gen_durable::{Client, Context, DAY, Engine, Failure, Id, Instance, Lab, Machine, Outcome, Policy, Queue, SECOND, Settings, Status, Timestamp, done, next, retry_after, sleep, fail};
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
@@ -43,7 +43,7 @@ impl Machine for Acts {
             At::Retry => Ok(retry_after(3 * SECOND)),
             At::Fail => Err("it went\0wrong")?,
             At::Done => Ok(done(7)),
-            At::Stop => Ok(stop("enough")),
+            At::Stop => Ok(fail("enough")),
             At::After { .. } => Ok(sleep(DAY).then(At::Done)),
         }
     }

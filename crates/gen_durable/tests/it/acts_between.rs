@@ -1,7 +1,7 @@
 //! Columns written by acts that involve more than one instance, or a caller: wait, signal,
 //! deadline, spawn, last child, cancel, operator retry. Each test compares every column.
 
-use gen_durable::{Client, Context, Filter, HOUR, Id, Instance, Job, Lab, Machine, Outcome, SECOND, Signal, Status, StepError, Timestamp, done, spawn, stop, wait_for};
+use gen_durable::{Client, Context, Filter, HOUR, Id, Instance, Job, Lab, Machine, Outcome, SECOND, Signal, Status, StepError, Timestamp, done, spawn, fail, wait_for};
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
@@ -59,7 +59,7 @@ impl Machine for Between {
             At::Fan => Ok(spawn([Child, Child])
                 .then(At::Resumed { note: 3 })
                 .or_after(HOUR, At::Late { note: 4 })),
-            At::Fail => Ok(stop("no")),
+            At::Fail => Ok(fail("no")),
             At::Resumed { .. } | At::Late { .. } => Ok(done(cx.awaited::<Go>()?.len())),
         }
     }

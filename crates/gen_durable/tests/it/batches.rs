@@ -1,7 +1,7 @@
 //! A batch statement leaves out the columns in which all of its rows have the default value. The
 //! columns written for one row must not depend on the other rows of its batch.
 
-use gen_durable::{Context, Instance, Lab, Machine, Outcome, Policy, SECOND, done, next, retry_after, sleep, stop};
+use gen_durable::{Context, Instance, Lab, Machine, Outcome, Policy, SECOND, done, next, retry_after, sleep, fail};
 use serde::{Deserialize, Serialize};
 
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Debug)]
@@ -38,12 +38,12 @@ impl Machine for Ends {
     type Output = String;
     async fn step(&mut self, at: At, _: &mut Context<'_, Self>) -> Outcome<Self> {
         if let At::Second { with } = at {
-            return Ok(stop(format!("second with {with}")));
+            return Ok(fail(format!("second with {with}")));
         }
         self.count += 1;
         match self.how {
             End::Done => Ok(done("all".into())),
-            End::Stop => Ok(stop("enough")),
+            End::Stop => Ok(fail("enough")),
             End::Retry => Ok(retry_after(40 * SECOND)),
             End::Sleep => Ok(sleep(50 * SECOND).then(At::Second { with: 7 })),
             End::Next => Ok(next(At::Second { with: 8 })),

@@ -1,7 +1,7 @@
 //! Tests of [`Lab`], the testing kit: an app with tables of its own in the lab's schema, and
 //! failures that the lab reports as an engine does, without a panic.
 
-use gen_durable::{Context, Event, Failure, Filter, Job, Lab, MINUTE, Machine, Outcome, Poison, Policy, Projecting, Projection, Recorded, Run, Status, StepError, done, stop};
+use gen_durable::{Context, Event, Failure, Filter, Job, Lab, MINUTE, Machine, Outcome, Poison, Policy, Projecting, Projection, Recorded, Run, Status, StepError, done, fail};
 use serde::{Deserialize, Serialize};
 
 /// An app with a connection of its own.
@@ -31,7 +31,7 @@ impl Machine for Deposit {
         failure: &Failure,
         _: &mut Context<'_, Self>,
     ) -> Outcome<Self> {
-        Ok(stop(format!("handled: {}", failure.message)))
+        Ok(fail(format!("handled: {}", failure.message)))
     }
 }
 

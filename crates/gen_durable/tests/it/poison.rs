@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use gen_durable::{Context, Failure, Machine, Outcome, Policy, SECOND, Settings, Status, done, next, retry_after, sleep, stop};
+use gen_durable::{Context, Failure, Machine, Outcome, Policy, SECOND, Settings, Status, done, next, retry_after, sleep, fail};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::sync::{Semaphore, watch};
@@ -125,7 +125,7 @@ impl Machine for Outcomes {
         Ok(match (self.poison, self.own_handler) {
             (Refused::OutputAndHandler, _) => done(raw(HUGE)),
             (_, true) => done(raw("\"handled\"")),
-            (_, false) => stop(failure.message.clone()),
+            (_, false) => fail(failure.message.clone()),
         })
     }
 

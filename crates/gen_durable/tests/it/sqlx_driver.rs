@@ -6,7 +6,7 @@ use std::sync::{
     atomic::{AtomicU32, Ordering},
 };
 
-use gen_durable::{Client, Context, Engine, Event, Failure, Lab, Machine, Outcome, Policy, SECOND, Signal, Status, NewInstance, done, next, stop, wait_for};
+use gen_durable::{Client, Context, Engine, Event, Failure, Lab, Machine, Outcome, Policy, SECOND, Signal, Status, NewInstance, done, next, fail, wait_for};
 use serde::{Deserialize, Serialize};
 use sqlx::{Connection, Executor, PgConnection, PgPool, Row, postgres::PgPoolOptions};
 use tokio::sync::Notify;
@@ -387,7 +387,7 @@ impl Machine for Writer {
     ) -> Outcome<Self> {
         cx.app.handled.fetch_add(1, Ordering::SeqCst);
         if self.way == Way::Refused {
-            return Ok(stop(failure.message.clone()));
+            return Ok(fail(failure.message.clone()));
         }
         Ok(gen_durable::retry_after(self.policy(&at).delay(0)))
     }

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use gen_durable::{Context, Cycle, DAY, Due, Engine, HOUR, Id, Job, Lab, MINUTE, Machine, Missed, Outcome, Period, SECOND, Settings, Signal, Status, StepError, TimerFilter, Timestamp, WhichTimers, NewInstance, done, sleep, sleep_until, spawn, stop, wait_for};
+use gen_durable::{Context, Cycle, DAY, Due, Engine, HOUR, Id, Job, Lab, MINUTE, Machine, Missed, Outcome, Period, SECOND, Settings, Signal, Status, StepError, TimerFilter, Timestamp, WhichTimers, NewInstance, done, sleep, sleep_until, spawn, fail, wait_for};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Running, eventually, live, sql};
@@ -83,7 +83,7 @@ impl Machine for Patient {
                 }
             }),
             Step::Received => Ok(done(cx.now.to_string())),
-            Step::Late => Ok(stop("late")),
+            Step::Late => Ok(fail("late")),
         }
     }
 }

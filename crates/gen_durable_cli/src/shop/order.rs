@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gen_durable::{Context, Instance, Machine, Outcome, Policy, SECOND, Status, Story, done, fatal, next, sleep, stop};
+use gen_durable::{Context, Instance, Machine, Outcome, Policy, SECOND, Status, Story, done, fatal, next, sleep, fail};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -59,7 +59,7 @@ impl Machine for Order {
                 if happens("card declined", self.number, 25)
                     && cx.app.ledger.first_time(cx, "card declined").await?
                 {
-                    return Ok(stop("card declined").and_record(Declined));
+                    return Ok(fail("card declined").and_record(Declined));
                 }
                 if cx.attempt < 2 && happens("the bank does not answer", self.number, 11) {
                     return Err("the bank does not answer".into());

@@ -3,7 +3,7 @@
 
 use std::{sync::Mutex, time::Duration};
 
-use gen_durable::{Context, Failure, Job, Machine, Outcome, Policy, Run, Settings, Status, StepError, done, fatal, next, stop};
+use gen_durable::{Context, Failure, Job, Machine, Outcome, Policy, Run, Settings, Status, StepError, done, fatal, next, fail};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::wire::stage::{LONG, Stage};
@@ -118,7 +118,7 @@ impl Machine for Bad {
             _ => {}
         }
         assert_eq!(self.policy(&at).attempts, 1);
-        Ok(stop(failure.message.clone()))
+        Ok(fail(failure.message.clone()))
     }
 
     fn policy(&self, _: &Run) -> Policy {
@@ -284,7 +284,7 @@ impl Machine for Fails {
         let text = LARGE.lock().unwrap().clone();
         match self.how {
             0 => Err(fatal(text)),
-            1 => Ok(stop(text)),
+            1 => Ok(fail(text)),
             2 => Err(text.into()),
             _ => panic!("{text}"),
         }

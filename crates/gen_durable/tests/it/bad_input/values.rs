@@ -1,6 +1,6 @@
 //! Names, tenants and payloads at and beyond the limits of what a row can store.
 
-use gen_durable::{Context, Engine, Job, Lab, Machine, Outcome, Policy, Queue, Run, Settings, Status, StepError, done, next, stop};
+use gen_durable::{Context, Engine, Job, Lab, Machine, Outcome, Policy, Queue, Run, Settings, Status, StepError, done, next, fail};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json, value::RawValue};
 
@@ -311,7 +311,7 @@ async fn round_trip<
             match at {
                 At::Begin => Ok(next(At::Carry(self.value.clone()))),
                 At::Carry(value) if value == self.value => Ok(done(value)),
-                At::Carry(_) => Ok(stop("the step and the state differ")),
+                At::Carry(_) => Ok(fail("the step and the state differ")),
             }
         }
     }

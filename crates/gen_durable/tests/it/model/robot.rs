@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use gen_durable::{NewInstance, Context, Id, Machine, Outcome, Policy, Queue, SECOND, KeyScope, Signal, Transition, Waiting, done, fatal, next, retry_after, sleep, spawn, stop, wait_for};
+use gen_durable::{NewInstance, Context, Id, Machine, Outcome, Policy, Queue, SECOND, KeyScope, Signal, Transition, Waiting, done, fatal, next, retry_after, sleep, spawn, fail, wait_for};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
@@ -321,7 +321,7 @@ impl<const K: u8> Machine for Robot<K> {
             signals,
         }) = script.await
         else {
-            return Ok(stop("the case has ended"));
+            return Ok(fail("the case has ended"));
         };
         let transition = match action {
             Action::Next => next(At::Went { n }),
@@ -353,7 +353,7 @@ impl<const K: u8> Machine for Robot<K> {
                 limited(list.then(At::Joined { n }), deadline, At::GaveUp { n })
             }
             Action::Done => done(n),
-            Action::Fail => stop(format!("failed {n}")),
+            Action::Fail => fail(format!("failed {n}")),
         };
         let transition = new_instances.into_iter().fold(transition, |t, new_robot| {
             t.and_enqueue(new_robot.new_instance())

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use gen_durable::{Context, HOUR, Job, Machine, Outcome, Policy, StepError, done, next, retry_after, sleep, stop};
+use gen_durable::{Context, HOUR, Job, Machine, Outcome, Policy, StepError, done, next, retry_after, sleep, fail};
 use serde::{Deserialize, Serialize};
 
 /// The app of all machines in a worker process.
@@ -183,7 +183,7 @@ impl Machine for Gated {
             FirstRun::Retry => retry_after(HOUR),
             FirstRun::Sleep => sleep(HOUR).then(GatedStep::After),
             FirstRun::Done => done(self.ended),
-            FirstRun::Fail => stop("the first run said so"),
+            FirstRun::Fail => fail("the first run said so"),
         })
     }
 }

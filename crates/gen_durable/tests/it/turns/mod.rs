@@ -9,7 +9,7 @@ mod steer;
 
 use std::sync::{Arc, Mutex};
 
-use gen_durable::{Context, HOUR, Id, Job, Lab, Lane, Machine, Outcome, Policy, Signal, StepError, NewInstance, done, spawn, stop, wait_for};
+use gen_durable::{Context, HOUR, Id, Job, Lab, Lane, Machine, Outcome, Policy, Signal, StepError, NewInstance, done, spawn, fail, wait_for};
 use serde::{Deserialize, Serialize};
 
 use crate::support::sql;
@@ -92,7 +92,7 @@ impl Machine for Walk {
         cx.app.0.lock().unwrap().push(self.n);
         match at {
             At::Good => Ok(done(())),
-            At::Fail => Ok(stop("it cannot be")),
+            At::Fail => Ok(fail("it cannot be")),
             At::Backoff if cx.attempt == 0 => Err("not yet")?,
             At::Backoff => Ok(done(())),
             At::Wait => Ok(wait_for::<Go>().then(At::Good).forever()),

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use gen_durable::{Context, Machine, Outcome, SECOND, Settings, done, next, retry_after, sleep, stop};
+use gen_durable::{Context, Machine, Outcome, SECOND, Settings, done, next, retry_after, sleep, fail};
 use serde::{Deserialize, Serialize};
 
 use super::stage::Stage;
@@ -85,7 +85,7 @@ impl Machine for Walker {
             (At::First, First::Next) => next(At::Last),
             (At::First, First::Retry) if cx.attempt == 0 => retry_after(std::time::Duration::ZERO),
             (At::First, First::Sleep) => sleep(std::time::Duration::from_millis(1)).then(At::Last),
-            (At::First, First::Stop) => stop("stopped as requested"),
+            (At::First, First::Stop) => fail("stopped as requested"),
             _ => done(self.steps),
         })
     }
