@@ -289,7 +289,7 @@ create index signals_consumed on gen_durable.signals (consumed_at) where consume
 -- recorded change raises one of them, so no two rows have the same. No foreign key: it would read
 -- the instance for each row of every commit; a trigger on `instances` deletes the history of a
 -- deleted instance.
-create table gen_durable.transitions (
+create table gen_durable.history (
     instance_id  bigint not null,
     step_seq     bigint not null,                    -- of the instance, after the change
     claim_epoch  bigint not null,                    -- of the instance, after the change
@@ -813,17 +813,17 @@ $$;
 -- Returns a page of the history of an instance, the newest row first, before (p_seq, p_epoch).
 -- Without statistics the planner expects few rows per instance, and would read and sort the whole
 -- history for one page: so sorting is off.
---   called by: store::story::Inspect::story      index: transitions_pkey, backwards
+--   called by: store::story::Inspect::story      index: history_pkey, backwards
 --   locks: nothing
 create function gen_durable._history_page(p_id bigint, p_seq bigint, p_epoch bigint, p_limit int)
-returns setof gen_durable.transitions
+returns setof gen_durable.history
 language plpgsql stable
 set enable_sort = off
 as $$
 -- planner: pinned
 begin
     return query
-    select t.* from gen_durable.transitions t
+    select t.* from gen_durable.history t
     where t.instance_id = p_id and (t.step_seq, t.claim_epoch) < (p_seq, p_epoch)
     order by t.step_seq desc, t.claim_epoch desc
     limit p_limit;
@@ -834,12 +834,12 @@ end $$;
 -- results.
 --   called by: _cancel_live, store::lease::reap, _set_aside_refused      index: instances_pkey
 --   locks: no existing row; the caller has locked the instances
-create function gen_durable.tell(p_ids bigint[], p_outcome text, p_worker text default null) returns void
+create function gen_durable._record_history(p_ids bigint[], p_outcome text, p_worker text default null) returns void
 language plpgsql
 as $$
 -- planner: pinned
 begin
-    insert into gen_durable.transitions
+    insert into gen_durable.history
         (instance_id, step_seq, claim_epoch, at, attempt, status, outcome, from_step, to_step, error, worker)
     select i.id, i.step_seq, i.claim_epoch, gen_durable.clock(),
         -- A crash counts as an attempt: the row has the number of the attempt that crashed.
@@ -849,13 +849,13 @@ begin
     where i.id = any (p_ids);
 end $$;
 
--- schema/functions/tell_woken.sql
+-- schema/functions/_record_wakes.sql
 -- Records in the last history row of instances that waited when and by what they were woken. Only
 -- if that row describes the present state of the instance; a machine without history has none.
---   called by: signal, tell_parents, store::queue::retry_stuck
---   index: instances_pkey, transitions_pkey
+--   called by: signal, _notify_parents, store::queue::retry_stuck
+--   index: instances_pkey, history_pkey
 --   locks: the history rows, of instances that the caller has locked
-create function gen_durable.tell_woken(p_ids bigint[], p_cause text) returns void
+create function gen_durable._record_wakes(p_ids bigint[], p_cause text) returns void
 language plpgsql
 as $$
 -- planner: pinned, nested loops
@@ -869,69 +869,69 @@ begin
         select i.id, i.step_seq, i.claim_epoch from gen_durable.instances i
         where i.id = any (p_ids) and i.status::text = 'runnable'
     loop
-        update gen_durable.transitions t
+        update gen_durable.history t
         set woken_at = gen_durable.clock(), cause = p_cause
         where t.instance_id = woken.id and t.step_seq = woken.step_seq and t.claim_epoch = woken.claim_epoch
           and t.status in ('awaiting_signal', 'awaiting_children', 'stuck') and t.woken_at is null;
     end loop;
 end $$;
 
--- schema/functions/tell_deadline.sql
+-- schema/functions/_record_deadline.sql
 -- Records that a wait or a join has reached its deadline, if its beginning was recorded.
---   called by: expire      index: transitions_pkey
+--   called by: expire      index: history_pkey
 --   locks: no existing row
-create function gen_durable.tell_deadline(p_id bigint, p_seq bigint, p_epoch bigint, p_step text) returns void
+create function gen_durable._record_deadline(p_id bigint, p_seq bigint, p_epoch bigint, p_step text) returns void
 language plpgsql
 as $$
 -- planner: pinned
 begin
-    insert into gen_durable.transitions
+    insert into gen_durable.history
         (instance_id, step_seq, claim_epoch, at, attempt, status, outcome, from_step, to_step)
     select p_id, p_seq, p_epoch, gen_durable.clock(), 0, 'runnable', 'deadline', t.to_step, p_step
-    from gen_durable.transitions t
+    from gen_durable.history t
     where t.instance_id = p_id and t.step_seq = p_seq - 1 and t.claim_epoch = p_epoch;
 end $$;
 
--- schema/functions/tell_endings.sql
+-- schema/functions/_record_result_history.sql
 -- Records step results in the history: of the ids that `conclude` has written, with the values that
 -- it wrote. Results without a history entry leave none.
 --   called by: conclude      index: instances_pkey
 --   locks: no existing row; the caller has locked the instances
-create function gen_durable.tell_endings(p_endings jsonb, p_written bigint[]) returns void
+create function gen_durable._record_result_history(p_endings jsonb, p_written bigint[]) returns void
 language plpgsql
 as $$
 -- planner: pinned, nested loops
 begin
-    if not jsonb_path_exists(p_endings, '$[*].story') then
+    if not jsonb_path_exists(p_endings, '$[*].history') then
         return;
     end if;
-    insert into gen_durable.transitions
+    insert into gen_durable.history
         (instance_id, step_seq, claim_epoch, at, took_seconds, attempt, status, outcome, from_step, to_step, error, worker)
-    select i.id, i.step_seq, i.claim_epoch, gen_durable.clock(), (e->'story'->>'took')::real, (e->'story'->>'attempt')::int,
-        i.status, e->'story'->>'outcome', e->'story'->>'from', i.step,
-        left(coalesce(e->'story'->>'error', e->>'error'), 1000), e->'story'->>'worker'
+    select i.id, i.step_seq, i.claim_epoch, gen_durable.clock(), (e->'history'->>'took')::real, (e->'history'->>'attempt')::int,
+        i.status, e->'history'->>'outcome', e->'history'->>'from', i.step,
+        left(coalesce(e->'history'->>'error', e->>'error'), 1000), e->'history'->>'worker'
     from jsonb_array_elements(p_endings) x(e)
     join gen_durable.instances i on i.id = (e->>'id')::bigint
-    where e->'story' ? 'from' and i.id = any (p_written);
-    perform gen_durable.trim_story((e->>'id')::bigint, (e->>'seq')::bigint + 1)
+    where e->'history' ? 'from' and i.id = any (p_written);
+    perform gen_durable._trim_history((e->>'id')::bigint, (e->>'seq')::bigint + 1)
     from jsonb_array_elements(p_endings) x(e)
-    where e ? 'story' and (e->>'seq')::bigint >= 999 and ((e->>'seq')::bigint + 1) % 100 < 2
+    where e ? 'history' and (e->>'seq')::bigint >= 999 and ((e->>'seq')::bigint + 1) % 100 < 2
       and (e->>'id')::bigint = any (p_written);
 end $$;
 
--- schema/functions/trim_story.sql
+-- schema/functions/_trim_history.sql
 -- Bounds the history of an instance to its last 1,000 commits. Called with every hundredth commit
 -- and with the next one, since a deadline may have been the hundredth; rows that both miss are
 -- deleted within the next thousand commits. The range has two ends, so that the scan does not read
 -- dead index entries of rows that were deleted before.
---   called by: store::settle, tell_endings      index: transitions_pkey
+--   called by: store::settle, _record_result_history      index: history_pkey
 --   locks: the history rows, of an instance that the caller has locked
-create function gen_durable.trim_story(p_id bigint, p_seq bigint) returns void
+create function gen_durable._trim_history(p_id bigint, p_seq bigint) returns void
 language plpgsql
 as $$
 -- planner: pinned
 begin
-    delete from gen_durable.transitions t
+    delete from gen_durable.history t
     where t.instance_id = p_id and t.step_seq > p_seq - 2000 and t.step_seq <= p_seq - 1000;
 end $$;
 
@@ -2099,7 +2099,7 @@ begin
                     arrival = case when i.partition_key is not null then nextval('gen_durable.arrivals') else i.arrival end
                 where i.id = candidate
                 returning i.id, i.machine, i.step, i.attempt, i.last_error;
-                perform gen_durable.tell(array[candidate], 'stuck');
+                perform gen_durable._record_history(array[candidate], 'stuck');
         end;
     end loop;
 end $$;
@@ -2570,12 +2570,12 @@ begin
     return query select h.* from gen_durable.hand_over(written, p_taking, p_begins, p_worker, p_lease_seconds, p_known) h;
 end $$;
 
--- schema/functions/tell_parents.sql
+-- schema/functions/_notify_parents.sql
 -- Counts settled children off at their parents, and ends the joins that are complete. Only a child
 -- of the parent's last spawn counts: a child of an older spawn changes nothing.
 --   called by: conclude, _cancel_live, store::lease::reap      index: instances_pkey
 --   locks: the parents by id, after the children's own rows
-create function gen_durable.tell_parents(p_children bigint[]) returns void
+create function gen_durable._notify_parents(p_children bigint[]) returns void
 language plpgsql
 as $$
 -- planner: pinned, nested loops
@@ -2608,7 +2608,7 @@ begin
         updated_at = gen_durable.clock()
     from told
     where p.id = told.parent_id and p.join_generation = told.parent_generation;
-    perform gen_durable.tell_woken(parents, 'children');
+    perform gen_durable._record_wakes(parents, 'children');
 end $$;
 
 -- schema/functions/_consume_signals.sql
@@ -2781,7 +2781,7 @@ begin
         perform gen_durable._consume_signals(p_endings, written);
     end if;
     perform gen_durable._apply_effects(p_endings, written);
-    perform gen_durable.tell_endings(p_endings, written);
+    perform gen_durable._record_result_history(p_endings, written);
 
     -- Children that settled are counted off at their parents, all of the batch at once. By the
     -- results and not by a predicate on the table, which would allow a scan of the index of all
@@ -2789,7 +2789,7 @@ begin
     settled := array(select (e->>'id')::bigint from jsonb_array_elements(p_endings) e
                      where e ? 'child' and (e->>'id')::bigint = any (written));
     if cardinality(settled) > 0 then
-        perform gen_durable.tell_parents(settled);
+        perform gen_durable._notify_parents(settled);
     end if;
 
     -- Lanes and partition keys that these results free.
@@ -2884,7 +2884,7 @@ begin
             held_back = i.partition_key is not null,
             arrival = case when i.partition_key is not null then nextval('gen_durable.arrivals') else i.arrival end
         where i.id = target.id;
-        perform gen_durable.tell_woken(array[target.id], 'signal ' || p_name);
+        perform gen_durable._record_wakes(array[target.id], 'signal ' || p_name);
     end if;
     return 'delivered';
 end $$;
@@ -3046,8 +3046,8 @@ begin
     if ids is null then
         return null;
     end if;
-    perform gen_durable.tell(ids, 'cancel');
-    perform gen_durable.tell_parents(ids);
+    perform gen_durable._record_history(ids, 'cancel');
+    perform gen_durable._notify_parents(ids);
     -- Last: a transaction that holds the lock of a lane waits for no instance.
     if cardinality(heads) > 0 then
         perform gen_durable.unlead(heads);
@@ -3188,7 +3188,7 @@ end $$;
 -- schema/functions/_delete_dependents.sql
 -- Deletes the history and the signals of deleted instances, whether the collector or a person
 -- deletes them.
---   called by: triggers      index: transitions_pkey, signals_inbox, signals_dedup
+--   called by: triggers      index: history_pkey, signals_inbox, signals_dedup
 --   locks: the rows that it deletes, of instances that are deleted
 create function gen_durable._delete_dependents() returns trigger
 language plpgsql
@@ -3196,9 +3196,9 @@ as $$
 -- planner: pinned, nested loops
 begin
     if tg_op = 'TRUNCATE' then
-        truncate gen_durable.transitions, gen_durable.signals;
+        truncate gen_durable.history, gen_durable.signals;
     else
-        delete from gen_durable.transitions t using gone where t.instance_id = gone.id;
+        delete from gen_durable.history t using gone where t.instance_id = gone.id;
         delete from gen_durable.signals s using gone where s.target_id = gone.id and s.consumed_at is null;
         delete from gen_durable.signals s using gone where s.target_id = gone.id and s.dedup_key is not null;
     end if;
@@ -3576,7 +3576,7 @@ begin
     where i.id = due.id and i.status::text in ('awaiting_signal', 'awaiting_children')
     returning i.id, i.queue, i.priority, due.deadline_at, i.step_seq, i.claim_epoch, i.step
     loop
-        perform gen_durable.tell_deadline(expired.id, expired.step_seq, expired.claim_epoch, expired.step);
+        perform gen_durable._record_deadline(expired.id, expired.step_seq, expired.claim_epoch, expired.step);
         return query select expired.id, expired.queue, expired.priority, expired.deadline_at, gen_durable.clock();
     end loop;
     return query select null::bigint, null::text, null::smallint, null::timestamptz, gen_durable.clock();

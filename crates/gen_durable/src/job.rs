@@ -12,7 +12,7 @@ use crate::{
     machine::{Data, Machine},
     policy::Policy,
     signal::KeyScope,
-    story::Story,
+    history::HistoryPolicy,
     transition::{Outcome, done},
 };
 
@@ -48,7 +48,7 @@ pub trait Job: Data {
     /// The queue of new instances, unless the enqueue names another one.
     const QUEUE: Queue = Queue::DEFAULT;
     /// How much history is kept for its instances: by default only failures.
-    const STORY: Story = Story::Failures;
+    const HISTORY: HistoryPolicy = HistoryPolicy::Failures;
     /// The application state that the host passes to every run.
     type App: Send + Sync + 'static;
     /// The result type of the job.
@@ -100,7 +100,7 @@ impl<J: Job> Machine for J {
     const FORMER_NAMES: &'static [&'static str] = <J as Job>::FORMER_NAMES;
     const VERSION: u16 = <J as Job>::VERSION;
     const QUEUE: Queue = <J as Job>::QUEUE;
-    const STORY: Story = <J as Job>::STORY;
+    const HISTORY: HistoryPolicy = <J as Job>::HISTORY;
     const STATE_CHANGES: bool = false;
     type App = <J as Job>::App;
     type Step = Run;

@@ -15,7 +15,7 @@ mod machine;
 mod policy;
 mod projection;
 mod signal;
-mod story;
+mod history;
 mod transition;
 
 // Calls that a user makes from outside a step.
@@ -79,12 +79,12 @@ pub use store::{
     scopes::{ProjectionFailure, ProjectionInfo},
     search::{Found, Page, Search},
     step_tx::StepTx,
-    story::{StoryLine, StoryMark},
+    history::{HistoryEntry, HistoryCursor},
     target::DEFAULT_SCHEMA,
     turns::{KeyFilter, LaneInfo, LanePage, PartitionInfo},
     tx::{Transaction, Tx},
 };
-pub use story::Story;
+pub use history::HistoryPolicy;
 pub use timetable::{
     Attention, Forecast, ScheduleInfo, ScheduleRun, Schedules, TimerFilter, TimerInfo, TimerMark,
     TimerPage, Timers, WhichTimers,

@@ -12,7 +12,7 @@ use crate::{
     lane::Lane,
     policy::Policy,
     signal::{Address, KeyScope},
-    story::Story,
+    history::HistoryPolicy,
     transition::{Outcome, retry_after, fail},
 };
 
@@ -71,9 +71,9 @@ pub trait Machine: Data {
     const UPGRADES_FROM: &'static [u16] = &[];
     /// The queue of new instances, unless the enqueue names another one.
     const QUEUE: Queue = Queue::DEFAULT;
-    /// How much history is kept for its instances: by default one entry per commit. [`Story::Off`]
+    /// How much history is kept for its instances: by default one entry per commit. [`HistoryPolicy::Off`]
     /// saves one small row per step.
-    const STORY: Story = Story::All;
+    const HISTORY: HistoryPolicy = HistoryPolicy::All;
     /// The application state that the host passes to every step, such as clients and configuration.
     type App: Send + Sync + 'static;
     /// An enum of the steps. A variant may contain data that only this step needs. The serde names

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use gen_durable::{Context, Job, Lane, Machine, Outcome, Signal, StepError, Story, Timestamp, done, next, spawn, wait_for};
+use gen_durable::{Context, Job, Lane, Machine, Outcome, Signal, StepError, HistoryPolicy, Timestamp, done, next, spawn, wait_for};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
@@ -64,7 +64,7 @@ impl<const WITH_HISTORY: bool> Machine for Walk<WITH_HISTORY> {
     } else {
         "walk"
     };
-    const STORY: Story = if WITH_HISTORY { Story::All } else { Story::Off };
+    const HISTORY: HistoryPolicy = if WITH_HISTORY { HistoryPolicy::All } else { HistoryPolicy::Off };
     type App = Arc<Probe>;
     type Step = At;
     type Output = ();
@@ -127,7 +127,7 @@ impl Signal for Wake {
 impl Machine for Listener {
     const NAME: &'static str = "listener";
     /// The default of a machine.
-    const STORY: Story = Story::All;
+    const HISTORY: HistoryPolicy = HistoryPolicy::All;
     type App = Arc<Probe>;
     type Step = Listening;
     type Output = ();
@@ -210,7 +210,7 @@ pub(crate) enum Fanning {
 impl Machine for FanOut {
     const NAME: &'static str = "fan_out";
     /// The default of a machine.
-    const STORY: Story = Story::All;
+    const HISTORY: HistoryPolicy = HistoryPolicy::All;
     type App = Arc<Probe>;
     type Step = Fanning;
     type Output = ();

@@ -29,7 +29,7 @@ pub enum Workload {
     /// 5,000 instances with 10 `next` steps each, without history: steps per second
     Chain,
     /// The same with history: one history row per commit
-    ChainTold,
+    ChainHistory,
     /// Single enqueues by 10 callers: rows per second
     Insert,
     /// Enqueues of 1,000 rows per call: rows per second
@@ -63,7 +63,7 @@ impl Workload {
     pub const ALL: [Workload; 14] = [
         Workload::Drain,
         Workload::Chain,
-        Workload::ChainTold,
+        Workload::ChainHistory,
         Workload::Insert,
         Workload::InsertMany,
         Workload::Pickup,
@@ -82,7 +82,7 @@ impl Workload {
         match self {
             Workload::Drain => "drain",
             Workload::Chain => "chain",
-            Workload::ChainTold => "chain_told",
+            Workload::ChainHistory => "chain_history",
             Workload::Insert => "insert",
             Workload::InsertMany => "insert_many",
             Workload::Pickup => "pickup",
@@ -109,7 +109,7 @@ impl Workload {
         match self {
             Workload::Drain => drain::measure(bench).await,
             Workload::Chain => chain::measure(bench, false).await,
-            Workload::ChainTold => chain::measure(bench, true).await,
+            Workload::ChainHistory => chain::measure(bench, true).await,
             Workload::Insert => insert::measure(bench).await,
             Workload::InsertMany => insert_many::measure(bench).await,
             Workload::Pickup => pickup::measure(bench).await,

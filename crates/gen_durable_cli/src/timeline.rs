@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use gen_durable::{Inspect, Instance, Status, StoryLine, StoryMark, Timestamp};
+use gen_durable::{Inspect, Instance, Status, HistoryEntry, HistoryCursor, Timestamp};
 use serde_json::{Value, json};
 
 use crate::{
@@ -17,23 +17,23 @@ const ERROR_CHARS: usize = 100;
 /// One page of the history, oldest entry first.
 #[derive(Debug)]
 pub(crate) struct Timeline {
-    lines: Vec<StoryLine>,
+    lines: Vec<HistoryEntry>,
     /// The cursor of the next older page, if there is one.
-    before: Option<StoryMark>,
+    before: Option<HistoryCursor>,
     /// Whether this is the newest page.
     is_newest: bool,
 }
 
 /// The cursor of a page: the number of commits and the number of claims, as COMMITS.CLAIMS.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Before(StoryMark);
+pub(crate) struct Before(HistoryCursor);
 
 impl FromStr for Before {
     type Err = String;
     fn from_str(text: &str) -> Result<Before, String> {
         let (seq, epoch) = text.split_once('.').unwrap_or((text, "0"));
         match (seq.parse(), epoch.parse()) {
-            (Ok(seq), Ok(epoch)) => Ok(Before(StoryMark { seq, epoch })),
+            (Ok(seq), Ok(epoch)) => Ok(Before(HistoryCursor { seq, epoch })),
             _ => Err(
                 "expected two numbers with a dot, as printed below the previous page: 120.7".into(),
             ),
@@ -58,7 +58,7 @@ impl Timeline {
         }
         // Read one entry more than is shown, to know whether there is an older page.
         let mut lines = inspect
-            .story(id, before.map(|before| before.0), limit + 1)
+            .history(id, before.map(|before| before.0), limit + 1)
             .await?;
         let there_is_more = lines.len() > limit;
         lines.truncate(limit);
@@ -73,7 +73,7 @@ impl Timeline {
 
     /// Returns the entries as JSON.
     pub(crate) fn as_json(&self) -> Value {
-        let line = |line: &StoryLine| {
+        let line = |line: &HistoryEntry| {
             json!({
                 "at": line.at.to_string(), "from": line.from, "to": line.to, "outcome": line.outcome,
                 "status": line.status.name(), "attempt": line.attempt,
@@ -162,14 +162,14 @@ fn ran(seconds: f64) -> String {
 
 /// Returns the seconds between the moment when the instance became ready and the start of this
 /// step. `None` if the entry of the previous commit is missing.
-fn waited(line: &StoryLine, ready: Option<(i64, Timestamp)>) -> Option<f64> {
+fn waited(line: &HistoryEntry, ready: Option<(i64, Timestamp)>) -> Option<f64> {
     let (seq, since) = ready?;
     let took = line.took?.as_secs_f64();
     (seq == line.mark.seq - 1)
         .then(|| (line.at.duration_since(since).as_secs_f64() - took).max(0.0))
 }
 
-fn outcome(line: &StoryLine) -> String {
+fn outcome(line: &HistoryEntry) -> String {
     match line.outcome.as_str() {
         "reap" => "worker expired".to_owned(),
         "cancel" => "cancelled".to_owned(),
@@ -183,7 +183,7 @@ fn outcome(line: &StoryLine) -> String {
 }
 
 /// Describes the wait of this entry (what ended it, and after how long) and its error.
-fn about(line: &StoryLine) -> String {
+fn about(line: &HistoryEntry) -> String {
     let mut parts: Vec<String> = Vec::new();
     if let (Some(at), Some(cause)) = (line.woken_at, &line.cause) {
         let cause = if cause == "children" {

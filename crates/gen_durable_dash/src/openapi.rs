@@ -309,7 +309,7 @@ fn schemas() -> Value {
             ]),
         ),
         ("Enqueued", object(&["*id", "*is_new: boolean"])),
-        ("Story", object(&["*story: Line[]", "*has_more: boolean"])),
+        ("History", object(&["*history: Line[]", "*has_more: boolean"])),
         (
             "Line",
             object(&[

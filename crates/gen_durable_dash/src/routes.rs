@@ -98,14 +98,14 @@ pub(crate) fn all() -> Vec<Route> {
         get "/api/v1/overview" live::overview, doc("All live numbers").answers("Overview");
         get "/api/v1/live" live::live, doc("All live numbers as server-sent events, about one a second").events();
         get "/api/v1/series" live::series, doc("Arrivals, settled instances and latency over time").query(&["seconds", "step"]).answers("Series");
-        get "/api/v1/machines" live::machines, doc("Machines, their steps and the transitions between them").answers("Machines");
+        get "/api/v1/machines" live::machines, doc("Machines, their steps and the history between them").answers("Machines");
         get "/api/v1/machines/{name}" live::machine, doc("One machine").answers("Machine");
         get "/api/v1/failures" live::failures, doc("Failed and stuck instances, grouped by error").answers("Failures");
 
         get "/api/v1/instances" instances::list, doc("Instances, the newest first; `next` is the `before` of the next page").query(SEARCH).answers("Instances");
         post "/api/v1/instances" instances::enqueue, doc("Enqueue an instance").body("NewInstance").answers("Enqueued");
         get "/api/v1/instances/{id}" instance::show, doc("One instance with its state, data and result").answers("Instance");
-        get "/api/v1/instances/{id}/story" instance::story, doc("The history of an instance, the newest first").query(&["seq", "epoch", "limit"]).answers("Story");
+        get "/api/v1/instances/{id}/history" instance::history, doc("The history of an instance, the newest first").query(&["seq", "epoch", "limit"]).answers("History");
         get "/api/v1/instances/{id}/inbox" instance::inbox, doc("Signals in its inbox that no step has consumed").answers("Inbox");
         get "/api/v1/instances/{id}/children" instance::children, doc("Children of an instance").answers("Children");
         get "/api/v1/instances/{id}/timers" timers::of_instance, doc("Timers of an instance").answers("InstanceTimers");

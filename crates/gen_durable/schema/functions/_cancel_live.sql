@@ -64,8 +64,8 @@ begin
     if ids is null then
         return null;
     end if;
-    perform gen_durable.tell(ids, 'cancel');
-    perform gen_durable.tell_parents(ids);
+    perform gen_durable._record_history(ids, 'cancel');
+    perform gen_durable._notify_parents(ids);
     -- Last: a transaction that holds the lock of a lane waits for no instance.
     if cardinality(heads) > 0 then
         perform gen_durable.unlead(heads);

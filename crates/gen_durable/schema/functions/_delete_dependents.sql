@@ -1,6 +1,6 @@
 -- Deletes the history and the signals of deleted instances, whether the collector or a person
 -- deletes them.
---   called by: triggers      index: transitions_pkey, signals_inbox, signals_dedup
+--   called by: triggers      index: history_pkey, signals_inbox, signals_dedup
 --   locks: the rows that it deletes, of instances that are deleted
 create function gen_durable._delete_dependents() returns trigger
 language plpgsql
@@ -8,9 +8,9 @@ as $$
 -- planner: pinned, nested loops
 begin
     if tg_op = 'TRUNCATE' then
-        truncate gen_durable.transitions, gen_durable.signals;
+        truncate gen_durable.history, gen_durable.signals;
     else
-        delete from gen_durable.transitions t using gone where t.instance_id = gone.id;
+        delete from gen_durable.history t using gone where t.instance_id = gone.id;
         delete from gen_durable.signals s using gone where s.target_id = gone.id and s.consumed_at is null;
         delete from gen_durable.signals s using gone where s.target_id = gone.id and s.dedup_key is not null;
     end if;

@@ -72,7 +72,7 @@ begin
                     arrival = case when i.partition_key is not null then nextval('gen_durable.arrivals') else i.arrival end
                 where i.id = candidate
                 returning i.id, i.machine, i.step, i.attempt, i.last_error;
-                perform gen_durable.tell(array[candidate], 'stuck');
+                perform gen_durable._record_history(array[candidate], 'stuck');
         end;
     end loop;
 end $$;

@@ -43,7 +43,7 @@ begin
         perform gen_durable._consume_signals(p_endings, written);
     end if;
     perform gen_durable._apply_effects(p_endings, written);
-    perform gen_durable.tell_endings(p_endings, written);
+    perform gen_durable._record_result_history(p_endings, written);
 
     -- Children that settled are counted off at their parents, all of the batch at once. By the
     -- results and not by a predicate on the table, which would allow a scan of the index of all
@@ -51,7 +51,7 @@ begin
     settled := array(select (e->>'id')::bigint from jsonb_array_elements(p_endings) e
                      where e ? 'child' and (e->>'id')::bigint = any (written));
     if cardinality(settled) > 0 then
-        perform gen_durable.tell_parents(settled);
+        perform gen_durable._notify_parents(settled);
     end if;
 
     -- Lanes and partition keys that these results free.

@@ -34,7 +34,7 @@ begin
     where i.id = due.id and i.status::text in ('awaiting_signal', 'awaiting_children')
     returning i.id, i.queue, i.priority, due.deadline_at, i.step_seq, i.claim_epoch, i.step
     loop
-        perform gen_durable.tell_deadline(expired.id, expired.step_seq, expired.claim_epoch, expired.step);
+        perform gen_durable._record_deadline(expired.id, expired.step_seq, expired.claim_epoch, expired.step);
         return query select expired.id, expired.queue, expired.priority, expired.deadline_at, gen_durable.clock();
     end loop;
     return query select null::bigint, null::text, null::smallint, null::timestamptz, gen_durable.clock();

@@ -58,7 +58,7 @@ begin
             held_back = i.partition_key is not null,
             arrival = case when i.partition_key is not null then nextval('gen_durable.arrivals') else i.arrival end
         where i.id = target.id;
-        perform gen_durable.tell_woken(array[target.id], 'signal ' || p_name);
+        perform gen_durable._record_wakes(array[target.id], 'signal ' || p_name);
     end if;
     return 'delivered';
 end $$;

@@ -2,12 +2,12 @@
 -- results.
 --   called by: _cancel_live, store::lease::reap, _set_aside_refused      index: instances_pkey
 --   locks: no existing row; the caller has locked the instances
-create function gen_durable.tell(p_ids bigint[], p_outcome text, p_worker text default null) returns void
+create function gen_durable._record_history(p_ids bigint[], p_outcome text, p_worker text default null) returns void
 language plpgsql
 as $$
 -- planner: pinned
 begin
-    insert into gen_durable.transitions
+    insert into gen_durable.history
         (instance_id, step_seq, claim_epoch, at, attempt, status, outcome, from_step, to_step, error, worker)
     select i.id, i.step_seq, i.claim_epoch, gen_durable.clock(),
         -- A crash counts as an attempt: the row has the number of the attempt that crashed.

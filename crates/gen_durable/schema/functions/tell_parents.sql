@@ -2,7 +2,7 @@
 -- of the parent's last spawn counts: a child of an older spawn changes nothing.
 --   called by: conclude, _cancel_live, store::lease::reap      index: instances_pkey
 --   locks: the parents by id, after the children's own rows
-create function gen_durable.tell_parents(p_children bigint[]) returns void
+create function gen_durable._notify_parents(p_children bigint[]) returns void
 language plpgsql
 as $$
 -- planner: pinned, nested loops
@@ -35,5 +35,5 @@ begin
         updated_at = gen_durable.clock()
     from told
     where p.id = told.parent_id and p.join_generation = told.parent_generation;
-    perform gen_durable.tell_woken(parents, 'children');
+    perform gen_durable._record_wakes(parents, 'children');
 end $$;

@@ -2,13 +2,13 @@
 -- and with the next one, since a deadline may have been the hundredth; rows that both miss are
 -- deleted within the next thousand commits. The range has two ends, so that the scan does not read
 -- dead index entries of rows that were deleted before.
---   called by: store::settle, tell_endings      index: transitions_pkey
+--   called by: store::settle, _record_result_history      index: history_pkey
 --   locks: the history rows, of an instance that the caller has locked
-create function gen_durable.trim_story(p_id bigint, p_seq bigint) returns void
+create function gen_durable._trim_history(p_id bigint, p_seq bigint) returns void
 language plpgsql
 as $$
 -- planner: pinned
 begin
-    delete from gen_durable.transitions t
+    delete from gen_durable.history t
     where t.instance_id = p_id and t.step_seq > p_seq - 2000 and t.step_seq <= p_seq - 1000;
 end $$;

@@ -2,7 +2,7 @@
 -- recorded change raises one of them, so no two rows have the same. No foreign key: it would read
 -- the instance for each row of every commit; a trigger on `instances` deletes the history of a
 -- deleted instance.
-create table gen_durable.transitions (
+create table gen_durable.history (
     instance_id  bigint not null,
     step_seq     bigint not null,                    -- of the instance, after the change
     claim_epoch  bigint not null,                    -- of the instance, after the change

@@ -34,7 +34,7 @@ use crate::{
         settle::{ENTERS, Ending, More, Taker},
         target::Target,
     },
-    story::Tale,
+    history::HistoryRecord,
     wake::Wake,
 };
 
@@ -178,7 +178,7 @@ impl Core {
             children: None,
             ..Claimed::clone(row)
         });
-        let tale = Tale::of(row, &decision, &self.who);
+        let history = HistoryRecord::of(row, &decision, &self.who);
         let ending = Ending {
             claim: row.claim(),
             status: if ahead {
@@ -198,7 +198,7 @@ impl Core {
             takes: row.keyed && within_bounds && !self.phase.is_draining(),
             led: row.led,
             more: more(decision.more, row.parent_id, decision.status),
-            tale,
+            history,
         };
         debug_assert!(!ahead || ending.rise == ENTERS);
         Ended {

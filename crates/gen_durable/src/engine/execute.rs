@@ -32,7 +32,7 @@ use crate::{
         settle::{Deadline, ENTERS, More, Repeat, Spawn},
         step_tx::StepTx,
     },
-    story::Story,
+    history::HistoryPolicy,
     transition::{Ending, Outcome, Transition, retry_after},
     unknown,
 };
@@ -94,7 +94,7 @@ pub(crate) struct Decision {
     pub(crate) failure: Option<String>,
     /// The history policy of the machine, and how long the step ran; set by the caller that ran the
     /// step.
-    pub(crate) story: Story,
+    pub(crate) history: HistoryPolicy,
     pub(crate) took: Duration,
 }
 
@@ -114,7 +114,7 @@ impl Decision {
             within: None,
             outcome,
             failure: None,
-            story: Story::All,
+            history: HistoryPolicy::All,
             took: Duration::ZERO,
         }
     }

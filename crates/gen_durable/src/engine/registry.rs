@@ -86,7 +86,7 @@ impl<M: Machine, App: Has<M::App> + Send + Sync + 'static> Kind for Typed<M, App
             let begun = Instant::now();
             let decision = execute::execute::<M>(app.part(), &row, poison, &environment).await;
             Decision {
-                story: M::STORY,
+                history: M::HISTORY,
                 took: begun.elapsed(),
                 ..decision
             }

@@ -44,7 +44,7 @@ pub(crate) mod scopes;
 pub(crate) mod search;
 pub(crate) mod settle;
 pub(crate) mod signal;
-pub(crate) mod story;
+pub(crate) mod history;
 pub(crate) mod timer;
 pub(crate) mod turns;
 

@@ -17,7 +17,7 @@ use super::{
     target::Target,
     tx::{Transaction, query_in},
 };
-use crate::{new_instance::New, event::Fact, id::Status, send_signal::SignalRow, story::Tale};
+use crate::{new_instance::New, event::Fact, id::Status, send_signal::SignalRow, history::HistoryRecord};
 
 sql!(prepared SETTLE, "settle.sql", [
     INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
@@ -27,12 +27,12 @@ sql!(prepared SETTLE_KEYED, "settle_keyed.sql", [
     INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
     TEXT_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT, INT8_ARRAY, INT8_ARRAY, TEXT, FLOAT8, TEXT_ARRAY
 ]);
-sql!(prepared SETTLE_WITH_HISTORY, "settle_told.sql", [
+sql!(prepared SETTLE_WITH_HISTORY, "write_step_results_with_history.sql", [
     INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
     TEXT_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT,
     TEXT_ARRAY, TEXT_ARRAY, INT4_ARRAY, FLOAT4_ARRAY, TEXT_ARRAY, TEXT
 ]);
-sql!(prepared SETTLE_KEYED_WITH_HISTORY, "settle_keyed_told.sql", [
+sql!(prepared SETTLE_KEYED_WITH_HISTORY, "write_keyed_step_results_with_history.sql", [
     INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
     TEXT_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT,
     TEXT_ARRAY, TEXT_ARRAY, INT4_ARRAY, FLOAT4_ARRAY, TEXT_ARRAY, TEXT, INT8_ARRAY, INT8_ARRAY, TEXT, FLOAT8,
@@ -100,7 +100,7 @@ pub(crate) struct Ending {
     /// The effects that are committed together with the result.
     pub(crate) more: Option<Box<More>>,
     /// The history entry that is committed together with the result.
-    pub(crate) tale: Option<Box<Tale>>,
+    pub(crate) history: Option<Box<HistoryRecord>>,
 }
 
 /// The effects of a step result: wait, spawn, consume signals, write the outbox. Serialized as
@@ -266,7 +266,7 @@ struct ResultDocument<'a> {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     keyed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    story: Option<&'a Tale>,
+    history: Option<&'a HistoryRecord>,
     #[serde(flatten)]
     more: Option<&'a More>,
 }
@@ -296,7 +296,7 @@ fn document<'a>(endings: impl IntoIterator<Item = &'a Ending>) -> Result<String,
             rise: e.rise,
             delay: e.delay_seconds,
             keyed: e.keyed,
-            story: e.tale.as_deref(),
+            history: e.history.as_deref(),
             more: e.more.as_deref(),
         })
     });
@@ -393,24 +393,24 @@ impl<'a> HistoryColumns<'a> {
     fn of(endings: &[&'a Ending]) -> Option<HistoryColumns<'a>> {
         let worker = &endings
             .iter()
-            .find_map(|ending| ending.tale.as_deref())?
+            .find_map(|ending| ending.history.as_deref())?
             .worker;
         let mut sorted = endings.to_vec();
         sorted.sort_unstable_by_key(|ending| ending.claim.id);
-        let tales = || sorted.iter().map(|ending| ending.tale.as_deref());
+        let histories = || sorted.iter().map(|ending| ending.history.as_deref());
         Some(HistoryColumns {
-            froms: tales().map(|tale| tale?.from.as_deref()).collect(),
-            outcomes: tales().map(|tale| Some(tale?.outcome)).collect(),
+            froms: histories().map(|history| history?.from.as_deref()).collect(),
+            outcomes: histories().map(|history| Some(history?.outcome)).collect(),
             attempts: unless_all(
                 0,
-                tales().map(|tale| {
-                    tale.map_or(0, |tale| i32::try_from(tale.attempt).unwrap_or(i32::MAX))
+                histories().map(|history| {
+                    history.map_or(0, |history| i32::try_from(history.attempt).unwrap_or(i32::MAX))
                 }),
             ),
-            took: tales()
-                .map(|tale| tale.map_or(0.0, |tale| tale.took))
+            took: histories()
+                .map(|history| history.map_or(0.0, |history| history.took))
                 .collect(),
-            failures: unless_all(None, tales().map(|tale| tale?.failure.as_deref())),
+            failures: unless_all(None, histories().map(|history| history?.failure.as_deref())),
             worker,
         })
     }
@@ -542,7 +542,7 @@ pub(crate) async fn settle_within<T: Transaction>(
     let commit_within = format!("{}ms", target.statement_timeout().as_millis());
     // A result with history, or one that may free a lane or a partition key, is written by
     // `conclude` too, so that this statement needs no variant for each of these cases.
-    let rows = if ending.more.is_some() || ending.keyed || ending.tale.is_some() {
+    let rows = if ending.more.is_some() || ending.keyed || ending.history.is_some() {
         let document = document([ending])?;
         query_in(tx, target, &CONCLUDE_WITHIN, &[&document, &commit_within]).await?
     } else {

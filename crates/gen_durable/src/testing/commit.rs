@@ -12,7 +12,7 @@ use crate::{
         row::{Claim, Claimed},
         settle::{self, Ending},
     },
-    story::Tale,
+    history::HistoryRecord,
 };
 
 /// The outcome of writing a decision that may have a transaction of its own.
@@ -103,7 +103,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
         tally: &mut Tally,
     ) -> Within {
         let within = decision.within.take();
-        let tale = Tale::of(row, &decision, &self.worker.who());
+        let history = HistoryRecord::of(row, &decision, &self.worker.who());
         let ending = Ending {
             claim: row.claim(),
             status: decision.status,
@@ -119,7 +119,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
             takes: false,
             led: false,
             more: crate::engine::more(decision.more, row.parent_id, decision.status),
-            tale,
+            history,
         };
         let Some(tx) = within else {
             return Within::Open(Box::new(ending));

@@ -5,7 +5,7 @@ use gen_durable::{Client, Context, DAY, Engine, Failure, Id, Instance, Lab, Mach
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
-use crate::support::{Running, eventually, in_words, live, story, tells, told};
+use crate::support::{Running, eventually, in_words, live, history, tells, told};
 
 /// A machine with one step for each way in which a step can end.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
@@ -396,7 +396,7 @@ async fn a_next_that_runs_ahead_keeps_its_claim_and_leaves_every_indexed_column_
     );
     assert_eq!(ahead.locked_by, health.worker_id());
     assert!(ahead.lease_expires_at.is_some());
-    let lines = story(&client, id.raw()).await;
+    let lines = history(&client, id.raw()).await;
     assert_eq!(
         (lines.len(), lines[0].mark.seq, lines[0].mark.epoch),
         (1, 1, 1)

@@ -5,7 +5,7 @@ use gen_durable::{Client, Context, Filter, HOUR, Id, Instance, Job, Lab, Machine
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
-use crate::support::{story, tells, told};
+use crate::support::{history, tells, told};
 
 #[derive(Serialize, Deserialize)]
 struct Between {
@@ -186,7 +186,7 @@ async fn a_matching_signal_makes_the_instance_runnable_and_clears_its_deadline()
         "wait: wait > resumed, awaiting_signal, woken by signal go, by lab/0",
     )
     .await;
-    assert_eq!(story(&lab, id.raw()).await[0].woken_at, Some(now));
+    assert_eq!(history(&lab, id.raw()).await[0].woken_at, Some(now));
 }
 
 #[tokio::test]
@@ -218,7 +218,7 @@ async fn a_deadline_enters_the_step_that_it_named() {
         assert_eq!(lab.row_of(id).await, expected);
         tells(&lab, id.raw(), now, "deadline: resumed > late, runnable").await;
         assert_eq!(
-            story(&lab, id.raw()).await[0].woken_at,
+            history(&lab, id.raw()).await[0].woken_at,
             None,
             "no signal woke it"
         );
@@ -291,7 +291,7 @@ async fn the_last_child_makes_its_parent_runnable_and_the_others_only_decrement_
         "spawn: fan > resumed, awaiting_children, woken by children, by lab/0",
     )
     .await;
-    assert_eq!(story(&lab, id.raw()).await[0].woken_at, Some(now));
+    assert_eq!(history(&lab, id.raw()).await[0].woken_at, Some(now));
     for child in children(&lab).await {
         assert_eq!(
             told(&lab, child.id).await,

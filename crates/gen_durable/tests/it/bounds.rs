@@ -4,7 +4,7 @@
 use gen_durable::{Client, Context, Engine, Id, Job, Lane, Machine, Outcome, Pool, SECOND, Signal, Status, StepError, NewInstance, done, wait_for};
 use serde::{Deserialize, Serialize};
 
-use crate::support::{Running, SOON, eventually, live, sql, story};
+use crate::support::{Running, SOON, eventually, live, sql, history};
 
 /// An unrelated job: the tests check that it still runs.
 #[derive(Serialize, Deserialize)]
@@ -229,7 +229,7 @@ async fn an_instance_that_makes_a_pick_fail_is_set_aside_and_the_others_run() {
         (2, 0, None),
         "no attempt is counted"
     );
-    let lines = story(&client, 1).await;
+    let lines = history(&client, 1).await;
     let line = lines.last().unwrap();
     assert_eq!(
         (line.outcome.as_str(), line.status, line.error.as_deref()),

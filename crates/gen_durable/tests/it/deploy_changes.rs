@@ -118,7 +118,7 @@ async fn steps_are_added_renamed_and_removed_while_both_builds_run() {
     stop(running).await;
     // No instance was ever set aside: the history would have a row for it.
     let text = format!(
-        "select count(*) from {}.transitions where outcome = 'stuck'",
+        "select count(*) from {}.history where outcome = 'stuck'",
         pool.schema()
     );
     assert_eq!(

@@ -57,7 +57,7 @@ mod schema;
 mod signals;
 mod sql_surface;
 mod sqlx_driver;
-mod story;
+mod history;
 mod support;
 mod timers;
 mod tokens;

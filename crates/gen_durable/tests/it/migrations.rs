@@ -173,7 +173,7 @@ async fn the_runtime_role_works_without_ddl_and_the_reader_role_only_reads() {
             r#"select * from {schema}.signal_or_start('{{"machine": "p", "step": "s", "state": 1, "key": "k"}}', 'x', '1')"#
         ),
         format!("select {schema}.cancel({id}, null, null, null, 'x')"),
-        format!("select {schema}.tell_parents(array[{id}]::bigint[])"),
+        format!("select {schema}._notify_parents(array[{id}]::bigint[])"),
         format!("select * from {schema}.expire(10)"),
         format!("select {schema}.record('t', 'e', '1')"),
         format!(

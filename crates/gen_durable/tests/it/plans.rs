@@ -274,10 +274,10 @@ async fn the_cost_of_history_does_not_depend_on_its_length_or_on_other_histories
         .await
         .unwrap();
     let acts = [
-        format!("select {schema}.trim_story(7, 90000)"),
-        format!("select {schema}.tell_woken(array[7]::bigint[], 'signal x')"),
-        format!("select {schema}.tell_deadline(7, 95001, 95000, 'late')"),
-        format!("select {schema}.tell(array[6]::bigint[], 'cancel')"),
+        format!("select {schema}._trim_history(7, 90000)"),
+        format!("select {schema}._record_wakes(array[7]::bigint[], 'signal x')"),
+        format!("select {schema}._record_deadline(7, 95001, 95000, 'late')"),
+        format!("select {schema}._record_history(array[6]::bigint[], 'cancel')"),
         format!(
             "with deleted as (delete from {schema}.instances where id = 8 returning id) select * from deleted"
         ),
@@ -291,9 +291,9 @@ async fn the_cost_of_history_does_not_depend_on_its_length_or_on_other_histories
     let line = "at, attempt, status, outcome, from_step, to_step";
     client
         .batch_execute(&format!(
-            "insert into {schema}.transitions (instance_id, step_seq, claim_epoch, {line})
+            "insert into {schema}.history (instance_id, step_seq, claim_epoch, {line})
              select 7, n, n, {schema}.clock(), 0, 'awaiting_signal', 'wait', 'run', 'run' from generate_series(1, {rows}) n;
-             insert into {schema}.transitions (instance_id, step_seq, claim_epoch, {line})
+             insert into {schema}.history (instance_id, step_seq, claim_epoch, {line})
              select id, n, n, {schema}.clock(), 0, 'runnable', 'next', 'run', 'run'
              from {schema}.instances cross join generate_series(1, 50) n where id > 7;
              update {schema}.instances set step_seq = 95000, claim_epoch = 95000 where id = 7",
@@ -305,14 +305,14 @@ async fn the_cost_of_history_does_not_depend_on_its_length_or_on_other_histories
         let touched = pages_with(&mut client, act, 1.0).await;
         // A trim deletes a thousand history rows, each with an index probe; the other statements
         // touch one row, or fifty.
-        let most = if act.contains("trim_story") {
+        let most = if act.contains("_trim_history") {
             2_500
         } else {
             200
         };
         assert!(touched < most, "{act}: {touched} pages");
     }
-    let read = include_str!("../../src/store/sql/story.sql")
+    let read = include_str!("../../src/store/sql/history.sql")
         .replace("gen_durable.", &format!("{schema}."));
     let page = [("$1", "7"), ("$2", "95000"), ("$3", "95000"), ("$4", "100")];
     let read = page
@@ -330,7 +330,7 @@ async fn the_cost_of_a_commit_with_history_does_not_depend_on_existing_history()
     let schema = pool.schema().to_owned();
     let mut client = sql_at(&url).await;
     load(&client, &pool, ballast(), "plan", 0, "", "").await;
-    let with_history = include_str!("../../src/store/sql/settle_told.sql")
+    let with_history = include_str!("../../src/store/sql/write_step_results_with_history.sql")
         .replace("gen_durable.", &format!("{schema}."));
     let all = |value: &str| format!("array_fill({value}, array[100])");
     let ids = "(select array_agg(n::bigint) from generate_series(501, 600) n)";
@@ -372,7 +372,7 @@ async fn the_cost_of_a_commit_with_history_does_not_depend_on_existing_history()
     let empty = settled_pages(&mut client, &text).await;
     client
         .batch_execute(&format!(
-            "insert into {schema}.transitions
+            "insert into {schema}.history
                  (instance_id, step_seq, claim_epoch, at, attempt, status, outcome, from_step, to_step)
              select id, 0, 0, {schema}.clock(), 0, 'runnable', 'next', 'run', 'run' from {schema}.instances"
         ))

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gen_durable::{Client, Engine, Pool, RunningEngine, StoryLine, Timestamp};
+use gen_durable::{Client, Engine, Pool, RunningEngine, HistoryEntry, Timestamp};
 
 static SCHEMAS: AtomicU64 = AtomicU64::new(0);
 
@@ -83,14 +83,14 @@ impl Running {
 }
 
 /// Returns the history of an instance, the oldest entry first.
-pub(crate) async fn story(client: &Client, id: i64) -> Vec<StoryLine> {
-    let mut lines = client.inspect().story(id, None, 1_000).await.unwrap();
+pub(crate) async fn history(client: &Client, id: i64) -> Vec<HistoryEntry> {
+    let mut lines = client.inspect().history(id, None, 1_000).await.unwrap();
     lines.reverse();
     lines
 }
 
 /// Renders a history entry as text: "next: begin > paid, runnable".
-pub(crate) fn in_words(line: &StoryLine) -> String {
+pub(crate) fn in_words(line: &HistoryEntry) -> String {
     let mut words = format!(
         "{}: {} > {}, {}",
         line.outcome, line.from, line.to, line.status
@@ -106,13 +106,13 @@ pub(crate) fn in_words(line: &StoryLine) -> String {
 
 /// Returns the whole history as text.
 pub(crate) async fn told(client: &Client, id: i64) -> Vec<String> {
-    story(client, id).await.iter().map(in_words).collect()
+    history(client, id).await.iter().map(in_words).collect()
 }
 
 /// Asserts that the last history entry has this text and this time, and that its position matches
 /// the `step_seq` and `claim_epoch` of the row.
 pub(crate) async fn tells(client: &Client, id: i64, at: Timestamp, words: &str) {
-    let lines = story(client, id).await;
+    let lines = history(client, id).await;
     let row = client.inspect().show(id).await.unwrap().unwrap();
     let line = lines
         .last()

@@ -591,7 +591,7 @@ async fn history_has_one_entry_for_a_deadline_and_none_for_the_repeating_timer()
         (Status::Failed, 3)
     );
     let history = async |id: i64| {
-        let mut lines = lab.inspect().story(id, None, 100).await.unwrap();
+        let mut lines = lab.inspect().history(id, None, 100).await.unwrap();
         lines.sort_by_key(|line| line.mark);
         let history = lines
             .iter()

@@ -129,7 +129,7 @@ fn write_results_statement(schema: &str) -> String {
 pub(super) fn insert_history(schema: &str) -> String {
     format!(
         "returning i.id, i.step_seq, i.claim_epoch, i.status, i.step)
-         insert into {schema}.transitions
+         insert into {schema}.history
              (instance_id, step_seq, claim_epoch, at, took_seconds, attempt, status, outcome, from_step, to_step, worker)
          select id, step_seq, claim_epoch, now(), 0, 0, status, 'next', step, step, 'bench/1' from written"
     )

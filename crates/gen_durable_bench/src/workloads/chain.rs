@@ -41,13 +41,13 @@ pub(super) async fn measure(bench: &Bench, with_history: bool) -> Result<Measure
         sql_floors.push(sql_floor);
     }
     let (name, kind) = if with_history {
-        ("chain_told", loops::HISTORY_KIND)
+        ("chain_history", loops::HISTORY_KIND)
     } else {
         ("chain", loops::KIND)
     };
     Ok(
         Measured::new(name, "steps/s", median(&rates), median(&floors), kind)
-            .with("story", if with_history { "all" } else { "off" })
+            .with("history", if with_history { "all" } else { "off" })
             .with("sql_floor", median(&sql_floors).round())
             .with("instances", instances)
             .with("steps", WALK_STEPS)

@@ -36,7 +36,7 @@ async fn every_workload_reports_its_value_and_its_floor_under_its_name() {
         [
             "drain",
             "chain",
-            "chain_told",
+            "chain_history",
             "insert",
             "insert_many",
             "pickup",
@@ -65,7 +65,7 @@ async fn every_workload_reports_its_value_and_its_floor_under_its_name() {
         }
     }
     assert_eq!(
-        (&results[1]["story"], &results[2]["story"]),
+        (&results[1]["history"], &results[2]["history"]),
         (&"off".into(), &"all".into())
     );
     let field = |workload: usize, name: &str| results[workload][name].as_f64().unwrap();

@@ -22,7 +22,7 @@ pub(crate) struct Args {
     id: i64,
     /// The number of history entries
     #[arg(long, value_name = "LINES", default_value_t = 20, value_parser = clap::value_parser!(u16).range(0..=999))]
-    story: u16,
+    history: u16,
     /// Only history before this cursor, as printed below the previous page
     #[arg(long, value_name = "COMMITS.CLAIMS")]
     before: Option<Before>,
@@ -33,7 +33,7 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
     let Args {
         id,
-        story,
+        history,
         before,
         database,
     } = args;
@@ -45,7 +45,7 @@ pub(crate) async fn run(args: Args, json: bool) -> anyhow::Result<()> {
         );
     };
     let relations = inspect.relations(id).await?;
-    let history = Timeline::read(&inspect, id, before, story.into()).await?;
+    let history = Timeline::read(&inspect, id, before, history.into()).await?;
     if json {
         print_json(&whole(&row, &relations, &history)?)
     } else {
@@ -207,8 +207,8 @@ fn whole(row: &Instance, relations: &Relations, history: &Timeline) -> anyhow::R
         };
         columns.insert(name.to_owned(), Value::Object(signals.collect()));
         columns.insert("children".to_owned(), Value::Object(children.collect()));
-        columns.insert("story".to_owned(), history.as_json());
-        columns.insert("story_before".to_owned(), history.older().into());
+        columns.insert("history".to_owned(), history.as_json());
+        columns.insert("history_before".to_owned(), history.older().into());
     }
     Ok(whole)
 }

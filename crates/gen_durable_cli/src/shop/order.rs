@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gen_durable::{Context, Instance, Machine, Outcome, Policy, SECOND, Status, Story, done, fatal, next, sleep, fail};
+use gen_durable::{Context, Instance, Machine, Outcome, Policy, SECOND, Status, HistoryPolicy, done, fatal, next, sleep, fail};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -32,7 +32,7 @@ pub(crate) enum Step {
 impl Machine for Order {
     const NAME: &'static str = "order";
     /// The demo records every commit in the history.
-    const STORY: Story = Story::All;
+    const HISTORY: HistoryPolicy = HistoryPolicy::All;
     type App = Shop;
     type Step = Step;
     type Output = String;

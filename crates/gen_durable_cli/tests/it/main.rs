@@ -12,7 +12,7 @@ mod migrate;
 mod projections;
 mod serve;
 mod steer;
-mod story;
+mod history;
 mod timers;
 mod watch;
 

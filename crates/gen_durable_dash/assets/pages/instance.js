@@ -77,14 +77,14 @@ const TONES = { done: 'is-done', stop: 'is-failed', failure: 'is-warn', reap: 'i
 
 function History({ path, moved, row, now }) {
   const [limit, setLimit] = useState(100);
-  const { data, error } = useFetch(`${path}/story?limit=${limit}&at=${part(moved)}`);
+  const { data, error } = useFetch(`${path}/history?limit=${limit}&at=${part(moved)}`);
   const kept = useLatest(data);
   if (!kept) return error ? html`<${ErrorNotice} error=${error} />` : html`<${Loading} lines=${5} />`;
-  const lines = kept.story.slice().reverse();
+  const lines = kept.history.slice().reverse();
   const longest = Math.max(1, ...lines.map((line) => line.took_ms ?? 0));
   return html`
     ${kept.has_more && limit < 1000 && html`<div class="more"><button onClick=${() => setLimit(1000)}>Show older entries</button></div>`}
-    <ol class="story">
+    <ol class="history">
       <li class="is-begin"><span class="when">${clock(row.inserted_at)}</span><span class="mark"></span><div class="what"><b>enqueued</b> <small><${Time} at=${row.inserted_at} now=${now} /></small></div></li>
       ${lines.map((line) => html`<li key=${`${line.seq}.${line.epoch}`} class=${TONES[line.outcome] ?? 'is-next'}>
         <span class="when" title=${exact(line.at)}>${clock(line.at)}</span><span class="mark"></span>

@@ -1,7 +1,7 @@
 //! One instance: its columns, history, inbox, children, and why it does not run.
 
 use axum::{Extension, Json, extract::State};
-use gen_durable::{Blocker, Status, StoryMark, Timestamp};
+use gen_durable::{Blocker, Status, HistoryCursor, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json, value::RawValue};
 
@@ -86,7 +86,7 @@ pub(crate) struct From {
     limit: Option<u16>,
 }
 
-pub(crate) async fn story(
+pub(crate) async fn history(
     State(shared): State<Shared>,
     At(id): At<String>,
     Query(from): Query<From>,
@@ -98,18 +98,18 @@ pub(crate) async fn story(
             "seq and epoch must be those of the last entry of the previous page",
         ));
     };
-    let before = seq.map(|seq| StoryMark {
+    let before = seq.map(|seq| HistoryCursor {
         seq,
         epoch: epoch.unwrap_or(i64::MAX),
     });
-    let lines = shared.inspect().story(number(&id)?, before, limit).await?;
+    let lines = shared.inspect().history(number(&id)?, before, limit).await?;
     let has_more = lines.len() == limit;
     let redaction = &shared.options.redaction;
     let lines: Vec<Value> = lines
         .iter()
         .map(|line| shown::line(line, redaction))
         .collect();
-    Ok(Json(json!({"story": lines, "has_more": has_more})))
+    Ok(Json(json!({"history": lines, "has_more": has_more})))
 }
 
 /// A signal in an inbox, with its payload as raw JSON.

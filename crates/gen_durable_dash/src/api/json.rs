@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use gen_durable::{Attention, Backlog, Edge, Found, Instance, StoryLine, Timestamp, Trouble, WorkerInfo};
+use gen_durable::{Attention, Backlog, Edge, Found, Instance, HistoryEntry, Timestamp, Trouble, WorkerInfo};
 use serde_json::{Value, json, value::RawValue};
 
 use crate::{fingerprint::fingerprint, pulse::Snapshot, redact::Redaction};
@@ -50,7 +50,7 @@ pub(crate) fn body(text: Option<&str>, redaction: &Redaction) -> Box<RawValue> {
     RawValue::from_string(shown).unwrap_or_else(|_| RawValue::NULL.to_owned())
 }
 
-pub(crate) fn line(line: &StoryLine, redaction: &Redaction) -> Value {
+pub(crate) fn line(line: &HistoryEntry, redaction: &Redaction) -> Value {
     json!({
         "seq": line.mark.seq.to_string(), "epoch": line.mark.epoch.to_string(), "at": line.at.to_string(),
         "from": line.from, "to": line.to, "outcome": line.outcome, "status": line.status.name(),

@@ -359,7 +359,7 @@ await step('markup in names, keys, errors, states and signals is shown as text',
   const ids = await evil.evaluate(() => fetch('api/v1/instances?status=failed&limit=200').then((answer) => answer.json()).then((list) => list.instances.map((row) => [row.id, row.machine])));
   for (const [id] of [...ids.slice(0, 6), ...ids.slice(-6)]) {
     await visit(evil, evilAddress, `instances/${id}`);
-    await evil.locator('.story').waitFor();
+    await evil.locator('.history').waitFor();
     await evil.getByText('Undelivered').waitFor();
     await clean(`instances/${id}`);
   }
@@ -375,7 +375,7 @@ await step('markup in names, keys, errors, states and signals is shown as text',
     await clean(`machines/${machine}`);
   }
   await visit(evil, evilAddress, 'instances/1');
-  await evil.locator('.story').waitFor();
+  await evil.locator('.history').waitFor();
   await clean('instances/1');
   const schedules = await evil.evaluate(() => fetch('api/v1/schedules').then((answer) => answer.json()).then((list) => list.schedules.map((one) => one.name)));
   assert.ok(schedules.length > 20, 'the corpus is in the schedules');

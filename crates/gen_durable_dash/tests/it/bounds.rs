@@ -255,7 +255,7 @@ async fn load(server: &TestServer) {
         .await;
     }
     server.sql(
-        "insert into SCHEMA.transitions (instance_id, step_seq, claim_epoch, at, attempt, status, outcome, from_step, to_step)
+        "insert into SCHEMA.history (instance_id, step_seq, claim_epoch, at, attempt, status, outcome, from_step, to_step)
          select id, 1, 1, statement_timestamp(), 0, status, 'next', 's1', 's2' from SCHEMA.instances",
     )
     .await;
@@ -368,7 +368,7 @@ async fn every_statement_of_the_dashboard_reads_a_bounded_number_of_pages() {
         let (touched, plan) = pages(&client, &literal(text, &schema, values)).await;
         let reads_all = [
             "instances",
-            "transitions",
+            "history",
             "projections",
             "projection_runs",
             "projection_failures",

@@ -39,7 +39,7 @@ async fn plant_corpus(server: &TestServer) {
         );
         tx.execute(&signal, &[&id, &evil]).await.unwrap();
         let line = format!(
-            "insert into {schema}.transitions (instance_id, step_seq, claim_epoch, at, attempt, status, outcome, from_step, to_step, error, cause, worker, woken_at, took_seconds)
+            "insert into {schema}.history (instance_id, step_seq, claim_epoch, at, attempt, status, outcome, from_step, to_step, error, cause, worker, woken_at, took_seconds)
              values ($1, 1, 1, statement_timestamp(), 0, 'failed', $2, $2, $2 || '2', $2, $2, $2, statement_timestamp(), 1)"
         );
         tx.execute(&line, &[&id, &evil]).await.unwrap();

@@ -98,7 +98,7 @@ async fn invalid_input_is_rejected_with_a_problem_response() {
         "/api/v1/instances?unknown=1",
         "/api/v1/series?seconds=0",
         "/api/v1/series?seconds=1e9",
-        "/api/v1/instances/1/story?seq=x",
+        "/api/v1/instances/1/history?seq=x",
     ] {
         let answer = server.get(path).await;
         assert_eq!(
@@ -196,10 +196,10 @@ async fn an_instance_is_shown_with_its_history_inbox_children_and_why_it_waits()
         "numbers keep all digits: {}",
         inbox.text
     );
-    let story = server.read(&format!("{path}/story")).await;
-    assert_eq!(story["story"][0]["outcome"], "wait", "{story}");
+    let history = server.read(&format!("{path}/history")).await;
+    assert_eq!(history["history"][0]["outcome"], "wait", "{history}");
     assert_eq!(
-        (&story["story"][0]["from"], &story["story"][0]["to"]),
+        (&history["history"][0]["from"], &history["history"][0]["to"]),
         (&json!("pack"), &json!("send"))
     );
     assert_eq!(
@@ -242,7 +242,7 @@ async fn secrets_are_redacted_everywhere_and_readers_see_no_payloads() {
     let paths = [
         one.clone(),
         format!("{one}/inbox"),
-        format!("{one}/story"),
+        format!("{one}/history"),
         format!("{one}/explain"),
         "/api/v1/instances".to_owned(),
         "/api/v1/overview".to_owned(),

@@ -1,4 +1,4 @@
--- called by: store::flow::Inspect::edges     index: transitions_pkey, backwards; instances_pkey
+-- called by: store::flow::Inspect::edges     index: history_pkey, backwards; instances_pkey
 -- locks: nothing
 -- Returns the transitions of the newest instances with recorded history, from the newest $1 history
 -- rows.
@@ -6,7 +6,7 @@ select looked.machine, looked.outcome, looked.from_step, looked.to_step, count(*
 from (
     select t.outcome, t.from_step, t.to_step, t.took_seconds, t.at,
         (select i.machine from gen_durable.instances i where i.id = t.instance_id) as machine
-    from gen_durable.transitions t
+    from gen_durable.history t
     order by t.instance_id desc, t.step_seq desc, t.claim_epoch desc
     limit $1
 ) looked

@@ -78,7 +78,7 @@ unled as (
 ),
 -- Add history rows for the crashes that count, after all rows are written.
 told as materialized (
-    select gen_durable.tell(together.ids, 'reap', (select name from dead))
+    select gen_durable._record_history(together.ids, 'reap', (select name from dead))
     from (select array_agg(reaped.id) as ids from reaped where reaped.counts) together
     where together.ids is not null
 )

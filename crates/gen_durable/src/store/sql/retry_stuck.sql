@@ -27,6 +27,6 @@ retried as (
         arrival = case when i.partition_key is not null then nextval('gen_durable.arrivals') else i.arrival end
     from free
     where i.id = free.id
-    returning i.id, gen_durable.tell_woken(array[i.id], 'another build')
+    returning i.id, gen_durable._record_wakes(array[i.id], 'another build')
 )
 select (select max(page.id) from page having count(*) = $3::int), (select count(*) from retried)

@@ -1,7 +1,7 @@
 //! The acts: the SQL statements that production sends, with literals in place of the parameters.
 
 const PICK: &str = include_str!("../../../src/store/sql/pick.sql");
-const WRITE_RESULTS: &str = include_str!("../../../src/store/sql/settle_told.sql");
+const WRITE_RESULTS: &str = include_str!("../../../src/store/sql/write_step_results_with_history.sql");
 pub(super) const WRITE_WITH_EFFECTS: &str = include_str!("../../../src/store/sql/conclude.sql");
 pub(super) const SIGNAL: &str = include_str!("../../../src/store/sql/signal_within.sql");
 const CANCEL: &str = include_str!("../../../src/store/sql/cancel.sql");
@@ -165,9 +165,9 @@ fn result(id: i64, status: &str, more: &str) -> String {
     } else {
         -1
     };
-    let story = r#""story":{"from":"s","outcome":"tried","attempt":0,"took":0,"worker":"host/1"}"#;
+    let history = r#""history":{"from":"s","outcome":"tried","attempt":0,"took":0,"worker":"host/1"}"#;
     format!(
-        r#"{{"id":{id},"epoch":5,"seq":3,"status":"{status}",{step}"rise":{rise},"delay":0,{story}{more}}}"#
+        r#"{{"id":{id},"epoch":5,"seq":3,"status":"{status}",{step}"rise":{rise},"delay":0,{history}{more}}}"#
     )
 }
 

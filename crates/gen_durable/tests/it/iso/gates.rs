@@ -29,7 +29,7 @@ const GATED: [&str; 29] = [
     "cancel",
     "_cancel_live",
     "_release",
-    "tell_parents",
+    "_notify_parents",
     "signal_all",
     "signal_or_start",
     "fire",

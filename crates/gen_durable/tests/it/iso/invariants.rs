@@ -101,10 +101,10 @@ const STATE: &str = "
     select 'a signal has no target row: ' || s.id from S.signals s
     where not exists (select from S.instances i where i.id = s.target_id)
     union all
-    select 'a history row has no instance: ' || t.instance_id from S.transitions t
+    select 'a history row has no instance: ' || t.instance_id from S.history t
     where not exists (select from S.instances i where i.id = t.instance_id)
     union all
-    select 'is in the history and was not committed: ' || t.outcome || ' of ' || t.instance_id from S.transitions t
+    select 'is in the history and was not committed: ' || t.outcome || ' of ' || t.instance_id from S.history t
     where not exists (
         select from S.iso_audit a where a.what = 'change' and a.id = t.instance_id
           and a.new_seq = t.step_seq and a.new_epoch = t.claim_epoch and a.new_status = t.status::text)
@@ -113,13 +113,13 @@ const STATE: &str = "
     where a.what = 'change' and a.old_status not in ('awaiting_signal', 'awaiting_children')
       and (a.new_seq > a.old_seq or a.old_status <> a.new_status and a.new_status in ('done', 'failed', 'cancelled'))
       and exists (select from S.instances i where i.id = a.id)
-      and not exists (select from S.transitions t
+      and not exists (select from S.history t
         where t.instance_id = a.id and t.step_seq = a.new_seq and t.claim_epoch = a.new_epoch)
     union all
     select 'was cancelled and the history has no cancel: ' || a.id from S.iso_audit a
     where a.what = 'change' and a.new_status = 'cancelled' and a.old_status <> a.new_status
       and exists (select from S.instances i where i.id = a.id)
-      and not exists (select from S.transitions t where t.instance_id = a.id and t.outcome = 'cancel')";
+      and not exists (select from S.history t where t.instance_id = a.id and t.outcome = 'cancel')";
 
 /// Returns the violations after a case.
 pub(super) async fn violations(

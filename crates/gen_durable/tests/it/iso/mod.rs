@@ -508,7 +508,7 @@ const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 15] = [
         "the check of the join generation",
         false,
         &[(
-            "tell_parents",
+            "_notify_parents",
             "and p.join_generation = told.parent_generation",
             "",
         )],
@@ -540,13 +540,13 @@ const GUARDS: [(&str, bool, &[Guard], &str, [&str; 2], &str); 15] = [
         "the restriction of history rows to results that were written",
         false,
         &[(
-            "tell_endings",
-            "where e->'story' ? 'from' and i.id = any (p_written)",
-            "where e->'story' ? 'from'",
+            "_record_result_history",
+            "where e->'history' ? 'from' and i.id = any (p_written)",
+            "where e->'history' ? 'from'",
         )],
         "joining",
         ["11 and 12 done", "cancel 11"],
-        "transitions_pkey",
+        "history_pkey",
     ),
     (
         "the retries of signal_or_start",

@@ -1,7 +1,7 @@
 //! The answer to a commit is lost: the next step still reads the same inbox and children as if the
 //! answer had arrived.
 
-use gen_durable::{Context, DAY, HOUR, Id, Job, Lane, Machine, Outcome, SECOND, Settings, Signal, StepError, Story, NewInstance, done, next, spawn, wait_for};
+use gen_durable::{Context, DAY, HOUR, Id, Job, Lane, Machine, Outcome, SECOND, Settings, Signal, StepError, HistoryPolicy, NewInstance, done, next, spawn, wait_for};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -96,7 +96,7 @@ impl<const HISTORY: bool> Machine for Parent<HISTORY> {
     } else {
         "parent"
     };
-    const STORY: Story = if HISTORY { Story::All } else { Story::Off };
+    const HISTORY: HistoryPolicy = if HISTORY { HistoryPolicy::All } else { HistoryPolicy::Off };
     type App = ();
     type Step = At;
     type Output = Vec<Read>;

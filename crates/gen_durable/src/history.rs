@@ -7,15 +7,15 @@ use serde::{Serialize, Serializer};
 
 use crate::{engine::execute::Decision, store::row::Claimed};
 
-/// How much history the steps of a machine record: [`Machine::STORY`](crate::Machine::STORY),
-/// [`Job::STORY`](crate::Job::STORY). Acts from outside (a cancel, the loss of a worker, an
+/// How much history the steps of a machine record: [`Machine::HISTORY`](crate::Machine::HISTORY),
+/// [`Job::HISTORY`](crate::Job::HISTORY). Acts from outside (a cancel, the loss of a worker, an
 /// operator's retry) are recorded in any case.
 ///
 /// An entry is one row, written by the commit that it describes. It is kept as long as its
 /// instance, up to the last 1,000 commits per instance. `durable show` and
-/// [`Inspect::story`](crate::Inspect::story) read it.
+/// [`Inspect::history`](crate::Inspect::story) read it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub enum Story {
+pub enum HistoryPolicy {
     /// One entry per commit. The default of a machine.
     All,
     /// Only retries, failures and stops. The default of a job.
@@ -30,9 +30,9 @@ const TRIM_FROM: i64 = 1_000;
 /// one after it, because the first may not be the commit of a step.
 const TRIM_EVERY: i64 = 100;
 
-/// The history entry of one step result, in the JSON form that `gen_durable.tell_endings` reads.
+/// The history entry of one step result, in the JSON form that `gen_durable._record_result_history` reads.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Tale {
+pub(crate) struct HistoryRecord {
     /// The step that ran. `None`: no entry is written, and the history is only trimmed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) from: Option<String>,
@@ -51,23 +51,23 @@ fn shared<S: Serializer>(text: &Arc<str>, serializer: S) -> Result<S::Ok, S::Err
     serializer.serialize_str(text)
 }
 
-impl Tale {
+impl HistoryRecord {
     /// Returns the history entry for a decision, or `None` if the machine does not record it.
-    pub(crate) fn of(row: &Claimed, decision: &Decision, worker: &Arc<str>) -> Option<Box<Tale>> {
+    pub(crate) fn of(row: &Claimed, decision: &Decision, worker: &Arc<str>) -> Option<Box<HistoryRecord>> {
         let went_wrong = decision.failure.is_some()
             || matches!(
                 decision.outcome,
                 "retry" | "failure" | "stop" | "outage" | "stuck"
             );
-        let recorded = match decision.story {
-            Story::All => true,
-            Story::Failures => went_wrong,
-            Story::Off => return None,
+        let recorded = match decision.history {
+            HistoryPolicy::All => true,
+            HistoryPolicy::Failures => went_wrong,
+            HistoryPolicy::Off => return None,
         };
         let commit = row.step_seq + 1;
         let trims = commit >= TRIM_FROM && commit % TRIM_EVERY < 2;
         (recorded || trims).then(|| {
-            Box::new(Tale {
+            Box::new(HistoryRecord {
                 from: recorded.then(|| row.step.clone()),
                 outcome: decision.outcome,
                 attempt: row.attempt,

@@ -104,7 +104,7 @@ async fn the_history_of_an_instance_is_shown_line_by_line() {
     has(6, &["done", "answered"]);
     assert_eq!(history.len(), 7, "{shown}");
     assert!(
-        !stdout(&db.run(&["show", "1", "--story", "0"])).contains("outcome"),
+        !stdout(&db.run(&["show", "1", "--history", "0"])).contains("outcome"),
         "{shown}"
     );
 }
@@ -114,7 +114,7 @@ async fn the_history_is_available_as_json_and_in_pages() {
     let (db, _) = with_history().await;
     let all = db.json(&["show", "1"]);
     let words = |shown: &Value, name: &str| -> Vec<String> {
-        let lines = shown["story"].as_array().unwrap();
+        let lines = shown["history"].as_array().unwrap();
         lines
             .iter()
             .map(|line| line[name].as_str().unwrap_or_default().to_owned())
@@ -122,8 +122,8 @@ async fn the_history_is_available_as_json_and_in_pages() {
     };
     assert_eq!(words(&all, "outcome"), ["failure", "next", "wait", "done"]);
     assert_eq!(words(&all, "to"), ["begin", "ask", "answered", "answered"]);
-    assert_eq!(all["story_before"], Value::Null);
-    let line = &all["story"][2];
+    assert_eq!(all["history_before"], Value::Null);
+    let line = &all["history"][2];
     assert_eq!(
         (&line["status"], &line["cause"]),
         (&"awaiting_signal".into(), &"signal paid".into())
@@ -132,15 +132,15 @@ async fn the_history_is_available_as_json_and_in_pages() {
         line["woken_at"].as_str() >= line["at"].as_str() && line["took_seconds"].as_f64().is_some(),
         "{line}"
     );
-    assert_eq!(all["story"][1]["attempt"], 1);
+    assert_eq!(all["history"][1]["attempt"], 1);
 
-    let newest = db.json(&["show", "1", "--story", "3"]);
+    let newest = db.json(&["show", "1", "--history", "3"]);
     assert_eq!(words(&newest, "outcome"), ["next", "wait", "done"]);
-    let before = newest["story_before"].as_str().unwrap();
-    let oldest = db.json(&["show", "1", "--story", "3", "--before", before]);
+    let before = newest["history_before"].as_str().unwrap();
+    let oldest = db.json(&["show", "1", "--history", "3", "--before", before]);
     assert_eq!(words(&oldest, "outcome"), ["failure"]);
-    assert_eq!(oldest["story_before"], Value::Null);
-    let page = stdout(&db.run(&["show", "1", "--story", "3"]));
+    assert_eq!(oldest["history_before"], Value::Null);
+    let page = stdout(&db.run(&["show", "1", "--history", "3"]));
     assert!(
         page.contains(&format!("older: durable show 1 --before {before}"))
             && !page.contains("begin\n"),
@@ -153,7 +153,7 @@ async fn an_empty_history_is_not_shown_and_invalid_options_are_errors() {
     let (db, client) = TestSchema::migrated().await;
     client.enqueue(note("x")).await.unwrap();
     assert!(!stdout(&db.run(&["show", "1"])).contains("outcome"));
-    assert_eq!(db.json(&["show", "1"])["story"], serde_json::json!([]));
+    assert_eq!(db.json(&["show", "1"])["history"], serde_json::json!([]));
     client
         .cancel(gen_durable::Id::<super::Note>::from_raw(1), "\u{1b}[2Jno")
         .await
@@ -163,7 +163,7 @@ async fn an_empty_history_is_not_shown_and_invalid_options_are_errors() {
         shown.contains("cancelled") && shown.contains("\\u{1b}[2Jno"),
         "{shown}"
     );
-    for wrong in [["--before", "x"], ["--story", "1000"], ["--story", "-1"]] {
+    for wrong in [["--before", "x"], ["--history", "1000"], ["--history", "-1"]] {
         let output = db.run(&["show", "1", wrong[0], wrong[1]]);
         assert_eq!(
             output.status.code(),

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{error::Error, id::Status};
 
-sql!(HISTORY, "story.sql", [INT8, INT8, INT8, INT4]);
+sql!(HISTORY, "history.sql", [INT8, INT8, INT8, INT4]);
 
 /// The largest number of entries on one page.
 const PAGE_MAX: usize = 1_000;
@@ -21,9 +21,9 @@ const PAGE_MAX: usize = 1_000;
 /// An entry of the history: one commit that changed the instance.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
-pub struct StoryLine {
+pub struct HistoryEntry {
     /// The position of the entry in the history.
-    pub mark: StoryMark,
+    pub mark: HistoryCursor,
     /// When it was committed.
     pub at: Timestamp,
     /// The step of the instance before.
@@ -54,7 +54,7 @@ pub struct StoryLine {
 /// The position of an entry: the number of commits and of claims that the instance had. It only
 /// rises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StoryMark {
+pub struct HistoryCursor {
     /// The instance's `step_seq`.
     pub seq: i64,
     /// The instance's `claim_epoch`.
@@ -69,14 +69,14 @@ impl Inspect {
     /// # Errors
     ///
     /// Fails if the database cannot be reached or refuses the query.
-    pub async fn story(
+    pub async fn history(
         &self,
         id: i64,
-        before: Option<StoryMark>,
+        before: Option<HistoryCursor>,
         limit: usize,
-    ) -> Result<Vec<StoryLine>, Error> {
+    ) -> Result<Vec<HistoryEntry>, Error> {
         let limit = i32::try_from(limit.clamp(1, PAGE_MAX)).unwrap_or(1_000);
-        let before = before.unwrap_or(StoryMark {
+        let before = before.unwrap_or(HistoryCursor {
             seq: i64::MAX,
             epoch: i64::MAX,
         });
@@ -97,10 +97,10 @@ impl Inspect {
     }
 }
 
-fn entry(row: &Row) -> Result<StoryLine, Fault> {
+fn entry(row: &Row) -> Result<HistoryEntry, Fault> {
     let took: Option<f32> = column(row, 4)?;
-    Ok(StoryLine {
-        mark: StoryMark {
+    Ok(HistoryEntry {
+        mark: HistoryCursor {
             seq: column(row, 0)?,
             epoch: column(row, 1)?,
         },

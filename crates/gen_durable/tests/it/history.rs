@@ -1,10 +1,10 @@
 //! The history of an instance: which commits are recorded, which are not, and when history is
 //! trimmed. The entry of each act is asserted in the tests of that act.
 
-use gen_durable::{Context, DAY, Engine, Failure, Job, Lab, MINUTE, Machine, Outcome, Policy, SECOND, Settings, Status, StepError, Story, StoryMark, done, next, retry_after, sleep, spawn};
+use gen_durable::{Context, DAY, Engine, Failure, Job, Lab, MINUTE, Machine, Outcome, Policy, SECOND, Settings, Status, StepError, HistoryPolicy, HistoryCursor, done, next, retry_after, sleep, spawn};
 use serde::{Deserialize, Serialize};
 
-use crate::support::{Running, eventually, in_words, live, sql, story, told};
+use crate::support::{Running, eventually, in_words, live, sql, history, told};
 
 /// Repeats one step `left` times. Its const parameter selects the history policy.
 #[derive(Serialize, Deserialize)]
@@ -29,7 +29,7 @@ const OFF: u8 = 2;
 
 impl<const HISTORY: u8> Machine for Round<HISTORY> {
     const NAME: &'static str = ["round_all", "round_failures", "round_off"][HISTORY as usize];
-    const STORY: Story = [Story::All, Story::Failures, Story::Off][HISTORY as usize];
+    const HISTORY: HistoryPolicy = [HistoryPolicy::All, HistoryPolicy::Failures, HistoryPolicy::Off][HISTORY as usize];
     type App = ();
     type Step = At;
     type Output = ();
@@ -90,7 +90,7 @@ impl Job for Flaky {
 struct RecordsAll;
 impl Job for RecordsAll {
     const NAME: &'static str = "records_all";
-    const STORY: Story = Story::All;
+    const HISTORY: HistoryPolicy = HistoryPolicy::All;
     type App = ();
     type Output = ();
     async fn run(&self, _: &mut Context<'_, Self>) -> Result<(), StepError> {
@@ -108,7 +108,7 @@ async fn lab() -> Lab<()> {
 }
 
 async fn history_rows(lab: &Lab<()>) -> i64 {
-    let count = format!("select count(*) from {}.transitions", lab.pool().schema());
+    let count = format!("select count(*) from {}.history", lab.pool().schema());
     sql().await.query_one(&count, &[]).await.unwrap().get(0)
 }
 
@@ -253,7 +253,7 @@ async fn history_records_when_an_instance_got_stuck_and_when_it_was_retried() {
         .await
         .unwrap();
     assert_eq!(lab.drain().await.stuck, 1);
-    let lines = story(&lab, id.raw()).await;
+    let lines = history(&lab, id.raw()).await;
     assert!(
         in_words(&lines[0]).starts_with("stuck: round > round, stuck, error the state cannot"),
         "{lines:?}"
@@ -273,7 +273,7 @@ async fn history_records_when_an_instance_got_stuck_and_when_it_was_retried() {
         (rows[0].get::<_, Option<i64>>(0), rows[0].get::<_, i64>(1)),
         (None, 1)
     );
-    let lines = story(&lab, id.raw()).await;
+    let lines = history(&lab, id.raw()).await;
     assert_eq!((lines.len(), lines[0].woken_at), (1, Some(lab.now().await)));
     assert_eq!(lines[0].cause.as_deref(), Some("another build"));
 }
@@ -339,7 +339,7 @@ async fn a_woken_parent_keeps_the_wake_time_of_the_first_child() {
         (lab.status_of(id).await, lab.row_of(id).await.step_seq),
         (Status::Runnable, 1)
     );
-    let lines = story(&lab, id.raw()).await;
+    let lines = history(&lab, id.raw()).await;
     assert_eq!(
         (lines.len(), lines[0].woken_at),
         (1, Some(first)),
@@ -364,7 +364,7 @@ async fn a_worker_that_lost_its_claim_writes_no_history() {
     .await
     .unwrap();
 
-    let settle = include_str!("../../src/store/sql/settle_told.sql")
+    let settle = include_str!("../../src/store/sql/write_step_results_with_history.sql")
         .replace("gen_durable.", &format!("{schema}."));
     let none: Vec<Option<String>> = Vec::new();
     let written = sql
@@ -410,7 +410,7 @@ async fn a_worker_that_lost_its_claim_writes_no_history() {
     let ending = |id: i64, epoch: i64| {
         format!(
             r#"{{"id":{id},"epoch":{epoch},"seq":{},"status":"runnable","rise":1,"delay":0,"error":"no","new_instances":[],
-            "story":{{"from":"run","outcome":"retry","attempt":0,"took":0.1,"worker":"there/2"}}}}"#,
+            "history":{{"from":"run","outcome":"retry","attempt":0,"took":0.1,"worker":"there/2"}}}}"#,
             if id == lost { 3 } else { 4 }
         )
     };
@@ -444,7 +444,7 @@ async fn history_is_read_page_by_page_newest_first() {
     lab.drain().await;
     let (mut before, mut seen) = (None, Vec::new());
     loop {
-        let page = lab.inspect().story(id, before, 3).await.unwrap();
+        let page = lab.inspect().history(id, before, 3).await.unwrap();
         assert!(page.len() <= 3);
         let Some(last) = page.last() else { break };
         before = Some(last.mark);
@@ -452,13 +452,13 @@ async fn history_is_read_page_by_page_newest_first() {
     }
     assert_eq!(seen, [7, 6, 5, 4, 3, 2, 1]);
     assert_eq!(
-        lab.inspect().story(id, None, 0).await.unwrap().len(),
+        lab.inspect().history(id, None, 0).await.unwrap().len(),
         1,
         "a limit of 0 returns one entry"
     );
     assert_eq!(
         lab.inspect()
-            .story(id, None, usize::MAX)
+            .history(id, None, usize::MAX)
             .await
             .unwrap()
             .len(),
@@ -466,9 +466,9 @@ async fn history_is_read_page_by_page_newest_first() {
     );
     assert_eq!(
         lab.inspect()
-            .story(
+            .history(
                 id,
-                Some(StoryMark {
+                Some(HistoryCursor {
                     seq: i64::MIN,
                     epoch: 0
                 }),
@@ -479,7 +479,7 @@ async fn history_is_read_page_by_page_newest_first() {
         []
     );
     assert_eq!(
-        lab.inspect().story(987_654, None, 9).await.unwrap(),
+        lab.inspect().history(987_654, None, 9).await.unwrap(),
         [],
         "an unknown instance has no history"
     );
@@ -493,7 +493,7 @@ async fn after_rounds<M: Machine<App = ()>>(machine: M, commits: i64) -> (Lab<()
     let schema = lab.pool().schema();
     let load = format!(
         "update {schema}.instances set step_seq = {commits};
-         insert into {schema}.transitions (instance_id, step_seq, claim_epoch, at, attempt, status, outcome, from_step, to_step)
+         insert into {schema}.history (instance_id, step_seq, claim_epoch, at, attempt, status, outcome, from_step, to_step)
          select {id}, n, 0, {schema}.clock(), 0, 'runnable', 'next', 'round', 'round' from generate_series(150, {commits}) n"
     );
     sql().await.batch_execute(&load).await.unwrap();
@@ -503,7 +503,7 @@ async fn after_rounds<M: Machine<App = ()>>(machine: M, commits: i64) -> (Lab<()
 /// Returns the oldest commit in the history, and the number of entries.
 async fn kept(lab: &Lab<()>) -> (i64, i64) {
     let kept = format!(
-        "select min(step_seq), count(*) from {}.transitions",
+        "select min(step_seq), count(*) from {}.history",
         lab.pool().schema()
     );
     let row = sql().await.query_one(&kept, &[]).await.unwrap();
@@ -528,7 +528,7 @@ async fn history_keeps_the_last_thousand_commits_and_is_trimmed_at_every_hundred
     let (lab, id) = after_rounds(Round::<ALL> { left: u64::MAX }, 2_099).await;
     let conclude = format!(
         r#"select * from {}.conclude('[{{"id":{id},"epoch":0,"seq":2099,"status":"runnable","rise":1,"delay":0,"new_instances":[],
-            "story":{{"from":"round","outcome":"retry","attempt":0,"took":0,"worker":"w"}}}}]', null)"#,
+            "history":{{"from":"round","outcome":"retry","attempt":0,"took":0,"worker":"w"}}}}]', null)"#,
         lab.pool().schema()
     );
     assert_eq!(sql().await.query(&conclude, &[]).await.unwrap().len(), 1);
@@ -558,7 +558,7 @@ async fn history_is_deleted_with_its_instance_by_the_collector_and_by_hand() {
     let running = Running::start(engine);
     let (sql, schema) = (sql().await, client.pool().schema());
     let lines = async || -> i64 {
-        let count = format!("select count(*) from {schema}.transitions");
+        let count = format!("select count(*) from {schema}.history");
         sql.query_one(&count, &[]).await.unwrap().get(0)
     };
     let kept = client
@@ -569,7 +569,7 @@ async fn history_is_deleted_with_its_instance_by_the_collector_and_by_hand() {
         .id;
     let old = client.enqueue(Round::<ALL> { left: 3 }).await.unwrap().id;
     eventually("the instance has history", async || {
-        story(&client, kept.raw()).await.len() == 1
+        history(&client, kept.raw()).await.len() == 1
     })
     .await;
     eventually("the settled instance is deleted", async || {
@@ -600,7 +600,7 @@ async fn history_is_written_in_the_statement_of_the_commit_and_names_the_process
     assert_eq!(lab.drain().await.done, 100);
     let sent = lab.statements();
     let grown = |name: &str| sent.get(name).unwrap_or(&0) - before.get(name).unwrap_or(&0);
-    assert_eq!((grown("settle_told.sql"), grown("settle.sql")), (1, 0));
+    assert_eq!((grown("write_step_results_with_history.sql"), grown("settle.sql")), (1, 0));
     assert_eq!(history_rows(&lab).await, 50);
     lab.enqueue_all((0..100).map(|_| Round::<OFF> { left: 0 }))
         .await
@@ -621,7 +621,7 @@ async fn history_is_written_in_the_statement_of_the_commit_and_names_the_process
     let id = client.enqueue(Round::<ALL> { left: 2 }).await.unwrap().id;
     assert!(client.settled(id, MINUTE).await.unwrap().is_some());
     running.stop().await;
-    let lines = story(&client, id.raw()).await;
+    let lines = history(&client, id.raw()).await;
     let entries: Vec<String> = lines.iter().map(in_words).collect();
     let process_id = format!("/{}", std::process::id());
     assert_eq!(lines.len(), 3, "{entries:?}");
@@ -661,7 +661,7 @@ async fn a_long_error_is_truncated_in_history_and_complete_in_the_row() {
     let id = lab.enqueue(LongError).await.unwrap().id;
     assert!(lab.step().await);
     assert_eq!(
-        story(&lab, id.raw()).await[0]
+        history(&lab, id.raw()).await[0]
             .error
             .as_ref()
             .unwrap()

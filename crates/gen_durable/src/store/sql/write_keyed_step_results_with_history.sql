@@ -1,20 +1,19 @@
--- called by: store::settle::{settle, settle_within}, if the batch adds history     index: as settle.sql; transitions_pkey
--- locks: as settle.sql
--- Inserts one history row per committed result with recorded history. Results that the fence
--- rejected leave none. Only the called functions read tables, and they pin their own plans. A
--- result without `from_step` adds no row; it is listed only so that its history is trimmed.
+-- called by: store::settle, for instances with a lane or a partition key, if the batch adds history     index: as settle_keyed.sql; history_pkey
+-- locks: as settle_keyed.sql
+-- Also inserts history rows, as write_step_results_with_history.sql does: one per committed result with recorded
+-- history.
 with written as materialized (
-    select id, inbox, children from gen_durable.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+    select * from gen_durable.settle_keyed($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $20, $21, $22::text::uuid, $23, $24)
 ),
 ended as materialized (
     select e.*
     from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $6::text[], $10::text[],
                 $14::text[], $15::text[], $16::int[], $17::real[], $18::text[])
         as e(id, epoch, seq, status, step, error, from_step, outcome, attempt, took, failure)
-    join written on written.id = e.id
+    where e.id = any (array(select unnest(written.marks) from written))
 ),
 told as (
-    insert into gen_durable.transitions
+    insert into gen_durable.history
         (instance_id, step_seq, claim_epoch, at, took_seconds, attempt, status, outcome, from_step, to_step, error, worker)
     select e.id, e.seq + 1, e.epoch + (e.status <> 'executing')::int, gen_durable.clock(), e.took, coalesce(e.attempt, 0),
         e.status::gen_durable.durable_status, e.outcome, e.from_step, coalesce(e.step, e.from_step),
@@ -23,6 +22,6 @@ told as (
     where e.from_step is not null
 ),
 trimmed as materialized (
-    select gen_durable.trim_story(id, seq + 1) from ended where seq >= 999 and (seq + 1) % 100 < 2
+    select gen_durable._trim_history(id, seq + 1) from ended where seq >= 999 and (seq + 1) % 100 < 2
 )
-select id, inbox, children, (select count(*) from trimmed) from written
+select written.*, (select count(*) from trimmed) from written
