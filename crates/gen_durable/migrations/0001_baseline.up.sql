@@ -24,7 +24,7 @@ create domain gen_durable.tenant_name as text
 create domain gen_durable.key_name as text
     constraint key_has_1_to_512_bytes check (octet_length(value) between 1 and 512);
 
--- A row that `pick`, `hand_over` and `settle_keyed` return: an instance that the worker may run
+-- A row that `pick`, `hand_over` and `_write_keyed_step_results` return: an instance that the worker may run
 -- now. A row without an id, or without a step, carries information about the batch instead.
 create type gen_durable.claimed as (
     id          bigint,
@@ -51,7 +51,7 @@ create type gen_durable.claimed as (
     children    text,
     parent_id   bigint,
     freed_by    bigint,      -- the instance that this one succeeds
-    marks       bigint[],    -- `settle_keyed`, in the row without an id: the written results
+    marks       bigint[],    -- `_write_keyed_step_results`, in the row without an id: the written results
     failures    int,
     token       bigint,      -- the fencing token of this claim
     led         boolean      -- runs without a claim of its own, in a lane that its worker runs
@@ -686,7 +686,7 @@ create table gen_durable.audit (
 -- Returns whether every statement of this transaction sees what was committed before it. The engine
 -- reads under a lock what was committed before it got the lock: a signal, or the successor in a
 -- lane. At another isolation level it would not find that.
---   called by: look_anew, _lanes_at_once, conclude, _cancel_live
+--   called by: look_anew, _lanes_at_once, _write_step_results_with_effects, _cancel_live
 --   index: none      locks: nothing
 create function gen_durable.looks_anew() returns boolean
     language sql stable
@@ -747,7 +747,7 @@ create function gen_durable.inbox_bytes_max() returns bigint
 -- Returns the signals that a step may receive, as JSON: [[id, name, payload], ...], the oldest
 -- first; null if there are none. The hot path repeats this expression: a function call per row
 -- costs more than the read.
---   called by: _pick_suspect, _set_aside_refused, conclude, inputs.sql
+--   called by: _pick_suspect, _set_aside_refused, _write_step_results_with_effects, inputs.sql
 --   index: signals_inbox      locks: nothing
 create function gen_durable.inbox_of(p_id bigint) returns text
     language sql stable
@@ -761,7 +761,7 @@ create function gen_durable.inbox_of(p_id bigint) returns text
 -- Returns a page of the children of one spawn as JSON, in the order of the spawn: {"more": ...,
 -- "children": [...]}. The page ends after 1,000 children or before the child that would exceed 8
 -- MiB; it has at least one child. `more` is true if the spawn has further children.
---   called by: pick, _pick_suspect, _set_aside_refused, settle, _run_lane_successors,
+--   called by: pick, _pick_suspect, _set_aside_refused, _write_step_results, _run_lane_successors,
 --   _claim_partition_successors, conclude, store::family::page
 --   index: instances_children
 --   locks: nothing
@@ -893,16 +893,16 @@ begin
 end $$;
 
 -- schema/functions/_record_result_history.sql
--- Records step results in the history: of the ids that `conclude` has written, with the values that
+-- Records step results in the history: of the ids that `_write_step_results_with_effects` has written, with the values that
 -- it wrote. Results without a history entry leave none.
---   called by: conclude      index: instances_pkey
+--   called by: _write_step_results_with_effects      index: instances_pkey
 --   locks: no existing row; the caller has locked the instances
-create function gen_durable._record_result_history(p_endings jsonb, p_written bigint[]) returns void
+create function gen_durable._record_result_history(p_results jsonb, p_written bigint[]) returns void
 language plpgsql
 as $$
 -- planner: pinned, nested loops
 begin
-    if not jsonb_path_exists(p_endings, '$[*].history') then
+    if not jsonb_path_exists(p_results, '$[*].history') then
         return;
     end if;
     insert into gen_durable.history
@@ -910,11 +910,11 @@ begin
     select i.id, i.step_seq, i.claim_epoch, gen_durable.clock(), (e->'history'->>'took')::real, (e->'history'->>'attempt')::int,
         i.status, e->'history'->>'outcome', e->'history'->>'from', i.step,
         left(coalesce(e->'history'->>'error', e->>'error'), 1000), e->'history'->>'worker'
-    from jsonb_array_elements(p_endings) x(e)
+    from jsonb_array_elements(p_results) x(e)
     join gen_durable.instances i on i.id = (e->>'id')::bigint
     where e->'history' ? 'from' and i.id = any (p_written);
     perform gen_durable._trim_history((e->>'id')::bigint, (e->>'seq')::bigint + 1)
-    from jsonb_array_elements(p_endings) x(e)
+    from jsonb_array_elements(p_results) x(e)
     where e ? 'history' and (e->>'seq')::bigint >= 999 and ((e->>'seq')::bigint + 1) % 100 < 2
       and (e->>'id')::bigint = any (p_written);
 end $$;
@@ -924,7 +924,7 @@ end $$;
 -- and with the next one, since a deadline may have been the hundredth; rows that both miss are
 -- deleted within the next thousand commits. The range has two ends, so that the scan does not read
 -- dead index entries of rows that were deleted before.
---   called by: store::settle, _record_result_history      index: history_pkey
+--   called by: store::step_results, _record_result_history      index: history_pkey
 --   locks: the history rows, of an instance that the caller has locked
 create function gen_durable._trim_history(p_id bigint, p_seq bigint) returns void
 language plpgsql
@@ -1864,7 +1864,7 @@ end $$;
 
 -- schema/functions/unlead.sql
 -- Clears the worker of the lanes that these instances have left: no worker runs the successor.
---   called by: _cancel_live, _release, hand_over, _late_successors, conclude, store::lane::{skip,
+--   called by: _cancel_live, _release, hand_over, _late_successors, _write_step_results_with_effects, store::lane::{skip,
 --   discard}
 --   index: instances_pkey, lanes_pkey
 --   locks: the lanes, in (tenant, key); the caller waits for no instance after that
@@ -2104,9 +2104,9 @@ begin
     end loop;
 end $$;
 
--- schema/functions/settle.sql
+-- schema/functions/write_step_results.sql
 -- Writes step results, one entry each, all in one transaction.
---   called by: store::settle, settle_keyed, conclude
+--   called by: store::step_results, _write_keyed_step_results, conclude
 --   index: instances_pkey, lanes_pkey, signals_inbox
 --   locks: instances by id, in the order of the arrays (the caller sorts them), for at most
 --   p_lock_timeout
@@ -2115,7 +2115,7 @@ end $$;
 -- a step, and its attempts begin at 0. An array may be empty if every value is null (or 0), which
 -- saves the copy of its values. Returns the ids that were written; the worker has lost its claim on
 -- the others.
-create function gen_durable.settle(
+create function gen_durable._write_step_results(
     p_ids bigint[], p_epochs bigint[], p_seqs bigint[], p_statuses text[], p_versions int[],
     p_steps text[], p_data text[], p_states text[], p_results text[], p_errors text[],
     p_rises int[], p_delays float8[], p_lock_timeout text
@@ -2420,7 +2420,7 @@ end $$;
 -- Promotes the successors of instances that this transaction has just settled in a lane, or that
 -- have ended a step under a partition key. The instances in p_taking may be succeeded at once by an
 -- instance that p_worker runs; those in p_begins are in a lane that p_worker does not run yet.
---   called by: settle_keyed, conclude, warm.sql
+--   called by: _write_keyed_step_results, _write_step_results_with_effects, warm.sql
 --   index: instances_lane, instances_pkey, lanes_pkey; as its parts
 --   locks: the successors; then lanes in (tenant, key), and after that only rows that it skips when
 --   they are locked. For a worker that takes over at once it waits for a locked successor, as for
@@ -2525,14 +2525,14 @@ begin
     end if;
 end $$;
 
--- schema/functions/settle_keyed.sql
+-- schema/functions/write_keyed_step_results.sql
 -- Writes step results of instances that are in a lane or have a partition key, and promotes their
 -- successors.
---   called by: store::settle      index: instances_pkey; as hand_over
---   locks: as settle, then as hand_over
+--   called by: store::step_results      index: instances_pkey; as hand_over
+--   locks: as _write_step_results, then as hand_over
 -- The first row names in `marks` the results that were written. Then one row for each instance that
 -- runs ahead and has an inbox or children, and the successors that the worker runs at once.
-create function gen_durable.settle_keyed(
+create function gen_durable._write_keyed_step_results(
     p_ids bigint[], p_epochs bigint[], p_seqs bigint[], p_statuses text[], p_versions int[],
     p_steps text[], p_data text[], p_states text[], p_results text[], p_errors text[],
     p_rises int[], p_delays float8[], p_lock_timeout text,
@@ -2547,7 +2547,7 @@ declare
     info gen_durable.claimed;
 begin
     select array_agg(w.id), array_agg(w.inbox), array_agg(w.children) into written, inboxes, broods
-    from gen_durable.settle(p_ids, p_epochs, p_seqs, p_statuses, p_versions, p_steps, p_data, p_states, p_results, p_errors,
+    from gen_durable._write_step_results(p_ids, p_epochs, p_seqs, p_statuses, p_versions, p_steps, p_data, p_states, p_results, p_errors,
         p_rises, p_delays, p_lock_timeout) w;
     if written is null then
         return;
@@ -2573,7 +2573,7 @@ end $$;
 -- schema/functions/_notify_parents.sql
 -- Counts settled children off at their parents, and ends the joins that are complete. Only a child
 -- of the parent's last spawn counts: a child of an older spawn changes nothing.
---   called by: conclude, _cancel_live, store::lease::reap      index: instances_pkey
+--   called by: _write_step_results_with_effects, _cancel_live, store::lease::reap      index: instances_pkey
 --   locks: the parents by id, after the children's own rows
 create function gen_durable._notify_parents(p_children bigint[]) returns void
 language plpgsql
@@ -2614,16 +2614,16 @@ end $$;
 -- schema/functions/_consume_signals.sql
 -- Removes the signals that steps had received when they progressed or settled. A signal with a
 -- dedup key is kept without its payload.
---   called by: conclude      index: signals_pkey
+--   called by: _write_step_results_with_effects      index: signals_pkey
 --   locks: the signals, of instances that the caller has locked
 -- Its callers pin the plans.
-create function gen_durable._consume_signals(p_endings jsonb, p_written bigint[]) returns void
+create function gen_durable._consume_signals(p_results jsonb, p_written bigint[]) returns void
 language plpgsql
 as $$
 begin
     with used as (
         select x.value::bigint as id
-        from jsonb_array_elements(p_endings) e
+        from jsonb_array_elements(p_results) e
         cross join lateral jsonb_array_elements_text(e->'consumed') x
         where e ? 'consumed' and (e->>'id')::bigint = any (p_written)
     ), gone as (
@@ -2636,10 +2636,10 @@ end $$;
 -- schema/functions/_apply_effects.sql
 -- Applies what step results do beside ending a step, by instance id: waits, spawns, new instances,
 -- repeating timers, and sleeps until a date.
---   called by: conclude      index: instances_pkey, signals_inbox; as enqueue_all, arm
+--   called by: _write_step_results_with_effects      index: instances_pkey, signals_inbox; as enqueue_all, arm
 --   locks: rows that the caller has locked; as enqueue_all
 -- Its callers pin the plans.
-create function gen_durable._apply_effects(p_endings jsonb, p_written bigint[]) returns void
+create function gen_durable._apply_effects(p_results jsonb, p_written bigint[]) returns void
 language plpgsql
 as $$
 declare
@@ -2648,7 +2648,7 @@ declare
     taken int;
 begin
     for ending in
-        select e from jsonb_array_elements(p_endings) e
+        select e from jsonb_array_elements(p_results) e
         where (e ? 'awaits' or e ? 'spawn' or e ? 'new_instances' or e ? 'signals' or e ? 'at') and (e->>'id')::bigint = any (p_written)
         order by (e->>'id')::bigint
     loop
@@ -2709,9 +2709,9 @@ end $$;
 -- schema/functions/_send_effects.sql
 -- Sends the signals of step results, in one batch: `signal_all` locks their targets in one order.
 -- Raises an error if one cannot be delivered, so that the results of this batch are not written.
---   called by: conclude      index: as signal_all      locks: as signal_all
+--   called by: _write_step_results_with_effects      index: as signal_all      locks: as signal_all
 -- Its callers pin the plans.
-create function gen_durable._send_effects(p_endings jsonb, p_written bigint[]) returns void
+create function gen_durable._send_effects(p_results jsonb, p_written bigint[]) returns void
 language plpgsql
 as $$
 declare
@@ -2719,7 +2719,7 @@ declare
     refused text;
     reason text;
 begin
-    signals := (select jsonb_agg(l) from jsonb_array_elements(p_endings) e
+    signals := (select jsonb_agg(l) from jsonb_array_elements(p_results) e
                 cross join lateral jsonb_array_elements(e->'signals') l
                 where e ? 'signals' and (e->>'id')::bigint = any (p_written));
     if signals is null then
@@ -2735,16 +2735,16 @@ begin
     end if;
 end $$;
 
--- schema/functions/conclude.sql
+-- schema/functions/write_step_results_with_effects.sql
 -- Writes step results that do more than end a step: they wait, spawn, consume signals, carry
 -- effects, or settle a child.
---   called by: store::settle::conclude
+--   called by: store::step_results::conclude
 --   index: instances_pkey, instances_children, signals_inbox; as its parts
 --   locks: the results' own rows by id, then parents by id, then lanes, then the targets of signals
 --   by id, then the heads of event logs
 -- Everything after the first statement uses the ids that it wrote: a worker that lost its claim
 -- changes nothing.
-create function gen_durable.conclude(p_endings jsonb, p_lock_timeout text)
+create function gen_durable._write_step_results_with_effects(p_results jsonb, p_lock_timeout text)
 returns table (id bigint, status text, inbox text, children text)
 language plpgsql
 as $$
@@ -2766,34 +2766,34 @@ begin
             array_agg((e->'data')::text order by o) datas, array_agg((e->'state')::text order by o) states,
             array_agg((e->'result')::text order by o) results, array_agg(e->>'error' order by o) errors,
             array_agg((e->>'rise')::int order by o) rises, array_agg((e->>'delay')::float8 order by o) delays
-        from jsonb_array_elements(p_endings) with ordinality x(e, o)
+        from jsonb_array_elements(p_results) with ordinality x(e, o)
     ) a
-    cross join lateral gen_durable.settle(a.ids, a.epochs, a.seqs, a.statuses, a.versions, a.steps, a.datas, a.states,
+    cross join lateral gen_durable._write_step_results(a.ids, a.epochs, a.seqs, a.statuses, a.versions, a.steps, a.datas, a.states,
         a.results, a.errors, a.rises, a.delays, p_lock_timeout) w;
     if written is null then
         return;
     end if;
-    if not looks_anew and jsonb_path_exists(p_endings, '$[*].awaits') then
+    if not looks_anew and jsonb_path_exists(p_results, '$[*].awaits') then
         raise exception 'a step''s transaction at % cannot end by waiting for a signal: a signal that was sent meanwhile would not be visible. End it with next(..) and wait in that step, or use read committed',
             current_setting('transaction_isolation') using errcode = 'feature_not_supported';
     end if;
-    if jsonb_path_exists(p_endings, '$[*].consumed') then
-        perform gen_durable._consume_signals(p_endings, written);
+    if jsonb_path_exists(p_results, '$[*].consumed') then
+        perform gen_durable._consume_signals(p_results, written);
     end if;
-    perform gen_durable._apply_effects(p_endings, written);
-    perform gen_durable._record_result_history(p_endings, written);
+    perform gen_durable._apply_effects(p_results, written);
+    perform gen_durable._record_result_history(p_results, written);
 
     -- Children that settled are counted off at their parents, all of the batch at once. By the
     -- results and not by a predicate on the table, which would allow a scan of the index of all
     -- settled instances.
-    settled := array(select (e->>'id')::bigint from jsonb_array_elements(p_endings) e
+    settled := array(select (e->>'id')::bigint from jsonb_array_elements(p_results) e
                      where e ? 'child' and (e->>'id')::bigint = any (written));
     if cardinality(settled) > 0 then
         perform gen_durable._notify_parents(settled);
     end if;
 
     -- Lanes and partition keys that these results free.
-    freeing := array(select (e->>'id')::bigint from jsonb_array_elements(p_endings) e
+    freeing := array(select (e->>'id')::bigint from jsonb_array_elements(p_results) e
                      where e ? 'keyed' and (e->>'id')::bigint = any (written));
     if cardinality(freeing) > 0 and looks_anew then
         perform gen_durable.hand_over(freeing, '{}', '{}', null, 0, '{}');
@@ -2808,11 +2808,11 @@ begin
 
     -- Last, what locks rows of others: the targets of signals, and then the heads of event logs,
     -- which stay locked until the commit.
-    if jsonb_path_exists(p_endings, '$[*].signals') then
-        perform gen_durable._send_effects(p_endings, written);
+    if jsonb_path_exists(p_results, '$[*].signals') then
+        perform gen_durable._send_effects(p_results, written);
     end if;
-    if jsonb_path_exists(p_endings, '$[*].events') then
-        perform gen_durable.record_riders(p_endings, written, larger);
+    if jsonb_path_exists(p_results, '$[*].events') then
+        perform gen_durable.record_riders(p_results, written, larger);
     end if;
 
     return query
@@ -3928,9 +3928,9 @@ end $$;
 -- schema/functions/record_riders.sql
 -- Appends the events of step results, of those that were written. In a step's own transaction,
 -- which the caller ends, it takes no lock.
---   called by: conclude      index: as append
+--   called by: _write_step_results_with_effects      index: as append
 --   locks: heads by tenant, skipping locked ones
-create function gen_durable.record_riders(p_endings jsonb, p_written bigint[], p_own_transaction boolean) returns void
+create function gen_durable.record_riders(p_results jsonb, p_written bigint[], p_own_transaction boolean) returns void
 language plpgsql
 set search_path = gen_durable, pg_temp
 as $$
@@ -3940,7 +3940,7 @@ begin
             array_agg((r->>'version')::int order by o, n) versions, array_agg((r->'payload')::text order by o, n) payloads,
             array_agg((r->'headers')::text order by o, n) headers,
             array_agg((e->>'id')::bigint order by o, n) instances, array_agg(r->>'step' order by o, n) steps
-        from jsonb_array_elements(p_endings) with ordinality x(e, o)
+        from jsonb_array_elements(p_results) with ordinality x(e, o)
         cross join lateral jsonb_array_elements(e->'events') with ordinality y(r, n)
         where e ? 'events' and (e->>'id')::bigint = any (p_written)
     ) a

@@ -236,12 +236,12 @@ impl<App: Send + Sync + 'static> Lab<App> {
                 }
                 continue;
             }
-            let mut endings = Vec::new();
+            let mut results = Vec::new();
             for row in rows {
                 let decision = self.run(&row).await;
-                endings.push((row, decision));
+                results.push((row, decision));
             }
-            self.commit(endings, &mut tally).await;
+            self.commit(results, &mut tally).await;
             assert!(
                 tally.steps < DRAIN_STEPS_MAX,
                 "the lab has run {DRAIN_STEPS_MAX} steps in one drain: a machine does not settle"

@@ -23,7 +23,7 @@ pub type Outcome<M> = Result<Transition<M>, StepError>;
 /// engine has committed it.
 #[must_use = "a transition does nothing until the step returns it"]
 pub struct Transition<M: Machine> {
-    pub(crate) ending: Ending<M>,
+    pub(crate) ending: NextAction<M>,
     /// Instances to enqueue in the same commit.
     pub(crate) new_instances: Vec<NewInstance>,
     /// Signals to send in the same commit.
@@ -37,7 +37,7 @@ pub struct Transition<M: Machine> {
     pub(crate) within: Option<StepTx>,
 }
 
-pub(crate) enum Ending<M: Machine> {
+pub(crate) enum NextAction<M: Machine> {
     Next(M::Step),
     Sleep(Due, M::Step),
     Retry(Duration),
@@ -61,7 +61,7 @@ pub(crate) enum Ending<M: Machine> {
 pub(crate) type Deadline<M> = Option<(Due, <M as Machine>::Step)>;
 
 impl<M: Machine> Transition<M> {
-    fn of(ending: Ending<M>) -> Self {
+    fn of(ending: NextAction<M>) -> Self {
         Transition {
             ending,
             new_instances: Vec::new(),
@@ -118,37 +118,37 @@ impl<M: Machine> Transition<M> {
 impl<M: Machine> fmt::Debug for Transition<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.ending {
-            Ending::Next(_) => "next",
-            Ending::Sleep(..) => "sleep",
-            Ending::Retry(_) => "retry_after",
-            Ending::Wait { .. } => "wait_for",
-            Ending::Spawn { .. } => "spawn",
-            Ending::Done(_) => "done",
-            Ending::Stop(_) => "stop",
+            NextAction::Next(_) => "next",
+            NextAction::Sleep(..) => "sleep",
+            NextAction::Retry(_) => "retry_after",
+            NextAction::Wait { .. } => "wait_for",
+            NextAction::Spawn { .. } => "spawn",
+            NextAction::Done(_) => "done",
+            NextAction::Stop(_) => "stop",
         })
     }
 }
 
 /// Continues with `step` at once.
 pub fn next<M: Machine>(step: M::Step) -> Transition<M> {
-    Transition::of(Ending::Next(step))
+    Transition::of(NextAction::Next(step))
 }
 
 /// Runs the same step again after `delay`. This raises [`attempt`](crate::Context::attempt).
 /// Returned by a step, it does not raise [`failures`](crate::Context::failures); returned by
 /// [`handle`](crate::Machine::handle), it does, because the step has failed.
 pub fn retry_after<M: Machine>(delay: Duration) -> Transition<M> {
-    Transition::of(Ending::Retry(delay))
+    Transition::of(NextAction::Retry(delay))
 }
 
 /// Settles the instance as done, with a result.
 pub fn done<M: Machine>(output: M::Output) -> Transition<M> {
-    Transition::of(Ending::Done(output))
+    Transition::of(NextAction::Done(output))
 }
 
 /// Settles the instance as failed.
 pub fn fail<M: Machine>(reason: impl Into<String>) -> Transition<M> {
-    Transition::of(Ending::Stop(reason.into()))
+    Transition::of(NextAction::Stop(reason.into()))
 }
 
 /// Sleeps until a timer in the database is due; no process holds the timer: `sleep(3 *
@@ -173,7 +173,7 @@ pub struct Sleep(Due);
 impl Sleep {
     /// Continues with `step` when the time has passed.
     pub fn then<M: Machine>(self, step: M::Step) -> Transition<M> {
-        Transition::of(Ending::Sleep(self.0, step))
+        Transition::of(NextAction::Sleep(self.0, step))
     }
 }
 
@@ -198,7 +198,7 @@ impl<S> WaitFor<S> {
     where
         S: Signals<M>,
     {
-        Waiting(Transition::of(Ending::Wait {
+        Waiting(Transition::of(NextAction::Wait {
             names: S::names(),
             then: step,
             deadline: None,
@@ -250,7 +250,7 @@ impl Spawn {
             any,
             fail_if_taken,
         } = self;
-        Waiting(Transition::of(Ending::Spawn {
+        Waiting(Transition::of(NextAction::Spawn {
             children,
             any,
             fail_if_taken,
@@ -272,7 +272,7 @@ impl<M: Machine> Waiting<M> {
     /// with `step` instead.
     pub fn or_after(self, due: impl Into<Due>, step: M::Step) -> Transition<M> {
         let Waiting(mut transition) = self;
-        if let Ending::Wait { deadline, .. } | Ending::Spawn { deadline, .. } =
+        if let NextAction::Wait { deadline, .. } | NextAction::Spawn { deadline, .. } =
             &mut transition.ending
         {
             *deadline = Some((due.into(), step));

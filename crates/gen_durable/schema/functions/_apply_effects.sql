@@ -1,9 +1,9 @@
 -- Applies what step results do beside ending a step, by instance id: waits, spawns, new instances,
 -- repeating timers, and sleeps until a date.
---   called by: conclude      index: instances_pkey, signals_inbox; as enqueue_all, arm
+--   called by: _write_step_results_with_effects      index: instances_pkey, signals_inbox; as enqueue_all, arm
 --   locks: rows that the caller has locked; as enqueue_all
 -- Its callers pin the plans.
-create function gen_durable._apply_effects(p_endings jsonb, p_written bigint[]) returns void
+create function gen_durable._apply_effects(p_results jsonb, p_written bigint[]) returns void
 language plpgsql
 as $$
 declare
@@ -12,7 +12,7 @@ declare
     taken int;
 begin
     for ending in
-        select e from jsonb_array_elements(p_endings) e
+        select e from jsonb_array_elements(p_results) e
         where (e ? 'awaits' or e ? 'spawn' or e ? 'new_instances' or e ? 'signals' or e ? 'at') and (e->>'id')::bigint = any (p_written)
         order by (e->>'id')::bigint
     loop

@@ -1,15 +1,15 @@
 -- Removes the signals that steps had received when they progressed or settled. A signal with a
 -- dedup key is kept without its payload.
---   called by: conclude      index: signals_pkey
+--   called by: _write_step_results_with_effects      index: signals_pkey
 --   locks: the signals, of instances that the caller has locked
 -- Its callers pin the plans.
-create function gen_durable._consume_signals(p_endings jsonb, p_written bigint[]) returns void
+create function gen_durable._consume_signals(p_results jsonb, p_written bigint[]) returns void
 language plpgsql
 as $$
 begin
     with used as (
         select x.value::bigint as id
-        from jsonb_array_elements(p_endings) e
+        from jsonb_array_elements(p_results) e
         cross join lateral jsonb_array_elements_text(e->'consumed') x
         where e ? 'consumed' and (e->>'id')::bigint = any (p_written)
     ), gone as (

@@ -1,8 +1,8 @@
 -- Sends the signals of step results, in one batch: `signal_all` locks their targets in one order.
 -- Raises an error if one cannot be delivered, so that the results of this batch are not written.
---   called by: conclude      index: as signal_all      locks: as signal_all
+--   called by: _write_step_results_with_effects      index: as signal_all      locks: as signal_all
 -- Its callers pin the plans.
-create function gen_durable._send_effects(p_endings jsonb, p_written bigint[]) returns void
+create function gen_durable._send_effects(p_results jsonb, p_written bigint[]) returns void
 language plpgsql
 as $$
 declare
@@ -10,7 +10,7 @@ declare
     refused text;
     reason text;
 begin
-    signals := (select jsonb_agg(l) from jsonb_array_elements(p_endings) e
+    signals := (select jsonb_agg(l) from jsonb_array_elements(p_results) e
                 cross join lateral jsonb_array_elements(e->'signals') l
                 where e ? 'signals' and (e->>'id')::bigint = any (p_written));
     if signals is null then

@@ -1,7 +1,7 @@
 -- Returns a page of the children of one spawn as JSON, in the order of the spawn: {"more": ...,
 -- "children": [...]}. The page ends after 1,000 children or before the child that would exceed 8
 -- MiB; it has at least one child. `more` is true if the spawn has further children.
---   called by: pick, _pick_suspect, _set_aside_refused, settle, _run_lane_successors,
+--   called by: pick, _pick_suspect, _set_aside_refused, _write_step_results, _run_lane_successors,
 --   _claim_partition_successors, conclude, store::family::page
 --   index: instances_children
 --   locks: nothing

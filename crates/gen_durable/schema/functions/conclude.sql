@@ -1,12 +1,12 @@
 -- Writes step results that do more than end a step: they wait, spawn, consume signals, carry
 -- effects, or settle a child.
---   called by: store::settle::conclude
+--   called by: store::step_results::conclude
 --   index: instances_pkey, instances_children, signals_inbox; as its parts
 --   locks: the results' own rows by id, then parents by id, then lanes, then the targets of signals
 --   by id, then the heads of event logs
 -- Everything after the first statement uses the ids that it wrote: a worker that lost its claim
 -- changes nothing.
-create function gen_durable.conclude(p_endings jsonb, p_lock_timeout text)
+create function gen_durable._write_step_results_with_effects(p_results jsonb, p_lock_timeout text)
 returns table (id bigint, status text, inbox text, children text)
 language plpgsql
 as $$
@@ -28,34 +28,34 @@ begin
             array_agg((e->'data')::text order by o) datas, array_agg((e->'state')::text order by o) states,
             array_agg((e->'result')::text order by o) results, array_agg(e->>'error' order by o) errors,
             array_agg((e->>'rise')::int order by o) rises, array_agg((e->>'delay')::float8 order by o) delays
-        from jsonb_array_elements(p_endings) with ordinality x(e, o)
+        from jsonb_array_elements(p_results) with ordinality x(e, o)
     ) a
-    cross join lateral gen_durable.settle(a.ids, a.epochs, a.seqs, a.statuses, a.versions, a.steps, a.datas, a.states,
+    cross join lateral gen_durable._write_step_results(a.ids, a.epochs, a.seqs, a.statuses, a.versions, a.steps, a.datas, a.states,
         a.results, a.errors, a.rises, a.delays, p_lock_timeout) w;
     if written is null then
         return;
     end if;
-    if not looks_anew and jsonb_path_exists(p_endings, '$[*].awaits') then
+    if not looks_anew and jsonb_path_exists(p_results, '$[*].awaits') then
         raise exception 'a step''s transaction at % cannot end by waiting for a signal: a signal that was sent meanwhile would not be visible. End it with next(..) and wait in that step, or use read committed',
             current_setting('transaction_isolation') using errcode = 'feature_not_supported';
     end if;
-    if jsonb_path_exists(p_endings, '$[*].consumed') then
-        perform gen_durable._consume_signals(p_endings, written);
+    if jsonb_path_exists(p_results, '$[*].consumed') then
+        perform gen_durable._consume_signals(p_results, written);
     end if;
-    perform gen_durable._apply_effects(p_endings, written);
-    perform gen_durable._record_result_history(p_endings, written);
+    perform gen_durable._apply_effects(p_results, written);
+    perform gen_durable._record_result_history(p_results, written);
 
     -- Children that settled are counted off at their parents, all of the batch at once. By the
     -- results and not by a predicate on the table, which would allow a scan of the index of all
     -- settled instances.
-    settled := array(select (e->>'id')::bigint from jsonb_array_elements(p_endings) e
+    settled := array(select (e->>'id')::bigint from jsonb_array_elements(p_results) e
                      where e ? 'child' and (e->>'id')::bigint = any (written));
     if cardinality(settled) > 0 then
         perform gen_durable._notify_parents(settled);
     end if;
 
     -- Lanes and partition keys that these results free.
-    freeing := array(select (e->>'id')::bigint from jsonb_array_elements(p_endings) e
+    freeing := array(select (e->>'id')::bigint from jsonb_array_elements(p_results) e
                      where e ? 'keyed' and (e->>'id')::bigint = any (written));
     if cardinality(freeing) > 0 and looks_anew then
         perform gen_durable.hand_over(freeing, '{}', '{}', null, 0, '{}');
@@ -70,11 +70,11 @@ begin
 
     -- Last, what locks rows of others: the targets of signals, and then the heads of event logs,
     -- which stay locked until the commit.
-    if jsonb_path_exists(p_endings, '$[*].signals') then
-        perform gen_durable._send_effects(p_endings, written);
+    if jsonb_path_exists(p_results, '$[*].signals') then
+        perform gen_durable._send_effects(p_results, written);
     end if;
-    if jsonb_path_exists(p_endings, '$[*].events') then
-        perform gen_durable.record_riders(p_endings, written, larger);
+    if jsonb_path_exists(p_results, '$[*].events') then
+        perform gen_durable.record_riders(p_results, written, larger);
     end if;
 
     return query

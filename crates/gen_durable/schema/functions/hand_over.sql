@@ -1,7 +1,7 @@
 -- Promotes the successors of instances that this transaction has just settled in a lane, or that
 -- have ended a step under a partition key. The instances in p_taking may be succeeded at once by an
 -- instance that p_worker runs; those in p_begins are in a lane that p_worker does not run yet.
---   called by: settle_keyed, conclude, warm.sql
+--   called by: _write_keyed_step_results, _write_step_results_with_effects, warm.sql
 --   index: instances_lane, instances_pkey, lanes_pkey; as its parts
 --   locks: the successors; then lanes in (tenant, key), and after that only rows that it skips when
 --   they are locked. For a worker that takes over at once it waits for a locked successor, as for

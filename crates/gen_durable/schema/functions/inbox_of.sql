@@ -1,7 +1,7 @@
 -- Returns the signals that a step may receive, as JSON: [[id, name, payload], ...], the oldest
 -- first; null if there are none. The hot path repeats this expression: a function call per row
 -- costs more than the read.
---   called by: _pick_suspect, _set_aside_refused, conclude, inputs.sql
+--   called by: _pick_suspect, _set_aside_refused, _write_step_results_with_effects, inputs.sql
 --   index: signals_inbox      locks: nothing
 create function gen_durable.inbox_of(p_id bigint) returns text
     language sql stable

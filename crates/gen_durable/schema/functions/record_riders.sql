@@ -1,8 +1,8 @@
 -- Appends the events of step results, of those that were written. In a step's own transaction,
 -- which the caller ends, it takes no lock.
---   called by: conclude      index: as append
+--   called by: _write_step_results_with_effects      index: as append
 --   locks: heads by tenant, skipping locked ones
-create function gen_durable.record_riders(p_endings jsonb, p_written bigint[], p_own_transaction boolean) returns void
+create function gen_durable.record_riders(p_results jsonb, p_written bigint[], p_own_transaction boolean) returns void
 language plpgsql
 set search_path = gen_durable, pg_temp
 as $$
@@ -12,7 +12,7 @@ begin
             array_agg((r->>'version')::int order by o, n) versions, array_agg((r->'payload')::text order by o, n) payloads,
             array_agg((r->'headers')::text order by o, n) headers,
             array_agg((e->>'id')::bigint order by o, n) instances, array_agg(r->>'step' order by o, n) steps
-        from jsonb_array_elements(p_endings) with ordinality x(e, o)
+        from jsonb_array_elements(p_results) with ordinality x(e, o)
         cross join lateral jsonb_array_elements(e->'events') with ordinality y(r, n)
         where e ? 'events' and (e->>'id')::bigint = any (p_written)
     ) a

@@ -1,5 +1,5 @@
 -- Writes step results, one entry each, all in one transaction.
---   called by: store::settle, settle_keyed, conclude
+--   called by: store::step_results, _write_keyed_step_results, conclude
 --   index: instances_pkey, lanes_pkey, signals_inbox
 --   locks: instances by id, in the order of the arrays (the caller sorts them), for at most
 --   p_lock_timeout
@@ -8,7 +8,7 @@
 -- a step, and its attempts begin at 0. An array may be empty if every value is null (or 0), which
 -- saves the copy of its values. Returns the ids that were written; the worker has lost its claim on
 -- the others.
-create function gen_durable.settle(
+create function gen_durable._write_step_results(
     p_ids bigint[], p_epochs bigint[], p_seqs bigint[], p_statuses text[], p_versions int[],
     p_steps text[], p_data text[], p_states text[], p_results text[], p_errors text[],
     p_rises int[], p_delays float8[], p_lock_timeout text

@@ -1,10 +1,10 @@
 -- Writes step results of instances that are in a lane or have a partition key, and promotes their
 -- successors.
---   called by: store::settle      index: instances_pkey; as hand_over
---   locks: as settle, then as hand_over
+--   called by: store::step_results      index: instances_pkey; as hand_over
+--   locks: as _write_step_results, then as hand_over
 -- The first row names in `marks` the results that were written. Then one row for each instance that
 -- runs ahead and has an inbox or children, and the successors that the worker runs at once.
-create function gen_durable.settle_keyed(
+create function gen_durable._write_keyed_step_results(
     p_ids bigint[], p_epochs bigint[], p_seqs bigint[], p_statuses text[], p_versions int[],
     p_steps text[], p_data text[], p_states text[], p_results text[], p_errors text[],
     p_rises int[], p_delays float8[], p_lock_timeout text,
@@ -19,7 +19,7 @@ declare
     info gen_durable.claimed;
 begin
     select array_agg(w.id), array_agg(w.inbox), array_agg(w.children) into written, inboxes, broods
-    from gen_durable.settle(p_ids, p_epochs, p_seqs, p_statuses, p_versions, p_steps, p_data, p_states, p_results, p_errors,
+    from gen_durable._write_step_results(p_ids, p_epochs, p_seqs, p_statuses, p_versions, p_steps, p_data, p_states, p_results, p_errors,
         p_rises, p_delays, p_lock_timeout) w;
     if written is null then
         return;

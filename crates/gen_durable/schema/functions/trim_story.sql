@@ -2,7 +2,7 @@
 -- and with the next one, since a deadline may have been the hundredth; rows that both miss are
 -- deleted within the next thousand commits. The range has two ends, so that the scan does not read
 -- dead index entries of rows that were deleted before.
---   called by: store::settle, _record_result_history      index: history_pkey
+--   called by: store::step_results, _record_result_history      index: history_pkey
 --   locks: the history rows, of an instance that the caller has locked
 create function gen_durable._trim_history(p_id bigint, p_seq bigint) returns void
 language plpgsql

@@ -9,11 +9,11 @@ use std::{
 
 use jiff::Timestamp;
 
-use super::{core::Core, endings::Ended, local::Run, staff};
+use super::{core::Core, results::FinishedStep, local::Run, staff};
 use crate::{
     store::{
         row::{Claim, Claimed},
-        settle::{Found, More},
+        step_results::{Found, Effects},
     },
     wake::{Armed, ArmedFor, Hint},
 };
@@ -22,7 +22,7 @@ use crate::{
 ///
 /// Each successor inherits the run-ahead budget of its predecessor (`steps`, `since`), so that a
 /// lane does not keep a worker from more urgent instances for longer than one instance would.
-pub(super) fn start_successors(core: &Arc<Core>, ended: &[Ended], handed: Vec<(i64, Claimed)>) {
+pub(super) fn start_successors(core: &Arc<Core>, ended: &[FinishedStep], handed: Vec<(i64, Claimed)>) {
     if handed.is_empty() {
         return;
     }
@@ -33,7 +33,7 @@ pub(super) fn start_successors(core: &Arc<Core>, ended: &[Ended], handed: Vec<(i
         .lock()
         .unwrap_or_else(PoisonError::into_inner) = Instant::now();
     let mut follows: Vec<Vec<Run>> = core.queues.iter().map(|_| Vec::new()).collect();
-    let before: HashMap<i64, &Ended> = ended
+    let before: HashMap<i64, &FinishedStep> = ended
         .iter()
         .map(|ended| (ended.ending.claim.id, ended))
         .collect();
@@ -60,7 +60,7 @@ pub(super) fn start_successors(core: &Arc<Core>, ended: &[Ended], handed: Vec<(i
 /// or rows may have become due.
 pub(crate) fn answer(
     core: &Arc<Core>,
-    batch: Vec<Ended>,
+    batch: Vec<FinishedStep>,
     committed: impl Fn(&Claim) -> Option<Found>,
 ) {
     apply_outcomes(core, batch, committed);
@@ -72,13 +72,13 @@ pub(crate) fn answer(
 /// rejected it.
 pub(super) fn apply_outcomes(
     core: &Arc<Core>,
-    batch: Vec<Ended>,
+    batch: Vec<FinishedStep>,
     committed: impl Fn(&Claim) -> Option<Found>,
 ) {
     let mut ahead: Vec<Vec<Run>> = core.queues.iter().map(|_| Vec::new()).collect();
     let mut gone: Vec<Vec<Claim>> = core.queues.iter().map(|_| Vec::new()).collect();
     for ended in batch {
-        let Ended {
+        let FinishedStep {
             ending,
             run,
             queue,
@@ -152,7 +152,7 @@ pub(super) fn apply_outcomes(
 /// New instances are due since the commit began, which may be a while ago, and they may have a
 /// priority that this process has not read yet. The hint therefore moves the picker's watermark
 /// back to the time at which the step was claimed.
-fn hint_new_instances(core: &Core, more: &More, from: Timestamp) {
+fn hint_new_instances(core: &Core, more: &Effects, from: Timestamp) {
     let children = more.spawn.iter().flat_map(|spawn| &spawn.children);
     for new in children.chain(&more.new_instances) {
         core.wake.hint(Hint {

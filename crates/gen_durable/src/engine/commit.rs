@@ -13,7 +13,7 @@ use tracing::Instrument;
 use super::{
     answer::{answer, apply_outcomes, start_successors},
     core::Core,
-    endings::Ended,
+    results::FinishedStep,
     staff,
 };
 use crate::{
@@ -24,7 +24,7 @@ use crate::{
         fault::Fault,
         resolve::{self, Resolved},
         row::Claim,
-        settle::{self, BATCH_LOCK_TIMEOUT, Found, HALVED_LOCK_TIMEOUT, Written},
+        step_results::{self, BATCH_LOCK_TIMEOUT, Found, HALVED_LOCK_TIMEOUT, Written},
     },
 };
 
@@ -77,7 +77,7 @@ pub(crate) async fn run(core: Arc<Core>) {
 /// cannot be opened now, the first commit opens it.
 async fn warm(core: &Core, connection: &Connection) {
     tokio::select! {
-        warm = settle::warm(connection) => if let Err(fault) = warm {
+        warm = step_results::warm(connection) => if let Err(fault) = warm {
             tracing::debug!(error = fault.message(), "could not open the committer's connection yet; the first commit tries again");
         },
         () = core.phase.stopped() => {}
@@ -87,7 +87,7 @@ async fn warm(core: &Core, connection: &Connection) {
 async fn commit_results(core: &Arc<Core>, connection: &Connection, all: bool) {
     loop {
         let batch = if all {
-            core.endings.take(BATCH_MAX, BATCH_BYTES_MAX)
+            core.results.take(BATCH_MAX, BATCH_BYTES_MAX)
         } else {
             Vec::new()
         };
@@ -106,14 +106,14 @@ async fn commit_results(core: &Arc<Core>, connection: &Connection, all: bool) {
         // before the stop is committed.
         let is_stopped = core.phase.is_stopped();
         if let Some(mut share) = core.keyed.share(is_stopped, BATCH_MAX, BATCH_BYTES_MAX) {
-            commit(core, connection, std::mem::take(&mut share.endings)).await;
+            commit(core, connection, std::mem::take(&mut share.results)).await;
             continue;
         }
         if is_stopped {
             return;
         }
         tokio::select! {
-            () = core.endings.rung(), if all => {}
+            () = core.results.rung(), if all => {}
             () = core.keyed.rung() => {}
             () = core.phase.stopped() => {}
         }
@@ -136,7 +136,7 @@ fn once_each<T>(batch: Vec<T>, id: impl Fn(&T) -> i64) -> (Vec<T>, Vec<T>) {
 }
 
 /// Batches that are still to be written. The next one is the last element.
-type Work = Vec<(Vec<Ended>, Try)>;
+type Work = Vec<(Vec<FinishedStep>, Try)>;
 
 /// How a batch is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,7 +165,7 @@ enum Wait {
 /// Writes a batch and handles every failure: it waits out outages, sets a result aside if another
 /// transaction holds its row, and finds a result that the database refuses and passes it to its own
 /// handler.
-async fn commit(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) {
+async fn commit(core: &Arc<Core>, connection: &Connection, batch: Vec<FinishedStep>) {
     if batch.is_empty() {
         return;
     }
@@ -177,7 +177,7 @@ async fn commit(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) {
     write(core, connection, batch).instrument(span).await;
 }
 
-async fn write(core: &Arc<Core>, connection: &Connection, batch: Vec<Ended>) {
+async fn write(core: &Arc<Core>, connection: &Connection, batch: Vec<FinishedStep>) {
     let mut pause = RETRY_FIRST;
     let mut work = vec![(batch, Try::Plain)];
     while let Some(next) = work.pop() {
@@ -226,7 +226,7 @@ pub(crate) async fn write_blocked(core: &Arc<Core>, connection: &Connection) -> 
         for (batch, how) in work {
             let is_unsure = matches!(how, Try::Ask(_));
             batch.into_iter().for_each(|ended| {
-                core.blocked.push(Ended {
+                core.blocked.push(FinishedStep {
                     unsure: ended.unsure || is_unsure,
                     ..ended
                 })
@@ -241,7 +241,7 @@ pub(crate) async fn write_blocked(core: &Arc<Core>, connection: &Connection) -> 
 async fn attempt(
     core: &Arc<Core>,
     connection: &Connection,
-    (batch, how): (Vec<Ended>, Try),
+    (batch, how): (Vec<FinishedStep>, Try),
     work: &mut Work,
 ) -> Result<(), Wait> {
     if batch.is_empty() {
@@ -250,9 +250,9 @@ async fn attempt(
     let tried = match how {
         Try::Ask(held) => return resolve_outcome(core, connection, batch, held, work).await,
         Try::Plain => {
-            let endings = batch.iter().map(|ended| &ended.ending);
+            let results = batch.iter().map(|ended| &ended.ending);
             let settled =
-                settle::settle(connection, endings, core.taker(), BATCH_LOCK_TIMEOUT).await;
+                step_results::settle(connection, results, core.taker(), BATCH_LOCK_TIMEOUT).await;
             settled.map(|written| (written, HashSet::new()))
         }
         Try::Careful => carefully(connection, &batch, BATCH_LOCK_TIMEOUT).await,
@@ -297,10 +297,10 @@ async fn attempt(
         }
         Fault::Lost(message) => {
             metrics::counter!("durable_commits_resolved_total").increment(1);
-            let endings = batch.len();
+            let results = batch.len();
             tracing::warn!(
                 error = message,
-                endings,
+                results,
                 "lost the connection during a commit; reading the rows to find out whether it was committed"
             );
             work.push((batch, Try::Ask(0)));
@@ -310,7 +310,7 @@ async fn attempt(
 }
 
 /// Puts both halves of a batch back into the work. Returns the result if the batch has only one.
-fn halve(mut batch: Vec<Ended>, how: Try, work: &mut Work) -> Option<Ended> {
+fn halve(mut batch: Vec<FinishedStep>, how: Try, work: &mut Work) -> Option<FinishedStep> {
     if batch.len() == 1 {
         return batch.pop();
     }
@@ -322,9 +322,9 @@ fn halve(mut batch: Vec<Ended>, how: Try, work: &mut Work) -> Option<Ended> {
 
 /// Sets a result aside that waits for a lock, together with all other results that address the same
 /// key.
-fn set_aside(core: &Core, ended: Ended, work: &mut Work) {
+fn set_aside(core: &Core, ended: FinishedStep, work: &mut Work) {
     let keys: HashSet<(&str, &str)> = keys(&ended).collect();
-    let is_behind = |other: &Ended| self::keys(other).any(|key| keys.contains(&key));
+    let is_behind = |other: &FinishedStep| self::keys(other).any(|key| keys.contains(&key));
     if !keys.is_empty() {
         for (batch, _) in work
             .iter_mut()
@@ -346,13 +346,13 @@ fn set_aside(core: &Core, ended: Ended, work: &mut Work) {
 /// it has locked all rows. Also returns the ids of the other results.
 async fn carefully(
     connection: &Connection,
-    batch: &[Ended],
+    batch: &[FinishedStep],
     lock_timeout: &'static str,
 ) -> Result<(Written, HashSet<i64>), Fault> {
     let ids: Vec<i64> = batch.iter().flat_map(touched).collect();
     let locked = async {
         connection.batch("begin").await?;
-        settle::lock(connection, &ids).await
+        step_results::lock(connection, &ids).await
     };
     let written = async {
         // Nothing has been written at this point, even if the connection was lost.
@@ -367,7 +367,7 @@ async fn carefully(
             .filter(|ending| !locked.contains(&ending.claim.id))
             .peekable();
         let written = match free.peek() {
-            Some(_) => settle::settle(connection, free, None, lock_timeout).await?,
+            Some(_) => step_results::settle(connection, free, None, lock_timeout).await?,
             None => Written::default(),
         };
         connection.batch("commit").await?;
@@ -388,7 +388,7 @@ async fn carefully(
 }
 
 /// Returns the rows that a result will lock: its own, its parent's, and the targets of its signals.
-fn touched(ended: &Ended) -> impl Iterator<Item = i64> + '_ {
+fn touched(ended: &FinishedStep) -> impl Iterator<Item = i64> + '_ {
     let more = ended.ending.more.as_deref();
     let parent = more.and_then(|more| more.parent);
     let targets = more
@@ -400,7 +400,7 @@ fn touched(ended: &Ended) -> impl Iterator<Item = i64> + '_ {
 }
 
 /// Returns the keys of instances that a result addresses or inserts, with their tenants.
-fn keys(ended: &Ended) -> impl Iterator<Item = (&str, &str)> {
+fn keys(ended: &FinishedStep) -> impl Iterator<Item = (&str, &str)> {
     ended.ending.more.iter().flat_map(|more| {
         let children = more.spawn.iter().flat_map(|spawn| &spawn.children);
         let taken = children
@@ -417,19 +417,19 @@ fn keys(ended: &Ended) -> impl Iterator<Item = (&str, &str)> {
 /// Processes a batch that was written, except for results with locked rows.
 fn apply_written(
     core: &Arc<Core>,
-    batch: Vec<Ended>,
+    batch: Vec<FinishedStep>,
     written: Written,
     locked: &HashSet<i64>,
     work: &mut Work,
 ) {
-    let (aside, tried): (Vec<Ended>, Vec<Ended>) = batch
+    let (aside, tried): (Vec<FinishedStep>, Vec<FinishedStep>) = batch
         .into_iter()
         .partition(|ended| locked.contains(&ended.ending.claim.id));
     aside.into_iter().for_each(|ended| core.blocked.push(ended));
-    let is_written = |ended: &Ended| written.found.contains_key(&ended.ending.claim.id);
-    let (ask, known): (Vec<Ended>, Vec<Ended>) = tried
+    let is_written = |ended: &FinishedStep| written.found.contains_key(&ended.ending.claim.id);
+    let (ask, known): (Vec<FinishedStep>, Vec<FinishedStep>) = tried
         .into_iter()
-        .partition(|ended: &Ended| ended.unsure && !is_written(ended));
+        .partition(|ended: &FinishedStep| ended.unsure && !is_written(ended));
     let followed: HashSet<i64> = written
         .handed
         .iter()
@@ -456,7 +456,7 @@ fn apply_written(
 async fn resolve_outcome(
     core: &Arc<Core>,
     connection: &Connection,
-    batch: Vec<Ended>,
+    batch: Vec<FinishedStep>,
     held: u32,
     work: &mut Work,
 ) -> Result<(), Wait> {
@@ -473,11 +473,11 @@ async fn resolve_outcome(
         match fate {
             // The backend of the lost connection may not have started the commit. If it commits
             // after this read, the row looks as if another worker had written it.
-            Resolved::Ours => again.push(Ended {
+            Resolved::Ours => again.push(FinishedStep {
                 unsure: true,
                 ..ended
             }),
-            Resolved::Held => open.push(Ended {
+            Resolved::Held => open.push(FinishedStep {
                 unsure: true,
                 ..ended
             }),
@@ -495,7 +495,7 @@ async fn resolve_outcome(
                     core.releases.push(ended.ending.claim);
                 }
                 let ahead = ended.ahead.filter(|row| inputs.contains_key(&row.id));
-                known.push(Ended { ahead, ..ended });
+                known.push(FinishedStep { ahead, ..ended });
             }
         }
     }
@@ -520,11 +520,11 @@ async fn resolve_outcome(
 /// committed and run ahead.
 async fn resolved(
     connection: &Connection,
-    batch: &[Ended],
+    batch: &[FinishedStep],
 ) -> Result<(Vec<Resolved>, HashMap<i64, Found>), Fault> {
     let claims: Vec<Claim> = batch.iter().map(|ended| ended.ending.claim).collect();
     let fates = resolve::resolve(connection, &claims).await?;
-    let runs_ahead = |(ended, fate): &(&Ended, &Resolved)| {
+    let runs_ahead = |(ended, fate): &(&FinishedStep, &Resolved)| {
         ended.ahead.is_some() && **fate == Resolved::Committed
     };
     let ahead = batch
@@ -537,11 +537,11 @@ async fn resolved(
 }
 
 /// Handles a result that the database refused: its handler decides, or the instance fails.
-pub(crate) fn poisoned(core: &Arc<Core>, ended: Ended, fault: &Fault) {
+pub(crate) fn poisoned(core: &Arc<Core>, ended: FinishedStep, fault: &Fault) {
     let (message, fatal) = (fault.message(), !fault.is_full_inbox());
     let why = format!("the outcome could not be committed: {message}");
     tracing::warn!(instance.id = ended.ending.claim.id, "{why}");
-    let Ended { mut run, queue, .. } = ended;
+    let FinishedStep { mut run, queue, .. } = ended;
     if run.poisoned >= POISONED_MAX {
         let decision = Decision::failed(&format!(
             "{}; and its handler's outcome could not be committed either: {message}",

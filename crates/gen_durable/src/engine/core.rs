@@ -13,7 +13,7 @@ use std::{
 use tokio::sync::Notify;
 
 use super::{
-    endings::{Ended, Endings, Keyed},
+    results::{FinishedStep, ResultQueue, Keyed},
     execute::{Decision, Environment},
     failures::Failures,
     led::Led,
@@ -31,7 +31,7 @@ use crate::{
         lease::Worker,
         pool::Pool,
         row::{Claim, Claimed},
-        settle::{ENTERS, Ending, More, Taker},
+        step_results::{ENTERS, StepResult, Effects, Taker},
         target::Target,
     },
     history::HistoryRecord,
@@ -52,7 +52,7 @@ pub(crate) struct Core {
     pub(crate) queues: Vec<LocalQueue>,
     by_name: HashMap<String, usize>,
     /// Step results that wait to be committed.
-    pub(crate) endings: Endings,
+    pub(crate) results: ResultQueue,
     /// Step results that free a lane or a partition key and have no effects: committed by either
     /// committer.
     pub(crate) keyed: Keyed,
@@ -60,7 +60,7 @@ pub(crate) struct Core {
     pub(crate) led: Led,
     /// Step results that wait for a row that another transaction holds locked: upkeep commits them
     /// separately.
-    pub(crate) blocked: Endings,
+    pub(crate) blocked: ResultQueue,
     /// Claims of ended steps. Their instances may have been cancelled while they held a lane or a
     /// partition key.
     pub(crate) releases: Releases,
@@ -123,10 +123,10 @@ impl Core {
             worker,
             queues,
             by_name,
-            endings: Endings::default(),
+            results: ResultQueue::default(),
             keyed: Keyed::default(),
             led: Led::default(),
-            blocked: Endings::default(),
+            blocked: ResultQueue::default(),
             releases: Releases::default(),
             wake: Arc::default(),
             priorities: Mutex::default(),
@@ -158,7 +158,7 @@ impl Core {
 
     /// Converts a decision into a step result. A `next` runs ahead on the same claim if the bounds
     /// allow.
-    pub(crate) fn ended(&self, run: Run, queue: usize, decision: Decision) -> Ended {
+    pub(crate) fn ended(&self, run: Run, queue: usize, decision: Decision) -> FinishedStep {
         let row = &run.row;
         let within_bounds = run.steps + 1 < self.settings.run_ahead_steps
             && run.since.elapsed() < self.settings.run_ahead_for;
@@ -179,7 +179,7 @@ impl Core {
             ..Claimed::clone(row)
         });
         let history = HistoryRecord::of(row, &decision, &self.who);
-        let ending = Ending {
+        let ending = StepResult {
             claim: row.claim(),
             status: if ahead {
                 Status::Executing
@@ -201,7 +201,7 @@ impl Core {
             history,
         };
         debug_assert!(!ahead || ending.rise == ENTERS);
-        Ended {
+        FinishedStep {
             ending,
             run,
             queue,
@@ -223,12 +223,12 @@ impl Core {
     }
 
     /// Queues a step result for the committer.
-    pub(crate) fn to_commit(&self, ended: Ended) {
+    pub(crate) fn to_commit(&self, ended: FinishedStep) {
         let frees = ended.ending.keyed && ended.ending.more.is_none();
         if frees {
             self.keyed.push(ended)
         } else {
-            self.endings.push(ended)
+            self.results.push(ended)
         }
     }
 
@@ -256,7 +256,7 @@ impl Core {
 
 /// Returns the effects of a step result, if it has any. A child that settles always notifies its
 /// parent, whatever its status is.
-pub(crate) fn more(mut more: More, parent: Option<i64>, status: Status) -> Option<Box<More>> {
+pub(crate) fn more(mut more: Effects, parent: Option<i64>, status: Status) -> Option<Box<Effects>> {
     more.parent = parent.filter(|_| status.is_terminal());
     (!more.is_nothing()).then(|| Box::new(more))
 }

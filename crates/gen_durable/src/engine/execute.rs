@@ -29,11 +29,11 @@ use crate::{
         fault::Fault,
         pool::Pool,
         row::Claimed,
-        settle::{Deadline, ENTERS, More, Repeat, Spawn},
+        step_results::{Deadline, ENTERS, Effects, Repeat, Spawn},
         step_tx::StepTx,
     },
     history::HistoryPolicy,
-    transition::{Ending, Outcome, Transition, retry_after},
+    transition::{NextAction, Outcome, Transition, retry_after},
     unknown,
 };
 
@@ -85,7 +85,7 @@ pub(crate) struct Decision {
     pub(crate) rise: i32,
     pub(crate) delay: Duration,
     /// The effects that are committed together with the result.
-    pub(crate) more: More,
+    pub(crate) more: Effects,
     pub(crate) within: Option<StepTx>,
     /// The outcome in metrics and in the history: next, sleep, wait, spawn, retry, done, stop,
     /// failure, outage, stuck.
@@ -110,7 +110,7 @@ impl Decision {
             error: None,
             rise: 0,
             delay: Duration::ZERO,
-            more: More::default(),
+            more: Effects::default(),
             within: None,
             outcome,
             failure: None,
@@ -188,8 +188,8 @@ pub(crate) async fn execute<M: Machine>(
                 }
             });
             match ran.await {
-                Ran::Ended(Ok(decision)) => return decision,
-                Ran::Ended(Err(error)) => {
+                Ran::FinishedStep(Ok(decision)) => return decision,
+                Ran::FinishedStep(Err(error)) => {
                     failure_of(row, storable(&error.to_string()), error.is_fatal())
                 }
                 Ran::Panicked(message) => failure_of(row, message, false),
@@ -206,7 +206,7 @@ pub(crate) async fn execute<M: Machine>(
 /// How the user's code ended.
 #[allow(clippy::large_enum_variant)] // It lives for one match.
 enum Ran {
-    Ended(Result<Decision, StepError>),
+    FinishedStep(Result<Decision, StepError>),
     Panicked(String),
     TimedOut,
 }
@@ -215,7 +215,7 @@ async fn within(timeout: Duration, code: impl Future<Output = Result<Decision, S
     let bounded =
         AssertUnwindSafe(async move { tokio::time::timeout(timeout, code).await }).catch_unwind();
     match bounded.await {
-        Ok(Ok(ended)) => Ran::Ended(ended),
+        Ok(Ok(ended)) => Ran::FinishedStep(ended),
         Ok(Err(_)) => Ran::TimedOut,
         Err(panic) => Ran::Panicked(panicked(panic.as_ref())),
     }
@@ -266,7 +266,7 @@ async fn handle<M: Machine>(
         }
     });
     let why = match ran.await {
-        Ran::Ended(Ok(decision)) => {
+        Ran::FinishedStep(Ok(decision)) => {
             let error = decision
                 .error
                 .clone()
@@ -290,7 +290,7 @@ async fn handle<M: Machine>(
                 ..decision
             };
         }
-        Ran::Ended(Err(error)) => error.to_string(),
+        Ran::FinishedStep(Err(error)) => error.to_string(),
         Ran::Panicked(message) => message,
         Ran::TimedOut => format!("it ran longer than {:?}", environment.step_timeout),
     };
@@ -415,13 +415,13 @@ fn encode<M: Machine>(
         within,
     } = transition;
     let limit = inputs.limit;
-    let settles = matches!(ending, Ending::Done(_) | Ending::Stop(_));
+    let settles = matches!(ending, NextAction::Done(_) | NextAction::Stop(_));
     // A retry and another wait consume no signals, so that signals can accumulate. Every other
     // result has used the signals that it received.
-    let consumes = !matches!(ending, Ending::Retry(_) | Ending::Wait { .. });
+    let consumes = !matches!(ending, NextAction::Retry(_) | NextAction::Wait { .. });
     let mut decision = match ending {
-        Ending::Next(step) => enters(&step, Decision::of(Status::Runnable, "next"), limit)?,
-        Ending::Sleep(due, step) => {
+        NextAction::Next(step) => enters(&step, Decision::of(Status::Runnable, "next"), limit)?,
+        NextAction::Sleep(due, step) => {
             let mut decision = enters(&step, Decision::of(Status::Runnable, "sleep"), limit)?;
             match due.moment(inputs.row.now).map_err(fatal)? {
                 Moment::After(delay) => decision.delay = delay,
@@ -429,12 +429,12 @@ fn encode<M: Machine>(
             }
             decision
         }
-        Ending::Retry(delay) => Decision {
+        NextAction::Retry(delay) => Decision {
             delay,
             rise: 1,
             ..Decision::of(Status::Runnable, "retry")
         },
-        Ending::Wait {
+        NextAction::Wait {
             names,
             then,
             deadline,
@@ -445,7 +445,7 @@ fn encode<M: Machine>(
             decision.more.deadline = deadline_of(deadline, &inputs)?;
             decision
         }
-        Ending::Spawn {
+        NextAction::Spawn {
             children,
             any,
             fail_if_taken,
@@ -466,14 +466,14 @@ fn encode<M: Machine>(
             decision.more.deadline = deadline_of(deadline, &inputs)?;
             decision
         }
-        Ending::Done(output) => {
+        NextAction::Done(output) => {
             let result = Some(codec::encode("the result", &output, limit)?);
             Decision {
                 result,
                 ..Decision::of(Status::Done, "done")
             }
         }
-        Ending::Stop(reason) => Decision {
+        NextAction::Stop(reason) => Decision {
             error: Some(storable(&reason)),
             ..Decision::of(Status::Failed, "stop")
         },

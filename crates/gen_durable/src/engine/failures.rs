@@ -11,7 +11,7 @@ use std::{
 
 use crate::{
     id::Status,
-    store::{row::Claimed, settle::Ending},
+    store::{row::Claimed, step_results::StepResult},
 };
 
 /// How many failures may wait for the hook. Further failures are dropped.
@@ -60,7 +60,7 @@ impl Failures {
     }
 
     /// Reports a committed step result if the instance failed for good or was set aside.
-    pub(super) fn settled(&self, row: &Claimed, ending: &Ending) {
+    pub(super) fn settled(&self, row: &Claimed, ending: &StepResult) {
         if matches!(ending.status, Status::Failed | Status::Stuck) {
             self.report(InstanceFailure {
                 machine: row.machine.clone(),

@@ -6,7 +6,7 @@ pub(crate) mod clockwork;
 mod commit;
 mod core;
 mod drain;
-mod endings;
+mod results;
 pub(crate) mod execute;
 mod failures;
 mod health;

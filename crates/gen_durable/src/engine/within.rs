@@ -3,13 +3,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{answer::answer, commit, core::Core, endings::Ended, local::Run, staff};
+use super::{answer::answer, commit, core::Core, results::FinishedStep, local::Run, staff};
 use crate::store::{
     fault::Fault,
     pick::give_back,
     resolve::{self, Resolved},
     row::Claim,
-    settle::Found,
+    step_results::Found,
     step_tx::StepTx,
 };
 
@@ -18,7 +18,7 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 
 /// Writes the step result into the step's transaction and commits it. If the claim is lost, the
 /// transaction is rolled back.
-pub(crate) async fn conclude(core: &Arc<Core>, ended: Ended, tx: StepTx) {
+pub(crate) async fn conclude(core: &Arc<Core>, ended: FinishedStep, tx: StepTx) {
     core.lease.good().await;
     let claim = ended.ending.claim;
     match tx.conclude(&core.target, &ended.ending).await {
@@ -43,7 +43,7 @@ pub(crate) async fn conclude(core: &Arc<Core>, ended: Ended, tx: StepTx) {
                 Some((Resolved::Committed, found)) => {
                     // The next step begins only if this worker still has the claim.
                     let ahead = ended.ahead.filter(|_| found.is_some());
-                    answer(core, vec![Ended { ahead, ..ended }], |_| {
+                    answer(core, vec![FinishedStep { ahead, ..ended }], |_| {
                         Some(found.clone().unwrap_or_default())
                     });
                 }
@@ -96,8 +96,8 @@ async fn resolve(core: &Arc<Core>, claim: Claim) -> Option<(Resolved, Option<Fou
 
 /// Handles a step's transaction that was neither committed nor refused. After an outage the claim
 /// is released. If outages repeat while the lease is renewed, they count as a failure of the step.
-async fn give_up(core: &Arc<Core>, ended: Ended, why: &str) {
-    let Ended { mut run, queue, .. } = ended;
+async fn give_up(core: &Arc<Core>, ended: FinishedStep, why: &str) {
+    let FinishedStep { mut run, queue, .. } = ended;
     match core.outages.met(&run.row, core.lease.renewals(), why) {
         Some(failure) => {
             run.poison = Some(failure);

@@ -42,7 +42,7 @@ pub(crate) mod runs;
 pub(crate) mod schedule;
 pub(crate) mod scopes;
 pub(crate) mod search;
-pub(crate) mod settle;
+pub(crate) mod step_results;
 pub(crate) mod signal;
 pub(crate) mod history;
 pub(crate) mod timer;

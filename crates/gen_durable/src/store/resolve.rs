@@ -6,7 +6,7 @@ use super::{
     connection::Connection,
     fault::Fault,
     row::{Claim, column},
-    settle::Found,
+    step_results::Found,
     sql,
 };
 

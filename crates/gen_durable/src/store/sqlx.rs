@@ -16,7 +16,7 @@ use super::{
     connection::Param,
     fault::Fault,
     row::Fields,
-    settle::{Ending, Found, settle_within},
+    step_results::{StepResult, Found, settle_within},
     step_tx::{Owned, StepTx},
     target::Target,
     tx::{sealed::Sealed, within_timeout},
@@ -143,9 +143,9 @@ impl Owned for sqlx::Transaction<'static, Postgres> {
     fn settle<'a>(
         &'a mut self,
         target: &'a Target,
-        ending: &'a Ending,
+        result: &'a StepResult,
     ) -> BoxFuture<'a, Result<Option<Found>, Fault>> {
-        Box::pin(settle_within(self, target, ending))
+        Box::pin(settle_within(self, target, result))
     }
     // The step result was written in this transaction a moment ago, so no statement of it has
     // failed, and COMMIT cannot end in a silent rollback.

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 
 use super::{
     fault::Fault,
-    settle::{Ending, Found, settle_within},
+    step_results::{StepResult, Found, settle_within},
     target::Target,
     tx::Tx,
 };
@@ -25,7 +25,7 @@ pub(crate) trait Owned: Send {
     fn settle<'a>(
         &'a mut self,
         target: &'a Target,
-        ending: &'a Ending,
+        result: &'a StepResult,
     ) -> BoxFuture<'a, Result<Option<Found>, Fault>>;
 
     /// Commits. After [`Fault::Lost`] it is unknown whether the transaction has committed.
@@ -40,9 +40,9 @@ impl Owned for Tx {
     fn settle<'a>(
         &'a mut self,
         target: &'a Target,
-        ending: &'a Ending,
+        result: &'a StepResult,
     ) -> BoxFuture<'a, Result<Option<Found>, Fault>> {
-        Box::pin(settle_within(self, target, ending))
+        Box::pin(settle_within(self, target, result))
     }
     fn commit(self: Box<Self>, _: &Target) -> BoxFuture<'_, Result<(), Fault>> {
         Box::pin(async move { self.finish("commit").await })
@@ -62,10 +62,10 @@ impl StepTx {
     pub(crate) async fn conclude(
         self,
         target: &Target,
-        ending: &Ending,
+        result: &StepResult,
     ) -> Result<Option<Found>, Fault> {
         let StepTx(mut tx) = self;
-        match tx.settle(target, ending).await? {
+        match tx.settle(target, result).await? {
             Some(found) => tx.commit(target).await.map(|()| Some(found)),
             None => {
                 drop(tx.rollback(target).await);

@@ -10,7 +10,7 @@ use crate::{
         fault::Fault,
         lease,
         row::{Claim, Claimed},
-        settle::{self, Ending},
+        step_results::{self, StepResult},
     },
     history::HistoryRecord,
 };
@@ -22,7 +22,7 @@ enum Within {
     /// The database refused the transaction, for this reason.
     Refused(Fault),
     /// The decision has no transaction of its own, and must still be written.
-    Open(Box<Ending>),
+    Open(Box<StepResult>),
 }
 
 impl<App: Send + Sync + 'static> Lab<App> {
@@ -32,33 +32,33 @@ impl<App: Send + Sync + 'static> Lab<App> {
             match self.write_within(&row, decision, tally).await {
                 Within::Written => {}
                 Within::Refused(why) => self.handle_refused(&row, &why, tally).await,
-                Within::Open(ending) => {
-                    let batch = match &*ending {
-                        Ending { more: Some(_), .. } => &mut more,
-                        Ending { keyed: true, .. } => &mut keyed,
+                Within::Open(result) => {
+                    let batch = match &*result {
+                        StepResult { more: Some(_), .. } => &mut more,
+                        StepResult { keyed: true, .. } => &mut keyed,
                         _ => &mut plain,
                     };
-                    batch.push((row, *ending));
+                    batch.push((row, *result));
                 }
             }
         }
         for mut batch in [plain, keyed, more] {
-            let endings: Vec<Ending> = batch.iter().map(|(_, ending)| ending.clone()).collect();
-            if endings.is_empty() || self.write(endings, tally).await.is_none() {
+            let results: Vec<StepResult> = batch.iter().map(|(_, result)| result.clone()).collect();
+            if results.is_empty() || self.write(results, tally).await.is_none() {
                 continue;
             }
             // A result that the database refuses must not fail the others: write each one alone.
             batch.sort_by_key(|(row, _)| row.id);
-            for (row, ending) in batch {
-                self.commit_alone(&row, ending, tally).await;
+            for (row, result) in batch {
+                self.commit_alone(&row, result, tally).await;
             }
         }
     }
 
     /// Writes a single result. If the database refuses it, the machine's handler runs, as in the
     /// engine.
-    async fn commit_alone(&self, row: &Claimed, ending: Ending, tally: &mut Tally) {
-        if let Some(refused) = self.write(vec![ending], tally).await {
+    async fn commit_alone(&self, row: &Claimed, result: StepResult, tally: &mut Tally) {
+        if let Some(refused) = self.write(vec![result], tally).await {
             self.handle_refused(row, &refused, tally).await;
         }
     }
@@ -77,7 +77,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
         let refused = match self.write_within(row, handled, tally).await {
             Within::Written => return,
             Within::Refused(refused) => refused,
-            Within::Open(ending) => match self.write(vec![*ending], tally).await {
+            Within::Open(result) => match self.write(vec![*result], tally).await {
                 None => return,
                 Some(refused) => refused,
             },
@@ -86,8 +86,8 @@ impl<App: Send + Sync + 'static> Lab<App> {
             "{why}; and its handler's outcome could not be committed either: {}",
             refused.message()
         ));
-        if let Within::Open(ending) = self.write_within(row, failed, tally).await {
-            let refused = self.write(vec![*ending], tally).await;
+        if let Within::Open(result) = self.write_within(row, failed, tally).await {
+            let refused = self.write(vec![*result], tally).await;
             assert!(
                 refused.is_none(),
                 "not even a failure could be committed: {refused:?}"
@@ -104,7 +104,7 @@ impl<App: Send + Sync + 'static> Lab<App> {
     ) -> Within {
         let within = decision.within.take();
         let history = HistoryRecord::of(row, &decision, &self.worker.who());
-        let ending = Ending {
+        let result = StepResult {
             claim: row.claim(),
             status: decision.status,
             version: decision.version.map(i32::from),
@@ -122,10 +122,10 @@ impl<App: Send + Sync + 'static> Lab<App> {
             history,
         };
         let Some(tx) = within else {
-            return Within::Open(Box::new(ending));
+            return Within::Open(Box::new(result));
         };
-        match tx.conclude(&self.client.pool().inner.target, &ending).await {
-            Ok(Some(_)) => tally.count(ending.status),
+        match tx.conclude(&self.client.pool().inner.target, &result).await {
+            Ok(Some(_)) => tally.count(result.status),
             // The step had lost its claim, for example because it was cancelled while it ran. Its
             // transaction was rolled back.
             Ok(None) => {}
@@ -136,15 +136,15 @@ impl<App: Send + Sync + 'static> Lab<App> {
     }
 
     /// Writes all of these results or none. Returns the reason if the database refuses them.
-    async fn write(&self, endings: Vec<Ending>, tally: &mut Tally) -> Option<Fault> {
-        let statuses: Vec<Status> = endings.iter().map(|ending| ending.status).collect();
+    async fn write(&self, results: Vec<StepResult>, tally: &mut Tally) -> Option<Fault> {
+        let statuses: Vec<Status> = results.iter().map(|result| result.status).collect();
         let written = self.client.pool().call(move |connection| async move {
             let written =
-                settle::settle(&connection, &endings, None, settle::BATCH_LOCK_TIMEOUT).await?;
-            let lost = endings
+                step_results::settle(&connection, &results, None, step_results::BATCH_LOCK_TIMEOUT).await?;
+            let lost = results
                 .iter()
-                .filter(|ending| ending.keyed && !written.found.contains_key(&ending.claim.id));
-            let lost: Vec<Claim> = lost.map(|ending| ending.claim).collect();
+                .filter(|result| result.keyed && !written.found.contains_key(&result.claim.id));
+            let lost: Vec<Claim> = lost.map(|result| result.claim).collect();
             if !lost.is_empty() {
                 lease::release(&connection, &lost).await?;
             }

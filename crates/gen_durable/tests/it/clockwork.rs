@@ -366,7 +366,7 @@ async fn a_wait_with_a_repeating_timer_is_one_commit() {
     lab.drain().await;
     let sent = between(&before, &lab.statements());
     assert_eq!(
-        (sent.get("conclude.sql"), sent.get("settle.sql")),
+        (sent.get("write_step_results_with_effects.sql"), sent.get("write_step_results.sql")),
         (Some(&1), None),
         "{sent:?}"
     );

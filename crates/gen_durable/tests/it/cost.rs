@@ -83,7 +83,7 @@ async fn a_pick_of_a_hundred_is_one_statement_and_so_is_their_commit() {
     let sent = between(&start, &lab.statements());
     // One pick claims the hundred instances and another finds none left; one statement commits all
     // results.
-    assert_eq!((sent["pick.sql"], sent["settle.sql"]), (2, 1), "{sent:?}");
+    assert_eq!((sent["pick.sql"], sent["write_step_results.sql"]), (2, 1), "{sent:?}");
 }
 
 #[tokio::test]
@@ -104,7 +104,7 @@ async fn a_running_engine_sends_nothing_but_picks_and_commits_for_its_work() {
     .await;
     running.stop().await;
     let sent = lab.statements();
-    let hot = sent["pick.sql"] + sent["settle.sql"];
+    let hot = sent["pick.sql"] + sent["write_step_results.sql"];
     assert!(hot < 200, "2,001 jobs took {hot} statements: {sent:?}");
     for name in ["give_back.sql", "resolve.sql", "lock.sql", "reap.sql"] {
         assert_eq!(sent.get(name), None, "{sent:?}");

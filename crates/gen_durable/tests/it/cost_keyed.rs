@@ -71,9 +71,9 @@ async fn the_pick_itself_places_arrivals_and_results_in_different_lanes_share_a_
     .await;
     assert_eq!(sent["enqueue_at_once.sql"], 1, "{sent:?}");
     assert_eq!(sent.get("place.sql"), None, "{sent:?}");
-    assert_eq!(sent.get("settle.sql"), None, "{sent:?}");
+    assert_eq!(sent.get("write_step_results.sql"), None, "{sent:?}");
     assert!(
-        sent["settle_keyed.sql"] <= 30,
+        sent["write_keyed_step_results.sql"] <= 30,
         "100 results in 100 lanes: {sent:?}"
     );
 }
@@ -91,7 +91,7 @@ async fn a_lane_promotes_successors_without_a_pick_for_each() {
     )
     .await;
     assert_eq!(
-        sent["settle_keyed.sql"], 200,
+        sent["write_keyed_step_results.sql"], 200,
         "one commit per job, since each job runs after the one before: {sent:?}"
     );
     assert!(sent["pick.sql"] < 40, "{sent:?}");
@@ -110,6 +110,6 @@ async fn a_partition_promotes_successors_without_a_pick_for_each() {
             .collect(),
     )
     .await;
-    assert_eq!(sent["settle_keyed.sql"], 200, "{sent:?}");
+    assert_eq!(sent["write_keyed_step_results.sql"], 200, "{sent:?}");
     assert!(sent["pick.sql"] < 40, "{sent:?}");
 }

@@ -415,7 +415,7 @@ async fn a_worker_that_lost_its_claim_writes_no_history() {
         )
     };
     let document = format!("[{},{}]", ending(lost, 4), ending(kept, 6));
-    let conclude = include_str!("../../src/store/sql/conclude.sql")
+    let conclude = include_str!("../../src/store/sql/write_step_results_with_effects.sql")
         .replace("gen_durable.", &format!("{schema}."));
     assert_eq!(
         sql.query(&conclude, &[&document, &None::<String>])
@@ -527,7 +527,7 @@ async fn history_keeps_the_last_thousand_commits_and_is_trimmed_at_every_hundred
     assert_eq!(kept(&lab).await, (1_101, 999));
     let (lab, id) = after_rounds(Round::<ALL> { left: u64::MAX }, 2_099).await;
     let conclude = format!(
-        r#"select * from {}.conclude('[{{"id":{id},"epoch":0,"seq":2099,"status":"runnable","rise":1,"delay":0,"new_instances":[],
+        r#"select * from {}._write_step_results_with_effects('[{{"id":{id},"epoch":0,"seq":2099,"status":"runnable","rise":1,"delay":0,"new_instances":[],
             "history":{{"from":"round","outcome":"retry","attempt":0,"took":0,"worker":"w"}}}}]', null)"#,
         lab.pool().schema()
     );
@@ -600,14 +600,14 @@ async fn history_is_written_in_the_statement_of_the_commit_and_names_the_process
     assert_eq!(lab.drain().await.done, 100);
     let sent = lab.statements();
     let grown = |name: &str| sent.get(name).unwrap_or(&0) - before.get(name).unwrap_or(&0);
-    assert_eq!((grown("write_step_results_with_history.sql"), grown("settle.sql")), (1, 0));
+    assert_eq!((grown("write_step_results_with_history.sql"), grown("write_step_results.sql")), (1, 0));
     assert_eq!(history_rows(&lab).await, 50);
     lab.enqueue_all((0..100).map(|_| Round::<OFF> { left: 0 }))
         .await
         .unwrap();
     lab.drain().await;
     assert_eq!(
-        lab.statements()["settle.sql"],
+        lab.statements()["write_step_results.sql"],
         1,
         "a batch without history uses the plain statement"
     );

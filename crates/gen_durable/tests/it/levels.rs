@@ -317,7 +317,7 @@ async fn claims_and_commits_are_refused_above_read_committed() {
             "select * from {schema}.pick('{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', null, 30, 0)"
         ),
         format!(
-            "select * from {schema}.settle('{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '20ms')"
+            "select * from {schema}._write_step_results('{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '20ms')"
         ),
     ] {
         other.batch_execute(&act).await.unwrap();

@@ -13,7 +13,7 @@ use crate::wire::{
 const KEY: &str = "order:42";
 /// The statement that begins an attempt to commit, and the statement that writes if the locks are
 /// free.
-const ATTEMPTS: [&str; 2] = ["store::settle::lock", ".settle($1"];
+const ATTEMPTS: [&str; 2] = ["store::step_results::lock", ".settle($1"];
 
 type Gate = watch::Sender<bool>;
 

@@ -49,7 +49,7 @@ fn settle(schema: &str) -> String {
     format!(
         "select gen_durable_settle.* from (select array_agg(id) ids, array_agg(claim_epoch) epochs, array_agg(step_seq) seqs,
             count(*)::int n from {schema}.instances where id = any ($1)) c,
-         lateral {schema}.settle(ids, epochs, seqs, array_fill('done'::text, array[n]), array_fill(null::int, array[n]),
+         lateral {schema}._write_step_results(ids, epochs, seqs, array_fill('done'::text, array[n]), array_fill(null::int, array[n]),
             array_fill(null::text, array[n]), array_fill(null::text, array[n]), array_fill(null::text, array[n]),
             array_fill('1'::text, array[n]), array_fill(null::text, array[n]), array_fill(0, array[n]),
             array_fill(0::float8, array[n]), '1s') gen_durable_settle"

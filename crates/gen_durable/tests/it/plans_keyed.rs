@@ -70,7 +70,7 @@ async fn load(client: &Client, schema: &str, rows: i64) {
                        select h.id, h.claim_epoch, h.step_seq from {schema}.led_heads('{WORKER}', '', '', 1000) h
                        where h.status = 'queued' and h.key = 'long'
                        order by 1 loop
-                perform from {schema}.settle_keyed(array[one.id], array[one.claim_epoch], array[one.step_seq], array['done'],
+                perform from {schema}._write_keyed_step_results(array[one.id], array[one.claim_epoch], array[one.step_seq], array['done'],
                     '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', null, array[one.id], array[one.id], '{WORKER}', 60, array['plan/1']);
             end loop;
          end loop; end $$"
@@ -104,7 +104,7 @@ async fn settle(client: &Client, schema: &str, which: &str) -> String {
     );
     let count = row.get::<_, i32>(3);
     format!(
-        "select * from {schema}.settle_keyed('{ids}', '{epochs}', '{seqs}', array_fill('done'::text, array[{count}]), '{{}}',
+        "select * from {schema}._write_keyed_step_results('{ids}', '{epochs}', '{seqs}', array_fill('done'::text, array[{count}]), '{{}}',
             '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '1s', '{ids}', '{ids}', '{WORKER}', 60, array['plan/1'])"
     )
 }

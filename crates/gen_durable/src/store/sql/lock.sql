@@ -1,4 +1,4 @@
--- called by: store::settle::lock     index: instances_pkey
+-- called by: store::step_results::lock     index: instances_pkey
 -- locks: instances FOR NO KEY UPDATE by id, skipping rows that another transaction holds
 -- Returns the ids of the skipped rows. Deleted rows are not among them.
 with free as materialized (

@@ -1,10 +1,10 @@
--- called by: store::settle::{settle, settle_within}, if the batch adds history     index: as settle.sql; history_pkey
--- locks: as settle.sql
+-- called by: store::step_results::{_write_step_results, settle_within}, if the batch adds history     index: as write_step_results.sql; history_pkey
+-- locks: as write_step_results.sql
 -- Inserts one history row per committed result with recorded history. Results that the fence
 -- rejected leave none. Only the called functions read tables, and they pin their own plans. A
 -- result without `from_step` adds no row; it is listed only so that its history is trimmed.
 with written as materialized (
-    select id, inbox, children from gen_durable.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+    select id, inbox, children from gen_durable._write_step_results($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 ),
 ended as materialized (
     select e.*

@@ -2,7 +2,7 @@
 
 const PICK: &str = include_str!("../../../src/store/sql/pick.sql");
 const WRITE_RESULTS: &str = include_str!("../../../src/store/sql/write_step_results_with_history.sql");
-pub(super) const WRITE_WITH_EFFECTS: &str = include_str!("../../../src/store/sql/conclude.sql");
+pub(super) const WRITE_WITH_EFFECTS: &str = include_str!("../../../src/store/sql/write_step_results_with_effects.sql");
 pub(super) const SIGNAL: &str = include_str!("../../../src/store/sql/signal_within.sql");
 const CANCEL: &str = include_str!("../../../src/store/sql/cancel.sql");
 const REAP: &str = include_str!("../../../src/store/sql/reap.sql");

@@ -38,7 +38,7 @@ const GATED: [&str; 29] = [
     "place",
     "deal",
     "hand_over",
-    "settle_keyed",
+    "_write_keyed_step_results",
     "unlead",
     "repair",
     "_consume_signals",

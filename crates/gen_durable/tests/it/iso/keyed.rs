@@ -9,7 +9,7 @@ use super::{
     setups::Setup,
 };
 
-const WRITE_KEYED_RESULTS: &str = include_str!("../../../src/store/sql/settle_keyed.sql");
+const WRITE_KEYED_RESULTS: &str = include_str!("../../../src/store/sql/write_keyed_step_results.sql");
 const CLAIM_LANE_HEAD: &str = include_str!("../../../src/store/sql/claim_led.sql");
 const PLACE: &str = include_str!("../../../src/store/sql/place.sql");
 const RELEASE: &str = include_str!("../../../src/store/sql/release.sql");

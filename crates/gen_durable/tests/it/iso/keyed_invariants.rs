@@ -51,7 +51,7 @@ pub(super) const WITNESSES: &str = "
                 cross join lateral S.led_heads(w.id, '', '', 100) h where h.status = 'queued'
                 order by 1
             loop
-                perform from S.settle_keyed(array[one.id], array[one.claim_epoch], array[one.step_seq], array['done'], '{}', '{}',
+                perform from S._write_keyed_step_results(array[one.id], array[one.claim_epoch], array[one.step_seq], array['done'], '{}', '{}',
                     '{}', '{}', array['1'], '{}', '{}', '{}', null, array[one.id], array[one.id],
                     '00000000-0000-0000-0000-00000000000b', 60, array['m/1']);
             end loop;

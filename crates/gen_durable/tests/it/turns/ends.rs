@@ -264,7 +264,7 @@ async fn a_partition_holder_that_is_cancelled_reaped_or_stuck_promotes_its_succe
                     "it waits for the partition"
                 );
                 let settle = "select written.id from gen_durable.instances i,
-                     lateral gen_durable.settle_keyed(array[i.id], array[i.claim_epoch], array[i.step_seq], array['stuck'],
+                     lateral gen_durable._write_keyed_step_results(array[i.id], array[i.claim_epoch], array[i.step_seq], array['stuck'],
                         array[null::int], array[null::text], array[null::text], array[null::text], array[null::text],
                         array['no build knows it'], array[0], array[0::float8], null, '{}', '{}', null, 0, '{}') written
                      where i.id = $1";

@@ -11,14 +11,14 @@ use super::{
 };
 
 /// Parts of the statements' texts, comments included, by which the proxy distinguishes them.
-const SETTLE: &str = "store::settle::settle     index: instances_pkey, signals_inbox";
+const SETTLE: &str = "store::step_results::settle     index: instances_pkey, signals_inbox";
 const SETTLE_WITH_HISTORY: &str = "if anything of the batch is told";
-const SETTLE_KEYED: &str = "for what has a lane or a partition key     index";
+const WRITE_KEYED_RESULTS: &str = "for what has a lane or a partition key     index";
 const SETTLE_KEYED_WITH_HISTORY: &str = "a lane or a partition key, if anything of it is told";
 const CONCLUDE: &str = ".conclude($1::text::jsonb, $2)";
 const COMMIT: &str = "select 1; commit";
 const RESOLVE: &str = "store::resolve::resolve";
-const LOCK: &str = "store::settle::lock";
+const LOCK: &str = "store::step_results::lock";
 
 /// The commit is durable and its outcome is unknown, by two faults; or it is not durable.
 const FAULTS: [Fault; 3] = [Fault::CutAfter, Fault::CutAnswer, Fault::CutBefore];
@@ -273,7 +273,7 @@ async fn after_a_lost_answer_of_a_commit_with_history_the_next_step_reads_inbox_
 
 #[tokio::test]
 async fn after_a_lost_answer_of_a_keyed_commit_the_next_step_reads_inbox_and_children() {
-    lose::<false>(SETTLE_KEYED, 2, true, false).await;
+    lose::<false>(WRITE_KEYED_RESULTS, 2, true, false).await;
 }
 
 #[tokio::test]

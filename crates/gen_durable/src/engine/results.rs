@@ -11,7 +11,7 @@ use std::{
 use tokio::sync::Notify;
 
 use super::local::Run;
-use crate::store::{row::Claimed, settle::Ending};
+use crate::store::{row::Claimed, step_results::StepResult};
 
 /// Number of committers that write results that free a lane or a partition key, side by side.
 const COMMITTERS: usize = 2;
@@ -22,8 +22,8 @@ const GATHER_MAX: Duration = Duration::from_millis(1);
 
 /// A step result, and what to do after its commit.
 #[derive(Debug)]
-pub(crate) struct Ended {
-    pub(crate) ending: Ending,
+pub(crate) struct FinishedStep {
+    pub(crate) ending: StepResult,
     pub(crate) run: Run,
     pub(crate) queue: usize,
     pub(crate) outcome: &'static str,
@@ -36,21 +36,21 @@ pub(crate) struct Ended {
 
 /// A queue of step results. `take` removes all that fit into one commit.
 #[derive(Debug, Default)]
-pub(crate) struct Endings {
+pub(crate) struct ResultQueue {
     /// Locked only briefly, never across an await.
-    waiting: Mutex<Vec<Ended>>,
+    waiting: Mutex<Vec<FinishedStep>>,
     notify: Notify,
 }
 
-impl Endings {
-    pub(crate) fn push(&self, ended: Ended) {
+impl ResultQueue {
+    pub(crate) fn push(&self, ended: FinishedStep) {
         if self.add(ended) == 1 {
             self.notify.notify_one();
         }
     }
 
     /// Adds a result without a wake. Returns how many results wait.
-    fn add(&self, ended: Ended) -> usize {
+    fn add(&self, ended: FinishedStep) -> usize {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.push(ended);
         waiting.len()
@@ -58,10 +58,10 @@ impl Endings {
 
     /// Removes the waiting results, up to `limit` results and about `bytes_max` bytes; at least
     /// one, if there are any.
-    pub(crate) fn take(&self, limit: usize, bytes_max: usize) -> Vec<Ended> {
+    pub(crate) fn take(&self, limit: usize, bytes_max: usize) -> Vec<FinishedStep> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let mut bytes = 0_usize;
-        let fits = |ended: &&Ended| {
+        let fits = |ended: &&FinishedStep| {
             bytes = bytes.saturating_add(ended.ending.bytes());
             bytes <= bytes_max
         };
@@ -107,7 +107,7 @@ impl Endings {
 /// committer idle, so each committer takes at most a fair share of all waiting results.
 #[derive(Debug, Default)]
 pub(crate) struct Keyed {
-    endings: Endings,
+    results: ResultQueue,
     /// Since when the first waiting result, or one before it, has waited.
     since: Mutex<Option<Instant>>,
     /// Notified when a result arrives while other instances of its group are about to start.
@@ -124,12 +124,12 @@ pub(crate) struct Keyed {
 }
 
 impl Keyed {
-    pub(crate) fn push(&self, ended: Ended) {
-        if self.endings.add(ended) == 1 {
+    pub(crate) fn push(&self, ended: FinishedStep) {
+        if self.results.add(ended) == 1 {
             *self.since.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         }
         if self.starting.load(Ordering::SeqCst) == 0 {
-            self.endings.ring()
+            self.results.ring()
         } else {
             self.soon.notify_one()
         }
@@ -146,7 +146,7 @@ impl Keyed {
     /// Takes a share of the waiting results, or returns `None` if it is better to wait for more.
     /// With `at_once` it never waits for more.
     pub(crate) fn share(&self, at_once: bool, limit: usize, bytes_max: usize) -> Option<Share<'_>> {
-        let waiting = self.endings.len();
+        let waiting = self.results.len();
         if waiting == 0 {
             return None;
         }
@@ -158,20 +158,20 @@ impl Keyed {
         }
         let committers = COMMITTERS.saturating_sub(self.away.load(Ordering::SeqCst));
         let fair = fair(waiting, self.taken.load(Ordering::SeqCst), committers);
-        let endings = self.endings.take(fair.min(limit), bytes_max);
-        self.taken.fetch_add(endings.len(), Ordering::SeqCst);
+        let results = self.results.take(fair.min(limit), bytes_max);
+        self.taken.fetch_add(results.len(), Ordering::SeqCst);
         Some(Share {
             keyed: self,
-            count: endings.len(),
-            endings,
+            count: results.len(),
+            results,
         })
     }
 
     /// Waits until it is worth calling `share`.
     pub(crate) async fn rung(&self) {
         tokio::select! {
-            () = self.endings.rung() => {}
-            () = self.soon.notified() => drop(tokio::time::timeout(GATHER_MAX, self.endings.rung()).await),
+            () = self.results.rung() => {}
+            () = self.soon.notified() => drop(tokio::time::timeout(GATHER_MAX, self.results.rung()).await),
         }
     }
 
@@ -179,8 +179,8 @@ impl Keyed {
     /// meant for it, so the other committer is notified.
     pub(crate) fn mark_away(&self) -> Away<'_> {
         self.away.fetch_add(1, Ordering::SeqCst);
-        if !self.endings.is_empty() {
-            self.endings.ring();
+        if !self.results.is_empty() {
+            self.results.ring();
         }
         Away(self)
     }
@@ -193,8 +193,8 @@ impl Keyed {
     /// Records that a worker has begun. The last worker of a group wakes the committer if results
     /// wait.
     pub(crate) fn begun(&self) {
-        if self.starting.fetch_sub(1, Ordering::SeqCst) == 1 && !self.endings.is_empty() {
-            self.endings.ring();
+        if self.starting.fetch_sub(1, Ordering::SeqCst) == 1 && !self.results.is_empty() {
+            self.results.ring();
         }
     }
 }
@@ -204,7 +204,7 @@ impl Keyed {
 pub(crate) struct Share<'a> {
     keyed: &'a Keyed,
     count: usize,
-    pub(crate) endings: Vec<Ended>,
+    pub(crate) results: Vec<FinishedStep>,
 }
 
 impl Drop for Share<'_> {

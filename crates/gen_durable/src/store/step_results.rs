@@ -19,11 +19,11 @@ use super::{
 };
 use crate::{new_instance::New, event::Fact, id::Status, send_signal::SignalRow, history::HistoryRecord};
 
-sql!(prepared SETTLE, "settle.sql", [
+sql!(prepared WRITE_RESULTS, "write_step_results.sql", [
     INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
     TEXT_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT
 ]);
-sql!(prepared SETTLE_KEYED, "settle_keyed.sql", [
+sql!(prepared WRITE_KEYED_RESULTS, "write_keyed_step_results.sql", [
     INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
     TEXT_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT, INT8_ARRAY, INT8_ARRAY, TEXT, FLOAT8, TEXT_ARRAY
 ]);
@@ -38,10 +38,10 @@ sql!(prepared SETTLE_KEYED_WITH_HISTORY, "write_keyed_step_results_with_history.
     TEXT_ARRAY, TEXT_ARRAY, INT4_ARRAY, FLOAT4_ARRAY, TEXT_ARRAY, TEXT, INT8_ARRAY, INT8_ARRAY, TEXT, FLOAT8,
     TEXT_ARRAY
 ]);
-sql!(prepared CONCLUDE, "conclude.sql", [TEXT, TEXT]);
+sql!(prepared WRITE_WITH_EFFECTS, "write_step_results_with_effects.sql", [TEXT, TEXT]);
 sql!(
-    SETTLE_WITHIN,
-    "settle_within.sql",
+    WRITE_RESULTS_WITHIN,
+    "write_step_results_within.sql",
     [
         INT8_ARRAY,
         INT8_ARRAY,
@@ -59,7 +59,7 @@ sql!(
         TEXT
     ]
 );
-sql!(CONCLUDE_WITHIN, "conclude_within.sql", [TEXT, TEXT]);
+sql!(WRITE_WITH_EFFECTS_WITHIN, "write_step_results_with_effects_within.sql", [TEXT, TEXT]);
 sql!(LOCK, "lock.sql", [INT8_ARRAY]);
 sql!(WARM, "warm.sql", []);
 
@@ -74,7 +74,7 @@ pub(crate) const ENTERS: i32 = -1;
 
 /// The result of a step, with the values that the instance's row gets.
 #[derive(Debug, Clone)]
-pub(crate) struct Ending {
+pub(crate) struct StepResult {
     pub(crate) claim: Claim,
     pub(crate) status: Status,
     /// The new machine version. It is written together with an upgraded state.
@@ -98,7 +98,7 @@ pub(crate) struct Ending {
     /// True if the instance ran in a lane of which this process is the lane worker.
     pub(crate) led: bool,
     /// The effects that are committed together with the result.
-    pub(crate) more: Option<Box<More>>,
+    pub(crate) more: Option<Box<Effects>>,
     /// The history entry that is committed together with the result.
     pub(crate) history: Option<Box<HistoryRecord>>,
 }
@@ -106,7 +106,7 @@ pub(crate) struct Ending {
 /// The effects of a step result: wait, spawn, consume signals, write the outbox. Serialized as
 /// `gen_durable.conclude` expects it.
 #[derive(Debug, Clone, Default, Serialize)]
-pub(crate) struct More {
+pub(crate) struct Effects {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) awaits: Option<Vec<&'static str>>,
     /// Ids of signals that the step has already received. They do not end the wait again.
@@ -136,7 +136,7 @@ pub(crate) struct More {
     pub(crate) parent: Option<i64>,
 }
 
-impl More {
+impl Effects {
     fn bytes(&self) -> usize {
         let inserted = self
             .spawn
@@ -268,19 +268,19 @@ struct ResultDocument<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     history: Option<&'a HistoryRecord>,
     #[serde(flatten)]
-    more: Option<&'a More>,
+    more: Option<&'a Effects>,
 }
 
 /// Encodes the batch as one JSON document. Invalid JSON is the fault of the step result that
 /// contains it.
-fn document<'a>(endings: impl IntoIterator<Item = &'a Ending>) -> Result<String, Fault> {
+fn document<'a>(results: impl IntoIterator<Item = &'a StepResult>) -> Result<String, Fault> {
     let raw = |text: &'a Option<String>| -> Result<Option<&'a RawValue>, serde_json::Error> {
         text.as_deref()
             .map(serde_json::from_str::<&'a RawValue>)
             .transpose()
     };
-    let mut sorted: Vec<&Ending> = endings.into_iter().collect();
-    sorted.sort_unstable_by_key(|ending| ending.claim.id);
+    let mut sorted: Vec<&StepResult> = results.into_iter().collect();
+    sorted.sort_unstable_by_key(|result| result.claim.id);
     let documents = sorted.into_iter().map(|e| {
         Ok(ResultDocument {
             id: e.claim.id,
@@ -306,7 +306,7 @@ fn document<'a>(endings: impl IntoIterator<Item = &'a Ending>) -> Result<String,
         .map_err(|error| Fault::unsendable(format!("a step result cannot be encoded: {error}")))
 }
 
-impl Ending {
+impl StepResult {
     /// Returns the approximate size of the result in a statement, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let own: usize = [&self.data, &self.state, &self.result, &self.error]
@@ -314,7 +314,7 @@ impl Ending {
             .flatten()
             .map(String::len)
             .sum();
-        own + self.more.as_deref().map_or(0, More::bytes)
+        own + self.more.as_deref().map_or(0, Effects::bytes)
     }
 }
 
@@ -337,11 +337,11 @@ struct Columns<'a> {
 
 impl<'a> Columns<'a> {
     fn of(
-        endings: impl IntoIterator<Item = &'a Ending>,
+        results: impl IntoIterator<Item = &'a StepResult>,
         lock_timeout: Option<&'static str>,
     ) -> Columns<'a> {
-        let mut sorted: Vec<&Ending> = endings.into_iter().collect();
-        sorted.sort_unstable_by_key(|ending| ending.claim.id);
+        let mut sorted: Vec<&StepResult> = results.into_iter().collect();
+        sorted.sort_unstable_by_key(|result| result.claim.id);
         Columns {
             ids: sorted.iter().map(|e| e.claim.id).collect(),
             epochs: sorted.iter().map(|e| e.claim.epoch).collect(),
@@ -390,14 +390,14 @@ struct HistoryColumns<'a> {
 }
 
 impl<'a> HistoryColumns<'a> {
-    fn of(endings: &[&'a Ending]) -> Option<HistoryColumns<'a>> {
-        let worker = &endings
+    fn of(results: &[&'a StepResult]) -> Option<HistoryColumns<'a>> {
+        let worker = &results
             .iter()
-            .find_map(|ending| ending.history.as_deref())?
+            .find_map(|result| result.history.as_deref())?
             .worker;
-        let mut sorted = endings.to_vec();
-        sorted.sort_unstable_by_key(|ending| ending.claim.id);
-        let histories = || sorted.iter().map(|ending| ending.history.as_deref());
+        let mut sorted = results.to_vec();
+        sorted.sort_unstable_by_key(|result| result.claim.id);
+        let histories = || sorted.iter().map(|result| result.history.as_deref());
         Some(HistoryColumns {
             froms: histories().map(|history| history?.from.as_deref()).collect(),
             outcomes: histories().map(|history| Some(history?.outcome)).collect(),
@@ -456,7 +456,7 @@ impl Promotions<'_> {
         ];
         match history {
             None => (
-                &SETTLE_KEYED,
+                &WRITE_KEYED_RESULTS,
                 columns.params().into_iter().chain(more).collect(),
             ),
             Some(history) => (
@@ -476,30 +476,30 @@ impl Promotions<'_> {
 /// `taker`, if there is one.
 pub(crate) async fn settle<'a>(
     connection: &Connection,
-    endings: impl IntoIterator<Item = &'a Ending>,
+    results: impl IntoIterator<Item = &'a StepResult>,
     taker: Option<Taker<'_>>,
     lock_timeout: &'static str,
 ) -> Result<Written, Fault> {
-    let endings: Vec<&Ending> = endings.into_iter().collect();
-    if endings.iter().any(|ending| ending.more.is_some()) {
-        let document = document(endings.iter().copied())?;
+    let results: Vec<&StepResult> = results.into_iter().collect();
+    if results.iter().any(|result| result.more.is_some()) {
+        let document = document(results.iter().copied())?;
         return written(
             &connection
-                .query(&CONCLUDE, &[&document, &Some(lock_timeout)])
+                .query(&WRITE_WITH_EFFECTS, &[&document, &Some(lock_timeout)])
                 .await?,
         );
     }
-    let columns = Columns::of(endings.iter().copied(), Some(lock_timeout));
-    let history = HistoryColumns::of(&endings);
-    if endings.iter().any(|ending| ending.keyed) {
-        let taking = endings
+    let columns = Columns::of(results.iter().copied(), Some(lock_timeout));
+    let history = HistoryColumns::of(&results);
+    if results.iter().any(|result| result.keyed) {
+        let taking = results
             .iter()
-            .filter(|ending| ending.takes && taker.is_some());
+            .filter(|result| result.takes && taker.is_some());
         let promotions = Promotions {
-            taking: taking.clone().map(|ending| ending.claim.id).collect(),
+            taking: taking.clone().map(|result| result.claim.id).collect(),
             begins: taking
-                .filter(|ending| !ending.led)
-                .map(|ending| ending.claim.id)
+                .filter(|result| !result.led)
+                .map(|result| result.claim.id)
                 .collect(),
             taker: taker.unwrap_or(Taker::NONE),
         };
@@ -507,7 +507,7 @@ pub(crate) async fn settle<'a>(
         return written_keyed(&connection.query(statement, &params).await?);
     }
     match &history {
-        None => written(&connection.query(&SETTLE, &columns.params()).await?),
+        None => written(&connection.query(&WRITE_RESULTS, &columns.params()).await?),
         Some(history) => written(
             &connection
                 .query(&SETTLE_WITH_HISTORY, &history.params(&columns))
@@ -537,19 +537,19 @@ pub(crate) async fn lock(connection: &Connection, ids: &[i64]) -> Result<HashSet
 pub(crate) async fn settle_within<T: Transaction>(
     tx: &mut T,
     target: &Target,
-    ending: &Ending,
+    result: &StepResult,
 ) -> Result<Option<Found>, Fault> {
     let commit_within = format!("{}ms", target.statement_timeout().as_millis());
     // A result with history, or one that may free a lane or a partition key, is written by
-    // `conclude` too, so that this statement needs no variant for each of these cases.
-    let rows = if ending.more.is_some() || ending.keyed || ending.history.is_some() {
-        let document = document([ending])?;
-        query_in(tx, target, &CONCLUDE_WITHIN, &[&document, &commit_within]).await?
+    // `_write_step_results_with_effects` too, so that this statement needs no variant for each of these cases.
+    let rows = if result.more.is_some() || result.keyed || result.history.is_some() {
+        let document = document([result])?;
+        query_in(tx, target, &WRITE_WITH_EFFECTS_WITHIN, &[&document, &commit_within]).await?
     } else {
-        let columns = Columns::of([ending], None);
+        let columns = Columns::of([result], None);
         let mut params = columns.params().to_vec();
         params.push(&commit_within);
-        query_in(tx, target, &SETTLE_WITHIN, &params).await?
+        query_in(tx, target, &WRITE_RESULTS_WITHIN, &params).await?
     };
     Ok(written(&rows)?.found.into_values().next())
 }

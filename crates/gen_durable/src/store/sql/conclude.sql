@@ -1,4 +1,0 @@
--- called by: store::settle::settle     index: instances_pkey, signals_pkey, signals_inbox, instances_key
--- locks: the instances of the step results by id, then parents by id, then lanes, then the targets
--- of signals in the effects; each for at most the timeout $2
-select id, inbox, children from gen_durable.conclude($1::text::jsonb, $2)
