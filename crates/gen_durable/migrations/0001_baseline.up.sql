@@ -158,7 +158,7 @@ create table gen_durable.instances (
     machine              text not null,
     -- The worker: for people and for the reaper, never a fence. See `_cancel_live`.
     locked_by        uuid,
-    finished_at      timestamptz,
+    settled_at      timestamptz,
     -- A short key of its lane.
     lane_hash        bigint generated always as (gen_durable.lane_hash(tenant, lane_key)) stored,
     lane_position    bigint,                         -- its position in its lane, once it is placed
@@ -188,7 +188,7 @@ create table gen_durable.instances (
     begun_epoch      bigint,
     constraint instances_executing_has_an_owner check (
         case status when 'executing' then locked_by is not null when 'cancelled' then true else locked_by is null end),
-    constraint instances_terminal_has_an_end check ((status in ('done', 'failed', 'cancelled')) = (finished_at is not null)),
+    constraint instances_terminal_is_settled check ((status in ('done', 'failed', 'cancelled')) = (settled_at is not null)),
     constraint instances_counts_are_not_negative check (
         attempt >= 0 and failures >= 0 and crash_count >= 0 and step_seq >= step_entry_seq and children_pending >= 0),
     constraint instances_queued_is_in_a_lane check (
@@ -218,8 +218,8 @@ create index instances_held on gen_durable.instances (locked_by)
     where status = 'executing' or locked_by is not null;
 -- The collector reads a range (queue, status) in the order of settling, since retention differs by
 -- queue and by status.
-create index instances_finished on gen_durable.instances (queue, status, finished_at)
-    where finished_at is not null;
+create index instances_settled on gen_durable.instances (queue, status, settled_at)
+    where settled_at is not null;
 
 -- A lane in its order: the instances that wait in it, and the one that has it. An instance that has
 -- left its lane is not in this index. It is by the hash of tenant and key, since comparing numbers
@@ -351,7 +351,7 @@ create table gen_durable.queues (
 );
 
 -- schema/tables/collect_cursors.sql
--- How far the collector has read each range (queue, status) of `instances_finished`. All engines
+-- How far the collector has read each range (queue, status) of `instances_settled`. All engines
 -- share these rows: instances that are kept beyond their retention (children of a parent that may
 -- still read them) are read once per pass, and not by each engine each minute.
 create table gen_durable.collect_cursors (
@@ -619,19 +619,19 @@ create table gen_durable.projection_runs (
     inserted_at timestamptz not null default gen_durable.clock(),
     started_at  timestamptz,
     updated_at  timestamptz not null default gen_durable.clock(),
-    finished_at timestamptz,
+    settled_at timestamptz,
     constraint projection_runs_kinds check (kind in ('replay', 'rebuild', 'shadow', 'verify')),
     constraint projection_runs_statuses check (status in ('pending', 'running', 'done', 'failed', 'cancelled')),
-    constraint projection_runs_terminal_has_an_end check ((status in ('done', 'failed', 'cancelled')) = (finished_at is not null))
+    constraint projection_runs_terminal_has_an_end check ((status in ('done', 'failed', 'cancelled')) = (settled_at is not null))
 );
 -- One open run per scope: a second request is refused.
-create unique index projection_runs_open on gen_durable.projection_runs (tenant, projection) where finished_at is null;
+create unique index projection_runs_open on gen_durable.projection_runs (tenant, projection) where settled_at is null;
 create index projection_runs_by_name on gen_durable.projection_runs (projection, id);
 create index projection_runs_by_scope on gen_durable.projection_runs (projection, tenant, id);
 -- Runs that a worker has to act on: open ones, and those with rows to be cleared.
-create index projection_runs_due on gen_durable.projection_runs (projection, id) where finished_at is null or retired is not null;
+create index projection_runs_due on gen_durable.projection_runs (projection, id) where settled_at is null or retired is not null;
 -- Ended runs, in the order in which they are collected.
-create index projection_runs_finished on gen_durable.projection_runs (finished_at) where finished_at is not null and retired is null;
+create index projection_runs_finished on gen_durable.projection_runs (settled_at) where settled_at is not null and retired is null;
 
 -- schema/tables/projection_failures.sql
 -- Events that a projection could not apply: one row per event, with the number of attempts.
@@ -844,7 +844,7 @@ begin
     select i.id, i.step_seq, i.claim_epoch, gen_durable.clock(),
         -- A crash counts as an attempt: the row has the number of the attempt that crashed.
         i.attempt - (p_outcome = 'reap')::int, i.status, p_outcome, i.step, i.step,
-        case when i.finished_at is not null or i.status = 'stuck' then left(i.last_error, 1000) end, p_worker
+        case when i.settled_at is not null or i.status = 'stuck' then left(i.last_error, 1000) end, p_worker
     from gen_durable.instances i
     where i.id = any (p_ids);
 end $$;
@@ -1000,13 +1000,13 @@ begin
         from chain
         join gen_durable.instances p on p.id = chain.id
         cross join lateral (
-            select c.id, c.status, c.tenant, c.lane_key, c.finished_at from gen_durable.instances c
+            select c.id, c.status, c.tenant, c.lane_key, c.settled_at from gen_durable.instances c
             where c.parent_id = p.id and c.parent_generation = p.join_generation
             order by c.id
             limit 1000
         ) c
         where chain.steps < 20 and p.status = 'awaiting_children' and p.deadline_at is null and not p.join_any
-          and c.finished_at is null
+          and c.settled_at is null
     )
     select found_one.id, found_one.lane into waits_for
     from (select chain.id, chain.lane from chain limit 1000) found_one
@@ -2168,7 +2168,7 @@ begin
         locked_by = case when e.status = 'executing' then coalesce(i.locked_by, (
             select l.led_by from gen_durable.lanes l where l.tenant = i.tenant and l.key = i.lane_key)) end,
         lease_expires_at = case when e.status = 'executing' then i.lease_expires_at end,
-        finished_at = case when e.status in ('done', 'failed', 'cancelled') then gen_durable.clock() end,
+        settled_at = case when e.status in ('done', 'failed', 'cancelled') then gen_durable.clock() end,
         updated_at = gen_durable.clock()
     from unnest(p_ids, p_epochs, p_seqs, p_statuses::gen_durable.durable_status[], p_versions, p_steps, p_data, p_states,
                 p_results, p_errors, p_rises, p_delays)
@@ -2801,9 +2801,9 @@ begin
         -- Instances that arrived meanwhile are not visible at this isolation level: the next
         -- placement promotes the successors.
         update gen_durable.instances i set arrival = nextval('gen_durable.arrivals')
-        where i.id = any (freeing) and (i.finished_at is not null or i.partition_key is not null and i.status <> 'executing');
+        where i.id = any (freeing) and (i.settled_at is not null or i.partition_key is not null and i.status <> 'executing');
         perform gen_durable.unlead(array(select i.id from gen_durable.instances i
-                                         where i.id = any (freeing) and i.finished_at is not null and not coalesce(i.in_lane, false)));
+                                         where i.id = any (freeing) and i.settled_at is not null and not coalesce(i.in_lane, false)));
     end if;
 
     -- Last, what locks rows of others: the targets of signals, and then the heads of event logs,
@@ -2971,7 +2971,7 @@ begin
         -- unless it cannot receive the signal.
         if exists (select from gen_durable.instances i
                    where i.id = holder.id and i.held_key = v_key
-                     and (i.finished_at is not null or i.machine <> all (p_machines))) then
+                     and (i.settled_at is not null or i.machine <> all (p_machines))) then
             return query select 'no_target', holder.id, false, holder.eligible_at;
             return;
         end if;
@@ -3025,13 +3025,13 @@ begin
     from (select i.id, i.status, i.in_lane,
               case when i.status = 'executing' and (i.in_lane or i.partition_key is not null) then i.locked_by
                    when i.status = 'queued' and i.in_lane then gen_durable._lane_worker(i.id) end as worker
-          from gen_durable.instances i where i.id = any (p_ids) and i.finished_at is null) h;
+          from gen_durable.instances i where i.id = any (p_ids) and i.settled_at is null) h;
     with ended as (
         update gen_durable.instances i
         set status = 'cancelled', claim_epoch = i.claim_epoch + 1,
             locked_by = workers[array_position(running, i.id)], lease_expires_at = null,
             awaits = null, deadline_at = null, deadline_step = null, deadline_data = null,
-            last_error = coalesce(p_reason, 'cancelled'), finished_at = gen_durable.clock(), updated_at = gen_durable.clock(),
+            last_error = coalesce(p_reason, 'cancelled'), settled_at = gen_durable.clock(), updated_at = gen_durable.clock(),
             -- Without a running step the instance leaves its lane and frees its partition key, and
             -- an arrival number makes `place` promote the successor. A number that it already has
             -- stays: it may be the one by which `place` reads the lane or partition key for others.
@@ -3039,7 +3039,7 @@ begin
             arrival = case when i.id = any (heads)
                                 or i.partition_key is not null and not i.held_back and i.status = 'runnable'
                            then nextval('gen_durable.arrivals') else i.arrival end
-        where i.id = any (p_ids) and i.finished_at is null
+        where i.id = any (p_ids) and i.settled_at is null
         returning i.id
     )
     select array_agg(ended.id) into ids from ended;
@@ -3086,9 +3086,9 @@ begin
     loop
         wanted := array(
             with recursive below(id, live) as (
-                select i.id, i.finished_at is null from gen_durable.instances i where i.id = target.id
+                select i.id, i.settled_at is null from gen_durable.instances i where i.id = target.id
                 union all
-                select c.id, c.finished_at is null
+                select c.id, c.settled_at is null
                 from below join gen_durable.instances c on c.parent_id = below.id where p_subtree
             )
             select id from below where live);
@@ -3135,11 +3135,11 @@ begin
         exit when room = 0;
         select array_agg(c.id), array_agg(c.parent_generation), array_agg(c.id) filter (where c.live) into page, generations, live
         from (select * from (
-                  (select c.id, c.parent_generation, c.finished_at is null as live from gen_durable.instances c
+                  (select c.id, c.parent_generation, c.settled_at is null as live from gen_durable.instances c
                    where c.parent_id = parent and (c.parent_generation, c.id) > (next_generation, next_after)
                    order by c.parent_generation, c.id limit room)
                   union all
-                  (select c.id, c.parent_generation, c.finished_at is null from gen_durable.instances c
+                  (select c.id, c.parent_generation, c.settled_at is null from gen_durable.instances c
                    where c.parent_id = parent and c.parent_generation is null
                      and c.id > case when next_generation is null then next_after else 0 end
                    order by c.id limit room)) both_kinds
@@ -3217,7 +3217,7 @@ create trigger instances_truncate_dependents after truncate on gen_durable.insta
 -- (at most an hour) have passed since the pass began, the next pass begins at the start of the
 -- range, and finds the instances that were locked or still needed before.
 --   called by: store::collect::collect
---   index: instances_finished, instances_pkey, collect_cursors_pkey
+--   index: instances_settled, instances_pkey, collect_cursors_pkey
 --   locks: the cursors, one range after the other, and instances, skipping locked ones
 -- Returns how many were deleted, and whether a page was full.
 create function gen_durable.collect(
@@ -3244,12 +3244,12 @@ begin
         -- Backwards: the front of a range is full of index entries of deleted instances.
         with recursive ranges(queue, status) as (
             (select i.queue, i.status from gen_durable.instances i
-             where i.finished_at is not null order by i.queue desc, i.status desc limit 1)
+             where i.settled_at is not null order by i.queue desc, i.status desc limit 1)
             union all
             select earlier.queue, earlier.status from ranges r
             cross join lateral (
                 select i.queue, i.status from gen_durable.instances i
-                where i.finished_at is not null and (i.queue, i.status) < (r.queue, r.status)
+                where i.settled_at is not null and (i.queue, i.status) < (r.queue, r.status)
                 order by i.queue desc, i.status desc limit 1
             ) earlier
         )
@@ -3267,37 +3267,37 @@ begin
         continue when not found;
         page_size := greatest(p_limit / range.ranges, 50);
         cutoff := gen_durable.clock() - make_interval(secs => range.seconds);
-        select array_agg(p.finished_at),
+        select array_agg(p.settled_at),
             -- Kept: an instance that blocks its lane, and a cancelled one with a step that still
             -- runs, have their lane. An arrival number stands for a lane or partition key that
             -- `place` has to read.
             array_agg(p.id) filter (where not p.in_lane and p.arrival is null and p.locked_by is null and parent.reads is null)
         into times, ids
         from (
-            select i.id, i.finished_at, i.in_lane, i.arrival, i.locked_by, i.parent_id, i.parent_generation
+            select i.id, i.settled_at, i.in_lane, i.arrival, i.locked_by, i.parent_id, i.parent_generation
             from gen_durable.instances i
-            where i.queue = range.queue and i.status = range.status and i.finished_at >= cur.at and i.finished_at < cutoff
-            order by i.finished_at
+            where i.queue = range.queue and i.status = range.status and i.settled_at >= cur.at and i.settled_at < cutoff
+            order by i.settled_at
             offset cur.kept_at limit page_size
         ) p
         left join lateral (
             -- A live parent may still read the results of the children of its last spawn.
             select true as reads from gen_durable.instances r
-            where r.id = p.parent_id and r.finished_at is null and r.join_generation = p.parent_generation
+            where r.id = p.parent_id and r.settled_at is null and r.join_generation = p.parent_generation
             offset 0
         ) parent on true;
         -- Checked again under the lock: an operator may have retried the instance. As an
         -- expression: a plain condition could be served by the index of settled rows.
         ids := array(
             select i.id from gen_durable.instances i
-            where i.id = any (ids) and coalesce(i.finished_at < cutoff, false) and not i.in_lane and i.arrival is null
+            where i.id = any (ids) and coalesce(i.settled_at < cutoff, false) and not i.in_lane and i.arrival is null
               and i.locked_by is null
             for update skip locked);
         read_to := (select max(t) from unnest(times) t);
         with deleted as (
-            delete from gen_durable.instances i where i.id = any (ids) returning i.finished_at
+            delete from gen_durable.instances i where i.id = any (ids) returning i.settled_at
         )
-        select count(*), count(*) filter (where d.finished_at = read_to) into gone, gone_at from deleted d;
+        select count(*), count(*) filter (where d.settled_at = read_to) into gone, gone_at from deleted d;
         total := total + gone;
         if times is not null then
             update gen_durable.collect_cursors c
@@ -4101,7 +4101,7 @@ begin
                     select from gen_durable.projections p where p.tenant = aged.tenant and p.projection = follower.name))
                 then 0 end,
             (select min(r.position) from gen_durable.projection_runs r
-             where r.tenant = aged.tenant and r.finished_at is null)) as position
+             where r.tenant = aged.tenant and r.settled_at is null)) as position
         from aged
     ),
     old as materialized (
@@ -4208,7 +4208,7 @@ begin
     elsif p_redrive is not null and (
         scope.position < p_redrive
         or exists (select from gen_durable.projection_runs r
-                   where r.tenant = p_tenant and r.projection = p_projection and r.finished_at is null)
+                   where r.tenant = p_tenant and r.projection = p_projection and r.settled_at is null)
         or not exists (select from gen_durable.projection_failures f
                        where f.tenant = p_tenant and f.projection = p_projection and f.position = p_redrive
                          and f.state = 'parked' and f.redrive)
@@ -4238,9 +4238,9 @@ as $$
     set position = least(p_new, r.target), updated_at = gen_durable.clock(),
         status = case when p_new >= r.target then 'done' else r.status end,
         verdict = case when p_new >= r.target then 'rebuilt up to position ' || r.target end,
-        finished_at = case when p_new >= r.target then gen_durable.clock() end
+        settled_at = case when p_new >= r.target then gen_durable.clock() end
     where r.tenant = p_tenant and r.projection = p_projection and r.kind = 'rebuild' and r.status = 'running'
-      and r.finished_at is null
+      and r.settled_at is null
 $$;
 
 -- schema/functions/project_close.sql
@@ -4351,7 +4351,7 @@ begin
     select r.* into run from gen_durable.projection_runs r where r.id = p_run for no key update skip locked;
     if run.id is null then
         verdict := 'locked';
-    elsif run.finished_at is not null then
+    elsif run.settled_at is not null then
         verdict := 'over';
     elsif run.owner <> p_worker and run.owned_until > statement_timestamp() then
         verdict := 'owned';
@@ -4414,7 +4414,7 @@ begin
         return false;
     end if;
     update gen_durable.projection_runs r
-    set status = 'done', finished_at = gen_durable.clock(), updated_at = gen_durable.clock(), retired = old_generation,
+    set status = 'done', settled_at = gen_durable.clock(), updated_at = gen_durable.clock(), retired = old_generation,
         target = run.position
     where r.id = p_run;
     update gen_durable.projection_failures f
@@ -4482,7 +4482,7 @@ begin
             when p.version < build.version then build.eager and not exists (
                 select from gen_durable.projection_runs r
                 where r.tenant = p.tenant and r.projection = p.projection
-                  and (r.finished_at is null or r.status = 'failed' and r.requested_by = 'version ' || build.version))
+                  and (r.settled_at is null or r.status = 'failed' and r.requested_by = 'version ' || build.version))
             when p.version > build.version or p.status = 'halted' or p.retry_at > gen_durable.clock() then false
             else coalesce(p.position, 0) < coalesce((
                 select e.position from gen_durable.events e

@@ -245,7 +245,7 @@ impl Bench {
 
     /// Returns the number of instances that have not settled.
     pub(crate) async fn live(&self, schema: &str) -> Result<u64> {
-        let live = format!("select count(*) from {schema}.instances where finished_at is null");
+        let live = format!("select count(*) from {schema}.instances where settled_at is null");
         Ok(u64::try_from(
             self.sql.query_one(&live, &[]).await?.try_get::<_, i64>(0)?,
         )?)
@@ -254,7 +254,7 @@ impl Bench {
     /// Waits until this number of instances has settled.
     pub(crate) async fn settled(&self, schema: &str, count: u64) -> Result<()> {
         let settled =
-            format!("select count(*) from {schema}.instances where finished_at is not null");
+            format!("select count(*) from {schema}.instances where settled_at is not null");
         let settled = self.sql.prepare(&settled).await?;
         let begun = Instant::now();
         while self

@@ -75,7 +75,7 @@ async fn sql_procedure(bench: &Bench, nexts: u64, with_history: bool) -> Result<
                  end loop;
                  {open} update {SCHEMA}.instances i
                  set status = 'done', result = 'null', locked_by = null, lease_expires_at = null,
-                     claim_epoch = claim_epoch + 1, step_seq = step_seq + 1, finished_at = now(), updated_at = now()
+                     claim_epoch = claim_epoch + 1, step_seq = step_seq + 1, settled_at = now(), updated_at = now()
                  from unnest(ids) as o(id) where i.id = o.id {history};
                  commit;
              end loop;

@@ -174,7 +174,7 @@ fn schemas() -> Value {
         "eligible_at: time",
         "inserted_at: time",
         "updated_at: time",
-        "finished_at: string?",
+        "settled_at: string?",
     ];
     let whole = [
         ROW,

@@ -32,11 +32,11 @@ begin
         exit when room = 0;
         select array_agg(c.id), array_agg(c.parent_generation), array_agg(c.id) filter (where c.live) into page, generations, live
         from (select * from (
-                  (select c.id, c.parent_generation, c.finished_at is null as live from gen_durable.instances c
+                  (select c.id, c.parent_generation, c.settled_at is null as live from gen_durable.instances c
                    where c.parent_id = parent and (c.parent_generation, c.id) > (next_generation, next_after)
                    order by c.parent_generation, c.id limit room)
                   union all
-                  (select c.id, c.parent_generation, c.finished_at is null from gen_durable.instances c
+                  (select c.id, c.parent_generation, c.settled_at is null from gen_durable.instances c
                    where c.parent_id = parent and c.parent_generation is null
                      and c.id > case when next_generation is null then next_after else 0 end
                    order by c.id limit room)) both_kinds

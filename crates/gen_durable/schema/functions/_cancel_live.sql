@@ -43,13 +43,13 @@ begin
     from (select i.id, i.status, i.in_lane,
               case when i.status = 'executing' and (i.in_lane or i.partition_key is not null) then i.locked_by
                    when i.status = 'queued' and i.in_lane then gen_durable._lane_worker(i.id) end as worker
-          from gen_durable.instances i where i.id = any (p_ids) and i.finished_at is null) h;
+          from gen_durable.instances i where i.id = any (p_ids) and i.settled_at is null) h;
     with ended as (
         update gen_durable.instances i
         set status = 'cancelled', claim_epoch = i.claim_epoch + 1,
             locked_by = workers[array_position(running, i.id)], lease_expires_at = null,
             awaits = null, deadline_at = null, deadline_step = null, deadline_data = null,
-            last_error = coalesce(p_reason, 'cancelled'), finished_at = gen_durable.clock(), updated_at = gen_durable.clock(),
+            last_error = coalesce(p_reason, 'cancelled'), settled_at = gen_durable.clock(), updated_at = gen_durable.clock(),
             -- Without a running step the instance leaves its lane and frees its partition key, and
             -- an arrival number makes `place` promote the successor. A number that it already has
             -- stays: it may be the one by which `place` reads the lane or partition key for others.
@@ -57,7 +57,7 @@ begin
             arrival = case when i.id = any (heads)
                                 or i.partition_key is not null and not i.held_back and i.status = 'runnable'
                            then nextval('gen_durable.arrivals') else i.arrival end
-        where i.id = any (p_ids) and i.finished_at is null
+        where i.id = any (p_ids) and i.settled_at is null
         returning i.id
     )
     select array_agg(ended.id) into ids from ended;

@@ -28,9 +28,9 @@ begin
     loop
         wanted := array(
             with recursive below(id, live) as (
-                select i.id, i.finished_at is null from gen_durable.instances i where i.id = target.id
+                select i.id, i.settled_at is null from gen_durable.instances i where i.id = target.id
                 union all
-                select c.id, c.finished_at is null
+                select c.id, c.settled_at is null
                 from below join gen_durable.instances c on c.parent_id = below.id where p_subtree
             )
             select id from below where live);

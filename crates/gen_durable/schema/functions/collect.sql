@@ -4,7 +4,7 @@
 -- (at most an hour) have passed since the pass began, the next pass begins at the start of the
 -- range, and finds the instances that were locked or still needed before.
 --   called by: store::collect::collect
---   index: instances_finished, instances_pkey, collect_cursors_pkey
+--   index: instances_settled, instances_pkey, collect_cursors_pkey
 --   locks: the cursors, one range after the other, and instances, skipping locked ones
 -- Returns how many were deleted, and whether a page was full.
 create function gen_durable.collect(
@@ -31,12 +31,12 @@ begin
         -- Backwards: the front of a range is full of index entries of deleted instances.
         with recursive ranges(queue, status) as (
             (select i.queue, i.status from gen_durable.instances i
-             where i.finished_at is not null order by i.queue desc, i.status desc limit 1)
+             where i.settled_at is not null order by i.queue desc, i.status desc limit 1)
             union all
             select earlier.queue, earlier.status from ranges r
             cross join lateral (
                 select i.queue, i.status from gen_durable.instances i
-                where i.finished_at is not null and (i.queue, i.status) < (r.queue, r.status)
+                where i.settled_at is not null and (i.queue, i.status) < (r.queue, r.status)
                 order by i.queue desc, i.status desc limit 1
             ) earlier
         )
@@ -54,37 +54,37 @@ begin
         continue when not found;
         page_size := greatest(p_limit / range.ranges, 50);
         cutoff := gen_durable.clock() - make_interval(secs => range.seconds);
-        select array_agg(p.finished_at),
+        select array_agg(p.settled_at),
             -- Kept: an instance that blocks its lane, and a cancelled one with a step that still
             -- runs, have their lane. An arrival number stands for a lane or partition key that
             -- `place` has to read.
             array_agg(p.id) filter (where not p.in_lane and p.arrival is null and p.locked_by is null and parent.reads is null)
         into times, ids
         from (
-            select i.id, i.finished_at, i.in_lane, i.arrival, i.locked_by, i.parent_id, i.parent_generation
+            select i.id, i.settled_at, i.in_lane, i.arrival, i.locked_by, i.parent_id, i.parent_generation
             from gen_durable.instances i
-            where i.queue = range.queue and i.status = range.status and i.finished_at >= cur.at and i.finished_at < cutoff
-            order by i.finished_at
+            where i.queue = range.queue and i.status = range.status and i.settled_at >= cur.at and i.settled_at < cutoff
+            order by i.settled_at
             offset cur.kept_at limit page_size
         ) p
         left join lateral (
             -- A live parent may still read the results of the children of its last spawn.
             select true as reads from gen_durable.instances r
-            where r.id = p.parent_id and r.finished_at is null and r.join_generation = p.parent_generation
+            where r.id = p.parent_id and r.settled_at is null and r.join_generation = p.parent_generation
             offset 0
         ) parent on true;
         -- Checked again under the lock: an operator may have retried the instance. As an
         -- expression: a plain condition could be served by the index of settled rows.
         ids := array(
             select i.id from gen_durable.instances i
-            where i.id = any (ids) and coalesce(i.finished_at < cutoff, false) and not i.in_lane and i.arrival is null
+            where i.id = any (ids) and coalesce(i.settled_at < cutoff, false) and not i.in_lane and i.arrival is null
               and i.locked_by is null
             for update skip locked);
         read_to := (select max(t) from unnest(times) t);
         with deleted as (
-            delete from gen_durable.instances i where i.id = any (ids) returning i.finished_at
+            delete from gen_durable.instances i where i.id = any (ids) returning i.settled_at
         )
-        select count(*), count(*) filter (where d.finished_at = read_to) into gone, gone_at from deleted d;
+        select count(*), count(*) filter (where d.settled_at = read_to) into gone, gone_at from deleted d;
         total := total + gone;
         if times is not null then
             update gen_durable.collect_cursors c

@@ -63,9 +63,9 @@ begin
         -- Instances that arrived meanwhile are not visible at this isolation level: the next
         -- placement promotes the successors.
         update gen_durable.instances i set arrival = nextval('gen_durable.arrivals')
-        where i.id = any (freeing) and (i.finished_at is not null or i.partition_key is not null and i.status <> 'executing');
+        where i.id = any (freeing) and (i.settled_at is not null or i.partition_key is not null and i.status <> 'executing');
         perform gen_durable.unlead(array(select i.id from gen_durable.instances i
-                                         where i.id = any (freeing) and i.finished_at is not null and not coalesce(i.in_lane, false)));
+                                         where i.id = any (freeing) and i.settled_at is not null and not coalesce(i.in_lane, false)));
     end if;
 
     -- Last, what locks rows of others: the targets of signals, and then the heads of event logs,

@@ -10,7 +10,7 @@ as $$
     set position = least(p_new, r.target), updated_at = gen_durable.clock(),
         status = case when p_new >= r.target then 'done' else r.status end,
         verdict = case when p_new >= r.target then 'rebuilt up to position ' || r.target end,
-        finished_at = case when p_new >= r.target then gen_durable.clock() end
+        settled_at = case when p_new >= r.target then gen_durable.clock() end
     where r.tenant = p_tenant and r.projection = p_projection and r.kind = 'rebuild' and r.status = 'running'
-      and r.finished_at is null
+      and r.settled_at is null
 $$;

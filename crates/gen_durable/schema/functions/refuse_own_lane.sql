@@ -45,13 +45,13 @@ begin
         from chain
         join gen_durable.instances p on p.id = chain.id
         cross join lateral (
-            select c.id, c.status, c.tenant, c.lane_key, c.finished_at from gen_durable.instances c
+            select c.id, c.status, c.tenant, c.lane_key, c.settled_at from gen_durable.instances c
             where c.parent_id = p.id and c.parent_generation = p.join_generation
             order by c.id
             limit 1000
         ) c
         where chain.steps < 20 and p.status = 'awaiting_children' and p.deadline_at is null and not p.join_any
-          and c.finished_at is null
+          and c.settled_at is null
     )
     select found_one.id, found_one.lane into waits_for
     from (select chain.id, chain.lane from chain limit 1000) found_one

@@ -48,7 +48,7 @@ begin
             when p.version < build.version then build.eager and not exists (
                 select from gen_durable.projection_runs r
                 where r.tenant = p.tenant and r.projection = p.projection
-                  and (r.finished_at is null or r.status = 'failed' and r.requested_by = 'version ' || build.version))
+                  and (r.settled_at is null or r.status = 'failed' and r.requested_by = 'version ' || build.version))
             when p.version > build.version or p.status = 'halted' or p.retry_at > gen_durable.clock() then false
             else coalesce(p.position, 0) < coalesce((
                 select e.position from gen_durable.events e

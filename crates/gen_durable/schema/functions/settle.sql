@@ -61,7 +61,7 @@ begin
         locked_by = case when e.status = 'executing' then coalesce(i.locked_by, (
             select l.led_by from gen_durable.lanes l where l.tenant = i.tenant and l.key = i.lane_key)) end,
         lease_expires_at = case when e.status = 'executing' then i.lease_expires_at end,
-        finished_at = case when e.status in ('done', 'failed', 'cancelled') then gen_durable.clock() end,
+        settled_at = case when e.status in ('done', 'failed', 'cancelled') then gen_durable.clock() end,
         updated_at = gen_durable.clock()
     from unnest(p_ids, p_epochs, p_seqs, p_statuses::gen_durable.durable_status[], p_versions, p_steps, p_data, p_states,
                 p_results, p_errors, p_rises, p_delays)

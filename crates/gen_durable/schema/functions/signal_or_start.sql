@@ -40,7 +40,7 @@ begin
         -- unless it cannot receive the signal.
         if exists (select from gen_durable.instances i
                    where i.id = holder.id and i.held_key = v_key
-                     and (i.finished_at is not null or i.machine <> all (p_machines))) then
+                     and (i.settled_at is not null or i.machine <> all (p_machines))) then
             return query select 'no_target', holder.id, false, holder.eligible_at;
             return;
         end if;

@@ -12,7 +12,7 @@ begin
     select i.id, i.step_seq, i.claim_epoch, gen_durable.clock(),
         -- A crash counts as an attempt: the row has the number of the attempt that crashed.
         i.attempt - (p_outcome = 'reap')::int, i.status, p_outcome, i.step, i.step,
-        case when i.finished_at is not null or i.status = 'stuck' then left(i.last_error, 1000) end, p_worker
+        case when i.settled_at is not null or i.status = 'stuck' then left(i.last_error, 1000) end, p_worker
     from gen_durable.instances i
     where i.id = any (p_ids);
 end $$;

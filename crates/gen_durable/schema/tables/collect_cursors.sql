@@ -1,4 +1,4 @@
--- How far the collector has read each range (queue, status) of `instances_finished`. All engines
+-- How far the collector has read each range (queue, status) of `instances_settled`. All engines
 -- share these rows: instances that are kept beyond their retention (children of a parent that may
 -- still read them) are read once per pass, and not by each engine each minute.
 create table gen_durable.collect_cursors (

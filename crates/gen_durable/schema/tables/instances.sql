@@ -47,7 +47,7 @@ create table gen_durable.instances (
     machine              text not null,
     -- The worker: for people and for the reaper, never a fence. See `_cancel_live`.
     locked_by        uuid,
-    finished_at      timestamptz,
+    settled_at      timestamptz,
     -- A short key of its lane.
     lane_hash        bigint generated always as (gen_durable.lane_hash(tenant, lane_key)) stored,
     lane_position    bigint,                         -- its position in its lane, once it is placed
@@ -77,7 +77,7 @@ create table gen_durable.instances (
     begun_epoch      bigint,
     constraint instances_executing_has_an_owner check (
         case status when 'executing' then locked_by is not null when 'cancelled' then true else locked_by is null end),
-    constraint instances_terminal_has_an_end check ((status in ('done', 'failed', 'cancelled')) = (finished_at is not null)),
+    constraint instances_terminal_is_settled check ((status in ('done', 'failed', 'cancelled')) = (settled_at is not null)),
     constraint instances_counts_are_not_negative check (
         attempt >= 0 and failures >= 0 and crash_count >= 0 and step_seq >= step_entry_seq and children_pending >= 0),
     constraint instances_queued_is_in_a_lane check (
@@ -107,8 +107,8 @@ create index instances_held on gen_durable.instances (locked_by)
     where status = 'executing' or locked_by is not null;
 -- The collector reads a range (queue, status) in the order of settling, since retention differs by
 -- queue and by status.
-create index instances_finished on gen_durable.instances (queue, status, finished_at)
-    where finished_at is not null;
+create index instances_settled on gen_durable.instances (queue, status, settled_at)
+    where settled_at is not null;
 
 -- A lane in its order: the instances that wait in it, and the one that has it. An instance that has
 -- left its lane is not in this index. It is by the hash of tenant and key, since comparing numbers

@@ -49,7 +49,7 @@ pub struct ChildInfo {
     pub generation: Option<i32>,
     pub last_error: Option<String>,
     pub inserted_at: Timestamp,
-    pub finished_at: Option<Timestamp>,
+    pub settled_at: Option<Timestamp>,
     /// Whether it has spawned children of its own.
     pub is_parent: bool,
 }
@@ -105,7 +105,7 @@ impl Inspect {
                     generation: column(row, 4)?,
                     last_error: column(row, 5)?,
                     inserted_at: column(row, 6)?,
-                    finished_at: column(row, 7)?,
+                    settled_at: column(row, 7)?,
                     is_parent: column(row, 8)?,
                 });
             }

@@ -97,7 +97,7 @@ pub struct Found {
     pub eligible_at: Timestamp,
     pub inserted_at: Timestamp,
     pub updated_at: Timestamp,
-    pub finished_at: Option<Timestamp>,
+    pub settled_at: Option<Timestamp>,
     pub key: Option<String>,
     pub parent_id: Option<i64>,
     /// The beginning of the error's text.
@@ -227,7 +227,7 @@ fn read(row: &Row) -> Result<Found, Fault> {
         eligible_at: column(row, 9)?,
         inserted_at: column(row, 10)?,
         updated_at: column(row, 11)?,
-        finished_at: column(row, 12)?,
+        settled_at: column(row, 12)?,
         key: column(row, 13)?,
         parent_id: column(row, 14)?,
         last_error: column(row, 15)?,

@@ -182,7 +182,7 @@ async fn an_enqueue_writes_every_column() {
         ("{\"seen\": []}", None, None)
     );
     assert!(
-        row.last_error.is_none() && row.finished_at.is_none() && row.locked_by.is_none(),
+        row.last_error.is_none() && row.settled_at.is_none() && row.locked_by.is_none(),
         "{shown}"
     );
     assert_eq!(
@@ -274,7 +274,7 @@ async fn a_done_settles_with_its_result_and_does_not_rewrite_the_state() {
     let expected = with(after_release(&before, now), |row| {
         row.status = Status::Done;
         row.result = Some("7".into());
-        row.finished_at = Some(now);
+        row.settled_at = Some(now);
     });
     assert_eq!(after, expected);
     tells(&lab, after.id, now, "done: done > done, done, by lab/0").await;
@@ -286,7 +286,7 @@ async fn fail_settles_the_instance_as_failed_and_does_not_rewrite_the_state() {
     let expected = with(after_release(&before, now), |row| {
         row.status = Status::Failed;
         row.last_error = Some("enough".into());
-        row.finished_at = Some(now);
+        row.settled_at = Some(now);
     });
     assert_eq!(after, expected);
     tells(

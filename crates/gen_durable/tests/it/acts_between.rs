@@ -310,7 +310,7 @@ async fn a_cancel_settles_the_instance_at_its_current_step() {
         row.status = Status::Cancelled;
         row.claim_epoch = 3;
         row.last_error = Some("enough".into());
-        (row.finished_at, row.updated_at) = (Some(now), now);
+        (row.settled_at, row.updated_at) = (Some(now), now);
         (
             row.awaits,
             row.deadline_at,
@@ -340,7 +340,7 @@ async fn an_operator_retry_repeats_the_current_step_entry_or_enters_another_step
     let again = with(&failed, |row| {
         row.status = Status::Runnable;
         (row.claim_epoch, row.step_seq) = (3, 2);
-        (row.finished_at, row.last_error) = (None, None);
+        (row.settled_at, row.last_error) = (None, None);
         (row.eligible_at, row.updated_at) = (now, now);
     });
     assert_eq!(lab.row_of(id).await, again);
@@ -356,7 +356,7 @@ async fn an_operator_retry_repeats_the_current_step_entry_or_enters_another_step
         row.status = Status::Runnable;
         (row.step, row.data) = ("resumed".into(), Some("{\"note\": 9}".into()));
         (row.claim_epoch, row.step_seq, row.step_entry_seq) = (6, 4, 4);
-        (row.finished_at, row.last_error) = (None, None);
+        (row.settled_at, row.last_error) = (None, None);
         (row.eligible_at, row.updated_at) = (now, now);
     });
     assert_eq!(lab.row_of(id).await, elsewhere);

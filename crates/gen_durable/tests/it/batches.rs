@@ -71,7 +71,7 @@ const ALL: [End; 6] = [
 /// Returns the columns of a row that depend neither on its id nor on the time of the enqueue.
 fn comparable(row: Instance) -> impl PartialEq + std::fmt::Debug {
     let due = row.eligible_at.duration_since(row.inserted_at);
-    let has_settled = row.finished_at.is_some();
+    let has_settled = row.settled_at.is_some();
     let options = (row.queue, row.priority, row.tenant, row.traceparent);
     (
         row.status,

@@ -145,7 +145,7 @@ async fn children_of_any_size_do_not_block_picks_and_are_read_page_by_page() {
     run_sql(
         &pool,
         "insert into S.instances (machine, step, state, join_generation) values ('gather', 'join', '{}', 1);
-         insert into S.instances (machine, step, state, status, finished_at, parent_id, parent_generation, result)
+         insert into S.instances (machine, step, state, status, settled_at, parent_id, parent_generation, result)
          select 'leaf', 'run', '{}', 'done', statement_timestamp(), 1, 1, to_jsonb(repeat('x', 300000)) from generate_series(1, 1000)",
     )
     .await;

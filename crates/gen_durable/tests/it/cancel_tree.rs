@@ -31,7 +31,7 @@ async fn tree(lab: &Lab<()>) -> (Id<Leaf>, i64) {
         .raw();
     let text = "
         update S.instances set status = 'awaiting_children', join_generation = 3, children_pending = 1999 where id = ROOT;
-        insert into S.instances (machine, step, state, eligible_at, parent_id, parent_generation, status, finished_at)
+        insert into S.instances (machine, step, state, eligible_at, parent_id, parent_generation, status, settled_at)
         select 'leaf', 'run', 'null', 'infinity', ROOT, 1 + n % 3,
             (case when n % 5 = 0 then 'done' else 'runnable' end)::S.durable_status, case when n % 5 = 0 then S.clock() end
         from generate_series(1, 2500) n;
@@ -73,7 +73,7 @@ async fn cancel_subtree_reads_pages_and_locks_only_unsettled_descendants() {
     assert!(lab.cancel_subtree(root, "enough").await.unwrap());
     holder.batch_execute("commit").await.unwrap();
     assert_eq!(
-        count(&lab, "finished_at is null").await,
+        count(&lab, "settled_at is null").await,
         2,
         "the other tree is unchanged"
     );
@@ -122,7 +122,7 @@ async fn cancel_subtree_has_a_bounded_wait_for_a_locked_descendant() {
         !lab.cancel_subtree(root, "enough").await.unwrap(),
         "the root had settled before"
     );
-    assert_eq!(count(&lab, "finished_at is null").await, 2);
+    assert_eq!(count(&lab, "settled_at is null").await, 2);
 }
 
 /// The SQL function cancels the whole subtree in one transaction. It, too, locks only unsettled
@@ -150,5 +150,5 @@ async fn the_sql_cancel_of_a_subtree_locks_only_unsettled_descendants() {
         "cancelled"
     );
     holder.batch_execute("commit").await.unwrap();
-    assert_eq!(count(&lab, "finished_at is null").await, 2);
+    assert_eq!(count(&lab, "settled_at is null").await, 2);
 }

@@ -214,7 +214,7 @@ async fn a_delayed_job_runs_when_it_is_due_and_not_before() {
     assert!(client.settled(id, 60 * SECOND).await.unwrap().is_some());
     let row = client.inspect().show(id.raw()).await.unwrap().unwrap();
     assert!(
-        row.finished_at.unwrap() >= row.eligible_at,
+        row.settled_at.unwrap() >= row.eligible_at,
         "never early by the database's clock"
     );
     running.stop().await;

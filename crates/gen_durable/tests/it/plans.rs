@@ -141,7 +141,7 @@ async fn a_claim_of_a_hundred_costs_the_same_whatever_else_the_table_holds() {
         (
             "finished",
             0,
-            ", status, finished_at",
+            ", status, settled_at",
             ", 'done', statement_timestamp()",
         ),
         ("future rows of an urgent priority", -5, "", ""),

@@ -279,7 +279,7 @@ async fn plans_made_while_all_lanes_were_empty_stay_good() {
     let schema = pool.schema().to_owned();
     let client = sql_at(&cluster.url()).await;
     let quiet = format!(
-        "insert into {schema}.instances (machine, step, state, status, finished_at)
+        "insert into {schema}.instances (machine, step, state, status, settled_at)
          select 'plan', 'run', '{{}}', 'done', {schema}.clock() from generate_series(1, 20000);
          insert into {schema}.lanes (tenant, key) select '', 'other ' || l from generate_series(1, 5000) l"
     );

@@ -10,7 +10,7 @@ use crate::{
 
 /// The number of rows that the collector reads as one page.
 const PAGE: i64 = 1_000;
-/// Pages touched per deleted row: its entry in `instances_finished`, its parent, its lock, its
+/// Pages touched per deleted row: its entry in `instances_settled`, its parent, its lock, its
 /// deletion, its history and its signals.
 const PAGES_PER_ROW: u64 = 40;
 
@@ -35,7 +35,7 @@ async fn count(client: &Client, from: &str) -> i64 {
 /// Inserts instances that settled two days ago.
 async fn settled(client: &Client, schema: &str, rows: i64, parent: &str) {
     let text = format!(
-        "insert into {schema}.instances (machine, step, state, status, finished_at, parent_id, parent_generation)
+        "insert into {schema}.instances (machine, step, state, status, settled_at, parent_id, parent_generation)
          select 'plan', 'run', '{{}}', 'done', statement_timestamp() - interval '2 d' + n * interval '1 ms', {parent}
          from generate_series(1, {rows}) n"
     );
@@ -135,7 +135,7 @@ async fn children_that_a_live_parent_may_read_are_examined_once_a_pass() {
     settled(&client, &schema, children, "1, 1").await;
     // More children than a page settle at the same time: the cursor passes them too.
     let same = format!(
-        "update {schema}.instances set finished_at = statement_timestamp() - interval '3 d' where id <= 3001 and id > 1"
+        "update {schema}.instances set settled_at = statement_timestamp() - interval '3 d' where id <= 3001 and id > 1"
     );
     client.batch_execute(&same).await.unwrap();
     settled(&client, &schema, 10, "null, null").await;
@@ -164,7 +164,7 @@ async fn children_that_a_live_parent_may_read_are_examined_once_a_pass() {
     );
     // The parent settles, and the next pass deletes its children.
     let ends = format!(
-        "update {schema}.instances set status = 'done', finished_at = statement_timestamp(), children_pending = 0 where id = 1;
+        "update {schema}.instances set status = 'done', settled_at = statement_timestamp(), children_pending = 0 where id = 1;
          update {schema}.collect_cursors set pass_began_at = pass_began_at - interval '1 d'"
     );
     client.batch_execute(&ends).await.unwrap();

@@ -159,7 +159,7 @@ async fn the_retention_of_a_queue_is_obeyed_by_engines_that_do_not_work_it() {
                 .show(id.raw())
                 .await
                 .unwrap()
-                .is_some_and(|row| row.finished_at.is_some())
+                .is_some_and(|row| row.settled_at.is_some())
         })
         .await;
     }

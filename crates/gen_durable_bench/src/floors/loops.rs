@@ -117,7 +117,7 @@ fn write_results_statement(schema: &str) -> String {
              claim_epoch = case when e.state is null then i.claim_epoch + 1 else i.claim_epoch end,
              locked_by = case when e.state is not null then i.locked_by end,
              lease_expires_at = case when e.state is not null then i.lease_expires_at end,
-             finished_at = case when e.state is null then now() end,
+             settled_at = case when e.state is null then now() end,
              updated_at = now()
          from unnest($1::bigint[], $2::bigint[], $3::text[]) as e(id, epoch, state)
          where i.id = e.id and i.claim_epoch = e.epoch"

@@ -77,7 +77,7 @@ async fn floor(bench: &Bench, children: u64) -> Result<f64> {
     );
     let claim = bench.sql.prepare(&claim).await?;
     let end = format!(
-        "update {SCHEMA}.instances set status = 'done', locked_by = null, finished_at = statement_timestamp() where id = any ($1)"
+        "update {SCHEMA}.instances set status = 'done', locked_by = null, settled_at = statement_timestamp() where id = any ($1)"
     );
     let end = bench.sql.prepare(&end).await?;
     loop {

@@ -239,7 +239,7 @@ async fn fresh_lanes(bench: &Bench, schema: &str) -> Result<f64> {
     bench
         .sql
         .execute(
-            &format!("delete from {schema}.instances where finished_at is not null"),
+            &format!("delete from {schema}.instances where settled_at is not null"),
             &[],
         )
         .await?;

@@ -82,7 +82,7 @@ fn for_people(row: &Instance, relations: &Relations) -> String {
         ("due", time(row.eligible_at)),
         ("changed", time(row.updated_at)),
     ];
-    lines.extend(row.finished_at.map(|then| ("settled", time(then))));
+    lines.extend(row.settled_at.map(|then| ("settled", time(then))));
     lines.extend(row.locked_by.clone().map(|worker| ("held by", worker)));
     lines.extend(row.lease_expires_at.map(|then| ("lease", time(then))));
     if row.crash_count > 0 {
@@ -225,7 +225,7 @@ pub(crate) fn as_json(row: &Instance) -> anyhow::Result<Whole> {
         "queue": row.queue, "priority": row.priority, "tenant": row.tenant, "attempt": row.attempt, "failures": row.failures,
         "last_error": row.last_error, "eligible_at": row.eligible_at.to_string(),
         "inserted_at": row.inserted_at.to_string(), "updated_at": row.updated_at.to_string(),
-        "finished_at": row.finished_at.map(|at| at.to_string()),
+        "settled_at": row.settled_at.map(|at| at.to_string()),
         "lease_expires_at": row.lease_expires_at.map(|at| at.to_string()),
         "locked_by": row.locked_by, "claim_epoch": row.claim_epoch, "step_seq": row.step_seq, "step_entry_seq": row.step_entry_seq,
         "crash_count": row.crash_count, "traceparent": row.traceparent, "key": row.key,

@@ -132,7 +132,7 @@ fn sum(
         .iter()
         .filter_map(|row| {
             Some(
-                row.finished_at?
+                row.settled_at?
                     .duration_since(row.inserted_at)
                     .as_secs_f64(),
             )

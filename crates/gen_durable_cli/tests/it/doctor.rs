@@ -50,7 +50,7 @@ async fn a_blocked_lane_is_a_finding() {
     sql(&client, "select S.place(0, 1000)").await;
     sql(
         &client,
-        "update S.instances set status = 'failed', finished_at = S.clock(), last_error = 'no disk' where id = 1",
+        "update S.instances set status = 'failed', settled_at = S.clock(), last_error = 'no disk' where id = 1",
     )
     .await;
     finds(

@@ -23,7 +23,7 @@ async fn blocked(db: &TestSchema, client: &Client, lane: &str, tenant: &str) -> 
         db,
         client,
         &format!(
-            "update S.instances set status = 'failed', finished_at = S.clock(), last_error = 'no disk' where id = {head}"
+            "update S.instances set status = 'failed', settled_at = S.clock(), last_error = 'no disk' where id = {head}"
         ),
     )
     .await;

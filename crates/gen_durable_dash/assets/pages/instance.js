@@ -127,7 +127,7 @@ function Child({ child, now }) {
   return html`<li><div class="branch">
       ${child.is_parent ? html`<button class="quiet twist" aria-expanded=${String(open)} aria-label=${`Children of ${child.id}`} onClick=${() => setOpen(!open)}>${open ? '▾' : '▸'}</button>` : html`<span class="twist"></span>`}
       <${InstanceLink} id=${child.id} /> <span>${child.machine} · ${child.step}</span> <${Status} status=${child.status} />
-      <small><${Time} at=${child.finished_at ?? child.inserted_at} now=${now} /></small>
+      <small><${Time} at=${child.settled_at ?? child.inserted_at} now=${now} /></small>
       ${child.error && html`<span class="error-text cut">${child.error}</span>`}
     </div>
     ${open && data && html`<ul class="tree">${data.children.map((below) => html`<${Child} key=${below.id} child=${below} now=${now} />`)}</ul>`}
@@ -164,8 +164,8 @@ function Facts({ row, now }) {
     ['Enqueued', html`<${Time} at=${row.inserted_at} now=${now} />`],
     ['Due', SETTLED.includes(row.status) ? null : html`<${Time} at=${row.eligible_at} now=${now} />`],
     ['Changed', html`<${Time} at=${row.updated_at} now=${now} />`],
-    ['Finished', row.finished_at && html`<${Time} at=${row.finished_at} now=${now} />`],
-    ['Duration', row.finished_at && span(Date.parse(row.finished_at) - Date.parse(row.inserted_at))],
+    ['Finished', row.settled_at && html`<${Time} at=${row.settled_at} now=${now} />`],
+    ['Duration', row.settled_at && span(Date.parse(row.settled_at) - Date.parse(row.inserted_at))],
     ['Worker', row.worker], ['Commits', number(row.commits)], ['Worker crashes', row.deaths || null], ['Trace', row.trace],
   ];
   return html`<dl class="facts">${facts.filter(([, value]) => value !== null && value !== undefined && value !== '').map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>`;

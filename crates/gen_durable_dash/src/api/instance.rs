@@ -171,7 +171,7 @@ pub(crate) async fn children(
                 "id": child.id.to_string(), "machine": child.machine, "step": child.step, "status": child.status.name(),
                 "spawn": child.generation, "is_parent": child.is_parent,
                 "error": child.last_error.as_deref().map(|error| redaction.text(error)),
-                "inserted_at": child.inserted_at.to_string(), "finished_at": shown::time(child.finished_at),
+                "inserted_at": child.inserted_at.to_string(), "settled_at": shown::time(child.settled_at),
             })
         })
         .collect();

@@ -23,7 +23,7 @@ pub(crate) fn found(row: &Found, redaction: &Redaction) -> Value {
         "attempt": row.attempt, "key": row.key, "parent_id": row.parent_id.map(|id| id.to_string()),
         "error": row.last_error.as_deref().map(|error| redaction.text(error)), "awaits": row.awaits,
         "eligible_at": row.eligible_at.to_string(), "inserted_at": row.inserted_at.to_string(),
-        "updated_at": row.updated_at.to_string(), "finished_at": time(row.finished_at),
+        "updated_at": row.updated_at.to_string(), "settled_at": time(row.settled_at),
     })
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn instance(row: &Instance, redaction: &Redaction) -> Value {
         "error": row.last_error.as_deref().map(|error| redaction.text(error)),
         "awaits": row.awaits, "deadline_at": time(row.deadline_at), "deadline_step": row.deadline_step,
         "eligible_at": row.eligible_at.to_string(), "inserted_at": row.inserted_at.to_string(),
-        "updated_at": row.updated_at.to_string(), "finished_at": time(row.finished_at),
+        "updated_at": row.updated_at.to_string(), "settled_at": time(row.settled_at),
         "worker": row.locked_by, "lease_expires_at": time(row.lease_expires_at),
         "commits": row.step_seq, "claims": row.claim_epoch, "deaths": row.crash_count,
         "children_pending": row.children_pending, "join_any": row.join_any, "trace": row.traceparent,

@@ -194,7 +194,7 @@ async fn a_queue_is_paused_and_resumed() {
 
 async fn plant_failures(server: &TestServer, count: i64) {
     server.sql(&format!(
-        "insert into SCHEMA.instances (machine, step, state, status, finished_at, last_error)
+        "insert into SCHEMA.instances (machine, step, state, status, settled_at, last_error)
          select 'order', 'charge', '{{}}', 'failed', statement_timestamp(), case g % 2 when 0 then 'card ' || g || ' declined' else 'bank away' end
          from generate_series(1, {count}) g"
     ))

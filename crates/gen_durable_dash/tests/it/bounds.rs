@@ -221,12 +221,12 @@ async fn load(server: &TestServer) {
     let rows = row_count();
     for (columns, values, count) in [
         (
-            ", status, finished_at",
+            ", status, settled_at",
             ", 'done', statement_timestamp() - g * interval '1 ms'",
             rows,
         ),
         (
-            ", status, finished_at, last_error",
+            ", status, settled_at, last_error",
             ", 'failed', statement_timestamp(), 'error ' || g % 7",
             rows / 10,
         ),
@@ -243,7 +243,7 @@ async fn load(server: &TestServer) {
         (", queue", ", 'q' || g % 20", rows / 10),
         (", parent_id, parent_generation", ", 1, 1", rows / 10),
         (
-            ", status, finished_at",
+            ", status, settled_at",
             ", 'done', statement_timestamp()",
             rows,
         ),
@@ -261,7 +261,7 @@ async fn load(server: &TestServer) {
     .await;
     server.sql(&format!(
         "insert into SCHEMA.projections (tenant, projection, version) select 't' || g / 5, 'p' || g % 5, 1 from generate_series(0, {rows}) g;
-         insert into SCHEMA.projection_runs (tenant, projection, kind, status, finished_at)
+         insert into SCHEMA.projection_runs (tenant, projection, kind, status, settled_at)
          select 't' || g / 5, 'p' || g % 5, 'verify', 'done', statement_timestamp() from generate_series(0, {rows}) g;
          insert into SCHEMA.projection_failures (tenant, projection, position, state, error, resolved_at)
          select 't' || g / 5, 'p' || g % 5, 1, case g % 2 when 0 then 'parked' else 'resolved' end, 'e',
@@ -286,7 +286,7 @@ async fn load_timers_lanes_and_schedules(server: &TestServer) {
          select g, 0, statement_timestamp() + (g - {rows} / 4) * interval '50 ms', statement_timestamp(), 'R/PT1H', 'all', '{{}}'
          from generate_series(1, {rows}) g;
          insert into SCHEMA.lanes (tenant, key) select '', 'lane-' || g from generate_series(1, {rows}) g;
-         insert into SCHEMA.instances (machine, step, state, lane_key, lane_position, in_lane, lane_blocks, status, finished_at)
+         insert into SCHEMA.instances (machine, step, state, lane_key, lane_position, in_lane, lane_blocks, status, settled_at)
          select 'm', 's', '{{}}', 'lane-' || g, 1, true, true,
              (case g % 10 when 0 then 'failed' else 'runnable' end)::SCHEMA.durable_status, case g % 10 when 0 then statement_timestamp() end
          from generate_series(1, {rows}) g;

@@ -21,7 +21,7 @@ async fn plant_corpus(server: &TestServer) {
     for (number, evil) in CORPUS.lines().filter(|line| !line.is_empty()).enumerate() {
         let short: String = evil.chars().take(60).collect();
         let text = format!(
-            "insert into {schema}.instances (machine, step, state, data, queue, tenant, status, finished_at, last_error, key, key_scope, traceparent, lane_key, lane_position, in_lane, lane_blocks)
+            "insert into {schema}.instances (machine, step, state, data, queue, tenant, status, settled_at, last_error, key, key_scope, traceparent, lane_key, lane_position, in_lane, lane_blocks)
              values ($1, $1, jsonb_build_object($1::text, $1::text), jsonb_build_array($1::text), $2, $1, 'failed', statement_timestamp(), $1, $1, '{{}}', $1, $1, $3, true, true)
              returning id"
         );
@@ -50,7 +50,7 @@ async fn plant_corpus(server: &TestServer) {
                 [&name, &evil.to_owned()],
             ),
             (
-                "insert into SCHEMA.projection_runs (tenant, projection, kind, status, verdict, requested_by, finished_at)
+                "insert into SCHEMA.projection_runs (tenant, projection, kind, status, verdict, requested_by, settled_at)
                  values ($1, $1, 'verify', 'done', $2, $2, statement_timestamp())",
                 [&name, &evil.to_owned()],
             ),

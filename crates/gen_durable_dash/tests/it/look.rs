@@ -18,7 +18,7 @@ fn ids(answer: &serde_json::Value) -> Vec<String> {
 
 async fn plant(server: &TestServer) {
     server.sql(
-        "insert into SCHEMA.instances (machine, step, state, queue, tenant, status, finished_at, last_error, key, key_scope, inserted_at)
+        "insert into SCHEMA.instances (machine, step, state, queue, tenant, status, settled_at, last_error, key, key_scope, inserted_at)
          select 'order', case g % 2 when 0 then 'charge' else 'ship' end, '{}', 'q' || g % 3, 't' || g % 2,
             (case g % 4 when 0 then 'failed' when 1 then 'done' when 2 then 'runnable' else 'cancelled' end)::SCHEMA.durable_status,
             case when g % 4 <> 2 then statement_timestamp() end, case when g % 4 = 0 then 'card ' || g || ' Declined' end,
@@ -226,7 +226,7 @@ async fn secrets_are_redacted_everywhere_and_readers_see_no_payloads() {
         .await
         .unwrap();
     server.sql(&format!(
-        "update SCHEMA.instances set status = 'failed', finished_at = statement_timestamp(), last_error = 'refused: token={CANARY} is old'"
+        "update SCHEMA.instances set status = 'failed', settled_at = statement_timestamp(), last_error = 'refused: token={CANARY} is old'"
     ))
     .await;
     eventually("the error is among the failures", async || {

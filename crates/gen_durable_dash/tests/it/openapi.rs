@@ -77,7 +77,7 @@ async fn the_document_lists_every_route_and_every_response_matches_its_schema() 
         .await
         .unwrap()
         .id;
-    server.sql("insert into SCHEMA.instances (machine, step, state, status, finished_at, last_error) values ('a', 'b', '{}', 'failed', statement_timestamp(), 'e')").await;
+    server.sql("insert into SCHEMA.instances (machine, step, state, status, settled_at, last_error) values ('a', 'b', '{}', 'failed', statement_timestamp(), 'e')").await;
     server.sql(
         "insert into SCHEMA.projections (tenant, projection, version) values ('', 'parcel', 1);
          insert into SCHEMA.projection_runs (tenant, projection, kind) values ('', 'parcel', 'verify');

@@ -1,4 +1,4 @@
--- called by: store::collect::collect     index: instances_finished, instances_pkey, collect_cursors_pkey
+-- called by: store::collect::collect     index: instances_settled, instances_pkey, collect_cursors_pkey
 -- locks: the collect cursors and the instances, skipping rows that another transaction holds (see
 -- gen_durable.collect)
 select c.deleted, c.more from gen_durable.collect($1, $2, $3, $4) c

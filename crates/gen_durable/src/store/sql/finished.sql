@@ -1,32 +1,32 @@
--- called by: store::pulse::finished     index: instances_finished, backwards (a loose scan over queues and statuses)
+-- called by: store::pulse::finished     index: instances_settled, backwards (a loose scan over queues and statuses)
 -- locks: nothing
 -- Counts recently settled instances by second, machine and status, and by duration as a histogram
 -- bucket: four buckets per doubling of a millisecond. The number of rows read is bounded: a busy
 -- second is sampled.
 with recursive ranges(queue, status) as (
     (select i.queue, i.status from gen_durable.instances i
-     where i.finished_at is not null order by i.queue desc, i.status desc limit 1)
+     where i.settled_at is not null order by i.queue desc, i.status desc limit 1)
     union all
     select earlier.queue, earlier.status from ranges r
     cross join lateral (
         select i.queue, i.status from gen_durable.instances i
-        where i.finished_at is not null and (i.queue, i.status) < (r.queue, r.status)
+        where i.settled_at is not null and (i.queue, i.status) < (r.queue, r.status)
         order by i.queue desc, i.status desc limit 1
     ) earlier
 )
-select extract(epoch from date_trunc('second', looked.finished_at))::bigint, looked.machine, looked.status::text,
+select extract(epoch from date_trunc('second', looked.settled_at))::bigint, looked.machine, looked.status::text,
     floor(4 * ln(greatest(looked.ms, 1)) / ln(2.0::float8))::int, count(*)
 from (
-    select s.finished_at, s.machine, s.status, (extract(epoch from s.finished_at - s.inserted_at) * 1000)::float8 as ms
+    select s.settled_at, s.machine, s.status, (extract(epoch from s.settled_at - s.inserted_at) * 1000)::float8 as ms
     from ranges r
     cross join lateral (
-        select i.finished_at, i.inserted_at, i.machine, i.status
+        select i.settled_at, i.inserted_at, i.machine, i.status
         from gen_durable.instances i
-        where i.queue = r.queue and i.status = r.status and i.finished_at >= $1
-        order by i.finished_at desc
+        where i.queue = r.queue and i.status = r.status and i.settled_at >= $1
+        order by i.settled_at desc
         limit $2
     ) s
-    order by s.finished_at desc
+    order by s.settled_at desc
     limit $2
 ) looked
 group by 1, 2, 3, 4

@@ -11,7 +11,7 @@ with held as materialized (
 update gen_durable.instances i
 set status = 'cancelled', in_lane = false, arrival = nextval('gen_durable.arrivals'), claim_epoch = i.claim_epoch + 1,
     last_error = $3 || coalesce('; it had failed: ' || i.last_error, ''),
-    finished_at = gen_durable.clock(), updated_at = gen_durable.clock()
+    settled_at = gen_durable.clock(), updated_at = gen_durable.clock()
 from held
 where i.id = held.id
 returning i.id, i.queue, i.priority, i.eligible_at, gen_durable.unlead(array[i.id])

@@ -17,7 +17,7 @@ set status = 'runnable',
     attempt = 0, failures = 0,
     crash_count = 0,
     eligible_at = gen_durable.clock(),
-    result = null, last_error = null, finished_at = null,
+    result = null, last_error = null, settled_at = null,
     deadline_at = null, deadline_step = null, deadline_data = null,
     parent_generation = null,
     updated_at = gen_durable.clock()

@@ -1,7 +1,7 @@
 -- called by: store::inspect::Inspect::list     index: instances_pkey, backwards
 -- locks: nothing
 select id, tenant, machine, machine_version, step, data::text, state::text, status::text, result::text, last_error, queue, priority,
-    attempt, eligible_at, inserted_at, updated_at, finished_at, lease_expires_at, locked_by::text, claim_epoch, step_seq,
+    attempt, eligible_at, inserted_at, updated_at, settled_at, lease_expires_at, locked_by::text, claim_epoch, step_seq,
     step_entry_seq, crash_count, traceparent, key, awaits, deadline_at, deadline_step, deadline_data::text, parent_id,
     parent_generation, join_generation, join_any, children_pending, partition_key, lane_key, lane_position, in_lane,
     lane_blocks, held_back, arrival, failures

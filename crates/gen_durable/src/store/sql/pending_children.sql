@@ -2,6 +2,6 @@
 -- locks: nothing
 select c.id, c.machine, c.step, c.status::text
 from gen_durable.instances c
-where c.parent_id = $1 and c.parent_generation = $2 and c.finished_at is null
+where c.parent_id = $1 and c.parent_generation = $2 and c.settled_at is null
 order by c.id
 limit $3

@@ -29,9 +29,9 @@ again as (
         attempt = 0, failures = 0,
         crash_count = 0,
         eligible_at = gen_durable.clock(),
-        result = null, last_error = null, finished_at = null,
+        result = null, last_error = null, settled_at = null,
         deadline_at = null, deadline_step = null, deadline_data = null,
-        parent_generation = case when i.finished_at is null then i.parent_generation end,
+        parent_generation = case when i.settled_at is null then i.parent_generation end,
         updated_at = gen_durable.clock()
     from stood
     where i.id = stood.id

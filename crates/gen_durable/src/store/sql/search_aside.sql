@@ -3,7 +3,7 @@
 -- Has the same bound as search.sql. The order by status selects the index: ordered by id alone, the
 -- planner may scan the primary key and read past all done instances.
 select looked.id, looked.tenant, looked.machine, looked.machine_version, looked.step, looked.status::text, looked.queue, looked.priority,
-    looked.attempt, looked.eligible_at, looked.inserted_at, looked.updated_at, looked.finished_at, looked.key,
+    looked.attempt, looked.eligible_at, looked.inserted_at, looked.updated_at, looked.settled_at, looked.key,
     looked.parent_id, left(looked.last_error, 500), looked.awaits
 from (
     (select i.* from gen_durable.instances i

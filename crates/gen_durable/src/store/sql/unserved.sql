@@ -5,7 +5,7 @@
 with live as materialized (
     select i.machine, i.machine_version, i.step, count(*) as instances
     from gen_durable.instances i
-    where i.finished_at is null
+    where i.settled_at is null
     group by i.machine, i.machine_version, i.step
 ),
 unserved as (

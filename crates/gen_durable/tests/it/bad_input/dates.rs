@@ -192,7 +192,7 @@ async fn the_first_timestamp_is_due_at_once_and_the_last_timestamp_is_never_due(
                 .await
                 .unwrap()
                 .unwrap()
-                .finished_at,
+                .settled_at,
             None,
             "it waits at its last step"
         );

@@ -68,7 +68,7 @@ async fn a_row_that_a_build_cannot_decode_is_set_aside_and_resumed_by_a_build_th
             (3, 0, Status::Stuck),
             "no attempt is used up"
         );
-        assert_eq!(row.finished_at, None);
+        assert_eq!(row.settled_at, None);
     }
     engine.stop().await;
 

@@ -39,7 +39,7 @@ const STATE: &str = "
     select 'children_pending is ' || p.children_pending || ', and ' || live.count || ' children are live: ' || p.id
     from S.instances p cross join lateral (
         select count(*) from S.instances c
-        where c.parent_id = p.id and c.parent_generation = p.join_generation and c.finished_at is null) live
+        where c.parent_id = p.id and c.parent_generation = p.join_generation and c.settled_at is null) live
     where p.children_pending <> live.count
     union all
     select 'waits for children and has none pending: ' || id from S.instances
@@ -237,14 +237,14 @@ pub(super) async fn violations(
         }
         if let (true, "cancelled", Some(id)) = (done, said.as_str(), expected.ends) {
             queries.push(format!(
-                "select 'was reported as cancelled and is not settled: ' || id from S.instances where id = {id} and finished_at is null"
+                "select 'was reported as cancelled and is not settled: ' || id from S.instances where id = {id} and settled_at is null"
             ));
             if expected.ends_below {
                 queries.push(format!(
                     "select * from (with recursive below(id) as (select {id}::bigint union all
                         select c.id from below join S.instances c on c.parent_id = below.id)
                      select 'was cancelled with its ancestors and is not settled: ' || i.id from S.instances i join below using (id)
-                     where i.finished_at is null) lives"
+                     where i.settled_at is null) lives"
                 ));
             }
         }

@@ -34,7 +34,7 @@ const MAKE: &str = "
         blocks boolean, key text, held boolean, arrival bigint, due int);
     delete from made;
     insert into made values ROWS;
-    insert into S.instances (id, status, claim_epoch, step_seq, machine, step, state, locked_by, lease_expires_at, finished_at,
+    insert into S.instances (id, status, claim_epoch, step_seq, machine, step, state, locked_by, lease_expires_at, settled_at,
         awaits, deadline_at, deadline_step, eligible_at, lane_key, lane_position, in_lane, lane_blocks, partition_key,
         held_back, arrival)
     overriding system value

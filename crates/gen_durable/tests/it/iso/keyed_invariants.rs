@@ -57,7 +57,7 @@ pub(super) const WITNESSES: &str = "
             end loop;
             rounds := rounds + 1;
             exit when rounds > 12 or not exists (
-                select from S.instances i where i.finished_at is null and not exists (
+                select from S.instances i where i.settled_at is null and not exists (
                     select from S.instances b where b.lane_key = i.lane_key and b.in_lane and b.status = 'failed'));
         end loop;
         return rounds;
@@ -85,10 +85,10 @@ const PLACED: &str = "
     where w.held_back and w.eligible_at <= S.clock() and h.eligible_at > S.clock()
     union all
     select 'has a lane key and is neither settled nor in the lane: ' || id from S.instances
-    where lane_key is not null and finished_at is null and not in_lane
+    where lane_key is not null and settled_at is null and not in_lane
     union all
     select 'is settled and still in the lane: ' || id from S.instances
-    where in_lane and finished_at is not null and not (status = 'failed' and lane_blocks)
+    where in_lane and settled_at is not null and not (status = 'failed' and lane_blocks)
       and not (status = 'cancelled' and locked_by is not null)
     union all
     select 'is in a lane without a row in lanes, or at or below the lane floor: ' || i.id from S.instances i
@@ -133,7 +133,7 @@ const ALWAYS: &str = "
 const DRAINED: &str = "
     union all
     select 'never settled: ' || i.id || ' ' || i.status from S.instances i
-    where i.finished_at is null and i.status <> 'stuck' and not exists (
+    where i.settled_at is null and i.status <> 'stuck' and not exists (
         select from S.instances b where b.lane_key = i.lane_key and b.in_lane and b.status in ('failed', 'stuck'))
     union all
     select 'still has a number for placement after the drain: ' || id from S.instances where arrival is not null";

@@ -24,7 +24,7 @@ const CLEAR: &str = "
 /// `parent_generation`, `join_generation`, `children_pending`, `join_any`.
 const MAKE: &str = "
     insert into S.instances (id, status, claim_epoch, step_seq, parent_id, parent_generation, join_generation, children_pending,
-        join_any, machine, step, state, locked_by, lease_expires_at, finished_at, awaits, deadline_at, deadline_step,
+        join_any, machine, step, state, locked_by, lease_expires_at, settled_at, awaits, deadline_at, deadline_step,
         eligible_at, key, key_scope)
     overriding system value
     select id, status::S.durable_status, epoch, seq, parent, of, own, pending, any_of, 'm', 's', '{}',

@@ -25,7 +25,7 @@ pub(super) const ALL_ROWS: &str = "
         'join_any', case when i.status = 'awaiting_children' then i.join_any end,
         'result', i.result, 'last_error', i.last_error, 'claim_epoch', i.claim_epoch, 'step_seq', i.step_seq,
         'step_entry_seq', i.step_entry_seq, 'crash_count', i.crash_count, 'held', i.locked_by is not null,
-        'inserted_at', gen_durable.ms(i.inserted_at), 'updated_at', gen_durable.ms(i.updated_at), 'finished_at', gen_durable.ms(i.finished_at),
+        'inserted_at', gen_durable.ms(i.inserted_at), 'updated_at', gen_durable.ms(i.updated_at), 'settled_at', gen_durable.ms(i.settled_at),
         'inbox', coalesce((select jsonb_agg(jsonb_build_array(s.name, s.payload->'n', s.dedup_key, s.consumed_at is not null)
                                             order by s.id)
                            from gen_durable.signals s where s.target_id = i.id), '[]'))::text
@@ -57,7 +57,7 @@ fn expected(model: &Model, n: u32, row: &Row) -> Value {
         "join_any": (row.status == "awaiting_children").then_some(row.any),
         "result": row.result, "last_error": row.error, "claim_epoch": row.epoch, "step_seq": row.seq,
         "step_entry_seq": row.step_entry_seq, "crash_count": row.crashes, "held": row.status == "executing",
-        "inserted_at": row.inserted, "updated_at": row.updated, "finished_at": row.finished,
+        "inserted_at": row.inserted, "updated_at": row.updated, "settled_at": row.finished,
         "inbox": inbox,
     })
 }

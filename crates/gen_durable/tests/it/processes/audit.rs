@@ -165,7 +165,7 @@ async fn until_done(place: &Place, wanted: usize) {
         }
         if since.elapsed() > PATIENCE {
             let left = "select id::text, status::text, lane_key, lane_position::text, in_lane::text, partition_key, held_back::text,
-                arrival::text, eligible_at::text, locked_by::text from %.instances where finished_at is null order by id limit 30";
+                arrival::text, eligible_at::text, locked_by::text from %.instances where settled_at is null order by id limit 30";
             panic!(
                 "no progress: {seen} of {wanted} instances are done: {:#?}",
                 place.sql(left).await

@@ -29,7 +29,7 @@ async fn a_worker_that_drains_under_load_leaves_no_claims_to_the_reaper() {
         assert!(worker.ends().await.success());
     }
     let left = place
-        .sql("select status, max(attempt), max(crash_count) from %.instances where finished_at is null group by 1")
+        .sql("select status, max(attempt), max(crash_count) from %.instances where settled_at is null group by 1")
         .await;
     assert_eq!(left, [["runnable", "0", "0"]]);
     assert_eq!(place.count("select count(*) from %.workers").await, 0);

@@ -92,7 +92,7 @@ async fn a_parent_of_many_children_joins_once_while_workers_are_killed() {
         .id;
     let mut workers: Vec<Worker> = (0..PROCESSES).map(|_| plan.start()).collect();
     let settled =
-        "select count(*) from %.instances where machine = 'member' and finished_at is not null";
+        "select count(*) from %.instances where machine = 'member' and settled_at is not null";
     // Wait for one part of the children at a time, so that the timeout applies to each part.
     let parts = 20.max(children / 1_000);
     for part in 1..=parts {

@@ -159,7 +159,7 @@ impl Place {
     /// Waits until every instance has settled.
     pub(crate) async fn until_all_settled(&self) {
         self.until_count(
-            "select count(*) from %.instances where finished_at is null",
+            "select count(*) from %.instances where settled_at is null",
             0,
         )
         .await;

@@ -376,7 +376,7 @@ async fn over_a_simulated_year_workers_with_clocks_an_hour_off_fire_no_timer_ear
         );
         if known.over.is_none() && known.until <= end {
             let text = format!(
-                "select finished_at from %.instances where id = {}",
+                "select settled_at from %.instances where id = {}",
                 known.id.raw()
             );
             assert_eq!(

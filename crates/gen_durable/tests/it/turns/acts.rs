@@ -162,7 +162,7 @@ async fn the_commit_that_settles_a_head_removes_it_from_its_lane_and_promotes_it
     let (ended, next) = rows(&lab, ids).await;
     let expected = with(&head, |row| {
         (row.status, row.in_lane) = (Status::Done, false);
-        (row.result, row.finished_at) = (Some("null".into()), Some(now));
+        (row.result, row.settled_at) = (Some("null".into()), Some(now));
         (row.claim_epoch, row.step_seq, row.updated_at) = (3, 1, now);
     });
     assert_eq!(ended, expected, "the row keeps its last lane position");
@@ -186,7 +186,7 @@ async fn a_blocking_failure_keeps_its_lane_position_and_changes_no_other_row() {
     assert!(lab.step().await);
     let expected = with(&head, |row| {
         row.status = Status::Failed;
-        (row.last_error, row.finished_at) = (Some("it cannot be".into()), Some(now));
+        (row.last_error, row.settled_at) = (Some("it cannot be".into()), Some(now));
         (row.claim_epoch, row.step_seq, row.updated_at) = (3, 1, now);
     });
     assert_eq!(rows(&lab, ids).await, (expected, behind));
@@ -208,7 +208,7 @@ async fn lane_retry_lane_skip_and_lane_discard_write_every_column() {
     let expected = with(&before, |row| {
         row.status = Status::Runnable;
         (row.claim_epoch, row.step_seq) = (row.claim_epoch + 1, row.step_seq + 1);
-        (row.last_error, row.finished_at) = (None, None);
+        (row.last_error, row.settled_at) = (None, None);
         (row.eligible_at, row.updated_at) = (now, now);
     });
     assert_eq!(lab.row_of(head).await, expected);
@@ -235,7 +235,7 @@ async fn lane_retry_lane_skip_and_lane_discard_write_every_column() {
         (row.status, row.in_lane, row.arrival) = (Status::Cancelled, false, discarded.arrival);
         row.last_error = Some("enough; it had failed: it cannot be".into());
         row.claim_epoch += 1;
-        (row.finished_at, row.updated_at) = (Some(now), now);
+        (row.settled_at, row.updated_at) = (Some(now), now);
     });
     assert!(discarded.arrival.is_some());
     assert_eq!(discarded, expected);
@@ -299,7 +299,7 @@ async fn a_cancelled_head_leaves_its_lane_with_an_arrival_number_that_promotes_i
     let (cancelled, untouched) = rows(&lab, ids).await;
     let expected = with(&head, |row| {
         (row.status, row.in_lane, row.arrival) = (Status::Cancelled, false, cancelled.arrival);
-        (row.last_error, row.awaits, row.finished_at) = (Some("enough".into()), None, Some(now));
+        (row.last_error, row.awaits, row.settled_at) = (Some("enough".into()), None, Some(now));
         row.claim_epoch += 1;
         row.updated_at = now;
     });

@@ -110,7 +110,7 @@ async fn a_head_set_aside_after_worker_crashes_keeps_its_lane_until_it_is_retrie
             Some("its worker died 3 times while it ran")
         );
         assert_eq!(
-            (row.crash_count, row.finished_at, row.is_lane_head()),
+            (row.crash_count, row.settled_at, row.is_lane_head()),
             (3, None, true)
         );
         lab.operate().retry(head.raw(), None).await.unwrap();

@@ -158,7 +158,7 @@ async fn a_page_of_lanes_costs_the_same_for_any_number_and_length_of_lanes() {
     );
     // Blocked lanes are found without reading the others.
     let block = format!(
-        "update {schema}.instances set status = 'failed', finished_at = statement_timestamp()
+        "update {schema}.instances set status = 'failed', settled_at = statement_timestamp()
          where lane_key = 'm long 000001' and lane_position = 1"
     );
     client.batch_execute(&block).await.unwrap();
